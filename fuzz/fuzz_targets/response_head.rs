@@ -2,10 +2,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use proxy::head::Method;
+use proxy::head::RequestMethod;
 
 fuzz_target!(|bytes: &[u8]| {
     let len = fuzz::below(bytes.len() + 1, bytes);
-    fuzz::laws::response(bytes, len, Method::Get);
-    fuzz::laws::response(bytes, len, Method::Head);
+    fuzz::laws::response(bytes, len, RequestMethod::Get);
+    fuzz::laws::response(bytes, len, RequestMethod::Head);
 });

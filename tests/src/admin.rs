@@ -6,30 +6,30 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use crate::configuration::SERVICE;
-use crate::patience::eventually;
-use crate::{Client, Response, Sheave};
+use crate::waiting::eventually;
+use crate::{Http1TestClient, Http1TestResponse, SheaveProcess};
 
 /// A backend with its endpoints, as `/api/v1/backends` shows it.
 #[derive(Clone, Debug)]
-pub struct Backend {
+pub struct AdminBackend {
     pub service: String,
     pub max_in_flight_per_endpoint: Option<u64>,
     pub waiting: u64,
-    pub endpoints: Vec<EndpointView>,
+    pub endpoints: Vec<AdminEndpoint>,
 }
 
 #[derive(Clone, Debug)]
-pub struct EndpointView {
+pub struct AdminEndpoint {
     pub address: String,
     pub in_flight: u64,
 }
 
-impl Sheave {
-    pub async fn admin_get(&self, path: &str) -> Result<Response> {
-        Ok(Client::connect(self.admin).await?.get(path).await?)
+impl SheaveProcess {
+    pub async fn admin_get(&self, path: &str) -> Result<Http1TestResponse> {
+        Ok(Http1TestClient::connect(self.admin).await?.get(path).await?)
     }
 
-    pub async fn backends(&self) -> Result<Vec<Backend>> {
+    pub async fn backends(&self) -> Result<Vec<AdminBackend>> {
         let response = self.admin_get("/api/v1/backends").await?;
         ensure!(response.status() == 200, "backends: {response:?}");
         let views: Value = serde_json::from_slice(&response.body)?;
@@ -38,7 +38,7 @@ impl Sheave {
     }
 
     /// Requests in flight and waiting, over all backends.
-    pub async fn busy(&self) -> Result<u64> {
+    pub async fn active_requests(&self) -> Result<u64> {
         let backends = self.backends().await?;
         let endpoints = backends.iter().flat_map(|backend| &backend.endpoints);
         let in_flight: u64 = endpoints.map(|endpoint| endpoint.in_flight).sum();
@@ -46,7 +46,7 @@ impl Sheave {
     }
 
     /// Waits until the requests of the Service `app` go to these endpoints.
-    pub async fn uses(&self, endpoints: &[SocketAddr]) -> Result<()> {
+    pub async fn wait_for_endpoints(&self, endpoints: &[SocketAddr]) -> Result<()> {
         let mut wanted: Vec<String> = endpoints.iter().map(ToString::to_string).collect();
         wanted.sort();
         let observe = async || {
@@ -62,10 +62,10 @@ impl Sheave {
     }
 
     /// Waits until nothing is in flight and nobody waits.
-    pub async fn idle(&self) -> Result<()> {
+    pub async fn wait_until_idle(&self) -> Result<()> {
         eventually(
             "no request in flight or waiting",
-            async || self.busy().await,
+            async || self.active_requests().await,
             |busy| *busy == 0,
         )
         .await?;
@@ -73,7 +73,7 @@ impl Sheave {
     }
 
     /// Waits until so many requests wait for a slot, over all backends.
-    pub async fn waiting(&self, requests: u64) -> Result<()> {
+    pub async fn wait_for_queue_length(&self, requests: u64) -> Result<()> {
         let observe = async || {
             let backends = self.backends().await?;
             Ok(backends.iter().map(|backend| backend.waiting).sum::<u64>())
@@ -83,23 +83,23 @@ impl Sheave {
     }
 
     /// Every sample of a metric: labels as they are written, and the value.
-    pub async fn samples(&self, metric: &str) -> Result<Vec<(String, f64)>> {
+    pub async fn metric_samples(&self, metric: &str) -> Result<Vec<(String, f64)>> {
         let text = self.admin_get("/metrics").await?.text();
         text.lines().filter_map(|line| sample(line, metric)).collect()
     }
 
     /// The sum of a metric over all its labels.
-    pub async fn sum(&self, metric: &str) -> Result<f64> {
-        Ok(self.samples(metric).await?.iter().map(|(_, value)| value).sum())
+    pub async fn metric_sum(&self, metric: &str) -> Result<f64> {
+        Ok(self.metric_samples(metric).await?.iter().map(|(_, value)| value).sum())
     }
 }
 
-fn backend(view: &Value) -> Result<Backend> {
+fn backend(view: &Value) -> Result<AdminBackend> {
     let endpoints = view["endpoints"].as_array().context("endpoints")?;
     let endpoints = endpoints.iter().map(endpoint).collect::<Result<_>>()?;
     let max_in_flight_per_endpoint = view["max_in_flight_per_endpoint"].as_u64();
     let service = view["service"].as_str().context("service")?.to_owned();
-    Ok(Backend {
+    Ok(AdminBackend {
         service,
         max_in_flight_per_endpoint,
         waiting: number(view, "waiting")?,
@@ -107,9 +107,9 @@ fn backend(view: &Value) -> Result<Backend> {
     })
 }
 
-fn endpoint(view: &Value) -> Result<EndpointView> {
+fn endpoint(view: &Value) -> Result<AdminEndpoint> {
     let address = view["address"].as_str().context("address")?.to_owned();
-    Ok(EndpointView { address, in_flight: number(view, "in_flight")? })
+    Ok(AdminEndpoint { address, in_flight: number(view, "in_flight")? })
 }
 
 fn number(view: &Value, field: &str) -> Result<u64> {

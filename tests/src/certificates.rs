@@ -10,7 +10,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
 
 /// Who signs certificates.
-pub struct Authority {
+pub struct CertificateAuthority {
     pub pem: String,
     der: CertificateDer<'static>,
     issuer: Issuer<'static, KeyPair>,
@@ -18,7 +18,7 @@ pub struct Authority {
 
 /// A certificate with its key.
 #[derive(Debug)]
-pub struct Identity {
+pub struct IssuedCertificate {
     pub certificate_pem: String,
     pub key_pem: String,
     public_key: Vec<u8>,
@@ -26,7 +26,7 @@ pub struct Identity {
     key: PrivateKeyDer<'static>,
 }
 
-impl Authority {
+impl CertificateAuthority {
     /// An authority of its own: nobody trusts it unless told to.
     pub fn new() -> Self {
         let mut params = params(&[]);
@@ -40,28 +40,28 @@ impl Authority {
     }
 
     /// Vouches for whoever has these names: host names, wildcards, IP addresses.
-    pub fn vouch(&self, names: &[&str]) -> Identity {
+    pub fn issue(&self, names: &[&str]) -> IssuedCertificate {
         self.sign(&params(names))
     }
 
     /// Vouches for whoever has this URI, as a workload has by SPIFFE.
-    pub fn vouch_for_uri(&self, uri: &str) -> Identity {
+    pub fn issue_for_uri(&self, uri: &str) -> IssuedCertificate {
         let mut params = params(&[]);
         params.subject_alt_names = vec![SanType::URI(uri.try_into().expect("ASCII"))];
         self.sign(&params)
     }
 
     /// Vouches as [`Authority::vouch`], for a time that has passed.
-    pub fn vouch_in_the_past(&self, names: &[&str]) -> Identity {
+    pub fn issue_expired(&self, names: &[&str]) -> IssuedCertificate {
         let mut params = params(names);
         params.not_after = rcgen::date_time_ymd(2001, 1, 1);
         self.sign(&params)
     }
 
-    fn sign(&self, params: &CertificateParams) -> Identity {
+    fn sign(&self, params: &CertificateParams) -> IssuedCertificate {
         let key = KeyPair::generate().expect("keys can be made");
         let certificate = params.signed_by(&key, &self.issuer).expect("the parameters are right");
-        Identity {
+        IssuedCertificate {
             certificate_pem: certificate.pem(),
             key_pem: key.serialize_pem(),
             public_key: key.subject_public_key_info(),
@@ -88,13 +88,13 @@ impl Authority {
     }
 }
 
-impl Default for Authority {
+impl Default for CertificateAuthority {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Identity {
+impl IssuedCertificate {
     /// The Secret that holds it.
     pub fn secret(&self, name: &str) -> Value {
         json!({

@@ -9,31 +9,31 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, split};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::client::TlsStream;
 
-use crate::payload::{self, Digest};
-use crate::tls::Terms;
-use crate::wire::{Body, Broken, Head, Left, Reader};
+use crate::http1::{BufferedBody, Http1Error, Http1Reader, ParsedHead, RemainingBody};
+use crate::payload::{self, BodyDigest};
+use crate::tls::TlsClientOptions;
 
 /// One connection.
-pub struct Client {
-    pub reader: Reader,
-    pub writer: Writer,
+pub struct Http1TestClient {
+    pub reader: Http1Reader,
+    pub writer: BoxedWriter,
     /// A second descriptor of the socket, which may lie beneath TLS.
     socket: OwnedFd,
 }
 
-pub type Writer = Box<dyn AsyncWrite + Send + Unpin>;
+pub type BoxedWriter = Box<dyn AsyncWrite + Send + Unpin>;
 
 /// A whole response.
 #[derive(Clone, Debug)]
-pub struct Response {
-    pub head: Head,
+pub struct Http1TestResponse {
+    pub head: ParsedHead,
     /// The 1xx responses that came before it.
-    pub informational: Vec<Head>,
+    pub informational: Vec<ParsedHead>,
     pub body: Vec<u8>,
     pub trailers: Vec<(String, String)>,
 }
 
-impl Response {
+impl Http1TestResponse {
     pub fn status(&self) -> u16 {
         self.head.status()
     }
@@ -48,24 +48,24 @@ impl Response {
 
     /// The server says that it closes the connection after this response.
     pub fn closes(&self) -> bool {
-        self.head.lists("connection", "close")
+        self.head.field_lists("connection", "close")
     }
 }
 
-impl Client {
-    pub async fn connect(address: SocketAddr) -> Result<Self, Broken> {
+impl Http1TestClient {
+    pub async fn connect(address: SocketAddr) -> Result<Self, Http1Error> {
         Ok(Self::over(TcpStream::connect(address).await?))
     }
 
     /// Connects from this address, for tests of whom Sheave trusts.
-    pub async fn connect_from(source: IpAddr, address: SocketAddr) -> Result<Self, Broken> {
+    pub async fn connect_from(source: IpAddr, address: SocketAddr) -> Result<Self, Http1Error> {
         let socket = TcpSocket::new_v4()?;
         socket.bind(SocketAddr::new(source, 0))?;
         Ok(Self::over(socket.connect(address).await?))
     }
 
     /// Connects with a small receive buffer, for tests of back-pressure.
-    pub async fn connect_narrow(address: SocketAddr) -> Result<Self, Broken> {
+    pub async fn connect_with_small_buffer(address: SocketAddr) -> Result<Self, Http1Error> {
         let socket = TcpSocket::new_v4()?;
         socket.set_recv_buffer_size(16 * 1024)?;
         Ok(Self::over(socket.connect(address).await?))
@@ -75,26 +75,26 @@ impl Client {
     pub async fn connect_tls(
         address: SocketAddr,
         host: &str,
-        terms: &Terms,
+        terms: &TlsClientOptions,
     ) -> crate::Result<Self> {
         Ok(Self::over_tls(terms.connect(address, host).await?))
     }
 
     pub fn over_tls(stream: TlsStream<TcpStream>) -> Self {
-        let socket = second(stream.get_ref().0);
+        let socket = duplicate_socket(stream.get_ref().0);
         Self::of(stream, socket)
     }
 
     fn over(stream: TcpStream) -> Self {
         // Without it a head and a body sent one after the other may wait 40 ms for each other.
         stream.set_nodelay(true).expect("a connected socket takes options");
-        let socket = second(&stream);
+        let socket = duplicate_socket(&stream);
         Self::of(stream, socket)
     }
 
     fn of(stream: impl AsyncRead + AsyncWrite + Send + 'static, socket: OwnedFd) -> Self {
         let (read, write) = split(stream);
-        Self { reader: Reader::new(read), writer: Box::new(write), socket }
+        Self { reader: Http1Reader::new(read), writer: Box::new(write), socket }
     }
 
     pub fn local_address(&self) -> SocketAddr {
@@ -103,11 +103,15 @@ impl Client {
         address.expect("it is an internet socket")
     }
 
-    pub async fn get(&mut self, target: &str) -> Result<Response, Broken> {
+    pub async fn get(&mut self, target: &str) -> Result<Http1TestResponse, Http1Error> {
         self.exchange("GET", target, &[], b"").await
     }
 
-    pub async fn post(&mut self, target: &str, body: &[u8]) -> Result<Response, Broken> {
+    pub async fn post(
+        &mut self,
+        target: &str,
+        body: &[u8],
+    ) -> Result<Http1TestResponse, Http1Error> {
         self.exchange("POST", target, &[], body).await
     }
 
@@ -118,17 +122,17 @@ impl Client {
         target: &str,
         fields: &[(&str, &str)],
         body: &[u8],
-    ) -> Result<Response, Broken> {
+    ) -> Result<Http1TestResponse, Http1Error> {
         self.send(&request(method, target, fields, body)).await?;
         self.response(method).await
     }
 
-    pub async fn send(&mut self, bytes: impl AsRef<[u8]>) -> Result<(), Broken> {
+    pub async fn send(&mut self, bytes: impl AsRef<[u8]>) -> Result<(), Http1Error> {
         Ok(self.writer.write_all(bytes.as_ref()).await?)
     }
 
     /// Sends these bytes one by one, with pauses.
-    pub async fn trickle(&mut self, bytes: &[u8], pause: Duration) -> Result<(), Broken> {
+    pub async fn send_slowly(&mut self, bytes: &[u8], pause: Duration) -> Result<(), Http1Error> {
         for byte in bytes {
             self.writer.write_all(&[*byte]).await?;
             tokio::time::sleep(pause).await;
@@ -137,27 +141,27 @@ impl Client {
     }
 
     /// Sends the pattern's first `length` bytes.
-    pub async fn send_pattern(&mut self, length: u64) -> Result<(), Broken> {
+    pub async fn send_pattern(&mut self, length: u64) -> Result<(), Http1Error> {
         send_pattern(&mut self.writer, length).await
     }
 
     /// The response to a request with this method.
-    pub async fn response(&mut self, method: &str) -> Result<Response, Broken> {
-        let (head, informational) = self.final_head().await?;
+    pub async fn response(&mut self, method: &str) -> Result<Http1TestResponse, Http1Error> {
+        let (head, informational) = self.read_final_head().await?;
         let left = head.response_body(method)?;
-        let Body { bytes: body, trailers } = self.reader.body(left).await?;
-        Ok(Response { head, informational, body, trailers })
+        let BufferedBody { bytes: body, trailers } = self.reader.body(left).await?;
+        Ok(Http1TestResponse { head, informational, body, trailers })
     }
 
     /// The response to a GET or POST, of whose body only the digest is kept.
-    pub async fn response_digest(&mut self) -> Result<(Head, Digest), Broken> {
-        let (head, _) = self.final_head().await?;
+    pub async fn response_digest(&mut self) -> Result<(ParsedHead, BodyDigest), Http1Error> {
+        let (head, _) = self.read_final_head().await?;
         let left = head.response_body("GET")?;
         Ok((head, self.reader.digest(left).await?))
     }
 
     /// The next head that is not informational, and those that are. 101 is final.
-    pub async fn final_head(&mut self) -> Result<(Head, Vec<Head>), Broken> {
+    pub async fn read_final_head(&mut self) -> Result<(ParsedHead, Vec<ParsedHead>), Http1Error> {
         let mut informational = Vec::new();
         loop {
             let head = self.reader.head().await?;
@@ -170,18 +174,21 @@ impl Client {
     }
 
     /// The next piece of a body.
-    pub async fn piece(&mut self, left: &mut Left) -> Result<Option<Vec<u8>>, Broken> {
-        self.reader.piece(left).await
+    pub async fn read_body_piece(
+        &mut self,
+        left: &mut RemainingBody,
+    ) -> Result<Option<Vec<u8>>, Http1Error> {
+        self.reader.read_piece(left).await
     }
 
     /// Says that nothing more is sent; responses still come.
-    pub async fn finish_sending(&mut self) -> Result<(), Broken> {
+    pub async fn finish_sending(&mut self) -> Result<(), Http1Error> {
         Ok(self.writer.shutdown().await?)
     }
 
     /// Waits for the other side to close; until then nothing may come.
-    pub async fn end(&mut self) -> Result<(), Broken> {
-        self.reader.end().await
+    pub async fn expect_end(&mut self) -> Result<(), Http1Error> {
+        self.reader.expect_end().await
     }
 
     /// Ends the connection with a reset.
@@ -207,22 +214,22 @@ pub fn request(method: &str, target: &str, fields: &[(&str, &str)], body: &[u8])
     [bytes.as_bytes(), body].concat()
 }
 
-pub async fn send_pattern(writer: &mut Writer, length: u64) -> Result<(), Broken> {
+pub async fn send_pattern(writer: &mut BoxedWriter, length: u64) -> Result<(), Http1Error> {
     for piece in payload::pieces(length) {
         writer.write_all(piece).await?;
     }
     Ok(())
 }
 
-fn second(stream: &TcpStream) -> OwnedFd {
+fn duplicate_socket(stream: &TcpStream) -> OwnedFd {
     rustix::io::dup(stream).expect("a descriptor is free")
 }
 
-fn check_status_line(head: &Head) -> Result<(), Broken> {
+fn check_status_line(head: &ParsedHead) -> Result<(), Http1Error> {
     let version = head.start.starts_with("HTTP/1.1 ");
     let status = (100..1000).contains(&head.status());
     if version && status && head.start.as_bytes().get(12) == Some(&b' ') {
         return Ok(());
     }
-    Err(Broken::Malformed(format!("status line: {:?}", head.start)))
+    Err(Http1Error::Malformed(format!("status line: {:?}", head.start)))
 }

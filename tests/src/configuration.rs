@@ -13,28 +13,28 @@ use crate::objects;
 pub const SERVICE: &str = "app";
 
 /// A directory of configuration files, removed when dropped.
-pub struct Configuration {
-    directory: Scratch,
+pub struct ConfigDirectory {
+    directory: TempDirectory,
 }
 
-impl Configuration {
+impl ConfigDirectory {
     /// No file at all.
     pub fn empty() -> io::Result<Self> {
-        Ok(Self { directory: Scratch::new()? })
+        Ok(Self { directory: TempDirectory::new()? })
     }
 
     /// One listener, and every request to these endpoints of the Service `app`.
-    pub fn of(endpoints: &[SocketAddr]) -> io::Result<Self> {
-        Self::with(endpoints, &[])
+    pub fn for_endpoints(endpoints: &[SocketAddr]) -> io::Result<Self> {
+        Self::for_endpoints_with(endpoints, &[])
     }
 
     /// As [`Configuration::of`], with these objects too: policies, mostly.
-    pub fn with(endpoints: &[SocketAddr], more: &[Value]) -> io::Result<Self> {
-        Self::behind(objects::gateway(), endpoints, more)
+    pub fn for_endpoints_with(endpoints: &[SocketAddr], more: &[Value]) -> io::Result<Self> {
+        Self::with_gateway(objects::gateway(), endpoints, more)
     }
 
     /// As [`Configuration::with`], behind this Gateway.
-    pub fn behind(
+    pub fn with_gateway(
         mut objects: Vec<Value>,
         endpoints: &[SocketAddr],
         more: &[Value],
@@ -75,9 +75,9 @@ impl Configuration {
 }
 
 /// A directory of this test alone, removed when dropped.
-pub struct Scratch(PathBuf);
+pub struct TempDirectory(PathBuf);
 
-impl Scratch {
+impl TempDirectory {
     pub fn new() -> io::Result<Self> {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
@@ -91,7 +91,7 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for TempDirectory {
     fn drop(&mut self) {
         // What cannot be removed is left to the system's own cleaning of temporary files.
         drop(fs::remove_dir_all(&self.0));

@@ -16,69 +16,77 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
-use crate::payload::{self, Digest};
-use crate::random::Random;
-use crate::wire::{Broken, Head, Left, Reader};
+use crate::http1::{Http1Error, Http1Reader, ParsedHead, RemainingBody};
+use crate::payload::{self, BodyDigest};
+use crate::random::SeededRandom;
 
 /// What a server does, as data.
 mod behaviour;
 /// What a server has seen.
-mod ledger;
+mod recorder;
 
-pub use behaviour::{Behaviour, Keep, Step};
-pub use ledger::{Counts, Ledger, Seen};
+pub use behaviour::{ConnectionReuse, EndpointBehaviour, ServeStep};
+pub use recorder::{EndpointCounts, EndpointRecorder, RecordedRequest};
 
 /// A running server; it ends, with all its connections, when dropped.
 pub struct Endpoint {
     pub address: SocketAddr,
-    ledger: Arc<Ledger>,
+    ledger: Arc<EndpointRecorder>,
     accepting: AbortHandle,
 }
 
 impl Endpoint {
     /// A server on a free port.
-    pub async fn start(behaviour: impl Into<Behaviour>) -> Result<Self> {
+    pub async fn start(behaviour: impl Into<EndpointBehaviour>) -> Result<Self> {
         Self::start_at("127.0.0.1:0".parse()?, behaviour).await
     }
 
     /// A server on this address, say that of one that has ended.
-    pub async fn start_at(address: SocketAddr, behaviour: impl Into<Behaviour>) -> Result<Self> {
+    pub async fn start_at(
+        address: SocketAddr,
+        behaviour: impl Into<EndpointBehaviour>,
+    ) -> Result<Self> {
         let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
         socket.set_reuseaddr(true)?;
         socket.bind(address)?;
         let listener = socket.listen(1024)?;
         let address = listener.local_addr()?;
-        let ledger = Arc::new(Ledger::default());
+        let ledger = Arc::new(EndpointRecorder::default());
         let accepting = tokio::spawn(accept(listener, Arc::new(behaviour.into()), ledger.clone()));
         Ok(Self { address, ledger, accepting: accepting.abort_handle() })
     }
 
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> EndpointCounts {
         self.ledger.counts()
     }
 
     /// The requests so far, in the order in which their heads were read.
-    pub fn seen(&self) -> Vec<Seen> {
-        self.ledger.seen()
+    pub fn requests(&self) -> Vec<RecordedRequest> {
+        self.ledger.requests()
     }
 
     /// The only request so far.
-    pub fn only(&self) -> Seen {
-        let mut seen = self.seen();
+    pub fn only_request(&self) -> RecordedRequest {
+        let mut seen = self.requests();
         assert_eq!(seen.len(), 1, "one request was expected: {seen:#?}");
         seen.remove(0)
     }
 
     /// Waits until the counts are as wanted.
-    pub async fn until(&self, what: &str, wanted: impl Fn(&Counts) -> bool) -> Result<Counts> {
-        self.ledger.until(what, wanted).await
+    pub async fn wait_for_counts(
+        &self,
+        what: &str,
+        wanted: impl Fn(&EndpointCounts) -> bool,
+    ) -> Result<EndpointCounts> {
+        self.ledger.wait_for_counts(what, wanted).await
     }
 
     /// Closes the listener and all connections at once, as the end of its process does: what it had seen until then.
-    pub async fn kill(self) -> Result<Vec<Seen>> {
+    pub async fn kill(self) -> Result<Vec<RecordedRequest>> {
         self.accepting.abort();
-        self.until("its connections are closed", |counts| counts.connections == 0).await?;
-        Ok(self.seen())
+        self.wait_for_counts("its connections are closed", |counts| counts.connections == 0)
+            .await?;
+        Ok(self.requests())
     }
 
     /// Lets so many requests pass that wait, or will wait, at a [`Step::Gate`].
@@ -98,7 +106,11 @@ pub async fn refusing_address() -> Result<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0").await?.local_addr()?)
 }
 
-async fn accept(listener: TcpListener, behaviour: Arc<Behaviour>, ledger: Arc<Ledger>) {
+async fn accept(
+    listener: TcpListener,
+    behaviour: Arc<EndpointBehaviour>,
+    ledger: Arc<EndpointRecorder>,
+) {
     // Aborting this task drops the set, which aborts the connections.
     let mut connections = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
@@ -106,25 +118,25 @@ async fn accept(listener: TcpListener, behaviour: Arc<Behaviour>, ledger: Arc<Le
         let ledger = ledger.clone();
         connections.spawn(async move {
             // An error here is the other side's leaving; what it did wrong shows in the ledger.
-            drop(Connection::new(stream, behaviour, ledger).serve().await);
+            drop(Http1ServerConnection::new(stream, behaviour, ledger).serve().await);
         });
         while connections.try_join_next().is_some() {}
     }
 }
 
-struct Connection {
+struct Http1ServerConnection {
     // Before the sockets, so that it is taken off the books before they close.
-    entry: ledger::Entry,
-    reader: Reader,
+    entry: recorder::RecordedConnection,
+    reader: Http1Reader,
     writer: OwnedWriteHalf,
     socket: OwnedFd,
-    behaviour: Arc<Behaviour>,
-    random: Random,
+    behaviour: Arc<EndpointBehaviour>,
+    random: SeededRandom,
 }
 
 /// What becomes of a connection after a step.
 #[derive(PartialEq)]
-enum Next {
+enum StepResult {
     Continue,
     /// The request has been answered.
     Answered,
@@ -132,117 +144,129 @@ enum Next {
     Reset,
 }
 
-impl Connection {
-    fn new(stream: TcpStream, behaviour: Arc<Behaviour>, ledger: Arc<Ledger>) -> Self {
+impl Http1ServerConnection {
+    fn new(
+        stream: TcpStream,
+        behaviour: Arc<EndpointBehaviour>,
+        ledger: Arc<EndpointRecorder>,
+    ) -> Self {
         stream.set_nodelay(true).expect("a connected socket takes options");
-        let entry = ledger.connected(&stream);
-        let random = Random::new(behaviour.seed ^ entry.number());
+        let entry = ledger.add_connection(&stream);
+        let random = SeededRandom::new(behaviour.seed ^ entry.number());
         let socket = rustix::io::dup(&stream).expect("a descriptor is free");
         let (read, write) = stream.into_split();
-        Self { entry, reader: Reader::new(read), writer: write, socket, behaviour, random }
+        Self { entry, reader: Http1Reader::new(read), writer: write, socket, behaviour, random }
     }
 
-    async fn serve(mut self) -> Result<(), Broken> {
+    async fn serve(mut self) -> Result<(), Http1Error> {
         while let Some(head) = self.next_head().await? {
-            let mut request = Request::new(head, &self.entry)?;
+            let mut request = RequestInProgress::new(head, &self.entry)?;
             for step in &self.behaviour.clone().steps {
-                match self.step(step, &mut request).await? {
-                    Next::Continue => {}
-                    Next::Answered => break,
-                    Next::Close => return Ok(()),
-                    Next::Reset => {
+                match self.run_step(step, &mut request).await? {
+                    StepResult::Continue => {}
+                    StepResult::Answered => break,
+                    StepResult::Close => return Ok(()),
+                    StepResult::Reset => {
                         self.reset();
                         return Ok(());
                     }
                 }
             }
             self.read_body(&mut request).await?;
-            match self.behaviour.keep {
-                Keep::Alive | Keep::CloseWhenIdle(_) => {}
-                Keep::CloseAnnounced | Keep::CloseSilently => return Ok(()),
+            match self.behaviour.connection_reuse {
+                ConnectionReuse::KeepAlive | ConnectionReuse::CloseWhenIdle(_) => {}
+                ConnectionReuse::CloseAnnounced | ConnectionReuse::CloseSilently => return Ok(()),
             }
         }
         Ok(())
     }
 
-    async fn next_head(&mut self) -> Result<Option<Head>, Broken> {
-        let head = match self.behaviour.keep {
-            Keep::CloseWhenIdle(idle) => match timeout(idle, self.reader.head()).await {
+    async fn next_head(&mut self) -> Result<Option<ParsedHead>, Http1Error> {
+        let head = match self.behaviour.connection_reuse {
+            ConnectionReuse::CloseWhenIdle(idle) => match timeout(idle, self.reader.head()).await {
                 Ok(head) => head,
                 Err(_) => return Ok(None),
             },
-            Keep::Alive | Keep::CloseAnnounced | Keep::CloseSilently => self.reader.head().await,
+            ConnectionReuse::KeepAlive
+            | ConnectionReuse::CloseAnnounced
+            | ConnectionReuse::CloseSilently => self.reader.head().await,
         };
         match head {
             Ok(head) => Ok(Some(head)),
-            Err(Broken::Closed) => Ok(None),
+            Err(Http1Error::Closed) => Ok(None),
             Err(error) => {
-                self.entry.complain(error.to_string());
+                self.entry.add_protocol_error(error.to_string());
                 Err(error)
             }
         }
     }
 
-    async fn step(&mut self, step: &Step, request: &mut Request) -> Result<Next, Broken> {
+    async fn run_step(
+        &mut self,
+        step: &ServeStep,
+        request: &mut RequestInProgress,
+    ) -> Result<StepResult, Http1Error> {
         match step {
-            Step::ReadBody => self.read_body(request).await?,
-            Step::Wait(time) => sleep(*time).await,
-            Step::WaitExponential(mean) => sleep(self.random.exponential(*mean)).await,
-            Step::Worker(workers, mean) => {
+            ServeStep::ReadBody => self.read_body(request).await?,
+            ServeStep::Wait(time) => sleep(*time).await,
+            ServeStep::WaitExponential(mean) => sleep(self.random.exponential(*mean)).await,
+            ServeStep::WaitForWorker(workers, mean) => {
                 let worker = workers.acquire().await.expect("workers do not leave");
                 sleep(self.random.exponential(*mean)).await;
                 drop(worker);
             }
-            Step::RefuseBeyond(most, answer) => {
+            ServeStep::RefuseBeyond(most, answer) => {
                 if self.entry.in_flight() > *most {
                     request.finish();
                     self.writer.write_all(answer.as_bytes()).await?;
-                    return Ok(Next::Answered);
+                    return Ok(StepResult::Answered);
                 }
             }
-            Step::Gate => self.entry.pass_gate().await,
-            Step::Answer => self.answer(request).await?,
-            Step::AnswerPattern(length) => self.answer_pattern(*length, request).await?,
-            Step::Echo => self.echo(request).await?,
-            Step::Send(bytes) => {
+            ServeStep::WaitForGate => self.entry.wait_for_gate().await,
+            ServeStep::Answer => self.answer(request).await?,
+            ServeStep::AnswerPattern(length) => self.answer_pattern(*length, request).await?,
+            ServeStep::Echo => self.echo(request).await?,
+            ServeStep::Send(bytes) => {
                 request.finish();
                 self.writer.write_all(bytes).await?;
             }
-            Step::Tunnel => self.tunnel().await?,
-            Step::Hold => std::future::pending().await,
-            Step::AwaitEnd => self.reader.end().await?,
-            Step::FinishSending => self.writer.shutdown().await?,
-            Step::Close => return Ok(Next::Close),
-            Step::CloseFor(target) if *target == request.head.target() => return Ok(Next::Close),
-            Step::CloseFor(_) => {}
-            Step::Reset => return Ok(Next::Reset),
+            ServeStep::Tunnel => self.tunnel().await?,
+            ServeStep::WaitForever => std::future::pending().await,
+            ServeStep::WaitForClose => self.reader.expect_end().await?,
+            ServeStep::FinishSending => self.writer.shutdown().await?,
+            ServeStep::Close => return Ok(StepResult::Close),
+            ServeStep::CloseFor(target) if *target == request.head.target() => {
+                return Ok(StepResult::Close);
+            }
+            ServeStep::CloseFor(_) => {}
+            ServeStep::Reset => return Ok(StepResult::Reset),
         }
-        Ok(Next::Continue)
+        Ok(StepResult::Continue)
     }
 
     /// Reads what is left of the request's body, once; asks for it first if the client waits to be asked.
-    async fn read_body(&mut self, request: &mut Request) -> Result<(), Broken> {
-        if request.left == Left::Nothing && request.body_read {
+    async fn read_body(&mut self, request: &mut RequestInProgress) -> Result<(), Http1Error> {
+        if request.left == RemainingBody::Nothing && request.body_read {
             return Ok(());
         }
-        if request.head.lists("expect", "100-continue") {
+        if request.head.field_lists("expect", "100-continue") {
             self.writer.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
         }
-        let left = std::mem::replace(&mut request.left, Left::Nothing);
+        let left = std::mem::replace(&mut request.left, RemainingBody::Nothing);
         request.body_read = true;
         let digest = match self.reader.digest(left).await {
             Ok(digest) => digest,
             Err(error) => {
-                self.entry.complain(error.to_string());
+                self.entry.add_protocol_error(error.to_string());
                 return Err(error);
             }
         };
         let trailers = self.reader.take_trailers();
-        self.entry.body(request.number, digest, trailers);
+        self.entry.set_body(request.number, digest, trailers);
         Ok(())
     }
 
-    async fn answer(&mut self, request: &mut Request) -> Result<(), Broken> {
+    async fn answer(&mut self, request: &mut RequestInProgress) -> Result<(), Http1Error> {
         let body: &[u8] = if request.head.method() == "HEAD" { b"" } else { b"ok" };
         let head = self.head_of(2);
         request.finish();
@@ -250,36 +274,40 @@ impl Connection {
         Ok(())
     }
 
-    async fn answer_pattern(&mut self, length: u64, request: &mut Request) -> Result<(), Broken> {
+    async fn answer_pattern(
+        &mut self,
+        length: u64,
+        request: &mut RequestInProgress,
+    ) -> Result<(), Http1Error> {
         self.writer.write_all(self.head_of(length).as_bytes()).await?;
         for piece in payload::pieces(length) {
             self.writer.write_all(piece).await?;
-            self.entry.sent_pattern(piece.len());
+            self.entry.add_pattern_bytes(piece.len());
         }
         request.finish();
         Ok(())
     }
 
     /// Sends the request's body back as it comes.
-    async fn echo(&mut self, request: &mut Request) -> Result<(), Broken> {
+    async fn echo(&mut self, request: &mut RequestInProgress) -> Result<(), Http1Error> {
         let head = match request.left {
-            Left::Bytes(length) => self.head_of(length),
-            Left::Nothing => self.head_of(0),
-            Left::ChunkHead | Left::Chunk(_) | Left::UntilClose => {
+            RemainingBody::Bytes(length) => self.head_of(length),
+            RemainingBody::Nothing => self.head_of(0),
+            RemainingBody::ChunkHead | RemainingBody::Chunk(_) | RemainingBody::UntilClose => {
                 "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_owned()
             }
         };
-        let chunked = request.left == Left::ChunkHead;
+        let chunked = request.left == RemainingBody::ChunkHead;
         self.writer.write_all(head.as_bytes()).await?;
-        let mut digest = Digest::default();
-        while let Some(piece) = self.reader.piece(&mut request.left).await? {
+        let mut digest = BodyDigest::default();
+        while let Some(piece) = self.reader.read_piece(&mut request.left).await? {
             digest.add(&piece);
             let sent = if chunked { chunk(&piece) } else { piece };
             self.writer.write_all(&sent).await?;
         }
         request.body_read = true;
         let trailers = self.reader.take_trailers();
-        self.entry.body(request.number, digest, trailers);
+        self.entry.set_body(request.number, digest, trailers);
         request.finish();
         if chunked {
             self.writer.write_all(b"0\r\n\r\n").await?;
@@ -288,17 +316,19 @@ impl Connection {
     }
 
     fn head_of(&self, length: u64) -> String {
-        let connection = match self.behaviour.keep {
-            Keep::CloseAnnounced => "Connection: close\r\n",
-            Keep::Alive | Keep::CloseSilently | Keep::CloseWhenIdle(_) => "",
+        let connection = match self.behaviour.connection_reuse {
+            ConnectionReuse::CloseAnnounced => "Connection: close\r\n",
+            ConnectionReuse::KeepAlive
+            | ConnectionReuse::CloseSilently
+            | ConnectionReuse::CloseWhenIdle(_) => "",
         };
         format!("HTTP/1.1 200 OK\r\n{connection}Content-Length: {length}\r\n\r\n")
     }
 
     /// Sends everything back, and its own end when the other side has ended.
-    async fn tunnel(&mut self) -> Result<(), Broken> {
+    async fn tunnel(&mut self) -> Result<(), Http1Error> {
         loop {
-            let bytes = self.reader.raw().await?;
+            let bytes = self.reader.read_available().await?;
             if bytes.is_empty() {
                 return Ok(self.writer.shutdown().await?);
             }
@@ -314,18 +344,19 @@ impl Connection {
     }
 }
 
-struct Request {
-    head: Head,
+struct RequestInProgress {
+    head: ParsedHead,
     number: usize,
-    left: Left,
+    left: RemainingBody,
     body_read: bool,
-    running: Option<ledger::Running>,
+    running: Option<recorder::InFlightGuard>,
 }
 
-impl Request {
-    fn new(head: Head, entry: &ledger::Entry) -> Result<Self, Broken> {
-        let left = head.request_body().inspect_err(|error| entry.complain(error.to_string()))?;
-        let (number, running) = entry.begin(&head);
+impl RequestInProgress {
+    fn new(head: ParsedHead, entry: &recorder::RecordedConnection) -> Result<Self, Http1Error> {
+        let left =
+            head.request_body().inspect_err(|error| entry.add_protocol_error(error.to_string()))?;
+        let (number, running) = entry.begin_request(&head);
         Ok(Self { head, number, left, body_read: false, running: Some(running) })
     }
 

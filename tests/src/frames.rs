@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::patience::within;
+use crate::waiting::within;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
@@ -35,14 +35,14 @@ pub const STATUS_200: u8 = 0x88;
 
 /// What a frame says, and of which stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Frame {
+pub struct RawHttp2Frame {
     pub kind: u8,
     pub flags: u8,
     pub stream: u32,
     pub payload: Vec<u8>,
 }
 
-impl Frame {
+impl RawHttp2Frame {
     pub fn new(kind: u8, flags: u8, stream: u32, payload: impl Into<Vec<u8>>) -> Self {
         Self { kind, flags, stream, payload: payload.into() }
     }
@@ -125,22 +125,22 @@ pub fn integer(bits: u32, mut value: usize) -> Vec<u8> {
 }
 
 /// One end of a connection.
-pub struct Wire {
-    pub reader: Reading,
+pub struct RawHttp2Connection {
+    pub reader: RawFrameReader,
     pub writer: OwnedWriteHalf,
 }
 
 /// The frames that come.
-pub struct Reading(OwnedReadHalf);
+pub struct RawFrameReader(OwnedReadHalf);
 
-impl Wire {
+impl RawHttp2Connection {
     /// As a client, with these settings; the server's are awaited and taken.
     pub async fn connect(address: SocketAddr, settings: &[(u16, u32)]) -> Result<Self> {
         let mut wire = Self::over(TcpStream::connect(address).await?)?;
-        wire.send([PREFACE, &Frame::settings(settings).bytes()].concat()).await?;
-        let first = wire.reader.frame().await?.context("settings")?;
+        wire.send([PREFACE, &RawHttp2Frame::settings(settings).bytes()].concat()).await?;
+        let first = wire.reader.next_frame().await?.context("settings")?;
         ensure!(first.kind == SETTINGS, "settings come first: {first:?}");
-        wire.write(&Frame::new(SETTINGS, ACK, 0, [])).await?;
+        wire.write(&RawHttp2Frame::new(SETTINGS, ACK, 0, [])).await?;
         Ok(wire)
     }
 
@@ -148,19 +148,19 @@ impl Wire {
     pub async fn accept(listener: &TcpListener) -> Result<Self> {
         let (stream, _) = within("a connection", listener.accept()).await??;
         let mut wire = Self::over(stream)?;
-        let preface = wire.reader.exactly(PREFACE.len()).await?.context("a preface")?;
+        let preface = wire.reader.read_exact(PREFACE.len()).await?.context("a preface")?;
         ensure!(preface == PREFACE, "{preface:?}");
-        wire.write(&Frame::settings(&[])).await?;
+        wire.write(&RawHttp2Frame::settings(&[])).await?;
         Ok(wire)
     }
 
     fn over(stream: TcpStream) -> Result<Self> {
         stream.set_nodelay(true)?;
         let (reader, writer) = stream.into_split();
-        Ok(Self { reader: Reading(reader), writer })
+        Ok(Self { reader: RawFrameReader(reader), writer })
     }
 
-    pub async fn write(&mut self, frame: &Frame) -> Result<()> {
+    pub async fn write(&mut self, frame: &RawHttp2Frame) -> Result<()> {
         self.send(frame.bytes()).await
     }
 
@@ -169,20 +169,20 @@ impl Wire {
     }
 }
 
-impl Reading {
+impl RawFrameReader {
     /// The next frame; `None` at the end, be it orderly or a reset.
-    pub async fn frame(&mut self) -> Result<Option<Frame>> {
-        let Some(head) = self.exactly(9).await? else { return Ok(None) };
+    pub async fn next_frame(&mut self) -> Result<Option<RawHttp2Frame>> {
+        let Some(head) = self.read_exact(9).await? else { return Ok(None) };
         let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
         let stream = u32::from_be_bytes(head[5..9].try_into()?);
-        let Some(payload) = self.exactly(length).await? else { return Ok(None) };
-        Ok(Some(Frame { kind: head[3], flags: head[4], stream, payload }))
+        let Some(payload) = self.read_exact(length).await? else { return Ok(None) };
+        Ok(Some(RawHttp2Frame { kind: head[3], flags: head[4], stream, payload }))
     }
 
     /// The next frame of this kind; `None` if the connection ends before.
-    pub async fn next(&mut self, kind: u8) -> Result<Option<Frame>> {
+    pub async fn next_of_kind(&mut self, kind: u8) -> Result<Option<RawHttp2Frame>> {
         loop {
-            match self.frame().await? {
+            match self.next_frame().await? {
                 Some(frame) if frame.kind == kind => return Ok(Some(frame)),
                 Some(_) => {}
                 None => return Ok(None),
@@ -191,9 +191,9 @@ impl Reading {
     }
 
     /// The next HEADERS or RST_STREAM of this stream; `None` if the connection ends before.
-    pub async fn of_stream(&mut self, stream: u32) -> Result<Option<Frame>> {
+    pub async fn next_of_stream(&mut self, stream: u32) -> Result<Option<RawHttp2Frame>> {
         loop {
-            match self.frame().await? {
+            match self.next_frame().await? {
                 Some(frame)
                     if frame.stream == stream && [HEADERS, RST_STREAM].contains(&frame.kind) =>
                 {
@@ -205,7 +205,7 @@ impl Reading {
         }
     }
 
-    async fn exactly(&mut self, length: usize) -> Result<Option<Vec<u8>>> {
+    async fn read_exact(&mut self, length: usize) -> Result<Option<Vec<u8>>> {
         let mut bytes = vec![0; length];
         match within("a frame", self.0.read_exact(&mut bytes)).await? {
             Ok(_) => Ok(Some(bytes)),
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn frame_has_a_nine_byte_header_and_its_payload() {
-        let frame = Frame::window_update(3, 5);
+        let frame = RawHttp2Frame::window_update(3, 5);
         assert_eq!(frame.bytes(), [0, 0, 4, 8, 0, 0, 0, 0, 3, 0, 0, 0, 5]);
     }
 }

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Request};
 
-use crate::http2::{Call, Client, Exchange, post, status};
+use crate::http2::{CompleteResponse, Http2TestClient, ReceivedRequest, post, status};
 
 pub const OK: u32 = 0;
 pub const CANCELLED: u32 = 1;
@@ -15,8 +15,8 @@ pub const UNAVAILABLE: u32 = 14;
 
 /// What a call came to.
 #[derive(Clone, Debug)]
-pub struct Reply {
-    pub exchange: Exchange,
+pub struct GrpcReply {
+    pub exchange: CompleteResponse,
     pub code: u32,
     pub messages: Vec<Bytes>,
     /// The status came in the head: there is no body and no trailers.
@@ -54,20 +54,20 @@ pub fn head(path: &str) -> Request<()> {
     request
 }
 
-impl Client {
+impl Http2TestClient {
     /// A call with one message.
-    pub async fn call(&self, path: &str, content: &[u8]) -> Result<Reply> {
+    pub async fn call(&self, path: &str, content: &[u8]) -> Result<GrpcReply> {
         self.call_with(head(path), content).await
     }
 
     /// The same with this head.
-    pub async fn call_with(&self, head: Request<()>, content: &[u8]) -> Result<Reply> {
-        Reply::of(self.exchange(head, message(content)).await?)
+    pub async fn call_with(&self, head: Request<()>, content: &[u8]) -> Result<GrpcReply> {
+        GrpcReply::from_response(self.exchange(head, message(content)).await?)
     }
 }
 
-impl Reply {
-    pub fn of(exchange: Exchange) -> Result<Self> {
+impl GrpcReply {
+    pub fn from_response(exchange: CompleteResponse) -> Result<Self> {
         ensure!(exchange.status() == 200, "every answer to a call is 200: {exchange:?}");
         let trailers_only = exchange.trailers.is_empty();
         let code = exchange.trailer("grpc-status").or_else(|| exchange.field("grpc-status"));
@@ -76,7 +76,7 @@ impl Reply {
     }
 
     /// The value of the field or trailer with this name.
-    pub fn said(&self, name: &str) -> Option<&str> {
+    pub fn metadata_value(&self, name: &str) -> Option<&str> {
         self.exchange.trailer(name).or_else(|| self.exchange.field(name))
     }
 }
@@ -86,7 +86,7 @@ pub fn trailers(code: u32) -> HeaderMap {
     HeaderMap::from_iter([("grpc-status".parse().expect("a name"), code.into())])
 }
 
-impl Call {
+impl ReceivedRequest {
     /// One message, and OK.
     pub async fn reply(self, content: &[u8]) -> Result<(), h2::Error> {
         let mut head = status(200);

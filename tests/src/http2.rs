@@ -10,18 +10,18 @@ mod client;
 /// A server whose behaviour is a function.
 mod endpoint;
 
-pub use client::{Client, Exchange};
-pub use endpoint::{Call, Counts, Endpoint, Manner};
+pub use client::{CompleteResponse, Http2TestClient};
+pub use endpoint::{Http2EndpointCounts, Http2EndpointOptions, Http2TestEndpoint, ReceivedRequest};
 
 /// A whole message body, and what came after it.
 #[derive(Clone, Debug, Default)]
-pub struct Body {
+pub struct Http2Body {
     pub bytes: Bytes,
     pub trailers: HeaderMap,
 }
 
 /// The rest of a stream; what is read is given back to flow control.
-pub async fn read(stream: &mut h2::RecvStream) -> Result<Body, h2::Error> {
+pub async fn read(stream: &mut h2::RecvStream) -> Result<Http2Body, h2::Error> {
     let mut bytes = Vec::new();
     while let Some(piece) = stream.data().await {
         let piece = piece?;
@@ -29,7 +29,7 @@ pub async fn read(stream: &mut h2::RecvStream) -> Result<Body, h2::Error> {
         bytes.extend_from_slice(&piece);
     }
     let trailers = stream.trailers().await?.unwrap_or_default();
-    Ok(Body { bytes: bytes.into(), trailers })
+    Ok(Http2Body { bytes: bytes.into(), trailers })
 }
 
 /// Sends all of it as flow control lets it, without ending the stream.

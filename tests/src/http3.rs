@@ -7,30 +7,30 @@ use h3::client::RequestStream;
 use h3::error::StreamError;
 use http::{HeaderValue, Request};
 
-use crate::http2::Body;
+use crate::http2::Http2Body;
 
 /// A client of one connection.
 mod client;
 /// Frame by frame.
-mod wire;
+mod raw_connection;
 
-pub use crate::http2::Exchange;
-pub use client::Client;
-pub use wire::{Wire, block, code, frame};
+pub use crate::http2::CompleteResponse;
+pub use client::Http3TestClient;
+pub use raw_connection::{RawHttp3Connection, block, code, frame};
 
 /// The way to send a request's body.
-pub type Sending = RequestStream<h3_quinn::SendStream<Bytes>, Bytes>;
+pub type Http3SendStream = RequestStream<h3_quinn::SendStream<Bytes>, Bytes>;
 /// The way to read a response.
-pub type Receiving = RequestStream<h3_quinn::RecvStream, Bytes>;
+pub type Http3ReceiveStream = RequestStream<h3_quinn::RecvStream, Bytes>;
 
 /// The rest of a stream.
-pub async fn read(stream: &mut Receiving) -> Result<Body, StreamError> {
+pub async fn read(stream: &mut Http3ReceiveStream) -> Result<Http2Body, StreamError> {
     let mut bytes = Vec::new();
     while let Some(piece) = stream.recv_data().await? {
         bytes.put(piece);
     }
     let trailers = stream.recv_trailers().await?.unwrap_or_default();
-    Ok(Body { bytes: bytes.into(), trailers })
+    Ok(Http2Body { bytes: bytes.into(), trailers })
 }
 
 /// A GET of this path from the host `test`.

@@ -2,16 +2,16 @@
 
 use anyhow::{Result, ensure};
 
-use crate::sheave::Sheave;
+use crate::sheave::SheaveProcess;
 
 /// What each sends before it rests: bodies are where buffers come from.
-pub fn body() -> Vec<u8> {
+pub fn warm_up_body() -> Vec<u8> {
     vec![b'x'; 16 * 1024]
 }
 
 /// Opens a connection, and then `count` more, each of which has to cost less than `most` bytes. All of them.
-pub async fn cost_little<C>(
-    sheave: &Sheave,
+pub async fn check_memory_per_connection<C>(
+    sheave: &SheaveProcess,
     protocol: &str,
     count: usize,
     most: u64,

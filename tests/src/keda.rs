@@ -19,22 +19,22 @@ mod externalscaler;
 use externalscaler::external_scaler_client::ExternalScalerClient;
 use externalscaler::{GetMetricSpecResponse, GetMetricsRequest, IsActiveResponse, ScaledObjectRef};
 
-use crate::Sheave;
-use crate::patience::within;
+use crate::SheaveProcess;
+use crate::waiting::within;
 
 /// The trigger of a ScaledObject in the namespace `default`, and a connection to ask by.
 #[derive(Clone)]
-pub struct Keda {
+pub struct KedaClient {
     client: ExternalScalerClient<Channel>,
     reference: ScaledObjectRef,
 }
 
 /// Whether there is demand, as it is told.
-pub struct Activity(Streaming<IsActiveResponse>);
+pub struct ActivityStream(Streaming<IsActiveResponse>);
 
-impl Keda {
+impl KedaClient {
     /// A trigger with this metadata.
-    pub async fn asks(sheave: &Sheave, metadata: &[(&str, &str)]) -> Result<Self> {
+    pub async fn connect(sheave: &SheaveProcess, metadata: &[(&str, &str)]) -> Result<Self> {
         let address = sheave.scaler.context("started with --scaler")?;
         let endpoint = Endpoint::from_shared(format!("http://{address}"))?;
         let channel = within("the scaler", endpoint.connect()).await??;
@@ -54,17 +54,17 @@ impl Keda {
     }
 
     /// The same, as it is told at first.
-    pub async fn told_target(&mut self) -> Result<f64, Status> {
+    pub async fn streamed_target(&mut self) -> Result<f64, Status> {
         let mut specs = self.client.stream_metric_spec(self.reference.clone()).await?.into_inner();
         let spec = specs.message().await?;
         target(spec.unwrap_or_default())
     }
 
     pub async fn demand(&mut self) -> Result<f64, Status> {
-        self.value_of("demand").await
+        self.metric_value("demand").await
     }
 
-    pub async fn value_of(&mut self, metric: &str) -> Result<f64, Status> {
+    pub async fn metric_value(&mut self, metric: &str) -> Result<f64, Status> {
         let scaled_object_ref = Some(self.reference.clone());
         let request = GetMetricsRequest { scaled_object_ref, metric_name: metric.to_owned() };
         let answer = self.client.get_metrics(request).await?.into_inner();
@@ -74,12 +74,12 @@ impl Keda {
         }
     }
 
-    pub async fn stream(&mut self) -> Result<Activity, Status> {
-        Ok(Activity(self.client.stream_is_active(self.reference.clone()).await?.into_inner()))
+    pub async fn activity_stream(&mut self) -> Result<ActivityStream, Status> {
+        Ok(ActivityStream(self.client.stream_is_active(self.reference.clone()).await?.into_inner()))
     }
 }
 
-impl Activity {
+impl ActivityStream {
     /// The next that is told; why nothing is told any more.
     pub async fn next(&mut self) -> Result<Result<bool, Status>> {
         let answer = within("activity", self.0.message()).await?;

@@ -3,7 +3,7 @@
 //! Nothing here knows Sheave's crates: it is seen from outside, by its command line, its files and its sockets.
 
 /// HTTP/1.1 messages, read strictly.
-pub mod wire;
+pub mod http1;
 /// Bodies of any size that can be checked without keeping them.
 pub mod payload;
 /// Numbers that look random and repeat with the seed.
@@ -29,7 +29,7 @@ pub mod grpc;
 /// A client of KEDA's interface for scalers.
 pub mod keda;
 /// A name server that says what a test tells it.
-pub mod names;
+pub mod dns;
 /// Servers that know no HTTP.
 pub mod raw;
 /// Gateway API objects as JSON, which is YAML too.
@@ -41,7 +41,7 @@ pub mod sheave;
 /// What the binary says of itself over its admin address.
 pub mod admin;
 /// The usual arrangement: endpoints, their configuration, and the binary in front of them.
-pub mod scene;
+pub mod fixture;
 /// Many clients that do the same.
 pub mod load;
 /// What connections cost that do nothing.
@@ -49,15 +49,15 @@ pub mod idle;
 /// Whether the machine can tell.
 pub mod machine;
 /// Waiting for something to become true.
-pub mod patience;
+pub mod waiting;
 
-pub use client::{Client, Response};
-pub use configuration::Configuration;
-pub use endpoint::{Behaviour, Endpoint, Keep, Step};
-pub use patience::{eventually, within};
-pub use scene::Scene;
-pub use sheave::Sheave;
-pub use wire::Broken;
+pub use client::{Http1TestClient, Http1TestResponse};
+pub use configuration::ConfigDirectory;
+pub use endpoint::{ConnectionReuse, Endpoint, EndpointBehaviour, ServeStep};
+pub use fixture::HttpFixture;
+pub use http1::Http1Error;
+pub use sheave::SheaveProcess;
+pub use waiting::{eventually, within};
 
 /// What a test returns.
 pub type Result<T = (), E = anyhow::Error> = std::result::Result<T, E>;

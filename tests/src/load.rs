@@ -10,17 +10,17 @@ use anyhow::Result;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use crate::{Broken, Client, Response};
+use crate::{Http1Error, Http1TestClient, Http1TestResponse};
 
 /// Clients at work.
-pub struct Load {
-    clients: JoinSet<Report>,
+pub struct LoadGenerator {
+    clients: JoinSet<LoadResults>,
     stopped: Arc<AtomicBool>,
 }
 
 /// What came of their requests.
 #[derive(Clone, Debug, Default)]
-pub struct Report {
+pub struct LoadResults {
     /// How many were answered, by status.
     pub answered: BTreeMap<u16, u64>,
     /// What happened to the others.
@@ -29,42 +29,42 @@ pub struct Report {
 
 /// What each of them does.
 #[derive(Clone, Copy, Debug)]
-pub struct Habit {
+pub struct ClientPattern {
     pub method: &'static str,
     /// Between an answer and the next request.
     pub pause: Duration,
 }
 
-impl Habit {
+impl ClientPattern {
     pub const GET: Self = Self { method: "GET", pause: Duration::ZERO };
     pub const POST: Self = Self { method: "POST", pause: Duration::ZERO };
 
-    pub fn pausing(self, pause: Duration) -> Self {
+    pub fn with_pause(self, pause: Duration) -> Self {
         Self { pause, ..self }
     }
 }
 
-impl Load {
-    pub fn start(address: SocketAddr, clients: usize, habit: Habit) -> Self {
+impl LoadGenerator {
+    pub fn start(address: SocketAddr, clients: usize, habit: ClientPattern) -> Self {
         let stopped = Arc::new(AtomicBool::new(false));
-        let client = |_| work(address, habit, stopped.clone());
+        let client = |_| run_client(address, habit, stopped.clone());
         Self { clients: (0..clients).map(client).collect(), stopped: stopped.clone() }
     }
 
     /// Lets the requests that run end.
-    pub async fn stop(self) -> Report {
+    pub async fn stop(self) -> LoadResults {
         self.stopped.store(true, Ordering::Relaxed);
         let reports = self.clients.join_all().await;
-        reports.into_iter().fold(Report::default(), Report::and)
+        reports.into_iter().fold(LoadResults::default(), LoadResults::merge)
     }
 }
 
-impl Report {
+impl LoadResults {
     pub fn requests(&self) -> u64 {
         self.answered.values().sum::<u64>() + self.failed.len() as u64
     }
 
-    pub fn count(&mut self, outcome: Result<Response, Broken>) {
+    pub fn add_result(&mut self, outcome: Result<Http1TestResponse, Http1Error>) {
         match outcome {
             Ok(response) => *self.answered.entry(response.status()).or_default() += 1,
             Err(error) => self.failed.push(error.to_string()),
@@ -77,7 +77,7 @@ impl Report {
         assert!(served > 0 && served == self.requests(), "{self:?}");
     }
 
-    pub fn and(mut self, other: Self) -> Self {
+    pub fn merge(mut self, other: Self) -> Self {
         for (status, count) in other.answered {
             *self.answered.entry(status).or_default() += count;
         }
@@ -86,13 +86,17 @@ impl Report {
     }
 }
 
-async fn work(address: SocketAddr, habit: Habit, stopped: Arc<AtomicBool>) -> Report {
-    let mut report = Report::default();
+async fn run_client(
+    address: SocketAddr,
+    habit: ClientPattern,
+    stopped: Arc<AtomicBool>,
+) -> LoadResults {
+    let mut report = LoadResults::default();
     let mut connection = None;
     while !stopped.load(Ordering::Relaxed) {
         let outcome = exchange(&mut connection, address, habit.method).await;
         let failed = outcome.is_err();
-        report.count(outcome);
+        report.add_result(outcome);
         if failed && report.failed.len() >= 10 {
             return report;
         }
@@ -103,13 +107,13 @@ async fn work(address: SocketAddr, habit: Habit, stopped: Arc<AtomicBool>) -> Re
 
 /// A request on the connection, or on a new one if there is none or it is to be closed.
 async fn exchange(
-    connection: &mut Option<Client>,
+    connection: &mut Option<Http1TestClient>,
     address: SocketAddr,
     method: &str,
-) -> Result<Response, Broken> {
+) -> Result<Http1TestResponse, Http1Error> {
     let mut client = match connection.take() {
         Some(client) => client,
-        None => Client::connect(address).await?,
+        None => Http1TestClient::connect(address).await?,
     };
     let response = client.exchange(method, "/", &[], b"").await?;
     if !response.closes() {
@@ -124,12 +128,12 @@ pub async fn open_loop(
     address: SocketAddr,
     interval: Duration,
     requests: u32,
-) -> Vec<(Duration, Result<Response, Broken>)> {
+) -> Vec<(Duration, Result<Http1TestResponse, Http1Error>)> {
     let start = Instant::now();
     let request = |number: u32| async move {
         tokio::time::sleep_until(start + interval * number).await;
         let begun = Instant::now();
-        let outcome = match Client::connect(address).await {
+        let outcome = match Http1TestClient::connect(address).await {
             Ok(mut client) => client.get("/").await,
             Err(error) => Err(error),
         };

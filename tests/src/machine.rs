@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use rustix::process::Pid;
 
 /// The time for which threads of this process waited for a CPU, all together.
-pub fn waited_for_cpu(process: Pid) -> Result<Duration> {
+pub fn cpu_wait_time(process: Pid) -> Result<Duration> {
     let mut waited = Duration::ZERO;
     for thread in fs::read_dir(format!("/proc/{}/task", process.as_raw_pid()))? {
         // Nanoseconds on a CPU, nanoseconds in the queue for one, and how often.

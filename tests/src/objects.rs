@@ -113,7 +113,7 @@ pub fn grpc_route_with(name: &str, rules: Value) -> Value {
 }
 
 /// The Service with this protocol in its port.
-pub fn speaking(protocol: &str, mut service: Value) -> Value {
+pub fn with_app_protocol(protocol: &str, mut service: Value) -> Value {
     service["spec"]["ports"][0]["appProtocol"] = protocol.into();
     service
 }
@@ -133,7 +133,7 @@ pub fn backend_tls_policy(service: &str, mut validation: Value) -> Value {
 }
 
 /// The object with this transport in all its ports: a Service or an EndpointSlice for UDP.
-pub fn over(transport: &str, mut object: Value) -> Value {
+pub fn with_transport(transport: &str, mut object: Value) -> Value {
     let ports = if object["kind"] == "Service" { "/spec/ports" } else { "/ports" };
     let ports = object.pointer_mut(ports).and_then(Value::as_array_mut).into_iter().flatten();
     ports.for_each(|port| port["protocol"] = transport.into());

@@ -3,15 +3,15 @@
 use std::ops::Range;
 use std::sync::LazyLock;
 
-use crate::random::Random;
+use crate::random::SeededRandom;
 
 /// A prime, so that a piece lost, doubled or moved by any round number of bytes does not go unnoticed.
 const PERIOD: usize = 65_521;
 
 /// The pattern twice, so that any period of it is one slice.
 static PATTERN: LazyLock<Vec<u8>> = LazyLock::new(|| {
-    let mut random = Random::new(7);
-    let period: Vec<u8> = (0..PERIOD).map(|_| random.draw() as u8).collect();
+    let mut random = SeededRandom::new(7);
+    let period: Vec<u8> = (0..PERIOD).map(|_| random.next_u64() as u8).collect();
     period.repeat(2)
 });
 
@@ -31,18 +31,18 @@ pub fn pieces(length: u64) -> impl Iterator<Item = &'static [u8]> {
 
 /// What a body was: its length and a hash of its bytes (FNV-1a, eight lanes).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Digest {
+pub struct BodyDigest {
     pub length: u64,
     lanes: [u64; 8],
 }
 
-impl Default for Digest {
+impl Default for BodyDigest {
     fn default() -> Self {
         Self { length: 0, lanes: [0xcbf2_9ce4_8422_2325; 8] }
     }
 }
 
-impl Digest {
+impl BodyDigest {
     /// Of the pattern's first `length` bytes.
     pub fn of_pattern(length: u64) -> Self {
         let mut digest = Self::default();
@@ -72,13 +72,13 @@ mod tests {
 
     #[test]
     fn digest_is_independent_of_chunk_boundaries() {
-        let mut digest = Digest::default();
+        let mut digest = BodyDigest::default();
         for piece in pieces(200_000) {
             let (left, right) = piece.split_at(piece.len() / 3);
             digest.add(left);
             digest.add(right);
         }
-        assert_eq!(digest, Digest::of_pattern(200_000));
+        assert_eq!(digest, BodyDigest::of_pattern(200_000));
     }
 
     #[test]
@@ -87,6 +87,6 @@ mod tests {
         let mut lost = whole.clone();
         lost.remove(500);
         lost.push(0);
-        assert_ne!(Digest::of(&whole), Digest::of(&lost));
+        assert_ne!(BodyDigest::of(&whole), BodyDigest::of(&lost));
     }
 }

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 /// A seeded generator.
 #[derive(Clone, Debug)]
-pub struct Random(u64);
+pub struct SeededRandom(u64);
 
-impl Random {
+impl SeededRandom {
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    pub fn draw(&mut self) -> u64 {
+    pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -20,7 +20,7 @@ impl Random {
 
     /// Below `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
-        self.draw() % bound
+        self.next_u64() % bound
     }
 
     /// True `percent` times in a hundred.
@@ -39,7 +39,7 @@ impl Random {
 
     /// In (0, 1].
     fn unit(&mut self) -> f64 {
-        ((self.draw() >> 11) + 1) as f64 / (1_u64 << 53) as f64
+        ((self.next_u64() >> 11) + 1) as f64 / (1_u64 << 53) as f64
     }
 }
 
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn exponential_has_its_mean() {
-        let mut random = Random::new(1);
+        let mut random = SeededRandom::new(1);
         let sum: Duration =
             (0..10_000).map(|_| random.exponential(Duration::from_millis(10))).sum();
         let mean = sum / 10_000;

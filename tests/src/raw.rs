@@ -16,19 +16,19 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
 use crate::configuration::SERVICE;
-use crate::patience::within;
-use crate::payload::{self, Digest};
-use crate::{Configuration, Sheave, objects};
+use crate::payload::{self, BodyDigest};
+use crate::waiting::within;
+use crate::{ConfigDirectory, SheaveProcess, objects};
 
 /// A server of connections; it ends, with all of them, when dropped.
 pub struct RawServer {
     pub address: SocketAddr,
-    counts: Arc<Counts>,
+    counts: Arc<RawServerCounts>,
     accepting: AbortHandle,
 }
 
 #[derive(Default)]
-struct Counts {
+struct RawServerCounts {
     accepted: AtomicUsize,
     open: AtomicUsize,
     most_open: AtomicUsize,
@@ -41,7 +41,7 @@ impl RawServer {
         F: Fn(TcpStream) -> S + Send + 'static,
         S: Future<Output = Result<()>> + Send + 'static,
     {
-        Self::start_keeping_books(move |stream, open| {
+        Self::start_with_connection_guard(move |stream, open| {
             let served = serve(stream);
             async move {
                 let result = served.await;
@@ -53,19 +53,19 @@ impl RawServer {
     }
 
     /// As [`RawServer::start`], where a connection is open until the server says so.
-    async fn start_keeping_books<F, S>(serve: F) -> Result<Self>
+    async fn start_with_connection_guard<F, S>(serve: F) -> Result<Self>
     where
-        F: Fn(TcpStream, Open) -> S + Send + 'static,
+        F: Fn(TcpStream, CountedRawConnection) -> S + Send + 'static,
         S: Future<Output = Result<()>> + Send + 'static,
     {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
-        let counts = Arc::<Counts>::default();
+        let counts = Arc::<RawServerCounts>::default();
         let seen = counts.clone();
         let accepting = tokio::spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
-                let served = serve(stream, Open::new(&seen));
+                let served = serve(stream, CountedRawConnection::new(&seen));
                 // An error here is the other side's leaving.
                 connections.spawn(async move { drop(served.await) });
             }
@@ -75,7 +75,7 @@ impl RawServer {
 
     /// A server that sends back whatever comes, and its own end when the other side has ended.
     pub async fn echo() -> Result<Self> {
-        Self::start_keeping_books(|stream, open| async move {
+        Self::start_with_connection_guard(|stream, open| async move {
             let (mut from, mut to) = stream.into_split();
             tokio::io::copy(&mut from, &mut to).await?;
             // Before the other side can know it.
@@ -89,11 +89,11 @@ impl RawServer {
         self.counts.accepted.load(Ordering::SeqCst)
     }
 
-    pub fn open(&self) -> usize {
+    pub fn open_connections(&self) -> usize {
         self.counts.open.load(Ordering::SeqCst)
     }
 
-    pub fn most_open(&self) -> usize {
+    pub fn max_open_connections(&self) -> usize {
         self.counts.most_open.load(Ordering::SeqCst)
     }
 }
@@ -105,10 +105,10 @@ impl Drop for RawServer {
 }
 
 /// A connection in the books.
-struct Open(Arc<Counts>);
+struct CountedRawConnection(Arc<RawServerCounts>);
 
-impl Open {
-    fn new(counts: &Arc<Counts>) -> Self {
+impl CountedRawConnection {
+    fn new(counts: &Arc<RawServerCounts>) -> Self {
         counts.accepted.fetch_add(1, Ordering::SeqCst);
         let open = counts.open.fetch_add(1, Ordering::SeqCst) + 1;
         counts.most_open.fetch_max(open, Ordering::SeqCst);
@@ -116,7 +116,7 @@ impl Open {
     }
 }
 
-impl Drop for Open {
+impl Drop for CountedRawConnection {
     fn drop(&mut self) {
         self.0.open.fetch_sub(1, Ordering::SeqCst);
     }
@@ -164,7 +164,7 @@ pub async fn udp_client(to: SocketAddr) -> Result<UdpSocket> {
 }
 
 /// The port of the [`UdpEcho`] that answers.
-pub async fn ask(socket: &UdpSocket, question: &[u8]) -> Result<u16> {
+pub async fn request_server_port(socket: &UdpSocket, question: &[u8]) -> Result<u16> {
     socket.send(question).await?;
     let mut room = vec![0; 64 * 1024];
     let length = within("an answer", socket.recv(&mut room)).await??;
@@ -180,13 +180,13 @@ pub async fn is_ignored(socket: &UdpSocket, question: &[u8]) -> Result<bool> {
 }
 
 /// Sheave in front of such servers: one listener, of TCP or UDP, on every address.
-pub struct RawScene {
-    pub sheave: Sheave,
-    pub configuration: Configuration,
+pub struct L4Fixture {
+    pub sheave: SheaveProcess,
+    pub configuration: ConfigDirectory,
     transport: &'static str,
 }
 
-impl RawScene {
+impl L4Fixture {
     pub async fn tcp(to: &[SocketAddr], policies: &[Value], arguments: &[&str]) -> Result<Self> {
         Self::start("TCP", to, policies, arguments).await
     }
@@ -201,31 +201,31 @@ impl RawScene {
         policies: &[Value],
         arguments: &[&str],
     ) -> Result<Self> {
-        let configuration = Configuration::empty()?;
+        let configuration = ConfigDirectory::empty()?;
         let mut main = objects::gateway_at("::", transport);
         main.push(objects::stream_route(&format!("{transport}Route"), SERVICE));
-        main.push(objects::over(transport, objects::service(SERVICE)));
+        main.push(objects::with_transport(transport, objects::service(SERVICE)));
         main.extend_from_slice(policies);
         configuration.write("main.yaml", &main)?;
         write_endpoints(&configuration, transport, to)?;
-        let sheave = Sheave::serve_with(&configuration, arguments).await?;
+        let sheave = SheaveProcess::serve_with(&configuration, arguments).await?;
         Ok(Self { sheave, configuration, transport })
     }
 
     /// The listener, by this address of the machine.
-    pub fn at(&self, ip: &str) -> Result<SocketAddr> {
+    pub fn listener_address(&self, ip: &str) -> Result<SocketAddr> {
         Ok(SocketAddr::new(ip.parse()?, self.sheave.address().port()))
     }
 
     pub async fn connect(&self) -> Result<TcpStream> {
-        Ok(TcpStream::connect(self.at("127.0.0.1")?).await?)
+        Ok(TcpStream::connect(self.listener_address("127.0.0.1")?).await?)
     }
 
     /// How a new connection ends that says nothing; a reset may come before it is known to be open.
-    pub async fn turned_away(&self) -> Result<End> {
-        match TcpStream::connect(self.at("127.0.0.1")?).await {
-            Ok(mut stream) => end(&mut stream).await,
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(End::Reset),
+    pub async fn connect_and_wait_for_end(&self) -> Result<SocketEnd> {
+        match TcpStream::connect(self.listener_address("127.0.0.1")?).await {
+            Ok(mut stream) => wait_for_end(&mut stream).await,
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(SocketEnd::Reset),
             Err(error) => Err(error.into()),
         }
     }
@@ -236,12 +236,12 @@ impl RawScene {
 }
 
 fn write_endpoints(
-    configuration: &Configuration,
+    configuration: &ConfigDirectory,
     transport: &str,
     to: &[SocketAddr],
 ) -> Result<()> {
     let slices = objects::slices(SERVICE, to).into_iter();
-    let slices: Vec<_> = slices.map(|slice| objects::over(transport, slice)).collect();
+    let slices: Vec<_> = slices.map(|slice| objects::with_transport(transport, slice)).collect();
     Ok(configuration.write("endpoints.yaml", &slices)?)
 }
 
@@ -254,8 +254,8 @@ pub async fn send_pattern(mut to: OwnedWriteHalf, length: u64) -> Result<()> {
 }
 
 /// What comes until the other side has ended.
-pub async fn digest(mut from: OwnedReadHalf) -> Result<Digest> {
-    let mut digest = Digest::default();
+pub async fn read_digest(mut from: OwnedReadHalf) -> Result<BodyDigest> {
+    let mut digest = BodyDigest::default();
     let mut room = vec![0; 256 * 1024];
     loop {
         match from.read(&mut room).await? {
@@ -266,7 +266,7 @@ pub async fn digest(mut from: OwnedReadHalf) -> Result<Digest> {
 }
 
 /// What these bytes come back as.
-pub async fn echoed(stream: &mut TcpStream, bytes: &[u8]) -> Result<Vec<u8>> {
+pub async fn send_and_read_echo(stream: &mut TcpStream, bytes: &[u8]) -> Result<Vec<u8>> {
     stream.write_all(bytes).await?;
     let mut back = vec![0; bytes.len()];
     within("an echo", stream.read_exact(&mut back)).await??;
@@ -274,19 +274,19 @@ pub async fn echoed(stream: &mut TcpStream, bytes: &[u8]) -> Result<Vec<u8>> {
 }
 
 /// How the connection ends, after nothing more has come.
-pub async fn end(stream: &mut TcpStream) -> Result<End> {
+pub async fn wait_for_end(stream: &mut TcpStream) -> Result<SocketEnd> {
     let mut byte = [0];
     match within("an end", stream.read(&mut byte)).await? {
-        Ok(0) => Ok(End::Orderly),
-        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(End::Reset),
+        Ok(0) => Ok(SocketEnd::Graceful),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(SocketEnd::Reset),
         Ok(_) => anyhow::bail!("something came: {byte:?}"),
         Err(error) => Err(error.into()),
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    Orderly,
+pub enum SocketEnd {
+    Graceful,
     Reset,
 }
 

@@ -27,8 +27,8 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::certificates::{Authority, Identity};
-use crate::patience::within;
+use crate::certificates::{CertificateAuthority, IssuedCertificate};
+use crate::waiting::within;
 
 /// The handshake message that the name is in (RFC 8446 §4).
 const CLIENT_HELLO: u8 = 1;
@@ -36,12 +36,12 @@ const CLIENT_HELLO: u8 = 1;
 /// A client of TLS 1.3 that sends one server name byte for byte.
 pub struct LiteralClient {
     config: ClientConfig,
-    rewrite: Rewrite,
+    rewrite: ServerNameRewrite,
 }
 
 /// A name in place of another of the same length.
 #[derive(Clone)]
-struct Rewrite {
+struct ServerNameRewrite {
     valid: Arc<str>,
     literal: Arc<str>,
 }
@@ -53,8 +53,13 @@ pub fn valid_name(literal: &str) -> String {
 
 impl LiteralClient {
     /// Trusts this authority, and shows `identity` to a server that asks for a certificate.
-    pub fn new(literal: &str, authority: &Authority, identity: Option<&Identity>) -> Result<Self> {
-        let rewrite = Rewrite { valid: valid_name(literal).into(), literal: literal.into() };
+    pub fn new(
+        literal: &str,
+        authority: &CertificateAuthority,
+        identity: Option<&IssuedCertificate>,
+    ) -> Result<Self> {
+        let rewrite =
+            ServerNameRewrite { valid: valid_name(literal).into(), literal: literal.into() };
         let builder = ClientConfig::builder_with_provider(Arc::new(provider(&rewrite)?));
         let builder = builder.with_protocol_versions(&[&TLS13])?;
         let mut config = builder.with_root_certificates(authority.roots()).with_no_client_auth();
@@ -78,7 +83,7 @@ impl LiteralClient {
     }
 
     /// As QUIC takes it, for HTTP/3; the name that a connection is made to is ignored.
-    pub fn quic(&self) -> Result<quinn::ClientConfig> {
+    pub fn quic_config(&self) -> Result<quinn::ClientConfig> {
         let mut config = self.config.clone();
         config.alpn_protocols = vec![b"h3".to_vec()];
         let inner = Arc::new(QuicClientConfig::try_from(config)?);
@@ -87,7 +92,7 @@ impl LiteralClient {
     }
 }
 
-impl Rewrite {
+impl ServerNameRewrite {
     /// Replaces the name in bytes that hold it.
     fn apply(&self, bytes: &mut [u8]) {
         let (valid, literal) = (self.valid.as_bytes(), self.literal.as_bytes());
@@ -107,7 +112,7 @@ impl Rewrite {
 }
 
 /// The usual provider, which hashes what is sent in place of what rustls believes to be sent.
-fn provider(rewrite: &Rewrite) -> Result<CryptoProvider> {
+fn provider(rewrite: &ServerNameRewrite) -> Result<CryptoProvider> {
     let SupportedCipherSuite::Tls13(usual) = cipher_suite::TLS13_AES_128_GCM_SHA256 else {
         anyhow::bail!("the suite is one of TLS 1.3");
     };
@@ -124,7 +129,7 @@ fn provider(rewrite: &Rewrite) -> Result<CryptoProvider> {
 
 struct RewritingHash {
     inner: &'static dyn hash::Hash,
-    rewrite: Rewrite,
+    rewrite: ServerNameRewrite,
 }
 
 impl hash::Hash for RewritingHash {
@@ -147,7 +152,7 @@ impl hash::Hash for RewritingHash {
 
 struct RewritingContext {
     inner: Box<dyn hash::Context>,
-    rewrite: Rewrite,
+    rewrite: ServerNameRewrite,
 }
 
 impl hash::Context for RewritingContext {
@@ -171,7 +176,7 @@ impl hash::Context for RewritingContext {
 /// A connection that rewrites the first thing that is sent, which holds the ClientHello.
 pub struct RewritingStream {
     tcp: TcpStream,
-    rewrite: Option<Rewrite>,
+    rewrite: Option<ServerNameRewrite>,
 }
 
 impl AsyncRead for RewritingStream {
@@ -212,7 +217,7 @@ impl AsyncWrite for RewritingStream {
 
 struct RewritingConfig {
     inner: Arc<QuicClientConfig>,
-    rewrite: Rewrite,
+    rewrite: ServerNameRewrite,
 }
 
 impl crypto::ClientConfig for RewritingConfig {
@@ -230,7 +235,7 @@ impl crypto::ClientConfig for RewritingConfig {
 
 struct RewritingSession {
     inner: Box<dyn crypto::Session>,
-    rewrite: Rewrite,
+    rewrite: ServerNameRewrite,
 }
 
 impl crypto::Session for RewritingSession {

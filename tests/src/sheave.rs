@@ -14,47 +14,47 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
 
-use crate::configuration::{Configuration, Scratch};
-use crate::patience::{eventually, within};
+use crate::configuration::{ConfigDirectory, TempDirectory};
+use crate::waiting::{eventually, within};
 
 /// A running `sheave serve`; it is killed when dropped.
-pub struct Sheave {
+pub struct SheaveProcess {
     pub admin: SocketAddr,
     /// Where it was started with `--scaler`.
     pub scaler: Option<SocketAddr>,
     /// Name and address of each listener.
     pub listeners: Vec<(String, SocketAddr)>,
     child: Child,
-    log: Lines,
-    access_log: Lines,
+    log: LogLines,
+    access_log: LogLines,
 }
 
 /// What it has said so far, line by line.
-type Lines = Arc<Mutex<Vec<String>>>;
+type LogLines = Arc<Mutex<Vec<String>>>;
 
-impl Sheave {
+impl SheaveProcess {
     /// `sheave serve` on this configuration, ready to serve.
-    pub async fn serve(configuration: &Configuration) -> Result<Self> {
+    pub async fn serve(configuration: &ConfigDirectory) -> Result<Self> {
         Self::serve_with(configuration, &[]).await
     }
 
     /// As [`Sheave::serve`], with these arguments too.
-    pub async fn serve_with(configuration: &Configuration, arguments: &[&str]) -> Result<Self> {
+    pub async fn serve_with(configuration: &ConfigDirectory, arguments: &[&str]) -> Result<Self> {
         let config = [OsStr::new("--config"), configuration.path().as_os_str()];
         Self::start(config.into_iter().chain(arguments.iter().map(OsStr::new))).await
     }
 
     /// `sheave serve` with these arguments and no other, ready to serve.
     pub async fn start<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Result<Self> {
-        let scratch = Scratch::new()?;
+        let scratch = TempDirectory::new()?;
         let ready = scratch.path().join("ready.json");
         let mut command = Command::new(binary()?);
         command.arg("serve").args(arguments).args(["--admin", "127.0.0.1:0"]);
         command.arg("--ready-file").arg(&ready);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.kill_on_drop(true).spawn().context("sheave does not start")?;
-        let (log, logging) = follow(child.stderr.take().context("stderr is a pipe")?);
-        let (access_log, _) = follow(child.stdout.take().context("stdout is a pipe")?);
+        let (log, logging) = collect_lines(child.stderr.take().context("stderr is a pipe")?);
+        let (access_log, _) = collect_lines(child.stdout.take().context("stdout is a pipe")?);
 
         let appeared = eventually(
             "the ready file",
@@ -85,17 +85,17 @@ impl Sheave {
         self.listeners[0].1
     }
 
-    pub fn process(&self) -> Result<Pid> {
+    pub fn process_id(&self) -> Result<Pid> {
         let id = self.child.id().context("sheave has ended")?;
         Pid::from_raw(i32::try_from(id)?).context("a process id")
     }
 
     pub fn signal(&self, signal: Signal) -> Result<()> {
-        Ok(kill_process(self.process()?, signal)?)
+        Ok(kill_process(self.process_id()?, signal)?)
     }
 
     /// Waits for its end.
-    pub async fn ended(&mut self) -> Result<ExitStatus> {
+    pub async fn wait_for_exit(&mut self) -> Result<ExitStatus> {
         Ok(within("the end of sheave", self.child.wait()).await??)
     }
 
@@ -105,7 +105,7 @@ impl Sheave {
     }
 
     /// Waits for a line that holds this text, after the first `from` lines: the number of lines up to it.
-    pub async fn said(&self, from: usize, part: &str) -> Result<usize> {
+    pub async fn wait_for_log(&self, from: usize, part: &str) -> Result<usize> {
         let find = async || {
             let lines = self.log.lock().expect("no line panics");
             let place = lines.iter().skip(from).position(|line| line.contains(part));
@@ -117,12 +117,12 @@ impl Sheave {
     }
 
     /// Lines of the log so far.
-    pub fn lines(&self) -> usize {
+    pub fn log_line_count(&self) -> usize {
         self.log.lock().expect("no line panics").len()
     }
 
     /// Waits until the access log has so many lines.
-    pub async fn access_log(&self, lines: usize) -> Result<Vec<Value>> {
+    pub async fn wait_for_access_log(&self, lines: usize) -> Result<Vec<Value>> {
         let read = async || Ok(self.access_log.lock().expect("no line panics").clone());
         let read = eventually("lines of the access log", read, |read| read.len() >= lines).await?;
         read.iter().map(|line| Ok(serde_json::from_str(line)?)).collect()
@@ -130,7 +130,8 @@ impl Sheave {
 
     /// Resident memory.
     pub fn memory_bytes(&self) -> Result<u64> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.process()?.as_raw_pid()))?;
+        let status =
+            fs::read_to_string(format!("/proc/{}/status", self.process_id()?.as_raw_pid()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("VmRSS")?;
         let kibibytes: u64 = line.trim_end_matches("kB").trim().parse()?;
         Ok(kibibytes * 1024)
@@ -175,8 +176,8 @@ fn build() -> Result<PathBuf> {
 }
 
 /// Keeps what the child says, and shows it with the test's own output when a test fails.
-fn follow(output: impl AsyncRead + Unpin + Send + 'static) -> (Lines, JoinHandle<()>) {
-    let log = Lines::default();
+fn collect_lines(output: impl AsyncRead + Unpin + Send + 'static) -> (LogLines, JoinHandle<()>) {
+    let log = LogLines::default();
     let kept = log.clone();
     let following = tokio::spawn(async move {
         let mut lines = BufReader::new(output).lines();

@@ -21,23 +21,26 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-use crate::certificates::{Authority, Identity};
-use crate::patience::within;
+use crate::certificates::{CertificateAuthority, IssuedCertificate};
+use crate::waiting::within;
 
 /// What a client brings to a handshake.
 #[derive(Clone)]
-pub struct Terms {
+pub struct TlsClientOptions {
     config: ClientConfig,
 }
 
-impl Terms {
+impl TlsClientOptions {
     /// Trusts this authority, speaks TLS 1.2 and 1.3, names no protocol, and resumes nothing.
-    pub fn trusting(authority: &Authority) -> Self {
-        Self::speaking(&[&TLS12, &TLS13], authority)
+    pub fn trusting(authority: &CertificateAuthority) -> Self {
+        Self::with_versions(&[&TLS12, &TLS13], authority)
     }
 
     /// The same with these versions.
-    pub fn speaking(versions: &[&'static SupportedProtocolVersion], authority: &Authority) -> Self {
+    pub fn with_versions(
+        versions: &[&'static SupportedProtocolVersion],
+        authority: &CertificateAuthority,
+    ) -> Self {
         let builder = ClientConfig::builder_with_provider(provider());
         let builder = builder.with_protocol_versions(versions).expect("the provider has them");
         let mut config = builder.with_root_certificates(authority.roots()).with_no_client_auth();
@@ -46,7 +49,7 @@ impl Terms {
     }
 
     /// Shows this certificate to who asks for one.
-    pub fn showing(mut self, identity: &Identity) -> Self {
+    pub fn with_client_certificate(mut self, identity: &IssuedCertificate) -> Self {
         let key = aws_lc_rs::sign::any_supported_type(&identity.key()).expect("a usual key");
         let certified = CertifiedKey::new(identity.chain(), key);
         self.config.client_auth_cert_resolver = Arc::new(SingleCertAndKey::from(certified));
@@ -54,37 +57,37 @@ impl Terms {
     }
 
     /// Offers these protocols, the first rather than the second.
-    pub fn offering(mut self, protocols: &[&str]) -> Self {
-        self.config.alpn_protocols = named(protocols);
+    pub fn with_alpn(mut self, protocols: &[&str]) -> Self {
+        self.config.alpn_protocols = alpn_names(protocols);
         self
     }
 
     /// Keeps what lets a later handshake be short.
-    pub fn resuming(mut self) -> Self {
+    pub fn with_resumption(mut self) -> Self {
         self.config.resumption = Resumption::in_memory_sessions(256);
         self
     }
 
     /// Sends what it has before the handshake is over, where an earlier one lets it.
-    pub fn early(mut self) -> Self {
+    pub fn with_early_data(mut self) -> Self {
         self.config.enable_early_data = true;
-        self.resuming()
+        self.with_resumption()
     }
 
     /// As QUIC takes them, for HTTP/3.
-    pub fn quic(&self) -> Result<quinn::ClientConfig> {
-        let config = self.clone().offering(&["h3"]).config;
+    pub fn quic_config(&self) -> Result<quinn::ClientConfig> {
+        let config = self.clone().with_alpn(&["h3"]).config;
         Ok(quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(config)?)))
     }
 
     /// Asks for no host by name.
-    pub fn nameless(mut self) -> Self {
+    pub fn without_server_name(mut self) -> Self {
         self.config.enable_sni = false;
         self
     }
 
     /// What a client says first to this host, in bytes: all that a flood needs, for the work is the server's.
-    pub fn hello(&self, host: &str) -> Result<Vec<u8>> {
+    pub fn client_hello(&self, host: &str) -> Result<Vec<u8>> {
         let name = ServerName::try_from(host.to_owned())?;
         let mut session = ClientConnection::new(Arc::new(self.config.clone()), name)?;
         let mut bytes = Vec::new();
@@ -103,63 +106,67 @@ impl Terms {
 }
 
 /// Decrypts for a server that knows nothing of TLS; it ends, with its connections, when dropped.
-pub struct Front {
+pub struct TlsFront {
     pub address: SocketAddr,
-    seen: Arc<Mutex<Vec<Handshake>>>,
+    seen: Arc<Mutex<Vec<HandshakeRecord>>>,
     accepting: AbortHandle,
 }
 
 /// What a finished handshake told the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Handshake {
+pub struct HandshakeRecord {
     pub server_name: Option<String>,
     pub protocol: Option<String>,
     pub version: Option<ProtocolVersion>,
     pub client_certificates: usize,
 }
 
-impl Front {
+impl TlsFront {
     /// In front of this server, with these protocols to choose from.
-    pub async fn of(server: SocketAddr, identity: &Identity, protocols: &[&str]) -> Result<Self> {
+    pub async fn of(
+        server: SocketAddr,
+        identity: &IssuedCertificate,
+        protocols: &[&str],
+    ) -> Result<Self> {
         let config = server_versions()?.with_no_client_auth();
         let config = config.with_single_cert(identity.chain(), identity.key())?;
-        Self::with(server, config, protocols).await
+        Self::start(server, config, protocols).await
     }
 
     /// The same, for those clients alone that show a certificate of this authority.
-    pub async fn guarded(
+    pub async fn with_client_authority(
         server: SocketAddr,
-        identity: &Identity,
+        identity: &IssuedCertificate,
         protocols: &[&str],
-        clients: &Authority,
+        clients: &CertificateAuthority,
     ) -> Result<Self> {
         let roots = Arc::new(clients.roots());
         let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider()).build()?;
         let config = server_versions()?.with_client_cert_verifier(verifier);
         let config = config.with_single_cert(identity.chain(), identity.key())?;
-        Self::with(server, config, protocols).await
+        Self::start(server, config, protocols).await
     }
 
-    async fn with(
+    async fn start(
         server: SocketAddr,
         mut config: ServerConfig,
         protocols: &[&str],
     ) -> Result<Self> {
-        config.alpn_protocols = named(protocols);
+        config.alpn_protocols = alpn_names(protocols);
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
-        let seen = Arc::<Mutex<Vec<Handshake>>>::default();
+        let seen = Arc::<Mutex<Vec<HandshakeRecord>>>::default();
         let accepting = accept(listener, TlsAcceptor::from(Arc::new(config)), server, seen.clone());
         Ok(Self { address, seen, accepting: tokio::spawn(accepting).abort_handle() })
     }
 
     /// The handshakes that succeeded, in order.
-    pub fn seen(&self) -> Vec<Handshake> {
+    pub fn handshakes(&self) -> Vec<HandshakeRecord> {
         self.seen.lock().expect("nobody panics with it").clone()
     }
 }
 
-impl Drop for Front {
+impl Drop for TlsFront {
     fn drop(&mut self) {
         self.accepting.abort();
     }
@@ -169,7 +176,7 @@ async fn accept(
     listener: TcpListener,
     acceptor: TlsAcceptor,
     server: SocketAddr,
-    seen: Arc<Mutex<Vec<Handshake>>>,
+    seen: Arc<Mutex<Vec<HandshakeRecord>>>,
 ) {
     // Aborting this task drops the set, which aborts the connections.
     let mut connections = JoinSet::new();
@@ -177,28 +184,28 @@ async fn accept(
         let (acceptor, seen) = (acceptor.clone(), seen.clone());
         connections.spawn(async move {
             // An error is the other side's leaving, or a handshake that failed: the client has been told.
-            drop(decrypt(tcp, &acceptor, server, &seen).await);
+            drop(terminate_tls(tcp, &acceptor, server, &seen).await);
         });
         while connections.try_join_next().is_some() {}
     }
 }
 
-async fn decrypt(
+async fn terminate_tls(
     tcp: TcpStream,
     acceptor: &TlsAcceptor,
     server: SocketAddr,
-    seen: &Mutex<Vec<Handshake>>,
+    seen: &Mutex<Vec<HandshakeRecord>>,
 ) -> Result<()> {
     tcp.set_nodelay(true)?;
     let mut tls = acceptor.accept(tcp).await?;
-    seen.lock().expect("nobody panics with it").push(Handshake::of(tls.get_ref().1));
+    seen.lock().expect("nobody panics with it").push(HandshakeRecord::of(tls.get_ref().1));
     let mut plain = TcpStream::connect(server).await?;
     plain.set_nodelay(true)?;
     copy_bidirectional(&mut tls, &mut plain).await?;
     Ok(())
 }
 
-impl Handshake {
+impl HandshakeRecord {
     fn of(session: &ServerConnection) -> Self {
         let text = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
         Self {
@@ -218,6 +225,6 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(aws_lc_rs::default_provider())
 }
 
-fn named(protocols: &[&str]) -> Vec<Vec<u8>> {
+fn alpn_names(protocols: &[&str]) -> Vec<Vec<u8>> {
     protocols.iter().map(|name| name.as_bytes().to_vec()).collect()
 }

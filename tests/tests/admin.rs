@@ -2,11 +2,11 @@
 
 use anyhow::{Context, ensure};
 use serde_json::Value;
-use tests::{Behaviour, Client, Endpoint, Result, Scene, eventually};
+use tests::{Endpoint, EndpointBehaviour, Http1TestClient, HttpFixture, Result, eventually};
 
 #[tokio::test]
 async fn admin_paths_answer_and_unknown_paths_give_404() -> Result {
-    let scene = Scene::of(Behaviour::ok()).await?;
+    let scene = HttpFixture::of(EndpointBehaviour::ok()).await?;
     for path in ["/", "/healthz", "/readyz", "/metrics"] {
         let response = scene.sheave.admin_get(path).await?;
         ensure!(response.status() == 200, "{path}: {response:?}");
@@ -21,14 +21,14 @@ async fn admin_paths_answer_and_unknown_paths_give_404() -> Result {
     let response = scene.sheave.admin_get("/nowhere").await?;
     ensure!(response.status() == 404);
     serde_json::from_slice::<Value>(&response.body)?;
-    let mut client = Client::connect(scene.sheave.admin).await?;
+    let mut client = Http1TestClient::connect(scene.sheave.admin).await?;
     ensure!(client.post("/api/v1/config", b"{}").await?.status() == 405, "it can only be read");
     Ok(())
 }
 
 #[tokio::test]
 async fn metrics_are_valid_open_metrics_with_correct_counts() -> Result {
-    let scene = Scene::of(Behaviour::ok()).await?;
+    let scene = HttpFixture::of(EndpointBehaviour::ok()).await?;
     let mut client = scene.client().await?;
     for _ in 0..7 {
         client.post("/", b"hello").await?;
@@ -55,16 +55,16 @@ async fn metrics_are_valid_open_metrics_with_correct_counts() -> Result {
     ];
     for (metric, sum) in sums {
         // The client may have its answer before it is counted.
-        let counted = async || scene.sheave.sum(metric).await;
+        let counted = async || scene.sheave.metric_sum(metric).await;
         eventually(metric, counted, |counted| (counted - sum).abs() < 0.5).await?;
     }
     Ok(())
 }
 
 /// The metrics as Prometheus asks for them.
-async fn open_metrics(scene: &Scene) -> Result<String> {
+async fn open_metrics(scene: &HttpFixture) -> Result<String> {
     let accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5";
-    let mut client = Client::connect(scene.sheave.admin).await?;
+    let mut client = Http1TestClient::connect(scene.sheave.admin).await?;
     let response = client.exchange("GET", "/metrics", &[("Accept", accept)], b"").await?;
     let kind = response.field("content-type").unwrap_or_default();
     ensure!(kind.starts_with("application/openmetrics-text; version=1.0.0"), "{kind}");
@@ -76,8 +76,8 @@ async fn exemplars_name_sampled_traces_when_switched_on() -> Result {
     const SAMPLED: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
     const DROPPED: &str = "1234567890abcdef1234567890abcdef";
     for (arguments, wanted) in [(&["--exemplars"][..], 1), (&[], 0)] {
-        let endpoints = vec![Endpoint::start(Behaviour::ok()).await?];
-        let scene = Scene::with(endpoints, &[], arguments).await?;
+        let endpoints = vec![Endpoint::start(EndpointBehaviour::ok()).await?];
+        let scene = HttpFixture::with(endpoints, &[], arguments).await?;
         let mut client = scene.client().await?;
         for (trace, flags) in [(SAMPLED, "01"), (DROPPED, "00")] {
             let parent = format!("00-{trace}-00f067aa0ba902b7-{flags}");
@@ -94,7 +94,7 @@ async fn exemplars_name_sampled_traces_when_switched_on() -> Result {
 /// Labels are bounded by the configuration: clients cannot make series.
 #[tokio::test]
 async fn clients_cannot_create_metric_series() -> Result {
-    let scene = Scene::of(Behaviour::ok()).await?;
+    let scene = HttpFixture::of(EndpointBehaviour::ok()).await?;
     let mut client = scene.client().await?;
     client.get("/").await?;
     let before = scene.sheave.admin_get("/metrics").await?.text().lines().count();

@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, ensure};
 use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 use serde_json::json;
-use tests::configuration::Scratch;
+use tests::configuration::TempDirectory;
 use tests::sheave::run;
-use tests::{Configuration, Result, Sheave, eventually};
+use tests::{ConfigDirectory, Result, SheaveProcess, eventually};
 
 const EXPIRY: &str = "sheave_certificate_expiry_timestamp_seconds";
 
 /// PEM of a self-signed certificate that holds until this year, and of its key.
-fn made(until: i32) -> Result<(String, String)> {
+fn make_certificate(until: i32) -> Result<(String, String)> {
     let key = KeyPair::generate()?;
     let mut params = CertificateParams::new(["shop.example".to_owned()])?;
     params.not_before = date_time_ymd(2001, 1, 1);
@@ -28,11 +28,11 @@ fn beginning_of(year: i32) -> f64 {
 }
 
 /// A directory with a certificate, as the kubelet mounts a Secret: what the links lead through is replaced as a whole.
-struct Mount(Scratch);
+struct CertificateMount(TempDirectory);
 
-impl Mount {
+impl CertificateMount {
     fn new(certificate: &str, key: &str) -> Result<Self> {
-        let mount = Self(Scratch::new()?);
+        let mount = Self(TempDirectory::new()?);
         mount.renew("first", certificate, key)?;
         for name in ["tls.crt", "tls.key"] {
             symlink(Path::new("..data").join(name), mount.path(name))?;
@@ -62,8 +62,8 @@ impl Mount {
     }
 }
 
-async fn holds_until(sheave: &Sheave, year: i32) -> Result {
-    let observe = async || sheave.samples(EXPIRY).await;
+async fn wait_for_expiry_year(sheave: &SheaveProcess, year: i32) -> Result {
+    let observe = async || sheave.metric_samples(EXPIRY).await;
     let wanted = |seen: &Vec<(String, f64)>| matches!(&seen[..], [(_, expiry)] if *expiry == beginning_of(year));
     eventually("the certificate in use", observe, wanted).await?;
     Ok(())
@@ -71,32 +71,32 @@ async fn holds_until(sheave: &Sheave, year: i32) -> Result {
 
 #[tokio::test]
 async fn renewed_certificate_is_loaded_and_a_broken_one_is_rejected() -> Result {
-    let (certificate, key) = made(2098)?;
-    let mount = Mount::new(&certificate, &key)?;
-    let sheave = Sheave::start(mount.flags()?).await?;
-    holds_until(&sheave, 2098).await?;
+    let (certificate, key) = make_certificate(2098)?;
+    let mount = CertificateMount::new(&certificate, &key)?;
+    let sheave = SheaveProcess::start(mount.flags()?).await?;
+    wait_for_expiry_year(&sheave, 2098).await?;
 
-    let (renewed, renewed_key) = made(2099)?;
+    let (renewed, renewed_key) = make_certificate(2099)?;
     mount.renew("second", &renewed, &renewed_key)?;
-    holds_until(&sheave, 2099).await?;
+    wait_for_expiry_year(&sheave, 2099).await?;
 
     // The key of the one before.
-    let (third, _) = made(2097)?;
+    let (third, _) = make_certificate(2097)?;
     mount.renew("third", &third, &renewed_key)?;
-    sheave.said(0, "data.tls.key").await?;
+    sheave.wait_for_log(0, "data.tls.key").await?;
     ensure!(sheave.log().contains("is not the key of the certificate"), "{}", sheave.log());
-    holds_until(&sheave, 2099).await?;
+    wait_for_expiry_year(&sheave, 2099).await?;
     ensure!(!sheave.log().contains("PRIVATE KEY"), "{}", sheave.log());
 
-    let (fourth, fourth_key) = made(2096)?;
+    let (fourth, fourth_key) = make_certificate(2096)?;
     mount.renew("fourth", &fourth, &fourth_key)?;
-    holds_until(&sheave, 2096).await
+    wait_for_expiry_year(&sheave, 2096).await
 }
 
 #[tokio::test]
 async fn invalid_certificate_at_start_gives_one_line_naming_the_files() -> Result {
-    let ((certificate, _), (_, key)) = (made(2098)?, made(2098)?);
-    let mount = Mount::new(&certificate, &key)?;
+    let ((certificate, _), (_, key)) = (make_certificate(2098)?, make_certificate(2098)?);
+    let mount = CertificateMount::new(&certificate, &key)?;
     let flags = mount.flags()?;
     let flags: Vec<&str> = ["serve"].into_iter().chain(flags.iter().map(String::as_str)).collect();
     let output = run(&flags).await?;
@@ -115,15 +115,15 @@ async fn invalid_certificate_at_start_gives_one_line_naming_the_files() -> Resul
 #[tokio::test]
 async fn https_without_a_certificate_uses_a_self_signed_one() -> Result {
     let flags = ["--listen", "https://127.0.0.1:0", "--to", "127.0.0.1:1"];
-    let sheave = Sheave::start(flags).await?;
+    let sheave = SheaveProcess::start(flags).await?;
     ensure!(sheave.log().contains("self-signed"), "{}", sheave.log());
-    ensure!(sheave.samples(EXPIRY).await?.len() == 1);
+    ensure!(sheave.metric_samples(EXPIRY).await?.len() == 1);
     Ok(())
 }
 
 /// `sheave check` with a Secret that a listener uses.
 async fn check(certificate: &str, key: &str) -> Result<(Option<i32>, String)> {
-    let configuration = Configuration::of(&[])?;
+    let configuration = ConfigDirectory::for_endpoints(&[])?;
     let values = json!({ "tls.crt": certificate, "tls.key": key });
     let metadata = json!({ "name": "shop" });
     let secret =
@@ -145,11 +145,11 @@ async fn check(certificate: &str, key: &str) -> Result<(Option<i32>, String)> {
 
 #[tokio::test]
 async fn check_reports_certificate_errors() -> Result {
-    let (certificate, key) = made(2098)?;
+    let (certificate, key) = make_certificate(2098)?;
     let (code, said) = check(&certificate, &key).await?;
     ensure!(code == Some(0), "{said}");
 
-    let (expired, expired_key) = made(2002)?;
+    let (expired, expired_key) = make_certificate(2002)?;
     let (code, said) = check(&expired, &expired_key).await?;
     let line = "tls.yaml: document 1: Secret default/shop: data.tls.crt: the certificate expired";
     ensure!(code == Some(1) && said.contains(line), "{said}");

@@ -5,17 +5,19 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use serde_json::json;
-use tests::scene::endpoints;
-use tests::{Behaviour, Endpoint, Result, Scene, objects};
+use tests::fixture::start_endpoints;
+use tests::{Endpoint, EndpointBehaviour, HttpFixture, Result, objects};
 use tokio::task::JoinSet;
 
 const ONE_WORKER: &[&str] = &["--workers", "1"];
 
 #[tokio::test]
 async fn least_load_avoids_a_stuck_endpoint() -> Result {
-    let (stuck, free) =
-        (Endpoint::start(Behaviour::gated()).await?, Endpoint::start(Behaviour::ok()).await?);
-    let scene = Scene::with(vec![stuck, free], &[], &[]).await?;
+    let (stuck, free) = (
+        Endpoint::start(EndpointBehaviour::gated()).await?,
+        Endpoint::start(EndpointBehaviour::ok()).await?,
+    );
+    let scene = HttpFixture::with(vec![stuck, free], &[], &[]).await?;
     let [stuck, free] = &scene.endpoints[..] else { unreachable!("there are two") };
     let mut held = Vec::new();
     while stuck.counts().in_flight == 0 {
@@ -39,8 +41,8 @@ async fn least_load_avoids_a_stuck_endpoint() -> Result {
 #[tokio::test]
 async fn round_robin_is_even() -> Result {
     let policy = objects::backend_policy("app", json!({ "algorithm": "RoundRobin" }));
-    let servers = endpoints(4, &Behaviour::ok()).await?;
-    let scene = Scene::with(servers, &[policy], ONE_WORKER).await?;
+    let servers = start_endpoints(4, &EndpointBehaviour::ok()).await?;
+    let scene = HttpFixture::with(servers, &[policy], ONE_WORKER).await?;
     let mut client = scene.client().await?;
     for _ in 0..100 {
         ensure!(client.get("/").await?.status() == 200);
@@ -54,14 +56,14 @@ async fn round_robin_is_even() -> Result {
 async fn connection_is_closed_after_max_requests() -> Result {
     let policy = json!({ "connections": { "maxRequests": 3 } });
     let policies = [objects::backend_policy("app", policy)];
-    let servers = endpoints(1, &Behaviour::ok()).await?;
-    let scene = Scene::with(servers, &policies, ONE_WORKER).await?;
+    let servers = start_endpoints(1, &EndpointBehaviour::ok()).await?;
+    let scene = HttpFixture::with(servers, &policies, ONE_WORKER).await?;
     let mut client = scene.client().await?;
     for _ in 0..12 {
         ensure!(client.get("/").await?.status() == 200);
     }
     let mut carried = BTreeMap::new();
-    for seen in scene.endpoint().seen() {
+    for seen in scene.endpoint().requests() {
         *carried.entry(seen.connection).or_insert(0) += 1;
     }
     assert_eq!(carried.into_values().collect::<Vec<_>>(), [3; 4]);
@@ -71,30 +73,30 @@ async fn connection_is_closed_after_max_requests() -> Result {
 #[tokio::test]
 async fn idle_endpoint_connection_is_closed_after_the_timeout() -> Result {
     let policy = json!({ "connections": { "idleTimeout": "200ms" } });
-    let scene = Scene::governed(Behaviour::ok(), policy).await?;
+    let scene = HttpFixture::with_backend_policy(EndpointBehaviour::ok(), policy).await?;
     ensure!(scene.client().await?.get("/").await?.status() == 200);
-    scene.endpoint().until("it is closed", |counts| counts.connections == 0).await?;
+    scene.endpoint().wait_for_counts("it is closed", |counts| counts.connections == 0).await?;
     Ok(())
 }
 
 #[tokio::test]
 async fn connection_over_max_age_is_not_reused() -> Result {
     let policy = json!({ "connections": { "maxAge": "100ms" } });
-    let servers = endpoints(1, &Behaviour::slow(Duration::from_millis(5))).await?;
+    let servers = start_endpoints(1, &EndpointBehaviour::slow(Duration::from_millis(5))).await?;
     let policies = [objects::backend_policy("app", policy)];
-    let scene = Scene::with(servers, &policies, ONE_WORKER).await?;
+    let scene = HttpFixture::with(servers, &policies, ONE_WORKER).await?;
     let mut client = scene.client().await?;
     for _ in 0..100 {
         ensure!(client.get("/").await?.status() == 200);
     }
-    let seen = scene.endpoint().seen();
+    let seen = scene.endpoint().requests();
     let last = seen.last().map(|seen| seen.connection);
     ensure!(last >= Some(3), "connection {last:?} after half a second");
     let mut opened = BTreeMap::new();
     for seen in seen {
-        let first = *opened.entry(seen.connection).or_insert(seen.at);
+        let first = *opened.entry(seen.connection).or_insert(seen.received_at);
         ensure!(
-            seen.at - first < Duration::from_secs(1),
+            seen.received_at - first < Duration::from_secs(1),
             "a connection that was used for too long"
         );
     }
@@ -104,7 +106,9 @@ async fn connection_over_max_age_is_not_reused() -> Result {
 #[tokio::test]
 async fn max_connections_is_respected() -> Result {
     let policy = json!({ "connections": { "max": 2 }, "queue": { "maxRequests": 100 } });
-    let scene = Scene::governed(Behaviour::slow(Duration::from_millis(5)), policy).await?;
+    let scene =
+        HttpFixture::with_backend_policy(EndpointBehaviour::slow(Duration::from_millis(5)), policy)
+            .await?;
     let mut clients = JoinSet::new();
     for _ in 0..8 {
         let mut client = scene.client().await?;
@@ -119,6 +123,6 @@ async fn max_connections_is_respected() -> Result {
         outcome?;
     }
     let counts = scene.endpoint().counts();
-    ensure!(counts.most_connections == 2, "{counts:?}");
+    ensure!(counts.max_connections == 2, "{counts:?}");
     Ok(())
 }

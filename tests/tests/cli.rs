@@ -7,18 +7,20 @@ use anyhow::ensure;
 use serde_json::json;
 use tests::configuration::SERVICE;
 use tests::sheave::run;
-use tests::{Behaviour, Client, Configuration, Endpoint, Result, Sheave, objects};
+use tests::{
+    ConfigDirectory, Endpoint, EndpointBehaviour, Http1TestClient, Result, SheaveProcess, objects,
+};
 
 /// What a command that ended said, on both outputs.
-fn said(output: &Output) -> String {
+fn combined_output(output: &Output) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     text(&output.stdout) + &text(&output.stderr)
 }
 
 /// The command ends with this exit code, and says all of this.
-async fn ends(arguments: &[&str], code: i32, parts: &[&str]) -> Result<String> {
+async fn check_exit(arguments: &[&str], code: i32, parts: &[&str]) -> Result<String> {
     let output = run(arguments).await?;
-    let said = said(&output);
+    let said = combined_output(&output);
     ensure!(output.status.code() == Some(code), "{arguments:?}: {}: {said}", output.status);
     for part in parts {
         ensure!(said.contains(part), "{arguments:?}: nothing of {part:?} in:\n{said}");
@@ -27,8 +29,8 @@ async fn ends(arguments: &[&str], code: i32, parts: &[&str]) -> Result<String> {
 }
 
 /// The same, and the last line alone says it.
-async fn ends_with_a_line(arguments: &[&str], parts: &[&str]) -> Result {
-    let said = ends(arguments, 1, &[]).await?;
+async fn check_one_line_error(arguments: &[&str], parts: &[&str]) -> Result {
+    let said = check_exit(arguments, 1, &[]).await?;
     let errors: Vec<&str> = said.lines().filter(|line| !line.contains("INFO")).collect();
     ensure!(errors.len() == 1, "{arguments:?}: not one line:\n{said}");
     ensure!(parts.iter().all(|part| errors[0].contains(part)), "{arguments:?}: {}", errors[0]);
@@ -42,15 +44,15 @@ async fn unusable_listen_address_gives_a_one_line_error() -> Result {
     let url = format!("http://{taken}");
     let to = ["--to", "127.0.0.1:1", "--admin", "127.0.0.1:0"];
     let serve = |url| [&["serve", "--listen", url], &to[..]].concat();
-    ends_with_a_line(&serve(&url), &[&taken, "another process listens there"]).await?;
+    check_one_line_error(&serve(&url), &[&taken, "another process listens there"]).await?;
     // An address of nobody's (RFC 5737).
-    ends_with_a_line(&serve("http://203.0.113.1:8080"), &["203.0.113.1:8080"]).await?;
+    check_one_line_error(&serve("http://203.0.113.1:8080"), &["203.0.113.1:8080"]).await?;
 
     let admin =
         ["serve", "--listen", "http://127.0.0.1:0", "--to", "127.0.0.1:1", "--admin", &taken];
-    ends_with_a_line(&admin, &[&taken, "--admin", "another process listens there"]).await?;
+    check_one_line_error(&admin, &[&taken, "--admin", "another process listens there"]).await?;
     if !rustix::process::geteuid().is_root() && TcpListener::bind("127.0.0.1:1").is_err() {
-        ends_with_a_line(&serve("http://127.0.0.1:1"), &["127.0.0.1:1", "1024"]).await?;
+        check_one_line_error(&serve("http://127.0.0.1:1"), &["127.0.0.1:1", "1024"]).await?;
     }
     Ok(())
 }
@@ -58,8 +60,9 @@ async fn unusable_listen_address_gives_a_one_line_error() -> Result {
 #[tokio::test]
 async fn unreadable_configuration_is_named() -> Result {
     let serve = ["serve", "--config", "/nowhere/at/all.yaml", "--admin", "127.0.0.1:0"];
-    ends(&serve, 1, &["/nowhere/at/all.yaml", "no such file"]).await?;
-    ends(&["check", "/nowhere/at/all.yaml"], 1, &["/nowhere/at/all.yaml", "no such file"]).await?;
+    check_exit(&serve, 1, &["/nowhere/at/all.yaml", "no such file"]).await?;
+    check_exit(&["check", "/nowhere/at/all.yaml"], 1, &["/nowhere/at/all.yaml", "no such file"])
+        .await?;
     Ok(())
 }
 
@@ -80,12 +83,12 @@ async fn invalid_flags_give_an_actionable_error() -> Result {
         (&["no-such-command"], &["no-such-command"]),
     ];
     for (arguments, parts) in cases {
-        ends(arguments, 1, parts).await?;
+        check_exit(arguments, 1, parts).await?;
     }
     Ok(())
 }
 
-const WRONG: &str = r#"
+const INVALID_OBJECTS: &str = r#"
 apiVersion: gateway.networking.k8s.io/v1
 kind: Gateway
 metadata: { name: edge }
@@ -114,13 +117,13 @@ const ERRORS: [&str; 4] = [
 
 #[tokio::test]
 async fn every_configuration_error_is_reported_with_its_place() -> Result {
-    let configuration = Configuration::empty()?;
-    configuration.write_text("wrong.yaml", WRONG)?;
+    let configuration = ConfigDirectory::empty()?;
+    configuration.write_text("wrong.yaml", INVALID_OBJECTS)?;
     configuration.write_text("broken.yaml", "a: [1,\n")?;
     let path = configuration.path().to_str().unwrap().to_owned();
     let serve = ["serve", "--config", &path, "--admin", "127.0.0.1:0"];
     for command in [&["check", &path][..], &serve] {
-        let said = ends(command, 1, &ERRORS).await?;
+        let said = check_exit(command, 1, &ERRORS).await?;
         let wrong = said.lines().filter(|line| line.contains("wrong.yaml: document"));
         ensure!(wrong.count() >= ERRORS.len(), "{said}");
         ensure!(said.contains("broken.yaml"), "{said}");
@@ -131,42 +134,42 @@ async fn every_configuration_error_is_reported_with_its_place() -> Result {
 
 #[tokio::test]
 async fn valid_configuration_passes_check() -> Result {
-    let configuration = Configuration::of(&["127.0.0.1:1".parse()?])?;
+    let configuration = ConfigDirectory::for_endpoints(&["127.0.0.1:1".parse()?])?;
     let path = configuration.path().to_str().unwrap().to_owned();
-    ends(&["check", &path], 0, &["5 objects, fine"]).await?;
+    check_exit(&["check", &path], 0, &["5 objects, fine"]).await?;
     // Hidden files and files of other kinds are no configuration.
-    configuration.write_text(".hidden.yaml", WRONG)?;
-    configuration.write_text("README.md", WRONG)?;
-    ends(&["check", &path], 0, &["5 objects, fine"]).await?;
+    configuration.write_text(".hidden.yaml", INVALID_OBJECTS)?;
+    configuration.write_text("README.md", INVALID_OBJECTS)?;
+    check_exit(&["check", &path], 0, &["5 objects, fine"]).await?;
     Ok(())
 }
 
 #[tokio::test]
 async fn duplicate_object_names_both_files() -> Result {
-    let configuration = Configuration::of(&["127.0.0.1:1".parse()?])?;
+    let configuration = ConfigDirectory::for_endpoints(&["127.0.0.1:1".parse()?])?;
     let mut other = objects::service(SERVICE);
     other["spec"]["ports"][0]["port"] = json!(81);
     configuration.write("twice.yaml", &[other])?;
     let path = configuration.path().to_str().unwrap().to_owned();
-    ends(&["check", &path], 1, &["main.yaml", "twice.yaml", "Service default/app"]).await?;
+    check_exit(&["check", &path], 1, &["main.yaml", "twice.yaml", "Service default/app"]).await?;
     Ok(())
 }
 
 #[tokio::test]
 async fn flags_serve_like_configuration_files() -> Result {
-    let gated = Endpoint::start(Behaviour::gated()).await?;
+    let gated = Endpoint::start(EndpointBehaviour::gated()).await?;
     let to = gated.address.to_string();
     let flags = ["--listen", "http://127.0.0.1:0", "--to", &to];
     let limits = ["--max-in-flight", "1", "--queue", "1", "--queue-timeout", "1h"];
-    let sheave = Sheave::start(flags.iter().chain(&limits)).await?;
+    let sheave = SheaveProcess::start(flags.iter().chain(&limits)).await?;
     let mut clients = Vec::new();
     for _ in 0..2 {
-        let mut client = Client::connect(sheave.address()).await?;
+        let mut client = Http1TestClient::connect(sheave.address()).await?;
         client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await?;
         clients.push(client);
     }
-    sheave.waiting(1).await?;
-    ensure!(Client::connect(sheave.address()).await?.get("/").await?.status() == 429);
+    sheave.wait_for_queue_length(1).await?;
+    ensure!(Http1TestClient::connect(sheave.address()).await?.get("/").await?.status() == 429);
     gated.open_gate(2);
     for client in &mut clients {
         ensure!(client.response("GET").await?.status() == 200);
@@ -176,18 +179,21 @@ async fn flags_serve_like_configuration_files() -> Result {
 
 #[tokio::test]
 async fn listen_without_an_address_binds_all_interfaces() -> Result {
-    let endpoint = Endpoint::start(Behaviour::ok()).await?;
+    let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
     let to = endpoint.address.to_string();
-    let sheave = Sheave::start(["--listen", "http://:0", "--to", &to]).await?;
+    let sheave = SheaveProcess::start(["--listen", "http://:0", "--to", &to]).await?;
     let mut addresses = vec![SocketAddr::from(([127, 0, 0, 1], sheave.address().port()))];
     // A machine without IPv6 is served over IPv4 alone.
     if TcpListener::bind("[::1]:0").is_ok() {
         addresses.push((Ipv6Addr::LOCALHOST, sheave.address().port()).into());
     }
     for address in addresses {
-        ensure!(Client::connect(address).await?.get("/").await?.status() == 200, "{address}");
+        ensure!(
+            Http1TestClient::connect(address).await?.get("/").await?.status() == 200,
+            "{address}"
+        );
     }
-    let seen = endpoint.seen();
+    let seen = endpoint.requests();
     let clients: Vec<_> = seen.iter().map(|seen| seen.head.field("x-forwarded-for")).collect();
     ensure!(clients[0].as_deref() == Some("127.0.0.1"), "{clients:?}");
     Ok(())
@@ -195,45 +201,47 @@ async fn listen_without_an_address_binds_all_interfaces() -> Result {
 
 #[tokio::test]
 async fn endpoints_may_be_dns_names() -> Result {
-    let endpoint = Endpoint::start(Behaviour::ok()).await?;
+    let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
     let to = format!("localhost:{}", endpoint.address.port());
-    let sheave = Sheave::start(["--listen", "http://127.0.0.1:0", "--to", &to]).await?;
-    ensure!(Client::connect(sheave.address()).await?.get("/").await?.status() == 200);
+    let sheave = SheaveProcess::start(["--listen", "http://127.0.0.1:0", "--to", &to]).await?;
+    ensure!(Http1TestClient::connect(sheave.address()).await?.get("/").await?.status() == 200);
     Ok(())
 }
 
 #[tokio::test]
 async fn explain_shows_the_route_of_a_request() -> Result {
-    let configuration = Configuration::of(&["10.0.0.1:80".parse()?])?;
+    let configuration = ConfigDirectory::for_endpoints(&["10.0.0.1:80".parse()?])?;
     let path = configuration.path().to_str().unwrap();
     let explain = ["explain", path, "GET", "http://a.test/path"];
-    ends(&explain, 0, &["default/edge/http", "default/app/0", "10.0.0.1:80", "LeastLoad"]).await?;
-    ends_with_a_line(&["explain", path, "GET", "a.test"], &["http://a.test"]).await?;
-    ends_with_a_line(&["explain", path, "GET", "http://a.test:81/"], &["port 81"]).await?;
-    ends(&["explain", "/nowhere.yaml", "GET", "http://a.test/"], 1, &["no such file"]).await?;
+    check_exit(&explain, 0, &["default/edge/http", "default/app/0", "10.0.0.1:80", "LeastLoad"])
+        .await?;
+    check_one_line_error(&["explain", path, "GET", "a.test"], &["http://a.test"]).await?;
+    check_one_line_error(&["explain", path, "GET", "http://a.test:81/"], &["port 81"]).await?;
+    check_exit(&["explain", "/nowhere.yaml", "GET", "http://a.test/"], 1, &["no such file"])
+        .await?;
     Ok(())
 }
 
 #[tokio::test]
 async fn top_prints_tables_without_a_terminal() -> Result {
-    let endpoint = Endpoint::start(Behaviour::ok()).await?;
-    let configuration = Configuration::of(&[endpoint.address])?;
-    let sheave = Sheave::serve(&configuration).await?;
+    let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
+    let configuration = ConfigDirectory::for_endpoints(&[endpoint.address])?;
+    let sheave = SheaveProcess::serve(&configuration).await?;
     let (admin, address) = (sheave.admin.to_string(), endpoint.address.to_string());
     let top = ["top", "--admin", &admin, "--interval", "10ms", "--count", "2"];
-    let said = ends(&top, 0, &["BACKEND", "REQ/S", "default/app:80", &address]).await?;
+    let said = check_exit(&top, 0, &["BACKEND", "REQ/S", "default/app:80", &address]).await?;
     ensure!(said.matches("BACKEND").count() == 2, "{said}");
     ensure!(said.lines().all(|line| line.chars().count() <= 80), "{said}");
 
     let free = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
-    ends_with_a_line(&["top", "--admin", &free], &[&free, "sheave serve"]).await?;
+    check_one_line_error(&["top", "--admin", &free], &[&free, "sheave serve"]).await?;
     Ok(())
 }
 
 #[tokio::test]
 async fn help_lists_commands_and_flags() -> Result {
     let commands = ["serve", "check", "Examples", "Exit codes"];
-    ends(&["--help"], 0, &commands).await?;
+    check_exit(&["--help"], 0, &commands).await?;
     let serve = [
         "--config",
         "--listen",
@@ -251,21 +259,21 @@ async fn help_lists_commands_and_flags() -> Result {
         "SIGTERM",
         "Examples",
     ];
-    ends(&["serve", "--help"], 0, &serve).await?;
-    ends(&["check", "--help"], 0, &["PATH", "Examples"]).await?;
-    ends(&["--version"], 0, &["sheave "]).await?;
+    check_exit(&["serve", "--help"], 0, &serve).await?;
+    check_exit(&["check", "--help"], 0, &["PATH", "Examples"]).await?;
+    check_exit(&["--version"], 0, &["sheave "]).await?;
     Ok(())
 }
 
 #[tokio::test]
 async fn the_access_log_has_a_line_for_each_request() -> Result {
-    let endpoint = Endpoint::start(Behaviour::ok()).await?;
-    let configuration = Configuration::of(&[endpoint.address])?;
-    let sheave = Sheave::serve_with(&configuration, &["--access-log", "on"]).await?;
-    let mut client = Client::connect(sheave.address()).await?;
+    let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
+    let configuration = ConfigDirectory::for_endpoints(&[endpoint.address])?;
+    let sheave = SheaveProcess::serve_with(&configuration, &["--access-log", "on"]).await?;
+    let mut client = Http1TestClient::connect(sheave.address()).await?;
     client.post("/path?query=1", b"hello").await?;
     client.get("/second").await?;
-    let lines = sheave.access_log(2).await?;
+    let lines = sheave.wait_for_access_log(2).await?;
     let expected = json!({
         "http.request.method": "POST",
         "url.path": "/path",
@@ -289,14 +297,14 @@ async fn the_access_log_has_a_line_for_each_request() -> Result {
 /// What a client may write into a request cannot break a line, nor be mistaken for a known method.
 #[tokio::test]
 async fn access_log_is_valid_json_for_any_client_input() -> Result {
-    let endpoint = Endpoint::start(Behaviour::ok()).await?;
-    let configuration = Configuration::of(&[endpoint.address])?;
-    let sheave = Sheave::serve_with(&configuration, &["--access-log", "on"]).await?;
-    let mut client = Client::connect(sheave.address()).await?;
+    let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
+    let configuration = ConfigDirectory::for_endpoints(&[endpoint.address])?;
+    let sheave = SheaveProcess::serve_with(&configuration, &["--access-log", "on"]).await?;
+    let mut client = Http1TestClient::connect(sheave.address()).await?;
     let agent = "\"quoted\" \\ and\ttabbed";
     let fields = [("User-Agent", agent), ("Host", "a.test:8080")];
     client.exchange("BREW", "/", &fields, b"").await?;
-    let lines = sheave.access_log(1).await?;
+    let lines = sheave.wait_for_access_log(1).await?;
     ensure!(lines[0]["user_agent.original"] == agent, "{:#}", lines[0]);
     ensure!(lines[0]["server.address"] == "a.test", "{:#}", lines[0]);
     ensure!(lines[0]["server.port"] == 8080, "{:#}", lines[0]);
@@ -309,14 +317,14 @@ async fn access_log_is_valid_json_for_any_client_input() -> Result {
 
 #[tokio::test]
 async fn access_log_can_be_sampled() -> Result {
-    let endpoint = Endpoint::start(Behaviour::ok()).await?;
-    let configuration = Configuration::of(&[endpoint.address])?;
-    let sheave = Sheave::serve_with(&configuration, &["--access-log", "0.1"]).await?;
-    let mut client = Client::connect(sheave.address()).await?;
+    let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
+    let configuration = ConfigDirectory::for_endpoints(&[endpoint.address])?;
+    let sheave = SheaveProcess::serve_with(&configuration, &["--access-log", "0.1"]).await?;
+    let mut client = Http1TestClient::connect(sheave.address()).await?;
     for _ in 0..2000 {
         client.get("/").await?;
     }
-    let lines = sheave.access_log(100).await?.len();
+    let lines = sheave.wait_for_access_log(100).await?.len();
     ensure!(lines < 400, "{lines} lines of 2000 requests");
     Ok(())
 }

@@ -6,34 +6,36 @@ use std::time::Duration;
 use anyhow::{Context, Result as Outcome, ensure};
 use rustix::process::Signal;
 use serde_json::json;
-use tests::frames::{self, Frame, Wire};
-use tests::random::Random;
-use tests::{Behaviour, Client, Endpoint, Result, Scene, Step};
+use tests::frames::{self, RawHttp2Connection, RawHttp2Frame};
+use tests::random::SeededRandom;
+use tests::{Endpoint, EndpointBehaviour, Http1TestClient, HttpFixture, Result, ServeStep};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-async fn scene(behaviour: impl Into<Behaviour>, arguments: &[&str]) -> Result<Scene> {
-    Scene::with(vec![Endpoint::start(behaviour).await?], &[], arguments).await
+async fn scene(behaviour: impl Into<EndpointBehaviour>, arguments: &[&str]) -> Result<HttpFixture> {
+    HttpFixture::with(vec![Endpoint::start(behaviour).await?], &[], arguments).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_heeding_connection_close_lose_no_request() -> Result {
-    let mut scene = scene(Behaviour::slow(Duration::from_millis(3)), &["--workers", "2"]).await?;
+    let mut scene =
+        scene(EndpointBehaviour::slow(Duration::from_millis(3)), &["--workers", "2"]).await?;
     let address = scene.sheave.address();
-    let clients: JoinSet<_> = (0..32).map(|seed| until_told_to_close(address, seed)).collect();
-    scene.endpoint().until("load", |counts| counts.requests > 1000).await?;
+    let clients: JoinSet<_> =
+        (0..32).map(|seed| send_until_connection_close(address, seed)).collect();
+    scene.endpoint().wait_for_counts("load", |counts| counts.requests > 1000).await?;
     scene.sheave.signal(Signal::TERM)?;
     for outcome in clients.join_all().await {
         outcome?;
     }
-    ensure!(scene.sheave.ended().await?.code() == Some(0));
+    ensure!(scene.sheave.wait_for_exit().await?.code() == Some(0));
     Ok(())
 }
 
 /// Requests with small gaps, until the server says that it closes.
-async fn until_told_to_close(address: SocketAddr, seed: u64) -> Outcome<()> {
-    let mut random = Random::new(seed);
-    let mut client = Client::connect(address).await?;
+async fn send_until_connection_close(address: SocketAddr, seed: u64) -> Outcome<()> {
+    let mut random = SeededRandom::new(seed);
+    let mut client = Http1TestClient::connect(address).await?;
     loop {
         let response = client.get("/").await?;
         ensure!(response.status() == 200, "{response:?}");
@@ -44,59 +46,59 @@ async fn until_told_to_close(address: SocketAddr, seed: u64) -> Outcome<()> {
     }
 }
 
-async fn until_draining(scene: &Scene) -> Result {
-    let refused = async || Ok(Client::connect(scene.sheave.address()).await.is_err());
+async fn wait_until_draining(scene: &HttpFixture) -> Result {
+    let refused = async || Ok(Http1TestClient::connect(scene.sheave.address()).await.is_err());
     tests::eventually("no new connections", refused, |refused| *refused).await?;
     Ok(())
 }
 
 #[tokio::test]
 async fn running_request_is_finished_during_drain() -> Result {
-    let mut scene = scene(Behaviour::gated(), &["--drain-timeout", "3s"]).await?;
+    let mut scene = scene(EndpointBehaviour::gated(), &["--drain-timeout", "3s"]).await?;
     let mut client = scene.client().await?;
     let mut idle = scene.client().await?;
     client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await?;
-    scene.endpoint().until("the request", |counts| counts.in_flight == 1).await?;
+    scene.endpoint().wait_for_counts("the request", |counts| counts.in_flight == 1).await?;
 
     scene.sheave.signal(Signal::TERM)?;
-    until_draining(&scene).await?;
+    wait_until_draining(&scene).await?;
     let ready = async || Ok(scene.sheave.admin_get("/readyz").await?.status());
     tests::eventually("not ready any more", ready, |status| *status == 503).await?;
     scene.endpoint().open_gate(1);
     let response = client.response("GET").await?;
     ensure!(response.status() == 200 && response.closes(), "{response:?}");
-    client.end().await?;
-    idle.end().await?;
-    ensure!(scene.sheave.ended().await?.code() == Some(0));
+    client.expect_end().await?;
+    idle.expect_end().await?;
+    ensure!(scene.sheave.wait_for_exit().await?.code() == Some(0));
     Ok(())
 }
 
 #[tokio::test]
 async fn queued_requests_are_served_during_drain() -> Result {
     let policy = json!({ "maxInFlightPerEndpoint": 1, "queue": { "timeout": "1h" } });
-    let mut scene = Scene::governed(Behaviour::gated(), policy).await?;
+    let mut scene = HttpFixture::with_backend_policy(EndpointBehaviour::gated(), policy).await?;
     let mut clients = Vec::new();
     for waiting in 0..3 {
         let mut client = scene.client().await?;
         client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await?;
-        scene.endpoint().until("the first", |counts| counts.in_flight == 1).await?;
-        scene.sheave.waiting(waiting).await?;
+        scene.endpoint().wait_for_counts("the first", |counts| counts.in_flight == 1).await?;
+        scene.sheave.wait_for_queue_length(waiting).await?;
         clients.push(client);
     }
     scene.sheave.signal(Signal::TERM)?;
-    until_draining(&scene).await?;
+    wait_until_draining(&scene).await?;
     scene.endpoint().open_gate(3);
     for client in &mut clients {
         let response = client.response("GET").await?;
         ensure!(response.status() == 200 && response.closes(), "{response:?}");
     }
-    ensure!(scene.sheave.ended().await?.code() == Some(0));
+    ensure!(scene.sheave.wait_for_exit().await?.code() == Some(0));
     Ok(())
 }
 
 #[tokio::test]
 async fn idle_connections_do_not_delay_shutdown() -> Result {
-    let mut scene = scene(Behaviour::ok(), &["--drain-timeout", "3s"]).await?;
+    let mut scene = scene(EndpointBehaviour::ok(), &["--drain-timeout", "3s"]).await?;
     let mut clients = Vec::new();
     for _ in 0..10 {
         let mut client = scene.client().await?;
@@ -104,49 +106,50 @@ async fn idle_connections_do_not_delay_shutdown() -> Result {
         clients.push(client);
     }
     scene.sheave.signal(Signal::INT)?;
-    ensure!(scene.sheave.ended().await?.code() == Some(0));
+    ensure!(scene.sheave.wait_for_exit().await?.code() == Some(0));
     Ok(())
 }
 
 /// Load balancers need a while to learn of it: until then who comes is served.
 #[tokio::test]
 async fn new_connections_are_served_with_connection_close_during_drain_delay() -> Result {
-    let mut scene = scene(Behaviour::ok(), &["--drain-delay", "1h"]).await?;
+    let mut scene = scene(EndpointBehaviour::ok(), &["--drain-delay", "1h"]).await?;
     let mut old = scene.client().await?;
     ensure!(!old.get("/").await?.closes());
     scene.sheave.signal(Signal::TERM)?;
     let ready = async || Ok(scene.sheave.admin_get("/readyz").await?.status());
     tests::eventually("not ready any more", ready, |status| *status == 503).await?;
-    scene.sheave.said(0, "leaving").await?;
+    scene.sheave.wait_for_log(0, "leaving").await?;
     ensure!(old.get("/").await?.closes());
-    old.end().await?;
+    old.expect_end().await?;
     for _ in 0..3 {
         let mut new = scene.client().await?;
         ensure!(new.get("/").await?.closes());
-        new.end().await?;
+        new.expect_end().await?;
     }
     scene.sheave.signal(Signal::TERM)?;
-    ensure!(scene.sheave.ended().await?.code() == Some(2), "a second signal stops at once");
+    ensure!(scene.sheave.wait_for_exit().await?.code() == Some(2), "a second signal stops at once");
     Ok(())
 }
 
 /// A client that was told to leave before its first request would but come again.
 #[tokio::test]
 async fn http2_connection_serves_a_first_request_before_goaway() -> Result {
-    let scene = scene(Behaviour::ok(), &["--drain-delay", "1h"]).await?;
+    let scene = scene(EndpointBehaviour::ok(), &["--drain-delay", "1h"]).await?;
     scene.sheave.signal(Signal::TERM)?;
-    scene.sheave.said(0, "leaving").await?;
-    let mut wire = Wire::connect(scene.sheave.address(), &[]).await?;
-    wire.write(&Frame::new(frames::PING, 0, 0, [0; 8])).await?;
-    while let Some(frame) = wire.reader.frame().await?
+    scene.sheave.wait_for_log(0, "leaving").await?;
+    let mut wire = RawHttp2Connection::connect(scene.sheave.address(), &[]).await?;
+    wire.write(&RawHttp2Frame::new(frames::PING, 0, 0, [0; 8])).await?;
+    while let Some(frame) = wire.reader.next_frame().await?
         && frame.kind != frames::PING
     {
         ensure!(frame.kind != frames::GOAWAY, "told before its first request");
     }
-    wire.write(&Frame::get(1)).await?;
+    wire.write(&RawHttp2Frame::get(1)).await?;
     let (mut is_told, mut is_answered) = (false, false);
     while !(is_told && is_answered) {
-        let frame = wire.reader.frame().await?.context("an answer, and to be told to leave")?;
+        let frame =
+            wire.reader.next_frame().await?.context("an answer, and to be told to leave")?;
         is_told |= frame.kind == frames::GOAWAY;
         is_answered |= frame.stream == 1 && frame.flags & frames::END_STREAM != 0;
     }
@@ -155,36 +158,36 @@ async fn http2_connection_serves_a_first_request_before_goaway() -> Result {
 
 #[tokio::test]
 async fn drain_begins_after_the_delay() -> Result {
-    let mut scene = scene(Behaviour::ok(), &["--drain-delay", "300ms"]).await?;
+    let mut scene = scene(EndpointBehaviour::ok(), &["--drain-delay", "300ms"]).await?;
     let begun = Instant::now();
     scene.sheave.signal(Signal::TERM)?;
-    ensure!(scene.sheave.ended().await?.code() == Some(0));
+    ensure!(scene.sheave.wait_for_exit().await?.code() == Some(0));
     ensure!(begun.elapsed() >= Duration::from_millis(300), "{:?}", begun.elapsed());
     Ok(())
 }
 
 #[tokio::test]
 async fn second_signal_stops_immediately() -> Result {
-    let mut scene = scene(vec![Step::Hold], &["--drain-timeout", "1h"]).await?;
+    let mut scene = scene(vec![ServeStep::WaitForever], &["--drain-timeout", "1h"]).await?;
     let mut client = scene.client().await?;
     client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await?;
-    scene.endpoint().until("the request", |counts| counts.in_flight == 1).await?;
+    scene.endpoint().wait_for_counts("the request", |counts| counts.in_flight == 1).await?;
     scene.sheave.signal(Signal::TERM)?;
-    scene.sheave.said(0, "draining").await?;
+    scene.sheave.wait_for_log(0, "draining").await?;
     scene.sheave.signal(Signal::TERM)?;
-    ensure!(scene.sheave.ended().await?.code() == Some(2), "requests were cut off");
+    ensure!(scene.sheave.wait_for_exit().await?.code() == Some(2), "requests were cut off");
     Ok(())
 }
 
 #[tokio::test]
 async fn drain_timeout_cuts_running_requests() -> Result {
-    let mut scene = scene(vec![Step::Hold], &["--drain-timeout", "300ms"]).await?;
+    let mut scene = scene(vec![ServeStep::WaitForever], &["--drain-timeout", "300ms"]).await?;
     let mut client = scene.client().await?;
     client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await?;
-    scene.endpoint().until("the request", |counts| counts.in_flight == 1).await?;
+    scene.endpoint().wait_for_counts("the request", |counts| counts.in_flight == 1).await?;
     let begun = Instant::now();
     scene.sheave.signal(Signal::TERM)?;
-    ensure!(scene.sheave.ended().await?.code() == Some(2), "requests were cut off");
+    ensure!(scene.sheave.wait_for_exit().await?.code() == Some(2), "requests were cut off");
     ensure!(begun.elapsed() >= Duration::from_millis(300), "{:?}", begun.elapsed());
     Ok(())
 }

@@ -5,72 +5,88 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use serde_json::json;
-use tests::load::Report;
-use tests::random::Random;
-use tests::scene::addresses;
+use tests::fixture::addresses;
+use tests::load::LoadResults;
+use tests::random::SeededRandom;
 use tests::{
-    Behaviour, Broken, Client, Configuration, Endpoint, Keep, Response, Result, Sheave, Step,
+    ConfigDirectory, ConnectionReuse, Endpoint, EndpointBehaviour, Http1Error, Http1TestClient,
+    Http1TestResponse, Result, ServeStep, SheaveProcess,
 };
 use tests::{client, objects};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 const CLIENTS: u64 = 48;
-const STORM: Duration = Duration::from_secs(20);
+const STORM_DURATION: Duration = Duration::from_secs(20);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cap_of_one_holds_under_request_storm() -> Result {
-    storm(1).await
+    check_cap_under_storm(1).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cap_of_four_holds_under_request_storm() -> Result {
-    storm(4).await
+    check_cap_under_storm(4).await
 }
 
-async fn storm(cap: usize) -> Result {
+async fn check_cap_under_storm(cap: usize) -> Result {
     let endpoints = endpoints().await?;
-    let configuration = Configuration::of(&addresses(&endpoints))?;
+    let configuration = ConfigDirectory::for_endpoints(&addresses(&endpoints))?;
     reconfigure(&configuration, &addresses(&endpoints), cap, 0)?;
-    let sheave = Sheave::serve_with(&configuration, &["--workers", "8"]).await?;
+    let sheave = SheaveProcess::serve_with(&configuration, &["--workers", "8"]).await?;
 
     let address = sheave.address();
-    let end = Instant::now() + STORM;
-    let clients: JoinSet<_> = (0..CLIENTS).map(|seed| misbehave(address, seed, end)).collect();
-    churn(&configuration, &addresses(&endpoints), cap, end).await?;
-    let report = clients.join_all().await.into_iter().fold(Report::default(), Report::and);
+    let end = Instant::now() + STORM_DURATION;
+    let clients: JoinSet<_> =
+        (0..CLIENTS).map(|seed| run_misbehaving_client(address, seed, end)).collect();
+    change_endpoints_repeatedly(&configuration, &addresses(&endpoints), cap, end).await?;
+    let report =
+        clients.join_all().await.into_iter().fold(LoadResults::default(), LoadResults::merge);
 
-    sheave.idle().await?;
+    sheave.wait_until_idle().await?;
     let mut busiest = 0;
     for endpoint in &endpoints {
-        let counts = endpoint.until("the end of work", |counts| counts.in_flight == 0).await?;
-        ensure!(counts.most_in_flight <= cap, "over the cap of {cap}: {counts:?}");
-        ensure!(counts.most_connections <= cap, "connections over the cap of {cap}: {counts:?}");
-        busiest = busiest.max(counts.most_in_flight);
+        let counts =
+            endpoint.wait_for_counts("the end of work", |counts| counts.in_flight == 0).await?;
+        ensure!(counts.max_in_flight <= cap, "over the cap of {cap}: {counts:?}");
+        ensure!(counts.max_connections <= cap, "connections over the cap of {cap}: {counts:?}");
+        busiest = busiest.max(counts.max_in_flight);
     }
     ensure!(busiest == cap, "nobody came near the cap of {cap}: {busiest}");
     let expected = |status: &u16| [200, 429, 504].contains(status);
     ensure!(report.answered.keys().all(expected), "{:?}", report.answered);
     ensure!(report.failed.is_empty(), "{:?}", report.failed);
     ensure!(report.answered[&200] > 100, "too little was served: {:?}", report.answered);
-    everything_works_again(&sheave, &endpoints).await
+    check_recovery(&sheave, &endpoints).await
 }
 
 /// Work takes 10 ms, often less and sometimes longer than an attempt may take.
 async fn endpoints() -> Result<Vec<Endpoint>> {
-    let steps =
-        vec![Step::ReadBody, Step::WaitExponential(Duration::from_millis(10)), Step::Answer];
-    let idle = Keep::CloseWhenIdle(Duration::from_millis(15));
+    let steps = vec![
+        ServeStep::ReadBody,
+        ServeStep::WaitExponential(Duration::from_millis(10)),
+        ServeStep::Answer,
+    ];
+    let idle = ConnectionReuse::CloseWhenIdle(Duration::from_millis(15));
     let mut endpoints = Vec::new();
-    for keep in [Keep::Alive, Keep::Alive, idle, Keep::CloseSilently, Keep::CloseAnnounced] {
-        endpoints.push(Endpoint::start(Behaviour::from(steps.clone()).keeping(keep)).await?);
+    for keep in [
+        ConnectionReuse::KeepAlive,
+        ConnectionReuse::KeepAlive,
+        idle,
+        ConnectionReuse::CloseSilently,
+        ConnectionReuse::CloseAnnounced,
+    ] {
+        endpoints.push(
+            Endpoint::start(EndpointBehaviour::from(steps.clone()).with_connection_reuse(keep))
+                .await?,
+        );
     }
     Ok(endpoints)
 }
 
 /// Two Services with the same endpoints: a cap is the endpoint's, whoever sends to it.
 fn reconfigure(
-    configuration: &Configuration,
+    configuration: &ConfigDirectory,
     endpoints: &[SocketAddr],
     cap: usize,
     revision: u64,
@@ -90,13 +106,13 @@ fn reconfigure(
 }
 
 /// Takes endpoints away and gives them back, and changes a policy now and then.
-async fn churn(
-    configuration: &Configuration,
+async fn change_endpoints_repeatedly(
+    configuration: &ConfigDirectory,
     endpoints: &[SocketAddr],
     cap: usize,
     end: Instant,
 ) -> Result {
-    let mut random = Random::new(cap as u64);
+    let mut random = SeededRandom::new(cap as u64);
     let mut revision = 0;
     while Instant::now() < end {
         let first = endpoints[random.below(endpoints.len() as u64) as usize];
@@ -114,13 +130,13 @@ async fn churn(
 }
 
 /// A client that leaves when it likes.
-async fn misbehave(address: SocketAddr, seed: u64, end: Instant) -> Report {
-    let mut random = Random::new(seed);
-    let mut report = Report::default();
+async fn run_misbehaving_client(address: SocketAddr, seed: u64, end: Instant) -> LoadResults {
+    let mut random = SeededRandom::new(seed);
+    let mut report = LoadResults::default();
     while Instant::now() < end {
-        if let Some(outcome) = act(address, &mut random).await {
+        if let Some(outcome) = misbehave_once(address, &mut random).await {
             let failed = outcome.is_err();
-            report.count(outcome);
+            report.add_result(outcome);
             if failed {
                 break;
             }
@@ -130,12 +146,15 @@ async fn misbehave(address: SocketAddr, seed: u64, end: Instant) -> Report {
 }
 
 /// One connection of such a client; what came of it, if it stayed for the answer.
-async fn act(address: SocketAddr, random: &mut Random) -> Option<Result<Response, Broken>> {
+async fn misbehave_once(
+    address: SocketAddr,
+    random: &mut SeededRandom,
+) -> Option<Result<Http1TestResponse, Http1Error>> {
     let host = if random.chance(50) { "other.test" } else { "app.test" };
     let method = if random.chance(50) { "POST" } else { "GET" };
     let body = if method == "POST" { &b"a small body"[..] } else { b"" };
     let request = client::request(method, "/", &[("Host", host)], body);
-    let mut client = match Client::connect(address).await {
+    let mut client = match Http1TestClient::connect(address).await {
         Ok(client) => client,
         Err(error) => return Some(Err(error)),
     };
@@ -166,11 +185,11 @@ async fn act(address: SocketAddr, random: &mut Random) -> Option<Result<Response
     }
 }
 
-async fn everything_works_again(sheave: &Sheave, endpoints: &[Endpoint]) -> Result {
+async fn check_recovery(sheave: &SheaveProcess, endpoints: &[Endpoint]) -> Result {
     let before: Vec<u64> = endpoints.iter().map(|endpoint| endpoint.counts().requests).collect();
     let mut served = 0;
     let end = Instant::now() + Duration::from_secs(10);
-    let mut client = Client::connect(sheave.address()).await?;
+    let mut client = Http1TestClient::connect(sheave.address()).await?;
     let all_used = || {
         let pairs = endpoints.iter().zip(&before);
         pairs.into_iter().all(|(endpoint, before)| endpoint.counts().requests > *before)

@@ -2,20 +2,22 @@
 
 use std::time::Duration;
 
-use tests::payload::Digest;
-use tests::{Behaviour, Broken, Client, Endpoint, Keep, Result, Step};
+use tests::payload::BodyDigest;
+use tests::{
+    ConnectionReuse, Endpoint, EndpointBehaviour, Http1Error, Http1TestClient, Result, ServeStep,
+};
 
 #[tokio::test]
 async fn endpoint_records_requests() -> Result {
-    let endpoint = Endpoint::start(Behaviour::ok()).await?;
-    let mut client = Client::connect(endpoint.address).await?;
+    let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
+    let mut client = Http1TestClient::connect(endpoint.address).await?;
     assert_eq!(client.get("/a").await?.text(), "ok");
     assert_eq!(client.post("/b", b"hello").await?.text(), "ok");
 
-    let seen = endpoint.seen();
+    let seen = endpoint.requests();
     assert_eq!(seen[0].head.start, "GET /a HTTP/1.1");
     assert_eq!(seen[1].head.field("content-length").as_deref(), Some("5"));
-    assert_eq!(seen[1].body, Some(Digest::of(b"hello")));
+    assert_eq!(seen[1].body, Some(BodyDigest::of(b"hello")));
     assert_eq!((seen[0].connection, seen[1].connection), (1, 1));
     let counts = endpoint.counts();
     assert_eq!((counts.requests, counts.in_flight, counts.connections), (2, 0, 1));
@@ -24,71 +26,77 @@ async fn endpoint_records_requests() -> Result {
 
 #[tokio::test]
 async fn endpoint_counts_concurrent_requests() -> Result {
-    let endpoint = Endpoint::start(Behaviour::gated()).await?;
+    let endpoint = Endpoint::start(EndpointBehaviour::gated()).await?;
     let mut clients = Vec::new();
     for _ in 0..3 {
-        let mut client = Client::connect(endpoint.address).await?;
+        let mut client = Http1TestClient::connect(endpoint.address).await?;
         client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await?;
         clients.push(client);
     }
-    endpoint.until("three in flight", |counts| counts.in_flight == 3).await?;
+    endpoint.wait_for_counts("three in flight", |counts| counts.in_flight == 3).await?;
     clients.pop().unwrap().reset();
-    endpoint.until("two connections", |counts| counts.connections == 2).await?;
+    endpoint.wait_for_counts("two connections", |counts| counts.connections == 2).await?;
     assert_eq!(endpoint.counts().in_flight, 3, "a worker does not notice that its client has gone");
     endpoint.open_gate(3);
-    endpoint.until("nothing in flight", |counts| counts.in_flight == 0).await?;
-    assert_eq!(endpoint.counts().most_in_flight, 3);
+    endpoint.wait_for_counts("nothing in flight", |counts| counts.in_flight == 0).await?;
+    assert_eq!(endpoint.counts().max_in_flight, 3);
     Ok(())
 }
 
 #[tokio::test]
 async fn endpoint_stops_counting_a_closed_connection() -> Result {
-    let endpoint = Endpoint::start(Behaviour::ok()).await?;
+    let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
     for _ in 0..200 {
-        assert_eq!(Client::connect(endpoint.address).await?.get("/").await?.status(), 200);
+        assert_eq!(Http1TestClient::connect(endpoint.address).await?.get("/").await?.status(), 200);
     }
-    assert_eq!(endpoint.counts().most_connections, 1);
+    assert_eq!(endpoint.counts().max_connections, 1);
     Ok(())
 }
 
 #[tokio::test]
 async fn endpoint_closes_connections_as_configured() -> Result {
-    let silent = Endpoint::start(Behaviour::ok().keeping(Keep::CloseSilently)).await?;
-    let mut client = Client::connect(silent.address).await?;
+    let silent = Endpoint::start(
+        EndpointBehaviour::ok().with_connection_reuse(ConnectionReuse::CloseSilently),
+    )
+    .await?;
+    let mut client = Http1TestClient::connect(silent.address).await?;
     assert!(!client.get("/").await?.closes());
-    client.end().await?;
+    client.expect_end().await?;
 
-    let idle = Keep::CloseWhenIdle(Duration::from_millis(5));
-    let idle = Endpoint::start(Behaviour::ok().keeping(idle)).await?;
-    let mut client = Client::connect(idle.address).await?;
+    let idle = ConnectionReuse::CloseWhenIdle(Duration::from_millis(5));
+    let idle = Endpoint::start(EndpointBehaviour::ok().with_connection_reuse(idle)).await?;
+    let mut client = Http1TestClient::connect(idle.address).await?;
     assert!(!client.get("/").await?.closes());
-    client.end().await?;
+    client.expect_end().await?;
 
-    let announced = Endpoint::start(Behaviour::ok().keeping(Keep::CloseAnnounced)).await?;
-    let mut client = Client::connect(announced.address).await?;
+    let announced = Endpoint::start(
+        EndpointBehaviour::ok().with_connection_reuse(ConnectionReuse::CloseAnnounced),
+    )
+    .await?;
+    let mut client = Http1TestClient::connect(announced.address).await?;
     assert!(client.get("/").await?.closes());
-    client.end().await?;
+    client.expect_end().await?;
     Ok(())
 }
 
 #[tokio::test]
 async fn endpoint_echoes_large_bodies_in_both_framings() -> Result {
     const LENGTH: u64 = 3_000_000;
-    let endpoint = Endpoint::start(vec![Step::Echo]).await?;
-    let mut client = Client::connect(endpoint.address).await?;
+    let endpoint = Endpoint::start(vec![ServeStep::Echo]).await?;
+    let mut client = Http1TestClient::connect(endpoint.address).await?;
     client.send(format!("POST / HTTP/1.1\r\nContent-Length: {LENGTH}\r\n\r\n")).await?;
-    let Client { reader, writer, .. } = &mut client;
+    let Http1TestClient { reader, writer, .. } = &mut client;
     let (sent, received) = tokio::join!(tests::client::send_pattern(writer, LENGTH), async {
         let head = reader.head().await?;
         reader.digest(head.response_body("POST")?).await
     });
     sent?;
-    assert_eq!(received?, Digest::of_pattern(LENGTH));
+    assert_eq!(received?, BodyDigest::of_pattern(LENGTH));
 
     client.send("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n").await?;
     client.send("5;note=1\r\nhello\r\n1\r\n!\r\n0\r\nSum: 6\r\n\r\n").await?;
     assert_eq!(client.response("POST").await?.text(), "hello!");
-    assert_eq!(endpoint.seen()[1].trailers, [("Sum".to_owned(), "6".to_owned())]);
+    assert_eq!(endpoint.requests()[1].trailers, [("Sum".to_owned(), "6".to_owned())]);
     Ok(())
 }
 
@@ -106,14 +114,14 @@ async fn client_detects_broken_responses() -> Result {
         ("", "closed"),
     ];
     for (answer, expected) in cases {
-        let steps = vec![Step::ReadBody, Step::send(answer), Step::Close];
+        let steps = vec![ServeStep::ReadBody, ServeStep::send(answer), ServeStep::Close];
         let endpoint = Endpoint::start(steps).await?;
-        let outcome = Client::connect(endpoint.address).await?.get("/").await;
+        let outcome = Http1TestClient::connect(endpoint.address).await?.get("/").await;
         let kind = match outcome.expect_err(answer) {
-            Broken::Truncated(_) => "truncated",
-            Broken::Malformed(_) => "malformed",
-            Broken::Closed => "closed",
-            Broken::Silent | Broken::Io(_) => "other",
+            Http1Error::Truncated(_) => "truncated",
+            Http1Error::Malformed(_) => "malformed",
+            Http1Error::Closed => "closed",
+            Http1Error::Silent | Http1Error::Io(_) => "other",
         };
         assert_eq!(kind, expected, "{answer:?}");
     }
@@ -123,9 +131,9 @@ async fn client_detects_broken_responses() -> Result {
 #[tokio::test]
 async fn informational_responses_and_tunnels_pass() -> Result {
     let hints = "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n";
-    let steps = vec![Step::send(hints), Step::ReadBody, Step::Answer];
+    let steps = vec![ServeStep::send(hints), ServeStep::ReadBody, ServeStep::Answer];
     let endpoint = Endpoint::start(steps).await?;
-    let mut client = Client::connect(endpoint.address).await?;
+    let mut client = Http1TestClient::connect(endpoint.address).await?;
     client.send("POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n").await?;
     assert_eq!(client.reader.head().await?.status(), 103);
     assert_eq!(client.reader.head().await?.status(), 100);
@@ -133,13 +141,14 @@ async fn informational_responses_and_tunnels_pass() -> Result {
     assert_eq!(client.response("POST").await?.status(), 200);
 
     let switch = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n";
-    let endpoint = Endpoint::start(vec![Step::send(switch), Step::Tunnel, Step::Close]).await?;
-    let mut client = Client::connect(endpoint.address).await?;
+    let endpoint =
+        Endpoint::start(vec![ServeStep::send(switch), ServeStep::Tunnel, ServeStep::Close]).await?;
+    let mut client = Http1TestClient::connect(endpoint.address).await?;
     client.send("GET / HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n").await?;
-    assert_eq!(client.final_head().await?.0.status(), 101);
+    assert_eq!(client.read_final_head().await?.0.status(), 101);
     client.send("ping").await?;
-    assert_eq!(client.reader.exactly(4).await?, b"ping");
+    assert_eq!(client.reader.read_exact(4).await?, b"ping");
     client.finish_sending().await?;
-    client.end().await?;
+    client.expect_end().await?;
     Ok(())
 }

@@ -4,23 +4,27 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use serde_json::{Value, json};
-use tests::load::{Habit, Load};
-use tests::scene::endpoints;
-use tests::{Behaviour, Endpoint, Result, Scene, Step, eventually, objects};
+use tests::fixture::start_endpoints;
+use tests::load::{ClientPattern, LoadGenerator};
+use tests::{Endpoint, EndpointBehaviour, HttpFixture, Result, ServeStep, eventually, objects};
 
 const ONE_WORKER: &[&str] = &["--workers", "1"];
 const FAILURE: &str = "HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n";
 const UNAVAILABLE: &str = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n";
 
 /// Two endpoints, used in turn by a BackendPolicy with this `spec`; the second is well.
-async fn two(first: impl Into<Behaviour>, mut spec: Value) -> Result<Scene> {
+async fn two_endpoint_fixture(
+    first: impl Into<EndpointBehaviour>,
+    mut spec: Value,
+) -> Result<HttpFixture> {
     spec["algorithm"] = "RoundRobin".into();
-    let servers = vec![Endpoint::start(first).await?, Endpoint::start(Behaviour::ok()).await?];
-    Scene::with(servers, &[objects::backend_policy("app", spec)], ONE_WORKER).await
+    let servers =
+        vec![Endpoint::start(first).await?, Endpoint::start(EndpointBehaviour::ok()).await?];
+    HttpFixture::with(servers, &[objects::backend_policy("app", spec)], ONE_WORKER).await
 }
 
 /// How an endpoint stands, by the admin API.
-async fn standing(scene: &Scene, endpoint: usize) -> Result<String> {
+async fn endpoint_health(scene: &HttpFixture, endpoint: usize) -> Result<String> {
     let address = scene.endpoints[endpoint].address.to_string();
     let views: Value =
         serde_json::from_slice(&scene.sheave.admin_get("/api/v1/backends").await?.body)?;
@@ -30,18 +34,18 @@ async fn standing(scene: &Scene, endpoint: usize) -> Result<String> {
 }
 
 /// Sends requests until an endpoint stands like this.
-async fn drive_until(scene: &Scene, endpoint: usize, wanted: &str) -> Result {
+async fn send_until_health(scene: &HttpFixture, endpoint: usize, wanted: &str) -> Result {
     let mut client = scene.client().await?;
     let observe = async || {
         client.get("/").await?;
-        standing(scene, endpoint).await
+        endpoint_health(scene, endpoint).await
     };
     eventually(wanted, observe, |standing| standing == wanted).await?;
     Ok(())
 }
 
 /// The statuses of so many requests.
-async fn statuses(scene: &Scene, method: &str, requests: usize) -> Result<Vec<u16>> {
+async fn request_statuses(scene: &HttpFixture, method: &str, requests: usize) -> Result<Vec<u16>> {
     let mut client = scene.client().await?;
     let mut statuses = Vec::new();
     for _ in 0..requests {
@@ -54,48 +58,54 @@ async fn statuses(scene: &Scene, method: &str, requests: usize) -> Result<Vec<u1
 async fn endpoint_with_consecutive_failures_is_ejected() -> Result {
     let passive =
         json!({ "consecutiveFailures": 3, "baseEjectionTime": "1h", "maxEjectionTime": "1h" });
-    let scene =
-        two(Behaviour::answering(FAILURE), json!({ "health": { "passive": passive } })).await?;
-    drive_until(&scene, 0, "ejected").await?;
+    let scene = two_endpoint_fixture(
+        EndpointBehaviour::answering(FAILURE),
+        json!({ "health": { "passive": passive } }),
+    )
+    .await?;
+    send_until_health(&scene, 0, "ejected").await?;
     let before = scene.endpoints[0].counts().requests;
     ensure!(before >= 3, "{before} failures");
-    assert_eq!(statuses(&scene, "GET", 20).await?, [200; 20]);
+    assert_eq!(request_statuses(&scene, "GET", 20).await?, [200; 20]);
     assert_eq!(scene.endpoints[0].counts().requests, before);
-    assert_eq!(scene.sheave.sum("sheave_backend_ejections_total").await?, 1.0);
+    assert_eq!(scene.sheave.metric_sum("sheave_backend_ejections_total").await?, 1.0);
     Ok(())
 }
 
 #[tokio::test]
 async fn endpoint_refusing_connections_becomes_unreachable_without_failed_requests() -> Result {
-    let mut scene = two(Behaviour::ok(), json!({})).await?;
+    let mut scene = two_endpoint_fixture(EndpointBehaviour::ok(), json!({})).await?;
     let address = scene.endpoints[0].address;
-    scene.endpoints[0] = Endpoint::start(Behaviour::ok()).await?;
+    scene.endpoints[0] = Endpoint::start(EndpointBehaviour::ok()).await?;
     scene.endpoints[0].address = address;
     for method in ["GET", "POST"] {
-        assert_eq!(statuses(&scene, method, 10).await?, [200; 10]);
+        assert_eq!(request_statuses(&scene, method, 10).await?, [200; 10]);
     }
-    drive_until(&scene, 0, "unreachable").await
+    send_until_health(&scene, 0, "unreachable").await
 }
 
 #[tokio::test]
 async fn ejected_endpoint_returns_after_a_successful_half_open_trial() -> Result {
     let passive = json!({ "consecutiveFailures": 2, "baseEjectionTime": "50ms" });
-    let mut scene =
-        two(Behaviour::answering(FAILURE), json!({ "health": { "passive": passive } })).await?;
-    drive_until(&scene, 0, "ejected").await?;
+    let mut scene = two_endpoint_fixture(
+        EndpointBehaviour::answering(FAILURE),
+        json!({ "health": { "passive": passive } }),
+    )
+    .await?;
+    send_until_health(&scene, 0, "ejected").await?;
     let address = scene.endpoints[0].address;
     let failing = scene.endpoints.remove(0);
     drop(failing);
     let mut restarted = None;
     let restart = async || {
-        restarted = Endpoint::start_at(address, Behaviour::ok()).await.ok();
+        restarted = Endpoint::start_at(address, EndpointBehaviour::ok()).await.ok();
         Ok(restarted.is_some())
     };
     eventually("the address is free", restart, |restarted| *restarted).await?;
     scene.endpoints.insert(0, restarted.context("it is there")?);
-    drive_until(&scene, 0, "serving").await?;
+    send_until_health(&scene, 0, "serving").await?;
     let before = scene.endpoints[0].counts().requests;
-    assert_eq!(statuses(&scene, "GET", 20).await?, [200; 20]);
+    assert_eq!(request_statuses(&scene, "GET", 20).await?, [200; 20]);
     assert_eq!(scene.endpoints[0].counts().requests - before, 10);
     Ok(())
 }
@@ -105,43 +115,47 @@ async fn ejected_endpoint_returns_after_a_successful_half_open_trial() -> Result
 async fn panic_mode_uses_all_endpoints_when_all_fail() -> Result {
     let passive = json!({ "consecutiveFailures": 1, "baseEjectionTime": "1h", "maxEjectionPercent": 100, "maxEjectionTime": "1h" });
     let policy = json!({ "algorithm": "RoundRobin", "health": { "passive": passive } });
-    let servers = endpoints(2, &Behaviour::answering(FAILURE)).await?;
+    let servers = start_endpoints(2, &EndpointBehaviour::answering(FAILURE)).await?;
     let policies = [objects::backend_policy("app", policy)];
-    let scene = Scene::with(servers, &policies, ONE_WORKER).await?;
+    let scene = HttpFixture::with(servers, &policies, ONE_WORKER).await?;
     let mut client = scene.client().await?;
     let panics = async || {
         client.get("/").await?;
-        scene.sheave.sum("sheave_backend_panic").await
+        scene.sheave.metric_sum("sheave_backend_panic").await
     };
     eventually("panic", panics, |panic| *panic == 1.0).await?;
-    assert_eq!(statuses(&scene, "GET", 10).await?, [500; 10]);
+    assert_eq!(request_statuses(&scene, "GET", 10).await?, [500; 10]);
     Ok(())
 }
 
 #[tokio::test]
 async fn endpoint_with_failing_probes_gets_no_requests() -> Result {
     let active = json!({ "path": "/healthz", "interval": "10ms", "fall": 2, "rise": 2 });
-    let scene =
-        two(Behaviour::answering(UNAVAILABLE), json!({ "health": { "active": active } })).await?;
-    let unfit = async || standing(&scene, 0).await;
+    let scene = two_endpoint_fixture(
+        EndpointBehaviour::answering(UNAVAILABLE),
+        json!({ "health": { "active": active } }),
+    )
+    .await?;
+    let unfit = async || endpoint_health(&scene, 0).await;
     eventually("probes fail", unfit, |standing| standing == "unfit").await?;
-    assert_eq!(statuses(&scene, "GET", 20).await?, [200; 20]);
-    ensure!(scene.endpoints[0].seen().iter().all(|seen| seen.head.target() == "/healthz"));
+    assert_eq!(request_statuses(&scene, "GET", 20).await?, [200; 20]);
+    ensure!(scene.endpoints[0].requests().iter().all(|seen| seen.head.target() == "/healthz"));
     Ok(())
 }
 
 /// A probe port that answers garbage says of all endpoints that they are ill, which is not believed.
 #[tokio::test]
 async fn probes_failing_on_all_endpoints_do_not_stop_traffic() -> Result {
-    let garbage = Endpoint::start(vec![Step::send("\0garbage\r\n\r\n"), Step::Close]).await?;
+    let garbage =
+        Endpoint::start(vec![ServeStep::send("\0garbage\r\n\r\n"), ServeStep::Close]).await?;
     let port = garbage.address.port();
     let active = json!({ "path": "/", "port": port, "interval": "5ms", "fall": 1 });
     let policy = json!({ "health": { "active": active } });
-    let servers = endpoints(3, &Behaviour::ok()).await?;
-    let scene = Scene::with(servers, &[objects::backend_policy("app", policy)], &[]).await?;
-    let panics = async || scene.sheave.sum("sheave_backend_panic").await;
+    let servers = start_endpoints(3, &EndpointBehaviour::ok()).await?;
+    let scene = HttpFixture::with(servers, &[objects::backend_policy("app", policy)], &[]).await?;
+    let panics = async || scene.sheave.metric_sum("sheave_backend_panic").await;
     eventually("all look ill", panics, |panic| *panic == 1.0).await?;
-    assert_eq!(statuses(&scene, "GET", 50).await?, [200; 50]);
+    assert_eq!(request_statuses(&scene, "GET", 50).await?, [200; 50]);
     Ok(())
 }
 
@@ -150,12 +164,20 @@ async fn probes_failing_on_all_endpoints_do_not_stop_traffic() -> Result {
 async fn probes_respect_the_cap() -> Result {
     let active = json!({ "path": "/healthz", "interval": "2ms", "fall": 1 });
     let policy = json!({ "maxInFlightPerEndpoint": 1, "health": { "active": active } });
-    let work = vec![Step::ReadBody, Step::Wait(Duration::from_millis(1)), Step::send(FAILURE)];
-    let scene = Scene::governed(work, policy).await?;
+    let work = vec![
+        ServeStep::ReadBody,
+        ServeStep::Wait(Duration::from_millis(1)),
+        ServeStep::send(FAILURE),
+    ];
+    let scene = HttpFixture::with_backend_policy(work, policy).await?;
     // Pauses leave slots to probes; failures are a reason to probe.
-    let load = Load::start(scene.sheave.address(), 2, Habit::GET.pausing(Duration::from_millis(5)));
+    let load = LoadGenerator::start(
+        scene.sheave.address(),
+        2,
+        ClientPattern::GET.with_pause(Duration::from_millis(5)),
+    );
     let observe = async || {
-        let seen = scene.endpoint().seen();
+        let seen = scene.endpoint().requests();
         let probes = seen.iter().filter(|seen| seen.head.target() == "/healthz").count();
         Ok((probes, seen.len() - probes))
     };
@@ -166,53 +188,56 @@ async fn probes_respect_the_cap() -> Result {
     load.stop().await;
     looked?;
     let counts = scene.endpoint().counts();
-    assert_eq!((counts.most_in_flight, counts.most_connections), (1, 1), "{counts:?}");
+    assert_eq!((counts.max_in_flight, counts.max_connections), (1, 1), "{counts:?}");
     Ok(())
 }
 
 #[tokio::test]
 async fn configured_status_is_retried() -> Result {
     let retry = json!({ "statuses": [503], "backoffBase": "1ms", "budgetFloorPerSecond": 1000 });
-    let scene = two(Behaviour::answering(UNAVAILABLE), json!({ "retry": retry })).await?;
+    let scene =
+        two_endpoint_fixture(EndpointBehaviour::answering(UNAVAILABLE), json!({ "retry": retry }))
+            .await?;
     // Before the endpoint is known to fail, and gets less than its turn.
-    let posts = statuses(&scene, "POST", 4).await?;
+    let posts = request_statuses(&scene, "POST", 4).await?;
     assert_eq!(posts.iter().filter(|status| **status == 503).count(), 2, "a POST is sent once");
-    assert_eq!(statuses(&scene, "GET", 20).await?, [200; 20]);
+    assert_eq!(request_statuses(&scene, "GET", 20).await?, [200; 20]);
     Ok(())
 }
 
 #[tokio::test]
 async fn attempt_timeout_retries_on_another_endpoint() -> Result {
     let policy = json!({ "timeouts": { "perAttempt": "50ms" } });
-    let scene = two(vec![Step::ReadBody, Step::Hold], policy).await?;
+    let scene =
+        two_endpoint_fixture(vec![ServeStep::ReadBody, ServeStep::WaitForever], policy).await?;
     // Before the endpoint is known to fail, and gets less than its turn.
-    let posts = statuses(&scene, "POST", 4).await?;
+    let posts = request_statuses(&scene, "POST", 4).await?;
     assert_eq!(posts.iter().filter(|status| **status == 504).count(), 2, "{posts:?}");
-    assert_eq!(statuses(&scene, "GET", 10).await?, [200; 10]);
+    assert_eq!(request_statuses(&scene, "GET", 10).await?, [200; 10]);
     Ok(())
 }
 
 #[tokio::test]
 async fn zero_retry_budget_retries_only_requests_in_flight_at_an_endpoint_death() -> Result {
     let policy = json!({ "retry": { "budgetPercent": 0, "budgetFloorPerSecond": 0 } });
-    let scene = two(vec![Step::ReadBody, Step::Close], policy).await?;
+    let scene = two_endpoint_fixture(vec![ServeStep::ReadBody, ServeStep::Close], policy).await?;
     // The endpoint gets every other one: its first broken connection may be its death, its second may not.
-    let statuses = statuses(&scene, "GET", 4).await?;
+    let statuses = request_statuses(&scene, "GET", 4).await?;
     assert_eq!(statuses.iter().filter(|status| **status == 502).count(), 1, "{statuses:?}");
-    assert_eq!(scene.sheave.sum("sheave_backend_retries_refused_total").await?, 1.0);
+    assert_eq!(scene.sheave.metric_sum("sheave_backend_retries_refused_total").await?, 1.0);
     Ok(())
 }
 
 #[tokio::test]
 async fn new_endpoint_gets_slow_start() -> Result {
     let policy = json!({ "slowStart": { "window": "1h", "floorPercent": 10 } });
-    let mut scene = two(Behaviour::ok(), policy).await?;
-    assert_eq!(statuses(&scene, "GET", 20).await?, [200; 20]);
-    scene.endpoints.push(Endpoint::start(Behaviour::ok()).await?);
+    let mut scene = two_endpoint_fixture(EndpointBehaviour::ok(), policy).await?;
+    assert_eq!(request_statuses(&scene, "GET", 20).await?, [200; 20]);
+    scene.endpoints.push(Endpoint::start(EndpointBehaviour::ok()).await?);
     let addresses: Vec<_> = scene.endpoints.iter().map(|endpoint| endpoint.address).collect();
     scene.configuration.set_endpoints(&addresses)?;
-    scene.sheave.uses(&addresses).await?;
-    assert_eq!(statuses(&scene, "GET", 210).await?, [200; 210]);
+    scene.sheave.wait_for_endpoints(&addresses).await?;
+    assert_eq!(request_statuses(&scene, "GET", 210).await?, [200; 210]);
     let got = scene.endpoints[2].counts().requests;
     ensure!((9..=11).contains(&got), "{got} of 210 where 10 are due");
     Ok(())

@@ -4,32 +4,32 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use serde_json::json;
-use tests::load::{Habit, Load};
-use tests::scene::{addresses, endpoints};
-use tests::{Behaviour, Endpoint, Result, Scene, objects};
+use tests::fixture::{addresses, start_endpoints};
+use tests::load::{ClientPattern, LoadGenerator};
+use tests::{Endpoint, EndpointBehaviour, HttpFixture, Result, objects};
 use tokio::time::{Instant, sleep_until};
 
 /// From the write of its EndpointSlice to an endpoint's first request, and from the removal to the last.
-const AT_ONCE: Duration = Duration::from_millis(100);
+const MAX_JOIN_DELAY: Duration = Duration::from_millis(100);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn least_load_gives_a_new_endpoint_its_share_on_kept_connections() -> Result {
-    joins("LeastLoad").await
+    check_new_endpoint_share("LeastLoad").await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn round_robin_gives_a_new_endpoint_its_share_on_kept_connections() -> Result {
-    joins("RoundRobin").await
+    check_new_endpoint_share("RoundRobin").await
 }
 
-async fn joins(algorithm: &str) -> Result {
+async fn check_new_endpoint_share(algorithm: &str) -> Result {
     const CLIENTS: usize = 24;
-    let behaviour = Behaviour::slow(Duration::from_millis(20));
+    let behaviour = EndpointBehaviour::slow(Duration::from_millis(20));
     let policy = objects::backend_policy("app", json!({ "algorithm": algorithm }));
-    let servers = endpoints(3, &behaviour).await?;
-    let mut scene = Scene::with(servers, &[policy], &["--workers", "2"]).await?;
-    let load = Load::start(scene.sheave.address(), CLIENTS, Habit::GET);
-    scene.endpoints[0].until("load", |counts| counts.requests > 100).await?;
+    let servers = start_endpoints(3, &behaviour).await?;
+    let mut scene = HttpFixture::with(servers, &[policy], &["--workers", "2"]).await?;
+    let load = LoadGenerator::start(scene.sheave.address(), CLIENTS, ClientPattern::GET);
+    scene.endpoints[0].wait_for_counts("load", |counts| counts.requests > 100).await?;
 
     scene.endpoints.push(Endpoint::start(behaviour).await?);
     scene.configuration.set_endpoints(&addresses(&scene.endpoints))?;
@@ -39,10 +39,10 @@ async fn joins(algorithm: &str) -> Result {
     load.stop().await.assert_all_served();
 
     let [.., new] = &scene.endpoints[..] else { unreachable!("there are four") };
-    let first = new.seen().first().context("the new endpoint got nothing")?.at;
-    ensure!(first - written <= AT_ONCE, "first request after {:?}", first - written);
+    let first = new.requests().first().context("the new endpoint got nothing")?.received_at;
+    ensure!(first - written <= MAX_JOIN_DELAY, "first request after {:?}", first - written);
 
-    let joined = written + AT_ONCE;
+    let joined = written + MAX_JOIN_DELAY;
     let half = Duration::from_millis(500);
     for start in (0..11).map(|number| joined + half * number) {
         // What it works on at the border of two windows is counted in one of them alone.
@@ -56,10 +56,10 @@ async fn joins(algorithm: &str) -> Result {
 }
 
 /// The requests that the last endpoint got between these times, and what a fair share of all was.
-fn share(scene: &Scene, from: Instant, to: Instant) -> (f64, f64) {
+fn share(scene: &HttpFixture, from: Instant, to: Instant) -> (f64, f64) {
     let got = |endpoint: &Endpoint| {
-        let seen = endpoint.seen();
-        seen.iter().filter(|seen| (from..to).contains(&seen.at)).count() as f64
+        let seen = endpoint.requests();
+        seen.iter().filter(|seen| (from..to).contains(&seen.received_at)).count() as f64
     };
     let all: f64 = scene.endpoints.iter().map(got).sum();
     let new = scene.endpoints.last().map_or(0.0, got);
@@ -68,34 +68,36 @@ fn share(scene: &Scene, from: Instant, to: Instant) -> (f64, f64) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn removed_endpoint_gets_no_new_request() -> Result {
-    let servers = endpoints(3, &Behaviour::slow(Duration::from_millis(5))).await?;
-    let scene = Scene::with(servers, &[], &["--workers", "2"]).await?;
-    let load = Load::start(scene.sheave.address(), 16, Habit::GET);
+    let servers = start_endpoints(3, &EndpointBehaviour::slow(Duration::from_millis(5))).await?;
+    let scene = HttpFixture::with(servers, &[], &["--workers", "2"]).await?;
+    let load = LoadGenerator::start(scene.sheave.address(), 16, ClientPattern::GET);
     let [leaving, staying @ ..] = &scene.endpoints[..] else { unreachable!("there are three") };
-    leaving.until("load", |counts| counts.requests > 100).await?;
+    leaving.wait_for_counts("load", |counts| counts.requests > 100).await?;
 
     scene.configuration.set_endpoints(&addresses(staying))?;
     let written = Instant::now();
     sleep_until(written + Duration::from_secs(1)).await;
     load.stop().await.assert_all_served();
-    let last = leaving.seen().last().context("it was used")?.at;
-    ensure!(last <= written + AT_ONCE, "a request {:?} after it left", last - written);
-    leaving.until("idle connections are closed", |counts| counts.connections == 0).await?;
+    let last = leaving.requests().last().context("it was used")?.received_at;
+    ensure!(last <= written + MAX_JOIN_DELAY, "a request {:?} after it left", last - written);
+    leaving
+        .wait_for_counts("idle connections are closed", |counts| counts.connections == 0)
+        .await?;
     Ok(())
 }
 
 #[tokio::test]
 async fn running_request_at_a_removed_endpoint_completes() -> Result {
-    let leaving = Endpoint::start(Behaviour::gated()).await?;
-    let mut scene = Scene::with(vec![leaving], &[], &[]).await?;
+    let leaving = Endpoint::start(EndpointBehaviour::gated()).await?;
+    let mut scene = HttpFixture::with(vec![leaving], &[], &[]).await?;
     let mut client = scene.client().await?;
     client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await?;
-    scene.endpoint().until("the request", |counts| counts.in_flight == 1).await?;
+    scene.endpoint().wait_for_counts("the request", |counts| counts.in_flight == 1).await?;
 
     let leaving = scene.endpoints.pop().context("the only one")?;
-    scene.endpoints.push(Endpoint::start(Behaviour::ok()).await?);
+    scene.endpoints.push(Endpoint::start(EndpointBehaviour::ok()).await?);
     scene.configuration.set_endpoints(&addresses(&scene.endpoints))?;
-    scene.sheave.uses(&addresses(&scene.endpoints)).await?;
+    scene.sheave.wait_for_endpoints(&addresses(&scene.endpoints)).await?;
     ensure!(scene.client().await?.get("/").await?.status() == 200);
     assert_eq!(scene.endpoint().counts().requests, 1);
     leaving.open_gate(1);
@@ -105,8 +107,8 @@ async fn running_request_at_a_removed_endpoint_completes() -> Result {
 
 #[tokio::test]
 async fn unready_and_terminating_endpoints_are_used_only_as_a_last_resort() -> Result {
-    let servers = endpoints(3, &Behaviour::ok()).await?;
-    let scene = Scene::with(servers, &[], &[]).await?;
+    let servers = start_endpoints(3, &EndpointBehaviour::ok()).await?;
+    let scene = HttpFixture::with(servers, &[], &[]).await?;
     let conditions = [
         json!({ "ready": true }),
         json!({ "ready": false, "serving": true, "terminating": true }),
@@ -119,7 +121,7 @@ async fn unready_and_terminating_endpoints_are_used_only_as_a_last_resort() -> R
     let counts = || scene.endpoints.iter().map(|it| it.counts().requests).collect::<Vec<_>>();
     for (from, used) in [(0, 0), (1, 1)] {
         scene.configuration.write("endpoints.yaml", &slices(from))?;
-        scene.sheave.uses(&[scene.endpoints[used].address]).await?;
+        scene.sheave.wait_for_endpoints(&[scene.endpoints[used].address]).await?;
         let before = counts();
         let mut client = scene.client().await?;
         for _ in 0..10 {

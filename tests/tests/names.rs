@@ -5,35 +5,38 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use anyhow::{Context, ensure};
 use serde_json::{Value, json};
 use tests::configuration::SERVICE;
-use tests::load::{Habit, Load};
-use tests::names::NameServer;
-use tests::{Behaviour, Configuration, Endpoint, Result, Sheave, eventually, objects};
+use tests::dns::NameServer;
+use tests::load::{ClientPattern, LoadGenerator};
+use tests::{
+    ConfigDirectory, Endpoint, EndpointBehaviour, Result, SheaveProcess, eventually, objects,
+};
 
 const NAME: &str = "app.test";
 
 /// Sheave in front of a name, and who says what the name means.
-struct Scene {
+struct DnsFixture {
     names: NameServer,
     endpoints: Vec<Endpoint>,
-    sheave: Sheave,
-    _configuration: Configuration,
+    sheave: SheaveProcess,
+    _configuration: ConfigDirectory,
 }
 
-impl Scene {
+impl DnsFixture {
     /// Endpoints on these addresses, on one port; the name means the first.
-    async fn on(addresses: &[IpAddr]) -> Result<Self> {
+    async fn start(addresses: &[IpAddr]) -> Result<Self> {
         let mut endpoints =
-            vec![Endpoint::start_at((addresses[0], 0).into(), Behaviour::ok()).await?];
+            vec![Endpoint::start_at((addresses[0], 0).into(), EndpointBehaviour::ok()).await?];
         let port = endpoints[0].address.port();
         for address in &addresses[1..] {
-            endpoints.push(Endpoint::start_at((*address, port).into(), Behaviour::ok()).await?);
+            endpoints
+                .push(Endpoint::start_at((*address, port).into(), EndpointBehaviour::ok()).await?);
         }
         let names = NameServer::start().await?;
-        names.set(NAME, &addresses[..1]);
-        let configuration = Configuration::empty()?;
+        names.set_addresses(NAME, &addresses[..1]);
+        let configuration = ConfigDirectory::empty()?;
         configuration.write("main.yaml", &external_name(port))?;
         let server = names.address.to_string();
-        let sheave = Sheave::serve_with(&configuration, &["--dns", &server]).await?;
+        let sheave = SheaveProcess::serve_with(&configuration, &["--dns", &server]).await?;
         Ok(Self { names, endpoints, sheave, _configuration: configuration })
     }
 
@@ -42,13 +45,13 @@ impl Scene {
     }
 
     async fn lookups(&self, result: &str) -> Result<f64> {
-        let samples = self.sheave.samples("sheave_dns_lookups_total").await?;
+        let samples = self.sheave.metric_samples("sheave_dns_lookups_total").await?;
         let mut samples = samples.into_iter().filter(|(labels, _)| labels.contains(result));
         Ok(samples.next().context("the result is counted")?.1)
     }
 
     /// Waits until so many more questions have failed.
-    async fn until_failed(&self, more: f64) -> Result {
+    async fn wait_for_failed_lookups(&self, more: f64) -> Result {
         let wanted = self.lookups("failed").await? + more;
         let observe = async || self.lookups("failed").await;
         eventually("questions that failed", observe, |failed| *failed >= wanted).await?;
@@ -76,13 +79,13 @@ fn local(last: u8) -> IpAddr {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dns_change_updates_endpoints_after_the_ttl() -> Result {
-    let scene = Scene::on(&[local(1), local(2)]).await?;
-    let load = Load::start(scene.sheave.address(), 2, Habit::GET);
-    scene.sheave.uses(&[scene.address(0)]).await?;
-    scene.names.set(NAME, &[local(1), local(2)]);
-    scene.sheave.uses(&[scene.address(0), scene.address(1)]).await?;
-    scene.names.set(NAME, &[local(2)]);
-    scene.sheave.uses(&[scene.address(1)]).await?;
+    let scene = DnsFixture::start(&[local(1), local(2)]).await?;
+    let load = LoadGenerator::start(scene.sheave.address(), 2, ClientPattern::GET);
+    scene.sheave.wait_for_endpoints(&[scene.address(0)]).await?;
+    scene.names.set_addresses(NAME, &[local(1), local(2)]);
+    scene.sheave.wait_for_endpoints(&[scene.address(0), scene.address(1)]).await?;
+    scene.names.set_addresses(NAME, &[local(2)]);
+    scene.sheave.wait_for_endpoints(&[scene.address(1)]).await?;
     load.stop().await.assert_all_served();
     ensure!(scene.endpoints[1].counts().requests > 0, "the second endpoint was used");
     Ok(())
@@ -95,33 +98,33 @@ async fn ipv4_and_ipv6_addresses_are_used() -> Result {
         eprintln!("this machine has no IPv6: nothing to see");
         return Ok(());
     }
-    let scene = Scene::on(&[local(1), v6]).await?;
-    scene.names.set(NAME, &[local(1), v6]);
-    scene.sheave.uses(&[scene.address(0), scene.address(1)]).await?;
-    scene.names.set(NAME, &[v6]);
-    scene.sheave.uses(&[scene.address(1)]).await?;
+    let scene = DnsFixture::start(&[local(1), v6]).await?;
+    scene.names.set_addresses(NAME, &[local(1), v6]);
+    scene.sheave.wait_for_endpoints(&[scene.address(0), scene.address(1)]).await?;
+    scene.names.set_addresses(NAME, &[v6]);
+    scene.sheave.wait_for_endpoints(&[scene.address(1)]).await?;
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dns_failures_do_not_affect_traffic() -> Result {
-    let scene = Scene::on(&[local(1), local(2)]).await?;
-    let load = Load::start(scene.sheave.address(), 2, Habit::GET);
-    let (first, used) = (&[scene.address(0)][..], scene.sheave.lines());
+    let scene = DnsFixture::start(&[local(1), local(2)]).await?;
+    let load = LoadGenerator::start(scene.sheave.address(), 2, ClientPattern::GET);
+    let (first, used) = (&[scene.address(0)][..], scene.sheave.log_line_count());
 
-    scene.names.remove(NAME);
-    scene.until_failed(2.0).await?;
-    scene.sheave.uses(first).await?;
-    scene.names.fail(true);
-    scene.sheave.said(used, "cannot resolve").await?;
-    scene.until_failed(1.0).await?;
-    scene.sheave.uses(first).await?;
-    ensure!(scene.sheave.sum("sheave_dns_names_failing").await? > 0.5, "it is failing");
+    scene.names.remove_name(NAME);
+    scene.wait_for_failed_lookups(2.0).await?;
+    scene.sheave.wait_for_endpoints(first).await?;
+    scene.names.set_failing(true);
+    scene.sheave.wait_for_log(used, "cannot resolve").await?;
+    scene.wait_for_failed_lookups(1.0).await?;
+    scene.sheave.wait_for_endpoints(first).await?;
+    ensure!(scene.sheave.metric_sum("sheave_dns_names_failing").await? > 0.5, "it is failing");
 
-    scene.names.fail(false);
-    scene.names.set(NAME, &[local(2)]);
-    scene.sheave.uses(&[scene.address(1)]).await?;
-    scene.sheave.said(used, "resolves again").await?;
+    scene.names.set_failing(false);
+    scene.names.set_addresses(NAME, &[local(2)]);
+    scene.sheave.wait_for_endpoints(&[scene.address(1)]).await?;
+    scene.sheave.wait_for_log(used, "resolves again").await?;
     load.stop().await.assert_all_served();
     let log = scene.sheave.log();
     let told = log.lines().filter(|line| line.contains("cannot resolve")).count();
@@ -131,13 +134,14 @@ async fn dns_failures_do_not_affect_traffic() -> Result {
 
 #[tokio::test]
 async fn missing_dns_server_does_not_affect_traffic() -> Result {
-    let Scene { names, endpoints, sheave, _configuration } = Scene::on(&[local(1)]).await?;
-    ensure!(names.questions() > 0, "it was asked");
+    let DnsFixture { names, endpoints, sheave, _configuration } =
+        DnsFixture::start(&[local(1)]).await?;
+    ensure!(names.query_count() > 0, "it was asked");
     drop(names);
-    let failing = async || sheave.sum("sheave_dns_names_failing").await;
+    let failing = async || sheave.metric_sum("sheave_dns_names_failing").await;
     eventually("the name fails", failing, |failing| *failing > 0.5).await?;
-    sheave.uses(&[endpoints[0].address]).await?;
-    let load = Load::start(sheave.address(), 2, Habit::GET);
+    sheave.wait_for_endpoints(&[endpoints[0].address]).await?;
+    let load = LoadGenerator::start(sheave.address(), 2, ClientPattern::GET);
     let asked = async || Ok(endpoints[0].counts().requests);
     eventually("requests", asked, |requests| *requests > 20).await?;
     load.stop().await.assert_all_served();

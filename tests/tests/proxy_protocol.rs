@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use serde_json::{Value, json};
-use tests::raw::{End, RawScene, RawServer, echoed, end};
-use tests::scene::endpoints;
-use tests::{Behaviour, Client, Result, Scene, objects};
+use tests::fixture::start_endpoints;
+use tests::raw::{L4Fixture, RawServer, SocketEnd, send_and_read_echo, wait_for_end};
+use tests::{EndpointBehaviour, Http1TestClient, HttpFixture, Result, objects};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpSocket, TcpStream};
 
@@ -17,34 +17,35 @@ const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 
 /// The address of a proxy that is trusted, and one of somebody else.
 const TRUSTED: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 1));
-const STRANGER: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
+const UNTRUSTED: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 
 fn policy(proxy_protocol: &str) -> Value {
     json!({ "proxyProtocol": proxy_protocol, "trustedProxies": ["127.0.0.1/32"] })
 }
 
-async fn failures(scene: &Scene, reason: &str) -> Result<f64> {
-    let samples = scene.sheave.samples("sheave_failures_total").await?;
+async fn failures(scene: &HttpFixture, reason: &str) -> Result<f64> {
+    let samples = scene.sheave.metric_samples("sheave_failures_total").await?;
     let found = samples.into_iter().find(|(labels, _)| labels.contains(&format!("\"{reason}\"")));
     Ok(found.context("a reason")?.1)
 }
 
 #[tokio::test]
 async fn proxy_headers_are_accepted_or_rejected_per_table() -> Result {
-    let scene = Scene::guarded(Behaviour::ok(), policy("FromTrusted")).await?;
+    let scene =
+        HttpFixture::with_client_policy(EndpointBehaviour::ok(), policy("FromTrusted")).await?;
     let lines = HEADERS.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     let mut bad = 0.0;
     for line in lines {
         let row: Vec<&str> = line.split('\t').collect();
         let [client, _destination, bytes, _why] = row[..] else { bail!("four columns: {line}") };
         bad += f64::from(client == "bad");
-        judge(&scene, client, &unescape(bytes)).await.with_context(|| line.to_owned())?;
+        check_header(&scene, client, &unescape(bytes)).await.with_context(|| line.to_owned())?;
     }
     ensure!(failures(&scene, "bad_proxy_header").await? == bad);
     Ok(())
 }
 
-async fn judge(scene: &Scene, client: &str, header: &[u8]) -> Result {
+async fn check_header(scene: &HttpFixture, client: &str, header: &[u8]) -> Result {
     let before = scene.endpoint().counts().requests;
     let mut connection = scene.client().await?;
     let request = b"GET / HTTP/1.1\r\nHost: test\r\n\r\n";
@@ -61,7 +62,7 @@ async fn judge(scene: &Scene, client: &str, header: &[u8]) -> Result {
         _ => {}
     }
     ensure!(connection.response("GET").await?.status() == 200);
-    let seen = scene.endpoint().seen().pop().context("a request")?;
+    let seen = scene.endpoint().requests().pop().context("a request")?;
     let said = seen.head.field("x-forwarded-for").context("X-Forwarded-For")?;
     let expected = match client {
         "local" => connection.local_address().ip(),
@@ -104,15 +105,15 @@ fn unescape(text: &str) -> Vec<u8> {
 
 #[tokio::test]
 async fn proxy_header_applies_to_all_requests_of_its_connection() -> Result {
-    let servers = endpoints(1, &Behaviour::ok()).await?;
+    let servers = start_endpoints(1, &EndpointBehaviour::ok()).await?;
     let policies = [objects::client_policy(policy("Required"))];
-    let scene = Scene::with(servers, &policies, &["--access-log", "on"]).await?;
+    let scene = HttpFixture::with(servers, &policies, &["--access-log", "on"]).await?;
     let mut client = scene.client().await?;
-    client.trickle(HEADER.as_bytes(), Duration::from_micros(100)).await?;
+    client.send_slowly(HEADER.as_bytes(), Duration::from_micros(100)).await?;
     for _ in 0..3 {
         ensure!(client.get("/").await?.status() == 200);
     }
-    for line in scene.sheave.access_log(3).await? {
+    for line in scene.sheave.wait_for_access_log(3).await? {
         ensure!(line["client.address"] == "192.0.2.1" && line["client.port"] == 56324, "{line}");
     }
     Ok(())
@@ -120,19 +121,21 @@ async fn proxy_header_applies_to_all_requests_of_its_connection() -> Result {
 
 #[tokio::test]
 async fn proxy_header_of_an_untrusted_peer_is_rejected() -> Result {
-    let scene = Scene::guarded(Behaviour::ok(), policy("FromTrusted")).await?;
+    let scene =
+        HttpFixture::with_client_policy(EndpointBehaviour::ok(), policy("FromTrusted")).await?;
     let address = scene.sheave.address();
-    let mut client = Client::connect_from(STRANGER, address).await?;
+    let mut client = Http1TestClient::connect_from(UNTRUSTED, address).await?;
     ensure!(client.get("/").await?.status() == 200, "it may come directly");
-    let said = scene.endpoint().only().head.field("x-forwarded-for");
+    let said = scene.endpoint().only_request().head.field("x-forwarded-for");
     ensure!(said.as_deref() == Some("127.0.0.2"), "{said:?}");
-    let mut client = Client::connect_from(STRANGER, address).await?;
+    let mut client = Http1TestClient::connect_from(UNTRUSTED, address).await?;
     client.send(HEADER).await?;
     ensure!(client.response("GET").await?.status() == 400, "that is no request");
 
-    let scene = Scene::guarded(Behaviour::ok(), policy("Required")).await?;
+    let scene =
+        HttpFixture::with_client_policy(EndpointBehaviour::ok(), policy("Required")).await?;
     // The reset may come before the connection is known to be open.
-    if let Ok(mut client) = Client::connect_from(STRANGER, scene.sheave.address()).await {
+    if let Ok(mut client) = Http1TestClient::connect_from(UNTRUSTED, scene.sheave.address()).await {
         drop(client.send(HEADER).await);
         ensure!(client.get("/").await.is_err());
     }
@@ -149,7 +152,7 @@ async fn missing_proxy_header_times_out() -> Result {
         "trustedProxies": ["127.0.0.1/32"],
         "timeouts": { "head": "300ms" },
     });
-    let scene = Scene::guarded(Behaviour::ok(), policy).await?;
+    let scene = HttpFixture::with_client_policy(EndpointBehaviour::ok(), policy).await?;
     for part in ["", "PROXY TCP4 "] {
         let mut client = scene.client().await?;
         client.send(part).await?;
@@ -166,10 +169,10 @@ async fn missing_proxy_header_times_out() -> Result {
 async fn tcp_payload_begins_after_the_proxy_header() -> Result {
     let server = RawServer::echo().await?;
     let policy = objects::client_policy(policy("Required"));
-    let scene = RawScene::tcp(&[server.address], &[policy], &["--access-log", "on"]).await?;
+    let scene = L4Fixture::tcp(&[server.address], &[policy], &["--access-log", "on"]).await?;
     let mut client = scene.connect().await?;
     client.write_all(HEADER.as_bytes()).await?;
-    ensure!(echoed(&mut client, b"x").await? == b"x");
+    ensure!(send_and_read_echo(&mut client, b"x").await? == b"x");
     drop(client);
     // What comes in one piece with it is passed on as well.
     let mut client = scene.connect().await?;
@@ -178,20 +181,20 @@ async fn tcp_payload_begins_after_the_proxy_header() -> Result {
     client.read_exact(&mut back).await?;
     ensure!(&back == b"hello");
     drop(client);
-    for line in scene.sheave.access_log(2).await? {
+    for line in scene.sheave.wait_for_access_log(2).await? {
         ensure!(line["client.address"] == "192.0.2.1" && line["client.port"] == 56324, "{line}");
     }
     let mut client = scene.connect().await?;
     client.write_all(b"no header").await?;
-    ensure!(end(&mut client).await? == End::Reset);
-    let line = scene.sheave.access_log(3).await?.remove(2);
+    ensure!(wait_for_end(&mut client).await? == SocketEnd::Reset);
+    let line = scene.sheave.wait_for_access_log(3).await?.remove(2);
     ensure!(line["error.type"] == "bad_proxy_header", "{line}");
     ensure!(server.accepted() == 2);
     Ok(())
 }
 
 /// A server that reads a header of version 1, then answers each request with the header.
-async fn telling() -> Result<RawServer> {
+async fn start_header_echo_server() -> Result<RawServer> {
     RawServer::start(|stream| async {
         let (from, mut to) = stream.into_split();
         let mut from = BufReader::new(from);
@@ -218,19 +221,20 @@ fn header_v1(client: SocketAddr, destination: SocketAddr) -> String {
 
 #[tokio::test]
 async fn endpoint_connection_with_proxy_header_serves_one_client() -> Result {
-    let server = telling().await?;
+    let server = start_header_echo_server().await?;
     for capped in [false, true] {
         let mut spec = json!({ "proxyProtocol": "V1" });
         if capped {
             spec["maxInFlightPerEndpoint"] = 1.into();
         }
         let policies = [objects::backend_policy("app", spec)];
-        let configuration = tests::Configuration::with(&[server.address], &policies)?;
-        let sheave = tests::Sheave::serve_with(&configuration, &["--workers", "2"]).await?;
+        let configuration =
+            tests::ConfigDirectory::for_endpoints_with(&[server.address], &policies)?;
+        let sheave = tests::SheaveProcess::serve_with(&configuration, &["--workers", "2"]).await?;
         let before = server.accepted();
         let mut clients = Vec::new();
         for _ in 0..4 {
-            clients.push(Client::connect(sheave.address()).await?);
+            clients.push(Http1TestClient::connect(sheave.address()).await?);
         }
         for _ in 0..3 {
             for client in &mut clients {
@@ -243,7 +247,12 @@ async fn endpoint_connection_with_proxy_header_serves_one_client() -> Result {
         let most = if capped { 12 } else { 4 };
         ensure!(opened <= most, "{opened} connections for {most}");
         if capped {
-            tests::eventually("one is open", async || Ok(server.open()), |open| *open <= 1).await?;
+            tests::eventually(
+                "one is open",
+                async || Ok(server.open_connections()),
+                |open| *open <= 1,
+            )
+            .await?;
         }
     }
     Ok(())
@@ -262,10 +271,10 @@ async fn received_proxy_header_is_forwarded_to_endpoints() -> Result {
         objects::client_policy(policy("Required")),
         objects::backend_policy("app", json!({ "proxyProtocol": "V2" })),
     ];
-    let scene = RawScene::tcp(&[server.address], &policies, &[]).await?;
+    let scene = L4Fixture::tcp(&[server.address], &policies, &[]).await?;
     let socket = TcpSocket::new_v4()?;
     socket.bind(SocketAddr::new(TRUSTED, 0))?;
-    let mut client = socket.connect(scene.at("127.0.0.1")?).await?;
+    let mut client = socket.connect(scene.listener_address("127.0.0.1")?).await?;
     client.write_all(HEADER.as_bytes()).await?;
     let mut told = [0; 28];
     client.read_exact(&mut told).await?;

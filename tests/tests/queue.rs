@@ -4,10 +4,13 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use serde_json::{Value, json};
-use tests::load::{Habit, Load, open_loop};
-use tests::machine::waited_for_cpu;
-use tests::scene::{addresses, endpoints};
-use tests::{Behaviour, Client, Endpoint, Response, Result, Scene, eventually, objects};
+use tests::fixture::{addresses, start_endpoints};
+use tests::load::{ClientPattern, LoadGenerator, open_loop};
+use tests::machine::cpu_wait_time;
+use tests::{
+    Endpoint, EndpointBehaviour, Http1TestClient, Http1TestResponse, HttpFixture, Result,
+    eventually, objects,
+};
 use tokio::time::{Instant, sleep_until};
 
 /// What is added to a bound on time for a machine that is busy with other tests.
@@ -22,9 +25,9 @@ async fn all_slots_stay_busy_at_twice_the_capacity() -> Result {
         "queue": { "maxRequests": 24, "timeout": "400ms" },
         "overload": { "retryAfter": "3s" },
     });
-    let servers = endpoints(4, &Behaviour::slow(Duration::from_millis(200))).await?;
+    let servers = start_endpoints(4, &EndpointBehaviour::slow(Duration::from_millis(200))).await?;
     let policies = [objects::backend_policy("app", policy)];
-    let scene = Scene::with(servers, &policies, &["--workers", "2"]).await?;
+    let scene = HttpFixture::with(servers, &policies, &["--workers", "2"]).await?;
 
     // 16 slots of 200 ms serve 80 requests a second.
     let load = open_loop(scene.sheave.address(), Duration::from_micros(6250), 960);
@@ -32,9 +35,12 @@ async fn all_slots_stay_busy_at_twice_the_capacity() -> Result {
     let start = Instant::now();
     let measure = async {
         sleep_until(start + from).await;
-        let before = (worked(&scene), waited(&scene)?);
+        let before = (total_busy_time(&scene), total_cpu_wait(&scene)?);
         sleep_until(start + to).await;
-        Ok::<_, anyhow::Error>((worked(&scene) - before.0, waited(&scene)? - before.1))
+        Ok::<_, anyhow::Error>((
+            total_busy_time(&scene) - before.0,
+            total_cpu_wait(&scene)? - before.1,
+        ))
     };
     let (outcomes, measured) = tokio::join!(load, measure);
 
@@ -50,29 +56,29 @@ async fn all_slots_stay_busy_at_twice_the_capacity() -> Result {
             200 => {}
             429 => {
                 refused += 1;
-                refusal(&response, 429, "3")?;
+                check_refusal(&response, 429, "3")?;
                 ensure!(took <= queue_timeout + MARGIN, "refused after {took:?}");
             }
             other => anyhow::bail!("{other}: {response:?}"),
         }
     }
     ensure!(refused > 300, "about half is refused: {refused}");
-    let most = scene.endpoints.iter().map(|endpoint| endpoint.counts().most_in_flight).max();
+    let most = scene.endpoints.iter().map(|endpoint| endpoint.counts().max_in_flight).max();
     ensure!(most == Some(4), "{most:?}");
     Ok(())
 }
 
-fn worked(scene: &Scene) -> Duration {
-    scene.endpoints.iter().map(|endpoint| endpoint.counts().worked).sum()
+fn total_busy_time(scene: &HttpFixture) -> Duration {
+    scene.endpoints.iter().map(|endpoint| endpoint.counts().busy_time).sum()
 }
 
 /// How long Sheave and this test could not run.
-fn waited(scene: &Scene) -> Result<Duration> {
-    Ok(waited_for_cpu(scene.sheave.process()?)? + waited_for_cpu(rustix::process::getpid())?)
+fn total_cpu_wait(scene: &HttpFixture) -> Result<Duration> {
+    Ok(cpu_wait_time(scene.sheave.process_id()?)? + cpu_wait_time(rustix::process::getpid())?)
 }
 
 /// An answer of Sheave's own to a request too many.
-fn refusal(response: &Response, status: u16, retry_after: &str) -> Result {
+fn check_refusal(response: &Http1TestResponse, status: u16, retry_after: &str) -> Result {
     ensure!(response.status() == status, "{response:?}");
     ensure!(response.field("retry-after").as_deref() == Some(retry_after), "{response:?}");
     let reason = response.field("proxy-status").unwrap_or_default();
@@ -81,38 +87,38 @@ fn refusal(response: &Response, status: u16, retry_after: &str) -> Result {
 }
 
 /// One gated endpoint that takes one request at a time.
-async fn one_slot(queue: Value) -> Result<Scene> {
+async fn one_slot(queue: Value) -> Result<HttpFixture> {
     let policy = json!({ "maxInFlightPerEndpoint": 1, "queue": queue });
-    Scene::governed(Behaviour::gated(), policy).await
+    HttpFixture::with_backend_policy(EndpointBehaviour::gated(), policy).await
 }
 
 /// A client whose request to this path has been sent and not answered.
-async fn begin(scene: &Scene, path: &str) -> Result<Client> {
+async fn begin_request(scene: &HttpFixture, path: &str) -> Result<Http1TestClient> {
     let mut client = scene.client().await?;
     client.send(format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n")).await?;
     Ok(client)
 }
 
 /// The only slot is taken by the request of this client.
-async fn occupy(scene: &Scene) -> Result<Client> {
-    let client = begin(scene, "/first").await?;
-    scene.endpoint().until("the slot is taken", |counts| counts.in_flight == 1).await?;
+async fn occupy_slot(scene: &HttpFixture) -> Result<Http1TestClient> {
+    let client = begin_request(scene, "/first").await?;
+    scene.endpoint().wait_for_counts("the slot is taken", |counts| counts.in_flight == 1).await?;
     Ok(client)
 }
 
 #[tokio::test]
 async fn queue_is_served_in_arrival_order() -> Result {
     let scene = one_slot(json!({})).await?;
-    let mut clients = vec![occupy(&scene).await?];
+    let mut clients = vec![occupy_slot(&scene).await?];
     for number in 1..=5 {
-        clients.push(begin(&scene, &format!("/{number}")).await?);
-        scene.sheave.waiting(number).await?;
+        clients.push(begin_request(&scene, &format!("/{number}")).await?);
+        scene.sheave.wait_for_queue_length(number).await?;
     }
     for client in &mut clients {
         scene.endpoint().open_gate(1);
         ensure!(client.response("GET").await?.status() == 200);
     }
-    let seen = scene.endpoint().seen();
+    let seen = scene.endpoint().requests();
     let order: Vec<&str> = seen.iter().map(|seen| seen.head.target()).collect();
     assert_eq!(order, ["/first", "/1", "/2", "/3", "/4", "/5"]);
     assert_eq!(scene.endpoint().counts().accepted, 1, "the slot's connection went with it");
@@ -122,15 +128,15 @@ async fn queue_is_served_in_arrival_order() -> Result {
 #[tokio::test]
 async fn queued_request_is_refused_after_the_timeout() -> Result {
     let scene = one_slot(json!({ "timeout": "300ms" })).await?;
-    let mut first = occupy(&scene).await?;
+    let mut first = occupy_slot(&scene).await?;
     let begun = Instant::now();
     let response = scene.client().await?.get("/").await?;
     let took = begun.elapsed();
-    refusal(&response, 429, "1")?;
+    check_refusal(&response, 429, "1")?;
     ensure!(took >= Duration::from_millis(300) && took <= Duration::from_millis(300) + MARGIN);
     scene.endpoint().open_gate(1);
     ensure!(first.response("GET").await?.status() == 200);
-    scene.sheave.idle().await
+    scene.sheave.wait_until_idle().await
 }
 
 #[tokio::test]
@@ -140,12 +146,12 @@ async fn requests_over_the_queue_limit_are_refused_at_once() -> Result {
         "queue": { "maxRequests": 1, "timeout": "1h" },
         "overload": { "status": 503, "retryAfter": "7s" },
     });
-    let scene = Scene::governed(Behaviour::gated(), policy).await?;
-    let mut first = occupy(&scene).await?;
-    let mut second = begin(&scene, "/second").await?;
-    scene.sheave.waiting(1).await?;
+    let scene = HttpFixture::with_backend_policy(EndpointBehaviour::gated(), policy).await?;
+    let mut first = occupy_slot(&scene).await?;
+    let mut second = begin_request(&scene, "/second").await?;
+    scene.sheave.wait_for_queue_length(1).await?;
     let mut third = scene.client().await?;
-    refusal(&third.get("/third").await?, 503, "7")?;
+    check_refusal(&third.get("/third").await?, 503, "7")?;
 
     scene.endpoint().open_gate(3);
     ensure!(first.response("GET").await?.status() == 200);
@@ -157,8 +163,8 @@ async fn requests_over_the_queue_limit_are_refused_at_once() -> Result {
 #[tokio::test]
 async fn zero_length_queue_refuses_requests_that_would_wait() -> Result {
     let scene = one_slot(json!({ "maxRequests": 0 })).await?;
-    let mut first = occupy(&scene).await?;
-    refusal(&scene.client().await?.get("/").await?, 429, "1")?;
+    let mut first = occupy_slot(&scene).await?;
+    check_refusal(&scene.client().await?.get("/").await?, 429, "1")?;
     scene.endpoint().open_gate(1);
     ensure!(first.response("GET").await?.status() == 200);
     Ok(())
@@ -166,7 +172,7 @@ async fn zero_length_queue_refuses_requests_that_would_wait() -> Result {
 
 #[tokio::test]
 async fn backend_without_endpoints_is_answered_503_at_once() -> Result {
-    let scene = Scene::with(Vec::new(), &[], &[]).await?;
+    let scene = HttpFixture::with(Vec::new(), &[], &[]).await?;
     let response = scene.client().await?.get("/").await?;
     ensure!(response.status() == 503, "{response:?}");
     let reason = response.field("proxy-status").unwrap_or_default();
@@ -178,25 +184,25 @@ async fn backend_without_endpoints_is_answered_503_at_once() -> Result {
 async fn queued_request_waits_for_an_endpoint_until_the_timeout() -> Result {
     let policy = json!({ "maxInFlightPerEndpoint": 1, "queue": { "timeout": "300ms" } });
     let policies = [objects::backend_policy("app", policy)];
-    let scene = Scene::with(Vec::new(), &policies, &[]).await?;
+    let scene = HttpFixture::with(Vec::new(), &policies, &[]).await?;
     let begun = Instant::now();
     let response = scene.client().await?.get("/").await?;
     ensure!(response.status() == 503, "{response:?}");
     let took = begun.elapsed();
     ensure!(took >= Duration::from_millis(300) && took <= Duration::from_millis(300) + MARGIN);
-    scene.sheave.idle().await
+    scene.sheave.wait_until_idle().await
 }
 
 #[tokio::test]
 async fn new_endpoint_serves_the_queue() -> Result {
     let mut scene = one_slot(json!({ "timeout": "1h" })).await?;
-    let mut first = occupy(&scene).await?;
+    let mut first = occupy_slot(&scene).await?;
     let mut waiting = Vec::new();
     for number in 1..=3 {
-        waiting.push(begin(&scene, "/").await?);
-        scene.sheave.waiting(number).await?;
+        waiting.push(begin_request(&scene, "/").await?);
+        scene.sheave.wait_for_queue_length(number).await?;
     }
-    scene.endpoints.push(Endpoint::start(Behaviour::ok()).await?);
+    scene.endpoints.push(Endpoint::start(EndpointBehaviour::ok()).await?);
     scene.configuration.set_endpoints(&addresses(&scene.endpoints))?;
     let ready = Instant::now();
     for client in &mut waiting {
@@ -208,17 +214,17 @@ async fn new_endpoint_serves_the_queue() -> Result {
     assert_eq!(scene.endpoints[1].counts().requests, 3);
     scene.endpoints[0].open_gate(1);
     ensure!(first.response("GET").await?.status() == 200);
-    scene.sheave.idle().await
+    scene.sheave.wait_until_idle().await
 }
 
 #[tokio::test]
 async fn first_endpoint_serves_the_queue() -> Result {
     let policy = json!({ "maxInFlightPerEndpoint": 1, "queue": { "timeout": "1h" } });
     let policies = [objects::backend_policy("app", policy)];
-    let scene = Scene::with(Vec::new(), &policies, &[]).await?;
-    let mut client = begin(&scene, "/").await?;
-    scene.sheave.waiting(1).await?;
-    let endpoint = Endpoint::start(Behaviour::ok()).await?;
+    let scene = HttpFixture::with(Vec::new(), &policies, &[]).await?;
+    let mut client = begin_request(&scene, "/").await?;
+    scene.sheave.wait_for_queue_length(1).await?;
+    let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
     scene.configuration.set_endpoints(&[endpoint.address])?;
     ensure!(client.response("GET").await?.status() == 200);
     Ok(())
@@ -227,15 +233,15 @@ async fn first_endpoint_serves_the_queue() -> Result {
 #[tokio::test]
 async fn client_that_leaves_the_queue_loses_no_slot() -> Result {
     let scene = one_slot(json!({ "timeout": "1h" })).await?;
-    let mut first = occupy(&scene).await?;
+    let mut first = occupy_slot(&scene).await?;
     let mut waiting = Vec::new();
     for number in 1..=4 {
-        waiting.push(begin(&scene, &format!("/{number}")).await?);
-        scene.sheave.waiting(number).await?;
+        waiting.push(begin_request(&scene, &format!("/{number}")).await?);
+        scene.sheave.wait_for_queue_length(number).await?;
     }
     waiting.remove(2).reset();
     drop(waiting.remove(0));
-    scene.sheave.waiting(2).await?;
+    scene.sheave.wait_for_queue_length(2).await?;
 
     scene.endpoint().open_gate(4);
     ensure!(first.response("GET").await?.status() == 200);
@@ -243,23 +249,23 @@ async fn client_that_leaves_the_queue_loses_no_slot() -> Result {
         ensure!(client.response("GET").await?.status() == 200);
     }
     ensure!(scene.client().await?.get("/last").await?.status() == 200);
-    let seen = scene.endpoint().seen();
+    let seen = scene.endpoint().requests();
     let order: Vec<&str> = seen.iter().map(|seen| seen.head.target()).collect();
     assert_eq!(order, ["/first", "/2", "/4", "/last"]);
-    scene.sheave.idle().await
+    scene.sheave.wait_until_idle().await
 }
 
 #[tokio::test]
 async fn raised_cap_admits_queued_requests() -> Result {
     let scene = one_slot(json!({ "timeout": "1h" })).await?;
-    let mut clients = vec![occupy(&scene).await?];
+    let mut clients = vec![occupy_slot(&scene).await?];
     for number in 1..=3 {
-        clients.push(begin(&scene, "/").await?);
-        scene.sheave.waiting(number).await?;
+        clients.push(begin_request(&scene, "/").await?);
+        scene.sheave.wait_for_queue_length(number).await?;
     }
     set_cap(&scene, 3)?;
-    scene.endpoint().until("three at once", |counts| counts.in_flight == 3).await?;
-    scene.sheave.waiting(1).await?;
+    scene.endpoint().wait_for_counts("three at once", |counts| counts.in_flight == 3).await?;
+    scene.sheave.wait_for_queue_length(1).await?;
 
     // A lower cap takes nothing away from what runs; what runs drains down to it.
     set_cap(&scene, 1)?;
@@ -267,17 +273,17 @@ async fn raised_cap_admits_queued_requests() -> Result {
     eventually("the cap is in force", capped, |cap| *cap == Some(1)).await?;
     for left in [2, 1] {
         scene.endpoint().open_gate(1);
-        scene.endpoint().until("one less", |counts| counts.in_flight == left).await?;
+        scene.endpoint().wait_for_counts("one less", |counts| counts.in_flight == left).await?;
         ensure!(scene.sheave.backends().await?[0].waiting == 1);
     }
     scene.endpoint().open_gate(2);
     for client in &mut clients {
         ensure!(client.response("GET").await?.status() == 200);
     }
-    scene.sheave.idle().await
+    scene.sheave.wait_until_idle().await
 }
 
-fn set_cap(scene: &Scene, cap: u32) -> Result {
+fn set_cap(scene: &HttpFixture, cap: u32) -> Result {
     let spec = json!({ "maxInFlightPerEndpoint": cap, "queue": { "timeout": "1h" } });
     let mut main = objects::gateway();
     main.extend([objects::route("app"), objects::service("app")]);
@@ -288,20 +294,20 @@ fn set_cap(scene: &Scene, cap: u32) -> Result {
 #[tokio::test]
 async fn removed_cap_admits_all_queued_requests() -> Result {
     let scene = one_slot(json!({ "timeout": "1h" })).await?;
-    let mut clients = vec![occupy(&scene).await?];
+    let mut clients = vec![occupy_slot(&scene).await?];
     for number in 1..=3 {
-        clients.push(begin(&scene, "/").await?);
-        scene.sheave.waiting(number).await?;
+        clients.push(begin_request(&scene, "/").await?);
+        scene.sheave.wait_for_queue_length(number).await?;
     }
     let mut main = objects::gateway();
     main.extend([objects::route("app"), objects::service("app")]);
     scene.configuration.write("main.yaml", &main)?;
-    scene.endpoint().until("four at once", |counts| counts.in_flight == 4).await?;
+    scene.endpoint().wait_for_counts("four at once", |counts| counts.in_flight == 4).await?;
     scene.endpoint().open_gate(4);
     for client in &mut clients {
         ensure!(client.response("GET").await?.status() == 200);
     }
-    scene.sheave.idle().await
+    scene.sheave.wait_until_idle().await
 }
 
 #[tokio::test]
@@ -311,23 +317,27 @@ async fn queue_limits_hold_without_endpoints() -> Result {
         "queue": { "maxRequests": 2, "timeout": "1h" },
     });
     let policies = [objects::backend_policy("app", policy)];
-    let scene = Scene::with(Vec::new(), &policies, &[]).await?;
+    let scene = HttpFixture::with(Vec::new(), &policies, &[]).await?;
     let mut waiting = Vec::new();
     for number in 1..=2 {
-        waiting.push(begin(&scene, "/").await?);
-        scene.sheave.waiting(number).await?;
+        waiting.push(begin_request(&scene, "/").await?);
+        scene.sheave.wait_for_queue_length(number).await?;
     }
-    refusal(&scene.client().await?.get("/").await?, 429, "1")?;
-    let endpoint = Endpoint::start(Behaviour::ok()).await?;
+    check_refusal(&scene.client().await?.get("/").await?, 429, "1")?;
+    let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
     scene.configuration.set_endpoints(&[endpoint.address])?;
     for client in &mut waiting {
         ensure!(client.response("GET").await?.status() == 200);
     }
-    scene.sheave.idle().await
+    scene.sheave.wait_until_idle().await
 }
 
 /// A client whose request with this priority has been sent and not answered.
-async fn begin_with(scene: &Scene, path: &str, priority: &str) -> Result<Client> {
+async fn begin_request_with_priority(
+    scene: &HttpFixture,
+    path: &str,
+    priority: &str,
+) -> Result<Http1TestClient> {
     let mut client = scene.client().await?;
     let head = format!("GET {path} HTTP/1.1\r\nHost: test\r\nX-Priority: {priority}\r\n\r\n");
     client.send(head).await?;
@@ -335,8 +345,8 @@ async fn begin_with(scene: &Scene, path: &str, priority: &str) -> Result<Client>
 }
 
 /// In which order the only endpoint saw requests, after the first.
-fn order(scene: &Scene) -> Vec<String> {
-    let seen = scene.endpoint().seen();
+fn served_order(scene: &HttpFixture) -> Vec<String> {
+    let seen = scene.endpoint().requests();
     seen.iter().skip(1).map(|seen| seen.head.target().to_owned()).collect()
 }
 
@@ -346,26 +356,26 @@ async fn higher_priority_is_served_first() -> Result {
         { "value": "gold", "priority": 1 }, { "value": "batch", "priority": 6 },
     ] });
     let scene = one_slot(json!({ "timeout": "1h", "priority": priority })).await?;
-    let mut clients = vec![occupy(&scene).await?];
+    let mut clients = vec![occupy_slot(&scene).await?];
     let requests = ["batch", "0", "gold", "rusty", "gold"];
     for (number, priority) in requests.iter().enumerate() {
-        clients.push(begin_with(&scene, &format!("/{number}"), priority).await?);
-        scene.sheave.waiting(number as u64 + 1).await?;
+        clients.push(begin_request_with_priority(&scene, &format!("/{number}"), priority).await?);
+        scene.sheave.wait_for_queue_length(number as u64 + 1).await?;
     }
-    let by_priority = scene.sheave.samples("sheave_backend_waiting_by_priority").await?;
+    let by_priority = scene.sheave.metric_samples("sheave_backend_waiting_by_priority").await?;
     let waiting: Vec<f64> = by_priority.iter().map(|(_, waiting)| *waiting).collect();
     assert_eq!(waiting, [0.0, 2.0, 0.0, 2.0, 0.0, 0.0, 1.0, 0.0], "{by_priority:?}");
     scene.endpoint().open_gate(clients.len());
     for client in &mut clients {
         ensure!(client.response("GET").await?.status() == 200);
     }
-    assert_eq!(order(&scene), ["/2", "/4", "/1", "/3", "/0"]);
-    assert_eq!(scene.sheave.sum("sheave_backend_priorities_ignored_total").await?, 2.0);
-    scene.sheave.idle().await
+    assert_eq!(served_order(&scene), ["/2", "/4", "/1", "/3", "/0"]);
+    assert_eq!(scene.sheave.metric_sum("sheave_backend_priorities_ignored_total").await?, 2.0);
+    scene.sheave.wait_until_idle().await
 }
 
 /// Two rules for the only Service: what begins with `/pay`, and all else.
-fn write_two_rules(scene: &Scene, policy: Value) -> Result {
+fn write_two_rules(scene: &HttpFixture, policy: Value) -> Result {
     let refs = json!([{ "name": "app", "port": 80 }]);
     let pay = json!([{ "path": { "type": "PathPrefix", "value": "/pay" } }]);
     let rules = json!([
@@ -378,9 +388,9 @@ fn write_two_rules(scene: &Scene, policy: Value) -> Result {
     Ok(scene.configuration.write("main.yaml", &main)?)
 }
 
-async fn two_rules(queue: Value) -> Result<Scene> {
+async fn two_rules(queue: Value) -> Result<HttpFixture> {
     let policy = json!({ "maxInFlightPerEndpoint": 2 });
-    let scene = Scene::governed(Behaviour::gated(), policy).await?;
+    let scene = HttpFixture::with_backend_policy(EndpointBehaviour::gated(), policy).await?;
     write_two_rules(&scene, json!({ "maxInFlightPerEndpoint": 1, "queue": queue }))?;
     let capped = async || Ok(scene.sheave.backends().await?[0].max_in_flight_per_endpoint);
     eventually("the rules are in force", capped, |cap| *cap == Some(1)).await?;
@@ -388,18 +398,18 @@ async fn two_rules(queue: Value) -> Result<Scene> {
 }
 
 /// Sends requests, one after the other, into the queue; then lets all be served.
-async fn served_in_order(scene: &Scene, paths: &[&str]) -> Result<Vec<String>> {
-    let mut clients = vec![occupy(scene).await?];
+async fn served_in_order(scene: &HttpFixture, paths: &[&str]) -> Result<Vec<String>> {
+    let mut clients = vec![occupy_slot(scene).await?];
     for (number, path) in (1..).zip(paths) {
-        clients.push(begin(scene, path).await?);
-        scene.sheave.waiting(number).await?;
+        clients.push(begin_request(scene, path).await?);
+        scene.sheave.wait_for_queue_length(number).await?;
     }
     scene.endpoint().open_gate(clients.len());
     for client in &mut clients {
         ensure!(client.response("GET").await?.status() == 200);
     }
-    scene.sheave.idle().await?;
-    Ok(order(scene))
+    scene.sheave.wait_until_idle().await?;
+    Ok(served_order(scene))
 }
 
 #[tokio::test]
@@ -425,25 +435,25 @@ async fn higher_priority_evicts_a_lower_one() -> Result {
     let queue =
         json!({ "maxRequests": 1, "timeout": "1h", "priority": { "header": "X-Priority" } });
     let scene = one_slot(queue).await?;
-    let mut first = occupy(&scene).await?;
-    let mut lower = begin_with(&scene, "/lower", "5").await?;
-    scene.sheave.waiting(1).await?;
-    let mut higher = begin_with(&scene, "/higher", "u=2, i").await?;
+    let mut first = occupy_slot(&scene).await?;
+    let mut lower = begin_request_with_priority(&scene, "/lower", "5").await?;
+    scene.sheave.wait_for_queue_length(1).await?;
+    let mut higher = begin_request_with_priority(&scene, "/higher", "u=2, i").await?;
     let refused = lower.response("GET").await?;
-    refusal(&refused, 429, "1")?;
-    let counted = async || scene.sheave.sum("sheave_backend_refused_total").await;
+    check_refusal(&refused, 429, "1")?;
+    let counted = async || scene.sheave.metric_sum("sheave_backend_refused_total").await;
     eventually("the refusal is counted", counted, |counted| *counted == 1.0).await?;
     scene.endpoint().open_gate(2);
     ensure!(first.response("GET").await?.status() == 200);
     ensure!(higher.response("GET").await?.status() == 200);
-    scene.sheave.idle().await
+    scene.sheave.wait_until_idle().await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn request_that_would_miss_its_deadline_is_refused_with_retry_after() -> Result {
-    let slow = Behaviour::slow(Duration::from_millis(100));
+    let slow = EndpointBehaviour::slow(Duration::from_millis(100));
     let policy = json!({ "maxInFlightPerEndpoint": 1, "queue": { "timeout": "1m" } });
-    let scene = Scene::governed(slow, policy).await?;
+    let scene = HttpFixture::with_backend_policy(slow, policy).await?;
     let refs = json!([{ "name": "app", "port": 80 }]);
     let hasty = json!({
         "matches": [{ "path": { "type": "PathPrefix", "value": "/hasty" } }],
@@ -463,10 +473,10 @@ async fn request_that_would_miss_its_deadline_is_refused_with_retry_after() -> R
 
     let mut waiting = Vec::new();
     for _ in 0..60 {
-        waiting.push(begin(&scene, "/").await?);
+        waiting.push(begin_request(&scene, "/").await?);
     }
     // Enough have been served to know the pace, and more than 3 s of them are left.
-    scene.endpoint().until("twenty", |counts| counts.requests >= 20).await?;
+    scene.endpoint().wait_for_counts("twenty", |counts| counts.requests >= 20).await?;
     let mut hasty = scene.client().await?;
     let begun = Instant::now();
     let refused = hasty.get("/hasty").await?;
@@ -482,10 +492,10 @@ async fn request_that_would_miss_its_deadline_is_refused_with_retry_after() -> R
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cap_and_queue_changes_under_load_lose_no_request() -> Result {
-    let servers = endpoints(2, &Behaviour::slow(Duration::from_millis(5))).await?;
+    let servers = start_endpoints(2, &EndpointBehaviour::slow(Duration::from_millis(5))).await?;
     let policies = [objects::backend_policy("app", json!({ "maxInFlightPerEndpoint": 4 }))];
-    let scene = Scene::with(servers, &policies, &["--workers", "2"]).await?;
-    let load = Load::start(scene.sheave.address(), 16, Habit::GET);
+    let scene = HttpFixture::with(servers, &policies, &["--workers", "2"]).await?;
+    let load = LoadGenerator::start(scene.sheave.address(), 16, ClientPattern::GET);
     for round in 0..40 {
         let cap = 1 + round % 4;
         let priority = match round % 3 {
@@ -512,30 +522,30 @@ async fn cap_and_queue_changes_under_load_lose_no_request() -> Result {
     }
     let report = load.stop().await;
     report.assert_all_served();
-    let most = scene.endpoints.iter().map(|endpoint| endpoint.counts().most_in_flight).max();
+    let most = scene.endpoints.iter().map(|endpoint| endpoint.counts().max_in_flight).max();
     ensure!(most <= Some(4), "{most:?}");
-    scene.sheave.idle().await
+    scene.sheave.wait_until_idle().await
 }
 
 #[tokio::test]
 async fn shorter_queue_limits_apply_from_the_next_request() -> Result {
     let scene = one_slot(json!({ "timeout": "1h" })).await?;
-    let mut first = occupy(&scene).await?;
-    let mut patient = begin(&scene, "/patient").await?;
-    scene.sheave.waiting(1).await?;
+    let mut first = occupy_slot(&scene).await?;
+    let mut patient = begin_request(&scene, "/patient").await?;
+    scene.sheave.wait_for_queue_length(1).await?;
     let spec = |queue: Value| json!({ "maxInFlightPerEndpoint": 2, "queue": queue });
     write_two_rules(&scene, spec(json!({ "maxRequests": 2, "timeout": "200ms" })))?;
     // The higher cap lets the one in who waits: then the policy is in force.
-    scene.endpoint().until("two at once", |counts| counts.in_flight == 2).await?;
-    refusal(&scene.client().await?.get("/hasty").await?, 429, "1")?;
+    scene.endpoint().wait_for_counts("two at once", |counts| counts.in_flight == 2).await?;
+    check_refusal(&scene.client().await?.get("/hasty").await?, 429, "1")?;
     write_two_rules(&scene, spec(json!({ "maxRequests": 0 })))?;
-    let refused = async || scene.sheave.sum("sheave_backend_refused_total").await;
+    let refused = async || scene.sheave.metric_sum("sheave_backend_refused_total").await;
     let before = refused().await?;
     eventually(
         "nobody waits",
         async || {
             let begun = Instant::now();
-            refusal(&scene.client().await?.get("/at-once").await?, 429, "1")?;
+            check_refusal(&scene.client().await?.get("/at-once").await?, 429, "1")?;
             Ok(begun.elapsed())
         },
         |took| *took < Duration::from_millis(200),
@@ -545,32 +555,32 @@ async fn shorter_queue_limits_apply_from_the_next_request() -> Result {
     scene.endpoint().open_gate(2);
     ensure!(first.response("GET").await?.status() == 200);
     ensure!(patient.response("GET").await?.status() == 200);
-    scene.sheave.idle().await
+    scene.sheave.wait_until_idle().await
 }
 
 #[tokio::test]
 async fn sustained_overload_sheds_requests_that_waited_too_long() -> Result {
     let timeout = Duration::from_millis(1_500);
     let scene = one_slot(json!({ "timeout": "1500ms", "target": "100ms" })).await?;
-    let mut first = occupy(&scene).await?;
+    let mut first = occupy_slot(&scene).await?;
     let begun = Instant::now();
-    let mut second = begin(&scene, "/second").await?;
-    scene.sheave.waiting(1).await?;
+    let mut second = begin_request(&scene, "/second").await?;
+    scene.sheave.wait_for_queue_length(1).await?;
     sleep_until(begun + timeout / 2).await;
-    let mut third = begin(&scene, "/third").await?;
-    scene.sheave.waiting(2).await?;
+    let mut third = begin_request(&scene, "/third").await?;
+    scene.sheave.wait_for_queue_length(2).await?;
     scene.endpoint().open_gate(1);
     ensure!(first.response("GET").await?.status() == 200);
-    scene.sheave.waiting(1).await?;
+    scene.sheave.wait_for_queue_length(1).await?;
     // Somebody has been waiting for longer than the timeout, and nobody for so long.
     sleep_until(begun + timeout * 5 / 4).await;
-    let mut fourth = begin(&scene, "/fourth").await?;
-    scene.sheave.waiting(2).await?;
+    let mut fourth = begin_request(&scene, "/fourth").await?;
+    scene.sheave.wait_for_queue_length(2).await?;
     scene.endpoint().open_gate(2);
     ensure!(second.response("GET").await?.status() == 200);
     let let_go = third.response("GET").await?;
-    refusal(&let_go, 429, "1")?;
+    check_refusal(&let_go, 429, "1")?;
     ensure!(let_go.field("proxy-status").unwrap_or_default().contains("for too long"));
     ensure!(fourth.response("GET").await?.status() == 200);
-    scene.sheave.idle().await
+    scene.sheave.wait_until_idle().await
 }

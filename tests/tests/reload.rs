@@ -10,23 +10,25 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use tests::load::{Habit, Load};
-use tests::random::Random;
-use tests::scene::{addresses, endpoints};
-use tests::{Behaviour, Client, Endpoint, Result, Scene, eventually, objects};
+use tests::fixture::{addresses, start_endpoints};
+use tests::load::{ClientPattern, LoadGenerator};
+use tests::random::SeededRandom;
+use tests::{
+    Endpoint, EndpointBehaviour, Http1TestClient, HttpFixture, Result, eventually, objects,
+};
 use tokio::time::sleep;
 
 const CHANGES: u64 = 100;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_request_fails_during_a_hundred_reloads() -> Result {
-    let behaviour = Behaviour::slow(Duration::from_millis(2));
-    let servers = endpoints(4, &behaviour).await?;
-    let mut scene = Scene::with(servers, &[], &["--workers", "2"]).await?;
-    let get = Load::start(scene.sheave.address(), 12, Habit::GET);
-    let post = Load::start(scene.sheave.address(), 4, Habit::POST);
+    let behaviour = EndpointBehaviour::slow(Duration::from_millis(2));
+    let servers = start_endpoints(4, &behaviour).await?;
+    let mut scene = HttpFixture::with(servers, &[], &["--workers", "2"]).await?;
+    let get = LoadGenerator::start(scene.sheave.address(), 12, ClientPattern::GET);
+    let post = LoadGenerator::start(scene.sheave.address(), 4, ClientPattern::POST);
 
-    let mut random = Random::new(3);
+    let mut random = SeededRandom::new(3);
     let mut terminating = VecDeque::new();
     for change in 0..CHANGES {
         terminating.push_back(replace_an_endpoint(&mut scene, &behaviour, &mut random).await?);
@@ -34,8 +36,8 @@ async fn no_request_fails_during_a_hundred_reloads() -> Result {
             terminating.pop_front();
         }
         let host = format!("revision-{change}.test");
-        scene.configuration.write("revision.yaml", &marker(&host))?;
-        until_taken(&scene, &host).await?;
+        scene.configuration.write("revision.yaml", &marker_route(&host))?;
+        wait_until_loaded(&scene, &host).await?;
     }
 
     get.stop().await.assert_all_served();
@@ -45,29 +47,29 @@ async fn no_request_fails_during_a_hundred_reloads() -> Result {
 
 /// A rolling update's step: one endpoint joins, and another leaves, which serves on for a while what was on its way.
 async fn replace_an_endpoint(
-    scene: &mut Scene,
-    behaviour: &Behaviour,
-    random: &mut Random,
+    scene: &mut HttpFixture,
+    behaviour: &EndpointBehaviour,
+    random: &mut SeededRandom,
 ) -> Result<Endpoint> {
     scene.endpoints.push(Endpoint::start(behaviour.clone()).await?);
     let leaving = random.below(scene.endpoints.len() as u64 - 1) as usize;
     let leaving = scene.endpoints.remove(leaving);
     scene.configuration.set_endpoints(&addresses(&scene.endpoints))?;
-    scene.sheave.uses(&addresses(&scene.endpoints)).await?;
+    scene.sheave.wait_for_endpoints(&addresses(&scene.endpoints)).await?;
     Ok(leaving)
 }
 
 /// A route that shows that it was taken: its host is answered 503, where all others are served.
-fn marker(host: &str) -> Vec<Value> {
+fn marker_route(host: &str) -> Vec<Value> {
     vec![objects::service("marker"), objects::host_route(host, "marker")]
 }
 
-async fn status_of(scene: &Scene, host: &str) -> Result<u16> {
+async fn status_of(scene: &HttpFixture, host: &str) -> Result<u16> {
     let mut client = scene.client().await?;
     Ok(client.exchange("GET", "/", &[("Host", host)], b"").await?.status())
 }
 
-async fn until_taken(scene: &Scene, host: &str) -> Result {
+async fn wait_until_loaded(scene: &HttpFixture, host: &str) -> Result {
     let status = async || status_of(scene, host).await;
     eventually("the route is taken", status, |status| *status == 503).await?;
     Ok(())
@@ -76,26 +78,26 @@ async fn until_taken(scene: &Scene, host: &str) -> Result {
 #[tokio::test]
 async fn invalid_edit_is_reported_and_changes_nothing() -> Result {
     const REFUSED: &str = "what was in force still is";
-    let scene = Scene::of(Behaviour::ok()).await?;
-    let load = Load::start(scene.sheave.address(), 2, Habit::GET);
-    let mut lines = scene.sheave.lines();
+    let scene = HttpFixture::of(EndpointBehaviour::ok()).await?;
+    let load = LoadGenerator::start(scene.sheave.address(), 2, ClientPattern::GET);
+    let mut lines = scene.sheave.log_line_count();
     let bad = json!({ "maxInFlightPerEndpoint": 0, "queue": { "timeout": "soon" } });
     scene.configuration.write("policy.yaml", &[objects::backend_policy("app", bad)])?;
     for part in ["spec.maxInFlightPerEndpoint", "spec.queue.timeout", "policy.yaml", "document=1"] {
-        scene.sheave.said(lines, part).await?;
+        scene.sheave.wait_for_log(lines, part).await?;
     }
-    lines = scene.sheave.said(lines, REFUSED).await?;
+    lines = scene.sheave.wait_for_log(lines, REFUSED).await?;
     ensure!(scene.sheave.admin_get("/api/v1/config").await?.text().contains("spec.queue.timeout"));
 
     // While it has an error, nothing of the configuration is taken.
-    scene.configuration.write("late.yaml", &marker("late.test"))?;
-    lines = scene.sheave.said(lines, REFUSED).await?;
+    scene.configuration.write("late.yaml", &marker_route("late.test"))?;
+    lines = scene.sheave.wait_for_log(lines, REFUSED).await?;
     ensure!(status_of(&scene, "late.test").await? == 200, "the last good state was not kept");
 
     let good = json!({ "maxInFlightPerEndpoint": 7 });
     scene.configuration.write("policy.yaml", &[objects::backend_policy("app", good)])?;
-    scene.sheave.said(lines, "mended").await?;
-    until_taken(&scene, "late.test").await?;
+    scene.sheave.wait_for_log(lines, "mended").await?;
+    wait_until_loaded(&scene, "late.test").await?;
     let caps = scene.sheave.backends().await?.into_iter();
     let caps: Vec<_> = caps.map(|backend| backend.max_in_flight_per_endpoint).collect();
     ensure!(caps.contains(&Some(7)), "{caps:?}");
@@ -105,22 +107,22 @@ async fn invalid_edit_is_reported_and_changes_nothing() -> Result {
 
 #[tokio::test]
 async fn partially_written_file_is_never_loaded() -> Result {
-    let scene = Scene::of(Behaviour::ok()).await?;
-    let load = Load::start(scene.sheave.address(), 2, Habit::GET);
+    let scene = HttpFixture::of(EndpointBehaviour::ok()).await?;
+    let load = LoadGenerator::start(scene.sheave.address(), 2, ClientPattern::GET);
     let path = scene.configuration.path().join("main.yaml");
     let text = fs::read_to_string(&path)?;
-    let lines = scene.sheave.lines();
+    let lines = scene.sheave.log_line_count();
 
     // As an editor that writes in place does, only slower: each part alone is an error.
     let mut file = OpenOptions::new().write(true).truncate(true).open(&path)?;
-    let marker = marker("changed.test");
+    let marker = marker_route("changed.test");
     let changed = format!("{text}---\n{:#}\n---\n{:#}", marker[0], marker[1]);
     for part in changed.as_bytes().chunks(changed.len() / 20) {
         file.write_all(part)?;
         sleep(Duration::from_millis(10)).await;
     }
     drop(file);
-    until_taken(&scene, "changed.test").await?;
+    wait_until_loaded(&scene, "changed.test").await?;
 
     let log = scene.sheave.log();
     let errors = log.lines().skip(lines).any(|line| line.contains("ERROR"));
@@ -131,52 +133,52 @@ async fn partially_written_file_is_never_loaded() -> Result {
 
 #[tokio::test]
 async fn removed_directory_is_watched_again_when_it_returns() -> Result {
-    let scene = Scene::of(Behaviour::ok()).await?;
+    let scene = HttpFixture::of(EndpointBehaviour::ok()).await?;
     let path = scene.configuration.path().to_owned();
     let aside = path.with_extension("aside");
-    let lines = scene.sheave.lines();
+    let lines = scene.sheave.log_line_count();
     fs::rename(&path, &aside)?;
-    scene.sheave.said(lines, &path.display().to_string()).await?;
+    scene.sheave.wait_for_log(lines, &path.display().to_string()).await?;
     let mut client = scene.client().await?;
     ensure!(client.get("/").await?.status() == 200, "the last good state is kept");
 
     fs::rename(&aside, &path)?;
-    scene.configuration.write("back.yaml", &marker("back.test"))?;
-    until_taken(&scene, "back.test").await
+    scene.configuration.write("back.yaml", &marker_route("back.test"))?;
+    wait_until_loaded(&scene, "back.test").await
 }
 
 /// How a cluster mounts a ConfigMap: names that lead through `..data`, which is replaced at once.
 #[tokio::test]
 async fn mounted_config_map_updates_are_loaded() -> Result {
-    let scene = Scene::of(Behaviour::ok()).await?;
+    let scene = HttpFixture::of(EndpointBehaviour::ok()).await?;
     let path = scene.configuration.path();
     for (version, host) in [("..1", "one.test"), ("..2", "two.test")] {
         fs::create_dir(path.join(version))?;
-        let documents: Vec<String> = marker(host).iter().map(Value::to_string).collect();
+        let documents: Vec<String> = marker_route(host).iter().map(Value::to_string).collect();
         fs::write(path.join(version).join("mounted.yaml"), documents.join("\n---\n"))?;
         symlink(version, path.join("..data_tmp"))?;
         fs::rename(path.join("..data_tmp"), path.join("..data"))?;
         if version == "..1" {
             symlink("..data/mounted.yaml", path.join("mounted.yaml"))?;
         }
-        until_taken(&scene, host).await?;
+        wait_until_loaded(&scene, host).await?;
     }
     Ok(())
 }
 
 #[tokio::test]
 async fn sighup_reloads_the_configuration() -> Result {
-    let scene = Scene::of(Behaviour::ok()).await?;
-    scene.configuration.write("more.yaml", &marker("more.test"))?;
+    let scene = HttpFixture::of(EndpointBehaviour::ok()).await?;
+    scene.configuration.write("more.yaml", &marker_route("more.test"))?;
     scene.sheave.signal(Signal::HUP)?;
-    until_taken(&scene, "more.test").await?;
-    let mut client = Client::connect(scene.sheave.address()).await?;
+    wait_until_loaded(&scene, "more.test").await?;
+    let mut client = Http1TestClient::connect(scene.sheave.address()).await?;
     ensure!(client.get("/").await?.status() == 200, "it serves on");
     Ok(())
 }
 
 /// Addresses that are listened on now, by the port that was asked for being any.
-async fn listening(scene: &Scene) -> Result<Vec<SocketAddr>> {
+async fn listener_addresses(scene: &HttpFixture) -> Result<Vec<SocketAddr>> {
     let response = scene.sheave.admin_get("/api/v1/listeners").await?;
     let views: Value = serde_json::from_slice(&response.body)?;
     let views = views["listeners"].as_array().context("listeners")?.iter();
@@ -196,31 +198,31 @@ fn second_gateway(port: u16) -> Vec<Value> {
 }
 
 /// Where the second Gateway is listened on.
-async fn open_second(scene: &Scene) -> Result<SocketAddr> {
+async fn open_second(scene: &HttpFixture) -> Result<SocketAddr> {
     scene.configuration.write("second.yaml", &second_gateway(0))?;
-    let observe = async || listening(scene).await;
+    let observe = async || listener_addresses(scene).await;
     let both = eventually("two listeners", observe, |all| all.len() == 2).await?;
     both.into_iter().find(|it| it.ip().to_string() == "127.0.0.2").context("second")
 }
 
-async fn close_second(scene: &Scene, address: SocketAddr) -> Result {
+async fn close_second(scene: &HttpFixture, address: SocketAddr) -> Result {
     scene.configuration.remove("second.yaml")?;
-    let refused = async || Ok(Client::connect(address).await.is_err());
+    let refused = async || Ok(Http1TestClient::connect(address).await.is_err());
     eventually("nobody listens there", refused, |refused| *refused).await?;
     Ok(())
 }
 
 #[tokio::test]
 async fn listeners_are_added_and_removed() -> Result {
-    let scene = Scene::of(Behaviour::ok()).await?;
+    let scene = HttpFixture::of(EndpointBehaviour::ok()).await?;
     let mut kept = scene.client().await?;
     ensure!(kept.get("/").await?.status() == 200);
     let second = open_second(&scene).await?;
-    let mut client = Client::connect(second).await?;
+    let mut client = Http1TestClient::connect(second).await?;
     ensure!(client.get("/").await?.status() == 200);
 
     close_second(&scene, second).await?;
-    client.end().await?;
+    client.expect_end().await?;
     ensure!(kept.get("/").await?.status() == 200, "the other listener is not disturbed");
     Ok(())
 }
@@ -228,17 +230,17 @@ async fn listeners_are_added_and_removed() -> Result {
 /// Otherwise the next request would be on its way when the connection is closed.
 #[tokio::test]
 async fn running_request_on_a_removed_listener_gets_connection_close() -> Result {
-    let scene = Scene::of(Behaviour::gated()).await?;
+    let scene = HttpFixture::of(EndpointBehaviour::gated()).await?;
     let second = open_second(&scene).await?;
-    let mut client = Client::connect(second).await?;
+    let mut client = Http1TestClient::connect(second).await?;
     client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await?;
-    scene.endpoint().until("the request", |counts| counts.in_flight == 1).await?;
+    scene.endpoint().wait_for_counts("the request", |counts| counts.in_flight == 1).await?;
 
     close_second(&scene, second).await?;
     scene.endpoint().open_gate(1);
     let response = client.response("GET").await?;
     ensure!(response.status() == 200 && response.closes(), "{response:?}");
-    client.end().await?;
+    client.expect_end().await?;
     Ok(())
 }
 
@@ -246,16 +248,16 @@ async fn running_request_on_a_removed_listener_gets_connection_close() -> Result
 async fn address_in_use_does_not_affect_other_listeners() -> Result {
     let taken = TcpListener::bind("127.0.0.2:0")?;
     let address = taken.local_addr()?;
-    let scene = Scene::of(Behaviour::ok()).await?;
-    let lines = scene.sheave.lines();
+    let scene = HttpFixture::of(EndpointBehaviour::ok()).await?;
+    let lines = scene.sheave.log_line_count();
     scene.configuration.write("second.yaml", &second_gateway(address.port()))?;
-    scene.configuration.write("marker.yaml", &marker("taken.test"))?;
-    scene.sheave.said(lines, &format!("cannot listen on {address}")).await?;
-    until_taken(&scene, "taken.test").await?;
+    scene.configuration.write("marker.yaml", &marker_route("taken.test"))?;
+    scene.sheave.wait_for_log(lines, &format!("cannot listen on {address}")).await?;
+    wait_until_loaded(&scene, "taken.test").await?;
 
     drop(taken);
     scene.sheave.signal(Signal::HUP)?;
-    let served = async || match Client::connect(address).await {
+    let served = async || match Http1TestClient::connect(address).await {
         Ok(mut client) => Ok(client.get("/").await.is_ok_and(|response| response.status() == 200)),
         Err(_) => Ok(false),
     };

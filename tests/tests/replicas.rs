@@ -6,38 +6,54 @@ use std::time::Duration;
 use anyhow::ensure;
 use serde_json::json;
 use tests::configuration::SERVICE;
-use tests::load::{Habit, Load, Report};
-use tests::scene::{addresses, endpoints};
-use tests::{Behaviour, Client, Configuration, Endpoint, Result, Sheave, Step, objects};
+use tests::fixture::{addresses, start_endpoints};
+use tests::load::{ClientPattern, LoadGenerator, LoadResults};
+use tests::{
+    ConfigDirectory, Endpoint, EndpointBehaviour, Http1TestClient, Result, ServeStep,
+    SheaveProcess, objects,
+};
 use tokio::time::sleep;
 
 /// Names of replicas; nobody listens there.
 const NAMES: [&str; 3] = ["192.0.2.1:1", "192.0.2.2:1", "192.0.2.3:1"];
 
 /// How long all run at each stage.
-const STAGE: Duration = Duration::from_secs(3);
+const STAGE_DURATION: Duration = Duration::from_secs(3);
 
 /// The Sheave of this name, of as many as there are.
-async fn replica(configuration: &Configuration, names: &[&str], me: &str) -> Result<Sheave> {
+async fn start_replica(
+    configuration: &ConfigDirectory,
+    names: &[&str],
+    me: &str,
+) -> Result<SheaveProcess> {
     let list = names.join(",");
     let arguments = ["--workers", "4", "--replicas", &list, "--replica", me];
-    Sheave::serve_with(configuration, &arguments).await
+    SheaveProcess::serve_with(configuration, &arguments).await
 }
 
-fn busy() -> Behaviour {
-    vec![Step::ReadBody, Step::WaitExponential(Duration::from_millis(10)), Step::Answer].into()
+fn busy_behaviour() -> EndpointBehaviour {
+    vec![
+        ServeStep::ReadBody,
+        ServeStep::WaitExponential(Duration::from_millis(10)),
+        ServeStep::Answer,
+    ]
+    .into()
 }
 
-fn capped(endpoints: &[Endpoint], cap: u32, more: serde_json::Value) -> Result<Configuration> {
+fn config_with_cap(
+    endpoints: &[Endpoint],
+    cap: u32,
+    more: serde_json::Value,
+) -> Result<ConfigDirectory> {
     let mut spec = more;
     spec["maxInFlightPerEndpoint"] = cap.into();
     let policy = objects::backend_policy(SERVICE, spec);
-    Ok(Configuration::with(&addresses(endpoints), &[policy])?)
+    Ok(ConfigDirectory::for_endpoints_with(&addresses(endpoints), &[policy])?)
 }
 
 /// What a Sheave may have in flight at each endpoint.
-async fn limits(sheave: &Sheave) -> Result<BTreeMap<String, u64>> {
-    let samples = sheave.samples("sheave_endpoint_limit").await?.into_iter();
+async fn limits(sheave: &SheaveProcess) -> Result<BTreeMap<String, u64>> {
+    let samples = sheave.metric_samples("sheave_endpoint_limit").await?.into_iter();
     let limit = |(labels, limit): (String, f64)| {
         let endpoint = labels.split("endpoint=\"").nth(1)?.split('"').next()?.to_owned();
         Some((endpoint, limit as u64))
@@ -46,7 +62,7 @@ async fn limits(sheave: &Sheave) -> Result<BTreeMap<String, u64>> {
 }
 
 /// Waits until slots have been handed over to it.
-async fn has_slots(sheave: &Sheave) -> Result {
+async fn wait_for_slots(sheave: &SheaveProcess) -> Result {
     let observe = async || Ok(limits(sheave).await?.values().sum::<u64>());
     tests::eventually("slots of its own", observe, |slots| *slots > 0).await?;
     Ok(())
@@ -54,17 +70,19 @@ async fn has_slots(sheave: &Sheave) -> Result {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_replicas_respect_a_cap_of_four_across_a_restart() -> Result {
-    let endpoints = endpoints(5, &busy()).await?;
-    let configuration = capped(&endpoints, 4, json!({ "queue": { "timeout": "30s" } }))?;
+    let endpoints = start_endpoints(5, &busy_behaviour()).await?;
+    let configuration = config_with_cap(&endpoints, 4, json!({ "queue": { "timeout": "30s" } }))?;
     let mut sheaves = Vec::new();
     for me in NAMES {
-        sheaves.push(replica(&configuration, &NAMES, me).await?);
+        sheaves.push(start_replica(&configuration, &NAMES, me).await?);
     }
     // Who asks before it has slots waits for them.
-    let mut loads: Vec<Load> =
-        sheaves.iter().map(|it| Load::start(it.address(), 16, Habit::GET)).collect();
+    let mut loads: Vec<LoadGenerator> = sheaves
+        .iter()
+        .map(|it| LoadGenerator::start(it.address(), 16, ClientPattern::GET))
+        .collect();
     for sheave in &sheaves {
-        has_slots(sheave).await?;
+        wait_for_slots(sheave).await?;
     }
     let mut sums = BTreeMap::<String, u64>::new();
     for sheave in &sheaves {
@@ -74,27 +92,28 @@ async fn three_replicas_respect_a_cap_of_four_across_a_restart() -> Result {
         }
     }
     ensure!(sums.len() == 5 && sums.values().all(|&sum| sum == 4), "{sums:?}");
-    sleep(STAGE).await;
+    sleep(STAGE_DURATION).await;
     let busiest = |endpoints: &[Endpoint]| {
-        endpoints.iter().map(|it| it.counts().most_in_flight).max().unwrap_or(0)
+        endpoints.iter().map(|it| it.counts().max_in_flight).max().unwrap_or(0)
     };
     ensure!(busiest(&endpoints) == 4, "all slots are used: {}", busiest(&endpoints));
 
     // It dies with requests in flight, which the endpoints go on with.
     drop((sheaves.pop(), loads.pop()));
-    let again = replica(&configuration, &NAMES, NAMES[2]).await?;
-    loads.push(Load::start(again.address(), 16, Habit::GET));
+    let again = start_replica(&configuration, &NAMES, NAMES[2]).await?;
+    loads.push(LoadGenerator::start(again.address(), 16, ClientPattern::GET));
     sheaves.push(again);
-    sleep(STAGE).await;
-    let mut report = Report::default();
+    sleep(STAGE_DURATION).await;
+    let mut report = LoadResults::default();
     for load in loads {
-        report = report.and(load.stop().await);
+        report = report.merge(load.stop().await);
     }
     report.assert_all_served();
     for endpoint in &endpoints {
-        let counts = endpoint.until("the end of work", |counts| counts.in_flight == 0).await?;
-        ensure!(counts.most_in_flight == 4, "another most than the cap: {counts:?}");
-        ensure!(counts.most_connections <= 4, "connections over the cap: {counts:?}");
+        let counts =
+            endpoint.wait_for_counts("the end of work", |counts| counts.in_flight == 0).await?;
+        ensure!(counts.max_in_flight == 4, "another most than the cap: {counts:?}");
+        ensure!(counts.max_connections <= 4, "connections over the cap: {counts:?}");
     }
     Ok(())
 }
@@ -102,15 +121,22 @@ async fn three_replicas_respect_a_cap_of_four_across_a_restart() -> Result {
 #[tokio::test]
 async fn endpoint_without_assigned_slots_fails_no_request() -> Result {
     for algorithm in ["LeastLoad", "Maglev"] {
-        let endpoints = endpoints(20, &Behaviour::from(vec![Step::ReadBody, Step::Answer])).await?;
-        let configuration = capped(&endpoints, 1, json!({ "algorithm": algorithm }))?;
+        let endpoints = start_endpoints(
+            20,
+            &EndpointBehaviour::from(vec![ServeStep::ReadBody, ServeStep::Answer]),
+        )
+        .await?;
+        let configuration = config_with_cap(&endpoints, 1, json!({ "algorithm": algorithm }))?;
         let mut owned = 0;
         for me in &NAMES[..2] {
             let before: Vec<u64> = endpoints.iter().map(|it| it.counts().requests).collect();
-            let sheave = replica(&configuration, &NAMES[..2], me).await?;
-            has_slots(&sheave).await?;
-            let load =
-                Load::start(sheave.address(), 4, Habit::GET.pausing(Duration::from_millis(2)));
+            let sheave = start_replica(&configuration, &NAMES[..2], me).await?;
+            wait_for_slots(&sheave).await?;
+            let load = LoadGenerator::start(
+                sheave.address(),
+                4,
+                ClientPattern::GET.with_pause(Duration::from_millis(2)),
+            );
             sleep(Duration::from_secs(1)).await;
             load.stop().await.assert_all_served();
             let limits = limits(&sheave).await?;
@@ -130,15 +156,16 @@ async fn endpoint_without_assigned_slots_fails_no_request() -> Result {
 async fn requests_without_any_assigned_slot_are_refused_with_a_reason() -> Result {
     for (queue, error) in [(json!({ "maxRequests": 0 }), 503), (json!({ "timeout": "300ms" }), 429)]
     {
-        let endpoints = endpoints(1, &busy()).await?;
+        let endpoints = start_endpoints(1, &busy_behaviour()).await?;
         let overload = json!({ "status": error });
-        let configuration = capped(&endpoints, 1, json!({ "queue": queue, "overload": overload }))?;
+        let configuration =
+            config_with_cap(&endpoints, 1, json!({ "queue": queue, "overload": overload }))?;
         let (mut served, mut refused) = (0, 0);
         for me in &NAMES[..2] {
-            let sheave = replica(&configuration, &NAMES[..2], me).await?;
+            let sheave = start_replica(&configuration, &NAMES[..2], me).await?;
             // Slots have been handed over, if there are any.
-            sheave.said(0, "takes_part=true").await?;
-            let response = Client::connect(sheave.address()).await?.get("/").await?;
+            sheave.wait_for_log(0, "takes_part=true").await?;
+            let response = Http1TestClient::connect(sheave.address()).await?.get("/").await?;
             if response.status() == 200 {
                 served += 1;
                 continue;
@@ -149,7 +176,7 @@ async fn requests_without_any_assigned_slot_are_refused_with_a_reason() -> Resul
             let reason = response.field("proxy-status").unwrap_or_default();
             ensure!(reason.contains("belongs to other replicas"), "{reason}");
             // A request is counted when it is over, which is a moment after its answer.
-            let counted = async || sheave.samples("sheave_backend_refused_total").await;
+            let counted = async || sheave.metric_samples("sheave_backend_refused_total").await;
             tests::eventually("the refusal is counted", counted, |counted| {
                 let no_slot = counted.iter().find(|(labels, _)| labels.contains("no_slot"));
                 no_slot.is_some_and(|&(_, count)| count == 1.0)

@@ -5,10 +5,11 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use tests::keda::Keda;
-use tests::machine::waited_for_cpu;
+use tests::keda::KedaClient;
+use tests::machine::cpu_wait_time;
 use tests::{
-    Behaviour, Client, Configuration, Endpoint, Result, Scene, Sheave, eventually, objects,
+    ConfigDirectory, Endpoint, EndpointBehaviour, Http1TestClient, HttpFixture, Result,
+    SheaveProcess, eventually, objects,
 };
 use tokio::time::Instant;
 use tonic::Code;
@@ -16,32 +17,32 @@ use tonic::Code;
 const SCALER: [&str; 2] = ["--scaler", "127.0.0.1:0"];
 
 /// Within so long of the first queued request an autoscaler knows.
-const AT_ONCE: Duration = Duration::from_millis(100);
+const MAX_PUSH_DELAY: Duration = Duration::from_millis(100);
 
 /// No endpoint, and a BackendPolicy with this `spec`.
-async fn nobody(spec: Value) -> Result<Scene> {
-    Scene::with(Vec::new(), &[objects::backend_policy("app", spec)], &SCALER).await
+async fn fixture_without_endpoints(spec: Value) -> Result<HttpFixture> {
+    HttpFixture::with(Vec::new(), &[objects::backend_policy("app", spec)], &SCALER).await
 }
 
 /// One endpoint that answers when a test lets it, and a BackendPolicy with this `spec`.
-async fn gated(spec: Value) -> Result<Scene> {
-    let endpoint = Endpoint::start(Behaviour::gated()).await?;
-    Scene::with(vec![endpoint], &[objects::backend_policy("app", spec)], &SCALER).await
+async fn gated_fixture(spec: Value) -> Result<HttpFixture> {
+    let endpoint = Endpoint::start(EndpointBehaviour::gated()).await?;
+    HttpFixture::with(vec![endpoint], &[objects::backend_policy("app", spec)], &SCALER).await
 }
 
 /// A client whose request has been sent and not answered.
-async fn begin(scene: &Scene) -> Result<Client> {
+async fn begin_request(scene: &HttpFixture) -> Result<Http1TestClient> {
     let mut client = scene.client().await?;
     client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await?;
     Ok(client)
 }
 
 /// How long Sheave and this test could not run.
-fn starved(sheave: &Sheave) -> Result<Duration> {
-    Ok(waited_for_cpu(sheave.process()?)? + waited_for_cpu(rustix::process::getpid())?)
+fn cpu_wait(sheave: &SheaveProcess) -> Result<Duration> {
+    Ok(cpu_wait_time(sheave.process_id()?)? + cpu_wait_time(rustix::process::getpid())?)
 }
 
-async fn demand_becomes(keda: &mut Keda, wanted: f64) -> Result {
+async fn wait_for_demand(keda: &mut KedaClient, wanted: f64) -> Result {
     let near = |seen: &f64| (seen - wanted).abs() < 1e-6;
     eventually("demand", async || Ok(keda.demand().await?), near).await?;
     Ok(())
@@ -49,39 +50,45 @@ async fn demand_becomes(keda: &mut Keda, wanted: f64) -> Result {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scale_from_zero_activates_and_serves_the_first_request() -> Result {
-    let scene = nobody(json!({ "queue": { "maxRequests": 8, "timeout": "60s" } })).await?;
-    let mut keda = Keda::asks(&scene.sheave, &[("service", "app"), ("target", "4")]).await?;
-    let mut streams = [keda.stream().await?, keda.stream().await?];
+    let scene =
+        fixture_without_endpoints(json!({ "queue": { "maxRequests": 8, "timeout": "60s" } }))
+            .await?;
+    let mut keda =
+        KedaClient::connect(&scene.sheave, &[("service", "app"), ("target", "4")]).await?;
+    let mut streams = [keda.activity_stream().await?, keda.activity_stream().await?];
     for stream in &mut streams {
         ensure!(!stream.next().await??, "nobody has asked for anything");
     }
     ensure!(!keda.is_active().await? && keda.demand().await? == 0.0);
 
-    let before = starved(&scene.sheave)?;
+    let before = cpu_wait(&scene.sheave)?;
     let sent = Instant::now();
-    let mut client = begin(&scene).await?;
+    let mut client = begin_request(&scene).await?;
     for stream in &mut streams {
         ensure!(stream.next().await??, "there is demand");
     }
     let took = sent.elapsed();
-    let starved = starved(&scene.sheave)?.saturating_sub(before);
+    let starved = cpu_wait(&scene.sheave)?.saturating_sub(before);
     eprintln!("told after {took:?}; threads waited {starved:?} for a CPU");
-    ensure!(took <= AT_ONCE + starved, "told after {took:?}, {starved:?} of it for want of a CPU");
+    ensure!(
+        took <= MAX_PUSH_DELAY + starved,
+        "told after {took:?}, {starved:?} of it for want of a CPU"
+    );
     ensure!(keda.is_active().await? && keda.demand().await? > 0.0);
-    scene.sheave.waiting(1).await?;
+    scene.sheave.wait_for_queue_length(1).await?;
 
-    let endpoint = Endpoint::start(Behaviour::ok()).await?;
+    let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
     scene.configuration.set_endpoints(&[endpoint.address])?;
     ensure!(client.response("GET").await?.status() == 200);
-    ensure!(endpoint.seen().len() == 1, "it was sent once");
+    ensure!(endpoint.requests().len() == 1, "it was sent once");
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scale_from_zero_is_activated_by_a_refused_request() -> Result {
-    let scene = nobody(json!({ "queue": { "maxRequests": 0 } })).await?;
-    let mut keda = Keda::asks(&scene.sheave, &[("service", "default/app")]).await?;
-    let mut stream = keda.stream().await?;
+    let scene = fixture_without_endpoints(json!({ "queue": { "maxRequests": 0 } })).await?;
+    let mut keda = KedaClient::connect(&scene.sheave, &[("service", "default/app")]).await?;
+    let mut stream = keda.activity_stream().await?;
     ensure!(!stream.next().await??);
     ensure!(scene.client().await?.get("/").await?.status() == 503);
     ensure!(stream.next().await??, "it counts for a while");
@@ -90,66 +97,68 @@ async fn scale_from_zero_is_activated_by_a_refused_request() -> Result {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn demand_is_the_average_of_in_flight_and_queued_requests() -> Result {
-    let scene = gated(
+    let scene = gated_fixture(
         json!({ "maxInFlightPerEndpoint": 4, "queue": { "maxRequests": 8 , "timeout": "60s" } }),
     );
     let scene = scene.await?;
     let metadata = [("service", "app"), ("port", "80"), ("window", "1s")];
-    let mut keda = Keda::asks(&scene.sheave, &metadata).await?;
-    let mut stream = keda.stream().await?;
+    let mut keda = KedaClient::connect(&scene.sheave, &metadata).await?;
+    let mut stream = keda.activity_stream().await?;
     ensure!(!stream.next().await??);
-    ensure!(keda.target().await? == 4.0 && keda.told_target().await? == 4.0, "the cap");
+    ensure!(keda.target().await? == 4.0 && keda.streamed_target().await? == 4.0, "the cap");
     let mut half = metadata.to_vec();
     half.push(("target", "2.8"));
-    ensure!(Keda::asks(&scene.sheave, &half).await?.target().await? == 2.8);
+    ensure!(KedaClient::connect(&scene.sheave, &half).await?.target().await? == 2.8);
 
     let mut clients = Vec::new();
     for _ in 0..6 {
-        clients.push(begin(&scene).await?);
+        clients.push(begin_request(&scene).await?);
     }
-    scene.sheave.waiting(2).await?;
+    scene.sheave.wait_for_queue_length(2).await?;
     ensure!(stream.next().await??);
-    demand_becomes(&mut keda, 6.0).await?;
+    wait_for_demand(&mut keda, 6.0).await?;
     // A threshold is met by averages alone.
     let mut busy = metadata.to_vec();
     busy.push(("activationDemand", "5.5"));
-    ensure!(Keda::asks(&scene.sheave, &busy).await?.is_active().await?);
+    ensure!(KedaClient::connect(&scene.sheave, &busy).await?.is_active().await?);
     busy.push(("activationDemand", "6.5"));
-    ensure!(!Keda::asks(&scene.sheave, &busy).await?.is_active().await?);
+    ensure!(!KedaClient::connect(&scene.sheave, &busy).await?.is_active().await?);
 
     // Over 15 seconds it is less, and as metrics say it: what it comes to in request-seconds is what passed.
-    let seconds = scene.sheave.samples("sheave_backend_request_seconds_total").await?;
+    let seconds = scene.sheave.metric_samples("sheave_backend_request_seconds_total").await?;
     let of = |kind: &str| {
         let mut samples = seconds.iter().filter(|(labels, _)| labels.contains(kind));
         samples.next().map(|(_, value)| *value).context("a sample")
     };
     let (in_flight, queued, shed) = (of("in_flight")?, of("queued")?, of("shed")?);
     ensure!((in_flight / queued - 2.0).abs() < 0.5 && shed == 0.0, "{seconds:?}");
-    ensure!(scene.sheave.sum("sheave_backend_demand").await? > 0.0);
+    ensure!(scene.sheave.metric_sum("sheave_backend_demand").await? > 0.0);
 
     scene.endpoint().open_gate(6);
     for client in &mut clients {
         ensure!(client.response("GET").await?.status() == 200);
     }
     ensure!(!stream.next().await??, "when there has been none for a while");
-    demand_becomes(&mut keda, 0.0).await
+    wait_for_demand(&mut keda, 0.0).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn refused_clients_that_retry_count_once_each() -> Result {
     const CLIENTS: usize = 36;
     let scene =
-        gated(json!({ "maxInFlightPerEndpoint": 1, "queue": { "maxRequests": 0 } })).await?;
-    let mut keda = Keda::asks(&scene.sheave, &[("service", "app"), ("window", "2s")]).await?;
-    let _first = begin(&scene).await?;
-    scene.endpoint().until("the slot is taken", |counts| counts.in_flight == 1).await?;
+        gated_fixture(json!({ "maxInFlightPerEndpoint": 1, "queue": { "maxRequests": 0 } }))
+            .await?;
+    let mut keda =
+        KedaClient::connect(&scene.sheave, &[("service", "app"), ("window", "2s")]).await?;
+    let _first = begin_request(&scene).await?;
+    scene.endpoint().wait_for_counts("the slot is taken", |counts| counts.in_flight == 1).await?;
 
     let address = scene.sheave.address();
     let end = Instant::now() + Duration::from_secs(5);
     let hammering: Vec<_> = (0..CLIENTS)
         .map(|_| {
             tokio::spawn(async move {
-                let mut client = Client::connect(address).await?;
+                let mut client = Http1TestClient::connect(address).await?;
                 let mut refused = 0;
                 while Instant::now() < end {
                     ensure!(client.get("/").await?.status() == 429);
@@ -168,7 +177,7 @@ async fn refused_clients_that_retry_count_once_each() -> Result {
     eprintln!("{refused} refusals of {CLIENTS} clients were a demand of {demand:.2}");
     let most = CLIENTS as f64 + 1.0;
     ensure!((0.75 * most..=1.02 * most).contains(&demand), "{demand}, with {refused} refusals");
-    let counted = async || scene.sheave.sum("sheave_backend_refused_total").await;
+    let counted = async || scene.sheave.metric_sum("sheave_backend_refused_total").await;
     eventually("refusals", counted, |counted| *counted == f64::from(refused)).await?;
     Ok(())
 }
@@ -176,15 +185,16 @@ async fn refused_clients_that_retry_count_once_each() -> Result {
 #[tokio::test]
 async fn refused_clients_without_retry_count_for_a_service_time() -> Result {
     let scene =
-        gated(json!({ "maxInFlightPerEndpoint": 1, "queue": { "maxRequests": 0 } })).await?;
-    let _first = begin(&scene).await?;
-    scene.endpoint().until("the slot is taken", |counts| counts.in_flight == 1).await?;
+        gated_fixture(json!({ "maxInFlightPerEndpoint": 1, "queue": { "maxRequests": 0 } }))
+            .await?;
+    let _first = begin_request(&scene).await?;
+    scene.endpoint().wait_for_counts("the slot is taken", |counts| counts.in_flight == 1).await?;
     for _ in 0..20 {
         ensure!(scene.client().await?.get("/").await?.status() == 429);
     }
     // Nothing has been served, so that a second is assumed of each.
     let shed = async || {
-        let samples = scene.sheave.samples("sheave_backend_request_seconds_total").await?;
+        let samples = scene.sheave.metric_samples("sheave_backend_request_seconds_total").await?;
         let shed = samples.iter().find(|(labels, _)| labels.contains("shed"));
         Ok(shed.context("a sample")?.1)
     };
@@ -194,7 +204,8 @@ async fn refused_clients_without_retry_count_for_a_service_time() -> Result {
 
 #[tokio::test]
 async fn invalid_scaler_metadata_is_reported() -> Result {
-    let scene = Scene::with(vec![Endpoint::start(Behaviour::ok()).await?], &[], &SCALER);
+    let scene =
+        HttpFixture::with(vec![Endpoint::start(EndpointBehaviour::ok()).await?], &[], &SCALER);
     let scene = scene.await?;
     for (metadata, code, message) in [
         (
@@ -224,31 +235,31 @@ async fn invalid_scaler_metadata_is_reported() -> Result {
             "target: \"four\" is not a number above 0 up to 1e9",
         ),
     ] {
-        let mut keda = Keda::asks(&scene.sheave, &metadata).await?;
+        let mut keda = KedaClient::connect(&scene.sheave, &metadata).await?;
         for status in [
             keda.is_active().await.map(|_| ()),
             keda.demand().await.map(|_| ()),
             keda.target().await.map(|_| ()),
-            keda.told_target().await.map(|_| ()),
-            keda.stream().await.map(|_| ()),
+            keda.streamed_target().await.map(|_| ()),
+            keda.activity_stream().await.map(|_| ()),
         ] {
             let status = status.expect_err("it is refused");
             ensure!((status.code(), status.message()) == (code, message), "{status:?}");
         }
     }
-    let mut keda = Keda::asks(&scene.sheave, &[("service", "app")]).await?;
+    let mut keda = KedaClient::connect(&scene.sheave, &[("service", "app")]).await?;
     let status = keda.target().await.expect_err("there is no cap");
     ensure!(status.code() == Code::InvalidArgument, "{status:?}");
     ensure!(status.message().starts_with("target: needed, as the Service has no "), "{status:?}");
-    let status = keda.value_of("rps").await.expect_err("there is no such metric");
+    let status = keda.metric_value("rps").await.expect_err("there is no such metric");
     ensure!(status.message() == "metricName: there is no \"rps\", only \"demand\"", "{status:?}");
     Ok(())
 }
 
 #[tokio::test]
 async fn demand_is_per_service_and_its_stream_ends_with_the_service() -> Result {
-    let endpoint = Endpoint::start(Behaviour::gated()).await?;
-    let configuration = Configuration::of(&[endpoint.address])?;
+    let endpoint = Endpoint::start(EndpointBehaviour::gated()).await?;
+    let configuration = ConfigDirectory::for_endpoints(&[endpoint.address])?;
     let other = [
         objects::host_route("other.test", "other"),
         objects::service("other"),
@@ -258,16 +269,17 @@ async fn demand_is_per_service_and_its_stream_ends_with_the_service() -> Result 
         ),
     ];
     configuration.write("other.yaml", &other)?;
-    let sheave = Sheave::serve_with(&configuration, &SCALER).await?;
-    let mut app = Keda::asks(&sheave, &[("service", "app")]).await?.stream().await?;
-    let mut other = Keda::asks(&sheave, &[("service", "other")]).await?;
-    let mut stream = other.stream().await?;
+    let sheave = SheaveProcess::serve_with(&configuration, &SCALER).await?;
+    let mut app =
+        KedaClient::connect(&sheave, &[("service", "app")]).await?.activity_stream().await?;
+    let mut other = KedaClient::connect(&sheave, &[("service", "other")]).await?;
+    let mut stream = other.activity_stream().await?;
     ensure!(!app.next().await?? && !stream.next().await??);
 
-    let mut client = Client::connect(sheave.address()).await?;
+    let mut client = Http1TestClient::connect(sheave.address()).await?;
     client.send("GET / HTTP/1.1\r\nHost: other.test\r\n\r\n").await?;
     ensure!(stream.next().await??);
-    ensure!(!Keda::asks(&sheave, &[("service", "app")]).await?.is_active().await?);
+    ensure!(!KedaClient::connect(&sheave, &[("service", "app")]).await?.is_active().await?);
 
     configuration.remove("other.yaml")?;
     let status = stream.next().await?.expect_err("the Service has gone");
@@ -280,17 +292,17 @@ async fn demand_is_per_service_and_its_stream_ends_with_the_service() -> Result 
 
 #[tokio::test]
 async fn drain_ends_scaler_streams_with_unavailable() -> Result {
-    let mut scene = gated(json!({ "maxInFlightPerEndpoint": 1 })).await?;
-    let mut client = begin(&scene).await?;
-    scene.endpoint().until("the slot is taken", |counts| counts.in_flight == 1).await?;
-    let mut keda = Keda::asks(&scene.sheave, &[("service", "app")]).await?;
-    let mut stream = keda.stream().await?;
+    let mut scene = gated_fixture(json!({ "maxInFlightPerEndpoint": 1 })).await?;
+    let mut client = begin_request(&scene).await?;
+    scene.endpoint().wait_for_counts("the slot is taken", |counts| counts.in_flight == 1).await?;
+    let mut keda = KedaClient::connect(&scene.sheave, &[("service", "app")]).await?;
+    let mut stream = keda.activity_stream().await?;
     ensure!(stream.next().await??);
     scene.sheave.signal(Signal::TERM)?;
     let status = stream.next().await?.expect_err("it ends");
     ensure!(status.code() == Code::Unavailable, "{status:?}");
     scene.endpoint().open_gate(1);
     ensure!(client.response("GET").await?.status() == 200);
-    ensure!(scene.sheave.ended().await?.success());
+    ensure!(scene.sheave.wait_for_exit().await?.success());
     Ok(())
 }

@@ -1,13 +1,13 @@
 //! Connections are shared out over the workers by load, and moved when that has changed.
 
 use anyhow::{Context, ensure};
-use tests::scene::endpoints;
-use tests::{Behaviour, Client, Result, Scene};
+use tests::fixture::start_endpoints;
+use tests::{EndpointBehaviour, Http1TestClient, HttpFixture, Result};
 use tokio::time::Instant;
 
 /// Requests that each worker has served.
-async fn served(scene: &Scene) -> Result<Vec<f64>> {
-    let samples = scene.sheave.samples("sheave_worker_requests_total").await?;
+async fn requests_per_worker(scene: &HttpFixture) -> Result<Vec<f64>> {
+    let samples = scene.sheave.metric_samples("sheave_worker_requests_total").await?;
     Ok(samples.into_iter().map(|(_, value)| value).collect())
 }
 
@@ -15,8 +15,8 @@ async fn served(scene: &Scene) -> Result<Vec<f64>> {
 async fn connections_are_spread_over_workers() -> Result {
     const WORKERS: usize = 4;
     const CLIENTS: usize = 40;
-    let servers = endpoints(1, &Behaviour::ok()).await?;
-    let scene = Scene::with(servers, &[], &["--workers", "4"]).await?;
+    let servers = start_endpoints(1, &EndpointBehaviour::ok()).await?;
+    let scene = HttpFixture::with(servers, &[], &["--workers", "4"]).await?;
     let mut clients = Vec::new();
     for _ in 0..CLIENTS {
         clients.push(scene.client().await?);
@@ -24,7 +24,7 @@ async fn connections_are_spread_over_workers() -> Result {
     for client in &mut clients {
         ensure!(client.get("/").await?.status() == 200);
     }
-    let served = served(&scene).await?;
+    let served = requests_per_worker(&scene).await?;
     ensure!(served.len() == WORKERS, "{served:?}");
     let fair = (CLIENTS / WORKERS) as f64;
     ensure!(served.iter().all(|served| (served - fair).abs() <= 2.0), "{served:?}");
@@ -35,15 +35,15 @@ async fn connections_are_spread_over_workers() -> Result {
 #[tokio::test]
 async fn idle_connections_move_to_a_less_loaded_worker() -> Result {
     const CLIENTS: usize = 16;
-    let servers = endpoints(1, &Behaviour::ok()).await?;
-    let scene = Scene::with(servers, &[], &["--workers", "2"]).await?;
+    let servers = start_endpoints(1, &EndpointBehaviour::ok()).await?;
+    let scene = HttpFixture::with(servers, &[], &["--workers", "2"]).await?;
     let mut of_first = Vec::new();
     let mut of_second = Vec::new();
     for _ in 0..CLIENTS {
         let mut client = scene.client().await?;
-        let before = served(&scene).await?;
+        let before = requests_per_worker(&scene).await?;
         ensure!(client.get("/").await?.status() == 200);
-        let after = served(&scene).await?;
+        let after = requests_per_worker(&scene).await?;
         let homes = if after[0] > before[0] { &mut of_first } else { &mut of_second };
         homes.push(client);
     }
@@ -51,19 +51,23 @@ async fn idle_connections_move_to_a_less_loaded_worker() -> Result {
 
     drop(of_first);
     let begun = Instant::now();
-    let before = served(&scene).await?[0];
-    while served(&scene).await?[0] < before + 100.0 {
-        ensure!(begun.elapsed().as_secs() < 20, "nobody moves: {:?}", served(&scene).await?);
+    let before = requests_per_worker(&scene).await?[0];
+    while requests_per_worker(&scene).await?[0] < before + 100.0 {
+        ensure!(
+            begun.elapsed().as_secs() < 20,
+            "nobody moves: {:?}",
+            requests_per_worker(&scene).await?
+        );
         for client in &mut of_second {
-            work(client).await?;
+            send_requests(client).await?;
         }
     }
-    let moved = scene.sheave.sum("sheave_worker_connections_moved_total").await?;
+    let moved = scene.sheave.metric_sum("sheave_worker_connections_moved_total").await?;
     ensure!(moved >= 1.0 && moved <= CLIENTS as f64, "{moved} moves");
     Ok(())
 }
 
-async fn work(client: &mut Client) -> Result {
+async fn send_requests(client: &mut Http1TestClient) -> Result {
     for _ in 0..10 {
         let response = client.get("/").await.context("a connection that moves loses nothing")?;
         ensure!(response.status() == 200);

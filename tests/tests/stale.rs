@@ -8,9 +8,12 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use socket2::SockRef;
-use tests::load::Report;
-use tests::random::Random;
-use tests::{Behaviour, Client, Configuration, Endpoint, Keep, Result, Sheave, objects};
+use tests::load::LoadResults;
+use tests::random::SeededRandom;
+use tests::{
+    ConfigDirectory, ConnectionReuse, Endpoint, EndpointBehaviour, Http1TestClient, Result,
+    SheaveProcess, objects,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::spawn;
@@ -22,48 +25,53 @@ const POSTS: u64 = 10_000;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_post_fails_if_each_response_closes_its_connection() -> Result {
     const CLIENTS: u64 = 8;
-    let endpoint = Endpoint::start(Behaviour::ok().keeping(Keep::CloseSilently)).await?;
-    let configuration = Configuration::of(&[endpoint.address])?;
-    let sheave = Sheave::serve_with(&configuration, &["--workers", "2"]).await?;
+    let endpoint = Endpoint::start(
+        EndpointBehaviour::ok().with_connection_reuse(ConnectionReuse::CloseSilently),
+    )
+    .await?;
+    let configuration = ConfigDirectory::for_endpoints(&[endpoint.address])?;
+    let sheave = SheaveProcess::serve_with(&configuration, &["--workers", "2"]).await?;
 
     let posts = |client| {
-        let mut random = Random::new(client);
+        let mut random = SeededRandom::new(client);
         let pause = move || Duration::from_micros(random.below(2) * random.below(500));
         post(sheave.address(), "app.test".to_owned(), client, POSTS / CLIENTS, pause)
     };
     let clients: JoinSet<_> = (0..CLIENTS).map(posts).collect();
-    let report = clients.join_all().await.into_iter().fold(Report::default(), Report::and);
-    each_was_served_once(&report, &[endpoint])
+    let report =
+        clients.join_all().await.into_iter().fold(LoadResults::default(), LoadResults::merge);
+    check_each_served_once(&report, &[endpoint])
 }
 
 /// Each server has one client alone, so that the gaps its connections see are the ones meant.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_post_fails_if_servers_close_idle_connections() -> Result {
     const SERVERS: u64 = 20;
-    let idle = Keep::CloseWhenIdle(Duration::from_millis(50));
+    let idle = ConnectionReuse::CloseWhenIdle(Duration::from_millis(50));
     let mut endpoints = Vec::new();
     let mut objects = objects::gateway();
     for number in 0..SERVERS {
-        let endpoint = Endpoint::start(Behaviour::ok().keeping(idle)).await?;
+        let endpoint = Endpoint::start(EndpointBehaviour::ok().with_connection_reuse(idle)).await?;
         let name = format!("app-{number}");
         objects.push(objects::service(&name));
         objects.push(objects::host_route(&format!("{name}.test"), &name));
         objects.extend(objects::slices(&name, &[endpoint.address]));
         endpoints.push(endpoint);
     }
-    let configuration = Configuration::empty()?;
+    let configuration = ConfigDirectory::empty()?;
     configuration.write("main.yaml", &objects)?;
-    let sheave = Sheave::serve_with(&configuration, &["--workers", "2"]).await?;
+    let sheave = SheaveProcess::serve_with(&configuration, &["--workers", "2"]).await?;
 
     let posts = |server| {
-        let mut random = Random::new(server);
+        let mut random = SeededRandom::new(server);
         let (least, most) = (Duration::from_millis(45), Duration::from_millis(55));
         let pause = move || random.between(least, most);
         post(sheave.address(), format!("app-{server}.test"), server, POSTS / SERVERS, pause)
     };
     let clients: JoinSet<_> = (0..SERVERS).map(posts).collect();
-    let report = clients.join_all().await.into_iter().fold(Report::default(), Report::and);
-    each_was_served_once(&report, &endpoints)
+    let report =
+        clients.join_all().await.into_iter().fold(LoadResults::default(), LoadResults::merge);
+    check_each_served_once(&report, &endpoints)
 }
 
 /// Acknowledgements may be delayed, and one that comes with a reset is not heard: that nothing was acknowledged does not say
@@ -72,7 +80,7 @@ async fn no_post_fails_if_servers_close_idle_connections() -> Result {
 async fn post_read_before_a_reset_is_not_retried() -> Result {
     const ROUNDS: usize = 10;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let configuration = Configuration::of(&[listener.local_addr()?])?;
+    let configuration = ConfigDirectory::for_endpoints(&[listener.local_addr()?])?;
     let posts = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&posts);
     let endpoint = spawn(async move {
@@ -81,8 +89,8 @@ async fn post_read_before_a_reset_is_not_retried() -> Result {
             spawn(answer_gets_and_reset_posts(socket, Arc::clone(&count)));
         }
     });
-    let sheave = Sheave::serve_with(&configuration, &["--workers", "1"]).await?;
-    let mut client = Client::connect(sheave.address()).await?;
+    let sheave = SheaveProcess::serve_with(&configuration, &["--workers", "1"]).await?;
+    let mut client = Http1TestClient::connect(sheave.address()).await?;
     let host = [("Host", "app.test")];
     for _ in 0..ROUNDS {
         // A POST takes an idle connection only after another one has shown that the endpoint keeps them.
@@ -125,25 +133,25 @@ async fn post(
     client: u64,
     count: u64,
     mut pause: impl FnMut() -> Duration,
-) -> Report {
-    let mut report = Report::default();
-    let mut connection = Client::connect(address).await.expect("sheave accepts");
+) -> LoadResults {
+    let mut report = LoadResults::default();
+    let mut connection = Http1TestClient::connect(address).await.expect("sheave accepts");
     for number in 0..count {
         let target = format!("/{client}/{number}");
         let outcome = connection.exchange("POST", &target, &[("Host", &host)], b"once").await;
         if outcome.is_err() {
-            connection = Client::connect(address).await.expect("sheave accepts");
+            connection = Http1TestClient::connect(address).await.expect("sheave accepts");
         }
-        report.count(outcome);
+        report.add_result(outcome);
         sleep(pause()).await;
     }
     report
 }
 
-fn each_was_served_once(report: &Report, endpoints: &[Endpoint]) -> Result {
+fn check_each_served_once(report: &LoadResults, endpoints: &[Endpoint]) -> Result {
     report.assert_all_served();
     ensure!(report.requests() == POSTS, "{} requests", report.requests());
-    let seen: Vec<_> = endpoints.iter().flat_map(Endpoint::seen).collect();
+    let seen: Vec<_> = endpoints.iter().flat_map(Endpoint::requests).collect();
     let targets: HashSet<&str> = seen.iter().map(|seen| seen.head.target()).collect();
     ensure!(seen.len() as u64 == POSTS && targets.len() as u64 == POSTS, "{} seen", seen.len());
     ensure!(seen.iter().all(|seen| seen.body.is_some()), "a body was cut");

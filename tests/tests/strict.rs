@@ -2,10 +2,11 @@
 //! is what happens on the wire, and nothing of a refused message reaches the other side.
 
 use anyhow::{Context, bail, ensure};
-use tests::payload::Digest;
-use tests::wire::Left;
+use tests::http1::RemainingBody;
+use tests::payload::BodyDigest;
 use tests::{
-    Behaviour, Broken, Client, Configuration, Endpoint, Result, Scene, Sheave, Step, objects,
+    ConfigDirectory, Endpoint, EndpointBehaviour, Http1Error, Http1TestClient, HttpFixture, Result,
+    ServeStep, SheaveProcess, objects,
 };
 
 const REQUESTS: &str = include_str!("../data/strict-requests.tsv");
@@ -17,25 +18,28 @@ const CHUNKED_RESPONSE: &str = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\
 
 #[tokio::test]
 async fn requests_are_accepted_or_rejected_per_table() -> Result {
-    let scene = Scene::of(Behaviour::ok()).await?;
+    let scene = HttpFixture::of(EndpointBehaviour::ok()).await?;
     for row in rows(REQUESTS) {
-        request(&scene, &row).await.with_context(|| format!("{row:?}"))?;
+        check_request(&scene, &row).await.with_context(|| format!("{row:?}"))?;
     }
     let counts = scene.endpoint().counts();
-    ensure!(counts.complaints.iter().all(|what| what.contains("closed")), "{counts:?}");
+    ensure!(counts.protocol_errors.iter().all(|what| what.contains("closed")), "{counts:?}");
     Ok(())
 }
 
-async fn request(scene: &Scene, row: &[&str]) -> Result {
+async fn check_request(scene: &HttpFixture, row: &[&str]) -> Result {
     let [status, connection, body, bytes, _why] = *row else { bail!("five columns") };
     let before = scene.endpoint().counts();
     let mut client = scene.client().await?;
     drop(client.send(unescape(bytes)).await);
     match status {
         "pass" => {
-            scene.endpoint().until("it", |counts| counts.requests > before.requests).await?;
+            scene
+                .endpoint()
+                .wait_for_counts("it", |counts| counts.requests > before.requests)
+                .await?;
             if body == "none" {
-                passed(&mut client, connection, bytes).await?;
+                check_passed(&mut client, connection, bytes).await?;
             }
             return Ok(());
         }
@@ -45,8 +49,8 @@ async fn request(scene: &Scene, row: &[&str]) -> Result {
             // Some of the methods are no methods of ours; only HEAD would make a difference.
             let response = client.response("GET").await?;
             ensure!(response.status().to_string() == status, "{response:?}");
-            ensure!(response.closes() && response.head.has("proxy-status"), "{response:?}");
-            client.end().await?;
+            ensure!(response.closes() && response.head.has_field("proxy-status"), "{response:?}");
+            client.expect_end().await?;
         }
     }
     let after = scene.endpoint().counts();
@@ -54,12 +58,12 @@ async fn request(scene: &Scene, row: &[&str]) -> Result {
     Ok(())
 }
 
-async fn passed(client: &mut Client, connection: &str, bytes: &str) -> Result {
+async fn check_passed(client: &mut Http1TestClient, connection: &str, bytes: &str) -> Result {
     let method = bytes.trim_start_matches("\\r\\n").split(' ').next().unwrap_or("");
     let response = client.response(method).await?;
     ensure!(response.status() == 200, "{response:?}");
     match connection {
-        "close" => client.end().await?,
+        "close" => client.expect_end().await?,
         _ => ensure!(!response.closes(), "{response:?}"),
     }
     Ok(())
@@ -67,54 +71,56 @@ async fn passed(client: &mut Client, connection: &str, bytes: &str) -> Result {
 
 #[tokio::test]
 async fn chunked_requests_are_accepted_or_rejected_per_table() -> Result {
-    let scene = Scene::of(Behaviour::ok()).await?;
+    let scene = HttpFixture::of(EndpointBehaviour::ok()).await?;
     for row in rows(CHUNKED) {
-        chunked_request(&scene, &row).await.with_context(|| format!("{row:?}"))?;
+        check_chunked_request(&scene, &row).await.with_context(|| format!("{row:?}"))?;
     }
     Ok(())
 }
 
-async fn chunked_request(scene: &Scene, row: &[&str]) -> Result {
+async fn check_chunked_request(scene: &HttpFixture, row: &[&str]) -> Result {
     let [status, data, _trailers, _rest, bytes, _why] = *row else { bail!("six columns") };
     let before = scene.endpoint().counts().requests;
     let mut client = scene.client().await?;
     // The head goes first, so that it is on its way before the body is found wrong.
     client.send(CHUNKED_REQUEST).await?;
-    scene.endpoint().until("the head", |counts| counts.requests > before).await?;
+    scene.endpoint().wait_for_counts("the head", |counts| counts.requests > before).await?;
     drop(client.send(unescape(bytes)).await);
     match status {
         "pass" => {
             let response = client.response("POST").await?;
             ensure!(response.status() == 200, "{response:?}");
             let body = last_body(scene);
-            ensure!(body == Some(Digest::of(&unescape(data))), "another body: {body:?}");
+            ensure!(body == Some(BodyDigest::of(&unescape(data))), "another body: {body:?}");
             return Ok(());
         }
         "wait" => client.reset(),
         status => {
             let response = client.response("POST").await?;
             ensure!(response.status().to_string() == status, "{response:?}");
-            client.end().await?;
+            client.expect_end().await?;
         }
     }
-    scene.endpoint().until("its end", |counts| counts.in_flight == 0).await?;
+    scene.endpoint().wait_for_counts("its end", |counts| counts.in_flight == 0).await?;
     ensure!(last_body(scene).is_none(), "it looked whole");
     Ok(())
 }
 
-fn last_body(scene: &Scene) -> Option<Digest> {
-    scene.endpoint().seen().last().and_then(|seen| seen.body)
+fn last_body(scene: &HttpFixture) -> Option<BodyDigest> {
+    scene.endpoint().requests().last().and_then(|seen| seen.body)
 }
 
 /// An endpoint that answers with these bytes, by the name of its host.
-struct Answering {
+struct AnsweringEndpoint {
     host: String,
     endpoint: Endpoint,
 }
 
 /// Sheave in front of endpoints of which each has an answer of its own. It has one worker: a client that moves to another
 /// does not find there the connection that its last request was sent on.
-async fn answering(answers: impl Iterator<Item = Vec<Step>>) -> Result<(Sheave, Vec<Answering>)> {
+async fn start_answering_endpoints(
+    answers: impl Iterator<Item = Vec<ServeStep>>,
+) -> Result<(SheaveProcess, Vec<AnsweringEndpoint>)> {
     let mut objects = objects::gateway();
     let mut answering = Vec::new();
     for (number, steps) in answers.enumerate() {
@@ -122,11 +128,11 @@ async fn answering(answers: impl Iterator<Item = Vec<Step>>) -> Result<(Sheave, 
         let (name, host) = (format!("row-{number}"), format!("row-{number}.test"));
         objects.extend([objects::service(&name), objects::host_route(&host, &name)]);
         objects.extend(objects::slices(&name, &[endpoint.address]));
-        answering.push(Answering { host, endpoint });
+        answering.push(AnsweringEndpoint { host, endpoint });
     }
-    let configuration = Configuration::empty()?;
+    let configuration = ConfigDirectory::empty()?;
     configuration.write("main.yaml", &objects)?;
-    Ok((Sheave::serve_with(&configuration, &["--workers", "1"]).await?, answering))
+    Ok((SheaveProcess::serve_with(&configuration, &["--workers", "1"]).await?, answering))
 }
 
 #[tokio::test]
@@ -134,19 +140,27 @@ async fn responses_are_accepted_or_rejected_per_table() -> Result {
     // What is too large is another matter: the limits of the table are not those of the binary.
     let rows: Vec<Vec<&str>> = rows(RESPONSES).filter(|row| !row[4].contains("\\{")).collect();
     let steps = |row: &Vec<&str>| {
-        let end = if row[2] == "close" || row[0] == "wait" { Step::Close } else { Step::ReadBody };
-        vec![Step::ReadBody, Step::Send(unescape(row[4])), end]
+        let end = if row[2] == "close" || row[0] == "wait" {
+            ServeStep::Close
+        } else {
+            ServeStep::ReadBody
+        };
+        vec![ServeStep::ReadBody, ServeStep::Send(unescape(row[4])), end]
     };
-    let (sheave, answering) = answering(rows.iter().map(steps)).await?;
+    let (sheave, answering) = start_answering_endpoints(rows.iter().map(steps)).await?;
     for (row, answering) in rows.iter().zip(&answering) {
-        response(&sheave, row, answering).await.with_context(|| format!("{row:?}"))?;
+        check_response(&sheave, row, answering).await.with_context(|| format!("{row:?}"))?;
     }
     Ok(())
 }
 
-async fn response(sheave: &Sheave, row: &[&str], answering: &Answering) -> Result {
+async fn check_response(
+    sheave: &SheaveProcess,
+    row: &[&str],
+    answering: &AnsweringEndpoint,
+) -> Result {
     let [status, connection, _body, method, bytes, _why] = *row else { bail!("six columns") };
-    let mut client = Client::connect(sheave.address()).await?;
+    let mut client = Http1TestClient::connect(sheave.address()).await?;
     let fields = [("Host", answering.host.as_str())];
     client.send(tests::client::request(method, "/", &fields, b"")).await?;
     let answer = unescape(bytes);
@@ -156,7 +170,7 @@ async fn response(sheave: &Sheave, row: &[&str], answering: &Answering) -> Resul
         return Ok(());
     }
     let response = client.response(method).await?;
-    let own = response.head.has("proxy-status");
+    let own = response.head.has_field("proxy-status");
     if status != "pass" {
         ensure!(response.status() == 502 && own, "{response:?}");
         return Ok(());
@@ -175,9 +189,9 @@ async fn chunked_responses_are_accepted_or_rejected_per_table() -> Result {
     let rows: Vec<Vec<&str>> = rows(CHUNKED).collect();
     let steps = |row: &Vec<&str>| {
         let answer = [CHUNKED_RESPONSE.as_bytes(), &unescape(row[4])].concat();
-        vec![Step::ReadBody, Step::Send(answer), Step::Close]
+        vec![ServeStep::ReadBody, ServeStep::Send(answer), ServeStep::Close]
     };
-    let (sheave, answering) = answering(rows.iter().map(steps)).await?;
+    let (sheave, answering) = start_answering_endpoints(rows.iter().map(steps)).await?;
     for (row, answering) in rows.iter().zip(&answering) {
         let outcome = chunked_response(&sheave, &answering.host).await;
         let [status, data, trailers, ..] = row[..] else { bail!("six columns") };
@@ -188,23 +202,26 @@ async fn chunked_responses_are_accepted_or_rejected_per_table() -> Result {
                 ensure!(passed == trailers.is_empty(), "{row:?}: trailers");
             }
             (_, Ok(whole)) => bail!("{row:?}: it looked whole: {whole:?}"),
-            (_, Err(error)) => ensure!(error.is_end(), "{row:?}: {error}"),
+            (_, Err(error)) => ensure!(error.is_connection_end(), "{row:?}: {error}"),
         }
     }
     Ok(())
 }
 
 /// A body, and whether it had no trailers; 502 counts as an end.
-async fn chunked_response(sheave: &Sheave, host: &str) -> Result<(Vec<u8>, bool), Broken> {
-    let mut client = Client::connect(sheave.address()).await?;
+async fn chunked_response(
+    sheave: &SheaveProcess,
+    host: &str,
+) -> Result<(Vec<u8>, bool), Http1Error> {
+    let mut client = Http1TestClient::connect(sheave.address()).await?;
     let fields = [("Host", host), ("TE", "trailers"), ("Connection", "TE")];
     client.send(tests::client::request("GET", "/", &fields, b"")).await?;
-    let (head, _) = client.final_head().await?;
+    let (head, _) = client.read_final_head().await?;
     if head.status() == 502 {
-        return Err(Broken::Closed);
+        return Err(Http1Error::Closed);
     }
     let left = head.response_body("GET")?;
-    assert_eq!(left, Left::ChunkHead, "{head:?}");
+    assert_eq!(left, RemainingBody::ChunkHead, "{head:?}");
     let body = client.reader.body(left).await?;
     Ok((body.bytes, body.trailers.is_empty()))
 }

@@ -9,8 +9,11 @@ use anyhow::{Context, ensure};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tests::endpoint::refusing_address;
-use tests::payload::{self, Digest};
-use tests::raw::{End, RawScene, RawServer, digest, echoed, end, reset, send_pattern};
+use tests::payload::{self, BodyDigest};
+use tests::raw::{
+    L4Fixture, RawServer, SocketEnd, read_digest, reset, send_and_read_echo, send_pattern,
+    wait_for_end,
+};
 use tests::{Result, eventually, objects};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
@@ -33,14 +36,14 @@ async fn half_closed_client_gets_the_response() -> Result {
         Ok(())
     });
     let server = server.await?;
-    let scene = RawScene::tcp(&[server.address], &[], &[]).await?;
+    let scene = L4Fixture::tcp(&[server.address], &[], &[]).await?;
     let mut client = scene.connect().await?;
     client.write_all(b"question").await?;
     client.shutdown().await?;
     let mut answer = Vec::new();
     client.read_to_end(&mut answer).await?;
     ensure!(answer == b"questionquestion", "{answer:?}");
-    scene.sheave.idle().await
+    scene.sheave.wait_until_idle().await
 }
 
 #[tokio::test]
@@ -57,7 +60,7 @@ async fn half_closed_endpoint_gets_the_remaining_bytes() -> Result {
         }
     });
     let server = server.await?;
-    let scene = RawScene::tcp(&[server.address], &[], &[]).await?;
+    let scene = L4Fixture::tcp(&[server.address], &[], &[]).await?;
     let mut client = scene.connect().await?;
     let mut greeting = Vec::new();
     client.read_to_end(&mut greeting).await?;
@@ -65,22 +68,22 @@ async fn half_closed_endpoint_gets_the_remaining_bytes() -> Result {
     client.write_all(b"the rest").await?;
     client.shutdown().await?;
     ensure!(rest.recv().await.context("the rest")? == b"the rest");
-    scene.sheave.idle().await
+    scene.sheave.wait_until_idle().await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_large_stream_arrives_whole_both_ways() -> Result {
     let server = RawServer::echo().await?;
-    let scene = RawScene::tcp(&[server.address], &[], &["--access-log", "on"]).await?;
+    let scene = L4Fixture::tcp(&[server.address], &[], &["--access-log", "on"]).await?;
     let (from, to) = scene.connect().await?.into_split();
-    let (sent, back) = tokio::join!(send_pattern(to, LARGE), digest(from));
+    let (sent, back) = tokio::join!(send_pattern(to, LARGE), read_digest(from));
     sent?;
-    ensure!(back? == Digest::of_pattern(LARGE));
-    let line = scene.sheave.access_log(1).await?.remove(0);
+    ensure!(back? == BodyDigest::of_pattern(LARGE));
+    let line = scene.sheave.wait_for_access_log(1).await?.remove(0);
     ensure!(line["sheave.received_bytes"] == LARGE && line["sheave.sent_bytes"] == LARGE, "{line}");
     ensure!(line["network.transport"] == "tcp" && line.get("error.type").is_none(), "{line}");
     for metric in ["listener_received", "listener_sent", "backend_sent", "endpoint_received"] {
-        let bytes = scene.sheave.sum(&format!("sheave_{metric}_bytes_total")).await?;
+        let bytes = scene.sheave.metric_sum(&format!("sheave_{metric}_bytes_total")).await?;
         ensure!(bytes == LARGE as f64, "{metric}: {bytes}");
     }
     Ok(())
@@ -102,13 +105,13 @@ async fn slow_reader_applies_back_pressure() -> Result {
         }
     });
     let server = server.await?;
-    let scene = RawScene::tcp(&[server.address], &[], &["--workers", "1"]).await?;
+    let scene = L4Fixture::tcp(&[server.address], &[], &["--workers", "1"]).await?;
     let before = scene.sheave.memory_bytes()?;
     let mut clients = Vec::new();
     for _ in 0..CLIENTS {
         let socket = TcpSocket::new_v4()?;
         socket.set_recv_buffer_size(16 * 1024)?;
-        clients.push(socket.connect(scene.at("127.0.0.1")?).await?);
+        clients.push(socket.connect(scene.listener_address("127.0.0.1")?).await?);
     }
     let mut last = u64::MAX;
     let progress = async || {
@@ -124,7 +127,10 @@ async fn slow_reader_applies_back_pressure() -> Result {
     ensure!(grown < 12 * 1024 * 1024, "{grown} bytes for {CLIENTS} connections");
 
     let (from, _to) = clients.remove(0).into_split();
-    ensure!(digest(from).await? == Digest::of_pattern(LARGE), "nothing was lost meanwhile");
+    ensure!(
+        read_digest(from).await? == BodyDigest::of_pattern(LARGE),
+        "nothing was lost meanwhile"
+    );
     Ok(())
 }
 
@@ -135,15 +141,15 @@ async fn connections_respect_the_cap_and_none_is_lost_in_the_queue() -> Result {
     let addresses = servers.each_ref().map(|server| server.address);
     let policy = json!({ "maxInFlightPerEndpoint": 3, "queue": { "timeout": "1h" } });
     let arguments = ["--workers", "4"];
-    let scene = RawScene::tcp(&addresses, &[backend_policy(policy)], &arguments).await?;
-    let address = scene.at("127.0.0.1")?;
+    let scene = L4Fixture::tcp(&addresses, &[backend_policy(policy)], &arguments).await?;
+    let address = scene.listener_address("127.0.0.1")?;
     let clients: JoinSet<_> = (0..CLIENTS)
         .map(|number| async move {
             let mut stream = TcpStream::connect(address).await?;
             let bytes = number.to_string().into_bytes();
-            ensure!(echoed(&mut stream, &bytes).await? == bytes);
+            ensure!(send_and_read_echo(&mut stream, &bytes).await? == bytes);
             stream.shutdown().await?;
-            ensure!(end(&mut stream).await? == End::Orderly);
+            ensure!(wait_for_end(&mut stream).await? == SocketEnd::Graceful);
             Ok(())
         })
         .collect();
@@ -151,10 +157,10 @@ async fn connections_respect_the_cap_and_none_is_lost_in_the_queue() -> Result {
         outcome?;
     }
     for server in &servers {
-        ensure!(server.most_open() <= 3, "{} at once", server.most_open());
+        ensure!(server.max_open_connections() <= 3, "{} at once", server.max_open_connections());
         ensure!(server.accepted() >= CLIENTS / 4, "{} connections", server.accepted());
     }
-    scene.sheave.idle().await
+    scene.sheave.wait_until_idle().await
 }
 
 #[tokio::test]
@@ -164,17 +170,17 @@ async fn connection_without_a_slot_is_reset() -> Result {
         "maxInFlightPerEndpoint": 1,
         "queue": { "maxRequests": 1, "timeout": "300ms" },
     });
-    let scene = RawScene::tcp(&[server.address], &[backend_policy(policy)], &[]).await?;
+    let scene = L4Fixture::tcp(&[server.address], &[backend_policy(policy)], &[]).await?;
     let mut first = scene.connect().await?;
-    ensure!(echoed(&mut first, b"x").await? == b"x");
+    ensure!(send_and_read_echo(&mut first, b"x").await? == b"x");
     let begun = Instant::now();
     let mut second = scene.connect().await?;
-    scene.sheave.waiting(1).await?;
-    ensure!(scene.turned_away().await? == End::Reset, "the queue is full");
-    ensure!(end(&mut second).await? == End::Reset, "the wait was too long");
+    scene.sheave.wait_for_queue_length(1).await?;
+    ensure!(scene.connect_and_wait_for_end().await? == SocketEnd::Reset, "the queue is full");
+    ensure!(wait_for_end(&mut second).await? == SocketEnd::Reset, "the wait was too long");
     ensure!(begun.elapsed() >= Duration::from_millis(300));
-    ensure!(echoed(&mut first, b"y").await? == b"y");
-    let failures = scene.sheave.samples("sheave_failures_total").await?;
+    ensure!(send_and_read_echo(&mut first, b"y").await? == b"y");
+    let failures = scene.sheave.metric_samples("sheave_failures_total").await?;
     for reason in ["queue_full", "queue_timeout"] {
         let count = failures.iter().find(|(labels, _)| labels.contains(reason));
         ensure!(count.is_some_and(|(_, count)| *count == 1.0), "{reason}: {count:?}");
@@ -186,17 +192,17 @@ async fn connection_without_a_slot_is_reset() -> Result {
 async fn client_that_leaves_the_queue_loses_no_slot() -> Result {
     let server = RawServer::echo().await?;
     let policy = json!({ "maxInFlightPerEndpoint": 1, "queue": { "timeout": "1h" } });
-    let scene = RawScene::tcp(&[server.address], &[backend_policy(policy)], &[]).await?;
+    let scene = L4Fixture::tcp(&[server.address], &[backend_policy(policy)], &[]).await?;
     let mut first = scene.connect().await?;
-    ensure!(echoed(&mut first, b"x").await? == b"x");
+    ensure!(send_and_read_echo(&mut first, b"x").await? == b"x");
     let second = scene.connect().await?;
-    scene.sheave.waiting(1).await?;
+    scene.sheave.wait_for_queue_length(1).await?;
     let mut third = scene.connect().await?;
-    scene.sheave.waiting(2).await?;
+    scene.sheave.wait_for_queue_length(2).await?;
     reset(second)?;
-    scene.sheave.waiting(1).await?;
+    scene.sheave.wait_for_queue_length(1).await?;
     drop(first);
-    ensure!(echoed(&mut third, b"z").await? == b"z");
+    ensure!(send_and_read_echo(&mut third, b"z").await? == b"z");
     ensure!(server.accepted() == 2);
     Ok(())
 }
@@ -205,23 +211,23 @@ async fn client_that_leaves_the_queue_loses_no_slot() -> Result {
 async fn refused_connection_is_retried_with_every_byte() -> Result {
     let server = RawServer::echo().await?;
     let dead = refusing_address().await?;
-    let scene = RawScene::tcp(&[dead, server.address], &[], &[]).await?;
+    let scene = L4Fixture::tcp(&[dead, server.address], &[], &[]).await?;
     for number in 0..20_u8 {
         let mut client = scene.connect().await?;
-        ensure!(echoed(&mut client, &[number; 100]).await? == [number; 100]);
+        ensure!(send_and_read_echo(&mut client, &[number; 100]).await? == [number; 100]);
     }
     ensure!(server.accepted() == 20);
-    ensure!(scene.sheave.sum("sheave_endpoint_failures_total").await? > 0.0);
-    ensure!(scene.sheave.sum("sheave_backend_retries_total").await? > 0.0);
+    ensure!(scene.sheave.metric_sum("sheave_endpoint_failures_total").await? > 0.0);
+    ensure!(scene.sheave.metric_sum("sheave_backend_retries_total").await? > 0.0);
     Ok(())
 }
 
 #[tokio::test]
 async fn without_an_endpoint_connections_are_reset() -> Result {
     for to in [vec![], vec![refusing_address().await?]] {
-        let scene = RawScene::tcp(&to, &[], &[]).await?;
-        ensure!(scene.turned_away().await? == End::Reset, "{to:?}");
-        scene.sheave.idle().await?;
+        let scene = L4Fixture::tcp(&to, &[], &[]).await?;
+        ensure!(scene.connect_and_wait_for_end().await? == SocketEnd::Reset, "{to:?}");
+        scene.sheave.wait_until_idle().await?;
     }
     Ok(())
 }
@@ -238,33 +244,33 @@ async fn reset_is_propagated_to_the_other_side() -> Result {
             if byte == *b"r" {
                 return reset(stream);
             }
-            Ok(ended.send(end(&mut stream).await?).await?)
+            Ok(ended.send(wait_for_end(&mut stream).await?).await?)
         }
     });
     let server = server.await?;
-    let scene = RawScene::tcp(&[server.address], &[], &[]).await?;
+    let scene = L4Fixture::tcp(&[server.address], &[], &[]).await?;
     let mut client = scene.connect().await?;
-    ensure!(echoed(&mut client, b"r").await? == b"r");
-    ensure!(end(&mut client).await? == End::Reset);
+    ensure!(send_and_read_echo(&mut client, b"r").await? == b"r");
+    ensure!(wait_for_end(&mut client).await? == SocketEnd::Reset);
     let mut client = scene.connect().await?;
-    ensure!(echoed(&mut client, b"c").await? == b"c");
+    ensure!(send_and_read_echo(&mut client, b"c").await? == b"c");
     reset(client)?;
-    ensure!(ends.recv().await == Some(End::Reset));
-    scene.sheave.idle().await
+    ensure!(ends.recv().await == Some(SocketEnd::Reset));
+    scene.sheave.wait_until_idle().await
 }
 
 #[tokio::test]
 async fn idle_connection_is_reset() -> Result {
     let server = RawServer::echo().await?;
     let policy = objects::client_policy(json!({ "timeouts": { "stream": "500ms" } }));
-    let scene = RawScene::tcp(&[server.address], &[policy], &[]).await?;
+    let scene = L4Fixture::tcp(&[server.address], &[policy], &[]).await?;
     let mut client = scene.connect().await?;
     for _ in 0..3 {
         tokio::time::sleep(Duration::from_millis(200)).await;
-        ensure!(echoed(&mut client, b"x").await? == b"x");
+        ensure!(send_and_read_echo(&mut client, b"x").await? == b"x");
     }
     let quiet = Instant::now();
-    ensure!(end(&mut client).await? == End::Reset);
+    ensure!(wait_for_end(&mut client).await? == SocketEnd::Reset);
     ensure!(quiet.elapsed() >= Duration::from_millis(450), "{:?}", quiet.elapsed());
     Ok(())
 }
@@ -272,27 +278,27 @@ async fn idle_connection_is_reset() -> Result {
 #[tokio::test]
 async fn connections_continue_during_drain() -> Result {
     let server = RawServer::echo().await?;
-    let mut scene = RawScene::tcp(&[server.address], &[], &["--drain-timeout", "1h"]).await?;
+    let mut scene = L4Fixture::tcp(&[server.address], &[], &["--drain-timeout", "1h"]).await?;
     let mut client = scene.connect().await?;
-    ensure!(echoed(&mut client, b"x").await? == b"x");
+    ensure!(send_and_read_echo(&mut client, b"x").await? == b"x");
     scene.sheave.signal(Signal::TERM)?;
     let refused = async || Ok(scene.connect().await.is_err());
     eventually("no new connections", refused, |refused| *refused).await?;
-    ensure!(echoed(&mut client, b"y").await? == b"y");
+    ensure!(send_and_read_echo(&mut client, b"y").await? == b"y");
     client.shutdown().await?;
-    ensure!(end(&mut client).await? == End::Orderly);
-    ensure!(scene.sheave.ended().await?.code() == Some(0));
+    ensure!(wait_for_end(&mut client).await? == SocketEnd::Graceful);
+    ensure!(scene.sheave.wait_for_exit().await?.code() == Some(0));
     Ok(())
 }
 
 #[tokio::test]
 async fn drain_timeout_closes_connections() -> Result {
     let server = RawServer::echo().await?;
-    let mut scene = RawScene::tcp(&[server.address], &[], &["--drain-timeout", "300ms"]).await?;
+    let mut scene = L4Fixture::tcp(&[server.address], &[], &["--drain-timeout", "300ms"]).await?;
     let mut client = scene.connect().await?;
-    ensure!(echoed(&mut client, b"x").await? == b"x");
+    ensure!(send_and_read_echo(&mut client, b"x").await? == b"x");
     scene.sheave.signal(Signal::TERM)?;
-    ensure!(scene.sheave.ended().await?.code() == Some(2), "connections were cut");
+    ensure!(scene.sheave.wait_for_exit().await?.code() == Some(2), "connections were cut");
     Ok(())
 }
 
@@ -300,14 +306,15 @@ async fn drain_timeout_closes_connections() -> Result {
 async fn reload_disturbs_no_connection() -> Result {
     let servers = [RawServer::echo().await?, RawServer::echo().await?, RawServer::echo().await?];
     let addresses = servers.each_ref().map(|server| server.address);
-    let scene = RawScene::tcp(&addresses, &[], &["--workers", "2"]).await?;
-    let address = scene.at("127.0.0.1")?;
+    let scene = L4Fixture::tcp(&addresses, &[], &["--workers", "2"]).await?;
+    let address = scene.listener_address("127.0.0.1")?;
     let (stop, stopped) = tokio::sync::watch::channel(false);
-    let clients: JoinSet<_> = (0..8).map(|_| talk(address, stopped.clone())).collect();
+    let clients: JoinSet<_> =
+        (0..8).map(|_| exchange_until_stopped(address, stopped.clone())).collect();
     for round in 0..30 {
         let some: Vec<_> = addresses.iter().copied().cycle().skip(round).take(2).collect();
         scene.set_endpoints(&some)?;
-        scene.sheave.uses(&some).await?;
+        scene.sheave.wait_for_endpoints(&some).await?;
     }
     stop.send(true)?;
     let mut rounds = 0;
@@ -319,13 +326,16 @@ async fn reload_disturbs_no_connection() -> Result {
 }
 
 /// One long connection, and short ones beside it, until told to stop: how many.
-async fn talk(address: SocketAddr, stopped: tokio::sync::watch::Receiver<bool>) -> Result<u64> {
+async fn exchange_until_stopped(
+    address: SocketAddr,
+    stopped: tokio::sync::watch::Receiver<bool>,
+) -> Result<u64> {
     let mut long = TcpStream::connect(address).await?;
     let mut rounds = 0;
     while !*stopped.borrow() {
-        ensure!(echoed(&mut long, b"long").await? == b"long");
+        ensure!(send_and_read_echo(&mut long, b"long").await? == b"long");
         let mut short = TcpStream::connect(address).await?;
-        ensure!(echoed(&mut short, b"short").await? == b"short");
+        ensure!(send_and_read_echo(&mut short, b"short").await? == b"short");
         rounds += 1;
     }
     Ok(rounds)
@@ -334,12 +344,12 @@ async fn talk(address: SocketAddr, stopped: tokio::sync::watch::Receiver<bool>) 
 #[tokio::test]
 async fn wildcard_listener_logs_ipv4_clients_as_ipv4() -> Result {
     let server = RawServer::echo().await?;
-    let scene = RawScene::tcp(&[server.address], &[], &["--access-log", "on"]).await?;
+    let scene = L4Fixture::tcp(&[server.address], &[], &["--access-log", "on"]).await?;
     for (number, ip) in ["127.0.0.1", "::1"].into_iter().enumerate() {
-        let mut client = TcpStream::connect(scene.at(ip)?).await?;
-        ensure!(echoed(&mut client, b"x").await? == b"x");
+        let mut client = TcpStream::connect(scene.listener_address(ip)?).await?;
+        ensure!(send_and_read_echo(&mut client, b"x").await? == b"x");
         drop(client);
-        let lines = scene.sheave.access_log(number + 1).await?;
+        let lines = scene.sheave.wait_for_access_log(number + 1).await?;
         ensure!(lines[number]["client.address"] == ip, "{}", lines[number]);
     }
     Ok(())
@@ -349,14 +359,14 @@ async fn wildcard_listener_logs_ipv4_clients_as_ipv4() -> Result {
 async fn listener_enforces_its_connection_limit() -> Result {
     let server = RawServer::echo().await?;
     let policy = objects::client_policy(json!({ "connections": { "max": 1 } }));
-    let scene = RawScene::tcp(&[server.address], &[policy], &[]).await?;
+    let scene = L4Fixture::tcp(&[server.address], &[policy], &[]).await?;
     let mut first = scene.connect().await?;
-    ensure!(echoed(&mut first, b"x").await? == b"x");
+    ensure!(send_and_read_echo(&mut first, b"x").await? == b"x");
     let mut second = scene.connect().await?;
     let mut byte = [0];
     let closed = timeout(Duration::from_secs(20), second.read(&mut byte)).await?;
     ensure!(!matches!(closed, Ok(count) if count > 0), "{closed:?}");
-    ensure!(scene.sheave.sum("sheave_listener_connections_refused_total").await? == 1.0);
+    ensure!(scene.sheave.metric_sum("sheave_listener_connections_refused_total").await? == 1.0);
     ensure!(server.accepted() == 1);
     Ok(())
 }

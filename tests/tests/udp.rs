@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use anyhow::ensure;
 use rustix::process::Signal;
 use serde_json::json;
-use tests::raw::{RawScene, UdpEcho, ask, is_ignored, udp_client};
+use tests::raw::{L4Fixture, UdpEcho, is_ignored, request_server_port, udp_client};
 use tests::{Result, eventually, objects};
 use tokio::net::UdpSocket;
 
@@ -16,22 +16,25 @@ async fn refusing_address() -> Result<SocketAddr> {
     Ok(UdpSocket::bind("127.0.0.1:0").await?.local_addr()?)
 }
 
-async fn open(scene: &RawScene) -> Result<f64> {
-    scene.sheave.sum("sheave_listener_connections_open").await
+async fn open_flows(scene: &L4Fixture) -> Result<f64> {
+    scene.sheave.metric_sum("sheave_listener_connections_open").await
 }
 
 #[tokio::test]
 async fn flow_keeps_its_endpoint_and_flows_are_balanced() -> Result {
     let servers = [UdpEcho::start().await?, UdpEcho::start().await?, UdpEcho::start().await?];
     let addresses = servers.each_ref().map(|server| server.address);
-    let scene = RawScene::udp(&addresses, &[], &["--workers", "2"]).await?;
+    let scene = L4Fixture::udp(&addresses, &[], &["--workers", "2"]).await?;
     let mut ports = Vec::new();
     let mut clients = Vec::new();
     for number in 0..12_u8 {
-        let client = udp_client(scene.at("127.0.0.1")?).await?;
-        let port = ask(&client, &[number]).await?;
+        let client = udp_client(scene.listener_address("127.0.0.1")?).await?;
+        let port = request_server_port(&client, &[number]).await?;
         for length in [0, 1, 1200, 9000, 60_000] {
-            ensure!(ask(&client, &vec![number; length]).await? == port, "{length} bytes");
+            ensure!(
+                request_server_port(&client, &vec![number; length]).await? == port,
+                "{length} bytes"
+            );
         }
         ports.push(port);
         clients.push(client);
@@ -40,18 +43,18 @@ async fn flow_keeps_its_endpoint_and_flows_are_balanced() -> Result {
         let own = ports.iter().filter(|port| **port == server.address.port()).count();
         ensure!(own == 4, "{ports:?}");
     }
-    ensure!(open(&scene).await? == 12.0);
+    ensure!(open_flows(&scene).await? == 12.0);
     Ok(())
 }
 
 #[tokio::test]
 async fn replies_come_from_the_destination_address() -> Result {
     let server = UdpEcho::start().await?;
-    let scene = RawScene::udp(&[server.address], &[], &["--access-log", "on"]).await?;
+    let scene = L4Fixture::udp(&[server.address], &[], &["--access-log", "on"]).await?;
     // A client's socket is connected, so that it hears nobody else.
     for ip in ["127.0.0.1", "127.0.0.9", "::1"] {
-        let client = udp_client(scene.at(ip)?).await?;
-        ensure!(ask(&client, b"who").await? == server.address.port(), "{ip}");
+        let client = udp_client(scene.listener_address(ip)?).await?;
+        ensure!(request_server_port(&client, b"who").await? == server.address.port(), "{ip}");
     }
     Ok(())
 }
@@ -66,20 +69,20 @@ async fn idle_flow_ends_and_releases_its_slot() -> Result {
             json!({ "maxInFlightPerEndpoint": 1, "queue": { "maxRequests": 0 } }),
         ),
     ];
-    let scene = RawScene::udp(&[server.address], &policies, &["--access-log", "on"]).await?;
-    let first = udp_client(scene.at("127.0.0.1")?).await?;
-    let second = udp_client(scene.at("127.0.0.1")?).await?;
-    ask(&first, b"x").await?;
+    let scene = L4Fixture::udp(&[server.address], &policies, &["--access-log", "on"]).await?;
+    let first = udp_client(scene.listener_address("127.0.0.1")?).await?;
+    let second = udp_client(scene.listener_address("127.0.0.1")?).await?;
+    request_server_port(&first, b"x").await?;
     second.send(b"lost").await?;
-    let dropped = async || scene.sheave.sum("sheave_listener_datagrams_dropped_total").await;
+    let dropped = async || scene.sheave.metric_sum("sheave_listener_datagrams_dropped_total").await;
     let refused = async || {
-        let failures = scene.sheave.samples("sheave_failures_total").await?;
+        let failures = scene.sheave.metric_samples("sheave_failures_total").await?;
         Ok(failures.iter().any(|(labels, count)| labels.contains("queue_full") && *count > 0.0))
     };
     eventually("the second flow finds no slot", refused, |refused| *refused).await?;
-    eventually("the flow ends", async || open(&scene).await, |open| *open == 0.0).await?;
-    ask(&second, b"y").await?;
-    let lines = scene.sheave.access_log(2).await?;
+    eventually("the flow ends", async || open_flows(&scene).await, |open| *open == 0.0).await?;
+    request_server_port(&second, b"y").await?;
+    let lines = scene.sheave.wait_for_access_log(2).await?;
     let line = lines.iter().find(|line| line.get("error.type").is_none()).expect("the first flow");
     ensure!(line["network.transport"] == "udp" && line["sheave.received_bytes"] == 1, "{line}");
     ensure!(line["sheave.sent_bytes"] == 3, "{line}");
@@ -91,18 +94,18 @@ async fn idle_flow_ends_and_releases_its_slot() -> Result {
 async fn flow_limit_is_enforced() -> Result {
     let server = UdpEcho::start().await?;
     let policy = objects::client_policy(json!({ "connections": { "max": 2 } }));
-    let scene = RawScene::udp(&[server.address], &[policy], &[]).await?;
+    let scene = L4Fixture::udp(&[server.address], &[policy], &[]).await?;
     let mut clients = Vec::new();
     for _ in 0..2 {
-        let client = udp_client(scene.at("127.0.0.1")?).await?;
-        ask(&client, b"x").await?;
+        let client = udp_client(scene.listener_address("127.0.0.1")?).await?;
+        request_server_port(&client, b"x").await?;
         clients.push(client);
     }
-    let third = udp_client(scene.at("127.0.0.1")?).await?;
+    let third = udp_client(scene.listener_address("127.0.0.1")?).await?;
     ensure!(is_ignored(&third, b"x").await?);
-    ensure!(scene.sheave.sum("sheave_listener_connections_refused_total").await? == 1.0);
-    ensure!(scene.sheave.sum("sheave_listener_datagrams_dropped_total").await? == 1.0);
-    ask(&clients[0], b"y").await?;
+    ensure!(scene.sheave.metric_sum("sheave_listener_connections_refused_total").await? == 1.0);
+    ensure!(scene.sheave.metric_sum("sheave_listener_datagrams_dropped_total").await? == 1.0);
+    request_server_port(&clients[0], b"y").await?;
     Ok(())
 }
 
@@ -110,37 +113,40 @@ async fn flow_limit_is_enforced() -> Result {
 async fn refused_datagram_is_retried_on_another_endpoint() -> Result {
     let server = UdpEcho::start().await?;
     let addresses = [refusing_address().await?, server.address];
-    let scene = RawScene::udp(&addresses, &[], &[]).await?;
+    let scene = L4Fixture::udp(&addresses, &[], &[]).await?;
     for number in 0..10 {
-        let client = udp_client(scene.at("127.0.0.1")?).await?;
-        ensure!(ask(&client, &[number]).await? == server.address.port(), "{number}");
+        let client = udp_client(scene.listener_address("127.0.0.1")?).await?;
+        ensure!(
+            request_server_port(&client, &[number]).await? == server.address.port(),
+            "{number}"
+        );
     }
-    ensure!(scene.sheave.sum("sheave_endpoint_failures_total").await? > 0.0);
+    ensure!(scene.sheave.metric_sum("sheave_endpoint_failures_total").await? > 0.0);
     Ok(())
 }
 
 #[tokio::test]
 async fn flows_move_from_a_removed_endpoint() -> Result {
     let servers = [UdpEcho::start().await?, UdpEcho::start().await?];
-    let scene = RawScene::udp(&[servers[0].address], &[], &[]).await?;
-    let client = udp_client(scene.at("127.0.0.1")?).await?;
-    ensure!(ask(&client, b"x").await? == servers[0].address.port());
+    let scene = L4Fixture::udp(&[servers[0].address], &[], &[]).await?;
+    let client = udp_client(scene.listener_address("127.0.0.1")?).await?;
+    ensure!(request_server_port(&client, b"x").await? == servers[0].address.port());
     scene.set_endpoints(&[servers[1].address])?;
-    scene.sheave.uses(&[servers[1].address]).await?;
-    ensure!(ask(&client, b"y").await? == servers[1].address.port());
+    scene.sheave.wait_for_endpoints(&[servers[1].address]).await?;
+    ensure!(request_server_port(&client, b"y").await? == servers[1].address.port());
     Ok(())
 }
 
 #[tokio::test]
 async fn removed_listener_ends_its_flows() -> Result {
     let server = UdpEcho::start().await?;
-    let scene = RawScene::udp(&[server.address], &[], &[]).await?;
-    let client = udp_client(scene.at("127.0.0.1")?).await?;
-    ask(&client, b"x").await?;
+    let scene = L4Fixture::udp(&[server.address], &[], &[]).await?;
+    let client = udp_client(scene.listener_address("127.0.0.1")?).await?;
+    request_server_port(&client, b"x").await?;
     scene.configuration.write("main.yaml", &[])?;
-    let busy = async || scene.sheave.busy().await;
+    let busy = async || scene.sheave.active_requests().await;
     eventually("no flow is left", busy, |busy| *busy == 0).await?;
-    let free = async || Ok(UdpSocket::bind(scene.at("::")?).await.is_ok());
+    let free = async || Ok(UdpSocket::bind(scene.listener_address("::")?).await.is_ok());
     eventually("the address is free", free, |free| *free).await?;
     Ok(())
 }
@@ -148,19 +154,19 @@ async fn removed_listener_ends_its_flows() -> Result {
 #[tokio::test]
 async fn flows_continue_during_drain() -> Result {
     let server = UdpEcho::start().await?;
-    let mut scene = RawScene::udp(&[server.address], &[], &["--drain-timeout", "6s"]).await?;
-    let client = udp_client(scene.at("127.0.0.1")?).await?;
-    ask(&client, b"x").await?;
+    let mut scene = L4Fixture::udp(&[server.address], &[], &["--drain-timeout", "6s"]).await?;
+    let client = udp_client(scene.listener_address("127.0.0.1")?).await?;
+    request_server_port(&client, b"x").await?;
     scene.sheave.signal(Signal::TERM)?;
-    scene.sheave.said(0, "draining").await?;
-    ask(&client, b"y").await?;
+    scene.sheave.wait_for_log(0, "draining").await?;
+    request_server_port(&client, b"y").await?;
     let none_new = async || {
-        let late = udp_client(scene.at("127.0.0.1")?).await?;
+        let late = udp_client(scene.listener_address("127.0.0.1")?).await?;
         is_ignored(&late, b"z").await
     };
     eventually("no new flows", none_new, |none| *none).await?;
     // It says no more, and so does not hold up the end.
-    ensure!(scene.sheave.ended().await?.code() == Some(0));
+    ensure!(scene.sheave.wait_for_exit().await?.code() == Some(0));
     Ok(())
 }
 
@@ -168,15 +174,15 @@ async fn flows_continue_during_drain() -> Result {
 async fn many_concurrent_flows_get_their_own_replies() -> Result {
     let servers = [UdpEcho::start().await?, UdpEcho::start().await?];
     let addresses = servers.each_ref().map(|server| server.address);
-    let scene = RawScene::udp(&addresses, &[], &["--workers", "2"]).await?;
+    let scene = L4Fixture::udp(&addresses, &[], &["--workers", "2"]).await?;
     let mut clients = Vec::new();
     for _ in 0..200 {
-        clients.push(udp_client(scene.at("127.0.0.1")?).await?);
+        clients.push(udp_client(scene.listener_address("127.0.0.1")?).await?);
     }
     let mut answered = BTreeSet::new();
     for (number, client) in clients.iter().enumerate() {
         let question = number.to_string().into_bytes();
-        answered.insert(ask(client, &question).await?);
+        answered.insert(request_server_port(client, &question).await?);
     }
     ensure!(answered.len() == servers.len(), "{answered:?}");
     Ok(())

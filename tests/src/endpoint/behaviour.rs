@@ -7,20 +7,20 @@ use tokio::sync::Semaphore;
 
 /// What a server does with each connection and each request.
 #[derive(Clone, Debug)]
-pub struct Behaviour {
-    pub keep: Keep,
+pub struct EndpointBehaviour {
+    pub connection_reuse: ConnectionReuse,
     /// Done in order for each request, beginning when its head has been read. Afterwards the body is read, if it has
     /// not been.
-    pub steps: Vec<Step>,
+    pub steps: Vec<ServeStep>,
     /// Of the random service times.
     pub seed: u64,
 }
 
 /// What becomes of a connection after a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keep {
+pub enum ConnectionReuse {
     /// It is kept for as long as the client likes.
-    Alive,
+    KeepAlive,
     /// It is closed, and the response said so.
     CloseAnnounced,
     /// It is closed, though the response did not say so: what uWSGI's `http-socket` does.
@@ -31,7 +31,7 @@ pub enum Keep {
 
 /// A part of serving a request.
 #[derive(Clone, Debug)]
-pub enum Step {
+pub enum ServeStep {
     /// Reads the request's body, after `100 Continue` if the client expects it.
     ReadBody,
     /// Works for so long.
@@ -39,11 +39,11 @@ pub enum Step {
     /// Works for an exponentially distributed time with this mean.
     WaitExponential(Duration),
     /// Waits for one of these workers, who then works for an exponentially distributed time with this mean.
-    Worker(Arc<Semaphore>, Duration),
+    WaitForWorker(Arc<Semaphore>, Duration),
     /// Where more than so many requests are under way, answers with these bytes, and does no more for this one.
     RefuseBeyond(usize, &'static str),
     /// Works until the test opens the gate.
-    Gate,
+    WaitForGate,
     /// 200 with the body `ok`.
     Answer,
     /// 200 with the pattern's first bytes as the body.
@@ -55,9 +55,9 @@ pub enum Step {
     /// Sends back whatever comes, until it ends.
     Tunnel,
     /// Nothing, for ever.
-    Hold,
+    WaitForever,
     /// Waits for the other side to close, sending nothing more.
-    AwaitEnd,
+    WaitForClose,
     /// Ends the sending direction alone.
     FinishSending,
     /// Closes the connection.
@@ -68,40 +68,40 @@ pub enum Step {
     Reset,
 }
 
-impl Step {
+impl ServeStep {
     pub fn send(text: &str) -> Self {
         Self::Send(text.as_bytes().to_vec())
     }
 }
 
-impl Behaviour {
+impl EndpointBehaviour {
     /// Reads the request, answers `ok`, keeps the connection.
     pub fn ok() -> Self {
-        vec![Step::ReadBody, Step::Answer].into()
+        vec![ServeStep::ReadBody, ServeStep::Answer].into()
     }
 
     /// As [`Behaviour::ok`], after working for so long.
     pub fn slow(service: Duration) -> Self {
-        vec![Step::ReadBody, Step::Wait(service), Step::Answer].into()
+        vec![ServeStep::ReadBody, ServeStep::Wait(service), ServeStep::Answer].into()
     }
 
     /// As [`Behaviour::ok`], after the test has opened the gate.
     pub fn gated() -> Self {
-        vec![Step::ReadBody, Step::Gate, Step::Answer].into()
+        vec![ServeStep::ReadBody, ServeStep::WaitForGate, ServeStep::Answer].into()
     }
 
     /// Reads the request and answers with these bytes.
     pub fn answering(response: &str) -> Self {
-        vec![Step::ReadBody, Step::send(response)].into()
+        vec![ServeStep::ReadBody, ServeStep::send(response)].into()
     }
 
-    pub fn keeping(self, keep: Keep) -> Self {
-        Self { keep, ..self }
+    pub fn with_connection_reuse(self, keep: ConnectionReuse) -> Self {
+        Self { connection_reuse: keep, ..self }
     }
 }
 
-impl From<Vec<Step>> for Behaviour {
-    fn from(steps: Vec<Step>) -> Self {
-        Self { keep: Keep::Alive, steps, seed: 1 }
+impl From<Vec<ServeStep>> for EndpointBehaviour {
+    fn from(steps: Vec<ServeStep>) -> Self {
+        Self { connection_reuse: ConnectionReuse::KeepAlive, steps, seed: 1 }
     }
 }

@@ -12,12 +12,12 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
-use super::{Body, get, post, read, send};
-use crate::patience::within;
-use crate::tls::Terms;
+use super::{Http2Body, get, post, read, send};
+use crate::tls::TlsClientOptions;
+use crate::waiting::within;
 
 /// One connection, with any number of requests at once; it is closed when dropped.
-pub struct Client {
+pub struct Http2TestClient {
     requests: SendRequest<Bytes>,
     pub pings: PingPong,
     driver: JoinHandle<Result<(), h2::Error>>,
@@ -25,7 +25,7 @@ pub struct Client {
 
 /// A whole response.
 #[derive(Clone, Debug)]
-pub struct Exchange {
+pub struct CompleteResponse {
     /// The 1xx responses that came before it.
     pub informational: Vec<Response<()>>,
     pub head: Response<()>,
@@ -33,7 +33,7 @@ pub struct Exchange {
     pub trailers: HeaderMap,
 }
 
-impl Client {
+impl Http2TestClient {
     /// In the clear, without asking whether the server speaks HTTP/2.
     pub async fn connect(address: SocketAddr) -> Result<Self> {
         Self::connect_with(address, &Builder::new()).await
@@ -47,8 +47,8 @@ impl Client {
     }
 
     /// Over TLS, to the host `test`.
-    pub async fn connect_tls(address: SocketAddr, terms: &Terms) -> Result<Self> {
-        let stream = terms.clone().offering(&["h2"]).connect(address, "test").await?;
+    pub async fn connect_tls(address: SocketAddr, terms: &TlsClientOptions) -> Result<Self> {
+        let stream = terms.clone().with_alpn(&["h2"]).connect(address, "test").await?;
         Self::over(stream, &Builder::new()).await
     }
 
@@ -62,18 +62,18 @@ impl Client {
         Ok(Self { requests, pings, driver: tokio::spawn(connection) })
     }
 
-    pub async fn get(&self, path: &str) -> Result<Exchange> {
+    pub async fn get(&self, path: &str) -> Result<CompleteResponse> {
         self.exchange(get(path), Bytes::new()).await
     }
 
-    pub async fn post(&self, path: &str, body: impl Into<Bytes>) -> Result<Exchange> {
+    pub async fn post(&self, path: &str, body: impl Into<Bytes>) -> Result<CompleteResponse> {
         self.exchange(post(path), body.into()).await
     }
 
     /// Sends a request and reads its response, which may begin before the request has ended.
-    pub async fn exchange(&self, request: Request<()>, body: Bytes) -> Result<Exchange> {
+    pub async fn exchange(&self, request: Request<()>, body: Bytes) -> Result<CompleteResponse> {
         let exchange = async {
-            let (response, mut sending) = self.begin(request, body.is_empty()).await?;
+            let (response, mut sending) = self.send_request(request, body.is_empty()).await?;
             let sent = async {
                 if !body.is_empty() {
                     send(&mut sending, body).await?;
@@ -90,7 +90,7 @@ impl Client {
     }
 
     /// Sends the head of a request, as soon as the server allows another stream.
-    pub async fn begin(
+    pub async fn send_request(
         &self,
         request: Request<()>,
         ends: bool,
@@ -100,39 +100,39 @@ impl Client {
     }
 
     /// The whole response.
-    pub async fn response(mut response: ResponseFuture) -> Result<Exchange, h2::Error> {
+    pub async fn response(mut response: ResponseFuture) -> Result<CompleteResponse, h2::Error> {
         let mut informational = Vec::new();
         while let Some(head) = poll_fn(|context| response.poll_informational(context)).await {
             informational.push(head?);
         }
         let (head, mut stream) = response.await?.into_parts();
-        let Body { bytes: body, trailers } = read(&mut stream).await?;
-        Ok(Exchange { informational, head: Response::from_parts(head, ()), body, trailers })
+        let Http2Body { bytes: body, trailers } = read(&mut stream).await?;
+        Ok(CompleteResponse { informational, head: Response::from_parts(head, ()), body, trailers })
     }
 
     /// How many streams the server allows at once, as far as is known.
-    pub fn most_streams(&self) -> usize {
+    pub fn max_concurrent_streams(&self) -> usize {
         self.requests.current_max_send_streams()
     }
 
     /// Whether the server takes an extended CONNECT (RFC 8441), once its settings have come.
-    pub fn may_connect(&self) -> bool {
+    pub fn supports_extended_connect(&self) -> bool {
         self.requests.is_extended_connect_protocol_enabled()
     }
 
     /// Waits for the end of the connection, and says what h2 says of it.
-    pub async fn ended(mut self) -> Result<Result<(), h2::Error>> {
+    pub async fn wait_for_close(mut self) -> Result<Result<(), h2::Error>> {
         Ok(within("the end of the connection", &mut self.driver).await??)
     }
 }
 
-impl Drop for Client {
+impl Drop for Http2TestClient {
     fn drop(&mut self) {
         self.driver.abort();
     }
 }
 
-impl Exchange {
+impl CompleteResponse {
     pub fn status(&self) -> u16 {
         self.head.status().as_u16()
     }

@@ -15,31 +15,31 @@ use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
-use super::{Body, read, send, status};
-use crate::patience::PATIENCE;
+use super::{Http2Body, read, send, status};
+use crate::waiting::PATIENCE;
 
 /// A running server; it ends, with all its connections, when dropped.
-pub struct Endpoint {
+pub struct Http2TestEndpoint {
     pub address: SocketAddr,
-    books: Arc<Books>,
+    shared: Arc<SharedCounts>,
     accepting: AbortHandle,
 }
 
 /// What is said of each connection.
 #[derive(Clone)]
-pub struct Manner {
+pub struct Http2EndpointOptions {
     pub settings: Builder,
     /// After so many requests a connection takes no more: GOAWAY, and those that run are finished.
-    pub requests: Option<u64>,
+    pub max_requests_per_connection: Option<u64>,
 }
 
 /// Sums over all that the server has seen.
 #[derive(Clone, Debug, Default)]
-pub struct Counts {
+pub struct Http2EndpointCounts {
     pub requests: u64,
     /// Streams that are being served.
     pub in_flight: usize,
-    pub most_in_flight: usize,
+    pub max_in_flight: usize,
     /// Streams that ended without a whole answer: by a reset, or with their connection.
     pub unanswered: u64,
     /// Connections that were accepted and have not ended.
@@ -50,31 +50,31 @@ pub struct Counts {
 }
 
 /// A request, and the way to answer it.
-pub struct Call {
+pub struct ReceivedRequest {
     /// Its number at this endpoint, from 1.
     pub number: u64,
     pub head: Request<()>,
     pub body: RecvStream,
     pub respond: SendResponse<Bytes>,
-    running: Running,
+    running: CountedHttp2Stream,
 }
 
-type Answer = Pin<Box<dyn Future<Output = Result<(), h2::Error>> + Send>>;
-type Serve = Arc<dyn Fn(Call) -> Answer + Send + Sync>;
+type HandlerFuture = Pin<Box<dyn Future<Output = Result<(), h2::Error>> + Send>>;
+type RequestHandler = Arc<dyn Fn(ReceivedRequest) -> HandlerFuture + Send + Sync>;
 
 #[derive(Default)]
-struct Books {
-    counts: Mutex<Counts>,
+struct SharedCounts {
+    counts: Mutex<Http2EndpointCounts>,
     changed: watch::Sender<()>,
 }
 
-impl Default for Manner {
+impl Default for Http2EndpointOptions {
     fn default() -> Self {
-        Self { settings: Builder::new(), requests: None }
+        Self { settings: Builder::new(), max_requests_per_connection: None }
     }
 }
 
-impl Endpoint {
+impl Http2TestEndpoint {
     /// Answers `ok` to whatever comes.
     pub async fn ok() -> Result<Self> {
         Self::start(|call| async { call.answer("ok").await }).await
@@ -83,46 +83,50 @@ impl Endpoint {
     /// Serves each request by this function, until it returns.
     pub async fn start<F, A>(serve: F) -> Result<Self>
     where
-        F: Fn(Call) -> A + Send + Sync + 'static,
+        F: Fn(ReceivedRequest) -> A + Send + Sync + 'static,
         A: Future<Output = Result<(), h2::Error>> + Send + 'static,
     {
-        Self::with(Manner::default(), serve).await
+        Self::with(Http2EndpointOptions::default(), serve).await
     }
 
     /// The same, with this manner.
-    pub async fn with<F, A>(manner: Manner, serve: F) -> Result<Self>
+    pub async fn with<F, A>(manner: Http2EndpointOptions, serve: F) -> Result<Self>
     where
-        F: Fn(Call) -> A + Send + Sync + 'static,
+        F: Fn(ReceivedRequest) -> A + Send + Sync + 'static,
         A: Future<Output = Result<(), h2::Error>> + Send + 'static,
     {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
-        let books = Arc::<Books>::default();
-        let serve: Serve = Arc::new(move |call| Box::pin(serve(call)));
+        let books = Arc::<SharedCounts>::default();
+        let serve: RequestHandler = Arc::new(move |call| Box::pin(serve(call)));
         let accepting = tokio::spawn(accept(listener, manner, serve, books.clone()));
-        Ok(Self { address, books, accepting: accepting.abort_handle() })
+        Ok(Self { address, shared: books, accepting: accepting.abort_handle() })
     }
 
-    pub fn counts(&self) -> Counts {
-        self.books.lock().clone()
+    pub fn counts(&self) -> Http2EndpointCounts {
+        self.shared.lock().clone()
     }
 
     /// Closes the listener and all connections at once, as the end of its process does: what it had seen until then.
-    pub async fn kill(self) -> Result<Counts> {
+    pub async fn kill(self) -> Result<Http2EndpointCounts> {
         self.accepting.abort();
-        self.until("its connections are closed", |counts| counts.connections == 0).await
+        self.wait_for_counts("its connections are closed", |counts| counts.connections == 0).await
     }
 
     /// The only request so far.
-    pub fn only(&self) -> Request<()> {
+    pub fn only_request(&self) -> Request<()> {
         let mut heads = self.counts().heads;
         assert_eq!(heads.len(), 1, "one request was expected: {heads:#?}");
         heads.remove(0)
     }
 
     /// Waits until the counts are as wanted.
-    pub async fn until(&self, what: &str, wanted: impl Fn(&Counts) -> bool) -> Result<Counts> {
-        let mut changes = self.books.changed.subscribe();
+    pub async fn wait_for_counts(
+        &self,
+        what: &str,
+        wanted: impl Fn(&Http2EndpointCounts) -> bool,
+    ) -> Result<Http2EndpointCounts> {
+        let mut changes = self.shared.changed.subscribe();
         let changed = async {
             while !wanted(&self.counts()) {
                 changes.changed().await.expect("the books are kept for as long as the endpoint");
@@ -134,13 +138,13 @@ impl Endpoint {
     }
 }
 
-impl Drop for Endpoint {
+impl Drop for Http2TestEndpoint {
     fn drop(&mut self) {
         self.accepting.abort();
     }
 }
 
-impl Call {
+impl ReceivedRequest {
     /// 200 with this body.
     pub async fn answer(self, body: impl Into<Bytes>) -> Result<(), h2::Error> {
         self.answer_with(status(200), body, HeaderMap::new()).await
@@ -184,7 +188,7 @@ impl Call {
     }
 
     /// All of the request's body.
-    pub async fn read(&mut self) -> Result<Body, h2::Error> {
+    pub async fn read(&mut self) -> Result<Http2Body, h2::Error> {
         read(&mut self.body).await
     }
 
@@ -194,32 +198,37 @@ impl Call {
     }
 
     /// Answers nothing until the other side gives up: why it did.
-    pub async fn given_up(&mut self) -> Result<h2::Reason, h2::Error> {
+    pub async fn wait_for_reset(&mut self) -> Result<h2::Reason, h2::Error> {
         poll_fn(|context| self.respond.poll_reset(context)).await
     }
 }
 
-async fn accept(listener: TcpListener, manner: Manner, serve: Serve, books: Arc<Books>) {
+async fn accept(
+    listener: TcpListener,
+    manner: Http2EndpointOptions,
+    serve: RequestHandler,
+    books: Arc<SharedCounts>,
+) {
     // Aborting this task drops the set, which aborts the connections.
     let mut connections = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
         stream.set_nodelay(true).expect("a connected socket takes options");
-        let open = Open::new(&books);
+        let open = CountedHttp2Connection::new(&books);
         let (manner, serve, books) = (manner.clone(), serve.clone(), books.clone());
         connections.spawn(async move {
             let _open = open;
             // An error is the other side's leaving.
-            drop(converse(stream, &manner, &serve, &books).await);
+            drop(serve_connection(stream, &manner, &serve, &books).await);
         });
         while connections.try_join_next().is_some() {}
     }
 }
 
-async fn converse(
+async fn serve_connection(
     stream: TcpStream,
-    manner: &Manner,
-    serve: &Serve,
-    books: &Arc<Books>,
+    manner: &Http2EndpointOptions,
+    serve: &RequestHandler,
+    books: &Arc<SharedCounts>,
 ) -> Result<(), h2::Error> {
     let mut connection: Connection<TcpStream, Bytes> = manner.settings.handshake(stream).await?;
     let mut streams = JoinSet::new();
@@ -229,9 +238,9 @@ async fn converse(
         let (parts, body) = request.into_parts();
         let head = Request::from_parts(parts, ());
         let (number, running) = books.begin(&head);
-        streams.spawn(serve(Call { number, head, body, respond, running }));
+        streams.spawn(serve(ReceivedRequest { number, head, body, respond, running }));
         served += 1;
-        if manner.requests == Some(served) {
+        if manner.max_requests_per_connection == Some(served) {
             connection.graceful_shutdown();
         }
         while streams.try_join_next().is_some() {}
@@ -239,34 +248,34 @@ async fn converse(
     Ok(())
 }
 
-impl Books {
-    fn change<T>(&self, change: impl FnOnce(&mut Counts) -> T) -> T {
+impl SharedCounts {
+    fn change<T>(&self, change: impl FnOnce(&mut Http2EndpointCounts) -> T) -> T {
         let result = change(&mut self.lock());
         self.changed.send_replace(());
         result
     }
 
-    fn lock(&self) -> MutexGuard<'_, Counts> {
+    fn lock(&self) -> MutexGuard<'_, Http2EndpointCounts> {
         self.counts.lock().expect("nobody panics with the books in hand")
     }
 
-    fn begin(self: &Arc<Self>, head: &Request<()>) -> (u64, Running) {
+    fn begin(self: &Arc<Self>, head: &Request<()>) -> (u64, CountedHttp2Stream) {
         let number = self.change(|counts| {
             counts.requests += 1;
             counts.in_flight += 1;
-            counts.most_in_flight = counts.most_in_flight.max(counts.in_flight);
+            counts.max_in_flight = counts.max_in_flight.max(counts.in_flight);
             counts.heads.push(head.clone());
             counts.requests
         });
-        (number, Running { books: self.clone(), finished: false })
+        (number, CountedHttp2Stream { shared: self.clone(), finished: false })
     }
 }
 
 /// A connection that has not ended. Its task drops it last, even if the task is aborted.
-struct Open(Arc<Books>);
+struct CountedHttp2Connection(Arc<SharedCounts>);
 
-impl Open {
-    fn new(books: &Arc<Books>) -> Self {
+impl CountedHttp2Connection {
+    fn new(books: &Arc<SharedCounts>) -> Self {
         books.change(|counts| {
             counts.accepted += 1;
             counts.connections += 1;
@@ -275,28 +284,28 @@ impl Open {
     }
 }
 
-impl Drop for Open {
+impl Drop for CountedHttp2Connection {
     fn drop(&mut self) {
         self.0.change(|counts| counts.connections -= 1);
     }
 }
 
 /// A stream that is being served.
-struct Running {
-    books: Arc<Books>,
+struct CountedHttp2Stream {
+    shared: Arc<SharedCounts>,
     finished: bool,
 }
 
-impl Running {
+impl CountedHttp2Stream {
     /// Before the last of the answer is sent: whoever has it may count on the stream's being over.
     fn finish(mut self) {
         self.finished = true;
     }
 }
 
-impl Drop for Running {
+impl Drop for CountedHttp2Stream {
     fn drop(&mut self) {
-        self.books.change(|counts| {
+        self.shared.change(|counts| {
             counts.in_flight -= 1;
             counts.unanswered += u64::from(!self.finished);
         });

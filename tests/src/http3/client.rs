@@ -12,38 +12,42 @@ use http::{Request, Response};
 use quinn::Endpoint;
 use tokio::task::JoinHandle;
 
-use super::{Exchange, Receiving, Sending, get, post, read};
-use crate::http2::Body;
-use crate::patience::within;
-use crate::tls::Terms;
+use super::{CompleteResponse, Http3ReceiveStream, Http3SendStream, get, post, read};
+use crate::http2::Http2Body;
+use crate::tls::TlsClientOptions;
+use crate::waiting::within;
 
 /// One connection, with any number of requests at once; it is closed when dropped.
-pub struct Client {
+pub struct Http3TestClient {
     pub connection: quinn::Connection,
     endpoint: Endpoint,
     requests: SendRequest<OpenStreams, Bytes>,
     driver: JoinHandle<ConnectionError>,
 }
 
-impl Client {
+impl Http3TestClient {
     /// A connection to the host `test`.
-    pub async fn connect(address: SocketAddr, terms: &Terms) -> Result<Self> {
-        Self::connect_with(address, terms.quic()?).await
+    pub async fn connect(address: SocketAddr, terms: &TlsClientOptions) -> Result<Self> {
+        Self::connect_with(address, terms.quic_config()?).await
     }
 
     /// The same, with this configuration of QUIC.
     pub async fn connect_with(address: SocketAddr, config: quinn::ClientConfig) -> Result<Self> {
-        let (endpoint, connecting) = begin(address, config)?;
+        let (endpoint, connecting) = begin_connection(address, config)?;
         Self::over(endpoint, within("a handshake", connecting).await??).await
     }
 
     /// The same, by a client that lets so many bytes be under way to it, on all streams together.
-    pub async fn connect_narrowly(address: SocketAddr, terms: &Terms, window: u32) -> Result<Self> {
+    pub async fn connect_with_window(
+        address: SocketAddr,
+        terms: &TlsClientOptions,
+        window: u32,
+    ) -> Result<Self> {
         let mut transport = quinn::TransportConfig::default();
         transport.receive_window(window.into());
-        let mut config = terms.quic()?;
+        let mut config = terms.quic_config()?;
         config.transport_config(Arc::new(transport));
-        let (endpoint, connecting) = begin(address, config)?;
+        let (endpoint, connecting) = begin_connection(address, config)?;
         Self::over(endpoint, within("a handshake", connecting).await??).await
     }
 
@@ -51,9 +55,9 @@ impl Client {
     /// Whether the server has taken it is known later.
     pub async fn connect_early(
         address: SocketAddr,
-        terms: &Terms,
+        terms: &TlsClientOptions,
     ) -> Result<(Self, quinn::ZeroRttAccepted)> {
-        let (endpoint, connecting) = begin(address, terms.quic()?)?;
+        let (endpoint, connecting) = begin_connection(address, terms.quic_config()?)?;
         let early = connecting.into_0rtt();
         let (connection, accepted) = early.map_err(|_none| anyhow!("nothing was left"))?;
         Ok((Self::over(endpoint, connection).await?, accepted))
@@ -71,18 +75,18 @@ impl Client {
         Ok(self.endpoint.rebind(UdpSocket::bind("127.0.0.1:0")?)?)
     }
 
-    pub async fn get(&self, path: &str) -> Result<Exchange> {
+    pub async fn get(&self, path: &str) -> Result<CompleteResponse> {
         self.exchange(get(path), Bytes::new()).await
     }
 
-    pub async fn post(&self, path: &str, body: impl Into<Bytes>) -> Result<Exchange> {
+    pub async fn post(&self, path: &str, body: impl Into<Bytes>) -> Result<CompleteResponse> {
         self.exchange(post(path), body.into()).await
     }
 
     /// Sends a request and reads its response, which may begin before the request has ended.
-    pub async fn exchange(&self, request: Request<()>, body: Bytes) -> Result<Exchange> {
+    pub async fn exchange(&self, request: Request<()>, body: Bytes) -> Result<CompleteResponse> {
         let exchange = async {
-            let (mut sending, receiving) = self.begin(request).await?;
+            let (mut sending, receiving) = self.send_request(request).await?;
             let sent = async {
                 if !body.is_empty() {
                     sending.send_data(body).await?;
@@ -97,12 +101,17 @@ impl Client {
     }
 
     /// Sends the head of a request, as soon as the server allows another stream.
-    pub async fn begin(&self, request: Request<()>) -> Result<(Sending, Receiving), StreamError> {
+    pub async fn send_request(
+        &self,
+        request: Request<()>,
+    ) -> Result<(Http3SendStream, Http3ReceiveStream), StreamError> {
         Ok(self.requests.clone().send_request(request).await?.split())
     }
 
     /// The whole response.
-    pub async fn response(mut receiving: Receiving) -> Result<Exchange, StreamError> {
+    pub async fn response(
+        mut receiving: Http3ReceiveStream,
+    ) -> Result<CompleteResponse, StreamError> {
         let mut informational = Vec::new();
         let head: Response<()> = loop {
             let head = receiving.recv_response().await?;
@@ -111,24 +120,24 @@ impl Client {
             }
             informational.push(head);
         };
-        let Body { bytes: body, trailers } = read(&mut receiving).await?;
-        Ok(Exchange { informational, head, body, trailers })
+        let Http2Body { bytes: body, trailers } = read(&mut receiving).await?;
+        Ok(CompleteResponse { informational, head, body, trailers })
     }
 
     /// Waits for the end of the connection, and says what `h3` says of it.
-    pub async fn ended(mut self) -> Result<ConnectionError> {
+    pub async fn wait_for_close(mut self) -> Result<ConnectionError> {
         Ok(within("the end of the connection", &mut self.driver).await??)
     }
 }
 
-impl Drop for Client {
+impl Drop for Http3TestClient {
     fn drop(&mut self) {
         self.driver.abort();
     }
 }
 
 /// A port of its own, and the first packets.
-pub(super) fn begin(
+pub(super) fn begin_connection(
     address: SocketAddr,
     config: quinn::ClientConfig,
 ) -> Result<(Endpoint, quinn::Connecting)> {

@@ -8,9 +8,9 @@ use std::time::Duration;
 use anyhow::ensure;
 use rustix::process::{Resource, getrlimit};
 use serde_json::json;
-use tests::certificates::Authority;
-use tests::tls::Terms;
-use tests::{Behaviour, Client, Result, Scene, eventually, objects};
+use tests::certificates::CertificateAuthority;
+use tests::tls::TlsClientOptions;
+use tests::{EndpointBehaviour, Http1TestClient, HttpFixture, Result, eventually, objects};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -27,13 +27,14 @@ const REQUESTS: usize = 100;
 const PAIRS: usize = 8;
 
 /// Sheave with one listener, which decrypts.
-async fn scene(authority: &Authority) -> Result<Scene> {
-    let identity = authority.vouch(&["test"]);
-    let scene = Scene::secure(Behaviour::ok(), &identity, &["--workers", "2"]).await?;
+async fn scene(authority: &CertificateAuthority) -> Result<HttpFixture> {
+    let identity = authority.issue(&["test"]);
+    let scene =
+        HttpFixture::with_tls(EndpointBehaviour::ok(), &identity, &["--workers", "2"]).await?;
     // Who has been given up shows soon.
     let policy = objects::client_policy(json!({ "timeouts": { "head": "3s" } }));
     scene.configuration.write("policy.yaml", &[policy])?;
-    scene.sheave.said(0, "configuration in force").await?;
+    scene.sheave.wait_for_log(0, "configuration in force").await?;
     Ok(scene)
 }
 
@@ -41,11 +42,11 @@ async fn scene(authority: &Authority) -> Result<Scene> {
 /// up in its time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unfinished_tls_handshakes_time_out() -> Result {
-    let authority = Authority::new();
+    let authority = CertificateAuthority::new();
     let scene = scene(&authority).await?;
     let before = scene.sheave.memory_bytes()?;
-    let terms = Terms::trusting(&authority);
-    let hello = terms.hello("test")?;
+    let terms = TlsClientOptions::trusting(&authority);
+    let hello = terms.client_hello("test")?;
     let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(HALF_OPEN * 2);
     let count = HALF_OPEN.min(descriptors / 2 - 100);
     let mut held = Vec::new();
@@ -54,15 +55,15 @@ async fn unfinished_tls_handshakes_time_out() -> Result {
         stream.write_all(&hello[..hello.len() / 2]).await?;
         held.push(stream);
     }
-    let mut client = Client::connect_tls(scene.sheave.address(), "test", &terms).await?;
+    let mut client = Http1TestClient::connect_tls(scene.sheave.address(), "test", &terms).await?;
     ensure!(client.get("/").await?.status() == 200, "an innocent is served meanwhile");
     let each = scene.sheave.memory_bytes()?.saturating_sub(before) / count;
     eprintln!("{count} half-open handshakes: {each} bytes each");
     ensure!(each < 32 * 1024, "{each} bytes for each");
 
-    let open = async || scene.sheave.sum("sheave_listener_connections_open").await;
+    let open = async || scene.sheave.metric_sum("sheave_listener_connections_open").await;
     eventually("they are given up", open, |open| *open <= 1.0).await?;
-    let outcomes = scene.sheave.samples("sheave_tls_handshakes_total").await?;
+    let outcomes = scene.sheave.metric_samples("sheave_tls_handshakes_total").await?;
     let late = outcomes.iter().find(|(labels, _)| labels.contains("\"timeout\""));
     ensure!(late.is_some_and(|(_, late)| *late == count as f64), "{outcomes:?}");
     Ok(())
@@ -72,20 +73,20 @@ async fn unfinished_tls_handshakes_time_out() -> Result {
 /// go that cost no cryptography.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn handshake_flood_does_not_starve_requests() -> Result {
-    let authority = Authority::new();
+    let authority = CertificateAuthority::new();
     let scene = scene(&authority).await?;
     let address = scene.sheave.address();
-    let terms = Terms::trusting(&authority);
+    let terms = TlsClientOptions::trusting(&authority);
     let mut clients = Vec::new();
     for _ in 0..4 {
-        clients.push(Client::connect_tls(address, "test", &terms).await?);
+        clients.push(Http1TestClient::connect_tls(address, "test", &terms).await?);
     }
-    let hello = terms.hello("test")?;
+    let hello = terms.client_hello("test")?;
     let mut ratios = Vec::new();
     for _ in 0..PAIRS {
         let request = b"GET / HTTP/1.1\r\n\r\n".to_vec();
-        let plain = under_flood(address, request, &mut clients).await?;
-        let secure = under_flood(address, hello.clone(), &mut clients).await?;
+        let plain = latency_under_flood(address, request, &mut clients).await?;
+        let secure = latency_under_flood(address, hello.clone(), &mut clients).await?;
         ratios.push(secure.as_secs_f64() / plain.as_secs_f64());
     }
     ratios.sort_by(f64::total_cmp);
@@ -96,14 +97,15 @@ async fn handshake_flood_does_not_starve_requests() -> Result {
 }
 
 /// The 99th percentile of requests, while others connect, say this, and leave after the first answer.
-async fn under_flood(
+async fn latency_under_flood(
     address: SocketAddr,
     said: Vec<u8>,
-    clients: &mut [Client],
+    clients: &mut [Http1TestClient],
 ) -> Result<Duration> {
     let stopped = Arc::new(AtomicBool::new(false));
-    let flooders: JoinSet<_> =
-        (0..FLOODERS).map(|_| come_and_go(address, said.clone(), stopped.clone())).collect();
+    let flooders: JoinSet<_> = (0..FLOODERS)
+        .map(|_| open_connections_until_stopped(address, said.clone(), stopped.clone()))
+        .collect();
     let mut times = Vec::new();
     for _ in 0..REQUESTS / clients.len() {
         for client in clients.iter_mut() {
@@ -119,7 +121,11 @@ async fn under_flood(
     Ok(times[times.len() * 99 / 100])
 }
 
-async fn come_and_go(address: SocketAddr, said: Vec<u8>, stopped: Arc<AtomicBool>) -> u64 {
+async fn open_connections_until_stopped(
+    address: SocketAddr,
+    said: Vec<u8>,
+    stopped: Arc<AtomicBool>,
+) -> u64 {
     let mut came = 0;
     while !stopped.load(Ordering::Relaxed) {
         let Ok(mut stream) = TcpStream::connect(address).await else { continue };

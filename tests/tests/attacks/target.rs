@@ -2,63 +2,70 @@
 
 use anyhow::ensure;
 use serde_json::{Value, json};
-use tests::frames::Wire;
-use tests::{Behaviour, Client, Endpoint, Result, Scene, eventually, objects, within};
+use tests::frames::RawHttp2Connection;
+use tests::{
+    Endpoint, EndpointBehaviour, Http1TestClient, HttpFixture, Result, eventually, objects, within,
+};
 
 /// What an attack may cost in memory: far more than it does, far less than it asks for.
-const MOST_GROWTH: u64 = 24 << 20;
+const MAX_MEMORY_GROWTH: u64 = 24 << 20;
 
 /// Sheave with one endpoint of HTTP/1.1 that answers at once.
-pub(crate) struct Target {
-    pub(crate) scene: Scene,
+pub(crate) struct AttackTarget {
+    pub(crate) scene: HttpFixture,
     memory: u64,
 }
 
-impl Target {
+impl AttackTarget {
     pub(crate) async fn new() -> Result<Self> {
-        Self::guarded(json!({})).await
+        Self::with_client_policy(json!({})).await
     }
 
     /// With a ClientPolicy of this `spec`.
-    pub(crate) async fn guarded(spec: Value) -> Result<Self> {
-        Self::before(Behaviour::ok(), spec).await
+    pub(crate) async fn with_client_policy(spec: Value) -> Result<Self> {
+        Self::with_behaviour(EndpointBehaviour::ok(), spec).await
     }
 
     /// With an endpoint that behaves so.
-    pub(crate) async fn before(behaviour: impl Into<Behaviour>, spec: Value) -> Result<Self> {
+    pub(crate) async fn with_behaviour(
+        behaviour: impl Into<EndpointBehaviour>,
+        spec: Value,
+    ) -> Result<Self> {
         let endpoints = vec![Endpoint::start(behaviour).await?];
         let scene =
-            Scene::with(endpoints, &[objects::client_policy(spec)], &["--workers", "2"]).await?;
+            HttpFixture::with(endpoints, &[objects::client_policy(spec)], &["--workers", "2"])
+                .await?;
         // What it costs to serve at all is no cost of the attack.
-        Client::connect(scene.sheave.address()).await?.get("/").await?;
+        Http1TestClient::connect(scene.sheave.address()).await?.get("/").await?;
         let memory = scene.sheave.memory_bytes()?;
         Ok(Self { scene, memory })
     }
 
-    pub(crate) async fn connect(&self) -> Result<Wire> {
-        Wire::connect(self.scene.sheave.address(), &[]).await
+    pub(crate) async fn connect(&self) -> Result<RawHttp2Connection> {
+        RawHttp2Connection::connect(self.scene.sheave.address(), &[]).await
     }
 
     /// It has not cost much, and everybody else is served.
-    pub(crate) async fn is_well(&self) -> Result {
+    pub(crate) async fn check_health(&self) -> Result {
         let growth = self.scene.sheave.memory_bytes()?.saturating_sub(self.memory);
-        ensure!(growth < MOST_GROWTH, "{growth} bytes more");
+        ensure!(growth < MAX_MEMORY_GROWTH, "{growth} bytes more");
         let response = within("an innocent", self.scene.client().await?.get("/")).await??;
         ensure!(response.status() == 200, "{response:?}");
         Ok(())
     }
 
     /// Waits until so many streams have been refused, and no more.
-    pub(crate) async fn refused(&self, streams: u64) -> Result {
-        let refused = async || self.scene.sheave.sum("sheave_http2_streams_refused_total").await;
+    pub(crate) async fn wait_for_refused_streams(&self, streams: u64) -> Result {
+        let refused =
+            async || self.scene.sheave.metric_sum("sheave_http2_streams_refused_total").await;
         eventually("streams refused", refused, |refused| *refused == streams as f64).await?;
         Ok(())
     }
 
     /// Waits until the metric, for this reason, has counted something.
-    pub(crate) async fn counted(&self, metric: &str, reason: &str) -> Result {
+    pub(crate) async fn wait_for_metric(&self, metric: &str, reason: &str) -> Result {
         let label = format!("\"{reason}\"");
-        let samples = async || self.scene.sheave.samples(metric).await;
+        let samples = async || self.scene.sheave.metric_samples(metric).await;
         let wanted = |(labels, count): &(String, f64)| labels.contains(&label) && *count > 0.0;
         eventually(reason, samples, |samples| samples.iter().any(wanted)).await?;
         Ok(())

@@ -5,10 +5,10 @@ use std::net::SocketAddr;
 
 use anyhow::{Context, ensure};
 use serde_json::json;
-use tests::certificates::Authority;
-use tests::configuration::{SERVICE, Scratch};
-use tests::payload::{Digest, pieces};
-use tests::{Client, Configuration, Result, Sheave, eventually, objects};
+use tests::certificates::CertificateAuthority;
+use tests::configuration::{SERVICE, TempDirectory};
+use tests::payload::{BodyDigest, pieces};
+use tests::{ConfigDirectory, Http1TestClient, Result, SheaveProcess, eventually, objects};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
@@ -22,41 +22,41 @@ const CLIENTS: usize = 50;
 const REQUESTS: usize = 20;
 
 /// Where a server is to be, and its files.
-struct Place {
+struct ServerLocation {
     address: SocketAddr,
-    authority: Authority,
-    folder: Scratch,
+    authority: CertificateAuthority,
+    folder: TempDirectory,
 }
 
-impl Place {
+impl ServerLocation {
     /// A server cannot say what port it has chosen, so it gets one that was free a moment ago.
     async fn new() -> Result<Self> {
         let address = TcpListener::bind("127.0.0.1:0").await?.local_addr()?;
-        let (authority, folder) = (Authority::new(), Scratch::new()?);
-        let identity = authority.vouch(&[NAME]);
+        let (authority, folder) = (CertificateAuthority::new(), TempDirectory::new()?);
+        let identity = authority.issue(&[NAME]);
         fs::write(folder.path().join("chain.pem"), &identity.certificate_pem)?;
         fs::write(folder.path().join("key.pem"), &identity.key_pem)?;
         Ok(Self { address, authority, folder })
     }
 
-    async fn start(self, command: &mut Command) -> Result<Server> {
+    async fn start(self, command: &mut Command) -> Result<PeerServer> {
         let child = command.spawn()?;
         let listens = async || Ok(TcpStream::connect(self.address).await.is_ok());
         let listens = eventually("the endpoint", listens, |listens| *listens).await;
         listens.context("it does not listen")?;
-        Ok(Server { place: self, _child: child })
+        Ok(PeerServer { place: self, _child: child })
     }
 }
 
 /// A server that is killed when dropped.
-struct Server {
-    place: Place,
+struct PeerServer {
+    place: ServerLocation,
     _child: Child,
 }
 
-impl Server {
+impl PeerServer {
     async fn hypercorn(python: &str) -> Result<Self> {
-        let place = Place::new().await?;
+        let place = ServerLocation::new().await?;
         let folder = place.folder.path().display();
         let address = place.address;
         let config = format!(
@@ -67,14 +67,14 @@ impl Server {
         fs::write(&path, config)?;
         let mut command = tools::program(python)?;
         command.args(["-m", "hypercorn", "--config"]).arg(path).arg("application:application");
-        place.start(command.current_dir(tools::folder())).await
+        place.start(command.current_dir(tools::conformance_folder())).await
     }
 
     async fn nginx() -> Result<Self> {
-        let place = Place::new().await?;
+        let place = ServerLocation::new().await?;
         let folder = place.folder.path().to_owned();
         fs::write(folder.join("large"), pieces(LARGE_BYTES).collect::<Vec<_>>().concat())?;
-        let config = fs::read_to_string(tools::folder().join("nginx.conf"))?;
+        let config = fs::read_to_string(tools::conformance_folder().join("nginx.conf"))?;
         let config = config.replace("ADDRESS", &place.address.to_string());
         let config = config.replace("FOLDER", &folder.display().to_string());
         fs::write(folder.join("nginx.conf"), config)?;
@@ -84,24 +84,24 @@ impl Server {
     }
 
     /// Sheave before it, in the clear to clients.
-    async fn fronted(&self) -> Result<(Sheave, Configuration)> {
-        let configuration = Configuration::empty()?;
+    async fn start_proxy(&self) -> Result<(SheaveProcess, ConfigDirectory)> {
+        let configuration = ConfigDirectory::empty()?;
         let mut all = objects::gateway();
-        let service = objects::speaking("sheave.dev/h3", objects::service(SERVICE));
+        let service = objects::with_app_protocol("sheave.dev/h3", objects::service(SERVICE));
         all.extend([objects::route(SERVICE), service, self.place.authority.config_map("ca")]);
         all.push(objects::backend_tls_policy(SERVICE, json!({ "hostname": NAME })));
         all.extend(objects::slices(SERVICE, &[self.place.address]));
         configuration.write("main.yaml", &all)?;
-        Ok((Sheave::serve(&configuration).await?, configuration))
+        Ok((SheaveProcess::serve(&configuration).await?, configuration))
     }
 }
 
 /// So many clients of HTTP/1.1 at once, each with some requests in a row; every answer has to be this.
-async fn many(address: SocketAddr, expected: &'static str) -> Result {
+async fn check_many_requests(address: SocketAddr, expected: &'static str) -> Result {
     let mut clients = JoinSet::new();
     for _ in 0..CLIENTS {
         clients.spawn(async move {
-            let mut client = Client::connect(address).await?;
+            let mut client = Http1TestClient::connect(address).await?;
             for _ in 0..REQUESTS {
                 let response = client.get("/version").await?;
                 ensure!(response.status() == 200 && response.text() == expected, "{response:?}");
@@ -119,19 +119,19 @@ async fn many(address: SocketAddr, expected: &'static str) -> Result {
 #[ignore = "needs Hypercorn: make conformance"]
 async fn hypercorn_endpoint_is_reached_over_http3() -> Result {
     for python in ["python-pinned", "python-current"] {
-        if !tools::is_there(python)? {
+        if !tools::is_installed(python)? {
             continue;
         }
-        let server = Server::hypercorn(python).await?;
-        let (sheave, _configuration) = server.fronted().await?;
-        many(sheave.address(), "HTTP/3").await.context(python)?;
+        let server = PeerServer::hypercorn(python).await?;
+        let (sheave, _configuration) = server.start_proxy().await?;
+        check_many_requests(sheave.address(), "HTTP/3").await.context(python)?;
 
-        let mut client = Client::connect(sheave.address()).await?;
+        let mut client = Http1TestClient::connect(sheave.address()).await?;
         let response = client.get("/bytes/1000000").await?;
         ensure!(response.body.len() == 1_000_000, "{python}: {} bytes", response.body.len());
         let body = pieces(LARGE_BYTES).collect::<Vec<_>>().concat();
         let response = client.post("/", &body).await?;
-        ensure!(Digest::of(&response.body) == Digest::of_pattern(LARGE_BYTES), "{python}");
+        ensure!(BodyDigest::of(&response.body) == BodyDigest::of_pattern(LARGE_BYTES), "{python}");
     }
     Ok(())
 }
@@ -139,13 +139,16 @@ async fn hypercorn_endpoint_is_reached_over_http3() -> Result {
 #[tokio::test]
 #[ignore = "needs nginx: make conformance"]
 async fn nginx_endpoint_is_reached_over_http3() -> Result {
-    if !tools::is_there("nginx")? {
+    if !tools::is_installed("nginx")? {
         return Ok(());
     }
-    let server = Server::nginx().await?;
-    let (sheave, _configuration) = server.fronted().await?;
-    many(sheave.address(), "HTTP/3.0").await?;
-    let response = Client::connect(sheave.address()).await?.get("/large").await?;
-    ensure!(Digest::of(&response.body) == Digest::of_pattern(LARGE_BYTES), "another body came");
+    let server = PeerServer::nginx().await?;
+    let (sheave, _configuration) = server.start_proxy().await?;
+    check_many_requests(sheave.address(), "HTTP/3.0").await?;
+    let response = Http1TestClient::connect(sheave.address()).await?.get("/large").await?;
+    ensure!(
+        BodyDigest::of(&response.body) == BodyDigest::of_pattern(LARGE_BYTES),
+        "another body came"
+    );
     Ok(())
 }

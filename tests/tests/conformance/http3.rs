@@ -4,37 +4,37 @@ use std::fs;
 use std::path::PathBuf;
 
 use serde_json::json;
-use tests::certificates::{Authority, Identity};
-use tests::configuration::Scratch;
-use tests::{Behaviour, Configuration, Endpoint, Result, Sheave, objects};
+use tests::certificates::{CertificateAuthority, IssuedCertificate};
+use tests::configuration::TempDirectory;
+use tests::{ConfigDirectory, Endpoint, EndpointBehaviour, Result, SheaveProcess, objects};
 
 /// Whom the listener is.
 const NAMES: &[&str] = &["localhost", "127.0.0.1"];
 
-pub(crate) struct Site {
+pub(crate) struct ConformanceFixture {
     pub(crate) endpoint: Endpoint,
-    pub(crate) identity: Identity,
+    pub(crate) identity: IssuedCertificate,
     /// For whatever a program wants to read or write.
-    pub(crate) folder: Scratch,
+    pub(crate) folder: TempDirectory,
     /// The certificate of who vouches for the listener, in a file.
     pub(crate) authority: PathBuf,
     port: u16,
-    _sheave: Sheave,
-    _configuration: Configuration,
+    _sheave: SheaveProcess,
+    _configuration: ConfigDirectory,
 }
 
-impl Site {
-    pub(crate) async fn of(behaviour: impl Into<Behaviour>) -> Result<Self> {
+impl ConformanceFixture {
+    pub(crate) async fn of(behaviour: impl Into<EndpointBehaviour>) -> Result<Self> {
         let endpoint = Endpoint::start(behaviour).await?;
-        let authority = Authority::new();
-        let identity = authority.vouch(NAMES);
+        let authority = CertificateAuthority::new();
+        let identity = authority.issue(NAMES);
         let gateway = objects::https_gateway(&["certificate"]);
         let policy = objects::client_policy(json!({ "http3": { "enabled": true } }));
         let more = [policy, identity.secret("certificate")];
-        let configuration = Configuration::behind(gateway, &[endpoint.address], &more)?;
-        let sheave = Sheave::serve(&configuration).await?;
+        let configuration = ConfigDirectory::with_gateway(gateway, &[endpoint.address], &more)?;
+        let sheave = SheaveProcess::serve(&configuration).await?;
 
-        let folder = Scratch::new()?;
+        let folder = TempDirectory::new()?;
         let file = folder.path().join("ca.pem");
         fs::write(&file, &authority.pem)?;
         Ok(Self {

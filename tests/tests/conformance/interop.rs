@@ -4,9 +4,9 @@ use std::fs;
 use std::net::SocketAddr;
 
 use anyhow::{Context, ensure};
-use tests::certificates::Authority;
-use tests::configuration::Scratch;
-use tests::{Configuration, Result, Sheave, eventually, objects};
+use tests::certificates::CertificateAuthority;
+use tests::configuration::TempDirectory;
+use tests::{ConfigDirectory, Result, SheaveProcess, eventually, objects};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Child;
 
@@ -33,31 +33,31 @@ const CASES: &[&str] = &[
 ];
 
 /// How long the soaks may take: what they show is that nothing fails, not how quick this machine is.
-const PATIENT: &[&str] =
+const SLOW_CASES: &[&str] =
     &["--soak_per_iteration_max_acceptable_latency_ms=20000", "--soak_overall_timeout_seconds=200"];
 
 #[tokio::test]
 #[ignore = "needs grpc-go: make conformance"]
 async fn grpc_interop_passes_over_cleartext() -> Result {
-    let server = Server::start().await?;
-    let configuration = Configuration::empty()?;
-    configuration.write("main.yaml", &[objects::gateway(), calls(&server)].concat())?;
-    let sheave = Sheave::serve(&configuration).await?;
+    let server = InteropServer::start().await?;
+    let configuration = ConfigDirectory::empty()?;
+    configuration.write("main.yaml", &[objects::gateway(), interop_route(&server)].concat())?;
+    let sheave = SheaveProcess::serve(&configuration).await?;
     every_case(sheave.address(), &[]).await
 }
 
 #[tokio::test]
 #[ignore = "needs grpc-go: make conformance"]
 async fn grpc_interop_passes_over_tls() -> Result {
-    let server = Server::start().await?;
-    let authority = Authority::new();
-    let configuration = Configuration::empty()?;
+    let server = InteropServer::start().await?;
+    let authority = CertificateAuthority::new();
+    let configuration = ConfigDirectory::empty()?;
     let gateway = objects::https_gateway(&["certificate"]);
-    let secret = authority.vouch(&["interop.test"]).secret("certificate");
-    configuration.write("main.yaml", &[gateway, calls(&server), vec![secret]].concat())?;
-    let sheave = Sheave::serve(&configuration).await?;
+    let secret = authority.issue(&["interop.test"]).secret("certificate");
+    configuration.write("main.yaml", &[gateway, interop_route(&server), vec![secret]].concat())?;
+    let sheave = SheaveProcess::serve(&configuration).await?;
 
-    let folder = Scratch::new()?;
+    let folder = TempDirectory::new()?;
     let trusted = folder.path().join("ca.pem");
     fs::write(&trusted, &authority.pem)?;
     let trusted = format!("--ca_file={}", trusted.display());
@@ -66,7 +66,7 @@ async fn grpc_interop_passes_over_tls() -> Result {
 }
 
 /// A route of all calls to the server, which speaks HTTP/2 in the clear.
-fn calls(server: &Server) -> Vec<serde_json::Value> {
+fn interop_route(server: &InteropServer) -> Vec<serde_json::Value> {
     let mut all = vec![objects::grpc_route("interop"), objects::service("interop")];
     all.extend(objects::slices("interop", &[server.address]));
     all
@@ -77,7 +77,7 @@ async fn every_case(address: SocketAddr, arguments: &[&str]) -> Result {
     for case in CASES {
         let case = format!("--test_case={case}");
         let mut all = vec!["--server_host=127.0.0.1", &port, &case];
-        all.extend(PATIENT);
+        all.extend(SLOW_CASES);
         all.extend(arguments);
         let output = tools::run("interop-client", all).await?;
         let said = String::from_utf8_lossy(&output.stderr);
@@ -87,12 +87,12 @@ async fn every_case(address: SocketAddr, arguments: &[&str]) -> Result {
 }
 
 /// grpc-go's server of the suite; it is killed when dropped.
-struct Server {
+struct InteropServer {
     address: SocketAddr,
     _child: Child,
 }
 
-impl Server {
+impl InteropServer {
     async fn start() -> Result<Self> {
         // The server cannot say which free port it took. One that was free a moment ago is as good as that gets.
         let address = TcpListener::bind("127.0.0.1:0").await?.local_addr()?;

@@ -3,27 +3,27 @@
 use std::ffi::OsStr;
 
 use anyhow::ensure;
-use tests::{Behaviour, Result, Step};
+use tests::{EndpointBehaviour, Result, ServeStep};
 
-use crate::http3::Site;
+use crate::http3::ConformanceFixture;
 use crate::tools;
 
 /// Both environments: of the article, and today's.
 const PYTHONS: &[&str] = &["python-pinned", "python-current"];
 
 async fn script(python: &str, name: &str, arguments: &[&OsStr]) -> Result<String> {
-    let path = tools::folder().join(name);
-    tools::said(python, [path.as_os_str()].iter().chain(arguments)).await
+    let path = tools::conformance_folder().join(name);
+    tools::standard_output(python, [path.as_os_str()].iter().chain(arguments)).await
 }
 
 #[tokio::test]
 #[ignore = "needs aioquic: make conformance"]
 async fn aioquic_sends_many_requests_and_migrates() -> Result {
     for python in PYTHONS {
-        if !tools::is_there(python)? {
+        if !tools::is_installed(python)? {
             continue;
         }
-        let site = Site::of(vec![Step::Echo]).await?;
+        let site = ConformanceFixture::of(vec![ServeStep::Echo]).await?;
         let port = site.port();
         let arguments = [OsStr::new("127.0.0.1"), OsStr::new(&port), site.authority.as_os_str()];
         let said = script(python, "many_requests.py", &arguments).await?;
@@ -36,7 +36,7 @@ async fn aioquic_sends_many_requests_and_migrates() -> Result {
 
 /// By which version each of six requests of a session went.
 async fn session(python: &str, way: &str) -> Result<Vec<String>> {
-    let site = Site::of(Behaviour::ok()).await?;
+    let site = ConformanceFixture::of(EndpointBehaviour::ok()).await?;
     let url = site.url("/");
     let (url, way) = (OsStr::new(&url), OsStr::new(way));
     let arguments = [url, site.authority.as_os_str(), way, OsStr::new("6")];
@@ -48,7 +48,7 @@ async fn session(python: &str, way: &str) -> Result<Vec<String>> {
 #[ignore = "needs Niquests: make conformance"]
 async fn niquests_starts_with_http3_when_forced() -> Result {
     for python in PYTHONS {
-        if !tools::is_there(python)? {
+        if !tools::is_installed(python)? {
             continue;
         }
         for way in ["forced", "unchecked"] {
@@ -63,7 +63,7 @@ async fn niquests_starts_with_http3_when_forced() -> Result {
 #[ignore = "needs Niquests: make conformance"]
 async fn niquests_switches_to_http3_by_alt_svc() -> Result {
     for python in PYTHONS {
-        if !tools::is_there(python)? {
+        if !tools::is_installed(python)? {
             continue;
         }
         let said = session(python, "discovering").await?;

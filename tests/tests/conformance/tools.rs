@@ -20,7 +20,7 @@ fn path(name: &str) -> Result<PathBuf> {
 }
 
 /// Whether there is a program that not every machine can have. Where `CONFORMANCE_ALL` is set, there has to be.
-pub(crate) fn is_there(name: &str) -> Result<bool> {
+pub(crate) fn is_installed(name: &str) -> Result<bool> {
     let is_there = path(name)?.is_file();
     ensure!(is_there || env::var_os("CONFORMANCE_ALL").is_none(), "{name} has to be there");
     if !is_there {
@@ -48,7 +48,7 @@ pub(crate) async fn run<A: AsRef<OsStr>>(
 }
 
 /// What the program says on standard output with these arguments, if it ends well.
-pub(crate) async fn said<A: AsRef<OsStr>>(
+pub(crate) async fn standard_output<A: AsRef<OsStr>>(
     name: &str,
     arguments: impl IntoIterator<Item = A>,
 ) -> Result<String> {
@@ -59,6 +59,6 @@ pub(crate) async fn said<A: AsRef<OsStr>>(
 }
 
 /// Where the programs and files are that are ours and not in Rust.
-pub(crate) fn folder() -> &'static Path {
+pub(crate) fn conformance_folder() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/conformance"))
 }

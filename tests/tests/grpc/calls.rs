@@ -4,13 +4,13 @@ use anyhow::ensure;
 use bytes::Bytes;
 use http::HeaderValue;
 use serde_json::json;
-use tests::http2::{Call, Endpoint};
+use tests::http2::{Http2TestEndpoint, ReceivedRequest};
 use tests::{Result, grpc, within};
 
-use crate::site::{METHOD, Site};
+use crate::fixture::{GrpcFixture, METHOD};
 
-async fn echo() -> Result<Endpoint> {
-    Endpoint::start(|mut call: Call| async move {
+async fn echo() -> Result<Http2TestEndpoint> {
+    Http2TestEndpoint::start(|mut call: ReceivedRequest| async move {
         let sent = grpc::messages(call.read().await?.bytes).expect("whole messages");
         call.reply(&sent.concat()).await
     })
@@ -21,7 +21,7 @@ async fn echo() -> Result<Endpoint> {
 #[tokio::test]
 async fn grpc_calls_of_one_connection_are_balanced() -> Result {
     let servers = [echo().await?, echo().await?, echo().await?];
-    let site = Site::of(&servers.each_ref(), &[]).await?;
+    let site = GrpcFixture::of(&servers.each_ref(), &[]).await?;
     let client = site.client().await?;
     for number in 0..300 {
         let reply = client.call(METHOD, b"hello").await?;
@@ -36,7 +36,7 @@ async fn grpc_calls_of_one_connection_are_balanced() -> Result {
 
 #[tokio::test]
 async fn grpc_metadata_messages_and_status_pass_unchanged() -> Result {
-    let server = Endpoint::start(|call: Call| async move {
+    let server = Http2TestEndpoint::start(|call: ReceivedRequest| async move {
         let mut head = tests::http2::status(200);
         head.headers_mut()
             .insert("content-type", HeaderValue::from_static("application/grpc+json"));
@@ -47,7 +47,7 @@ async fn grpc_metadata_messages_and_status_pass_unchanged() -> Result {
         call.answer_with(head, grpc::message(b"half an answer"), last).await
     })
     .await?;
-    let site = Site::of(&[&server], &[]).await?;
+    let site = GrpcFixture::of(&[&server], &[]).await?;
     let mut head = grpc::head(METHOD);
     head.headers_mut().insert("x-meta-bin", HeaderValue::from_static("AAEC"));
     head.headers_mut().insert("grpc-timeout", HeaderValue::from_static("10S"));
@@ -56,9 +56,9 @@ async fn grpc_metadata_messages_and_status_pass_unchanged() -> Result {
     assert_eq!(reply.messages, ["half an answer"]);
     for (name, value) in [("grpc-message", "not%20found"), ("x-last-bin", "AAEC"), ("x-first", "1")]
     {
-        assert_eq!(reply.said(name), Some(value));
+        assert_eq!(reply.metadata_value(name), Some(value));
     }
-    let seen = server.only();
+    let seen = server.only_request();
     assert_eq!(seen.uri().path(), METHOD);
     for (name, value) in
         [("content-type", "application/grpc"), ("te", "trailers"), ("x-meta-bin", "AAEC")]
@@ -72,9 +72,11 @@ async fn grpc_metadata_messages_and_status_pass_unchanged() -> Result {
 /// A status in the only head there is: no body, and no trailers.
 #[tokio::test]
 async fn trailers_only_response_stays_trailers_only() -> Result {
-    let server =
-        Endpoint::start(|call: Call| async { call.fail(grpc::UNIMPLEMENTED).await }).await?;
-    let site = Site::of(&[&server], &[]).await?;
+    let server = Http2TestEndpoint::start(|call: ReceivedRequest| async {
+        call.fail(grpc::UNIMPLEMENTED).await
+    })
+    .await?;
+    let site = GrpcFixture::of(&[&server], &[]).await?;
     let reply = site.client().await?.call(METHOD, b"").await?;
     ensure!(reply.code == grpc::UNIMPLEMENTED && reply.trailers_only, "{reply:?}");
     Ok(())
@@ -83,10 +85,11 @@ async fn trailers_only_response_stays_trailers_only() -> Result {
 /// Both sides speak in turn, message by message, on a stream that stays open.
 #[tokio::test]
 async fn streamed_messages_pass_immediately() -> Result {
-    let server = Endpoint::start(|call: Call| async { call.echo().await }).await?;
-    let site = Site::of(&[&server], &[]).await?;
+    let server =
+        Http2TestEndpoint::start(|call: ReceivedRequest| async { call.echo().await }).await?;
+    let site = GrpcFixture::of(&[&server], &[]).await?;
     let client = site.client().await?;
-    let (response, mut sending) = client.begin(grpc::head(METHOD), false).await?;
+    let (response, mut sending) = client.send_request(grpc::head(METHOD), false).await?;
     let mut receiving = within("a head", response).await??.into_body();
     for text in ["one", "two", "three"] {
         let message = grpc::message(text.as_bytes());
@@ -114,7 +117,7 @@ async fn grpc_route_matches_service_and_method() -> Result {
             "backendRefs": [{ "name": "other", "port": 80 }],
         },
     ]);
-    let site = Site::with(rules, &[("app", &[&app]), ("other", &[&other])], &[]).await?;
+    let site = GrpcFixture::with(rules, &[("app", &[&app]), ("other", &[&other])], &[]).await?;
     let client = site.client().await?;
     for path in [METHOD, "/test.Other/Say", "/test.Other/Listen"] {
         ensure!(client.call(path, b"").await?.code == grpc::OK, "{path}");
@@ -129,18 +132,18 @@ async fn grpc_route_matches_service_and_method() -> Result {
 /// A client that gives up takes its call back: the server hears of it, and its slot is free.
 #[tokio::test]
 async fn client_cancellation_reaches_the_server() -> Result {
-    let server = Endpoint::start(|mut call: Call| async move {
-        call.given_up().await?;
+    let server = Http2TestEndpoint::start(|mut call: ReceivedRequest| async move {
+        call.wait_for_reset().await?;
         Ok(())
     })
     .await?;
-    let site = Site::of(&[&server], &[]).await?;
+    let site = GrpcFixture::of(&[&server], &[]).await?;
     let client = site.client().await?;
-    let (response, mut sending) = client.begin(grpc::head(METHOD), false).await?;
+    let (response, mut sending) = client.send_request(grpc::head(METHOD), false).await?;
     sending.send_data(Bytes::from_static(b"\0\0\0\0\0"), false)?;
-    server.until("the call", |counts| counts.in_flight == 1).await?;
+    server.wait_for_counts("the call", |counts| counts.in_flight == 1).await?;
     sending.send_reset(h2::Reason::CANCEL);
     drop(response);
-    server.until("its end", |counts| counts.in_flight == 0).await?;
-    site.sheave.idle().await
+    server.wait_for_counts("its end", |counts| counts.in_flight == 0).await?;
+    site.sheave.wait_until_idle().await
 }

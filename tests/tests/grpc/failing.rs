@@ -5,21 +5,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, ensure};
 use serde_json::{Value, json};
-use tests::http2::{Call, Client, Endpoint};
+use tests::http2::{Http2TestClient, Http2TestEndpoint, ReceivedRequest};
 use tests::{Result, eventually, grpc, objects};
 
-use crate::site::{METHOD, Site};
+use crate::fixture::{GrpcFixture, METHOD};
 
 /// A call is tried again where it failed with a status that the policy names, and nowhere else.
 #[tokio::test]
 async fn calls_are_retried_by_grpc_status() -> Result {
     for (code, attempts) in [(grpc::UNAVAILABLE, 3), (grpc::UNIMPLEMENTED, 1)] {
-        let server = Endpoint::start(move |call: Call| async move {
+        let server = Http2TestEndpoint::start(move |call: ReceivedRequest| async move {
             if call.number < 3 { call.fail(code).await } else { call.reply(b"at last").await }
         })
         .await?;
         let spec = json!({ "retry": { "attempts": 3, "grpcStatuses": ["UNAVAILABLE"] } });
-        let site = Site::of(&[&server], &[objects::backend_policy("app", spec)]).await?;
+        let site = GrpcFixture::of(&[&server], &[objects::backend_policy("app", spec)]).await?;
         let reply = site.client().await?.call(METHOD, b"hello").await?;
         let expected = if attempts == 3 { grpc::OK } else { code };
         ensure!(reply.code == expected, "{reply:?}");
@@ -29,8 +29,8 @@ async fn calls_are_retried_by_grpc_status() -> Result {
 }
 
 /// A server as `grpc.health.v1` describes it: it says whether it serves.
-async fn with_health(serving: Arc<AtomicBool>) -> Result<Endpoint> {
-    Endpoint::start(move |mut call: Call| {
+async fn start_server_with_health(serving: Arc<AtomicBool>) -> Result<Http2TestEndpoint> {
+    Http2TestEndpoint::start(move |mut call: ReceivedRequest| {
         let serving = serving.load(Ordering::Relaxed);
         async move {
             if call.head.uri().path() != "/grpc.health.v1.Health/Check" {
@@ -48,30 +48,32 @@ async fn with_health(serving: Arc<AtomicBool>) -> Result<Endpoint> {
 #[tokio::test]
 async fn server_failing_grpc_health_checks_gets_no_calls() -> Result {
     let well = Arc::new(AtomicBool::new(true));
-    let servers =
-        [with_health(well.clone()).await?, with_health(Arc::new(AtomicBool::new(true))).await?];
+    let servers = [
+        start_server_with_health(well.clone()).await?,
+        start_server_with_health(Arc::new(AtomicBool::new(true))).await?,
+    ];
     let active = json!({
         "type": "GRPC", "service": "test.Echo", "timeout": "10s",
         "interval": "10ms", "fall": 1, "rise": 1,
     });
     let policy = objects::backend_policy("app", json!({ "health": { "active": active } }));
-    let site = Site::of(&servers.each_ref(), &[policy]).await?;
+    let site = GrpcFixture::of(&servers.each_ref(), &[policy]).await?;
     let client = site.client().await?;
 
     // Nobody calls meanwhile: who serves calls well is not asked.
     well.store(false, Ordering::Relaxed);
-    standing(&site, &servers[0], "unfit").await?;
-    call(&client, 10).await?;
-    assert_eq!((calls(&servers[0]), calls(&servers[1])), (0, 10));
+    wait_for_health(&site, &servers[0], "unfit").await?;
+    call_repeatedly(&client, 10).await?;
+    assert_eq!((call_count(&servers[0]), call_count(&servers[1])), (0, 10));
 
     well.store(true, Ordering::Relaxed);
-    standing(&site, &servers[0], "serving").await?;
-    call(&client, 10).await?;
-    assert_eq!((calls(&servers[0]), calls(&servers[1])), (5, 15));
+    wait_for_health(&site, &servers[0], "serving").await?;
+    call_repeatedly(&client, 10).await?;
+    assert_eq!((call_count(&servers[0]), call_count(&servers[1])), (5, 15));
     Ok(())
 }
 
-async fn call(client: &Client, times: usize) -> Result {
+async fn call_repeatedly(client: &Http2TestClient, times: usize) -> Result {
     for _ in 0..times {
         let reply = client.call(METHOD, b"").await?;
         ensure!(reply.code == grpc::OK, "{reply:?}");
@@ -80,13 +82,13 @@ async fn call(client: &Client, times: usize) -> Result {
 }
 
 /// The calls that a server got, without questions how it is.
-fn calls(server: &Endpoint) -> usize {
+fn call_count(server: &Http2TestEndpoint) -> usize {
     let heads = server.counts().heads;
     heads.iter().filter(|head| head.uri().path() == METHOD).count()
 }
 
 /// Waits until Sheave thinks so of the server.
-async fn standing(site: &Site, server: &Endpoint, wanted: &str) -> Result {
+async fn wait_for_health(site: &GrpcFixture, server: &Http2TestEndpoint, wanted: &str) -> Result {
     let address = server.address.to_string();
     let observe = async || {
         let response = site.sheave.admin_get("/api/v1/backends").await?;

@@ -1,7 +1,7 @@
 //! gRPC: what a call promises, over real sockets.
 
 /// Sheave in front of servers of gRPC.
-mod site;
+mod fixture;
 /// Calls as they are, and where they go.
 mod calls;
 /// What Sheave answers itself, and when.

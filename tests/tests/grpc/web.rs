@@ -4,13 +4,13 @@ use anyhow::{Context, ensure};
 use bytes::Bytes;
 use http::HeaderValue;
 use tests::grpc;
-use tests::http2::{Call, Endpoint};
-use tests::{Client, Result, http2};
+use tests::http2::{Http2TestEndpoint, ReceivedRequest};
+use tests::{Http1TestClient, Result, http2};
 
-use crate::site::{METHOD, Site};
+use crate::fixture::{GrpcFixture, METHOD};
 
-async fn echo() -> Result<Endpoint> {
-    Endpoint::start(|mut call: Call| async move {
+async fn echo() -> Result<Http2TestEndpoint> {
+    Http2TestEndpoint::start(|mut call: ReceivedRequest| async move {
         let sent = grpc::messages(call.read().await?.bytes).expect("whole messages");
         call.reply(&sent.concat()).await
     })
@@ -18,7 +18,7 @@ async fn echo() -> Result<Endpoint> {
 }
 
 /// What a body of gRPC-Web holds: the messages, and the trailers in a frame of their own at its end.
-fn taken_apart(mut body: Bytes) -> Result<(Vec<Bytes>, String)> {
+fn split_messages_and_trailers(mut body: Bytes) -> Result<(Vec<Bytes>, String)> {
     let place = body.windows(2).rposition(|pair| pair == [0x80, 0]).context("trailers")?;
     let trailers = body.split_off(place);
     let length = u32::from_be_bytes(trailers[1..5].try_into()?) as usize;
@@ -33,17 +33,17 @@ fn fields(kind: &'static str) -> [(&'static str, &'static str); 2] {
 #[tokio::test]
 async fn grpc_web_call_is_translated_to_grpc() -> Result {
     let server = echo().await?;
-    let site = Site::of(&[&server], &[]).await?;
-    let mut client = Client::connect(site.sheave.address()).await?;
+    let site = GrpcFixture::of(&[&server], &[]).await?;
+    let mut client = Http1TestClient::connect(site.sheave.address()).await?;
     let kind = "application/grpc-web";
     let message = grpc::message(b"hello");
     let response = client.exchange("POST", METHOD, &fields(kind), &message).await?;
     ensure!(response.status() == 200, "{response:?}");
     assert_eq!(response.field("content-type").as_deref(), Some(kind));
-    let (messages, trailers) = taken_apart(response.body.into())?;
+    let (messages, trailers) = split_messages_and_trailers(response.body.into())?;
     assert_eq!(messages, ["hello"]);
     ensure!(trailers.to_lowercase().contains("grpc-status:"), "{trailers:?}");
-    let seen = server.only();
+    let seen = server.only_request();
     assert_eq!(seen.headers()["content-type"], "application/grpc");
     assert_eq!(seen.headers()["te"], "trailers");
     Ok(())
@@ -53,15 +53,15 @@ async fn grpc_web_call_is_translated_to_grpc() -> Result {
 #[tokio::test]
 async fn grpc_web_text_is_supported() -> Result {
     let server = echo().await?;
-    let site = Site::of(&[&server], &[]).await?;
-    let client = http2::Client::connect(site.sheave.address()).await?;
+    let site = GrpcFixture::of(&[&server], &[]).await?;
+    let client = http2::Http2TestClient::connect(site.sheave.address()).await?;
     let mut head = http2::post(METHOD);
     let kind = HeaderValue::from_static("application/grpc-web-text");
     head.headers_mut().insert("content-type", kind);
     // The message `hello` behind its five bytes.
     let response = client.exchange(head, Bytes::from_static(b"AAAAAAVoZWxsbw==")).await?;
     ensure!(response.status() == 200, "{response:?}");
-    let (messages, trailers) = taken_apart(from_base64(&response.text())?.into())?;
+    let (messages, trailers) = split_messages_and_trailers(from_base64(&response.text())?.into())?;
     assert_eq!(messages, ["hello"]);
     ensure!(trailers.contains("grpc-status"), "{trailers:?}");
     Ok(())
@@ -69,14 +69,14 @@ async fn grpc_web_text_is_supported() -> Result {
 
 #[tokio::test]
 async fn refused_grpc_web_call_gets_a_grpc_web_status() -> Result {
-    let site = Site::of(&[], &[]).await?;
-    let mut client = Client::connect(site.sheave.address()).await?;
+    let site = GrpcFixture::of(&[], &[]).await?;
+    let mut client = Http1TestClient::connect(site.sheave.address()).await?;
     let fields = fields("application/grpc-web+proto");
     let response = client.exchange("POST", METHOD, &fields, &grpc::message(b"")).await?;
     ensure!(response.status() == 200, "{response:?}");
     let status = match response.field("grpc-status") {
         Some(status) => status,
-        None => taken_apart(response.body.clone().into())?.1,
+        None => split_messages_and_trailers(response.body.clone().into())?.1,
     };
     ensure!(status.contains("14"), "UNAVAILABLE: {response:?}");
     Ok(())

@@ -1,7 +1,7 @@
 //! HTTP/2 in front and behind, over real sockets.
 
 /// Sheave in front of endpoints of either protocol.
-mod site;
+mod fixture;
 /// Each stream is a request of its own: where it goes, and how many there may be.
 mod streams;
 /// What messages say, whichever version they are told in.

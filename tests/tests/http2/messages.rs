@@ -3,23 +3,25 @@
 use anyhow::ensure;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request};
-use tests::frames::{self, Frame, Wire};
-use tests::payload::{self, Digest};
-use tests::{Behaviour, Endpoint, Result, Step, http2, within};
+use tests::frames::{self, RawHttp2Connection, RawHttp2Frame};
+use tests::payload::{self, BodyDigest};
+use tests::{Endpoint, EndpointBehaviour, Result, ServeStep, http2, within};
 
-use crate::site::Site;
+use crate::fixture::Http2Fixture;
 
 /// A client, and an endpoint of HTTP/1.1 that behaves so.
-async fn before(behaviour: impl Into<Behaviour>) -> Result<(Site, Endpoint, http2::Client)> {
+async fn http2_client_fixture(
+    behaviour: impl Into<EndpointBehaviour>,
+) -> Result<(Http2Fixture, Endpoint, http2::Http2TestClient)> {
     let endpoint = Endpoint::start(behaviour).await?;
-    let site = Site::of(&[endpoint.address], &[]).await?;
+    let site = Http2Fixture::of(&[endpoint.address], &[]).await?;
     let client = site.client().await?;
     Ok((site, endpoint, client))
 }
 
 #[tokio::test]
 async fn http2_request_is_translated_to_http1() -> Result {
-    let (_site, endpoint, client) = before(Behaviour::ok()).await?;
+    let (_site, endpoint, client) = http2_client_fixture(EndpointBehaviour::ok()).await?;
     let mut request = http2::post("/a/b?c=d");
     let fields = request.headers_mut();
     // Crumbs are one cookie again (RFC 9113 §8.2.3).
@@ -28,13 +30,13 @@ async fn http2_request_is_translated_to_http1() -> Result {
     }
     fields.insert("x-field", HeaderValue::from_static("value"));
     ensure!(client.exchange(request, Bytes::from_static(b"hello")).await?.text() == "ok");
-    let seen = endpoint.only();
+    let seen = endpoint.only_request();
     assert_eq!(seen.head.start, "POST /a/b?c=d HTTP/1.1");
-    assert_eq!(seen.head.all("host"), ["test"]);
-    assert_eq!(seen.head.all("cookie"), ["a=1; b=2; c=3"]);
-    assert_eq!(seen.head.all("x-field"), ["value"]);
-    assert_eq!(seen.head.all("x-forwarded-for"), ["127.0.0.1"]);
-    assert_eq!(seen.body, Some(Digest::of(b"hello")));
+    assert_eq!(seen.head.field_values("host"), ["test"]);
+    assert_eq!(seen.head.field_values("cookie"), ["a=1; b=2; c=3"]);
+    assert_eq!(seen.head.field_values("x-field"), ["value"]);
+    assert_eq!(seen.head.field_values("x-forwarded-for"), ["127.0.0.1"]);
+    assert_eq!(seen.body, Some(BodyDigest::of(b"hello")));
     Ok(())
 }
 
@@ -42,7 +44,8 @@ async fn http2_request_is_translated_to_http1() -> Result {
 async fn http1_response_is_translated_to_http2() -> Result {
     let answer = "HTTP/1.1 404 Gone Fishing\r\nX-Field: value\r\nSet-Cookie: a=1\r\n\
         Set-Cookie: b=2\r\nConnection: x-hop\r\nX-Hop: 1\r\nContent-Length: 4\r\n\r\nnope";
-    let (_site, _endpoint, client) = before(Behaviour::answering(answer)).await?;
+    let (_site, _endpoint, client) =
+        http2_client_fixture(EndpointBehaviour::answering(answer)).await?;
     let response = client.get("/").await?;
     let fields = response.head.headers();
     ensure!(response.status() == 404 && response.text() == "nope", "{response:?}");
@@ -57,21 +60,21 @@ async fn http1_response_is_translated_to_http2() -> Result {
 #[tokio::test]
 async fn trailers_pass() -> Result {
     let steps = vec![
-        Step::ReadBody,
-        Step::send(
+        ServeStep::ReadBody,
+        ServeStep::send(
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nSum: 2\r\n\r\n",
         ),
     ];
-    let (_site, endpoint, client) = before(steps).await?;
-    let response = with_trailers(&client).await?;
+    let (_site, endpoint, client) = http2_client_fixture(steps).await?;
+    let response = exchange_with_trailers(&client).await?;
     ensure!(response.text() == "ok" && response.trailer("sum") == Some("2"), "{response:?}");
-    assert_eq!(endpoint.only().trailers, [("sum".to_owned(), "5".to_owned())]);
+    assert_eq!(endpoint.only_request().trailers, [("sum".to_owned(), "5".to_owned())]);
 
-    let endpoint = http2::Endpoint::start(|call| async { call.echo().await }).await?;
-    let site = Site::of_http2(&[endpoint.address], &[]).await?;
-    let response = with_trailers(&site.client().await?).await?;
+    let endpoint = http2::Http2TestEndpoint::start(|call| async { call.echo().await }).await?;
+    let site = Http2Fixture::of_http2(&[endpoint.address], &[]).await?;
+    let response = exchange_with_trailers(&site.client().await?).await?;
     ensure!(response.text() == "hello" && response.trailer("sum") == Some("5"), "{response:?}");
-    let mut client = tests::Client::connect(site.sheave.address()).await?;
+    let mut client = tests::Http1TestClient::connect(site.sheave.address()).await?;
     client
         .send("POST / HTTP/1.1\r\nHost: a\r\nTE: trailers\r\nTransfer-Encoding: chunked\r\n\r\n")
         .await?;
@@ -83,34 +86,45 @@ async fn trailers_pass() -> Result {
 }
 
 /// POST of `hello` with the trailer `sum`.
-async fn with_trailers(client: &http2::Client) -> Result<http2::Exchange> {
-    let (response, mut sending) = client.begin(http2::post("/"), false).await?;
+async fn exchange_with_trailers(
+    client: &http2::Http2TestClient,
+) -> Result<http2::CompleteResponse> {
+    let (response, mut sending) = client.send_request(http2::post("/"), false).await?;
     http2::send(&mut sending, Bytes::from_static(b"hello")).await?;
     let sum = ("sum".parse()?, HeaderValue::from_static("5"));
     sending.send_trailers(HeaderMap::from_iter([sum]))?;
-    Ok(within("an answer", http2::Client::response(response)).await??)
+    Ok(within("an answer", http2::Http2TestClient::response(response)).await??)
 }
 
 #[tokio::test]
 async fn large_bodies_pass_both_ways() -> Result {
     const LENGTH: u64 = 3_000_000;
-    let (_site, endpoint, client) = before(vec![Step::Echo]).await?;
+    let (_site, endpoint, client) = http2_client_fixture(vec![ServeStep::Echo]).await?;
     let body: Vec<u8> = payload::pieces(LENGTH).flatten().copied().collect();
     let response = client.post("/", body.clone()).await?;
-    ensure!(Digest::of(&response.body) == Digest::of_pattern(LENGTH), "{}", response.body.len());
-    assert_eq!(endpoint.only().body, Some(Digest::of_pattern(LENGTH)));
+    ensure!(
+        BodyDigest::of(&response.body) == BodyDigest::of_pattern(LENGTH),
+        "{}",
+        response.body.len()
+    );
+    assert_eq!(endpoint.only_request().body, Some(BodyDigest::of_pattern(LENGTH)));
 
-    let endpoint = http2::Endpoint::start(|call| async { call.echo().await }).await?;
-    let site = Site::of_http2(&[endpoint.address], &[]).await?;
+    let endpoint = http2::Http2TestEndpoint::start(|call| async { call.echo().await }).await?;
+    let site = Http2Fixture::of_http2(&[endpoint.address], &[]).await?;
     let response = site.client().await?.post("/", body).await?;
-    ensure!(Digest::of(&response.body) == Digest::of_pattern(LENGTH), "{}", response.body.len());
+    ensure!(
+        BodyDigest::of(&response.body) == BodyDigest::of_pattern(LENGTH),
+        "{}",
+        response.body.len()
+    );
     Ok(())
 }
 
 #[tokio::test]
 async fn head_response_has_no_body() -> Result {
     let answer = "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n";
-    let (_site, _endpoint, client) = before(Behaviour::answering(answer)).await?;
+    let (_site, _endpoint, client) =
+        http2_client_fixture(EndpointBehaviour::answering(answer)).await?;
     let request = Request::head("http://test/").body(())?;
     let response = client.exchange(request, Bytes::new()).await?;
     ensure!(response.body.is_empty() && response.field("content-length") == Some("10"));
@@ -120,10 +134,10 @@ async fn head_response_has_no_body() -> Result {
 /// Who is meant is said by `:authority` and may be repeated in Host, not contradicted (RFC 9113 §8.3.1).
 #[tokio::test]
 async fn authority_and_host_agree_or_the_request_is_malformed() -> Result {
-    let (site, endpoint, _client) = before(Behaviour::ok()).await?;
+    let (site, endpoint, _client) = http2_client_fixture(EndpointBehaviour::ok()).await?;
     let base = [(":method", "GET"), (":scheme", "http"), (":path", "/")];
-    type Fields<'a> = &'a [(&'a str, &'a str)];
-    let cases: [(Fields<'_>, Option<&str>); 5] = [
+    type FieldList<'a> = &'a [(&'a str, &'a str)];
+    let cases: [(FieldList<'_>, Option<&str>); 5] = [
         (&[(":authority", "a.test")], Some("a.test")),
         (&[("host", "b.test")], Some("b.test")),
         (&[(":authority", "c.test"), ("host", "c.test")], Some("c.test")),
@@ -133,22 +147,22 @@ async fn authority_and_host_agree_or_the_request_is_malformed() -> Result {
     let mut expected = Vec::new();
     for (fields, host) in cases {
         let block = frames::block(&[&base[..], fields].concat());
-        let mut wire = Wire::connect(site.sheave.address(), &[]).await?;
+        let mut wire = RawHttp2Connection::connect(site.sheave.address(), &[]).await?;
         let flags = frames::END_STREAM | frames::END_HEADERS;
-        wire.write(&Frame::new(frames::HEADERS, flags, 1, block)).await?;
-        let answered = served(&mut wire).await?;
+        wire.write(&RawHttp2Frame::new(frames::HEADERS, flags, 1, block)).await?;
+        let answered = is_answered_200(&mut wire).await?;
         ensure!(answered == host.is_some(), "{fields:?}");
         expected.extend(host);
     }
-    let seen = endpoint.seen();
-    let hosts: Vec<_> = seen.iter().flat_map(|seen| seen.head.all("host")).collect();
+    let seen = endpoint.requests();
+    let hosts: Vec<_> = seen.iter().flat_map(|seen| seen.head.field_values("host")).collect();
     assert_eq!(hosts, expected);
     Ok(())
 }
 
 /// Whether the only stream was answered with 200, the static table's entry 8; else it was reset, or answered otherwise.
-async fn served(wire: &mut Wire) -> Result<bool> {
-    while let Some(frame) = wire.reader.frame().await? {
+async fn is_answered_200(wire: &mut RawHttp2Connection) -> Result<bool> {
+    while let Some(frame) = wire.reader.next_frame().await? {
         match frame.kind {
             frames::HEADERS => return Ok(frame.payload.first() == Some(&frames::STATUS_200)),
             frames::RST_STREAM | frames::GOAWAY => return Ok(false),

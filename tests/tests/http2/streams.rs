@@ -7,19 +7,22 @@ use std::time::Duration;
 use anyhow::ensure;
 use h2::client::ResponseFuture;
 use serde_json::{Value, json};
-use tests::random::Random;
-use tests::scene::{addresses, endpoints};
-use tests::{Behaviour, Endpoint, Result, Step, http2, objects, within};
+use tests::fixture::{addresses, start_endpoints};
+use tests::random::SeededRandom;
+use tests::{Endpoint, EndpointBehaviour, Result, ServeStep, http2, objects, within};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::site::Site;
+use crate::fixture::Http2Fixture;
 
 /// So many GETs at once, each on a stream of its own.
-async fn begin(client: &http2::Client, count: usize) -> Result<Vec<ResponseFuture>> {
+async fn begin_requests(
+    client: &http2::Http2TestClient,
+    count: usize,
+) -> Result<Vec<ResponseFuture>> {
     let mut responses = Vec::new();
     for _ in 0..count {
-        responses.push(within("a stream", client.begin(http2::get("/"), true)).await??.0);
+        responses.push(within("a stream", client.send_request(http2::get("/"), true)).await??.0);
     }
     Ok(responses)
 }
@@ -27,16 +30,18 @@ async fn begin(client: &http2::Client, count: usize) -> Result<Vec<ResponseFutur
 /// What the articles are about: one connection, and every endpoint works.
 #[tokio::test]
 async fn requests_of_one_connection_are_balanced() -> Result {
-    let servers = endpoints(4, &Behaviour::gated()).await?;
-    let site = Site::of(&addresses(&servers), &[]).await?;
+    let servers = start_endpoints(4, &EndpointBehaviour::gated()).await?;
+    let site = Http2Fixture::of(&addresses(&servers), &[]).await?;
     let client = site.client().await?;
-    let responses = begin(&client, 32).await?;
+    let responses = begin_requests(&client, 32).await?;
     for server in &servers {
-        server.until("its share", |counts| counts.in_flight == 8).await?;
+        server.wait_for_counts("its share", |counts| counts.in_flight == 8).await?;
         server.open_gate(8);
     }
     for response in responses {
-        ensure!(within("an answer", http2::Client::response(response)).await??.status() == 200);
+        ensure!(
+            within("an answer", http2::Http2TestClient::response(response)).await??.status() == 200
+        );
     }
     Ok(())
 }
@@ -45,13 +50,13 @@ async fn requests_of_one_connection_are_balanced() -> Result {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn responses_of_one_connection_share_its_bandwidth() -> Result {
     const LENGTH: u64 = 32 << 20;
-    let server = Endpoint::start(vec![Step::AnswerPattern(LENGTH)]).await?;
-    let site = Site::of(&[server.address], &[]).await?;
+    let server = Endpoint::start(vec![ServeStep::AnswerPattern(LENGTH)]).await?;
+    let site = Http2Fixture::of(&[server.address], &[]).await?;
     let mut settings = h2::client::Builder::new();
     // What is not read takes its stream's part of it.
     settings.initial_connection_window_size(1 << 20);
-    let client = http2::Client::connect_with(site.sheave.address(), &settings).await?;
-    let mut answers = begin(&client, 4).await?;
+    let client = http2::Http2TestClient::connect_with(site.sheave.address(), &settings).await?;
+    let mut answers = begin_requests(&client, 4).await?;
     let unread = within("a head", answers.pop().expect("four")).await??;
     let given_up = answers.pop().expect("three");
     drop(within("a head", given_up).await??);
@@ -84,26 +89,28 @@ async fn requests_of_one_connection_are_balanced_over_http2_endpoints() -> Resul
     let mut servers = Vec::new();
     for _ in 0..4 {
         let gate = gate.clone();
-        let serve = move |call: http2::Call| {
+        let serve = move |call: http2::ReceivedRequest| {
             let gate = gate.clone();
             async move {
                 gate.acquire().await.expect("it is never closed").forget();
                 call.answer("ok").await
             }
         };
-        servers.push(http2::Endpoint::start(serve).await?);
+        servers.push(http2::Http2TestEndpoint::start(serve).await?);
     }
-    let of = |server: &http2::Endpoint| server.address;
-    let site = Site::of_http2(&servers.iter().map(of).collect::<Vec<_>>(), &[]).await?;
+    let of = |server: &http2::Http2TestEndpoint| server.address;
+    let site = Http2Fixture::of_http2(&servers.iter().map(of).collect::<Vec<_>>(), &[]).await?;
     let client = site.client().await?;
-    let responses = begin(&client, 32).await?;
+    let responses = begin_requests(&client, 32).await?;
     for server in &servers {
-        let counts = server.until("its share", |counts| counts.in_flight == 8).await?;
+        let counts = server.wait_for_counts("its share", |counts| counts.in_flight == 8).await?;
         ensure!(counts.accepted <= 2, "more connections than workers: {}", counts.accepted);
     }
     gate.add_permits(32);
     for response in responses {
-        ensure!(within("an answer", http2::Client::response(response)).await??.status() == 200);
+        ensure!(
+            within("an answer", http2::Http2TestClient::response(response)).await??.status() == 200
+        );
     }
     Ok(())
 }
@@ -111,20 +118,22 @@ async fn requests_of_one_connection_are_balanced_over_http2_endpoints() -> Resul
 /// What a client may ask for at once is said in the settings, and what is more waits at the client.
 #[tokio::test]
 async fn concurrent_streams_are_limited_by_policy() -> Result {
-    let server = Endpoint::start(Behaviour::gated()).await?;
+    let server = Endpoint::start(EndpointBehaviour::gated()).await?;
     let policy = objects::client_policy(json!({ "http2": { "maxConcurrentStreams": 3 } }));
-    let site = Site::of(&[server.address], &[policy]).await?;
+    let site = Http2Fixture::of(&[server.address], &[policy]).await?;
     let client = site.client().await?;
     ensure!({
         server.open_gate(1);
         client.get("/").await?.status() == 200
     });
-    assert_eq!(client.most_streams(), 3);
-    let responses = begin(&client, 3).await?;
-    server.until("three", |counts| counts.in_flight == 3).await?;
+    assert_eq!(client.max_concurrent_streams(), 3);
+    let responses = begin_requests(&client, 3).await?;
+    server.wait_for_counts("three", |counts| counts.in_flight == 3).await?;
     server.open_gate(3);
     for response in responses {
-        ensure!(within("an answer", http2::Client::response(response)).await??.status() == 200);
+        ensure!(
+            within("an answer", http2::Http2TestClient::response(response)).await??.status() == 200
+        );
     }
     Ok(())
 }
@@ -144,13 +153,14 @@ fn capped(queue: u32) -> Value {
 /// What has been read of a response to its end is between us and the client: the endpoint has finished.
 #[tokio::test]
 async fn slow_response_reader_holds_no_slot() -> Result {
-    let server = Endpoint::start(Behaviour::ok()).await?;
+    let server = Endpoint::start(EndpointBehaviour::ok()).await?;
     let policy = json!({ "maxInFlightPerEndpoint": 1, "queue": { "timeout": "1h" } });
-    let site = Site::of(&[server.address], &[objects::backend_policy("app", policy)]).await?;
+    let site =
+        Http2Fixture::of(&[server.address], &[objects::backend_policy("app", policy)]).await?;
     let mut settings = h2::client::Builder::new();
     settings.initial_window_size(1);
-    let slow = http2::Client::connect_with(site.sheave.address(), &settings).await?;
-    let response = begin(&slow, 1).await?.pop().expect("one");
+    let slow = http2::Http2TestClient::connect_with(site.sheave.address(), &settings).await?;
+    let response = begin_requests(&slow, 1).await?.pop().expect("one");
     let mut body = within("a head", response).await??.into_body();
 
     let other = site.client().await?;
@@ -164,14 +174,18 @@ async fn slow_response_reader_holds_no_slot() -> Result {
 /// Streams, aborted now and then, of several connections: never one over the cap at an endpoint of HTTP/1.1.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cap_holds_for_streams_to_http1_endpoints() -> Result {
-    let steps = vec![Step::ReadBody, Step::WaitExponential(Duration::from_millis(3)), Step::Answer];
-    let servers = endpoints(3, &steps.into()).await?;
-    let site = Site::of(&addresses(&servers), &[capped(1000)]).await?;
-    let served = storm(&site, 30).await?;
-    site.sheave.idle().await?;
+    let steps = vec![
+        ServeStep::ReadBody,
+        ServeStep::WaitExponential(Duration::from_millis(3)),
+        ServeStep::Answer,
+    ];
+    let servers = start_endpoints(3, &steps.into()).await?;
+    let site = Http2Fixture::of(&addresses(&servers), &[capped(1000)]).await?;
+    let served = send_streams_concurrently(&site, 30).await?;
+    site.sheave.wait_until_idle().await?;
     for server in &servers {
         let counts = server.counts();
-        ensure!(counts.most_in_flight == CAP && counts.most_connections <= CAP, "{counts:?}");
+        ensure!(counts.max_in_flight == CAP && counts.max_connections <= CAP, "{counts:?}");
     }
     ensure!(served > 100, "{served}");
     Ok(())
@@ -183,32 +197,36 @@ async fn cap_holds_for_streams_to_http1_endpoints() -> Result {
 async fn cap_holds_for_streams_to_http2_endpoints() -> Result {
     let mut servers = Vec::new();
     for _ in 0..3 {
-        let serve = |call: http2::Call| async move {
+        let serve = |call: http2::ReceivedRequest| async move {
             sleep(Duration::from_millis(call.number % 7)).await;
             call.answer("ok").await
         };
-        servers.push(http2::Endpoint::start(serve).await?);
+        servers.push(http2::Http2TestEndpoint::start(serve).await?);
     }
-    let of = |server: &http2::Endpoint| server.address;
+    let of = |server: &http2::Http2TestEndpoint| server.address;
     let addresses: Vec<_> = servers.iter().map(of).collect();
-    let site = Site::of_http2(&addresses, &[capped(1000)]).await?;
-    let served = storm(&site, 0).await?;
-    site.sheave.idle().await?;
+    let site = Http2Fixture::of_http2(&addresses, &[capped(1000)]).await?;
+    let served = send_streams_concurrently(&site, 0).await?;
+    site.sheave.wait_until_idle().await?;
     for server in &servers {
         let counts = server.counts();
-        ensure!(counts.most_in_flight == CAP, "{counts:?}");
+        ensure!(counts.max_in_flight == CAP, "{counts:?}");
     }
     assert_eq!(served, 4 * 16 * 40);
     Ok(())
 }
 
 /// Four connections with 16 streams at once each, 40 times; so many in a hundred are given up. How many were served.
-async fn storm(site: &Site, aborted_percent: u64) -> Result<u64> {
+async fn send_streams_concurrently(site: &Http2Fixture, aborted_percent: u64) -> Result<u64> {
     let mut clients = JoinSet::new();
     for seed in 0..4 {
         let client = Arc::new(site.client().await?);
         for stream in 0..16 {
-            clients.spawn(ask(client.clone(), Random::new(seed << 8 | stream), aborted_percent));
+            clients.spawn(send_requests(
+                client.clone(),
+                SeededRandom::new(seed << 8 | stream),
+                aborted_percent,
+            ));
         }
     }
     let mut served = 0;
@@ -218,7 +236,11 @@ async fn storm(site: &Site, aborted_percent: u64) -> Result<u64> {
     Ok(served)
 }
 
-async fn ask(client: Arc<http2::Client>, mut random: Random, aborted: u64) -> Result<u64> {
+async fn send_requests(
+    client: Arc<http2::Http2TestClient>,
+    mut random: SeededRandom,
+    aborted: u64,
+) -> Result<u64> {
     let mut served = 0;
     for _ in 0..40 {
         let exchange = client.get("/");

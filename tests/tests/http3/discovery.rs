@@ -2,21 +2,22 @@
 
 use anyhow::{Context, ensure};
 use serde_json::json;
-use tests::{Behaviour, Client, Endpoint, Result, Sheave, http2, objects};
+use tests::{Endpoint, EndpointBehaviour, Http1TestClient, Result, SheaveProcess, http2, objects};
 
-use crate::site::{Site, served_over_http3};
+use crate::fixture::{Http3Fixture, http3_policy};
 
 /// Over TCP they are told where; who is there already is told nothing.
 #[tokio::test]
 async fn responses_over_tcp_advertise_http3() -> Result {
-    let endpoint = Endpoint::start(Behaviour::ok()).await?;
-    let site = Site::of(&[endpoint.address]).await?;
+    let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
+    let site = Http3Fixture::of(&[endpoint.address]).await?;
     let address = site.sheave.address();
     let told = format!("h3=\":{}\"; ma=86400", address.port());
-    let mut over_http1 = Client::connect_tls(address, "test", &site.terms).await?;
+    let mut over_http1 = Http1TestClient::connect_tls(address, "test", &site.tls_options).await?;
     let over_http1 = over_http1.get("/").await?;
     assert_eq!(over_http1.field("alt-svc"), Some(told.clone()));
-    let over_http2 = http2::Client::connect_tls(address, &site.terms).await?.get("/").await?;
+    let over_http2 =
+        http2::Http2TestClient::connect_tls(address, &site.tls_options).await?.get("/").await?;
     assert_eq!(over_http2.field("alt-svc"), Some(&*told));
     let over_http3 = site.client().await?.get("/").await?;
     assert_eq!(over_http3.field("alt-svc"), None);
@@ -29,9 +30,10 @@ async fn responses_over_tcp_advertise_http3() -> Result {
 #[tokio::test]
 async fn endpoint_alt_svc_is_not_forwarded() -> Result {
     let answer = "HTTP/1.1 200 OK\r\nAlt-Svc: h3=\":5443\"\r\nContent-Length: 0\r\n\r\n";
-    let endpoint = Endpoint::start(Behaviour::answering(answer)).await?;
-    let site = Site::of(&[endpoint.address]).await?;
-    let mut client = Client::connect_tls(site.sheave.address(), "test", &site.terms).await?;
+    let endpoint = Endpoint::start(EndpointBehaviour::answering(answer)).await?;
+    let site = Http3Fixture::of(&[endpoint.address]).await?;
+    let mut client =
+        Http1TestClient::connect_tls(site.sheave.address(), "test", &site.tls_options).await?;
     let ours = format!("h3=\":{}\"; ma=86400", site.sheave.address().port());
     assert_eq!(client.get("/").await?.field("alt-svc"), Some(ours));
     assert_eq!(site.client().await?.get("/").await?.field("alt-svc"), None);
@@ -41,10 +43,11 @@ async fn endpoint_alt_svc_is_not_forwarded() -> Result {
 /// A Service in front may map ports: then clients are told the one that they can reach.
 #[tokio::test]
 async fn alt_svc_advertises_the_configured_port() -> Result {
-    let endpoint = Endpoint::start(Behaviour::ok()).await?;
+    let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
     let policy = json!({ "http3": { "advertisedPort": 443 } });
-    let site = Site::guarded(&[endpoint.address], policy).await?;
-    let mut client = Client::connect_tls(site.sheave.address(), "test", &site.terms).await?;
+    let site = Http3Fixture::with_client_policy(&[endpoint.address], policy).await?;
+    let mut client =
+        Http1TestClient::connect_tls(site.sheave.address(), "test", &site.tls_options).await?;
     assert_eq!(client.get("/").await?.field("alt-svc").as_deref(), Some("h3=\":443\"; ma=86400"));
     Ok(())
 }
@@ -52,19 +55,20 @@ async fn alt_svc_advertises_the_configured_port() -> Result {
 /// It can be turned on and off while Sheave runs; who is connected is told to leave, and served until then.
 #[tokio::test]
 async fn policy_turns_http3_on_and_off() -> Result {
-    let endpoint = Endpoint::start(Behaviour::ok()).await?;
-    let site = Site::of(&[endpoint.address]).await?;
+    let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
+    let site = Http3Fixture::of(&[endpoint.address]).await?;
     let client = site.client().await?;
     ensure!(client.get("/").await?.status() == 200);
     site.configuration.write("policy.yaml", &[objects::client_policy(json!({}))])?;
-    let line = site.sheave.said(0, "no longer listening").await?;
-    let end = client.ended().await?;
+    let line = site.sheave.wait_for_log(0, "no longer listening").await?;
+    let end = client.wait_for_close().await?;
     ensure!(end.is_h3_no_error(), "{end:?}");
-    let mut over_http1 = Client::connect_tls(site.sheave.address(), "test", &site.terms).await?;
+    let mut over_http1 =
+        Http1TestClient::connect_tls(site.sheave.address(), "test", &site.tls_options).await?;
     assert_eq!(over_http1.get("/").await?.field("alt-svc"), None);
 
-    site.configuration.write("policy.yaml", &[served_over_http3(json!({}))])?;
-    site.sheave.said(line, "listening").await?;
+    site.configuration.write("policy.yaml", &[http3_policy(json!({}))])?;
+    site.sheave.wait_for_log(line, "listening").await?;
     ensure!(site.client().await?.get("/").await?.status() == 200);
     Ok(())
 }
@@ -72,15 +76,15 @@ async fn policy_turns_http3_on_and_off() -> Result {
 /// `--listen https://` serves it without being asked, and not if it is told not to.
 #[tokio::test]
 async fn listen_flag_enables_http3_unless_disabled() -> Result {
-    let endpoint = Endpoint::start(Behaviour::ok()).await?;
+    let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
     let to = endpoint.address.to_string();
     let arguments = ["--listen", "https://127.0.0.1:0", "--to", &to];
-    let sheave = Sheave::start(arguments).await?;
-    sheave.said(0, "/udp").await?;
+    let sheave = SheaveProcess::start(arguments).await?;
+    sheave.wait_for_log(0, "/udp").await?;
     let listeners = sheave.admin_get("/api/v1/listeners").await?.text();
     ensure!(listeners.contains("\"http3\":true"), "{listeners}");
 
-    let sheave = Sheave::start(arguments.iter().chain(&["--no-http3"])).await?;
+    let sheave = SheaveProcess::start(arguments.iter().chain(&["--no-http3"])).await?;
     let listeners = sheave.admin_get("/api/v1/listeners").await?.text();
     ensure!(listeners.contains("\"http3\":false"), "{listeners}");
     Ok(())

@@ -3,21 +3,25 @@
 use anyhow::{Context, ensure};
 use bytes::Bytes;
 use serde_json::json;
-use tests::{Behaviour, Endpoint, Result, eventually, http3, within};
+use tests::{Endpoint, EndpointBehaviour, Result, eventually, http3, within};
 
-use crate::site::Site;
+use crate::fixture::Http3Fixture;
 
 /// A site that takes early requests, and a client that brings what an earlier connection has left.
-async fn again(endpoint: &Endpoint) -> Result<(Site, http3::Client, quinn::ZeroRttAccepted)> {
+async fn connect_with_early_data(
+    endpoint: &Endpoint,
+) -> Result<(Http3Fixture, http3::Http3TestClient, quinn::ZeroRttAccepted)> {
     let policy = json!({ "http3": { "zeroRtt": true } });
-    let mut site = Site::guarded(&[endpoint.address], policy).await?;
-    site.terms = site.terms.early();
+    let mut site = Http3Fixture::with_client_policy(&[endpoint.address], policy).await?;
+    site.tls_options = site.tls_options.with_early_data();
     let mut early = None;
     // A ticket comes after the handshake: when it has come, the next connection can begin with it.
     let connect = async || {
         let first = site.client().await?;
         ensure!(first.get("/first").await?.status() == 200);
-        early = http3::Client::connect_early(site.sheave.address(), &site.terms).await.ok();
+        early = http3::Http3TestClient::connect_early(site.sheave.address(), &site.tls_options)
+            .await
+            .ok();
         Ok(early.is_some())
     };
     eventually("a ticket", connect, |has_come| *has_come).await?;
@@ -28,22 +32,22 @@ async fn again(endpoint: &Endpoint) -> Result<(Site, http3::Client, quinn::ZeroR
 /// What changes nothing is served, and the endpoint is told; all else has to wait for the handshake.
 #[tokio::test]
 async fn only_safe_requests_are_served_from_early_data() -> Result {
-    let endpoint = Endpoint::start(Behaviour::ok()).await?;
-    let (_site, client, accepted) = again(&endpoint).await?;
-    let (mut asking, asked) = client.begin(http3::get("/early")).await?;
-    let (mut posting, posted) = client.begin(http3::post("/early")).await?;
+    let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
+    let (_site, client, accepted) = connect_with_early_data(&endpoint).await?;
+    let (mut asking, asked) = client.send_request(http3::get("/early")).await?;
+    let (mut posting, posted) = client.send_request(http3::post("/early")).await?;
     asking.finish().await?;
     posting.send_data(Bytes::from_static(b"hello")).await?;
     posting.finish().await?;
     ensure!(within("an answer", accepted).await?, "early data was refused");
-    let asked = within("an answer", http3::Client::response(asked)).await??;
-    let posted = within("an answer", http3::Client::response(posted)).await??;
+    let asked = within("an answer", http3::Http3TestClient::response(asked)).await??;
+    let posted = within("an answer", http3::Http3TestClient::response(posted)).await??;
     ensure!(asked.status() == 200, "{asked:?}");
     ensure!(posted.status() == 425, "{posted:?}");
     // What is sent once more when the handshake is over is served like anything else.
     ensure!(client.post("/late", "hello").await?.status() == 200);
 
-    let seen = endpoint.seen();
+    let seen = endpoint.requests();
     let early = |target: &str| -> Vec<_> {
         let of_target = seen.iter().filter(|seen| seen.head.target() == target);
         of_target.map(|seen| seen.head.field("early-data")).collect()
@@ -56,17 +60,18 @@ async fn only_safe_requests_are_served_from_early_data() -> Result {
 /// Without being asked for it is not taken: the client sends it again, and nobody sees anything early.
 #[tokio::test]
 async fn early_data_is_disabled_by_default() -> Result {
-    let endpoint = Endpoint::start(Behaviour::ok()).await?;
-    let mut site = Site::of(&[endpoint.address]).await?;
-    site.terms = site.terms.early();
+    let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
+    let mut site = Http3Fixture::of(&[endpoint.address]).await?;
+    site.tls_options = site.tls_options.with_early_data();
     for _ in 0..3 {
         let client = site.client().await?;
         ensure!(client.get("/").await?.status() == 200);
         drop(client);
-        let early = http3::Client::connect_early(site.sheave.address(), &site.terms).await;
+        let early =
+            http3::Http3TestClient::connect_early(site.sheave.address(), &site.tls_options).await;
         ensure!(early.is_err(), "a ticket for early data");
     }
-    let seen = endpoint.seen();
-    ensure!(seen.iter().all(|seen| !seen.head.has("early-data")));
+    let seen = endpoint.requests();
+    ensure!(seen.iter().all(|seen| !seen.head.has_field("early-data")));
     Ok(())
 }

@@ -4,9 +4,9 @@ use anyhow::{Context, ensure};
 use bytes::Bytes;
 use http::HeaderValue;
 use tests::http3::{block, code, frame};
-use tests::{Behaviour, Endpoint, Result, Step, http3, within};
+use tests::{Endpoint, EndpointBehaviour, Result, ServeStep, http3, within};
 
-use crate::site::Site;
+use crate::fixture::Http3Fixture;
 
 /// `:status 200`, as QPACK's static table has it (RFC 9204, appendix A), after an empty prefix.
 const STATUS_200: [u8; 3] = [0, 0, 0xd9];
@@ -14,12 +14,12 @@ const STATUS_200: [u8; 3] = [0, 0, 0xd9];
 #[tokio::test]
 async fn early_hints_pass_before_the_response() -> Result {
     let steps = vec![
-        Step::send("HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"),
-        Step::ReadBody,
-        Step::Answer,
+        ServeStep::send("HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"),
+        ServeStep::ReadBody,
+        ServeStep::Answer,
     ];
     let endpoint = Endpoint::start(steps).await?;
-    let site = Site::of(&[endpoint.address]).await?;
+    let site = Http3Fixture::of(&[endpoint.address]).await?;
     let response = site.client().await?.get("/").await?;
     ensure!(response.status() == 200, "{response:?}");
     let hints = response.informational.first().context("hints")?;
@@ -30,16 +30,16 @@ async fn early_hints_pass_before_the_response() -> Result {
 /// Who expects to be asked for the body is asked by the endpoint, and sends it then.
 #[tokio::test]
 async fn expect_continue_is_answered_100() -> Result {
-    let endpoint = Endpoint::start(Behaviour::ok()).await?;
-    let site = Site::of(&[endpoint.address]).await?;
+    let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
+    let site = Http3Fixture::of(&[endpoint.address]).await?;
     let client = site.client().await?;
     let mut request = http3::post("/");
     request.headers_mut().insert("expect", HeaderValue::from_static("100-continue"));
-    let (mut sending, mut receiving) = client.begin(request).await?;
+    let (mut sending, mut receiving) = client.send_request(request).await?;
     ensure!(within("100", receiving.recv_response()).await??.status() == 100);
     sending.send_data(Bytes::from_static(b"hello")).await?;
     sending.finish().await?;
-    let response = within("an answer", http3::Client::response(receiving)).await??;
+    let response = within("an answer", http3::Http3TestClient::response(receiving)).await??;
     ensure!(response.status() == 200, "{response:?}");
     Ok(())
 }
@@ -49,9 +49,10 @@ async fn expect_continue_is_answered_100() -> Result {
 async fn a_websocket_reaches_an_http1_endpoint() -> Result {
     let switch = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\n\
         Upgrade: websocket\r\n\r\n";
-    let endpoint = Endpoint::start(vec![Step::send(switch), Step::Tunnel, Step::Close]).await?;
-    let site = Site::of(&[endpoint.address]).await?;
-    let wire = site.wire().await?;
+    let endpoint =
+        Endpoint::start(vec![ServeStep::send(switch), ServeStep::Tunnel, ServeStep::Close]).await?;
+    let site = Http3Fixture::of(&[endpoint.address]).await?;
+    let wire = site.raw_connection().await?;
     let head = block(&[
         (":method", "CONNECT"),
         (":protocol", "websocket"),
@@ -60,7 +61,8 @@ async fn a_websocket_reaches_an_http1_endpoint() -> Result {
         (":authority", "test"),
         ("sec-websocket-version", "13"),
     ]);
-    let (mut sending, mut receiving) = wire.open(&frame(code::HEADERS, &head)).await?;
+    let (mut sending, mut receiving) =
+        wire.open_request_stream(&frame(code::HEADERS, &head)).await?;
     let mut read = async |count: usize| -> Result<Vec<u8>> {
         let mut bytes = vec![0; count];
         within("bytes", receiving.read_exact(&mut bytes)).await??;
@@ -83,9 +85,12 @@ async fn a_websocket_reaches_an_http1_endpoint() -> Result {
     sending.finish()?;
     ensure!(within("the end", receiving.read_to_end(100)).await??.is_empty());
 
-    let head = endpoint.only().head;
+    let head = endpoint.only_request().head;
     assert_eq!(head.start, "GET /chat HTTP/1.1");
     assert_eq!(head.field("upgrade").as_deref(), Some("websocket"));
-    ensure!(head.lists("connection", "upgrade") && head.has("sec-websocket-key"), "{head:?}");
-    site.sheave.idle().await
+    ensure!(
+        head.field_lists("connection", "upgrade") && head.has_field("sec-websocket-key"),
+        "{head:?}"
+    );
+    site.sheave.wait_until_idle().await
 }

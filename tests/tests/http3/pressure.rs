@@ -6,38 +6,41 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use bytes::Buf;
 use serde_json::json;
-use tests::{Behaviour, Endpoint, Result, Step, http3, idle, within};
+use tests::{Endpoint, EndpointBehaviour, Result, ServeStep, http3, idle, within};
 use tokio::time::interval;
 
-use crate::site::Site;
+use crate::fixture::Http3Fixture;
 
 const KIBIBYTE: u64 = 1 << 10;
 const MEBIBYTE: u64 = 1 << 20;
 const LENGTH: u64 = 256 * MEBIBYTE;
 
 /// What so much may cost while it passes: windows and buffers of a megabyte each, and what the allocator keeps.
-const MOST_GROWTH: u64 = 24 * MEBIBYTE;
+const MAX_MEMORY_GROWTH: u64 = 24 * MEBIBYTE;
 
 /// What may be on its way before the endpoint is stopped: windows, and the sockets' buffers, which the kernel enlarges.
-const MOST_ON_ITS_WAY: u64 = 64 * MEBIBYTE;
+const MAX_BYTES_IN_TRANSIT: u64 = 64 * MEBIBYTE;
 
 const CONNECTIONS: usize = 300;
 
 /// An idle connection may cost so much: QUIC's state is most of it.
-const MOST_FOR_A_CONNECTION: u64 = 160 * KIBIBYTE;
+const MAX_BYTES_PER_CONNECTION: u64 = 160 * KIBIBYTE;
 
 /// A reader that stops, whereupon the endpoint is stopped too; then all of it passes. We hold next to nothing of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_reader_uses_little_memory() -> Result {
-    let endpoint = Endpoint::start(vec![Step::AnswerPattern(LENGTH)]).await?;
-    let site = Site::of(&[endpoint.address]).await?;
+    let endpoint = Endpoint::start(vec![ServeStep::AnswerPattern(LENGTH)]).await?;
+    let site = Http3Fixture::of(&[endpoint.address]).await?;
     let client = site.client().await?;
     let before = site.sheave.memory_bytes()?;
-    let (mut sending, mut receiving) = client.begin(http3::get("/")).await?;
+    let (mut sending, mut receiving) = client.send_request(http3::get("/")).await?;
     sending.finish().await?;
     ensure!(within("a head", receiving.recv_response()).await??.status() == 200);
-    let on_its_way = until_it_stops(|| endpoint.counts().pattern_bytes).await;
-    ensure!(on_its_way < MOST_ON_ITS_WAY, "{on_its_way} bytes before the endpoint was stopped");
+    let on_its_way = wait_until_count_stalls(|| endpoint.counts().pattern_bytes).await;
+    ensure!(
+        on_its_way < MAX_BYTES_IN_TRANSIT,
+        "{on_its_way} bytes before the endpoint was stopped"
+    );
 
     let (mut length, mut most) = (0, site.sheave.memory_bytes()?);
     let mut next_look = 0;
@@ -51,7 +54,7 @@ async fn slow_reader_uses_little_memory() -> Result {
     let growth = most.saturating_sub(before);
     eprintln!("{} KiB more for {} MiB on its way", growth / KIBIBYTE, LENGTH / MEBIBYTE);
     assert_eq!(length, LENGTH);
-    ensure!(growth < MOST_GROWTH, "{growth} bytes more");
+    ensure!(growth < MAX_MEMORY_GROWTH, "{growth} bytes more");
     Ok(())
 }
 
@@ -60,15 +63,19 @@ async fn slow_reader_uses_little_memory() -> Result {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lower_priority_stream_does_not_time_out_while_others_progress() -> Result {
     const PATIENCE: Duration = Duration::from_millis(300);
-    let endpoint = Endpoint::start(vec![Step::AnswerPattern(LENGTH)]).await?;
+    let endpoint = Endpoint::start(vec![ServeStep::AnswerPattern(LENGTH)]).await?;
     let policy = json!({ "timeouts": { "body": format!("{}ms", PATIENCE.as_millis()) } });
-    let site = Site::guarded(&[endpoint.address], policy).await?;
+    let site = Http3Fixture::with_client_policy(&[endpoint.address], policy).await?;
     let window = 64 * KIBIBYTE as u32;
-    let client =
-        http3::Client::connect_narrowly(site.sheave.address(), &site.terms, window).await?;
+    let client = http3::Http3TestClient::connect_with_window(
+        site.sheave.address(),
+        &site.tls_options,
+        window,
+    )
+    .await?;
     let begin = async |priority| {
         let head = http3::get_by_priority("/", priority);
-        let (mut sending, receiving) = client.begin(head).await?;
+        let (mut sending, receiving) = client.send_request(head).await?;
         sending.finish().await?;
         Ok::<_, anyhow::Error>((sending, receiving))
     };
@@ -87,14 +94,14 @@ async fn lower_priority_stream_does_not_time_out_while_others_progress() -> Resu
     ensure!(within("a piece", second.recv_data()).await??.is_some());
 
     // Nobody reads any more.
-    site.sheave.idle().await?;
-    let lines = site.sheave.access_log(2).await?;
+    site.sheave.wait_until_idle().await?;
+    let lines = site.sheave.wait_for_access_log(2).await?;
     ensure!(lines[1]["error.type"] == "body_timeout", "{}", lines[1]);
     Ok(())
 }
 
 /// The count, once it has not changed for half a second.
-async fn until_it_stops(count: impl Fn() -> u64) -> u64 {
+async fn wait_until_count_stalls(count: impl Fn() -> u64) -> u64 {
     const LOOKS: u32 = 50;
     let mut ticks = interval(Duration::from_millis(10));
     let mut last = (count(), 0);
@@ -109,9 +116,9 @@ async fn until_it_stops(count: impl Fn() -> u64) -> u64 {
 /// An upload that the endpoint does not take is not taken from the client either.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unread_upload_uses_little_memory() -> Result {
-    let endpoint = Endpoint::start(vec![Step::Hold]).await?;
-    let site = Site::of(&[endpoint.address]).await?;
-    let wire = site.wire().await?;
+    let endpoint = Endpoint::start(vec![ServeStep::WaitForever]).await?;
+    let site = Http3Fixture::of(&[endpoint.address]).await?;
+    let wire = site.raw_connection().await?;
     let before = site.sheave.memory_bytes()?;
     let head = http3::block(&[
         (":method", "POST"),
@@ -119,7 +126,8 @@ async fn unread_upload_uses_little_memory() -> Result {
         (":path", "/"),
         (":authority", "test"),
     ]);
-    let (mut sending, _receiving) = wire.open(&http3::frame(http3::code::HEADERS, &head)).await?;
+    let (mut sending, _receiving) =
+        wire.open_request_stream(&http3::frame(http3::code::HEADERS, &head)).await?;
     let piece = http3::frame(http3::code::DATA, &[b'x'; 16_000]);
     let sent = AtomicU64::new(0);
     let upload = async {
@@ -132,29 +140,38 @@ async fn unread_upload_uses_little_memory() -> Result {
     };
     let taken = tokio::select! {
         () = upload => unreachable!("it is without end"),
-        taken = until_it_stops(|| sent.load(Ordering::Relaxed)) => taken,
+        taken = wait_until_count_stalls(|| sent.load(Ordering::Relaxed)) => taken,
     };
     let growth = site.sheave.memory_bytes()?.saturating_sub(before);
     eprintln!("{} KiB taken, {} KiB more", taken / KIBIBYTE, growth / KIBIBYTE);
-    ensure!(taken < MOST_ON_ITS_WAY && growth < MOST_GROWTH, "{taken} taken, {growth} more");
+    ensure!(
+        taken < MAX_BYTES_IN_TRANSIT && growth < MAX_MEMORY_GROWTH,
+        "{taken} taken, {growth} more"
+    );
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn idle_connections_use_little_memory() -> Result {
-    let endpoint = Endpoint::start(Behaviour::ok()).await?;
-    let site = Site::of(&[endpoint.address]).await?;
-    let open = async || ask(&site).await;
-    let clients =
-        idle::cost_little(&site.sheave, "HTTP/3", CONNECTIONS, MOST_FOR_A_CONNECTION, open).await?;
+    let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
+    let site = Http3Fixture::of(&[endpoint.address]).await?;
+    let open = async || connect_and_request(&site).await;
+    let clients = idle::check_memory_per_connection(
+        &site.sheave,
+        "HTTP/3",
+        CONNECTIONS,
+        MAX_BYTES_PER_CONNECTION,
+        open,
+    )
+    .await?;
     let last = clients.last().context("there are many")?;
     ensure!(last.get("/").await?.status() == 200);
     Ok(())
 }
 
 /// A client that has sent something, and rests.
-async fn ask(site: &Site) -> Result<http3::Client> {
+async fn connect_and_request(site: &Http3Fixture) -> Result<http3::Http3TestClient> {
     let client = site.client().await?;
-    ensure!(client.post("/", idle::body()).await?.status() == 200);
+    ensure!(client.post("/", idle::warm_up_body()).await?.status() == 200);
     Ok(client)
 }

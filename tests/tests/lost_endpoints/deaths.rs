@@ -3,21 +3,23 @@
 use std::collections::BTreeSet;
 
 use anyhow::ensure;
-use tests::scene::endpoints;
-use tests::{Behaviour, Endpoint, Result, Scene, eventually};
+use tests::fixture::start_endpoints;
+use tests::{Endpoint, EndpointBehaviour, HttpFixture, Result, eventually};
 use tokio::time::Instant;
 
-use crate::load::{Calls, Load, assert_all_served, assert_none_failed_after, failed};
-use crate::site::{ANSWERS, CLIENTS, TWO_WORKERS, assert_budget_is_left, kill, scene};
+use crate::load::{
+    LoadProtocol, RecordedLoad, assert_all_served, assert_none_failed_after, failed,
+};
+use crate::outage_helpers::{ANSWERS, CLIENTS, TWO_WORKERS, assert_budget_is_left, kill, scene};
 
 /// Kills so many of all endpoints one after another under a load of GETs, of which none may fail.
 async fn gets_survive(deaths: usize, all: usize) -> Result {
     let mut scene = scene(all, &[]).await?;
-    let load = Load::start(scene.sheave.address(), CLIENTS, &Calls::Http1("GET"));
-    load.answers(ANSWERS).await?;
+    let load = RecordedLoad::start(scene.sheave.address(), CLIENTS, &LoadProtocol::Http1("GET"));
+    load.wait_for_responses(ANSWERS).await?;
     for _ in 0..deaths {
         kill(scene.endpoints.remove(0)).await?;
-        load.answers(ANSWERS).await?;
+        load.wait_for_responses(ANSWERS).await?;
     }
     assert_all_served(&load.stop().await)?;
     assert_budget_is_left(&scene.sheave).await
@@ -41,10 +43,10 @@ async fn no_get_fails_when_four_of_five_endpoints_die() -> Result {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_get_fails_when_four_of_five_endpoints_die_at_once() -> Result {
     let mut scene = scene(5, &[]).await?;
-    let load = Load::start(scene.sheave.address(), CLIENTS, &Calls::Http1("GET"));
-    load.answers(ANSWERS).await?;
+    let load = RecordedLoad::start(scene.sheave.address(), CLIENTS, &LoadProtocol::Http1("GET"));
+    load.wait_for_responses(ANSWERS).await?;
     scene.endpoints.truncate(1);
-    load.answers(ANSWERS).await?;
+    load.wait_for_responses(ANSWERS).await?;
     assert_all_served(&load.stop().await)?;
     assert_budget_is_left(&scene.sheave).await
 }
@@ -53,14 +55,14 @@ async fn no_get_fails_when_four_of_five_endpoints_die_at_once() -> Result {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn endpoint_death_fails_only_posts_in_flight() -> Result {
     let mut scene = scene(3, &[]).await?;
-    let load = Load::start(scene.sheave.address(), CLIENTS, &Calls::Http1("POST"));
-    load.answers(ANSWERS).await?;
+    let load = RecordedLoad::start(scene.sheave.address(), CLIENTS, &LoadProtocol::Http1("POST"));
+    load.wait_for_responses(ANSWERS).await?;
     let mut seen = kill(scene.endpoints.remove(0)).await?;
     let death = Instant::now();
-    load.answers(ANSWERS).await?;
+    load.wait_for_responses(ANSWERS).await?;
     let answers = load.stop().await;
     assert_none_failed_after(death, &answers)?;
-    seen.extend(scene.endpoints.iter().flat_map(Endpoint::seen));
+    seen.extend(scene.endpoints.iter().flat_map(Endpoint::requests));
     let targets: BTreeSet<_> = seen.iter().map(|seen| seen.head.target()).collect();
     assert_eq!(targets.len(), seen.len(), "a POST was sent twice");
     assert_budget_is_left(&scene.sheave).await
@@ -69,9 +71,9 @@ async fn endpoint_death_fails_only_posts_in_flight() -> Result {
 /// All POSTs have been received when the endpoint dies, so exactly its own fail.
 #[tokio::test]
 async fn only_posts_received_by_the_dead_endpoint_fail() -> Result {
-    let servers = endpoints(3, &Behaviour::gated()).await?;
-    let mut scene = Scene::with(servers, &[], TWO_WORKERS).await?;
-    let load = Load::start(scene.sheave.address(), CLIENTS, &Calls::Http1("POST"));
+    let servers = start_endpoints(3, &EndpointBehaviour::gated()).await?;
+    let mut scene = HttpFixture::with(servers, &[], TWO_WORKERS).await?;
+    let load = RecordedLoad::start(scene.sheave.address(), CLIENTS, &LoadProtocol::Http1("POST"));
     let in_flight = async || {
         Ok(scene.endpoints.iter().map(|endpoint| endpoint.counts().in_flight).sum::<usize>())
     };
@@ -80,7 +82,7 @@ async fn only_posts_received_by_the_dead_endpoint_fail() -> Result {
     ensure!(lost > 0, "the endpoint has got nothing");
     kill(scene.endpoints.remove(0)).await?;
     scene.endpoints.iter().for_each(|endpoint| endpoint.open_gate(100 * CLIENTS));
-    load.answers(5 * CLIENTS).await?;
+    load.wait_for_responses(5 * CLIENTS).await?;
     let answers = load.stop().await;
     let failed = failed(&answers);
     assert_eq!(failed.len(), lost, "{failed:#?}");

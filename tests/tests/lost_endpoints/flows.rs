@@ -3,13 +3,15 @@
 use std::net::SocketAddr;
 
 use anyhow::{Context, ensure};
-use tests::raw::{RawScene, RawServer, UdpEcho, ask, echoed, udp_client};
+use tests::raw::{
+    L4Fixture, RawServer, UdpEcho, request_server_port, send_and_read_echo, udp_client,
+};
 use tests::{Result, eventually};
 use tokio::net::UdpSocket;
 
-use crate::site::{TWO_WORKERS, refuses, until_health};
+use crate::outage_helpers::{TWO_WORKERS, wait_for_health, wait_until_connections_are_refused};
 
-const NEW: u8 = 30;
+const NEW_FLOWS: u8 = 30;
 
 #[tokio::test]
 async fn new_connections_reach_a_living_endpoint() -> Result {
@@ -18,23 +20,23 @@ async fn new_connections_reach_a_living_endpoint() -> Result {
         servers.push(RawServer::echo().await?);
     }
     let addresses: Vec<_> = servers.iter().map(|server| server.address).collect();
-    let scene = RawScene::tcp(&addresses, &[], TWO_WORKERS).await?;
+    let scene = L4Fixture::tcp(&addresses, &[], TWO_WORKERS).await?;
     // Connections that stay, so that the dead endpoint has the fewest.
     let mut kept = Vec::new();
-    while servers.iter().any(|server| server.open() == 0) {
+    while servers.iter().any(|server| server.open_connections() == 0) {
         let mut connection = scene.connect().await?;
-        ensure!(echoed(&mut connection, b"before").await? == b"before");
+        ensure!(send_and_read_echo(&mut connection, b"before").await? == b"before");
         kept.push(connection);
     }
     for dead in &addresses[..2] {
         drop(servers.remove(0));
-        refuses(*dead).await?;
-        for number in 0..NEW {
+        wait_until_connections_are_refused(*dead).await?;
+        for number in 0..NEW_FLOWS {
             let mut connection = scene.connect().await?;
-            let echo = echoed(&mut connection, &[number]).await;
+            let echo = send_and_read_echo(&mut connection, &[number]).await;
             ensure!(echo.with_context(|| format!("connection {number}"))? == [number]);
         }
-        until_health(&scene.sheave, *dead, "unreachable").await?;
+        wait_for_health(&scene.sheave, *dead, "unreachable").await?;
     }
     Ok(())
 }
@@ -46,25 +48,25 @@ async fn new_flows_reach_a_living_endpoint() -> Result {
         servers.push(UdpEcho::start().await?);
     }
     let addresses: Vec<_> = servers.iter().map(|server| server.address).collect();
-    let scene = RawScene::udp(&addresses, &[], TWO_WORKERS).await?;
+    let scene = L4Fixture::udp(&addresses, &[], TWO_WORKERS).await?;
     // They keep their ports: a flow that comes from the port of an earlier one is no new flow.
     let mut clients = Vec::new();
     for dead in &addresses[..2] {
         drop(servers.remove(0));
-        refuses_datagrams(*dead).await?;
-        for number in 0..NEW {
-            let client = udp_client(scene.at("127.0.0.1")?).await?;
-            let port = ask(&client, &[number]).await?;
+        wait_until_datagrams_are_refused(*dead).await?;
+        for number in 0..NEW_FLOWS {
+            let client = udp_client(scene.listener_address("127.0.0.1")?).await?;
+            let port = request_server_port(&client, &[number]).await?;
             ensure!(servers.iter().any(|server| server.address.port() == port), "{port}");
             clients.push(client);
         }
-        until_health(&scene.sheave, *dead, "unreachable").await?;
+        wait_for_health(&scene.sheave, *dead, "unreachable").await?;
     }
     servers.push(UdpEcho::start_at(addresses[0]).await?);
-    until_health(&scene.sheave, addresses[0], "serving").await?;
+    wait_for_health(&scene.sheave, addresses[0], "serving").await?;
     let is_used = async || {
-        let client = udp_client(scene.at("127.0.0.1")?).await?;
-        let port = ask(&client, b"new").await?;
+        let client = udp_client(scene.listener_address("127.0.0.1")?).await?;
+        let port = request_server_port(&client, b"new").await?;
         clients.push(client);
         Ok(port == addresses[0].port())
     };
@@ -73,7 +75,7 @@ async fn new_flows_reach_a_living_endpoint() -> Result {
 }
 
 /// Waits until no process reads datagrams at the address.
-async fn refuses_datagrams(address: SocketAddr) -> Result {
+async fn wait_until_datagrams_are_refused(address: SocketAddr) -> Result {
     let is_free = async || Ok(UdpSocket::bind(address).await.is_ok());
     eventually("the address is free", is_free, |free| *free).await?;
     Ok(())

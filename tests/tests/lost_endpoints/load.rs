@@ -7,36 +7,36 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use tests::tls::Terms;
-use tests::{Client, eventually, grpc, http2, http3};
+use tests::tls::TlsClientOptions;
+use tests::{Http1TestClient, eventually, grpc, http2, http3};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 /// What each client sends, and how.
 #[derive(Clone)]
-pub(crate) enum Calls {
+pub(crate) enum LoadProtocol {
     /// Requests with this method, a key of the client's own, and the first cookie that it was given.
     Http1(&'static str),
     Http2Gets,
-    Http3Gets(Box<Terms>),
+    Http3Gets(Box<TlsClientOptions>),
     Grpc,
 }
 
 /// Clients at work.
-pub(crate) struct Load {
-    clients: JoinSet<Vec<Answer>>,
-    control: Arc<Control>,
+pub(crate) struct RecordedLoad {
+    clients: JoinSet<Vec<RequestRecord>>,
+    control: Arc<LoadControl>,
 }
 
 #[derive(Default)]
-struct Control {
+struct LoadControl {
     is_stopped: AtomicBool,
     answered: AtomicUsize,
 }
 
 /// One request, and its response.
 #[derive(Clone, Debug)]
-pub(crate) struct Answer {
+pub(crate) struct RequestRecord {
     pub(crate) target: String,
     pub(crate) begun: Instant,
     pub(crate) took: Duration,
@@ -44,19 +44,19 @@ pub(crate) struct Answer {
     pub(crate) failure: Option<String>,
 }
 
-impl Load {
-    pub(crate) fn start(address: SocketAddr, clients: usize, calls: &Calls) -> Self {
-        let control = Arc::<Control>::default();
+impl RecordedLoad {
+    pub(crate) fn start(address: SocketAddr, clients: usize, calls: &LoadProtocol) -> Self {
+        let control = Arc::<LoadControl>::default();
         let client = |number| {
             let (connection, cookie) = (None, None);
-            let worker = Worker { number, address, calls: calls.clone(), connection, cookie };
+            let worker = LoadClient { number, address, calls: calls.clone(), connection, cookie };
             worker.run(Arc::clone(&control))
         };
         Self { clients: (0..clients).map(client).collect(), control: Arc::clone(&control) }
     }
 
     /// Waits until so many more requests have been answered.
-    pub(crate) async fn answers(&self, more: usize) -> Result<()> {
+    pub(crate) async fn wait_for_responses(&self, more: usize) -> Result<()> {
         let answered = || self.control.answered.load(Ordering::Relaxed);
         let wanted = answered() + more;
         eventually("answers", async || Ok(answered()), |answered| *answered >= wanted).await?;
@@ -64,19 +64,19 @@ impl Load {
     }
 
     /// Lets the requests end that are in flight.
-    pub(crate) async fn stop(self) -> Vec<Answer> {
+    pub(crate) async fn stop(self) -> Vec<RequestRecord> {
         self.control.is_stopped.store(true, Ordering::Relaxed);
         self.clients.join_all().await.into_iter().flatten().collect()
     }
 }
 
 /// Those that failed.
-pub(crate) fn failed(answers: &[Answer]) -> Vec<&Answer> {
+pub(crate) fn failed(answers: &[RequestRecord]) -> Vec<&RequestRecord> {
     answers.iter().filter(|answer| answer.failure.is_some()).collect()
 }
 
 /// No request failed.
-pub(crate) fn assert_all_served(answers: &[Answer]) -> Result<()> {
+pub(crate) fn assert_all_served(answers: &[RequestRecord]) -> Result<()> {
     let failed = failed(answers);
     let (all, some) = (answers.len(), failed.iter().take(5).collect::<Vec<_>>());
     ensure!(all > 0 && failed.is_empty(), "{} of {all} requests failed: {some:#?}", failed.len());
@@ -84,52 +84,56 @@ pub(crate) fn assert_all_served(answers: &[Answer]) -> Result<()> {
 }
 
 /// Those that failed had begun before.
-pub(crate) fn assert_none_failed_after(death: Instant, answers: &[Answer]) -> Result<()> {
+pub(crate) fn assert_none_failed_after(death: Instant, answers: &[RequestRecord]) -> Result<()> {
     let failed = failed(answers);
     ensure!(failed.iter().all(|answer| answer.begun < death), "begun at {death:?}: {failed:#?}");
     Ok(())
 }
 
 /// The longest time that a request took.
-pub(crate) fn longest(answers: &[Answer]) -> Duration {
+pub(crate) fn longest(answers: &[RequestRecord]) -> Duration {
     answers.iter().map(|answer| answer.took).max().unwrap_or_default()
 }
 
 /// One client.
-struct Worker {
+struct LoadClient {
     number: usize,
     address: SocketAddr,
-    calls: Calls,
-    connection: Option<Connection>,
+    calls: LoadProtocol,
+    connection: Option<LoadClientConnection>,
     /// The first cookie that it was given.
     cookie: Option<String>,
 }
 
 /// A client's connection.
-enum Connection {
-    Http1(Client),
-    Http2(http2::Client),
-    Http3(http3::Client),
+enum LoadClientConnection {
+    Http1(Http1TestClient),
+    Http2(http2::Http2TestClient),
+    Http3(http3::Http3TestClient),
 }
 
-impl Connection {
-    async fn open(address: SocketAddr, calls: &Calls) -> Result<Self> {
+impl LoadClientConnection {
+    async fn open(address: SocketAddr, calls: &LoadProtocol) -> Result<Self> {
         Ok(match calls {
-            Calls::Http1(_) => Self::Http1(Client::connect(address).await?),
-            Calls::Http2Gets | Calls::Grpc => Self::Http2(http2::Client::connect(address).await?),
-            Calls::Http3Gets(terms) => Self::Http3(http3::Client::connect(address, terms).await?),
+            LoadProtocol::Http1(_) => Self::Http1(Http1TestClient::connect(address).await?),
+            LoadProtocol::Http2Gets | LoadProtocol::Grpc => {
+                Self::Http2(http2::Http2TestClient::connect(address).await?)
+            }
+            LoadProtocol::Http3Gets(terms) => {
+                Self::Http3(http3::Http3TestClient::connect(address, terms).await?)
+            }
         })
     }
 }
 
-impl Worker {
-    async fn run(mut self, control: Arc<Control>) -> Vec<Answer> {
-        let mut answers: Vec<Answer> = Vec::new();
+impl LoadClient {
+    async fn run(mut self, control: Arc<LoadControl>) -> Vec<RequestRecord> {
+        let mut answers: Vec<RequestRecord> = Vec::new();
         while !control.is_stopped.load(Ordering::Relaxed) && failed(&answers).len() < 10 {
             let target = format!("/{}/{}", self.number, answers.len());
             let begun = Instant::now();
             let failure = self.exchange(&target).await.err().map(|error| format!("{error:#}"));
-            answers.push(Answer { target, begun, took: begun.elapsed(), failure });
+            answers.push(RequestRecord { target, begun, took: begun.elapsed(), failure });
             control.answered.fetch_add(1, Ordering::Relaxed);
         }
         answers
@@ -139,10 +143,10 @@ impl Worker {
     async fn exchange(&mut self, target: &str) -> Result<()> {
         let mut open = match self.connection.take() {
             Some(open) => open,
-            None => Connection::open(self.address, &self.calls).await?,
+            None => LoadClientConnection::open(self.address, &self.calls).await?,
         };
         match (&mut open, &self.calls) {
-            (Connection::Http1(client), Calls::Http1(method)) => {
+            (LoadClientConnection::Http1(client), LoadProtocol::Http1(method)) => {
                 let key = self.number.to_string();
                 let cookie = self.cookie.clone().unwrap_or_default();
                 let fields = [("X-Key", key.as_str()), ("Cookie", cookie.as_str())];
@@ -156,20 +160,20 @@ impl Worker {
                     self.cookie = cookie.and_then(|it| Some(it.split(';').next()?.to_owned()));
                 }
             }
-            (Connection::Http2(client), Calls::Grpc) => {
+            (LoadClientConnection::Http2(client), LoadProtocol::Grpc) => {
                 let reply = client.call(target, b"once").await?;
                 ensure!(reply.code == grpc::OK, "{reply:?}");
             }
-            (Connection::Http2(client), _) => is_ok(&client.get(target).await?)?,
-            (Connection::Http3(client), _) => is_ok(&client.get(target).await?)?,
-            (Connection::Http1(_), _) => unreachable!("its calls are of HTTP/1.1"),
+            (LoadClientConnection::Http2(client), _) => is_ok(&client.get(target).await?)?,
+            (LoadClientConnection::Http3(client), _) => is_ok(&client.get(target).await?)?,
+            (LoadClientConnection::Http1(_), _) => unreachable!("its calls are of HTTP/1.1"),
         }
         self.connection = Some(open);
         Ok(())
     }
 }
 
-fn is_ok(response: &http2::Exchange) -> Result<()> {
+fn is_ok(response: &http2::CompleteResponse) -> Result<()> {
     let reason = response.field("proxy-status");
     ensure!(response.status() == 200, "{}: {reason:?}", response.status());
     Ok(())

@@ -1,7 +1,7 @@
 //! Endpoints that die, fall silent or fail: what that costs requests, without any policy.
 
 /// Sheave in front of endpoints that can be killed.
-mod site;
+mod outage_helpers;
 /// Clients that send requests until they are told to stop.
 mod load;
 /// Endpoints of HTTP/1.1 that die under load.
@@ -13,7 +13,7 @@ mod races;
 /// TCP connections and UDP flows.
 mod flows;
 /// Requests that are bound to an endpoint.
-mod bindings;
+mod affinity;
 /// All endpoints of a backend at once.
 mod outages;
 /// Endpoints that return.

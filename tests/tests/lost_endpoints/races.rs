@@ -8,12 +8,15 @@ use anyhow::{Context, ensure};
 use rustix::process::Signal;
 use tests::client::request;
 use tests::configuration::SERVICE;
-use tests::http2::{self, Call};
-use tests::{Behaviour, Client, Configuration, Result, Scene, Sheave, eventually, objects};
+use tests::http2::{self, ReceivedRequest};
+use tests::{
+    ConfigDirectory, EndpointBehaviour, Http1TestClient, HttpFixture, Result, SheaveProcess,
+    eventually, objects,
+};
 use tests::{grpc, within};
 use tokio::task::JoinSet;
 
-use crate::site::{kill, kill_http2};
+use crate::outage_helpers::{kill, kill_http2};
 
 const ONE_WORKER: &[&str] = &["--workers", "1"];
 const REQUESTS: usize = 12;
@@ -22,14 +25,14 @@ const ROUNDS: usize = 8;
 
 /// Which comes first while Sheave is stopped.
 #[derive(Clone, Copy, Debug)]
-enum First {
+enum FirstEvent {
     Death,
     Requests,
 }
 
-async fn stop(sheave: &Sheave) -> Result {
+async fn stop_process(sheave: &SheaveProcess) -> Result {
     sheave.signal(Signal::STOP)?;
-    let path = format!("/proc/{}/stat", sheave.process()?.as_raw_pid());
+    let path = format!("/proc/{}/stat", sheave.process_id()?.as_raw_pid());
     let state = async || {
         let stat = fs::read_to_string(&path)?;
         Ok(stat.rsplit(") ").next().context("a state")?.to_owned())
@@ -41,15 +44,15 @@ async fn stop(sheave: &Sheave) -> Result {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn post_not_received_by_a_dead_endpoint_is_retried() -> Result {
     for round in 0..ROUNDS {
-        let first = if round % 2 == 0 { First::Death } else { First::Requests };
+        let first = if round % 2 == 0 { FirstEvent::Death } else { FirstEvent::Requests };
         post_at_a_death(first).await.with_context(|| format!("{first:?} first"))?;
     }
     Ok(())
 }
 
-async fn post_at_a_death(first: First) -> Result {
-    let servers = tests::scene::endpoints(2, &Behaviour::gated()).await?;
-    let mut scene = Scene::with(servers, &[], ONE_WORKER).await?;
+async fn post_at_a_death(first: FirstEvent) -> Result {
+    let servers = tests::fixture::start_endpoints(2, &EndpointBehaviour::gated()).await?;
+    let mut scene = HttpFixture::with(servers, &[], ONE_WORKER).await?;
     let mut clients = Vec::new();
     for _ in 0..REQUESTS {
         let mut client = scene.client().await?;
@@ -57,17 +60,17 @@ async fn post_at_a_death(first: First) -> Result {
         clients.push(client);
     }
     for endpoint in &scene.endpoints {
-        endpoint.until("its requests", |counts| counts.in_flight == REQUESTS / 2).await?;
+        endpoint.wait_for_counts("its requests", |counts| counts.in_flight == REQUESTS / 2).await?;
         endpoint.open_gate(10 * REQUESTS);
     }
     for client in &mut clients {
         ensure!(client.response("POST").await?.status() == 200);
     }
-    scene.sheave.idle().await?;
+    scene.sheave.wait_until_idle().await?;
 
-    stop(&scene.sheave).await?;
+    stop_process(&scene.sheave).await?;
     let mut dying = Some(scene.endpoints.remove(0));
-    if let First::Death = first {
+    if let FirstEvent::Death = first {
         kill(dying.take().context("it lives")?).await?;
     }
     for client in &mut clients {
@@ -87,38 +90,38 @@ async fn post_at_a_death(first: First) -> Result {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn grpc_call_not_received_by_a_dead_endpoint_is_retried() -> Result {
     for round in 0..ROUNDS {
-        let first = if round % 2 == 0 { First::Death } else { First::Requests };
+        let first = if round % 2 == 0 { FirstEvent::Death } else { FirstEvent::Requests };
         call_at_a_death(first).await.with_context(|| format!("{first:?} first"))?;
     }
     Ok(())
 }
 
-async fn call_at_a_death(first: First) -> Result {
+async fn call_at_a_death(first: FirstEvent) -> Result {
     let mut servers = Vec::new();
     for _ in 0..2 {
-        let serve = |mut call: Call| async move {
+        let serve = |mut call: ReceivedRequest| async move {
             call.read().await?;
             call.reply(b"ok").await
         };
-        servers.push(http2::Endpoint::start(serve).await?);
+        servers.push(http2::Http2TestEndpoint::start(serve).await?);
     }
     let addresses: Vec<_> = servers.iter().map(|server| server.address).collect();
     let mut all = objects::gateway();
     all.extend([objects::grpc_route(SERVICE), objects::service(SERVICE)]);
     all.extend(objects::slices(SERVICE, &addresses));
-    let configuration = Configuration::empty()?;
+    let configuration = ConfigDirectory::empty()?;
     configuration.write("main.yaml", &all)?;
-    let sheave = Sheave::serve_with(&configuration, ONE_WORKER).await?;
-    let client = std::sync::Arc::new(http2::Client::connect(sheave.address()).await?);
+    let sheave = SheaveProcess::serve_with(&configuration, ONE_WORKER).await?;
+    let client = std::sync::Arc::new(http2::Http2TestClient::connect(sheave.address()).await?);
     for _ in 0..REQUESTS {
         ensure!(client.call("/test.Echo/Say", b"before").await?.code == grpc::OK);
     }
     ensure!(servers.iter().all(|server| server.counts().requests > 0), "both have a connection");
-    sheave.idle().await?;
+    sheave.wait_until_idle().await?;
 
-    stop(&sheave).await?;
+    stop_process(&sheave).await?;
     let mut dying = Some(servers.remove(0));
-    if let First::Death = first {
+    if let FirstEvent::Death = first {
         kill_http2(dying.take().context("it lives")?).await?;
     }
     let mut calls = JoinSet::new();
@@ -141,34 +144,35 @@ async fn call_at_a_death(first: First) -> Result {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn post_not_received_by_a_dead_http2_endpoint_is_retried() -> Result {
     for round in 0..ROUNDS {
-        let first = if round % 2 == 0 { First::Death } else { First::Requests };
+        let first = if round % 2 == 0 { FirstEvent::Death } else { FirstEvent::Requests };
         stream_at_a_death(first).await.with_context(|| format!("{first:?} first"))?;
     }
     Ok(())
 }
 
-async fn stream_at_a_death(first: First) -> Result {
-    let mut servers = vec![http2::Endpoint::ok().await?, http2::Endpoint::ok().await?];
+async fn stream_at_a_death(first: FirstEvent) -> Result {
+    let mut servers =
+        vec![http2::Http2TestEndpoint::ok().await?, http2::Http2TestEndpoint::ok().await?];
     let addresses: Vec<_> = servers.iter().map(|server| server.address).collect();
-    let configuration = Configuration::empty()?;
+    let configuration = ConfigDirectory::empty()?;
     let mut all = objects::gateway();
-    let service = objects::speaking("kubernetes.io/h2c", objects::service(SERVICE));
+    let service = objects::with_app_protocol("kubernetes.io/h2c", objects::service(SERVICE));
     all.extend([objects::route(SERVICE), service]);
     all.extend(objects::slices(SERVICE, &addresses));
     configuration.write("main.yaml", &all)?;
-    let sheave = Sheave::serve_with(&configuration, ONE_WORKER).await?;
+    let sheave = SheaveProcess::serve_with(&configuration, ONE_WORKER).await?;
     let mut clients = Vec::new();
     for _ in 0..REQUESTS {
-        let mut client = Client::connect(sheave.address()).await?;
+        let mut client = Http1TestClient::connect(sheave.address()).await?;
         ensure!(client.post("/before", b"").await?.status() == 200);
         clients.push(client);
     }
     ensure!(servers.iter().all(|server| server.counts().requests > 0), "both have a connection");
-    sheave.idle().await?;
+    sheave.wait_until_idle().await?;
 
-    stop(&sheave).await?;
+    stop_process(&sheave).await?;
     let mut dying = Some(servers.remove(0));
-    if let First::Death = first {
+    if let FirstEvent::Death = first {
         kill_http2(dying.take().context("it lives")?).await?;
     }
     for client in &mut clients {

@@ -5,28 +5,33 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use serde_json::json;
-use tests::scene::endpoints;
-use tests::{Behaviour, Result, Scene, objects};
+use tests::fixture::start_endpoints;
+use tests::{EndpointBehaviour, HttpFixture, Result, objects};
 use tokio::time::Instant;
 
-use crate::load::{Calls, Load, assert_all_served};
-use crate::site::{
+use crate::load::{LoadProtocol, RecordedLoad, assert_all_served};
+use crate::outage_helpers::{
     ANSWERS, CLIENTS, SERVICE_TIME, TWO_WORKERS, health, kill, metric, requests, restart, scene,
-    until_health,
+    wait_for_health,
 };
 
 /// What is added to a bound on time for a machine that is busy with other tests.
 const MARGIN: Duration = Duration::from_millis(500);
 /// In which an endpoint that returns is found.
-const RETURN: Duration = Duration::from_secs(1);
+const MAX_RETURN_TIME: Duration = Duration::from_secs(1);
 
 /// Lines of the log that say this of the endpoint.
-fn lines(scene: &Scene, text: &str, endpoint: SocketAddr) -> usize {
+fn lines(scene: &HttpFixture, text: &str, endpoint: SocketAddr) -> usize {
     let (log, address) = (scene.sheave.log(), endpoint.to_string());
     log.lines().filter(|line| line.contains(text) && line.contains(&address)).count()
 }
 
-async fn is_shown(scene: &Scene, endpoint: SocketAddr, unreachable: bool, outages: u32) -> Result {
+async fn wait_for_reachability_metrics(
+    scene: &HttpFixture,
+    endpoint: SocketAddr,
+    unreachable: bool,
+    outages: u32,
+) -> Result {
     let (gauge, counter) = ("sheave_endpoint_unreachable", "sheave_endpoint_outages_total");
     let word = if unreachable { "unreachable" } else { "serving" };
     ensure!(health(&scene.sheave, endpoint).await? == word);
@@ -47,23 +52,23 @@ async fn is_shown(scene: &Scene, endpoint: SocketAddr, unreachable: bool, outage
 async fn endpoint_ejected_at_its_death_becomes_unreachable_and_returns() -> Result {
     let passive = json!({ "baseEjectionTime": "1h", "maxEjectionTime": "1h" });
     let policy = objects::backend_policy("app", json!({ "health": { "passive": passive } }));
-    let servers = endpoints(3, &Behaviour::gated()).await?;
-    let mut scene = Scene::with(servers, &[policy], TWO_WORKERS).await?;
-    let load = Load::start(scene.sheave.address(), CLIENTS, &Calls::Http1("GET"));
+    let servers = start_endpoints(3, &EndpointBehaviour::gated()).await?;
+    let mut scene = HttpFixture::with(servers, &[policy], TWO_WORKERS).await?;
+    let load = RecordedLoad::start(scene.sheave.address(), CLIENTS, &LoadProtocol::Http1("GET"));
     for endpoint in &scene.endpoints {
-        endpoint.until("requests", |counts| counts.in_flight >= 6).await?;
+        endpoint.wait_for_counts("requests", |counts| counts.in_flight >= 6).await?;
     }
     let address = scene.endpoints[0].address;
     kill(scene.endpoints.remove(0)).await?;
-    until_health(&scene.sheave, address, "unreachable").await?;
+    wait_for_health(&scene.sheave, address, "unreachable").await?;
     scene.endpoints.iter().for_each(|endpoint| endpoint.open_gate(1_000_000));
-    load.answers(ANSWERS).await?;
+    load.wait_for_responses(ANSWERS).await?;
 
     let begun = Instant::now();
-    let endpoint = restart(address, &Behaviour::slow(SERVICE_TIME)).await?;
-    until_health(&scene.sheave, address, "serving").await?;
-    endpoint.until("requests", |counts| counts.requests > 0).await?;
-    ensure!(begun.elapsed() < RETURN + MARGIN, "after {:?}", begun.elapsed());
+    let endpoint = restart(address, &EndpointBehaviour::slow(SERVICE_TIME)).await?;
+    wait_for_health(&scene.sheave, address, "serving").await?;
+    endpoint.wait_for_counts("requests", |counts| counts.requests > 0).await?;
+    ensure!(begun.elapsed() < MAX_RETURN_TIME + MARGIN, "after {:?}", begun.elapsed());
     assert_all_served(&load.stop().await)
 }
 
@@ -71,30 +76,30 @@ async fn endpoint_ejected_at_its_death_becomes_unreachable_and_returns() -> Resu
 async fn returning_endpoint_gets_its_share_within_a_second() -> Result {
     let mut scene = scene(3, &[]).await?;
     let address = scene.endpoints[0].address;
-    is_shown(&scene, address, false, 0).await?;
-    let load = Load::start(scene.sheave.address(), CLIENTS, &Calls::Http1("GET"));
+    wait_for_reachability_metrics(&scene, address, false, 0).await?;
+    let load = RecordedLoad::start(scene.sheave.address(), CLIENTS, &LoadProtocol::Http1("GET"));
     for outage in 1..=2 {
         // Serving for as long as the first ejection lasts makes the next ejection as short.
         let serving = Instant::now();
         while serving.elapsed() < Duration::from_millis(1200) {
-            load.answers(ANSWERS).await?;
+            load.wait_for_responses(ANSWERS).await?;
         }
         kill(scene.endpoints.remove(0)).await?;
-        until_health(&scene.sheave, address, "unreachable").await?;
-        load.answers(ANSWERS).await?;
-        scene.sheave.said(0, "endpoint is unreachable").await?;
-        is_shown(&scene, address, true, outage).await?;
+        wait_for_health(&scene.sheave, address, "unreachable").await?;
+        load.wait_for_responses(ANSWERS).await?;
+        scene.sheave.wait_for_log(0, "endpoint is unreachable").await?;
+        wait_for_reachability_metrics(&scene, address, true, outage).await?;
 
         let begun = Instant::now();
-        scene.endpoints.insert(0, restart(address, &Behaviour::slow(SERVICE_TIME)).await?);
-        until_health(&scene.sheave, address, "serving").await?;
+        scene.endpoints.insert(0, restart(address, &EndpointBehaviour::slow(SERVICE_TIME)).await?);
+        wait_for_health(&scene.sheave, address, "serving").await?;
         let took = begun.elapsed();
-        ensure!(took < RETURN + MARGIN, "it is reachable after {took:?}");
+        ensure!(took < MAX_RETURN_TIME + MARGIN, "it is reachable after {took:?}");
         // Requests that were in flight when it came back are with the others.
-        load.answers(2 * CLIENTS).await?;
-        is_shown(&scene, address, false, outage).await?;
+        load.wait_for_responses(2 * CLIENTS).await?;
+        wait_for_reachability_metrics(&scene, address, false, outage).await?;
         let before = requests(&scene.endpoints);
-        load.answers(2 * ANSWERS).await?;
+        load.wait_for_responses(2 * ANSWERS).await?;
         let after = requests(&scene.endpoints);
         let got: Vec<u64> =
             after.iter().zip(before).map(|(after, before)| after - before).collect();

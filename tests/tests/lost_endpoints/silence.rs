@@ -8,23 +8,23 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use tests::scene::endpoints;
-use tests::{Behaviour, Endpoint, Result, Scene};
+use tests::fixture::start_endpoints;
+use tests::{Endpoint, EndpointBehaviour, HttpFixture, Result};
 use tokio::runtime::{Builder, Handle};
 use tokio::time::Instant;
 
-use crate::load::{Calls, Load, assert_all_served};
-use crate::site::{
-    ANSWERS, CLIENTS, SERVICE_TIME, TWO_WORKERS, assert_budget_is_left, metric, until_health,
+use crate::load::{LoadProtocol, RecordedLoad, assert_all_served};
+use crate::outage_helpers::{
+    ANSWERS, CLIENTS, SERVICE_TIME, TWO_WORKERS, assert_budget_is_left, metric, wait_for_health,
 };
 
 /// The address of the endpoint that falls silent.
 const FAR: &str = "198.18.0.2";
 
 /// A network namespace, which lives as long as the process that holds it.
-struct Namespace(std::process::Child);
+struct NetworkNamespace(std::process::Child);
 
-impl Namespace {
+impl NetworkNamespace {
     fn new() -> Result<Self> {
         let mut command = std::process::Command::new("unshare");
         command.args(["--net", "sh", "-c", "ip link set lo up && echo ready && exec cat"]);
@@ -54,7 +54,7 @@ impl Namespace {
     }
 }
 
-impl Drop for Namespace {
+impl Drop for NetworkNamespace {
     fn drop(&mut self) {
         drop(self.0.kill());
         drop(self.0.wait());
@@ -70,14 +70,14 @@ fn ip(arguments: &str) -> Result {
 }
 
 /// Two namespaces with a link between them.
-struct Network {
-    near: Namespace,
-    far: Namespace,
+struct IsolatedNetwork {
+    near: NetworkNamespace,
+    far: NetworkNamespace,
 }
 
-impl Network {
+impl IsolatedNetwork {
     fn new() -> Result<Self> {
-        let network = Self { near: Namespace::new()?, far: Namespace::new()? };
+        let network = Self { near: NetworkNamespace::new()?, far: NetworkNamespace::new()? };
         let far = network.far.0.id();
         network.near.within(|| {
             let (here, there) = ("address 02:00:00:00:00:01", "address 02:00:00:00:00:02");
@@ -95,17 +95,17 @@ impl Network {
     }
 
     /// Packets to the far endpoint vanish, and none comes from it.
-    fn silence(&self) -> Result {
+    fn drop_packets(&self) -> Result {
         self.far.within(|| ip(&format!("address delete {FAR}/24 dev far")))
     }
 
     /// Packets arrive again.
-    fn restore(&self) -> Result {
+    fn restore_packets(&self) -> Result {
         self.far.within(|| ip(&format!("address add {FAR}/24 dev far")))
     }
 
     /// An endpoint on the far side, served by the runtime of the caller.
-    fn endpoint(&self, behaviour: Behaviour) -> Result<Endpoint> {
+    fn endpoint(&self, behaviour: EndpointBehaviour) -> Result<Endpoint> {
         let runtime = Handle::current();
         let address: SocketAddr = format!("{FAR}:0").parse()?;
         self.far.within(|| runtime.block_on(Endpoint::start_at(address, behaviour)))
@@ -113,12 +113,14 @@ impl Network {
 }
 
 /// Runs the test on the near side of a network of its own, if there can be one.
-fn in_network<T: Future<Output = Result>>(test: impl FnOnce(Network) -> T + Send) -> Result {
+fn in_network<T: Future<Output = Result>>(
+    test: impl FnOnce(IsolatedNetwork) -> T + Send,
+) -> Result {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: a network namespace takes root");
         return Ok(());
     }
-    let network = match Network::new() {
+    let network = match IsolatedNetwork::new() {
         Ok(network) => network,
         Err(error) => {
             eprintln!("skipped: {error:#}");
@@ -136,26 +138,27 @@ fn in_network<T: Future<Output = Result>>(test: impl FnOnce(Network) -> T + Send
 #[test]
 fn no_get_fails_when_an_endpoint_falls_silent() -> Result {
     in_network(async |network| {
-        let mut servers = vec![network.endpoint(Behaviour::slow(SERVICE_TIME))?];
-        servers.extend(endpoints(2, &Behaviour::slow(SERVICE_TIME)).await?);
-        let scene = Scene::with(servers, &[], TWO_WORKERS).await?;
+        let mut servers = vec![network.endpoint(EndpointBehaviour::slow(SERVICE_TIME))?];
+        servers.extend(start_endpoints(2, &EndpointBehaviour::slow(SERVICE_TIME)).await?);
+        let scene = HttpFixture::with(servers, &[], TWO_WORKERS).await?;
         let far = scene.endpoints[0].address;
-        let load = Load::start(scene.sheave.address(), CLIENTS, &Calls::Http1("GET"));
-        load.answers(ANSWERS).await?;
+        let load =
+            RecordedLoad::start(scene.sheave.address(), CLIENTS, &LoadProtocol::Http1("GET"));
+        load.wait_for_responses(ANSWERS).await?;
         ensure!(scene.endpoints[0].counts().requests > 0, "it serves");
 
-        network.silence()?;
+        network.drop_packets()?;
         let silence = Instant::now();
-        until_health(&scene.sheave, far, "unreachable").await?;
+        wait_for_health(&scene.sheave, far, "unreachable").await?;
         // Requests in flight have been given up by then.
         while silence.elapsed() < Duration::from_secs(5) {
-            load.answers(ANSWERS).await?;
+            load.wait_for_responses(ANSWERS).await?;
         }
         ensure!(metric(&scene.sheave, "sheave_endpoint_outages_total", far).await? == 1.0);
-        network.restore()?;
-        until_health(&scene.sheave, far, "serving").await?;
+        network.restore_packets()?;
+        wait_for_health(&scene.sheave, far, "serving").await?;
         let before = scene.endpoints[0].counts().requests;
-        load.answers(ANSWERS).await?;
+        load.wait_for_responses(ANSWERS).await?;
         ensure!(scene.endpoints[0].counts().requests > before, "it serves again");
 
         let answers = load.stop().await;

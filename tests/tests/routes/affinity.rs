@@ -5,14 +5,22 @@ use std::net::Ipv4Addr;
 
 use anyhow::{Context, ensure};
 use serde_json::{Value, json};
-use tests::scene::{addresses, endpoints};
-use tests::{Behaviour, Client, Endpoint, Result, Scene, Sheave, eventually, objects};
+use tests::fixture::{addresses, start_endpoints};
+use tests::{
+    Endpoint, EndpointBehaviour, Http1TestClient, HttpFixture, Result, SheaveProcess, eventually,
+    objects,
+};
 
 const ONE_WORKER: &[&str] = &["--workers", "1"];
 
-async fn scene(count: usize, policy: Value) -> Result<Scene> {
+async fn scene(count: usize, policy: Value) -> Result<HttpFixture> {
     let policies = [objects::backend_policy("app", policy)];
-    Scene::with(endpoints(count, &Behaviour::ok()).await?, &policies, ONE_WORKER).await
+    HttpFixture::with(
+        start_endpoints(count, &EndpointBehaviour::ok()).await?,
+        &policies,
+        ONE_WORKER,
+    )
+    .await
 }
 
 /// How many requests each endpoint has had.
@@ -21,7 +29,10 @@ fn counts(endpoints: &[Endpoint]) -> Vec<u64> {
 }
 
 /// The endpoint that gets what `ask` asks for.
-async fn served(scene: &Scene, ask: impl AsyncFnOnce() -> Result) -> Result<usize> {
+async fn endpoint_that_served(
+    scene: &HttpFixture,
+    ask: impl AsyncFnOnce() -> Result,
+) -> Result<usize> {
     let before = counts(&scene.endpoints);
     ask().await?;
     let after = counts(&scene.endpoints);
@@ -30,8 +41,8 @@ async fn served(scene: &Scene, ask: impl AsyncFnOnce() -> Result) -> Result<usiz
 }
 
 /// Over all Services.
-async fn outcomes(sheave: &Sheave) -> Result<BTreeMap<String, f64>> {
-    let samples = sheave.samples("sheave_backend_affinity_total").await?;
+async fn affinity_outcomes(sheave: &SheaveProcess) -> Result<BTreeMap<String, f64>> {
+    let samples = sheave.metric_samples("sheave_backend_affinity_total").await?;
     let outcome = |labels: &str| labels.split('"').rev().nth(1).unwrap_or_default().to_owned();
     let mut outcomes = BTreeMap::new();
     for (labels, count) in samples {
@@ -45,7 +56,7 @@ fn cookie_policy() -> Value {
 }
 
 /// The cookie `pod` of a first response, as the client repeats it.
-async fn first_cookie(client: &mut Client) -> Result<String> {
+async fn first_cookie(client: &mut Http1TestClient) -> Result<String> {
     let response = client.get("/").await?;
     let cookie = response.field("set-cookie").context("a cookie")?;
     Ok(cookie.split(';').next().unwrap_or_default().to_owned())
@@ -65,10 +76,10 @@ async fn a_cookie_keeps_a_client_at_its_endpoint() -> Result {
             ensure!(!pair.contains(&address.port().to_string()), "{pair} shows {address}");
         }
         let cookies = format!("theme=dark; {pair}; x=y");
-        let place = served(&scene, async || {
+        let place = endpoint_that_served(&scene, async || {
             for _ in 0..10 {
                 let response = client.exchange("GET", "/", &[("Cookie", &cookies)], b"").await?;
-                ensure!(!response.head.has("set-cookie"), "it has one: {response:?}");
+                ensure!(!response.head.has_field("set-cookie"), "it has one: {response:?}");
             }
             Ok(())
         });
@@ -76,24 +87,27 @@ async fn a_cookie_keeps_a_client_at_its_endpoint() -> Result {
     }
     ensure!(places.len() > 1, "clients are spread");
     let wanted = [("begun", 8.0), ("broken", 0.0), ("kept", 80.0)];
-    assert_eq!(outcomes(&scene.sheave).await?, wanted.map(|(word, n)| (word.to_owned(), n)).into());
+    assert_eq!(
+        affinity_outcomes(&scene.sheave).await?,
+        wanted.map(|(word, n)| (word.to_owned(), n)).into()
+    );
     Ok(())
 }
 
 #[tokio::test]
 async fn affinity_cookie_works_at_every_replica() -> Result {
     let scene = scene(8, cookie_policy()).await?;
-    let replica = Sheave::serve(&scene.configuration).await?;
+    let replica = SheaveProcess::serve(&scene.configuration).await?;
     for _ in 0..8 {
         let mut client = scene.client().await?;
         let mut pair = String::new();
-        let first = served(&scene, async || {
+        let first = endpoint_that_served(&scene, async || {
             pair = first_cookie(&mut client).await?;
             Ok(())
         });
         let first = first.await?;
-        let again = served(&scene, async || {
-            let mut client = Client::connect(replica.address()).await?;
+        let again = endpoint_that_served(&scene, async || {
+            let mut client = Http1TestClient::connect(replica.address()).await?;
             client.exchange("GET", "/", &[("Cookie", &pair)], b"").await?;
             Ok(())
         });
@@ -107,7 +121,7 @@ async fn client_of_a_removed_endpoint_gets_another() -> Result {
     let scene = scene(3, cookie_policy()).await?;
     let mut client = scene.client().await?;
     let mut pair = String::new();
-    let place = served(&scene, async || {
+    let place = endpoint_that_served(&scene, async || {
         pair = first_cookie(&mut client).await?;
         Ok(())
     });
@@ -115,15 +129,15 @@ async fn client_of_a_removed_endpoint_gets_another() -> Result {
     let mut left = addresses(&scene.endpoints);
     left.remove(place);
     scene.configuration.set_endpoints(&left)?;
-    scene.sheave.uses(&left).await?;
+    scene.sheave.wait_for_endpoints(&left).await?;
     let response = client.exchange("GET", "/", &[("Cookie", &pair)], b"").await?;
     ensure!(response.status() == 200, "{response:?}");
     let other = response.field("set-cookie").context("another cookie")?;
     ensure!(!other.starts_with(&pair), "{other}");
-    assert_eq!(outcomes(&scene.sheave).await?["broken"], 1.0);
+    assert_eq!(affinity_outcomes(&scene.sheave).await?["broken"], 1.0);
     for wrong in ["pod=", "pod=0123456789abcdef01234567", "pod=\u{fc}\"", "pod=...0"] {
         let response = client.exchange("GET", "/", &[("Cookie", wrong)], b"").await?;
-        ensure!(response.status() == 200 && response.head.has("set-cookie"), "{wrong}");
+        ensure!(response.status() == 200 && response.head.has_field("set-cookie"), "{wrong}");
     }
     Ok(())
 }
@@ -131,7 +145,7 @@ async fn client_of_a_removed_endpoint_gets_another() -> Result {
 /// One cookie serves all Services that a client meets: a share of requests for each takes none from the other.
 #[tokio::test]
 async fn affinity_cookie_is_per_service() -> Result {
-    let servers = endpoints(4, &Behaviour::ok()).await?;
+    let servers = start_endpoints(4, &EndpointBehaviour::ok()).await?;
     let mut all = objects::gateway();
     let refs = json!([{ "name": "one", "port": 80 }, { "name": "two", "port": 80 }]);
     all.push(objects::route_with("both", json!({ "rules": [{ "backendRefs": refs }] })));
@@ -140,10 +154,10 @@ async fn affinity_cookie_is_per_service() -> Result {
         all.extend([objects::service(service), objects::backend_policy(service, cookie)]);
         all.extend(objects::slices(service, &addresses(servers)));
     }
-    let configuration = tests::Configuration::empty()?;
+    let configuration = tests::ConfigDirectory::empty()?;
     configuration.write("both.yaml", &all)?;
-    let sheave = Sheave::serve_with(&configuration, ONE_WORKER).await?;
-    let mut client = Client::connect(sheave.address()).await?;
+    let sheave = SheaveProcess::serve_with(&configuration, ONE_WORKER).await?;
+    let mut client = Http1TestClient::connect(sheave.address()).await?;
     let mut pair = String::new();
     for _ in 0..100 {
         let response = client.exchange("GET", "/", &[("Cookie", &pair)], b"").await?;
@@ -154,7 +168,10 @@ async fn affinity_cookie_is_per_service() -> Result {
     let asked = counts(&servers).iter().filter(|count| **count > 0).count();
     assert_eq!(asked, 2, "one endpoint of each: {:?}", counts(&servers));
     let wanted = [("begun", 2.0), ("broken", 0.0), ("kept", 98.0)];
-    assert_eq!(outcomes(&sheave).await?, wanted.map(|(word, n)| (word.to_owned(), n)).into());
+    assert_eq!(
+        affinity_outcomes(&sheave).await?,
+        wanted.map(|(word, n)| (word.to_owned(), n)).into()
+    );
     Ok(())
 }
 
@@ -165,8 +182,8 @@ async fn client_of_a_busy_endpoint_waits_and_then_falls_back() -> Result {
     policy["maxInFlightPerEndpoint"] = json!(1);
     policy["queue"] = json!({ "timeout": "300ms" });
     let policies = [objects::backend_policy("app", policy)];
-    let servers = endpoints(2, &Behaviour::gated()).await?;
-    let scene = Scene::with(servers, &policies, ONE_WORKER).await?;
+    let servers = start_endpoints(2, &EndpointBehaviour::gated()).await?;
+    let scene = HttpFixture::with(servers, &policies, ONE_WORKER).await?;
     let mut client = scene.client().await?;
     scene.endpoints.iter().for_each(|endpoint| endpoint.open_gate(1));
     let pair = first_cookie(&mut client).await?;
@@ -176,19 +193,22 @@ async fn client_of_a_busy_endpoint_waits_and_then_falls_back() -> Result {
 
     let held = tests::client::request("GET", "/", &fields, b"");
     client.send(&held).await?;
-    own.until("the request", |counts| counts.in_flight == 1).await?;
+    own.wait_for_counts("the request", |counts| counts.in_flight == 1).await?;
     let mut second = scene.client().await?;
     second.send(&held).await?;
-    scene.sheave.waiting(1).await?;
+    scene.sheave.wait_for_queue_length(1).await?;
     own.open_gate(2);
     for client in [&mut client, &mut second] {
-        ensure!(!client.response("GET").await?.head.has("set-cookie"), "its own was free in time");
+        ensure!(
+            !client.response("GET").await?.head.has_field("set-cookie"),
+            "its own was free in time"
+        );
     }
 
     client.send(&held).await?;
-    own.until("the request", |counts| counts.in_flight == 1).await?;
+    own.wait_for_counts("the request", |counts| counts.in_flight == 1).await?;
     let response = second.exchange("GET", "/", &fields, b"").await?;
-    ensure!(response.status() == 200 && response.head.has("set-cookie"), "{response:?}");
+    ensure!(response.status() == 200 && response.head.has_field("set-cookie"), "{response:?}");
     assert_eq!(other.counts().requests, 1);
     own.open_gate(1);
     ensure!(client.response("GET").await?.status() == 200);
@@ -202,7 +222,7 @@ async fn a_header_keeps_a_client_at_its_endpoint() -> Result {
     let first = client.get("/").await?.field("x-pod").context("a token")?;
     for _ in 0..10 {
         let response = client.exchange("GET", "/", &[("x-pod", &first)], b"").await?;
-        assert_eq!(response.head.all("x-pod"), [first.as_str()]);
+        assert_eq!(response.head.field_values("x-pod"), [first.as_str()]);
     }
     ensure!(counts(&scene.endpoints).contains(&11), "{:?}", counts(&scene.endpoints));
     Ok(())
@@ -216,18 +236,19 @@ async fn an_address_keeps_a_client_at_its_endpoint() -> Result {
         let address = Ipv4Addr::new(127, 0, 0, last).into();
         let ask = async || {
             for _ in 0..2 {
-                let mut client = Client::connect_from(address, scene.sheave.address()).await?;
+                let mut client =
+                    Http1TestClient::connect_from(address, scene.sheave.address()).await?;
                 ensure!(client.get("/").await?.status() == 200);
             }
             Ok(())
         };
         let before = counts(&scene.endpoints);
-        let place = served(&scene, ask).await?;
+        let place = endpoint_that_served(&scene, ask).await?;
         assert_eq!(counts(&scene.endpoints)[place], before[place] + 2, "both came to one place");
         places.insert(place);
     }
     ensure!(places.len() > 1, "addresses are spread");
-    let kept = async || Ok(outcomes(&scene.sheave).await?["kept"]);
+    let kept = async || Ok(affinity_outcomes(&scene.sheave).await?["kept"]);
     eventually("all are kept", kept, |kept| *kept == 32.0).await?;
     Ok(())
 }
@@ -253,7 +274,7 @@ async fn hash_keys_determine_the_endpoint() -> Result {
                 let fields =
                     [("X-Key", header.as_str()), ("Cookie", cookie.as_str()), ("Host", &host)];
                 let before = counts(&scene.endpoints);
-                let place = served(&scene, async || {
+                let place = endpoint_that_served(&scene, async || {
                     for _ in 0..3 {
                         client.exchange("GET", &target, &fields, b"").await?;
                     }

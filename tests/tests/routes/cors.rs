@@ -2,12 +2,12 @@
 
 use anyhow::ensure;
 use serde_json::{Value, json};
-use tests::{Behaviour, Endpoint, Response, Result, objects};
+use tests::{Endpoint, EndpointBehaviour, Http1TestResponse, Result, objects};
 
-use crate::site::{Site, filtered};
+use crate::fixture::{RouteFixture, rules_with_filters};
 
 fn cors(spec: Value) -> Value {
-    filtered(json!([{ "type": "CORS", "cors": spec }]))
+    rules_with_filters(json!([{ "type": "CORS", "cors": spec }]))
 }
 
 fn strict() -> Value {
@@ -20,7 +20,7 @@ fn strict() -> Value {
     }))
 }
 
-async fn preflight(site: &Site, origin: &str) -> Result<Response> {
+async fn preflight(site: &RouteFixture, origin: &str) -> Result<Http1TestResponse> {
     let fields = [
         ("Origin", origin),
         ("Access-Control-Request-Method", "PUT"),
@@ -31,8 +31,8 @@ async fn preflight(site: &Site, origin: &str) -> Result<Response> {
 
 #[tokio::test]
 async fn preflights_never_reach_the_endpoint() -> Result {
-    let endpoint = Endpoint::start(Behaviour::ok()).await?;
-    let site = Site::of(strict(), &[("app", &endpoint)]).await?;
+    let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
+    let site = RouteFixture::of(strict(), &[("app", &endpoint)]).await?;
     for (origin, allowed) in [
         ("https://a.test", true),
         ("https://x.y.b.test:8443", true),
@@ -43,8 +43,8 @@ async fn preflights_never_reach_the_endpoint() -> Result {
     ] {
         let response = preflight(&site, origin).await?;
         ensure!(response.status() == 204 && response.body.is_empty(), "{origin}: {response:?}");
-        ensure!(!response.head.has("content-length"), "RFC 9110 §8.6: {response:?}");
-        ensure!(response.head.lists("vary", "origin"), "{origin}: {response:?}");
+        ensure!(!response.head.has_field("content-length"), "RFC 9110 §8.6: {response:?}");
+        ensure!(response.head.field_lists("vary", "origin"), "{origin}: {response:?}");
         let granted = response.field("access-control-allow-origin");
         assert_eq!(granted.as_deref(), allowed.then_some(origin));
         for (name, value) in [
@@ -62,17 +62,17 @@ async fn preflights_never_reach_the_endpoint() -> Result {
 #[tokio::test]
 async fn responses_carry_the_cors_policy_of_the_route() -> Result {
     let answer = "HTTP/1.1 200 OK\r\nAccess-Control-Allow-Origin: *\r\nContent-Length: 2\r\n\r\nok";
-    let endpoint = Endpoint::start(Behaviour::answering(answer)).await?;
-    let site = Site::of(strict(), &[("app", &endpoint)]).await?;
+    let endpoint = Endpoint::start(EndpointBehaviour::answering(answer)).await?;
+    let site = RouteFixture::of(strict(), &[("app", &endpoint)]).await?;
     let mut client = site.client().await?;
     for (origin, allowed) in [("https://a.test", true), ("https://evil.test", false)] {
         let response = client.exchange("PUT", "/", &[("Origin", origin)], b"x").await?;
         assert_eq!((response.status(), response.text().as_str()), (200, "ok"));
-        let granted = response.head.all("access-control-allow-origin");
+        let granted = response.head.field_values("access-control-allow-origin");
         assert_eq!(granted, if allowed { vec![origin] } else { vec![] }, "the route's word counts");
         let exposed = response.field("access-control-expose-headers");
         assert_eq!(exposed.as_deref(), allowed.then_some("X-B"));
-        ensure!(response.head.lists("vary", "origin"), "{response:?}");
+        ensure!(response.head.field_lists("vary", "origin"), "{response:?}");
     }
     Ok(())
 }
@@ -80,14 +80,14 @@ async fn responses_carry_the_cors_policy_of_the_route() -> Result {
 /// With credentials a browser takes no `*`: what was asked for is repeated.
 #[tokio::test]
 async fn wildcard_with_credentials_echoes_the_origin() -> Result {
-    let endpoint = Endpoint::start(Behaviour::ok()).await?;
+    let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
     let any = json!({
         "allowOrigins": ["*"],
         "allowMethods": ["*"],
         "allowHeaders": ["*"],
         "allowCredentials": true,
     });
-    let site = Site::of(cors(any), &[("app", &endpoint)]).await?;
+    let site = RouteFixture::of(cors(any), &[("app", &endpoint)]).await?;
     let response = preflight(&site, "https://c.test").await?;
     for (name, value) in [
         ("access-control-allow-origin", "https://c.test"),
@@ -95,7 +95,7 @@ async fn wildcard_with_credentials_echoes_the_origin() -> Result {
         ("access-control-allow-methods", "PUT"),
         ("access-control-allow-headers", "x-c"),
     ] {
-        assert_eq!(response.head.all(name), [value]);
+        assert_eq!(response.head.field_values(name), [value]);
     }
     Ok(())
 }
@@ -103,10 +103,10 @@ async fn wildcard_with_credentials_echoes_the_origin() -> Result {
 /// A script that may read the endpoint's answers may read why there is none.
 #[tokio::test]
 async fn local_error_responses_carry_cors_fields() -> Result {
-    let site = Site::with(strict(), &[], &[objects::service("app")]).await?;
+    let site = RouteFixture::with(strict(), &[], &[objects::service("app")]).await?;
     let mut client = site.client().await?;
     let response = client.exchange("GET", "/", &[("Origin", "https://a.test")], b"").await?;
     assert_eq!(response.status(), 503, "the Service has no endpoint");
-    assert_eq!(response.head.all("access-control-allow-origin"), ["https://a.test"]);
+    assert_eq!(response.head.field_values("access-control-allow-origin"), ["https://a.test"]);
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! What HTTPRoutes promise beyond leading somewhere, over real sockets.
 
 /// One route in front of some Services.
-mod site;
+mod fixture;
 /// Which rule a request goes by.
 mod matching;
 /// What is changed in header fields.

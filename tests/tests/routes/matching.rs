@@ -1,14 +1,14 @@
 //! Which rule a request goes by.
 
 use serde_json::json;
-use tests::{Behaviour, Endpoint, Result};
+use tests::{Endpoint, EndpointBehaviour, Result};
 
-use crate::site::{Site, to};
+use crate::fixture::{RouteFixture, backend_ref};
 
 /// The order of Gateway API: path, method, header fields, parameters of the query, then the order of rules.
 #[tokio::test]
 async fn most_specific_rule_wins() -> Result {
-    let endpoint = Endpoint::start(Behaviour::ok()).await?;
+    let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
     let rule = |name: &str, asked: serde_json::Value| {
         json!({
             "name": name,
@@ -17,7 +17,7 @@ async fn most_specific_rule_wins() -> Result {
                 "type": "ResponseHeaderModifier",
                 "responseHeaderModifier": { "set": [{ "name": "x-rule", "value": name }] },
             }],
-            "backendRefs": [to("app")],
+            "backendRefs": [backend_ref("app")],
         })
     };
     let path = |kind: &str, value: &str| json!({ "type": kind, "value": value });
@@ -35,7 +35,7 @@ async fn most_specific_rule_wins() -> Result {
         rule("pattern", json!({ "headers": header("RegularExpression", "t(wo|en)") })),
         rule("query", json!({ "queryParams": [{ "name": "q", "value": "1 2" }] })),
     ]);
-    let site = Site::of(rules, &[("app", &endpoint)]).await?;
+    let site = RouteFixture::of(rules, &[("app", &endpoint)]).await?;
     let mut client = site.client().await?;
     for (method, target, kind, expected) in [
         ("GET", "/", "", "all"),

@@ -2,9 +2,9 @@
 
 use anyhow::ensure;
 use serde_json::{Value, json};
-use tests::{Behaviour, Endpoint, Result, eventually};
+use tests::{Endpoint, EndpointBehaviour, Result, eventually};
 
-use crate::site::Site;
+use crate::fixture::RouteFixture;
 
 /// A rule for this prefix that sends clients elsewhere.
 fn rule(prefix: &str, redirect: Value) -> Value {
@@ -27,8 +27,8 @@ async fn redirect_location_is_built_from_request_and_filter() -> Result {
         rule("/gone", json!({ "path": prefix("/"), "statusCode": 308 })),
         rule("/full", json!({ "path": full("/here"), "hostname": "x.test", "port": 80 })),
     ]);
-    let endpoint = Endpoint::start(Behaviour::ok()).await?;
-    let site = Site::of(rules, &[("app", &endpoint)]).await?;
+    let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
+    let site = RouteFixture::of(rules, &[("app", &endpoint)]).await?;
     let port = site.sheave.address().port();
     let mut client = site.client().await?;
     for (target, status, location) in [
@@ -44,14 +44,18 @@ async fn redirect_location_is_built_from_request_and_filter() -> Result {
         for method in ["GET", "HEAD", "POST"] {
             let response = client.exchange(method, target, &[("Host", "test:1234")], b"").await?;
             assert_eq!(response.status(), status, "{method} {target}");
-            assert_eq!(response.head.all("location"), [location.as_str()], "{method} {target}");
-            assert_eq!(response.head.all("content-length"), ["0"], "{method} {target}");
-            ensure!(response.head.has("date") && !response.closes(), "{response:?}");
+            assert_eq!(
+                response.head.field_values("location"),
+                [location.as_str()],
+                "{method} {target}"
+            );
+            assert_eq!(response.head.field_values("content-length"), ["0"], "{method} {target}");
+            ensure!(response.head.has_field("date") && !response.closes(), "{response:?}");
         }
     }
     assert_eq!(endpoint.counts().accepted, 0, "no endpoint is asked");
     let count = async || {
-        let counts = site.sheave.samples("sheave_requests_total").await?;
+        let counts = site.sheave.metric_samples("sheave_requests_total").await?;
         let redirected = counts.iter().filter(|(labels, _)| labels.contains("3xx"));
         Ok(redirected.map(|(_, count)| count).sum::<f64>())
     };
@@ -63,7 +67,7 @@ async fn redirect_location_is_built_from_request_and_filter() -> Result {
 #[tokio::test]
 async fn redirect_does_not_wait_for_the_body() -> Result {
     let rules = json!([rule("/", json!({ "scheme": "https", "statusCode": 301 }))]);
-    let site = Site::of(rules, &[]).await?;
+    let site = RouteFixture::of(rules, &[]).await?;
     let mut client = site.client().await?;
     client.send("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 100000\r\n\r\n").await?;
     let response = client.response("POST").await?;
@@ -74,7 +78,7 @@ async fn redirect_does_not_wait_for_the_body() -> Result {
 #[tokio::test]
 async fn redirect_without_a_host_is_answered_400() -> Result {
     let rules = json!([rule("/", json!({ "scheme": "https", "statusCode": 301 }))]);
-    let site = Site::of(rules, &[]).await?;
+    let site = RouteFixture::of(rules, &[]).await?;
     let mut client = site.client().await?;
     client.send("GET / HTTP/1.0\r\n\r\n").await?;
     assert_eq!(client.response("GET").await?.status(), 400);

@@ -2,15 +2,15 @@
 
 use anyhow::ensure;
 use serde_json::{Value, json};
-use tests::{Behaviour, Endpoint, Result};
+use tests::{Endpoint, EndpointBehaviour, Result};
 
-use crate::site::{Site, to};
+use crate::fixture::{RouteFixture, backend_ref};
 
 fn rule(prefix: &str, rewrite: Value) -> Value {
     json!({
         "matches": [{ "path": { "type": "PathPrefix", "value": prefix } }],
         "filters": [{ "type": "URLRewrite", "urlRewrite": rewrite }],
-        "backendRefs": [to("app")],
+        "backendRefs": [backend_ref("app")],
     })
 }
 
@@ -25,8 +25,8 @@ async fn endpoint_receives_the_rewritten_target_and_host() -> Result {
         rule("/one", json!({ "path": full("/two"), "hostname": "inner.test" })),
         rule("/", json!({ "path": prefix("/root/") })),
     ]);
-    let endpoint = Endpoint::start(Behaviour::ok()).await?;
-    let site = Site::of(rules, &[("app", &endpoint)]).await?;
+    let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
+    let site = RouteFixture::of(rules, &[("app", &endpoint)]).await?;
     let mut client = site.client().await?;
     for (target, sent, host) in [
         ("/v1/users?id=1", "/api/v1/users?id=1", "test:99"),
@@ -42,10 +42,14 @@ async fn endpoint_receives_the_rewritten_target_and_host() -> Result {
         let fields = [("Host", "test:99"), ("X-Kept", "1")];
         let response = client.exchange("POST", target, &fields, b"body").await?;
         ensure!(response.status() == 200, "{target}: {response:?}");
-        let seen = endpoint.seen().pop().expect("the request");
+        let seen = endpoint.requests().pop().expect("the request");
         assert_eq!(seen.head.target(), sent, "{target}");
-        assert_eq!(seen.head.all("host"), [host], "{target}");
-        assert_eq!(seen.head.all("x-forwarded-host"), ["test:99"], "the client's own word");
+        assert_eq!(seen.head.field_values("host"), [host], "{target}");
+        assert_eq!(
+            seen.head.field_values("x-forwarded-host"),
+            ["test:99"],
+            "the client's own word"
+        );
         assert_eq!(seen.body.map(|body| body.length), Some(4));
     }
     Ok(())

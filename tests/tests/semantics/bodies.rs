@@ -3,48 +3,48 @@
 use std::time::Duration;
 
 use anyhow::ensure;
-use tests::payload::Digest;
-use tests::{Client, Endpoint, Result, Scene, Step, client};
+use tests::payload::BodyDigest;
+use tests::{Endpoint, Http1TestClient, HttpFixture, Result, ServeStep, client};
 use tokio::time::{Instant, sleep_until};
 
 const LARGE: u64 = 100_000_000;
 
 /// What may be added to the binary's memory by one stalled transfer: its buffers, and nothing of the body.
-const MEMORY: u64 = 8 * 1024 * 1024;
+const MAX_MEMORY_GROWTH: u64 = 8 * 1024 * 1024;
 
 /// What may be on its way when nobody reads: four buffers of the kernel, which are as large as it likes.
-const UNDERWAY: u64 = LARGE / 2;
+const MAX_BYTES_IN_TRANSIT: u64 = LARGE / 2;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_large_response_arrives_whole() -> Result {
-    let scene = Scene::of(vec![Step::ReadBody, Step::AnswerPattern(LARGE)]).await?;
+    let scene = HttpFixture::of(vec![ServeStep::ReadBody, ServeStep::AnswerPattern(LARGE)]).await?;
     let mut client = scene.client().await?;
     client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await?;
     let (head, digest) = client.response_digest().await?;
     assert_eq!(head.field("content-length"), Some(LARGE.to_string()));
-    assert_eq!(digest, Digest::of_pattern(LARGE));
+    assert_eq!(digest, BodyDigest::of_pattern(LARGE));
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_large_request_arrives_whole() -> Result {
-    let scene = Scene::of(vec![Step::ReadBody, Step::Answer]).await?;
+    let scene = HttpFixture::of(vec![ServeStep::ReadBody, ServeStep::Answer]).await?;
     let mut client = scene.client().await?;
     client
         .send(format!("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {LARGE}\r\n\r\n"))
         .await?;
     client.send_pattern(LARGE).await?;
     ensure!(client.response("POST").await?.status() == 200);
-    assert_eq!(scene.endpoint().only().body, Some(Digest::of_pattern(LARGE)));
+    assert_eq!(scene.endpoint().only_request().body, Some(BodyDigest::of_pattern(LARGE)));
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn large_bodies_arrive_whole_in_both_directions_at_once() -> Result {
-    let scene = Scene::of(vec![Step::Echo]).await?;
+    let scene = HttpFixture::of(vec![ServeStep::Echo]).await?;
     let mut client = scene.client().await?;
     client.send("POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n").await?;
-    let Client { reader, writer, .. } = &mut client;
+    let Http1TestClient { reader, writer, .. } = &mut client;
     let send = async {
         use tokio::io::AsyncWriteExt;
         for piece in tests::payload::pieces(LARGE / 2) {
@@ -59,36 +59,36 @@ async fn large_bodies_arrive_whole_in_both_directions_at_once() -> Result {
     };
     let (sent, received) = tokio::join!(send, receive);
     sent?;
-    assert_eq!(received?, Digest::of_pattern(LARGE / 2));
+    assert_eq!(received?, BodyDigest::of_pattern(LARGE / 2));
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_client_applies_back_pressure_to_the_endpoint() -> Result {
-    let scene = one_worker(vec![Step::ReadBody, Step::AnswerPattern(LARGE)]).await?;
+    let scene = one_worker(vec![ServeStep::ReadBody, ServeStep::AnswerPattern(LARGE)]).await?;
     ensure!(scene.client().await?.get("/warm").await?.body.len() as u64 == LARGE);
     let before = scene.sheave.memory_bytes()?;
 
-    let mut client = Client::connect_narrow(scene.sheave.address()).await?;
+    let mut client = Http1TestClient::connect_with_small_buffer(scene.sheave.address()).await?;
     client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await?;
-    let (head, _) = client.final_head().await?;
-    let sent = stalled(scene.endpoint()).await - LARGE;
-    ensure!(sent < UNDERWAY, "{sent} bytes were taken from the endpoint");
+    let (head, _) = client.read_final_head().await?;
+    let sent = wait_until_stalled(scene.endpoint()).await - LARGE;
+    ensure!(sent < MAX_BYTES_IN_TRANSIT, "{sent} bytes were taken from the endpoint");
     let grown = scene.sheave.memory_bytes()?.saturating_sub(before);
-    ensure!(grown < MEMORY, "{grown} bytes of memory");
+    ensure!(grown < MAX_MEMORY_GROWTH, "{grown} bytes of memory");
 
     let digest = client.reader.digest(head.response_body("GET")?).await?;
-    assert_eq!(digest, Digest::of_pattern(LARGE));
+    assert_eq!(digest, BodyDigest::of_pattern(LARGE));
     Ok(())
 }
 
 /// What the first request needed, the second finds: only then does memory tell something.
-async fn one_worker(steps: Vec<Step>) -> Result<Scene> {
-    Scene::with(vec![Endpoint::start(steps).await?], &[], &["--workers", "1"]).await
+async fn one_worker(steps: Vec<ServeStep>) -> Result<HttpFixture> {
+    HttpFixture::with(vec![Endpoint::start(steps).await?], &[], &["--workers", "1"]).await
 }
 
 /// Bytes that the endpoint has sent when it can send no more.
-async fn stalled(endpoint: &Endpoint) -> u64 {
+async fn wait_until_stalled(endpoint: &Endpoint) -> u64 {
     let mut sent = 0;
     loop {
         sleep_until(Instant::now() + Duration::from_millis(300)).await;
@@ -102,7 +102,8 @@ async fn stalled(endpoint: &Endpoint) -> u64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_endpoint_applies_back_pressure_to_the_client() -> Result {
-    let scene = one_worker(vec![Step::Gate, Step::ReadBody, Step::Answer]).await?;
+    let scene =
+        one_worker(vec![ServeStep::WaitForGate, ServeStep::ReadBody, ServeStep::Answer]).await?;
     scene.endpoint().open_gate(1);
     ensure!(scene.client().await?.get("/warm").await?.status() == 200);
     let before = scene.sheave.memory_bytes()?;
@@ -111,7 +112,7 @@ async fn slow_endpoint_applies_back_pressure_to_the_client() -> Result {
     client
         .send(format!("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {LARGE}\r\n\r\n"))
         .await?;
-    let Client { reader, writer, .. } = &mut client;
+    let Http1TestClient { reader, writer, .. } = &mut client;
     let sending = client::send_pattern(writer, LARGE);
     tokio::pin!(sending);
     tokio::select! {
@@ -119,11 +120,11 @@ async fn slow_endpoint_applies_back_pressure_to_the_client() -> Result {
         () = sleep_until(Instant::now() + Duration::from_secs(1)) => {}
     }
     let grown = scene.sheave.memory_bytes()?.saturating_sub(before);
-    ensure!(grown < MEMORY, "{grown} bytes of memory");
+    ensure!(grown < MAX_MEMORY_GROWTH, "{grown} bytes of memory");
 
     scene.endpoint().open_gate(1);
     sending.await?;
     ensure!(reader.head().await?.status() == 200);
-    assert_eq!(scene.endpoint().seen()[1].body, Some(Digest::of_pattern(LARGE)));
+    assert_eq!(scene.endpoint().requests()[1].body, Some(BodyDigest::of_pattern(LARGE)));
     Ok(())
 }

@@ -7,11 +7,12 @@ use anyhow::{Context, ensure};
 use serde_json::json;
 use socket2::{Domain, Socket, Type};
 use tests::configuration::SERVICE;
-use tests::endpoint::{Seen, refusing_address};
-use tests::payload::{self, Digest};
-use tests::scene::endpoints;
+use tests::endpoint::{RecordedRequest, refusing_address};
+use tests::fixture::start_endpoints;
+use tests::payload::{self, BodyDigest};
 use tests::{
-    Behaviour, Broken, Client, Configuration, Endpoint, Result, Scene, Sheave, Step, objects,
+    ConfigDirectory, Endpoint, EndpointBehaviour, Http1Error, Http1TestClient, HttpFixture, Result,
+    ServeStep, SheaveProcess, objects,
 };
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -22,23 +23,27 @@ use tokio::time::{Instant, sleep};
 async fn truncated_response_never_looks_complete() -> Result {
     let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
     let halves = [
-        ("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello".to_owned(), Step::Close),
-        ("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello".to_owned(), Step::Reset),
-        (format!("{chunked}5\r\nhel"), Step::Close),
-        (format!("{chunked}5\r\nhello\r\n"), Step::Close),
-        (format!("{chunked}5\r\nhello\r\n0\r\n"), Step::Close),
-        (format!("{chunked}5\r\nhello\r\nx\r\n"), Step::Hold),
-        (format!("{chunked}5\r\nhelloworld\r\n"), Step::Hold),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello".to_owned(), ServeStep::Close),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello".to_owned(), ServeStep::Reset),
+        (format!("{chunked}5\r\nhel"), ServeStep::Close),
+        (format!("{chunked}5\r\nhello\r\n"), ServeStep::Close),
+        (format!("{chunked}5\r\nhello\r\n0\r\n"), ServeStep::Close),
+        (format!("{chunked}5\r\nhello\r\nx\r\n"), ServeStep::WaitForever),
+        (format!("{chunked}5\r\nhelloworld\r\n"), ServeStep::WaitForever),
     ];
     for (half, end) in halves {
-        let steps =
-            vec![Step::ReadBody, Step::send(&half), Step::Wait(Duration::from_millis(5)), end];
-        let scene = Scene::of(steps).await?;
+        let steps = vec![
+            ServeStep::ReadBody,
+            ServeStep::send(&half),
+            ServeStep::Wait(Duration::from_millis(5)),
+            end,
+        ];
+        let scene = HttpFixture::of(steps).await?;
         match scene.client().await?.get("/").await {
-            Err(error) => ensure!(error.is_end(), "{half:?}: {error}"),
+            Err(error) => ensure!(error.is_connection_end(), "{half:?}: {error}"),
             Ok(response) => ensure!(response.status() == 502, "{half:?}: {response:?}"),
         }
-        scene.sheave.idle().await?;
+        scene.sheave.wait_until_idle().await?;
     }
     Ok(())
 }
@@ -46,26 +51,26 @@ async fn truncated_response_never_looks_complete() -> Result {
 #[tokio::test]
 async fn reset_in_a_close_delimited_body_is_an_error() -> Result {
     let steps = vec![
-        Step::ReadBody,
-        Step::send("HTTP/1.1 200 OK\r\n\r\nsome"),
-        Step::Wait(Duration::from_millis(20)),
-        Step::Reset,
+        ServeStep::ReadBody,
+        ServeStep::send("HTTP/1.1 200 OK\r\n\r\nsome"),
+        ServeStep::Wait(Duration::from_millis(20)),
+        ServeStep::Reset,
     ];
-    let scene = Scene::of(steps).await?;
+    let scene = HttpFixture::of(steps).await?;
     let outcome = scene.client().await?.get("/").await;
-    ensure!(matches!(outcome, Err(Broken::Truncated(_) | Broken::Io(_))), "{outcome:?}");
+    ensure!(matches!(outcome, Err(Http1Error::Truncated(_) | Http1Error::Io(_))), "{outcome:?}");
     Ok(())
 }
 
 #[tokio::test]
 async fn endpoint_without_a_response_is_a_bad_gateway() -> Result {
     for answer in ["", "HTTP/1.1 200", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n"] {
-        let steps = vec![Step::ReadBody, Step::send(answer), Step::Close];
-        let scene = Scene::of(steps).await?;
+        let steps = vec![ServeStep::ReadBody, ServeStep::send(answer), ServeStep::Close];
+        let scene = HttpFixture::of(steps).await?;
         let mut client = scene.client().await?;
         let response = client.post("/", b"x").await?;
         ensure!(response.status() == 502, "{answer:?}: {response:?}");
-        ensure!(response.head.has("proxy-status"), "{answer:?}: {response:?}");
+        ensure!(response.head.has_field("proxy-status"), "{answer:?}: {response:?}");
         assert_eq!(scene.endpoint().counts().requests, 1, "a POST that was read is not sent again");
         ensure!(client.get("/").await?.status() == 502, "the client's connection goes on");
     }
@@ -76,8 +81,8 @@ async fn endpoint_without_a_response_is_a_bad_gateway() -> Result {
 #[tokio::test]
 async fn post_read_by_the_endpoint_is_never_retried() -> Result {
     const ROUNDS: usize = 10;
-    let steps = vec![Step::ReadBody, Step::CloseFor("/drop"), Step::Answer];
-    let scene = Scene::of(steps).await?;
+    let steps = vec![ServeStep::ReadBody, ServeStep::CloseFor("/drop"), ServeStep::Answer];
+    let scene = HttpFixture::of(steps).await?;
     let mut client = scene.client().await?;
     for _ in 0..ROUNDS {
         // It is seen that the endpoint keeps connections, and for how long at least: then POSTs use them too.
@@ -88,12 +93,12 @@ async fn post_read_by_the_endpoint_is_never_retried() -> Result {
         ensure!(client.get("/").await?.status() == 200);
         ensure!(client.post("/drop", b"once").await?.status() == 502);
     }
-    let seen = scene.endpoint().seen();
+    let seen = scene.endpoint().requests();
     let dropped: Vec<_> = seen.iter().filter(|seen| seen.head.target() == "/drop").collect();
     assert_eq!(dropped.len(), ROUNDS);
-    let reused = |one: &&Seen| {
+    let reused = |one: &&RecordedRequest| {
         let first = seen.iter().find(|it| it.connection == one.connection);
-        first.is_some_and(|first| first.at < one.at)
+        first.is_some_and(|first| first.received_at < one.received_at)
     };
     ensure!(dropped.iter().any(reused), "all went on fresh connections");
     Ok(())
@@ -102,7 +107,12 @@ async fn post_read_by_the_endpoint_is_never_retried() -> Result {
 #[tokio::test]
 async fn idempotent_request_is_retried_a_few_times() -> Result {
     for method in ["GET", "PUT", "DELETE"] {
-        let scene = Scene::of(vec![Step::ReadBody, Step::CloseFor("/drop"), Step::Answer]).await?;
+        let scene = HttpFixture::of(vec![
+            ServeStep::ReadBody,
+            ServeStep::CloseFor("/drop"),
+            ServeStep::Answer,
+        ])
+        .await?;
         let mut client = scene.client().await?;
         ensure!(client.get("/").await?.status() == 200);
         ensure!(client.exchange(method, "/drop", &[], b"").await?.status() == 502);
@@ -118,16 +128,17 @@ async fn idempotent_request_is_retried_a_few_times() -> Result {
 async fn get_survives_the_death_of_two_of_three_endpoints() -> Result {
     const ROUNDS: usize = 5;
     const CLIENTS: usize = 12;
-    let wait = || Step::Wait(Duration::from_millis(20));
+    let wait = || ServeStep::Wait(Duration::from_millis(20));
     for _ in 0..ROUNDS {
-        let dying = vec![Step::ReadBody, wait(), Step::CloseFor("/drop"), Step::Answer];
-        let staying = Behaviour::from(vec![Step::ReadBody, wait(), Step::Answer]);
-        let mut servers = endpoints(2, &dying.into()).await?;
+        let dying =
+            vec![ServeStep::ReadBody, wait(), ServeStep::CloseFor("/drop"), ServeStep::Answer];
+        let staying = EndpointBehaviour::from(vec![ServeStep::ReadBody, wait(), ServeStep::Answer]);
+        let mut servers = start_endpoints(2, &dying.into()).await?;
         servers.push(Endpoint::start(staying).await?);
-        let scene = Scene::with(servers, &[], &["--workers", "1"]).await?;
+        let scene = HttpFixture::with(servers, &[], &["--workers", "1"]).await?;
         for target in ["/", "/drop"] {
             let address = scene.sheave.address();
-            let get = || async move { Client::connect(address).await?.get(target).await };
+            let get = || async move { Http1TestClient::connect(address).await?.get(target).await };
             let clients: JoinSet<_> = (0..CLIENTS).map(|_| get()).collect();
             for response in clients.join_all().await {
                 let response = response?;
@@ -147,15 +158,15 @@ async fn request_survives_the_replacement_of_all_endpoints() -> Result {
     let address = full.local_addr()?.as_socket().context("an address")?;
     // There is room for one connection that has not been accepted.
     let _first = TcpStream::connect(address).await?;
-    let configuration = Configuration::of(&[address])?;
-    let sheave = Sheave::serve(&configuration).await?;
+    let configuration = ConfigDirectory::for_endpoints(&[address])?;
+    let sheave = SheaveProcess::serve(&configuration).await?;
 
-    let mut client = Client::connect(sheave.address()).await?;
+    let mut client = Http1TestClient::connect(sheave.address()).await?;
     let get = tokio::spawn(async move { client.get("/").await });
     sleep(Duration::from_millis(100)).await;
-    let endpoint = Endpoint::start(Behaviour::ok()).await?;
+    let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
     configuration.set_endpoints(&[endpoint.address])?;
-    sheave.uses(&[endpoint.address]).await?;
+    sheave.wait_for_endpoints(&[endpoint.address]).await?;
     ensure!(!get.is_finished(), "it waits for a connection");
     // The next packet of the attempt is refused.
     drop(full);
@@ -169,16 +180,16 @@ async fn request_survives_the_replacement_of_all_endpoints() -> Result {
 async fn request_with_an_unbuffered_body_is_not_retried() -> Result {
     for (length, may_fail) in [(10_000, false), (1_000_000, true)] {
         let body: Vec<u8> = payload::pieces(length).flatten().copied().collect();
-        let dropping = Endpoint::start(vec![Step::ReadBody, Step::Close]).await?;
-        let serving = Endpoint::start(Behaviour::ok()).await?;
-        let scene = Scene::with(vec![dropping, serving], &[], &[]).await?;
+        let dropping = Endpoint::start(vec![ServeStep::ReadBody, ServeStep::Close]).await?;
+        let serving = Endpoint::start(EndpointBehaviour::ok()).await?;
+        let scene = HttpFixture::with(vec![dropping, serving], &[], &[]).await?;
         let mut client = scene.client().await?;
         for _ in 0..10 {
             let status = client.exchange("PUT", "/", &[], &body).await?.status();
             ensure!(status == 200 || may_fail && status == 502, "{length} bytes: {status}");
         }
-        for seen in scene.endpoints[1].seen() {
-            assert_eq!(seen.body, Some(Digest::of_pattern(length)));
+        for seen in scene.endpoints[1].requests() {
+            assert_eq!(seen.body, Some(BodyDigest::of_pattern(length)));
         }
     }
     Ok(())
@@ -186,9 +197,9 @@ async fn request_with_an_unbuffered_body_is_not_retried() -> Result {
 
 #[tokio::test]
 async fn dropped_request_is_retried_on_another_endpoint() -> Result {
-    let dropping = Endpoint::start(vec![Step::ReadBody, Step::Close]).await?;
-    let serving = Endpoint::start(Behaviour::ok()).await?;
-    let scene = Scene::with(vec![dropping, serving], &[], &[]).await?;
+    let dropping = Endpoint::start(vec![ServeStep::ReadBody, ServeStep::Close]).await?;
+    let serving = Endpoint::start(EndpointBehaviour::ok()).await?;
+    let scene = HttpFixture::with(vec![dropping, serving], &[], &[]).await?;
     let mut client = scene.client().await?;
     for _ in 0..20 {
         ensure!(client.get("/").await?.status() == 200);
@@ -198,10 +209,11 @@ async fn dropped_request_is_retried_on_another_endpoint() -> Result {
 
 #[tokio::test]
 async fn refused_connection_is_retried_on_another_endpoint() -> Result {
-    let serving = Endpoint::start(Behaviour::ok()).await?;
-    let configuration = Configuration::of(&[refusing_address().await?, serving.address])?;
-    let sheave = Sheave::serve(&configuration).await?;
-    let mut client = Client::connect(sheave.address()).await?;
+    let serving = Endpoint::start(EndpointBehaviour::ok()).await?;
+    let configuration =
+        ConfigDirectory::for_endpoints(&[refusing_address().await?, serving.address])?;
+    let sheave = SheaveProcess::serve(&configuration).await?;
+    let mut client = Http1TestClient::connect(sheave.address()).await?;
     for _ in 0..20 {
         // Not a byte was sent, so that any request may be tried again.
         ensure!(client.post("/", b"hello").await?.status() == 200);
@@ -211,13 +223,13 @@ async fn refused_connection_is_retried_on_another_endpoint() -> Result {
 
 #[tokio::test]
 async fn all_endpoints_refusing_connections_is_a_bad_gateway() -> Result {
-    let configuration = Configuration::of(&[refusing_address().await?])?;
-    let sheave = Sheave::serve(&configuration).await?;
-    let response = Client::connect(sheave.address()).await?.get("/").await?;
+    let configuration = ConfigDirectory::for_endpoints(&[refusing_address().await?])?;
+    let sheave = SheaveProcess::serve(&configuration).await?;
+    let response = Http1TestClient::connect(sheave.address()).await?.get("/").await?;
     ensure!(response.status() == 502, "{response:?}");
     let reason = response.field("proxy-status").unwrap_or_default();
     ensure!(reason.contains("connection_refused"), "{reason}");
-    sheave.idle().await
+    sheave.wait_until_idle().await
 }
 
 #[tokio::test]
@@ -228,7 +240,11 @@ async fn endpoint_that_never_responds_times_out() -> Result {
         (json!({ "idle": "200ms" }), "connection_read_timeout"),
     ] {
         let policy = json!({ "timeouts": timeouts });
-        let scene = Scene::governed(vec![Step::ReadBody, Step::Hold], policy).await?;
+        let scene = HttpFixture::with_backend_policy(
+            vec![ServeStep::ReadBody, ServeStep::WaitForever],
+            policy,
+        )
+        .await?;
         let mut client = scene.client().await?;
         let begun = Instant::now();
         let response = client.post("/", b"x").await?;
@@ -236,7 +252,7 @@ async fn endpoint_that_never_responds_times_out() -> Result {
         ensure!(begun.elapsed() >= Duration::from_millis(190), "{timeouts}");
         let status = response.field("proxy-status").unwrap_or_default();
         ensure!(status.contains(reason), "{timeouts}: {status}");
-        scene.sheave.idle().await?;
+        scene.sheave.wait_until_idle().await?;
     }
     Ok(())
 }
@@ -249,15 +265,15 @@ async fn timed_out_attempt_does_not_exceed_the_cap() -> Result {
         "queue": { "timeout": "1h" },
         "timeouts": { "perAttempt": "100ms" },
     });
-    let scene = Scene::governed(Behaviour::gated(), policy).await?;
+    let scene = HttpFixture::with_backend_policy(EndpointBehaviour::gated(), policy).await?;
     ensure!(scene.client().await?.post("/", b"x").await?.status() == 504);
     let mut next = scene.client().await?;
     next.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await?;
-    scene.sheave.waiting(1).await?;
+    scene.sheave.wait_for_queue_length(1).await?;
     scene.endpoint().open_gate(2);
     ensure!(next.response("GET").await?.status() == 200);
     let counts = scene.endpoint().counts();
-    ensure!(counts.most_in_flight == 1 && counts.most_connections == 1, "{counts:?}");
+    ensure!(counts.max_in_flight == 1 && counts.max_connections == 1, "{counts:?}");
     Ok(())
 }
 
@@ -265,17 +281,25 @@ async fn timed_out_attempt_does_not_exceed_the_cap() -> Result {
 async fn a_stalled_response_is_cut() -> Result {
     let stalled = "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello";
     let policy = json!({ "timeouts": { "idle": "200ms" } });
-    let scene =
-        Scene::governed(vec![Step::ReadBody, Step::send(stalled), Step::Hold], policy).await?;
+    let scene = HttpFixture::with_backend_policy(
+        vec![ServeStep::ReadBody, ServeStep::send(stalled), ServeStep::WaitForever],
+        policy,
+    )
+    .await?;
     let outcome = scene.client().await?.get("/").await;
-    ensure!(matches!(outcome, Err(Broken::Truncated(_) | Broken::Io(_))), "{outcome:?}");
-    scene.sheave.idle().await
+    ensure!(matches!(outcome, Err(Http1Error::Truncated(_) | Http1Error::Io(_))), "{outcome:?}");
+    scene.sheave.wait_until_idle().await
 }
 
 #[tokio::test]
 async fn endless_response_head_is_a_bad_gateway() -> Result {
     let endless = format!("HTTP/1.1 200 OK\r\nX: {}", "a".repeat(1_000_000));
-    let scene = Scene::of(vec![Step::ReadBody, Step::send(&endless), Step::Hold]).await?;
+    let scene = HttpFixture::of(vec![
+        ServeStep::ReadBody,
+        ServeStep::send(&endless),
+        ServeStep::WaitForever,
+    ])
+    .await?;
     let response = scene.client().await?.get("/").await?;
     ensure!(response.status() == 502, "{response:?}");
     let reason = response.field("proxy-status").unwrap_or_default();
@@ -286,26 +310,28 @@ async fn endless_response_head_is_a_bad_gateway() -> Result {
 /// Gateway API: what a rule sends to nobody is 500.
 #[tokio::test]
 async fn rule_without_a_usable_backend_is_500() -> Result {
-    let endpoint = Endpoint::start(Behaviour::ok()).await?;
-    let configuration = Configuration::empty()?;
+    let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
+    let configuration = ConfigDirectory::empty()?;
     let mut main = objects::gateway();
     let references = json!([{ "name": SERVICE, "port": 80, "weight": 0 }]);
     main.push(objects::route_with("none", json!({ "rules": [{ "backendRefs": references }] })));
     main.push(objects::service(SERVICE));
     main.extend(objects::slices(SERVICE, &[endpoint.address]));
     configuration.write("main.yaml", &main)?;
-    let sheave = Sheave::serve(&configuration).await?;
-    let response = Client::connect(sheave.address()).await?.get("/").await?;
+    let sheave = SheaveProcess::serve(&configuration).await?;
+    let response = Http1TestClient::connect(sheave.address()).await?.get("/").await?;
     ensure!(response.status() == 500, "{response:?}");
-    ensure!(response.head.has("proxy-status"), "{response:?}");
+    ensure!(response.head.has_field("proxy-status"), "{response:?}");
     Ok(())
 }
 
 #[tokio::test]
 async fn requests_follow_backend_weights() -> Result {
-    let (many, few) =
-        (Endpoint::start(Behaviour::ok()).await?, Endpoint::start(Behaviour::ok()).await?);
-    let configuration = Configuration::empty()?;
+    let (many, few) = (
+        Endpoint::start(EndpointBehaviour::ok()).await?,
+        Endpoint::start(EndpointBehaviour::ok()).await?,
+    );
+    let configuration = ConfigDirectory::empty()?;
     let mut main = objects::gateway();
     let references = json!([
         { "name": "many", "port": 80, "weight": 90 },
@@ -317,8 +343,8 @@ async fn requests_follow_backend_weights() -> Result {
         main.extend(objects::slices(name, &[endpoint.address]));
     }
     configuration.write("main.yaml", &main)?;
-    let sheave = Sheave::serve(&configuration).await?;
-    let mut client = Client::connect(sheave.address()).await?;
+    let sheave = SheaveProcess::serve(&configuration).await?;
+    let mut client = Http1TestClient::connect(sheave.address()).await?;
     for _ in 0..1000 {
         ensure!(client.get("/").await?.status() == 200);
     }

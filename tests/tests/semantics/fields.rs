@@ -2,23 +2,28 @@
 
 use anyhow::{Context, ensure};
 use serde_json::json;
-use tests::wire::Head;
-use tests::{Behaviour, Client, Result, Scene};
+use tests::http1::ParsedHead;
+use tests::{EndpointBehaviour, Http1TestClient, HttpFixture, Result};
 
 /// The head that the endpoint sees of a GET with these fields, from a client that nobody trusts.
-async fn forwarded(fields: &[(&str, &str)]) -> Result<Head> {
-    let scene = Scene::of(Behaviour::ok()).await?;
+async fn forwarded_head(fields: &[(&str, &str)]) -> Result<ParsedHead> {
+    let scene = HttpFixture::of(EndpointBehaviour::ok()).await?;
     let mut client = scene.client().await?;
     ensure!(client.exchange("GET", "/", fields, b"").await?.status() == 200);
-    Ok(scene.endpoint().only().head)
+    Ok(scene.endpoint().only_request().head)
 }
 
 /// The same, from 127.0.0.2, which is a trusted proxy.
-async fn forwarded_from_trusted(fields: &[(&str, &str)]) -> Result<Head> {
-    let scene = Scene::guarded(Behaviour::ok(), json!({ "trustedProxies": ["127.0.0.2"] })).await?;
-    let mut client = Client::connect_from("127.0.0.2".parse()?, scene.sheave.address()).await?;
+async fn forwarded_head_from_trusted(fields: &[(&str, &str)]) -> Result<ParsedHead> {
+    let scene = HttpFixture::with_client_policy(
+        EndpointBehaviour::ok(),
+        json!({ "trustedProxies": ["127.0.0.2"] }),
+    )
+    .await?;
+    let mut client =
+        Http1TestClient::connect_from("127.0.0.2".parse()?, scene.sheave.address()).await?;
     ensure!(client.exchange("GET", "/", fields, b"").await?.status() == 200);
-    Ok(scene.endpoint().only().head)
+    Ok(scene.endpoint().only_request().head)
 }
 
 #[tokio::test]
@@ -34,7 +39,7 @@ async fn end_to_end_fields_pass_unchanged_and_in_order() -> Result {
         ("tracestate", "vendor=value"),
         ("baggage", "k=v"),
     ];
-    let head = forwarded(&fields).await?;
+    let head = forwarded_head(&fields).await?;
     let sent: Vec<_> = fields.iter().map(|(name, value)| (*name, *value)).collect();
     let names: Vec<&str> = sent.iter().map(|(name, _)| *name).collect();
     let passed = head.fields.iter().filter(|(name, _)| names.contains(&name.as_str()));
@@ -45,7 +50,7 @@ async fn end_to_end_fields_pass_unchanged_and_in_order() -> Result {
 
 #[tokio::test]
 async fn hop_by_hop_request_fields_are_removed() -> Result {
-    let head = forwarded(&[
+    let head = forwarded_head(&[
         ("Connection", "keep-alive, X-Secret"),
         ("connection", " x-other ,"),
         ("Keep-Alive", "timeout=5"),
@@ -57,10 +62,10 @@ async fn hop_by_hop_request_fields_are_removed() -> Result {
     ])
     .await?;
     for name in ["keep-alive", "proxy-connection", "te", "x-secret", "x-other", "upgrade"] {
-        ensure!(!head.has(name), "{name} was passed: {head:#?}");
+        ensure!(!head.has_field(name), "{name} was passed: {head:#?}");
     }
     ensure!(head.field("x-kept").as_deref() == Some("3"), "{head:#?}");
-    ensure!(!head.lists("connection", "x-secret"), "{head:#?}");
+    ensure!(!head.field_lists("connection", "x-secret"), "{head:#?}");
     Ok(())
 }
 
@@ -68,16 +73,16 @@ async fn hop_by_hop_request_fields_are_removed() -> Result {
 #[tokio::test]
 async fn connection_option_cannot_remove_framing_or_routing_fields() -> Result {
     for name in ["Host", "Content-Length", "Transfer-Encoding"] {
-        let scene = Scene::of(Behaviour::ok()).await?;
+        let scene = HttpFixture::of(EndpointBehaviour::ok()).await?;
         let mut client = scene.client().await?;
         match client.exchange("POST", "/", &[("Connection", name)], b"hello").await {
             Ok(response) if response.status() == 200 => {
-                let head = scene.endpoint().only().head;
+                let head = scene.endpoint().only_request().head;
                 ensure!(head.field("host").as_deref() == Some("test"), "{name}: {head:#?}");
                 ensure!(head.field("content-length").as_deref() == Some("5"), "{name}: {head:#?}");
             }
             Ok(response) => ensure!(response.status() == 400, "{name}: {response:?}"),
-            Err(error) => ensure!(error.is_end(), "{name}: {error}"),
+            Err(error) => ensure!(error.is_connection_end(), "{name}: {error}"),
         }
     }
     Ok(())
@@ -88,25 +93,28 @@ async fn hop_by_hop_response_fields_are_removed() -> Result {
     let answer = "HTTP/1.1 200 Fine\r\nConnection: X-Secret\r\nX-Secret: 1\r\nKeep-Alive: max=3\r\n\
         Proxy-Connection: x\r\nSet-Cookie: a=1\r\nSet-Cookie: b=2\r\nServer: s\r\nX-Kept: 3\r\n\
         Date: Fri, 20 Nov 2026 09:00:00 GMT\r\nContent-Length: 0\r\n\r\n";
-    let scene = Scene::of(Behaviour::answering(answer)).await?;
+    let scene = HttpFixture::of(EndpointBehaviour::answering(answer)).await?;
     let response = scene.client().await?.get("/").await?;
     for name in ["x-secret", "keep-alive", "proxy-connection"] {
-        ensure!(!response.head.has(name), "{name} was passed: {response:#?}");
+        ensure!(!response.head.has_field(name), "{name} was passed: {response:#?}");
     }
     assert_eq!(response.head.start, "HTTP/1.1 200 Fine");
-    assert_eq!(response.head.all("set-cookie"), ["a=1", "b=2"]);
-    assert_eq!(response.head.all("server"), ["s"]);
-    assert_eq!(response.head.all("date"), ["Fri, 20 Nov 2026 09:00:00 GMT"]);
-    assert_eq!(response.head.all("x-kept"), ["3"]);
-    ensure!(!response.head.has("proxy-status"), "it is for answers of our own: {response:#?}");
+    assert_eq!(response.head.field_values("set-cookie"), ["a=1", "b=2"]);
+    assert_eq!(response.head.field_values("server"), ["s"]);
+    assert_eq!(response.head.field_values("date"), ["Fri, 20 Nov 2026 09:00:00 GMT"]);
+    assert_eq!(response.head.field_values("x-kept"), ["3"]);
+    ensure!(
+        !response.head.has_field("proxy-status"),
+        "it is for answers of our own: {response:#?}"
+    );
     Ok(())
 }
 
 /// RFC 9110 §7.6.3.
 #[tokio::test]
 async fn via_is_appended_to_existing_entries() -> Result {
-    assert_eq!(forwarded(&[]).await?.field("via").as_deref(), Some("1.1 sheave"));
-    let head = forwarded(&[("Via", "1.0 first, 1.1 second (comment)")]).await?;
+    assert_eq!(forwarded_head(&[]).await?.field("via").as_deref(), Some("1.1 sheave"));
+    let head = forwarded_head(&[("Via", "1.0 first, 1.1 second (comment)")]).await?;
     let via = head.field("via");
     assert_eq!(via.as_deref(), Some("1.0 first, 1.1 second (comment), 1.1 sheave"));
     Ok(())
@@ -122,7 +130,7 @@ async fn forwarding_fields_of_an_untrusted_client_are_replaced() -> Result {
         ("Forwarded", "for=6.6.6.6;proto=https"),
         ("X-Request-Id", "chosen"),
     ];
-    let head = forwarded(&lies).await?;
+    let head = forwarded_head(&lies).await?;
     assert_eq!(head.field("x-forwarded-for").as_deref(), Some("127.0.0.1"));
     assert_eq!(head.field("x-forwarded-proto").as_deref(), Some("http"));
     assert_eq!(head.field("x-forwarded-host").as_deref(), Some("test"));
@@ -135,7 +143,7 @@ async fn forwarding_fields_of_an_untrusted_client_are_replaced() -> Result {
 
 #[tokio::test]
 async fn forwarding_fields_of_a_trusted_proxy_are_extended() -> Result {
-    let head = forwarded_from_trusted(&[
+    let head = forwarded_head_from_trusted(&[
         ("X-Forwarded-For", "203.0.113.9"),
         ("X-Forwarded-Proto", "https"),
         ("X-Forwarded-Host", "public.test"),
@@ -147,7 +155,7 @@ async fn forwarding_fields_of_a_trusted_proxy_are_extended() -> Result {
     assert_eq!(head.field("x-forwarded-host").as_deref(), Some("public.test"));
     assert_eq!(head.field("x-request-id").as_deref(), Some("chosen"));
 
-    let head = forwarded_from_trusted(&[("Forwarded", "for=203.0.113.9;proto=https")]).await?;
+    let head = forwarded_head_from_trusted(&[("Forwarded", "for=203.0.113.9;proto=https")]).await?;
     let forwarded = head.field("forwarded").context("Forwarded")?;
     ensure!(forwarded.starts_with("for=203.0.113.9;proto=https"), "{forwarded}");
     Ok(())
@@ -155,12 +163,12 @@ async fn forwarding_fields_of_a_trusted_proxy_are_extended() -> Result {
 
 #[tokio::test]
 async fn each_request_gets_a_unique_id() -> Result {
-    let scene = Scene::of(Behaviour::ok()).await?;
+    let scene = HttpFixture::of(EndpointBehaviour::ok()).await?;
     let mut client = scene.client().await?;
     for _ in 0..10 {
         client.get("/").await?;
     }
-    let seen = scene.endpoint().seen();
+    let seen = scene.endpoint().requests();
     let ids = seen.iter().map(|seen| seen.head.field("x-request-id").unwrap_or_default());
     let ids: std::collections::HashSet<String> = ids.collect();
     ensure!(ids.len() == 10 && ids.iter().all(|id| id.len() >= 16), "{ids:?}");
@@ -170,13 +178,13 @@ async fn each_request_gets_a_unique_id() -> Result {
 /// RFC 9209 on every answer of our own; what it says is checked where the answers are.
 #[tokio::test]
 async fn local_responses_carry_proxy_status() -> Result {
-    let scene = Scene::with(Vec::new(), &[], &[]).await?;
+    let scene = HttpFixture::with(Vec::new(), &[], &[]).await?;
     let mut client = scene.client().await?;
     let response = client.get("/").await?;
     let status = response.field("proxy-status").unwrap_or_default();
     ensure!(status == "sheave; error=destination_unavailable" || status.starts_with("sheave;"));
-    ensure!(response.head.has("date"), "RFC 9110 §6.6.1: {response:?}");
-    ensure!(response.head.has("content-length"), "{response:?}");
+    ensure!(response.head.has_field("date"), "RFC 9110 §6.6.1: {response:?}");
+    ensure!(response.head.has_field("content-length"), "{response:?}");
     let response = client.exchange("HEAD", "/", &[], b"").await?;
     ensure!(response.status() == 503, "an answer to HEAD has no body: {response:?}");
     ensure!(client.get("/").await?.status() == 503, "and the connection goes on");
@@ -185,7 +193,7 @@ async fn local_responses_carry_proxy_status() -> Result {
 
 #[tokio::test]
 async fn unmatched_request_is_404() -> Result {
-    let scene = Scene::of(Behaviour::ok()).await?;
+    let scene = HttpFixture::of(EndpointBehaviour::ok()).await?;
     let route = tests::objects::host_route("only.test", "app");
     let mut main = tests::objects::gateway();
     main.extend([route, tests::objects::service("app")]);

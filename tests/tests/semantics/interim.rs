@@ -2,8 +2,8 @@
 
 use anyhow::ensure;
 use serde_json::json;
-use tests::payload::Digest;
-use tests::{Behaviour, Client, Result, Scene, Step};
+use tests::payload::BodyDigest;
+use tests::{EndpointBehaviour, Http1TestClient, HttpFixture, Result, ServeStep};
 
 const EXPECTING: &str =
     "POST / HTTP/1.1\r\nHost: test\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n";
@@ -14,19 +14,21 @@ const SWITCHING: &str =
 
 #[tokio::test]
 async fn expect_continue_is_answered_by_the_endpoint() -> Result {
-    let scene = Scene::of(vec![Step::Gate, Step::ReadBody, Step::Answer]).await?;
+    let scene =
+        HttpFixture::of(vec![ServeStep::WaitForGate, ServeStep::ReadBody, ServeStep::Answer])
+            .await?;
     let mut client = scene.client().await?;
     for _ in 0..2 {
         client.send(EXPECTING).await?;
-        scene.endpoint().until("the head", |counts| counts.in_flight == 1).await?;
+        scene.endpoint().wait_for_counts("the head", |counts| counts.in_flight == 1).await?;
         scene.endpoint().open_gate(1);
         ensure!(client.reader.head().await?.status() == 100);
         client.send("hello").await?;
         ensure!(client.response("POST").await?.status() == 200);
     }
-    for seen in scene.endpoint().seen() {
-        ensure!(seen.head.lists("expect", "100-continue"), "{seen:?}");
-        ensure!(seen.body == Some(Digest::of(b"hello")));
+    for seen in scene.endpoint().requests() {
+        ensure!(seen.head.field_lists("expect", "100-continue"), "{seen:?}");
+        ensure!(seen.body == Some(BodyDigest::of(b"hello")));
     }
     Ok(())
 }
@@ -34,12 +36,12 @@ async fn expect_continue_is_answered_by_the_endpoint() -> Result {
 #[tokio::test]
 async fn expect_continue_may_be_refused_without_the_body() -> Result {
     let refusal = "HTTP/1.1 417 Expectation Failed\r\nContent-Length: 0\r\n\r\n";
-    let scene = Scene::of(vec![Step::send(refusal)]).await?;
+    let scene = HttpFixture::of(vec![ServeStep::send(refusal)]).await?;
     let mut client = scene.client().await?;
     client.send(EXPECTING).await?;
     let response = client.response("POST").await?;
     ensure!(response.status() == 417 && response.informational.is_empty());
-    let body = scene.endpoint().only().body;
+    let body = scene.endpoint().only_request().body;
     ensure!(body.is_none(), "a body that was never sent: {body:?}");
 
     // Either the connection ends, or the body is still owed: a new request must not be taken for it.
@@ -51,11 +53,11 @@ async fn expect_continue_may_be_refused_without_the_body() -> Result {
 
 #[tokio::test]
 async fn body_sent_without_waiting_for_100_is_served() -> Result {
-    let scene = Scene::of(Behaviour::ok()).await?;
+    let scene = HttpFixture::of(EndpointBehaviour::ok()).await?;
     let mut client = scene.client().await?;
     client.send(format!("{EXPECTING}hello")).await?;
     ensure!(client.response("POST").await?.status() == 200);
-    ensure!(scene.endpoint().only().body == Some(Digest::of(b"hello")));
+    ensure!(scene.endpoint().only_request().body == Some(BodyDigest::of(b"hello")));
     ensure!(client.get("/").await?.status() == 200, "the connection goes on");
     Ok(())
 }
@@ -64,12 +66,17 @@ async fn body_sent_without_waiting_for_100_is_served() -> Result {
 async fn informational_responses_pass() -> Result {
     let hints = "HTTP/1.1 103 Early Hints\r\nLink: </a.css>; rel=preload\r\n\r\n";
     let more = "HTTP/1.1 102 Processing\r\n\r\n";
-    let steps = vec![Step::send(hints), Step::send(more), Step::Gate, Step::Answer];
-    let scene = Scene::of(steps).await?;
+    let steps = vec![
+        ServeStep::send(hints),
+        ServeStep::send(more),
+        ServeStep::WaitForGate,
+        ServeStep::Answer,
+    ];
+    let scene = HttpFixture::of(steps).await?;
     let mut client = scene.client().await?;
     client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await?;
     let head = client.reader.head().await?;
-    ensure!(head.status() == 103 && head.has("link"), "{head:?}");
+    ensure!(head.status() == 103 && head.has_field("link"), "{head:?}");
     ensure!(client.reader.head().await?.status() == 102);
     scene.endpoint().open_gate(1);
     ensure!(client.response("GET").await?.status() == 200);
@@ -80,7 +87,7 @@ async fn informational_responses_pass() -> Result {
 #[tokio::test]
 async fn http10_client_gets_no_informational_response() -> Result {
     let hints = "HTTP/1.1 103 Early Hints\r\n\r\n";
-    let scene = Scene::of(vec![Step::send(hints), Step::Answer]).await?;
+    let scene = HttpFixture::of(vec![ServeStep::send(hints), ServeStep::Answer]).await?;
     let mut client = scene.client().await?;
     client.send("GET / HTTP/1.0\r\nHost: test\r\n\r\n").await?;
     let response = client.response("GET").await?;
@@ -89,32 +96,34 @@ async fn http10_client_gets_no_informational_response() -> Result {
 }
 
 /// A client that has switched protocols, with what the endpoint sent.
-async fn switched(scene: &Scene) -> Result<Client> {
+async fn switch_protocols(scene: &HttpFixture) -> Result<Http1TestClient> {
     let mut client = scene.client().await?;
     client.send(ASKING).await?;
-    let (head, _) = client.final_head().await?;
+    let (head, _) = client.read_final_head().await?;
     ensure!(head.status() == 101, "{head:?}");
-    ensure!(head.lists("connection", "upgrade"), "{head:?}");
+    ensure!(head.field_lists("connection", "upgrade"), "{head:?}");
     ensure!(head.field("upgrade").as_deref() == Some("echo"), "{head:?}");
     Ok(client)
 }
 
 #[tokio::test]
 async fn an_upgrade_becomes_a_tunnel() -> Result {
-    let scene = Scene::of(vec![Step::send(SWITCHING), Step::Tunnel, Step::Close]).await?;
-    let mut client = switched(&scene).await?;
-    let head = scene.endpoint().only().head;
-    ensure!(head.lists("connection", "upgrade"), "{head:?}");
+    let scene =
+        HttpFixture::of(vec![ServeStep::send(SWITCHING), ServeStep::Tunnel, ServeStep::Close])
+            .await?;
+    let mut client = switch_protocols(&scene).await?;
+    let head = scene.endpoint().only_request().head;
+    ensure!(head.field_lists("connection", "upgrade"), "{head:?}");
     ensure!(head.field("upgrade").as_deref() == Some("echo"), "{head:?}");
 
     for message in ["\0 not HTTP \r\n\r\n", "more"] {
         client.send(message).await?;
-        assert_eq!(client.reader.exactly(message.len()).await?, message.as_bytes());
+        assert_eq!(client.reader.read_exact(message.len()).await?, message.as_bytes());
     }
     let long: Vec<u8> = tests::payload::pieces(3_000_000).flatten().copied().collect();
-    let Client { reader, writer, .. } = &mut client;
+    let Http1TestClient { reader, writer, .. } = &mut client;
     let (sent, received) =
-        tokio::join!(tests::client::send_pattern(writer, 3_000_000), reader.exactly(long.len()));
+        tokio::join!(tests::client::send_pattern(writer, 3_000_000), reader.read_exact(long.len()));
     sent?;
     ensure!(received? == long, "the tunnel changed what it carried");
     Ok(())
@@ -122,53 +131,62 @@ async fn an_upgrade_becomes_a_tunnel() -> Result {
 
 #[tokio::test]
 async fn tunnel_supports_half_close() -> Result {
-    let steps = vec![Step::send(SWITCHING), Step::FinishSending, Step::AwaitEnd, Step::Close];
-    let scene = Scene::of(vec![Step::send(SWITCHING), Step::Tunnel, Step::Close]).await?;
-    let mut client = switched(&scene).await?;
+    let steps = vec![
+        ServeStep::send(SWITCHING),
+        ServeStep::FinishSending,
+        ServeStep::WaitForClose,
+        ServeStep::Close,
+    ];
+    let scene =
+        HttpFixture::of(vec![ServeStep::send(SWITCHING), ServeStep::Tunnel, ServeStep::Close])
+            .await?;
+    let mut client = switch_protocols(&scene).await?;
     client.send("last words").await?;
     client.finish_sending().await?;
-    assert_eq!(client.reader.exactly(10).await?, b"last words");
-    client.end().await?;
+    assert_eq!(client.reader.read_exact(10).await?, b"last words");
+    client.expect_end().await?;
 
-    let scene = Scene::of(steps).await?;
-    let mut client = switched(&scene).await?;
-    client.end().await?;
-    scene.endpoint().until("it is still open", |counts| counts.in_flight == 0).await?;
+    let scene = HttpFixture::of(steps).await?;
+    let mut client = switch_protocols(&scene).await?;
+    client.expect_end().await?;
+    scene.endpoint().wait_for_counts("it is still open", |counts| counts.in_flight == 0).await?;
     client.finish_sending().await?;
-    scene.endpoint().until("both have ended", |counts| counts.connections == 0).await?;
+    scene.endpoint().wait_for_counts("both have ended", |counts| counts.connections == 0).await?;
     Ok(())
 }
 
 #[tokio::test]
 async fn bytes_sent_right_after_the_upgrade_are_not_lost() -> Result {
     let greeting = format!("{SWITCHING}welcome");
-    let scene = Scene::of(vec![Step::send(&greeting), Step::Tunnel, Step::Close]).await?;
+    let scene =
+        HttpFixture::of(vec![ServeStep::send(&greeting), ServeStep::Tunnel, ServeStep::Close])
+            .await?;
     let mut client = scene.client().await?;
     client.send(format!("{ASKING}hello")).await?;
-    ensure!(client.final_head().await?.0.status() == 101);
-    assert_eq!(client.reader.exactly(12).await?, b"welcomehello");
+    ensure!(client.read_final_head().await?.0.status() == 101);
+    assert_eq!(client.reader.read_exact(12).await?, b"welcomehello");
     Ok(())
 }
 
 #[tokio::test]
 async fn tunnel_holds_its_slot_while_open() -> Result {
     let policy = json!({ "maxInFlightPerEndpoint": 1, "queue": { "maxRequests": 0 } });
-    let steps = vec![Step::send(SWITCHING), Step::Tunnel, Step::Close];
-    let scene = Scene::governed(steps, policy).await?;
-    let mut client = switched(&scene).await?;
+    let steps = vec![ServeStep::send(SWITCHING), ServeStep::Tunnel, ServeStep::Close];
+    let scene = HttpFixture::with_backend_policy(steps, policy).await?;
+    let mut client = switch_protocols(&scene).await?;
     client.send("x").await?;
-    client.reader.exactly(1).await?;
+    client.reader.read_exact(1).await?;
     ensure!(scene.client().await?.get("/").await?.status() == 429);
-    ensure!(scene.sheave.busy().await? == 1);
+    ensure!(scene.sheave.active_requests().await? == 1);
     drop(client);
-    scene.sheave.idle().await?;
-    switched(&scene).await?;
+    scene.sheave.wait_until_idle().await?;
+    switch_protocols(&scene).await?;
     Ok(())
 }
 
 #[tokio::test]
 async fn a_refused_upgrade_is_an_ordinary_response() -> Result {
-    let scene = Scene::of(Behaviour::ok()).await?;
+    let scene = HttpFixture::of(EndpointBehaviour::ok()).await?;
     let mut client = scene.client().await?;
     for _ in 0..2 {
         client.send(ASKING).await?;
@@ -179,7 +197,7 @@ async fn a_refused_upgrade_is_an_ordinary_response() -> Result {
 
 #[tokio::test]
 async fn unsolicited_101_is_a_bad_gateway() -> Result {
-    let scene = Scene::of(vec![Step::send(SWITCHING), Step::Tunnel]).await?;
+    let scene = HttpFixture::of(vec![ServeStep::send(SWITCHING), ServeStep::Tunnel]).await?;
     let response = scene.client().await?.get("/").await?;
     ensure!(response.status() == 502, "{response:?}");
     Ok(())

@@ -4,15 +4,18 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use serde_json::json;
-use tests::{Behaviour, Client, Keep, Result, Scene, Step};
+use tests::{ConnectionReuse, EndpointBehaviour, Http1TestClient, HttpFixture, Result, ServeStep};
 use tokio::time::Instant;
 
 /// A client whose request is being worked on.
-async fn begin(scene: &Scene) -> Result<Client> {
+async fn begin_request(scene: &HttpFixture) -> Result<Http1TestClient> {
     let requests = scene.endpoint().counts().requests;
     let mut client = scene.client().await?;
     client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await?;
-    scene.endpoint().until("the request", |counts| counts.requests == requests + 1).await?;
+    scene
+        .endpoint()
+        .wait_for_counts("the request", |counts| counts.requests == requests + 1)
+        .await?;
     Ok(client)
 }
 
@@ -21,8 +24,8 @@ async fn begin(scene: &Scene) -> Result<Client> {
 async fn slot_of_a_disconnected_client_is_kept_until_the_endpoint_finishes() -> Result {
     for method in ["reset", "close"] {
         let policy = json!({ "maxInFlightPerEndpoint": 1, "queue": { "timeout": "1h" } });
-        let scene = Scene::governed(Behaviour::gated(), policy).await?;
-        let gone = begin(&scene).await?;
+        let scene = HttpFixture::with_backend_policy(EndpointBehaviour::gated(), policy).await?;
+        let gone = begin_request(&scene).await?;
         if method == "reset" {
             gone.reset()
         } else {
@@ -31,16 +34,16 @@ async fn slot_of_a_disconnected_client_is_kept_until_the_endpoint_finishes() -> 
 
         let mut next = scene.client().await?;
         next.send("GET /next HTTP/1.1\r\nHost: test\r\n\r\n").await?;
-        scene.sheave.waiting(1).await?;
+        scene.sheave.wait_for_queue_length(1).await?;
         ensure!(scene.endpoint().counts().in_flight == 1);
-        ensure!(scene.sheave.sum("sheave_endpoint_in_flight").await? >= 1.0);
+        ensure!(scene.sheave.metric_sum("sheave_endpoint_in_flight").await? >= 1.0);
 
         scene.endpoint().open_gate(2);
         ensure!(next.response("GET").await?.status() == 200);
         let counts = scene.endpoint().counts();
-        ensure!(counts.most_in_flight == 1 && counts.most_connections == 1, "{counts:?}");
+        ensure!(counts.max_in_flight == 1 && counts.max_connections == 1, "{counts:?}");
         assert_eq!(counts.accepted, 1, "the rest was read and the connection kept");
-        scene.sheave.idle().await?;
+        scene.sheave.wait_until_idle().await?;
     }
     Ok(())
 }
@@ -52,38 +55,41 @@ async fn slot_of_a_disconnected_client_is_released_after_a_timeout() -> Result {
         "queue": { "timeout": "1h" },
         "timeouts": { "abandoned": "300ms" },
     });
-    let scene = Scene::governed(vec![Step::Hold], policy).await?;
-    let gone = begin(&scene).await?;
+    let scene = HttpFixture::with_backend_policy(vec![ServeStep::WaitForever], policy).await?;
+    let gone = begin_request(&scene).await?;
     let begun = Instant::now();
     gone.reset();
-    let next = begin(&scene).await?;
+    let next = begin_request(&scene).await?;
     ensure!(begun.elapsed() >= Duration::from_millis(250), "{:?}", begun.elapsed());
     drop(next);
-    scene.sheave.idle().await
+    scene.sheave.wait_until_idle().await
 }
 
 #[tokio::test]
 async fn disconnected_client_cancels_the_request_without_a_cap() -> Result {
-    let scene = Scene::of(vec![Step::Hold]).await?;
-    begin(&scene).await?.reset();
-    scene.endpoint().until("the connection is closed", |counts| counts.connections == 0).await?;
-    scene.sheave.idle().await
+    let scene = HttpFixture::of(vec![ServeStep::WaitForever]).await?;
+    begin_request(&scene).await?.reset();
+    scene
+        .endpoint()
+        .wait_for_counts("the connection is closed", |counts| counts.connections == 0)
+        .await?;
+    scene.sheave.wait_until_idle().await
 }
 
 #[tokio::test]
 async fn client_disconnect_during_the_response_frees_its_slot() -> Result {
     for cap in [json!({}), json!({ "maxInFlightPerEndpoint": 1 })] {
-        let steps = vec![Step::ReadBody, Step::AnswerPattern(3_000_000)];
-        let scene = Scene::governed(steps, cap).await?;
+        let steps = vec![ServeStep::ReadBody, ServeStep::AnswerPattern(3_000_000)];
+        let scene = HttpFixture::with_backend_policy(steps, cap).await?;
         for _ in 0..5 {
             let mut client = scene.client().await?;
             client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await?;
-            client.final_head().await?;
+            client.read_final_head().await?;
             client.reset();
         }
         let mut client = scene.client().await?;
         ensure!(client.get("/").await?.body.len() == 3_000_000);
-        scene.sheave.idle().await?;
+        scene.sheave.wait_until_idle().await?;
     }
     Ok(())
 }
@@ -91,17 +97,17 @@ async fn client_disconnect_during_the_response_frees_its_slot() -> Result {
 #[tokio::test]
 async fn client_disconnect_during_the_request_body_frees_its_slot() -> Result {
     for cap in [json!({}), json!({ "maxInFlightPerEndpoint": 1 })] {
-        let scene = Scene::governed(Behaviour::ok(), cap).await?;
+        let scene = HttpFixture::with_backend_policy(EndpointBehaviour::ok(), cap).await?;
         for _ in 0..5 {
             let mut client = scene.client().await?;
             client.send("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 100\r\n\r\npart").await?;
-            scene.endpoint().until("the head", |counts| counts.in_flight == 1).await?;
+            scene.endpoint().wait_for_counts("the head", |counts| counts.in_flight == 1).await?;
             client.reset();
-            scene.endpoint().until("its end", |counts| counts.in_flight == 0).await?;
+            scene.endpoint().wait_for_counts("its end", |counts| counts.in_flight == 0).await?;
         }
         ensure!(scene.client().await?.post("/", b"whole").await?.status() == 200);
-        ensure!(scene.endpoint().seen().iter().filter(|seen| seen.body.is_some()).count() == 1);
-        scene.sheave.idle().await?;
+        ensure!(scene.endpoint().requests().iter().filter(|seen| seen.body.is_some()).count() == 1);
+        scene.sheave.wait_until_idle().await?;
     }
     Ok(())
 }
@@ -110,16 +116,17 @@ async fn client_disconnect_during_the_request_body_frees_its_slot() -> Result {
 #[tokio::test]
 async fn connection_closed_after_a_disconnect_is_replaced_without_overlap() -> Result {
     let policy = json!({ "maxInFlightPerEndpoint": 1, "queue": { "timeout": "1h" } });
-    let behaviour = Behaviour::gated().keeping(Keep::CloseAnnounced);
-    let scene = Scene::governed(behaviour, policy).await?;
+    let behaviour =
+        EndpointBehaviour::gated().with_connection_reuse(ConnectionReuse::CloseAnnounced);
+    let scene = HttpFixture::with_backend_policy(behaviour, policy).await?;
     for _ in 0..10 {
-        begin(&scene).await?.reset();
+        begin_request(&scene).await?.reset();
         scene.endpoint().open_gate(1);
     }
     scene.endpoint().open_gate(1);
     ensure!(scene.client().await?.get("/").await?.status() == 200);
     let counts = scene.endpoint().counts();
-    ensure!(counts.most_in_flight == 1 && counts.most_connections == 1, "{counts:?}");
+    ensure!(counts.max_in_flight == 1 && counts.max_connections == 1, "{counts:?}");
     Ok(())
 }
 
@@ -130,19 +137,20 @@ const SWITCHING: &str =
 /// the endpoint has switched to: no other client's request may be written into it.
 #[tokio::test]
 async fn upgraded_connection_carries_no_other_request() -> Result {
-    let steps = vec![Step::Gate, Step::send(SWITCHING)];
-    let scene = Scene::governed(steps, json!({ "maxInFlightPerEndpoint": 1 })).await?;
+    let steps = vec![ServeStep::WaitForGate, ServeStep::send(SWITCHING)];
+    let scene =
+        HttpFixture::with_backend_policy(steps, json!({ "maxInFlightPerEndpoint": 1 })).await?;
     let mut gone = scene.client().await?;
     gone.send("GET /chat HTTP/1.1\r\nHost: test\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n")
         .await?;
-    scene.endpoint().until("the upgrade", |counts| counts.requests == 1).await?;
+    scene.endpoint().wait_for_counts("the upgrade", |counts| counts.requests == 1).await?;
     gone.reset();
 
     let mut next = scene.client().await?;
     next.send("GET /next HTTP/1.1\r\nHost: test\r\nCookie: secret\r\n\r\n").await?;
-    scene.sheave.waiting(1).await?;
+    scene.sheave.wait_for_queue_length(1).await?;
     scene.endpoint().open_gate(1);
-    scene.endpoint().until("the next request", |counts| counts.requests == 2).await?;
+    scene.endpoint().wait_for_counts("the next request", |counts| counts.requests == 2).await?;
     assert_eq!(scene.endpoint().counts().accepted, 2, "the tunnel carried another request");
     Ok(())
 }
@@ -151,11 +159,11 @@ async fn upgraded_connection_carries_no_other_request() -> Result {
 #[tokio::test]
 async fn connection_with_unsolicited_101_carries_no_other_request() -> Result {
     let policy = json!({ "maxInFlightPerEndpoint": 1 });
-    let scene = Scene::governed(vec![Step::send(SWITCHING)], policy).await?;
+    let scene = HttpFixture::with_backend_policy(vec![ServeStep::send(SWITCHING)], policy).await?;
     for _ in 0..3 {
         ensure!(scene.client().await?.get("/").await?.status() == 502);
     }
-    scene.sheave.idle().await?;
+    scene.sheave.wait_until_idle().await?;
     let counts = scene.endpoint().counts();
     ensure!(counts.requests >= 3, "{counts:?}");
     assert_eq!(counts.accepted, counts.requests, "a tunnel carried another request");

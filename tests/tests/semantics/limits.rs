@@ -4,40 +4,44 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use serde_json::json;
-use tests::{Behaviour, Client, Result, Scene, client};
+use tests::{EndpointBehaviour, Http1TestClient, HttpFixture, Result, client};
 use tokio::time::Instant;
 
 /// Sends these bytes; the answer must have this status, and end the connection.
-async fn refused(client: &mut Client, bytes: &[u8], status: u16) -> Result {
+async fn check_refused(client: &mut Http1TestClient, bytes: &[u8], status: u16) -> Result {
     // The answer may come before all is sent.
     drop(client.send(bytes).await);
     let response = client.response("POST").await?;
     ensure!(response.status() == status, "{response:?}");
     ensure!(response.closes(), "{response:?}");
-    ensure!(response.head.has("proxy-status"), "{response:?}");
-    client.end().await?;
+    ensure!(response.head.has_field("proxy-status"), "{response:?}");
+    client.expect_end().await?;
     Ok(())
 }
 
 #[tokio::test]
 async fn slow_head_is_answered_408() -> Result {
-    let scene = Scene::guarded(Behaviour::ok(), json!({ "timeouts": { "head": "200ms" } })).await?;
+    let scene = HttpFixture::with_client_policy(
+        EndpointBehaviour::ok(),
+        json!({ "timeouts": { "head": "200ms" } }),
+    )
+    .await?;
     let mut client = scene.client().await?;
     let begun = Instant::now();
-    refused(&mut client, b"GET / HTTP/1.1\r\nHost:", 408).await?;
+    check_refused(&mut client, b"GET / HTTP/1.1\r\nHost:", 408).await?;
     ensure!(begun.elapsed() >= Duration::from_millis(200));
 
     // One byte now and then does not help.
     let mut client = scene.client().await?;
     let head =
         b"GET / HTTP/1.1\r\nHost: test\r\nX-Slow: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
-    let trickle = client.trickle(head, Duration::from_millis(20)).await;
+    let trickle = client.send_slowly(head, Duration::from_millis(20)).await;
     ensure!(begun.elapsed() < Duration::from_secs(10), "{trickle:?}");
     let response = client.response("GET").await;
     match response {
         Ok(response) => ensure!(response.status() == 408, "{response:?}"),
         // What it sent after the answer may have reset the connection.
-        Err(error) => ensure!(error.is_end(), "{error}"),
+        Err(error) => ensure!(error.is_connection_end(), "{error}"),
     }
     ensure!(scene.endpoint().counts().requests == 0);
     Ok(())
@@ -45,17 +49,21 @@ async fn slow_head_is_answered_408() -> Result {
 
 #[tokio::test]
 async fn slow_body_is_answered_408() -> Result {
-    let scene = Scene::guarded(Behaviour::ok(), json!({ "timeouts": { "body": "200ms" } })).await?;
+    let scene = HttpFixture::with_client_policy(
+        EndpointBehaviour::ok(),
+        json!({ "timeouts": { "body": "200ms" } }),
+    )
+    .await?;
     let mut client = scene.client().await?;
     let part = b"POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 10\r\n\r\nhello";
-    refused(&mut client, part, 408).await?;
-    ensure!(scene.endpoint().seen().iter().all(|seen| seen.body.is_none()));
-    scene.sheave.idle().await?;
+    check_refused(&mut client, part, 408).await?;
+    ensure!(scene.endpoint().requests().iter().all(|seen| seen.body.is_none()));
+    scene.sheave.wait_until_idle().await?;
 
     // A body that moves, if slowly, is served.
     let mut client = scene.client().await?;
     client.send("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 5\r\n\r\n").await?;
-    client.trickle(b"hello", Duration::from_millis(60)).await?;
+    client.send_slowly(b"hello", Duration::from_millis(60)).await?;
     ensure!(client.response("POST").await?.status() == 200);
     Ok(())
 }
@@ -63,21 +71,21 @@ async fn slow_body_is_answered_408() -> Result {
 #[tokio::test]
 async fn idle_connection_is_closed_without_a_response() -> Result {
     let spec = json!({ "connections": { "idleTimeout": "200ms" } });
-    let scene = Scene::guarded(Behaviour::ok(), spec).await?;
+    let scene = HttpFixture::with_client_policy(EndpointBehaviour::ok(), spec).await?;
     let mut silent = scene.client().await?;
     let mut client = scene.client().await?;
     ensure!(client.get("/").await?.status() == 200);
     let begun = Instant::now();
-    client.end().await?;
+    client.expect_end().await?;
     ensure!(begun.elapsed() >= Duration::from_millis(150), "closed too early");
-    silent.end().await?;
+    silent.expect_end().await?;
     Ok(())
 }
 
 #[tokio::test]
 async fn connection_over_max_age_is_closed_after_a_response() -> Result {
     let spec = json!({ "connections": { "maxAge": "200ms" } });
-    let scene = Scene::guarded(Behaviour::ok(), spec).await?;
+    let scene = HttpFixture::with_client_policy(EndpointBehaviour::ok(), spec).await?;
     let mut client = scene.client().await?;
     let begun = Instant::now();
     loop {
@@ -89,7 +97,7 @@ async fn connection_over_max_age_is_closed_after_a_response() -> Result {
         ensure!(begun.elapsed() < Duration::from_secs(5), "it is never closed");
     }
     ensure!(begun.elapsed() >= Duration::from_millis(150), "{:?}", begun.elapsed());
-    client.end().await?;
+    client.expect_end().await?;
     Ok(())
 }
 
@@ -98,7 +106,7 @@ async fn oversized_requests_are_refused() -> Result {
     let limits = json!({
         "limits": { "headBytes": 1024, "headerFields": 10, "targetBytes": 256, "bodyBytes": 1000 },
     });
-    let scene = Scene::guarded(Behaviour::ok(), limits).await?;
+    let scene = HttpFixture::with_client_policy(EndpointBehaviour::ok(), limits).await?;
     let long = "a".repeat(1100);
     let many = "X-Many: 1\r\n".repeat(11);
     let cases = [
@@ -111,7 +119,7 @@ async fn oversized_requests_are_refused() -> Result {
     ];
     for (status, bytes) in cases {
         let mut client = scene.client().await?;
-        refused(&mut client, bytes.as_bytes(), status).await?;
+        check_refused(&mut client, bytes.as_bytes(), status).await?;
     }
     ensure!(scene.endpoint().counts().requests == 0, "something was sent on");
 
@@ -123,35 +131,39 @@ async fn oversized_requests_are_refused() -> Result {
 #[tokio::test]
 async fn oversized_chunked_body_is_refused() -> Result {
     let limits = json!({ "limits": { "bodyBytes": 1000 } });
-    let scene = Scene::guarded(Behaviour::ok(), limits).await?;
+    let scene = HttpFixture::with_client_policy(EndpointBehaviour::ok(), limits).await?;
     let mut client = scene.client().await?;
     client.send("POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n").await?;
     let chunk = format!("190\r\n{}\r\n", "a".repeat(400));
-    refused(&mut client, format!("{chunk}{chunk}{chunk}0\r\n\r\n").as_bytes(), 413).await?;
-    ensure!(scene.endpoint().seen().iter().all(|seen| seen.body.is_none()), "it looked whole");
-    scene.sheave.idle().await
+    check_refused(&mut client, format!("{chunk}{chunk}{chunk}0\r\n\r\n").as_bytes(), 413).await?;
+    ensure!(scene.endpoint().requests().iter().all(|seen| seen.body.is_none()), "it looked whole");
+    scene.sheave.wait_until_idle().await
 }
 
 /// A client that asks first need not send the body that would be refused.
 #[tokio::test]
 async fn oversized_body_with_expect_continue_is_refused_before_it_is_sent() -> Result {
     let limits = json!({ "limits": { "bodyBytes": 1000 } });
-    let scene = Scene::guarded(Behaviour::ok(), limits).await?;
+    let scene = HttpFixture::with_client_policy(EndpointBehaviour::ok(), limits).await?;
     let mut client = scene.client().await?;
     let head = client::request("POST", "/", &[("Expect", "100-continue")], &[0; 2000]);
-    refused(&mut client, &head[..head.len() - 2000], 413).await?;
+    check_refused(&mut client, &head[..head.len() - 2000], 413).await?;
     ensure!(scene.endpoint().counts().requests == 0);
     Ok(())
 }
 
 #[tokio::test]
 async fn connections_over_the_limit_are_closed() -> Result {
-    let scene = Scene::guarded(Behaviour::ok(), json!({ "connections": { "max": 2 } })).await?;
+    let scene = HttpFixture::with_client_policy(
+        EndpointBehaviour::ok(),
+        json!({ "connections": { "max": 2 } }),
+    )
+    .await?;
     let mut first = scene.client().await?;
     let mut second = scene.client().await?;
     ensure!(first.get("/").await?.status() == 200 && second.get("/").await?.status() == 200);
     let mut third = scene.client().await?;
-    third.end().await?;
+    third.expect_end().await?;
     ensure!(first.get("/").await?.status() == 200, "those before are not disturbed");
 
     drop(second);

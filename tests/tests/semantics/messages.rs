@@ -3,18 +3,18 @@
 use std::time::Duration;
 
 use anyhow::ensure;
-use tests::payload::Digest;
-use tests::wire::Left;
-use tests::{Behaviour, Broken, Endpoint, Result, Scene, Step, client};
+use tests::http1::RemainingBody;
+use tests::payload::BodyDigest;
+use tests::{Endpoint, EndpointBehaviour, Http1Error, HttpFixture, Result, ServeStep, client};
 
 /// Each worker has its own idle connections to an endpoint without a cap: with one worker they can be counted.
-async fn one_worker(behaviour: Behaviour) -> Result<Scene> {
-    Scene::with(vec![Endpoint::start(behaviour).await?], &[], &["--workers", "1"]).await
+async fn one_worker(behaviour: EndpointBehaviour) -> Result<HttpFixture> {
+    HttpFixture::with(vec![Endpoint::start(behaviour).await?], &[], &["--workers", "1"]).await
 }
 
 #[tokio::test]
 async fn connections_are_kept_alive_on_both_sides() -> Result {
-    let scene = one_worker(Behaviour::ok()).await?;
+    let scene = one_worker(EndpointBehaviour::ok()).await?;
     let mut client = scene.client().await?;
     for _ in 0..10 {
         let response = client.get("/").await?;
@@ -28,8 +28,11 @@ async fn connections_are_kept_alive_on_both_sides() -> Result {
 
 #[tokio::test]
 async fn pipelined_requests_are_answered_in_order() -> Result {
-    let scene =
-        Scene::of(vec![Step::WaitExponential(Duration::from_millis(2)), Step::Echo]).await?;
+    let scene = HttpFixture::of(vec![
+        ServeStep::WaitExponential(Duration::from_millis(2)),
+        ServeStep::Echo,
+    ])
+    .await?;
     let mut client = scene.client().await?;
     let bodies: Vec<String> = (0..50).map(|number| format!("body {number}")).collect();
     let request = |body: &String| client::request("POST", "/", &[], body.as_bytes());
@@ -43,25 +46,25 @@ async fn pipelined_requests_are_answered_in_order() -> Result {
 
 #[tokio::test]
 async fn request_sent_byte_by_byte_is_parsed() -> Result {
-    let scene = Scene::of(vec![Step::Echo]).await?;
+    let scene = HttpFixture::of(vec![ServeStep::Echo]).await?;
     let mut client = scene.client().await?;
     let sized = client::request("POST", "/", &[], b"hello");
-    client.trickle(&sized, Duration::from_micros(100)).await?;
+    client.send_slowly(&sized, Duration::from_micros(100)).await?;
     assert_eq!(client.response("POST").await?.text(), "hello");
     let chunked = b"POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n\
         5\r\nhello\r\n6\r\n world\r\n0\r\n\r\n";
-    client.trickle(chunked, Duration::from_micros(100)).await?;
+    client.send_slowly(chunked, Duration::from_micros(100)).await?;
     assert_eq!(client.response("POST").await?.text(), "hello world");
     Ok(())
 }
 
 #[tokio::test]
 async fn connection_close_of_the_client_is_honored() -> Result {
-    let scene = one_worker(Behaviour::ok()).await?;
+    let scene = one_worker(EndpointBehaviour::ok()).await?;
     let mut client = scene.client().await?;
     let response = client.exchange("GET", "/", &[("Connection", "close")], b"").await?;
     ensure!(response.closes(), "{response:?}");
-    client.end().await?;
+    client.expect_end().await?;
     let mut another = scene.client().await?;
     ensure!(another.get("/").await?.status() == 200);
     assert_eq!(
@@ -83,7 +86,7 @@ async fn responses_without_a_body_have_none() -> Result {
         ("GET", "204 No Content", "", None),
     ] {
         let answer = format!("HTTP/1.1 {status}\r\n{fields}\r\n");
-        let scene = one_worker(Behaviour::answering(&answer)).await?;
+        let scene = one_worker(EndpointBehaviour::answering(&answer)).await?;
         let mut client = scene.client().await?;
         for _ in 0..2 {
             let response = client.exchange(method, "/", &[], b"").await?;
@@ -99,7 +102,7 @@ async fn responses_without_a_body_have_none() -> Result {
 async fn chunked_bodies_and_trailers_pass_both_ways() -> Result {
     let answer = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: Sum\r\n\r\n\
         3\r\nabc\r\n4;note=\"x\"\r\ndefg\r\n0\r\nSum: 7\r\n\r\n";
-    let scene = Scene::of(Behaviour::answering(answer)).await?;
+    let scene = HttpFixture::of(EndpointBehaviour::answering(answer)).await?;
     let mut client = scene.client().await?;
     for _ in 0..2 {
         client.send("POST / HTTP/1.1\r\nHost: test\r\nTE: trailers\r\n").await?;
@@ -109,8 +112,8 @@ async fn chunked_bodies_and_trailers_pass_both_ways() -> Result {
         assert_eq!(response.text(), "abcdefg");
         assert_eq!(response.trailers, [("Sum".to_owned(), "7".to_owned())]);
     }
-    for seen in scene.endpoint().seen() {
-        assert_eq!(seen.body, Some(Digest::of(b"hello!")));
+    for seen in scene.endpoint().requests() {
+        assert_eq!(seen.body, Some(BodyDigest::of(b"hello!")));
         assert_eq!(seen.trailers, [("Check".to_owned(), "6".to_owned())]);
         assert_eq!(seen.head.field("transfer-encoding").as_deref(), Some("chunked"));
     }
@@ -120,8 +123,8 @@ async fn chunked_bodies_and_trailers_pass_both_ways() -> Result {
 #[tokio::test]
 async fn close_delimited_body_is_forwarded_chunked() -> Result {
     let answer = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\nuntil the end";
-    let steps = vec![Step::ReadBody, Step::send(answer), Step::Close];
-    let scene = Scene::of(steps).await?;
+    let steps = vec![ServeStep::ReadBody, ServeStep::send(answer), ServeStep::Close];
+    let scene = HttpFixture::of(steps).await?;
     let mut client = scene.client().await?;
     for _ in 0..3 {
         let response = client.get("/").await?;
@@ -134,8 +137,8 @@ async fn close_delimited_body_is_forwarded_chunked() -> Result {
 #[tokio::test]
 async fn http10_endpoint_gets_a_new_connection_per_request() -> Result {
     let answer = "HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok";
-    let steps = vec![Step::ReadBody, Step::send(answer), Step::Close];
-    let scene = Scene::of(steps).await?;
+    let steps = vec![ServeStep::ReadBody, ServeStep::send(answer), ServeStep::Close];
+    let scene = HttpFixture::of(steps).await?;
     let mut client = scene.client().await?;
     for _ in 0..3 {
         let response = client.get("/").await?;
@@ -149,32 +152,32 @@ async fn http10_endpoint_gets_a_new_connection_per_request() -> Result {
 #[tokio::test]
 async fn http10_client_gets_http10_framing() -> Result {
     let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n";
-    let scene = Scene::of(Behaviour::answering(chunked)).await?;
+    let scene = HttpFixture::of(EndpointBehaviour::answering(chunked)).await?;
     let mut client = scene.client().await?;
     client.send("GET / HTTP/1.0\r\nHost: test\r\nConnection: keep-alive\r\n\r\n").await?;
     let response = client.response("GET").await?;
-    ensure!(!response.head.has("transfer-encoding"), "{response:?}");
+    ensure!(!response.head.has_field("transfer-encoding"), "{response:?}");
     assert_eq!(response.text(), "hello", "ended by the connection's end");
 
-    let scene = Scene::of(Behaviour::ok()).await?;
+    let scene = HttpFixture::of(EndpointBehaviour::ok()).await?;
     let mut client = scene.client().await?;
     client.send("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n").await?;
     let response = client.response("GET").await?;
-    ensure!(response.head.lists("connection", "keep-alive"), "{response:?}");
+    ensure!(response.head.field_lists("connection", "keep-alive"), "{response:?}");
     client.send("GET / HTTP/1.0\r\n\r\n").await?;
     let response = client.response("GET").await?;
-    ensure!(!response.head.lists("connection", "keep-alive"), "{response:?}");
-    client.end().await?;
-    for seen in scene.endpoint().seen() {
+    ensure!(!response.head.field_lists("connection", "keep-alive"), "{response:?}");
+    client.expect_end().await?;
+    for seen in scene.endpoint().requests() {
         ensure!(seen.head.start == "GET / HTTP/1.1", "{seen:?}");
-        ensure!(seen.head.all("host").len() == 1, "HTTP/1.1 needs a Host: {seen:?}");
+        ensure!(seen.head.field_values("host").len() == 1, "HTTP/1.1 needs a Host: {seen:?}");
     }
     Ok(())
 }
 
 #[tokio::test]
 async fn target_is_forwarded_in_origin_form() -> Result {
-    let scene = Scene::of(Behaviour::ok()).await?;
+    let scene = HttpFixture::of(EndpointBehaviour::ok()).await?;
     let mut client = scene.client().await?;
     for (line, target, host) in [
         ("GET /a%2Fb/../c?d=e&f HTTP/1.1\r\nHost: a.test", "/a%2Fb/../c?d=e&f", "a.test"),
@@ -186,8 +189,8 @@ async fn target_is_forwarded_in_origin_form() -> Result {
         client.send(format!("{line}\r\n\r\n")).await?;
         let response = client.response("GET").await?;
         assert_eq!(response.status(), 200, "{line}: {response:?}");
-        let head = scene.endpoint().seen().pop().unwrap().head;
-        assert_eq!((head.target(), head.all("host")), (target, vec![host]), "{line}");
+        let head = scene.endpoint().requests().pop().unwrap().head;
+        assert_eq!((head.target(), head.field_values("host")), (target, vec![host]), "{line}");
     }
     Ok(())
 }
@@ -195,7 +198,12 @@ async fn target_is_forwarded_in_origin_form() -> Result {
 #[tokio::test]
 async fn early_response_arrives_before_the_body_is_sent() -> Result {
     let early = "HTTP/1.1 403 Forbidden\r\nConnection: close\r\nContent-Length: 2\r\n\r\nno";
-    let scene = Scene::of(vec![Step::send(early), Step::FinishSending, Step::AwaitEnd]).await?;
+    let scene = HttpFixture::of(vec![
+        ServeStep::send(early),
+        ServeStep::FinishSending,
+        ServeStep::WaitForClose,
+    ])
+    .await?;
     let mut client = scene.client().await?;
     client.send("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 50000000\r\n\r\n").await?;
     client.send_pattern(1000).await?;
@@ -210,10 +218,10 @@ async fn early_response_arrives_while_the_body_is_sent() -> Result {
     const LENGTH: u64 = 5_000_000;
     let early = "HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
     for steps in [
-        vec![Step::send(early), Step::Close],
-        vec![Step::send(early), Step::FinishSending, Step::AwaitEnd],
+        vec![ServeStep::send(early), ServeStep::Close],
+        vec![ServeStep::send(early), ServeStep::FinishSending, ServeStep::WaitForClose],
     ] {
-        let scene = Scene::of(steps).await?;
+        let scene = HttpFixture::of(steps).await?;
         let mut client = scene.client().await?;
         client
             .send(format!("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {LENGTH}\r\n\r\n"))
@@ -230,13 +238,13 @@ async fn early_response_arrives_while_the_body_is_sent() -> Result {
 async fn early_response_is_whole_if_the_body_is_read_later() -> Result {
     const LENGTH: u64 = 2_000_000;
     let early = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nearly";
-    let scene = Scene::of(vec![Step::send(early), Step::ReadBody]).await?;
+    let scene = HttpFixture::of(vec![ServeStep::send(early), ServeStep::ReadBody]).await?;
     let mut client = scene.client().await?;
     client
         .send(format!("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {LENGTH}\r\n\r\n"))
         .await?;
     let (sent, response) = {
-        let tests::Client { reader, writer, .. } = &mut client;
+        let tests::Http1TestClient { reader, writer, .. } = &mut client;
         tokio::join!(client::send_pattern(writer, LENGTH), async {
             let head = reader.head().await?;
             reader.body(head.response_body("POST")?).await
@@ -245,7 +253,8 @@ async fn early_response_is_whole_if_the_body_is_read_later() -> Result {
     assert_eq!(response?.bytes, b"early");
     if sent.is_ok() {
         // The body may be cut only if the connection is.
-        let whole = scene.endpoint().until("the body", |counts| counts.in_flight == 0).await?;
+        let whole =
+            scene.endpoint().wait_for_counts("the body", |counts| counts.in_flight == 0).await?;
         ensure!(whole.requests == 1);
     }
     Ok(())
@@ -254,36 +263,36 @@ async fn early_response_is_whole_if_the_body_is_read_later() -> Result {
 #[tokio::test]
 async fn response_is_streamed() -> Result {
     let steps = vec![
-        Step::send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\none\r\n"),
-        Step::Gate,
-        Step::send("3\r\ntwo\r\n0\r\n\r\n"),
+        ServeStep::send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\none\r\n"),
+        ServeStep::WaitForGate,
+        ServeStep::send("3\r\ntwo\r\n0\r\n\r\n"),
     ];
-    let scene = Scene::of(steps).await?;
+    let scene = HttpFixture::of(steps).await?;
     let mut client = scene.client().await?;
     client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await?;
-    let (head, _) = client.final_head().await?;
+    let (head, _) = client.read_final_head().await?;
     let mut left = head.response_body("GET")?;
-    assert_eq!(client.piece(&mut left).await?.as_deref(), Some(&b"one"[..]));
+    assert_eq!(client.read_body_piece(&mut left).await?.as_deref(), Some(&b"one"[..]));
     scene.endpoint().open_gate(1);
-    assert_eq!(client.piece(&mut left).await?.as_deref(), Some(&b"two"[..]));
-    assert_eq!(client.piece(&mut left).await?, None);
+    assert_eq!(client.read_body_piece(&mut left).await?.as_deref(), Some(&b"two"[..]));
+    assert_eq!(client.read_body_piece(&mut left).await?, None);
     Ok(())
 }
 
 #[tokio::test]
 async fn request_is_streamed() -> Result {
-    let scene = Scene::of(vec![Step::Echo]).await?;
+    let scene = HttpFixture::of(vec![ServeStep::Echo]).await?;
     let mut client = scene.client().await?;
     client.send("POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n").await?;
     client.send("3\r\none\r\n").await?;
-    let (head, _) = client.final_head().await?;
+    let (head, _) = client.read_final_head().await?;
     let mut left = head.response_body("POST")?;
-    assert_eq!(client.piece(&mut left).await?.as_deref(), Some(&b"one"[..]));
+    assert_eq!(client.read_body_piece(&mut left).await?.as_deref(), Some(&b"one"[..]));
     client.send("3\r\ntwo\r\n").await?;
-    assert_eq!(client.piece(&mut left).await?.as_deref(), Some(&b"two"[..]));
+    assert_eq!(client.read_body_piece(&mut left).await?.as_deref(), Some(&b"two"[..]));
     client.send("0\r\n\r\n").await?;
-    assert_eq!(client.piece(&mut left).await?, None);
-    assert_eq!(left, Left::Nothing);
+    assert_eq!(client.read_body_piece(&mut left).await?, None);
+    assert_eq!(left, RemainingBody::Nothing);
     Ok(())
 }
 
@@ -297,33 +306,33 @@ async fn truncated_request_never_looks_complete() -> Result {
         "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n",
     ];
     for rest in cut {
-        let scene = Scene::of(Behaviour::ok()).await?;
+        let scene = HttpFixture::of(EndpointBehaviour::ok()).await?;
         let mut client = scene.client().await?;
         client.send(format!("POST / HTTP/1.1\r\nHost: test\r\n{rest}")).await?;
-        scene.endpoint().until("the head", |counts| counts.requests == 1).await?;
+        scene.endpoint().wait_for_counts("the head", |counts| counts.requests == 1).await?;
         client.finish_sending().await?;
         match client.response("POST").await {
             Ok(response) => assert_eq!(response.status(), 400, "{rest}"),
-            Err(error) => assert!(error.is_end(), "{rest}: {error}"),
+            Err(error) => assert!(error.is_connection_end(), "{rest}: {error}"),
         }
-        scene.endpoint().until("its end", |counts| counts.in_flight == 0).await?;
-        assert_eq!(scene.endpoint().only().body, None, "{rest}");
+        scene.endpoint().wait_for_counts("its end", |counts| counts.in_flight == 0).await?;
+        assert_eq!(scene.endpoint().only_request().body, None, "{rest}");
     }
     Ok(())
 }
 
 #[tokio::test]
 async fn half_closed_client_still_gets_its_response() -> Result {
-    let scene = Scene::of(Behaviour::gated()).await?;
+    let scene = HttpFixture::of(EndpointBehaviour::gated()).await?;
     let mut client = scene.client().await?;
     client.send("GET / HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n").await?;
-    scene.endpoint().until("the request", |counts| counts.in_flight == 1).await?;
+    scene.endpoint().wait_for_counts("the request", |counts| counts.in_flight == 1).await?;
     client.finish_sending().await?;
     scene.endpoint().open_gate(1);
     match client.response("GET").await {
         Ok(response) => assert_eq!(response.text(), "ok"),
         // To take a half-closed client for one that has gone is allowed, if not kind.
-        Err(error) => assert!(matches!(error, Broken::Closed | Broken::Io(_)), "{error}"),
+        Err(error) => assert!(matches!(error, Http1Error::Closed | Http1Error::Io(_)), "{error}"),
     }
     Ok(())
 }

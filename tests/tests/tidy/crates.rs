@@ -5,8 +5,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::none;
-use crate::tree::{File, Tree, words};
+use crate::assert_no_offences;
+use crate::tree::{SourceTree, TextFile, words};
 
 /// The drawing in `ARCHITECTURE.md`: a crate, and the crates below it that it may use.
 const EDGES: &[(&str, &[&str])] = &[
@@ -19,7 +19,7 @@ const EDGES: &[(&str, &[&str])] = &[
 ];
 
 /// These see Sheave from outside, by its command line and its sockets.
-const OUTSIDERS: &[&str] = &["tests", "loadgen", "link"];
+const CRATES_OUTSIDE_THE_ARCHITECTURE: &[&str] = &["tests", "loadgen", "link"];
 
 /// They decide and do nothing else.
 const PURE: &[&str] = &["crates/balance/src/", "crates/gateway/src/"];
@@ -49,8 +49,8 @@ const IMPURE_NAMES: &[&str] = &[
 
 #[test]
 fn crate_dependencies_follow_the_architecture() {
-    let tree = Tree::read();
-    none(edges(&tree.root).into_iter().filter_map(|(user, used)| {
+    let tree = SourceTree::read();
+    assert_no_offences(edges(&tree.root).into_iter().filter_map(|(user, used)| {
         let allowed = match EDGES.iter().find(|(name, _)| *name == user) {
             Some((_, below)) => below.contains(&used.as_str()),
             None => false,
@@ -61,23 +61,29 @@ fn crate_dependencies_follow_the_architecture() {
 
 #[test]
 fn every_crate_is_in_the_architecture() {
-    let tree = Tree::read();
+    let tree = SourceTree::read();
     let drawn = |name: &str| EDGES.iter().any(|(drawn, _)| *drawn == name);
     let members = packages(&tree.root);
     let members = members.iter().map(|package| package["name"].as_str().unwrap());
-    none(members.filter(|name| !drawn(name) && !OUTSIDERS.contains(name)).map(str::to_owned));
+    assert_no_offences(
+        members
+            .filter(|name| !drawn(name) && !CRATES_OUTSIDE_THE_ARCHITECTURE.contains(name))
+            .map(str::to_owned),
+    );
 
     let architecture = &tree.file("ARCHITECTURE.md").expect("ARCHITECTURE.md").text;
     let fenced: String = architecture.split("```").skip(1).step_by(2).collect();
     let undrawn = EDGES.iter().filter(|(name, _)| !words(&fenced).any(|word| word == *name));
-    none(undrawn.map(|(name, _)| format!("ARCHITECTURE.md: {name} is in no drawing")));
+    assert_no_offences(
+        undrawn.map(|(name, _)| format!("ARCHITECTURE.md: {name} is in no drawing")),
+    );
 }
 
 #[test]
 fn pure_crates_do_no_io() {
-    let tree = Tree::read();
-    let pure = |file: &&File| PURE.iter().any(|folder| file.path.starts_with(folder));
-    none(tree.with_suffix(".rs").filter(pure).flat_map(impurities));
+    let tree = SourceTree::read();
+    let pure = |file: &&TextFile| PURE.iter().any(|folder| file.path.starts_with(folder));
+    assert_no_offences(tree.with_suffix(".rs").filter(pure).flat_map(impurities));
 }
 
 /// Each crate of the workspace that uses another, in tests too.
@@ -102,7 +108,7 @@ fn packages(root: &Path) -> Vec<Value> {
     metadata["packages"].as_array().expect("packages").clone()
 }
 
-fn impurities(file: &File) -> Vec<String> {
+fn impurities(file: &TextFile) -> Vec<String> {
     if file.path.ends_with("/tests.rs") {
         return Vec::new();
     }

@@ -3,16 +3,16 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use crate::none;
-use crate::tree::{File, Tree, words};
+use crate::assert_no_offences;
+use crate::tree::{SourceTree, TextFile, words};
 
 #[test]
 fn document_links_resolve() {
-    let tree = Tree::read();
-    none(tree.with_suffix(".md").flat_map(|file| broken_links(file, &tree.root)));
+    let tree = SourceTree::read();
+    assert_no_offences(tree.with_suffix(".md").flat_map(|file| broken_links(file, &tree.root)));
 }
 
-fn broken_links(file: &File, root: &Path) -> Vec<String> {
+fn broken_links(file: &TextFile, root: &Path) -> Vec<String> {
     let folder = root.join(&file.path);
     let folder = folder.parent().unwrap();
     let mut broken = Vec::new();
@@ -29,7 +29,7 @@ fn broken_links(file: &File, root: &Path) -> Vec<String> {
 
 #[test]
 fn names_in_the_architecture_exist() {
-    let tree = Tree::read();
+    let tree = SourceTree::read();
     let architecture = tree.file("ARCHITECTURE.md").expect("ARCHITECTURE.md");
     let code: Vec<String> =
         tree.with_suffix(".rs").flat_map(|file| file.code().map(|(_, code)| code)).collect();
@@ -42,11 +42,11 @@ fn names_in_the_architecture_exist() {
             }
         }
     }
-    none(absent);
+    assert_no_offences(absent);
 }
 
 /// Whether the tree holds this file or item. What looks like neither is taken for a word of another language.
-fn exists(quoted: &str, tree: &Tree, names: &HashSet<&str>) -> bool {
+fn exists(quoted: &str, tree: &SourceTree, names: &HashSet<&str>) -> bool {
     if is_path(quoted) {
         let path = quoted.trim_end_matches('/');
         let end = format!("/{path}");
@@ -73,7 +73,7 @@ fn is_item(quoted: &str) -> bool {
 }
 
 /// Lines outside fenced blocks.
-fn prose(file: &File) -> impl Iterator<Item = (usize, &str)> {
+fn prose(file: &TextFile) -> impl Iterator<Item = (usize, &str)> {
     let mut fenced = false;
     file.lines().filter(move |(_, line)| {
         let fence = line.trim_start().starts_with("```");

@@ -3,12 +3,12 @@
 use std::env;
 use std::process::Command;
 
-use crate::none;
-use crate::tree::Tree;
+use crate::assert_no_offences;
+use crate::tree::SourceTree;
 
 #[test]
 fn keda_code_matches_its_proto_file() {
-    let tree = Tree::read();
+    let tree = SourceTree::read();
     let text = |path: &str| {
         let found = std::fs::read_to_string(tree.root.join(path));
         found.unwrap_or_else(|error| panic!("{path}: {error}"))
@@ -17,12 +17,14 @@ fn keda_code_matches_its_proto_file() {
     let made = format!("of {} bytes with the sum {:016x}.", proto.len(), sum(&proto));
     let both = ["crates/sheave/src/scaler/externalscaler.rs", "tests/src/keda/externalscaler.rs"];
     let old = both.into_iter().filter(|path| !text(path).lines().next().unwrap().ends_with(&made));
-    none(old.map(|path| format!("{path}: made from another text than it is now: `make gen`")));
+    assert_no_offences(
+        old.map(|path| format!("{path}: made from another text than it is now: `make gen`")),
+    );
 }
 
 #[test]
 fn plain_manifests_are_generated_from_the_chart() {
-    let tree = Tree::read();
+    let tree = SourceTree::read();
     let is_built = std::fs::read_dir(tree.root.join(".cache/helm")).is_ok_and(|it| it.count() > 0);
     if !is_built && env::var_os("CONFORMANCE_ALL").is_none() {
         eprintln!("skipped: Helm is not built; `scripts/helm version` builds it");
@@ -37,12 +39,12 @@ fn plain_manifests_are_generated_from_the_chart() {
 
 #[test]
 fn conformance_table_matches_the_report() {
-    let tree = Tree::read();
+    let tree = SourceTree::read();
     let report = std::fs::read_to_string(tree.root.join(REPORT)).expect("a report");
     let readme = std::fs::read_to_string(tree.root.join("README.md")).expect("a README");
     let rows = rows(&report);
     assert_eq!(rows.len(), 5, "{rows:?}");
-    none(
+    assert_no_offences(
         rows.into_iter().filter(|row| !readme.contains(row)).map(|row| format!("README.md: {row}")),
     );
 }

@@ -18,25 +18,25 @@ mod documents;
 /// What a program has written.
 mod generated;
 
-use tree::Tree;
+use tree::SourceTree;
 
 /// Fails with all offences, if there are any.
-fn none(offences: impl IntoIterator<Item = String>) {
+fn assert_no_offences(offences: impl IntoIterator<Item = String>) {
     let offences: Vec<String> = offences.into_iter().collect();
     assert!(offences.is_empty(), "{} offences:\n{}", offences.len(), offences.join("\n"));
 }
 
 #[test]
 fn every_experiment_is_complete() {
-    let tree = Tree::read();
+    let tree = SourceTree::read();
     let experiments = tree.root.join("lab/experiments");
     // A checkout without the lab has nothing to complete.
     let Ok(folders) = fs::read_dir(experiments) else { return };
     let folders = folders.map(|entry| entry.unwrap().path()).filter(|path| path.is_dir());
-    none(folders.flat_map(|folder| missing(&folder)));
+    assert_no_offences(folders.flat_map(|folder| missing_files(&folder)));
 }
 
-fn missing(folder: &Path) -> Vec<String> {
+fn missing_files(folder: &Path) -> Vec<String> {
     let parts = ["README.md", "experiment.toml", "expect.toml"];
     let absent = parts.iter().filter(|part| !folder.join(part).is_file());
     absent.map(|part| format!("{}: no {part}", folder.display())).collect()

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use crate::none;
-use crate::tree::{File, Tree, words};
+use crate::assert_no_offences;
+use crate::tree::{SourceTree, TextFile, words};
 
 /// Names that say nothing about what a module decides or owns.
 const BANNED_MODULES: &[&str] =
@@ -20,31 +20,33 @@ const CLOCK: &str = "crates/proxy/src/clock.rs";
 
 #[test]
 fn every_source_file_has_a_module_comment() {
-    let tree = Tree::read();
+    let tree = SourceTree::read();
     let silent = tree.with_suffix(".rs").filter(|file| !file.text.starts_with("//! "));
-    none(silent.map(|file| file.at(0, "the first line is no `//!`")));
+    assert_no_offences(silent.map(|file| file.at(0, "the first line is no `//!`")));
 }
 
 #[test]
 fn modules_have_no_banned_names() {
-    let tree = Tree::read();
-    let empty = |file: &&File| {
+    let tree = SourceTree::read();
+    let empty = |file: &&TextFile| {
         let names = Path::new(&file.path).with_extension("");
         names.iter().any(|name| BANNED_MODULES.contains(&name.to_str().unwrap()))
     };
-    none(tree.with_suffix(".rs").filter(empty).map(|file| file.at(0, "a name that says nothing")));
+    assert_no_offences(
+        tree.with_suffix(".rs").filter(empty).map(|file| file.at(0, "a name that says nothing")),
+    );
 }
 
 #[test]
 fn no_banned_synonyms_are_used() {
-    let tree = Tree::read();
-    let spoken = |file: &&File| file.path.starts_with("crates/") || file.path.ends_with(".md");
+    let tree = SourceTree::read();
+    let spoken = |file: &&TextFile| file.path.starts_with("crates/") || file.path.ends_with(".md");
     // The lab speaks the peers' languages, and the changelog to their users.
-    let ours = |file: &&File| !file.path.starts_with("lab/") && file.path != "CHANGELOG.md";
-    none(tree.files.iter().filter(spoken).filter(ours).flat_map(synonyms));
+    let ours = |file: &&TextFile| !file.path.starts_with("lab/") && file.path != "CHANGELOG.md";
+    assert_no_offences(tree.files.iter().filter(spoken).filter(ours).flat_map(synonyms));
 }
 
-fn synonyms(file: &File) -> Vec<String> {
+fn synonyms(file: &TextFile) -> Vec<String> {
     let mut found = Vec::new();
     for (number, line) in file.lines() {
         for (word, instead) in SYNONYMS {
@@ -58,9 +60,9 @@ fn synonyms(file: &File) -> Vec<String> {
 
 #[test]
 fn unsafe_is_confined_to_allowed_files() {
-    let tree = Tree::read();
+    let tree = SourceTree::read();
     let abroad = tree.with_suffix(".rs").filter(|file| !UNSAFE.contains(&file.path.as_str()));
-    none(abroad.flat_map(|file| {
+    assert_no_offences(abroad.flat_map(|file| {
         let lines = file.code().filter(|(_, code)| words(code).any(|word| word == "unsafe"));
         lines.map(|(number, _)| file.at(number, "unsafe")).collect::<Vec<_>>()
     }));
@@ -68,12 +70,12 @@ fn unsafe_is_confined_to_allowed_files() {
 
 #[test]
 fn only_the_clock_module_reads_the_clock() {
-    let tree = Tree::read();
+    let tree = SourceTree::read();
     let timers = ["use tokio::time::Instant", "use tokio::time::{Instant"];
-    let by_timers = |file: &File| timers.iter().any(|it| file.text.contains(it));
+    let by_timers = |file: &TextFile| timers.iter().any(|it| file.text.contains(it));
     let others = tree.product().filter(|file| file.path != CLOCK && !by_timers(file));
     let reads = |code: &str| code.contains("Instant::now") || code.contains("SystemTime::now");
-    none(others.flat_map(|file| {
+    assert_no_offences(others.flat_map(|file| {
         let lines = file.code().filter(|(_, code)| reads(code));
         lines.map(|(number, _)| file.at(number, "reads the clock")).collect::<Vec<_>>()
     }));
@@ -81,8 +83,8 @@ fn only_the_clock_module_reads_the_clock() {
 
 #[test]
 fn no_tabs_and_no_trailing_whitespace() {
-    let tree = Tree::read();
-    none(tree.files.iter().flat_map(|file| {
+    let tree = SourceTree::read();
+    assert_no_offences(tree.files.iter().flat_map(|file| {
         let lines = file.text.split('\n').enumerate();
         let untidy = lines.filter(|(_, line)| line.contains('\t') || line.ends_with([' ', '\r']));
         untidy
@@ -93,12 +95,12 @@ fn no_tabs_and_no_trailing_whitespace() {
 
 #[test]
 fn every_dependency_has_a_comment() {
-    let tree = Tree::read();
-    none(unexplained(tree.file("Cargo.toml").expect("Cargo.toml")));
+    let tree = SourceTree::read();
+    assert_no_offences(dependencies_without_comment(tree.file("Cargo.toml").expect("Cargo.toml")));
 }
 
 /// Dependencies from elsewhere with no comment above them or above their neighbours.
-fn unexplained(manifest: &File) -> Vec<String> {
+fn dependencies_without_comment(manifest: &TextFile) -> Vec<String> {
     let section = manifest.lines().skip_while(|(_, line)| *line != "[workspace.dependencies]");
     let section = section.skip(1).take_while(|(_, line)| !line.starts_with('['));
     let mut explained = false;

@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 use std::{fs, iter};
 
 /// Every text file that people write.
-pub(crate) struct Tree {
+pub(crate) struct SourceTree {
     pub(crate) root: PathBuf,
-    pub(crate) files: Vec<File>,
+    pub(crate) files: Vec<TextFile>,
 }
 
 /// One of them.
-pub(crate) struct File {
+pub(crate) struct TextFile {
     /// Relative to the root, with `/`.
     pub(crate) path: String,
     pub(crate) text: String,
@@ -21,22 +21,22 @@ const WRITTEN_BY_PROGRAMS: &[&str] = &["target", "runs", "node_modules", "__pyca
 
 const SUFFIXES: &[&str] = &["rs", "md", "toml", "yaml", "yml", "py", "sh"];
 
-impl Tree {
+impl SourceTree {
     pub(crate) fn read() -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned();
         let mut paths = Vec::new();
         collect(&root, &mut paths);
         paths.sort();
-        let files = paths.iter().map(|path| File::read(&root, path)).collect();
+        let files = paths.iter().map(|path| TextFile::read(&root, path)).collect();
         Self { root, files }
     }
 
-    pub(crate) fn with_suffix(&self, suffix: &str) -> impl Iterator<Item = &File> {
+    pub(crate) fn with_suffix(&self, suffix: &str) -> impl Iterator<Item = &TextFile> {
         self.files.iter().filter(move |file| file.path.ends_with(suffix))
     }
 
     /// Rust files of the product, without tests and examples that stand beside them.
-    pub(crate) fn product(&self) -> impl Iterator<Item = &File> {
+    pub(crate) fn product(&self) -> impl Iterator<Item = &TextFile> {
         let folders = ["/tests/", "/benches/", "/examples/"];
         let beside = move |path: &str| {
             path.ends_with("/tests.rs") || folders.iter().any(|folder| path.contains(folder))
@@ -45,12 +45,12 @@ impl Tree {
             .filter(move |file| file.path.starts_with("crates/") && !beside(&file.path))
     }
 
-    pub(crate) fn file(&self, path: &str) -> Option<&File> {
+    pub(crate) fn file(&self, path: &str) -> Option<&TextFile> {
         self.files.iter().find(|file| file.path == path)
     }
 }
 
-impl File {
+impl TextFile {
     fn read(root: &Path, path: &Path) -> Self {
         let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
         let path = path.strip_prefix(root).unwrap().to_str().unwrap().to_owned();

@@ -4,34 +4,38 @@ use anyhow::ensure;
 use rustls::version::{TLS12, TLS13};
 use rustls::{HandshakeKind, SupportedProtocolVersion};
 use serde_json::json;
-use tests::certificates::Authority;
-use tests::tls::Terms;
-use tests::{Behaviour, Client, Configuration, Endpoint, Result, Scene, Sheave, http2, objects};
+use tests::certificates::CertificateAuthority;
+use tests::tls::TlsClientOptions;
+use tests::{
+    ConfigDirectory, Endpoint, EndpointBehaviour, Http1TestClient, HttpFixture, Result,
+    SheaveProcess, http2, objects,
+};
 
 const VERSIONS: [&SupportedProtocolVersion; 2] = [&TLS12, &TLS13];
 
-async fn scene(authority: &Authority) -> Result<Scene> {
-    Scene::secure(Behaviour::ok(), &authority.vouch(&["test"]), &["--workers", "2"]).await
+async fn scene(authority: &CertificateAuthority) -> Result<HttpFixture> {
+    HttpFixture::with_tls(EndpointBehaviour::ok(), &authority.issue(&["test"]), &["--workers", "2"])
+        .await
 }
 
 #[tokio::test]
 async fn tls12_and_tls13_are_supported() -> Result {
-    let authority = Authority::new();
+    let authority = CertificateAuthority::new();
     let scene = scene(&authority).await?;
     for version in VERSIONS {
-        let terms = Terms::speaking(&[version], &authority);
+        let terms = TlsClientOptions::with_versions(&[version], &authority);
         let stream = terms.connect(scene.sheave.address(), "test").await?;
         ensure!(stream.get_ref().1.protocol_version() == Some(version.version));
-        ensure!(Client::over_tls(stream).get("/").await?.text() == "ok");
+        ensure!(Http1TestClient::over_tls(stream).get("/").await?.text() == "ok");
     }
-    let scheme = scene.endpoint().seen()[0].head.field("x-forwarded-proto");
+    let scheme = scene.endpoint().requests()[0].head.field("x-forwarded-proto");
     ensure!(scheme.as_deref() == Some("https"), "{scheme:?}");
     Ok(())
 }
 
 #[tokio::test]
 async fn protocol_is_negotiated_by_alpn() -> Result {
-    let authority = Authority::new();
+    let authority = CertificateAuthority::new();
     let scene = scene(&authority).await?;
     let address = scene.sheave.address();
     let cases: [(&[&str], Option<&str>); 4] = [
@@ -41,17 +45,20 @@ async fn protocol_is_negotiated_by_alpn() -> Result {
         (&[], None),
     ];
     for (offered, agreed) in cases {
-        let stream = Terms::trusting(&authority).offering(offered).connect(address, "test").await?;
+        let stream = TlsClientOptions::trusting(&authority)
+            .with_alpn(offered)
+            .connect(address, "test")
+            .await?;
         let protocol = stream.get_ref().1.alpn_protocol().map(<[u8]>::to_vec);
         ensure!(protocol.as_deref() == agreed.map(str::as_bytes), "{offered:?}: {protocol:?}");
         if agreed == Some("h2") {
-            let client = http2::Client::over(stream, &h2::client::Builder::new()).await?;
+            let client = http2::Http2TestClient::over(stream, &h2::client::Builder::new()).await?;
             ensure!(client.get("/").await?.text() == "ok");
         } else {
-            ensure!(Client::over_tls(stream).get("/").await?.text() == "ok");
+            ensure!(Http1TestClient::over_tls(stream).get("/").await?.text() == "ok");
         }
     }
-    let strangers = Terms::trusting(&authority).offering(&["spdy/3"]);
+    let strangers = TlsClientOptions::trusting(&authority).with_alpn(&["spdy/3"]);
     ensure!(strangers.connect(address, "test").await.is_err(), "there is nothing to agree on");
     Ok(())
 }
@@ -59,27 +66,28 @@ async fn protocol_is_negotiated_by_alpn() -> Result {
 /// Of several certificates the client gets the one for the name that it asks for, else the first.
 #[tokio::test]
 async fn certificate_is_selected_by_server_name() -> Result {
-    let authority = Authority::new();
-    let endpoint = Endpoint::start(Behaviour::ok()).await?;
+    let authority = CertificateAuthority::new();
+    let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
     let gateway = objects::https_gateway(&["first", "wildcard", "exact"]);
     let secrets = [
-        authority.vouch(&["first.test"]).secret("first"),
-        authority.vouch(&["*.b.test"]).secret("wildcard"),
-        authority.vouch(&["a.test", "a.b.test"]).secret("exact"),
+        authority.issue(&["first.test"]).secret("first"),
+        authority.issue(&["*.b.test"]).secret("wildcard"),
+        authority.issue(&["a.test", "a.b.test"]).secret("exact"),
     ];
-    let configuration = Configuration::behind(gateway, &[endpoint.address], &secrets)?;
-    let sheave = Sheave::serve(&configuration).await?;
-    let terms = Terms::trusting(&authority);
+    let configuration = ConfigDirectory::with_gateway(gateway, &[endpoint.address], &secrets)?;
+    let sheave = SheaveProcess::serve(&configuration).await?;
+    let terms = TlsClientOptions::trusting(&authority);
     // That the certificate names the host is what the client checks.
     for host in ["first.test", "a.test", "x.b.test", "a.b.test"] {
-        let mut client = Client::connect_tls(sheave.address(), host, &terms).await?;
+        let mut client = Http1TestClient::connect_tls(sheave.address(), host, &terms).await?;
         ensure!(client.get("/").await?.status() == 200, "{host}");
     }
     for host in ["c.test", "x.y.b.test"] {
         ensure!(terms.connect(sheave.address(), host).await.is_err(), "{host} is nobody here");
     }
-    let nameless = terms.nameless();
-    let mut client = Client::connect_tls(sheave.address(), "first.test", &nameless).await?;
+    let nameless = terms.without_server_name();
+    let mut client =
+        Http1TestClient::connect_tls(sheave.address(), "first.test", &nameless).await?;
     ensure!(client.get("/").await?.status() == 200);
     Ok(())
 }
@@ -87,8 +95,8 @@ async fn certificate_is_selected_by_server_name() -> Result {
 /// Listeners of one address: the name decides between them, and who asks for none of theirs is refused.
 #[tokio::test]
 async fn listeners_share_an_address_by_server_name() -> Result {
-    let authority = Authority::new();
-    let endpoint = Endpoint::start(Behaviour::ok()).await?;
+    let authority = CertificateAuthority::new();
+    let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
     let listener = |name: &str, host: &str| {
         json!({
             "name": name, "protocol": "HTTPS", "port": 0, "hostname": host,
@@ -100,15 +108,15 @@ async fn listeners_share_an_address_by_server_name() -> Result {
         listener("wildcard", "*.b.test"),
     ]));
     let secrets = [
-        authority.vouch(&["a.test"]).secret("exact"),
-        authority.vouch(&["*.b.test"]).secret("wildcard"),
+        authority.issue(&["a.test"]).secret("exact"),
+        authority.issue(&["*.b.test"]).secret("wildcard"),
     ];
-    let configuration = Configuration::behind(gateway, &[endpoint.address], &secrets)?;
-    let sheave = Sheave::serve(&configuration).await?;
+    let configuration = ConfigDirectory::with_gateway(gateway, &[endpoint.address], &secrets)?;
+    let sheave = SheaveProcess::serve(&configuration).await?;
     let address = sheave.listeners[0].1;
-    let terms = Terms::trusting(&authority);
+    let terms = TlsClientOptions::trusting(&authority);
     for host in ["a.test", "x.b.test"] {
-        let mut client = Client::connect_tls(address, host, &terms).await?;
+        let mut client = Http1TestClient::connect_tls(address, host, &terms).await?;
         ensure!(client.exchange("GET", "/", &[("Host", host)], b"").await?.status() == 200);
     }
     ensure!(terms.connect(address, "c.test").await.is_err());
@@ -118,10 +126,10 @@ async fn listeners_share_an_address_by_server_name() -> Result {
 /// Tickets are made with keys that all workers have.
 #[tokio::test]
 async fn sessions_are_resumed_by_any_worker() -> Result {
-    let authority = Authority::new();
+    let authority = CertificateAuthority::new();
     let scene = scene(&authority).await?;
     for version in VERSIONS {
-        let terms = Terms::speaking(&[version], &authority).resuming();
+        let terms = TlsClientOptions::with_versions(&[version], &authority).with_resumption();
         let mut clients = Vec::new();
         for number in 0..8 {
             let stream = terms.connect(scene.sheave.address(), "test").await?;
@@ -129,12 +137,12 @@ async fn sessions_are_resumed_by_any_worker() -> Result {
             let resumed = kind == Some(HandshakeKind::Resumed);
             ensure!(resumed == (number > 0), "{version:?}, connection {number}: {kind:?}");
             // Kept open, so that connections are spread over the workers; the answer brings the tickets.
-            let mut client = Client::over_tls(stream);
+            let mut client = Http1TestClient::over_tls(stream);
             ensure!(client.get("/").await?.status() == 200);
             clients.push(client);
         }
     }
-    let workers = scene.sheave.samples("sheave_worker_requests_total").await?;
+    let workers = scene.sheave.metric_samples("sheave_worker_requests_total").await?;
     ensure!(workers.iter().all(|(_, requests)| *requests > 0.0), "{workers:?}");
     Ok(())
 }

@@ -13,6 +13,6 @@ mod idle;
 /// Endpoints that are spoken to by TLS.
 mod endpoints;
 /// Connections that are passed on by their name.
-mod passing;
+mod passthrough;
 /// Who speaks plainly where TLS is expected.
 mod plain;

@@ -4,11 +4,12 @@ use anyhow::{Context, ensure};
 use bytes::Bytes;
 use http::Request;
 use serde_json::{Value, json};
-use tests::certificates::{Authority, Identity};
+use tests::certificates::{CertificateAuthority, IssuedCertificate};
 use tests::server_name::{LiteralClient, valid_name};
-use tests::tls::Terms;
+use tests::tls::TlsClientOptions;
 use tests::{
-    Behaviour, Client, Configuration, Endpoint, Result, Sheave, eventually, http3, objects, within,
+    ConfigDirectory, Endpoint, EndpointBehaviour, Http1TestClient, Result, SheaveProcess,
+    eventually, http3, objects, within,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -16,15 +17,15 @@ const SECURE: &str = "secure.example.com";
 const OTHER: &str = "other.example.org";
 
 /// Two Gateways on one port: `guarded` asks clients for certificates, `open` takes every name and asks for nothing.
-struct Neighbours {
-    sheave: Sheave,
-    authority: Authority,
+struct TwoGatewayFixture {
+    sheave: SheaveProcess,
+    authority: CertificateAuthority,
     guarded: Endpoint,
     open: Endpoint,
-    configuration: Configuration,
+    configuration: ConfigDirectory,
 }
 
-impl Neighbours {
+impl TwoGatewayFixture {
     /// `hostname` is that of the Gateway `guarded`.
     async fn with(hostname: &str) -> Result<Self> {
         let alone = Self::without_guarded().await?;
@@ -33,22 +34,22 @@ impl Neighbours {
     }
 
     async fn without_guarded() -> Result<Self> {
-        let authority = Authority::new();
-        let guarded = Endpoint::start(Behaviour::ok()).await?;
-        let open = Endpoint::start(Behaviour::ok()).await?;
+        let authority = CertificateAuthority::new();
+        let guarded = Endpoint::start(EndpointBehaviour::ok()).await?;
+        let open = Endpoint::start(EndpointBehaviour::ok()).await?;
         let spellings = [SECURE, OTHER].map(|name| (format!("{name}."), name.to_owned()));
         let names = spellings
             .into_iter()
             .flat_map(|(dotted, name)| [valid_name(&dotted), valid_name(&name), name]);
         let names: Vec<String> = names.collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        let certificate = authority.vouch(&names);
-        let configuration = Configuration::empty()?;
+        let certificate = authority.issue(&names);
+        let configuration = ConfigDirectory::empty()?;
         let mut all = vec![objects::gateway().remove(0), certificate.secret("certificate")];
         all.push(authority.config_map("ca"));
-        all.extend(behind(gateway("open"), &open));
+        all.extend(gateway_objects(gateway("open"), &open));
         configuration.write("open.yaml", &all)?;
-        let sheave = Sheave::serve(&configuration).await?;
+        let sheave = SheaveProcess::serve(&configuration).await?;
         Ok(Self { sheave, authority, guarded, open, configuration })
     }
 
@@ -59,10 +60,10 @@ impl Neighbours {
         let roots = json!([{ "group": "", "kind": "ConfigMap", "name": "ca" }]);
         let validation = json!({ "caCertificateRefs": roots });
         gateway["spec"]["tls"] = json!({ "frontend": { "default": { "validation": validation } } });
-        self.configuration.write("guarded.yaml", &behind(gateway, &self.guarded))?;
-        let plain = Terms::trusting(&self.authority);
+        self.configuration.write("guarded.yaml", &gateway_objects(gateway, &self.guarded))?;
+        let plain = TlsClientOptions::trusting(&self.authority);
         let observe = async || {
-            let client = Client::connect_tls(self.sheave.address(), SECURE, &plain).await;
+            let client = Http1TestClient::connect_tls(self.sheave.address(), SECURE, &plain).await;
             Ok(match client {
                 Ok(mut client) => client.get("/").await.is_ok(),
                 Err(_) => false,
@@ -77,7 +78,7 @@ impl Neighbours {
         &self,
         server_name: &str,
         host: &str,
-        identity: Option<&Identity>,
+        identity: Option<&IssuedCertificate>,
     ) -> Result<[Result<u16>; 2]> {
         let client = LiteralClient::new(server_name, &self.authority, identity)?;
         Ok([self.over_tcp(&client, host).await, self.over_http3(&client, host).await])
@@ -94,7 +95,9 @@ impl Neighbours {
     }
 
     async fn over_http3(&self, client: &LiteralClient, host: &str) -> Result<u16> {
-        let client = http3::Client::connect_with(self.sheave.address(), client.quic()?).await?;
+        let client =
+            http3::Http3TestClient::connect_with(self.sheave.address(), client.quic_config()?)
+                .await?;
         let request = Request::get(format!("https://{host}/")).body(())?;
         Ok(client.exchange(request, Bytes::new()).await?.head.status().as_u16())
     }
@@ -108,7 +111,7 @@ fn gateway(name: &str) -> Value {
 }
 
 /// The Gateway, with HTTP/3, a route of its own, and a Service of the route's name.
-fn behind(gateway: Value, endpoint: &Endpoint) -> Vec<Value> {
+fn gateway_objects(gateway: Value, endpoint: &Endpoint) -> Vec<Value> {
     let name = gateway["metadata"]["name"].as_str().unwrap_or_default().to_owned();
     let mut policy = objects::client_policy(json!({ "http3": { "enabled": true } }));
     policy["metadata"]["name"] = name.clone().into();
@@ -125,8 +128,8 @@ fn behind(gateway: Value, endpoint: &Endpoint) -> Vec<Value> {
 #[tokio::test]
 async fn trailing_dot_does_not_bypass_client_certificates() -> Result {
     for hostname in [SECURE, "*.example.com"] {
-        let site = Neighbours::with(hostname).await?;
-        let known = site.authority.vouch(&["client.test"]);
+        let site = TwoGatewayFixture::with(hostname).await?;
+        let known = site.authority.issue(&["client.test"]);
         let (secure, other) = (format!("{SECURE}."), format!("{OTHER}."));
         let spellings = [&secure, SECURE, "SECURE.example.COM."];
 
@@ -160,14 +163,14 @@ async fn trailing_dot_does_not_bypass_client_certificates() -> Result {
 /// A connection that is older than the demand for certificates has shown none: it must not reach what they guard.
 #[tokio::test]
 async fn older_connection_does_not_bypass_client_certificates() -> Result {
-    let site = Neighbours::without_guarded().await?;
-    let plain = Terms::trusting(&site.authority);
+    let site = TwoGatewayFixture::without_guarded().await?;
+    let plain = TlsClientOptions::trusting(&site.authority);
     let address = site.sheave.address();
-    let mut older = Client::connect_tls(address, SECURE, &plain).await?;
+    let mut older = Http1TestClient::connect_tls(address, SECURE, &plain).await?;
     let get = format!("GET / HTTP/1.1\r\nHost: {SECURE}\r\n\r\n");
     older.send(get.as_bytes()).await?;
     ensure!(older.response("GET").await?.status() == 200);
-    let mut unconcerned = Client::connect_tls(address, OTHER, &plain).await?;
+    let mut unconcerned = Http1TestClient::connect_tls(address, OTHER, &plain).await?;
     let open = format!("GET / HTTP/1.1\r\nHost: {OTHER}\r\n\r\n");
 
     site.add_guarded(SECURE).await?;

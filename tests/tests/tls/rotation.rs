@@ -5,33 +5,33 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, ensure};
-use tests::certificates::{Authority, Identity};
-use tests::tls::Terms;
-use tests::{Behaviour, Client, Result, Scene, eventually, http2};
+use tests::certificates::{CertificateAuthority, IssuedCertificate};
+use tests::tls::TlsClientOptions;
+use tests::{EndpointBehaviour, Http1TestClient, HttpFixture, Result, eventually, http2};
 use tokio::task::JoinSet;
 
 const ROTATIONS: u32 = 50;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_request_fails_during_fifty_rotations() -> Result {
-    let authority = Authority::new();
-    let first = authority.vouch(&["test"]);
-    let scene = Scene::secure(Behaviour::ok(), &first, &["--workers", "2"]).await?;
+    let authority = CertificateAuthority::new();
+    let first = authority.issue(&["test"]);
+    let scene = HttpFixture::with_tls(EndpointBehaviour::ok(), &first, &["--workers", "2"]).await?;
     let address = scene.sheave.address();
-    let terms = Terms::trusting(&authority);
-    let kept = Client::connect_tls(address, "test", &terms).await?;
+    let terms = TlsClientOptions::trusting(&authority);
+    let kept = Http1TestClient::connect_tls(address, "test", &terms).await?;
 
     let stopped = Arc::new(AtomicBool::new(false));
     let mut clients = JoinSet::new();
     for _ in 0..3 {
-        clients.spawn(come_and_go(address, terms.clone(), stopped.clone()));
-        clients.spawn(stay(address, terms.clone(), stopped.clone()));
+        clients.spawn(reconnect_until_stopped(address, terms.clone(), stopped.clone()));
+        clients.spawn(request_on_one_http2_connection(address, terms.clone(), stopped.clone()));
     }
-    clients.spawn(keep(kept, stopped.clone()));
+    clients.spawn(request_on_one_connection(kept, stopped.clone()));
     for _ in 0..ROTATIONS {
-        let next = authority.vouch(&["test"]);
+        let next = authority.issue(&["test"]);
         scene.configuration.write("certificate.yaml", &[next.secret("certificate")])?;
-        until_shown(address, &terms, &next).await?;
+        wait_for_certificate(address, &terms, &next).await?;
     }
     stopped.store(true, Ordering::Relaxed);
     for served in clients.join_all().await {
@@ -40,7 +40,11 @@ async fn no_request_fails_during_fifty_rotations() -> Result {
     Ok(())
 }
 
-async fn until_shown(address: SocketAddr, terms: &Terms, identity: &Identity) -> Result {
+async fn wait_for_certificate(
+    address: SocketAddr,
+    terms: &TlsClientOptions,
+    identity: &IssuedCertificate,
+) -> Result {
     let shown = async || {
         let stream = terms.connect(address, "test").await?;
         let chain = stream.get_ref().1.peer_certificates().context("a certificate")?;
@@ -51,10 +55,14 @@ async fn until_shown(address: SocketAddr, terms: &Terms, identity: &Identity) ->
 }
 
 /// A connection for each few requests.
-async fn come_and_go(address: SocketAddr, terms: Terms, stopped: Arc<AtomicBool>) -> Result<u64> {
+async fn reconnect_until_stopped(
+    address: SocketAddr,
+    terms: TlsClientOptions,
+    stopped: Arc<AtomicBool>,
+) -> Result<u64> {
     let mut served = 0;
     while !stopped.load(Ordering::Relaxed) {
-        let mut client = Client::connect_tls(address, "test", &terms).await?;
+        let mut client = Http1TestClient::connect_tls(address, "test", &terms).await?;
         for _ in 0..3 {
             ensure!(client.get("/").await?.status() == 200);
             served += 1;
@@ -64,8 +72,12 @@ async fn come_and_go(address: SocketAddr, terms: Terms, stopped: Arc<AtomicBool>
 }
 
 /// One connection of HTTP/2 for all requests.
-async fn stay(address: SocketAddr, terms: Terms, stopped: Arc<AtomicBool>) -> Result<u64> {
-    let client = http2::Client::connect_tls(address, &terms).await?;
+async fn request_on_one_http2_connection(
+    address: SocketAddr,
+    terms: TlsClientOptions,
+    stopped: Arc<AtomicBool>,
+) -> Result<u64> {
+    let client = http2::Http2TestClient::connect_tls(address, &terms).await?;
     let mut served = 0;
     while !stopped.load(Ordering::Relaxed) {
         ensure!(client.get("/").await?.status() == 200);
@@ -75,7 +87,10 @@ async fn stay(address: SocketAddr, terms: Terms, stopped: Arc<AtomicBool>) -> Re
 }
 
 /// One connection from before the first rotation.
-async fn keep(mut client: Client, stopped: Arc<AtomicBool>) -> Result<u64> {
+async fn request_on_one_connection(
+    mut client: Http1TestClient,
+    stopped: Arc<AtomicBool>,
+) -> Result<u64> {
     let mut served = 0;
     while !stopped.load(Ordering::Relaxed) {
         ensure!(client.get("/").await?.status() == 200);

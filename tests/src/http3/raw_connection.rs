@@ -6,8 +6,8 @@ use anyhow::Result;
 use quinn::{Connection, ConnectionError, Endpoint, RecvStream, SendStream};
 
 use super::client;
-use crate::patience::within;
-use crate::tls::Terms;
+use crate::tls::TlsClientOptions;
+use crate::waiting::within;
 
 /// Kinds of frames, and of the streams that they come on.
 pub mod code {
@@ -25,16 +25,16 @@ pub mod code {
 }
 
 /// A connection on which the test says every byte; it is closed when dropped.
-pub struct Wire {
+pub struct RawHttp3Connection {
     pub connection: Connection,
     _endpoint: Endpoint,
     _control: SendStream,
 }
 
-impl Wire {
+impl RawHttp3Connection {
     /// A connection to the host `test`, with empty SETTINGS.
-    pub async fn connect(address: SocketAddr, terms: &Terms) -> Result<Self> {
-        let (endpoint, connecting) = client::begin(address, terms.quic()?)?;
+    pub async fn connect(address: SocketAddr, terms: &TlsClientOptions) -> Result<Self> {
+        let (endpoint, connecting) = client::begin_connection(address, terms.quic_config()?)?;
         let connection = within("a handshake", connecting).await??;
         let mut control = connection.open_uni().await?;
         control.write_all(&[code::CONTROL]).await?;
@@ -43,14 +43,14 @@ impl Wire {
     }
 
     /// The stream of the next request, on which these bytes are sent.
-    pub async fn open(&self, bytes: &[u8]) -> Result<(SendStream, RecvStream)> {
+    pub async fn open_request_stream(&self, bytes: &[u8]) -> Result<(SendStream, RecvStream)> {
         let (mut sending, receiving) = within("a stream", self.connection.open_bi()).await??;
         sending.write_all(bytes).await?;
         Ok((sending, receiving))
     }
 
     /// Waits for the end of the connection: the code with which the other side has closed it, if it has.
-    pub async fn closed(&self) -> Result<Option<u64>> {
+    pub async fn wait_for_close_code(&self) -> Result<Option<u64>> {
         let end = within("the end of the connection", self.connection.closed()).await?;
         Ok(match end {
             ConnectionError::ApplicationClosed(close) => Some(close.error_code.into_inner()),

@@ -9,7 +9,7 @@ use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::time::timeout;
 
-use crate::payload::Digest;
+use crate::payload::BodyDigest;
 
 /// Nobody in a test is silent for longer, unless the test says so.
 const SILENCE: Duration = Duration::from_secs(20);
@@ -19,7 +19,7 @@ const HEAD_LIMIT: usize = 256 * 1024;
 
 /// Why there is no message.
 #[derive(Debug, Error)]
-pub enum Broken {
+pub enum Http1Error {
     #[error("closed before the first byte of a message")]
     Closed,
     #[error("closed in the middle of {0}")]
@@ -32,40 +32,40 @@ pub enum Broken {
     Io(#[from] io::Error),
 }
 
-impl Broken {
+impl Http1Error {
     /// The connection ended (rather than: somebody broke the rules).
-    pub fn is_end(&self) -> bool {
+    pub fn is_connection_end(&self) -> bool {
         matches!(self, Self::Closed | Self::Truncated(_) | Self::Io(_))
     }
 }
 
 /// A start line and header fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Head {
+pub struct ParsedHead {
     pub start: String,
     pub fields: Vec<(String, String)>,
 }
 
-impl Head {
+impl ParsedHead {
     /// All values of the fields with this name, in order.
-    pub fn all(&self, name: &str) -> Vec<&str> {
+    pub fn field_values(&self, name: &str) -> Vec<&str> {
         let of_name = |field: &&(String, String)| field.0.eq_ignore_ascii_case(name);
         self.fields.iter().filter(of_name).map(|(_, value)| value.as_str()).collect()
     }
 
     /// The value of the field with this name; several are joined, as RFC 9110 §5.3 allows.
     pub fn field(&self, name: &str) -> Option<String> {
-        let all = self.all(name);
+        let all = self.field_values(name);
         (!all.is_empty()).then(|| all.join(", "))
     }
 
-    pub fn has(&self, name: &str) -> bool {
-        !self.all(name).is_empty()
+    pub fn has_field(&self, name: &str) -> bool {
+        !self.field_values(name).is_empty()
     }
 
     /// Whether a list field names this word.
-    pub fn lists(&self, name: &str, word: &str) -> bool {
-        let mut words = self.all(name).into_iter().flat_map(|value| value.split(','));
+    pub fn field_lists(&self, name: &str, word: &str) -> bool {
+        let mut words = self.field_values(name).into_iter().flat_map(|value| value.split(','));
         words.any(|listed| listed.trim().eq_ignore_ascii_case(word))
     }
 
@@ -87,39 +87,41 @@ impl Head {
     }
 
     /// How the body of the request with this head ends.
-    pub fn request_body(&self) -> Result<Left, Broken> {
-        Ok(self.declared_body()?.unwrap_or(Left::Nothing))
+    pub fn request_body(&self) -> Result<RemainingBody, Http1Error> {
+        Ok(self.declared_body()?.unwrap_or(RemainingBody::Nothing))
     }
 
     /// How the body of the response with this head ends, to a request with this method.
-    pub fn response_body(&self, method: &str) -> Result<Left, Broken> {
+    pub fn response_body(&self, method: &str) -> Result<RemainingBody, Http1Error> {
         let declared = self.declared_body()?;
         let status = self.status();
         if method == "HEAD" || status < 200 || status == 204 || status == 304 {
-            return Ok(Left::Nothing);
+            return Ok(RemainingBody::Nothing);
         }
-        Ok(declared.unwrap_or(Left::UntilClose))
+        Ok(declared.unwrap_or(RemainingBody::UntilClose))
     }
 
-    fn declared_body(&self) -> Result<Option<Left>, Broken> {
-        let lengths = self.all("content-length");
-        let codings = self.all("transfer-encoding");
+    fn declared_body(&self) -> Result<Option<RemainingBody>, Http1Error> {
+        let lengths = self.field_values("content-length");
+        let codings = self.field_values("transfer-encoding");
         match (lengths.as_slice(), codings.as_slice()) {
             ([], []) => Ok(None),
             ([length], []) if !length.is_empty() && length.bytes().all(|b| b.is_ascii_digit()) => {
                 let length =
                     length.parse().map_err(|_overflow| malformed("content-length", length))?;
-                Ok(Some(Left::Bytes(length)))
+                Ok(Some(RemainingBody::Bytes(length)))
             }
-            ([], [coding]) if coding.eq_ignore_ascii_case("chunked") => Ok(Some(Left::ChunkHead)),
-            _ => Err(Broken::Malformed(format!("framing: {lengths:?} and {codings:?}"))),
+            ([], [coding]) if coding.eq_ignore_ascii_case("chunked") => {
+                Ok(Some(RemainingBody::ChunkHead))
+            }
+            _ => Err(Http1Error::Malformed(format!("framing: {lengths:?} and {codings:?}"))),
         }
     }
 }
 
 /// What is left of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Left {
+pub enum RemainingBody {
     Nothing,
     Bytes(u64),
     /// The next bytes are the size of a chunk.
@@ -131,63 +133,71 @@ pub enum Left {
 
 /// A body that was kept.
 #[derive(Clone, Debug, Default)]
-pub struct Body {
+pub struct BufferedBody {
     pub bytes: Vec<u8>,
     pub trailers: Vec<(String, String)>,
 }
 
 /// One direction of a connection, and the bytes of it that were read too early.
-pub struct Reader {
+pub struct Http1Reader {
     half: Box<dyn AsyncRead + Send + Unpin>,
     buffer: Vec<u8>,
     trailers: Vec<(String, String)>,
 }
 
-impl Reader {
+impl Http1Reader {
     pub fn new(half: impl AsyncRead + Send + Unpin + 'static) -> Self {
         Self { half: Box::new(half), buffer: Vec::new(), trailers: Vec::new() }
     }
 
     /// The next start line and fields.
-    pub async fn head(&mut self) -> Result<Head, Broken> {
-        let Some(end) = self.through(b"\r\n\r\n", "a head").await? else {
-            return Err(Broken::Closed);
+    pub async fn head(&mut self) -> Result<ParsedHead, Http1Error> {
+        let Some(end) = self.read_until(b"\r\n\r\n", "a head").await? else {
+            return Err(Http1Error::Closed);
         };
         let text: Vec<u8> = self.buffer.drain(..end).collect();
         let mut lines = lines(&text[..end - 4])?;
         let start = lines.remove(0);
-        Ok(Head { start, fields: fields(&lines)? })
+        Ok(ParsedHead { start, fields: fields(&lines)? })
     }
 
     /// The next piece of a body; `None` at its end.
-    pub async fn piece(&mut self, left: &mut Left) -> Result<Option<Vec<u8>>, Broken> {
+    pub async fn read_piece(
+        &mut self,
+        left: &mut RemainingBody,
+    ) -> Result<Option<Vec<u8>>, Http1Error> {
         loop {
             match *left {
-                Left::Nothing | Left::Bytes(0) => return Ok(None),
-                Left::Bytes(count) => {
-                    let piece = self.some(count, "a body").await?;
-                    *left = Left::Bytes(count - piece.len() as u64);
+                RemainingBody::Nothing | RemainingBody::Bytes(0) => return Ok(None),
+                RemainingBody::Bytes(count) => {
+                    let piece = self.read_some(count, "a body").await?;
+                    *left = RemainingBody::Bytes(count - piece.len() as u64);
                     return Ok(Some(piece));
                 }
-                Left::ChunkHead => {
+                RemainingBody::ChunkHead => {
                     let size = self.chunk_size().await?;
-                    *left = if size == 0 { Left::Nothing } else { Left::Chunk(size) };
+                    *left =
+                        if size == 0 { RemainingBody::Nothing } else { RemainingBody::Chunk(size) };
                     if size == 0 {
                         self.trailers = self.trailer_section().await?;
                     }
                 }
-                Left::Chunk(count) => {
-                    let piece = self.some(count, "a chunk").await?;
+                RemainingBody::Chunk(count) => {
+                    let piece = self.read_some(count, "a chunk").await?;
                     let rest = count - piece.len() as u64;
-                    *left = if rest == 0 { Left::ChunkHead } else { Left::Chunk(rest) };
+                    *left = if rest == 0 {
+                        RemainingBody::ChunkHead
+                    } else {
+                        RemainingBody::Chunk(rest)
+                    };
                     if rest == 0 {
                         self.line_end().await?;
                     }
                     return Ok(Some(piece));
                 }
-                Left::UntilClose => {
+                RemainingBody::UntilClose => {
                     if self.buffer.is_empty() && self.fill().await? == 0 {
-                        *left = Left::Nothing;
+                        *left = RemainingBody::Nothing;
                         return Ok(None);
                     }
                     return Ok(Some(std::mem::take(&mut self.buffer)));
@@ -197,18 +207,18 @@ impl Reader {
     }
 
     /// A whole body.
-    pub async fn body(&mut self, mut left: Left) -> Result<Body, Broken> {
+    pub async fn body(&mut self, mut left: RemainingBody) -> Result<BufferedBody, Http1Error> {
         let mut bytes = Vec::new();
-        while let Some(piece) = self.piece(&mut left).await? {
+        while let Some(piece) = self.read_piece(&mut left).await? {
             bytes.extend(piece);
         }
-        Ok(Body { bytes, trailers: std::mem::take(&mut self.trailers) })
+        Ok(BufferedBody { bytes, trailers: std::mem::take(&mut self.trailers) })
     }
 
     /// A whole body, of which only the digest is kept.
-    pub async fn digest(&mut self, mut left: Left) -> Result<Digest, Broken> {
-        let mut digest = Digest::default();
-        while let Some(piece) = self.piece(&mut left).await? {
+    pub async fn digest(&mut self, mut left: RemainingBody) -> Result<BodyDigest, Http1Error> {
+        let mut digest = BodyDigest::default();
+        while let Some(piece) = self.read_piece(&mut left).await? {
             digest.add(&piece);
         }
         Ok(digest)
@@ -220,7 +230,7 @@ impl Reader {
     }
 
     /// At least one byte of what comes, whatever it is; empty at the end.
-    pub async fn raw(&mut self) -> Result<Vec<u8>, Broken> {
+    pub async fn read_available(&mut self) -> Result<Vec<u8>, Http1Error> {
         if self.buffer.is_empty() {
             self.fill().await?;
         }
@@ -228,21 +238,21 @@ impl Reader {
     }
 
     /// Exactly so many bytes, whatever they are.
-    pub async fn exactly(&mut self, count: usize) -> Result<Vec<u8>, Broken> {
+    pub async fn read_exact(&mut self, count: usize) -> Result<Vec<u8>, Http1Error> {
         while self.buffer.len() < count {
             if self.fill().await? == 0 {
-                return Err(Broken::Truncated("raw bytes"));
+                return Err(Http1Error::Truncated("raw bytes"));
             }
         }
         Ok(self.buffer.drain(..count).collect())
     }
 
     /// Waits for the end, before which nothing may come. A reset is an end too.
-    pub async fn end(&mut self) -> Result<(), Broken> {
+    pub async fn expect_end(&mut self) -> Result<(), Http1Error> {
         if self.buffer.is_empty() {
             match self.fill().await {
                 Ok(0) => return Ok(()),
-                Err(Broken::Io(error)) if error.kind() == io::ErrorKind::ConnectionReset => {
+                Err(Http1Error::Io(error)) if error.kind() == io::ErrorKind::ConnectionReset => {
                     return Ok(());
                 }
                 Ok(_) => {}
@@ -252,7 +262,7 @@ impl Reader {
         Err(malformed("bytes where the end should be", &String::from_utf8_lossy(&self.buffer)))
     }
 
-    async fn chunk_size(&mut self) -> Result<u64, Broken> {
+    async fn chunk_size(&mut self) -> Result<u64, Http1Error> {
         let line = self.line().await?;
         let digits = line.split(';').next().unwrap_or("");
         if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
@@ -261,7 +271,7 @@ impl Reader {
         u64::from_str_radix(digits, 16).map_err(|_overflow| malformed("chunk size", &line))
     }
 
-    async fn trailer_section(&mut self) -> Result<Vec<(String, String)>, Broken> {
+    async fn trailer_section(&mut self) -> Result<Vec<(String, String)>, Http1Error> {
         let mut lines = Vec::new();
         loop {
             let line = self.line().await?;
@@ -272,15 +282,15 @@ impl Reader {
         }
     }
 
-    async fn line(&mut self) -> Result<String, Broken> {
-        let Some(end) = self.through(b"\r\n", "a line").await? else {
-            return Err(Broken::Truncated("a chunked body"));
+    async fn line(&mut self) -> Result<String, Http1Error> {
+        let Some(end) = self.read_until(b"\r\n", "a line").await? else {
+            return Err(Http1Error::Truncated("a chunked body"));
         };
         let line: Vec<u8> = self.buffer.drain(..end).collect();
         Ok(lines(&line[..end - 2])?.remove(0))
     }
 
-    async fn line_end(&mut self) -> Result<(), Broken> {
+    async fn line_end(&mut self) -> Result<(), Http1Error> {
         match self.line().await?.as_str() {
             "" => Ok(()),
             other => Err(malformed("after a chunk", other)),
@@ -288,7 +298,11 @@ impl Reader {
     }
 
     /// Reads until the buffer holds `mark`: the place just after it; `None` if nothing at all came.
-    async fn through(&mut self, mark: &[u8], what: &'static str) -> Result<Option<usize>, Broken> {
+    async fn read_until(
+        &mut self,
+        mark: &[u8],
+        what: &'static str,
+    ) -> Result<Option<usize>, Http1Error> {
         let mut searched = 0;
         loop {
             let place =
@@ -298,37 +312,39 @@ impl Reader {
             }
             searched = self.buffer.len().saturating_sub(mark.len() - 1);
             if self.buffer.len() > HEAD_LIMIT {
-                return Err(Broken::Malformed(format!("{what} of more than {HEAD_LIMIT} bytes")));
+                return Err(Http1Error::Malformed(format!(
+                    "{what} of more than {HEAD_LIMIT} bytes"
+                )));
             }
             if self.fill().await? == 0 {
                 return if self.buffer.is_empty() {
                     Ok(None)
                 } else {
-                    Err(Broken::Truncated(what))
+                    Err(Http1Error::Truncated(what))
                 };
             }
         }
     }
 
-    async fn some(&mut self, most: u64, what: &'static str) -> Result<Vec<u8>, Broken> {
+    async fn read_some(&mut self, most: u64, what: &'static str) -> Result<Vec<u8>, Http1Error> {
         if self.buffer.is_empty() && self.fill().await? == 0 {
-            return Err(Broken::Truncated(what));
+            return Err(Http1Error::Truncated(what));
         }
         let count = self.buffer.len().min(usize::try_from(most).unwrap_or(usize::MAX));
         Ok(self.buffer.drain(..count).collect())
     }
 
-    async fn fill(&mut self) -> Result<usize, Broken> {
+    async fn fill(&mut self) -> Result<usize, Http1Error> {
         if self.buffer.capacity() - self.buffer.len() < 4096 {
             self.buffer.reserve(64 * 1024);
         }
         let read = self.half.read_buf(&mut self.buffer);
-        timeout(SILENCE, read).await.map_err(|_elapsed| Broken::Silent)?.map_err(Broken::Io)
+        timeout(SILENCE, read).await.map_err(|_elapsed| Http1Error::Silent)?.map_err(Http1Error::Io)
     }
 }
 
 /// The lines of a head, without their ends.
-fn lines(text: &[u8]) -> Result<Vec<String>, Broken> {
+fn lines(text: &[u8]) -> Result<Vec<String>, Http1Error> {
     // Heads may hold any bytes (RFC 9110 §5.5): each is a character here.
     let text: String = text.iter().copied().map(char::from).collect();
     let lines: Vec<String> = text.split("\r\n").map(str::to_owned).collect();
@@ -338,11 +354,11 @@ fn lines(text: &[u8]) -> Result<Vec<String>, Broken> {
     }
 }
 
-fn fields(lines: &[String]) -> Result<Vec<(String, String)>, Broken> {
+fn fields(lines: &[String]) -> Result<Vec<(String, String)>, Http1Error> {
     lines.iter().map(|line| field(line)).collect()
 }
 
-fn field(line: &str) -> Result<(String, String), Broken> {
+fn field(line: &str) -> Result<(String, String), Http1Error> {
     let (name, value) = line.split_once(':').ok_or_else(|| malformed("field", line))?;
     let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     if name.is_empty() || !name.bytes().all(token) {
@@ -351,6 +367,6 @@ fn field(line: &str) -> Result<(String, String), Broken> {
     Ok((name.to_owned(), value.trim_matches([' ', '\t']).to_owned()))
 }
 
-fn malformed(what: &str, text: &str) -> Broken {
-    Broken::Malformed(format!("{what}: {text:?}"))
+fn malformed(what: &str, text: &str) -> Http1Error {
+    Http1Error::Malformed(format!("{what}: {text:?}"))
 }

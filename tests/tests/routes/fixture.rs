@@ -1,15 +1,15 @@
 //! One route in front of some Services.
 
 use serde_json::{Value, json};
-use tests::{Client, Configuration, Endpoint, Result, Sheave, objects};
+use tests::{ConfigDirectory, Endpoint, Http1TestClient, Result, SheaveProcess, objects};
 
 /// Sheave with one listener and one route.
-pub(crate) struct Site {
-    pub(crate) sheave: Sheave,
-    _configuration: Configuration,
+pub(crate) struct RouteFixture {
+    pub(crate) sheave: SheaveProcess,
+    _configuration: ConfigDirectory,
 }
 
-impl Site {
+impl RouteFixture {
     /// A route with these rules, and each Service with its only endpoint.
     pub(crate) async fn of(rules: Value, services: &[(&str, &Endpoint)]) -> Result<Self> {
         Self::with(rules, services, &[]).await
@@ -28,23 +28,23 @@ impl Site {
             all.extend(objects::slices(name, &[endpoint.address]));
         }
         all.extend_from_slice(policies);
-        let configuration = Configuration::empty()?;
+        let configuration = ConfigDirectory::empty()?;
         configuration.write("site.yaml", &all)?;
-        let sheave = Sheave::serve_with(&configuration, &["--workers", "1"]).await?;
+        let sheave = SheaveProcess::serve_with(&configuration, &["--workers", "1"]).await?;
         Ok(Self { sheave, _configuration: configuration })
     }
 
-    pub(crate) async fn client(&self) -> Result<Client> {
-        Ok(Client::connect(self.sheave.address()).await?)
+    pub(crate) async fn client(&self) -> Result<Http1TestClient> {
+        Ok(Http1TestClient::connect(self.sheave.address()).await?)
     }
 }
 
 /// The only rule: every request to the Service `app`, with these filters.
-pub(crate) fn filtered(filters: Value) -> Value {
-    json!([{ "filters": filters, "backendRefs": [to("app")] }])
+pub(crate) fn rules_with_filters(filters: Value) -> Value {
+    json!([{ "filters": filters, "backendRefs": [backend_ref("app")] }])
 }
 
 /// A share of requests for this Service.
-pub(crate) fn to(service: &str) -> Value {
+pub(crate) fn backend_ref(service: &str) -> Value {
     json!({ "name": service, "port": 80 })
 }

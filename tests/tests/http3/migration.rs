@@ -6,29 +6,29 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, ensure};
 use serde_json::Value;
-use tests::scene::{addresses, endpoints};
-use tests::{Behaviour, Result, eventually, objects};
+use tests::fixture::{addresses, start_endpoints};
+use tests::{EndpointBehaviour, Result, eventually, objects};
 use tokio::task::JoinSet;
 
-use crate::site::Site;
+use crate::fixture::Http3Fixture;
 
 const REQUESTS: u64 = 10_000;
-const AT_A_TIME: u64 = 16;
+const CONCURRENT_REQUESTS: u64 = 16;
 const CHANGES: u64 = 20;
 
 /// Ten thousand requests on one connection, while the client's port changes 20 times, as NAT changes it, and the
 /// configuration as often: each is answered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_request_fails_during_client_migration_and_reloads() -> Result {
-    let servers = endpoints(3, &Behaviour::ok()).await?;
-    let site = Site::of(&addresses(&servers)).await?;
+    let servers = start_endpoints(3, &EndpointBehaviour::ok()).await?;
+    let site = Http3Fixture::of(&addresses(&servers)).await?;
     let client = Arc::new(site.client().await?);
     let answered = Arc::new(AtomicU64::new(0));
     let mut asking = JoinSet::new();
-    for _ in 0..AT_A_TIME {
+    for _ in 0..CONCURRENT_REQUESTS {
         let (client, answered) = (client.clone(), answered.clone());
         asking.spawn(async move {
-            for _ in 0..REQUESTS / AT_A_TIME {
+            for _ in 0..REQUESTS / CONCURRENT_REQUESTS {
                 let response = client.get("/").await?;
                 ensure!(response.status() == 200 && response.text() == "ok", "{response:?}");
                 answered.fetch_add(1, Ordering::Relaxed);
@@ -52,7 +52,7 @@ async fn no_request_fails_during_client_migration_and_reloads() -> Result {
     for outcome in asking.join_all().await {
         outcome?;
     }
-    let lines = site.sheave.access_log(REQUESTS as usize).await?;
+    let lines = site.sheave.wait_for_access_log(REQUESTS as usize).await?;
     let ports: BTreeSet<_> = lines.iter().map(|line| line["network.peer.port"].as_u64()).collect();
     ensure!(ports.len() as u64 > CHANGES / 2, "seen at the ports {ports:?}");
     // Who it is does not change with where its packets come from.
@@ -61,7 +61,7 @@ async fn no_request_fails_during_client_migration_and_reloads() -> Result {
     Ok(())
 }
 
-async fn generation(site: &Site) -> Result<u64> {
+async fn generation(site: &Http3Fixture) -> Result<u64> {
     let response = site.sheave.admin_get("/api/v1/config").await?;
     let config: Value = serde_json::from_slice(&response.body)?;
     config["generation"].as_u64().context("a generation")

@@ -3,15 +3,15 @@
 use std::net::SocketAddr;
 
 use serde_json::Value;
-use tests::{Configuration, Result, Sheave, http2, objects};
+use tests::{ConfigDirectory, Result, SheaveProcess, http2, objects};
 
 /// Sheave with one plain listener, and the Service `app` behind it.
-pub(crate) struct Site {
-    pub(crate) sheave: Sheave,
-    _configuration: Configuration,
+pub(crate) struct Http2Fixture {
+    pub(crate) sheave: SheaveProcess,
+    _configuration: ConfigDirectory,
 }
 
-impl Site {
+impl Http2Fixture {
     /// Endpoints that speak HTTP/1.1, and these policies.
     pub(crate) async fn of(endpoints: &[SocketAddr], policies: &[Value]) -> Result<Self> {
         Self::with(endpoints, objects::service("app"), policies).await
@@ -19,22 +19,22 @@ impl Site {
 
     /// Endpoints that speak HTTP/2, and these policies.
     pub(crate) async fn of_http2(endpoints: &[SocketAddr], policies: &[Value]) -> Result<Self> {
-        let service = objects::speaking("kubernetes.io/h2c", objects::service("app"));
+        let service = objects::with_app_protocol("kubernetes.io/h2c", objects::service("app"));
         Self::with(endpoints, service, policies).await
     }
 
     async fn with(endpoints: &[SocketAddr], service: Value, policies: &[Value]) -> Result<Self> {
-        let configuration = Configuration::empty()?;
+        let configuration = ConfigDirectory::empty()?;
         let mut all = objects::gateway();
         all.extend([objects::route("app"), service]);
         all.extend(objects::slices("app", endpoints));
         all.extend_from_slice(policies);
         configuration.write("site.yaml", &all)?;
-        let sheave = Sheave::serve_with(&configuration, &["--workers", "2"]).await?;
+        let sheave = SheaveProcess::serve_with(&configuration, &["--workers", "2"]).await?;
         Ok(Self { sheave, _configuration: configuration })
     }
 
-    pub(crate) async fn client(&self) -> Result<http2::Client> {
-        http2::Client::connect(self.sheave.address()).await
+    pub(crate) async fn client(&self) -> Result<http2::Http2TestClient> {
+        http2::Http2TestClient::connect(self.sheave.address()).await
     }
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use serde_json::Value;
-use tests::endpoint::Seen;
-use tests::scene::endpoints;
-use tests::{Behaviour, Endpoint, Result, Scene, Sheave, eventually, http2};
+use tests::endpoint::RecordedRequest;
+use tests::fixture::start_endpoints;
+use tests::{Endpoint, EndpointBehaviour, HttpFixture, Result, SheaveProcess, eventually, http2};
 
 /// How long an endpoint works on a request.
 pub(crate) const SERVICE_TIME: Duration = Duration::from_millis(10);
@@ -18,35 +18,38 @@ pub(crate) const ANSWERS: usize = 300;
 pub(crate) const TWO_WORKERS: &[&str] = &["--workers", "2"];
 
 /// So many endpoints of HTTP/1.1 that take [`SERVICE_TIME`], and these policies.
-pub(crate) async fn scene(count: usize, policies: &[Value]) -> Result<Scene> {
-    let servers = endpoints(count, &Behaviour::slow(SERVICE_TIME)).await?;
-    Scene::with(servers, policies, TWO_WORKERS).await
+pub(crate) async fn scene(count: usize, policies: &[Value]) -> Result<HttpFixture> {
+    let servers = start_endpoints(count, &EndpointBehaviour::slow(SERVICE_TIME)).await?;
+    HttpFixture::with(servers, policies, TWO_WORKERS).await
 }
 
 /// Kills the endpoint and waits until its address refuses connections. Returns what the endpoint has seen.
-pub(crate) async fn kill(endpoint: Endpoint) -> Result<Vec<Seen>> {
+pub(crate) async fn kill(endpoint: Endpoint) -> Result<Vec<RecordedRequest>> {
     let address = endpoint.address;
     let seen = endpoint.kill().await?;
-    refuses(address).await?;
+    wait_until_connections_are_refused(address).await?;
     Ok(seen)
 }
 
 /// As [`kill`], for an endpoint of HTTP/2.
-pub(crate) async fn kill_http2(endpoint: http2::Endpoint) -> Result {
+pub(crate) async fn kill_http2(endpoint: http2::Http2TestEndpoint) -> Result {
     let address = endpoint.address;
     endpoint.kill().await?;
-    refuses(address).await
+    wait_until_connections_are_refused(address).await
 }
 
 /// Waits until no process listens at the address.
-pub(crate) async fn refuses(address: SocketAddr) -> Result {
+pub(crate) async fn wait_until_connections_are_refused(address: SocketAddr) -> Result {
     let connect = async || Ok(tokio::net::TcpStream::connect(address).await.is_err());
     eventually("connections are refused", connect, |refused| *refused).await?;
     Ok(())
 }
 
 /// Starts an endpoint at the address of one that has died.
-pub(crate) async fn restart(address: SocketAddr, behaviour: &Behaviour) -> Result<Endpoint> {
+pub(crate) async fn restart(
+    address: SocketAddr,
+    behaviour: &EndpointBehaviour,
+) -> Result<Endpoint> {
     let mut restarted = None;
     let start = async || {
         restarted = Endpoint::start_at(address, behaviour.clone()).await.ok();
@@ -57,7 +60,7 @@ pub(crate) async fn restart(address: SocketAddr, behaviour: &Behaviour) -> Resul
 }
 
 /// The health of an endpoint, as the admin API shows it.
-pub(crate) async fn health(sheave: &Sheave, endpoint: SocketAddr) -> Result<String> {
+pub(crate) async fn health(sheave: &SheaveProcess, endpoint: SocketAddr) -> Result<String> {
     let views: Value = serde_json::from_slice(&sheave.admin_get("/api/v1/backends").await?.body)?;
     let backends = views["backends"].as_array().context("backends")?.iter();
     let mut endpoints = backends.flat_map(|backend| backend["endpoints"].as_array()).flatten();
@@ -66,16 +69,24 @@ pub(crate) async fn health(sheave: &Sheave, endpoint: SocketAddr) -> Result<Stri
 }
 
 /// Waits until the admin API shows this health of the endpoint.
-pub(crate) async fn until_health(sheave: &Sheave, endpoint: SocketAddr, wanted: &str) -> Result {
+pub(crate) async fn wait_for_health(
+    sheave: &SheaveProcess,
+    endpoint: SocketAddr,
+    wanted: &str,
+) -> Result {
     let observe = async || health(sheave, endpoint).await;
     eventually(wanted, observe, |health| health == wanted).await?;
     Ok(())
 }
 
 /// The value of a metric of this endpoint.
-pub(crate) async fn metric(sheave: &Sheave, name: &str, endpoint: SocketAddr) -> Result<f64> {
+pub(crate) async fn metric(
+    sheave: &SheaveProcess,
+    name: &str,
+    endpoint: SocketAddr,
+) -> Result<f64> {
     let label = format!("endpoint=\"{endpoint}\"");
-    let samples = sheave.samples(name).await?;
+    let samples = sheave.metric_samples(name).await?;
     let sample = samples.iter().find(|(labels, _)| labels.contains(&label));
     Ok(sample.with_context(|| format!("{name} of {endpoint} in {samples:?}"))?.1)
 }
@@ -86,8 +97,8 @@ pub(crate) fn requests(endpoints: &[Endpoint]) -> Vec<u64> {
 }
 
 /// No death has made the retry budget refuse a resend.
-pub(crate) async fn assert_budget_is_left(sheave: &Sheave) -> Result {
-    let refused = sheave.sum("sheave_backend_retries_refused_total").await?;
+pub(crate) async fn assert_budget_is_left(sheave: &SheaveProcess) -> Result {
+    let refused = sheave.metric_sum("sheave_backend_retries_refused_total").await?;
     anyhow::ensure!(refused == 0.0, "the budget refused {refused} resends");
     Ok(())
 }

@@ -5,31 +5,39 @@ use std::net::SocketAddr;
 use anyhow::Result;
 use serde_json::Value;
 
-use crate::certificates::Identity;
+use crate::certificates::IssuedCertificate;
 use crate::configuration::SERVICE;
-use crate::{Behaviour, Client, Configuration, Endpoint, Sheave, objects};
+use crate::{
+    ConfigDirectory, Endpoint, EndpointBehaviour, Http1TestClient, SheaveProcess, objects,
+};
 
 /// Sheave with one listener, in front of one Service.
-pub struct Scene {
-    pub sheave: Sheave,
-    pub configuration: Configuration,
+pub struct HttpFixture {
+    pub sheave: SheaveProcess,
+    pub configuration: ConfigDirectory,
     pub endpoints: Vec<Endpoint>,
 }
 
-impl Scene {
+impl HttpFixture {
     /// One endpoint with this behaviour, and no policy.
-    pub async fn of(behaviour: impl Into<Behaviour>) -> Result<Self> {
+    pub async fn of(behaviour: impl Into<EndpointBehaviour>) -> Result<Self> {
         Self::with(vec![Endpoint::start(behaviour).await?], &[], &[]).await
     }
 
     /// One endpoint with this behaviour, used by a BackendPolicy with this `spec`.
-    pub async fn governed(behaviour: impl Into<Behaviour>, spec: Value) -> Result<Self> {
+    pub async fn with_backend_policy(
+        behaviour: impl Into<EndpointBehaviour>,
+        spec: Value,
+    ) -> Result<Self> {
         let policies = [objects::backend_policy(SERVICE, spec)];
         Self::with(vec![Endpoint::start(behaviour).await?], &policies, &[]).await
     }
 
     /// One endpoint with this behaviour, and a ClientPolicy with this `spec`.
-    pub async fn guarded(behaviour: impl Into<Behaviour>, spec: Value) -> Result<Self> {
+    pub async fn with_client_policy(
+        behaviour: impl Into<EndpointBehaviour>,
+        spec: Value,
+    ) -> Result<Self> {
         let policies = [objects::client_policy(spec)];
         Self::with(vec![Endpoint::start(behaviour).await?], &policies, &[]).await
     }
@@ -40,28 +48,28 @@ impl Scene {
         policies: &[Value],
         arguments: &[&str],
     ) -> Result<Self> {
-        let configuration = Configuration::with(&addresses(&endpoints), policies)?;
-        let sheave = Sheave::serve_with(&configuration, arguments).await?;
+        let configuration = ConfigDirectory::for_endpoints_with(&addresses(&endpoints), policies)?;
+        let sheave = SheaveProcess::serve_with(&configuration, arguments).await?;
         Ok(Self { sheave, configuration, endpoints })
     }
 
     /// One endpoint with this behaviour, behind a listener that decrypts. The certificate has a file of its own,
     /// `certificate.yaml`.
-    pub async fn secure(
-        behaviour: impl Into<Behaviour>,
-        identity: &Identity,
+    pub async fn with_tls(
+        behaviour: impl Into<EndpointBehaviour>,
+        identity: &IssuedCertificate,
         arguments: &[&str],
     ) -> Result<Self> {
         let endpoints = vec![Endpoint::start(behaviour).await?];
         let gateway = objects::https_gateway(&["certificate"]);
-        let configuration = Configuration::behind(gateway, &addresses(&endpoints), &[])?;
+        let configuration = ConfigDirectory::with_gateway(gateway, &addresses(&endpoints), &[])?;
         configuration.write("certificate.yaml", &[identity.secret("certificate")])?;
-        let sheave = Sheave::serve_with(&configuration, arguments).await?;
+        let sheave = SheaveProcess::serve_with(&configuration, arguments).await?;
         Ok(Self { sheave, configuration, endpoints })
     }
 
-    pub async fn client(&self) -> Result<Client> {
-        Ok(Client::connect(self.sheave.address()).await?)
+    pub async fn client(&self) -> Result<Http1TestClient> {
+        Ok(Http1TestClient::connect(self.sheave.address()).await?)
     }
 
     /// The only endpoint.
@@ -76,7 +84,7 @@ pub fn addresses(endpoints: &[Endpoint]) -> Vec<SocketAddr> {
 }
 
 /// So many endpoints that behave alike.
-pub async fn endpoints(count: usize, behaviour: &Behaviour) -> Result<Vec<Endpoint>> {
+pub async fn start_endpoints(count: usize, behaviour: &EndpointBehaviour) -> Result<Vec<Endpoint>> {
     let mut endpoints = Vec::new();
     for _ in 0..count {
         endpoints.push(Endpoint::start(behaviour.clone()).await?);

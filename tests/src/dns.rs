@@ -20,12 +20,12 @@ const HEAD_BYTES: usize = 12;
 /// A name server on a free port; it dies when dropped.
 pub struct NameServer {
     pub address: SocketAddr,
-    zone: Arc<Mutex<Zone>>,
+    zone: Arc<Mutex<DnsZone>>,
     serving: JoinHandle<io::Result<()>>,
 }
 
 #[derive(Default)]
-struct Zone {
+struct DnsZone {
     names: HashMap<String, Vec<IpAddr>>,
     is_failing: bool,
     questions: usize,
@@ -35,32 +35,32 @@ impl NameServer {
     pub async fn start() -> io::Result<Self> {
         let socket = UdpSocket::bind("127.0.0.1:0").await?;
         let address = socket.local_addr()?;
-        let zone = Arc::new(Mutex::new(Zone::default()));
+        let zone = Arc::new(Mutex::new(DnsZone::default()));
         let serving = tokio::spawn(serve(socket, zone.clone()));
         Ok(Self { address, zone, serving })
     }
 
     /// From now on the name has these addresses.
-    pub fn set(&self, name: &str, addresses: &[IpAddr]) {
-        self.with(|zone| zone.names.insert(name.to_owned(), addresses.to_vec()));
+    pub fn set_addresses(&self, name: &str, addresses: &[IpAddr]) {
+        self.update_zone(|zone| zone.names.insert(name.to_owned(), addresses.to_vec()));
     }
 
     /// From now on there is no such name.
-    pub fn remove(&self, name: &str) {
-        self.with(|zone| zone.names.remove(name));
+    pub fn remove_name(&self, name: &str) {
+        self.update_zone(|zone| zone.names.remove(name));
     }
 
     /// From now on it answers that it has failed, or no longer.
-    pub fn fail(&self, is_failing: bool) {
-        self.with(|zone| zone.is_failing = is_failing);
+    pub fn set_failing(&self, is_failing: bool) {
+        self.update_zone(|zone| zone.is_failing = is_failing);
     }
 
     /// Questions so far.
-    pub fn questions(&self) -> usize {
-        self.with(|zone| zone.questions)
+    pub fn query_count(&self) -> usize {
+        self.update_zone(|zone| zone.questions)
     }
 
-    fn with<T>(&self, change: impl FnOnce(&mut Zone) -> T) -> T {
+    fn update_zone<T>(&self, change: impl FnOnce(&mut DnsZone) -> T) -> T {
         change(&mut self.zone.lock().expect("no zone panics"))
     }
 }
@@ -71,7 +71,7 @@ impl Drop for NameServer {
     }
 }
 
-async fn serve(socket: UdpSocket, zone: Arc<Mutex<Zone>>) -> io::Result<()> {
+async fn serve(socket: UdpSocket, zone: Arc<Mutex<DnsZone>>) -> io::Result<()> {
     let mut buffer = [0; 512];
     loop {
         let (length, client) = socket.recv_from(&mut buffer).await?;
@@ -83,14 +83,16 @@ async fn serve(socket: UdpSocket, zone: Arc<Mutex<Zone>>) -> io::Result<()> {
 }
 
 /// RFC 1035 §4.1. What is no question is not answered.
-fn answer(query: &[u8], zone: &mut Zone) -> Option<Vec<u8>> {
+fn answer(query: &[u8], zone: &mut DnsZone) -> Option<Vec<u8>> {
     let (name, end) = name(query)?;
     let kind = u16::from_be_bytes(query.get(end..end + 2)?.try_into().ok()?);
     zone.questions += 1;
     let (code, addresses) = match zone.names.get(&name) {
         _ if zone.is_failing => (SERVER_FAILURE, Vec::new()),
         None => (NO_SUCH_NAME, Vec::new()),
-        Some(addresses) => (NO_ERROR, addresses.iter().filter(|it| is(it, kind)).collect()),
+        Some(addresses) => {
+            (NO_ERROR, addresses.iter().filter(|it| has_record_type(it, kind)).collect())
+        }
     };
     let mut out = query[..2].to_vec();
     // A response to a recursive query, from a server that recurses.
@@ -129,7 +131,7 @@ fn name(query: &[u8]) -> Option<(String, usize)> {
     }
 }
 
-fn is(address: &IpAddr, kind: u16) -> bool {
+fn has_record_type(address: &IpAddr, kind: u16) -> bool {
     match address {
         IpAddr::V4(_) => kind == A,
         IpAddr::V6(_) => kind == AAAA,

@@ -1,20 +1,20 @@
 //! Sheave in front of servers of gRPC.
 
 use serde_json::{Value, json};
-use tests::http2::Endpoint;
-use tests::{Configuration, Result, Sheave, http2, objects};
+use tests::http2::Http2TestEndpoint;
+use tests::{ConfigDirectory, Result, SheaveProcess, http2, objects};
 
 /// A method that exists.
 pub(crate) const METHOD: &str = "/test.Echo/Say";
 
 /// Sheave with one plain listener and one GRPCRoute, every call to the Service `app`.
-pub(crate) struct Site {
-    pub(crate) sheave: Sheave,
-    _configuration: Configuration,
+pub(crate) struct GrpcFixture {
+    pub(crate) sheave: SheaveProcess,
+    _configuration: ConfigDirectory,
 }
 
-impl Site {
-    pub(crate) async fn of(endpoints: &[&Endpoint], policies: &[Value]) -> Result<Self> {
+impl GrpcFixture {
+    pub(crate) async fn of(endpoints: &[&Http2TestEndpoint], policies: &[Value]) -> Result<Self> {
         let rules = json!([{ "backendRefs": [{ "name": "app", "port": 80 }] }]);
         Self::with(rules, &[("app", endpoints)], policies).await
     }
@@ -22,7 +22,7 @@ impl Site {
     /// These rules in front of these Services.
     pub(crate) async fn with(
         rules: Value,
-        services: &[(&str, &[&Endpoint])],
+        services: &[(&str, &[&Http2TestEndpoint])],
         policies: &[Value],
     ) -> Result<Self> {
         let mut all = objects::gateway();
@@ -33,13 +33,13 @@ impl Site {
             all.extend(objects::slices(name, &addresses));
         }
         all.extend_from_slice(policies);
-        let configuration = Configuration::empty()?;
+        let configuration = ConfigDirectory::empty()?;
         configuration.write("site.yaml", &all)?;
-        let sheave = Sheave::serve_with(&configuration, &["--workers", "2"]).await?;
+        let sheave = SheaveProcess::serve_with(&configuration, &["--workers", "2"]).await?;
         Ok(Self { sheave, _configuration: configuration })
     }
 
-    pub(crate) async fn client(&self) -> Result<http2::Client> {
-        http2::Client::connect(self.sheave.address()).await
+    pub(crate) async fn client(&self) -> Result<http2::Http2TestClient> {
+        http2::Http2TestClient::connect(self.sheave.address()).await
     }
 }
