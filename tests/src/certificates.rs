@@ -51,7 +51,7 @@ impl CertificateAuthority {
         self.sign(&params)
     }
 
-    /// Vouches as [`Authority::vouch`], for a time that has passed.
+    /// Vouches as [`CertificateAuthority::issue`], for a time that has passed.
     pub fn issue_expired(&self, names: &[&str]) -> IssuedCertificate {
         let mut params = params(names);
         params.not_after = rcgen::date_time_ymd(2001, 1, 1);

@@ -28,12 +28,12 @@ impl ConfigDirectory {
         Self::for_endpoints_with(endpoints, &[])
     }
 
-    /// As [`Configuration::of`], with these objects too: policies, mostly.
+    /// As [`ConfigDirectory::for_endpoints`], with these objects too: policies, mostly.
     pub fn for_endpoints_with(endpoints: &[SocketAddr], more: &[Value]) -> io::Result<Self> {
         Self::with_gateway(objects::gateway(), endpoints, more)
     }
 
-    /// As [`Configuration::with`], behind this Gateway.
+    /// As [`ConfigDirectory::for_endpoints_with`], behind this Gateway.
     pub fn with_gateway(
         mut objects: Vec<Value>,
         endpoints: &[SocketAddr],

@@ -89,7 +89,7 @@ impl Endpoint {
         Ok(self.requests())
     }
 
-    /// Lets so many requests pass that wait, or will wait, at a [`Step::Gate`].
+    /// Lets so many requests pass that wait, or will wait, at a [`ServeStep::WaitForGate`].
     pub fn open_gate(&self, requests: usize) {
         self.ledger.gate.add_permits(requests);
     }

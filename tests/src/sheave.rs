@@ -38,7 +38,7 @@ impl SheaveProcess {
         Self::serve_with(configuration, &[]).await
     }
 
-    /// As [`Sheave::serve`], with these arguments too.
+    /// As [`SheaveProcess::serve`], with these arguments too.
     pub async fn serve_with(configuration: &ConfigDirectory, arguments: &[&str]) -> Result<Self> {
         let config = [OsStr::new("--config"), configuration.path().as_os_str()];
         Self::start(config.into_iter().chain(arguments.iter().map(OsStr::new))).await

@@ -5,7 +5,7 @@
 //! somebody looks. By Little's law that is arrivals per second times the time a request takes, whatever the number of
 //! endpoints; divided by what one endpoint is to bear, it is the number of endpoints.
 //!
-//! Each worker has a `Shard` and a `Shed` of its own. Their `Totals`, added up, are what a `Meter` makes
+//! Each worker has a `DemandShard` and a `RejectedDemand` of its own. Their `DemandTotals`, added up, are what a `DemandAverager` makes
 //! averages of.
 
 use std::collections::VecDeque;
@@ -30,7 +30,7 @@ pub const LONGEST_WINDOW: Duration = Duration::from_secs(60);
 /// How long a request is assumed to take until one has been served.
 pub const ASSUMED_SERVICE_TIME: Duration = Duration::from_secs(1);
 
-/// How often a [`Meter`] had better be shown a reading; it keeps no two that are closer.
+/// How often a [`DemandAverager`] had better be shown a reading; it keeps no two that are closer.
 pub const INTERVAL: Duration = Duration::from_secs(1);
 
 /// After how long of serving what was learned of the service time counts half.

@@ -1,7 +1,7 @@
 //! Decides which endpoints are fit to serve, and for how much, from what came of attempts and probes.
 //!
-//! Workers write down what they see ([`Health`]: a few relaxed reads for a success). One control thread judges
-//! ([`Ward`]), when a worker asks for it and some times a second, and makes a new set of endpoints where weights have
+//! Workers write down what they see ([`HealthCounters`]: a few relaxed reads for a success). One control thread judges
+//! ([`HealthEvaluator`]), when a worker asks for it and some times a second, and makes a new set of endpoints where weights have
 //! changed: 0 for who is out, less than all for who starts. So pickers know nothing of health.
 //!
 //! The models are Envoy's outlier detection and HAProxy's `observe`; different from both, an endpoint that was ejected

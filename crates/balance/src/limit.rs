@@ -9,8 +9,8 @@
 //! by the same factor, nothing follows. Levels that are not visited tell nothing; so they are visited, in short
 //! trials of known cost. `docs/internals/limits.md` has the figures.
 //!
-//! Workers write down what they see (`Evidence`: a few relaxed additions); one control thread makes limits of it
-//! (`Limiter`), ten times a second.
+//! Workers write down what they see (`LimitCounters`: a few relaxed additions); one control thread makes limits of it
+//! (`ConcurrencyLimiter`), ten times a second.
 
 /// Numbers of requests in flight, in steps.
 mod levels;
@@ -67,7 +67,7 @@ pub enum LimitReason {
     Growing,
     /// Throughput does not grow beyond it.
     Knee,
-    /// The endpoint says so ([`Report`]).
+    /// The endpoint says so ([`EndpointLoadReport`]).
     Reported,
     /// More or less than is believed, for a short time, to see what comes of it.
     Trial,

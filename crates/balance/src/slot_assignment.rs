@@ -5,7 +5,7 @@
 //! slot belongs to one member, all have as many to within one, and whoever knows the members comes to the same. A member
 //! that joins takes slots from others and gives none; one that leaves gives its own to others and takes none.
 //!
-//! Members learn late that others come and go. A [`Dealer`] sees to it that slots are let go before they are taken.
+//! Members learn late that others come and go. A [`SlotAssigner`] sees to it that slots are let go before they are taken.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -52,7 +52,7 @@ pub enum AdmissionRejection {
     NoEndpoint,
     /// Every endpoint of the set is marked unreachable, and the queue is full, or there is none.
     Unreachable,
-    /// No slot of the set is ours ([`Deal`](crate::Deal)), and nobody may wait.
+    /// No slot of the set is ours ([`SlotAssignment`](crate::SlotAssignment)), and nobody may wait.
     NoSlot,
     /// Every slot is taken and the queue is full, or there is none.
     Full,
@@ -94,7 +94,7 @@ pub enum AdmissionDecision<T, N> {
     Rejected(AdmissionRejection),
 }
 
-/// One backend's way to its slots: what workers look at without taking the lock of the [`Queue`].
+/// One backend's way to its slots: what workers look at without taking the lock of the [`BackendQueue`].
 ///
 /// Where backends share an endpoint, each has its own queue. A slot freed through one of them is offered to that
 /// one's waiters only; the caller then calls [`dispatch`](Self::dispatch) for the others that have waiters.
@@ -115,7 +115,7 @@ struct QueueHints {
     last_flow: AtomicU64,
     /// Nanoseconds that somebody who comes may wait.
     max_wait_nanos: AtomicU64,
-    /// [`Reading::gap_nanos`] and [`Reading::since`].
+    /// [`GrantRate::gap_nanos`] and [`GrantRate::last_grant`].
     grant_gap: AtomicU64,
     last_grant: AtomicU64,
 }

@@ -41,7 +41,7 @@ impl ActiveConfig {
     }
 }
 
-/// A worker's own hold on a [`Live`]: its requests count their references here, where no other worker counts.
+/// A worker's own hold on a [`ActiveConfig`]: its requests count their references here, where no other worker counts.
 pub(crate) struct WorkerConfig {
     config: VersionedConfig<ActiveConfig>,
     /// Of each backend, what was in force when a request last asked.
@@ -152,7 +152,7 @@ impl ActiveListener {
 
 /// An address that is listened on.
 pub(crate) struct ListenerSocket {
-    /// Its place in [`Live::listeners`].
+    /// Its place in [`ActiveConfig::listeners`].
     pub(crate) listener_index: usize,
     pub(crate) transport: TransportProtocol,
     /// What was asked for; the port may be 0.

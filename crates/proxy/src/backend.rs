@@ -114,7 +114,7 @@ pub(crate) fn cap(settings: &BackendSettings) -> ConcurrencyCap {
     caps.into_iter().flatten().min().into()
 }
 
-/// A worker's own hold on a [`Current`], as [`Ours`] is on a `Live`.
+/// A worker's own hold on a [`BackendConfig`], as [`WorkerConfig`] is on a `Live`.
 pub(crate) type BackendConfigRef = VersionedConfig<BackendConfig>;
 
 impl Backend {
@@ -148,7 +148,7 @@ impl Backend {
         backend
     }
 
-    /// What is in force now; requests [hold](BackendRef::hold) it, which costs less.
+    /// What is in force now; requests [hold](BackendRef::config) it, which costs less.
     pub(crate) fn current(&self) -> Arc<BackendConfig> {
         self.current.load()
     }
@@ -271,7 +271,7 @@ fn seed(key: &BackendKey, worker: usize) -> u64 {
     name.wrapping_add((worker as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15))
 }
 
-/// A backend of the [`Ours`] that a request goes by.
+/// A backend of the [`WorkerConfig`] that a request goes by.
 #[derive(Clone)]
 pub(crate) struct BackendRef {
     live: Rc<WorkerConfig>,

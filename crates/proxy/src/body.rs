@@ -1,6 +1,6 @@
 //! Carries one body from where it is read to where it is written, with back-pressure, never whole in memory.
 //!
-//! A `Pump` starts with a head in `out`, so that a head and a small body leave in one write. It decodes the framing
+//! A `BodyPump` starts with a head in `out`, so that a head and a small body leave in one write. It decodes the framing
 //! it reads and writes framing of its own. What may have to be sent again stays in `out` until it is known to be
 //! useless.
 

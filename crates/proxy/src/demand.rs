@@ -1,7 +1,7 @@
 //! How much a backend is asked for, as its workers count it and the control side reads it.
 //!
 //! What it comes to is [`balance::demand`]'s affair. Here is who counts where: each worker in a part of its own, whoever
-//! wants to know in a `Meter` behind a lock that no request takes.
+//! wants to know in a `FloodDetector` behind a lock that no request takes.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};

@@ -24,7 +24,7 @@ pub(crate) struct RequestFilters {
     rule: Arc<Rule>,
     /// Place among the rule's targets; `None` if the rule has none.
     target: Option<usize>,
-    /// `Origin` as the client sent it, whatever becomes of the field.
+    /// `RequestOrigin` as the client sent it, whatever becomes of the field.
     origin: Option<ByteSpan>,
 }
 

@@ -1,6 +1,6 @@
 //! How a request goes on after an attempt came to nothing.
 //!
-//! Whether it *may* be sent again is known where it was lost (`Lost`); whether there is anything left to send, and
+//! Whether it *may* be sent again is known where it was lost (`AttemptFailure`); whether there is anything left to send, and
 //! whether the backend has budget for it, is decided here. The policy is [`balance::retry`]'s.
 
 use std::future::pending;

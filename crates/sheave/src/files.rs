@@ -45,7 +45,7 @@ impl FileSource {
         Ok(Self { tracker: PathTracker::new(paths)?, cache: FileCache::default() })
     }
 
-    /// Lets the next [`Files::load`] read everything.
+    /// Lets the next [`FileSource::load`] read everything.
     pub(crate) fn expire(&mut self) {
         self.tracker.expire();
     }

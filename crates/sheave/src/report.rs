@@ -64,7 +64,7 @@ pub(crate) struct ProcessReport {
     pub(crate) endpoint_counts: Arc<BTreeMap<IpAddr, EndpointsByNode>>,
     /// The nodes on which a Sheave is ready, where the cluster knows.
     pub(crate) nodes: Arc<BTreeSet<Arc<str>>>,
-    /// How often each came, in the order of [`Reload::ALL`].
+    /// How often each came, in the order of [`ReloadOutcome::ALL`].
     pub(crate) reloads: [u64; ReloadOutcome::ALL.len()],
     /// Questions to DNS: answered, failed.
     pub(crate) lookups: [u64; 2],

@@ -42,7 +42,7 @@ pub(crate) struct SimulatedRequest {
 pub(crate) enum RequestStage {
     /// About to ask for a slot.
     Entering,
-    /// In the queue; a `Grant` once somebody has woken it.
+    /// In the queue; a `GrantCheck` once somebody has woken it.
     Queued(Arc<Ticket<usize>>, Option<Box<GrantCheck>>),
     /// At an endpoint, since then; and how many that had then, this one included.
     InFlight(Arc<ServerEndpoint>, Time, u32),

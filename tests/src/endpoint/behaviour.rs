@@ -80,12 +80,12 @@ impl EndpointBehaviour {
         vec![ServeStep::ReadBody, ServeStep::Answer].into()
     }
 
-    /// As [`Behaviour::ok`], after working for so long.
+    /// As [`EndpointBehaviour::ok`], after working for so long.
     pub fn slow(service: Duration) -> Self {
         vec![ServeStep::ReadBody, ServeStep::Wait(service), ServeStep::Answer].into()
     }
 
-    /// As [`Behaviour::ok`], after the test has opened the gate.
+    /// As [`EndpointBehaviour::ok`], after the test has opened the gate.
     pub fn gated() -> Self {
         vec![ServeStep::ReadBody, ServeStep::WaitForGate, ServeStep::Answer].into()
     }

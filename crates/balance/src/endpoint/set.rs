@@ -23,7 +23,7 @@ pub struct SetMember<T> {
     /// It is to show that it can serve again: whatever its weight, it is given one request, soon, when it has no other
     /// in flight. Another trial takes another set.
     pub half_open: bool,
-    /// Requests in flight, at most, whatever the cap: so many of its slots are ours ([`Deal`](crate::Deal)). One without
+    /// Requests in flight, at most, whatever the cap: so many of its slots are ours ([`SlotAssignment`](crate::SlotAssignment)). One without
     /// any is given nothing, as if it had no weight.
     pub max_in_flight: u32,
 }

@@ -1,6 +1,6 @@
 //! Judges the endpoints of one backend: who is out, who is tried, who starts, and what weights follow.
 //!
-//! It belongs to one thread, beside the workers. Evidence is shared by all backends that name an endpoint (`Health`);
+//! It belongs to one thread, beside the workers. Evidence is shared by all backends that name an endpoint (`HealthCounters`);
 //! the verdict is each backend's own, because so are its settings and its caps.
 
 use std::collections::BTreeMap;
@@ -44,7 +44,7 @@ impl HealthEvaluator {
     }
 
     /// Looks at all evidence, of the endpoints as they are configured. To be called when these change, when
-    /// [`Health::learn`](crate::Health::learn) asks for it, and some times a second. `totals` is what came of an
+    /// [`HealthCounters::learn`](crate::HealthCounters::learn) asks for it, and some times a second. `totals` is what came of an
     /// endpoint's requests.
     ///
     /// Who is new starts slowly, except for those that the ward begins with.

@@ -8,7 +8,7 @@ use crate::health::ejection::EjectionCause;
 /// What has changed by a judgement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HealthEvaluation {
-    /// Whether [`Ward::effective`](crate::Ward::effective) gives another set than before.
+    /// Whether [`HealthEvaluator::effective_set`](crate::HealthEvaluator::effective_set) gives another set than before.
     pub changed: bool,
     /// What happened, in order, for the log.
     pub events: Vec<HealthEvent>,

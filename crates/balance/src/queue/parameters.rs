@@ -44,7 +44,7 @@ impl fmt::Debug for PriorityLevel {
 pub struct QueueParameters {
     /// Who goes first.
     pub priority: PriorityLevel,
-    /// Requests with the same number share one share of the queue; see [`Limits::fair`](crate::Limits::fair).
+    /// Requests with the same number share one share of the queue; see [`AdmissionLimits::fair`](crate::AdmissionLimits::fair).
     pub route: u64,
     /// It cannot wait longer than until then.
     pub deadline: Time,

@@ -89,7 +89,7 @@ pub fn parse(text: &str, file: &str) -> (Vec<ApiObject>, Vec<ObjectProblem>) {
 /// with every version, and none of those is reported. What a definition lets pass and is no name that any object could
 /// have leads nowhere, and counts as that.
 ///
-/// In place of an object that is refused there is an [`Object::Refused`], whose status says why. What it means to others
+/// In place of an object that is refused there is an [`ApiObject::Invalid`], whose status says why. What it means to others
 /// is that it is there: connections that an unreadable BackendTLSPolicy is for fail, and of our own policies all parts
 /// apply that can be read.
 pub fn read(mut value: Value, origin: ObjectOrigin) -> (Vec<ApiObject>, Vec<ObjectProblem>) {

@@ -220,7 +220,7 @@ pub enum AllowList<T> {
 }
 
 impl CorsPolicy {
-    /// Whether requests from an origin, the value of `Origin`, are allowed.
+    /// Whether requests from an origin, the value of `ObjectOrigin`, are allowed.
     pub fn allows(&self, origin: &[u8]) -> bool {
         match &self.origins {
             AllowList::Any => true,

@@ -1,6 +1,6 @@
 //! From PEM to certificates: what is read here has a key that belongs to it, and TLS can use it.
 //!
-//! It must not know who refers to it, nor what time it is: [`Dated`] says when it holds, for who knows.
+//! It must not know who refers to it, nor what time it is: [`CertificateValidity`] says when it holds, for who knows.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Bodies of gRPC-Web: what a [`Pump`] reads is translated before it is written.
+//! Bodies of gRPC-Web: what a [`BodyPump`] reads is translated before it is written.
 
 use crate::grpc::web::{GrpcWebTranslator, InvalidBase64};
 use crate::h1::write;

@@ -1,7 +1,7 @@
 //! HTTP/3 to endpoints, and what is done where it cannot be had.
 //!
 //! A request goes by QUIC if that is up in time; if not, by TCP to the same address, secured and checked the same way:
-//! HTTP/2 or HTTP/1.1, as TLS agrees. What was learned of an endpoint is remembered for it (`Reach`), so that UDP which is
+//! HTTP/2 or HTTP/1.1, as TLS agrees. What was learned of an endpoint is remembered for it (`Http3Reachability`), so that UDP which is
 //! blocked on the way costs one request in a while a moment, and the others nothing.
 
 use std::future::pending;

@@ -4,7 +4,7 @@ use gateway::snapshot::{AllowList, CorsPolicy};
 
 use crate::head::{FieldSection, RequestHead, RequestMethod, ResponseHead};
 
-/// A browser asks whether it may send a request; of those that have an `Origin`.
+/// A browser asks whether it may send a request; of those that have an `RequestOrigin`.
 pub(super) fn is_preflight(request: &RequestHead) -> bool {
     request.method == RequestMethod::Options && request.fields.get(REQUEST_METHOD).is_some()
 }

@@ -2,7 +2,7 @@
 //! this.
 //!
 //! We say that we keep no table, and use none of a peer that would: so each section stands for itself, and one that refers
-//! to anything but the static table is `Corrupt`.
+//! to anything but the static table is `QpackError`.
 
 /// Integers that begin within a byte.
 mod integer;

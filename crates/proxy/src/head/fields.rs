@@ -154,7 +154,7 @@ impl FieldSection {
         &self.bytes
     }
 
-    /// The values of every field of this name, in their order. Not for `Name::Other`.
+    /// The values of every field of this name, in their order. Not for `KnownFieldName::Other`.
     pub fn values(&self, name: KnownFieldName) -> impl Iterator<Item = &[u8]> {
         self.value_spans(name).map(|span| span.in_bytes(&self.bytes))
     }

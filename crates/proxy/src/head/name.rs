@@ -87,7 +87,7 @@ impl KnownFieldName {
         }
     }
 
-    /// As we write it; empty for [`Name::Other`], which has no name of its own.
+    /// As we write it; empty for [`KnownFieldName::Other`], which has no name of its own.
     pub(crate) const fn text(self) -> &'static str {
         match self {
             Self::Other => "",

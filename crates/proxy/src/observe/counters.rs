@@ -97,7 +97,7 @@ pub(crate) struct QuicCounters {
     /// Datagrams.
     pub(crate) received: SingleWriterCounter,
     pub(crate) sent: SingleWriterCounter,
-    /// By [`Dropped`].
+    /// By [`DatagramDropReason`].
     pub(crate) dropped: [SingleWriterCounter; DatagramDropReason::ALL.len()],
     /// To the worker whose they were.
     pub(crate) handed_over: SingleWriterCounter,
@@ -112,7 +112,7 @@ pub(crate) struct HandshakeCounters {
     pub(crate) resumed: SingleWriterCounter,
     /// None of our handshakes: the connection is passed through.
     pub(crate) passed_through: SingleWriterCounter,
-    /// By [`Unsecured`].
+    /// By [`ClientTlsError`].
     pub(crate) failed: [SingleWriterCounter; ClientTlsError::ALL.len()],
 }
 
@@ -151,7 +151,7 @@ pub(crate) struct RouteCounters {
 #[repr(align(64))]
 pub(crate) struct BackendCounters {
     pub(crate) queued: Histogram,
-    /// By [`Failure::refusal`].
+    /// By [`Failure::refusal_index`].
     pub(crate) refused: [SingleWriterCounter; Failure::REFUSALS.len()],
     /// Requests whose header field said no priority.
     pub(crate) priorities_ignored: SingleWriterCounter,
@@ -161,7 +161,7 @@ pub(crate) struct BackendCounters {
     /// Of TCP connections and UDP flows.
     pub(crate) received_bytes: SingleWriterCounter,
     pub(crate) sent_bytes: SingleWriterCounter,
-    /// By [`Fate`].
+    /// By [`MirrorOutcome`].
     pub(crate) mirrors: [SingleWriterCounter; MirrorOutcome::ALL.len()],
     pub(crate) affinity: AffinityCounters,
 }

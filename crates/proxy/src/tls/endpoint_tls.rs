@@ -101,7 +101,7 @@ impl EndpointTlsContext {
     }
 }
 
-/// Makes [`Trust`].
+/// Makes [`EndpointTlsContext`].
 pub(crate) struct EndpointTlsFactory {
     provider: Arc<CryptoProvider>,
     /// Those that the machine trusts, read when they are first needed.

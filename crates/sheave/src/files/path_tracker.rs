@@ -55,7 +55,7 @@ impl PathTracker {
         })
     }
 
-    /// Lets the next [`Tracked::look`] tell everything.
+    /// Lets the next [`PathTracker::take_changes`] tell everything.
     pub(super) fn expire(&mut self) {
         self.stale = StaleFiles::Everything;
         self.unfinished.clear();
