@@ -1,4 +1,4 @@
-//! What becomes of responses, and that what is written comes back.
+//! Tests of response heads: accepted and rejected heads, and a round trip.
 
 use proptest::prelude::*;
 
@@ -28,7 +28,7 @@ fn request(method: RequestMethod, upgrade: bool) -> RequestHead {
     request
 }
 
-/// The response as an HTTP/1.1 client gets it.
+/// The response as an HTTP/1.1 client receives it.
 fn as_http1(parts: &Parts, is_whole: bool, request: &RequestHead) -> Result<String, BadResponse> {
     let mut head = ResponseHead::new();
     read(parts, is_whole, &LIMITS, request, &mut head)?;
