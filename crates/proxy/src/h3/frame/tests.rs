@@ -1,4 +1,4 @@
-//! What becomes of frames: a table of what is refused, and that pieces make no difference.
+//! Tests of the frame parser: a table of rejected frames, and input in pieces of any size.
 
 use proptest::prelude::*;
 
@@ -6,7 +6,7 @@ use super::*;
 
 const MOST: usize = 64;
 
-/// What comes of the bytes, however they come in; data in one piece.
+/// Parses the pieces; adjacent parts of DATA are joined.
 fn read(
     place: FrameContext,
     peer: PeerRole,
@@ -24,7 +24,7 @@ fn read(
                 Err(code) => return (found, Err(code)),
             }
         }
-        assert!(input.is_empty(), "all is taken");
+        assert!(input.is_empty(), "all input is consumed");
     }
     (found, Ok(frames.is_at_boundary()))
 }
@@ -36,7 +36,7 @@ fn add_data(found: &mut Vec<FramePart>, more: &Bytes) {
     }
 }
 
-/// A frame of this type with so many bytes.
+/// A frame of this type with a payload of this length.
 fn frame(kind: u64, length: usize) -> Vec<u8> {
     let mut out = Vec::new();
     write(kind, &mut out, |out| out.resize(out.len() + length, 7));
@@ -79,7 +79,7 @@ fn frame_types_are_allowed_only_on_their_streams() {
     let settings = frame(SETTINGS, 0);
     let unexpected = Err(H3ErrorCode::FRAME_UNEXPECTED);
     let fine = Ok(true);
-    // On a client's request, an endpoint's response, and their control streams.
+    // Columns: a client's request, an endpoint's response, and the control streams of both.
     let cases = [
         (DATA, [fine, fine, unexpected, unexpected]),
         (HEADERS, [fine, fine, unexpected, unexpected]),

@@ -1,4 +1,4 @@
-//! What becomes of responses, and that what is written comes back.
+//! Tests of response heads: accepted and rejected heads, and a round trip.
 
 use proptest::prelude::*;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::h1::{BadFraming, BadSyntax, parse, write};
 use crate::head::{BodyFraming, KnownFieldName, RequestMethod};
 
-/// Fields by name and value, the pseudo-fields among them.
+/// Fields by name and value, including the pseudo-header fields.
 type Pairs<'p> = &'p [(&'p str, &'p str)];
 
 const LIMITS: HeadLimits = HeadLimits { head_bytes: 4096, fields: 32, target_bytes: 0 };
@@ -29,7 +29,7 @@ fn request(method: RequestMethod, upgrade: bool) -> RequestHead {
     request
 }
 
-/// The response as an HTTP/1.1 client gets it.
+/// The response as an HTTP/1.1 client receives it.
 fn as_http1(
     pairs: Pairs<'_>,
     is_whole: bool,
