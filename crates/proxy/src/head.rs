@@ -8,7 +8,7 @@
 mod name;
 /// Fields as byte spans, and the edits on top.
 mod fields;
-/// Cookies, in requests and for responses.
+/// Cookies in requests and responses.
 pub(crate) mod cookie;
 
 pub use fields::{FieldSection, list};

@@ -168,7 +168,7 @@ impl BadResponse {
             Self::InterimWithBody => "interim response with a body",
             Self::TooManyInterim => "too many interim responses",
             Self::UnexpectedUpgrade => "101 response without an upgrade request",
-            Self::Upgrade => "101 response without one valid protocol in upgrade",
+            Self::Upgrade => "invalid 101 Switching Protocols response",
             Self::ProtocolViolation => "response violates the HTTP protocol",
         }
     }

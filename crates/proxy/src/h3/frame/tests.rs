@@ -136,10 +136,10 @@ fn buffered_frame_payload_is_bounded() {
 fn frame_length_uses_the_shortest_encoding() {
     for length in [0, 63, 64, 16_383, 16_384, 70_000] {
         let out = frame(DATA, length);
-        let (kind, said, taken) = header(&out).unwrap();
-        assert_eq!((kind, said, out.len()), (DATA, length as u64, taken + length));
+        let (kind, read_length, taken) = header(&out).unwrap();
+        assert_eq!((kind, read_length, out.len()), (DATA, length as u64, taken + length));
         let begun = DataHeader::new(length as u64);
-        let read = header(begun.as_bytes()).map(|(_, said, _)| said);
+        let read = header(begun.as_bytes()).map(|(_, read_length, _)| read_length);
         assert_eq!(read, (length > 0).then_some(length as u64));
     }
 }

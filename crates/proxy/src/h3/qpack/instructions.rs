@@ -16,8 +16,8 @@ pub fn check_encoder(bytes: &[u8]) -> Result<(), H3ErrorCode> {
     Err(H3ErrorCode::ENCODER_STREAM_ERROR)
 }
 
-/// Parser of the peer's decoder stream. Only Stream Cancellation is allowed: no section was acknowledged and no entry
-/// inserted, because there are no entries.
+/// Parser of the peer's decoder stream. Only Stream Cancellation is allowed: the other instructions refer to entries of
+/// the dynamic table, and there are none.
 #[derive(Debug, Default)]
 pub struct QpackDecoderStream {
     /// Bytes received of an incomplete instruction; 0 between instructions.

@@ -128,10 +128,10 @@ fn switching_protocols_becomes_200_in_http3() {
     for (name, value) in [("Upgrade", "websocket"), ("Sec-WebSocket-Accept", "a"), ("X", "1")] {
         head.fields.append(name, value);
     }
-    let manner =
+    let framing =
         ResponseFraming { upgrade: true, ..ResponseFraming::without_body(HttpVersion::Http3) };
     let mut written = Vec::new();
-    write(&head, &manner, &mut written);
+    write(&head, &framing, &mut written);
     assert_eq!(written, section(&[(":status", "200"), ("x", "1")]));
 }
 
@@ -156,14 +156,14 @@ proptest! {
         if head.framing == BodyFraming::Chunked {
             head.framing = BodyFraming::Stream;
         }
-        let manner = ResponseFraming {
+        let framing = ResponseFraming {
             version: HttpVersion::Http3,
             framing: head.framing,
             keep_alive: true,
             upgrade: false,
         };
         let mut written = Vec::new();
-        write(&head, &manner, &mut written);
+        write(&head, &framing, &mut written);
         let mut back = ResponseHead::new();
         let is_whole = head.framing == BodyFraming::None;
         read(&written, is_whole, &LIMITS, &request(RequestMethod::Get, false), &mut back).unwrap();
