@@ -1,9 +1,9 @@
-//! Clients' connections, from the first datagram to their handshake's end.
+//! Client connections, from the first datagram to the end of the handshake.
 //!
-//! A handshake costs far more than a request. So its steps wait in a line, and a port takes one in each turn: a flood of
-//! them delays requests by one step at a time, as over TCP. When many handshakes are under way, whoever comes next has to
-//! show first that it is where it says (Retry, RFC 9000 §8.1.2), which costs us nearly nothing; beyond that line and
-//! buffers are bounded, and what does not fit is dropped and counted.
+//! A handshake costs far more than a request. So its steps wait in a queue, and a driver takes one in each turn: a
+//! flood of handshakes delays requests by one step at a time, as over TCP. When many handshakes are in progress, each
+//! new client has to validate its address first (Retry, RFC 9000 §8.1.2), which costs us nearly nothing. Beyond that,
+//! the queue and the buffers are bounded; datagrams that do not fit are dropped and counted.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -32,22 +32,23 @@ use crate::quic::{DatagramDropReason, QuicConnection, ReceivedDatagram, SocketGr
 use crate::tls::{ClientTlsError, TlsInfo};
 use crate::worker::{DrainStage, Worker, WorkerCommand};
 
-/// Silence ends a connection so much later than whoever serves it does, who says goodbye.
+/// Added to the idle timeout of QUIC, so that the task that serves the connection times out first, and closes the
+/// connection with a message to the client.
 const IDLE_TIMEOUT_MARGIN: Duration = Duration::from_secs(3);
-/// Handshakes under way on a worker from which on whoever comes next has to show where it is.
+/// Handshakes in progress on a worker from which on new clients have to validate their address.
 const RETRY_FROM: usize = 256;
-/// Steps of handshakes that may wait on a worker.
+/// Handshake steps that may wait on a worker.
 const MAX_HANDSHAKE_STEPS: usize = 1024;
-/// Bytes that may come of one connection, and of all, before it is begun.
+/// Bytes of one connection, and of all, that may be buffered before it is accepted.
 const INCOMING_BUFFER_BYTES: u64 = 16 * 1024;
 const TOTAL_INCOMING_BUFFER_BYTES: u64 = 4 * 1024 * 1024;
-/// Datagrams that may be on their way to a worker from others.
+/// Datagrams in transit to a worker from the others.
 const MAX_PENDING_DATAGRAMS: u32 = 1024;
 
-/// Serves a connection whose handshake is complete, or which may be served before.
+/// Serves a connection whose handshake is complete, or that may be served before (0-RTT).
 pub(crate) type ServeConnection = fn(ConnectionGuard, QuicConnection);
 
-/// A worker's ports for clients.
+/// The drivers of a worker for client connections.
 #[derive(Default)]
 pub(crate) struct ServerDrivers(RefCell<Vec<ServerDriverEntry>>);
 
@@ -58,7 +59,7 @@ struct ServerDriverEntry {
 }
 
 impl ServerDrivers {
-    /// Takes in connections at the group's address for `bound`, and has them served.
+    /// Accepts connections at the group's address for `bound`, and serves them.
     pub(crate) fn open(
         &self,
         worker: &Rc<Worker>,
@@ -70,7 +71,7 @@ impl ServerDrivers {
             return;
         }
         let ports = &mut *self.0.borrow_mut();
-        // It may be open still, for connections of before.
+        // The driver may still be running, for older connections.
         if let Some(open) = ports.iter_mut().find(|open| Arc::ptr_eq(&open.group, group)) {
             open.listener_index = bound.listener_index;
             open.driver_handle.set_listener_socket(Some(Arc::clone(bound)));
@@ -79,7 +80,7 @@ impl ServerDrivers {
         let socket = match group.socket(worker.index).and_then(QuicSocket::new) {
             Ok(socket) => socket,
             Err(error) => {
-                tracing::error!(listener.address = %group.address, %error, "cannot watch the listener");
+                tracing::error!(listener.address = %group.address, %error, "cannot open the QUIC socket of the listener");
                 return;
             }
         };
@@ -97,14 +98,14 @@ impl ServerDrivers {
         });
     }
 
-    /// Takes in no more connections there; those that are there go on.
+    /// Stops accepting connections for the listener; existing ones continue.
     pub(crate) fn close(&self, place: usize) {
         for open in self.0.borrow().iter().filter(|open| open.listener_index == place) {
             open.driver_handle.set_listener_socket(None);
         }
     }
 
-    /// A datagram for this worker has come to another one.
+    /// Delivers a datagram that arrived at another worker.
     pub(crate) fn deliver(&self, group: &Arc<SocketGroup>, datagram: ReceivedDatagram) {
         if let Some(open) = self.0.borrow().iter().find(|it| Arc::ptr_eq(&it.group, group)) {
             open.driver_handle.push_datagram(datagram);
@@ -127,7 +128,7 @@ fn new_driver(
 ) -> EndpointDriver {
     let shared = &worker.shared;
     let server_id = group.server_id;
-    let own = u8::try_from(worker.index).expect("a group has no more workers than an octet tells");
+    let own = u8::try_from(worker.index).expect("a group has at most 256 workers");
     let mut config = EndpointConfig::new(Arc::clone(&shared.quic_keys.reset));
     config
         .supported_versions(vec![VERSION])
@@ -154,16 +155,16 @@ fn new_driver(
     )
 }
 
-/// What a port does for clients.
+/// Accepts client connections of one driver.
 pub(super) struct ConnectionAcceptor {
     worker: Rc<Worker>,
     group: Arc<SocketGroup>,
     driver_handle: Rc<DriverHandle>,
-    /// Whom what comes is counted for: the last listener that took in connections here.
+    /// The listener whose metrics count the datagrams: the last one that accepted connections here.
     listener_socket: Arc<ListenerSocket>,
     serve: ServeConnection,
     handshake_steps: VecDeque<HandshakeStep>,
-    /// Connections whose handshake has begun and is not over.
+    /// Connections whose handshake is in progress.
     handshaking: Cell<usize>,
     cached_config: Option<CachedServerConfig>,
 }
@@ -174,7 +175,7 @@ pub(super) enum HandshakeStep {
     Continue(ConnectionHandle, ConnectionEvent),
 }
 
-/// On what terms connections begin, and what that was made of.
+/// The configuration of new connections, and the settings that it was built from.
 struct CachedServerConfig {
     listener_socket: Arc<ListenerSocket>,
     policy: Arc<ClientSettings>,
@@ -187,7 +188,7 @@ impl ConnectionAcceptor {
         &self.listener_socket.counters[self.worker.index].quic
     }
 
-    /// No handshake waits for a step.
+    /// True if no handshake step is queued.
     pub(super) fn is_idle(&self) -> bool {
         self.handshake_steps.is_empty()
     }
@@ -196,7 +197,7 @@ impl ConnectionAcceptor {
         self.handshake_steps.pop_front()
     }
 
-    /// False: too many wait already.
+    /// Queues a step. Returns false if the queue is full.
     pub(super) fn queue_step(&mut self, step: HandshakeStep) -> bool {
         let may_wait = self.handshake_steps.len() < MAX_HANDSHAKE_STEPS;
         if may_wait {
@@ -205,7 +206,7 @@ impl ConnectionAcceptor {
         may_wait
     }
 
-    /// Whoever waits for a step is not answered any more.
+    /// Drops all queued steps; their clients get no answer.
     pub(super) fn drop_steps(&mut self, endpoint: &mut Endpoint) {
         for step in self.handshake_steps.drain(..) {
             match step {
@@ -215,7 +216,7 @@ impl ConnectionAcceptor {
         }
     }
 
-    /// Counts a datagram. `None`: it is another worker's, and on its way there.
+    /// Counts a datagram. Returns `None` if it belongs to another worker, to which it has been sent.
     pub(super) fn keep_or_hand_over(&self, datagram: ReceivedDatagram) -> Option<ReceivedDatagram> {
         self.counters().received.add(1);
         let home = connection_id::worker_of(&datagram.bytes)
@@ -232,12 +233,12 @@ impl ConnectionAcceptor {
         None
     }
 
-    /// When the client of a connection that is used is asked for a sign of life, if nothing passes from now on.
+    /// Returns the time at which to send a PING to the client of a connection in use, if no packet passes until then.
     pub(super) fn ping_at(&self, now: Instant) -> Option<Instant> {
         now.checked_add(self.cached_config.as_ref()?.policy.connection_idle_timeout / 3)
     }
 
-    /// A handshake is over, if it was not before.
+    /// Records the end of a handshake, unless it is recorded already.
     pub(super) fn conclude_handshake(
         &self,
         state: &mut QuicConnectionState,
@@ -258,7 +259,7 @@ impl ConnectionAcceptor {
         }
     }
 
-    /// Has the connection served, if it is not already.
+    /// Starts to serve the connection, if it is not served already.
     pub(super) fn serve_connection(&self, connection: &QuicConnection) {
         let QuicConnection(inner) = connection;
         let presence = {
@@ -274,7 +275,7 @@ impl ConnectionAcceptor {
         (self.serve)(presence, connection.clone());
     }
 
-    /// On what terms a connection begins now; `None`: nobody listens here any more.
+    /// Returns the configuration of new connections; `None` if no listener accepts them any more.
     fn current_config(&mut self) -> Option<(Arc<ServerConfig>, Arc<ClientSettings>)> {
         self.listener_socket = self.driver_handle.listener_socket()?;
         let live = self.worker.config();
@@ -313,7 +314,7 @@ impl ConnectionAcceptor {
         Arc::new(config)
     }
 
-    /// Handshakes that wait or are under way.
+    /// Returns the number of handshakes that are queued or in progress.
     fn handshakes(&self) -> usize {
         self.handshake_steps.len() + self.handshaking.get()
     }
@@ -325,7 +326,7 @@ fn handshake_data(proto: &quinn_proto::Connection) -> Option<QuicHandshakeData> 
 }
 
 impl EndpointDriver {
-    /// Somebody wants to connect.
+    /// Handles the first datagram of a new connection.
     pub(super) fn handle_incoming(&mut self, incoming: Incoming) {
         let DriverRole::Server(server) = &mut self.role else {
             return self.endpoint.ignore(incoming);
@@ -345,7 +346,7 @@ impl EndpointDriver {
         server.handshake_steps.push_back(HandshakeStep::Accept(incoming));
     }
 
-    /// Has the client show that it is where it says.
+    /// Makes the client validate its address.
     fn send_retry(&mut self, incoming: Incoming) {
         self.reply.clear();
         match self.endpoint.retry(incoming, &mut self.reply) {
@@ -355,7 +356,7 @@ impl EndpointDriver {
                 }
                 self.send_reply(&transmit);
             }
-            // Not to be, as it has not been shown yet.
+            // Cannot happen: the address has not been validated yet.
             Err(error) => self.endpoint.ignore(error.into_incoming()),
         }
     }
@@ -366,7 +367,7 @@ impl EndpointDriver {
         self.send_reply(&transmit);
     }
 
-    /// The first step of a handshake.
+    /// Takes the first step of a handshake.
     pub(super) fn accept(&mut self, incoming: Incoming, now: Instant) {
         let DriverRole::Server(server) = &mut self.role else {
             return self.endpoint.ignore(incoming);
@@ -383,7 +384,7 @@ impl EndpointDriver {
         counters.quic.connections.add(1);
         worker.handle().connections.fetch_add(1, Ordering::AcqRel);
         let presence = ConnectionGuard::new(&worker, &bound);
-        // What comes next is looked at by the terms of now, too.
+        // Later connections are checked against the current configuration, too.
         self.endpoint.set_server_config(Some(Arc::clone(&config)));
         self.reply.clear();
         match self.endpoint.accept(incoming, now, &mut self.reply, Some(config)) {

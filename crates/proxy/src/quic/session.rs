@@ -1,7 +1,7 @@
-//! TLS within QUIC, on our side of a client's connection: who answers is decided by what the client says first.
+//! TLS within QUIC, on the server side of a client connection: the ClientHello selects the configuration.
 //!
-//! What a client says is kept until its ClientHello is whole, which may take several datagrams. The name in it finds the
-//! site, as over TCP, and from there on the session is that site's.
+//! Handshake bytes are buffered until the ClientHello is complete, which may take several datagrams. The server name
+//! in it selects the SNI entry, as over TCP, and from then on the session uses the configuration of that entry.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -23,19 +23,19 @@ use crate::tls::{
 };
 use crate::worker::ProxyState;
 
-/// The version of QUIC that we speak (RFC 9000).
+/// The version of QUIC that we support (RFC 9000).
 pub(super) const VERSION: u32 = 1;
-/// What a ClientHello begins with: its type, and its length in three bytes (RFC 8446 §4).
+/// The start of a ClientHello: its type, and its length in three bytes (RFC 8446 §4).
 const CLIENT_HELLO: u8 = 1;
 const HELLO_HEAD: usize = 4;
-/// Said of what the rules of TLS do not tell us to say more of.
+/// The reason phrase of errors for which TLS requires none.
 const NO_REASON: &str = "";
 
-/// Answers clients of one listener.
+/// Creates the TLS sessions of one listener's clients.
 pub(super) struct SniServerConfig {
     shared: Arc<ProxyState>,
     bound: Arc<ListenerSocket>,
-    /// What is the same whatever the site: the keys that anybody can know.
+    /// The part that is the same for all SNI entries: the keys of Initial packets, which are public.
     protocol: Arc<QuicServerConfig>,
 }
 
@@ -44,8 +44,8 @@ impl SniServerConfig {
         Self { shared: Arc::clone(shared), bound: Arc::clone(bound), protocol: quic_protocol() }
     }
 
-    /// Returns the site of a client that asks for `name`, as of now, and its configuration; else the alert for which the
-    /// client is refused.
+    /// Returns the SNI entry for `name` in the current configuration, and its TLS configuration; else the alert with
+    /// which the client is rejected.
     fn site(
         &self,
         name: Option<HostName<'_>>,
@@ -61,7 +61,7 @@ impl SniServerConfig {
                     if is_early { &config.with_early_data } else { &config.without_early_data };
                 Ok((Arc::clone(site), Arc::clone(config)))
             }
-            // What is carried as it is we cannot carry over QUIC.
+            // TLS passthrough is not possible over QUIC.
             ServerTlsMode::Decrypt(ServerTlsConfig { over_quic: None, .. })
             | ServerTlsMode::PassThrough => Err(description::UNRECOGNIZED_NAME),
             ServerTlsMode::Refuse => Err(description::INTERNAL_ERROR),
@@ -91,7 +91,7 @@ impl crypto::ServerConfig for SniServerConfig {
     }
 }
 
-/// What a handshake has settled.
+/// The result of a handshake.
 pub(super) struct QuicHandshakeData {
     pub(super) server_name: Option<OwnedHostName>,
     pub(super) site: Arc<SniEntry>,
@@ -104,7 +104,7 @@ struct QuicTlsSession {
 }
 
 enum QuicTlsState {
-    /// The ClientHello is not whole yet.
+    /// The ClientHello is not complete yet.
     AwaitingClientHello {
         client_hello: Vec<u8>,
         parameters: Box<TransportParameters>,
@@ -112,12 +112,12 @@ enum QuicTlsState {
     Handshaking(Box<QuicTlsHandshake>),
 }
 
-/// A handshake with a site.
+/// A handshake with the configuration of an SNI entry.
 struct QuicTlsHandshake {
     tls: ServerConnection,
     server_name: Option<OwnedHostName>,
     site: Arc<SniEntry>,
-    /// The port has been told whom the client asks for.
+    /// True if the driver has been told that the server name is known.
     data_reported: bool,
     next: Option<Secrets>,
 }
@@ -130,7 +130,7 @@ impl QuicTlsSession {
         }
     }
 
-    /// Finds who answers, once the ClientHello is whole. What was said so far.
+    /// Selects the SNI entry once the ClientHello is complete. Returns the handshake bytes that were buffered so far.
     fn select_site(&mut self) -> Result<Option<Vec<u8>>, TransportError> {
         let QuicTlsState::AwaitingClientHello { client_hello: said, parameters } = &mut self.state
         else {
@@ -150,7 +150,7 @@ impl QuicTlsSession {
     }
 }
 
-/// The name that a client asks for; `None`: its ClientHello is not whole.
+/// Returns the server name in a ClientHello; `None` if it is not complete.
 fn client_hello_name(said: &[u8]) -> Result<Option<Option<OwnedHostName>>, TransportError> {
     let Some((&[kind, a, b, c], _)) = said.split_first_chunk::<HELLO_HEAD>() else {
         return Ok(None);
@@ -165,7 +165,7 @@ fn client_hello_name(said: &[u8]) -> Result<Option<Option<OwnedHostName>>, Trans
     let Some(hello) = said.get(..length) else { return Ok(None) };
     match ClientHelloParse::parse_message(hello) {
         ClientHelloParse::Complete(name) => Ok(Some(name)),
-        // An alert's last byte says which.
+        // The last byte of an alert is its description.
         ClientHelloParse::Invalid(_, alert) => {
             Err(alert_error(alert.last().copied().unwrap_or(description::DECODE_ERROR)))
         }
@@ -183,7 +183,7 @@ fn alert_error(alert: u8) -> TransportError {
 impl crypto::Session for QuicTlsSession {
     fn initial_keys(&self, id: &ConnectionId, _side: Side) -> Keys {
         let keys = crypto::ServerConfig::initial_keys(&*self.config, VERSION, id);
-        keys.unwrap_or_else(|_| unreachable!("a session is begun for the version that we speak"))
+        keys.unwrap_or_else(|_| unreachable!("a session is created for the supported version"))
     }
 
     fn handshake_data(&self) -> Option<Box<dyn Any>> {
@@ -250,12 +250,12 @@ impl crypto::Session for QuicTlsSession {
         Some(KeyPair { local: Box::new(keys.local), remote: Box::new(keys.remote) })
     }
 
-    /// Servers send Retry packets, and get none.
+    /// Servers send Retry packets, and never receive any.
     fn is_valid_retry(&self, _id: &ConnectionId, _header: &[u8], _payload: &[u8]) -> bool {
         false
     }
 
-    /// Nothing that is carried here asks for keys of its own.
+    /// No protocol that is carried here needs exported keys.
     fn export_keying_material(
         &self,
         _output: &mut [u8],

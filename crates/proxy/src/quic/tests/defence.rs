@@ -1,4 +1,4 @@
-//! What nobody has asked for: garbage, floods, and those who are not where they say.
+//! Unsolicited traffic: garbage, floods, and clients with unvalidated addresses.
 
 use std::net::UdpSocket;
 
@@ -7,12 +7,12 @@ use quinn_proto::{ClientConfig, Endpoint, EndpointConfig};
 use super::*;
 use crate::clock;
 
-/// How long a socket has to be silent for us to believe that nothing comes any more.
+/// Time without a datagram after which a test assumes that none follows.
 const SILENCE: Duration = Duration::from_millis(300);
-/// How long an answer may take that has to come.
+/// Time limit for a response that has to arrive.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What the handshakes of as many clients begin with.
+/// Returns the first datagrams of `count` client handshakes.
 fn first_datagrams(scene: &QuicFixture, count: usize) -> Vec<Vec<u8>> {
     let config = scene.identity.believer(b"h3");
     let config = QuicClientConfig::try_from(config).unwrap();
@@ -29,7 +29,7 @@ fn first_datagrams(scene: &QuicFixture, count: usize) -> Vec<Vec<u8>> {
     (0..count).map(first).collect()
 }
 
-/// All that comes within a time, and then without so long a silence.
+/// Receives until no datagram arrives for `patience`, and after the first one for [`SILENCE`].
 fn hear_out(socket: &UdpSocket, patience: Duration) -> Vec<Vec<u8>> {
     socket.set_read_timeout(Some(patience)).unwrap();
     let (mut heard, mut room) = (Vec::new(), [0; 65_536]);
@@ -54,7 +54,7 @@ fn garbage_datagrams_are_dropped_counted_and_harmless() {
             socket.send_to(&vec![0xff; length], scene.address).unwrap();
             sent += 3;
         }
-        // What comes after it is heard after it.
+        // Datagrams that are sent later are processed later.
         for _ in 0..3 {
             let (mut send, mut recv) = connection.open_bi().await.unwrap();
             send.write_all(b"still here").await.unwrap();
@@ -79,7 +79,7 @@ fn unknown_version_gets_version_negotiation() {
     let [answer] = heard.as_slice() else { panic!("{} answers", heard.len()) };
     assert_eq!(answer[1..5], [0; 4]);
     assert!(answer.ends_with(&[0, 0, 0, 1]), "{answer:?}");
-    // Too short to be answered.
+    // This is too short to get a response.
     socket.send_to(&initial[..1199], scene.address).unwrap();
     assert!(hear_out(&socket, SILENCE).is_empty());
 }
@@ -104,7 +104,7 @@ fn flood_triggers_address_validation_by_retry() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         for (number, datagram) in first_datagrams(&scene, 400).iter().enumerate() {
             socket.send_to(datagram, scene.address).unwrap();
-            // Not more at a time than the socket's buffer holds.
+            // Do not exceed the socket's receive buffer.
             if number % 50 == 0 {
                 let (mut send, mut recv) = connection.open_bi().await.unwrap();
                 send.write_all(b"hello").await.unwrap();
