@@ -1,14 +1,14 @@
-//! Sessions with ourselves.
+//! TLS sessions between our own client and server.
 
-/// What is shown to clients, and asked of them.
+/// Server certificates, and requirements on clients.
 mod sites;
-/// Which names belong together.
+/// Server names and hosts that belong together.
 mod names;
-/// What is asked of endpoints.
+/// Verification of endpoints.
 mod trust;
-/// Without sockets.
+/// Sessions without sockets.
 mod sessions;
-/// Over sockets.
+/// Sessions over sockets.
 mod streams;
 
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use rustls::{Error, ServerConfig};
 
 use super::*;
 
-/// An authority of a test.
+/// A certificate authority.
 struct TestAuthority {
     der: Box<[u8]>,
     issuer: Issuer<'static, KeyPair>,
@@ -61,7 +61,8 @@ impl TestAuthority {
         ClientCertificates { roots: vec![self.der.clone()], required }
     }
 
-    /// What we ask of endpoints, and show them.
+    /// Returns the endpoint TLS that requires a certificate of this authority for `names`, with our client
+    /// certificate.
     fn trust(
         &self,
         name: &str,
@@ -121,7 +122,7 @@ fn client_session(trust: &Arc<EndpointTlsContext>) -> TlsSession {
     TlsSession::client(Arc::clone(&secret.config), secret.name.clone()).unwrap()
 }
 
-/// What both say of the handshake.
+/// Runs a handshake; returns the results of both sides.
 fn shake(
     client: &mut TlsSession,
     server: &mut TlsSession,
@@ -136,7 +137,7 @@ fn shake(
     (of_client, of_server)
 }
 
-/// A whole handshake between two who want it.
+/// Completes a handshake that has to succeed.
 fn meet(trust: &Arc<EndpointTlsContext>, config: Arc<ServerConfig>) -> (TlsSession, TlsSession) {
     let (mut client, mut server) = (client_session(trust), TlsSession::server(config).unwrap());
     assert_eq!(shake(&mut client, &mut server), (Ok(()), Ok(())));

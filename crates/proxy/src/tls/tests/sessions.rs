@@ -1,4 +1,4 @@
-//! Sessions without sockets, however their bytes come, and whatever bytes come.
+//! Sessions without sockets, with any read boundaries, and with arbitrary bytes.
 
 use balance::Rng;
 use tokio::io::ReadBuf;
@@ -25,7 +25,7 @@ fn failed_handshake_is_detected_across_any_read_boundaries() {
             client.receive_ciphertext(part);
             client.advance_handshake().err()
         });
-        let error = heard.expect("nobody vouches for it");
+        let error = heard.expect("the client does not trust the authority");
         assert_eq!(EndpointTlsError::from(&error), EndpointTlsError::Certificate);
         assert!(!client.outgoing.is_empty(), "there is an alert");
         assert_eq!(client.advance_handshake(), Err(error.clone()));
@@ -43,7 +43,7 @@ fn failed_handshake_is_detected_across_any_read_boundaries() {
 #[test]
 fn handshake_succeeds_across_any_read_boundaries() {
     let authority = TestAuthority::new();
-    // So many names that the certificates take several records.
+    // The certificates take several records because of the number of names.
     let names: Vec<_> = (0..2000).map(|name| format!("{name}.example.com")).collect();
     let names: Vec<_> = ["a.example.com"].into_iter().chain(names.iter().map(|it| &**it)).collect();
     let (shown, client) = (authority.certificate(&names), authority.certificate(&names));
@@ -80,7 +80,7 @@ fn handshake_succeeds_across_any_read_boundaries() {
     }
 }
 
-/// Whatever a peer sends: an error is the worst that comes of it.
+/// Arbitrary bytes from a peer cause an error at worst.
 #[test]
 fn arbitrary_bytes_never_panic_a_session() {
     let authority = TestAuthority::new();
@@ -104,7 +104,7 @@ fn arbitrary_bytes_never_panic_a_session() {
     }
 }
 
-/// What one has to say, in pieces, now and then with a byte changed.
+/// Passes on the output of a session in pieces, sometimes with a changed bit.
 fn pass_on(rng: &mut Rng, from: &mut TlsSession, to: &mut TlsSession) {
     let mut said = std::mem::take(&mut from.outgoing);
     let at = |rng: &mut Rng, below: usize| (rng.next_u64() % below as u64) as usize;
@@ -142,7 +142,7 @@ fn client_hello_is_parsed_only_when_complete() {
     ));
 }
 
-/// As some clients write it, though RFC 6066 §3 has no dot at the end of a name.
+/// Some clients send a trailing dot, though RFC 6066 §3 forbids it.
 #[test]
 fn server_name_is_normalized() {
     let authority = TestAuthority::new();

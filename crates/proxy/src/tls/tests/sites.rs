@@ -1,4 +1,4 @@
-//! Who is let in, what is shown, and what is resumed.
+//! Client authentication, selection of certificates, and session resumption.
 
 use rcgen::KeyPair;
 use rustls::HandshakeKind;

@@ -1,4 +1,4 @@
-//! Whom endpoints have to be.
+//! Verification of endpoints.
 
 use gateway::snapshot::EndpointProtocol;
 
