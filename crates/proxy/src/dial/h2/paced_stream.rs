@@ -1,4 +1,4 @@
-//! An endpoint's bytes, as many at a time as are passed on before more are read.
+//! Paces reads from an endpoint: no more bytes at a time than are passed on before the next read.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -12,22 +12,22 @@ use crate::dial::multiplex_connection::{ConnectionCounts, DeliveryProgress};
 use crate::h2::frames::{H2FrameScanner, ReadPacer};
 use crate::stream::{ConnectionEnd, PeerStream};
 
-/// A connection to an endpoint under the frames.
+/// The byte stream of a connection to an endpoint, below the frames.
 pub(super) struct PacedStream {
     stream: PeerStream,
     frame_scanner: H2FrameScanner,
     read_pacer: ReadPacer,
     counts: Arc<ConnectionCounts>,
     delivery: Arc<DeliveryProgress>,
-    /// Bytes written before anything was sealed.
+    /// Bytes written before TLS began.
     plaintext_bytes: u64,
-    /// Who has been answered has a turn before more is read.
+    /// True if tasks with new data must run before the next read.
     yields_before_read: bool,
 }
 
 impl PacedStream {
-    /// A connection on which `unsealed` bytes have been written. `tally` counts what is under way to the endpoint,
-    /// `delivery` what has arrived there.
+    /// Creates the stream of a connection on which `unsealed` bytes have been written. `tally` counts the streams to
+    /// the endpoint, `delivery` the bytes that arrived there.
     pub(super) fn new(
         stream: PeerStream,
         unsealed: u64,

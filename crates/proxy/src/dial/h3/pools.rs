@@ -1,7 +1,7 @@
 //! A worker's HTTP/3 connections to endpoints.
 //!
-//! QUIC's connections belong to the worker that opened them, down to the memory, so they lie with it and not with their
-//! endpoints. Those of an endpoint that has left are let go at the next sweep; what runs on them is finished.
+//! A QUIC connection belongs to the worker that opened it, including its memory, so it is stored with the worker and
+//! not with its endpoint. Connections to a removed endpoint are released at the next sweep; their requests complete.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -24,8 +24,9 @@ use crate::quic::DialSettings;
 use crate::tls::{EndpointTlsContext, EndpointTlsError, QuicClientTlsConfig};
 use crate::worker::Worker;
 
-/// A link on which nothing comes for as long as `unacknowledged` has broken. It is not for want of anything to say: while
-/// it is open, the endpoint is asked to give a sign of life. Links that are not used end by the backend's policy.
+/// Returns the settings of a connection that is considered broken if nothing arrives on it for the time
+/// `unacknowledged`. An idle connection stays open, because we send PINGs to the endpoint. Unused connections end by
+/// the backend's policy.
 fn dial_settings(unacknowledged: Duration) -> DialSettings {
     DialSettings { idle_timeout: unacknowledged, keep_alive: Some(unacknowledged / 3) }
 }
@@ -34,11 +35,11 @@ fn dial_settings(unacknowledged: Duration) -> DialSettings {
 #[derive(Default)]
 pub(crate) struct H3WorkerPools(RefCell<HashMap<*const Endpoint, H3EndpointPools>>);
 
-/// Those to one endpoint.
+/// The connections to one endpoint.
 struct H3EndpointPools {
-    /// Keeps the address from being used again, and nothing else.
+    /// Keeps the address from being reused, and nothing else.
     endpoint: Weak<Endpoint>,
-    /// By what they are opened with: one, hardly ever two.
+    /// By pool key: one, hardly ever two.
     pools: Vec<MultiplexPool<H3EndpointConnection>>,
 }
 
@@ -68,7 +69,7 @@ impl H3WorkerPools {
         self.with_pool(call.endpoint, call.backend_config.tls_context.as_ref(), does)
     }
 
-    /// A stream on which the head has been sent, if one can be had at once.
+    /// Opens a stream on which the head has been sent, if a connection has capacity now.
     pub(super) fn try_open_stream(
         &self,
         call: &StreamRequest<'_>,
@@ -83,7 +84,7 @@ impl H3WorkerPools {
         })
     }
 
-    /// Asks for a stream; `waiting` tells since when.
+    /// Acquires a stream; `waiting` is set if the request has waited already.
     pub(super) fn acquire_stream(
         &self,
         worker: &Rc<Worker>,
@@ -100,7 +101,7 @@ impl H3WorkerPools {
         Ok(StreamGrant::Wait(self.with_pool_for(call, |trunk| trunk.waiter(waiting))))
     }
 
-    /// Opens another link, unless that is being done or there are as many as may be.
+    /// Opens another connection, unless a dial is in progress or the limit is reached.
     pub(super) fn dial(&self, worker: &Rc<Worker>, call: &StreamRequest<'_>) {
         let (settings, workers) =
             (&call.backend_config.settings, call.endpoint.data.h2_pools.len());
@@ -118,12 +119,12 @@ impl H3WorkerPools {
         }
     }
 
-    /// Since when a link is being opened.
+    /// Returns the start of the current dial.
     pub(super) fn dialing_since(&self, call: &StreamRequest<'_>) -> Option<Time> {
         self.with_pool_for(call, |trunk| trunk.dialing_since())
     }
 
-    /// Lets go of links to the endpoint that are spent, or that nobody has used for long.
+    /// Releases connections to the endpoint that are retired, or that have been idle for long.
     pub(crate) fn sweep(
         &self,
         endpoint: &Arc<Endpoint>,
@@ -138,7 +139,7 @@ impl H3WorkerPools {
         }
     }
 
-    /// Lets go of what leads to endpoints that have left.
+    /// Removes the connections to endpoints that have been removed.
     pub(crate) fn remove_dropped_endpoints(&self) {
         let stays =
             |entry: &H3EndpointPools| entry.endpoint.strong_count() > 0 && !entry.pools.is_empty();
@@ -146,18 +147,18 @@ impl H3WorkerPools {
     }
 }
 
-/// A link that is to be opened.
+/// Opens a connection in the background.
 struct H3DialTask {
     worker: Rc<Worker>,
     endpoint: Arc<Endpoint>,
     tls_context: Option<Arc<EndpointTlsContext>>,
     connect_timeout: Duration,
-    /// The endpoint is gone that acknowledges nothing for so long.
+    /// The endpoint is considered dead if it acknowledges nothing for this time.
     unacknowledged_timeout: Duration,
 }
 
 impl H3DialTask {
-    /// Opens the link, tells who waits for it, and serves it as long as it lives.
+    /// Opens the connection, wakes the waiting requests, and drives it as long as it lives.
     async fn run(self) {
         let (opened, driver) = match self.open().await {
             Ok((link, driver)) => (Ok(link), Some(driver)),
@@ -165,7 +166,7 @@ impl H3DialTask {
         };
         self.record_result(opened.as_ref().err().copied());
         self.with_pool(|trunk| trunk.finish_dial(opened));
-        // An endpoint that has left is not kept by its links, but they by it.
+        // Connections must not keep a removed endpoint alive.
         drop(self);
         if let Some(driver) = driver {
             driver.run().await;
@@ -182,7 +183,7 @@ impl H3DialTask {
                     tracing::info!(%endpoint, "HTTP/3 works again");
                 }
             }
-            // We are at fault; or it answers by QUIC, as somebody else than it has to be.
+            // The fault is ours; or the endpoint answers over QUIC, but with the wrong certificate.
             Some(
                 Failure::OutOfDescriptors
                 | Failure::EndpointTls(
@@ -193,7 +194,7 @@ impl H3DialTask {
                 reach.record_failure(clock::now());
                 if was_open {
                     let fault = failure.details();
-                    tracing::warn!(%endpoint, fault, "HTTP/3 does not work: requests go by TCP");
+                    tracing::warn!(%endpoint, fault, "HTTP/3 is unavailable: requests fall back to TCP");
                 }
             }
         }
@@ -223,7 +224,7 @@ impl H3DialTask {
                 let took = clock::now().saturating_since(begun_at);
                 endpoint.data.reachability.record_connect_time(took);
             }
-            Err(_) => connection.close(H3ErrorCode::NO_ERROR.0, "not in time"),
+            Err(_) => connection.close(H3ErrorCode::NO_ERROR.0, "handshake failed"),
         }
         begun
     }
