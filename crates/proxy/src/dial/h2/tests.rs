@@ -286,7 +286,7 @@ fn connections_close_with_their_endpoint_after_running_requests() {
         let mut connection = scene.ask().await.unwrap();
         let H2PoolFixture { endpoint, open, .. } = scene;
         drop(endpoint);
-        assert_eq!(outcome(&mut connection).await, (Ok(200), false), "a request in progress completes");
+        assert_eq!(outcome(&mut connection).await, (Ok(200), false), "the request completes");
         drop(connection);
         while open.get() > 0 {
             tokio::task::yield_now().await;
