@@ -107,9 +107,9 @@ impl AttemptConnection {
     /// Marks the connection as suspect: the endpoint did not respond in time, and the connection may be dead.
     pub(crate) fn mark_suspect(&self, failure: Failure) {
         if failure.attempt_end() == AttemptResult::TimedOut
-            && let Some(berth) = &self.connection.stream_guard
+            && let Some(stream_guard) = &self.connection.stream_guard
         {
-            berth.mark_suspect();
+            stream_guard.mark_suspect();
         }
     }
 }
@@ -186,12 +186,12 @@ pub(crate) async fn attempt(
     client: &mut ClientConnection,
     exchange: &mut Exchange,
     slot: Slot,
-    effort: AttemptHistory<'_>,
+    history: AttemptHistory<'_>,
     terms: &RequestPolicy<'_>,
 ) -> Result<AttemptConnection, AttemptFailure> {
     let started = clock::now();
     let (slot, connection) =
-        connection(worker, client, exchange, slot, effort, terms, started).await?;
+        connection(worker, client, exchange, slot, history, terms, started).await?;
     slot.mark_request_sent();
     let mut lease = AttemptConnection::new(slot, connection, terms.deadline);
     let by = |most: Option<Duration>| most.map_or(Time::MAX, |most| started + most);
@@ -231,28 +231,28 @@ async fn connection(
     client: &mut ClientConnection,
     exchange: &mut Exchange,
     slot: Slot,
-    effort: AttemptHistory<'_>,
+    history: AttemptHistory<'_>,
     terms: &RequestPolicy<'_>,
     now: Time,
 ) -> Result<(Slot, Box<EndpointConnection>), AttemptFailure> {
     match terms.backend_settings().protocol {
         EndpointProtocol::Http1 => {}
         EndpointProtocol::Http2 | EndpointProtocol::Http3 => {
-            return stream_request::connection(worker, client, exchange, slot, effort, terms, now)
+            return stream_request::connection(worker, client, exchange, slot, history, terms, now)
                 .await;
         }
     }
-    let wish = connection_requirements(worker, client, exchange, terms, now);
-    if !effort.fresh
-        && let Some(connection) = pool::take(&slot.endpoint, &wish)
+    let requirements = connection_requirements(worker, client, exchange, terms, now);
+    if !history.fresh
+        && let Some(connection) = pool::take(&slot.endpoint, &requirements)
     {
         return Ok((slot, connection));
     }
     let header = client.proxy_protocol_header(terms.backend_settings());
     // Boxed: state that is seldom needed takes no space in each request's future.
-    let opening = Box::pin(open(&slot.endpoint, &header, &wish));
-    let hurry = effort.patience(&slot, terms);
-    match await_connection(worker, client, terms, now, hurry, opening).await {
+    let opening = Box::pin(open(&slot.endpoint, &header, &requirements));
+    let slow_after = history.patience(&slot, terms);
+    match await_connection(worker, client, terms, now, slow_after, opening).await {
         Ok(connection) => Ok((slot, connection)),
         Err(failure) => Err(conclude_unsent(worker, slot, failure, terms)),
     }
@@ -281,33 +281,34 @@ pub(super) fn connection_requirements<'t>(
 pub(crate) async fn open(
     endpoint: &Endpoint,
     header: &[u8],
-    wish: &ConnectionRequirements<'_>,
+    requirements: &ConnectionRequirements<'_>,
 ) -> Result<Box<EndpointConnection>, Failure> {
-    let security = ConnectionSecurity::of_http1(wish.tls_context);
-    let unacknowledged = wish.settings.unacknowledged_timeout;
-    let mut connection = connect(endpoint, wish.worker, header, security, unacknowledged).await?;
-    connection.proxy_protocol_client = wish.proxy_protocol_client;
-    connection.tls_context = wish.tls_context.cloned();
+    let security = ConnectionSecurity::of_http1(requirements.tls_context);
+    let unacknowledged = requirements.settings.unacknowledged_timeout;
+    let mut connection =
+        connect(endpoint, requirements.worker, header, security, unacknowledged).await?;
+    connection.proxy_protocol_client = requirements.proxy_protocol_client;
+    connection.tls_context = requirements.tls_context.cloned();
     Ok(connection)
 }
 
-/// Awaits a connection, within the timeouts of the policies and while the client is connected. With `hurry` the wait
-/// ends earlier: then another endpoint is the better choice.
+/// Awaits a connection, within the timeouts of the policies and while the client is connected. With `slow_after` the
+/// wait ends earlier: then another endpoint is the better choice.
 pub(super) async fn await_connection<T>(
     worker: &Worker,
     client: &mut ClientConnection,
     terms: &RequestPolicy<'_>,
     now: Time,
-    hurry: Option<Duration>,
+    slow_after: Option<Duration>,
     connecting: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {
     let most = terms.backend_settings().connect_timeout;
-    let patience = now + hurry.map_or(most, |hurry| hurry.min(most));
+    let patience = now + slow_after.map_or(most, |slow_after| slow_after.min(most));
     match client.wait_until(worker, patience.min(terms.deadline), connecting).await {
         Ok(connected) => connected,
         Err(WaitInterrupt::ClientGone) => Err(Failure::ClientGone),
         Err(WaitInterrupt::Deadline) if patience > terms.deadline => Err(Failure::RequestTimeout),
-        Err(WaitInterrupt::Deadline) if hurry.is_some_and(|hurry| hurry < most) => {
+        Err(WaitInterrupt::Deadline) if slow_after.is_some_and(|slow_after| slow_after < most) => {
             Err(Failure::ConnectSlow)
         }
         Err(WaitInterrupt::Deadline) => Err(Failure::ConnectTimeout),

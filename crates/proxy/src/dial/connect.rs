@@ -36,9 +36,9 @@ pub(crate) async fn open(
     security: ConnectionSecurity<'_>,
     unacknowledged: Duration,
 ) -> Result<PeerStream, Failure> {
-    let secret = match security {
+    let tls_config = match security {
         ConnectionSecurity::Plain => None,
-        ConnectionSecurity::Tls(secret) => Some(secret),
+        ConnectionSecurity::Tls(tls_config) => Some(tls_config),
         ConnectionSecurity::Unusable => {
             return Err(Failure::EndpointTls(EndpointTlsError::UnusableConfig));
         }
@@ -51,10 +51,10 @@ pub(crate) async fn open(
     drop(stream.set_nodelay(true));
     set_dead_peer_timeouts(&stream, unacknowledged);
     stream.write_all(header).await.map_err(|error| connect_failure(&error))?;
-    let stream = match secret {
+    let stream = match tls_config {
         None => PeerStream::Tcp(stream),
         // Boxed, so that connections without TLS do not reserve the space.
-        Some(secret) => Box::pin(tls_handshake(stream, secret)).await?,
+        Some(tls_config) => Box::pin(tls_handshake(stream, tls_config)).await?,
     };
     endpoint.data.reachability.record_connect_time(clock::now().saturating_since(begun));
     Ok(stream)
@@ -83,23 +83,23 @@ fn set_dead_peer_timeouts(socket: &TcpStream, unacknowledged: Duration) {
 /// Authenticates the endpoint and encrypts the connection (TLS handshake).
 pub(crate) async fn tls_handshake(
     socket: TcpStream,
-    secret: &ClientTlsConfig,
+    tls_config: &ClientTlsConfig,
 ) -> Result<PeerStream, Failure> {
-    let ClientTlsConfig { config, name } = secret;
-    let untrusted = |error: rustls::Error| Failure::EndpointTls(EndpointTlsError::from(&error));
-    let session = TlsSession::client(Arc::clone(config), name.clone()).map_err(untrusted)?;
+    let ClientTlsConfig { config, name } = tls_config;
+    let tls_failure = |error: rustls::Error| Failure::EndpointTls(EndpointTlsError::from(&error));
+    let session = TlsSession::client(Arc::clone(config), name.clone()).map_err(tls_failure)?;
     let mut tls = TlsStream::new(socket, Box::new(session));
     loop {
-        let shaken = tls.session.advance_handshake();
+        let handshake = tls.session.advance_handshake();
         // This sends an alert, too.
         let pushed = poll_fn(|cx| tls.poll_write_ciphertext(cx)).await;
-        shaken.map_err(untrusted)?;
+        handshake.map_err(tls_failure)?;
         pushed.map_err(|error| connect_failure(&error))?;
         if !tls.session.common_state().is_handshaking() {
             break;
         }
-        let heard = poll_fn(|cx| tls.poll_read_ciphertext(cx, 0)).await;
-        heard.map_err(|_ended| Failure::EndpointTls(EndpointTlsError::Protocol))?;
+        let received = poll_fn(|cx| tls.poll_read_ciphertext(cx, 0)).await;
+        received.map_err(|_ended| Failure::EndpointTls(EndpointTlsError::Protocol))?;
     }
     // Without ALPN the protocol is HTTP/1.1.
     let asks_for_h2_alone = config.alpn_protocols == [b"h2"];

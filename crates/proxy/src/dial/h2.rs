@@ -78,12 +78,12 @@ pub(super) struct H2ConnectionDriver {
 pub(super) async fn handshake(
     stream: PeerStream,
     unsealed: u64,
-    room: Arc<Notify>,
-    tally: Arc<ConnectionCounts>,
+    stream_available: Arc<Notify>,
+    counts: Arc<ConnectionCounts>,
 ) -> Result<(H2EndpointConnection, H2ConnectionDriver), Failure> {
     let delivery = Arc::<DeliveryProgress>::default();
     let (requests, mut connection) = builder()
-        .handshake(PacedStream::new(stream, unsealed, Arc::clone(&tally), Arc::clone(&delivery)))
+        .handshake(PacedStream::new(stream, unsealed, Arc::clone(&counts), Arc::clone(&delivery)))
         .await
         .map_err(|error| handshake_failure(&error))?;
     poll_fn(|cx| match Pin::new(&mut connection).poll(cx) {
@@ -94,7 +94,8 @@ pub(super) async fn handshake(
     })
     .await?;
     let pings = connection.ping_pong();
-    let state = MultiplexState::new(max_send_streams(&connection), room, tally, delivery);
+    let state =
+        MultiplexState::new(max_send_streams(&connection), stream_available, counts, delivery);
     let link = H2EndpointConnection { requests, usage: ConnectionUsage::new(Arc::clone(&state)) };
     let driver =
         H2ConnectionDriver { connection, pings, _open: OpenConnectionGuard::new(&state), state };
@@ -161,12 +162,12 @@ impl H2EndpointConnection {
         let head = request::write(request, framing, call.scheme(), call.endpoint.address);
         let head = head.map_err(Failure::BadRequest)?;
         let is_whole = call.source.is_whole();
-        let berth = self.usage.begin_stream(call.fresh);
+        let stream_guard = self.usage.begin_stream(call.fresh);
         // The connection has just reported capacity for one stream.
         let sent = self.requests.clone().send_request(head, is_whole);
         let (response, body) = sent.map_err(|_gone| Failure::EndpointClosed)?;
         let message = H2Stream::to_endpoint(response, body, is_whole);
-        Ok((PeerStream::H2(Box::new(message)), berth))
+        Ok((PeerStream::H2(Box::new(message)), stream_guard))
     }
 }
 
@@ -247,9 +248,10 @@ impl H2DialTask {
             self.endpoint.data.http3_reachability.record_http1();
             return Err(Failure::NotHttp2);
         }
-        let room =
+        let stream_available =
             multiplex_pool::pool_for(&mut self.pools().pools(), self.pool_key()).stream_available();
-        handshake(stream, header.len() as u64, room, Arc::clone(&self.pools().counts)).await
+        handshake(stream, header.len() as u64, stream_available, Arc::clone(&self.pools().counts))
+            .await
     }
 
     fn pools(&self) -> &H2EndpointPools {
@@ -273,17 +275,18 @@ impl StreamRequest<'_> {
         let settings = &self.backend_config.settings;
         let links = &self.endpoint.data.h2_pools[self.worker];
         let counters = &self.endpoint.data.counters[self.worker].http2;
-        let mut trunks = links.pools();
-        let trunk = multiplex_pool::pool_for(&mut trunks, self.pool_key());
-        if let Some(link) = trunk.usable_connection(settings, counters, self.now) {
-            let (stream, berth) = link.send(self)?;
-            let connection = EndpointConnection::for_stream(stream, berth, self.worker, self.now);
+        let mut pools = links.pools();
+        let pool = multiplex_pool::pool_for(&mut pools, self.pool_key());
+        if let Some(link) = pool.usable_connection(settings, counters, self.now) {
+            let (stream, stream_guard) = link.send(self)?;
+            let connection =
+                EndpointConnection::for_stream(stream, stream_guard, self.worker, self.now);
             return Ok(StreamGrant::Opened(Box::new(connection)));
         }
-        if let Some(failure) = trunk.failure_since(waiting) {
+        if let Some(failure) = pool.failure_since(waiting) {
             return Err(failure);
         }
-        if trunk.try_begin_dial(settings, self.endpoint.data.h2_pools.len(), self.now) {
+        if pool.try_begin_dial(settings, self.endpoint.data.h2_pools.len(), self.now) {
             let dial = H2DialTask {
                 endpoint: Arc::clone(self.endpoint),
                 worker: self.worker,
@@ -295,7 +298,7 @@ impl StreamRequest<'_> {
             };
             tokio::task::spawn_local(dial.run());
         }
-        Ok(StreamGrant::Wait(trunk.waiter(waiting)))
+        Ok(StreamGrant::Wait(pool.waiter(waiting)))
     }
 
     /// Waits for a stream that was not available at once; the caller bounds the time.
@@ -332,8 +335,8 @@ impl H2EndpointPools {
 /// Releases connections that are retired, or that have been idle for long.
 pub(crate) fn sweep(endpoint: &Endpoint, worker: usize, settings: &BackendSettings, now: Time) {
     let counters = &endpoint.data.counters[worker].http2;
-    let mut trunks = endpoint.data.h2_pools[worker].pools();
-    multiplex_pool::sweep(&mut trunks, settings, counters, now);
+    let mut pools = endpoint.data.h2_pools[worker].pools();
+    multiplex_pool::sweep(&mut pools, settings, counters, now);
 }
 
 #[cfg(test)]

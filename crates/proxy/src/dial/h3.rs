@@ -62,7 +62,7 @@ pub(crate) async fn open(
     call: StreamRequest<'_>,
 ) -> Result<RequestTransport, Failure> {
     let takes_quic = may_use_quic(worker, &call);
-    let mut ways = TransportRace {
+    let mut race = TransportRace {
         worker,
         request: call,
         quic_allowed: takes_quic,
@@ -71,24 +71,24 @@ pub(crate) async fn open(
         tcp_failure: None,
     };
     loop {
-        if let Some(way) = ways.try_open()? {
-            return Ok(way);
+        if let Some(transport) = race.try_open()? {
+            return Ok(transport);
         }
-        ways.wait().await;
-        ways.request.now = clock::now();
+        race.wait().await;
+        race.request.now = clock::now();
     }
 }
 
 fn may_use_quic(worker: &Rc<Worker>, call: &StreamRequest<'_>) -> bool {
-    let reach = &call.endpoint.data.http3_reachability;
+    let reachability = &call.endpoint.data.http3_reachability;
     if uses_proxy_protocol(call) {
         return false;
     }
-    if !reach.is_available() && reach.claim_retry(call.now) {
+    if !reachability.is_available() && reachability.claim_retry(call.now) {
         // This request uses TCP. The dial tests QUIC for later requests.
         worker.h3_pools.dial(worker, call);
     }
-    reach.is_available()
+    reachability.is_available()
 }
 
 /// True if the connection has to begin with a PROXY protocol header, which requires TCP.
@@ -154,7 +154,7 @@ impl TransportRace<'_> {
             return Err(failure);
         }
         let endpoint = self.request.endpoint;
-        let way = if endpoint.data.http3_reachability.speaks_http1() {
+        let transport = if endpoint.data.http3_reachability.speaks_http1() {
             RequestTransport::Http1
         } else {
             match self.request.acquire_http2_stream(self.tcp_waiter.as_ref()) {
@@ -177,7 +177,7 @@ impl TransportRace<'_> {
         if !uses_proxy_protocol(&self.request) {
             endpoint.data.counters[self.request.worker].http3_fallbacks.add(1);
         }
-        Ok(Some(way))
+        Ok(Some(transport))
     }
 
     /// Waits until a retry may succeed.

@@ -44,8 +44,8 @@ pub(crate) trait MultiplexConnection {
 
     /// Checks if the connection is to be kept, full or not; called periodically.
     fn check_idle(&mut self, settings: &BackendSettings, now: Time) -> ConnectionAvailability {
-        let wear = self.usage();
-        if wear.is_idle(settings, now) || wear.is_expired(settings, now) {
+        let usage = self.usage();
+        if usage.is_idle(settings, now) || usage.is_expired(settings, now) {
             return ConnectionAvailability::Retired { goaway_received: false };
         }
         self.protocol_availability()
@@ -101,13 +101,13 @@ impl ConnectionUsage {
         let was_idle = self.state.streams.fetch_add(1, Ordering::Relaxed) == 0 && self.served > 0;
         self.state.counts.streams.fetch_add(1, Ordering::Relaxed);
         self.served = self.served.saturating_add(1);
-        let heard_before = self.state.responses_received.load(Ordering::Relaxed);
+        let responses_before = self.state.responses_received.load(Ordering::Relaxed);
         let written_before = self.state.delivery.written.load(Ordering::Relaxed);
         StreamGuard {
             state: Arc::clone(&self.state),
             was_idle,
             fresh,
-            responses_before: heard_before,
+            responses_before,
             written_before,
         }
     }
@@ -136,7 +136,7 @@ impl MultiplexState {
     pub(super) fn new(
         most: u32,
         room: Arc<Notify>,
-        tally: Arc<ConnectionCounts>,
+        counts: Arc<ConnectionCounts>,
         delivery: Arc<DeliveryProgress>,
     ) -> Arc<Self> {
         Arc::new(Self {
@@ -147,7 +147,7 @@ impl MultiplexState {
             drained: Notify::new(),
             is_released: AtomicBool::new(false),
             stream_available: room,
-            counts: tally,
+            counts,
             delivery,
         })
     }

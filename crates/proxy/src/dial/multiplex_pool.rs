@@ -55,21 +55,21 @@ impl StreamWaiter {
 
 /// Returns the pool with this key, a new one if there is none.
 pub(super) fn pool_for<'t, L: MultiplexConnection>(
-    trunks: &'t mut Vec<MultiplexPool<L>>,
-    kind: PoolKey<'_>,
+    pools: &'t mut Vec<MultiplexPool<L>>,
+    key: PoolKey<'_>,
 ) -> &'t mut MultiplexPool<L> {
-    let place = trunks.iter().position(|trunk| trunk.has_key(kind)).unwrap_or_else(|| {
-        trunks.push(MultiplexPool::new(kind));
-        trunks.len() - 1
+    let place = pools.iter().position(|pool| pool.has_key(key)).unwrap_or_else(|| {
+        pools.push(MultiplexPool::new(key));
+        pools.len() - 1
     });
-    &mut trunks[place]
+    &mut pools[place]
 }
 
 impl<L: MultiplexConnection> MultiplexPool<L> {
-    fn new(kind: PoolKey<'_>) -> Self {
+    fn new(key: PoolKey<'_>) -> Self {
         Self {
-            proxy_protocol_client: kind.proxy_protocol_client,
-            tls_context: kind.tls_context.cloned(),
+            proxy_protocol_client: key.proxy_protocol_client,
+            tls_context: key.tls_context.cloned(),
             connections: Vec::new(),
             dialing_since: None,
             finished_dials: 0,
@@ -78,10 +78,10 @@ impl<L: MultiplexConnection> MultiplexPool<L> {
         }
     }
 
-    fn has_key(&self, kind: PoolKey<'_>) -> bool {
-        let address = |trust: Option<&Arc<EndpointTlsContext>>| trust.map(Arc::as_ptr);
-        self.proxy_protocol_client == kind.proxy_protocol_client
-            && address(self.tls_context.as_ref()) == address(kind.tls_context)
+    fn has_key(&self, key: PoolKey<'_>) -> bool {
+        let address = |context: Option<&Arc<EndpointTlsContext>>| context.map(Arc::as_ptr);
+        self.proxy_protocol_client == key.proxy_protocol_client
+            && address(self.tls_context.as_ref()) == address(key.tls_context)
     }
 
     /// Returns a connection that can carry another request.
@@ -96,8 +96,8 @@ impl<L: MultiplexConnection> MultiplexPool<L> {
             match link.availability(settings, now) {
                 ConnectionAvailability::Usable => return self.connections.get_mut(place),
                 ConnectionAvailability::Full => place += 1,
-                ConnectionAvailability::Retired { goaway_received: said_goaway } => {
-                    self.release(place, said_goaway, counters)
+                ConnectionAvailability::Retired { goaway_received } => {
+                    self.release(place, goaway_received, counters)
                 }
             }
         }
@@ -105,8 +105,8 @@ impl<L: MultiplexConnection> MultiplexPool<L> {
     }
 
     /// Releases the connection: its streams continue, and it ends with the last of them.
-    fn release(&mut self, place: usize, said_goaway: bool, counters: &MultiplexCounters) {
-        counters.goaways.add(u64::from(said_goaway));
+    fn release(&mut self, place: usize, goaway_received: bool, counters: &MultiplexCounters) {
+        counters.goaways.add(u64::from(goaway_received));
         drop(self.connections.remove(place));
     }
 
@@ -115,8 +115,8 @@ impl<L: MultiplexConnection> MultiplexPool<L> {
         while let Some(link) = self.connections.get_mut(place) {
             match link.check_idle(settings, now) {
                 ConnectionAvailability::Usable | ConnectionAvailability::Full => place += 1,
-                ConnectionAvailability::Retired { goaway_received: said_goaway } => {
-                    self.release(place, said_goaway, counters)
+                ConnectionAvailability::Retired { goaway_received } => {
+                    self.release(place, goaway_received, counters)
                 }
             }
         }
@@ -177,11 +177,11 @@ fn max_connections(settings: &BackendSettings, workers: usize) -> usize {
 
 /// Releases connections that are retired, or that have been idle for long.
 pub(super) fn sweep<L: MultiplexConnection>(
-    trunks: &mut Vec<MultiplexPool<L>>,
+    pools: &mut Vec<MultiplexPool<L>>,
     settings: &BackendSettings,
     counters: &MultiplexCounters,
     now: Time,
 ) {
-    trunks.iter_mut().for_each(|trunk| trunk.sweep(settings, counters, now));
-    trunks.retain(|trunk| trunk.dialing_since.is_some() || !trunk.connections.is_empty());
+    pools.iter_mut().for_each(|pool| pool.sweep(settings, counters, now));
+    pools.retain(|pool| pool.dialing_since.is_some() || !pool.connections.is_empty());
 }

@@ -176,7 +176,7 @@ impl EndpointData {
 
     /// Returns the counts of HTTP/3 connections, by worker.
     pub(crate) fn h3_counts(&self) -> impl Iterator<Item = &ConnectionCounts> {
-        self.h3_counts.iter().map(|tally| &**tally)
+        self.h3_counts.iter().map(|counts| &**counts)
     }
 
     pub(crate) fn idle_connections(&self) -> usize {
@@ -194,21 +194,21 @@ impl EndpointData {
 /// stays under the cap.
 pub(crate) fn take(
     endpoint: &Endpoint,
-    wish: &ConnectionRequirements<'_>,
+    requirements: &ConnectionRequirements<'_>,
 ) -> Option<Box<EndpointConnection>> {
-    let stack = endpoint.data.stack(wish.worker, wish.capped);
+    let stack = endpoint.data.stack(requirements.worker, requirements.capped);
     loop {
-        let mut connection = pop(&mut lock(stack), wish)?;
-        if !connection.satisfies(wish) {
+        let mut connection = pop(&mut lock(stack), requirements)?;
+        if !connection.satisfies(requirements) {
             // It belongs to another client, or to another backend.
             return None;
         }
-        if connection.is_expired(wish.settings, wish.now) {
+        if connection.is_expired(requirements.settings, requirements.now) {
             continue;
         }
-        let age = wish.now.saturating_since(connection.idle_since);
-        let foreign = connection.worker != wish.worker;
-        let surely = foreign || (!wish.replayable && age >= FRESH);
+        let age = requirements.now.saturating_since(connection.idle_since);
+        let foreign = connection.worker != requirements.worker;
+        let surely = foreign || (!requirements.replayable && age >= FRESH);
         if !connection.is_open(surely) {
             endpoint.idle.found_closed(age);
             continue;
@@ -217,15 +217,15 @@ pub(crate) fn take(
         if surely {
             endpoint.idle.found_open(age);
         }
-        let age = if wish.replayable { age } else { connection.true_age(endpoint, age) };
-        if !endpoint.idle.may_reuse(age, wish.replayable) {
-            if !wish.capped {
+        let age = if requirements.replayable { age } else { connection.true_age(endpoint, age) };
+        if !endpoint.idle.may_reuse(age, requirements.replayable) {
+            if !requirements.capped {
                 lock(stack).push_back(connection);
             }
             return None;
         }
         if foreign {
-            let Some(adopted) = connection.adopt(wish.worker) else { continue };
+            let Some(adopted) = connection.adopt(requirements.worker) else { continue };
             connection = Box::new(adopted);
         }
         connection.idle_for = Some(age);
@@ -302,13 +302,14 @@ pub(crate) fn trim(member: &SetMember<EndpointData>, cap: ConcurrencyCap) {
 /// capped, the oldest one, which the caller closes.
 fn pop(
     stack: &mut VecDeque<Box<EndpointConnection>>,
-    wish: &ConnectionRequirements<'_>,
+    requirements: &ConnectionRequirements<'_>,
 ) -> Option<Box<EndpointConnection>> {
     let connections = || stack.iter().map(Box::as_ref);
-    let is_ours = |it: &EndpointConnection| it.worker == wish.worker && it.satisfies(wish);
+    let is_ours =
+        |it: &EndpointConnection| it.worker == requirements.worker && it.satisfies(requirements);
     let ours = connections().rposition(is_ours);
-    let any = || connections().rposition(|it: &EndpointConnection| it.satisfies(wish));
-    let oldest = || (wish.capped && !stack.is_empty()).then_some(0);
+    let any = || connections().rposition(|it: &EndpointConnection| it.satisfies(requirements));
+    let oldest = || (requirements.capped && !stack.is_empty()).then_some(0);
     stack.remove(ours.or_else(any).or_else(oldest)?)
 }
 
@@ -340,20 +341,20 @@ impl EndpointConnection {
     }
 
     /// True if it has the required client and TLS context.
-    fn satisfies(&self, wish: &ConnectionRequirements<'_>) -> bool {
-        let address = |trust: Option<&Arc<EndpointTlsContext>>| trust.map(Arc::as_ptr);
-        self.proxy_protocol_client == wish.proxy_protocol_client
-            && address(self.tls_context.as_ref()) == address(wish.tls_context)
+    fn satisfies(&self, requirements: &ConnectionRequirements<'_>) -> bool {
+        let address = |context: Option<&Arc<EndpointTlsContext>>| context.map(Arc::as_ptr);
+        self.proxy_protocol_client == requirements.proxy_protocol_client
+            && address(self.tls_context.as_ref()) == address(requirements.tls_context)
     }
 
     /// Creates a connection for a stream that carries one request.
     pub(crate) fn for_stream(
         stream: PeerStream,
-        berth: StreamGuard,
+        stream_guard: StreamGuard,
         worker: usize,
         now: Time,
     ) -> Self {
-        Self { stream_guard: Some(berth), ..Self::new(stream, 0, worker, now) }
+        Self { stream_guard: Some(stream_guard), ..Self::new(stream, 0, worker, now) }
     }
 
     /// True if the connection is still HTTP and empty: the next bytes in either direction begin another exchange.

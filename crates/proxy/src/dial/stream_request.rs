@@ -59,9 +59,9 @@ impl RequestSource<'_> {
     }
 }
 
-/// Returns the framing on a stream of a body with the framing `said` in its head.
-pub(crate) fn stream_framing(said: BodyFraming) -> BodyFraming {
-    if said.is_empty() { BodyFraming::None } else { BodyFraming::Stream }
+/// Returns the framing on a stream of a body whose head has the framing `framing`.
+pub(crate) fn stream_framing(framing: BodyFraming) -> BodyFraming {
+    if framing.is_empty() { BodyFraming::None } else { BodyFraming::Stream }
 }
 
 /// The result of a request for a stream.
@@ -90,17 +90,26 @@ pub(super) async fn connection(
     client: &mut ClientConnection,
     exchange: &mut Exchange,
     slot: Slot,
-    effort: AttemptHistory<'_>,
+    history: AttemptHistory<'_>,
     terms: &RequestPolicy<'_>,
     now: Time,
 ) -> Result<(Slot, Box<EndpointConnection>), AttemptFailure> {
-    let failure = match select_transport(worker, client, exchange, &slot, effort, terms, now).await
+    let failure = match select_transport(worker, client, exchange, &slot, history, terms, now).await
     {
         Ok(RequestTransport::Stream(connection)) => return Ok((slot, connection)),
         Ok(RequestTransport::Http1) if exchange.grpc_call.is_none() => {
-            let wish = attempt::connection_requirements(worker, client, exchange, terms, now);
-            return h1_fallback::connection(worker, client, exchange, slot, effort, terms, &wish)
-                .await;
+            let requirements =
+                attempt::connection_requirements(worker, client, exchange, terms, now);
+            return h1_fallback::connection(
+                worker,
+                client,
+                exchange,
+                slot,
+                history,
+                terms,
+                &requirements,
+            )
+            .await;
         }
         // gRPC calls need features that HTTP/1.1 lacks.
         Ok(RequestTransport::Http1) => Failure::NotHttp2,
@@ -115,7 +124,7 @@ async fn select_transport(
     client: &mut ClientConnection,
     exchange: &Exchange,
     slot: &Slot,
-    effort: AttemptHistory<'_>,
+    history: AttemptHistory<'_>,
     terms: &RequestPolicy<'_>,
     now: Time,
 ) -> Result<RequestTransport, Failure> {
@@ -126,7 +135,7 @@ async fn select_transport(
         backend_config: current,
         proxy_protocol_client: current.settings.proxy_protocol.map(|_| client.peer),
         proxy_protocol_header: client.proxy_protocol_header(&current.settings),
-        fresh: effort.fresh,
+        fresh: history.fresh,
         now,
         source: RequestSource { request: &exchange.request, framing: exchange.request.framing },
     };
@@ -136,9 +145,9 @@ async fn select_transport(
             StreamGrant::Opened(connection) => Ok(RequestTransport::Stream(connection)),
             StreamGrant::Wait(waiting) => {
                 let waits = Box::pin(call.wait_for_http2_stream(waiting));
-                let hurry = effort.patience(slot, terms);
+                let slow_after = history.patience(slot, terms);
                 let waited =
-                    attempt::await_connection(worker, client, terms, now, hurry, waits).await;
+                    attempt::await_connection(worker, client, terms, now, slow_after, waits).await;
                 waited.map(RequestTransport::Stream)
             }
         },
@@ -146,9 +155,9 @@ async fn select_transport(
             if let Some(connection) = h3::try_open_existing(worker, &call) {
                 return Ok(RequestTransport::Stream(connection));
             }
-            let hurry = effort.patience(slot, terms);
+            let slow_after = history.patience(slot, terms);
             let opening = Box::pin(h3::open(worker, call));
-            attempt::await_connection(worker, client, terms, now, hurry, opening).await
+            attempt::await_connection(worker, client, terms, now, slow_after, opening).await
         }
     }
 }
@@ -160,7 +169,7 @@ pub(crate) fn poll_response(
     request: &RequestHead,
     response: &mut ResponseHead,
 ) -> Poll<Result<(), Failure>> {
-    let EndpointConnection { stream, stream_guard: berth, .. } = connection;
+    let EndpointConnection { stream, stream_guard, .. } = connection;
     let read = match stream {
         PeerStream::H2(message) => message.poll_response(cx, request, response),
         PeerStream::H3(message) => message.poll_response(cx, request, response),
@@ -171,8 +180,8 @@ pub(crate) fn poll_response(
     if let Err(failure) = ready!(read) {
         return Poll::Ready(Err(stream.message_error().map_or(failure, stream_failure)));
     }
-    if let Some(berth) = berth {
-        berth.record_response();
+    if let Some(stream_guard) = stream_guard {
+        stream_guard.record_response();
     }
     websocket::add_accept_key(request, response);
     Poll::Ready(Ok(()))
@@ -211,7 +220,7 @@ pub(super) fn conclude_stream_failure(
     let (was_idle, fresh) = connection
         .stream_guard
         .as_ref()
-        .map_or((false, true), |berth| (berth.was_idle, berth.fresh));
+        .map_or((false, true), |stream_guard| (stream_guard.was_idle, stream_guard.fresh));
     // An endpoint may end a connection if it reports which requests it processed, if none is in progress, or before it
     // receives any.
     let stale = failure == Failure::EndpointClosed && (unprocessed || was_idle || unacknowledged);

@@ -107,7 +107,7 @@ impl QuicConnectionInner {
     pub(super) fn new(
         handle: ConnectionHandle,
         proto: quinn_proto::Connection,
-        agenda: &Rc<DriverHandle>,
+        driver_handle: &Rc<DriverHandle>,
     ) -> Rc<Self> {
         let state = QuicConnectionState {
             proto,
@@ -127,7 +127,7 @@ impl QuicConnectionInner {
             handle,
             state: RefCell::new(state),
             tls_info: OnceCell::new(),
-            driver_handle: Rc::clone(agenda),
+            driver_handle: Rc::clone(driver_handle),
             is_ready: Cell::new(false),
             has_input: Cell::new(false),
             is_removed: Cell::new(false),

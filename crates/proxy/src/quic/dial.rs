@@ -24,7 +24,7 @@ use crate::quic::socket::{QuicSocket, SocketBuffers};
 use crate::quic::{QuicConnection, transport};
 use crate::tls::EndpointTlsError;
 
-/// Endpoints open no streams with both directions (RFC 9114 §6.1).
+/// Endpoints open no bidirectional streams (RFC 9114 §6.1).
 const BI_STREAMS: u32 = 0;
 
 /// Opens connections from one worker.
@@ -73,7 +73,7 @@ impl QuicDialer {
             connect(address).and_then(QuicSocket::new).map_err(|error| socket_failure(&error))?;
         let whole = socket.never_fragments();
         let mut endpoint = Endpoint::new(self.config(), None, whole, None);
-        let terms = transport::TransportOptions {
+        let options = transport::TransportOptions {
             bi_streams: BI_STREAMS,
             idle_timeout: settings.idle_timeout,
             keep_alive: settings.keep_alive,
@@ -81,24 +81,29 @@ impl QuicDialer {
             congestion_control: CongestionControl::Cubic,
         };
         let mut config = ClientConfig::new(Arc::<QuicClientConfig>::clone(crypto));
-        config.transport_config(terms.config());
+        config.transport_config(options.config());
         let (handle, connection) = endpoint
             .connect(clock::quic_now(), config, address, server_name)
             .map_err(|_unusable| Failure::EndpointTls(EndpointTlsError::UnusableConfig))?;
-        let agenda = Rc::new(DriverHandle::new(None));
+        let driver_handle = Rc::new(DriverHandle::new(None));
         let buffers = Rc::clone(&self.buffers);
-        let mut port =
-            EndpointDriver::new(endpoint, socket, Rc::clone(&agenda), buffers, DriverRole::Client);
+        let mut port = EndpointDriver::new(
+            endpoint,
+            socket,
+            Rc::clone(&driver_handle),
+            buffers,
+            DriverRole::Client,
+        );
         let connection = QuicConnection(port.add(handle, connection));
-        self.register_driver(&agenda);
+        self.register_driver(&driver_handle);
         tokio::task::spawn_local(port.run());
         Ok(connection)
     }
 
-    fn register_driver(&self, agenda: &Rc<DriverHandle>) {
+    fn register_driver(&self, driver_handle: &Rc<DriverHandle>) {
         let ports = &mut *self.drivers.borrow_mut();
         ports.retain(|port| port.strong_count() > 0);
-        ports.push(Rc::downgrade(agenda));
+        ports.push(Rc::downgrade(driver_handle));
     }
 
     /// Closes all connections at once.
@@ -107,7 +112,7 @@ impl QuicDialer {
             .borrow()
             .iter()
             .filter_map(Weak::upgrade)
-            .for_each(|agenda| agenda.close_all());
+            .for_each(|driver_handle| driver_handle.close_all());
     }
 }
 

@@ -55,7 +55,7 @@ pub(super) struct EndpointDriver {
     blocked_transmit: Option<(Transmit, Box<[u8]>)>,
     /// Buffer for packets that belong to no connection.
     pub(super) reply: Vec<u8>,
-    /// Connections for which something has come in this turn.
+    /// Connections that have received a datagram in this turn.
     connections_with_input: Vec<Rc<QuicConnectionInner>>,
     pub(super) role: DriverRole,
     refusals: u32,

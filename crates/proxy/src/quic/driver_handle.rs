@@ -68,8 +68,8 @@ impl DriverHandle {
     }
 
     /// Delivers a datagram that arrived at another worker.
-    pub(super) fn push_datagram(&self, letter: ReceivedDatagram) {
-        self.pending_datagrams.borrow_mut().push(letter);
+    pub(super) fn push_datagram(&self, datagram: ReceivedDatagram) {
+        self.pending_datagrams.borrow_mut().push(datagram);
         self.wake();
     }
 

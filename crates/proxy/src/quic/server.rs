@@ -84,12 +84,12 @@ impl ServerDrivers {
                 return;
             }
         };
-        let agenda = Rc::new(DriverHandle::new(Some(Arc::clone(bound))));
-        let port = new_driver(worker, bound, group, &agenda, socket, serve);
+        let driver_handle = Rc::new(DriverHandle::new(Some(Arc::clone(bound))));
+        let port = new_driver(worker, bound, group, &driver_handle, socket, serve);
         ports.push(ServerDriverEntry {
             listener_index: bound.listener_index,
             group: Arc::clone(group),
-            driver_handle: agenda,
+            driver_handle,
         });
         let (worker, group) = (Rc::clone(worker), Arc::clone(group));
         tokio::task::spawn_local(async move {
@@ -122,7 +122,7 @@ fn new_driver(
     worker: &Rc<Worker>,
     bound: &Arc<ListenerSocket>,
     group: &Arc<SocketGroup>,
-    agenda: &Rc<DriverHandle>,
+    driver_handle: &Rc<DriverHandle>,
     socket: QuicSocket,
     serve: ServeConnection,
 ) -> EndpointDriver {
@@ -136,20 +136,20 @@ fn new_driver(
     let mut server = ConnectionAcceptor {
         worker: Rc::clone(worker),
         group: Arc::clone(group),
-        driver_handle: Rc::clone(agenda),
+        driver_handle: Rc::clone(driver_handle),
         listener_socket: Arc::clone(bound),
         serve,
         handshake_steps: VecDeque::new(),
         handshaking: Cell::new(0),
         cached_config: None,
     };
-    let terms = server.current_config().map(|(terms, _)| terms);
-    let endpoint = Endpoint::new(Arc::new(config), terms, socket.never_fragments(), None);
+    let server_config = server.current_config().map(|(config, _)| config);
+    let endpoint = Endpoint::new(Arc::new(config), server_config, socket.never_fragments(), None);
     let buffers = Rc::clone(&worker.quic.buffers);
     EndpointDriver::new(
         endpoint,
         socket,
-        Rc::clone(agenda),
+        Rc::clone(driver_handle),
         buffers,
         DriverRole::Server(Box::new(server)),
     )
@@ -219,14 +219,15 @@ impl ConnectionAcceptor {
     /// Counts a datagram. Returns `None` if it belongs to another worker, to which it has been sent.
     pub(super) fn keep_or_hand_over(&self, datagram: ReceivedDatagram) -> Option<ReceivedDatagram> {
         self.counters().received.add(1);
-        let home = connection_id::worker_of(&datagram.bytes)
-            .filter(|home| *home != self.worker.index && *home < self.group.len());
-        let Some(home) = home else { return Some(datagram) };
-        let seat = &self.worker.shared.workers[home];
-        let more = |letters: u32| (letters < MAX_PENDING_DATAGRAMS).then_some(letters + 1);
-        if seat.pending_datagrams.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok() {
+        let owner = connection_id::worker_of(&datagram.bytes)
+            .filter(|owner| *owner != self.worker.index && *owner < self.group.len());
+        let Some(owner) = owner else { return Some(datagram) };
+        let target = &self.worker.shared.workers[owner];
+        let more = |pending: u32| (pending < MAX_PENDING_DATAGRAMS).then_some(pending + 1);
+        if target.pending_datagrams.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+        {
             self.counters().handed_over.add(1);
-            seat.send(WorkerCommand::Datagram(Arc::clone(&self.group), datagram));
+            target.send(WorkerCommand::Datagram(Arc::clone(&self.group), datagram));
         } else {
             self.counters().dropped[DatagramDropReason::Handover as usize].add(1);
         }
@@ -250,8 +251,8 @@ impl ConnectionAcceptor {
         self.handshaking.set(self.handshaking.get() - 1);
         let counters = &self.listener_socket.counters[self.worker.index].handshakes;
         match (result, handshake_data(&state.proto)) {
-            (Err(unsecured), _) => {
-                counters.failed[unsecured as usize].add(1);
+            (Err(error), _) => {
+                counters.failed[error as usize].add(1);
                 state.connection_guard = None;
             }
             (Ok(()), Some(QuicHandshakeData { resumed: true, .. })) => counters.resumed.add(1),
@@ -262,17 +263,17 @@ impl ConnectionAcceptor {
     /// Starts to serve the connection, if it is not served already.
     pub(super) fn serve_connection(&self, connection: &QuicConnection) {
         let QuicConnection(inner) = connection;
-        let presence = {
+        let guard = {
             let state = &mut *inner.state.borrow_mut();
-            let Some(presence) = state.connection_guard.take() else { return };
+            let Some(guard) = state.connection_guard.take() else { return };
             let (server_name, site) = handshake_data(&state.proto)
-                .map_or((None, None), |settled| (settled.server_name, Some(settled.site)));
+                .map_or((None, None), |data| (data.server_name, Some(data.site)));
             inner.tls_info.get_or_init(|| {
                 Arc::new(TlsInfo { server_name, sni_entry: site, ..TlsInfo::of_quic() })
             });
-            presence
+            guard
         };
-        (self.serve)(presence, connection.clone());
+        (self.serve)(guard, connection.clone());
     }
 
     /// Returns the configuration of new connections; `None` if no listener accepts them any more.
@@ -281,33 +282,33 @@ impl ConnectionAcceptor {
         let live = self.worker.config();
         let listener = live.listener(&self.listener_socket)?;
         let (policy, http3) = (&listener.client, listener.http3.as_ref()?.settings);
-        let is_of_now = |terms: &CachedServerConfig| {
-            Arc::ptr_eq(&terms.listener_socket, &self.listener_socket)
-                && Arc::ptr_eq(&terms.policy, policy)
-                && terms.http3 == http3
+        let is_current = |cached: &CachedServerConfig| {
+            Arc::ptr_eq(&cached.listener_socket, &self.listener_socket)
+                && Arc::ptr_eq(&cached.policy, policy)
+                && cached.http3 == http3
         };
-        let known = self.cached_config.take().filter(is_of_now);
-        let terms = self.cached_config.insert(known.unwrap_or_else(|| CachedServerConfig {
+        let known = self.cached_config.take().filter(is_current);
+        let cached = self.cached_config.insert(known.unwrap_or_else(|| CachedServerConfig {
             listener_socket: Arc::clone(&self.listener_socket),
             policy: Arc::clone(policy),
             http3,
             config: self.new_config(policy, http3),
         }));
-        Some((Arc::clone(&terms.config), Arc::clone(&terms.policy)))
+        Some((Arc::clone(&cached.config), Arc::clone(&cached.policy)))
     }
 
     fn new_config(&self, policy: &ClientSettings, http3: Http3Settings) -> Arc<ServerConfig> {
         let shared = &self.worker.shared;
-        let answerer = Arc::new(SniServerConfig::new(shared, &self.listener_socket));
-        let mut config = ServerConfig::new(answerer, Arc::clone(&shared.quic_keys.token));
-        let terms = transport::TransportOptions {
+        let server_crypto = Arc::new(SniServerConfig::new(shared, &self.listener_socket));
+        let mut config = ServerConfig::new(server_crypto, Arc::clone(&shared.quic_keys.token));
+        let options = transport::TransportOptions {
             bi_streams: http3.max_concurrent_streams,
             idle_timeout: policy.connection_idle_timeout.saturating_add(IDLE_TIMEOUT_MARGIN),
             keep_alive: None,
             congestion_control: http3.congestion_control,
         };
         config
-            .transport_config(terms.config())
+            .transport_config(options.config())
             .max_incoming(MAX_HANDSHAKE_STEPS)
             .incoming_buffer_size(INCOMING_BUFFER_BYTES)
             .incoming_buffer_size_total(TOTAL_INCOMING_BUFFER_BYTES);
@@ -321,8 +322,8 @@ impl ConnectionAcceptor {
 }
 
 fn handshake_data(proto: &quinn_proto::Connection) -> Option<QuicHandshakeData> {
-    let settled = proto.crypto_session().handshake_data()?.downcast().ok()?;
-    Some(*settled)
+    let data = proto.crypto_session().handshake_data()?.downcast().ok()?;
+    Some(*data)
 }
 
 impl EndpointDriver {
@@ -383,7 +384,7 @@ impl EndpointDriver {
         counters.handshakes.begun.add(1);
         counters.quic.connections.add(1);
         worker.handle().connections.fetch_add(1, Ordering::AcqRel);
-        let presence = ConnectionGuard::new(&worker, &bound);
+        let guard = ConnectionGuard::new(&worker, &bound);
         // Later connections are checked against the current configuration, too.
         self.endpoint.set_server_config(Some(Arc::clone(&config)));
         self.reply.clear();
@@ -393,14 +394,14 @@ impl EndpointDriver {
                 let inner = self.add(handle, connection);
                 {
                     let state = &mut *inner.state.borrow_mut();
-                    state.connection_guard = Some(presence);
+                    state.connection_guard = Some(guard);
                     state.handshake_deadline = now.checked_add(policy.head_timeout);
                 }
                 self.poll_events(&inner);
             }
             Err(AcceptError { cause, response }) => {
                 counters.handshakes.failed[client_tls_error(&cause) as usize].add(1);
-                drop(presence);
+                drop(guard);
                 if let Some(transmit) = response {
                     self.send_reply(&transmit);
                 }

@@ -125,34 +125,36 @@ struct QuicTlsHandshake {
 impl QuicTlsSession {
     fn handshake(&self) -> Option<&QuicTlsHandshake> {
         match &self.state {
-            QuicTlsState::Handshaking(talk) => Some(talk),
+            QuicTlsState::Handshaking(handshake) => Some(handshake),
             QuicTlsState::AwaitingClientHello { .. } => None,
         }
     }
 
     /// Selects the SNI entry once the ClientHello is complete. Returns the handshake bytes that were buffered so far.
     fn select_site(&mut self) -> Result<Option<Vec<u8>>, TransportError> {
-        let QuicTlsState::AwaitingClientHello { client_hello: said, parameters } = &mut self.state
+        let QuicTlsState::AwaitingClientHello { client_hello: received, parameters } =
+            &mut self.state
         else {
             return Ok(None);
         };
-        let Some(server_name) = client_hello_name(said)? else { return Ok(None) };
+        let Some(server_name) = client_hello_name(received)? else { return Ok(None) };
         let name = server_name.as_ref().map(OwnedHostName::borrowed);
         let (site, config) = self.config.site(name).map_err(alert_error)?;
         let mut encoded = Vec::new();
         parameters.write(&mut encoded);
         let tls = ServerConnection::new(config, Version::V1, encoded)
             .map_err(|_unusable| alert_error(description::INTERNAL_ERROR))?;
-        let said = std::mem::take(said);
-        let talk = QuicTlsHandshake { tls, server_name, site, data_reported: false, next: None };
-        self.state = QuicTlsState::Handshaking(Box::new(talk));
-        Ok(Some(said))
+        let received = std::mem::take(received);
+        let handshake =
+            QuicTlsHandshake { tls, server_name, site, data_reported: false, next: None };
+        self.state = QuicTlsState::Handshaking(Box::new(handshake));
+        Ok(Some(received))
     }
 }
 
 /// Returns the server name in a ClientHello; `None` if it is not complete.
-fn client_hello_name(said: &[u8]) -> Result<Option<Option<OwnedHostName>>, TransportError> {
-    let Some((&[kind, a, b, c], _)) = said.split_first_chunk::<HELLO_HEAD>() else {
+fn client_hello_name(received: &[u8]) -> Result<Option<Option<OwnedHostName>>, TransportError> {
+    let Some((&[kind, a, b, c], _)) = received.split_first_chunk::<HELLO_HEAD>() else {
         return Ok(None);
     };
     if kind != CLIENT_HELLO {
@@ -162,7 +164,7 @@ fn client_hello_name(said: &[u8]) -> Result<Option<Option<OwnedHostName>>, Trans
     if length > MOST_HELLO_BYTES {
         return Err(alert_error(description::DECODE_ERROR));
     }
-    let Some(hello) = said.get(..length) else { return Ok(None) };
+    let Some(hello) = received.get(..length) else { return Ok(None) };
     match ClientHelloParse::parse_message(hello) {
         ClientHelloParse::Complete(name) => Ok(Some(name)),
         // The last byte of an alert is its description.
@@ -209,31 +211,32 @@ impl crypto::Session for QuicTlsSession {
     }
 
     fn is_handshaking(&self) -> bool {
-        self.handshake().is_none_or(|talk| talk.tls.is_handshaking())
+        self.handshake().is_none_or(|handshake| handshake.tls.is_handshaking())
     }
 
     fn read_handshake(&mut self, bytes: &[u8]) -> Result<bool, TransportError> {
-        if let QuicTlsState::AwaitingClientHello { client_hello: said, .. } = &mut self.state {
-            said.extend_from_slice(bytes);
+        if let QuicTlsState::AwaitingClientHello { client_hello: received, .. } = &mut self.state {
+            received.extend_from_slice(bytes);
         }
-        let said = self.select_site()?;
-        let QuicTlsState::Handshaking(talk) = &mut self.state else { return Ok(false) };
-        talk.read(said.as_deref().unwrap_or(bytes))?;
-        Ok(!std::mem::replace(&mut talk.data_reported, true))
+        let received = self.select_site()?;
+        let QuicTlsState::Handshaking(handshake) = &mut self.state else { return Ok(false) };
+        handshake.read(received.as_deref().unwrap_or(bytes))?;
+        Ok(!std::mem::replace(&mut handshake.data_reported, true))
     }
 
     fn transport_parameters(&self) -> Result<Option<TransportParameters>, TransportError> {
-        let encoded = self.handshake().and_then(|talk| talk.tls.quic_transport_parameters());
+        let encoded =
+            self.handshake().and_then(|handshake| handshake.tls.quic_transport_parameters());
         let Some(mut encoded) = encoded else { return Ok(None) };
         Ok(Some(TransportParameters::read(Side::Server, &mut encoded)?))
     }
 
     fn write_handshake(&mut self, out: &mut Vec<u8>) -> Option<Keys> {
-        let QuicTlsState::Handshaking(talk) = &mut self.state else { return None };
-        let keys = match talk.tls.write_hs(out)? {
+        let QuicTlsState::Handshaking(handshake) = &mut self.state else { return None };
+        let keys = match handshake.tls.write_hs(out)? {
             KeyChange::Handshake { keys } => keys,
             KeyChange::OneRtt { keys, next } => {
-                talk.next = Some(next);
+                handshake.next = Some(next);
                 keys
             }
         };
@@ -245,8 +248,8 @@ impl crypto::Session for QuicTlsSession {
     }
 
     fn next_1rtt_keys(&mut self) -> Option<KeyPair<Box<dyn PacketKey>>> {
-        let QuicTlsState::Handshaking(talk) = &mut self.state else { return None };
-        let keys = talk.next.as_mut()?.next_packet_keys();
+        let QuicTlsState::Handshaking(handshake) = &mut self.state else { return None };
+        let keys = handshake.next.as_mut()?.next_packet_keys();
         Some(KeyPair { local: Box::new(keys.local), remote: Box::new(keys.remote) })
     }
 

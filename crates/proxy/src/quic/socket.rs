@@ -167,8 +167,8 @@ impl QuicSocket {
             if let Err(error) = self.socket.ready(Interest::ERROR).await {
                 return error;
             }
-            let told = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
-            drop(self.socket.try_io(Interest::ERROR, told));
+            let would_block = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
+            drop(self.socket.try_io(Interest::ERROR, would_block));
             match self.socket.take_error() {
                 Ok(Some(error)) | Err(error) => return error,
                 Ok(None) => {}

@@ -30,13 +30,16 @@ pub(crate) struct SocketGroup {
 
 impl SocketGroup {
     /// Binds all sockets of an address, which must not be in use.
-    pub(crate) fn bind(spot: impl Into<BindAddress>, workers: usize) -> io::Result<Arc<Self>> {
-        let spot = spot.into();
-        let address = spot.address;
+    pub(crate) fn bind(
+        bind_address: impl Into<BindAddress>,
+        workers: usize,
+    ) -> io::Result<Arc<Self>> {
+        let bind_address = bind_address.into();
+        let address = bind_address.address;
         // Sockets that share an address would share it with another process, too: this detects one that is using it.
-        drop(listen::bind_udp(spot)?);
+        drop(listen::bind_udp(bind_address)?);
         let count = workers.min(connection_id::MOST_WORKERS);
-        let sockets: io::Result<Box<[_]>> = (0..count).map(|_| bind_shared(spot)).collect();
+        let sockets: io::Result<Box<[_]>> = (0..count).map(|_| bind_shared(bind_address)).collect();
         let sockets = sockets?;
         if let Some(first) = sockets.first()
             && let Err(error) = sys::steer_by_worker(
@@ -105,16 +108,16 @@ impl SocketGroups {
     /// Returns the group at that address, and binds it if necessary.
     pub(crate) fn bind(
         &mut self,
-        spot: impl Into<BindAddress>,
+        bind_address: impl Into<BindAddress>,
         workers: usize,
     ) -> io::Result<Arc<SocketGroup>> {
-        let spot = spot.into();
+        let bind_address = bind_address.into();
         self.known.retain(|group| group.strong_count() > 0);
         let mut known = self.known.iter().filter_map(Weak::upgrade);
-        if let Some(group) = known.find(|group| group.address == spot.address) {
+        if let Some(group) = known.find(|group| group.address == bind_address.address) {
             return Ok(group);
         }
-        let group = SocketGroup::bind(spot, workers)?;
+        let group = SocketGroup::bind(bind_address, workers)?;
         self.known.push(Arc::downgrade(&group));
         self.bound.push(Arc::clone(&group));
         Ok(group)
@@ -131,10 +134,10 @@ impl SocketGroups {
     }
 }
 
-fn bind_shared(spot: BindAddress) -> io::Result<UdpSocket> {
-    let socket = listen::socket(spot, Type::DGRAM)?;
+fn bind_shared(bind_address: BindAddress) -> io::Result<UdpSocket> {
+    let socket = listen::socket(bind_address, Type::DGRAM)?;
     SockRef::from(&socket).set_reuse_port(true)?;
-    socket.bind(&spot.address.into())?;
+    socket.bind(&bind_address.address.into())?;
     Ok(socket.into())
 }
 

@@ -267,10 +267,10 @@ fn reset_stream(state: &mut QuicConnectionState, id: StreamId, code: VarInt) {
     state.proto.send_stream(id).reset(code).unwrap_or_default();
 }
 
-fn register_waker(sleepers: &mut BTreeMap<StreamId, Waker>, id: StreamId, cx: &Context<'_>) {
-    match sleepers.get_mut(&id) {
+fn register_waker(wakers: &mut BTreeMap<StreamId, Waker>, id: StreamId, cx: &Context<'_>) {
+    match wakers.get_mut(&id) {
         Some(waker) => waker.clone_from(cx.waker()),
-        None => drop(sleepers.insert(id, cx.waker().clone())),
+        None => drop(wakers.insert(id, cx.waker().clone())),
     }
 }
 

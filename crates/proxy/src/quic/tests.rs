@@ -78,7 +78,7 @@ impl Identity {
     }
 
     /// Returns the configuration of a client that trusts this certificate and speaks `protocol`.
-    fn believer(&self, protocol: &[u8]) -> rustls::ClientConfig {
+    fn client_config(&self, protocol: &[u8]) -> rustls::ClientConfig {
         let mut roots = rustls::RootCertStore::empty();
         roots.add(self.der()).unwrap();
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -152,9 +152,9 @@ impl QuicFixture {
     }
 
     fn listen(&self) {
-        for seat in &self.shared.workers {
+        for handle in &self.shared.workers {
             let (bound, group) = (Arc::clone(&self.bound), Arc::clone(&self.group));
-            seat.send(WorkerCommand::ListenQuic(bound, group, serve));
+            handle.send(WorkerCommand::ListenQuic(bound, group, serve));
         }
     }
 
@@ -164,7 +164,7 @@ impl QuicFixture {
     }
 
     fn client_at(&self, address: &str) -> quinn::Endpoint {
-        let config = self.identity.believer(b"h3");
+        let config = self.identity.client_config(b"h3");
         let config = QuicClientConfig::try_from(config).unwrap();
         let mut endpoint = quinn::Endpoint::client(address.parse().unwrap()).unwrap();
         endpoint.set_default_client_config(quinn::ClientConfig::new(Arc::new(config)));
@@ -190,7 +190,7 @@ impl QuicFixture {
 
 impl Drop for QuicFixture {
     fn drop(&mut self) {
-        self.shared.workers.iter().for_each(|seat| seat.send(WorkerCommand::Stop));
+        self.shared.workers.iter().for_each(|handle| handle.send(WorkerCommand::Stop));
         self.threads.drain(..).for_each(|thread| thread.join().unwrap());
     }
 }
@@ -226,12 +226,12 @@ fn listener(
 }
 
 /// Echoes each stream; after a `!`, closes the connection.
-fn serve(presence: ConnectionGuard, connection: QuicConnection) {
+fn serve(guard: ConnectionGuard, connection: QuicConnection) {
     tokio::task::spawn_local(async move {
         while let Ok((send, recv)) = poll_fn(|cx| connection.poll_accept_bi(cx)).await {
             tokio::task::spawn_local(echo(connection.clone(), send, recv));
         }
-        drop(presence);
+        drop(guard);
     });
 }
 

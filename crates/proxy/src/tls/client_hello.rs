@@ -37,15 +37,15 @@ impl ClientHelloParse {
     }
 
     /// Parses all bytes that a client has sent so far.
-    pub(crate) fn parse(said: &[u8]) -> Self {
+    pub(crate) fn parse(received: &[u8]) -> Self {
         // An HTTP method begins with a letter, a TLS record with its type, which is not a letter.
-        if said.first().is_some_and(u8::is_ascii_alphabetic) {
+        if received.first().is_some_and(u8::is_ascii_alphabetic) {
             return Self::PlainHttp;
         }
-        if said.is_empty() || said[0] == HANDSHAKE && !has_record(said) {
+        if received.is_empty() || received[0] == HANDSHAKE && !has_record(received) {
             return Self::Incomplete;
         }
-        let (mut acceptor, mut left) = (Acceptor::default(), said);
+        let (mut acceptor, mut left) = (Acceptor::default(), received);
         while !left.is_empty() {
             if acceptor.read_tls(&mut left).is_err() {
                 return Self::Invalid(Error::PeerSentOversizedRecord, Vec::new());
@@ -67,9 +67,9 @@ impl ClientHelloParse {
 }
 
 /// True if the first record is complete: a hello in small pieces is not parsed again for each of them.
-fn has_record(said: &[u8]) -> bool {
-    let length = said.get(RECORD_HEAD - 2..RECORD_HEAD);
-    length
-        .and_then(|length| length.try_into().ok())
-        .is_some_and(|length| said.len() >= RECORD_HEAD + usize::from(u16::from_be_bytes(length)))
+fn has_record(received: &[u8]) -> bool {
+    let length = received.get(RECORD_HEAD - 2..RECORD_HEAD);
+    length.and_then(|length| length.try_into().ok()).is_some_and(|length| {
+        received.len() >= RECORD_HEAD + usize::from(u16::from_be_bytes(length))
+    })
 }

@@ -63,29 +63,29 @@ pub(crate) enum ConnectionSecurity<'t> {
 
 impl ConnectionSecurity<'_> {
     /// Returns the security of connections that carry requests.
-    pub(crate) fn of_requests(trust: Option<&Arc<EndpointTlsContext>>) -> ConnectionSecurity<'_> {
-        Self::of(trust, |secrets| &secrets.for_requests)
+    pub(crate) fn of_requests(context: Option<&Arc<EndpointTlsContext>>) -> ConnectionSecurity<'_> {
+        Self::of(context, |configs| &configs.for_requests)
     }
 
     /// Returns the security of connections that carry HTTP/1.1 requests, one after the other.
-    pub(crate) fn of_http1(trust: Option<&Arc<EndpointTlsContext>>) -> ConnectionSecurity<'_> {
-        Self::of(trust, |secrets| &secrets.for_http1)
+    pub(crate) fn of_http1(context: Option<&Arc<EndpointTlsContext>>) -> ConnectionSecurity<'_> {
+        Self::of(context, |configs| &configs.for_http1)
     }
 
     /// Returns the security of connections with an opaque payload.
     pub(crate) fn of_connections(
-        trust: Option<&Arc<EndpointTlsContext>>,
+        context: Option<&Arc<EndpointTlsContext>>,
     ) -> ConnectionSecurity<'_> {
-        Self::of(trust, |secrets| &secrets.for_connections)
+        Self::of(context, |configs| &configs.for_connections)
     }
 
     fn of(
-        trust: Option<&Arc<EndpointTlsContext>>,
+        context: Option<&Arc<EndpointTlsContext>>,
         choose: impl FnOnce(&ClientTlsConfigs) -> &ClientTlsConfig,
     ) -> ConnectionSecurity<'_> {
-        let Some(trust) = trust else { return ConnectionSecurity::Plain };
-        trust.configs.as_ref().map_or(ConnectionSecurity::Unusable, |secrets| {
-            ConnectionSecurity::Tls(choose(secrets))
+        let Some(context) = context else { return ConnectionSecurity::Plain };
+        context.configs.as_ref().map_or(ConnectionSecurity::Unusable, |configs| {
+            ConnectionSecurity::Tls(choose(configs))
         })
     }
 }
@@ -123,14 +123,14 @@ impl EndpointTlsFactory {
         if let Some(known) = known.filter(|known| known.is_for(asked, protocol)) {
             return Some(Arc::clone(known));
         }
-        let secrets = self.build_configs(asked, protocol).inspect_err(|error| {
+        let configs = self.build_configs(asked, protocol).inspect_err(|error| {
             let name = &*asked.server_name;
             tracing::error!(server.name = name, %error, "unusable TLS configuration: connections to these endpoints fail");
         });
         Some(Arc::new(EndpointTlsContext {
             settings: Arc::clone(asked),
             protocol,
-            configs: secrets.ok(),
+            configs: configs.ok(),
         }))
     }
 

@@ -139,11 +139,11 @@ impl TlsSession {
         }
         loop {
             let mut bytes = std::mem::take(&mut self.incoming.bytes);
-            let (used, looked) =
+            let (used, progress) =
                 self.process_records(&mut bytes[self.incoming.used..], space, &mut task);
             self.incoming.bytes = bytes;
             self.incoming.used += used;
-            match looked {
+            match progress {
                 Ok(SessionProgress::Continue) => {}
                 Ok(SessionProgress::Wait) => break,
                 Err(error) => {
@@ -175,13 +175,13 @@ impl TlsSession {
         task: &mut SendAction<'_>,
     ) -> (usize, Result<SessionProgress, Error>) {
         let Self { connection: side, plaintext: plain, outgoing, peer_closed: ended, .. } = self;
-        let mut hands = IoBuffers { space, plaintext: plain, outgoing, peer_closed: ended };
+        let mut buffers = IoBuffers { space, plaintext: plain, outgoing, peer_closed: ended };
         match side {
             UnbufferedConnection::Client(side) => {
-                hands.process_status(side.process_tls_records(bytes), task)
+                buffers.process_status(side.process_tls_records(bytes), task)
             }
             UnbufferedConnection::Server(side) => {
-                hands.process_status(side.process_tls_records(bytes), task)
+                buffers.process_status(side.process_tls_records(bytes), task)
             }
         }
     }

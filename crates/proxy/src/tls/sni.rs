@@ -88,9 +88,9 @@ impl SniTable {
 
     /// Returns the current entry for a connection, which differs from that of its handshake if the configuration was
     /// replaced. Returns `None` if there is none, or if it requires more of clients than the handshake did.
-    pub(crate) fn current_entry(&self, greeting: &TlsInfo) -> Option<&Arc<SniEntry>> {
-        let site = self.find(greeting.server_name.as_ref().map(OwnedHostName::borrowed))?;
-        let of_handshake = greeting.sni_entry.as_ref()?;
+    pub(crate) fn current_entry(&self, tls_info: &TlsInfo) -> Option<&Arc<SniEntry>> {
+        let site = self.find(tls_info.server_name.as_ref().map(OwnedHostName::borrowed))?;
+        let of_handshake = tls_info.sni_entry.as_ref()?;
         let holds = Arc::ptr_eq(site, of_handshake) || site.accepts_handshake_of(of_handshake);
         holds.then_some(site)
     }
@@ -101,14 +101,14 @@ impl SniTable {
     ///
     /// Entries are compared, never names: a handshake proves the entry and nothing else. A host without an entry has
     /// no routes.
-    pub(crate) fn is_misdirected(&self, greeting: Option<&TlsInfo>, host: HostName<'_>) -> bool {
+    pub(crate) fn is_misdirected(&self, tls_info: Option<&TlsInfo>, host: HostName<'_>) -> bool {
         let Some(wanted) = self.find(Some(host)) else { return false };
         // A connection without TLS is older than this configuration.
-        let Some(greeting) = greeting else { return true };
+        let Some(tls_info) = tls_info else { return true };
         let is_wanted = |site: &Arc<SniEntry>| Arc::ptr_eq(site, wanted);
         // Usually the configuration has not been replaced since the handshake.
-        let belongs = greeting.sni_entry.as_ref().is_some_and(is_wanted)
-            || self.current_entry(greeting).is_some_and(is_wanted);
+        let belongs = tls_info.sni_entry.as_ref().is_some_and(is_wanted)
+            || self.current_entry(tls_info).is_some_and(is_wanted);
         !belongs || !matches!(wanted.carries, TlsPayload::Requests)
     }
 }
@@ -186,7 +186,7 @@ impl ServerTlsConfigs {
         if let Some(known) = self.find(terms, carries_requests) {
             return known;
         }
-        let treatment = match before.find(terms, carries_requests) {
+        let mode = match before.find(terms, carries_requests) {
             Some(known @ (ServerTlsMode::Decrypt(_) | ServerTlsMode::PassThrough)) => known,
             // It may be usable now, for example after a change of the certificate.
             Some(ServerTlsMode::Refuse) | None => {
@@ -194,8 +194,8 @@ impl ServerTlsConfigs {
             }
         };
         let terms = Arc::clone(terms);
-        self.cached.push(CachedServerTls { terms, carries_requests, mode: treatment.clone() });
-        treatment
+        self.cached.push(CachedServerTls { terms, carries_requests, mode: mode.clone() });
+        mode
     }
 
     fn find(&self, terms: &Arc<TlsTermination>, carries_requests: bool) -> Option<ServerTlsMode> {
@@ -212,7 +212,7 @@ impl ServerTlsConfigs {
         before: &Self,
     ) -> ServerTlsMode {
         match self.build_config(terms, carries_requests, before) {
-            Ok(decryption) => ServerTlsMode::Decrypt(decryption),
+            Ok(tls_config) => ServerTlsMode::Decrypt(tls_config),
             Err(error) => {
                 let certificates: Vec<_> = terms.certificates.iter().map(|it| &*it.name).collect();
                 tracing::error!(?certificates, %error, "unusable TLS configuration: connections for these certificates are rejected");

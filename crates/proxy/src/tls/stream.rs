@@ -108,9 +108,10 @@ impl TlsStream {
     /// are with the kernel.
     fn report_written(&mut self, written: usize, of: usize) -> Poll<io::Result<usize>> {
         let sealed = written + self.unreported;
-        let told = if self.unreported == 0 { written } else { sealed.min(of).saturating_sub(1) };
-        self.unreported = sealed - told;
-        if told == 0 { Poll::Pending } else { Poll::Ready(Ok(told)) }
+        let reported =
+            if self.unreported == 0 { written } else { sealed.min(of).saturating_sub(1) };
+        self.unreported = sealed - reported;
+        if reported == 0 { Poll::Pending } else { Poll::Ready(Ok(reported)) }
     }
 
     fn encrypt(&mut self, plaintext: &[u8]) -> io::Result<()> {
@@ -165,9 +166,9 @@ impl AsyncWrite for TlsStream {
                 Poll::Ready(result) => result?,
                 Poll::Pending => return this.report_written(written, bytes.len()),
             }
-            let now_told = this.unreported.min(bytes.len() - written);
-            this.unreported -= now_told;
-            written += now_told;
+            let newly_reported = this.unreported.min(bytes.len() - written);
+            this.unreported -= newly_reported;
+            written += newly_reported;
             if written == bytes.len() || this.unreported > 0 {
                 return Poll::Ready(Ok(written));
             }

@@ -26,20 +26,20 @@ pub(super) struct PacedStream {
 }
 
 impl PacedStream {
-    /// Creates the stream of a connection on which `unsealed` bytes have been written. `tally` counts the streams to
+    /// Creates the stream of a connection on which `unsealed` bytes have been written. `counts` has the streams to
     /// the endpoint, `delivery` the bytes that arrived there.
     pub(super) fn new(
         stream: PeerStream,
         unsealed: u64,
-        tally: Arc<ConnectionCounts>,
+        counts: Arc<ConnectionCounts>,
         delivery: Arc<DeliveryProgress>,
     ) -> Self {
-        let (walk, pace) = (H2FrameScanner::new(0), ReadPacer::default());
+        let (frame_scanner, read_pacer) = (H2FrameScanner::new(0), ReadPacer::default());
         let mut connection = Self {
             stream,
-            frame_scanner: walk,
-            read_pacer: pace,
-            counts: tally,
+            frame_scanner,
+            read_pacer,
+            counts,
             delivery,
             plaintext_bytes: unsealed,
             yields_before_read: false,
@@ -90,9 +90,9 @@ impl AsyncRead for PacedStream {
             this.record_end(end);
         }
         this.yields_before_read = read?;
-        let mut heard = &space.filled()[before..];
-        let (bytes, mut frames) = (heard.len(), 0);
-        while this.frame_scanner.next(&mut heard).is_some() {
+        let mut received = &space.filled()[before..];
+        let (bytes, mut frames) = (received.len(), 0);
+        while this.frame_scanner.next(&mut received).is_some() {
             frames += 1;
         }
         this.read_pacer.record_read(bytes, frames, this.counts.streams.load(Ordering::Relaxed));

@@ -94,7 +94,7 @@ impl H2PoolFixture {
     ) -> impl Future<Output = Result<Box<EndpointConnection>, Failure>> + use<> {
         let (endpoint, current) = (Arc::clone(&self.endpoint), Rc::clone(&self.current));
         async move {
-            let order = RequestSource { request: &request, framing: request.framing };
+            let source = RequestSource { request: &request, framing: request.framing };
             let call = StreamRequest {
                 worker: 0,
                 endpoint: &endpoint,
@@ -103,7 +103,7 @@ impl H2PoolFixture {
                 proxy_protocol_header: Vec::new(),
                 fresh: false,
                 now: clock::now(),
-                source: order,
+                source,
             };
             match call.acquire_http2_stream(None)? {
                 StreamGrant::Opened(connection) => Ok(connection),
@@ -132,8 +132,8 @@ impl H2PoolFixture {
 }
 
 async fn serve(socket: TcpStream, most: u32, answer: fn(SendResponse<Bytes>, &mut Incoming)) {
-    let shaken = server::Builder::new().max_concurrent_streams(most).handshake(socket).await;
-    let Ok(mut connection) = shaken else { return };
+    let handshake = server::Builder::new().max_concurrent_streams(most).handshake(socket).await;
+    let Ok(mut connection) = handshake else { return };
     while let Some(Ok((_, respond))) = connection.accept().await {
         answer(respond, &mut connection);
     }

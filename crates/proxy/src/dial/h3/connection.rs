@@ -49,15 +49,15 @@ struct H3SharedState {
 /// Performs the HTTP/3 handshake with the endpoint; the caller bounds the time.
 pub(super) async fn handshake(
     connection: &QuicConnection,
-    room: Arc<Notify>,
-    tally: Arc<ConnectionCounts>,
+    stream_available: Arc<Notify>,
+    counts: Arc<ConnectionCounts>,
 ) -> Result<(H3EndpointConnection, H3ConnectionDriver), Failure> {
     poll_fn(|cx| connection.poll_established(cx)).await.map_err(handshake_failure)?;
     let head = RESPONSE_LIMITS.head_bytes + RESPONSE_LIMITS.fields * FIELD_OVERHEAD;
-    let mut conversation = ControlStreams::new(connection, PeerRole::Endpoint, head as u64);
+    let mut control_streams = ControlStreams::new(connection, PeerRole::Endpoint, head as u64);
     let settings = loop {
         tokio::select! {
-            heard = poll_fn(|cx| conversation.poll(cx)) => match heard {
+            event = poll_fn(|cx| control_streams.poll(cx)) => match event {
                 Ok(ControlEvent::Settings(settings)) => break settings,
                 Ok(ControlEvent::GoAway(_)) => {}
                 Err(_offence) => return Err(Failure::EndpointClosed),
@@ -66,11 +66,11 @@ pub(super) async fn handshake(
         }
     };
     // QUIC itself enforces the stream limit.
-    let state = MultiplexState::new(u32::MAX, room, tally, Arc::default());
+    let state = MultiplexState::new(u32::MAX, stream_available, counts, Arc::default());
     let shared = Rc::new(H3SharedState::default());
     let link = H3EndpointConnection {
         connection: connection.clone(),
-        connection_state: Rc::clone(conversation.connection_state()),
+        connection_state: Rc::clone(control_streams.connection_state()),
         supports_extended_connect: settings.connect_protocol,
         shared: Rc::clone(&shared),
         next_stream: None,
@@ -78,7 +78,7 @@ pub(super) async fn handshake(
     };
     let driver = H3ConnectionDriver {
         connection: connection.clone(),
-        control_streams: conversation,
+        control_streams,
         shared,
         _open: OpenConnectionGuard::new(&state),
         state,
@@ -106,9 +106,9 @@ impl multiplex_connection::MultiplexConnection for H3EndpointConnection {
     }
 
     fn protocol_availability(&mut self) -> ConnectionAvailability {
-        let said_goaway = self.shared.goaway_received.get();
-        if said_goaway || self.connection.closed().is_some() {
-            return ConnectionAvailability::Retired { goaway_received: said_goaway };
+        let goaway_received = self.shared.goaway_received.get();
+        if goaway_received || self.connection.closed().is_some() {
+            return ConnectionAvailability::Retired { goaway_received };
         }
         ConnectionAvailability::Usable
     }
@@ -130,16 +130,16 @@ impl H3EndpointConnection {
         &mut self,
         call: &StreamRequest<'_>,
     ) -> Result<(PeerStream, StreamGuard), Failure> {
-        let order = &call.source;
+        let source = &call.source;
         // A WebSocket needs extended CONNECT, which not every endpoint supports (RFC 9220).
-        if order.request.upgrade && !self.supports_extended_connect {
+        if source.request.upgrade && !self.supports_extended_connect {
             return Err(Failure::UpgradeRefused);
         }
-        let (head, framing, address) = (order.request, order.framing, call.endpoint.address);
+        let (head, framing, address) = (source.request, source.framing, call.endpoint.address);
         let section = |out: &mut Vec<u8>| request::write(head, framing, address, out);
         // The connection has just reported capacity for one stream.
         let (sending, receiving) = self.next_stream.take().ok_or(Failure::EndpointClosed)?;
-        let is_whole = order.is_whole();
+        let is_whole = source.is_whole();
         let message =
             H3Stream::to_endpoint(sending, receiving, &self.connection_state, section, is_whole);
         Ok((PeerStream::from(message), self.usage.begin_stream(call.fresh)))
@@ -164,9 +164,9 @@ pub(super) struct H3ConnectionDriver {
 impl H3ConnectionDriver {
     /// Runs until the connection has ended.
     pub(super) async fn run(mut self) {
-        let Self { connection, control_streams: conversation, shared, state, .. } = &mut self;
+        let Self { connection, control_streams, shared, state, .. } = &mut self;
         tokio::select! {
-            () = watch_control_streams(conversation, shared) => {}
+            () = watch_control_streams(control_streams, shared) => {}
             () = watch_stream_limit(connection, shared, state) => {}
             () = ping_timed_out(connection, state) => {}
             // Its streams report how it ended.
@@ -178,8 +178,8 @@ impl H3ConnectionDriver {
 }
 
 /// Waits until the endpoint has violated the protocol, for which the connection has been closed.
-async fn watch_control_streams(conversation: &mut ControlStreams, shared: &H3SharedState) {
-    while let Ok(event) = poll_fn(|cx| conversation.poll(cx)).await {
+async fn watch_control_streams(control_streams: &mut ControlStreams, shared: &H3SharedState) {
+    while let Ok(event) = poll_fn(|cx| control_streams.poll(cx)).await {
         match event {
             ControlEvent::GoAway(_) => shared.goaway_received.set(true),
             // SETTINGS arrive only once.

@@ -67,12 +67,12 @@ impl H1Fallback {
             self.held_body_bytes = offered;
         }
         ready!(self.poll_flush(cx))?;
-        let told = std::mem::take(&mut self.held_body_bytes);
-        if is_last && told == offered {
+        let accepted = std::mem::take(&mut self.held_body_bytes);
+        if is_last && accepted == offered {
             // If the connection does not accept the end at once, it is written before the next read.
             let _pushed = self.poll_end(cx, None)?;
         }
-        Poll::Ready(Ok(told))
+        Poll::Ready(Ok(accepted))
     }
 
     /// Ends the body.
@@ -116,15 +116,23 @@ pub(in crate::dial) async fn connection(
     client: &mut ClientConnection,
     exchange: &mut Exchange,
     slot: Slot,
-    effort: AttemptHistory<'_>,
+    history: AttemptHistory<'_>,
     terms: &RequestPolicy<'_>,
-    wish: &ConnectionRequirements<'_>,
+    requirements: &ConnectionRequirements<'_>,
 ) -> Result<(Slot, Box<EndpointConnection>), AttemptFailure> {
-    let order = RequestSource { request: &exchange.request, framing: exchange.request.framing };
+    let source = RequestSource { request: &exchange.request, framing: exchange.request.framing };
     let header = client.proxy_protocol_header(terms.backend_settings());
-    let opening = open(&slot.endpoint, effort.fresh, &header, wish, order);
-    let hurry = effort.patience(&slot, terms);
-    match attempt::await_connection(worker, client, terms, wish.now, hurry, Box::pin(opening)).await
+    let opening = open(&slot.endpoint, history.fresh, &header, requirements, source);
+    let slow_after = history.patience(&slot, terms);
+    match attempt::await_connection(
+        worker,
+        client,
+        terms,
+        requirements.now,
+        slow_after,
+        Box::pin(opening),
+    )
+    .await
     {
         Ok((connection, head_bytes)) => {
             exchange.upload.written += head_bytes;
@@ -140,25 +148,25 @@ pub(crate) async fn open(
     endpoint: &Endpoint,
     fresh: bool,
     header: &[u8],
-    wish: &ConnectionRequirements<'_>,
-    order: RequestSource<'_>,
+    requirements: &ConnectionRequirements<'_>,
+    source: RequestSource<'_>,
 ) -> Result<(Box<EndpointConnection>, u64), Failure> {
     if !fresh
-        && let Some(idle) = pool::take(endpoint, wish)
-        && let Some(begun) = send_head(idle, order).await
+        && let Some(idle) = pool::take(endpoint, requirements)
+        && let Some(begun) = send_head(idle, source).await
     {
         return Ok(begun);
     }
-    let connection = attempt::open(endpoint, header, wish).await?;
-    send_head(connection, order).await.ok_or(Failure::ConnectFailed)
+    let connection = attempt::open(endpoint, header, requirements).await?;
+    send_head(connection, source).await.ok_or(Failure::ConnectFailed)
 }
 
 /// Sends the head; `None` if the connection has broken.
 async fn send_head(
     mut connection: Box<EndpointConnection>,
-    order: RequestSource<'_>,
+    source: RequestSource<'_>,
 ) -> Option<(Box<EndpointConnection>, u64)> {
-    let RequestSource { request, framing } = order;
+    let RequestSource { request, framing } = source;
     let framing = if framing == BodyFraming::Stream { BodyFraming::Chunked } else { framing };
     let mut head = Vec::new();
     write::request_head(request, framing, request.upgrade, &mut head);

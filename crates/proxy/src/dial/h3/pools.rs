@@ -47,26 +47,26 @@ impl H3WorkerPools {
     fn with_pool<R>(
         &self,
         endpoint: &Arc<Endpoint>,
-        trust: Option<&Arc<EndpointTlsContext>>,
-        does: impl FnOnce(&mut MultiplexPool<H3EndpointConnection>) -> R,
+        tls_context: Option<&Arc<EndpointTlsContext>>,
+        run: impl FnOnce(&mut MultiplexPool<H3EndpointConnection>) -> R,
     ) -> R {
         let mut entries = self.0.borrow_mut();
         let entry = entries.entry(Arc::as_ptr(endpoint)).or_insert_with(|| H3EndpointPools {
             endpoint: Arc::downgrade(endpoint),
             pools: Vec::new(),
         });
-        does(multiplex_pool::pool_for(
+        run(multiplex_pool::pool_for(
             &mut entry.pools,
-            PoolKey { proxy_protocol_client: None, tls_context: trust },
+            PoolKey { proxy_protocol_client: None, tls_context },
         ))
     }
 
     fn with_pool_for<R>(
         &self,
         call: &StreamRequest<'_>,
-        does: impl FnOnce(&mut MultiplexPool<H3EndpointConnection>) -> R,
+        run: impl FnOnce(&mut MultiplexPool<H3EndpointConnection>) -> R,
     ) -> R {
-        self.with_pool(call.endpoint, call.backend_config.tls_context.as_ref(), does)
+        self.with_pool(call.endpoint, call.backend_config.tls_context.as_ref(), run)
     }
 
     /// Opens a stream on which the head has been sent, if a connection has capacity now.
@@ -75,11 +75,12 @@ impl H3WorkerPools {
         call: &StreamRequest<'_>,
     ) -> Result<Option<Box<EndpointConnection>>, Failure> {
         let counters = &call.endpoint.data.counters[call.worker].http3;
-        self.with_pool_for(call, |trunk| {
-            let usable = trunk.usable_connection(&call.backend_config.settings, counters, call.now);
+        self.with_pool_for(call, |pool| {
+            let usable = pool.usable_connection(&call.backend_config.settings, counters, call.now);
             let Some(link) = usable else { return Ok(None) };
-            let (stream, berth) = link.send(call)?;
-            let connection = EndpointConnection::for_stream(stream, berth, call.worker, call.now);
+            let (stream, stream_guard) = link.send(call)?;
+            let connection =
+                EndpointConnection::for_stream(stream, stream_guard, call.worker, call.now);
             Ok(Some(Box::new(connection)))
         })
     }
@@ -94,11 +95,11 @@ impl H3WorkerPools {
         if let Some(connection) = self.try_open_stream(call)? {
             return Ok(StreamGrant::Opened(connection));
         }
-        if let Some(failure) = self.with_pool_for(call, |trunk| trunk.failure_since(waiting)) {
+        if let Some(failure) = self.with_pool_for(call, |pool| pool.failure_since(waiting)) {
             return Err(failure);
         }
         self.dial(worker, call);
-        Ok(StreamGrant::Wait(self.with_pool_for(call, |trunk| trunk.waiter(waiting))))
+        Ok(StreamGrant::Wait(self.with_pool_for(call, |pool| pool.waiter(waiting))))
     }
 
     /// Opens another connection, unless a dial is in progress or the limit is reached.
@@ -106,7 +107,7 @@ impl H3WorkerPools {
         let (settings, workers) =
             (&call.backend_config.settings, call.endpoint.data.h2_pools.len());
         let wanted =
-            self.with_pool_for(call, |trunk| trunk.try_begin_dial(settings, workers, call.now));
+            self.with_pool_for(call, |pool| pool.try_begin_dial(settings, workers, call.now));
         if wanted {
             let dial = H3DialTask {
                 worker: Rc::clone(worker),
@@ -121,7 +122,7 @@ impl H3WorkerPools {
 
     /// Returns the start of the current dial.
     pub(super) fn dialing_since(&self, call: &StreamRequest<'_>) -> Option<Time> {
-        self.with_pool_for(call, |trunk| trunk.dialing_since())
+        self.with_pool_for(call, |pool| pool.dialing_since())
     }
 
     /// Releases connections to the endpoint that are retired, or that have been idle for long.
@@ -165,7 +166,7 @@ impl H3DialTask {
             Err(failure) => (Err(failure), None),
         };
         self.record_result(opened.as_ref().err().copied());
-        self.with_pool(|trunk| trunk.finish_dial(opened));
+        self.with_pool(|pool| pool.finish_dial(opened));
         // Connections must not keep a removed endpoint alive.
         drop(self);
         if let Some(driver) = driver {
@@ -174,11 +175,11 @@ impl H3DialTask {
     }
 
     fn record_result(&self, failure: Option<Failure>) {
-        let reach = &self.endpoint.data.http3_reachability;
-        let (was_open, endpoint) = (reach.is_available(), self.endpoint.address);
+        let reachability = &self.endpoint.data.http3_reachability;
+        let (was_open, endpoint) = (reachability.is_available(), self.endpoint.address);
         match failure {
             None => {
-                reach.record_success();
+                reachability.record_success();
                 if !was_open {
                     tracing::info!(%endpoint, "HTTP/3 works again");
                 }
@@ -191,7 +192,7 @@ impl H3DialTask {
                 ),
             ) => {}
             Some(failure) => {
-                reach.record_failure(clock::now());
+                reachability.record_failure(clock::now());
                 if was_open {
                     let fault = failure.details();
                     tracing::warn!(%endpoint, fault, "HTTP/3 is unavailable: requests fall back to TCP");
@@ -204,32 +205,33 @@ impl H3DialTask {
         let Self {
             worker,
             endpoint,
-            tls_context: trust,
+            tls_context,
             connect_timeout: patience,
             unacknowledged_timeout: unacknowledged,
         } = self;
-        let secret = trust.as_ref().and_then(|trust| trust.quic());
-        let secret = secret.ok_or(Failure::EndpointTls(EndpointTlsError::UnusableConfig))?;
+        let tls_config = tls_context.as_ref().and_then(|tls_context| tls_context.quic());
+        let tls_config =
+            tls_config.ok_or(Failure::EndpointTls(EndpointTlsError::UnusableConfig))?;
         endpoint.data.counters[worker.index].connections.add(1);
-        let QuicClientTlsConfig { config, name } = secret;
+        let QuicClientTlsConfig { config, name } = tls_config;
         let settings = dial_settings(*unacknowledged);
         let begun_at = clock::now();
         let connection = worker.quic.dial(endpoint.address, name, config, settings)?;
-        let room = self.with_pool(|trunk| trunk.stream_available());
-        let tally = Arc::clone(&endpoint.data.h3_counts[worker.index]);
-        let begun = timeout(*patience, connection::handshake(&connection, room, tally)).await;
-        let begun = begun.unwrap_or(Err(Failure::ConnectTimeout));
-        match &begun {
+        let room = self.with_pool(|pool| pool.stream_available());
+        let counts = Arc::clone(&endpoint.data.h3_counts[worker.index]);
+        let result = timeout(*patience, connection::handshake(&connection, room, counts)).await;
+        let result = result.unwrap_or(Err(Failure::ConnectTimeout));
+        match &result {
             Ok(_) => {
                 let took = clock::now().saturating_since(begun_at);
                 endpoint.data.reachability.record_connect_time(took);
             }
             Err(_) => connection.close(H3ErrorCode::NO_ERROR.0, "handshake failed"),
         }
-        begun
+        result
     }
 
-    fn with_pool<R>(&self, does: impl FnOnce(&mut MultiplexPool<H3EndpointConnection>) -> R) -> R {
-        self.worker.h3_pools.with_pool(&self.endpoint, self.tls_context.as_ref(), does)
+    fn with_pool<R>(&self, run: impl FnOnce(&mut MultiplexPool<H3EndpointConnection>) -> R) -> R {
+        self.worker.h3_pools.with_pool(&self.endpoint, self.tls_context.as_ref(), run)
     }
 }

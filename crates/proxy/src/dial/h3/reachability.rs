@@ -84,50 +84,53 @@ mod tests {
 
     #[test]
     fn http3_is_allowed_before_any_failure() {
-        let reach = Http3Reachability::default();
-        assert!(reach.is_available());
-        assert!(!reach.claim_retry(START));
+        let reachability = Http3Reachability::default();
+        assert!(reachability.is_available());
+        assert!(!reachability.claim_retry(START));
     }
 
     #[test]
     fn only_one_request_retries_http3_after_the_backoff() {
-        let reach = Http3Reachability::default();
-        reach.record_failure(START);
-        assert!(!reach.is_available());
-        assert!(!reach.claim_retry(START + (INITIAL_BACKOFF - Duration::from_nanos(1))));
-        assert!(reach.claim_retry(START + INITIAL_BACKOFF));
-        assert!(!reach.claim_retry(START + INITIAL_BACKOFF), "another request tries it already");
+        let reachability = Http3Reachability::default();
+        reachability.record_failure(START);
+        assert!(!reachability.is_available());
+        assert!(!reachability.claim_retry(START + (INITIAL_BACKOFF - Duration::from_nanos(1))));
+        assert!(reachability.claim_retry(START + INITIAL_BACKOFF));
         assert!(
-            reach.claim_retry(START + INITIAL_BACKOFF * 2),
+            !reachability.claim_retry(START + INITIAL_BACKOFF),
+            "another request tries it already"
+        );
+        assert!(
+            reachability.claim_retry(START + INITIAL_BACKOFF * 2),
             "an attempt without a result does not block the next one"
         );
-        reach.record_success();
-        assert!(reach.is_available());
+        reachability.record_success();
+        assert!(reachability.is_available());
     }
 
     #[test]
     fn http3_backoff_doubles_up_to_the_maximum() {
-        let reach = Http3Reachability::default();
+        let reachability = Http3Reachability::default();
         let mut pauses = Vec::new();
         for _ in 0..8 {
-            reach.record_failure(START);
-            let until = Time::from_nanos(reach.retry_at.load(Ordering::Relaxed));
+            reachability.record_failure(START);
+            let until = Time::from_nanos(reachability.retry_at.load(Ordering::Relaxed));
             pauses.push(until.saturating_since(START).as_secs());
         }
         assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 300, 300]);
-        reach.record_success();
-        reach.record_failure(START);
-        assert!(reach.claim_retry(START + INITIAL_BACKOFF));
+        reachability.record_success();
+        reachability.record_failure(START);
+        assert!(reachability.claim_retry(START + INITIAL_BACKOFF));
     }
 
     #[test]
     fn http3_backoff_ends_early_without_an_alternative() {
-        let reach = Http3Reachability::default();
-        reach.end_backoff(START);
-        assert!(reach.is_available());
-        reach.record_failure(START);
-        reach.end_backoff(START);
-        assert!(!reach.is_available());
-        assert!(reach.claim_retry(START));
+        let reachability = Http3Reachability::default();
+        reachability.end_backoff(START);
+        assert!(reachability.is_available());
+        reachability.record_failure(START);
+        reachability.end_backoff(START);
+        assert!(!reachability.is_available());
+        assert!(reachability.claim_retry(START));
     }
 }

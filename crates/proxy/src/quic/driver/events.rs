@@ -109,23 +109,23 @@ fn establish(state: &mut QuicConnectionState) {
 /// Wakes the tasks that can write again, the most urgent first: all streams together have as much room as the path
 /// carries, and the first writer takes it.
 fn wake_writers(state: &mut QuicConnectionState, mut writable: Vec<StreamId>) {
-    let QuicConnectionState { proto, wakers: sleepers, .. } = state;
+    let QuicConnectionState { proto, wakers, .. } = state;
     writable.sort_by_key(|&id| Reverse(proto.send_stream(id).priority().unwrap_or_default()));
-    let wakers = writable.iter().filter_map(|id| sleepers.writers.remove(id));
-    wakers.for_each(Waker::wake);
+    let writers = writable.iter().filter_map(|id| wakers.writers.remove(id));
+    writers.for_each(Waker::wake);
 }
 
 fn handle_stream_event(state: &mut QuicConnectionState, event: StreamEvent) {
-    let QuicConnectionState { wakers: sleepers, may_open_bi: may_open, .. } = state;
+    let QuicConnectionState { wakers, may_open_bi, .. } = state;
     let waker = match event {
-        StreamEvent::Opened { dir } => sleepers.opened[dir as usize].take(),
-        StreamEvent::Readable { id } => sleepers.readers.remove(&id),
+        StreamEvent::Opened { dir } => wakers.opened[dir as usize].take(),
+        StreamEvent::Readable { id } => wakers.readers.remove(&id),
         StreamEvent::Writable { id } | StreamEvent::Stopped { id, .. } => {
-            sleepers.writers.remove(&id)
+            wakers.writers.remove(&id)
         }
         StreamEvent::Available { dir: Dir::Bi } => {
-            *may_open = true;
-            sleepers.can_open_bi.take()
+            *may_open_bi = true;
+            wakers.can_open_bi.take()
         }
         // We write to such streams only when they begin.
         StreamEvent::Available { dir: Dir::Uni } => None,

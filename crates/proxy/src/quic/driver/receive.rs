@@ -15,16 +15,16 @@ use crate::quic::{DatagramDropReason, ReceivedDatagram};
 impl EndpointDriver {
     /// Receives datagrams. Returns true if there may be more.
     pub(super) fn receive_datagrams(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
-        for letter in self.driver_handle.take_pending_datagrams() {
-            self.handle_datagram(letter, now);
+        for datagram in self.driver_handle.take_pending_datagrams() {
+            self.handle_datagram(datagram, now);
         }
         let more = self.receive_batch(cx, now);
-        let mut heard = std::mem::take(&mut self.connections_with_input);
-        for inner in heard.drain(..) {
+        let mut with_input = std::mem::take(&mut self.connections_with_input);
+        for inner in with_input.drain(..) {
             self.poll_events(&inner);
             inner.mark_ready();
         }
-        self.connections_with_input = heard;
+        self.connections_with_input = with_input;
         more
     }
 

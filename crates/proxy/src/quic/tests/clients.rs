@@ -160,7 +160,7 @@ fn unknown_server_name_is_refused() {
 fn unknown_alpn_protocol_is_refused() {
     run(async {
         let scene = QuicFixture::new(1);
-        let config = QuicClientConfig::try_from(scene.identity.believer(b"doq")).unwrap();
+        let config = QuicClientConfig::try_from(scene.identity.client_config(b"doq")).unwrap();
         let config = quinn::ClientConfig::new(Arc::new(config));
         let client = scene.client();
         let refused = client.connect_with(config, scene.address, "a.example.com").unwrap().await;

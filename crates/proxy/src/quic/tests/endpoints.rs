@@ -52,7 +52,7 @@ async fn answer(incoming: quinn::Incoming) {
 }
 
 fn dial(address: SocketAddr, name: &str, identity: &Identity) -> Result<QuicConnection, Failure> {
-    let crypto = Arc::new(Crypto::try_from(identity.believer(b"h3")).unwrap());
+    let crypto = Arc::new(Crypto::try_from(identity.client_config(b"h3")).unwrap());
     QuicDialer::new().dial(address, name, &crypto, SETTINGS)
 }
 

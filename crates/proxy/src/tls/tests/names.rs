@@ -67,7 +67,7 @@ fn of_authorities(authorities: &[usize], required: bool) -> Option<ClientCertifi
     (!roots.is_empty()).then_some(ClientCertificates { roots, required })
 }
 
-fn made(place: usize, kind: ListenerKind) -> SniRule {
+fn sni_rule(place: usize, kind: ListenerKind) -> SniRule {
     let clients = match kind {
         ListenerKind::Requests(authorities) => of_authorities(authorities, true),
         ListenerKind::Fallback => of_authorities(&[0], false),
@@ -88,7 +88,7 @@ fn made(place: usize, kind: ListenerKind) -> SniRule {
 /// a rule is the index of its listener's pattern.
 fn listener(kinds: &ListenerKinds) -> ActiveListener {
     let served = || kinds.iter().enumerate().filter_map(|(place, kind)| Some((place, (*kind)?)));
-    let mut all: Vec<_> = served().map(|(place, kind)| made(place, kind)).collect();
+    let mut all: Vec<_> = served().map(|(place, kind)| sni_rule(place, kind)).collect();
     all.sort_by_key(|site| std::cmp::Reverse(site.hosts.specificity()));
     let mut routes = RouteTable::default();
     let path = PathPattern::prefix("/").unwrap();
@@ -123,7 +123,7 @@ fn rule(index: usize) -> Arc<Rule> {
 }
 
 /// Returns the facts of a handshake for this name; `None` if it is rejected.
-fn shaken(listener: &ActiveListener, server_name: Option<&str>) -> Option<TlsInfo> {
+fn tls_info_for(listener: &ActiveListener, server_name: Option<&str>) -> Option<TlsInfo> {
     let server_name = server_name.map(|name| OwnedHostName::new(name.as_bytes()));
     let found =
         listener.sni_table.as_ref()?.find(server_name.as_ref().map(OwnedHostName::borrowed))?;
@@ -134,12 +134,12 @@ fn shaken(listener: &ActiveListener, server_name: Option<&str>) -> Option<TlsInf
 /// Returns the index of the pattern whose routes serve the request.
 fn served(
     listener: &ActiveListener,
-    greeting: Option<&TlsInfo>,
+    tls_info: Option<&TlsInfo>,
     host: &str,
 ) -> Result<usize, Failure> {
     let (method, host, path) = ("GET".to_owned(), host.to_owned(), "/".to_owned());
     let request = PlainRequest { method, host, path, ..PlainRequest::default() };
-    listener.request_rule(greeting, &request).map(|rule| rule.index)
+    listener.request_rule(tls_info, &request).map(|rule| rule.index)
 }
 
 /// Returns the index of the pattern that a name belongs to, by the simplest definition.
@@ -170,7 +170,7 @@ fn kinds() -> impl Strategy<Value = ListenerKinds> {
 }
 
 /// Generates a name in varied spelling: any case, trailing dots, or far too long.
-fn spelled() -> impl Strategy<Value = String> {
+fn spelled_name() -> impl Strategy<Value = String> {
     let dots = prop::sample::select(vec!["", "", ".", ".", "..", "..."]);
     let name = (prop::sample::select(NAMES.to_vec()), any::<u32>(), dots, 0..20_u8);
     name.prop_map(|(name, upper, dots, long)| {
@@ -190,16 +190,16 @@ proptest! {
     #[test]
     fn request_reaches_only_the_routes_of_its_negotiated_site(
         kinds in kinds(),
-        server_name in prop::option::weighted(0.9, spelled()),
-        other in spelled(),
+        server_name in prop::option::weighted(0.9, spelled_name()),
+        other in spelled_name(),
         is_same in any::<bool>(),
     ) {
         let host = server_name.as_ref().filter(|_| is_same).unwrap_or(&other);
         let listener = listener(&kinds);
-        let greeting = shaken(&listener, server_name.as_deref());
+        let tls_info = tls_info_for(&listener, server_name.as_deref());
         let of_handshake = place_of(&kinds, server_name.as_deref());
-        prop_assert_eq!(greeting.is_some(), of_handshake.is_some());
-        let (Some(greeting), Some(of_handshake)) = (greeting, of_handshake) else { return Ok(()) };
+        prop_assert_eq!(tls_info.is_some(), of_handshake.is_some());
+        let (Some(tls_info), Some(of_handshake)) = (tls_info, of_handshake) else { return Ok(()) };
         let wanted = place_of(&kinds, Some(host));
         let carries = matches!(kinds[of_handshake], Some(ListenerKind::Requests(_) | ListenerKind::Fallback));
         let expected = match wanted {
@@ -207,10 +207,10 @@ proptest! {
             Some(wanted) if wanted == of_handshake && carries => Ok(wanted),
             Some(_) => Err(Failure::Misdirected),
         };
-        prop_assert_eq!(served(&listener, Some(&greeting), host), expected);
+        prop_assert_eq!(served(&listener, Some(&tls_info), host), expected);
         // A rebuilt table gives the same result.
         let again = self::listener(&kinds);
-        prop_assert_eq!(served(&again, Some(&greeting), host), expected);
+        prop_assert_eq!(served(&again, Some(&tls_info), host), expected);
         // A connection without TLS is older than the listener's TLS.
         let plain = if wanted.is_some() { Failure::Misdirected } else { Failure::NoRoute };
         prop_assert_eq!(served(&listener, None, host), Err(plain));
@@ -220,13 +220,13 @@ proptest! {
     fn handshake_grants_no_access_to_a_site_with_stricter_client_certificates(
         before in kinds(),
         after in kinds(),
-        server_name in prop::option::weighted(0.9, spelled()),
-        other in spelled(),
+        server_name in prop::option::weighted(0.9, spelled_name()),
+        other in spelled_name(),
         is_same in any::<bool>(),
     ) {
         let host = server_name.as_ref().filter(|_| is_same).unwrap_or(&other);
-        let Some(greeting) = shaken(&listener(&before), server_name.as_deref()) else { return Ok(()) };
-        let Ok(place) = served(&listener(&after), Some(&greeting), host) else { return Ok(()) };
+        let Some(tls_info) = tls_info_for(&listener(&before), server_name.as_deref()) else { return Ok(()) };
+        let Ok(place) = served(&listener(&after), Some(&tls_info), host) else { return Ok(()) };
         prop_assert_eq!(Some(place), place_of(&after, server_name.as_deref()));
         let shown = place_of(&before, server_name.as_deref()).and_then(|place| before[place]);
         prop_assert!(shown != Some(ListenerKind::PassedThrough));

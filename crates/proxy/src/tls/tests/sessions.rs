@@ -21,11 +21,11 @@ fn failed_handshake_is_detected_across_any_read_boundaries() {
         server.receive_ciphertext(&std::mem::take(&mut client.outgoing));
         server.advance_handshake().unwrap();
         let flight = std::mem::take(&mut server.outgoing);
-        let heard = flight.chunks(flight.len().div_ceil(parts)).find_map(|part| {
+        let result = flight.chunks(flight.len().div_ceil(parts)).find_map(|part| {
             client.receive_ciphertext(part);
             client.advance_handshake().err()
         });
-        let error = heard.expect("the client does not trust the authority");
+        let error = result.expect("the client does not trust the authority");
         assert_eq!(EndpointTlsError::from(&error), EndpointTlsError::Certificate);
         assert!(!client.outgoing.is_empty(), "there is an alert");
         assert_eq!(client.advance_handshake(), Err(error.clone()));
@@ -106,13 +106,13 @@ fn arbitrary_bytes_never_panic_a_session() {
 
 /// Passes on the output of a session in pieces, sometimes with a changed bit.
 fn pass_on(rng: &mut Rng, from: &mut TlsSession, to: &mut TlsSession) {
-    let mut said = std::mem::take(&mut from.outgoing);
+    let mut output = std::mem::take(&mut from.outgoing);
     let at = |rng: &mut Rng, below: usize| (rng.next_u64() % below as u64) as usize;
-    if !said.is_empty() && at(rng, 4) == 0 {
-        let place = at(rng, said.len());
-        said[place] ^= 1 << at(rng, 8);
+    if !output.is_empty() && at(rng, 4) == 0 {
+        let place = at(rng, output.len());
+        output[place] ^= 1 << at(rng, 8);
     }
-    for part in said.chunks(1 + at(rng, 2000)) {
+    for part in output.chunks(1 + at(rng, 2000)) {
         to.receive_ciphertext(part);
         drop(to.advance_handshake());
     }
@@ -123,12 +123,16 @@ fn client_hello_is_parsed_only_when_complete() {
     let authority = TestAuthority::new();
     let mut client = client_session(&authority.trust("a.example.com", &[], None));
     client.advance_handshake().unwrap();
-    let said = client.outgoing;
-    for part in 0..said.len() {
-        assert_eq!(ClientHelloParse::parse(&said[..part]), ClientHelloParse::Incomplete, "{part}");
+    let output = client.outgoing;
+    for part in 0..output.len() {
+        assert_eq!(
+            ClientHelloParse::parse(&output[..part]),
+            ClientHelloParse::Incomplete,
+            "{part}"
+        );
     }
     assert_eq!(
-        ClientHelloParse::parse(&said),
+        ClientHelloParse::parse(&output),
         ClientHelloParse::Complete(Some(OwnedHostName::new(b"a.example.com")))
     );
     assert_eq!(ClientHelloParse::parse(b"GET / HTTP/1.1\r\n"), ClientHelloParse::PlainHttp);
@@ -149,11 +153,11 @@ fn server_name_is_normalized() {
     let (sent, asked) = (b"a.example.comx", b"A.Example.Com.");
     let mut client = client_session(&authority.trust("a.example.comx", &[], None));
     client.advance_handshake().unwrap();
-    let mut said = client.outgoing;
-    let place = said.windows(sent.len()).position(|window| window == sent).unwrap();
-    said[place..place + sent.len()].copy_from_slice(asked);
+    let mut output = client.outgoing;
+    let place = output.windows(sent.len()).position(|window| window == sent).unwrap();
+    output[place..place + sent.len()].copy_from_slice(asked);
     let normal = Some(OwnedHostName::new(b"a.example.com"));
-    assert_eq!(ClientHelloParse::parse(&said), ClientHelloParse::Complete(normal.clone()));
+    assert_eq!(ClientHelloParse::parse(&output), ClientHelloParse::Complete(normal.clone()));
     // QUIC carries the same message without its record.
-    assert_eq!(ClientHelloParse::parse_message(&said[5..]), ClientHelloParse::Complete(normal));
+    assert_eq!(ClientHelloParse::parse_message(&output[5..]), ClientHelloParse::Complete(normal));
 }

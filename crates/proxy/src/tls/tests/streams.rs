@@ -15,7 +15,7 @@ async fn connected() -> (TlsStream, TlsStream) {
     let certificate = authority.certificate(&["a.example.com"]);
     let sites = sites(&mut ServerTlsConfigs::new(), vec![site("", &[&certificate])]);
     let trust = authority.trust("a.example.com", &[], None);
-    let (mut client, mut server) = meet(&trust, config(&sites, "a.example.com"));
+    let (mut client, mut server) = connected_sessions(&trust, config(&sites, "a.example.com"));
     // Read the rest of the handshake: the tickets.
     client.advance_handshake().unwrap();
     server.advance_handshake().unwrap();
