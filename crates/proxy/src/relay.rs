@@ -1,4 +1,4 @@
-//! The response's way to the client: an endpoint's, streamed, or one of our own.
+//! Sends the response to the client: the endpoint's, streamed, or one that the proxy makes itself.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -26,7 +26,7 @@ use crate::stream::ResponseFraming;
 use crate::tunnel;
 use crate::worker::Worker;
 
-/// Streams the response whose head `exchange` holds, and lays the connection down.
+/// Streams the response whose head `exchange` holds, and returns the connection to the pool.
 pub(crate) async fn relay(
     worker: &Rc<Worker>,
     client: &mut ClientConnection,
@@ -36,9 +36,9 @@ pub(crate) async fn relay(
     record: &mut AccessRecord,
 ) -> Result<ConnectionOutcome, Failure> {
     record.status = exchange.response.status;
-    // Of the response as the endpoint meant it.
+    // Evaluated before filters change the response.
     let end = attempt_end(&exchange.response);
-    // How long a stream of messages lasts does not tell how busy its endpoint is.
+    // The duration of a message stream says nothing about the load of its endpoint.
     let streams = exchange.grpc_call.is_some() && !exchange.upload.is_read();
     orca::record_load_report(worker, &lease.slot, terms, &exchange.response.fields);
     prepare(worker, &mut exchange.response);
@@ -61,7 +61,7 @@ pub(crate) async fn relay(
         let whole = exchange.upload.is_read();
         record.ended = Some(now);
         return_to_pool(worker, lease, exchange, terms, now);
-        // A client that takes its time has it alone.
+        // A slow client no longer holds the slot: only its own connection waits.
         let mut taken = Ok(());
         if !exchange.download.is_done() {
             taken = flush(client, exchange, terms.client.body_timeout, terms.deadline).await;
@@ -88,7 +88,7 @@ pub(crate) async fn relay(
     Ok(abort(client))
 }
 
-/// Adds what a proxy adds to a response.
+/// Adds the fields that a proxy adds to a response: `Via` and `Date`.
 fn prepare(worker: &Worker, response: &mut ResponseHead) {
     response.fields.add_prepared(via(response.version));
     if !response.fields.has(KnownFieldName::Date) && !response.is_interim() {
@@ -96,7 +96,7 @@ fn prepare(worker: &Worker, response: &mut ResponseHead) {
     }
 }
 
-/// Makes of the endpoint's response what filters and affinity ask for.
+/// Applies filters, session affinity and `Alt-Svc` to the endpoint's response.
 fn apply_filters(
     worker: &Worker,
     exchange: &mut Exchange,
@@ -114,7 +114,7 @@ fn apply_filters(
     alt_svc::advertise(terms.alt_svc, request, response);
 }
 
-/// Writes the head into the pump; says whether the client may send another request.
+/// Writes the head into the pump. Returns true if the client may send another request.
 fn start(
     worker: &Worker,
     client: &mut ClientConnection,
@@ -135,7 +135,7 @@ fn start(
             }
         }
     };
-    // A client that was not told to go on may or may not send the body: what comes next is unknown.
+    // If the client got no 100 (Continue), it may or may not send the body: the next bytes cannot be interpreted.
     let expects = request.expect_continue && !upload.is_read();
     let keep_alive = request.keep_alive
         && framing != BodyFraming::UntilClose
@@ -151,8 +151,8 @@ fn start(
     Ok(keep_alive)
 }
 
-/// Streams the response's body, and what is left of the request's. Ends when the endpoint is not needed any more: what has
-/// been read of the response may not have been written yet.
+/// Streams the response's body and the rest of the request's. Ends when the endpoint is not needed any more: bytes that
+/// have been read from the response may still have to be written to the client.
 async fn stream(
     worker: &Worker,
     client: &mut ClientConnection,
@@ -191,7 +191,7 @@ async fn stream(
                 terms.backend_settings().idle_timeout
             };
             let now = clock::now();
-            // The first look comes at once after the head, of a response that is not whole yet.
+            // The first pass comes directly after the head, while the response is not complete yet.
             lease.head_latency_by(now);
             if taken != download.written {
                 taken = download.written;
@@ -228,12 +228,12 @@ async fn stream(
     .await
 }
 
-/// What a response says of its endpoint.
+/// The result of the attempt, as the response's status and fields tell it.
 pub(crate) fn attempt_end(response: &ResponseHead) -> AttemptResult {
     let retry_after =
         || parse_retry_after(response.fields.first(KnownFieldName::RetryAfter)?, clock::wall());
     match response.status {
-        // Nothing but a call has a status in its head, and that only where nothing follows.
+        // Only a gRPC call has `grpc-status` in its head, and only if nothing follows the head (trailers-only).
         200 if response.version.has_streams() => {
             GrpcCallStatus::of(&response.fields).map_or(AttemptResult::Success, GrpcCallStatus::end)
         }
@@ -246,11 +246,11 @@ pub(crate) fn attempt_end(response: &ResponseHead) -> AttemptResult {
     }
 }
 
-/// How long `Retry-After` asks to wait: seconds, or until a date (RFC 9110 §10.2.3). `None`: it is neither.
+/// Parses `Retry-After`: seconds, or a date (RFC 9110 §10.2.3). `None`: it is neither.
 fn parse_retry_after(said: &[u8], now: SystemTime) -> Option<Duration> {
     let said = str::from_utf8(said).ok()?.trim();
     if !said.is_empty() && said.bytes().all(|byte| byte.is_ascii_digit()) {
-        // More than can be counted is more than anybody waits.
+        // A number that does not fit in a `u64` is longer than any client waits.
         return Some(Duration::from_secs(said.parse().unwrap_or(u64::MAX)));
     }
     let until = httpdate::parse_http_date(said).ok()?;
@@ -267,7 +267,7 @@ fn response_failure(stop: BodyError) -> Failure {
     }
 }
 
-/// The endpoint has finished: its connection waits for the next request, if it can carry one, and the slot is free.
+/// Frees the slot after the endpoint has finished. If the connection can carry another request, it returns to the pool.
 fn return_to_pool(
     worker: &Worker,
     lease: AttemptConnection,
@@ -284,17 +284,18 @@ fn return_to_pool(
         response_read: exchange.download.has_whole_body(),
     };
     pool::give_back(&slot.endpoint, connection, &done, terms.is_capped(), now);
-    // The slot goes last: who gets it finds the connection, or may open another.
+    // The slot is freed last: the request that gets it finds the idle connection, or may open another.
     slot.free(now);
 }
 
-/// The client must notice that its response is not whole, also where only the connection's end delimits it.
+/// Resets the connection, so that the client notices an incomplete response even if only the connection's end delimits
+/// it.
 fn abort(client: &ClientConnection) -> ConnectionOutcome {
     client.reset_on_close();
     ConnectionOutcome::Abort
 }
 
-/// Passes an interim response on, to a client that knows such.
+/// Forwards an interim response, unless the client speaks HTTP/1.0.
 pub(crate) async fn forward_interim(
     worker: &Worker,
     client: &mut ClientConnection,
@@ -315,7 +316,7 @@ pub(crate) async fn forward_interim(
     flush(client, exchange, terms.client.body_timeout, terms.deadline).await
 }
 
-/// Writes what is in the download, to a client that takes something so often.
+/// Writes the buffered download. Fails if the client accepts no bytes for as long as `patience`.
 async fn flush(
     client: &mut ClientConnection,
     exchange: &mut Exchange,
@@ -325,7 +326,7 @@ async fn flush(
     client.deadline.set(until.min(clock::now() + patience));
     poll_fn(|cx| {
         if let Poll::Ready(done) = exchange.download.poll_flush(cx, &mut client.stream) {
-            // Who has gone takes nothing, and others of its connection must not wait for longer because of it.
+            // A failed write is not noted: it would extend the write deadline of the connection's other requests.
             if done.is_ok() {
                 client.note_write(clock::now());
             }
@@ -343,7 +344,7 @@ async fn flush(
     .await
 }
 
-/// Answers with the head that `exchange` holds, and nothing after it: what a filter of the route has decided.
+/// Answers with the head that `exchange` holds and no body: the decision of a route filter.
 pub(crate) async fn reply(
     worker: &Worker,
     client: &mut ClientConnection,
@@ -353,7 +354,7 @@ pub(crate) async fn reply(
     send_local_response(worker, client, exchange, b"", record).await
 }
 
-/// Answers in the endpoint's place: says what failed, where a person and where a program look for it.
+/// Answers in place of the endpoint: describes the failure in the body and in `Proxy-Status`.
 pub(crate) async fn answer(
     worker: &Worker,
     client: &mut ClientConnection,
@@ -365,7 +366,7 @@ pub(crate) async fn answer(
     };
     let Exchange { request, response, filters: filtering, grpc_call: call, .. } = exchange;
     if failure == Failure::Misdirected {
-        // If not even requests for its own name are served, a client of HTTP/1.1 had better not keep the connection.
+        // If the handshake is no longer valid even for its own name, an HTTP/1.1 connection is not kept alive.
         request.keep_alive &= client.has_valid_handshake(&worker.config());
     }
     response.clear();
@@ -388,17 +389,17 @@ pub(crate) async fn answer(
     send_local_response(worker, client, exchange, body.as_bytes(), record).await
 }
 
-/// How a backend refuses that has no slot left.
+/// The answer of a backend without a free slot.
 struct OverloadResponse {
     status: u16,
     retry_after: Duration,
 }
 
 impl OverloadResponse {
-    /// Nobody is told to come back later than this because of the queue.
+    /// Maximum of the expected queue wait in `Retry-After`.
     const LATEST: Duration = Duration::from_secs(300);
 
-    /// Who comes sooner than the policy says, or than a newcomer would be served, comes in vain.
+    /// Builds the answer. `Retry-After` is the larger of the configured value and the expected queue wait.
     fn of(backend: &BackendRef) -> Self {
         let settings = &backend.config().settings;
         let wait = backend.expected_wait().unwrap_or_default().min(Self::LATEST);
@@ -407,7 +408,7 @@ impl OverloadResponse {
     }
 }
 
-/// Makes the head that says what failed, and the body that says it again.
+/// Fills in the head for the failure, and returns the body that describes it.
 fn describe(
     response: &mut ResponseHead,
     failure: Failure,
@@ -423,7 +424,7 @@ fn describe(
     format!("{}\n", failure.details())
 }
 
-/// Sends the head that `exchange` holds as a response of our own.
+/// Sends the head that `exchange` holds, and `body`, as a response of the proxy itself.
 async fn send_local_response(
     worker: &Worker,
     client: &mut ClientConnection,
@@ -460,8 +461,8 @@ fn put_local_response(
 ) -> Result<(), Failure> {
     let Exchange { request, response, download, .. } = exchange;
     let length = body.len() as u64;
-    // A 204 says by itself that nothing follows (RFC 9110 §8.6), as the end of a stream does. A status of gRPC in a head
-    // is one only where nothing follows.
+    // A 204 has no body by definition (RFC 9110 §8.6), and the end of a stream needs no length. `grpc-status` in a head
+    // is valid only if nothing follows the head.
     let ends_stream = body.is_empty() && request.version.has_streams();
     let has_length = response.status != 204 && !ends_stream;
     let has_body = has_length && request.method != RequestMethod::Head;

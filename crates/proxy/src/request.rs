@@ -1,4 +1,4 @@
-//! The way of a request, from its head to its Outcome.
+//! The stages of a request, from its head to its Outcome.
 //!
 //! route -> admit -> { connection -> send -> await head } until done or out of attempts -> stream body -> record.
 //! Each stage is a plainly named function; each early exit is a `Failure`.
@@ -128,7 +128,7 @@ async fn forward(
     relay::relay(worker, client, exchange, lease, &terms, record).await
 }
 
-/// One of the rule's backends, by weight.
+/// Chooses one of the rule's backends, by weight.
 pub(crate) fn choose_backend(
     worker: &Worker,
     live: &Rc<WorkerConfig>,
@@ -137,7 +137,7 @@ pub(crate) fn choose_backend(
     backend_of(live, rule, choose_target(worker, rule))
 }
 
-/// One of the rule's targets, by weight.
+/// Chooses one of the rule's targets, by weight.
 fn choose_target(worker: &Worker, rule: &Rule) -> Option<usize> {
     let targets = match rule.targets.as_slice() {
         [] => return None,
@@ -154,7 +154,7 @@ fn choose_target(worker: &Worker, rule: &Rule) -> Option<usize> {
     })
 }
 
-/// A filter of the route answers in the endpoint's place: then the response's head is ready.
+/// Lets a filter of the route answer in place of an endpoint. If it returns true, the response's head is ready.
 fn answer_locally(
     client: &ClientConnection,
     listener: &ActiveListener,
@@ -204,7 +204,7 @@ fn request_policy<'l>(
     }
 }
 
-/// Makes the request ready to be sent: its head as the endpoint gets it, its body as it will come.
+/// Prepares the request for sending: rewrites its head and sets up its body for the endpoint's protocol.
 fn prepare(
     worker: &Rc<Worker>,
     live: &Rc<WorkerConfig>,
@@ -235,7 +235,7 @@ fn prepare(
     Ok(())
 }
 
-/// Puts on its way what is sent as bytes: of HTTP/1.1 the head too.
+/// Sets up the upload in the endpoint's protocol. For HTTP/1.1 the upload also carries the head, as bytes.
 fn write_request(
     request: &mut RequestHead,
     protocol: EndpointProtocol,
@@ -244,7 +244,7 @@ fn write_request(
     let framing = match protocol {
         EndpointProtocol::Http1 => write_http1_request(request, upload),
         EndpointProtocol::Http2 | EndpointProtocol::Http3 => {
-            // An offer that need not be taken (RFC 9110 §7.8).
+            // A server may ignore an upgrade that a client offers (RFC 9110 §7.8).
             request.upgrade &= websocket::is_websocket_upgrade(request);
             stream_request::stream_framing(request.framing)
         }
@@ -265,7 +265,7 @@ fn write_http1_request(request: &RequestHead, upload: &mut BodyPump) -> BodyFram
     framing
 }
 
-/// A slot at one of the backend's endpoints, at once or after a wait in the queue.
+/// Acquires a slot at one of the backend's endpoints, at once or after a wait in the queue.
 async fn admit(
     worker: &Worker,
     client: &mut ClientConnection,
@@ -274,7 +274,7 @@ async fn admit(
     terms: &RequestPolicy<'_>,
     record: &mut AccessRecord,
 ) -> Result<Slot, Failure> {
-    // The first attempt begins with the request, as nearly as matters: no need to ask the clock again.
+    // The first attempt begins with the request, accurately enough: the clock is not read again.
     let now = if tried.is_empty() { record.started } else { clock::now() };
     let only = terms.affinity.as_ref().and_then(SessionAffinity::endpoint);
     let wish =
@@ -285,13 +285,13 @@ async fn admit(
         Err(failure) => return Err(count_refusal(worker, client, backend, failure)),
         Ok(slot) => return Ok(slot),
     };
-    // If the affinity target is full, any endpoint will do instead of a refusal.
+    // If the affinity target is full, fall back to any endpoint instead of rejecting.
     let unbound = PickRequest { only: None, ..wish };
     let elsewhere = backend::enter_at_once(backend, worker.index, &unbound);
     elsewhere.ok_or_else(|| count_refusal(worker, client, backend, failure))
 }
 
-/// The request gets no slot, and counts as if it had one for a while.
+/// Counts a request that gets no slot: it adds to demand as if it had held one for the mean service time.
 fn count_refusal(
     worker: &Worker,
     client: &ClientConnection,
