@@ -139,7 +139,7 @@ impl ClientTlsError {
             Self::Refused => "refused",
             Self::UnusableConfig => "unusable",
             Self::Timeout => "timeout",
-            Self::Disconnected => "client_gone",
+            Self::Disconnected => "client_disconnected",
         }
     }
 
@@ -156,7 +156,7 @@ impl ClientTlsError {
             Self::Refused => "client has refused the handshake",
             Self::UnusableConfig => "listener's certificate cannot be used",
             Self::Timeout => "TLS handshake not complete in time",
-            Self::Disconnected => "client has gone",
+            Self::Disconnected => "client disconnected",
         }
     }
 }

@@ -265,16 +265,16 @@ static OF_BACKENDS: &[MetricRow<Backend>] = &[
         "How long requests that had to wait for a slot waited.",
     ),
     MetricRow::new(
-        "sheave_backend_waiting",
+        "sheave_backend_queue_length",
         BACKEND,
         MetricReader::Gauge(|it| f64::from(it.waiting())),
         "Requests that wait for a slot now.",
     ),
     MetricRow::new(
-        "sheave_backend_waiting_by_priority",
+        "sheave_backend_queue_length_by_priority",
         &["backend", "priority"],
         MetricReader::Gauges(|it, each| {
-            // Where there is one priority, sheave_backend_waiting says it all.
+            // With a single priority this would only repeat sheave_backend_queue_length.
             if it.current().settings.queue_priority.is_some() {
                 for (number, waiting) in it.waiting_by_priority().into_iter().enumerate() {
                     each(&number.to_string(), waiting as f64);
