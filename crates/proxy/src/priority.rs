@@ -1,4 +1,4 @@
-//! Which priority a request has if it has to wait: what its header field says, else that of its route.
+//! The queue priority of a request: from its header field, else from its route.
 
 use balance::PriorityLevel;
 use gateway::snapshot::{PriorityRules, Rule};
@@ -7,7 +7,7 @@ use crate::backend::BackendRef;
 use crate::head::RequestHead;
 use crate::worker::Worker;
 
-/// The priority of a request, as filters have left it. A value that says nothing is counted.
+/// Returns the priority of a request, after filters have changed its fields. An invalid value is counted and ignored.
 pub(crate) fn of_request(
     worker: &Worker,
     backend: &BackendRef,

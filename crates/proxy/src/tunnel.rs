@@ -1,4 +1,5 @@
-//! A connection that has left HTTP: bytes both ways until both sides have finished.
+//! An upgraded connection, which no longer carries HTTP: forwards bytes in both directions until both sides have
+//! finished.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -20,7 +21,7 @@ use crate::scratch::ScratchMemory;
 use crate::stream::{PeerStream, ResponseFraming};
 use crate::worker::Worker;
 
-/// Passes the 101 on, then bytes both ways. The slot is held as long as the tunnel is open.
+/// Forwards the 101, then bytes in both directions. The slot is held as long as the tunnel is open.
 pub(crate) async fn tunnel(
     worker: &Rc<Worker>,
     client: &mut ClientConnection,
@@ -63,15 +64,15 @@ pub(crate) async fn tunnel(
     Ok(ConnectionOutcome::Abort)
 }
 
-/// One way through the tunnel.
+/// One direction of the tunnel.
 struct TunnelDirection<'a> {
     pump: &'a mut BodyPump,
-    /// The source has ended and the sink has been told.
+    /// True if the source has ended and the sink has been shut down for writing.
     finished: bool,
 }
 
 impl TunnelDirection<'_> {
-    /// Ready when the source has ended and the sink knows: the other way may still be in use.
+    /// Ready when the source has ended and the sink has been shut down. The other direction may still be in use.
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
