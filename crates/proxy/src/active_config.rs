@@ -63,10 +63,10 @@ impl WorkerConfig {
     /// Returns the configuration in force of the backend with this index.
     pub(crate) fn backend_config(&self, backend: usize) -> Rc<BackendConfigRef> {
         let published = &self.backends[backend].current;
-        let mut held = self.backend_configs[backend].borrow_mut();
-        match &*held {
+        let mut cached = self.backend_configs[backend].borrow_mut();
+        match &*cached {
             Some(known) if known.is_current(published) => Rc::clone(known),
-            Some(_) | None => Rc::clone(held.insert(Rc::new(published.load_versioned()))),
+            Some(_) | None => Rc::clone(cached.insert(Rc::new(published.load_versioned()))),
         }
     }
 
@@ -116,12 +116,13 @@ impl ActiveListener {
     /// The host is normalized once; the SNI table and the routes are both looked up by that form.
     pub(crate) fn request_rule(
         &self,
-        greeting: Option<&TlsInfo>,
+        tls_info: Option<&TlsInfo>,
         request: &impl RequestAttributes,
     ) -> Result<&Arc<Rule>, Failure> {
         let mut buffer = HostNameBuffer::new();
         let host = HostName::new(request.host(), &mut buffer);
-        if self.sni_table.as_ref().is_some_and(|sites| sites.is_misdirected(greeting, host)) {
+        if self.sni_table.as_ref().is_some_and(|sni_table| sni_table.is_misdirected(tls_info, host))
+        {
             return Err(Failure::Misdirected);
         }
         match &self.protocol {
@@ -131,15 +132,15 @@ impl ActiveListener {
     }
 
     /// True if a connection with this handshake, or without TLS, meets the listener's current TLS requirements.
-    pub(crate) fn accepts_handshake(&self, greeting: Option<&TlsInfo>) -> bool {
-        let Some(sites) = &self.sni_table else { return true };
-        greeting.is_some_and(|greeting| sites.current_entry(greeting).is_some())
+    pub(crate) fn accepts_handshake(&self, tls_info: Option<&TlsInfo>) -> bool {
+        let Some(sni_table) = &self.sni_table else { return true };
+        tls_info.is_some_and(|tls_info| sni_table.current_entry(tls_info).is_some())
     }
 
     /// Returns the rule of a connection that is forwarded at L4.
-    pub(crate) fn connection_rule(&self, greeting: Option<&TlsInfo>) -> Option<&Arc<Rule>> {
-        if let (Some(sites), Some(greeting)) = (&self.sni_table, greeting) {
-            return match &sites.current_entry(greeting)?.carries {
+    pub(crate) fn connection_rule(&self, tls_info: Option<&TlsInfo>) -> Option<&Arc<Rule>> {
+        if let (Some(sni_table), Some(tls_info)) = (&self.sni_table, tls_info) {
+            return match &sni_table.current_entry(tls_info)?.carries {
                 TlsPayload::Connections(rule) => rule.as_ref(),
                 TlsPayload::Requests => None,
             };
@@ -185,8 +186,8 @@ impl ListenerSocket {
     }
 
     /// True if the socket has the address and transport of this listener.
-    pub(crate) fn matches_listener(&self, asked: &snapshot::Listener) -> bool {
-        (self.requested_address, self.transport) == (asked.address, asked.protocol.transport())
+    pub(crate) fn matches_listener(&self, spec: &snapshot::Listener) -> bool {
+        (self.requested_address, self.transport) == (spec.address, spec.protocol.transport())
     }
 
     /// Counts one more open connection, if fewer than `most` are open.
@@ -234,14 +235,14 @@ impl StateRegistry {
 
     /// Returns the Snapshot's backends, with the existing state of known ones.
     pub(crate) fn backends(&mut self, snapshot: &Snapshot) -> Vec<Arc<Backend>> {
-        let live: Vec<_> = snapshot.backends.iter().map(|asked| self.backend(asked)).collect();
+        let live: Vec<_> = snapshot.backends.iter().map(|spec| self.backend(spec)).collect();
         let kept = live.iter().map(|backend| (backend.key.clone(), Arc::clone(backend)));
         let gone = std::mem::replace(&mut self.backends, kept.collect());
         for (key, backend) in gone {
             if !self.backends.contains_key(&key) {
                 // No rule refers to it any more: requests that still wait end with the queue timeout.
-                let (settings, trust) = backend.current().policy();
-                configure(&backend, EndpointSet::empty(), settings, trust);
+                let (settings, tls_context) = backend.current().policy();
+                configure(&backend, EndpointSet::empty(), settings, tls_context);
             }
         }
         live
@@ -268,31 +269,34 @@ impl StateRegistry {
     /// Replaces the endpoints of one backend, without a new Snapshot. Returns false if there is no such backend.
     pub(crate) fn set_endpoints(&mut self, key: &BackendKey, endpoints: &[EndpointSpec]) -> bool {
         let Some(backend) = self.backends.get(key).map(Arc::clone) else { return false };
-        let (settings, trust) = backend.current().policy();
+        let (settings, tls_context) = backend.current().policy();
         let configured = self.endpoints(key.transport, endpoints, &settings);
-        configure(&backend, configured, settings, trust);
+        configure(&backend, configured, settings, tls_context);
         true
     }
 
     /// Sets the division of fixed caps among replicas.
-    pub(crate) fn set_slot_assignment(&mut self, deal: SlotAssignment) {
-        self.slot_assignment = deal;
+    pub(crate) fn set_slot_assignment(&mut self, assignment: SlotAssignment) {
+        self.slot_assignment = assignment;
         self.backends
             .values()
             .for_each(|backend| backend.apply_slot_assignment(&self.slot_assignment));
     }
 
-    fn backend(&mut self, asked: &snapshot::Backend) -> Arc<Backend> {
-        let configured = self.endpoints(asked.key.transport, &asked.endpoints, &asked.settings);
-        let settings = asked.settings.clone();
-        let Some(known) = self.backends.get(&asked.key) else {
-            let (key, trust) = (asked.key.clone(), self.endpoint_tls.context_for(&settings, None));
-            let backend = Arc::new(Backend::new(key, configured, settings, trust, self.workers));
+    fn backend(&mut self, spec: &snapshot::Backend) -> Arc<Backend> {
+        let configured = self.endpoints(spec.key.transport, &spec.endpoints, &spec.settings);
+        let settings = spec.settings.clone();
+        let Some(known) = self.backends.get(&spec.key) else {
+            let (key, tls_context) =
+                (spec.key.clone(), self.endpoint_tls.context_for(&settings, None));
+            let backend =
+                Arc::new(Backend::new(key, configured, settings, tls_context, self.workers));
             update_sharers(&backend, &EndpointSet::empty(), &backend.configured());
             return backend;
         };
-        let trust = self.endpoint_tls.context_for(&settings, known.current().tls_context.as_ref());
-        configure(known, configured, settings, trust);
+        let tls_context =
+            self.endpoint_tls.context_for(&settings, known.current().tls_context.as_ref());
+        configure(known, configured, settings, tls_context);
         Arc::clone(known)
     }
 
@@ -303,13 +307,13 @@ impl StateRegistry {
         settings: &BackendSettings,
     ) -> EndpointSet<EndpointData> {
         let cap = backend::cap(settings);
-        let ledger = match transport {
+        let registry = match transport {
             TransportProtocol::Tcp => &mut self.tcp,
             TransportProtocol::Udp => &mut self.udp,
         };
         let member = |spec: &EndpointSpec| {
             let data = || EndpointData::new(self.workers);
-            let endpoint = ledger.endpoint(spec.address, data);
+            let endpoint = registry.endpoint(spec.address, data);
             SetMember {
                 max_in_flight: self.slot_assignment.max_in_flight(spec.address, cap),
                 ..SetMember::new(endpoint, spec.weight)
@@ -324,10 +328,10 @@ fn configure(
     backend: &Arc<Backend>,
     configured: EndpointSet<EndpointData>,
     settings: BackendSettings,
-    trust: Option<Arc<EndpointTlsContext>>,
+    tls_context: Option<Arc<EndpointTlsContext>>,
 ) {
     let before = backend.configured();
-    backend.configure(configured, settings, trust);
+    backend.configure(configured, settings, tls_context);
     update_sharers(backend, &before, &backend.configured());
 }
 

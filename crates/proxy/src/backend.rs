@@ -122,12 +122,12 @@ impl Backend {
         key: BackendKey,
         configured: EndpointSet<EndpointData>,
         settings: BackendSettings,
-        trust: Option<Arc<EndpointTlsContext>>,
+        tls_context: Option<Arc<EndpointTlsContext>>,
         workers: usize,
     ) -> Self {
-        let care = BackendHealth::new();
-        let set = care.configure_endpoints(&key, configured, &settings.health, |set| set);
-        let current = BackendConfig::new(set, settings, trust);
+        let health = BackendHealth::new();
+        let set = health.configure_endpoints(&key, configured, &settings.health, |set| set);
+        let current = BackendConfig::new(set, settings, tls_context);
         let picker = |worker| {
             WorkerPicker(Mutex::new(Picker::new(current.settings.algorithm, seed(&key, worker))))
         };
@@ -140,7 +140,7 @@ impl Backend {
             current: ConfigCell::new(current),
             retry_budget: RetryBudget::new(workers),
             demand: DemandTracker::new(workers),
-            health: care,
+            health,
             adaptive_limits: AdaptiveLimits::default(),
             key,
         };
@@ -173,11 +173,11 @@ impl Backend {
         &self,
         configured: EndpointSet<EndpointData>,
         settings: BackendSettings,
-        trust: Option<Arc<EndpointTlsContext>>,
+        tls_context: Option<Arc<EndpointTlsContext>>,
     ) {
         let health = settings.health;
         self.health.configure_endpoints(&self.key, configured, &health, |set| {
-            self.replace(BackendConfig::new(set, settings, trust));
+            self.replace(BackendConfig::new(set, settings, tls_context));
         });
     }
 
@@ -187,19 +187,19 @@ impl Backend {
     }
 
     /// Limits each endpoint to this replica's share of its slots, from the next request on.
-    pub(crate) fn apply_slot_assignment(&self, deal: &SlotAssignment) {
-        let (settings, trust) = self.current().policy();
+    pub(crate) fn apply_slot_assignment(&self, assignment: &SlotAssignment) {
+        let (settings, tls_context) = self.current().policy();
         let cap = cap(&settings);
         if cap.fixed().is_none() {
             return;
         }
         let configured = self.configured();
-        let dealt = |member: &SetMember<_>| SetMember {
-            max_in_flight: deal.max_in_flight(member.endpoint.address, cap),
+        let assigned = |member: &SetMember<_>| SetMember {
+            max_in_flight: assignment.max_in_flight(member.endpoint.address, cap),
             ..member.clone()
         };
-        let members = configured.members().iter().map(dealt).collect();
-        self.configure(EndpointSet::new(members), settings, trust);
+        let members = configured.members().iter().map(assigned).collect();
+        self.configure(EndpointSet::new(members), settings, tls_context);
     }
 
     /// Puts `current` in force from the next request on, and wakes waiting requests that now get a slot.
@@ -454,8 +454,9 @@ impl Slot {
         if !current.settings.heeds_refusals {
             return;
         }
-        let heed = self.endpoint.record_refusal(self.in_flight_at_start, retry_after, clock::now());
-        self.endpoint.data.counters[worker.index].count_refusal(heed);
+        let handling =
+            self.endpoint.record_refusal(self.in_flight_at_start, retry_after, clock::now());
+        self.endpoint.data.counters[worker.index].count_refusal(handling);
         self.backend.adaptive_limits.mark_overloaded(worker);
     }
 }
@@ -515,24 +516,24 @@ pub(crate) enum SlotAdmission {
 pub(crate) fn enter(
     backend: &BackendRef,
     worker: usize,
-    wish: &PickRequest<'_, EndpointData>,
+    pick: &PickRequest<'_, EndpointData>,
     waker: impl FnOnce() -> Waker,
 ) -> SlotAdmission {
     let current = backend.config();
-    enter_within(backend, worker, wish, &current, current.limits, waker)
+    enter_within(backend, worker, pick, &current, current.limits, waker)
 }
 
 /// Asks for a slot for one request that must not wait in the queue.
 pub(crate) fn enter_at_once(
     backend: &BackendRef,
     worker: usize,
-    wish: &PickRequest<'_, EndpointData>,
+    pick: &PickRequest<'_, EndpointData>,
 ) -> Option<Slot> {
     let current = backend.config();
     let limits = AdmissionLimits { max_waiting: 0, ..current.limits };
-    let wish =
-        &PickRequest { queueing: QueueParameters { deadline: wish.now, ..wish.queueing }, ..*wish };
-    match enter_within(backend, worker, wish, &current, limits, || Waker::noop().clone()) {
+    let pick =
+        &PickRequest { queueing: QueueParameters { deadline: pick.now, ..pick.queueing }, ..*pick };
+    match enter_within(backend, worker, pick, &current, limits, || Waker::noop().clone()) {
         SlotAdmission::Slot(slot) => Some(slot),
         SlotAdmission::Queued(_) | SlotAdmission::Refused(_) => None,
     }
@@ -541,7 +542,7 @@ pub(crate) fn enter_at_once(
 fn enter_within(
     backend: &BackendRef,
     worker: usize,
-    wish: &PickRequest<'_, EndpointData>,
+    pick: &PickRequest<'_, EndpointData>,
     current: &BackendConfig,
     limits: AdmissionLimits,
     waker: impl FnOnce() -> Waker,
@@ -551,18 +552,18 @@ fn enter_within(
         &mut picker,
         &current.set,
         limits,
-        wish,
+        pick,
         || lock(&backend.queue),
         waker,
     );
     match entry {
         AdmissionDecision::Slot(endpoint) => {
-            backend.demand.shard(worker).take(wish.now);
-            SlotAdmission::Slot(Slot::new(backend.clone(), endpoint, wish.now, worker))
+            backend.demand.shard(worker).take(pick.now);
+            SlotAdmission::Slot(Slot::new(backend.clone(), endpoint, pick.now, worker))
         }
-        AdmissionDecision::Waiting { ticket, evicted: turned_out } => {
-            turned_out.into_iter().for_each(Waker::wake);
-            backend.demand.shard(worker).wait(wish.now);
+        AdmissionDecision::Waiting { ticket, evicted } => {
+            evicted.into_iter().for_each(Waker::wake);
+            backend.demand.shard(worker).wait(pick.now);
             backend.demand.signal_rise();
             SlotAdmission::Queued(QueueGuard { backend: backend.clone(), ticket, worker })
         }

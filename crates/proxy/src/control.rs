@@ -88,12 +88,12 @@ fn suffix(transport: TransportProtocol) -> &'static str {
 
 impl ListenError {
     fn of(
-        asked: &Listener,
+        requested: &Listener,
         transport: TransportProtocol,
         address: SocketAddr,
         source: io::Error,
     ) -> Self {
-        Self { name: Arc::clone(&asked.name), transport, address, source }
+        Self { name: Arc::clone(&requested.name), transport, address, source }
     }
 }
 
@@ -158,14 +158,14 @@ impl BackendDemand {
     /// Returns the mean over the last `window`, a minute at most.
     #[must_use]
     pub fn average(&self, window: Duration) -> RequestDemand {
-        self.backend.demand.read(|meter| meter.average(window))
+        self.backend.demand.read(|averager| averager.average(window))
     }
 
     /// True if the mean over the last `window` exceeded `threshold`. With a threshold of 0: true if there is or was any
     /// demand at all.
     #[must_use]
     pub fn is_active(&self, window: Duration, threshold: f64) -> bool {
-        self.backend.demand.read(|meter| meter.is_active(window, threshold))
+        self.backend.demand.read(|averager| averager.is_active(window, threshold))
     }
 
     /// Arms [`wait_for_rise`](Self::wait_for_rise): the next request that does not get its slot at once ends that wait.
@@ -233,10 +233,9 @@ impl Proxy {
                 tracing::error!(%error, "health thread failed, endpoint health is not evaluated");
             }
         })?);
-        let (estate, servers, groups) =
+        let (registry, server_tls, groups) =
             (StateRegistry::new(count), ServerTlsConfigs::new(), SocketGroups::default());
-        let control =
-            Mutex::new(ControlState { registry: estate, server_tls: servers, groups, threads });
+        let control = Mutex::new(ControlState { registry, server_tls, groups, threads });
         Ok(Self { shared, control })
     }
 
@@ -251,42 +250,47 @@ impl Proxy {
             backends: control.registry.backends(snapshot),
         };
         let (mut sockets, mut groups) = (Vec::new(), BTreeMap::new());
-        let sites =
+        let sni_tables =
             control.server_tls.sni_tables(snapshot.listeners.iter().map(|it| it.tls.as_deref()));
         let is_ending = self.shared.stage() >= DrainStage::Draining;
-        for (asked, tls) in snapshot.listeners.iter().zip(sites) {
+        for (requested, tls) in snapshot.listeners.iter().zip(sni_tables) {
             let mut known = old.listeners.iter().flatten();
-            let bound = match known.find(|known| known.bound.matches_listener(asked)) {
+            let bound = match known.find(|known| known.bound.matches_listener(requested)) {
                 Some(known) => Arc::clone(&known.bound),
                 // During a drain no new listener is opened.
                 None if is_ending => continue,
-                None => match self.bind(&mut control.groups, &mut live, asked) {
+                None => match self.bind(&mut control.groups, &mut live, requested) {
                     Ok((bound, socket)) => {
                         sockets.push((Arc::clone(&bound), socket));
                         bound
                     }
                     Err(source) => {
-                        let transport = asked.protocol.transport();
-                        errors.push(ListenError::of(asked, transport, asked.address, source));
+                        let transport = requested.protocol.transport();
+                        errors.push(ListenError::of(
+                            requested,
+                            transport,
+                            requested.address,
+                            source,
+                        ));
                         continue;
                     }
                 },
             };
             let place = bound.listener_index;
             let mut http3 = None;
-            if let Some(settings) = asked.http3 {
+            if let Some(settings) = requested.http3 {
                 let address = bound.address;
-                let spot = BindAddress { address, free_bind: asked.free_bind };
-                match control.groups.bind(spot, self.shared.workers.len()) {
+                let bind_address = BindAddress { address, free_bind: requested.free_bind };
+                match control.groups.bind(bind_address, self.shared.workers.len()) {
                     Ok(group) => {
                         groups.insert(place, group);
-                        let port = asked.public_port.unwrap_or_else(|| address.port());
+                        let port = requested.public_port.unwrap_or_else(|| address.port());
                         let alt_svc = alt_svc::value(&settings, port);
                         http3 = Some(ListenerHttp3 { settings, alt_svc });
                     }
                     Err(source) => {
                         errors.push(ListenError::of(
-                            asked,
+                            requested,
                             TransportProtocol::Udp,
                             address,
                             source,
@@ -295,11 +299,11 @@ impl Proxy {
                 }
             }
             live.listeners[place] = Some(ActiveListener {
-                name: Arc::clone(&asked.name),
-                public_port: asked.public_port.unwrap_or_else(|| bound.address.port()),
+                name: Arc::clone(&requested.name),
+                public_port: requested.public_port.unwrap_or_else(|| bound.address.port()),
                 bound,
-                client: Arc::clone(&asked.client),
-                protocol: asked.protocol.clone(),
+                client: Arc::clone(&requested.client),
+                protocol: requested.protocol.clone(),
                 sni_table: tls,
                 http3,
             });
@@ -315,14 +319,14 @@ impl Proxy {
         &self,
         groups: &mut SocketGroups,
         live: &mut ActiveConfig,
-        asked: &Listener,
+        requested: &Listener,
     ) -> io::Result<(Arc<ListenerSocket>, TcpOrUdpSocket)> {
         let workers = self.shared.workers.len();
-        let (socket, bound_to) = listen(groups, workers, asked)?;
+        let (socket, bound_to) = listen(groups, workers, requested)?;
         live.listeners.push(None);
         let place = live.listeners.len() - 1;
-        let transport = asked.protocol.transport();
-        let bound = ListenerSocket::new(place, transport, asked.address, bound_to, workers);
+        let transport = requested.protocol.transport();
+        let bound = ListenerSocket::new(place, transport, requested.address, bound_to, workers);
         Ok((Arc::new(bound), socket))
     }
 
@@ -367,7 +371,7 @@ impl Proxy {
     }
 
     fn broadcast(&self, command: impl Fn() -> WorkerCommand) {
-        self.shared.workers.iter().for_each(|seat| seat.send(command()));
+        self.shared.workers.iter().for_each(|handle| handle.send(command()));
     }
 
     /// Returns the worker that accepts for a listener index.
@@ -383,9 +387,9 @@ impl Proxy {
     }
 
     /// Divides fixed caps among replicas from the next request on. Until the first call this replica has all slots.
-    pub fn set_slot_assignment(&self, deal: SlotAssignment) {
-        self.shared.replicas.store(deal.members(), Ordering::Relaxed);
-        lock(&self.control).registry.set_slot_assignment(deal);
+    pub fn set_slot_assignment(&self, assignment: SlotAssignment) {
+        self.shared.replicas.store(assignment.members(), Ordering::Relaxed);
+        lock(&self.control).registry.set_slot_assignment(assignment);
         self.shared.health_waker.wake();
     }
 
@@ -458,7 +462,7 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.shared.workers.iter().for_each(|seat| seat.send(WorkerCommand::Stop));
+        self.shared.workers.iter().for_each(|handle| handle.send(WorkerCommand::Stop));
         self.shared.health_waker.stop();
         for thread in lock(&self.control).threads.drain(..).rev() {
             // A panic has already been reported by the thread itself.
@@ -472,17 +476,19 @@ impl Drop for Proxy {
 fn listen(
     groups: &mut SocketGroups,
     workers: usize,
-    asked: &Listener,
+    requested: &Listener,
 ) -> io::Result<(TcpOrUdpSocket, SocketAddr)> {
     // Ports that did not fit stay bound during the search, so that the kernel does not assign them again.
     let mut held = Vec::new();
     loop {
-        let spot = BindAddress { address: asked.address, free_bind: asked.free_bind };
-        let socket = TcpOrUdpSocket::bind(asked.protocol.transport(), spot)?;
+        let bind_address =
+            BindAddress { address: requested.address, free_bind: requested.free_bind };
+        let socket = TcpOrUdpSocket::bind(requested.protocol.transport(), bind_address)?;
         let address = socket.address()?;
-        let is_choosy =
-            asked.http3.is_some() && asked.address.port() == 0 && held.len() < PORT_ATTEMPTS;
-        if !is_choosy || groups.bind(address, workers).is_ok() {
+        let needs_udp_port = requested.http3.is_some()
+            && requested.address.port() == 0
+            && held.len() < PORT_ATTEMPTS;
+        if !needs_udp_port || groups.bind(address, workers).is_ok() {
             return Ok((socket, address));
         }
         held.push(socket);
@@ -493,9 +499,9 @@ fn view_backend(backend: &Backend) -> BackendView {
     let current = backend.current();
     let members = current.set.members().iter();
     let limits = backend.limits(&current);
-    let standings = backend.health.status_words(&current.settings.health);
+    let statuses = backend.health.status_words(&current.settings.health);
     let (demand, service_time) =
-        backend.demand.read(|meter| (meter.average(WINDOW), meter.service_time()));
+        backend.demand.read(|averager| (averager.average(WINDOW), averager.service_time()));
     BackendView {
         demand,
         service_time,
@@ -506,9 +512,9 @@ fn view_backend(backend: &Backend) -> BackendView {
         retries: backend.counters.iter().map(|shard| shard.retries.value()).sum(),
         endpoints: members
             .map(|member| {
-                let standing = standings.get(&member.endpoint.address).copied();
+                let status = statuses.get(&member.endpoint.address).copied();
                 let health = match member.endpoint.is_reachable() {
-                    true => standing.unwrap_or("serving"),
+                    true => status.unwrap_or("serving"),
                     false => "unreachable",
                 };
                 let protocol = current.settings.protocol;

@@ -103,16 +103,16 @@ impl BackendHealth {
         settings: &HealthSettings,
         put_in_force: impl FnOnce(Arc<EndpointSet<EndpointData>>) -> R,
     ) -> R {
-        let mut cases = lock(&self.state);
-        cases.configured = Arc::new(configured);
+        let mut state = lock(&self.state);
+        state.configured = Arc::new(configured);
         if !is_watched(settings) {
-            cases.evaluator = HealthEvaluator::new();
-            return put_in_force(Arc::clone(&cases.configured));
+            state.evaluator = HealthEvaluator::new();
+            return put_in_force(Arc::clone(&state.configured));
         }
-        let (_, events) = cases.evaluate(settings);
-        self.is_pending.store(cases.evaluator.is_pending(), Ordering::Relaxed);
+        let (_, events) = state.evaluate(settings);
+        self.is_pending.store(state.evaluator.is_pending(), Ordering::Relaxed);
         self.log_events(key, &events, None);
-        put_in_force(cases.effective())
+        put_in_force(state.effective())
     }
 
     /// Returns the endpoints as they are configured.
@@ -125,9 +125,9 @@ impl BackendHealth {
         &self,
         settings: &HealthSettings,
     ) -> BTreeMap<SocketAddr, &'static str> {
-        let cases = lock(&self.state);
-        let conditions = cases.evaluator.statuses(settings, clock::now());
-        conditions.map(|(address, condition)| (address, status_word(&condition))).collect()
+        let state = lock(&self.state);
+        let statuses = state.evaluator.statuses(settings, clock::now());
+        statuses.map(|(address, status)| (address, status_word(&status))).collect()
     }
 
     pub(crate) fn is_panicking(&self) -> bool {
@@ -157,8 +157,8 @@ impl BackendHealth {
 impl HealthState {
     /// Evaluates all endpoints. Returns true if weights have changed, and the events to log.
     fn evaluate(&mut self, settings: &HealthSettings) -> (bool, Vec<HealthEvent>) {
-        let judgement = self.evaluator.evaluate(&self.configured, totals, settings, clock::now());
-        (judgement.changed, judgement.events)
+        let evaluation = self.evaluator.evaluate(&self.configured, totals, settings, clock::now());
+        (evaluation.changed, evaluation.events)
     }
 
     fn effective(&self) -> Arc<EndpointSet<EndpointData>> {
@@ -166,8 +166,8 @@ impl HealthState {
     }
 
     fn due_probes(&mut self, settings: &HealthSettings) -> Vec<Arc<Endpoint>> {
-        let Self { configured, evaluator: ward, rng } = self;
-        let due = ward.due_probes(configured, totals, settings, clock::now(), rng);
+        let Self { configured, evaluator, rng } = self;
+        let due = evaluator.due_probes(configured, totals, settings, clock::now(), rng);
         let members = configured.members().iter();
         members
             .filter(|member| due.contains(&member.endpoint.address))
@@ -188,18 +188,18 @@ fn totals(endpoint: &Endpoint) -> AttemptTotals {
         totals.failures += failures;
         // A worker counts the attempt first: an attempt that is being counted may be in one figure and not yet in
         // another.
-        let told = shard.attempts.value().saturating_sub(shard.inconclusive.value());
-        totals.successes += told.saturating_sub(failures);
+        let conclusive = shard.attempts.value().saturating_sub(shard.inconclusive.value());
+        totals.successes += conclusive.saturating_sub(failures);
     }
     totals
 }
 
-fn status_word(condition: &HealthStatus) -> &'static str {
-    match condition.ejection {
+fn status_word(status: &HealthStatus) -> &'static str {
+    match status.ejection {
         EjectionState::Ejected { .. } => "ejected",
         EjectionState::HalfOpen => "trial",
-        EjectionState::Serving if !condition.passes_probes => "unfit",
-        EjectionState::Serving if condition.share_percent < 100 => "starting",
+        EjectionState::Serving if !status.passes_probes => "unfit",
+        EjectionState::Serving if status.share_percent < 100 => "starting",
         EjectionState::Serving => "serving",
     }
 }
@@ -265,25 +265,25 @@ fn evaluate_backend(
     if !backend.health.is_due(&backend.current().settings.health) {
         return false;
     }
-    let mut cases = lock(&backend.health.state);
+    let mut state = lock(&backend.health.state);
     // Read under the lock: every change of the configuration in force holds it.
     let current = backend.current();
     let settings = &current.settings.health;
-    let (changed, events) = cases.evaluate(settings);
-    backend.health.is_pending.store(cases.evaluator.is_pending(), Ordering::Relaxed);
+    let (changed, events) = state.evaluate(settings);
+    backend.health.is_pending.store(state.evaluator.is_pending(), Ordering::Relaxed);
     backend.health.log_events(&backend.key, &events, None);
     for event in events {
         if let HealthEvent::Endpoint(address, HealthChange::Ejected { .. }) = event
-            && let Some(member) = cases.configured.find(address)
+            && let Some(member) = state.configured.find(address)
         {
             attempts.check(backend, &member.endpoint);
         }
     }
     if changed {
-        let (settings, trust) = current.policy();
-        backend.replace(BackendConfig::new(cases.effective(), settings, trust));
+        let (settings, tls_context) = current.policy();
+        backend.replace(BackendConfig::new(state.effective(), settings, tls_context));
     }
-    for endpoint in cases.due_probes(settings) {
+    for endpoint in state.due_probes(settings) {
         let (backend, current) = (Arc::clone(backend), Arc::clone(&current));
         probes.spawn(async move {
             let finding = run_probe(&backend, &endpoint, &current).await;
@@ -306,9 +306,9 @@ impl BackendHealth {
         finding: ProbeFinding,
         settings: &HealthSettings,
     ) {
-        let mut cases = lock(&self.state);
-        let HealthState { evaluator: ward, rng, .. } = &mut *cases;
-        let event = ward.record_probe(endpoint, finding.result(), settings, clock::now(), rng);
+        let mut state = lock(&self.state);
+        let HealthState { evaluator, rng, .. } = &mut *state;
+        let event = evaluator.record_probe(endpoint, finding.result(), settings, clock::now(), rng);
         self.log_events(key, event.as_slice(), finding.failure_reason());
     }
 }

@@ -59,13 +59,13 @@ pub(crate) async fn enter(
     };
     let key = Some(hash(&client.octets()));
     let now = clock::now();
-    let rank = QueueParameters {
+    let queueing = QueueParameters {
         deadline: now + backend.config().settings.queue_timeout,
         ..QueueParameters::default()
     };
-    let wish = PickRequest { tried, key, now, queueing: rank, ..PickRequest::default() };
+    let pick = PickRequest { tried, key, now, queueing, ..PickRequest::default() };
     let entered = poll_fn(|cx| {
-        Poll::Ready(backend::enter(backend, worker.index, &wish, || cx.waker().clone()))
+        Poll::Ready(backend::enter(backend, worker.index, &pick, || cx.waker().clone()))
     });
     match entered.await {
         SlotAdmission::Slot(slot) => Ok(L4Admission::Slot(slot)),

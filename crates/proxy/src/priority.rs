@@ -15,7 +15,7 @@ pub(crate) fn of_request(
     rule: &Rule,
     request: &RequestHead,
 ) -> PriorityLevel {
-    let said = priorities.header.as_ref().and_then(|header| {
+    let from_header = priorities.header.as_ref().and_then(|header| {
         let value = request.fields.get(&header.name)?;
         let priority = header.read(value);
         if priority.is_none() {
@@ -23,5 +23,5 @@ pub(crate) fn of_request(
         }
         priority
     });
-    said.unwrap_or_else(|| priorities.of_rule(&rule.name))
+    from_header.unwrap_or_else(|| priorities.of_rule(&rule.name))
 }

@@ -89,9 +89,9 @@ pub(crate) fn mark_unreachable(
     }
     let name = endpoint.address;
     tracing::warn!(backend = %backend.key, endpoint = %name, cause, "endpoint is unreachable");
-    let signs = &endpoint.data.reachability;
-    signs.outages.fetch_add(1, Ordering::Relaxed);
-    signs.failed_attempts.store(0, Ordering::Relaxed);
+    let reachability = &endpoint.data.reachability;
+    reachability.outages.fetch_add(1, Ordering::Relaxed);
+    reachability.failed_attempts.store(0, Ordering::Relaxed);
     shared.outages.add(backend, endpoint);
     retry_waiting_requests(endpoint);
     shared.health_waker.wake();

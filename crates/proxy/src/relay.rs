@@ -32,7 +32,7 @@ pub(crate) async fn relay(
     client: &mut ClientConnection,
     exchange: &mut Exchange,
     mut lease: AttemptConnection,
-    terms: &RequestPolicy<'_>,
+    policy: &RequestPolicy<'_>,
     record: &mut AccessRecord,
 ) -> Result<ConnectionOutcome, Failure> {
     record.status = exchange.response.status;
@@ -40,31 +40,31 @@ pub(crate) async fn relay(
     let end = attempt_end(&exchange.response);
     // The duration of a message stream says nothing about the load of its endpoint.
     let streams = exchange.grpc_call.is_some() && !exchange.upload.is_read();
-    orca::record_load_report(worker, &lease.slot, terms, &exchange.response.fields);
+    orca::record_load_report(worker, &lease.slot, policy, &exchange.response.fields);
     prepare(worker, &mut exchange.response);
-    apply_filters(worker, exchange, &lease, terms);
+    apply_filters(worker, exchange, &lease, policy);
     if exchange.response.upgrade {
-        return tunnel::tunnel(worker, client, exchange, lease, terms, record).await;
+        return tunnel::tunnel(worker, client, exchange, lease, policy, record).await;
     }
-    let keep_alive = start(worker, client, exchange, &lease, terms)?;
-    let result = stream(worker, client, exchange, &mut lease, terms, record).await;
+    let keep_alive = start(worker, client, exchange, &lease, policy)?;
+    let result = stream(worker, client, exchange, &mut lease, policy, record).await;
     let end = result.map_or_else(Failure::attempt_end, |()| grpc::conclude(exchange, end));
-    let end = terms.discount_late_timeout(end, &lease.slot);
+    let end = policy.discount_late_timeout(end, &lease.slot);
     if let Some(trailers) = exchange.download.trailers() {
-        orca::record_load_report(worker, &lease.slot, terms, trailers);
+        orca::record_load_report(worker, &lease.slot, policy, trailers);
     }
     let now = clock::now();
     let conclude = if streams { Slot::conclude_at } else { Slot::conclude_with_hold_time };
     let head_after = lease.head_latency_by(now);
-    conclude(&lease.slot, now, worker, &terms.backend_config, end, head_after);
+    conclude(&lease.slot, now, worker, &policy.backend_config, end, head_after);
     let Err(failure) = result else {
         let whole = exchange.upload.is_read();
         record.ended = Some(now);
-        return_to_pool(worker, lease, exchange, terms, now);
+        return_to_pool(worker, lease, exchange, policy, now);
         // A slow client no longer holds the slot: only its own connection waits.
         let mut taken = Ok(());
         if !exchange.download.is_done() {
-            taken = flush(client, exchange, terms.client.body_timeout, terms.deadline).await;
+            taken = flush(client, exchange, policy.client.body_timeout, policy.deadline).await;
             record.ended = Some(clock::now());
         }
         return Ok(match taken {
@@ -79,7 +79,7 @@ pub(crate) async fn relay(
     lease.mark_suspect(failure);
     let sent_nothing = exchange.download.written == 0;
     if failure != Failure::ResponseCut {
-        abandon::abandon(worker, lease, exchange, terms);
+        abandon::abandon(worker, lease, exchange, policy);
     }
     if sent_nothing {
         return Err(failure);
@@ -101,17 +101,17 @@ fn apply_filters(
     worker: &Worker,
     exchange: &mut Exchange,
     lease: &AttemptConnection,
-    terms: &RequestPolicy<'_>,
+    policy: &RequestPolicy<'_>,
 ) {
     let Exchange { request, response, filters: filtering, .. } = exchange;
-    alt_svc::remove_from_endpoint(terms.alt_svc, response);
+    alt_svc::remove_from_endpoint(policy.alt_svc, response);
     if let Some(filtering) = filtering {
         filtering.change_response(request, response);
     }
-    if let (Some(bond), Some(affinity)) = (&terms.affinity, &terms.backend_settings().affinity) {
+    if let (Some(bond), Some(affinity)) = (&policy.affinity, &policy.backend_settings().affinity) {
         bond.apply_to_response(worker, affinity, &lease.slot, response);
     }
-    alt_svc::advertise(terms.alt_svc, request, response);
+    alt_svc::advertise(policy.alt_svc, request, response);
 }
 
 /// Writes the head into the pump. Returns true if the client may send another request.
@@ -120,7 +120,7 @@ fn start(
     client: &mut ClientConnection,
     exchange: &mut Exchange,
     lease: &AttemptConnection,
-    terms: &RequestPolicy<'_>,
+    policy: &RequestPolicy<'_>,
 ) -> Result<bool, Failure> {
     let Exchange { request, response, grpc_call: call, upload, download, .. } = exchange;
     let translation =
@@ -140,14 +140,15 @@ fn start(
     let keep_alive = request.keep_alive
         && framing != BodyFraming::UntilClose
         && !expects
-        && client.may_keep_alive(worker, terms.config, terms.client);
+        && client.may_keep_alive(worker, policy.config, policy.client);
     let from = lease.connection.stream.framing(response.framing);
     download.start(from, client.stream.framing(framing));
     if let Some(translation) = translation {
         download.translate(translation);
     }
-    let manner = ResponseFraming { version: request.version, framing, keep_alive, upgrade: false };
-    client.stream.put_head(response, &manner, &mut download.out)?;
+    let response_framing =
+        ResponseFraming { version: request.version, framing, keep_alive, upgrade: false };
+    client.stream.put_head(response, &response_framing, &mut download.out)?;
     Ok(keep_alive)
 }
 
@@ -158,7 +159,7 @@ async fn stream(
     client: &mut ClientConnection,
     exchange: &mut Exchange,
     lease: &mut AttemptConnection,
-    terms: &RequestPolicy<'_>,
+    policy: &RequestPolicy<'_>,
     record: &mut AccessRecord,
 ) -> Result<(), Failure> {
     let Exchange { grpc_call: call, upload, download, .. } = exchange;
@@ -186,9 +187,9 @@ async fn stream(
         if seen != progress {
             seen = progress;
             let most = if slow_client {
-                terms.client.body_timeout
+                policy.client.body_timeout
             } else {
-                terms.backend_settings().idle_timeout
+                policy.backend_settings().idle_timeout
             };
             let now = clock::now();
             // The first pass comes directly after the head, while the response is not complete yet.
@@ -204,7 +205,7 @@ async fn stream(
             ready!(client.deadline.poll(cx));
             let now = clock::now();
             if slow_client {
-                due = due.max(until.min(client.write_deadline(terms.client.body_timeout)));
+                due = due.max(until.min(client.write_deadline(policy.client.body_timeout)));
             }
             if now >= due {
                 break now;
@@ -215,7 +216,7 @@ async fn stream(
             }
             client.deadline.set(due.min(long_from));
         };
-        Poll::Ready(Err(if now >= terms.deadline {
+        Poll::Ready(Err(if now >= policy.deadline {
             Failure::RequestTimeout
         } else if now >= until {
             Failure::AttemptTimeout
@@ -247,13 +248,13 @@ pub(crate) fn attempt_end(response: &ResponseHead) -> AttemptResult {
 }
 
 /// Parses `Retry-After`: seconds, or a date (RFC 9110 §10.2.3). `None`: it is neither.
-fn parse_retry_after(said: &[u8], now: SystemTime) -> Option<Duration> {
-    let said = str::from_utf8(said).ok()?.trim();
-    if !said.is_empty() && said.bytes().all(|byte| byte.is_ascii_digit()) {
+fn parse_retry_after(value: &[u8], now: SystemTime) -> Option<Duration> {
+    let value = str::from_utf8(value).ok()?.trim();
+    if !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit()) {
         // A number that does not fit in a `u64` is longer than any client waits.
-        return Some(Duration::from_secs(said.parse().unwrap_or(u64::MAX)));
+        return Some(Duration::from_secs(value.parse().unwrap_or(u64::MAX)));
     }
-    let until = httpdate::parse_http_date(said).ok()?;
+    let until = httpdate::parse_http_date(value).ok()?;
     Some(until.duration_since(now).unwrap_or_default())
 }
 
@@ -272,7 +273,7 @@ fn return_to_pool(
     worker: &Worker,
     lease: AttemptConnection,
     exchange: &Exchange,
-    terms: &RequestPolicy<'_>,
+    policy: &RequestPolicy<'_>,
     now: Time,
 ) {
     let AttemptConnection { slot, mut connection, upload_broken, .. } = lease;
@@ -283,7 +284,7 @@ fn return_to_pool(
         request_sent: exchange.upload.is_done() && !upload_broken,
         response_read: exchange.download.has_whole_body(),
     };
-    pool::give_back(&slot.endpoint, connection, &done, terms.is_capped(), now);
+    pool::give_back(&slot.endpoint, connection, &done, policy.is_capped(), now);
     // The slot is freed last: the request that gets it finds the idle connection, or may open another.
     slot.free(now);
 }
@@ -300,7 +301,7 @@ pub(crate) async fn forward_interim(
     worker: &Worker,
     client: &mut ClientConnection,
     exchange: &mut Exchange,
-    terms: &RequestPolicy<'_>,
+    policy: &RequestPolicy<'_>,
 ) -> Result<(), Failure> {
     if exchange.request.version == HttpVersion::Http10 {
         return Ok(());
@@ -313,7 +314,7 @@ pub(crate) async fn forward_interim(
         &ResponseFraming::without_body(request.version),
         &mut download.out,
     )?;
-    flush(client, exchange, terms.client.body_timeout, terms.deadline).await
+    flush(client, exchange, policy.client.body_timeout, policy.deadline).await
 }
 
 /// Writes the buffered download. Fails if the client accepts no bytes for as long as `patience`.
@@ -469,8 +470,9 @@ fn put_local_response(
     response.length_of_absent_body = has_length.then_some(length);
     let framing = if has_body { BodyFraming::Length(length) } else { BodyFraming::None };
     download.start(BodyFraming::None, client.stream.framing(framing));
-    let manner = ResponseFraming { version: request.version, framing, keep_alive, upgrade: false };
-    client.stream.put_head(response, &manner, &mut download.out)?;
+    let response_framing =
+        ResponseFraming { version: request.version, framing, keep_alive, upgrade: false };
+    client.stream.put_head(response, &response_framing, &mut download.out)?;
     if has_body {
         download.out.extend_from_slice(body);
     }
@@ -485,7 +487,7 @@ mod tests {
     fn retry_after_is_parsed_as_seconds_or_a_date() {
         let now = httpdate::parse_http_date("Fri, 20 Nov 2026 12:00:00 GMT").unwrap();
         let seconds = |seconds| Some(Duration::from_secs(seconds));
-        for (said, waits) in [
+        for (value, waits) in [
             ("7", seconds(7)),
             (" 0 ", seconds(0)),
             ("99999999999999999999", seconds(u64::MAX)),
@@ -497,7 +499,7 @@ mod tests {
             ("soon", None),
             ("", None),
         ] {
-            assert_eq!(parse_retry_after(said.as_bytes(), now), waits, "{said}");
+            assert_eq!(parse_retry_after(value.as_bytes(), now), waits, "{value}");
         }
     }
 }

@@ -74,7 +74,7 @@ impl<'r> RetryState<'r> {
         lost: AttemptFailure,
         worker: &Worker,
         exchange: &mut Exchange,
-        terms: &RequestPolicy<'_>,
+        policy: &RequestPolicy<'_>,
     ) -> Result<NextAttempt, Failure> {
         match lost.retry {
             // The connection was stale: the endpoint is not at fault and sees the request once. So the retry takes
@@ -95,7 +95,7 @@ impl<'r> RetryState<'r> {
                 Ok(NextAttempt::NewSlot)
             }
             RetryEligibility::AnotherEndpoint { endpoint, in_flight }
-                if self.may_retry(worker, exchange, terms, || {
+                if self.may_retry(worker, exchange, policy, || {
                     let is_broken =
                         matches!(lost.failure, Failure::EndpointClosed | Failure::EndpointReset);
                     is_broken && endpoint.resends.takes(in_flight, clock::now())
@@ -103,7 +103,7 @@ impl<'r> RetryState<'r> {
             {
                 self.tried.push(endpoint);
                 // The first retry follows at once, later ones after a backoff.
-                self.pause = (self.attempts_made > 1).then(|| self.backoff(worker, terms));
+                self.pause = (self.attempts_made > 1).then(|| self.backoff(worker, policy));
                 exchange.upload.rewind();
                 Ok(NextAttempt::NewSlot)
             }
@@ -141,18 +141,18 @@ impl<'r> RetryState<'r> {
         &mut self,
         worker: &Worker,
         exchange: &Exchange,
-        terms: &RequestPolicy<'_>,
+        policy: &RequestPolicy<'_>,
     ) -> bool {
         let is_named = match grpc::trailers_only_status(exchange) {
-            Some(status) => is_retryable_call(terms.backend_settings(), status),
-            None => self.is_retryable_status(exchange, terms),
+            Some(status) => is_retryable_call(policy.backend_settings(), status),
+            None => self.is_retryable_status(exchange, policy),
         };
-        is_named && self.may_retry(worker, exchange, terms, || false)
+        is_named && self.may_retry(worker, exchange, policy, || false)
     }
 
-    fn is_retryable_status(&self, exchange: &Exchange, terms: &RequestPolicy<'_>) -> bool {
+    fn is_retryable_status(&self, exchange: &Exchange, policy: &RequestPolicy<'_>) -> bool {
         let own = self.rule.retry.as_ref().map(|retry| &retry.statuses);
-        let statuses = own.unwrap_or_else(|| &terms.backend_settings().retry_statuses);
+        let statuses = own.unwrap_or_else(|| &policy.backend_settings().retry_statuses);
         !statuses.is_empty()
             && statuses.binary_search(&exchange.response.status).is_ok()
             && exchange.request.method.is_idempotent()
@@ -164,21 +164,21 @@ impl<'r> RetryState<'r> {
         mut lease: AttemptConnection,
         worker: &Rc<Worker>,
         exchange: &mut Exchange,
-        terms: &RequestPolicy<'_>,
+        policy: &RequestPolicy<'_>,
     ) -> NextAttempt {
         let end = relay::attempt_end(&exchange.response);
         let pushback = grpc::trailers_only_status(exchange).map(|status| status.pushback);
         let now = clock::now();
         let head_after = lease.head_latency_by(now);
-        lease.slot.conclude_with_hold_time(now, worker, &terms.backend_config, end, head_after);
+        lease.slot.conclude_with_hold_time(now, worker, &policy.backend_config, end, head_after);
         self.tried.push(Arc::clone(&lease.slot.endpoint));
         exchange.download.start(exchange.response.framing, BodyFraming::None);
-        abandon::abandon(worker, lease, exchange, terms);
+        abandon::abandon(worker, lease, exchange, policy);
         exchange.upload.rewind();
         self.pause = Some(match pushback {
             Some(RetryPushback::After(pause)) => pause,
             Some(RetryPushback::Unspecified | RetryPushback::Never) | None => {
-                self.backoff(worker, terms)
+                self.backoff(worker, policy)
             }
         });
         NextAttempt::NewSlot
@@ -189,13 +189,13 @@ impl<'r> RetryState<'r> {
         &mut self,
         worker: &Worker,
         client: &mut ClientConnection,
-        terms: &RequestPolicy<'_>,
+        policy: &RequestPolicy<'_>,
     ) -> Result<(), Failure> {
         let Some(pause) = self.pause.take() else { return Ok(()) };
         let until = clock::now() + pause;
-        match client.wait_until(worker, until.min(terms.deadline), pending::<()>()).await {
+        match client.wait_until(worker, until.min(policy.deadline), pending::<()>()).await {
             Err(WaitInterrupt::ClientGone) => Err(Failure::ClientGone),
-            Ok(()) | Err(WaitInterrupt::Deadline) if until > terms.deadline => {
+            Ok(()) | Err(WaitInterrupt::Deadline) if until > policy.deadline => {
                 Err(Failure::RequestTimeout)
             }
             Ok(()) | Err(WaitInterrupt::Deadline) => Ok(()),
@@ -208,10 +208,10 @@ impl<'r> RetryState<'r> {
         &mut self,
         worker: &Worker,
         exchange: &Exchange,
-        terms: &RequestPolicy<'_>,
+        policy: &RequestPolicy<'_>,
         is_granted: impl FnOnce() -> bool,
     ) -> bool {
-        let settings = &terms.backend_settings().retry;
+        let settings = &policy.backend_settings().retry;
         let attempts = self.rule.retry.as_ref().map_or(settings.attempts, |own| own.attempts);
         if self.attempts_made + 1 >= attempts.get() || !exchange.upload.is_replayable() {
             return false;
@@ -226,8 +226,8 @@ impl<'r> RetryState<'r> {
         true
     }
 
-    fn backoff(&self, worker: &Worker, terms: &RequestPolicy<'_>) -> Duration {
-        let mut settings = terms.backend_settings().retry;
+    fn backoff(&self, worker: &Worker, policy: &RequestPolicy<'_>) -> Duration {
+        let mut settings = policy.backend_settings().retry;
         if let Some(base) = self.rule.retry.as_ref().and_then(|own| own.backoff) {
             settings.backoff_base = base;
             settings.backoff_max = settings.backoff_max.max(base);

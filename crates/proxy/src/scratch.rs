@@ -99,9 +99,9 @@ impl ReplayReservation {
 
     /// Hands the complete request to the mirror.
     pub(crate) fn complete(&mut self, whole: &[u8]) {
-        if let Some(listener) = self.mirror_sender.take() {
+        if let Some(mirror) = self.mirror_sender.take() {
             // The receiver is gone if the worker is ending.
-            drop(listener.send(whole.into()));
+            drop(mirror.send(whole.into()));
         }
     }
 

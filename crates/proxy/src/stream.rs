@@ -132,23 +132,23 @@ impl PeerStream {
     pub(crate) fn put_head(
         &mut self,
         head: &ResponseHead,
-        manner: &ResponseFraming,
+        response_framing: &ResponseFraming,
         out: &mut Vec<u8>,
     ) -> Result<(), Failure> {
         match self {
             Self::Tcp(_) | Self::Tls(_) | Self::Framed(_) => {
                 write::response_head(
                     head,
-                    manner.framing,
-                    manner.version,
-                    manner.keep_alive,
-                    manner.upgrade,
+                    response_framing.framing,
+                    response_framing.version,
+                    response_framing.keep_alive,
+                    response_framing.upgrade,
                     out,
                 );
                 Ok(())
             }
-            Self::H2(message) => message.put_head(head, manner),
-            Self::H3(message) => message.put_head(head, manner, out),
+            Self::H2(message) => message.put_head(head, response_framing),
+            Self::H3(message) => message.put_head(head, response_framing, out),
         }
     }
 
@@ -173,11 +173,11 @@ impl PeerStream {
         }
     }
 
-    /// Returns the framing of a body on this transport, if its head declares `said`.
-    pub(crate) fn framing(&self, said: BodyFraming) -> BodyFraming {
+    /// Returns the framing of a body on this transport, if its head declares `declared`.
+    pub(crate) fn framing(&self, declared: BodyFraming) -> BodyFraming {
         match self {
-            Self::Tcp(_) | Self::Tls(_) | Self::Framed(_) => said,
-            Self::H2(_) | Self::H3(_) if said == BodyFraming::None => BodyFraming::None,
+            Self::Tcp(_) | Self::Tls(_) | Self::Framed(_) => declared,
+            Self::H2(_) | Self::H3(_) if declared == BodyFraming::None => BodyFraming::None,
             Self::H2(_) | Self::H3(_) => BodyFraming::Stream,
         }
     }

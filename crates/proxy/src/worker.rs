@@ -141,7 +141,7 @@ struct WakerRegistry {
 
 impl ProxyState {
     pub(crate) fn new(commands: Vec<UnboundedSender<WorkerCommand>>, exemplars: bool) -> Self {
-        let seat = |commands| WorkerHandle {
+        let handle = |commands| WorkerHandle {
             counters: WorkerCounters::new(),
             connections: AtomicU32::new(0),
             pending_datagrams: AtomicU32::new(0),
@@ -150,7 +150,7 @@ impl ProxyState {
         };
         Self {
             config: ConfigCell::new(ActiveConfig::default()),
-            workers: commands.into_iter().map(seat).collect(),
+            workers: commands.into_iter().map(handle).collect(),
             exemplars,
             replicas: AtomicUsize::new(1),
             health_waker: HealthWaker::default(),
@@ -171,13 +171,13 @@ impl ProxyState {
 
     pub(crate) fn enter_stage(&self, stage: DrainStage) {
         self.stage.store(stage as u8, Ordering::Release);
-        for seat in &self.workers {
-            seat.send(WorkerCommand::WakeConnections);
+        for handle in &self.workers {
+            handle.send(WorkerCommand::WakeConnections);
         }
     }
 
     pub(crate) fn connections(&self) -> u32 {
-        self.workers.iter().map(|seat| seat.connections.load(Ordering::Acquire)).sum()
+        self.workers.iter().map(|handle| handle.connections.load(Ordering::Acquire)).sum()
     }
 
     /// Returns the worker with the fewest connections; on a tie, `own` if it is one of them.
@@ -225,11 +225,11 @@ impl Worker {
 
     /// Returns the configuration in force.
     pub(crate) fn config(&self) -> Rc<WorkerConfig> {
-        let mut ours = self.config.borrow_mut();
-        if !ours.is_current(&self.shared.config) {
-            *ours = Rc::new(WorkerConfig::new(&self.shared.config));
+        let mut cached = self.config.borrow_mut();
+        if !cached.is_current(&self.shared.config) {
+            *cached = Rc::new(WorkerConfig::new(&self.shared.config));
         }
-        Rc::clone(&ours)
+        Rc::clone(&cached)
     }
 
     pub(crate) fn handle(&self) -> &WorkerHandle {
@@ -282,26 +282,26 @@ impl Worker {
     pub(crate) fn rebalance_target(&self) -> Option<usize> {
         let surplus = self.surplus.get().checked_sub(1)?;
         self.surplus.set(surplus);
-        let seats = &self.shared.workers;
-        let rate = |index: usize| seats[index].requests_in_tick.load(Ordering::Relaxed);
-        (0..seats.len()).filter(|&index| index != self.index).min_by_key(|&index| rate(index))
+        let handles = &self.shared.workers;
+        let rate = |index: usize| handles[index].requests_in_tick.load(Ordering::Relaxed);
+        (0..handles.len()).filter(|&index| index != self.index).min_by_key(|&index| rate(index))
     }
 
     /// Registers the calling task to be woken whenever the stage changes, until the returned index is unregistered.
     pub(crate) fn register_waker(&self, waker: Waker) -> usize {
-        let mut sleepers = self.waker_registry.borrow_mut();
-        let Some(place) = sleepers.free.pop() else {
-            sleepers.wakers.push(Some(waker));
-            return sleepers.wakers.len() - 1;
+        let mut registry = self.waker_registry.borrow_mut();
+        let Some(place) = registry.free.pop() else {
+            registry.wakers.push(Some(waker));
+            return registry.wakers.len() - 1;
         };
-        sleepers.wakers[place] = Some(waker);
+        registry.wakers[place] = Some(waker);
         place
     }
 
     pub(crate) fn unregister_waker(&self, place: usize) {
-        let mut sleepers = self.waker_registry.borrow_mut();
-        sleepers.wakers[place] = None;
-        sleepers.free.push(place);
+        let mut registry = self.waker_registry.borrow_mut();
+        registry.wakers[place] = None;
+        registry.free.push(place);
     }
 
     fn wake_all(&self) {
@@ -357,8 +357,11 @@ impl Worker {
         let served = total - self.requests_at_tick.replace(total);
         let served = u32::try_from(served).unwrap_or(u32::MAX);
         self.handle().requests_in_tick.store(served, Ordering::Relaxed);
-        let rates =
-            self.shared.workers.iter().map(|seat| seat.requests_in_tick.load(Ordering::Relaxed));
+        let rates = self
+            .shared
+            .workers
+            .iter()
+            .map(|handle| handle.requests_in_tick.load(Ordering::Relaxed));
         let all: u64 = rates.map(u64::from).sum();
         let fair = u32::try_from(all / self.shared.workers.len() as u64).unwrap_or(u32::MAX);
         self.surplus.set(surplus(served, fair, self.active.replace(0)));

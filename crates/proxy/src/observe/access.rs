@@ -198,7 +198,7 @@ fn describe_client(
     }
     line.plain("network.peer.address", client.current_peer.ip().to_canonical());
     line.number("network.peer.port", client.current_peer.port());
-    if let Some(version) = client.tls_info.as_ref().and_then(|greeting| greeting.version) {
+    if let Some(version) = client.tls_info.as_ref().and_then(|tls_info| tls_info.version) {
         line.plain("tls.protocol.version", version);
     }
 }
@@ -308,10 +308,10 @@ impl AccessLogBuffer {
         if lines.is_empty() {
             return;
         }
-        if let Err(TrySendError::Full(lost) | TrySendError::Disconnected(lost)) =
+        if let Err(TrySendError::Full(dropped) | TrySendError::Disconnected(dropped)) =
             writer.try_send(lines)
         {
-            counters.log_dropped.add(lost.iter().filter(|byte| **byte == b'\n').count() as u64);
+            counters.log_dropped.add(dropped.iter().filter(|byte| **byte == b'\n').count() as u64);
         }
     }
 }

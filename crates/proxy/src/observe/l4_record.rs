@@ -62,9 +62,9 @@ impl L4Record {
     }
 
     /// Records the chosen route and backend.
-    pub(crate) fn set_route(&mut self, way: &L4Route) {
-        self.route = Some(Arc::clone(&way.route));
-        self.backend = Some(way.backend.clone());
+    pub(crate) fn set_route(&mut self, l4_route: &L4Route) {
+        self.route = Some(Arc::clone(&l4_route.route));
+        self.backend = Some(l4_route.backend.clone());
     }
 
     /// Adds the time that the session has spent in the queue.

@@ -133,7 +133,7 @@ static OF_LISTENERS: &[MetricRow<ActiveListener>] = &[
                 each(why.word(), it.bound.counters.iter().map(count).sum());
             }
         }),
-        "QUIC datagrams dropped, by reason: no known connection, queue full, or answer not sent.",
+        "QUIC datagrams dropped: unknown (no known connection), handshakes or handover (queue full), send (could not be sent).",
     ),
 ];
 
@@ -210,7 +210,7 @@ static OF_ALL: &[MetricRow<ProxyState>] = &[
         MetricReader::Counts(|it, each| {
             for (index, failure) in Failure::ALL.iter().enumerate() {
                 let word = failure.attributes().word;
-                each(word, total(&it.workers, |seat| &seat.counters.failures[index]));
+                each(word, total(&it.workers, |handle| &handle.counters.failures[index]));
             }
         }),
         "Requests without a complete response from their endpoint, and failed connections and UDP flows, by reason.",
@@ -220,7 +220,8 @@ static OF_ALL: &[MetricRow<ProxyState>] = &[
         &["reason"],
         MetricReader::Counts(|it, each| {
             for fault in h2::H2ClientFault::ALL {
-                let count = total(&it.workers, |seat| &seat.counters.http2_ended[fault as usize]);
+                let count =
+                    total(&it.workers, |handle| &handle.counters.http2_ended[fault as usize]);
                 each(fault.word(), count);
             }
         }),
@@ -229,13 +230,15 @@ static OF_ALL: &[MetricRow<ProxyState>] = &[
     MetricRow::new(
         "sheave_http2_streams_reset",
         &[],
-        MetricReader::Count(|it| total(&it.workers, |seat| &seat.counters.http2_streams_reset)),
+        MetricReader::Count(|it| total(&it.workers, |handle| &handle.counters.http2_streams_reset)),
         "HTTP/2 requests that clients cancelled.",
     ),
     MetricRow::new(
         "sheave_http2_streams_refused",
         &[],
-        MetricReader::Count(|it| total(&it.workers, |seat| &seat.counters.http2_streams_refused)),
+        MetricReader::Count(|it| {
+            total(&it.workers, |handle| &handle.counters.http2_streams_refused)
+        }),
         "Client HTTP/2 streams refused: too many open streams, or a head that is too large or malformed.",
     ),
     MetricRow::new(
@@ -243,7 +246,8 @@ static OF_ALL: &[MetricRow<ProxyState>] = &[
         &["reason"],
         MetricReader::Counts(|it, each| {
             for fault in h3::H3ClientFault::ALL {
-                let count = total(&it.workers, |seat| &seat.counters.http3_ended[fault as usize]);
+                let count =
+                    total(&it.workers, |handle| &handle.counters.http3_ended[fault as usize]);
                 each(fault.word(), count);
             }
         }),
@@ -252,7 +256,7 @@ static OF_ALL: &[MetricRow<ProxyState>] = &[
     MetricRow::new(
         "sheave_http3_streams_reset",
         &[],
-        MetricReader::Count(|it| total(&it.workers, |seat| &seat.counters.http3_streams_reset)),
+        MetricReader::Count(|it| total(&it.workers, |handle| &handle.counters.http3_streams_reset)),
         "HTTP/3 requests that clients cancelled.",
     ),
 ];
@@ -303,7 +307,7 @@ static OF_BACKENDS: &[MetricRow<Backend>] = &[
     MetricRow::new(
         "sheave_backend_demand",
         BACKEND,
-        MetricReader::Gauge(|it| it.demand.read(|meter| meter.average(WINDOW).total())),
+        MetricReader::Gauge(|it| it.demand.read(|averager| averager.average(WINDOW).total())),
         "Mean demand over 15 s: requests in flight, waiting, and rejected ones for their expected service time.",
     ),
     MetricRow::new(
@@ -372,8 +376,8 @@ static OF_BACKENDS: &[MetricRow<Backend>] = &[
         "sheave_backend_mirrors",
         &["backend", "outcome"],
         MetricReader::Counts(|it, each| {
-            for fate in MirrorOutcome::ALL {
-                each(fate.word(), total(&it.counters, |shard| &shard.mirrors[fate as usize]));
+            for outcome in MirrorOutcome::ALL {
+                each(outcome.word(), total(&it.counters, |shard| &shard.mirrors[outcome as usize]));
             }
         }),
         "Mirrored requests by outcome: answered and failed ones were sent, all others were dropped.",
@@ -467,13 +471,13 @@ static OF_ENDPOINTS: &[MetricRow<Endpoint>] = &[
     MetricRow::new(
         "sheave_endpoint_http2_connections_open",
         ENDPOINT,
-        MetricReader::Gauge(|it| open_count(it.data.h2_counts(), |tally| &tally.connections)),
+        MetricReader::Gauge(|it| open_count(it.data.h2_counts(), |counts| &counts.connections)),
         "Open HTTP/2 connections to the endpoint.",
     ),
     MetricRow::new(
         "sheave_endpoint_http2_streams_open",
         ENDPOINT,
-        MetricReader::Gauge(|it| open_count(it.data.h2_counts(), |tally| &tally.streams)),
+        MetricReader::Gauge(|it| open_count(it.data.h2_counts(), |counts| &counts.streams)),
         "Open streams on HTTP/2 connections to the endpoint.",
     ),
     MetricRow::new(
@@ -491,13 +495,13 @@ static OF_ENDPOINTS: &[MetricRow<Endpoint>] = &[
     MetricRow::new(
         "sheave_endpoint_http3_connections_open",
         ENDPOINT,
-        MetricReader::Gauge(|it| open_count(it.data.h3_counts(), |tally| &tally.connections)),
+        MetricReader::Gauge(|it| open_count(it.data.h3_counts(), |counts| &counts.connections)),
         "Open HTTP/3 connections to the endpoint.",
     ),
     MetricRow::new(
         "sheave_endpoint_http3_streams_open",
         ENDPOINT,
-        MetricReader::Gauge(|it| open_count(it.data.h3_counts(), |tally| &tally.streams)),
+        MetricReader::Gauge(|it| open_count(it.data.h3_counts(), |counts| &counts.streams)),
         "Open request streams on HTTP/3 connections to the endpoint.",
     ),
     MetricRow::new(
@@ -601,8 +605,8 @@ pub(crate) fn collect(shared: &ProxyState, sink: &mut dyn FnMut(MetricSample<'_>
         members.map(|(name, it)| ([name.to_string(), it.address.to_string()], it)).collect();
     let limits: Vec<_> =
         current.iter().flat_map(|(backend, current)| limited(backend, current)).collect();
-    let seats = shared.workers.iter().enumerate();
-    let workers: Vec<_> = seats.map(|(index, it)| ([index.to_string()], &it.counters)).collect();
+    let handles = shared.workers.iter().enumerate();
+    let workers: Vec<_> = handles.map(|(index, it)| ([index.to_string()], &it.counters)).collect();
     visit(OF_LISTENERS, &listeners, sink);
     visit(OF_ROUTES, &routes, sink);
     visit(OF_ALL, &[([], shared)], sink);
@@ -635,10 +639,10 @@ fn visit<T, const LABELS: usize>(
 
 /// Sums up a count over all workers.
 fn open_count<'t>(
-    tallies: impl Iterator<Item = &'t ConnectionCounts>,
+    counts: impl Iterator<Item = &'t ConnectionCounts>,
     pick: fn(&ConnectionCounts) -> &AtomicU32,
 ) -> f64 {
-    f64::from(tallies.map(|tally| pick(tally).load(Ordering::Relaxed)).sum::<u32>())
+    f64::from(counts.map(|counts| pick(counts).load(Ordering::Relaxed)).sum::<u32>())
 }
 
 fn total<S>(shards: &[S], pick: impl Fn(&S) -> &SingleWriterCounter) -> u64 {
