@@ -134,8 +134,8 @@ impl BackendHealth {
         lock(&self.state).evaluator.is_panicking()
     }
 
-    /// Logs one event for each change; `fault`: the finding of the probe that caused it.
-    fn log_events(&self, key: &BackendKey, events: &[HealthEvent], fault: Option<&str>) {
+    /// Logs one event for each change; `cause`: the finding of the probe that caused it.
+    fn log_events(&self, key: &BackendKey, events: &[HealthEvent], cause: Option<&str>) {
         for event in events {
             match event {
                 HealthEvent::PanicBegins => {
@@ -147,7 +147,7 @@ impl BackendHealth {
                 HealthEvent::Endpoint(endpoint, change) => {
                     let taken_out = matches!(change, HealthChange::Ejected { .. });
                     self.ejections.fetch_add(u64::from(taken_out), Ordering::Relaxed);
-                    tracing::info!(backend = %key, %endpoint, ?change, fault, "endpoint health changed");
+                    tracing::info!(backend = %key, %endpoint, ?change, cause, "endpoint health changed");
                 }
             }
         }

@@ -40,7 +40,7 @@ impl ProbeFinding {
 
     pub(crate) fn failure_reason(self) -> Option<&'static str> {
         match self {
-            Self::Bad(fault) => Some(fault),
+            Self::Bad(reason) => Some(reason),
             Self::Good | Self::Unknown => None,
         }
     }

@@ -111,8 +111,8 @@ fn mark_reachable(backend: &Backend, endpoint: &Endpoint) {
     let now = clock::now();
     if endpoint.mark_reachable(now) {
         let name = endpoint.address;
-        let after = since.map(|since| now.saturating_since(since));
-        tracing::info!(backend = %backend.key, endpoint = %name, ?after, "endpoint is reachable again");
+        let outage = since.map(|since| now.saturating_since(since));
+        tracing::info!(backend = %backend.key, endpoint = %name, ?outage, "endpoint is reachable again");
         retry_waiting_requests(endpoint);
     }
 }
