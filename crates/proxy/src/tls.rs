@@ -139,7 +139,7 @@ impl ClientTlsError {
             Self::Refused => "refused",
             Self::UnusableConfig => "unusable",
             Self::Timeout => "timeout",
-            Self::Disconnected => "client_gone",
+            Self::Disconnected => "client_disconnected",
         }
     }
 

@@ -81,8 +81,8 @@ pub(crate) struct EndpointInfo {
     pub(crate) in_flight: u32,
     /// How many requests it may have at once; `null`: any number.
     pub(crate) limit: Option<u32>,
-    /// `fixed`, `dealt` over replicas, learned (`start`, `growing`, `knee`, `trial`, `shared`), `said` by the endpoint, or
-    /// `full` while it is given less.
+    /// `fixed`, `assigned`, learned (`start`, `growing`, `knee`, `trial`, `shared`), `said` by the endpoint,
+    /// or `full` while it is given less.
     limit_reason: Option<Cow<'static, str>>,
     idle_connections: usize,
     pub(crate) requests: u64,
