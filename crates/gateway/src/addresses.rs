@@ -1,6 +1,7 @@
-//! Which addresses Gateways are served on, and who gets which of a cluster's pool.
+//! Addresses of Gateways, and the assignment of a cluster's address pool to Gateways.
 //!
-//! It knows what Gateways ask for and what they had; it must not know how an address comes to a machine.
+//! This module knows the addresses that Gateways request and had before. It does not know how an address gets to a
+//! machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -16,26 +17,27 @@ use crate::translate::{CONTROLLER, ingress};
 /// A Gateway by its namespace and name.
 pub type GatewayName = (String, String);
 
-/// Which addresses Gateways are served on.
+/// The assignment of addresses to Gateways.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum AddressAssignment {
-    /// Files and flags: those that a Gateway asks for, else every address of the machine.
+    /// Files and flags: the addresses that a Gateway requests, else every address of the machine.
     #[default]
     Host,
-    /// A cluster: the same, and clients come by one Service in front of all Gateways, found there.
+    /// A cluster: as `Host`, and clients connect through one Service in front of all Gateways, whose addresses these
+    /// are.
     SharedService(Vec<managed_services::PublishedAddress>),
-    /// A cluster: those that each Gateway was given, and no others. [`assign`] gives them.
+    /// A cluster: the addresses that [`assign`] gives to each Gateway, and no others.
     Pool {
-        /// By Gateway; no address occurs twice.
+        /// Addresses by Gateway. No address occurs twice.
         assigned: BTreeMap<GatewayName, Vec<IpAddr>>,
     },
-    /// A cluster: every address of the machine, where ports of ours stand for those of each Gateway; clients come by
-    /// Services in front of them.
+    /// A cluster: every address of the machine. Each port of each Gateway is mapped to a port of Sheave, and clients
+    /// connect through Services in front of the Gateways.
     ManagedServices(ManagedServices),
 }
 
 impl AddressAssignment {
-    /// What each Gateway was given of a pool.
+    /// Returns the pool addresses of all Gateways.
     pub fn pool_assignments(&self) -> BTreeMap<GatewayName, Vec<IpAddr>> {
         match self {
             Self::Host | Self::SharedService(_) | Self::ManagedServices(_) => BTreeMap::new(),
@@ -43,7 +45,7 @@ impl AddressAssignment {
         }
     }
 
-    /// What a Gateway was given of a pool.
+    /// Returns the pool addresses of a Gateway.
     pub(crate) fn assigned(&self, gateway: &ObjectMeta) -> &[IpAddr] {
         let name = (gateway.namespace.clone(), gateway.name.clone());
         match self {
@@ -52,7 +54,7 @@ impl AddressAssignment {
         }
     }
 
-    /// Where clients find a Gateway, as far as somebody else than the machine knows.
+    /// Returns the addresses at which clients reach a Gateway, unless they are those of the machine.
     pub fn published_addresses(
         &self,
         gateway: &GatewayName,
@@ -69,7 +71,7 @@ impl AddressAssignment {
     }
 }
 
-/// The backends that requests to each address of a pool may go to.
+/// Returns the backends of requests to each pool address.
 pub fn backends_by_address(snapshot: &Snapshot) -> BTreeMap<IpAddr, BTreeSet<BackendKey>> {
     let mut behind: BTreeMap<IpAddr, BTreeSet<BackendKey>> = BTreeMap::new();
     for listener in snapshot.listeners.iter().filter(|listener| listener.free_bind) {
@@ -83,10 +85,11 @@ pub fn backends_by_address(snapshot: &Snapshot) -> BTreeMap<IpAddr, BTreeSet<Bac
     behind
 }
 
-/// How many endpoints each node has: by its name.
+/// The number of endpoints on each node, by name.
 pub type EndpointsByNode = BTreeMap<Arc<str>, usize>;
 
-/// How many endpoints of each address of a pool are on which node, where [`behind`] says what is behind them.
+/// Returns the number of endpoints of each pool address on each node. `behind` holds the backends of each address, as
+/// [`backends_by_address`] returns them.
 pub fn endpoints_by_address(
     behind: &BTreeMap<IpAddr, BTreeSet<BackendKey>>,
     backends: &[Backend],
@@ -94,7 +97,7 @@ pub fn endpoints_by_address(
     let near = |keys: &BTreeSet<BackendKey>| {
         let reached = backends.iter().filter(|backend| keys.contains(&backend.key));
         let endpoints = reached.flat_map(|backend| &backend.endpoints);
-        // A pod counts once, however many ports it has.
+        // A pod counts once, whatever its number of ports.
         let places = endpoints.filter_map(|it| Some((it.node.as_ref()?, it.address.ip())));
         let mut by_node = EndpointsByNode::new();
         for (node, _) in places.collect::<BTreeSet<_>>() {
@@ -105,16 +108,16 @@ pub fn endpoints_by_address(
     behind.iter().map(|(address, keys)| (*address, near(keys))).collect()
 }
 
-/// What one entry of a Gateway's `spec.addresses` asks for.
+/// The address that one entry of a Gateway's `spec.addresses` requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequestedAddress {
-    /// This one.
+    /// A specific address.
     Specific(IpAddr),
-    /// Any one.
+    /// Any address.
     Any,
 }
 
-/// Why an entry of `spec.addresses` asks for nothing that we could give: the part of it, and a message.
+/// The error of an entry of `spec.addresses` that cannot be served: its field, and a message.
 pub(crate) type UnsupportedAddress = (&'static str, String);
 
 impl RequestedAddress {
@@ -131,13 +134,14 @@ impl RequestedAddress {
     }
 }
 
-/// Deals the addresses of a pool to the Gateways of our classes, and to those that stand for IngressClasses of ours.
+/// Assigns the addresses of a pool to the Gateways of Sheave's classes, and to those that stand for Sheave's
+/// IngressClasses.
 ///
-/// A Gateway keeps what it has in `known` (read from its status) as long as that is in the pool and still suits what it
-/// asks for. Then come the addresses that Gateways ask for by value, then those that they leave to us: the oldest Gateway
-/// first, the lowest free address first. One that asks for nothing gets an address of each family of the pool. One that
-/// cannot be read keeps what it has, so that nobody else gets it before it is mended. What a Gateway asks for and cannot
-/// have is left out; [`translate`](fn@crate::translate) says so in its status.
+/// A Gateway keeps the addresses in `known` (read from its status) that are still in the pool and match its request.
+/// Then the addresses that Gateways request by value are assigned, then those for entries without a value: the oldest
+/// Gateway first, the lowest free address first. A Gateway without a request gets one address of each family of the
+/// pool. An invalid Gateway keeps its addresses, so that no other Gateway gets them before it is repaired. A requested
+/// address that is not available is left out; [`translate`](fn@crate::translate) reports it in the status.
 pub fn assign(
     pool: &[IpNet],
     objects: &[ApiObject],
@@ -161,12 +165,12 @@ pub fn assign(
     AddressAssignment::Pool { assigned: assigned.collect() }
 }
 
-/// A Gateway that asks for addresses.
+/// A Gateway that requests addresses.
 #[derive(Clone, Copy)]
 struct AddressRequest<'a> {
     metadata: &'a ObjectMeta,
     class: Option<&'a str>,
-    /// `None`: nobody can read it.
+    /// `None` if the Gateway is invalid.
     addresses: Option<&'a [GatewayAddress]>,
 }
 
@@ -187,7 +191,7 @@ impl<'a> AddressRequest<'a> {
     }
 }
 
-/// The Gateways of our classes in order of age, each name once.
+/// Returns the Gateways of Sheave's classes by age, each name once.
 fn accepted_gateways(objects: &[ApiObject]) -> Vec<AddressRequest<'_>> {
     let mut classes: BTreeMap<&str, bool> = BTreeMap::new();
     let mut gateways = BTreeMap::new();
@@ -209,7 +213,7 @@ fn accepted_gateways(objects: &[ApiObject]) -> Vec<AddressRequest<'_>> {
     ours
 }
 
-/// A family of addresses.
+/// An address family.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum IpFamily {
     V4,
@@ -225,7 +229,7 @@ impl IpFamily {
     }
 }
 
-/// The addresses that there are.
+/// The addresses of the pool.
 struct AddressPool<'a> {
     networks: &'a [IpNet],
     taken: BTreeSet<IpAddr>,
@@ -236,13 +240,13 @@ impl AddressPool<'_> {
         self.networks.iter().any(|network| IpFamily::of(network.addr()) == family)
     }
 
-    /// Takes an address of the pool if nobody has it.
+    /// Takes an address of the pool if it is free.
     fn take(&mut self, address: IpAddr) -> Option<IpAddr> {
         let is_here = self.networks.iter().any(|network| contains_host(network, address));
         (is_here && self.taken.insert(address)).then_some(address)
     }
 
-    /// The lowest that nobody has. It looks at no more addresses of a network than are taken of it, and one.
+    /// Returns the lowest free address. For each network, it examines at most one address more than are taken.
     fn lowest_free(&self, family: Option<IpFamily>) -> Option<IpAddr> {
         let is_meant =
             |network: &&IpNet| family.is_none_or(|it| it == IpFamily::of(network.addr()));
@@ -254,8 +258,8 @@ impl AddressPool<'_> {
     }
 }
 
-/// Whether an address is one of a network's that a host can have: neither the network's own nor its broadcast address,
-/// nor that of all its routers (RFC 4291 §2.6.1).
+/// True if a host of the network can have the address, which is neither the network address, nor the broadcast address,
+/// nor the subnet-router anycast address (RFC 4291 §2.6.1).
 fn contains_host(network: &IpNet, address: IpAddr) -> bool {
     let is_special = match network {
         IpNet::V4(it) if it.prefix_len() < 31 => {
@@ -267,16 +271,16 @@ fn contains_host(network: &IpNet, address: IpAddr) -> bool {
     network.contains(&address) && !is_special
 }
 
-/// A Gateway while addresses are dealt.
+/// A Gateway during the assignment.
 struct AddressClaim {
     gateway: GatewayName,
     allocations: Vec<AddressAllocation>,
 }
 
-/// One address that a Gateway asks for.
+/// One address that a Gateway requests.
 struct AddressAllocation {
     request: RequestedAddress,
-    /// `None`: either.
+    /// The family; `None`: any.
     family: Option<IpFamily>,
     address: Option<IpAddr>,
 }
@@ -322,7 +326,7 @@ impl AddressClaim {
         Self { gateway: name, allocations }
     }
 
-    /// Takes an address that it had, where it still suits: first for who asks for it by value.
+    /// Keeps an address that the Gateway had, if it still matches. An entry that requests it by value takes precedence.
     fn retain(&mut self, address: IpAddr, pool: &mut AddressPool<'_>) {
         let mut open = self.allocations.iter_mut().filter(|place| place.accepts(address));
         let mut first = open.next();

@@ -90,7 +90,8 @@ pub struct PassiveHealth {
     pub consecutive_failures: u32,
     /// The interval at which success rates are compared. A 5xx response is a failure in this comparison.
     pub interval: Duration,
-    /// How far below the mean the success rate of an outlier is, in percent of the standard deviation.
+    /// Maximum deviation of the success rate below the mean, in percent of the standard deviation. An endpoint below it
+    /// is an outlier.
     #[schemars(range(min = 0, max = 10_000))]
     pub outlier_deviation_percent: u32,
     /// The lowest failure rate of an outlier, in percent of its requests.

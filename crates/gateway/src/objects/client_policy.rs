@@ -38,8 +38,8 @@ pub struct ClientPolicySpec {
     #[serde(default)]
     #[schemars(length(max = 256))]
     pub trusted_proxies: Vec<CidrBlock>,
-    /// Selects the connections that begin with a PROXY protocol header, version 1 or 2, which carries the client's address.
-    /// The address of the peer determines if a header is read, never the bytes that it sends. Not for UDP.
+    /// Selects the connections that begin with a PROXY protocol header, version 1 or 2, which carries the client's
+    /// address. The address of the peer determines if a header is read, never the bytes that it sends. Not for UDP.
     #[serde(default)]
     pub proxy_protocol: ClientProxyProtocol,
 }

@@ -82,7 +82,7 @@ pub enum IngressPathType {
     Exact,
     /// By path prefix, segment by segment.
     Prefix,
-    /// As the implementation decides: like `Prefix`, or as a regular expression if an annotation says so.
+    /// Decided by the implementation: like `Prefix`, or as a regular expression if an annotation says so.
     ImplementationSpecific,
 }
 

@@ -70,7 +70,7 @@ pub enum ServiceType {
     NodePort,
     /// By an external address.
     LoadBalancer,
-    /// As an alias of another DNS name.
+    /// By an alias of another DNS name.
     ExternalName,
 }
 

@@ -1,9 +1,9 @@
-//! How the replicas of Sheave share what a policy allows at each endpoint, as its status says it.
+//! Status messages on how the replicas of Sheave share the limit of a policy for each endpoint.
 
 use super::{ConditionReason, ConditionType, ResourceStatus, StatusCondition, StatusDetail};
 
-/// Adds to the status of each BackendPolicy with a number for `maxInFlightPerEndpoint` how many requests each of so many
-/// replicas may have at an endpoint, which together make that number.
+/// Adds to the status of each BackendPolicy with a number for `maxInFlightPerEndpoint` the number of requests that each
+/// of `replicas` replicas may have in flight at an endpoint. Together the shares make that number.
 pub fn report_slot_assignment(statuses: &mut [ResourceStatus], replicas: u32) {
     let kind = ConditionType::CapDealt;
     for status in statuses {
