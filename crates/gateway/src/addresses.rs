@@ -61,51 +61,51 @@ impl AddressAssignment {
     ) -> Vec<managed_services::PublishedAddress> {
         match self {
             Self::Host => Vec::new(),
-            Self::SharedService(places) => places.clone(),
+            Self::SharedService(addresses) => addresses.clone(),
             Self::Pool { assigned } => {
                 let addresses = assigned.get(gateway).into_iter().flatten();
                 addresses.copied().map(managed_services::PublishedAddress::Ip).collect()
             }
-            Self::ManagedServices(fronts) => fronts.addresses(gateway).to_vec(),
+            Self::ManagedServices(services) => services.addresses(gateway).to_vec(),
         }
     }
 }
 
 /// Returns the backends of requests to each pool address.
 pub fn backends_by_address(snapshot: &Snapshot) -> BTreeMap<IpAddr, BTreeSet<BackendKey>> {
-    let mut behind: BTreeMap<IpAddr, BTreeSet<BackendKey>> = BTreeMap::new();
+    let mut backends_by_address: BTreeMap<IpAddr, BTreeSet<BackendKey>> = BTreeMap::new();
     for listener in snapshot.listeners.iter().filter(|listener| listener.free_bind) {
-        let backends = behind.entry(listener.address.ip()).or_default();
+        let backends = backends_by_address.entry(listener.address.ip()).or_default();
         let targets = listener.rules().flat_map(|rule| &rule.targets);
         backends.extend(targets.filter_map(|target| match target.target {
-            RuleTarget::Backend(place) => Some(snapshot.backends[place].key.clone()),
+            RuleTarget::Backend(index) => Some(snapshot.backends[index].key.clone()),
             RuleTarget::Unresolved => None,
         }));
     }
-    behind
+    backends_by_address
 }
 
 /// The number of endpoints on each node, by name.
 pub type EndpointsByNode = BTreeMap<Arc<str>, usize>;
 
-/// Returns the number of endpoints of each pool address on each node. `behind` holds the backends of each address, as
-/// [`backends_by_address`] returns them.
+/// Returns the number of endpoints of each pool address on each node. `backend_keys` holds the backends of each
+/// address, as [`backends_by_address`] returns them.
 pub fn endpoints_by_address(
-    behind: &BTreeMap<IpAddr, BTreeSet<BackendKey>>,
+    backend_keys: &BTreeMap<IpAddr, BTreeSet<BackendKey>>,
     backends: &[Backend],
 ) -> BTreeMap<IpAddr, EndpointsByNode> {
-    let near = |keys: &BTreeSet<BackendKey>| {
+    let count_by_node = |keys: &BTreeSet<BackendKey>| {
         let reached = backends.iter().filter(|backend| keys.contains(&backend.key));
         let endpoints = reached.flat_map(|backend| &backend.endpoints);
         // A pod counts once, whatever its number of ports.
-        let places = endpoints.filter_map(|it| Some((it.node.as_ref()?, it.address.ip())));
+        let addresses = endpoints.filter_map(|it| Some((it.node.as_ref()?, it.address.ip())));
         let mut by_node = EndpointsByNode::new();
-        for (node, _) in places.collect::<BTreeSet<_>>() {
+        for (node, _) in addresses.collect::<BTreeSet<_>>() {
             *by_node.entry(Arc::clone(node)).or_default() += 1;
         }
         by_node
     };
-    behind.iter().map(|(address, keys)| (*address, near(keys))).collect()
+    backend_keys.iter().map(|(address, keys)| (*address, count_by_node(keys))).collect()
 }
 
 /// The address that one entry of a Gateway's `spec.addresses` requests.
@@ -121,16 +121,16 @@ pub(crate) enum RequestedAddress {
 pub(crate) type UnsupportedAddress = (&'static str, String);
 
 impl RequestedAddress {
-    pub(crate) fn parse(asked: &GatewayAddress) -> Result<Self, UnsupportedAddress> {
-        let kind = asked.kind.as_deref().unwrap_or("IPAddress");
+    pub(crate) fn parse(entry: &GatewayAddress) -> Result<Self, UnsupportedAddress> {
+        let kind = entry.kind.as_deref().unwrap_or("IPAddress");
         if kind != "IPAddress" {
             return Err(("type", format!("{kind} is not supported, only IPAddress")));
         }
-        let Some(value) = asked.value.as_deref().filter(|value| !value.is_empty()) else {
+        let Some(value) = entry.value.as_deref().filter(|value| !value.is_empty()) else {
             return Ok(Self::Any);
         };
-        let unreadable = || ("value", format!("{value} is not an IP address"));
-        value.parse().ok().map(Self::Specific).ok_or_else(unreadable)
+        let invalid = || ("value", format!("{value} is not an IP address"));
+        value.parse().ok().map(Self::Specific).ok_or_else(invalid)
     }
 }
 
@@ -150,17 +150,20 @@ pub fn assign(
     let mut pool = AddressPool { networks: pool, taken: BTreeSet::new() };
     let of_ingresses = ingress::gateways(objects);
     let of_ingresses = of_ingresses.iter().map(|it| AddressRequest::of_gateway(it));
-    let had = |gateway: &GatewayName| known.get(gateway).map_or(&[][..], Vec::as_slice);
-    let hand = |gateway: AddressRequest<'_>| AddressClaim::of(gateway, &pool, had);
+    let previous = |gateway: &GatewayName| known.get(gateway).map_or(&[][..], Vec::as_slice);
+    let claim = |gateway: AddressRequest<'_>| AddressClaim::of(gateway, &pool, previous);
     let gateways = accepted_gateways(objects).into_iter().chain(of_ingresses);
-    let mut hands: Vec<_> = gateways.map(hand).collect();
-    for hand in &mut hands {
-        had(&hand.gateway).iter().for_each(|address| hand.retain(*address, &mut pool));
+    let mut claims: Vec<_> = gateways.map(claim).collect();
+    for claim in &mut claims {
+        previous(&claim.gateway).iter().for_each(|address| claim.retain(*address, &mut pool));
     }
-    hands.iter_mut().for_each(|hand| hand.take_specific(&mut pool));
-    hands.iter_mut().for_each(|hand| hand.take_any(&mut pool));
-    let assigned = hands.into_iter().map(|hand| {
-        (hand.gateway, hand.allocations.into_iter().filter_map(|place| place.address).collect())
+    claims.iter_mut().for_each(|claim| claim.take_specific(&mut pool));
+    claims.iter_mut().for_each(|claim| claim.take_any(&mut pool));
+    let assigned = claims.into_iter().map(|claim| {
+        (
+            claim.gateway,
+            claim.allocations.into_iter().filter_map(|allocation| allocation.address).collect(),
+        )
     });
     AddressAssignment::Pool { assigned: assigned.collect() }
 }
@@ -184,8 +187,8 @@ impl<'a> AddressRequest<'a> {
         if let ApiObject::Gateway(gateway) = object {
             return Some(Self::of_gateway(gateway));
         }
-        let ApiObject::Invalid(refused) = object else { return None };
-        let TypedObject { metadata, spec, .. } = &**refused;
+        let ApiObject::Invalid(invalid) = object else { return None };
+        let TypedObject { metadata, spec, .. } = &**invalid;
         let class = spec.class.as_deref();
         (spec.kind == "Gateway").then_some(Self { metadata, class, addresses: None })
     }
@@ -248,13 +251,13 @@ impl AddressPool<'_> {
 
     /// Returns the lowest free address. For each network, it examines at most one address more than are taken.
     fn lowest_free(&self, family: Option<IpFamily>) -> Option<IpAddr> {
-        let is_meant =
+        let is_of_family =
             |network: &&IpNet| family.is_none_or(|it| it == IpFamily::of(network.addr()));
         let free = |network: &IpNet| {
             let mut addresses = network.hosts().filter(|address| contains_host(network, *address));
             addresses.find(|address| !self.taken.contains(address))
         };
-        self.networks.iter().filter(is_meant).filter_map(free).min()
+        self.networks.iter().filter(is_of_family).filter_map(free).min()
     }
 }
 
@@ -287,13 +290,13 @@ struct AddressAllocation {
 
 impl AddressAllocation {
     fn accepts(&self, address: IpAddr) -> bool {
-        let is_wished = match self.request {
+        let is_requested = match self.request {
             RequestedAddress::Specific(given) => given == address,
             RequestedAddress::Any => {
                 self.family.is_none_or(|family| family == IpFamily::of(address))
             }
         };
-        self.address.is_none() && is_wished
+        self.address.is_none() && is_requested
     }
 }
 
@@ -301,26 +304,27 @@ impl AddressClaim {
     fn of<'k>(
         gateway: AddressRequest<'_>,
         pool: &AddressPool<'_>,
-        had: impl Fn(&GatewayName) -> &'k [IpAddr],
+        previous: impl Fn(&GatewayName) -> &'k [IpAddr],
     ) -> Self {
         let name = (gateway.metadata.namespace.clone(), gateway.metadata.name.clone());
-        let place = |wish| AddressAllocation { request: wish, family: None, address: None };
+        let allocation = |request| AddressAllocation { request, family: None, address: None };
         let allocations = match gateway.addresses {
-            None => had(&name)
+            None => previous(&name)
                 .iter()
-                .map(|address| place(RequestedAddress::Specific(*address)))
+                .map(|address| allocation(RequestedAddress::Specific(*address)))
                 .collect(),
             Some([]) => {
                 let families = [IpFamily::V4, IpFamily::V6].into_iter().filter(|it| pool.has(*it));
                 let any = |family| AddressAllocation {
                     family: Some(family),
-                    ..place(RequestedAddress::Any)
+                    ..allocation(RequestedAddress::Any)
                 };
                 families.map(any).collect()
             }
-            Some(asked) => {
-                let wishes = asked.iter().filter_map(|asked| RequestedAddress::parse(asked).ok());
-                wishes.map(place).collect()
+            Some(entries) => {
+                let requests =
+                    entries.iter().filter_map(|entry| RequestedAddress::parse(entry).ok());
+                requests.map(allocation).collect()
             }
         };
         Self { gateway: name, allocations }
@@ -328,28 +332,33 @@ impl AddressClaim {
 
     /// Keeps an address that the Gateway had, if it still matches. An entry that requests it by value takes precedence.
     fn retain(&mut self, address: IpAddr, pool: &mut AddressPool<'_>) {
-        let mut open = self.allocations.iter_mut().filter(|place| place.accepts(address));
+        let mut open = self.allocations.iter_mut().filter(|allocation| allocation.accepts(address));
         let mut first = open.next();
-        if first.as_ref().is_some_and(|place| place.request == RequestedAddress::Any) {
-            first = open.find(|place| place.request != RequestedAddress::Any).or(first);
+        if first.as_ref().is_some_and(|allocation| allocation.request == RequestedAddress::Any) {
+            first = open.find(|allocation| allocation.request != RequestedAddress::Any).or(first);
         }
-        if let Some(place) = first {
-            place.address = pool.take(address);
+        if let Some(allocation) = first {
+            allocation.address = pool.take(address);
         }
     }
 
     fn take_specific(&mut self, pool: &mut AddressPool<'_>) {
-        for place in self.allocations.iter_mut().filter(|place| place.address.is_none()) {
-            if let RequestedAddress::Specific(address) = place.request {
-                place.address = pool.take(address);
+        for allocation in
+            self.allocations.iter_mut().filter(|allocation| allocation.address.is_none())
+        {
+            if let RequestedAddress::Specific(address) = allocation.request {
+                allocation.address = pool.take(address);
             }
         }
     }
 
     fn take_any(&mut self, pool: &mut AddressPool<'_>) {
-        for place in self.allocations.iter_mut().filter(|place| place.address.is_none()) {
-            if place.request == RequestedAddress::Any {
-                place.address = pool.lowest_free(place.family).and_then(|it| pool.take(it));
+        for allocation in
+            self.allocations.iter_mut().filter(|allocation| allocation.address.is_none())
+        {
+            if allocation.request == RequestedAddress::Any {
+                allocation.address =
+                    pool.lowest_free(allocation.family).and_then(|it| pool.take(it));
             }
         }
     }

@@ -86,7 +86,7 @@ pub struct DesiredService {
 impl ManagedServices {
     /// Reads the Services of a namespace. Their addresses are not known yet.
     pub fn read(objects: &[ApiObject], namespace: &str) -> Self {
-        let mut fronts = Self::default();
+        let mut managed = Self::default();
         for object in objects {
             let ApiObject::Service(service) = object else { continue };
             if service.metadata.namespace != namespace {
@@ -94,36 +94,35 @@ impl ManagedServices {
             }
             match gateway_of(service) {
                 Some(gateway) => {
-                    let (targets, places) = (target_ports(&service.spec), Vec::new());
-                    fronts.services.insert(
-                        gateway,
-                        ObservedService { target_ports: targets, addresses: places },
-                    );
+                    let (target_ports, addresses) = (target_ports(&service.spec), Vec::new());
+                    managed.services.insert(gateway, ObservedService { target_ports, addresses });
                 }
-                None => _ = fronts.foreign.insert(service.metadata.name.clone()),
+                None => _ = managed.foreign.insert(service.metadata.name.clone()),
             }
         }
-        fronts
+        managed
     }
 
     /// Returns the ports of Sheave for the ports of Gateways. Existing mappings are kept. Other ports get the lowest
     /// free ones, in the order of the Gateways, or none if no port is free.
-    pub(crate) fn assign(&self, asked: &[(GatewayName, BTreeSet<u16>)]) -> Vec<TargetPortMap> {
-        let is_asking = |name: &GatewayName| asked.iter().any(|(asking, _)| asking == name);
+    pub(crate) fn assign(&self, requested: &[(GatewayName, BTreeSet<u16>)]) -> Vec<TargetPortMap> {
+        let is_requested =
+            |name: &GatewayName| requested.iter().any(|(gateway, _)| gateway == name);
         // The ports of a Gateway that is invalid, or that was just deleted, are not free yet.
-        let others = self.services.iter().filter(|(name, _)| !is_asking(name));
+        let others = self.services.iter().filter(|(name, _)| !is_requested(name));
         let mut taken: BTreeSet<u16> =
             others.flat_map(|(_, it)| it.target_ports.values()).copied().collect();
         let mut keep = |(name, ports): &(GatewayName, BTreeSet<u16>)| -> TargetPortMap {
-            let had = self.services.get(name).map(|known| &known.target_ports);
-            let had = had.into_iter().flatten().map(|(port, target)| (*port, *target));
-            let had = had.filter(|(port, _)| ports.contains(port));
-            had.filter(|(_, target)| TARGET_PORT_RANGE.contains(target) && taken.insert(*target))
+            let previous = self.services.get(name).map(|known| &known.target_ports);
+            let previous = previous.into_iter().flatten().map(|(port, target)| (*port, *target));
+            let previous = previous.filter(|(port, _)| ports.contains(port));
+            previous
+                .filter(|(_, target)| TARGET_PORT_RANGE.contains(target) && taken.insert(*target))
                 .collect()
         };
-        let mut assigned: Vec<TargetPortMap> = asked.iter().map(&mut keep).collect();
+        let mut assigned: Vec<TargetPortMap> = requested.iter().map(&mut keep).collect();
         let mut free = TARGET_PORT_RANGE.filter(|port| !taken.contains(port));
-        for (targets, (_, ports)) in assigned.iter_mut().zip(asked) {
+        for (targets, (_, ports)) in assigned.iter_mut().zip(requested) {
             for port in ports {
                 if !targets.contains_key(port)
                     && let Some(target) = free.next()
@@ -166,26 +165,26 @@ pub fn service_name((namespace, name): &GatewayName) -> String {
 
 /// Returns the manifest of the Service in front of a Gateway. Fields that the Gateway does not determine come from the
 /// template.
-pub fn service_manifest(front: &DesiredService, template: &Value, namespace: &str) -> Value {
+pub fn service_manifest(desired: &DesiredService, template: &Value, namespace: &str) -> Value {
     let mut service = template.clone();
-    let gateway = format!("{}/{}", front.gateway.0, front.gateway.1);
-    let label = truncate(&front.gateway.1, MAX_LABEL_CHARACTERS).trim_end_matches(['-', '.']);
+    let gateway = format!("{}/{}", desired.gateway.0, desired.gateway.1);
+    let label = truncate(&desired.gateway.1, MAX_LABEL_CHARACTERS).trim_end_matches(['-', '.']);
     let ours = [(SERVICE_LABEL, "gateway"), (GATEWAY_NAME_LABEL, label)];
     service["apiVersion"] = json!("v1");
     service["kind"] = json!("Service");
     let metadata = object(&mut service["metadata"]);
-    metadata.insert("name".to_owned(), json!(service_name(&front.gateway)));
+    metadata.insert("name".to_owned(), json!(service_name(&desired.gateway)));
     metadata.insert("namespace".to_owned(), json!(namespace));
     let labels = object(metadata.entry("labels").or_insert(Value::Null));
-    labels.extend(texts(&front.infrastructure.labels));
+    labels.extend(texts(&desired.infrastructure.labels));
     labels.extend(ours.map(|(name, value)| (name.to_owned(), json!(value))));
     let annotations = object(metadata.entry("annotations").or_insert(Value::Null));
-    annotations.extend(texts(&front.infrastructure.annotations));
+    annotations.extend(texts(&desired.infrastructure.annotations));
     annotations.insert(GATEWAY_ANNOTATION.to_owned(), json!(gateway));
     let spec = object(&mut service["spec"]);
-    spec.insert("ports".to_owned(), front.ports.iter().map(port).collect());
-    if let Some(wish) = front.requested_address {
-        spec.insert("loadBalancerIP".to_owned(), json!(wish));
+    spec.insert("ports".to_owned(), desired.ports.iter().map(port).collect());
+    if let Some(address) = desired.requested_address {
+        spec.insert("loadBalancerIP".to_owned(), json!(address));
     }
     let mut hasher = DefaultHasher::new();
     service.to_string().hash(&mut hasher);
@@ -220,7 +219,7 @@ fn object(value: &mut Value) -> &mut Map<String, Value> {
     if !value.is_object() {
         *value = json!({});
     }
-    value.as_object_mut().expect("it has just become one")
+    value.as_object_mut().expect("the value is an object")
 }
 
 fn texts(texts: &BTreeMap<String, String>) -> impl Iterator<Item = (String, Value)> {
@@ -269,23 +268,23 @@ mod tests {
 
     #[test]
     fn assigned_target_port_is_kept() {
-        let fronts = known("b", &[(80, 20_000)]);
-        let assigned = fronts.assign(&[asking("a", &[80]), asking("b", &[80, 81])]);
+        let services = known("b", &[(80, 20_000)]);
+        let assigned = services.assign(&[asking("a", &[80]), asking("b", &[80, 81])]);
         assert_eq!(assigned[0], TargetPortMap::from([(80, 20_001)]));
         assert_eq!(assigned[1], TargetPortMap::from([(80, 20_000), (81, 20_002)]));
     }
 
     #[test]
     fn target_port_of_an_existing_service_is_not_reassigned() {
-        let fronts = known("unreadable", &[(80, 20_000)]);
-        assert_eq!(fronts.assign(&[asking("a", &[80])])[0], TargetPortMap::from([(80, 20_001)]));
+        let services = known("unreadable", &[(80, 20_000)]);
+        assert_eq!(services.assign(&[asking("a", &[80])])[0], TargetPortMap::from([(80, 20_001)]));
     }
 
     #[test]
     fn foreign_or_duplicate_target_ports_are_not_adopted() {
-        let fronts = known("a", &[(80, 9900), (81, 20_005), (82, 20_005)]);
+        let services = known("a", &[(80, 9900), (81, 20_005), (82, 20_005)]);
         let expected = TargetPortMap::from([(80, 20_000), (81, 20_005), (82, 20_001)]);
-        assert_eq!(fronts.assign(&[asking("a", &[80, 81, 82])])[0], expected);
+        assert_eq!(services.assign(&[asking("a", &[80, 81, 82])])[0], expected);
     }
 
     #[test]
@@ -309,18 +308,18 @@ mod tests {
         let ports =
             [((80, TransportProtocol::Tcp), 20_000), ((443, TransportProtocol::Udp), 20_001)]
                 .into();
-        let wish = Some(IpAddr::from([192, 0, 2, 1]));
-        let front = DesiredService {
+        let address = Some(IpAddr::from([192, 0, 2, 1]));
+        let desired = DesiredService {
             gateway: gateway("web"),
             ports,
             infrastructure,
-            requested_address: wish,
+            requested_address: address,
         };
         let template = json!({
             "metadata": { "annotations": { "lb": "external", "of": "all" } },
             "spec": { "type": "LoadBalancer", "selector": { "app": "sheave" } },
         });
-        let made = service_manifest(&front, &template, "system");
+        let made = service_manifest(&desired, &template, "system");
         let expected = json!({
             "kind": "Service",
             "metadata": {
@@ -340,7 +339,7 @@ mod tests {
             },
         });
         assert!(has_desired_fields(&made, &expected), "{made}");
-        let plain = DesiredService { infrastructure: GatewayInfrastructure::default(), ..front };
+        let plain = DesiredService { infrastructure: GatewayInfrastructure::default(), ..desired };
         assert!(
             !has_desired_fields(&made, &service_manifest(&plain, &template, "system")),
             "less is another content"

@@ -406,8 +406,8 @@ impl ObjectReader {
         raw.spec = raw.fields.remove("spec").unwrap_or_else(|| json!({}));
         let unknown = |name: &&String| !["apiVersion", "kind", "status"].contains(&name.as_str());
         let unknown: Vec<_> = raw.fields.keys().filter(unknown).cloned().collect();
-        let told = if self.ignores_unknown_fields(raw) { &[] } else { &unknown[..] };
-        for name in told {
+        let reported = if self.ignores_unknown_fields(raw) { &[] } else { &unknown[..] };
+        for name in reported {
             let message = "unknown field, known here: metadata, spec, status";
             self.report(raw.origin, &raw.label, name, message);
         }
@@ -433,11 +433,13 @@ impl ObjectReader {
     ) -> Option<SharedObject<S>> {
         // They are put back: if the object is invalid, its parents and targets are read from them.
         let (mut metadata, mut spec) = (raw.metadata.take(), raw.spec.take());
-        let named = self.read_part::<ObjectMeta>(raw, &METADATA, "metadata", &mut metadata);
-        let asked = self.read_part::<S>(raw, &raw.kind.schema, field, &mut spec);
+        let parsed_metadata =
+            self.read_part::<ObjectMeta>(raw, &METADATA, "metadata", &mut metadata);
+        let parsed_spec = self.read_part::<S>(raw, &raw.kind.schema, field, &mut spec);
         (raw.metadata, raw.spec) = (metadata, spec);
-        let metadata = ObjectMeta { in_cluster: self.source == ObjectSource::Cluster, ..named? };
-        Some(TypedObject { origin: raw.origin.clone(), metadata, spec: asked? }.into())
+        let metadata =
+            ObjectMeta { in_cluster: self.source == ObjectSource::Cluster, ..parsed_metadata? };
+        Some(TypedObject { origin: raw.origin.clone(), metadata, spec: parsed_spec? }.into())
     }
 
     /// Parses a part of an object. Returns it if it is valid; reports all errors.
@@ -454,8 +456,8 @@ impl ObjectReader {
         };
         let mut faults = schema::faults(value, allowed, field);
         faults.retain(|fault| self.source == ObjectSource::File || !fault.is_name);
-        let told = if self.ignores_unknown_fields(raw) { &[] } else { &unknown[..] };
-        for fault in told.iter().chain(&faults) {
+        let reported = if self.ignores_unknown_fields(raw) { &[] } else { &unknown[..] };
+        for fault in reported.iter().chain(&faults) {
             self.report(raw.origin, &raw.label, &fault.field, &fault.message);
         }
         if !faults.is_empty() || unknown.iter().any(|it| narrows(raw.kind, &it.field)) {

@@ -118,12 +118,12 @@ stringData: {both: text}
         ];
         for (before, after) in cases {
             let (objects, problems) = parse(&SECRET.replace(before, after), "secret.yaml");
-            let said = format!("{objects:?} {problems:?}");
-            assert_eq!(problems.len(), 1, "{said}");
-            assert!(!said.contains("hunter2!") && !said.contains("73313"), "{said}");
+            let text = format!("{objects:?} {problems:?}");
+            assert_eq!(problems.len(), 1, "{text}");
+            assert!(!text.contains("hunter2!") && !text.contains("73313"), "{text}");
         }
         let (objects, _) = parse(SECRET, "secret.yaml");
-        let said = format!("{objects:?}");
-        assert!(!said.contains("text") && !said.contains("ZGF0"), "{said}");
+        let text = format!("{objects:?}");
+        assert!(!text.contains("text") && !text.contains("ZGF0"), "{text}");
     }
 }

@@ -108,20 +108,20 @@ pub struct RedirectAction {
 
 impl RedirectAction {
     /// Writes the value of `Location`.
-    pub fn location(&self, asked: &RequestUrl<'_>, out: &mut Vec<u8>) {
-        let scheme = self.scheme.unwrap_or(asked.scheme);
-        let port = self.port.unwrap_or(asked.port);
+    pub fn location(&self, request: &RequestUrl<'_>, out: &mut Vec<u8>) {
+        let scheme = self.scheme.unwrap_or(request.scheme);
+        let port = self.port.unwrap_or(request.port);
         out.extend_from_slice(scheme.text().as_bytes());
         out.extend_from_slice(b"://");
-        out.extend_from_slice(self.hostname.as_deref().map_or(asked.host, str::as_bytes));
+        out.extend_from_slice(self.hostname.as_deref().map_or(request.host, str::as_bytes));
         if port != scheme.port() {
             out.extend_from_slice(format!(":{port}").as_bytes());
         }
         match &self.path {
-            Some(path) => path.write(asked.path, out),
-            None => out.extend_from_slice(asked.path),
+            Some(path) => path.write(request.path, out),
+            None => out.extend_from_slice(request.path),
         }
-        out.extend_from_slice(asked.query);
+        out.extend_from_slice(request.query);
     }
 }
 
@@ -296,7 +296,7 @@ mod tests {
     fn redirect_location_keeps_unspecified_parts() {
         let nothing =
             RedirectAction { status: 302, scheme: None, hostname: None, port: None, path: None };
-        let asked = |port| RequestUrl {
+        let request = |port| RequestUrl {
             scheme: UrlScheme::Http,
             host: b"a.example.com",
             port,
@@ -317,7 +317,7 @@ mod tests {
         ];
         for (redirect, port, expected) in cases {
             let mut out = Vec::new();
-            redirect.location(&asked(port), &mut out);
+            redirect.location(&request(port), &mut out);
             assert_eq!(String::from_utf8(out).unwrap(), expected);
         }
     }

@@ -101,10 +101,10 @@ fn minor(version: &str) -> Option<u32> {
 
 fn version_fault(bundle_version: Option<&str>) -> Option<String> {
     let (oldest, newest) = (MINOR_VERSIONS.start(), MINOR_VERSIONS.end());
-    let known = format!("known are v1.{oldest} to v1.{newest}");
+    let supported = format!("v1.{oldest} to v1.{newest} are supported");
     let Some(version) = bundle_version else {
-        return Some(format!("the definitions of Gateway API do not say their version: {known}"));
+        return Some(format!("the Gateway API CRDs do not state their version; {supported}"));
     };
     let is_known = minor(version).is_some_and(|minor| MINOR_VERSIONS.contains(&minor));
-    (!is_known).then(|| format!("the definitions of Gateway API are of version {version}: {known}"))
+    (!is_known).then(|| format!("the Gateway API CRDs are of version {version}; {supported}"))
 }

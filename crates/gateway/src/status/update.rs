@@ -138,18 +138,18 @@ fn is_known(condition: &Value) -> bool {
 fn is_up_to_date(ours: &Value, current: &Value) -> bool {
     let fields = ours.as_object().into_iter().flatten();
     fields.into_iter().all(|(name, value)| {
-        let said = &current[name];
+        let written = &current[name];
         match name.as_str() {
-            "conditions" => are_conditions_up_to_date(value, said),
+            "conditions" => are_conditions_up_to_date(value, written),
             "listeners" => {
-                items(value).len() == items(said).len()
+                items(value).len() == items(written).len()
                     && items(value).iter().all(|listener| {
-                        is_up_to_date(listener, named(said, "name", &listener["name"]))
+                        is_up_to_date(listener, named(written, "name", &listener["name"]))
                     })
             }
             _ => {
-                value == said
-                    || (items(value).is_empty() && items(said).is_empty() && value.is_array())
+                value == written
+                    || (items(value).is_empty() && items(written).is_empty() && value.is_array())
             }
         }
     })
@@ -174,13 +174,13 @@ struct SharedStatusList<'a> {
 
 impl SharedStatusList<'_> {
     fn update(&self, ours: &Value, current: &Value, now: &str) -> Option<StatusUpdate> {
-        let said = items(&current[self.name]);
-        let others = said.iter().filter(|entry| !is_ours(entry)).count();
+        let written = items(&current[self.name]);
+        let others = written.iter().filter(|entry| !is_ours(entry)).count();
         let ours = items(&ours[self.name]);
         let ours = &ours[..ours.len().min(self.max_entries.saturating_sub(others))];
         let mut new: Vec<Option<Value>> = ours.iter().cloned().map(Some).collect();
         let mut entries: Vec<Value> = Vec::new();
-        for entry in said {
+        for entry in written {
             if !is_ours(entry) {
                 entries.push(entry.clone());
                 continue;
@@ -197,7 +197,7 @@ impl SharedStatusList<'_> {
             set_transition_times(&mut own["conditions"], &Value::Null, now);
             entries.push(own);
         }
-        if entries == said {
+        if entries == written {
             return None;
         }
         let mut status = if current.is_object() { current.clone() } else { json!({}) };
