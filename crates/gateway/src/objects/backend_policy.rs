@@ -37,9 +37,9 @@ pub struct BackendPolicySpec {
     #[serde(default)]
     pub auto_limit: AutoLimit,
     /// If true, Sheave sends less to an endpoint that rejects a request because it is overloaded (429, 503 with
-    /// `Retry-After`, gRPC `RESOURCE_EXHAUSTED`). Until the time in `Retry-After`, at most 60 seconds, the endpoint
-    /// gets one request in flight fewer than it had, but always at least one. Set this to false if endpoints reject
-    /// requests for reasons of the client, such as a quota.
+    /// `Retry-After`, gRPC `RESOURCE_EXHAUSTED`). For the time in `Retry-After` (one second if the endpoint gives none,
+    /// at most 60 seconds), the endpoint gets one request in flight fewer than it had, but always at least one. Set
+    /// this to false if endpoints reject requests for reasons of the client, such as a quota.
     #[serde(default = "yes")]
     pub heed_refusals: bool,
     /// The queue in which requests wait if every endpoint is at its limit.
