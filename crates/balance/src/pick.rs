@@ -1,7 +1,8 @@
-//! Chooses one endpoint of a set and takes a slot there.
+//! Picks one endpoint of a set and takes a slot there.
 //!
-//! A picker belongs to one worker and one backend: it has state of its own and shares only the counts, what endpoints
-//! have shown, and the tables of a set. It knows neither queue nor connections.
+//! A picker belongs to one worker and one backend. It has state of its own; it shares only the
+//! in-flight counts, the endpoints' latency and failure figures, and the tables of a set. It knows
+//! neither queue nor connections.
 
 use std::sync::Arc;
 
@@ -10,21 +11,21 @@ use crate::load::{ConcurrencyCap, MemberLoad, PickCandidates, PickCapacity, Pick
 use crate::rng::Rng;
 use crate::time::Time;
 
-/// What a request asks of choosing.
+/// Constraints of one request.
 mod request;
-/// How far members are to be avoided because they are slower than others, or fail.
+/// Penalties for members that are slower than others, or fail.
 mod penalty;
-/// The endpoint with the least load for its weight.
+/// Endpoint with the least load for its weight.
 mod least_load;
-/// Each endpoint in turn, as often as its weight says.
+/// Weighted round robin.
 mod round_robin;
-/// Any endpoint, as often as its weight says.
+/// Weighted random choice.
 mod random;
-/// The endpoint that is likely to answer first.
+/// Endpoint that is likely to answer first.
 mod peak_ewma;
-/// The endpoint of a key, unless it has more than its share to do.
+/// Endpoint of a key, unless it has more than its share of the load.
 mod consistent_hash;
-/// The endpoint of a key, always.
+/// Endpoint of a key, always.
 mod maglev;
 
 pub(crate) use consistent_hash::HashRing;
@@ -33,32 +34,35 @@ use penalty::MemberPenalties;
 pub use request::PickRequest;
 pub(crate) use request::{EligibleEndpoints, PickConstraints};
 
-/// How to choose.
+/// Load-balancing algorithm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Algorithm {
-    /// The endpoint with the fewest requests in flight for its weight, where one that is clearly slower than others
-    /// counts as more loaded; of more than 64, the better of two random ones.
+    /// The endpoint with the fewest requests in flight for its weight. One that is clearly slower
+    /// than others counts as more loaded. If there are more than 64, the better of two random ones.
     #[default]
     LeastLoad,
-    /// Each endpoint in turn, smoothly, as often as its weight says.
+    /// Each endpoint in turn, by weight, smoothly spread.
     RoundRobin,
-    /// Any endpoint, each as often as its weight says.
+    /// A random endpoint, by weight.
     Random,
-    /// The endpoint that is likely to answer first: the least latency x (in flight + 1) / weight, where latency jumps to
-    /// peaks and decays. It learns from outcomes ([`Endpoint::learn`]); failures count as slowness. Of more than 64
-    /// endpoints, the better of two random ones.
+    /// The endpoint that is likely to answer first: the least latency x (in flight + 1) / weight,
+    /// where latency jumps to peaks and decays. It learns from outcomes ([`Endpoint::learn`]);
+    /// failures count as slowness. If there are more than 64 endpoints, the better of two random
+    /// ones.
     PeakEwma,
-    /// The endpoint that belongs to the request's key, unless it has a quarter more in flight than its share; then
-    /// another that depends on the key alone. When endpoints change, only the keys of those change theirs.
+    /// The endpoint that belongs to the request's key, unless it has a quarter more in flight than
+    /// its share; then another that depends on the key alone. When endpoints change, only their own
+    /// keys move.
     ConsistentHash,
-    /// The endpoint that belongs to the request's key by Maglev's table, however busy: at its cap the request waits.
+    /// The endpoint that belongs to the request's key by Maglev's table, however busy it is: at its
+    /// cap the request waits.
     Maglev,
 }
 
-/// Up to how many members all are looked at, rather than two.
+/// Number of members up to which a picker compares all of them, rather than two.
 const SCAN: usize = 64;
 
-/// Chooses for one worker and one backend.
+/// Picker of one worker and one backend.
 #[derive(Debug)]
 pub struct Picker {
     algorithm: Algorithm,
@@ -75,13 +79,14 @@ enum AlgorithmState {
 }
 
 impl Picker {
-    /// How often a picker that lost the last slot to another worker looks for the best endpoint again.
+    /// Number of times that a picker, after losing the last slot to another worker, looks for the
+    /// best endpoint again.
     const MAX_TRIES: usize = 4;
 
-    /// A picker. The seed decides where it begins, so that workers do not move in step.
+    /// Returns a picker. The seed decides where it begins, so that workers do not move in step.
     pub fn new(algorithm: Algorithm, seed: u64) -> Self {
         let state = match algorithm {
-            // What has no key goes by load.
+            // Requests without a key are balanced by load.
             Algorithm::LeastLoad | Algorithm::ConsistentHash | Algorithm::Maglev => {
                 AlgorithmState::LeastLoad(least_load::LeastLoad::new(seed))
             }
@@ -92,15 +97,16 @@ impl Picker {
         Self { algorithm, state, penalties: MemberPenalties::default() }
     }
 
-    /// How it chooses.
+    /// Returns its algorithm.
     pub fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
 
-    /// Takes a slot at the endpoint of choice, where the request counts from now on.
+    /// Picks an endpoint and takes a slot there; the request counts from now on.
     ///
-    /// `None` means that each endpoint that the wish leaves open was seen at the cap during the call. Each slot taken
-    /// must come back once, by [`Admission::release`](crate::Admission::release).
+    /// `None` means that each endpoint that the request permits was seen at the cap during the
+    /// call. Each slot taken must be returned once, by
+    /// [`Admission::release`](crate::Admission::release).
     pub fn take<T>(
         &mut self,
         set: &EndpointSet<T>,
@@ -121,8 +127,9 @@ impl Picker {
         member.map(|member| set.members()[member].endpoint.clone())
     }
 
-    /// As [`take`](Self::take), for a request that cannot wait, where no endpoint that is left to it is reachable: the
-    /// attempt fails in an honest way, or finds the endpoint back before anything else does.
+    /// Picks like [`take`](Self::take) among unreachable endpoints, for a request that cannot wait
+    /// and for which no endpoint is reachable: the attempt fails with the real error, or finds that
+    /// the endpoint is back before anything else does.
     #[cold]
     pub(crate) fn take_unreachable<T>(
         &mut self,
@@ -144,7 +151,7 @@ impl Picker {
         member.map(|member| set.members()[member].endpoint.clone())
     }
 
-    /// As [`take`](Self::take), among those members of which `barred` is not true.
+    /// Picks like [`take`](Self::take), without the members for which `barred` returns true.
     pub(crate) fn take_except<T>(
         &mut self,
         set: &EndpointSet<T>,
@@ -165,7 +172,7 @@ impl Picker {
         member.map(|member| set.members()[member].endpoint.clone())
     }
 
-    /// Which members may serve the request.
+    /// Returns the members that may serve the request.
     pub(crate) fn eligible<T>(
         &self,
         set: &EndpointSet<T>,
@@ -174,18 +181,20 @@ impl Picker {
         set.eligible(wish.tried, wish.only, self.binding_key(wish.key))
     }
 
-    /// What somebody who made this wish waits for.
+    /// Returns the constraints that a request keeps while it waits.
     pub(crate) fn constraints<T>(&self, wish: &PickRequest<'_, T>) -> PickConstraints<T> {
         let (tried, only) = (wish.tried.into(), wish.only.cloned());
         PickConstraints { tried, only, key: self.binding_key(wish.key) }
     }
 
-    /// The key, if it leaves no choice.
+    /// Returns the key, if the algorithm binds the request to one endpoint by it.
     fn binding_key(&self, key: Option<u64>) -> Option<u64> {
         key.filter(|_| self.algorithm == Algorithm::Maglev)
     }
 
-    /// A request that its key binds may be the one to try an endpoint: where all have keys, nobody else would.
+    /// Takes a slot of the member that the request is bound to. A request that is bound by its key
+    /// may be the half-open request of another endpoint: if all requests have keys, no other
+    /// request would be.
     fn take_bound<T>(
         &self,
         set: &EndpointSet<T>,
@@ -215,7 +224,7 @@ impl Picker {
         {
             return Some(member);
         }
-        // Who comes by its key stays with it.
+        // A request with a consistent-hash key stays with the endpoint of its key.
         let free = self.algorithm != Algorithm::ConsistentHash || wish.key.is_none();
         if free && let Some(member) = field.take_preferred() {
             return Some(member);
@@ -236,8 +245,9 @@ impl Picker {
                 return Some(member);
             }
         }
-        // Others keep winning the race for the best. The queue relies on `None` meaning that each was seen full, so
-        // the bound on looking ends in a try at each, not in giving up.
+        // Other workers keep winning the race for the best endpoint. The queue relies on `None`
+        // meaning that each endpoint was seen full, so after the last try each endpoint is tried in
+        // turn.
         (0..field.len()).find(|&member| field.take(member))
     }
 
@@ -262,7 +272,8 @@ impl Picker {
         self.state.choose(field, &mut self.penalties, wish.now)
     }
 
-    /// Kept apart, because most sets know no zones and every request comes by.
+    /// Picks by zone. A function of its own, because most sets have no zones and every request runs
+    /// the caller.
     #[cold]
     fn choose_by_zone(&mut self, zones: [PickCandidates<'_>; 2], now: Time) -> Option<usize> {
         zones.iter().find_map(|zone| self.state.choose(zone, &mut self.penalties, now))
@@ -288,7 +299,8 @@ impl AlgorithmState {
         self.choose_with(field, handicaps, now)
     }
 
-    /// Kept apart, because mostly no endpoint is slower than others or fails.
+    /// Picks with penalties. A function of its own, because usually no endpoint is slower than
+    /// others or fails.
     #[cold]
     fn choose_with(
         &mut self,
@@ -305,16 +317,18 @@ impl AlgorithmState {
                 Self::PeakEwma(state) => state.choose(field, now, handicap),
             }
         };
-        // Where all others are full, one that fails may have more than its share.
+        // If all others are full, one that fails may have more than its share.
         let chosen = choose(true).or_else(|| choose(false))?;
         handicaps.record_pick(chosen);
         Some(chosen)
     }
 }
 
-/// Of two different random members the better, or the one that can take a request; `None` if neither can.
+/// Returns the better of two different random members, or the one that can take a request; `None`
+/// if neither can.
 ///
-/// Different, because with two of the same the worst is chosen now and then (envoy#14859).
+/// The two are different, because with two of the same the worst is chosen now and then
+/// (envoy#14859).
 #[inline(never)]
 fn better_of_two(
     field: &PickCandidates<'_>,

@@ -1,13 +1,15 @@
-//! Keeps those who wait in order, and hands them slots: first come, first served among those of one priority and route
-//! that may use one.
+//! Queue of requests that wait for a slot. It keeps their order and grants them slots: first come,
+//! first served among the requests of one priority and route that may use a slot.
 //!
-//! It lies behind one lock per backend, which the caller brings. What happens without that lock is in
-//! [`crate::slots`]. The one race here is a grant against a cancel; they meet in one compare-and-swap on the ticket.
+//! One lock per backend protects it, which the caller provides. The operations without that lock
+//! are in [`crate::slots`]. The one race here is a grant against a cancellation; it is decided by
+//! one compare-and-swap on the ticket.
 //!
-//! Who goes next for a slot: whoever has been passed over too often; then the highest priority; of one priority the
-//! routes in turn; of one route who came first. Who can be served by one endpoint only stands in that endpoint's line,
-//! all others in the common one. So nobody is in the way of those whom another endpoint can serve, however long the
-//! line of one endpoint is.
+//! The next request for a slot is, in this order: one that has been overtaken too often; the
+//! highest priority; of one priority the routes in turn; of one route the oldest. A request that
+//! only one endpoint can serve waits in that endpoint's line, all others in the common line. So no
+//! request blocks those that another endpoint can serve, however long the line of one endpoint is
+//! (no head-of-line blocking).
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -22,15 +24,15 @@ use crate::pick::{Algorithm, EligibleEndpoints, PickConstraints, PickRequest, Pi
 use crate::slots::{AdmissionLimits, AdmissionRejection, ControlledDelay};
 use crate::time::Time;
 
-/// Where a request stands among those who wait.
+/// Priority, flow and deadline of a request.
 mod parameters;
-/// A place in the queue.
+/// Ticket of a queued request.
 mod ticket;
-/// Waiters in order.
+/// Queue entries in order.
 mod fifo;
-/// Those of one priority and route.
+/// Queue entries of one priority and route.
 mod flow;
-/// How fast the queue moves.
+/// Estimate of the grant rate.
 mod grant_rate;
 
 use fifo::QueueEntry;
@@ -41,42 +43,45 @@ use grant_rate::GrantRateEstimator;
 pub use parameters::{PriorityLevel, QueueParameters};
 pub use ticket::Ticket;
 
-/// Those who wait for a slot of one backend. `N` wakes one of them.
+/// Queue of requests that wait for a slot of one backend. `N` wakes one of them.
 pub struct Queue<T, N> {
     set: Arc<EndpointSet<T>>,
     limits: AdmissionLimits,
-    /// Those of one party each. One that nobody is of any more is kept until its turn has come, or it would have gained
-    /// by having been empty.
+    /// One flow for each flow key. An empty flow is kept until the virtual time has passed its own,
+    /// or it would have gained by being empty.
     flows: Vec<QueueFlow<T, N>>,
-    /// By priority: the latest turn that a flow of it has had.
+    /// Virtual time of each priority: that of the flow which was served last.
     virtual_times: [u64; PriorityLevel::COUNT],
     arrivals: u64,
     grant_rate: GrantRateEstimator,
-    /// Since when somebody has been waiting all the time, if anybody waits.
+    /// Time since which the queue has not been empty, if it is not empty.
     waited_since: Time,
-    /// Chooses when several endpoints have room at once; whatever the backend's algorithm, that is the least loaded.
+    /// Picker for the case that several endpoints have capacity at once; it is by least load,
+    /// whatever the backend's algorithm.
     picker: Picker,
-    /// How long the queue may get before the cancelled are cleared out.
+    /// Queue length at which cancelled entries are removed.
     clear_at: usize,
 }
 
-/// Whom a change of the queue wakes: each looks at its ticket.
+/// Requests to wake after a change of the queue: each looks at its ticket.
 #[derive(Debug)]
 pub struct WakeList<N> {
-    /// Who has a slot.
+    /// Request that has a slot.
     pub granted: Option<N>,
-    /// Who has waited too long in a long overload.
+    /// Requests shed because they have waited too long in a sustained overload.
     pub shed: Vec<N>,
 }
 
 impl<T, N> Queue<T, N> {
     const MIN_CLEAR_LENGTH: usize = 32;
-    /// So often younger ones of a higher priority go before somebody; then it goes.
+    /// Number of times that younger requests of a higher priority may overtake a request; then it
+    /// is next.
     const MAX_OVERTAKEN: u32 = 7;
-    /// Of so many in the queue one may have given up before lengths count.
+    /// Divisor of the queue length that gives the tolerated number of cancelled entries where
+    /// lengths count.
     const CANCELLED_DIVISOR: usize = 16;
 
-    /// An empty queue for slots of these endpoints.
+    /// Returns an empty queue for slots of these endpoints.
     pub fn new(set: Arc<EndpointSet<T>>, limits: AdmissionLimits) -> Self {
         Self {
             set,
@@ -103,12 +108,13 @@ impl<T, N> Queue<T, N> {
         self.grant_rate.rate()
     }
 
-    /// Whether each who waits can be served by one endpoint only.
+    /// True if every queued request can be served by one endpoint only.
     pub(crate) fn all_bound(&self) -> bool {
         self.flows.iter().all(|flow| flow.common.len() == 0)
     }
 
-    /// How many wait with each priority, about: those who have given up are counted until they are cleared out.
+    /// Returns the approximate queue length of each priority: cancelled entries count until they
+    /// are removed.
     pub fn waiting_by_priority(&self) -> [usize; PriorityLevel::COUNT] {
         let mut waiting = [0; PriorityLevel::COUNT];
         for flow in &self.flows {
@@ -117,12 +123,13 @@ impl<T, N> Queue<T, N> {
         waiting
     }
 
-    /// The party of which nobody gets a place in a full queue: that of the lowest priority, of those the longest.
+    /// Returns the key of the flow that gets no further place in a full queue: the longest of the
+    /// lowest priority.
     pub(crate) fn last_flow_key(&self) -> Option<QueueFlowKey> {
         self.last_flow().map(|flow| self.flows[flow].key)
     }
 
-    /// The longest that somebody may wait who comes now; shorter in a long overload.
+    /// Returns the maximum wait of a request that arrives now; shorter in a sustained overload.
     pub(crate) fn max_wait(&self, now: Time) -> Duration {
         match self.limits.delay {
             Some(delay) if self.is_overloaded(delay, now) => delay.target,
@@ -134,7 +141,8 @@ impl<T, N> Queue<T, N> {
         now.saturating_since(self.waited_since) >= delay.interval
     }
 
-    /// Why nobody of this rank should begin to wait behind the `waiting`, if so.
+    /// Returns the rejection of a request with these parameters behind `waiting` others, if it
+    /// would miss its deadline.
     pub(crate) fn would_miss_deadline(
         &self,
         rank: &QueueParameters,
@@ -146,7 +154,7 @@ impl<T, N> Queue<T, N> {
         if left.is_zero() {
             return Some(AdmissionRejection::WouldMissDeadline);
         }
-        // How fast the line of one endpoint moves is not known.
+        // The grant rate of a single endpoint's line is not known.
         if matches!(claim, EligibleEndpoints::Only(_)) {
             return None;
         }
@@ -155,7 +163,7 @@ impl<T, N> Queue<T, N> {
         (wait > left.min(patience)).then_some(AdmissionRejection::WouldMissDeadline)
     }
 
-    /// How many of the `waiting` go before a newcomer of this rank, about.
+    /// Returns about how many of the `waiting` requests go before a new one with these parameters.
     fn queued_ahead(&self, rank: &QueueParameters, waiting: u32) -> u64 {
         let party = QueueFlowKey::of(rank, self.limits.fair);
         if let [flow] = &*self.flows
@@ -170,13 +178,14 @@ impl<T, N> Queue<T, N> {
             std::cmp::Ordering::Greater => 0,
         };
         let ahead = self.flows.iter().map(before).sum::<usize>() as u64;
-        // Some in it may have given up, and are as likely here as there.
+        // Some entries may be cancelled, with the same probability here as elsewhere.
         let all = self.len().max(1) as u64;
         ahead.min(ahead * u64::from(waiting) / all + 1)
     }
 
-    /// Takes somebody out of a full queue for a newcomer of this rank: the last one of the longest flow of the lowest
-    /// priority, if that is lower than the newcomer's, or its route has more than one place more than the newcomer's.
+    /// Evicts a request from a full queue for a new one with these parameters: the last one of the
+    /// longest flow of the lowest priority. The condition is that this priority is lower than the
+    /// new request's, or that the flow has more than one place more than the new request's flow.
     pub(crate) fn evict_for(&mut self, rank: &QueueParameters, waiting: u32) -> Option<N> {
         let party = QueueFlowKey::of(rank, self.limits.fair);
         self.remove_cancelled_if_many(waiting as usize);
@@ -189,7 +198,7 @@ impl<T, N> Queue<T, N> {
             if !lower && !fairer {
                 return None;
             }
-            // Who gives up at this very moment is not turned out.
+            // A request that is cancelled at this very moment is not evicted.
             if let Some(waiter) = self.flows[last].remove_last()
                 && waiter.ticket.refuse(AdmissionRejection::Evicted)
             {
@@ -198,13 +207,13 @@ impl<T, N> Queue<T, N> {
         }
     }
 
-    /// Somebody comes, and nobody waits.
+    /// Records the arrival of a request at an empty queue.
     pub(crate) fn begin_waiting(&mut self, now: Time) {
         self.grant_rate.begin_waiting(now);
         self.waited_since = now;
     }
 
-    /// Adds a waiter at the end of its line.
+    /// Adds a request at the end of its line.
     pub(crate) fn push(
         &mut self,
         wish: &PickRequest<'_, T>,
@@ -228,7 +237,8 @@ impl<T, N> Queue<T, N> {
         ticket
     }
 
-    /// From now on these are in force. Each who waits stands where it belongs in the new set, in the old order.
+    /// Replaces the set and the limits. Each queued request moves to its place for the new set, in
+    /// the old order.
     pub(crate) fn replace(&mut self, set: Arc<EndpointSet<T>>, limits: AdmissionLimits) {
         let (usable, before) = (usable_slots(&set), usable_slots(&self.set));
         if usable > before || usable == 0 || limits.cap != self.limits.cap {
@@ -247,9 +257,10 @@ impl<T, N> Queue<T, N> {
         }
     }
 
-    /// A slot for a newcomer, unless somebody who waits could use it.
+    /// Takes a slot for a new request, unless a queued request could use it.
     ///
-    /// What a waiter may use and is free has its releaser on the way to the lock: it is not for newcomers.
+    /// If a slot that a queued request may use is free, the thread that released it is on its way
+    /// to the lock: it is not for new requests.
     pub(crate) fn spare_slot(
         &mut self,
         picker: &mut Picker,
@@ -264,14 +275,15 @@ impl<T, N> Queue<T, N> {
             let barred = |member| flows.iter().any(|flow| flow.bound.contains_key(&member));
             return picker.take_except(&self.set, cap, wish, &barred);
         };
-        // That leaves the endpoints at which the first has been tried.
+        // That leaves the endpoints at which the first entry has been tried.
         let EligibleEndpoints::AllExcept(avoided) = claim else { return None };
         let spare: Vec<usize> =
             avoided.iter().copied().filter(|&member| self.next(member).is_none()).collect();
         picker.take_except(&self.set, cap, wish, &|member| !spare.contains(&member))
     }
 
-    /// Offers one slot of an endpoint; gives whom to wake. An endpoint that has left the set grants nothing.
+    /// Offers one slot of an endpoint; returns the requests to wake. An endpoint that has left the
+    /// set grants nothing.
     pub(crate) fn offer(&mut self, endpoint: &Endpoint<T>, now: Time) -> WakeList<N> {
         let mut let_go = Vec::new();
         let member = self.set.position(endpoint);
@@ -279,7 +291,7 @@ impl<T, N> Queue<T, N> {
         WakeList { granted, shed: let_go }
     }
 
-    /// Hands out every slot that somebody who waits may use; gives whom to wake.
+    /// Grants every free slot that a queued request may use; returns the requests to wake.
     pub(crate) fn offer_all(&mut self, now: Time) -> Vec<N> {
         let mut woken = Vec::new();
         while let Some((flow, _)) = self.first_common() {
@@ -291,8 +303,9 @@ impl<T, N> Queue<T, N> {
             let granted = self.grant(endpoint, now, &mut woken);
             woken.extend(granted);
         }
-        // The first finds nothing, so what is free, if anything, is where it has been tried. Others may use that, or
-        // are bound to it. Without a first, each who is bound is asked.
+        // The first entry finds no slot, so a free one can only be where that entry has been tried.
+        // Others may use that, or are bound to it. If there is no first entry, each line of bound
+        // entries is offered slots.
         let mut members: Vec<usize> = match self.first_common().map(|(_, claim)| claim) {
             Some(EligibleEndpoints::AllExcept(avoided)) => avoided.to_vec(),
             Some(EligibleEndpoints::Any | EligibleEndpoints::Only(_)) => Vec::new(),
@@ -318,10 +331,11 @@ impl<T, N> Queue<T, N> {
         None
     }
 
-    /// Hands a slot, already taken, to the next who may use it, who leaves the queue. If there is none any more, or it
-    /// has given up, the slot goes back.
+    /// Grants a slot, already taken, to the next request that may use it, which leaves the queue.
+    /// If there is none any more, or it has been cancelled, the slot is returned.
     ///
-    /// In a long overload those who have waited too long are let go, as long as there is another for the slot.
+    /// In a sustained overload, requests that have waited too long are shed while there is another
+    /// one for the slot.
     fn grant(&mut self, endpoint: Arc<Endpoint<T>>, now: Time, let_go: &mut Vec<N>) -> Option<N> {
         let member = self.set.position(&endpoint);
         let mut next = member.and_then(|member| self.remove_next(member));
@@ -346,7 +360,8 @@ impl<T, N> Queue<T, N> {
         None
     }
 
-    /// Somebody of this flow, who came as the `arrival`th, has a slot at the member.
+    /// Advances the virtual time after a request of this flow, with this arrival number, got a slot
+    /// of the member.
     fn advance_virtual_time(&mut self, flow: usize, arrival: u64, member: usize) {
         let QueueFlow { key: party, virtual_time: turn, .. } = &mut self.flows[flow];
         let priority = party.priority;
@@ -356,7 +371,7 @@ impl<T, N> Queue<T, N> {
         if self.flows.len() == 1 {
             return;
         }
-        // Those who came before and had to let it pass.
+        // Older requests of a lower priority have been overtaken.
         for flow in self.flows.iter_mut().filter(|flow| flow.key.priority > priority) {
             if let Some(older) = flow.next(member).filter(|it| it.arrival < arrival) {
                 flow.count_overtaken(older.position);
@@ -364,13 +379,14 @@ impl<T, N> Queue<T, N> {
         }
     }
 
-    /// Somebody whom several endpoints can serve, and its flow.
+    /// Returns the first request that several endpoints can serve, with its flow.
     fn first_common(&mut self) -> Option<(usize, EligibleEndpoints)> {
         let mut flows = self.flows.iter_mut().enumerate();
         flows.find_map(|(n, flow)| flow.common.first().map(|waiter| (n, waiter.eligible.clone())))
     }
 
-    /// Who is next of those who still wait and may use the member: in which flow, and where in that.
+    /// Returns the next request that is not cancelled and may use the member: its flow and its
+    /// position there.
     fn next(&mut self, member: usize) -> Option<(usize, EntryPosition)> {
         if let [only] = &mut *self.flows {
             return only.next(member).map(|candidate| (0, candidate.position));
@@ -390,14 +406,14 @@ impl<T, N> Queue<T, N> {
         best.map(|(_, next)| next)
     }
 
-    /// Takes out who is next, with its flow.
+    /// Removes and returns the next request, with its flow.
     fn remove_next(&mut self, member: usize) -> Option<(usize, QueueEntry<T, N>)> {
-        let (flow, place) = self.next(member)?;
-        let waiter = self.flows[flow].remove(place)?;
+        let (flow, position) = self.next(member)?;
+        let waiter = self.flows[flow].remove(position)?;
         Some((flow, waiter))
     }
 
-    /// Puts a waiter at the end of the line that it belongs to.
+    /// Adds an entry at the end of its line.
     fn enqueue(&mut self, waiter: QueueEntry<T, N>) {
         let party = QueueFlowKey::of(&waiter.parameters, self.limits.fair);
         let latest = self.virtual_times[usize::from(party.priority.number())];
@@ -421,7 +437,7 @@ impl<T, N> Queue<T, N> {
         self.flows.iter().position(|flow| flow.key == party)
     }
 
-    /// Of the flows of the lowest priority that wait the longest one.
+    /// Returns the longest flow of the lowest priority that has entries.
     fn last_flow(&self) -> Option<usize> {
         if let [only] = &*self.flows {
             return (only.len() > 0).then_some(0);
@@ -433,7 +449,8 @@ impl<T, N> Queue<T, N> {
         })
     }
 
-    /// Clears out the cancelled once they could be as many as the others: constant work for each newcomer.
+    /// Removes cancelled entries once they could be as many as the others: amortised constant work
+    /// for each new entry.
     fn remove_cancelled(&mut self) {
         if self.len() < self.clear_at {
             return;
@@ -442,7 +459,7 @@ impl<T, N> Queue<T, N> {
         self.clear_at = (2 * self.len()).max(Self::MIN_CLEAR_LENGTH);
     }
 
-    /// Clears out the cancelled where they are so many that lengths mislead.
+    /// Removes cancelled entries if they are so many that lengths mislead.
     fn remove_cancelled_if_many(&mut self, waiting: usize) {
         let len = self.len();
         if len.saturating_sub(waiting) > len / Self::CANCELLED_DIVISOR {
@@ -450,13 +467,13 @@ impl<T, N> Queue<T, N> {
         }
     }
 
-    /// How many are in it, those who have given up included.
+    /// Returns the number of entries, cancelled ones included.
     fn len(&self) -> usize {
         self.flows.iter().map(QueueFlow::len).sum()
     }
 }
 
-/// How much a set can serve: a number to compare with that of another set under the same cap.
+/// Returns the capacity of a set: a number to compare with that of another set under the same cap.
 fn usable_slots<T>(set: &EndpointSet<T>) -> u64 {
     let serves = |member: &&SetMember<T>| member.weight > 0 || member.half_open;
     set.members().iter().filter(serves).map(|member| u64::from(member.max_in_flight)).sum()
@@ -476,7 +493,7 @@ impl<N> IntoIterator for WakeList<N> {
     type Item = N;
     type IntoIter = iter::Chain<vec::IntoIter<N>, option::IntoIter<N>>;
 
-    /// In the order in which it happened.
+    /// Iterates in the order in which the changes happened.
     fn into_iter(self) -> Self::IntoIter {
         self.shed.into_iter().chain(self.granted)
     }

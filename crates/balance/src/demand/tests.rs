@@ -1,4 +1,4 @@
-//! Demand against what one counts by hand.
+//! Demand compared with a count by hand.
 
 use proptest::prelude::*;
 
@@ -16,7 +16,7 @@ const fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// One worker, and the meter that is shown what it does.
+/// One worker, and the averager that reads it.
 struct DemandFixture {
     shard: DemandShard,
     shed: RejectedDemand,
@@ -34,7 +34,7 @@ impl DemandFixture {
 
     fn look(&mut self, at: Time) {
         let mut totals = self.shed.read(at);
-        totals += self.shard.read().expect("nobody writes");
+        totals += self.shard.read().expect("no change is in progress");
         self.meter.record(at, totals);
     }
 
@@ -53,7 +53,7 @@ fn near(demand: RequestDemand, expected: [f64; 3]) {
 #[test]
 fn request_between_two_readings_counts_for_its_duration() {
     let mut place = DemandFixture::new(second(100));
-    // Between two looks, so that no sample would have seen it.
+    // Between two readings, so no sample would have seen it.
     place.shard.wait(ms(100_200));
     place.shard.grant(ms(100_500));
     place.shard.give_back(ms(100_500), ms(100_900));
@@ -110,7 +110,7 @@ fn first_queued_request_activates_immediately() {
     place.shard.wait(ms(5_100));
     place.look(ms(5_100));
     assert!(place.meter.is_active(WINDOW, 0.0));
-    assert!(!place.meter.is_active(WINDOW, 0.5), "on average there was less");
+    assert!(!place.meter.is_active(WINDOW, 0.5), "the average is below the threshold");
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn late_reported_end_is_subtracted_from_request_seconds() {
     let mut place = DemandFixture::new(second(0));
     place.shard.take(second(0));
     place.look(ms(10_001));
-    // It was over before the reading, but its worker had not come to say so.
+    // The request ended before the reading, but its worker had not yet reported it.
     place.shard.give_back(second(0), second(10));
     place.look(second(11));
     near(place.meter.request_seconds(), [10.0, 0.0, 0.0]);
@@ -149,7 +149,8 @@ fn late_reported_end_is_subtracted_from_request_seconds() {
 fn rejected_clients_that_retry_at_once_count_once_each() {
     let mut place = DemandFixture::new(second(0));
     let mut counted: Vec<Time> = vec![Time::ZERO; 36];
-    // 36 of them, refused every 10 ms for 40 seconds, while others are served within 340 ms: 144,000 refusals.
+    // 36 clients, rejected every 10 ms for 40 seconds, while others are served within 340 ms:
+    // 144,000 rejections.
     for step in 0..4_000 {
         let at = ms(step * 10);
         for until in &mut counted {
@@ -160,7 +161,7 @@ fn rejected_clients_that_retry_at_once_count_once_each() {
     }
     near(place.meter.average(WINDOW), [0.0, 0.0, 36.0]);
     assert_eq!(place.meter.rejected_requests(), 144_000);
-    // They have gone: each counts for the rest of its service time, and no longer.
+    // The clients have gone: each counts for the rest of its service time, and no longer.
     place.look(second(41));
     let rest = place.meter.request_seconds().rejected - 36.0 * 39.99;
     assert!((rest - 36.0 * 0.34).abs() < 1e-6, "{rest}");
@@ -169,7 +170,8 @@ fn rejected_clients_that_retry_at_once_count_once_each() {
 #[test]
 fn rejected_clients_without_retry_count_for_one_service_time() {
     let mut place = DemandFixture::new(second(0));
-    // 100 a second, each another client, where requests take 2 s: 200 more would have had slots.
+    // 100 a second, each from another client, where requests take 2 s: 200 more would have had
+    // slots.
     for step in 0..4_000 {
         place.shed.reject(ms(step * 10), millis(2_000));
         place.look(ms(step * 10));
@@ -211,12 +213,12 @@ fn service_time_follows_completed_requests() {
     assert!(half.abs_diff(millis(70)) < millis(1), "{half:?}");
 }
 
-/// What can happen, and after how many milliseconds.
+/// One step of a test; it happens after a number of milliseconds.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Take,
     Wait,
-    /// Of those who wait, the one at this place, modulo how many.
+    /// Grants a slot to the queued request at this index, modulo their number.
     Grant(usize),
     Leave(usize),
     GiveBack(usize),
@@ -240,15 +242,15 @@ fn step() -> impl Strategy<Value = (u64, Step)> {
     (prop_oneof![0_u64..20, 0_u64..5_000], step)
 }
 
-/// When something began, and when it ended if it has.
+/// Begin of a request, and its end if it has ended.
 type Span = (u64, Option<u64>);
 
-/// Every request that ever was.
+/// Every request of a test.
 #[derive(Default)]
 struct Model {
     in_flight: Vec<Span>,
     queued: Vec<Span>,
-    /// With the end that is foreseen or has come.
+    /// Each with the end that is predicted or has come.
     shed: Vec<(u64, u64)>,
 }
 
@@ -316,11 +318,12 @@ proptest! {
         prop_assert!((found.in_flight - sum(&model.in_flight, now)).abs() < 1e-6);
         prop_assert!((found.queued - sum(&model.queued, now)).abs() < 1e-6);
         let shed = model.shed.iter().map(|(begin, end)| end.min(&now) - begin).sum::<u64>();
-        // Those of the bucket whose time it is now may count for a part of it more.
+        // Requests of the bucket that contains the current time may count for part of a bucket
+        // more.
         let unsure = model.shed.iter().filter(|(_, end)| end / 250 == now / 250).count();
         let more = found.rejected - shed as f64 / 1e3;
         prop_assert!(more > -1e-6 && more <= unsure as f64 * 0.25 + 1e-6, "{more} of {unsure}");
-        // When all is over, nothing is left open.
+        // When every bucket has expired, the sums are exact.
         now += 61_000;
         place.look(ms(now));
         let shed = model.shed.iter().map(|(begin, end)| end - begin).sum::<u64>();

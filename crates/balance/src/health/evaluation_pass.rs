@@ -1,4 +1,4 @@
-//! One round of passive health: who is ejected, who is tried, who comes back.
+//! One pass of passive health: ejects, makes half-open, unejects.
 
 use crate::endpoint::{Endpoint, SetMember};
 use crate::health::counters::HealthCounters;
@@ -9,21 +9,22 @@ use crate::health::outlier::{AttemptTotals, outliers};
 use crate::health::settings::PassiveSettings;
 use crate::time::Time;
 
-/// One judgement's part about passive health.
+/// State of one pass of passive health.
 pub(crate) struct EvaluationPass<'a, T> {
     pub(crate) members: &'a [SetMember<T>],
     pub(crate) passive: &'a PassiveSettings,
     pub(crate) now: Time,
-    /// Health is ignored since the last round.
+    /// True if health has been ignored since the last pass.
     pub(crate) was_panicking: bool,
     pub(crate) events: &'a mut Vec<HealthEvent>,
 }
 
 impl<T> EvaluationPass<'_, T> {
-    /// What has become of those who are ejected or tried.
+    /// Advances the endpoints that are ejected or half-open.
     ///
-    /// An unreachable endpoint gets no requests anyway, and what returns may be another process: what broke at the death
-    /// of the one before would keep it out for longer than its absence. So it is not ejected as well.
+    /// An unreachable endpoint gets no requests anyway, so it is unejected. The process that
+    /// returns may be another one, and the failures at the death of the one before would otherwise
+    /// keep the endpoint out for longer than its absence.
     pub(crate) fn advance_ejected(&mut self, cases: &mut [EndpointHealth]) {
         for (case, member) in cases.iter_mut().zip(self.members) {
             let health = &member.endpoint.health;
@@ -41,7 +42,8 @@ impl<T> EvaluationPass<'_, T> {
         if endpoint.health.failures() > 0 {
             self.eject(case, &endpoint.health, EjectionCause::HalfOpenFailure);
         } else if endpoint.health.is_proven() || self.was_panicking {
-            // In a panic it gets requests like any other: there is nothing left to try.
+            // While panicking, it gets requests like any other: a half-open request would add
+            // nothing.
             self.uneject(case);
         } else {
             case.ejection.repeat_half_open(endpoint.in_flight(), self.now);
@@ -49,17 +51,17 @@ impl<T> EvaluationPass<'_, T> {
     }
 
     pub(crate) fn eject_failing(&mut self, cases: &mut [EndpointHealth]) {
-        let failures = |place: usize| self.members[place].endpoint.health.failures();
+        let failures = |index: usize| self.members[index].endpoint.health.failures();
         let mut failing: Vec<usize> = (0..cases.len())
-            .filter(|&place| cases[place].ejection.is_serving())
-            .filter(|&place| self.members[place].endpoint.is_reachable())
-            .filter(|&place| failures(place) >= self.passive.consecutive_failures.get())
+            .filter(|&index| cases[index].ejection.is_serving())
+            .filter(|&index| self.members[index].endpoint.is_reachable())
+            .filter(|&index| failures(index) >= self.passive.consecutive_failures.get())
             .collect();
-        failing.sort_by_key(|&place| std::cmp::Reverse(failures(place)));
-        for place in failing {
+        failing.sort_by_key(|&index| std::cmp::Reverse(failures(index)));
+        for index in failing {
             let cause =
-                EjectionCause::ConsecutiveFailures(self.members[place].endpoint.health.failures());
-            self.eject_if_allowed(cases, place, cause);
+                EjectionCause::ConsecutiveFailures(self.members[index].endpoint.health.failures());
+            self.eject_if_allowed(cases, index, cause);
         }
     }
 
@@ -69,20 +71,21 @@ impl<T> EvaluationPass<'_, T> {
         totals: impl Fn(&Endpoint<T>) -> AttemptTotals,
     ) {
         let mut seen = Vec::new();
-        for (place, (case, member)) in cases.iter_mut().zip(self.members).enumerate() {
+        for (index, (case, member)) in cases.iter_mut().zip(self.members).enumerate() {
             let totals = totals(&member.endpoint);
             if let Some(earlier) = case.last_totals.replace(totals)
                 && case.ejection.is_serving()
             {
-                seen.push((place, totals.since(earlier)));
+                seen.push((index, totals.since(earlier)));
             }
         }
-        for place in outliers(&seen, self.passive) {
-            self.eject_if_allowed(cases, place, EjectionCause::Outlier);
+        for index in outliers(&seen, self.passive) {
+            self.eject_if_allowed(cases, index, EjectionCause::Outlier);
         }
     }
 
-    /// More are out than the settings allow, because the set has shrunk: who was ejected first comes back.
+    /// Unejects those that were ejected first, if more are ejected than the settings allow because
+    /// the set has shrunk.
     pub(crate) fn uneject_excess(&mut self, cases: &mut [EndpointHealth]) {
         let excess = ejected(cases).saturating_sub(self.max_ejected(cases));
         let until = |case: &EndpointHealth| match case.ejection.state() {
@@ -90,25 +93,25 @@ impl<T> EvaluationPass<'_, T> {
             EjectionState::HalfOpen | EjectionState::Serving => Time::ZERO,
         };
         let mut out: Vec<usize> =
-            (0..cases.len()).filter(|&place| cases[place].is_ejected()).collect();
-        out.sort_by_key(|&place| until(&cases[place]));
-        for place in out.into_iter().take(excess) {
-            self.uneject(&mut cases[place]);
+            (0..cases.len()).filter(|&index| cases[index].is_ejected()).collect();
+        out.sort_by_key(|&index| until(&cases[index]));
+        for index in out.into_iter().take(excess) {
+            self.uneject(&mut cases[index]);
         }
     }
 
     fn eject_if_allowed(
         &mut self,
         cases: &mut [EndpointHealth],
-        place: usize,
+        index: usize,
         cause: EjectionCause,
     ) {
-        if cases[place].weight > 0 && ejected(cases) < self.max_ejected(cases) {
-            self.eject(&mut cases[place], &self.members[place].endpoint.health, cause);
+        if cases[index].weight > 0 && ejected(cases) < self.max_ejected(cases) {
+            self.eject(&mut cases[index], &self.members[index].endpoint.health, cause);
         }
     }
 
-    /// How many may be ejected at the same time.
+    /// Returns the maximum of endpoints ejected at the same time.
     fn max_ejected(&self, cases: &[EndpointHealth]) -> usize {
         let members = cases.iter().filter(|case| case.weight > 0).count();
         let share = members * self.passive.max_ejection_percent.min(100) as usize / 100;
@@ -131,7 +134,7 @@ impl<T> EvaluationPass<'_, T> {
     }
 }
 
-/// How many are out.
+/// Returns the number of ejected and half-open endpoints.
 fn ejected(cases: &[EndpointHealth]) -> usize {
     cases.iter().filter(|case| case.is_ejected()).count()
 }

@@ -1,9 +1,10 @@
-//! When which endpoint gets more, or less, than its limit for a short time, to see what comes of it.
+//! Schedules trials: for a short time an endpoint gets more or fewer requests than its limit, to
+//! measure the effect.
 //!
-//! A limit that is right never sees what lies above it, and one that is always reached never sees what lies below. So
-//! one endpoint at a time, of many one in eight, is a trial's: up, then it is preferred until it has a little more than its
-//! limit; or down, then it gets half of it. At most half of the time is spent so while limits are not known, and a tenth
-//! when they are.
+//! A limit that is right never shows what lies above it, and one that is always reached never shows
+//! what lies below. So one endpoint in eight, and at least one, has a trial at a time. Up: it is
+//! preferred until it has slightly more than its limit. Down: it gets half of its limit. Trials
+//! take at most half of the time while limits are unknown, and a tenth when they are known.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,43 +13,45 @@ use super::estimator::LimitEstimator;
 use super::{LimitReason, LimitSettings};
 use crate::time::Time;
 
-/// A trial lasts so many times as long as a request, and longer for the part that waits.
+/// Duration of a trial, as a multiple of a request's duration; longer if the trial makes requests
+/// wait.
 const SERVICES: f64 = 5.0;
-/// It lasts at most so long.
+/// Maximum duration of a trial.
 const LONGEST: Duration = Duration::from_secs(30);
-/// It lasts at least so long: limits are looked at no oftener.
+/// Minimum duration of a trial: limits are not updated more often.
 const SHORTEST: Duration = Duration::from_millis(100);
-/// The part of the time in which there is a trial where limits are known, and where they are not.
+/// Share of the time with a trial if limits are known, and if they are unknown.
 const TRIAL_SHARE_KNOWN: f64 = 0.1;
 const TRIAL_SHARE_UNKNOWN: f64 = 0.5;
-/// After so many trials for each endpoint that did not make limits known, eagerness has sunk to a half.
+/// Number of eager trials for each endpoint without a known limit as the result, after which the
+/// share has sunk to a half.
 const TRIALS_TO_HALVE_SHARE: f64 = 6.0;
-/// One endpoint of so many is tried at a time.
+/// Number of endpoints for each one that has a trial at a time.
 const ONE_IN: usize = 8;
-/// The most endpoints that are tried at a time.
+/// Maximum number of endpoints that have a trial at a time.
 pub(super) const AT_ONCE: usize = 8;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LimitTrial {
     pub(super) address: SocketAddr,
-    /// The endpoint's limit meanwhile.
+    /// Limit of the endpoint during the trial.
     pub(super) target: u32,
     pub(super) up: bool,
     until: Time,
 }
 
-/// The trials of one backend.
+/// Trials of one backend.
 #[derive(Debug, Default)]
 pub(super) struct TrialScheduler {
     pub(super) running: Vec<LimitTrial>,
     next: Time,
-    /// Trials that were held because limits were not known, and not yet made up for.
+    /// Trials that were held because limits were unknown, less those held since they are known.
     eager_trials: f64,
-    /// So many trials are to be held eagerly: something has changed.
+    /// Number of trials still to be held eagerly because something has changed.
     eager_trials_left: usize,
 }
 
-/// A trial that could be held.
+/// Possible trial of one endpoint.
 struct TrialCandidate {
     urgent: bool,
     up: bool,
@@ -56,7 +59,7 @@ struct TrialCandidate {
 }
 
 impl TrialScheduler {
-    /// Ends those whose time is over, or whose endpoint has gone.
+    /// Ends the trials whose time is over, or whose endpoint has gone.
     pub(super) fn end(&mut self, cases: &mut [LimitEstimator], now: Time) {
         self.running.retain(|trial| {
             let case = cases.iter_mut().find(|case| case.address == trial.address);
@@ -72,12 +75,13 @@ impl TrialScheduler {
         self.running.iter().find(|trial| trial.address == address)
     }
 
-    /// An endpoint is not what it was.
+    /// Schedules eager trials because an endpoint has changed.
     pub(super) fn schedule_eager_trials(&mut self, endpoints: usize) {
         self.eager_trials_left = 2 * endpoints;
     }
 
-    /// Begins the next trial if it is time; `demand`: all requests that are there, `is_fit`: whether an endpoint may be tried.
+    /// Begins the next trial if it is due. `demand` is the number of requests in flight and queued;
+    /// `is_fit` returns true if an endpoint may have a trial.
     pub(super) fn begin(
         &mut self,
         cases: &mut [LimitEstimator],
@@ -115,7 +119,7 @@ impl TrialScheduler {
         self.next = now + lasts.div_f64(share * at_once as f64);
     }
 
-    /// The part of the time to be spent on trials, from now on.
+    /// Returns the share of the time to be spent on trials from now on.
     fn share(&mut self, urgent: bool, endpoints: usize) -> f64 {
         self.eager_trials_left = self.eager_trials_left.saturating_sub(1);
         if !urgent {
@@ -123,12 +127,12 @@ impl TrialScheduler {
             return TRIAL_SHARE_KNOWN;
         }
         self.eager_trials += 1.0;
-        let tired = self.eager_trials / (TRIALS_TO_HALVE_SHARE * endpoints as f64);
-        (TRIAL_SHARE_UNKNOWN / (1.0 + tired * tired)).max(TRIAL_SHARE_KNOWN)
+        let used = self.eager_trials / (TRIALS_TO_HALVE_SHARE * endpoints as f64);
+        (TRIAL_SHARE_UNKNOWN / (1.0 + used * used)).max(TRIAL_SHARE_KNOWN)
     }
 }
 
-/// What trying an endpoint would be, if it is of use and there are enough requests for it.
+/// Returns the possible trial of an endpoint, if it is useful and there are enough requests for it.
 fn candidate(
     case: &LimitEstimator,
     demand: u32,
@@ -145,7 +149,7 @@ fn candidate(
             limit * 1.5 + 1.0
         }
     };
-    // Where the limit is not reached by itself, step by step towards it.
+    // If the limit is not reached, approach it step by step.
     let higher = if case.highest_visited < limit {
         higher.min(case.highest_visited * 1.5 + 1.0)
     } else {

@@ -1,8 +1,10 @@
-//! Chooses the endpoint that is likely to answer first: the least latency x (in flight + 1) / weight.
+//! Peak EWMA: picks the endpoint that is likely to answer first, with the least latency x (in
+//! flight + 1) / weight.
 //!
-//! Finagle's peak EWMA, with blame for failures ([`crate::latency`]). An endpoint that has not answered yet is taken to
-//! be as fast as the others on average, so it is neither flooded nor starved while it shows what it can do. Of more
-//! than [`SCAN`] members the better of two random, different ones is taken.
+//! This is Finagle's peak EWMA, with blame for failures ([`crate::latency`]). An endpoint that has
+//! not answered yet counts as fast as the others on average, so it is neither flooded nor starved
+//! while its latency is unknown. Of more than [`SCAN`] members, the better of two random, different
+//! ones is picked.
 
 use super::penalty::MemberPenalty;
 use super::{SCAN, better_of_two};
@@ -12,7 +14,7 @@ use crate::time::Time;
 
 #[derive(Debug)]
 pub(super) struct PeakEwma {
-    /// The member after the one chosen last: the first to win a tie.
+    /// Member after the one chosen last: the first to win a tie.
     start: usize,
     rng: Rng,
 }
@@ -45,7 +47,8 @@ impl PeakEwma {
         self.choose_of_all(field, now, handicap)
     }
 
-    /// Latencies and failures are part of the cost here: of a handicap only its limit counts.
+    /// Compares all members. Latencies and failures are part of the cost here, so of a penalty only
+    /// its share limit counts.
     fn choose_of_all(
         &mut self,
         field: &PickCandidates<'_>,
@@ -59,14 +62,14 @@ impl PeakEwma {
             if load.weight == 0 {
                 return;
             }
-            let case = MemberCost::of_member(field, (member, load), now);
-            if let Some(latency) = case.latency {
+            let cost = MemberCost::of_member(field, (member, load), now);
+            if let Some(latency) = cost.latency {
                 sum += latency;
                 count += 1;
             }
             if handicap(member).is_some() && field.is_open(member, load) {
-                let group = if case.latency.is_some() { &mut known } else { &mut cold };
-                group.consider(member, case.cost(1.0));
+                let group = if cost.latency.is_some() { &mut known } else { &mut cold };
+                group.consider(member, cost.cost(1.0));
             }
         });
         let mean = if count > 0 { sum / count as f32 } else { 1.0 };
@@ -77,11 +80,11 @@ impl PeakEwma {
     }
 }
 
-/// What speaks for and against one member.
+/// Cost of one member.
 #[derive(Clone, Copy)]
 struct MemberCost {
     latency: Option<f32>,
-    /// How much its load, its weight and its failures add to that.
+    /// Factor from its load, its weight and its failures.
     factor: f32,
 }
 
@@ -91,18 +94,18 @@ impl MemberCost {
         (member, load): (usize, MemberLoad),
         now: Time,
     ) -> Self {
-        let impression = field.latency_estimate(member, now);
+        let estimate = field.latency_estimate(member, now);
         let load = (load.in_flight as f32 + 1.0) / load.weight as f32;
-        Self { latency: impression.latency, factor: load * impression.penalty }
+        Self { latency: estimate.latency, factor: load * estimate.penalty }
     }
 
-    /// `otherwise` is the latency of one that has shown none.
+    /// Returns the cost; `otherwise` is the latency of a member without responses.
     fn cost(self, otherwise: f32) -> f32 {
         self.latency.unwrap_or(otherwise) * self.factor
     }
 }
 
-/// The least cost so far, and whose it is.
+/// Member with the least cost so far.
 struct CheapestMember {
     member: Option<usize>,
     cost: f32,

@@ -1,4 +1,4 @@
-//! Who is chosen, how often, and who is not.
+//! Tests of pickers: shares, order, exclusion.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,14 +14,14 @@ struct World {
 }
 
 impl World {
-    /// Endpoints 0, 1, 2, … of these weights.
+    /// Creates endpoints 0, 1, 2, … of these weights.
     fn new(weights: &[u32]) -> Self {
         let mut world = Self { ledger: EndpointRegistry::new(), set: EndpointSet::empty() };
         world.become_of(&weights.iter().copied().enumerate().collect::<Vec<_>>());
         world
     }
 
-    /// Another set, of (endpoint, weight).
+    /// Replaces the set by another, of (endpoint, weight).
     fn become_of(&mut self, members: &[(usize, u32)]) {
         let mut member = |&(number, weight): &(usize, u32)| {
             let address = SocketAddr::from(([10, 0, 0, 1], number as u16));
@@ -30,7 +30,7 @@ impl World {
         self.set = EndpointSet::new(members.iter().map(&mut member).collect());
     }
 
-    /// Takes a slot and says whose it is.
+    /// Takes a slot and returns its endpoint.
     fn take(&self, picker: &mut Picker, cap: u32) -> Option<usize> {
         self.take_for(picker, cap, None)
     }
@@ -45,7 +45,7 @@ impl World {
         self.set.members()[endpoint].endpoint.give_back();
     }
 
-    /// Whose turn it is, one after the other, each request ending before the next begins.
+    /// Returns the endpoints of this many requests, each of which ends before the next begins.
     fn turns(&self, picker: &mut Picker, times: usize) -> Vec<usize> {
         let turn = |_| {
             let endpoint = picker
@@ -183,8 +183,8 @@ fn unreachable_endpoint_is_skipped_while_another_is_reachable() {
     }
 }
 
-/// Sends requests, of which each that `fails` is answered at once, and the others after as many further ones as
-/// there are `clients`; gives how many each endpoint got.
+/// Sends requests and returns how many each endpoint got. A request to a failing endpoint is
+/// answered at once. Each other one is answered after `clients` further ones.
 fn shares(algorithm: Algorithm, clients: usize, fails: &[AttemptResult]) -> Vec<usize> {
     let world = World::new(&vec![1; fails.len()]);
     let mut picker = Picker::new(algorithm, 3);
@@ -277,7 +277,7 @@ fn request_pinned_to_an_endpoint_gets_that_endpoint_or_none() {
         assert!(Arc::ptr_eq(&take(&world).unwrap(), &mine), "{algorithm:?}");
         assert!(take(&world).is_none(), "{algorithm:?}");
         world.become_of(&[(0, 1), (1, 0), (2, 1)]);
-        assert!(take(&world).is_some(), "an ejected endpoint binds nobody: {algorithm:?}");
+        assert!(take(&world).is_some(), "an ejected endpoint binds no request: {algorithm:?}");
     }
 }
 
