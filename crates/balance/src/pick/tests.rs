@@ -9,14 +9,14 @@ use crate::outcome::{AttemptResult, Outcome};
 use crate::rng::Rng;
 
 struct World {
-    ledger: EndpointRegistry<()>,
+    registry: EndpointRegistry<()>,
     set: EndpointSet<()>,
 }
 
 impl World {
     /// Creates endpoints 0, 1, 2, … of these weights.
     fn new(weights: &[u32]) -> Self {
-        let mut world = Self { ledger: EndpointRegistry::new(), set: EndpointSet::empty() };
+        let mut world = Self { registry: EndpointRegistry::new(), set: EndpointSet::empty() };
         world.become_of(&weights.iter().copied().enumerate().collect::<Vec<_>>());
         world
     }
@@ -25,7 +25,7 @@ impl World {
     fn become_of(&mut self, members: &[(usize, u32)]) {
         let mut member = |&(number, weight): &(usize, u32)| {
             let address = SocketAddr::from(([10, 0, 0, 1], number as u16));
-            SetMember::new(self.ledger.endpoint(address, || ()), weight)
+            SetMember::new(self.registry.endpoint(address, || ()), weight)
         };
         self.set = EndpointSet::new(members.iter().map(&mut member).collect());
     }

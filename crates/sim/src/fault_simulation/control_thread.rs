@@ -1,4 +1,5 @@
-//! What a balancer's control thread does beside requests: judges, probes, puts in force.
+//! Control thread of a balancer: evaluates health, sends probes, updates limits, puts configuration
+//! in force.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ impl FaultSimulation {
         if self.phase == SimulationPhase::End {
             return;
         }
-        // Not in step with anything: else a probe may be in the way of every single trial.
+        // The interval is random: otherwise a probe may block every half-open request.
         let next = self.plan.tick * self.dice.between(50, 150) / 100;
         self.after(next, SimulationEvent::Tick { balancer });
         for backend in 0..self.plan.backends.len() {
@@ -25,7 +26,7 @@ impl FaultSimulation {
         self.update_limits(balancer);
     }
 
-    /// Makes limits, gives more again to those that are not full any longer, and lets those have it who wait.
+    /// Updates limits, restores reduced ones, and dispatches queued requests.
     fn update_limits(&mut self, balancer: usize) {
         let now = self.now;
         for endpoint in &self.balancers[balancer].endpoints {
@@ -52,7 +53,7 @@ impl FaultSimulation {
         let (events, view) = balancer.backends[place.backend].evaluate(&balancer.totals, now);
         for event in events {
             self.trace(format_args!("{place:?}: {event:?}"));
-            assert!(self.phase < SimulationPhase::Calm, "judged though all is well");
+            assert!(self.phase < SimulationPhase::Calm, "a health event though there is no fault");
         }
         if let Some(view) = view {
             self.replace(place, view);
@@ -72,7 +73,8 @@ impl FaultSimulation {
         self.replace(place, view);
     }
 
-    /// A probe takes a slot like a request; where there is none it says nothing.
+    /// Sends the probes that are due. A probe takes a slot like a request; without a slot it has no
+    /// result.
     fn send_probes(&mut self, place: BackendId) {
         let now = self.now;
         let balancer = &mut self.balancers[place.balancer];
@@ -102,7 +104,7 @@ impl FaultSimulation {
         self.evaluate_health(place);
     }
 
-    /// Puts a view in force; workers learn of it late, each in its time.
+    /// Puts a view in force; workers receive it late, each with its own delay.
     fn replace(&mut self, place: BackendId, view: ConfigView) {
         self.trace(format_args!("{place:?}: {:?}, {:?}", view.set, view.limits));
         let now = self.now;

@@ -1,4 +1,4 @@
-//! The life of a request: it asks, waits, is sent, and ends or is sent again.
+//! Lifecycle of a request: it asks for a slot, waits, is sent, and ends or is retried.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,15 +13,15 @@ use crate::random::RandomSource;
 use crate::requests::{AttemptId, BackendId, RequestId, RequestStage, SimulatedRequest};
 use crate::server::ReceiveResult;
 
-/// How long a connection attempt may take.
+/// Timeout of a connection attempt.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// At whose expense a request is sent again.
+/// Account that a retry is charged to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RetryCharge {
-    /// Nothing was sent.
+    /// None, because nothing was sent.
     Nothing,
-    /// The endpoint has died with the request.
+    /// The endpoint's resend allowance, because it has died with the request.
     Endpoint,
     Budget,
 }
@@ -51,7 +51,7 @@ impl FaultSimulation {
         let worker = self.dice.below(self.plan.workers);
         let faulty = self.phase == SimulationPhase::Safety;
         let bound = faulty && self.dice.percent(plan.bound_percent);
-        let want = RequestConstraints {
+        let constraints = RequestConstraints {
             tried: TriedServers::default(),
             only: bound.then(|| self.dice.below(self.servers.len())),
             key: Some(self.dice.seed()),
@@ -64,7 +64,7 @@ impl FaultSimulation {
             backend: place,
             worker,
             stage,
-            constraints: want,
+            constraints,
             attempts: 0,
             history,
             client_gone: false,
@@ -84,27 +84,26 @@ impl FaultSimulation {
         }
     }
 
-    /// A request asks for a slot.
+    /// Requests a slot for a request.
     fn request_slot(&mut self, id: RequestId) {
-        let SimulatedRequest { backend: place, worker, constraints: want, .. } =
-            *self.requests.get(id);
+        let SimulatedRequest { backend: place, worker, constraints, .. } = *self.requests.get(id);
         let until = self.now + self.plan.backends[place.backend].patience;
         let balancer = &mut self.balancers[place.balancer];
         let backend = &mut balancer.backends[place.backend];
-        let entry = backend.enter((id, want, until), worker, &balancer.endpoints, self.now);
+        let entry = backend.enter((id, constraints, until), worker, &balancer.endpoints, self.now);
         // A probe may hold the slot that the request needs.
         let at_once = matches!(entry, AdmissionDecision::Slot(_)) || balancer.probing > 0;
         assert!(
             self.phase < SimulationPhase::Calm || at_once,
-            "the traces of faults have not gone"
+            "the effects of faults have not ended"
         );
         self.trace(format_args!("{id:?} asks: {entry:?}"));
         match entry {
             AdmissionDecision::Slot(endpoint) => self.start(id, endpoint),
-            AdmissionDecision::Waiting { ticket, evicted: turned_out } => {
+            AdmissionDecision::Waiting { ticket, evicted: victim } => {
                 self.requests.get(id).stage = RequestStage::Queued(ticket, None);
                 self.events.schedule(until, SimulationEvent::WaitTimeout(id));
-                if let Some(victim) = turned_out {
+                if let Some(victim) = victim {
                     self.record_rejection(victim);
                 }
             }
@@ -118,7 +117,7 @@ impl FaultSimulation {
         self.requests.remove(id);
     }
 
-    /// A request that has a slot is sent to its endpoint.
+    /// Sends a request that has a slot to its endpoint.
     fn start(&mut self, id: RequestId, endpoint: Arc<ServerEndpoint>) {
         let server = endpoint.data;
         let request = self.requests.get(id);
@@ -140,7 +139,7 @@ impl FaultSimulation {
                 self.after(Duration::from_micros(100), SimulationEvent::Refuse(job, end));
             }
             ReceiveResult::Begins => self.serve(server, job),
-            // With a kept connection the attempt times out.
+            // On a kept-alive connection the attempt times out.
             ReceiveResult::Dropped if self.dice.percent(50) => {}
             ReceiveResult::Dropped => {
                 self.after(
@@ -152,7 +151,7 @@ impl FaultSimulation {
         }
     }
 
-    /// A thread of the server turns to a request.
+    /// Starts to serve a request in a thread of the server.
     fn serve(&mut self, server: usize, job: AttemptId) {
         let plan = &self.plan.servers[server];
         let varies = plan.varies && self.phase == SimulationPhase::Safety;
@@ -160,7 +159,8 @@ impl FaultSimulation {
         self.after(takes, SimulationEvent::Finish { server, job, end });
     }
 
-    /// A thread of the server has finished, whether or not anybody still waits for the answer.
+    /// Finishes a request in a thread of the server, whether or not a client still waits for the
+    /// response.
     pub(super) fn finish(&mut self, server: usize, job: AttemptId, end: AttemptResult) {
         if let Some(until) = self.servers[server].paused_until(self.now) {
             self.events.schedule(until, SimulationEvent::Finish { server, job, end });
@@ -176,8 +176,8 @@ impl FaultSimulation {
         self.conclude(job, end);
     }
 
-    /// An attempt ends, unless it has ended before. Its outcome is told, its slot comes back, and perhaps there is
-    /// another.
+    /// Ends an attempt, unless it has ended before: records its outcome, releases its slot, and
+    /// perhaps starts a retry.
     pub(super) fn conclude(&mut self, job: AttemptId, end: AttemptResult) {
         if !self.requests.is_in_flight(job) {
             return;
@@ -186,7 +186,7 @@ impl FaultSimulation {
         let RequestStage::InFlight(endpoint, started, level) =
             std::mem::replace(&mut request.stage, RequestStage::Entering)
         else {
-            panic!("only what runs is concluded");
+            panic!("only a request in flight is concluded");
         };
         let in_flight = endpoint.in_flight();
         if end == AttemptResult::ConnectFailed && endpoint.mark_unreachable(self.now) {
@@ -210,7 +210,8 @@ impl FaultSimulation {
         self.finish_or_retry(job.id, end, &endpoint, in_flight);
     }
 
-    /// The control thread of a balancer tries to connect to an endpoint that is marked unreachable.
+    /// Makes a background attempt of the control thread to connect to an endpoint that is marked
+    /// unreachable.
     pub(super) fn attempt(&mut self, balancer: usize, server: usize) {
         let (now, accepts) = (self.now, self.servers[server].accepts(self.now));
         let endpoint = self.balancers[balancer].endpoints[server].clone();
@@ -225,7 +226,7 @@ impl FaultSimulation {
         }
     }
 
-    /// Those who wait look again for what may serve them.
+    /// Makes queued requests look for an endpoint again.
     fn reachability_changed(&mut self, balancer: usize) {
         let now = self.now;
         for backend in 0..self.plan.backends.len() {
@@ -248,7 +249,7 @@ impl FaultSimulation {
         }
     }
 
-    /// A request whose attempt has ended so is served, tried again, or has failed.
+    /// Finishes a request whose attempt has ended with this result, retries it, or fails it.
     fn finish_or_retry(
         &mut self,
         id: RequestId,
@@ -259,7 +260,7 @@ impl FaultSimulation {
         let (now, server) = (self.now, endpoint.data);
         let SimulatedRequest { backend: place, client_gone, .. } = *self.requests.get(id);
         let calm = self.phase >= SimulationPhase::Calm;
-        assert!(!calm || end == AttemptResult::Success, "a request fails though all is well");
+        assert!(!calm || end == AttemptResult::Success, "a request fails though there is no fault");
         if end == AttemptResult::Success {
             self.counts.served += 1;
             if calm {
@@ -267,14 +268,14 @@ impl FaultSimulation {
             }
             return self.requests.remove(id);
         }
-        let SimulatedRequest { constraints: want, history, .. } = self.requests.get(id);
-        want.tried.add(server);
+        let SimulatedRequest { constraints, history, .. } = self.requests.get(id);
+        constraints.tried.add(server);
         history.record_failure(end);
-        let (tried, sent) = (want.tried, history.sent);
+        let (tried, sent) = (constraints.tried, history.sent);
         let retry = self.plan.backends[place.backend].retry;
         let balancer = &mut self.balancers[place.balancer];
         let backend = &mut balancer.backends[place.backend];
-        let payer = if client_gone {
+        let charge = if client_gone {
             None
         } else if end == AttemptResult::ConnectFailed {
             (backend.in_force.untried(tried) > 0).then_some(RetryCharge::Nothing)
@@ -286,7 +287,7 @@ impl FaultSimulation {
         } else {
             backend.may_retry(&retry, now).then_some(RetryCharge::Budget)
         };
-        let Some(payer) = payer else {
+        let Some(charge) = charge else {
             if !client_gone {
                 history.check_final_failure(tried, &backend.in_force);
                 self.check_loss();
@@ -294,7 +295,7 @@ impl FaultSimulation {
             self.counts.failed += 1;
             return self.requests.remove(id);
         };
-        history.budgeted += u32::from(payer == RetryCharge::Budget);
+        history.budgeted += u32::from(charge == RetryCharge::Budget);
         self.counts.retried += 1;
         // The first retry is made at once.
         let waits = end != AttemptResult::ConnectFailed && sent > 1;
@@ -303,11 +304,11 @@ impl FaultSimulation {
     }
 
     pub(super) fn wake(&mut self, id: RequestId) {
-        // It may have taken its slot when it lost patience, or have gone.
+        // It may have taken its slot at its timeout, or have left.
         if let Some(SimulatedRequest { stage: RequestStage::Queued(ticket, Some(grant)), .. }) =
             self.requests.find(id)
         {
-            let endpoint = ticket.granted().expect("who is woken has a slot");
+            let endpoint = ticket.granted().expect("a woken request has a slot");
             grant.check_endpoint(&endpoint);
             self.start(id, endpoint);
         }
@@ -337,7 +338,8 @@ impl FaultSimulation {
         }
     }
 
-    /// What runs goes on until the endpoint has finished; what waits or is about to ask goes away.
+    /// Handles a client's disconnect: an attempt in flight continues until the endpoint has
+    /// finished; a request that waits or is about to ask for a slot is removed.
     pub(super) fn client_disconnects(&mut self, id: RequestId) {
         let Some(request) = self.requests.find(id) else { return };
         request.client_gone = true;
@@ -357,7 +359,8 @@ impl FaultSimulation {
         self.requests.remove(id);
     }
 
-    /// A slot comes back through one backend; those who wait at the balancer's others may want it too.
+    /// Releases a slot through one backend, and dispatches requests queued at the balancer's
+    /// others.
     pub(super) fn release(&mut self, place: BackendId, endpoint: &ServerEndpoint) {
         let now = self.now;
         let woken = self.backend(place).release(endpoint, now);
@@ -374,13 +377,13 @@ impl FaultSimulation {
             let backend = &mut self.balancers[place.balancer].backends[place.backend];
             let granted = backend.queue_model.check_wake(id, &backend.in_force);
             if granted.is_none() {
-                self.trace(format_args!("{id:?} is let go"));
+                self.trace(format_args!("{id:?} is shed"));
                 self.record_rejection(id);
                 continue;
             }
             self.trace(format_args!("{id:?} is granted a slot"));
             let RequestStage::Queued(_, grant @ None) = &mut self.requests.get(id).stage else {
-                panic!("only who waits is granted a slot, and once");
+                panic!("only a queued request is granted a slot, and once");
             };
             *grant = granted.map(Box::new);
             let late = Duration::from_micros(u64::from(self.dice.between(0, 100)));

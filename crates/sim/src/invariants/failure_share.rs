@@ -121,10 +121,10 @@ impl FailureScenario {
 }
 
 fn endpoints(weights: &[u32]) -> EndpointSet<usize> {
-    let mut ledger = EndpointRegistry::new();
+    let mut registry = EndpointRegistry::new();
     let address = |server: usize| SocketAddr::from(([10, 0, 0, 3], server as u16));
     let member = |(server, &weight): (usize, &u32)| {
-        SetMember::new(ledger.endpoint(address(server), || server), weight)
+        SetMember::new(registry.endpoint(address(server), || server), weight)
     };
     EndpointSet::new(weights.iter().enumerate().map(member).collect())
 }

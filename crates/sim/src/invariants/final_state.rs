@@ -51,9 +51,9 @@ pub(crate) fn keys_stay(algorithm: Algorithm, servers: usize, dice: &mut RandomS
             return;
         }
     };
-    let mut ledger = EndpointRegistry::new();
+    let mut registry = EndpointRegistry::new();
     let address = |server: usize| SocketAddr::from(([10, 0, 0, 2], server as u16));
-    let member = |server| SetMember::new(ledger.endpoint(address(server), || server), 1);
+    let member = |server| SetMember::new(registry.endpoint(address(server), || server), 1);
     let members: Vec<_> = (0..servers).map(member).collect();
     let newcomer = dice.below(members.len());
     let others = members.iter().enumerate().filter(|(server, _)| *server != newcomer);

@@ -28,10 +28,10 @@ struct World {
 
 impl World {
     fn new(endpoints: usize, pickers: u64) -> Self {
-        let mut ledger = EndpointRegistry::new();
+        let mut registry = EndpointRegistry::new();
         let mut member = |number: usize| {
             let address = SocketAddr::from(([10, 0, 0, 1], number as u16));
-            SetMember::new(ledger.endpoint(address, || number), 1)
+            SetMember::new(registry.endpoint(address, || number), 1)
         };
         Self {
             set: EndpointSet::new((0..endpoints).map(&mut member).collect()),
