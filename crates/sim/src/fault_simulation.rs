@@ -59,9 +59,9 @@ enum SimulationEvent {
     ArriveInTurn {
         turn: usize,
     },
-    /// A request asks for a slot, again.
+    /// A request asks for a slot, possibly again.
     RequestSlot(RequestId),
-    /// A waiter that was granted a slot comes to take it.
+    /// A queued request that was granted a slot takes it.
     Wake(RequestId),
     /// The server has refused the connection, or the request.
     Refuse(AttemptId, AttemptResult),
