@@ -144,9 +144,9 @@ impl<T> Endpoint<T> {
     /// Returns the limit on requests in flight, over all balancers' slots; `None` if there is none.
     /// An endpoint that is marked unreachable keeps its limit.
     pub fn limit(&self, cap: ConcurrencyCap) -> Option<u32> {
-        let room = PickCapacity::within(cap);
-        let room = if self.is_reachable() { room } else { room.with_unreachable() };
-        Some(self.counter.most(room)).filter(|&most| most < u32::MAX)
+        let capacity = PickCapacity::within(cap);
+        let capacity = if self.is_reachable() { capacity } else { capacity.with_unreachable() };
+        Some(self.counter.most(capacity)).filter(|&most| most < u32::MAX)
     }
 
     /// Records that the endpoint refused a request because it is full. The request was picked at

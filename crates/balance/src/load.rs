@@ -91,13 +91,13 @@ impl InFlightCounter {
     }
 
     /// Increments the count, if the capacity permits.
-    pub(crate) fn take(&self, room: PickCapacity) -> bool {
-        self.block.take(self.index, self.most(room))
+    pub(crate) fn take(&self, capacity: PickCapacity) -> bool {
+        self.block.take(self.index, self.most(capacity))
     }
 
     /// Returns the limit on its requests in flight; `u32::MAX` if there is none.
-    pub(crate) fn most(&self, room: PickCapacity) -> u32 {
-        self.capacity().most(room)
+    pub(crate) fn most(&self, capacity: PickCapacity) -> u32 {
+        self.capacity().most(capacity)
     }
 
     pub(crate) fn capacity(&self) -> &EndpointCapacity {
@@ -130,20 +130,20 @@ pub(crate) struct CounterPool(Vec<Arc<CounterBlock>>);
 
 impl CounterPool {
     pub(crate) fn counter(&mut self) -> InFlightCounter {
-        for page in &self.0 {
-            if let Some(index) = page.reserve() {
-                return InFlightCounter { block: page.clone(), index };
+        for block in &self.0 {
+            if let Some(index) = block.reserve() {
+                return InFlightCounter { block: block.clone(), index };
             }
         }
-        let page = Arc::new(CounterBlock::new());
-        let index = page.reserve().expect("a new block has a free counter");
-        self.0.push(page.clone());
-        InFlightCounter { block: page, index }
+        let block = Arc::new(CounterBlock::new());
+        let index = block.reserve().expect("a new block has a free counter");
+        self.0.push(block.clone());
+        InFlightCounter { block, index }
     }
 
     /// Frees blocks without a counter in use, so that memory follows the number of endpoints.
     pub(crate) fn shrink(&mut self) {
-        self.0.retain(|page| !page.is_unused());
+        self.0.retain(|block| !block.is_unused());
     }
 }
 
@@ -184,10 +184,10 @@ struct HalfOpenMember {
 
 impl LoadTable {
     /// Adds the next member. Weight 0 is never chosen.
-    pub(crate) fn push(&mut self, cell: &InFlightCounter, key: u64, weight: u32, most: u32) {
+    pub(crate) fn push(&mut self, counter: &InFlightCounter, key: u64, weight: u32, most: u32) {
         self.entries.push(LoadEntry {
-            block: cell.block.clone(),
-            index: cell.index as u32,
+            block: counter.block.clone(),
+            index: counter.index as u32,
             weight,
             most,
         });
@@ -196,10 +196,10 @@ impl LoadTable {
     }
 
     /// Adds the next member as a half-open one, which has no weight but takes one request.
-    pub(crate) fn push_half_open(&mut self, cell: &InFlightCounter, key: u64, most: u32) {
+    pub(crate) fn push_half_open(&mut self, counter: &InFlightCounter, key: u64, most: u32) {
         self.half_open
             .push(HalfOpenMember { member: self.entries.len(), is_spent: AtomicBool::new(false) });
-        self.push(cell, key, 0, most);
+        self.push(counter, key, 0, most);
     }
 
     /// Ends the local members: those so far are in our zone, those that follow are not.
@@ -223,34 +223,36 @@ impl LoadTable {
 
     /// True unless the member is marked unreachable.
     pub(crate) fn is_reachable(&self, member: usize) -> bool {
-        let seat = &self.entries[member];
-        seat.block.capacities[seat.index as usize].is_reachable()
+        let entry = &self.entries[member];
+        entry.block.capacities[entry.index as usize].is_reachable()
     }
 
     /// Increments the count of a member, unless it has no capacity or no weight.
-    pub(crate) fn take(&self, member: usize, room: PickCapacity) -> bool {
-        let seat = &self.entries[member];
-        if seat.weight == 0 {
+    pub(crate) fn take(&self, member: usize, capacity: PickCapacity) -> bool {
+        let entry = &self.entries[member];
+        if entry.weight == 0 {
             return self
                 .half_open
                 .iter()
                 .any(|trial| trial.member == member && self.take_half_open(trial));
         }
-        seat.block.take(seat.index as usize, seat.most(room))
+        entry.block.take(entry.index as usize, entry.most(capacity))
     }
 
     fn take_half_open(&self, trial: &HalfOpenMember) -> bool {
-        let seat = &self.entries[trial.member];
-        let index = seat.index as usize;
+        let entry = &self.entries[trial.member];
+        let index = entry.index as usize;
         let is_untried = !trial.is_spent.load(Ordering::Relaxed);
-        if !is_untried || !seat.block.capacities[index].is_reachable() || !seat.block.take(index, 1)
+        if !is_untried
+            || !entry.block.capacities[index].is_reachable()
+            || !entry.block.take(index, 1)
         {
             return false;
         }
         let first = !trial.is_spent.swap(true, Ordering::Relaxed);
         if !first {
             // Another request has begun and ended between the two reads.
-            seat.block.give_back(index);
+            entry.block.give_back(index);
         }
         first
     }
@@ -269,8 +271,8 @@ impl LoadEntry {
 
     /// Returns the limit on its requests in flight.
     #[inline]
-    fn most(&self, room: PickCapacity) -> u32 {
-        self.block.capacities[self.index as usize % BLOCK_SIZE].most(room.at_most(self.most))
+    fn most(&self, capacity: PickCapacity) -> u32 {
+        self.block.capacities[self.index as usize % BLOCK_SIZE].most(capacity.at_most(self.most))
     }
 }
 
@@ -280,30 +282,30 @@ mod tests {
 
     #[test]
     fn freed_in_flight_counter_is_reused_and_starts_at_zero() {
-        let mut pages = CounterPool::default();
-        let cells: Vec<InFlightCounter> = (0..BLOCK_SIZE).map(|_| pages.counter()).collect();
-        let extra = pages.counter();
-        assert_eq!(pages.0.len(), 2);
-        assert!(cells[7].take(PickCapacity::within(ConcurrencyCap::None)));
-        drop(cells);
-        let again = pages.counter();
+        let mut pool = CounterPool::default();
+        let counters: Vec<InFlightCounter> = (0..BLOCK_SIZE).map(|_| pool.counter()).collect();
+        let extra = pool.counter();
+        assert_eq!(pool.0.len(), 2);
+        assert!(counters[7].take(PickCapacity::within(ConcurrencyCap::None)));
+        drop(counters);
+        let again = pool.counter();
         assert_eq!((again.index, again.in_flight()), (0, 0));
         drop((again, extra));
-        pages.shrink();
-        assert!(pages.0.is_empty());
+        pool.shrink();
+        assert!(pool.0.is_empty());
     }
 
     #[test]
     fn in_flight_drains_to_a_lowered_cap() {
-        let cell = CounterPool::default().counter();
+        let counter = CounterPool::default().counter();
         let two = PickCapacity::within(ConcurrencyCap::of(2));
-        assert!((0..4).all(|_| cell.take(PickCapacity::within(ConcurrencyCap::None))));
+        assert!((0..4).all(|_| counter.take(PickCapacity::within(ConcurrencyCap::None))));
         for left in [3, 2] {
-            cell.give_back();
-            assert!(!cell.take(two), "{left} in flight");
+            counter.give_back();
+            assert!(!counter.take(two), "{left} in flight");
         }
-        cell.give_back();
-        assert!(cell.take(two));
-        assert_eq!(cell.in_flight(), 2);
+        counter.give_back();
+        assert!(counter.take(two));
+        assert_eq!(counter.in_flight(), 2);
     }
 }

@@ -111,17 +111,20 @@ impl Picker {
         &mut self,
         set: &EndpointSet<T>,
         cap: ConcurrencyCap,
-        wish: &PickRequest<'_, T>,
+        request: &PickRequest<'_, T>,
     ) -> Option<Arc<Endpoint<T>>> {
-        let field = |bars| PickCandidates::new(&set.loads, PickCapacity::within(cap), bars);
-        let member = match self.eligible(set, wish) {
-            EligibleEndpoints::Any => self.take_member(set, &field(PickExclusion::None), wish),
+        let candidates =
+            |exclusion| PickCandidates::new(&set.loads, PickCapacity::within(cap), exclusion);
+        let member = match self.eligible(set, request) {
+            EligibleEndpoints::Any => {
+                self.take_member(set, &candidates(PickExclusion::None), request)
+            }
             EligibleEndpoints::AllExcept(excluded) => {
-                let barred = |member| excluded.contains(&member);
-                self.take_member(set, &field(PickExclusion::Matching(&barred)), wish)
+                let is_barred = |member| excluded.contains(&member);
+                self.take_member(set, &candidates(PickExclusion::Matching(&is_barred)), request)
             }
             EligibleEndpoints::Only(member) => {
-                self.take_bound(set, &field(PickExclusion::None), wish, member)
+                self.take_bound(set, &candidates(PickExclusion::None), request, member)
             }
         };
         member.map(|member| set.members()[member].endpoint.clone())
@@ -135,38 +138,42 @@ impl Picker {
         &mut self,
         set: &EndpointSet<T>,
         cap: ConcurrencyCap,
-        wish: &PickRequest<'_, T>,
+        request: &PickRequest<'_, T>,
     ) -> Option<Arc<Endpoint<T>>> {
-        let claim = self.eligible(set, wish);
-        let barred = |member| !claim.allows(member);
-        if (0..set.members().len()).any(|member| set.is_open(member) && !barred(member)) {
+        let eligible = self.eligible(set, request);
+        let is_barred = |member| !eligible.allows(member);
+        if (0..set.members().len()).any(|member| set.is_open(member) && !is_barred(member)) {
             return None;
         }
-        let field = PickCandidates::new(
+        let candidates = PickCandidates::new(
             &set.loads,
             PickCapacity::within(cap),
-            PickExclusion::Matching(&barred),
+            PickExclusion::Matching(&is_barred),
         );
-        let member = self.take_regular(set, &field.with_unreachable(), wish);
+        let member = self.take_regular(set, &candidates.with_unreachable(), request);
         member.map(|member| set.members()[member].endpoint.clone())
     }
 
-    /// Picks like [`take`](Self::take), without the members for which `barred` returns true.
+    /// Picks like [`take`](Self::take), without the members for which `is_barred` returns true.
     pub(crate) fn take_except<T>(
         &mut self,
         set: &EndpointSet<T>,
         cap: ConcurrencyCap,
-        wish: &PickRequest<'_, T>,
-        barred: &dyn Fn(usize) -> bool,
+        request: &PickRequest<'_, T>,
+        is_barred: &dyn Fn(usize) -> bool,
     ) -> Option<Arc<Endpoint<T>>> {
-        let field = |bars| PickCandidates::new(&set.loads, PickCapacity::within(cap), bars);
-        let member = match self.eligible(set, wish) {
-            EligibleEndpoints::Only(member) => {
-                self.take_bound(set, &field(PickExclusion::Matching(barred)), wish, member)
-            }
-            claim @ (EligibleEndpoints::Any | EligibleEndpoints::AllExcept(_)) => {
-                let barred = |member| !claim.allows(member) || barred(member);
-                self.take_member(set, &field(PickExclusion::Matching(&barred)), wish)
+        let candidates =
+            |exclusion| PickCandidates::new(&set.loads, PickCapacity::within(cap), exclusion);
+        let member = match self.eligible(set, request) {
+            EligibleEndpoints::Only(member) => self.take_bound(
+                set,
+                &candidates(PickExclusion::Matching(is_barred)),
+                request,
+                member,
+            ),
+            eligible @ (EligibleEndpoints::Any | EligibleEndpoints::AllExcept(_)) => {
+                let is_barred = |member| !eligible.allows(member) || is_barred(member);
+                self.take_member(set, &candidates(PickExclusion::Matching(&is_barred)), request)
             }
         };
         member.map(|member| set.members()[member].endpoint.clone())
@@ -176,15 +183,15 @@ impl Picker {
     pub(crate) fn eligible<T>(
         &self,
         set: &EndpointSet<T>,
-        wish: &PickRequest<'_, T>,
+        request: &PickRequest<'_, T>,
     ) -> EligibleEndpoints {
-        set.eligible(wish.tried, wish.only, self.binding_key(wish.key))
+        set.eligible(request.tried, request.only, self.binding_key(request.key))
     }
 
     /// Returns the constraints that a request keeps while it waits.
-    pub(crate) fn constraints<T>(&self, wish: &PickRequest<'_, T>) -> PickConstraints<T> {
-        let (tried, only) = (wish.tried.into(), wish.only.cloned());
-        PickConstraints { tried, only, key: self.binding_key(wish.key) }
+    pub(crate) fn constraints<T>(&self, request: &PickRequest<'_, T>) -> PickConstraints<T> {
+        let (tried, only) = (request.tried.into(), request.only.cloned());
+        PickConstraints { tried, only, key: self.binding_key(request.key) }
     }
 
     /// Returns the key, if the algorithm binds the request to one endpoint by it.
@@ -198,78 +205,78 @@ impl Picker {
     fn take_bound<T>(
         &self,
         set: &EndpointSet<T>,
-        field: &PickCandidates<'_>,
-        wish: &PickRequest<'_, T>,
+        candidates: &PickCandidates<'_>,
+        request: &PickRequest<'_, T>,
         member: usize,
     ) -> Option<usize> {
         if set.loads.has_half_open()
-            && wish.only.is_none()
-            && wish.tried.is_empty()
-            && let Some(tried) = field.take_half_open()
+            && request.only.is_none()
+            && request.tried.is_empty()
+            && let Some(tried) = candidates.take_half_open()
         {
             return Some(tried);
         }
-        let take = |field: &PickCandidates<'_>| field.take(member).then_some(member);
-        take(field).or_else(|| take(&field.ignoring_refusals()?))
+        let take = |candidates: &PickCandidates<'_>| candidates.take(member).then_some(member);
+        take(candidates).or_else(|| take(&candidates.ignoring_refusals()?))
     }
 
     fn take_member<T>(
         &mut self,
         set: &EndpointSet<T>,
-        field: &PickCandidates<'_>,
-        wish: &PickRequest<'_, T>,
+        candidates: &PickCandidates<'_>,
+        request: &PickRequest<'_, T>,
     ) -> Option<usize> {
         if set.loads.has_half_open()
-            && let Some(member) = field.take_half_open()
+            && let Some(member) = candidates.take_half_open()
         {
             return Some(member);
         }
         // A request with a consistent-hash key stays with the endpoint of its key.
-        let free = self.algorithm != Algorithm::ConsistentHash || wish.key.is_none();
-        if free && let Some(member) = field.take_preferred() {
+        let free = self.algorithm != Algorithm::ConsistentHash || request.key.is_none();
+        if free && let Some(member) = candidates.take_preferred() {
             return Some(member);
         }
-        self.take_regular(set, field, wish)
-            .or_else(|| self.take_regular(set, &field.ignoring_refusals()?, wish))
+        self.take_regular(set, candidates, request)
+            .or_else(|| self.take_regular(set, &candidates.ignoring_refusals()?, request))
     }
 
     fn take_regular<T>(
         &mut self,
         set: &EndpointSet<T>,
-        field: &PickCandidates<'_>,
-        wish: &PickRequest<'_, T>,
+        candidates: &PickCandidates<'_>,
+        request: &PickRequest<'_, T>,
     ) -> Option<usize> {
         for _ in 0..Self::MAX_TRIES {
-            let member = self.choose(set, field, wish)?;
-            if field.take(member) {
+            let member = self.choose(set, candidates, request)?;
+            if candidates.take(member) {
                 return Some(member);
             }
         }
         // Other workers keep winning the race for the best endpoint. The queue relies on `None`
         // meaning that each endpoint was seen full, so after the last try each endpoint is tried in
         // turn.
-        (0..field.len()).find(|&member| field.take(member))
+        (0..candidates.len()).find(|&member| candidates.take(member))
     }
 
     fn choose<T>(
         &mut self,
         set: &EndpointSet<T>,
-        field: &PickCandidates<'_>,
-        wish: &PickRequest<'_, T>,
+        candidates: &PickCandidates<'_>,
+        request: &PickRequest<'_, T>,
     ) -> Option<usize> {
         if self.algorithm == Algorithm::ConsistentHash
-            && let Some(key) = wish.key
-            && let Some(member) = consistent_hash::choose(set.ring(), field, key)
+            && let Some(key) = request.key
+            && let Some(member) = consistent_hash::choose(set.ring(), candidates, key)
         {
             return Some(member);
         }
-        self.penalties.update(field, wish.now);
-        if let Some(zones) = field.by_zone()
-            && let Some(member) = self.choose_by_zone(zones, wish.now)
+        self.penalties.update(candidates, request.now);
+        if let Some(zones) = candidates.by_zone()
+            && let Some(member) = self.choose_by_zone(zones, request.now)
         {
             return Some(member);
         }
-        self.state.choose(field, &mut self.penalties, wish.now)
+        self.state.choose(candidates, &mut self.penalties, request.now)
     }
 
     /// Picks by zone. A function of its own, because most sets have no zones and every request runs
@@ -284,19 +291,19 @@ impl AlgorithmState {
     #[inline]
     fn choose(
         &mut self,
-        field: &PickCandidates<'_>,
-        handicaps: &mut MemberPenalties,
+        candidates: &PickCandidates<'_>,
+        penalties: &mut MemberPenalties,
         now: Time,
     ) -> Option<usize> {
-        if handicaps.is_empty() {
+        if penalties.is_empty() {
             return match self {
-                Self::LeastLoad(state) => state.choose(field),
-                Self::RoundRobin(state) => state.choose(field, MemberPenalties::none),
-                Self::Random(state) => state.choose(field),
-                Self::PeakEwma(state) => state.choose(field, now, MemberPenalties::none),
+                Self::LeastLoad(state) => state.choose(candidates),
+                Self::RoundRobin(state) => state.choose(candidates, MemberPenalties::none),
+                Self::Random(state) => state.choose(candidates),
+                Self::PeakEwma(state) => state.choose(candidates, now, MemberPenalties::none),
             };
         }
-        self.choose_with(field, handicaps, now)
+        self.choose_with(candidates, penalties, now)
     }
 
     /// Picks with penalties. A function of its own, because usually no endpoint is slower than
@@ -304,22 +311,22 @@ impl AlgorithmState {
     #[cold]
     fn choose_with(
         &mut self,
-        field: &PickCandidates<'_>,
-        handicaps: &mut MemberPenalties,
+        candidates: &PickCandidates<'_>,
+        penalties: &mut MemberPenalties,
         now: Time,
     ) -> Option<usize> {
         let mut choose = |limited: bool| {
-            let handicap = |member| handicaps.of(member, limited);
+            let penalty = |member| penalties.of(member, limited);
             match self {
-                Self::LeastLoad(state) => state.choose_with(field, handicap),
-                Self::RoundRobin(state) => state.choose(field, handicap),
-                Self::Random(state) => state.choose_with(field, handicap),
-                Self::PeakEwma(state) => state.choose(field, now, handicap),
+                Self::LeastLoad(state) => state.choose_with(candidates, penalty),
+                Self::RoundRobin(state) => state.choose(candidates, penalty),
+                Self::Random(state) => state.choose_with(candidates, penalty),
+                Self::PeakEwma(state) => state.choose(candidates, now, penalty),
             }
         };
         // If all others are full, one that fails may have more than its share.
         let chosen = choose(true).or_else(|| choose(false))?;
-        handicaps.record_pick(chosen);
+        penalties.record_pick(chosen);
         Some(chosen)
     }
 }
@@ -331,13 +338,13 @@ impl AlgorithmState {
 /// (envoy#14859).
 #[inline(never)]
 fn better_of_two(
-    field: &PickCandidates<'_>,
+    candidates: &PickCandidates<'_>,
     rng: &mut Rng,
     is_better: impl FnOnce((usize, MemberLoad), (usize, MemberLoad)) -> bool,
 ) -> Option<usize> {
-    let (one, other) = field.draw_two(rng)?;
-    let (one, other) = ((one, field.load(one)), (other, field.load(other)));
-    let is_open = |(member, load)| field.is_open(member, load);
+    let (one, other) = candidates.draw_two(rng)?;
+    let (one, other) = ((one, candidates.load(one)), (other, candidates.load(other)));
+    let is_open = |(member, load)| candidates.is_open(member, load);
     let chosen = match (is_open(one), is_open(other)) {
         (true, true) => Some(if is_better(other, one) { other } else { one }),
         (true, false) => Some(one),

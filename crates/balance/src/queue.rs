@@ -145,34 +145,35 @@ impl<T, N> Queue<T, N> {
     /// would miss its deadline.
     pub(crate) fn would_miss_deadline(
         &self,
-        rank: &QueueParameters,
-        claim: EligibleEndpoints,
+        parameters: &QueueParameters,
+        eligible: EligibleEndpoints,
         waiting: u32,
         now: Time,
     ) -> Option<AdmissionRejection> {
-        let left = rank.deadline.saturating_since(now);
+        let left = parameters.deadline.saturating_since(now);
         if left.is_zero() {
             return Some(AdmissionRejection::WouldMissDeadline);
         }
         // The grant rate of a single endpoint's line is not known.
-        if matches!(claim, EligibleEndpoints::Only(_)) {
+        if matches!(eligible, EligibleEndpoints::Only(_)) {
             return None;
         }
-        let wait = self.grant_rate.rate().expected_wait(self.queued_ahead(rank, waiting), now)?;
+        let wait =
+            self.grant_rate.rate().expected_wait(self.queued_ahead(parameters, waiting), now)?;
         let patience = if waiting > 0 { self.max_wait(now) } else { Duration::MAX };
         (wait > left.min(patience)).then_some(AdmissionRejection::WouldMissDeadline)
     }
 
     /// Returns about how many of the `waiting` requests go before a new one with these parameters.
-    fn queued_ahead(&self, rank: &QueueParameters, waiting: u32) -> u64 {
-        let party = QueueFlowKey::of(rank, self.limits.fair);
+    fn queued_ahead(&self, parameters: &QueueParameters, waiting: u32) -> u64 {
+        let key = QueueFlowKey::of(parameters, self.limits.fair);
         if let [flow] = &*self.flows
-            && flow.key.priority <= party.priority
+            && flow.key.priority <= key.priority
         {
             return u64::from(waiting);
         }
-        let own = self.flows.iter().find(|flow| flow.key == party).map_or(0, QueueFlow::len);
-        let before = |flow: &QueueFlow<T, N>| match flow.key.priority.cmp(&party.priority) {
+        let own = self.flows.iter().find(|flow| flow.key == key).map_or(0, QueueFlow::len);
+        let before = |flow: &QueueFlow<T, N>| match flow.key.priority.cmp(&key.priority) {
             std::cmp::Ordering::Less => flow.len(),
             std::cmp::Ordering::Equal => flow.len().min(own + 1),
             std::cmp::Ordering::Greater => 0,
@@ -186,15 +187,15 @@ impl<T, N> Queue<T, N> {
     /// Evicts a request from a full queue for a new one with these parameters: the last one of the
     /// longest flow of the lowest priority. The condition is that this priority is lower than the
     /// new request's, or that the flow has more than one place more than the new request's flow.
-    pub(crate) fn evict_for(&mut self, rank: &QueueParameters, waiting: u32) -> Option<N> {
-        let party = QueueFlowKey::of(rank, self.limits.fair);
+    pub(crate) fn evict_for(&mut self, parameters: &QueueParameters, waiting: u32) -> Option<N> {
+        let key = QueueFlowKey::of(parameters, self.limits.fair);
         self.remove_cancelled_if_many(waiting as usize);
         loop {
             let last = self.last_flow()?;
-            let [longest, own] = [Some(last), self.find(party)]
+            let [longest, own] = [Some(last), self.find(key)]
                 .map(|flow| flow.map_or(0, |flow| self.flows[flow].len()));
-            let lower = self.flows[last].key.priority > party.priority;
-            let fairer = self.flows[last].key.priority == party.priority && longest > own + 1;
+            let lower = self.flows[last].key.priority > key.priority;
+            let fairer = self.flows[last].key.priority == key.priority && longest > own + 1;
             if !lower && !fairer {
                 return None;
             }
@@ -216,20 +217,20 @@ impl<T, N> Queue<T, N> {
     /// Adds a request at the end of its line.
     pub(crate) fn push(
         &mut self,
-        wish: &PickRequest<'_, T>,
-        wants: PickConstraints<T>,
+        request: &PickRequest<'_, T>,
+        constraints: PickConstraints<T>,
         notify: N,
     ) -> Arc<Ticket<T>> {
         self.remove_cancelled();
         let ticket = Arc::new(Ticket::new());
-        let claim = wants.eligible(&self.set);
+        let eligible = constraints.eligible(&self.set);
         self.enqueue(QueueEntry {
             arrival: self.arrivals,
-            since: wish.now,
-            parameters: wish.queueing,
+            since: request.now,
+            parameters: request.queueing,
             ticket: ticket.clone(),
-            constraints: wants,
-            eligible: claim,
+            constraints,
+            eligible,
             notify,
             overtaken: 0,
         });
@@ -252,8 +253,8 @@ impl<T, N> Queue<T, N> {
         let mut waiters: Vec<_> = self.flows.iter_mut().flat_map(QueueFlow::take_waiters).collect();
         waiters.sort_unstable_by_key(|waiter| waiter.arrival);
         for waiter in waiters {
-            let claim = waiter.constraints.eligible(&self.set);
-            self.enqueue(QueueEntry { eligible: claim, ..waiter });
+            let eligible = waiter.constraints.eligible(&self.set);
+            self.enqueue(QueueEntry { eligible, ..waiter });
         }
     }
 
@@ -264,31 +265,31 @@ impl<T, N> Queue<T, N> {
     pub(crate) fn spare_slot(
         &mut self,
         picker: &mut Picker,
-        wish: &PickRequest<'_, T>,
+        request: &PickRequest<'_, T>,
     ) -> Option<Arc<Endpoint<T>>> {
         let cap = self.limits.cap;
-        let Some((_, claim)) = self.first_common() else {
+        let Some((_, eligible)) = self.first_common() else {
             self.flows.iter_mut().for_each(|flow| {
                 flow.bound.retain(|_, line| line.first().is_some());
             });
             let flows = &self.flows;
-            let barred = |member| flows.iter().any(|flow| flow.bound.contains_key(&member));
-            return picker.take_except(&self.set, cap, wish, &barred);
+            let is_barred = |member| flows.iter().any(|flow| flow.bound.contains_key(&member));
+            return picker.take_except(&self.set, cap, request, &is_barred);
         };
         // That leaves the endpoints at which the first entry has been tried.
-        let EligibleEndpoints::AllExcept(avoided) = claim else { return None };
+        let EligibleEndpoints::AllExcept(avoided) = eligible else { return None };
         let spare: Vec<usize> =
             avoided.iter().copied().filter(|&member| self.next(member).is_none()).collect();
-        picker.take_except(&self.set, cap, wish, &|member| !spare.contains(&member))
+        picker.take_except(&self.set, cap, request, &|member| !spare.contains(&member))
     }
 
     /// Offers one slot of an endpoint; returns the requests to wake. An endpoint that has left the
     /// set grants nothing.
     pub(crate) fn offer(&mut self, endpoint: &Endpoint<T>, now: Time) -> WakeList<N> {
-        let mut let_go = Vec::new();
+        let mut shed = Vec::new();
         let member = self.set.position(endpoint);
-        let granted = member.and_then(|member| self.offer_member(member, now, &mut let_go));
-        WakeList { granted, shed: let_go }
+        let granted = member.and_then(|member| self.offer_member(member, now, &mut shed));
+        WakeList { granted, shed }
     }
 
     /// Grants every free slot that a queued request may use; returns the requests to wake.
@@ -296,8 +297,8 @@ impl<T, N> Queue<T, N> {
         let mut woken = Vec::new();
         while let Some((flow, _)) = self.first_common() {
             let first = self.flows[flow].common.first().expect("it was found there");
-            let wish = first.constraints.request(now);
-            let Some(endpoint) = self.picker.take(&self.set, self.limits.cap, &wish) else {
+            let request = first.constraints.request(now);
+            let Some(endpoint) = self.picker.take(&self.set, self.limits.cap, &request) else {
                 break;
             };
             let granted = self.grant(endpoint, now, &mut woken);
@@ -306,7 +307,7 @@ impl<T, N> Queue<T, N> {
         // The first entry finds no slot, so a free one can only be where that entry has been tried.
         // Others may use that, or are bound to it. If there is no first entry, each line of bound
         // entries is offered slots.
-        let mut members: Vec<usize> = match self.first_common().map(|(_, claim)| claim) {
+        let mut members: Vec<usize> = match self.first_common().map(|(_, eligible)| eligible) {
             Some(EligibleEndpoints::AllExcept(avoided)) => avoided.to_vec(),
             Some(EligibleEndpoints::Any | EligibleEndpoints::Only(_)) => Vec::new(),
             None => self.flows.iter().flat_map(|flow| flow.bound.keys().copied()).collect(),
@@ -321,10 +322,10 @@ impl<T, N> Queue<T, N> {
         woken
     }
 
-    fn offer_member(&mut self, member: usize, now: Time, let_go: &mut Vec<N>) -> Option<N> {
+    fn offer_member(&mut self, member: usize, now: Time, shed: &mut Vec<N>) -> Option<N> {
         while self.next(member).is_some() {
             let endpoint = self.set.take(member, self.limits.cap)?;
-            if let Some(notify) = self.grant(endpoint, now, let_go) {
+            if let Some(notify) = self.grant(endpoint, now, shed) {
                 return Some(notify);
             }
         }
@@ -336,7 +337,7 @@ impl<T, N> Queue<T, N> {
     ///
     /// In a sustained overload, requests that have waited too long are shed while there is another
     /// one for the slot.
-    fn grant(&mut self, endpoint: Arc<Endpoint<T>>, now: Time, let_go: &mut Vec<N>) -> Option<N> {
+    fn grant(&mut self, endpoint: Arc<Endpoint<T>>, now: Time, shed: &mut Vec<N>) -> Option<N> {
         let member = self.set.position(&endpoint);
         let mut next = member.and_then(|member| self.remove_next(member));
         let patience = self.max_wait(now);
@@ -346,7 +347,7 @@ impl<T, N> Queue<T, N> {
         {
             let (_, waiter) = next.replace(younger).expect("it is there");
             if waiter.ticket.refuse(AdmissionRejection::Shed) {
-                let_go.push(waiter.notify);
+                shed.push(waiter.notify);
             }
         }
         if let (Some(member), Some((flow, waiter))) = (member, next)
@@ -363,11 +364,11 @@ impl<T, N> Queue<T, N> {
     /// Advances the virtual time after a request of this flow, with this arrival number, got a slot
     /// of the member.
     fn advance_virtual_time(&mut self, flow: usize, arrival: u64, member: usize) {
-        let QueueFlow { key: party, virtual_time: turn, .. } = &mut self.flows[flow];
-        let priority = party.priority;
+        let QueueFlow { key, virtual_time, .. } = &mut self.flows[flow];
+        let priority = key.priority;
         let latest = &mut self.virtual_times[usize::from(priority.number())];
-        *latest = (*turn).max(*latest);
-        *turn += 1;
+        *latest = (*virtual_time).max(*latest);
+        *virtual_time += 1;
         if self.flows.len() == 1 {
             return;
         }
@@ -415,15 +416,15 @@ impl<T, N> Queue<T, N> {
 
     /// Adds an entry at the end of its line.
     fn enqueue(&mut self, waiter: QueueEntry<T, N>) {
-        let party = QueueFlowKey::of(&waiter.parameters, self.limits.fair);
-        let latest = self.virtual_times[usize::from(party.priority.number())];
-        let flow = self.find(party).unwrap_or_else(|| {
+        let key = QueueFlowKey::of(&waiter.parameters, self.limits.fair);
+        let latest = self.virtual_times[usize::from(key.priority.number())];
+        let flow = self.find(key).unwrap_or_else(|| {
             let turns = &self.virtual_times;
             let is_due = |flow: &QueueFlow<T, N>| {
                 flow.virtual_time > turns[usize::from(flow.key.priority.number())]
             };
             self.flows.retain(|flow| flow.len() > 0 || is_due(flow));
-            self.flows.push(QueueFlow::new(party));
+            self.flows.push(QueueFlow::new(key));
             self.flows.len() - 1
         });
         let flow = &mut self.flows[flow];
@@ -433,8 +434,8 @@ impl<T, N> Queue<T, N> {
         flow.enqueue(waiter);
     }
 
-    fn find(&self, party: QueueFlowKey) -> Option<usize> {
-        self.flows.iter().position(|flow| flow.key == party)
+    fn find(&self, key: QueueFlowKey) -> Option<usize> {
+        self.flows.iter().position(|flow| flow.key == key)
     }
 
     /// Returns the longest flow of the lowest priority that has entries.

@@ -207,20 +207,20 @@ impl Admission {
         picker: &mut Picker,
         set: &EndpointSet<T>,
         limits: AdmissionLimits,
-        wish: &PickRequest<'_, T>,
+        request: &PickRequest<'_, T>,
         lock: impl FnOnce() -> G,
         notify: impl FnOnce() -> N,
     ) -> AdmissionDecision<T, N> {
         let waiting = self.waiting();
         if waiting == 0
-            && let Some(endpoint) = picker.take(set, limits.cap, wish)
+            && let Some(endpoint) = picker.take(set, limits.cap, request)
         {
             return AdmissionDecision::Slot(endpoint);
         }
-        if let Some(endpoint) = Self::last_resort(picker, set, limits, wish, waiting) {
+        if let Some(endpoint) = Self::last_resort(picker, set, limits, request, waiting) {
             return AdmissionDecision::Slot(endpoint);
         }
-        if let Some(refusal) = self.reject_without_lock(waiting, limits, wish) {
+        if let Some(refusal) = self.reject_without_lock(waiting, limits, request) {
             let full = refusal == AdmissionRejection::Full;
             return AdmissionDecision::Rejected(if full {
                 AdmissionRejection::of_set(set, limits)
@@ -229,8 +229,8 @@ impl Admission {
             });
         }
         let mut queue = lock();
-        let decision = self.join(&mut queue, picker, wish, notify);
-        self.hints.update(&queue, wish.now);
+        let decision = self.join(&mut queue, picker, request, notify);
+        self.hints.update(&queue, request.now);
         decision
     }
 
@@ -301,13 +301,13 @@ impl Admission {
     fn take_without_waiting<T, N>(
         queue: &mut Queue<T, N>,
         picker: &mut Picker,
-        wish: &PickRequest<'_, T>,
+        request: &PickRequest<'_, T>,
         waiting: u32,
     ) -> Option<Arc<Endpoint<T>>> {
         let limits = queue.limits();
         queue
-            .spare_slot(picker, wish)
-            .or_else(|| Self::last_resort(picker, queue.set(), limits, wish, waiting))
+            .spare_slot(picker, request)
+            .or_else(|| Self::last_resort(picker, queue.set(), limits, request, waiting))
     }
 
     /// Takes a slot at an unreachable endpoint if no endpoint is reachable and there is no queue.
@@ -315,11 +315,11 @@ impl Admission {
         picker: &mut Picker,
         set: &EndpointSet<T>,
         limits: AdmissionLimits,
-        wish: &PickRequest<'_, T>,
+        request: &PickRequest<'_, T>,
         waiting: u32,
     ) -> Option<Arc<Endpoint<T>>> {
         let may_wait = waiting > 0 || limits.max_waiting > 0;
-        if may_wait { None } else { picker.take_unreachable(set, limits.cap, wish) }
+        if may_wait { None } else { picker.take_unreachable(set, limits.cap, request) }
     }
 
     /// Returns the rejection of a request, if it is certain without the lock: rejecting many
@@ -328,7 +328,7 @@ impl Admission {
         &self,
         waiting: u32,
         limits: AdmissionLimits,
-        wish: &PickRequest<'_, T>,
+        request: &PickRequest<'_, T>,
     ) -> Option<AdmissionRejection> {
         // A long line at one endpoint gives no information about the others.
         if waiting > 0 && self.hints.all_bound.load(Ordering::Relaxed) {
@@ -337,16 +337,18 @@ impl Admission {
         if limits.max_waiting == 0 {
             return Some(AdmissionRejection::Full);
         }
-        if waiting == 0 || !self.hints.is_last_flow(QueueFlowKey::of(&wish.queueing, limits.fair)) {
+        if waiting == 0
+            || !self.hints.is_last_flow(QueueFlowKey::of(&request.queueing, limits.fair))
+        {
             return None;
         }
         if waiting >= limits.max_waiting {
             return Some(AdmissionRejection::Full);
         }
-        let may_be_bound = wish.only.is_some() || wish.key.is_some();
-        let left = nanos(wish.queueing.deadline.saturating_since(wish.now));
+        let may_be_bound = request.only.is_some() || request.key.is_some();
+        let left = nanos(request.queueing.deadline.saturating_since(request.now));
         let most = left.min(self.hints.max_wait_nanos.load(Ordering::Relaxed));
-        let wait = self.hints.grant_rate().expected_wait(u64::from(waiting), wish.now);
+        let wait = self.hints.grant_rate().expected_wait(u64::from(waiting), request.now);
         let late = !may_be_bound && wait.is_some_and(|wait| nanos(wait) > most);
         late.then_some(AdmissionRejection::WouldMissDeadline)
     }
@@ -356,30 +358,32 @@ impl Admission {
         &self,
         queue: &mut Queue<T, N>,
         picker: &mut Picker,
-        wish: &PickRequest<'_, T>,
+        request: &PickRequest<'_, T>,
         notify: impl FnOnce() -> N,
     ) -> AdmissionDecision<T, N> {
         let waiting = self.waiting();
         if waiting == 0 {
-            queue.begin_waiting(wish.now);
+            queue.begin_waiting(request.now);
         }
-        let claim = picker.eligible(queue.set(), wish);
-        if let Some(refusal) = queue.would_miss_deadline(&wish.queueing, claim, waiting, wish.now) {
+        let eligible = picker.eligible(queue.set(), request);
+        if let Some(refusal) =
+            queue.would_miss_deadline(&request.queueing, eligible, waiting, request.now)
+        {
             // The request will not wait, so it need not announce itself.
             let refused = AdmissionDecision::Rejected(refusal);
-            return Self::take_without_waiting(queue, picker, wish, waiting)
+            return Self::take_without_waiting(queue, picker, request, waiting)
                 .map_or(refused, AdmissionDecision::Slot);
         }
         if waiting >= queue.limits().max_waiting {
-            return self.evict_and_enqueue(queue, picker, wish, waiting, notify);
+            return self.evict_and_enqueue(queue, picker, request, waiting, notify);
         }
         self.waiting.fetch_add(1, Ordering::SeqCst);
         atomic::total_order();
-        if let Some(endpoint) = queue.spare_slot(picker, wish) {
+        if let Some(endpoint) = queue.spare_slot(picker, request) {
             self.remove_waiting(1);
             return AdmissionDecision::Slot(endpoint);
         }
-        let ticket = queue.push(wish, picker.constraints(wish), notify());
+        let ticket = queue.push(request, picker.constraints(request), notify());
         AdmissionDecision::Waiting { ticket, evicted: None }
     }
 
@@ -392,20 +396,20 @@ impl Admission {
         &self,
         queue: &mut Queue<T, N>,
         picker: &mut Picker,
-        wish: &PickRequest<'_, T>,
+        request: &PickRequest<'_, T>,
         waiting: u32,
         notify: impl FnOnce() -> N,
     ) -> AdmissionDecision<T, N> {
-        if let Some(endpoint) = Self::take_without_waiting(queue, picker, wish, waiting) {
+        if let Some(endpoint) = Self::take_without_waiting(queue, picker, request, waiting) {
             return AdmissionDecision::Slot(endpoint);
         }
-        let Some(evicted) = queue.evict_for(&wish.queueing, waiting) else {
+        let Some(evicted) = queue.evict_for(&request.queueing, waiting) else {
             return AdmissionDecision::Rejected(AdmissionRejection::of_set(
                 queue.set(),
                 queue.limits(),
             ));
         };
-        let ticket = queue.push(wish, picker.constraints(wish), notify());
+        let ticket = queue.push(request, picker.constraints(request), notify());
         AdmissionDecision::Waiting { ticket, evicted: Some(evicted) }
     }
 

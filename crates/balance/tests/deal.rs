@@ -265,8 +265,8 @@ fn no_algorithm_exceeds_the_assigned_slots_of_an_endpoint() {
         let set = assigned_set(&mut EndpointRegistry::new(), &[0, 1, 2, u32::MAX]);
         let mut picker = Picker::new(algorithm, 7);
         for key in 0..1000 {
-            let wish = PickRequest { key: Some(key), ..PickRequest::default() };
-            picker.take(&set, ConcurrencyCap::of(3), &wish);
+            let request = PickRequest { key: Some(key), ..PickRequest::default() };
+            picker.take(&set, ConcurrencyCap::of(3), &request);
         }
         assert_eq!(in_flight(&set), [0, 1, 2, 3], "{algorithm:?}");
         let probes: Vec<bool> =
@@ -303,12 +303,12 @@ fn newly_assigned_slots_wake_waiters_and_released_slots_drain() {
     let (admission, mut queue) = (Admission::new(), Queue::new(Arc::clone(&before), limits));
     let mut picker = Picker::new(Algorithm::LeastLoad, 7);
     let mut ask = |set: &EndpointSet<()>, queue: &mut Queue<(), u32>, name| {
-        let wish = PickRequest {
+        let request = PickRequest {
             queueing: balance::QueueParameters { deadline: Time::MAX, ..Default::default() },
             ..PickRequest::default()
         };
         matches!(
-            admission.enter(&mut picker, set, limits, &wish, || queue, || name),
+            admission.enter(&mut picker, set, limits, &request, || queue, || name),
             AdmissionDecision::Slot(_)
         )
     };
@@ -337,8 +337,9 @@ fn request_without_an_assigned_slot_is_refused_with_no_slot_or_queued() {
         let mut queue = Queue::<(), ()>::new(Arc::clone(&set), limits);
         let mut picker = Picker::new(Algorithm::LeastLoad, 7);
         let queueing = balance::QueueParameters { deadline: Time::MAX, ..Default::default() };
-        let wish = PickRequest { queueing, ..PickRequest::default() };
-        let entry = Admission::new().enter(&mut picker, &set, limits, &wish, || &mut queue, || ());
+        let request = PickRequest { queueing, ..PickRequest::default() };
+        let entry =
+            Admission::new().enter(&mut picker, &set, limits, &request, || &mut queue, || ());
         match entry {
             AdmissionDecision::Rejected(refusal) => Some(refusal),
             AdmissionDecision::Slot(_) => panic!("a slot that is assigned to another member"),

@@ -211,7 +211,7 @@ impl World {
         self.next_id += 1;
         let tried: Vec<_> =
             asks.tried.as_slice().iter().map(|&e| self.endpoints[e].clone()).collect();
-        let wish = PickRequest {
+        let request = PickRequest {
             tried: &tried,
             only: asks.only.map(|e| &self.endpoints[e]),
             key: asks.key,
@@ -226,7 +226,7 @@ impl World {
             &mut self.picker,
             &self.set,
             self.limits,
-            &wish,
+            &request,
             || self.queue.borrow_mut(),
             || id,
         );
@@ -527,9 +527,12 @@ impl World {
 
     /// Returns the endpoint of a key whose own endpoint is unreachable.
     fn fallback(&self, key: u64) -> Option<usize> {
-        let wish = PickRequest { key: Some(key), ..PickRequest::default() };
-        let endpoint =
-            Picker::new(Algorithm::Maglev, 9).take(&self.regular, ConcurrencyCap::None, &wish)?;
+        let request = PickRequest { key: Some(key), ..PickRequest::default() };
+        let endpoint = Picker::new(Algorithm::Maglev, 9).take(
+            &self.regular,
+            ConcurrencyCap::None,
+            &request,
+        )?;
         let empty_queue = || Box::new(Queue::<_, ()>::new(self.set.clone(), self.limits));
         Admission::new().release(&endpoint, || self.now, empty_queue);
         Some(endpoint.data)
@@ -827,13 +830,13 @@ fn worker_with_stale_queue_limits_uses_the_last_resort_endpoint() {
     let now_limits = AdmissionLimits { max_waiting: 0, ..before };
     world.replace(&[Some((1, false)), None, None, None], now_limits);
     let until = world.now + MILLISECOND;
-    let wish = PickRequest {
+    let request = PickRequest {
         now: world.now,
         queueing: QueueParameters { deadline: until, ..QueueParameters::default() },
         ..PickRequest::default()
     };
     let lock = || world.queue.borrow_mut();
     let picker = &mut world.picker;
-    let entry = world.admission.enter(picker, &world.set, before, &wish, lock, || 0);
+    let entry = world.admission.enter(picker, &world.set, before, &request, lock, || 0);
     assert!(matches!(entry, AdmissionDecision::Slot(_)), "{entry:?}");
 }

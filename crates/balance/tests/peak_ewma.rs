@@ -53,9 +53,11 @@ impl World {
         while self.now < end {
             self.now = self.now + Duration::from_nanos(self.rng.next_u64() % gap_nanos);
             self.answer();
-            let wish = PickRequest { now: self.now, ..PickRequest::default() };
-            let endpoint =
-                self.picker.take(&self.set, ConcurrencyCap::None, &wish).expect("there is no cap");
+            let request = PickRequest { now: self.now, ..PickRequest::default() };
+            let endpoint = self
+                .picker
+                .take(&self.set, ConcurrencyCap::None, &request)
+                .expect("there is no cap");
             served[endpoint.data] += 1;
             let until = self.now + self.servers[endpoint.data].after;
             self.running.push(Reverse((until, endpoint.data, self.now)));

@@ -122,13 +122,13 @@ proptest! {
         let choices = choices(&set);
         let tried_endpoints: Vec<_> = tried.iter().map(|&it| endpoints[it].clone()).collect();
         let mut picker = Picker::new(algorithm, seed);
-        let wish = PickRequest {
+        let request = PickRequest {
             tried: &tried_endpoints,
             only: only.map(|only| &endpoints[only]),
             key: keys.then_some(seed),
             ..PickRequest::default()
         };
-        let picked = picker.take(&set, ConcurrencyCap::None, &wish);
+        let picked = picker.take(&set, ConcurrencyCap::None, &request);
         let is_reachable = choices.iter().any(|&choice| endpoints[choice].is_reachable());
         prop_assert_eq!(picked.is_some(), is_reachable);
         if let Some(picked) = picked {

@@ -126,7 +126,7 @@ impl SimulatedBackend {
         };
         let tried: Vec<_> =
             constraints.tried.servers().map(|server| endpoints[server].clone()).collect();
-        let wish = PickRequest {
+        let request = PickRequest {
             tried: &tried,
             only: known(constraints.only),
             key: constraints.key,
@@ -136,7 +136,7 @@ impl SimulatedBackend {
         let SimulatedWorker { picker, view } = &mut self.workers[worker];
         let view = &view.as_of_now();
         let queue = &mut self.queue;
-        let entry = self.admission.enter(picker, &view.set, view.limits, &wish, || queue, || id);
+        let entry = self.admission.enter(picker, &view.set, view.limits, &request, || queue, || id);
         self.queue_model.check_entry((id, constraints), &entry, view, &self.in_force);
         entry
     }

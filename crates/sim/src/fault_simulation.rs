@@ -78,7 +78,7 @@ enum SimulationEvent {
     ClientDisconnect(RequestId),
     /// A worker receives the configuration in force.
     UpdateWorker {
-        place: BackendId,
+        backend_id: BackendId,
         worker: usize,
     },
     /// A balancer evaluates the health of all endpoints.
@@ -86,7 +86,7 @@ enum SimulationEvent {
         balancer: usize,
     },
     Probed {
-        place: BackendId,
+        backend_id: BackendId,
         server: usize,
         result: ProbeResult,
     },
@@ -158,12 +158,12 @@ impl FaultSimulation {
             SimulationEvent::TimeOut(job) => self.conclude(job, AttemptResult::TimedOut),
             SimulationEvent::WaitTimeout(id) => self.wait_timed_out(id),
             SimulationEvent::ClientDisconnect(id) => self.client_disconnects(id),
-            SimulationEvent::UpdateWorker { place, worker } => {
-                self.backend(place).update_worker(worker)
+            SimulationEvent::UpdateWorker { backend_id, worker } => {
+                self.backend(backend_id).update_worker(worker)
             }
             SimulationEvent::Tick { balancer } => self.tick(balancer),
-            SimulationEvent::Probed { place, server, result } => {
-                self.probe_finished(place, server, result)
+            SimulationEvent::Probed { backend_id, server, result } => {
+                self.probe_finished(backend_id, server, result)
             }
             SimulationEvent::Attempt { balancer, server } => self.attempt(balancer, server),
             SimulationEvent::Fault => self.fault(),
@@ -212,8 +212,8 @@ impl FaultSimulation {
         self.trace(format_args!("server {server}: {fault:?}"));
         for job in self.servers[server].set_fault(fault, self.now) {
             if self.requests.is_in_flight(job) {
-                let place = self.requests.get(job.id).backend;
-                self.balancers[place.balancer].resends[server].record_loss();
+                let backend_id = self.requests.get(job.id).backend;
+                self.balancers[backend_id.balancer].resends[server].record_loss();
             }
             self.after(
                 Duration::from_micros(100),
@@ -224,12 +224,12 @@ impl FaultSimulation {
 
     /// Changes the configuration of one backend: other endpoints and weights, or other limits.
     fn reconfigure(&mut self) {
-        let place = BackendId {
+        let backend_id = BackendId {
             balancer: self.dice.below(self.balancers.len()),
             backend: self.dice.below(self.plan.backends.len()),
         };
         let (mut set, mut limits) =
-            (self.backend(place).configured(), self.backend(place).limits());
+            (self.backend(backend_id).configured(), self.backend(backend_id).limits());
         if self.dice.percent(50) {
             // Scaled to zero, down, to most or up: sometimes no waiting request has any endpoint.
             let joining = [0, 30, 70, 70, 70, 100][self.dice.below(6)];
@@ -238,11 +238,11 @@ impl FaultSimulation {
                 joins.then(|| self.dice.between(0, 5))
             });
             let weights: Vec<_> = weights.collect();
-            set = self.balancers[place.balancer].set(&weights);
+            set = self.balancers[backend_id.balancer].set(&weights);
         } else {
             limits = plan::draw_limits(&mut self.dice, plan::slowest(&self.plan.servers));
         }
-        self.configure(place, set, limits);
+        self.configure(backend_id, set, limits);
     }
 
     fn enter_phase(&mut self, phase: SimulationPhase) {
@@ -254,11 +254,11 @@ impl FaultSimulation {
                 for server in &mut self.servers {
                     server.set_fault(ServerFault::None, self.now);
                 }
-                for place in self.all_backends() {
-                    let plan = &self.plan.backends[place.backend];
+                for backend_id in self.all_backends() {
+                    let plan = &self.plan.backends[backend_id.backend];
                     let weights: Vec<_> = plan.weights.iter().copied().map(Some).collect();
-                    let set = self.balancers[place.balancer].set(&weights);
-                    self.configure(place, set, plan.limits);
+                    let set = self.balancers[backend_id.balancer].set(&weights);
+                    self.configure(backend_id, set, plan.limits);
                 }
                 self.after(Duration::ZERO, SimulationEvent::ArriveInTurn { turn: 0 });
                 self.after(
@@ -267,9 +267,9 @@ impl FaultSimulation {
                 );
             }
             SimulationPhase::Calm => {
-                for place in self.all_backends() {
+                for backend_id in self.all_backends() {
                     let now = self.now;
-                    self.backend(place).check_recovery(now);
+                    self.backend(backend_id).check_recovery(now);
                 }
                 let mut endpoints = self.balancers.iter().flat_map(|it| &it.endpoints);
                 let all_are_back = endpoints.all(|endpoint| endpoint.is_reachable());
@@ -321,9 +321,9 @@ impl FaultSimulation {
         assert!(self.servers.iter().all(SimulatedServer::is_idle), "no server has work left");
         let idle = self.balancers.iter().all(|balancer| balancer.in_flight() == 0);
         assert!(idle, "every count is back at zero");
-        for place in self.all_backends() {
-            let backend = &self.balancers[place.balancer].backends[place.backend];
-            let plan = &self.plan.backends[place.backend];
+        for backend_id in self.all_backends() {
+            let backend = &self.balancers[backend_id.balancer].backends[backend_id.backend];
+            let plan = &self.plan.backends[backend_id.backend];
             backend.check_budget(&plan.retry, self.now);
             invariants::shares_match_weights(plan, self.plan.workers, &backend.counts.served);
         }
@@ -340,8 +340,8 @@ impl FaultSimulation {
         (0..self.balancers.len()).flat_map(of).collect()
     }
 
-    fn backend(&mut self, place: BackendId) -> &mut SimulatedBackend {
-        &mut self.balancers[place.balancer].backends[place.backend]
+    fn backend(&mut self, backend_id: BackendId) -> &mut SimulatedBackend {
+        &mut self.balancers[backend_id.balancer].backends[backend_id.backend]
     }
 
     fn after(&mut self, duration: Duration, event: SimulationEvent) {

@@ -127,9 +127,9 @@ impl OnsetSimulation {
     }
 
     fn send(&mut self, now: Time) {
-        let wish = PickRequest { now, ..PickRequest::default() };
+        let request = PickRequest { now, ..PickRequest::default() };
         let endpoint =
-            self.picker.take(&self.set, ConcurrencyCap::None, &wish).expect("there is no cap");
+            self.picker.take(&self.set, ConcurrencyCap::None, &request).expect("there is no cap");
         let server = endpoint.data;
         if self.servers[server].serving < PLACES {
             self.serve(server, now, now);

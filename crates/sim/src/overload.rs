@@ -167,7 +167,7 @@ impl OverloadSimulation {
             QueueVariant::Foresight | QueueVariant::Target => timeout,
             QueueVariant::Deadline => client.leaves,
         };
-        let wish = PickRequest {
+        let request = PickRequest {
             now: self.now,
             queueing: QueueParameters { deadline: until, ..QueueParameters::default() },
             ..PickRequest::default()
@@ -178,7 +178,7 @@ impl OverloadSimulation {
             &mut self.picker,
             &self.set,
             self.limits,
-            &wish,
+            &request,
             || queue,
             || number,
         );

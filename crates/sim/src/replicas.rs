@@ -244,8 +244,8 @@ impl ReplicaSimulation {
         self.arrivals += 1;
         let BalancerReplica { set, picker, admission, queue, waiting, .. } =
             &mut self.replicas[number];
-        let wish = PickRequest { now, ..PickRequest::default() };
-        match admission.enter(picker, set, self.limits, &wish, || queue, || arrival) {
+        let request = PickRequest { now, ..PickRequest::default() };
+        match admission.enter(picker, set, self.limits, &request, || queue, || arrival) {
             AdmissionDecision::Slot(endpoint) => self.begin(number, endpoint, now),
             AdmissionDecision::Waiting { ticket, .. } => {
                 waiting.insert(arrival, (now, ticket));

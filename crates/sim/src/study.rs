@@ -160,10 +160,10 @@ impl PickerSimulation {
     /// Sends one request; returns its wait.
     fn send(&mut self, scenario: &PickerScenario, now: Time, dice: &mut RandomSource) -> f64 {
         let key = hash::hash(&dice.below(KEYS).to_le_bytes());
-        let wish = PickRequest { key: Some(key), now, ..PickRequest::default() };
+        let request = PickRequest { key: Some(key), now, ..PickRequest::default() };
         let picker = &mut self.pickers[dice.below(WORKERS)];
         let endpoint =
-            picker.take(&self.set, ConcurrencyCap::None, &wish).expect("there is no cap");
+            picker.take(&self.set, ConcurrencyCap::None, &request).expect("there is no cap");
         let server = endpoint.data;
         let begins = now.max(self.free_at[server]);
         let ends = begins + scenario.service(server, dice);

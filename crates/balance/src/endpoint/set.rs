@@ -45,10 +45,10 @@ impl<T> SetMember<T> {
     /// endpoint is at the cap. A slot taken must be returned once, by
     /// [`Admission::release`](crate::Admission::release).
     pub fn take(&self, cap: ConcurrencyCap) -> bool {
-        self.endpoint.counter.take(self.room(cap))
+        self.endpoint.counter.take(self.capacity(cap))
     }
 
-    fn room(&self, cap: ConcurrencyCap) -> PickCapacity {
+    fn capacity(&self, cap: ConcurrencyCap) -> PickCapacity {
         PickCapacity::within(cap).at_most(self.max_in_flight)
     }
 
@@ -177,10 +177,10 @@ impl<T> EndpointSet<T> {
 
     /// Takes a slot of a member, if one is free.
     pub(crate) fn take(&self, member: usize, cap: ConcurrencyCap) -> Option<Arc<Endpoint<T>>> {
-        let room = PickCapacity::within(cap);
+        let capacity = PickCapacity::within(cap);
         // A request that waits for this member has no alternative.
-        let room = room.ignoring_refusals().unwrap_or(room);
-        self.loads.take(member, room).then(|| self.members[member].endpoint.clone())
+        let capacity = capacity.ignoring_refusals().unwrap_or(capacity);
+        self.loads.take(member, capacity).then(|| self.members[member].endpoint.clone())
     }
 
     pub(crate) fn position(&self, endpoint: &Endpoint<T>) -> Option<usize> {
@@ -269,10 +269,10 @@ impl<T> EndpointSet<T> {
             if position == local {
                 self.loads.end_of_zone();
             }
-            let Endpoint { counter: cell, key, .. } = &*member.endpoint;
+            let Endpoint { counter, key, .. } = &*member.endpoint;
             match member.half_open && member.max_in_flight > 0 {
-                true => self.loads.push_half_open(cell, *key, member.max_in_flight),
-                false => self.loads.push(cell, *key, member.pick_weight(), member.max_in_flight),
+                true => self.loads.push_half_open(counter, *key, member.max_in_flight),
+                false => self.loads.push(counter, *key, member.pick_weight(), member.max_in_flight),
             }
             self.regular += usize::from(member.pick_weight() > 0);
         }

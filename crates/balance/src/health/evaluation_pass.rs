@@ -25,35 +25,35 @@ impl<T> EvaluationPass<'_, T> {
     /// An unreachable endpoint gets no requests anyway, so it is unejected. The process that
     /// returns may be another one, and the failures at the death of the one before would otherwise
     /// keep the endpoint out for longer than its absence.
-    pub(crate) fn advance_ejected(&mut self, cases: &mut [EndpointHealth]) {
-        for (case, member) in cases.iter_mut().zip(self.members) {
+    pub(crate) fn advance_ejected(&mut self, entries: &mut [EndpointHealth]) {
+        for (entry, member) in entries.iter_mut().zip(self.members) {
             let health = &member.endpoint.health;
-            if !case.ejection.is_serving() && !member.endpoint.is_reachable() {
-                self.uneject(case);
-            } else if case.ejection.enter_half_open(health, self.now) {
-                self.record(case, HealthChange::HalfOpened);
-            } else if case.ejection.state() == EjectionState::HalfOpen {
-                self.conclude_half_open(case, &member.endpoint);
+            if !entry.ejection.is_serving() && !member.endpoint.is_reachable() {
+                self.uneject(entry);
+            } else if entry.ejection.enter_half_open(health, self.now) {
+                self.record(entry, HealthChange::HalfOpened);
+            } else if entry.ejection.state() == EjectionState::HalfOpen {
+                self.conclude_half_open(entry, &member.endpoint);
             }
         }
     }
 
-    fn conclude_half_open(&mut self, case: &mut EndpointHealth, endpoint: &Endpoint<T>) {
+    fn conclude_half_open(&mut self, entry: &mut EndpointHealth, endpoint: &Endpoint<T>) {
         if endpoint.health.failures() > 0 {
-            self.eject(case, &endpoint.health, EjectionCause::HalfOpenFailure);
+            self.eject(entry, &endpoint.health, EjectionCause::HalfOpenFailure);
         } else if endpoint.health.is_proven() || self.was_panicking {
             // While panicking, it gets requests like any other: a half-open request would add
             // nothing.
-            self.uneject(case);
+            self.uneject(entry);
         } else {
-            case.ejection.repeat_half_open(endpoint.in_flight(), self.now);
+            entry.ejection.repeat_half_open(endpoint.in_flight(), self.now);
         }
     }
 
-    pub(crate) fn eject_failing(&mut self, cases: &mut [EndpointHealth]) {
+    pub(crate) fn eject_failing(&mut self, entries: &mut [EndpointHealth]) {
         let failures = |index: usize| self.members[index].endpoint.health.failures();
-        let mut failing: Vec<usize> = (0..cases.len())
-            .filter(|&index| cases[index].ejection.is_serving())
+        let mut failing: Vec<usize> = (0..entries.len())
+            .filter(|&index| entries[index].ejection.is_serving())
             .filter(|&index| self.members[index].endpoint.is_reachable())
             .filter(|&index| failures(index) >= self.passive.consecutive_failures.get())
             .collect();
@@ -61,80 +61,83 @@ impl<T> EvaluationPass<'_, T> {
         for index in failing {
             let cause =
                 EjectionCause::ConsecutiveFailures(self.members[index].endpoint.health.failures());
-            self.eject_if_allowed(cases, index, cause);
+            self.eject_if_allowed(entries, index, cause);
         }
     }
 
     pub(crate) fn eject_outliers(
         &mut self,
-        cases: &mut [EndpointHealth],
+        entries: &mut [EndpointHealth],
         totals: impl Fn(&Endpoint<T>) -> AttemptTotals,
     ) {
         let mut seen = Vec::new();
-        for (index, (case, member)) in cases.iter_mut().zip(self.members).enumerate() {
+        for (index, (entry, member)) in entries.iter_mut().zip(self.members).enumerate() {
             let totals = totals(&member.endpoint);
-            if let Some(earlier) = case.last_totals.replace(totals)
-                && case.ejection.is_serving()
+            if let Some(earlier) = entry.last_totals.replace(totals)
+                && entry.ejection.is_serving()
             {
                 seen.push((index, totals.since(earlier)));
             }
         }
         for index in outliers(&seen, self.passive) {
-            self.eject_if_allowed(cases, index, EjectionCause::Outlier);
+            self.eject_if_allowed(entries, index, EjectionCause::Outlier);
         }
     }
 
     /// Unejects those that were ejected first, if more are ejected than the settings allow because
     /// the set has shrunk.
-    pub(crate) fn uneject_excess(&mut self, cases: &mut [EndpointHealth]) {
-        let excess = ejected(cases).saturating_sub(self.max_ejected(cases));
-        let until = |case: &EndpointHealth| match case.ejection.state() {
+    pub(crate) fn uneject_excess(&mut self, entries: &mut [EndpointHealth]) {
+        let excess = ejected(entries).saturating_sub(self.max_ejected(entries));
+        let until = |entry: &EndpointHealth| match entry.ejection.state() {
             EjectionState::Ejected { until } => until,
             EjectionState::HalfOpen | EjectionState::Serving => Time::ZERO,
         };
         let mut out: Vec<usize> =
-            (0..cases.len()).filter(|&index| cases[index].is_ejected()).collect();
-        out.sort_by_key(|&index| until(&cases[index]));
+            (0..entries.len()).filter(|&index| entries[index].is_ejected()).collect();
+        out.sort_by_key(|&index| until(&entries[index]));
         for index in out.into_iter().take(excess) {
-            self.uneject(&mut cases[index]);
+            self.uneject(&mut entries[index]);
         }
     }
 
     fn eject_if_allowed(
         &mut self,
-        cases: &mut [EndpointHealth],
+        entries: &mut [EndpointHealth],
         index: usize,
         cause: EjectionCause,
     ) {
-        if cases[index].weight > 0 && ejected(cases) < self.max_ejected(cases) {
-            self.eject(&mut cases[index], &self.members[index].endpoint.health, cause);
+        if entries[index].weight > 0 && ejected(entries) < self.max_ejected(entries) {
+            self.eject(&mut entries[index], &self.members[index].endpoint.health, cause);
         }
     }
 
     /// Returns the maximum of endpoints ejected at the same time.
-    fn max_ejected(&self, cases: &[EndpointHealth]) -> usize {
-        let members = cases.iter().filter(|case| case.weight > 0).count();
+    fn max_ejected(&self, entries: &[EndpointHealth]) -> usize {
+        let members = entries.iter().filter(|entry| entry.weight > 0).count();
         let share = members * self.passive.max_ejection_percent.min(100) as usize / 100;
         share.max(usize::from(members > 1))
     }
 
-    fn eject(&mut self, case: &mut EndpointHealth, health: &HealthCounters, cause: EjectionCause) {
-        let until = case.ejection.eject(health, self.passive, self.now);
-        self.record(case, HealthChange::Ejected { cause, lasts: until.saturating_since(self.now) });
+    fn eject(&mut self, entry: &mut EndpointHealth, health: &HealthCounters, cause: EjectionCause) {
+        let until = entry.ejection.eject(health, self.passive, self.now);
+        self.record(
+            entry,
+            HealthChange::Ejected { cause, lasts: until.saturating_since(self.now) },
+        );
     }
 
-    fn uneject(&mut self, case: &mut EndpointHealth) {
-        case.ejection.uneject(self.now);
-        case.slow_start_from = Some(self.now);
-        self.record(case, HealthChange::Unejected);
+    fn uneject(&mut self, entry: &mut EndpointHealth) {
+        entry.ejection.uneject(self.now);
+        entry.slow_start_from = Some(self.now);
+        self.record(entry, HealthChange::Unejected);
     }
 
-    fn record(&mut self, case: &EndpointHealth, change: HealthChange) {
-        self.events.push(HealthEvent::Endpoint(case.address, change));
+    fn record(&mut self, entry: &EndpointHealth, change: HealthChange) {
+        self.events.push(HealthEvent::Endpoint(entry.address, change));
     }
 }
 
 /// Returns the number of ejected and half-open endpoints.
-fn ejected(cases: &[EndpointHealth]) -> usize {
-    cases.iter().filter(|case| case.is_ejected()).count()
+fn ejected(entries: &[EndpointHealth]) -> usize {
+    entries.iter().filter(|entry| entry.is_ejected()).count()
 }

@@ -76,10 +76,10 @@ impl HealthEvaluator {
             None => self
                 .endpoints
                 .iter_mut()
-                .for_each(|case| case.ejection = EjectionTracker::default()),
+                .for_each(|entry| entry.ejection = EjectionTracker::default()),
         }
         if settings.active.is_none() {
-            self.endpoints.iter_mut().for_each(|case| case.probe = None);
+            self.endpoints.iter_mut().for_each(|entry| entry.probe = None);
         }
         self.apply(settings, now, &mut evaluation);
         evaluation
@@ -100,7 +100,7 @@ impl HealthEvaluator {
 
     /// True if an endpoint is ejected or half-open, so that time alone changes something.
     pub fn is_pending(&self) -> bool {
-        self.endpoints.iter().any(|case| !case.ejection.is_serving())
+        self.endpoints.iter().any(|entry| !entry.ejection.is_serving())
     }
 
     /// True if health is ignored because too few endpoints are usable.
@@ -114,7 +114,7 @@ impl HealthEvaluator {
         settings: &HealthSettings,
         now: Time,
     ) -> impl Iterator<Item = (SocketAddr, HealthStatus)> {
-        self.endpoints.iter().map(move |case| (case.address, case.status(settings, now)))
+        self.endpoints.iter().map(move |entry| (entry.address, entry.status(settings, now)))
     }
 
     /// Returns the endpoints to be probed now. For each the caller must call
@@ -130,10 +130,10 @@ impl HealthEvaluator {
         let Some(active) = &settings.active else { return Vec::new() };
         let mut due = Vec::new();
         self.sync_members(configured.members(), settings, now);
-        for (case, member) in self.endpoints.iter_mut().zip(configured.members()) {
-            let probe = case.probe.get_or_insert_with(|| ProbeState::new(active, now, rng));
+        for (entry, member) in self.endpoints.iter_mut().zip(configured.members()) {
+            let probe = entry.probe.get_or_insert_with(|| ProbeState::new(active, now, rng));
             if probe.should_send(totals(&member.endpoint), active, now, rng) {
-                due.push(case.address);
+                due.push(entry.address);
             }
         }
         due
@@ -149,41 +149,41 @@ impl HealthEvaluator {
         now: Time,
         rng: &mut Rng,
     ) -> Option<HealthEvent> {
-        let case = self.endpoints.iter_mut().find(|case| case.address == address)?;
-        let probe = case.probe.as_mut()?;
+        let entry = self.endpoints.iter_mut().find(|entry| entry.address == address)?;
+        let probe = entry.probe.as_mut()?;
         if !probe.report(result, settings.active.as_ref()?, now, rng) {
             return None;
         }
         if !probe.passes() {
             return Some(HealthEvent::Endpoint(address, HealthChange::ProbesFail));
         }
-        case.slow_start_from = Some(now);
+        entry.slow_start_from = Some(now);
         Some(HealthEvent::Endpoint(address, HealthChange::ProbesSucceed))
     }
 
     /// Keeps one entry for each member, in their order; known endpoints keep their state.
     fn sync_members<T>(&mut self, members: &[SetMember<T>], settings: &HealthSettings, now: Time) {
         let addresses = members.iter().map(|member| member.endpoint.address);
-        if !self.endpoints.iter().map(|case| case.address).eq(addresses) {
+        if !self.endpoints.iter().map(|entry| entry.address).eq(addresses) {
             let known = std::mem::take(&mut self.endpoints);
             let started = (!known.is_empty() && settings.slow_start.is_some()).then_some(now);
             let mut known: BTreeMap<_, _> =
-                known.into_iter().map(|case| (case.address, case)).collect();
-            let case = |member: &SetMember<T>| {
+                known.into_iter().map(|entry| (entry.address, entry)).collect();
+            let entry = |member: &SetMember<T>| {
                 let address = member.endpoint.address;
                 known.remove(&address).unwrap_or_else(|| EndpointHealth::new(address, started))
             };
-            self.endpoints = members.iter().map(case).collect();
+            self.endpoints = members.iter().map(entry).collect();
         }
-        for (case, member) in self.endpoints.iter_mut().zip(members) {
-            case.weight = member.own_weight();
+        for (entry, member) in self.endpoints.iter_mut().zip(members) {
+            entry.weight = member.own_weight();
         }
     }
 
     /// Applies the panic threshold and computes the weights.
     fn apply(&mut self, settings: &HealthSettings, now: Time, evaluation: &mut HealthEvaluation) {
-        let counted = || self.endpoints.iter().filter(|case| case.weight > 0);
-        let usable = counted().filter(|case| case.is_usable()).count();
+        let counted = || self.endpoints.iter().filter(|entry| entry.weight > 0);
+        let usable = counted().filter(|entry| entry.is_usable()).count();
         let panic = usable * 100 < settings.panic_percent as usize * counted().count();
         if panic != self.panic {
             self.panic = panic;
@@ -202,14 +202,14 @@ impl HealthEvaluator {
     /// slow start, weights are as configured.
     fn weights_now(&self, settings: &HealthSettings, now: Time) -> Vec<EffectiveWeight> {
         let shares: Vec<u32> =
-            self.endpoints.iter().map(|case| case.share_percent(settings, now)).collect();
+            self.endpoints.iter().map(|entry| entry.share_percent(settings, now)).collect();
         let divisor = shares.iter().fold(100, |divisor, share| gcd(divisor, *share));
-        let part = |(case, share): (&EndpointHealth, u32)| {
-            let serves = self.panic || case.is_usable();
-            let weight = if serves { case.weight.saturating_mul(share / divisor) } else { 0 };
+        let part = |(entry, share): (&EndpointHealth, u32)| {
+            let serves = self.panic || entry.is_usable();
+            let weight = if serves { entry.weight.saturating_mul(share / divisor) } else { 0 };
             EffectiveWeight {
                 weight,
-                half_open_since: case.half_open_since().filter(|_| !serves && case.weight > 0),
+                half_open_since: entry.half_open_since().filter(|_| !serves && entry.weight > 0),
             }
         };
         self.endpoints.iter().zip(shares).map(part).collect()

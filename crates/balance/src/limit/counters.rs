@@ -68,7 +68,7 @@ pub(super) struct LevelTotals {
 impl LimitCounters {
     /// Records a sample. A failed attempt gives no information; one that was cut short shows that
     /// it would have taken longer.
-    pub fn learn(&self, visit: LimitSample, end: AttemptResult) {
+    pub fn learn(&self, sample: LimitSample, end: AttemptResult) {
         let finished = match end {
             AttemptResult::Success => 1,
             AttemptResult::TimedOut | AttemptResult::Cancelled => 0,
@@ -79,8 +79,8 @@ impl LimitCounters {
         };
         let rows =
             self.levels.get_or_init(|| Box::new(std::array::from_fn(|_| LevelCounters::default())));
-        let row = &rows[step(visit.level)];
-        let held = nanos(visit.slot_time);
+        let row = &rows[step(sample.level)];
+        let held = nanos(sample.slot_time);
         row.finished.fetch_add(finished, Ordering::Relaxed);
         row.held.fetch_add(held, Ordering::Relaxed);
         // Saturates at 19 hours.

@@ -103,9 +103,9 @@ impl LimitEstimator {
         if let Some(service) = self.epoch.service(f64::from(self.limit)) {
             self.service = service;
         }
-        let roomy = evidence.take_spare_capacity_level();
-        if roomy > 0 {
-            self.spare_capacity = Some((roomy, now + SPARE_CAPACITY_LIFETIME));
+        let spare = evidence.take_spare_capacity_level();
+        if spare > 0 {
+            self.spare_capacity = Some((spare, now + SPARE_CAPACITY_LIFETIME));
         }
         self.spare_capacity = self.spare_capacity.filter(|&(_, until)| now < until);
     }
@@ -137,14 +137,14 @@ impl LimitEstimator {
 
     /// Returns the likelihoods from its own evidence alone, the current epoch included.
     pub(super) fn current_likelihoods(&self) -> LimitLikelihoods {
-        let mut opinion = self.likelihoods;
+        let mut likelihoods = self.likelihoods;
         if self.epoch.finished() >= 10.0 {
-            opinion
+            likelihoods
                 .iter_mut()
                 .zip(self.epoch_likelihoods())
                 .for_each(|(each, likelihood)| *each += likelihood);
         }
-        opinion
+        likelihoods
     }
 
     /// Returns the number of requests observed at a level.
@@ -152,23 +152,23 @@ impl LimitEstimator {
         self.level_stats[step].finished + self.epoch.levels()[step].finished
     }
 
-    /// Computes the limit from `opinion`, the likelihoods from its own evidence and that of the
+    /// Computes the limit from `likelihoods`, which combine its own evidence and that of the
     /// other endpoints. `others_top` is the highest level that any endpoint of the backend has
     /// visited.
     pub(super) fn update_limit(
         &mut self,
-        opinion: &LimitLikelihoods,
+        likelihoods: &LimitLikelihoods,
         others_top: f64,
         reported: Option<u32>,
         settings: &LimitSettings,
     ) {
         self.highest_visited = highest_level(|step| self.samples_at(step), 5.0);
-        let last = |within: f64| opinion.iter().rposition(|&each| each >= -within).unwrap_or(0);
+        let last = |within: f64| likelihoods.iter().rposition(|&each| each >= -within).unwrap_or(0);
         self.highest_likely = number(last(RULED_OUT));
         self.lowest_likely =
-            number(opinion.iter().position(|&each| each >= -RULED_OUT).unwrap_or(0));
+            number(likelihoods.iter().position(|&each| each >= -RULED_OUT).unwrap_or(0));
         let likely = number(last(AS_LIKELY));
-        let knows_knee = opinion[LEVELS - 1] < -RULED_OUT;
+        let knows_knee = likelihoods[LEVELS - 1] < -RULED_OUT;
         let visited = self.highest_visited.max(others_top);
         // Levels that were not visited are unknown: only trials may go there.
         let unknown = f64::from(self.start);

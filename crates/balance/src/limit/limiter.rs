@@ -65,15 +65,15 @@ impl ConcurrencyLimiter {
 
     /// Returns the limit of each endpoint and its reason.
     pub fn limits(&self) -> impl Iterator<Item = (SocketAddr, u32, LimitReason)> {
-        self.estimators.iter().map(|case| match self.trials.of(case.address) {
-            Some(trial) => (case.address, trial.target, LimitReason::Trial),
-            None => (case.address, case.limit, case.reason),
+        self.estimators.iter().map(|estimator| match self.trials.of(estimator.address) {
+            Some(trial) => (estimator.address, trial.target, LimitReason::Trial),
+            None => (estimator.address, estimator.limit, estimator.reason),
         })
     }
 
     /// Returns the limit that each endpoint would have without trials.
     pub fn estimates(&self) -> impl Iterator<Item = (SocketAddr, u32)> {
-        self.estimators.iter().map(|case| (case.address, case.limit))
+        self.estimators.iter().map(|estimator| (estimator.address, estimator.limit))
     }
 
     /// Keeps one estimator for each member, in their order; known endpoints keep their estimate.
@@ -84,12 +84,13 @@ impl ConcurrencyLimiter {
         now: Time,
     ) {
         let addresses = ours.iter().map(|(_, member)| member.endpoint.address);
-        if self.estimators.iter().map(|case| case.address).eq(addresses) {
+        if self.estimators.iter().map(|estimator| estimator.address).eq(addresses) {
             return;
         }
         let known = std::mem::take(&mut self.estimators).into_iter();
-        let mut known: BTreeMap<_, _> = known.map(|case| (case.address, case)).collect();
-        let case = |(_, member): &(usize, &SetMember<T>)| {
+        let mut known: BTreeMap<_, _> =
+            known.map(|estimator| (estimator.address, estimator)).collect();
+        let estimator = |(_, member): &(usize, &SetMember<T>)| {
             let endpoint = &member.endpoint;
             let learned = endpoint.limit(ConcurrencyCap::Learned);
             known.remove(&endpoint.address).unwrap_or_else(|| {
@@ -102,7 +103,7 @@ impl ConcurrencyLimiter {
                 )
             })
         };
-        self.estimators = ours.iter().map(case).collect();
+        self.estimators = ours.iter().map(estimator).collect();
     }
 
     /// Updates the estimates from the observations.
@@ -113,32 +114,33 @@ impl ConcurrencyLimiter {
         now: Time,
     ) {
         let mut surprise = false;
-        for (case, (_, member)) in self.estimators.iter_mut().zip(ours) {
-            case.gather(&member.endpoint.limit_counters, now);
-            if self.trials.of(case.address).is_none() {
-                surprise |= case.close_epoch(now);
+        for (estimator, (_, member)) in self.estimators.iter_mut().zip(ours) {
+            estimator.gather(&member.endpoint.limit_counters, now);
+            if self.trials.of(estimator.address).is_none() {
+                surprise |= estimator.close_epoch(now);
             }
         }
         if surprise {
             self.trials.schedule_eager_trials(self.estimators.len());
         }
-        let opinions: Vec<LimitLikelihoods> =
+        let likelihoods: Vec<LimitLikelihoods> =
             self.estimators.iter().map(LimitEstimator::current_likelihoods).collect();
         let mut sum = [0.0; LEVELS];
-        for opinion in &opinions {
-            sum.iter_mut().zip(opinion).for_each(|(sum, each)| *sum += each);
+        for likelihoods in &likelihoods {
+            sum.iter_mut().zip(likelihoods).for_each(|(sum, each)| *sum += each);
         }
         let top = highest_level(
-            |step| self.estimators.iter().map(|case| case.samples_at(step)).sum(),
+            |step| self.estimators.iter().map(|estimator| estimator.samples_at(step)).sum(),
             10.0,
         );
-        for ((case, mut opinion), (_, member)) in self.estimators.iter_mut().zip(opinions).zip(ours)
+        for ((estimator, mut likelihoods), (_, member)) in
+            self.estimators.iter_mut().zip(likelihoods).zip(ours)
         {
-            let others = likelihoods_of_others(&sum, &opinion, ours.len() - 1);
-            opinion.iter_mut().zip(others).for_each(|(own, others)| *own += others);
-            normalize(&mut opinion);
-            case.update_limit(
-                &opinion,
+            let others = likelihoods_of_others(&sum, &likelihoods, ours.len() - 1);
+            likelihoods.iter_mut().zip(others).for_each(|(own, others)| *own += others);
+            normalize(&mut likelihoods);
+            estimator.update_limit(
+                &likelihoods,
                 top,
                 member.endpoint.limit_counters.reported_limit(now),
                 settings,

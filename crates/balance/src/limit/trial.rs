@@ -60,12 +60,13 @@ struct TrialCandidate {
 
 impl TrialScheduler {
     /// Ends the trials whose time is over, or whose endpoint has gone.
-    pub(super) fn end(&mut self, cases: &mut [LimitEstimator], now: Time) {
+    pub(super) fn end(&mut self, estimators: &mut [LimitEstimator], now: Time) {
         self.running.retain(|trial| {
-            let case = cases.iter_mut().find(|case| case.address == trial.address);
-            let goes_on = now < trial.until && case.is_some();
-            if !goes_on && let Some(case) = case {
-                case.trial_ended(now);
+            let estimator =
+                estimators.iter_mut().find(|estimator| estimator.address == trial.address);
+            let goes_on = now < trial.until && estimator.is_some();
+            if !goes_on && let Some(estimator) = estimator {
+                estimator.trial_ended(now);
             }
             goes_on
         });
@@ -84,37 +85,37 @@ impl TrialScheduler {
     /// `is_fit` returns true if an endpoint may have a trial.
     pub(super) fn begin(
         &mut self,
-        cases: &mut [LimitEstimator],
+        estimators: &mut [LimitEstimator],
         demand: u32,
         is_fit: impl Fn(usize) -> bool,
         settings: &LimitSettings,
         now: Time,
     ) {
-        let at_once = (cases.len() / ONE_IN + 1).min(AT_ONCE);
+        let at_once = (estimators.len() / ONE_IN + 1).min(AT_ONCE);
         if now < self.next || self.running.len() >= at_once {
             return;
         }
-        let candidates = cases.iter().enumerate().filter(|&(at, case)| {
-            is_fit(at) && case.is_settled(now) && self.of(case.address).is_none()
+        let candidates = estimators.iter().enumerate().filter(|&(at, estimator)| {
+            is_fit(at) && estimator.is_settled(now) && self.of(estimator.address).is_none()
         });
-        let candidates = candidates.filter_map(|(at, case)| {
+        let candidates = candidates.filter_map(|(at, estimator)| {
             Some((
                 at,
-                case.last_trial,
-                candidate(case, demand, self.eager_trials_left > 0, settings)?,
+                estimator.last_trial,
+                candidate(estimator, demand, self.eager_trials_left > 0, settings)?,
             ))
         });
         let first = candidates.min_by_key(|(_, last, candidate)| (!candidate.urgent, *last));
         let Some((at, _, candidate)) = first else { return };
-        let case = &mut cases[at];
-        case.next_goes_up = !candidate.up;
-        let more = f64::from(candidate.target) / f64::from(case.limit.max(1));
-        let lasts = SERVICES * case.service * more.max(1.0);
+        let estimator = &mut estimators[at];
+        estimator.next_goes_up = !candidate.up;
+        let more = f64::from(candidate.target) / f64::from(estimator.limit.max(1));
+        let lasts = SERVICES * estimator.service * more.max(1.0);
         let lasts = Duration::try_from_secs_f64(lasts).unwrap_or(LONGEST);
         let lasts = lasts.clamp(SHORTEST, LONGEST);
-        let share = self.share(candidate.urgent, cases.len());
+        let share = self.share(candidate.urgent, estimators.len());
         let TrialCandidate { up, target, .. } = candidate;
-        let address = cases[at].address;
+        let address = estimators[at].address;
         self.running.push(LimitTrial { address, target, up, until: now + lasts });
         self.next = now + lasts.div_f64(share * at_once as f64);
     }
@@ -134,35 +135,35 @@ impl TrialScheduler {
 
 /// Returns the possible trial of an endpoint, if it is useful and there are enough requests for it.
 fn candidate(
-    case: &LimitEstimator,
+    estimator: &LimitEstimator,
     demand: u32,
     alarmed: bool,
     settings: &LimitSettings,
 ) -> Option<TrialCandidate> {
-    if case.service <= 0.0 || case.reason == LimitReason::Reported {
+    if estimator.service <= 0.0 || estimator.reason == LimitReason::Reported {
         return None;
     }
-    let limit = f64::from(case.limit);
-    let higher = match case.reason {
+    let limit = f64::from(estimator.limit);
+    let higher = match estimator.reason {
         LimitReason::Knee => limit + (limit / 4.0).ceil().max(2.0),
         LimitReason::Start | LimitReason::Growing | LimitReason::Reported | LimitReason::Trial => {
             limit * 1.5 + 1.0
         }
     };
     // If the limit is not reached, approach it step by step.
-    let higher = if case.highest_visited < limit {
-        higher.min(case.highest_visited * 1.5 + 1.0)
+    let higher = if estimator.highest_visited < limit {
+        higher.min(estimator.highest_visited * 1.5 + 1.0)
     } else {
         higher
     };
     let higher = (higher as u32).min(demand).min(settings.max);
     let lower = settings.clamp((limit / 2.0).ceil() as u32);
-    let can_rise = f64::from(higher) > case.highest_visited.min(limit);
-    let can_fall = lower < case.limit && f64::from(lower) < case.highest_visited;
-    let wants_rise = can_rise && case.highest_likely > limit * 1.1 + 1.0;
-    let wants_fall = can_fall && case.lowest_likely < limit * 0.9 - 1.0;
+    let can_rise = f64::from(higher) > estimator.highest_visited.min(limit);
+    let can_fall = lower < estimator.limit && f64::from(lower) < estimator.highest_visited;
+    let wants_rise = can_rise && estimator.highest_likely > limit * 1.1 + 1.0;
+    let wants_fall = can_fall && estimator.lowest_likely < limit * 0.9 - 1.0;
     let up = match (can_rise, can_fall) {
-        (true, true) => case.next_goes_up,
+        (true, true) => estimator.next_goes_up,
         (true, false) => true,
         (false, true) => false,
         (false, false) => return None,

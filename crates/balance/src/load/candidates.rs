@@ -71,9 +71,9 @@ impl<'a> PickCandidates<'a> {
     #[inline]
     pub(crate) fn each(&self, start: usize, mut look: impl FnMut(usize, MemberLoad)) {
         let (before, from_start) = self.loads.entries[..self.len].split_at(start);
-        for (first, seats) in [(start, from_start), (0, before)] {
-            for (offset, seat) in seats.iter().enumerate() {
-                look(first + offset, seat.load());
+        for (first, entries) in [(start, from_start), (0, before)] {
+            for (offset, entry) in entries.iter().enumerate() {
+                look(first + offset, entry.load());
             }
         }
     }
@@ -84,8 +84,8 @@ impl<'a> PickCandidates<'a> {
 
     /// Returns the latency estimate of a member.
     pub(crate) fn latency_estimate(&self, member: usize, now: Time) -> LatencyEstimate {
-        let seat = &self.loads.entries[member];
-        seat.block.latencies[seat.index as usize].estimate_at(now)
+        let entry = &self.loads.entries[member];
+        entry.block.latencies[entry.index as usize].estimate_at(now)
     }
 
     /// Returns the figures that pickers compare, for each member; `None` for one that cannot be
@@ -94,10 +94,10 @@ impl<'a> PickCandidates<'a> {
         &self,
         now: Time,
     ) -> impl Iterator<Item = Option<(u32, MemberStats)>> {
-        self.loads.entries.iter().map(move |seat| {
-            let index = seat.index as usize;
-            let is_open = seat.weight > 0 && seat.block.capacities[index].is_reachable();
-            is_open.then(|| (seat.weight, seat.block.latencies[index].stats(now)))
+        self.loads.entries.iter().map(move |entry| {
+            let index = entry.index as usize;
+            let is_open = entry.weight > 0 && entry.block.capacities[index].is_reachable();
+            is_open.then(|| (entry.weight, entry.block.latencies[index].stats(now)))
         })
     }
 
@@ -112,7 +112,7 @@ impl<'a> PickCandidates<'a> {
     pub(crate) fn is_excluded(&self, member: usize) -> bool {
         match self.exclusion {
             PickExclusion::None => false,
-            PickExclusion::Matching(barred) => barred(member),
+            PickExclusion::Matching(is_barred) => is_barred(member),
         }
     }
 

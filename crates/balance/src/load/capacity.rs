@@ -63,17 +63,17 @@ const UNREACHABLE: u32 = 0;
 
 impl EndpointCapacity {
     #[inline]
-    pub(crate) fn most(&self, room: PickCapacity) -> u32 {
-        let mut most = room.most;
-        if room.learned {
+    pub(crate) fn most(&self, capacity: PickCapacity) -> u32 {
+        let mut most = capacity.most;
+        if capacity.learned {
             most = most.min(self.learned.load(Ordering::Relaxed));
         }
-        if room.heeds_refusals {
+        if capacity.heeds_refusals {
             most = most.min(self.reduced.load(Ordering::Relaxed));
-        } else if room.heeds_reachability && !self.is_reachable() {
+        } else if capacity.heeds_reachability && !self.is_reachable() {
             most = 0;
         }
-        if room.keeps_headroom { keep_headroom(most) } else { most }
+        if capacity.keeps_headroom { keep_headroom(most) } else { most }
     }
 
     pub(crate) fn set_learned(&self, most: u32) {

@@ -18,23 +18,23 @@ const JUMPS: u64 = 16;
 
 /// Picks a member for a key; `None` if every member within its bound is at its cap.
 #[inline(never)]
-pub(super) fn choose(ring: &HashRing, field: &PickCandidates<'_>, key: u64) -> Option<usize> {
+pub(super) fn choose(ring: &HashRing, candidates: &PickCandidates<'_>, key: u64) -> Option<usize> {
     let (mut in_flight, mut weight) = (1, 0);
-    field.each(0, |_, load| {
+    candidates.each(0, |_, load| {
         in_flight += u128::from(load.in_flight);
         weight += u128::from(load.weight);
     });
     let fits = |member: usize| {
-        let load = field.load(member);
+        let load = candidates.load(member);
         // `in flight + 1 <= ceil(5/4 * all * weight / weights)`, in whole numbers.
         let within =
             u128::from(load.in_flight) * 4 * weight < 5 * in_flight * u128::from(load.weight);
-        within && field.is_open(member, load)
+        within && candidates.is_open(member, load)
     };
     let probes = (0..JUMPS).filter_map(|times| ring.owner(probe_hash(key, times)));
     // At worst 4/5 of the weight is full, so that one in forty gets this far.
-    let rest =
-        (0..field.len()).map(|step| ((key % field.len() as u64) as usize + step) % field.len());
+    let rest = (0..candidates.len())
+        .map(|step| ((key % candidates.len() as u64) as usize + step) % candidates.len());
     probes.chain(rest).find(|&member| fits(member))
 }
 

@@ -24,43 +24,44 @@ impl LeastLoad {
     }
 
     #[inline]
-    pub(super) fn choose(&mut self, field: &PickCandidates<'_>) -> Option<usize> {
-        if field.len() > SCAN
-            && let Some(member) = better_of_two(field, &mut self.rng, is_less_busy)
+    pub(super) fn choose(&mut self, candidates: &PickCandidates<'_>) -> Option<usize> {
+        if candidates.len() > SCAN
+            && let Some(member) = better_of_two(candidates, &mut self.rng, is_less_busy)
         {
             return Some(member);
         }
-        self.choose_of_all(field)
+        self.choose_of_all(candidates)
     }
 
     /// Picks while some members are slower than others or fail: their load is multiplied by their
     /// penalty.
     pub(super) fn choose_with(
         &mut self,
-        field: &PickCandidates<'_>,
-        handicap: impl Fn(usize) -> Option<MemberPenalty>,
+        candidates: &PickCandidates<'_>,
+        penalty: impl Fn(usize) -> Option<MemberPenalty>,
     ) -> Option<usize> {
-        let cost = |member: usize, load: MemberLoad| match handicap(member) {
+        let cost = |member: usize, load: MemberLoad| match penalty(member) {
             Some(MemberPenalty { slowness: slow, failures: failing }) if load.weight > 0 => {
                 (load.in_flight as f32 + 1.0) * slow * failing / load.weight as f32
             }
             Some(_) | None => f32::INFINITY,
         };
-        if field.len() > SCAN {
+        if candidates.len() > SCAN {
             // The two were drawn by weight already.
             let busy = |(member, load): (usize, MemberLoad)| {
                 cost(member, MemberLoad { weight: 1, ..load })
             };
-            let better = better_of_two(field, &mut self.rng, |one, other| busy(one) < busy(other));
-            if let Some(member) = better.filter(|&member| handicap(member).is_some()) {
+            let better =
+                better_of_two(candidates, &mut self.rng, |one, other| busy(one) < busy(other));
+            if let Some(member) = better.filter(|&member| penalty(member).is_some()) {
                 return Some(member);
             }
         }
-        let start = self.start.checked_rem(field.len())?;
+        let start = self.start.checked_rem(candidates.len())?;
         let (mut best, mut least) = (None, f32::INFINITY);
-        field.each(start, |member, load| {
+        candidates.each(start, |member, load| {
             let cost = cost(member, load);
-            if cost < least && field.is_open(member, load) {
+            if cost < least && candidates.is_open(member, load) {
                 (best, least) = (Some(member), cost);
             }
         });
@@ -71,15 +72,15 @@ impl LeastLoad {
     /// Compares all members. A function of its own: within its caller the loop costs a third more
     /// instructions.
     #[inline(never)]
-    fn choose_of_all(&mut self, field: &PickCandidates<'_>) -> Option<usize> {
-        let start = self.start.checked_rem(field.len())?;
+    fn choose_of_all(&mut self, candidates: &PickCandidates<'_>) -> Option<usize> {
+        let start = self.start.checked_rem(candidates.len())?;
         let (mut best, mut least) = (None, WORST);
         // Most members lose by their load, so that is compared first.
-        field.each(start, |member, load| {
+        candidates.each(start, |member, load| {
             if !is_less(load, least) {
                 return;
             }
-            if field.is_open(member, load) {
+            if candidates.is_open(member, load) {
                 (best, least) = (Some(member), load);
             }
         });

@@ -28,46 +28,46 @@ impl PeakEwma {
     #[inline(never)]
     pub(super) fn choose(
         &mut self,
-        field: &PickCandidates<'_>,
+        candidates: &PickCandidates<'_>,
         now: Time,
-        handicap: impl Fn(usize) -> Option<MemberPenalty>,
+        penalty: impl Fn(usize) -> Option<MemberPenalty>,
     ) -> Option<usize> {
-        if field.len() > SCAN
-            && let Some(member) = better_of_two(field, &mut self.rng, |one, other| {
+        if candidates.len() > SCAN
+            && let Some(member) = better_of_two(candidates, &mut self.rng, |one, other| {
                 let (one, other) = (
-                    MemberCost::of_member(field, one, now),
-                    MemberCost::of_member(field, other, now),
+                    MemberCost::of_member(candidates, one, now),
+                    MemberCost::of_member(candidates, other, now),
                 );
                 one.cost(other.latency.unwrap_or(1.0)) < other.cost(one.latency.unwrap_or(1.0))
             })
-            && handicap(member).is_some()
+            && penalty(member).is_some()
         {
             return Some(member);
         }
-        self.choose_of_all(field, now, handicap)
+        self.choose_of_all(candidates, now, penalty)
     }
 
     /// Compares all members. Latencies and failures are part of the cost here, so of a penalty only
     /// its share limit counts.
     fn choose_of_all(
         &mut self,
-        field: &PickCandidates<'_>,
+        candidates: &PickCandidates<'_>,
         now: Time,
-        handicap: impl Fn(usize) -> Option<MemberPenalty>,
+        penalty: impl Fn(usize) -> Option<MemberPenalty>,
     ) -> Option<usize> {
-        let start = self.start.checked_rem(field.len())?;
+        let start = self.start.checked_rem(candidates.len())?;
         let (mut known, mut cold) = (CheapestMember::default(), CheapestMember::default());
         let (mut sum, mut count) = (0.0, 0_u32);
-        field.each(start, |member, load| {
+        candidates.each(start, |member, load| {
             if load.weight == 0 {
                 return;
             }
-            let cost = MemberCost::of_member(field, (member, load), now);
+            let cost = MemberCost::of_member(candidates, (member, load), now);
             if let Some(latency) = cost.latency {
                 sum += latency;
                 count += 1;
             }
-            if handicap(member).is_some() && field.is_open(member, load) {
+            if penalty(member).is_some() && candidates.is_open(member, load) {
                 let group = if cost.latency.is_some() { &mut known } else { &mut cold };
                 group.consider(member, cost.cost(1.0));
             }
@@ -90,11 +90,11 @@ struct MemberCost {
 
 impl MemberCost {
     fn of_member(
-        field: &PickCandidates<'_>,
+        candidates: &PickCandidates<'_>,
         (member, load): (usize, MemberLoad),
         now: Time,
     ) -> Self {
-        let estimate = field.latency_estimate(member, now);
+        let estimate = candidates.latency_estimate(member, now);
         let load = (load.in_flight as f32 + 1.0) / load.weight as f32;
         Self { latency: estimate.latency, factor: load * estimate.penalty }
     }

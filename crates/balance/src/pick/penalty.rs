@@ -81,9 +81,9 @@ impl MemberPenalties {
 
     /// Compares the members if that is due, or if the set has changed.
     #[inline]
-    pub(super) fn update(&mut self, field: &PickCandidates<'_>, now: Time) {
-        if now >= self.due_at || field.identity() != self.set {
-            self.compare(field, now);
+    pub(super) fn update(&mut self, candidates: &PickCandidates<'_>, now: Time) {
+        if now >= self.due_at || candidates.identity() != self.set {
+            self.compare(candidates, now);
         }
     }
 
@@ -112,19 +112,19 @@ impl MemberPenalties {
     }
 
     #[cold]
-    fn compare(&mut self, field: &PickCandidates<'_>, now: Time) {
-        let set = field.identity();
+    fn compare(&mut self, candidates: &PickCandidates<'_>, now: Time) {
+        let set = candidates.identity();
         let limits = std::mem::take(&mut self.share_limits);
         let known = if self.set == set { limits.as_slice() } else { &[] };
         self.set = set;
         self.due_at = now + INTERVAL * (1 + set.1 as u32 / INTERVAL_MEMBERS);
         self.members.clear();
-        let Some(usual) = SetBaseline::of(field, now, &mut self.means) else { return };
-        let handicaps = field.member_stats(now).map(|showing| {
+        let Some(usual) = SetBaseline::of(candidates, now, &mut self.means) else { return };
+        let penalties = candidates.member_stats(now).map(|showing| {
             showing.map_or(MemberPenalty::NONE, |(_, showing)| usual.penalty(showing))
         });
-        self.members.extend(handicaps);
-        for (member, showing) in field.member_stats(now).enumerate() {
+        self.members.extend(penalties);
+        for (member, showing) in candidates.member_stats(now).enumerate() {
             let Some((weight, showing)) = showing else { continue };
             let failing = self.members[member].failures;
             if failing > 1.0 || showing.has_refused && !usual.all_refuse {
@@ -155,11 +155,11 @@ struct SetBaseline {
 impl SetBaseline {
     /// Returns the baseline; `None` if fewer than two members can be chosen, since there is nothing
     /// to compare.
-    fn of(field: &PickCandidates<'_>, now: Time, means: &mut Vec<f32>) -> Option<Self> {
+    fn of(candidates: &PickCandidates<'_>, now: Time, means: &mut Vec<f32>) -> Option<Self> {
         means.clear();
         let mut usual = Self { mean: 0.0, failing: 1.0, all_refuse: true, weights: 0.0 };
         let mut members = 0;
-        for (weight, showing) in field.member_stats(now).flatten() {
+        for (weight, showing) in candidates.member_stats(now).flatten() {
             members += 1;
             means.extend(showing.mean);
             usual.failing = usual.failing.min(showing.failure_share);

@@ -33,18 +33,18 @@ impl RoundRobin {
     #[inline(never)]
     pub(super) fn choose(
         &mut self,
-        field: &PickCandidates<'_>,
-        handicap: impl Fn(usize) -> Option<MemberPenalty>,
+        candidates: &PickCandidates<'_>,
+        penalty: impl Fn(usize) -> Option<MemberPenalty>,
     ) -> Option<usize> {
-        if self.shares != field.shares() {
-            self.adopt_set(field.shares());
+        if self.shares != candidates.shares() {
+            self.adopt_set(candidates.shares());
         }
-        let start = self.offset.checked_rem(field.len())?;
+        let start = self.offset.checked_rem(candidates.len())?;
         let mut best = None;
         let mut earned = 0;
-        field.each(start, |member, load| {
-            let Some(MemberPenalty { failures: failing, .. }) = handicap(member) else { return };
-            if load.weight == 0 || !field.is_open(member, load) {
+        candidates.each(start, |member, load| {
+            let Some(MemberPenalty { failures: failing, .. }) = penalty(member) else { return };
+            if load.weight == 0 || !candidates.is_open(member, load) {
                 return;
             }
             let weight = (i64::from(load.weight) * UNIT) as f32 / failing;

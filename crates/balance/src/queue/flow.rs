@@ -22,7 +22,7 @@ impl QueueFlowKey {
     pub(crate) const NONE: u64 = u64::MAX;
 
     pub(crate) fn of(parameters: &QueueParameters, fair: bool) -> Self {
-        Self { priority: rank.priority, route: if fair { rank.route } else { 0 } }
+        Self { priority: parameters.priority, route: if fair { parameters.route } else { 0 } }
     }
 
     /// Returns the key as one number. Routes that are 2^56 apart would have the same number.

@@ -158,11 +158,11 @@ impl<'a> DaySimulation<'a> {
         let client = RetryingClient { tries: client.tries + 1, ..client };
         let until = self.now + self.settings.patience;
         let queueing = QueueParameters { deadline: until, ..QueueParameters::default() };
-        let wish = PickRequest { now: self.now, queueing, ..PickRequest::default() };
+        let request = PickRequest { now: self.now, queueing, ..PickRequest::default() };
         let picker = &mut self.pickers[self.dice.below(WORKERS)];
         let (queue, number) = (&mut self.queue, self.waiting.next_number());
         let limits = self.settings.limits;
-        match self.admission.enter(picker, &self.set, limits, &wish, || queue, || number) {
+        match self.admission.enter(picker, &self.set, limits, &request, || queue, || number) {
             AdmissionDecision::Slot(endpoint) => {
                 self.demand.shard.take(self.now);
                 self.start(client, endpoint);

@@ -38,16 +38,16 @@ impl FaultSimulation {
 
     pub(super) fn arrive_in_turn(&mut self, turn: usize) {
         if self.phase != SimulationPhase::End {
-            let places = self.all_backends();
+            let backend_ids = self.all_backends();
             self.after(self.plan.easy_interval(), SimulationEvent::ArriveInTurn { turn: turn + 1 });
-            self.begin_request(places[turn % places.len()]);
+            self.begin_request(backend_ids[turn % backend_ids.len()]);
         }
     }
 
-    fn begin_request(&mut self, place: BackendId) {
+    fn begin_request(&mut self, backend_id: BackendId) {
         self.counts.arrived += 1;
         let now = self.now;
-        let plan = &self.plan.backends[place.backend];
+        let plan = &self.plan.backends[backend_id.backend];
         let worker = self.dice.below(self.plan.workers);
         let faulty = self.phase == SimulationPhase::Safety;
         let bound = faulty && self.dice.percent(plan.bound_percent);
@@ -61,7 +61,7 @@ impl FaultSimulation {
         let stage = RequestStage::Entering;
         let history = RequestHistory::default();
         let request = SimulatedRequest {
-            backend: place,
+            backend: backend_id,
             worker,
             stage,
             constraints,
@@ -74,7 +74,7 @@ impl FaultSimulation {
             let stays = self.dice.exponential(plan.patience / 2);
             self.after(stays, SimulationEvent::ClientDisconnect(id));
         }
-        self.backend(place).request(worker, now);
+        self.backend(backend_id).request(worker, now);
         self.request_slot(id);
     }
 
@@ -86,10 +86,11 @@ impl FaultSimulation {
 
     /// Requests a slot for a request.
     fn request_slot(&mut self, id: RequestId) {
-        let SimulatedRequest { backend: place, worker, constraints, .. } = *self.requests.get(id);
-        let until = self.now + self.plan.backends[place.backend].patience;
-        let balancer = &mut self.balancers[place.balancer];
-        let backend = &mut balancer.backends[place.backend];
+        let SimulatedRequest { backend: backend_id, worker, constraints, .. } =
+            *self.requests.get(id);
+        let until = self.now + self.plan.backends[backend_id.backend].patience;
+        let balancer = &mut self.balancers[backend_id.balancer];
+        let backend = &mut balancer.backends[backend_id.backend];
         let entry = backend.enter((id, constraints, until), worker, &balancer.endpoints, self.now);
         // A probe may hold the slot that the request needs.
         let at_once = matches!(entry, AdmissionDecision::Slot(_)) || balancer.probing > 0;
@@ -197,16 +198,16 @@ impl FaultSimulation {
         }
         let request = self.requests.get(job.id);
         let end = if request.client_gone { AttemptResult::Cancelled } else { end };
-        let place = request.backend;
+        let backend_id = request.backend;
         let took = self.now.saturating_since(started);
         let answered = matches!(end, AttemptResult::Success | AttemptResult::ServerError);
         let outcome = Outcome { started, head_after: answered.then_some(took), result: end };
-        self.record_outcome(place, &endpoint, &outcome);
+        self.record_outcome(backend_id, &endpoint, &outcome);
         endpoint.limit_counters.learn(LimitSample { level, slot_time: took }, end);
         if let AttemptResult::Refused { retry_after } = end {
             endpoint.record_refusal(level, retry_after, self.now);
         }
-        self.release(place, &endpoint);
+        self.release(backend_id, &endpoint);
         self.finish_or_retry(job.id, end, &endpoint, in_flight);
     }
 
@@ -230,22 +231,27 @@ impl FaultSimulation {
     fn reachability_changed(&mut self, balancer: usize) {
         let now = self.now;
         for backend in 0..self.plan.backends.len() {
-            let place = BackendId { balancer, backend };
-            let woken = self.backend(place).reachability_changed(now);
-            self.wake_up(place, woken);
+            let backend_id = BackendId { balancer, backend };
+            let woken = self.backend(backend_id).reachability_changed(now);
+            self.wake_up(backend_id, woken);
         }
     }
 
-    fn record_outcome(&mut self, place: BackendId, endpoint: &ServerEndpoint, outcome: &Outcome) {
+    fn record_outcome(
+        &mut self,
+        backend_id: BackendId,
+        endpoint: &ServerEndpoint,
+        outcome: &Outcome,
+    ) {
         endpoint.learn(outcome, self.now);
-        let totals = &mut self.balancers[place.balancer].totals[endpoint.data];
+        let totals = &mut self.balancers[backend_id.balancer].totals[endpoint.data];
         match outcome.result.health_signal() {
             HealthSignal::Positive => totals.successes += 1,
             HealthSignal::Negative => totals.failures += 1,
             HealthSignal::Neutral => {}
         }
-        if endpoint.health.learn(outcome, &self.plan.backends[place.backend].health) {
-            self.evaluate_health(place);
+        if endpoint.health.learn(outcome, &self.plan.backends[backend_id.backend].health) {
+            self.evaluate_health(backend_id);
         }
     }
 
@@ -258,13 +264,13 @@ impl FaultSimulation {
         in_flight: u32,
     ) {
         let (now, server) = (self.now, endpoint.data);
-        let SimulatedRequest { backend: place, client_gone, .. } = *self.requests.get(id);
+        let SimulatedRequest { backend: backend_id, client_gone, .. } = *self.requests.get(id);
         let calm = self.phase >= SimulationPhase::Calm;
         assert!(!calm || end == AttemptResult::Success, "a request fails though there is no fault");
         if end == AttemptResult::Success {
             self.counts.served += 1;
             if calm {
-                self.backend(place).counts.served[server] += 1;
+                self.backend(backend_id).counts.served[server] += 1;
             }
             return self.requests.remove(id);
         }
@@ -272,9 +278,9 @@ impl FaultSimulation {
         constraints.tried.add(server);
         history.record_failure(end);
         let (tried, sent) = (constraints.tried, history.sent);
-        let retry = self.plan.backends[place.backend].retry;
-        let balancer = &mut self.balancers[place.balancer];
-        let backend = &mut balancer.backends[place.backend];
+        let retry = self.plan.backends[backend_id.backend].retry;
+        let balancer = &mut self.balancers[backend_id.balancer];
+        let backend = &mut balancer.backends[backend_id.backend];
         let charge = if client_gone {
             None
         } else if end == AttemptResult::ConnectFailed {
@@ -316,14 +322,14 @@ impl FaultSimulation {
 
     pub(super) fn wait_timed_out(&mut self, id: RequestId) {
         let Some(SimulatedRequest {
-            backend: place,
+            backend: backend_id,
             stage: RequestStage::Queued(ticket, grant),
             ..
         }) = self.requests.find(id)
         else {
             return;
         };
-        let backend = &mut self.balancers[place.balancer].backends[place.backend];
+        let backend = &mut self.balancers[backend_id.balancer].backends[backend_id.backend];
         match backend.cancel(id, ticket) {
             None => {
                 self.check_loss();
@@ -343,15 +349,15 @@ impl FaultSimulation {
     pub(super) fn client_disconnects(&mut self, id: RequestId) {
         let Some(request) = self.requests.find(id) else { return };
         request.client_gone = true;
-        let place = request.backend;
+        let backend_id = request.backend;
         match &request.stage {
             RequestStage::InFlight(..) => return,
             RequestStage::Entering => {}
             RequestStage::Queued(ticket, grant) => {
-                let backend = &mut self.balancers[place.balancer].backends[place.backend];
+                let backend = &mut self.balancers[backend_id.balancer].backends[backend_id.backend];
                 if let Some(endpoint) = backend.cancel(id, ticket) {
                     grant.as_ref().expect("it was woken").check_endpoint(&endpoint);
-                    self.release(place, &endpoint);
+                    self.release(backend_id, &endpoint);
                 }
             }
         }
@@ -361,20 +367,24 @@ impl FaultSimulation {
 
     /// Releases a slot through one backend, and dispatches requests queued at the balancer's
     /// others.
-    pub(super) fn release(&mut self, place: BackendId, endpoint: &ServerEndpoint) {
+    pub(super) fn release(&mut self, backend_id: BackendId, endpoint: &ServerEndpoint) {
         let now = self.now;
-        let woken = self.backend(place).release(endpoint, now);
-        self.wake_up(place, woken);
-        for backend in (0..self.plan.backends.len()).filter(|&other| other != place.backend) {
-            let place = BackendId { backend, ..place };
-            let woken = self.backend(place).dispatch(now);
-            self.wake_up(place, woken);
+        let woken = self.backend(backend_id).release(endpoint, now);
+        self.wake_up(backend_id, woken);
+        for backend in (0..self.plan.backends.len()).filter(|&other| other != backend_id.backend) {
+            let backend_id = BackendId { backend, ..backend_id };
+            let woken = self.backend(backend_id).dispatch(now);
+            self.wake_up(backend_id, woken);
         }
     }
 
-    pub(super) fn wake_up(&mut self, place: BackendId, woken: impl IntoIterator<Item = RequestId>) {
+    pub(super) fn wake_up(
+        &mut self,
+        backend_id: BackendId,
+        woken: impl IntoIterator<Item = RequestId>,
+    ) {
         for id in woken {
-            let backend = &mut self.balancers[place.balancer].backends[place.backend];
+            let backend = &mut self.balancers[backend_id.balancer].backends[backend_id.backend];
             let granted = backend.queue_model.check_wake(id, &backend.in_force);
             if granted.is_none() {
                 self.trace(format_args!("{id:?} is shed"));

@@ -96,9 +96,9 @@ impl FailureScenario {
                 admission.release(endpoint, || at, || &mut queue);
             }
             let worker = dice.below(pickers.len());
-            let wish = PickRequest { now, ..PickRequest::default() };
+            let pick = PickRequest { now, ..PickRequest::default() };
             let endpoint = pickers[worker]
-                .take(&self.set, ConcurrencyCap::None, &wish)
+                .take(&self.set, ConcurrencyCap::None, &pick)
                 .expect("there is no cap");
             let server = endpoint.data;
             let counts = now.saturating_since(start) >= WARMING_UP;

@@ -90,8 +90,8 @@ fn owners(algorithm: Algorithm, set: &EndpointSet<usize>, keys: &[u64]) -> Vec<O
     let admission = balance::Admission::new();
     let mut picker = Picker::new(algorithm, 1);
     let mut owner = |key: &u64| {
-        let wish = PickRequest { key: Some(*key), ..PickRequest::default() };
-        let endpoint = picker.take(set, ConcurrencyCap::None, &wish)?;
+        let request = PickRequest { key: Some(*key), ..PickRequest::default() };
+        let endpoint = picker.take(set, ConcurrencyCap::None, &request)?;
         let empty = balance::Queue::<usize, ()>::new(
             EndpointSet::empty().into(),
             AdmissionLimits::default(),

@@ -151,13 +151,13 @@ impl QueueModel {
                 "a request starves"
             );
         }
-        let wants = |waiter: &ModelWaiter| waiter.constraints;
+        let constraints = |waiter: &ModelWaiter| waiter.constraints;
         Some(GrantCheck {
             view: current.clone(),
             constraints: waiter.constraints,
             overdue: waiter.overtaken >= MAX_OVERTAKEN,
-            older: self.0.range(..position).map(wants).collect(),
-            younger: self.0.range(position..).map(wants).collect(),
+            older: self.0.range(..position).map(constraints).collect(),
+            younger: self.0.range(position..).map(constraints).collect(),
         })
     }
 

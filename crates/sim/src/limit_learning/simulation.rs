@@ -129,9 +129,15 @@ impl<'s> LimitSimulation<'s> {
             self.events.schedule(next, LimitSimulationEvent::Arrive);
         }
         let (queue, now) = (&mut self.queue, self.now);
-        let wish = PickRequest { now, ..PickRequest::default() };
-        let entry =
-            self.admission.enter(&mut self.picker, &self.set, self.limits, &wish, || queue, || now);
+        let request = PickRequest { now, ..PickRequest::default() };
+        let entry = self.admission.enter(
+            &mut self.picker,
+            &self.set,
+            self.limits,
+            &request,
+            || queue,
+            || now,
+        );
         match entry {
             AdmissionDecision::Slot(endpoint) => self.begin(&endpoint, now),
             // A waiting request is identified by its arrival time; the ticket is only needed to

@@ -60,8 +60,8 @@ impl World {
             self.now = self.now + Duration::from_nanos(gap);
             self.answer();
             let picker = self.rng.below(self.pickers.len());
-            let wish = PickRequest { now: self.now, ..PickRequest::default() };
-            let picked = self.pickers[picker].take(&self.set, ConcurrencyCap::None, &wish);
+            let request = PickRequest { now: self.now, ..PickRequest::default() };
+            let picked = self.pickers[picker].take(&self.set, ConcurrencyCap::None, &request);
             let endpoint = picked.expect("there is no cap");
             let member = endpoint.data;
             picks[member] += 1;
@@ -85,15 +85,15 @@ impl World {
         }
     }
 
-    fn handicaps(&self) -> MemberPenalties {
-        let mut handicaps = MemberPenalties::default();
-        let field = PickCandidates::new(
+    fn penalties(&self) -> MemberPenalties {
+        let mut penalties = MemberPenalties::default();
+        let candidates = PickCandidates::new(
             &self.set.loads,
             PickCapacity::within(ConcurrencyCap::None),
             PickExclusion::None,
         );
-        handicaps.update(&field, self.now);
-        handicaps
+        penalties.update(&candidates, self.now);
+        penalties
     }
 }
 
@@ -172,9 +172,9 @@ fn latency_differences_below_the_threshold_are_ignored() {
     let takes = |member, _| Duration::from_micros(20 * 4_u64.pow(member as u32));
     for _ in 0..50 {
         let picks = world.run(millis(100), 2_000, takes);
-        assert!(world.handicaps().is_empty(), "{picks:?}");
+        assert!(world.penalties().is_empty(), "{picks:?}");
     }
     let mut world = World::new(4, 4);
     world.run(millis(4_000), 2_000, |member, _| millis(if member == 0 { 20 } else { 1 }));
-    assert!(!world.handicaps().is_empty(), "a slow endpoint has a penalty");
+    assert!(!world.penalties().is_empty(), "a slow endpoint has a penalty");
 }
