@@ -204,8 +204,8 @@ impl ConfigView {
         share.weight > 0 && may_reach && Self::serves(&eligible, server)
     }
 
-    /// True if a request may be sent to an unreachable endpoint: no endpoint with a weight is reachable, and there is no
-    /// queue in which to wait for one.
+    /// True if a request may be sent to an unreachable endpoint: no endpoint with a weight is
+    /// reachable, and there is no queue in which to wait for one.
     fn is_last_resort(&self) -> bool {
         self.limits.max_waiting == 0 && self.is_unreachable()
     }
@@ -216,7 +216,8 @@ impl ConfigView {
         !self.reachable[endpoint.data] && !self.is_last_resort()
     }
 
-    /// True if a request that cannot wait must be sent to an unreachable endpoint, as no other is left.
+    /// True if a request that cannot wait must be sent to an unreachable endpoint, as no other is
+    /// left.
     fn has_last_resort(&self, constraints: RequestConstraints) -> bool {
         let eligible = self.eligible(constraints);
         let is_free = |endpoint: &ServerEndpoint| {

@@ -73,7 +73,7 @@ impl<T> fmt::Debug for SetMember<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} of weight {}", self.endpoint, self.weight)?;
         write!(f, "{}", if self.local { ", local" } else { "" })?;
-        write!(f, "{}", if self.half_open { ", on trial" } else { "" })?;
+        write!(f, "{}", if self.half_open { ", half-open" } else { "" })?;
         if self.max_in_flight < u32::MAX {
             write!(f, ", at most {}", self.max_in_flight)
         } else {

@@ -43,7 +43,8 @@ impl MaglevTable {
         &self.slots
     }
 
-    /// Returns the member that the key belongs to among those that `may_serve` allows; `None` if it allows none.
+    /// Returns the member that the key belongs to among those that `may_serve` allows; `None` if it
+    /// allows none.
     pub(crate) fn member_among(
         &self,
         key: u64,

@@ -28,8 +28,8 @@ const INTERVAL_MEMBERS: u32 = 64;
 const SMALL_LATENCY: f32 = 1_500_000.0;
 
 /// Multiple of the reference latency from which on an endpoint is slow; below it a difference may
-/// be chance. Beyond it, load counts by the cube of the excess, so that a clearly slow endpoint soon
-/// gets only the requests that find no other.
+/// be chance. Beyond it, load counts by the cube of the excess, so that a clearly slow endpoint
+/// soon gets only the requests that find no other.
 const SLOW: f32 = 2.5;
 
 /// Share of failed attempts, beyond that of the best member, from which on an endpoint counts as
