@@ -1,10 +1,10 @@
-//! `sheave explain`: what would become of a request, and why; from files, without a running Sheave.
+//! `sheave explain`: how a request would be routed, and why; from files, without a running Sheave.
 
-/// The request, as it is typed.
+/// The request, parsed from the command line.
 mod request;
-/// Matches and filters in words.
+/// Descriptions of matches and filters.
 mod describe;
-/// A backend's settings, and who set them.
+/// The settings of a backend, each with its source.
 mod policy;
 
 use std::path::PathBuf;
@@ -22,23 +22,23 @@ use crate::files;
 use crate::flags::ExplainFlags;
 use request::ExplainRequest;
 
-/// Rules that do not serve the request are listed up to so many, the nearest first.
+/// Maximum number of listed rules that do not serve the request; the nearest come first.
 const MAX_OTHER_RULES: usize = 20;
 
-/// Prints what would become of the request.
+/// Prints how the request would be routed.
 pub(crate) fn run(flags: &ExplainFlags) -> Result<(), Failure> {
     let asked =
         ExplainRequest::parse(&flags.method, &flags.url, &flags.header).map_err(Failure::input)?;
     let paths: &[PathBuf] = std::slice::from_ref(&flags.path);
     let checked = configuration::check(files::read(paths)).map_err(|problems| {
         let mut lines: Vec<_> = problems.iter().map(ToString::to_string).collect();
-        lines.push("sheave: with these errors nothing would be in force".to_owned());
+        lines.push("sheave: a configuration with these errors would be rejected".to_owned());
         Failure::Input(lines)
     })?;
     print(&explain(&asked, &checked).map_err(Failure::input)?)
 }
 
-/// The lines to print, or why there is nothing to explain.
+/// Returns the lines to print, or the reason why there is nothing to explain.
 fn explain(asked: &ExplainRequest, checked: &CheckedConfiguration) -> Result<Vec<String>, String> {
     let CheckedConfiguration { objects, translation, .. } = checked;
     let listeners = asked.listeners(&translation.snapshot.listeners);
@@ -62,14 +62,14 @@ fn no_listener_message(asked: &ExplainRequest, snapshot: &Snapshot) -> String {
     let addresses: Vec<String> = http.map(|it| format!("{} ({})", it.address, it.name)).collect();
     let asked = asked.port;
     match addresses.as_slice() {
-        [] => "no listener in these files takes requests".to_owned(),
+        [] => "no listener in these files accepts requests".to_owned(),
         some => {
-            format!("no listener takes requests on port {asked}: there are {}", some.join(", "))
+            format!("no listener accepts requests on port {asked}: there are {}", some.join(", "))
         }
     }
 }
 
-/// The explanation as it grows.
+/// Writer of the explanation, line by line.
 struct ExplanationWriter<'p> {
     objects: &'p [ApiObject],
     translation: &'p TranslationResult,
@@ -89,7 +89,7 @@ impl ExplanationWriter<'_> {
         }
         let RouteExplanation { listener: hosts, verdicts } = routes.explain(&asked.request);
         match hosts {
-            None => self.put("", "no listener of this address is for this host"),
+            None => self.put("", "no listener on this address matches this host"),
             Some(HostPattern::Any) => {}
             Some(hosts) => self.put("", format!("for {}", describe::hosts(hosts))),
         }
@@ -99,7 +99,7 @@ impl ExplanationWriter<'_> {
                 self.other_rules(others);
             }
             Some(_) | None => {
-                self.put("rule", "none: the answer is 404 (no_route)");
+                self.put("rule", "none: the response is 404 (no_route)");
                 self.other_rules(&verdicts);
             }
         }
@@ -125,7 +125,7 @@ impl ExplanationWriter<'_> {
             let share = format!("weight {weight} of {total}: {share:.0} % of the rule's requests");
             match target.target {
                 RuleTarget::Unresolved => {
-                    self.put("backend", "none: the answer is 500 (unresolved_backend)");
+                    self.put("backend", "none: the response is 500 (unresolved_backend)");
                     self.put("", share);
                 }
                 RuleTarget::Backend(place) => {
@@ -148,7 +148,7 @@ impl ExplanationWriter<'_> {
                 self.put("endpoints", format!("the addresses of {host} in DNS, port {port}"));
             }
             EndpointSource::Slices if backend.endpoints.is_empty() => {
-                self.put("endpoints", "none: the answer is 503 (no_endpoint)");
+                self.put("endpoints", "none: the response is 503 (no_endpoint)");
             }
             EndpointSource::Slices => {
                 self.list("endpoints", describe::endpoints(&backend.endpoints))
@@ -167,10 +167,10 @@ impl ExplanationWriter<'_> {
         self.list("not", lines);
     }
 
-    /// The head of the list beside its first line.
+    /// Puts the label in front of the first line of the list.
     fn list(&mut self, head: &str, lines: Vec<String>) {
-        for (place, line) in lines.into_iter().enumerate() {
-            self.put(if place == 0 { head } else { "" }, line);
+        for (index, line) in lines.into_iter().enumerate() {
+            self.put(if index == 0 { head } else { "" }, line);
         }
     }
 
