@@ -1,19 +1,18 @@
-//! The admin API: what this process does and why, over HTTP. It only shows; nothing can be changed here, and no secret is
-//! ever shown.
+//! The admin API: the state of this process over HTTP. It is read-only, and it never shows a secret.
 
-/// Connections: few, and not for ever.
+/// Connections: bounded in number and idle time.
 mod accept;
 /// State as JSON.
 mod api;
 /// The addresses of a pool, as JSON.
 mod addresses;
-/// What became of each object, as JSON.
+/// Status of each object, as JSON.
 mod status;
-/// Asking it.
+/// Client of the admin API.
 mod client;
-/// Metrics of the process, and all of them together.
+/// Metrics of the process, and the whole of `/metrics`.
 mod metrics;
-/// Metrics as text.
+/// Metrics in the text formats of Prometheus and OpenMetrics.
 mod exposition;
 
 use std::net::SocketAddr;
@@ -38,20 +37,20 @@ pub(crate) use client::query;
 use exposition::ExpositionFormat;
 use metrics::ProcessState;
 
-/// Every path, and what it shows.
+/// Index page: every path with a description.
 const INDEX: &str = "\
 Sheave's admin API
 
 /healthz            200 while the process runs
-/readyz             200 when requests are served, else 503
-/metrics            for Prometheus: OpenMetrics if asked for, else its older text
-/api/v1/listeners   addresses that are listened on
-/api/v1/backends    backends, their endpoints and what is in flight
-/api/v1/addresses   of a pool: those that are served here, and how many endpoints each node has
-/api/v1/config      what is in force, and the errors of what was read last
+/readyz             200 while requests are served, else 503
+/metrics            Prometheus metrics: OpenMetrics if the Accept field asks for it, else the older text format
+/api/v1/listeners   listeners and their addresses
+/api/v1/backends    backends, their endpoints and the requests in flight
+/api/v1/addresses   pool addresses served here, and the number of endpoints on each node
+/api/v1/config      the configuration in force, and the errors of the one read last
 ";
 
-/// What the API shows.
+/// State shared by the handlers of the admin API.
 #[derive(Clone)]
 struct ApiState {
     proxy: Arc<Proxy>,
@@ -59,7 +58,7 @@ struct ApiState {
     started: SystemTime,
 }
 
-/// Answers on the address from now on; returns it as bound.
+/// Binds the address and serves the API on it; returns the bound address.
 pub(crate) async fn start(
     address: SocketAddr,
     proxy: Arc<Proxy>,
@@ -70,7 +69,7 @@ pub(crate) async fn start(
     let subject = ApiState { proxy, report, started: proxy::clock::wall() };
     tokio::spawn(async move {
         let served = axum::serve(listener, router(subject)).await;
-        tracing::error!(?served, "the admin API has ended");
+        tracing::error!(?served, "the admin API has stopped");
     });
     tracing::info!(%address, "admin API");
     Ok(address)
@@ -97,7 +96,7 @@ async fn ready(State(subject): State<ApiState>) -> (StatusCode, &'static str) {
     match subject.report.borrow().phase {
         ProcessPhase::Starting => (StatusCode::SERVICE_UNAVAILABLE, "starting\n"),
         ProcessPhase::Ready => (StatusCode::OK, "ready\n"),
-        // For whoever asks this it is one: nothing new is to come.
+        // To clients of /readyz, both phases are the same: send no new connections.
         ProcessPhase::Leaving | ProcessPhase::Draining => {
             (StatusCode::SERVICE_UNAVAILABLE, "draining\n")
         }
@@ -121,7 +120,8 @@ async fn backends(State(subject): State<ApiState>) -> Json<BackendsResponse> {
     Json(api::backends(subject.proxy.backends()))
 }
 
-/// Who carries an address goes by it: as long as a Sheave takes in who comes, it may stay.
+/// The announcer follows this answer. While this Sheave accepts new connections, also during the
+/// drain delay, the address may stay here.
 async fn addresses(State(subject): State<ApiState>) -> Response {
     let report = subject.report.borrow().clone();
     match report.phase {

@@ -1,4 +1,4 @@
-//! The addresses of a pool as JSON: what whoever carries them goes by.
+//! The addresses of a pool as JSON, for the announcer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::report::ProcessReport;
 
-/// Those that are served here. The announcer reads it back.
+/// Pool addresses served on this node. The announcer parses it.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct AddressesResponse {
     pub(crate) addresses: Vec<AddressInfo>,
@@ -19,12 +19,12 @@ pub(crate) struct AddressesResponse {
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct AddressInfo {
     pub(crate) address: IpAddr,
-    /// Of each node on which a Sheave is ready, how many endpoints are there.
+    /// Number of endpoints on each node that has a ready replica.
     pub(crate) endpoints: BTreeMap<String, usize>,
 }
 
 impl AddressesResponse {
-    /// An address of which no socket could be bound here is not served here.
+    /// Excludes addresses without a bound socket here: they are not served here.
     pub(super) fn of(report: &ProcessReport, listening: &[ListenerView]) -> Self {
         let bound: BTreeSet<_> = listening.iter().map(|listener| listener.address.ip()).collect();
         let served = report.endpoint_counts.iter().filter(|(address, _)| bound.contains(address));

@@ -1,4 +1,4 @@
-//! What is in force after a sequence of contents, by a data plane that runs.
+//! Tests of the configuration in force after a sequence of reloads, with a running data plane.
 
 use std::net::TcpListener;
 use std::num::NonZeroUsize;
@@ -7,7 +7,7 @@ use proxy::ProxySettings;
 
 use super::*;
 
-/// A Gateway on this port, a route, a Service, and a slice with these endpoints.
+/// Returns a Gateway on this port, a route, a Service, and an EndpointSlice with these endpoints.
 fn text(port: u16, endpoints: &[&str]) -> String {
     let addresses: String =
         endpoints.iter().map(|endpoint| format!("- addresses: [{endpoint}]\n")).collect();
@@ -48,7 +48,7 @@ endpoints:
     )
 }
 
-/// A configuration, and what it tells.
+/// A controller and its report.
 struct ConfigurationFixture {
     proxy: Arc<Proxy>,
     configuration: ConfigurationController,
@@ -69,7 +69,7 @@ impl ConfigurationFixture {
         }
     }
 
-    /// What becomes of the text, and the endpoints after it.
+    /// Reloads the text; returns the outcome and the endpoints after it.
     async fn reload(&mut self, text: &str) -> (ReloadOutcome, Vec<String>) {
         let (objects, problems) = gateway::parse(text, "test.yaml");
         let before = self.report.borrow().reloads;
@@ -160,7 +160,8 @@ async fn address_in_use_is_reported_and_retried_on_reload() {
     assert_eq!(scene.proxy.listeners()[0].address.port(), port);
 }
 
-/// Who is in the way of one address is in nobody else's: endpoints take the short way, and nobody has to ask again.
+/// An address in use blocks no other update: endpoint changes still take the fast path, and the address is retried
+/// without a request.
 #[tokio::test]
 async fn address_in_use_blocks_no_update_and_is_retried() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,4 +1,4 @@
-//! Real files and real events: what is read, and when.
+//! Tests with real files and real inotify events.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -12,10 +12,10 @@ use tokio::time::timeout;
 
 use super::*;
 
-/// Longer than any of this takes; a test that waits for nothing ends.
+/// Time limit far above the duration of any test, so that a test without the expected change ends.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// An object by which a test tells one text from another.
+/// Returns an object with this name, to tell one text from another.
 fn text(name: &str) -> String {
     format!(
         "apiVersion: gateway.networking.k8s.io/v1\nkind: GatewayClass\nmetadata: {{name: {name}}}\n\
@@ -36,7 +36,7 @@ fn messages(contents: &SourceContents) -> Vec<&str> {
     contents.problems.iter().map(|problem| problem.message.as_str()).collect()
 }
 
-/// A directory and files that watch it.
+/// A directory and the files watched in it.
 struct FilesFixture {
     folder: TempDir,
     files: FileSource,
@@ -54,7 +54,7 @@ impl FilesFixture {
         self.folder.path().join(name)
     }
 
-    /// What is loaded at the next change.
+    /// Waits for the next change and loads the files.
     async fn next(&mut self) -> SourceContents {
         timeout(PATIENCE, self.files.changed()).await.expect("a change is seen").unwrap();
         self.files.load()
