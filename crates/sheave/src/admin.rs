@@ -66,16 +66,16 @@ pub(crate) async fn start(
 ) -> Result<SocketAddr, Failure> {
     let listener = BoundedListener::bind(address, "--admin").await?;
     let address = listener.address;
-    let subject = ApiState { proxy, report, started: proxy::clock::wall() };
+    let state = ApiState { proxy, report, started: proxy::clock::wall() };
     tokio::spawn(async move {
-        let served = axum::serve(listener, router(subject)).await;
+        let served = axum::serve(listener, router(state)).await;
         tracing::error!(?served, "the admin API has stopped");
     });
     tracing::info!(%address, "admin API");
     Ok(address)
 }
 
-fn router(subject: ApiState) -> Router {
+fn router(state: ApiState) -> Router {
     Router::new()
         .route("/", get(async || INDEX))
         .route("/healthz", get(async || "ok\n"))
@@ -89,11 +89,11 @@ fn router(subject: ApiState) -> Router {
         .method_not_allowed_fallback(async || {
             error_response(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD")
         })
-        .with_state(subject)
+        .with_state(state)
 }
 
-async fn ready(State(subject): State<ApiState>) -> (StatusCode, &'static str) {
-    match subject.report.borrow().phase {
+async fn ready(State(state): State<ApiState>) -> (StatusCode, &'static str) {
+    match state.report.borrow().phase {
         ProcessPhase::Starting => (StatusCode::SERVICE_UNAVAILABLE, "starting\n"),
         ProcessPhase::Ready => (StatusCode::OK, "ready\n"),
         // To clients of /readyz, both phases are the same: send no new connections.
@@ -103,30 +103,29 @@ async fn ready(State(subject): State<ApiState>) -> (StatusCode, &'static str) {
     }
 }
 
-async fn metrics(State(subject): State<ApiState>, headers: HeaderMap) -> Response {
+async fn metrics(State(state): State<ApiState>, headers: HeaderMap) -> Response {
     let accept = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let format = ExpositionFormat::negotiate(&accept.collect::<Vec<_>>().join(","));
-    let process =
-        ProcessState { report: subject.report.borrow().clone(), started: subject.started };
-    let text = metrics::render(&subject.proxy, &process, format);
+    let process = ProcessState { report: state.report.borrow().clone(), started: state.started };
+    let text = metrics::render(&state.proxy, &process, format);
     ([(header::CONTENT_TYPE, format.content_type())], text).into_response()
 }
 
-async fn listeners(State(subject): State<ApiState>) -> Json<api::ListenersResponse> {
-    Json(api::listeners(subject.proxy.listeners()))
+async fn listeners(State(state): State<ApiState>) -> Json<api::ListenersResponse> {
+    Json(api::listeners(state.proxy.listeners()))
 }
 
-async fn backends(State(subject): State<ApiState>) -> Json<BackendsResponse> {
-    Json(api::backends(subject.proxy.backends()))
+async fn backends(State(state): State<ApiState>) -> Json<BackendsResponse> {
+    Json(api::backends(state.proxy.backends()))
 }
 
 /// The announcer follows this answer. While this Sheave accepts new connections, also during the
 /// drain delay, the address may stay here.
-async fn addresses(State(subject): State<ApiState>) -> Response {
-    let report = subject.report.borrow().clone();
+async fn addresses(State(state): State<ApiState>) -> Response {
+    let report = state.report.borrow().clone();
     match report.phase {
         ProcessPhase::Ready | ProcessPhase::Leaving => {
-            Json(AddressesResponse::of(&report, &subject.proxy.listeners())).into_response()
+            Json(AddressesResponse::of(&report, &state.proxy.listeners())).into_response()
         }
         ProcessPhase::Starting | ProcessPhase::Draining => {
             error_response(StatusCode::SERVICE_UNAVAILABLE, "not ready").into_response()
@@ -134,8 +133,8 @@ async fn addresses(State(subject): State<ApiState>) -> Response {
     }
 }
 
-async fn config(State(subject): State<ApiState>) -> Json<api::ConfigResponse> {
-    Json(api::config(&subject.report.borrow()))
+async fn config(State(state): State<ApiState>) -> Json<api::ConfigResponse> {
+    Json(api::config(&state.report.borrow()))
 }
 
 fn error_response(status: StatusCode, error: &str) -> (StatusCode, Json<serde_json::Value>) {

@@ -128,8 +128,8 @@ impl ClusterSource {
         let addresses = match &self.mode {
             AddressMode::Shared(None) => gateway::AddressAssignment::Host,
             AddressMode::Shared(Some(service)) => {
-                let places = self.objects.service_addresses(&self.namespace, service);
-                gateway::AddressAssignment::SharedService(places)
+                let published = self.objects.service_addresses(&self.namespace, service);
+                gateway::AddressAssignment::SharedService(published)
             }
             AddressMode::Pool(pool) => {
                 let known = known_addresses(
@@ -144,30 +144,30 @@ impl ClusterSource {
             }
         };
         self.assigned_addresses = addresses.pool_assignments();
-        let place = |it: ServedIngress| {
-            let places = addresses.published_addresses(&it.gateway);
-            (!places.is_empty()).then_some(((it.namespace, it.name), places))
+        let with_addresses = |it: ServedIngress| {
+            let published = addresses.published_addresses(&it.gateway);
+            (!published.is_empty()).then_some(((it.namespace, it.name), published))
         };
-        self.ingresses = served.into_iter().filter_map(place).collect();
+        self.ingresses = served.into_iter().filter_map(with_addresses).collect();
         SourceContents { objects, problems, addresses, error_policy: ErrorPolicy::SkipInvalid }
     }
 
     /// Returns the state of the managed Services. The state in the cluster takes precedence over our memory, because
     /// another replica may be the leader.
     fn managed_services(&self, objects: &[ApiObject]) -> ManagedServices {
-        let mut fronts = ManagedServices::read(objects, &self.namespace);
-        for (gateway, known) in &mut fronts.services {
+        let mut managed = ManagedServices::read(objects, &self.namespace);
+        for (gateway, known) in &mut managed.services {
             known.addresses = self
                 .objects
                 .service_addresses(&self.namespace, &managed_services::service_name(gateway));
         }
         for (gateway, targets) in &self.target_ports {
-            let known = fronts.services.entry(gateway.clone()).or_default();
+            let known = managed.services.entry(gateway.clone()).or_default();
             for (port, target) in targets {
                 known.target_ports.entry(*port).or_insert(*target);
             }
         }
-        fronts
+        managed
     }
 
     /// Waits until there is something to load, and not before the initial lists of all kinds are complete. Cancel-safe.
@@ -203,25 +203,25 @@ impl ClusterSource {
                 Some(self.services(template, &report.services))
             }
         };
-        let targets = |front: &DesiredService| {
-            let ports = front.ports.iter().map(|((port, _), target)| (*port, *target));
-            (front.gateway.clone(), ports.collect())
+        let targets = |service: &DesiredService| {
+            let ports = service.ports.iter().map(|((port, _), target)| (*port, *target));
+            (service.gateway.clone(), ports.collect())
         };
-        self.target_ports = report.services.fronts.iter().map(targets).collect();
+        self.target_ports = report.services.desired.iter().map(targets).collect();
         let replicas = self.peers.as_ref().map(|peers| peers.serving.len().max(1));
         let replicas = replicas.and_then(|replicas| replicas.try_into().ok());
         self.objects.publish(DesiredStatuses { statuses, ingresses, services, replicas });
     }
 
-    fn services(&self, template: &Value, fronting: &TranslatedServices) -> DesiredServices {
-        let service = |front: &DesiredService| {
-            managed_services::service_manifest(front, template, &self.namespace)
+    fn services(&self, template: &Value, translated: &TranslatedServices) -> DesiredServices {
+        let manifest = |service: &DesiredService| {
+            managed_services::service_manifest(service, template, &self.namespace)
         };
         let name = |(namespace, name): &GatewayName| format!("{namespace}/{name}");
         DesiredServices {
             namespace: self.namespace.clone(),
-            desired: fronting.fronts.iter().map(service).collect(),
-            retained: fronting.retained.iter().map(name).collect(),
+            desired: translated.desired.iter().map(manifest).collect(),
+            retained: translated.retained.iter().map(name).collect(),
             owner: self.peers.as_ref().map(|peers| peers.service.clone()),
         }
     }

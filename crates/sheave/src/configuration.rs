@@ -84,7 +84,7 @@ impl CheckedConfiguration {
         self.translation
             .certificate_validities
             .iter()
-            .filter_map(|dated| dated.problem(now))
+            .filter_map(|validity| validity.problem(now))
             .collect()
     }
 }
@@ -162,7 +162,7 @@ impl ConfigurationController {
         self.rebind_at = (!unbound.is_empty()).then(|| Instant::now() + REBIND_INTERVAL);
         self.update_report(|report| {
             report.statuses = statuses.into();
-            report.services = TranslatedServices { fronts: services, retained }.into();
+            report.services = TranslatedServices { desired: services, retained }.into();
             report.certificates = validities.into_iter().collect();
             report.unbound = unbound.clone().into();
         });
@@ -314,9 +314,10 @@ impl ConfigurationController {
 
     /// Updates the report after a change took effect.
     fn update_report(&self, detail: impl FnOnce(&mut ProcessReport)) {
-        let near = addresses::endpoints_by_address(&self.backends_by_address, &self.backends);
+        let endpoint_counts =
+            addresses::endpoints_by_address(&self.backends_by_address, &self.backends);
         self.report.send_modify(|report| {
-            report.endpoint_counts = near.into();
+            report.endpoint_counts = endpoint_counts.into();
             report.generation += 1;
             report.applied_at = Some(proxy::clock::wall());
             report.problems = Arc::default();
@@ -380,8 +381,8 @@ fn with_advice(error: &proxy::ListenError) -> String {
 }
 
 fn differ_in_slices_alone(some: &[ApiObject], others: &[ApiObject]) -> bool {
-    let kept = |object: &&ApiObject| !matches!(object, ApiObject::EndpointSlice(_));
-    some.iter().filter(kept).eq(others.iter().filter(kept))
+    let is_other = |object: &&ApiObject| !matches!(object, ApiObject::EndpointSlice(_));
+    some.iter().filter(is_other).eq(others.iter().filter(is_other))
 }
 
 #[cfg(test)]

@@ -78,7 +78,7 @@ impl DnsWatcher {
             }
         }
         let answered = async {
-            while self.names.values().any(|followed| followed.resolved.is_pending()) {
+            while self.names.values().any(|watched| watched.resolved.is_pending()) {
                 self.take_lookup().await;
             }
         };
@@ -98,22 +98,22 @@ impl DnsWatcher {
 
     /// Returns the addresses of a name, sorted; empty while none is known.
     pub(crate) fn addresses(&self, host: &str) -> Vec<IpAddr> {
-        self.names.get(host).map(|followed| followed.resolved.addresses()).unwrap_or_default()
+        self.names.get(host).map(|watched| watched.resolved.addresses()).unwrap_or_default()
     }
 
     /// Takes the next lookup result; returns the name if its addresses have changed.
     async fn take_lookup(&mut self) -> Option<Arc<str>> {
-        let (host, round) = self.lookups.recv().await.expect("self holds a sender");
-        let followed = self.names.get_mut(&host)?;
-        let failed = round.problem().is_some();
-        let changed = followed.resolved.update(&host, round);
+        let (host, lookup) = self.lookups.recv().await.expect("self holds a sender");
+        let watched = self.names.get_mut(&host)?;
+        let failed = lookup.problem().is_some();
+        let changed = watched.resolved.update(&host, lookup);
         self.report.send_modify(|report| report.lookups[usize::from(failed)] += 1);
         self.count_failing();
         changed.then_some(host)
     }
 
     fn count_failing(&self) {
-        let failing = self.names.values().filter(|followed| followed.resolved.is_failing()).count();
+        let failing = self.names.values().filter(|watched| watched.resolved.is_failing()).count();
         self.report.send_if_modified(|report| {
             std::mem::replace(&mut report.names_failing, failing) != failing
         });
@@ -127,10 +127,10 @@ impl DnsWatcher {
             let mut failures = 0;
             loop {
                 let permit = permits.acquire().await.expect("the semaphore is never closed");
-                let round = resolver.lookup(&host).await;
+                let lookup = resolver.lookup(&host).await;
                 drop(permit);
-                let pause = refresh_delay(&round, &mut failures);
-                if sender.send((host.clone(), round)).await.is_err() {
+                let pause = refresh_delay(&lookup, &mut failures);
+                if sender.send((host.clone(), lookup)).await.is_err() {
                     return;
                 }
                 sleep(pause + jitter(pause)).await;
@@ -140,10 +140,10 @@ impl DnsWatcher {
 }
 
 /// Returns the time until the next lookup: the TTL of an answer, or the backoff after consecutive failures.
-fn refresh_delay(round: &DualStackLookup, failures: &mut u32) -> Duration {
-    if round.problem().is_none() {
+fn refresh_delay(lookup: &DualStackLookup, failures: &mut u32) -> Duration {
+    if lookup.problem().is_none() {
         *failures = 0;
-        return round.ttl().clamp(MIN_REFRESH, MAX_REFRESH);
+        return lookup.ttl().clamp(MIN_REFRESH, MAX_REFRESH);
     }
     let pause = MIN_REFRESH * 2u32.pow((*failures).min(5));
     *failures += 1;
@@ -177,10 +177,10 @@ mod tests {
     #[test]
     fn dns_failures_back_off() {
         let failed = || FamilyLookup::Failed("no answer".into());
-        let round = DualStackLookup { v4: failed(), v6: failed() };
+        let lookup = DualStackLookup { v4: failed(), v6: failed() };
         let mut failures = 0;
         let pauses: Vec<u64> =
-            (0..7).map(|_| refresh_delay(&round, &mut failures).as_secs()).collect();
+            (0..7).map(|_| refresh_delay(&lookup, &mut failures).as_secs()).collect();
         assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30]);
     }
 

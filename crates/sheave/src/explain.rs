@@ -27,7 +27,7 @@ const MAX_OTHER_RULES: usize = 20;
 
 /// Prints how the request would be routed.
 pub(crate) fn run(flags: &ExplainFlags) -> Result<(), Failure> {
-    let asked =
+    let request =
         ExplainRequest::parse(&flags.method, &flags.url, &flags.header).map_err(Failure::input)?;
     let paths: &[PathBuf] = std::slice::from_ref(&flags.path);
     let checked = configuration::check(files::read(paths)).map_err(|problems| {
@@ -35,15 +35,18 @@ pub(crate) fn run(flags: &ExplainFlags) -> Result<(), Failure> {
         lines.push("sheave: a configuration with these errors would be rejected".to_owned());
         Failure::Input(lines)
     })?;
-    print(&explain(&asked, &checked).map_err(Failure::input)?)
+    print(&explain(&request, &checked).map_err(Failure::input)?)
 }
 
 /// Returns the lines to print, or the reason why there is nothing to explain.
-fn explain(asked: &ExplainRequest, checked: &CheckedConfiguration) -> Result<Vec<String>, String> {
+fn explain(
+    request: &ExplainRequest,
+    checked: &CheckedConfiguration,
+) -> Result<Vec<String>, String> {
     let CheckedConfiguration { objects, translation, .. } = checked;
-    let listeners = asked.listeners(&translation.snapshot.listeners);
+    let listeners = request.listeners(&translation.snapshot.listeners);
     if listeners.is_empty() {
-        return Err(no_listener_message(asked, &translation.snapshot));
+        return Err(no_listener_message(request, &translation.snapshot));
     }
     let mut lines = Vec::new();
     for (listener, routes) in listeners {
@@ -51,20 +54,20 @@ fn explain(asked: &ExplainRequest, checked: &CheckedConfiguration) -> Result<Vec
             lines.push(String::new());
         }
         let page = ExplanationWriter { objects, translation, lines: &mut lines };
-        page.listener(asked, listener, routes);
+        page.listener(request, listener, routes);
     }
     Ok(lines)
 }
 
-fn no_listener_message(asked: &ExplainRequest, snapshot: &Snapshot) -> String {
+fn no_listener_message(request: &ExplainRequest, snapshot: &Snapshot) -> String {
     let http =
         snapshot.listeners.iter().filter(|it| matches!(it.protocol, ListenerProtocol::Http(_)));
     let addresses: Vec<String> = http.map(|it| format!("{} ({})", it.address, it.name)).collect();
-    let asked = asked.port;
+    let port = request.port;
     match addresses.as_slice() {
         [] => "no listener in these files accepts requests".to_owned(),
         some => {
-            format!("no listener accepts requests on port {asked}: there are {}", some.join(", "))
+            format!("no listener accepts requests on port {port}: there are {}", some.join(", "))
         }
     }
 }
@@ -77,9 +80,9 @@ struct ExplanationWriter<'p> {
 }
 
 impl ExplanationWriter<'_> {
-    fn listener(mut self, asked: &ExplainRequest, listener: &Listener, routes: &RouteTable) {
+    fn listener(mut self, request: &ExplainRequest, listener: &Listener, routes: &RouteTable) {
         self.put("listener", format!("{} on {}", listener.name, listener.address));
-        let (lines, goes_on) = describe::tls(listener.tls.as_deref(), asked);
+        let (lines, goes_on) = describe::tls(listener.tls.as_deref(), request);
         self.list("tls", lines);
         if !goes_on {
             return;
@@ -87,7 +90,7 @@ impl ExplanationWriter<'_> {
         if let Some(http3) = listener.http3 {
             self.put("http3", describe::http3(http3, listener.address.port()));
         }
-        let RouteExplanation { listener: hosts, verdicts } = routes.explain(&asked.request);
+        let RouteExplanation { listener: hosts, verdicts } = routes.explain(&request.request);
         match hosts {
             None => self.put("", "no listener on this address matches this host"),
             Some(HostPattern::Any) => {}
@@ -128,8 +131,8 @@ impl ExplanationWriter<'_> {
                     self.put("backend", "none: the response is 500 (unresolved_backend)");
                     self.put("", share);
                 }
-                RuleTarget::Backend(place) => {
-                    let backend = &self.translation.snapshot.backends[place];
+                RuleTarget::Backend(index) => {
+                    let backend = &self.translation.snapshot.backends[index];
                     self.put("backend", &backend.key);
                     self.put("", share);
                     if let Some(filters) = &target.filters {

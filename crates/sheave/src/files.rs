@@ -52,9 +52,8 @@ impl FileSource {
 
     /// Returns the content of the files now; reads only those that have changed.
     pub(crate) fn load(&mut self) -> SourceContents {
-        let PathChanges { resolved: survey, stale, unfinished: begun } =
-            self.tracker.take_changes();
-        self.cache.refresh(survey, &stale, begun)
+        let PathChanges { resolved, stale, unfinished } = self.tracker.take_changes();
+        self.cache.refresh(resolved, &stale, unfinished)
     }
 
     /// Waits until there is something to load. Cancel-safe: nothing is lost.

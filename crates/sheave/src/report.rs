@@ -38,7 +38,7 @@ pub(crate) enum ReloadOutcome {
 /// Managed Services of a translation.
 #[derive(Debug, Default)]
 pub(crate) struct TranslatedServices {
-    pub(crate) fronts: Vec<DesiredService>,
+    pub(crate) desired: Vec<DesiredService>,
     /// Gateways whose Services are left unchanged.
     pub(crate) retained: BTreeSet<GatewayName>,
 }

@@ -81,8 +81,8 @@ pub(crate) static METRICS: &[MetricRow<ProcessState>] = &[
         "sheave_certificate_expiry_timestamp_seconds",
         &["certificate"],
         MetricReader::Gauges(|it, each| {
-            for dated in it.report.certificates.iter() {
-                each(dated.name(), dated.not_after() as f64);
+            for validity in it.report.certificates.iter() {
+                each(validity.name(), validity.not_after() as f64);
             }
         }),
         "Expiry time of a certificate in use, in seconds since the Unix epoch.",

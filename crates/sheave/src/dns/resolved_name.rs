@@ -34,8 +34,8 @@ impl ResolvedName {
 
     /// Applies the result of a lookup; returns whether the addresses have changed. Logs each change between success and
     /// failure once.
-    pub(super) fn update(&mut self, host: &str, round: DualStackLookup) -> bool {
-        let problem = round.problem().map(str::to_owned);
+    pub(super) fn update(&mut self, host: &str, lookup: DualStackLookup) -> bool {
+        let problem = lookup.problem().map(str::to_owned);
         match &problem {
             Some(reason) if self.problem.as_ref() != Some(reason) => {
                 tracing::warn!(
@@ -51,9 +51,9 @@ impl ResolvedName {
         self.was_looked_up = true;
         let before = self.addresses();
         let answered =
-            [&round.v4, &round.v6].iter().any(|it| matches!(it, FamilyLookup::Addresses(..)));
-        replace(&mut self.v4, round.v4, answered);
-        replace(&mut self.v6, round.v6, answered);
+            [&lookup.v4, &lookup.v6].iter().any(|it| matches!(it, FamilyLookup::Addresses(..)));
+        replace(&mut self.v4, lookup.v4, answered);
+        replace(&mut self.v6, lookup.v6, answered);
         self.addresses() != before
     }
 }
@@ -84,10 +84,10 @@ mod tests {
     }
 
     /// Returns the state after these lookups, and whether the last one changed it.
-    fn after(rounds: Vec<(FamilyLookup, FamilyLookup)>) -> (Vec<String>, bool, bool) {
+    fn after(lookups: Vec<(FamilyLookup, FamilyLookup)>) -> (Vec<String>, bool, bool) {
         let mut known = ResolvedName::default();
         let mut changed = false;
-        for (v4, v6) in rounds {
+        for (v4, v6) in lookups {
             changed = known.update("a.test", DualStackLookup { v4, v6 });
         }
         let addresses = known.addresses().iter().map(ToString::to_string).collect();

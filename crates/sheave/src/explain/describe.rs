@@ -22,10 +22,10 @@ pub(super) fn hosts(pattern: &HostPattern) -> String {
 }
 
 /// Describes the TLS handling of a connection; true if requests come out of it.
-pub(super) fn tls(tls: Option<&ListenerTls>, asked: &ExplainRequest) -> (Vec<String>, bool) {
-    let name = asked.server_name.as_ref().map(OwnedHostName::borrowed);
+pub(super) fn tls(tls: Option<&ListenerTls>, request: &ExplainRequest) -> (Vec<String>, bool) {
+    let name = request.server_name.as_ref().map(OwnedHostName::borrowed);
     let line = |text: &str, goes_on| (vec![text.to_owned()], goes_on);
-    let site = match (tls, asked.is_https) {
+    let entry = match (tls, request.is_https) {
         (None, false) => return (Vec::new(), true),
         (None, true) => {
             return line("not on this listener: the URL must begin with http://", false);
@@ -35,14 +35,14 @@ pub(super) fn tls(tls: Option<&ListenerTls>, asked: &ExplainRequest) -> (Vec<Str
         }
         (Some(tls), true) => tls.find(name),
     };
-    let Some(site) = site else {
+    let Some(entry) = entry else {
         return line("no certificate matches this name: the connection is refused", false);
     };
-    let Some(terms) = &site.terminate else {
-        return line(&format!("TLS passthrough, for {}", hosts(&site.hosts)), false);
+    let Some(termination) = &entry.terminate else {
+        return line(&format!("TLS passthrough, for {}", hosts(&entry.hosts)), false);
     };
-    let mut lines: Vec<_> = terms.certificates.iter().map(|it| it.name.to_string()).collect();
-    lines.extend(terms.clients.as_ref().map(|clients| {
+    let mut lines: Vec<_> = termination.certificates.iter().map(|it| it.name.to_string()).collect();
+    lines.extend(termination.clients.as_ref().map(|clients| {
         match clients.required {
             true => "a client certificate is required".to_owned(),
             false => {
@@ -51,12 +51,12 @@ pub(super) fn tls(tls: Option<&ListenerTls>, asked: &ExplainRequest) -> (Vec<Str
             }
         }
     }));
-    match site.payload {
+    match entry.payload {
         TlsPayload::Requests => (lines, true),
         TlsPayload::Connections(_) => {
             lines.push(format!(
                 "TLS terminated, then proxied as a TCP connection, for {}",
-                hosts(&site.hosts)
+                hosts(&entry.hosts)
             ));
             (lines, false)
         }

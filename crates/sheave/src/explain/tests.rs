@@ -58,8 +58,8 @@ fn explained(url: &str) -> Result<String, String> {
     let checked =
         configuration::check(SourceContents { objects, problems, ..SourceContents::default() })
             .unwrap();
-    let asked = ExplainRequest::parse("GET", url, &[]).unwrap();
-    explain(&asked, &checked).map(|lines| lines.join("\n"))
+    let request = ExplainRequest::parse("GET", url, &[]).unwrap();
+    explain(&request, &checked).map(|lines| lines.join("\n"))
 }
 
 /// Asserts that the explanation contains all of these lines.
@@ -101,7 +101,7 @@ fn explain_shows_rule_backend_and_settings_with_reasons() {
 #[test]
 fn explain_shows_the_tls_handling() {
     let example = include_str!("../../../../examples/tls-passthrough.yaml");
-    let told = |url: &str| {
+    let explanation = |url: &str| {
         let (objects, problems) = gateway::parse(example, "example.yaml");
         let checked =
             configuration::check(SourceContents { objects, problems, ..SourceContents::default() })
@@ -121,7 +121,7 @@ fn explain_shows_the_tls_handling() {
         ("https://127.0.0.1:8443/", "the connection is refused"),
         ("http://shop.example:8443/", "the URL must begin with https://"),
     ] {
-        assert!(told(url).contains(part), "{url}: {}", told(url));
+        assert!(explanation(url).contains(part), "{url}: {}", explanation(url));
     }
     let error = explained("https://shop.example:8080/").unwrap();
     assert!(error.contains("the URL must begin with http://"), "{error}");
@@ -130,20 +130,20 @@ fn explain_shows_the_tls_handling() {
 #[test]
 fn explain_shows_http3_availability() {
     let example = include_str!("../../../../examples/http3.yaml");
-    let told = |example: &str| {
+    let explanation = |example: &str| {
         let (objects, problems) = gateway::parse(example, "example.yaml");
         let contents = SourceContents { objects, problems, ..SourceContents::default() };
         let checked = configuration::check(contents).unwrap();
-        let asked = ExplainRequest::parse("GET", "https://shop.example:8443/", &[]).unwrap();
-        explain(&asked, &checked).unwrap().join("\n") + "\n"
+        let request = ExplainRequest::parse("GET", "https://shop.example:8443/", &[]).unwrap();
+        explain(&request, &checked).unwrap().join("\n") + "\n"
     };
     let line = "http3      on UDP port 8443, 128 concurrent requests";
-    assert!(told(example).contains(&format!("{line}\n")), "{}", told(example));
+    assert!(explanation(example).contains(&format!("{line}\n")), "{}", explanation(example));
     let by_bbr = example.replace("congestionControl: Cubic", "congestionControl: Bbr");
     assert!(
-        told(&by_bbr).contains(&format!("{line}, congestion control BBR\n")),
+        explanation(&by_bbr).contains(&format!("{line}, congestion control BBR\n")),
         "{}",
-        told(&by_bbr)
+        explanation(&by_bbr)
     );
 }
 

@@ -51,11 +51,11 @@ impl CertificateFiles {
     /// Returns a Secret for each pair. A file that is being written keeps its previous content.
     pub(crate) fn load(&mut self) -> SourceContents {
         let mut contents = SourceContents::default();
-        let PathChanges { stale, unfinished: begun, .. } = self.tracker.take_changes();
+        let PathChanges { stale, unfinished, .. } = self.tracker.take_changes();
         let paths = self.pairs.iter().flat_map(|pair| [&pair.certificate, &pair.key]);
         for path in paths {
             let is_held = self.pem_by_path.contains_key(path);
-            if is_held && (begun.contains(path) || !stale.contains(path)) {
+            if is_held && (unfinished.contains(path) || !stale.contains(path)) {
                 continue;
             }
             match read(path) {

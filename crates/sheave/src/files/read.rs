@@ -37,24 +37,24 @@ struct ParsedFile {
 }
 
 impl FileCache {
-    /// Reads files that are stale or new, and drops files that are gone. A file in `begun` is being written: it keeps
+    /// Reads files that are stale or new, and drops files that are gone. A file in `unfinished` is being written: it keeps
     /// its previous content, or is skipped if it has none.
     pub(crate) fn refresh(
         &mut self,
-        survey: &ResolvedPaths,
+        resolved: &ResolvedPaths,
         stale: &StaleFiles,
-        begun: &BTreeSet<PathBuf>,
+        unfinished: &BTreeSet<PathBuf>,
     ) -> SourceContents {
         let mut contents = SourceContents::default();
-        for (path, reason) in &survey.unreadable {
+        for (path, reason) in &resolved.unreadable {
             contents.problems.push(file_problem(path, reason.clone()));
         }
         let mut before = std::mem::take(&mut self.files);
-        for path in &survey.files {
+        for path in &resolved.files {
             let known = before.remove(path).filter(|_| !stale.contains(path));
             let parsed = match known {
                 Some(parsed) => parsed,
-                None if begun.contains(path) => continue,
+                None if unfinished.contains(path) => continue,
                 None => ParsedFile::read(path),
             };
             contents.objects.extend(parsed.objects.iter().cloned());

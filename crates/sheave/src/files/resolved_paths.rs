@@ -70,13 +70,13 @@ impl StaleFiles {
 impl ResolvedPaths {
     /// Resolves the paths; reads no file.
     pub(crate) fn resolve(paths: &[PathBuf]) -> Self {
-        let mut survey = Self::default();
+        let mut resolved = Self::default();
         for path in paths {
-            if let Err(error) = survey.add(path) {
-                survey.unreadable.push((path.clone(), error_text(&error)));
+            if let Err(error) = resolved.add(path) {
+                resolved.unreadable.push((path.clone(), error_text(&error)));
             }
         }
-        survey
+        resolved
     }
 
     /// Returns the directories to watch.
@@ -86,8 +86,8 @@ impl ResolvedPaths {
 
     /// Returns the files that become stale when this entry changes.
     pub(crate) fn affected_by(&self, directory: &Path, name: &OsStr) -> StaleFiles {
-        let noted = self.entries.get(directory).and_then(|names| names.get(name));
-        if let Some(stale) = noted {
+        let recorded = self.entries.get(directory).and_then(|names| names.get(name));
+        if let Some(stale) = recorded {
             return stale.clone();
         }
         match self.folders.get(directory) {

@@ -52,19 +52,19 @@ impl DirectoryWatcher {
     ///
     /// A path that now resolves to another directory counts as new: the kernel watches directories, not paths.
     pub(crate) fn watch<'a>(&mut self, directories: impl Iterator<Item = &'a Path>) -> bool {
-        let mut followed = HashMap::new();
+        let mut watched = HashMap::new();
         for directory in directories.collect::<BTreeSet<_>>() {
             if let Some(watch) = self.add(directory) {
-                followed.insert(watch, directory.to_owned());
+                watched.insert(watch, directory.to_owned());
             }
         }
-        let grown = followed.keys().any(|watch| !self.directories.contains_key(watch));
-        for watch in self.directories.keys().filter(|watch| !followed.contains_key(*watch)) {
+        let has_new = watched.keys().any(|watch| !self.directories.contains_key(watch));
+        for watch in self.directories.keys().filter(|watch| !watched.contains_key(*watch)) {
             // This fails only if the directory has gone, and its watch with it.
             self.events.watches().remove(watch.clone()).ok();
         }
-        self.directories = followed;
-        grown
+        self.directories = watched;
+        has_new
     }
 
     /// Waits for the next change. Cancel-safe: nothing is lost.
