@@ -37,8 +37,8 @@ struct ParsedFile {
 }
 
 impl FileCache {
-    /// Reads files that are stale or new, and drops files that are gone. A file in `unfinished` is being written: it keeps
-    /// its previous content, or is skipped if it has none.
+    /// Reads files that are stale or new, and drops files that are gone. A file in `unfinished` is
+    /// being written: it keeps its previous content, or is skipped if it has none.
     pub(crate) fn refresh(
         &mut self,
         resolved: &ResolvedPaths,
