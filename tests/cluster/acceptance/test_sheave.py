@@ -191,7 +191,7 @@ class ReplicasTest(GatewayTest):
         ]
         youngest = max(pods, key=lambda pod: pod["metadata"]["creationTimestamp"])["metadata"]["name"]
         log = gateway.kubectl("--namespace", "sheave-system", "logs", youngest)
-        return "slots are dealt" in log[: log.index("configuration in force")]
+        return "slot assignment changed" in log[: log.index("configuration in force")]
 
     def forget_counts(self) -> None:
         """Pods that began before the cap did have seen more: others take their place."""
