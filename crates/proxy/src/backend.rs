@@ -495,10 +495,10 @@ pub(crate) fn enter(
     backend: &BackendRef,
     worker: usize,
     wish: &Wish<'_, EndpointData>,
+    current: &Current,
     waker: impl FnOnce() -> Waker,
 ) -> Admitted {
-    let current = backend.hold();
-    enter_within(backend, worker, wish, &current, current.limits, waker)
+    enter_within(backend, worker, wish, current, current.limits, waker)
 }
 
 /// Asks for a slot for one request that cannot wait.

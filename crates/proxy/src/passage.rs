@@ -57,7 +57,9 @@ pub(crate) async fn enter(
     let rank = Rank { until: now + backend.hold().settings.queue_timeout, ..Rank::default() };
     let wish = Wish { tried, key, now, rank, ..Wish::default() };
     let entered = poll_fn(|cx| {
-        Poll::Ready(backend::enter(backend, worker.index, &wish, || cx.waker().clone()))
+        Poll::Ready(backend::enter(backend, worker.index, &wish, &backend.hold(), || {
+            cx.waker().clone()
+        }))
     });
     match entered.await {
         Admitted::Slot(slot) => Ok(Entered::Slot(slot)),

@@ -289,7 +289,11 @@ async fn enter(
     record: &mut Record,
 ) -> Result<Slot, Failure> {
     let entered = poll_fn(|cx| {
-        Poll::Ready(backend::enter(backend, worker.index, wish, || cx.waker().clone()))
+        // A first attempt follows at once on the look at what is in force that the request holds.
+        let newer = (!wish.tried.is_empty()).then(|| backend.hold());
+        let current = newer.as_ref().unwrap_or(&terms.current);
+        let waker = || cx.waker().clone();
+        Poll::Ready(backend::enter(backend, worker.index, wish, current, waker))
     });
     let place = match entered.await {
         Admitted::Slot(slot) => return Ok(slot),

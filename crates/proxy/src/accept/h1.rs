@@ -117,11 +117,15 @@ impl Client {
         }
         self.deadline.set(self.since + listener.client.connection_idle_timeout);
         drop(live);
+        // At the first look the listener has just been found.
+        let mut is_first = true;
         poll_fn(|cx| {
             if self.stream.poll_read_ready(cx).is_ready() {
                 return Poll::Ready(Idle::Request);
             }
-            if worker.stage() == Stage::Closing || self.listener(&worker.live()).is_none() {
+            let has_listener =
+                std::mem::take(&mut is_first) || self.listener(&worker.live()).is_some();
+            if worker.stage() == Stage::Closing || !has_listener {
                 return Poll::Ready(Idle::Over);
             }
             self.deadline.poll(cx).map(|()| Idle::Over)
