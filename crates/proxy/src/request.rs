@@ -318,7 +318,7 @@ async fn enter(
     let entered = poll_fn(|cx| {
         // A first attempt uses the configuration of the backend that the request has just taken.
         let newer = (!pick.tried.is_empty()).then(|| backend.config());
-        let current = newer.as_ref().unwrap_or(&policy.current);
+        let current = newer.as_ref().unwrap_or(&policy.backend_config);
         let waker = || cx.waker().clone();
         Poll::Ready(backend::enter(backend, worker.index, pick, current, waker))
     });
