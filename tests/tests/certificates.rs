@@ -159,7 +159,7 @@ async fn check_reports_certificate_errors() -> Result {
     ensure!(code == Some(1) && said.contains(line), "{said}");
 
     let (code, said) = check("no PEM at all", &key).await?;
-    let line = "document 1: Secret default/shop: data.tls.crt: holds no PEM of a certificate";
+    let line = "document 1: Secret default/shop: data.tls.crt: contains no PEM of a certificate";
     ensure!(code == Some(1) && said.contains(line), "{said}");
     Ok(())
 }
