@@ -1,4 +1,4 @@
-//! Chunked bodies, all at once and in steps.
+//! Chunked bodies, in one piece and in steps.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Connections full of requests: what we accept, hyper accepts, and sees the same in it.
+//! Connections with several requests: hyper accepts every request that we accept, and parses it identically.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Streams of HTTP/3, requests and those of control, all at once and in steps.
+//! HTTP/3 request and control streams, in one piece and in steps.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

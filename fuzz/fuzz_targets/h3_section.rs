@@ -1,4 +1,4 @@
-//! Field sections of QPACK, and the heads that they give.
+//! QPACK field sections, and the heads decoded from them.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! PROXY protocol headers, and what a part of each gives.
+//! PROXY protocol headers, complete and truncated.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Heads of requests, and what a part of each gives.
+//! Request heads, complete and truncated.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

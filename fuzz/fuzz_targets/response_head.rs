@@ -1,4 +1,4 @@
-//! Heads of responses, and what a part of each gives.
+//! Response heads, complete and truncated.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! What the binary says of itself over its admin address.
+//! Client of the binary's admin API.
 
 use std::net::SocketAddr;
 
@@ -37,7 +37,7 @@ impl SheaveProcess {
         views.iter().map(backend).collect()
     }
 
-    /// Requests in flight and waiting, over all backends.
+    /// Returns the number of requests in flight and queued, over all backends.
     pub async fn active_requests(&self) -> Result<u64> {
         let backends = self.backends().await?;
         let endpoints = backends.iter().flat_map(|backend| &backend.endpoints);
@@ -57,14 +57,14 @@ impl SheaveProcess {
             used.sort();
             Ok(used)
         };
-        eventually("endpoints that are used", observe, |used| *used == wanted).await?;
+        eventually("endpoints in use", observe, |used| *used == wanted).await?;
         Ok(())
     }
 
-    /// Waits until nothing is in flight and nobody waits.
+    /// Waits until no request is in flight or queued.
     pub async fn wait_until_idle(&self) -> Result<()> {
         eventually(
-            "no request in flight or waiting",
+            "no request in flight or queued",
             async || self.active_requests().await,
             |busy| *busy == 0,
         )
@@ -72,23 +72,23 @@ impl SheaveProcess {
         Ok(())
     }
 
-    /// Waits until so many requests wait for a slot, over all backends.
+    /// Waits until this many requests are queued for a slot, over all backends.
     pub async fn wait_for_queue_length(&self, requests: u64) -> Result<()> {
         let observe = async || {
             let backends = self.backends().await?;
             Ok(backends.iter().map(|backend| backend.waiting).sum::<u64>())
         };
-        eventually("requests that wait", observe, |waiting| *waiting == requests).await?;
+        eventually("queued requests", observe, |waiting| *waiting == requests).await?;
         Ok(())
     }
 
-    /// Every sample of a metric: labels as they are written, and the value.
+    /// Returns every sample of a metric: its labels as they are written, and its value.
     pub async fn metric_samples(&self, metric: &str) -> Result<Vec<(String, f64)>> {
         let text = self.admin_get("/metrics").await?.text();
         text.lines().filter_map(|line| sample(line, metric)).collect()
     }
 
-    /// The sum of a metric over all its labels.
+    /// Returns the sum of a metric over all its labels.
     pub async fn metric_sum(&self, metric: &str) -> Result<f64> {
         Ok(self.metric_samples(metric).await?.iter().map(|(_, value)| value).sum())
     }

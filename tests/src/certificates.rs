@@ -1,4 +1,4 @@
-//! Certificates as a test needs them: an authority, and whom it vouches for.
+//! Certificate authorities and the certificates that they issue.
 
 use aws_lc_rs::digest::{SHA256, digest};
 use data_encoding::BASE64;
@@ -9,14 +9,14 @@ use rustls::RootCertStore;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
 
-/// Who signs certificates.
+/// Certificate authority.
 pub struct CertificateAuthority {
     pub pem: String,
     der: CertificateDer<'static>,
     issuer: Issuer<'static, KeyPair>,
 }
 
-/// A certificate with its key.
+/// Certificate with its key.
 #[derive(Debug)]
 pub struct IssuedCertificate {
     pub certificate_pem: String,
@@ -27,31 +27,32 @@ pub struct IssuedCertificate {
 }
 
 impl CertificateAuthority {
-    /// An authority of its own: nobody trusts it unless told to.
+    /// Creates an authority; clients trust it only if they are told to.
     pub fn new() -> Self {
         let mut params = params(&[]);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().expect("keys can be made");
-        // Else all authorities have one name, and a chain could be tried with the wrong one.
+        // Each authority needs a name of its own: otherwise a chain could be tried with the wrong
+        // one.
         params.distinguished_name.push(DnType::CommonName, key_name(&key));
         let certificate = params.self_signed(&key).expect("the parameters are in order");
         let der = certificate.der().clone();
         Self { pem: certificate.pem(), der, issuer: Issuer::new(params, key) }
     }
 
-    /// Vouches for whoever has these names: host names, wildcards, IP addresses.
+    /// Issues a certificate for these names: host names, wildcards, IP addresses.
     pub fn issue(&self, names: &[&str]) -> IssuedCertificate {
         self.sign(&params(names))
     }
 
-    /// Vouches for whoever has this URI, as a workload has by SPIFFE.
+    /// Issues a certificate for this URI, such as the SPIFFE ID of a workload.
     pub fn issue_for_uri(&self, uri: &str) -> IssuedCertificate {
         let mut params = params(&[]);
         params.subject_alt_names = vec![SanType::URI(uri.try_into().expect("ASCII"))];
         self.sign(&params)
     }
 
-    /// Vouches as [`CertificateAuthority::issue`], for a time that has passed.
+    /// Issues a certificate like [`CertificateAuthority::issue`] that has expired.
     pub fn issue_expired(&self, names: &[&str]) -> IssuedCertificate {
         let mut params = params(names);
         params.not_after = rcgen::date_time_ymd(2001, 1, 1);
@@ -70,14 +71,14 @@ impl CertificateAuthority {
         }
     }
 
-    /// The authority alone is trusted.
+    /// Returns a root store with this authority alone.
     pub fn roots(&self) -> RootCertStore {
         let mut roots = RootCertStore::empty();
         roots.add(self.der.clone()).expect("an authority can be trusted");
         roots
     }
 
-    /// The ConfigMap that names it.
+    /// Returns a ConfigMap with the authority's certificate.
     pub fn config_map(&self, name: &str) -> Value {
         json!({
             "apiVersion": "v1",
@@ -95,7 +96,7 @@ impl Default for CertificateAuthority {
 }
 
 impl IssuedCertificate {
-    /// The Secret that holds it.
+    /// Returns a Secret with the certificate and its key.
     pub fn secret(&self, name: &str) -> Value {
         json!({
             "apiVersion": "v1",
@@ -114,7 +115,7 @@ impl IssuedCertificate {
         self.key.clone_key()
     }
 
-    /// The public key as browsers are told of it: its SHA-256.
+    /// Returns the SHA-256 of the public key, in the format that browsers take for pinning.
     pub fn pin(&self) -> String {
         BASE64.encode(digest(&SHA256, &self.public_key).as_ref())
     }

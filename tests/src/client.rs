@@ -1,4 +1,5 @@
-//! A client that may send slowly, abort, pipeline or be wrong; it reads responses strictly.
+//! HTTP/1.1 client that may send slowly, abort, pipeline or violate the protocol; it parses
+//! responses strictly.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -17,13 +18,13 @@ use crate::tls::TlsClientOptions;
 pub struct Http1TestClient {
     pub reader: Http1Reader,
     pub writer: BoxedWriter,
-    /// A second descriptor of the socket, which may lie beneath TLS.
+    /// Second descriptor of the socket, which may be below TLS.
     socket: OwnedFd,
 }
 
 pub type BoxedWriter = Box<dyn AsyncWrite + Send + Unpin>;
 
-/// A whole response.
+/// Complete response.
 #[derive(Clone, Debug)]
 pub struct Http1TestResponse {
     pub head: ParsedHead,
@@ -46,7 +47,7 @@ impl Http1TestResponse {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// The server says that it closes the connection after this response.
+    /// True if the server announces that it closes the connection after this response.
     pub fn closes(&self) -> bool {
         self.head.field_lists("connection", "close")
     }
@@ -57,7 +58,7 @@ impl Http1TestClient {
         Ok(Self::over(TcpStream::connect(address).await?))
     }
 
-    /// Connects from this address, for tests of whom Sheave trusts.
+    /// Connects from this address, for tests of trusted proxies.
     pub async fn connect_from(source: IpAddr, address: SocketAddr) -> Result<Self, Http1Error> {
         let socket = TcpSocket::new_v4()?;
         socket.bind(SocketAddr::new(source, 0))?;
@@ -75,9 +76,9 @@ impl Http1TestClient {
     pub async fn connect_tls(
         address: SocketAddr,
         host: &str,
-        terms: &TlsClientOptions,
+        options: &TlsClientOptions,
     ) -> crate::Result<Self> {
-        Ok(Self::over_tls(terms.connect(address, host).await?))
+        Ok(Self::over_tls(options.connect(address, host).await?))
     }
 
     pub fn over_tls(stream: TlsStream<TcpStream>) -> Self {
@@ -86,7 +87,8 @@ impl Http1TestClient {
     }
 
     fn over(stream: TcpStream) -> Self {
-        // Without it a head and a body sent one after the other may wait 40 ms for each other.
+        // Without TCP_NODELAY, a head and a body sent one after the other may wait 40 ms for each
+        // other.
         stream.set_nodelay(true).expect("a connected socket takes options");
         let socket = duplicate_socket(&stream);
         Self::of(stream, socket)
@@ -145,7 +147,7 @@ impl Http1TestClient {
         send_pattern(&mut self.writer, length).await
     }
 
-    /// The response to a request with this method.
+    /// Reads the response to a request with this method.
     pub async fn response(&mut self, method: &str) -> Result<Http1TestResponse, Http1Error> {
         let (head, informational) = self.read_final_head().await?;
         let left = head.response_body(method)?;
@@ -153,14 +155,15 @@ impl Http1TestClient {
         Ok(Http1TestResponse { head, informational, body, trailers })
     }
 
-    /// The response to a GET or POST, of whose body only the digest is kept.
+    /// Reads the response to a GET or POST; keeps only the digest of its body.
     pub async fn response_digest(&mut self) -> Result<(ParsedHead, BodyDigest), Http1Error> {
         let (head, _) = self.read_final_head().await?;
         let left = head.response_body("GET")?;
         Ok((head, self.reader.digest(left).await?))
     }
 
-    /// The next head that is not informational, and those that are. 101 is final.
+    /// Reads the next final head, and returns it with the informational ones before it. 101 is
+    /// final.
     pub async fn read_final_head(&mut self) -> Result<(ParsedHead, Vec<ParsedHead>), Http1Error> {
         let mut informational = Vec::new();
         loop {
@@ -173,7 +176,7 @@ impl Http1TestClient {
         }
     }
 
-    /// The next piece of a body.
+    /// Reads the next piece of a body.
     pub async fn read_body_piece(
         &mut self,
         left: &mut RemainingBody,
@@ -181,24 +184,25 @@ impl Http1TestClient {
         self.reader.read_piece(left).await
     }
 
-    /// Says that nothing more is sent; responses still come.
+    /// Shuts down the sending side; responses can still be received.
     pub async fn finish_sending(&mut self) -> Result<(), Http1Error> {
         Ok(self.writer.shutdown().await?)
     }
 
-    /// Waits for the other side to close; until then nothing may come.
+    /// Waits for the server to close; it is an error if bytes arrive before.
     pub async fn expect_end(&mut self) -> Result<(), Http1Error> {
         self.reader.expect_end().await
     }
 
-    /// Ends the connection with a reset.
+    /// Closes the connection with a reset.
     pub fn reset(self) {
         let socket = SockRef::from(&self.socket);
         socket.set_linger(Some(Duration::ZERO)).expect("linger can be set");
     }
 }
 
-/// A request with a Host of `test` (unless `fields` hold another) and the body's length where it has one.
+/// Returns a request with the Host `test` (unless `fields` contain another), and with a
+/// Content-Length if it has a body.
 pub fn request(method: &str, target: &str, fields: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
     let mut bytes = format!("{method} {target} HTTP/1.1\r\n");
     if !fields.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {

@@ -1,4 +1,4 @@
-//! A directory of configuration, edited as a careful person would: each file is replaced whole.
+//! Configuration directory with atomic file updates: each file is replaced as a whole.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -9,31 +9,31 @@ use serde_json::Value;
 
 use crate::objects;
 
-/// The Service of a configuration that has only one.
+/// Name of the Service in a configuration that has only one.
 pub const SERVICE: &str = "app";
 
-/// A directory of configuration files, removed when dropped.
+/// Directory of configuration files, removed when dropped.
 pub struct ConfigDirectory {
     directory: TempDirectory,
 }
 
 impl ConfigDirectory {
-    /// No file at all.
+    /// Creates a directory without files.
     pub fn empty() -> io::Result<Self> {
         Ok(Self { directory: TempDirectory::new()? })
     }
 
-    /// One listener, and every request to these endpoints of the Service `app`.
+    /// Creates one listener that routes every request to these endpoints of the Service `app`.
     pub fn for_endpoints(endpoints: &[SocketAddr]) -> io::Result<Self> {
         Self::for_endpoints_with(endpoints, &[])
     }
 
-    /// As [`ConfigDirectory::for_endpoints`], with these objects too: policies, mostly.
+    /// Like [`ConfigDirectory::for_endpoints`], with additional objects, usually policies.
     pub fn for_endpoints_with(endpoints: &[SocketAddr], more: &[Value]) -> io::Result<Self> {
         Self::with_gateway(objects::gateway(), endpoints, more)
     }
 
-    /// As [`ConfigDirectory::for_endpoints_with`], behind this Gateway.
+    /// Like [`ConfigDirectory::for_endpoints_with`], behind this Gateway.
     pub fn with_gateway(
         mut objects: Vec<Value>,
         endpoints: &[SocketAddr],
@@ -51,18 +51,18 @@ impl ConfigDirectory {
         self.directory.path()
     }
 
-    /// The ready endpoints of the Service `app` are now these.
+    /// Replaces the ready endpoints of the Service `app`.
     pub fn set_endpoints(&self, endpoints: &[SocketAddr]) -> io::Result<()> {
         self.write("endpoints.yaml", &objects::slices(SERVICE, endpoints))
     }
 
-    /// Replaces or makes the file.
+    /// Creates or replaces the file.
     pub fn write(&self, file: &str, objects: &[Value]) -> io::Result<()> {
         let documents: Vec<String> = objects.iter().map(|object| format!("{object:#}\n")).collect();
         self.write_text(file, &documents.join("---\n"))
     }
 
-    /// Replaces or makes the file.
+    /// Creates or replaces the file.
     pub fn write_text(&self, file: &str, text: &str) -> io::Result<()> {
         let unfinished = self.path().join(format!(".{file}.unfinished"));
         fs::write(&unfinished, text)?;
@@ -74,7 +74,7 @@ impl ConfigDirectory {
     }
 }
 
-/// A directory of this test alone, removed when dropped.
+/// Directory for this test alone, removed when dropped.
 pub struct TempDirectory(PathBuf);
 
 impl TempDirectory {
@@ -93,7 +93,7 @@ impl TempDirectory {
 
 impl Drop for TempDirectory {
     fn drop(&mut self) {
-        // What cannot be removed is left to the system's own cleaning of temporary files.
+        // A directory that cannot be removed is left to the system's cleanup of temporary files.
         drop(fs::remove_dir_all(&self.0));
     }
 }

@@ -1,4 +1,4 @@
-//! A name server that says what a test tells it: UDP, one question a datagram, A and AAAA.
+//! DNS server whose records a test sets: UDP, one question per datagram, A and AAAA.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,11 +13,11 @@ const AAAA: u16 = 28;
 const NO_ERROR: u8 = 0;
 const SERVER_FAILURE: u8 = 2;
 const NO_SUCH_NAME: u8 = 3;
-/// Of each answer: short, so that a test need not wait.
+/// TTL of each answer: short, so that a test need not wait.
 const TTL_SECONDS: u32 = 1;
 const HEAD_BYTES: usize = 12;
 
-/// A name server on a free port; it dies when dropped.
+/// DNS server on a free port; it stops when dropped.
 pub struct NameServer {
     pub address: SocketAddr,
     zone: Arc<Mutex<DnsZone>>,
@@ -40,28 +40,28 @@ impl NameServer {
         Ok(Self { address, zone, serving })
     }
 
-    /// From now on the name has these addresses.
+    /// Sets the addresses of a name.
     pub fn set_addresses(&self, name: &str, addresses: &[IpAddr]) {
         self.update_zone(|zone| zone.names.insert(name.to_owned(), addresses.to_vec()));
     }
 
-    /// From now on there is no such name.
+    /// Removes a name.
     pub fn remove_name(&self, name: &str) {
         self.update_zone(|zone| zone.names.remove(name));
     }
 
-    /// From now on it answers that it has failed, or no longer.
+    /// Makes the server answer SERVFAIL, or stops that.
     pub fn set_failing(&self, is_failing: bool) {
         self.update_zone(|zone| zone.is_failing = is_failing);
     }
 
-    /// Questions so far.
+    /// Returns the number of questions so far.
     pub fn query_count(&self) -> usize {
         self.update_zone(|zone| zone.questions)
     }
 
     fn update_zone<T>(&self, change: impl FnOnce(&mut DnsZone) -> T) -> T {
-        change(&mut self.zone.lock().expect("no zone panics"))
+        change(&mut self.zone.lock().expect("no holder of the lock panics"))
     }
 }
 
@@ -75,14 +75,15 @@ async fn serve(socket: UdpSocket, zone: Arc<Mutex<DnsZone>>) -> io::Result<()> {
     let mut buffer = [0; 512];
     loop {
         let (length, client) = socket.recv_from(&mut buffer).await?;
-        let answer = answer(&buffer[..length], &mut zone.lock().expect("no zone panics"));
+        let answer =
+            answer(&buffer[..length], &mut zone.lock().expect("no holder of the lock panics"));
         if let Some(answer) = answer {
             socket.send_to(&answer, client).await?;
         }
     }
 }
 
-/// RFC 1035 §4.1. What is no question is not answered.
+/// Answers a query (RFC 1035 §4.1). A datagram that is not a query gets no answer.
 fn answer(query: &[u8], zone: &mut DnsZone) -> Option<Vec<u8>> {
     let (name, end) = name(query)?;
     let kind = u16::from_be_bytes(query.get(end..end + 2)?.try_into().ok()?);
@@ -95,13 +96,13 @@ fn answer(query: &[u8], zone: &mut DnsZone) -> Option<Vec<u8>> {
         }
     };
     let mut out = query[..2].to_vec();
-    // A response to a recursive query, from a server that recurses.
+    // Header of a response to a recursive query, from a recursive server.
     out.extend([0x81, 0x80 | code, 0, 1]);
     out.extend(u16::try_from(addresses.len()).ok()?.to_be_bytes());
     out.extend([0; 4]);
     out.extend(&query[HEAD_BYTES..end + 4]);
     for address in addresses {
-        // The name is that of the question.
+        // Pointer to the name in the question.
         out.extend([0xc0, 12]);
         out.extend(kind.to_be_bytes());
         out.extend([0, 1]);
@@ -116,7 +117,7 @@ fn answer(query: &[u8], zone: &mut DnsZone) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// The name that is asked for, and where it ends.
+/// Returns the queried name, and the offset of its end.
 fn name(query: &[u8]) -> Option<(String, usize)> {
     let mut labels = Vec::new();
     let mut at = HEAD_BYTES;

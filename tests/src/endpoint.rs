@@ -1,7 +1,7 @@
-//! A server with a behaviour, which keeps the truth that tests assert on.
+//! HTTP/1.1 server with a configurable behaviour; it records the facts that tests assert.
 //!
-//! It serves like a pool of synchronous workers: while it works on a request it does not notice that the connection has
-//! gone, so what it counts is what a real worker would have had to do.
+//! It serves like a pool of synchronous workers: while it works on a request it does not notice
+//! that the client has disconnected. So its counts show the work that a real worker would have had.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -20,28 +20,28 @@ use crate::http1::{Http1Error, Http1Reader, ParsedHead, RemainingBody};
 use crate::payload::{self, BodyDigest};
 use crate::random::SeededRandom;
 
-/// What a server does, as data.
+/// Behaviour of a server, as data.
 mod behaviour;
-/// What a server has seen.
+/// Requests and counts that a server records.
 mod recorder;
 
 pub use behaviour::{ConnectionReuse, EndpointBehaviour, ServeStep};
 pub use recorder::{EndpointCounts, EndpointRecorder, RecordedRequest};
 
-/// A running server; it ends, with all its connections, when dropped.
+/// Running server; it stops, with all its connections, when dropped.
 pub struct Endpoint {
     pub address: SocketAddr,
-    ledger: Arc<EndpointRecorder>,
+    recorder: Arc<EndpointRecorder>,
     accepting: AbortHandle,
 }
 
 impl Endpoint {
-    /// A server on a free port.
+    /// Starts a server on a free port.
     pub async fn start(behaviour: impl Into<EndpointBehaviour>) -> Result<Self> {
         Self::start_at("127.0.0.1:0".parse()?, behaviour).await
     }
 
-    /// A server on this address, say that of one that has ended.
+    /// Starts a server on this address, such as that of a server that has stopped.
     pub async fn start_at(
         address: SocketAddr,
         behaviour: impl Into<EndpointBehaviour>,
@@ -51,21 +51,22 @@ impl Endpoint {
         socket.bind(address)?;
         let listener = socket.listen(1024)?;
         let address = listener.local_addr()?;
-        let ledger = Arc::new(EndpointRecorder::default());
-        let accepting = tokio::spawn(accept(listener, Arc::new(behaviour.into()), ledger.clone()));
-        Ok(Self { address, ledger, accepting: accepting.abort_handle() })
+        let recorder = Arc::new(EndpointRecorder::default());
+        let accepting =
+            tokio::spawn(accept(listener, Arc::new(behaviour.into()), recorder.clone()));
+        Ok(Self { address, recorder, accepting: accepting.abort_handle() })
     }
 
     pub fn counts(&self) -> EndpointCounts {
-        self.ledger.counts()
+        self.recorder.counts()
     }
 
-    /// The requests so far, in the order in which their heads were read.
+    /// Returns the requests so far, in the order in which their heads were read.
     pub fn requests(&self) -> Vec<RecordedRequest> {
-        self.ledger.requests()
+        self.recorder.requests()
     }
 
-    /// The only request so far.
+    /// Returns the only request so far.
     pub fn only_request(&self) -> RecordedRequest {
         let mut seen = self.requests();
         assert_eq!(seen.len(), 1, "one request was expected: {seen:#?}");
@@ -78,10 +79,11 @@ impl Endpoint {
         what: &str,
         wanted: impl Fn(&EndpointCounts) -> bool,
     ) -> Result<EndpointCounts> {
-        self.ledger.wait_for_counts(what, wanted).await
+        self.recorder.wait_for_counts(what, wanted).await
     }
 
-    /// Closes the listener and all connections at once, as the end of its process does: what it had seen until then.
+    /// Closes the listener and all connections at once, like the end of a process; returns the
+    /// requests recorded until then.
     pub async fn kill(self) -> Result<Vec<RecordedRequest>> {
         self.accepting.abort();
         self.wait_for_counts("its connections are closed", |counts| counts.connections == 0)
@@ -89,9 +91,9 @@ impl Endpoint {
         Ok(self.requests())
     }
 
-    /// Lets so many requests pass that wait, or will wait, at a [`ServeStep::WaitForGate`].
+    /// Lets this many requests pass a [`ServeStep::WaitForGate`], now or later.
     pub fn open_gate(&self, requests: usize) {
-        self.ledger.gate.add_permits(requests);
+        self.recorder.gate.add_permits(requests);
     }
 }
 
@@ -101,7 +103,7 @@ impl Drop for Endpoint {
     }
 }
 
-/// An address on which nobody listens: connections to it are refused.
+/// Returns an address without a listener: connections to it are refused.
 pub async fn refusing_address() -> Result<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0").await?.local_addr()?)
 }
@@ -109,23 +111,23 @@ pub async fn refusing_address() -> Result<SocketAddr> {
 async fn accept(
     listener: TcpListener,
     behaviour: Arc<EndpointBehaviour>,
-    ledger: Arc<EndpointRecorder>,
+    recorder: Arc<EndpointRecorder>,
 ) {
     // Aborting this task drops the set, which aborts the connections.
     let mut connections = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
         let behaviour = behaviour.clone();
-        let ledger = ledger.clone();
+        let recorder = recorder.clone();
         connections.spawn(async move {
-            // An error here is the other side's leaving; what it did wrong shows in the ledger.
-            drop(Http1ServerConnection::new(stream, behaviour, ledger).serve().await);
+            // The error is the client's disconnect; protocol errors are in the recorder.
+            drop(Http1ServerConnection::new(stream, behaviour, recorder).serve().await);
         });
         while connections.try_join_next().is_some() {}
     }
 }
 
 struct Http1ServerConnection {
-    // Before the sockets, so that it is taken off the books before they close.
+    // Before the sockets, so that the connection is removed from the records before they close.
     entry: recorder::RecordedConnection,
     reader: Http1Reader,
     writer: OwnedWriteHalf,
@@ -134,7 +136,7 @@ struct Http1ServerConnection {
     random: SeededRandom,
 }
 
-/// What becomes of a connection after a step.
+/// State of a connection after a step.
 #[derive(PartialEq)]
 enum StepResult {
     Continue,
@@ -148,10 +150,10 @@ impl Http1ServerConnection {
     fn new(
         stream: TcpStream,
         behaviour: Arc<EndpointBehaviour>,
-        ledger: Arc<EndpointRecorder>,
+        recorder: Arc<EndpointRecorder>,
     ) -> Self {
         stream.set_nodelay(true).expect("a connected socket takes options");
-        let entry = ledger.add_connection(&stream);
+        let entry = recorder.add_connection(&stream);
         let random = SeededRandom::new(behaviour.seed ^ entry.number());
         let socket = rustix::io::dup(&stream).expect("a descriptor is free");
         let (read, write) = stream.into_split();
@@ -211,7 +213,7 @@ impl Http1ServerConnection {
             ServeStep::Wait(time) => sleep(*time).await,
             ServeStep::WaitExponential(mean) => sleep(self.random.exponential(*mean)).await,
             ServeStep::WaitForWorker(workers, mean) => {
-                let worker = workers.acquire().await.expect("workers do not leave");
+                let worker = workers.acquire().await.expect("the semaphore is never closed");
                 sleep(self.random.exponential(*mean)).await;
                 drop(worker);
             }
@@ -244,7 +246,8 @@ impl Http1ServerConnection {
         Ok(StepResult::Continue)
     }
 
-    /// Reads what is left of the request's body, once; asks for it first if the client waits to be asked.
+    /// Reads the rest of the request's body, once; sends `100 Continue` first if the client expects
+    /// it.
     async fn read_body(&mut self, request: &mut RequestInProgress) -> Result<(), Http1Error> {
         if request.left == RemainingBody::Nothing && request.body_read {
             return Ok(());
@@ -288,7 +291,7 @@ impl Http1ServerConnection {
         Ok(())
     }
 
-    /// Sends the request's body back as it comes.
+    /// Sends the request's body back as it arrives.
     async fn echo(&mut self, request: &mut RequestInProgress) -> Result<(), Http1Error> {
         let head = match request.left {
             RemainingBody::Bytes(length) => self.head_of(length),
@@ -325,7 +328,7 @@ impl Http1ServerConnection {
         format!("HTTP/1.1 200 OK\r\n{connection}Content-Length: {length}\r\n\r\n")
     }
 
-    /// Sends everything back, and its own end when the other side has ended.
+    /// Sends all bytes back, and closes the sending side when the client has.
     async fn tunnel(&mut self) -> Result<(), Http1Error> {
         loop {
             let bytes = self.reader.read_available().await?;
@@ -360,7 +363,8 @@ impl RequestInProgress {
         Ok(Self { head, number, left, body_read: false, running: Some(running) })
     }
 
-    /// The work is done: whoever has read all of the answer may count on it.
+    /// Ends the in-flight count, before the answer is complete: a client that has read all of it
+    /// may rely on that.
     fn finish(&mut self) {
         self.running = None;
     }

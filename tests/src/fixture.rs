@@ -1,4 +1,4 @@
-//! The usual arrangement: endpoints, their configuration, and the binary in front of them.
+//! Standard fixture: endpoints, their configuration, and the binary in front of them.
 
 use std::net::SocketAddr;
 
@@ -19,12 +19,12 @@ pub struct HttpFixture {
 }
 
 impl HttpFixture {
-    /// One endpoint with this behaviour, and no policy.
+    /// Starts one endpoint with this behaviour, without a policy.
     pub async fn of(behaviour: impl Into<EndpointBehaviour>) -> Result<Self> {
         Self::with(vec![Endpoint::start(behaviour).await?], &[], &[]).await
     }
 
-    /// One endpoint with this behaviour, used by a BackendPolicy with this `spec`.
+    /// Starts one endpoint with this behaviour, and a BackendPolicy with this `spec`.
     pub async fn with_backend_policy(
         behaviour: impl Into<EndpointBehaviour>,
         spec: Value,
@@ -33,7 +33,7 @@ impl HttpFixture {
         Self::with(vec![Endpoint::start(behaviour).await?], &policies, &[]).await
     }
 
-    /// One endpoint with this behaviour, and a ClientPolicy with this `spec`.
+    /// Starts one endpoint with this behaviour, and a ClientPolicy with this `spec`.
     pub async fn with_client_policy(
         behaviour: impl Into<EndpointBehaviour>,
         spec: Value,
@@ -42,7 +42,7 @@ impl HttpFixture {
         Self::with(vec![Endpoint::start(behaviour).await?], &policies, &[]).await
     }
 
-    /// These endpoints and policies, and these arguments of `serve`.
+    /// Starts Sheave with these endpoints, policies and arguments of `serve`.
     pub async fn with(
         endpoints: Vec<Endpoint>,
         policies: &[Value],
@@ -53,8 +53,8 @@ impl HttpFixture {
         Ok(Self { sheave, configuration, endpoints })
     }
 
-    /// One endpoint with this behaviour, behind a listener that decrypts. The certificate has a file of its own,
-    /// `certificate.yaml`.
+    /// Starts one endpoint with this behaviour, behind a listener that terminates TLS. The
+    /// certificate has a file of its own, `certificate.yaml`.
     pub async fn with_tls(
         behaviour: impl Into<EndpointBehaviour>,
         identity: &IssuedCertificate,
@@ -72,7 +72,7 @@ impl HttpFixture {
         Ok(Http1TestClient::connect(self.sheave.address()).await?)
     }
 
-    /// The only endpoint.
+    /// Returns the only endpoint.
     pub fn endpoint(&self) -> &Endpoint {
         assert_eq!(self.endpoints.len(), 1, "there is one endpoint");
         &self.endpoints[0]
@@ -83,7 +83,7 @@ pub fn addresses(endpoints: &[Endpoint]) -> Vec<SocketAddr> {
     endpoints.iter().map(|endpoint| endpoint.address).collect()
 }
 
-/// So many endpoints that behave alike.
+/// Starts `count` endpoints with the same behaviour.
 pub async fn start_endpoints(count: usize, behaviour: &EndpointBehaviour) -> Result<Vec<Endpoint>> {
     let mut endpoints = Vec::new();
     for _ in 0..count {

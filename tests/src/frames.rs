@@ -1,4 +1,5 @@
-//! HTTP/2 frame by frame, for what no library would send: who floods, starves and lies.
+//! HTTP/2 frame by frame, for sequences that no library sends: floods, starvation, protocol
+//! violations.
 
 use std::net::SocketAddr;
 
@@ -30,10 +31,11 @@ pub const REFUSED_STREAM: u32 = 0x7;
 pub const CANCEL: u32 = 0x8;
 pub const ENHANCE_YOUR_CALM: u32 = 0xb;
 
-/// How a head begins that says 200: an entry of the static table (RFC 7541, appendix A).
+/// First byte of a response head with status 200: an entry of the static table (RFC 7541, appendix
+/// A).
 pub const STATUS_200: u8 = 0x88;
 
-/// What a frame says, and of which stream.
+/// HTTP/2 frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawHttp2Frame {
     pub kind: u8,
@@ -47,19 +49,19 @@ impl RawHttp2Frame {
         Self { kind, flags, stream, payload: payload.into() }
     }
 
-    /// Settings by their numbers.
+    /// Returns a SETTINGS frame with these parameters, by their identifiers.
     pub fn settings(settings: &[(u16, u32)]) -> Self {
         let pair =
             |(id, value): &(u16, u32)| [&id.to_be_bytes()[..], &value.to_be_bytes()].concat();
         Self::new(SETTINGS, 0, 0, settings.iter().flat_map(pair).collect::<Vec<_>>())
     }
 
-    /// The head of a GET that is the whole request.
+    /// Returns the head of a GET without a body.
     pub fn get(stream: u32) -> Self {
         Self::new(HEADERS, END_STREAM | END_HEADERS, stream, block(&fields("GET")))
     }
 
-    /// The head of a POST whose body follows.
+    /// Returns the head of a POST whose body follows.
     pub fn post(stream: u32) -> Self {
         Self::new(HEADERS, END_HEADERS, stream, block(&fields("POST")))
     }
@@ -72,12 +74,13 @@ impl RawHttp2Frame {
         Self::new(WINDOW_UPDATE, 0, stream, bytes.to_be_bytes())
     }
 
-    /// The last stream that was or will be served, and why there will be no more.
+    /// Returns a GOAWAY frame with the last stream that was or will be processed, and the error
+    /// code.
     pub fn goaway(last: u32, reason: u32) -> Self {
         Self::new(GOAWAY, 0, 0, [last.to_be_bytes(), reason.to_be_bytes()].concat())
     }
 
-    /// The reason in a GOAWAY or RST_STREAM.
+    /// Returns the error code in a GOAWAY or RST_STREAM.
     pub fn reason(&self) -> Option<u32> {
         let bytes = self.payload.get(if self.kind == GOAWAY { 4..8 } else { 0..4 })?;
         Some(u32::from_be_bytes(bytes.try_into().ok()?))
@@ -93,22 +96,22 @@ impl RawHttp2Frame {
     }
 }
 
-/// What every request says.
+/// Returns the pseudo-header fields of every request.
 pub fn fields(method: &str) -> [(&str, &str); 4] {
     [(":method", method), (":scheme", "http"), (":authority", "test"), (":path", "/")]
 }
 
-/// A block of fields, each written out and none kept (RFC 7541 §6.2.2).
+/// Returns a header block of literals without indexing (RFC 7541 §6.2.2).
 pub fn block(fields: &[(&str, &str)]) -> Vec<u8> {
     fields.iter().flat_map(|(name, value)| [vec![0], text(name), text(value)].concat()).collect()
 }
 
-/// A text as it is, behind its length (RFC 7541 §5.2).
+/// Returns a string literal without Huffman coding (RFC 7541 §5.2).
 pub fn text(text: &str) -> Vec<u8> {
     [integer(7, text.len()), text.as_bytes().to_vec()].concat()
 }
 
-/// A number whose first byte has so many bits for it (RFC 7541 §5.1).
+/// Returns an integer with a prefix of `bits` bits (RFC 7541 §5.1).
 pub fn integer(bits: u32, mut value: usize) -> Vec<u8> {
     let most = (1 << bits) - 1;
     if value < most {
@@ -130,28 +133,29 @@ pub struct RawHttp2Connection {
     pub writer: OwnedWriteHalf,
 }
 
-/// The frames that come.
+/// Frames received on a connection.
 pub struct RawFrameReader(OwnedReadHalf);
 
 impl RawHttp2Connection {
-    /// As a client, with these settings; the server's are awaited and taken.
+    /// Connects as a client, with these settings; waits for the server's settings and acknowledges
+    /// them.
     pub async fn connect(address: SocketAddr, settings: &[(u16, u32)]) -> Result<Self> {
-        let mut wire = Self::over(TcpStream::connect(address).await?)?;
-        wire.send([PREFACE, &RawHttp2Frame::settings(settings).bytes()].concat()).await?;
-        let first = wire.reader.next_frame().await?.context("settings")?;
+        let mut connection = Self::over(TcpStream::connect(address).await?)?;
+        connection.send([PREFACE, &RawHttp2Frame::settings(settings).bytes()].concat()).await?;
+        let first = connection.reader.next_frame().await?.context("settings")?;
         ensure!(first.kind == SETTINGS, "settings come first: {first:?}");
-        wire.write(&RawHttp2Frame::new(SETTINGS, ACK, 0, [])).await?;
-        Ok(wire)
+        connection.write(&RawHttp2Frame::new(SETTINGS, ACK, 0, [])).await?;
+        Ok(connection)
     }
 
-    /// As a server, on the next connection.
+    /// Accepts the next connection as a server.
     pub async fn accept(listener: &TcpListener) -> Result<Self> {
         let (stream, _) = within("a connection", listener.accept()).await??;
-        let mut wire = Self::over(stream)?;
-        let preface = wire.reader.read_exact(PREFACE.len()).await?.context("a preface")?;
+        let mut connection = Self::over(stream)?;
+        let preface = connection.reader.read_exact(PREFACE.len()).await?.context("a preface")?;
         ensure!(preface == PREFACE, "{preface:?}");
-        wire.write(&RawHttp2Frame::settings(&[])).await?;
-        Ok(wire)
+        connection.write(&RawHttp2Frame::settings(&[])).await?;
+        Ok(connection)
     }
 
     fn over(stream: TcpStream) -> Result<Self> {
@@ -170,7 +174,7 @@ impl RawHttp2Connection {
 }
 
 impl RawFrameReader {
-    /// The next frame; `None` at the end, be it orderly or a reset.
+    /// Returns the next frame; `None` at the end of the connection, be it orderly or a reset.
     pub async fn next_frame(&mut self) -> Result<Option<RawHttp2Frame>> {
         let Some(head) = self.read_exact(9).await? else { return Ok(None) };
         let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
@@ -179,7 +183,7 @@ impl RawFrameReader {
         Ok(Some(RawHttp2Frame { kind: head[3], flags: head[4], stream, payload }))
     }
 
-    /// The next frame of this kind; `None` if the connection ends before.
+    /// Returns the next frame of this type; `None` if the connection ends before.
     pub async fn next_of_kind(&mut self, kind: u8) -> Result<Option<RawHttp2Frame>> {
         loop {
             match self.next_frame().await? {
@@ -190,7 +194,7 @@ impl RawFrameReader {
         }
     }
 
-    /// The next HEADERS or RST_STREAM of this stream; `None` if the connection ends before.
+    /// Returns the next HEADERS or RST_STREAM of this stream; `None` if the connection ends before.
     pub async fn next_of_stream(&mut self, stream: u32) -> Result<Option<RawHttp2Frame>> {
         loop {
             match self.next_frame().await? {

@@ -1,4 +1,5 @@
-//! gRPC over HTTP/2, as far as tests look at it: messages in their frames, and a status in the trailers.
+//! gRPC over HTTP/2, as far as the tests need it: length-prefixed messages, and a status in the
+//! trailers.
 
 use anyhow::{Context, Result, ensure};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -13,17 +14,17 @@ pub const RESOURCE_EXHAUSTED: u32 = 8;
 pub const UNIMPLEMENTED: u32 = 12;
 pub const UNAVAILABLE: u32 = 14;
 
-/// What a call came to.
+/// Result of a call.
 #[derive(Clone, Debug)]
 pub struct GrpcReply {
     pub exchange: CompleteResponse,
     pub code: u32,
     pub messages: Vec<Bytes>,
-    /// The status came in the head: there is no body and no trailers.
+    /// True if the status arrived in the head: there is no body and there are no trailers.
     pub trailers_only: bool,
 }
 
-/// A message behind its length.
+/// Returns a length-prefixed message.
 pub fn message(content: &[u8]) -> Bytes {
     let mut bytes = BytesMut::with_capacity(content.len() + 5);
     bytes.put_u8(0);
@@ -32,7 +33,7 @@ pub fn message(content: &[u8]) -> Bytes {
     bytes.freeze()
 }
 
-/// The messages in a body.
+/// Returns the messages in a body.
 pub fn messages(mut body: Bytes) -> Result<Vec<Bytes>> {
     let mut messages = Vec::new();
     while !body.is_empty() {
@@ -45,7 +46,7 @@ pub fn messages(mut body: Bytes) -> Result<Vec<Bytes>> {
     Ok(messages)
 }
 
-/// The head of a call: `/package.Service/Method`.
+/// Returns the head of a call: `/package.Service/Method`.
 pub fn head(path: &str) -> Request<()> {
     let mut request = post(path);
     let fields = request.headers_mut();
@@ -55,12 +56,12 @@ pub fn head(path: &str) -> Request<()> {
 }
 
 impl Http2TestClient {
-    /// A call with one message.
+    /// Calls a method with one message.
     pub async fn call(&self, path: &str, content: &[u8]) -> Result<GrpcReply> {
         self.call_with(head(path), content).await
     }
 
-    /// The same with this head.
+    /// Like [`Http2TestClient::call`], with this head.
     pub async fn call_with(&self, head: Request<()>, content: &[u8]) -> Result<GrpcReply> {
         GrpcReply::from_response(self.exchange(head, message(content)).await?)
     }
@@ -75,26 +76,26 @@ impl GrpcReply {
         Ok(Self { messages: messages(exchange.body.clone())?, exchange, code, trailers_only })
     }
 
-    /// The value of the field or trailer with this name.
+    /// Returns the value of the field or trailer with this name.
     pub fn metadata_value(&self, name: &str) -> Option<&str> {
         self.exchange.trailer(name).or_else(|| self.exchange.field(name))
     }
 }
 
-/// The trailers of a call that ends so.
+/// Returns the trailers of a call with this status.
 pub fn trailers(code: u32) -> HeaderMap {
     HeaderMap::from_iter([("grpc-status".parse().expect("a name"), code.into())])
 }
 
 impl ReceivedRequest {
-    /// One message, and OK.
+    /// Answers with one message and the status OK.
     pub async fn reply(self, content: &[u8]) -> Result<(), h2::Error> {
         let mut head = status(200);
         head.headers_mut().insert("content-type", HeaderValue::from_static("application/grpc"));
         self.answer_with(head, message(content), trailers(OK)).await
     }
 
-    /// No message, and this status in the only head there is.
+    /// Answers without a message, with this status in the only head (trailers-only).
     pub async fn fail(self, code: u32) -> Result<(), h2::Error> {
         let mut head = status(200);
         head.headers_mut().insert("content-type", HeaderValue::from_static("application/grpc"));

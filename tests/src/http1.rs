@@ -1,6 +1,6 @@
-//! HTTP/1.1 messages, read strictly: whatever a sender may not do is an error here.
+//! HTTP/1.1 messages with a strict parser: any violation by the sender is an error.
 //!
-//! It reads heads, bodies and trailers from a socket and knows nothing of what they mean.
+//! It reads heads, bodies and trailers from a socket and does not interpret them.
 
 use std::io;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use tokio::time::timeout;
 
 use crate::payload::BodyDigest;
 
-/// Nobody in a test is silent for longer, unless the test says so.
+/// Longest silence that a test accepts, unless it says otherwise.
 const SILENCE: Duration = Duration::from_secs(20);
 
-/// Longer heads occur in no test that reads them.
+/// Limit on a head; tests that parse heads send none that are longer.
 const HEAD_LIMIT: usize = 256 * 1024;
 
-/// Why there is no message.
+/// Reason that there is no message.
 #[derive(Debug, Error)]
 pub enum Http1Error {
     #[error("closed before the first byte of a message")]
@@ -26,20 +26,20 @@ pub enum Http1Error {
     Truncated(&'static str),
     #[error("malformed: {0}")]
     Malformed(String),
-    #[error("silent for {SILENCE:?}")]
+    #[error("no data for {SILENCE:?}")]
     Silent,
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
 impl Http1Error {
-    /// The connection ended (rather than: somebody broke the rules).
+    /// True if the connection has ended, as opposed to a protocol violation.
     pub fn is_connection_end(&self) -> bool {
         matches!(self, Self::Closed | Self::Truncated(_) | Self::Io(_))
     }
 }
 
-/// A start line and header fields.
+/// Start line and header fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ParsedHead {
     pub start: String,
@@ -47,13 +47,14 @@ pub struct ParsedHead {
 }
 
 impl ParsedHead {
-    /// All values of the fields with this name, in order.
+    /// Returns all values of the fields with this name, in order.
     pub fn field_values(&self, name: &str) -> Vec<&str> {
         let of_name = |field: &&(String, String)| field.0.eq_ignore_ascii_case(name);
         self.fields.iter().filter(of_name).map(|(_, value)| value.as_str()).collect()
     }
 
-    /// The value of the field with this name; several are joined, as RFC 9110 §5.3 allows.
+    /// Returns the value of the field with this name; several values are joined, as RFC 9110 §5.3
+    /// allows.
     pub fn field(&self, name: &str) -> Option<String> {
         let all = self.field_values(name);
         (!all.is_empty()).then(|| all.join(", "))
@@ -63,13 +64,13 @@ impl ParsedHead {
         !self.field_values(name).is_empty()
     }
 
-    /// Whether a list field names this word.
+    /// True if a list field contains this word.
     pub fn field_lists(&self, name: &str, word: &str) -> bool {
         let mut words = self.field_values(name).into_iter().flat_map(|value| value.split(','));
         words.any(|listed| listed.trim().eq_ignore_ascii_case(word))
     }
 
-    /// The status of a response.
+    /// Returns the status of a response.
     pub fn status(&self) -> u16 {
         self.word(1).parse().unwrap_or(0)
     }
@@ -86,12 +87,12 @@ impl ParsedHead {
         self.start.split(' ').nth(index).unwrap_or("")
     }
 
-    /// How the body of the request with this head ends.
+    /// Returns the framing of the body of a request with this head.
     pub fn request_body(&self) -> Result<RemainingBody, Http1Error> {
         Ok(self.declared_body()?.unwrap_or(RemainingBody::Nothing))
     }
 
-    /// How the body of the response with this head ends, to a request with this method.
+    /// Returns the framing of the body of a response with this head, to a request with this method.
     pub fn response_body(&self, method: &str) -> Result<RemainingBody, Http1Error> {
         let declared = self.declared_body()?;
         let status = self.status();
@@ -119,26 +120,26 @@ impl ParsedHead {
     }
 }
 
-/// What is left of a body.
+/// Remaining part of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RemainingBody {
     Nothing,
     Bytes(u64),
     /// The next bytes are the size of a chunk.
     ChunkHead,
-    /// So many bytes of data are left in this chunk.
+    /// Number of data bytes left in this chunk.
     Chunk(u64),
     UntilClose,
 }
 
-/// A body that was kept.
+/// Body kept in memory.
 #[derive(Clone, Debug, Default)]
 pub struct BufferedBody {
     pub bytes: Vec<u8>,
     pub trailers: Vec<(String, String)>,
 }
 
-/// One direction of a connection, and the bytes of it that were read too early.
+/// Receiving side of a connection, with the bytes that were read ahead.
 pub struct Http1Reader {
     half: Box<dyn AsyncRead + Send + Unpin>,
     buffer: Vec<u8>,
@@ -150,7 +151,7 @@ impl Http1Reader {
         Self { half: Box::new(half), buffer: Vec::new(), trailers: Vec::new() }
     }
 
-    /// The next start line and fields.
+    /// Reads the next start line and fields.
     pub async fn head(&mut self) -> Result<ParsedHead, Http1Error> {
         let Some(end) = self.read_until(b"\r\n\r\n", "a head").await? else {
             return Err(Http1Error::Closed);
@@ -161,7 +162,7 @@ impl Http1Reader {
         Ok(ParsedHead { start, fields: fields(&lines)? })
     }
 
-    /// The next piece of a body; `None` at its end.
+    /// Reads the next piece of a body; `None` at its end.
     pub async fn read_piece(
         &mut self,
         left: &mut RemainingBody,
@@ -206,7 +207,7 @@ impl Http1Reader {
         }
     }
 
-    /// A whole body.
+    /// Reads a whole body.
     pub async fn body(&mut self, mut left: RemainingBody) -> Result<BufferedBody, Http1Error> {
         let mut bytes = Vec::new();
         while let Some(piece) = self.read_piece(&mut left).await? {
@@ -215,7 +216,7 @@ impl Http1Reader {
         Ok(BufferedBody { bytes, trailers: std::mem::take(&mut self.trailers) })
     }
 
-    /// A whole body, of which only the digest is kept.
+    /// Reads a whole body; keeps only its digest.
     pub async fn digest(&mut self, mut left: RemainingBody) -> Result<BodyDigest, Http1Error> {
         let mut digest = BodyDigest::default();
         while let Some(piece) = self.read_piece(&mut left).await? {
@@ -224,12 +225,12 @@ impl Http1Reader {
         Ok(digest)
     }
 
-    /// The trailers of the chunked body that was read last.
+    /// Returns the trailers of the chunked body that was read last.
     pub fn take_trailers(&mut self) -> Vec<(String, String)> {
         std::mem::take(&mut self.trailers)
     }
 
-    /// At least one byte of what comes, whatever it is; empty at the end.
+    /// Reads at least one byte, without interpreting it; empty at the end.
     pub async fn read_available(&mut self) -> Result<Vec<u8>, Http1Error> {
         if self.buffer.is_empty() {
             self.fill().await?;
@@ -237,7 +238,7 @@ impl Http1Reader {
         Ok(std::mem::take(&mut self.buffer))
     }
 
-    /// Exactly so many bytes, whatever they are.
+    /// Reads exactly this many bytes, without interpreting them.
     pub async fn read_exact(&mut self, count: usize) -> Result<Vec<u8>, Http1Error> {
         while self.buffer.len() < count {
             if self.fill().await? == 0 {
@@ -247,7 +248,8 @@ impl Http1Reader {
         Ok(self.buffer.drain(..count).collect())
     }
 
-    /// Waits for the end, before which nothing may come. A reset is an end too.
+    /// Waits for the end of the connection; it is an error if bytes arrive before. A reset counts
+    /// as an end.
     pub async fn expect_end(&mut self) -> Result<(), Http1Error> {
         if self.buffer.is_empty() {
             match self.fill().await {
@@ -297,7 +299,8 @@ impl Http1Reader {
         }
     }
 
-    /// Reads until the buffer holds `mark`: the place just after it; `None` if nothing at all came.
+    /// Reads until the buffer contains `mark`; returns the offset just after it, or `None` if the
+    /// connection ended without a byte.
     async fn read_until(
         &mut self,
         mark: &[u8],
@@ -343,9 +346,9 @@ impl Http1Reader {
     }
 }
 
-/// The lines of a head, without their ends.
+/// Splits a head into its lines, without their ends.
 fn lines(text: &[u8]) -> Result<Vec<String>, Http1Error> {
-    // Heads may hold any bytes (RFC 9110 §5.5): each is a character here.
+    // Heads may contain any bytes (RFC 9110 §5.5): each becomes a character here.
     let text: String = text.iter().copied().map(char::from).collect();
     let lines: Vec<String> = text.split("\r\n").map(str::to_owned).collect();
     match lines.iter().find(|line| line.contains(['\r', '\n', '\0'])) {

@@ -1,6 +1,6 @@
 //! HTTP/3 by the crates `quinn` and `h3`: a client of one connection, whose port may change.
 //!
-//! What `h3` would never send is for `Wire`.
+//! Sequences that `h3` never sends are in [`RawHttp3Connection`].
 
 use bytes::{BufMut, Bytes};
 use h3::client::RequestStream;
@@ -9,21 +9,21 @@ use http::{HeaderValue, Request};
 
 use crate::http2::Http2Body;
 
-/// A client of one connection.
+/// Client of one connection.
 mod client;
-/// Frame by frame.
+/// Connection frame by frame.
 mod raw_connection;
 
 pub use crate::http2::CompleteResponse;
 pub use client::Http3TestClient;
 pub use raw_connection::{RawHttp3Connection, block, code, frame};
 
-/// The way to send a request's body.
+/// Sending side of a request.
 pub type Http3SendStream = RequestStream<h3_quinn::SendStream<Bytes>, Bytes>;
-/// The way to read a response.
+/// Receiving side of a response.
 pub type Http3ReceiveStream = RequestStream<h3_quinn::RecvStream, Bytes>;
 
-/// The rest of a stream.
+/// Reads the rest of a stream.
 pub async fn read(stream: &mut Http3ReceiveStream) -> Result<Http2Body, StreamError> {
     let mut bytes = Vec::new();
     while let Some(piece) = stream.recv_data().await? {
@@ -33,19 +33,19 @@ pub async fn read(stream: &mut Http3ReceiveStream) -> Result<Http2Body, StreamEr
     Ok(Http2Body { bytes: bytes.into(), trailers })
 }
 
-/// A GET of this path from the host `test`.
+/// Returns a GET of this path from the host `test`.
 pub fn get(path: &str) -> Request<()> {
     Request::get(format!("https://test{path}")).body(()).expect("a path")
 }
 
-/// The same, as urgent as this says (RFC 9218): `u=0` before all else.
+/// Like [`get`], with this priority (RFC 9218); `u=0` is the most urgent.
 pub fn get_by_priority(path: &str, priority: &'static str) -> Request<()> {
     let mut request = get(path);
     request.headers_mut().insert("priority", HeaderValue::from_static(priority));
     request
 }
 
-/// A POST to this path of the host `test`.
+/// Returns a POST to this path of the host `test`.
 pub fn post(path: &str) -> Request<()> {
     Request::post(format!("https://test{path}")).body(()).expect("a path")
 }

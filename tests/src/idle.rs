@@ -1,15 +1,17 @@
-//! What connections cost in memory that do nothing.
+//! Memory cost of idle connections.
 
 use anyhow::{Result, ensure};
 
 use crate::sheave::SheaveProcess;
 
-/// What each sends before it rests: bodies are where buffers come from.
+/// Returns the body that each connection sends before it is idle: bodies cause the allocation of
+/// buffers.
 pub fn warm_up_body() -> Vec<u8> {
     vec![b'x'; 16 * 1024]
 }
 
-/// Opens a connection, and then `count` more, each of which has to cost less than `most` bytes. All of them.
+/// Opens a connection, and then `count` more, each of which must cost less than `most` bytes.
+/// Returns all of them.
 pub async fn check_memory_per_connection<C>(
     sheave: &SheaveProcess,
     protocol: &str,

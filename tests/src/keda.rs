@@ -1,4 +1,4 @@
-//! A client of Sheave's external scaler as KEDA's operator is one: by KEDA's interface.
+//! Client of Sheave's external scaler, by the same interface as KEDA's operator.
 
 use std::net::SocketAddr;
 
@@ -6,13 +6,13 @@ use anyhow::{Context, Result};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status, Streaming};
 
-/// What the .proto file comes to.
+/// Code generated from the .proto file.
 #[allow(
     clippy::all,
     clippy::allow_attributes_without_reason,
     unreachable_pub,
     unused_qualifications,
-    reason = "made by a program"
+    reason = "generated code"
 )]
 mod externalscaler;
 
@@ -22,18 +22,18 @@ use externalscaler::{GetMetricSpecResponse, GetMetricsRequest, IsActiveResponse,
 use crate::SheaveProcess;
 use crate::waiting::within;
 
-/// The trigger of a ScaledObject in the namespace `default`, and a connection to ask by.
+/// Trigger of a ScaledObject in the namespace `default`, with a connection to the scaler.
 #[derive(Clone)]
 pub struct KedaClient {
     client: ExternalScalerClient<Channel>,
     reference: ScaledObjectRef,
 }
 
-/// Whether there is demand, as it is told.
+/// Stream of activity updates.
 pub struct ActivityStream(Streaming<IsActiveResponse>);
 
 impl KedaClient {
-    /// A trigger with this metadata.
+    /// Connects, with this metadata in the trigger.
     pub async fn connect(sheave: &SheaveProcess, metadata: &[(&str, &str)]) -> Result<Self> {
         let address = sheave.scaler.context("started with --scaler")?;
         let endpoint = Endpoint::from_shared(format!("http://{address}"))?;
@@ -43,17 +43,17 @@ impl KedaClient {
     }
 
     pub async fn is_active(&mut self) -> Result<bool, Status> {
-        let answer = self.client.is_active(self.reference.clone()).await?;
-        Ok(answer.into_inner().result)
+        let response = self.client.is_active(self.reference.clone()).await?;
+        Ok(response.into_inner().result)
     }
 
-    /// What one replica is to bear.
+    /// Returns the target load of one replica.
     pub async fn target(&mut self) -> Result<f64, Status> {
-        let answer = self.client.get_metric_spec(self.reference.clone()).await?;
-        target(answer.into_inner())
+        let response = self.client.get_metric_spec(self.reference.clone()).await?;
+        target(response.into_inner())
     }
 
-    /// The same, as it is told at first.
+    /// Returns the first target load of the stream.
     pub async fn streamed_target(&mut self) -> Result<f64, Status> {
         let mut specs = self.client.stream_metric_spec(self.reference.clone()).await?.into_inner();
         let spec = specs.message().await?;
@@ -67,8 +67,8 @@ impl KedaClient {
     pub async fn metric_value(&mut self, metric: &str) -> Result<f64, Status> {
         let scaled_object_ref = Some(self.reference.clone());
         let request = GetMetricsRequest { scaled_object_ref, metric_name: metric.to_owned() };
-        let answer = self.client.get_metrics(request).await?.into_inner();
-        match answer.metric_values.as_slice() {
+        let response = self.client.get_metrics(request).await?.into_inner();
+        match response.metric_values.as_slice() {
             [value] => Ok(value.metric_value_float),
             other => Err(Status::internal(format!("one value: {other:?}"))),
         }
@@ -80,26 +80,26 @@ impl KedaClient {
 }
 
 impl ActivityStream {
-    /// The next that is told; why nothing is told any more.
+    /// Returns the next update, or the status that ended the stream.
     pub async fn next(&mut self) -> Result<Result<bool, Status>> {
-        let answer = within("activity", self.0.message()).await?;
+        let response = within("activity", self.0.message()).await?;
         let ended = || Status::new(Code::Ok, "ended without a status");
-        Ok(answer.and_then(|answer| answer.map(|it| it.result).ok_or_else(ended)))
+        Ok(response.and_then(|response| response.map(|it| it.result).ok_or_else(ended)))
     }
 }
 
 fn reference(address: SocketAddr, metadata: &[(&str, &str)]) -> ScaledObjectRef {
-    let of_keda = ("scalerAddress".to_owned(), address.to_string());
+    let scaler_address = ("scalerAddress".to_owned(), address.to_string());
     let metadata = metadata.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
     ScaledObjectRef {
         name: "app".to_owned(),
         namespace: "default".to_owned(),
-        scaler_metadata: metadata.chain([of_keda]).collect(),
+        scaler_metadata: metadata.chain([scaler_address]).collect(),
     }
 }
 
-fn target(answer: GetMetricSpecResponse) -> Result<f64, Status> {
-    match answer.metric_specs.as_slice() {
+fn target(response: GetMetricSpecResponse) -> Result<f64, Status> {
+    match response.metric_specs.as_slice() {
         [spec] if spec.metric_name == "demand" => Ok(spec.target_size_float),
         other => Err(Status::internal(format!("one spec: {other:?}"))),
     }

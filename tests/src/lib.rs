@@ -1,54 +1,56 @@
-//! What end-to-end tests share: the binary as a child process, clients and endpoints that do exactly what a test says.
+//! Harness of the end-to-end tests: the binary as a child process, and clients and endpoints under
+//! the full control of a test.
 //!
-//! Nothing here knows Sheave's crates: it is seen from outside, by its command line, its files and its sockets.
+//! The harness does not use Sheave's crates: it sees Sheave from outside, by its command line, its
+//! files and its sockets.
 
-/// HTTP/1.1 messages, read strictly.
+/// HTTP/1.1 messages with a strict parser.
 pub mod http1;
 /// Bodies of any size that can be checked without keeping them.
 pub mod payload;
-/// Numbers that look random and repeat with the seed.
+/// Seeded pseudo-random numbers.
 pub mod random;
-/// Certificates, and who signs them.
+/// Certificate authorities and the certificates that they issue.
 pub mod certificates;
-/// TLS by rustls.
+/// TLS clients and servers by rustls.
 pub mod tls;
-/// TLS clients whose server name is sent as it is written.
+/// TLS clients that send any server name, even an invalid one.
 pub mod server_name;
-/// A client that may send slowly, abort, pipeline or be wrong.
+/// HTTP/1.1 client that may send slowly, abort, pipeline or violate the protocol.
 pub mod client;
-/// A server with a behaviour, which keeps the truth that tests assert on.
+/// HTTP/1.1 server with a configurable behaviour; it records the facts that tests assert.
 pub mod endpoint;
 /// HTTP/2 by the crate `h2`.
 pub mod http2;
 /// HTTP/3 by the crates `quinn` and `h3`, and frame by frame.
 pub mod http3;
-/// HTTP/2 frame by frame, for what no library would send.
+/// HTTP/2 frame by frame, for sequences that no library sends.
 pub mod frames;
-/// gRPC, as far as tests look at it.
+/// gRPC, as far as the tests need it.
 pub mod grpc;
-/// A client of KEDA's interface for scalers.
+/// Client of KEDA's external scaler interface.
 pub mod keda;
-/// A name server that says what a test tells it.
+/// DNS server whose records a test sets.
 pub mod dns;
-/// Servers that know no HTTP.
+/// TCP and UDP servers without HTTP.
 pub mod raw;
-/// Gateway API objects as JSON, which is YAML too.
+/// Gateway API objects as JSON, which is also YAML.
 pub mod objects;
-/// A directory of configuration, edited as a careful person would.
+/// Configuration directory with atomic file updates.
 pub mod configuration;
 /// The binary as a child process.
 pub mod sheave;
-/// What the binary says of itself over its admin address.
+/// Client of the binary's admin API.
 pub mod admin;
-/// The usual arrangement: endpoints, their configuration, and the binary in front of them.
+/// Standard fixture: endpoints, their configuration, and the binary in front of them.
 pub mod fixture;
-/// Many clients that do the same.
+/// Load generator: many clients with the same request pattern.
 pub mod load;
-/// What connections cost that do nothing.
+/// Memory cost of idle connections.
 pub mod idle;
-/// Whether the machine can tell.
+/// CPU contention on the machine, which would distort timings.
 pub mod machine;
-/// Waiting for something to become true.
+/// Bounded waits for a condition.
 pub mod waiting;
 
 pub use client::{Http1TestClient, Http1TestResponse};
@@ -59,5 +61,5 @@ pub use http1::Http1Error;
 pub use sheave::SheaveProcess;
 pub use waiting::{eventually, within};
 
-/// What a test returns.
+/// Result of a test.
 pub type Result<T = (), E = anyhow::Error> = std::result::Result<T, E>;

@@ -1,4 +1,5 @@
-//! Many clients that do the same: each on a kept-alive connection, one request after another, and no retries.
+//! Load generator: many clients with the same request pattern, each on a kept-alive connection, one
+//! request after another, without retries.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,26 +13,26 @@ use tokio::time::{Instant, sleep};
 
 use crate::{Http1Error, Http1TestClient, Http1TestResponse};
 
-/// Clients at work.
+/// Running clients.
 pub struct LoadGenerator {
     clients: JoinSet<LoadResults>,
     stopped: Arc<AtomicBool>,
 }
 
-/// What came of their requests.
+/// Results of their requests.
 #[derive(Clone, Debug, Default)]
 pub struct LoadResults {
-    /// How many were answered, by status.
+    /// Number of responses by status.
     pub answered: BTreeMap<u16, u64>,
-    /// What happened to the others.
+    /// Errors of the failed requests.
     pub failed: Vec<String>,
 }
 
-/// What each of them does.
+/// Request pattern of each client.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientPattern {
     pub method: &'static str,
-    /// Between an answer and the next request.
+    /// Pause between a response and the next request.
     pub pause: Duration,
 }
 
@@ -45,13 +46,13 @@ impl ClientPattern {
 }
 
 impl LoadGenerator {
-    pub fn start(address: SocketAddr, clients: usize, habit: ClientPattern) -> Self {
+    pub fn start(address: SocketAddr, clients: usize, pattern: ClientPattern) -> Self {
         let stopped = Arc::new(AtomicBool::new(false));
-        let client = |_| run_client(address, habit, stopped.clone());
+        let client = |_| run_client(address, pattern, stopped.clone());
         Self { clients: (0..clients).map(client).collect(), stopped: stopped.clone() }
     }
 
-    /// Lets the requests that run end.
+    /// Stops the clients, after their current requests have ended.
     pub async fn stop(self) -> LoadResults {
         self.stopped.store(true, Ordering::Relaxed);
         let reports = self.clients.join_all().await;
@@ -71,7 +72,7 @@ impl LoadResults {
         }
     }
 
-    /// Every request was answered, and with 200.
+    /// Asserts that every request was answered with 200.
     pub fn assert_all_served(&self) {
         let served = self.answered.get(&200).copied().unwrap_or(0);
         assert!(served > 0 && served == self.requests(), "{self:?}");
@@ -88,24 +89,24 @@ impl LoadResults {
 
 async fn run_client(
     address: SocketAddr,
-    habit: ClientPattern,
+    pattern: ClientPattern,
     stopped: Arc<AtomicBool>,
 ) -> LoadResults {
     let mut report = LoadResults::default();
     let mut connection = None;
     while !stopped.load(Ordering::Relaxed) {
-        let outcome = exchange(&mut connection, address, habit.method).await;
+        let outcome = exchange(&mut connection, address, pattern.method).await;
         let failed = outcome.is_err();
         report.add_result(outcome);
         if failed && report.failed.len() >= 10 {
             return report;
         }
-        sleep(habit.pause).await;
+        sleep(pattern.pause).await;
     }
     report
 }
 
-/// A request on the connection, or on a new one if there is none or it is to be closed.
+/// Sends a request on the connection, or on a new one if there is none.
 async fn exchange(
     connection: &mut Option<Http1TestClient>,
     address: SocketAddr,
@@ -122,8 +123,8 @@ async fn exchange(
     Ok(response)
 }
 
-/// Requests at these intervals, whatever becomes of those before: each on a connection of its own. What came of each
-/// is given with the time it took.
+/// Sends requests at this interval, independently of the earlier ones, each on a connection of its
+/// own. Returns the result of each, with the time it took.
 pub async fn open_loop(
     address: SocketAddr,
     interval: Duration,

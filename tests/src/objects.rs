@@ -1,15 +1,16 @@
-//! Gateway API objects as JSON, which is YAML too: what a test asks Sheave for.
+//! Gateway API objects as JSON, which is also YAML: the configuration under test.
 
 use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 
-/// What a configuration with one listener on a free port begins with: the class `sheave` and the Gateway `edge`.
+/// Returns the base of a configuration with one listener on a free port: the class `sheave` and the
+/// Gateway `edge`.
 pub fn gateway() -> Vec<Value> {
     gateway_at("127.0.0.1", "HTTP")
 }
 
-/// The same for another protocol and address.
+/// Like [`gateway`], for another protocol and address.
 pub fn gateway_at(address: &str, protocol: &str) -> Vec<Value> {
     let class = json!({
         "apiVersion": "gateway.networking.k8s.io/v1",
@@ -30,7 +31,7 @@ pub fn gateway_at(address: &str, protocol: &str) -> Vec<Value> {
     vec![class, gateway]
 }
 
-/// A Gateway that decrypts, with the certificates in these Secrets.
+/// Returns a Gateway that terminates TLS, with the certificates in these Secrets.
 pub fn https_gateway(secrets: &[&str]) -> Vec<Value> {
     let references: Vec<Value> = secrets.iter().map(|name| json!({ "name": name })).collect();
     gateway_with(json!([{
@@ -41,25 +42,25 @@ pub fn https_gateway(secrets: &[&str]) -> Vec<Value> {
     }]))
 }
 
-/// A Gateway with these listeners.
+/// Returns a Gateway with these listeners.
 pub fn gateway_with(listeners: Value) -> Vec<Value> {
     let mut objects = gateway();
     objects[1]["spec"]["listeners"] = listeners;
     objects
 }
 
-/// Every request to this Service.
+/// Returns a route of every request to this Service.
 pub fn route(service: &str) -> Value {
     route_with(service, json!({ "rules": [{ "backendRefs": [{ "name": service, "port": 80 }] }] }))
 }
 
-/// Every request for this host to this Service.
+/// Returns a route of every request for this host to this Service.
 pub fn host_route(host: &str, service: &str) -> Value {
     let rules = json!([{ "backendRefs": [{ "name": service, "port": 80 }] }]);
     route_with(service, json!({ "hostnames": [host], "rules": rules }))
 }
 
-/// A route of the Gateway `edge` with this `spec`.
+/// Returns a route of the Gateway `edge` with this `spec`.
 pub fn route_with(name: &str, mut spec: Value) -> Value {
     spec["parentRefs"] = json!([{ "name": "edge" }]);
     json!({
@@ -70,7 +71,7 @@ pub fn route_with(name: &str, mut spec: Value) -> Value {
     })
 }
 
-/// Every connection or flow to this Service: a `TCPRoute` or a `UDPRoute`.
+/// Returns a `TCPRoute` or a `UDPRoute` of every connection or flow to this Service.
 pub fn stream_route(kind: &str, service: &str) -> Value {
     json!({
         "apiVersion": "gateway.networking.k8s.io/v1",
@@ -83,7 +84,7 @@ pub fn stream_route(kind: &str, service: &str) -> Value {
     })
 }
 
-/// A `TLSRoute`: every connection for this host to this Service.
+/// Returns a `TLSRoute` of every connection for this host to this Service.
 pub fn tls_route(host: &str, service: &str) -> Value {
     json!({
         "apiVersion": "gateway.networking.k8s.io/v1",
@@ -97,12 +98,12 @@ pub fn tls_route(host: &str, service: &str) -> Value {
     })
 }
 
-/// A `GRPCRoute`: every call to this Service, whose endpoints speak HTTP/2 in the clear.
+/// Returns a `GRPCRoute` of every call to this Service, whose endpoints use HTTP/2 without TLS.
 pub fn grpc_route(service: &str) -> Value {
     grpc_route_with(service, json!([{ "backendRefs": [{ "name": service, "port": 80 }] }]))
 }
 
-/// A `GRPCRoute` of the Gateway `edge` with these rules.
+/// Returns a `GRPCRoute` of the Gateway `edge` with these rules.
 pub fn grpc_route_with(name: &str, rules: Value) -> Value {
     json!({
         "apiVersion": "gateway.networking.k8s.io/v1",
@@ -112,13 +113,14 @@ pub fn grpc_route_with(name: &str, rules: Value) -> Value {
     })
 }
 
-/// The Service with this protocol in its port.
+/// Returns the Service with this protocol in its port.
 pub fn with_app_protocol(protocol: &str, mut service: Value) -> Value {
     service["spec"]["ports"][0]["appProtocol"] = protocol.into();
     service
 }
 
-/// TLS to the endpoints of this Service: whom they have to be, by the authority in the ConfigMap `ca`.
+/// Returns a policy for TLS to the endpoints of this Service, whose certificates are validated by
+/// the authority in the ConfigMap `ca`.
 pub fn backend_tls_policy(service: &str, mut validation: Value) -> Value {
     validation["caCertificateRefs"] = json!([{ "group": "", "kind": "ConfigMap", "name": "ca" }]);
     json!({
@@ -132,7 +134,7 @@ pub fn backend_tls_policy(service: &str, mut validation: Value) -> Value {
     })
 }
 
-/// The object with this transport in all its ports: a Service or an EndpointSlice for UDP.
+/// Returns the object with this transport in all its ports: a Service or an EndpointSlice for UDP.
 pub fn with_transport(transport: &str, mut object: Value) -> Value {
     let ports = if object["kind"] == "Service" { "/spec/ports" } else { "/ports" };
     let ports = object.pointer_mut(ports).and_then(Value::as_array_mut).into_iter().flatten();
@@ -140,7 +142,7 @@ pub fn with_transport(transport: &str, mut object: Value) -> Value {
     object
 }
 
-/// A Service with the port 80.
+/// Returns a Service with the port 80.
 pub fn service(name: &str) -> Value {
     json!({
         "apiVersion": "v1",
@@ -150,13 +152,14 @@ pub fn service(name: &str) -> Value {
     })
 }
 
-/// The EndpointSlices of these ready endpoints, one each since each has a port of its own.
+/// Returns the EndpointSlices of these ready endpoints: one for each, since each has a port of its
+/// own.
 pub fn slices(service: &str, endpoints: &[SocketAddr]) -> Vec<Value> {
     let ready = json!({ "ready": true });
     endpoints.iter().map(|address| slice(service, *address, &ready)).collect()
 }
 
-/// The EndpointSlice of one endpoint in these conditions.
+/// Returns the EndpointSlice of one endpoint with these conditions.
 pub fn slice(service: &str, endpoint: SocketAddr, conditions: &Value) -> Value {
     json!({
         "apiVersion": "discovery.k8s.io/v1",
@@ -171,13 +174,13 @@ pub fn slice(service: &str, endpoint: SocketAddr, conditions: &Value) -> Value {
     })
 }
 
-/// A BackendPolicy of this Service: `spec` without its target.
+/// Returns a BackendPolicy of this Service; `spec` has no target.
 pub fn backend_policy(service: &str, mut spec: Value) -> Value {
     spec["targetRefs"] = json!([{ "group": "", "kind": "Service", "name": service }]);
     policy("BackendPolicy", service, &spec)
 }
 
-/// A ClientPolicy of the Gateway `edge`: `spec` without its target.
+/// Returns a ClientPolicy of the Gateway `edge`; `spec` has no target.
 pub fn client_policy(mut spec: Value) -> Value {
     let group = "gateway.networking.k8s.io";
     spec["targetRefs"] = json!([{ "group": group, "kind": "Gateway", "name": "edge" }]);

@@ -5,7 +5,8 @@ use std::sync::LazyLock;
 
 use crate::random::SeededRandom;
 
-/// A prime, so that a piece lost, doubled or moved by any round number of bytes does not go unnoticed.
+/// Period of the pattern: a prime, so that a piece that is lost, duplicated or moved by any round
+/// number of bytes is detected.
 const PERIOD: usize = 65_521;
 
 /// The pattern twice, so that any period of it is one slice.
@@ -15,7 +16,7 @@ static PATTERN: LazyLock<Vec<u8>> = LazyLock::new(|| {
     period.repeat(2)
 });
 
-/// The bytes of the pattern at these places; at most one period of them.
+/// Returns the bytes of the pattern at these offsets; at most one period of them.
 pub fn pattern(places: Range<u64>) -> &'static [u8] {
     let length = (places.end - places.start) as usize;
     assert!(length <= PERIOD, "a piece is at most one period");
@@ -23,13 +24,13 @@ pub fn pattern(places: Range<u64>) -> &'static [u8] {
     &PATTERN[start..start + length]
 }
 
-/// The pattern from its start to `length`, in pieces to be sent one after another.
+/// Returns the pattern from its start to `length`, in pieces to be sent one after another.
 pub fn pieces(length: u64) -> impl Iterator<Item = &'static [u8]> {
     let period = PERIOD as u64;
     (0..length).step_by(PERIOD).map(move |start| pattern(start..length.min(start + period)))
 }
 
-/// What a body was: its length and a hash of its bytes (FNV-1a, eight lanes).
+/// Digest of a body: its length and a hash of its bytes (FNV-1a, eight lanes).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BodyDigest {
     pub length: u64,
@@ -43,7 +44,7 @@ impl Default for BodyDigest {
 }
 
 impl BodyDigest {
-    /// Of the pattern's first `length` bytes.
+    /// Returns the digest of the pattern's first `length` bytes.
     pub fn of_pattern(length: u64) -> Self {
         let mut digest = Self::default();
         pieces(length).for_each(|piece| digest.add(piece));
@@ -56,7 +57,7 @@ impl BodyDigest {
         digest
     }
 
-    /// Continues with these bytes: how a body was cut into pieces makes no difference.
+    /// Adds these bytes; the split of a body into pieces makes no difference.
     pub fn add(&mut self, bytes: &[u8]) {
         for &byte in bytes {
             let lane = &mut self.lanes[(self.length % 8) as usize];

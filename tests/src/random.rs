@@ -1,8 +1,8 @@
-//! Numbers that look random and repeat with the seed (splitmix64).
+//! Seeded pseudo-random numbers (splitmix64).
 
 use std::time::Duration;
 
-/// A seeded generator.
+/// Seeded generator.
 #[derive(Clone, Debug)]
 pub struct SeededRandom(u64);
 
@@ -18,12 +18,12 @@ impl SeededRandom {
         mixed ^ (mixed >> 31)
     }
 
-    /// Below `bound`.
+    /// Returns a number below `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.next_u64() % bound
     }
 
-    /// True `percent` times in a hundred.
+    /// Returns true with a probability of `percent` per cent.
     pub fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
@@ -32,12 +32,12 @@ impl SeededRandom {
         least + (most - least).mul_f64(self.unit())
     }
 
-    /// Exponentially distributed, cut at eight times the mean.
+    /// Returns an exponentially distributed time, capped at eight times the mean.
     pub fn exponential(&mut self, mean: Duration) -> Duration {
         mean.mul_f64((-self.unit().ln()).min(8.0))
     }
 
-    /// In (0, 1].
+    /// Returns a number in (0, 1].
     fn unit(&mut self) -> f64 {
         ((self.next_u64() >> 11) + 1) as f64 / (1_u64 << 53) as f64
     }

@@ -1,4 +1,5 @@
-//! Servers that know no HTTP: what a test does with the bytes of a connection, and an echo of datagrams.
+//! TCP and UDP servers without HTTP: a function of the test serves each connection, and an echo
+//! server of datagrams.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,7 +21,7 @@ use crate::payload::{self, BodyDigest};
 use crate::waiting::within;
 use crate::{ConfigDirectory, SheaveProcess, objects};
 
-/// A server of connections; it ends, with all of them, when dropped.
+/// TCP server; it stops, with all its connections, when dropped.
 pub struct RawServer {
     pub address: SocketAddr,
     counts: Arc<RawServerCounts>,
@@ -35,7 +36,7 @@ struct RawServerCounts {
 }
 
 impl RawServer {
-    /// A server on a free port that does this with each connection.
+    /// Starts a server on a free port that serves each connection by this function.
     pub async fn start<F, S>(serve: F) -> Result<Self>
     where
         F: Fn(TcpStream) -> S + Send + 'static,
@@ -52,7 +53,8 @@ impl RawServer {
         .await
     }
 
-    /// As [`RawServer::start`], where a connection is open until the server says so.
+    /// Like [`RawServer::start`], but a connection counts as open until the function drops the
+    /// guard.
     async fn start_with_connection_guard<F, S>(serve: F) -> Result<Self>
     where
         F: Fn(TcpStream, CountedRawConnection) -> S + Send + 'static,
@@ -61,24 +63,24 @@ impl RawServer {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let counts = Arc::<RawServerCounts>::default();
-        let seen = counts.clone();
+        let task_counts = counts.clone();
         let accepting = tokio::spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
-                let served = serve(stream, CountedRawConnection::new(&seen));
-                // An error here is the other side's leaving.
+                let served = serve(stream, CountedRawConnection::new(&task_counts));
+                // The error is the client's disconnect.
                 connections.spawn(async move { drop(served.await) });
             }
         });
         Ok(Self { address, counts, accepting: accepting.abort_handle() })
     }
 
-    /// A server that sends back whatever comes, and its own end when the other side has ended.
+    /// Starts a server that sends back all bytes, and closes its sending side when the client has.
     pub async fn echo() -> Result<Self> {
         Self::start_with_connection_guard(|stream, open| async move {
             let (mut from, mut to) = stream.into_split();
             tokio::io::copy(&mut from, &mut to).await?;
-            // Before the other side can know it.
+            // Before the client can know it.
             drop(open);
             Ok(to.shutdown().await?)
         })
@@ -104,7 +106,7 @@ impl Drop for RawServer {
     }
 }
 
-/// A connection in the books.
+/// Guard that counts an open connection.
 struct CountedRawConnection(Arc<RawServerCounts>);
 
 impl CountedRawConnection {
@@ -122,7 +124,7 @@ impl Drop for CountedRawConnection {
     }
 }
 
-/// A server of datagrams that sends each back with its own port before it; it ends when dropped.
+/// UDP server that sends each datagram back with its own port in front; it stops when dropped.
 pub struct UdpEcho {
     pub address: SocketAddr,
     echoing: AbortHandle,
@@ -133,15 +135,15 @@ impl UdpEcho {
         Self::start_at("127.0.0.1:0".parse()?).await
     }
 
-    /// A server on this address, say that of one that has ended.
+    /// Starts a server on this address, such as that of a server that has stopped.
     pub async fn start_at(address: SocketAddr) -> Result<Self> {
         let socket = UdpSocket::bind(address).await?;
         let address = socket.local_addr()?;
         let echoing = tokio::spawn(async move {
-            let mut room = vec![0; 64 * 1024];
+            let mut buffer = vec![0; 64 * 1024];
             loop {
-                let Ok((length, from)) = socket.recv_from(&mut room).await else { continue };
-                let answer = [&address.port().to_be_bytes(), &room[..length]].concat();
+                let Ok((length, from)) = socket.recv_from(&mut buffer).await else { continue };
+                let answer = [&address.port().to_be_bytes(), &buffer[..length]].concat();
                 drop(socket.send_to(&answer, from).await);
             }
         });
@@ -155,7 +157,7 @@ impl Drop for UdpEcho {
     }
 }
 
-/// A client's socket for datagrams to this address, which hears that address alone.
+/// Returns a client socket that is connected to this address.
 pub async fn udp_client(to: SocketAddr) -> Result<UdpSocket> {
     let any = if to.is_ipv4() { "127.0.0.1:0" } else { "[::1]:0" };
     let socket = UdpSocket::bind(any).await?;
@@ -163,23 +165,23 @@ pub async fn udp_client(to: SocketAddr) -> Result<UdpSocket> {
     Ok(socket)
 }
 
-/// The port of the [`UdpEcho`] that answers.
+/// Returns the port of the [`UdpEcho`] that answers.
 pub async fn request_server_port(socket: &UdpSocket, question: &[u8]) -> Result<u16> {
     socket.send(question).await?;
-    let mut room = vec![0; 64 * 1024];
-    let length = within("an answer", socket.recv(&mut room)).await??;
-    let (port, echo) = room[..length].split_at(2);
+    let mut buffer = vec![0; 64 * 1024];
+    let length = within("an answer", socket.recv(&mut buffer)).await??;
+    let (port, echo) = buffer[..length].split_at(2);
     ensure!(echo == question, "{} bytes came back", echo.len());
     Ok(u16::from_be_bytes([port[0], port[1]]))
 }
 
-/// Nobody answers, for as long as anybody would need to.
+/// Returns true if no answer arrives within the time that one would need.
 pub async fn is_ignored(socket: &UdpSocket, question: &[u8]) -> Result<bool> {
     socket.send(question).await?;
     Ok(timeout(Duration::from_millis(300), socket.recv(&mut [0; 16])).await.is_err())
 }
 
-/// Sheave in front of such servers: one listener, of TCP or UDP, on every address.
+/// Sheave in front of such servers: one listener, TCP or UDP, on every address.
 pub struct L4Fixture {
     pub sheave: SheaveProcess,
     pub configuration: ConfigDirectory,
@@ -212,7 +214,7 @@ impl L4Fixture {
         Ok(Self { sheave, configuration, transport })
     }
 
-    /// The listener, by this address of the machine.
+    /// Returns the listener's address at this local IP address.
     pub fn listener_address(&self, ip: &str) -> Result<SocketAddr> {
         Ok(SocketAddr::new(ip.parse()?, self.sheave.address().port()))
     }
@@ -221,7 +223,8 @@ impl L4Fixture {
         Ok(TcpStream::connect(self.listener_address("127.0.0.1")?).await?)
     }
 
-    /// How a new connection ends that says nothing; a reset may come before it is known to be open.
+    /// Opens a connection, sends nothing, and returns how it ends; a reset may arrive before the
+    /// connect has returned.
     pub async fn connect_and_wait_for_end(&self) -> Result<SocketEnd> {
         match TcpStream::connect(self.listener_address("127.0.0.1")?).await {
             Ok(mut stream) => wait_for_end(&mut stream).await,
@@ -245,7 +248,7 @@ fn write_endpoints(
     Ok(configuration.write("endpoints.yaml", &slices)?)
 }
 
-/// Sends the pattern's first `length` bytes, and the end.
+/// Sends the pattern's first `length` bytes, and closes the sending side.
 pub async fn send_pattern(mut to: OwnedWriteHalf, length: u64) -> Result<()> {
     for piece in payload::pieces(length) {
         to.write_all(piece).await?;
@@ -253,19 +256,19 @@ pub async fn send_pattern(mut to: OwnedWriteHalf, length: u64) -> Result<()> {
     Ok(to.shutdown().await?)
 }
 
-/// What comes until the other side has ended.
+/// Reads until the peer closes its sending side; returns the digest.
 pub async fn read_digest(mut from: OwnedReadHalf) -> Result<BodyDigest> {
     let mut digest = BodyDigest::default();
-    let mut room = vec![0; 256 * 1024];
+    let mut buffer = vec![0; 256 * 1024];
     loop {
-        match from.read(&mut room).await? {
+        match from.read(&mut buffer).await? {
             0 => return Ok(digest),
-            count => digest.add(&room[..count]),
+            count => digest.add(&buffer[..count]),
         }
     }
 }
 
-/// What these bytes come back as.
+/// Sends these bytes and returns the echo.
 pub async fn send_and_read_echo(stream: &mut TcpStream, bytes: &[u8]) -> Result<Vec<u8>> {
     stream.write_all(bytes).await?;
     let mut back = vec![0; bytes.len()];
@@ -273,13 +276,13 @@ pub async fn send_and_read_echo(stream: &mut TcpStream, bytes: &[u8]) -> Result<
     Ok(back)
 }
 
-/// How the connection ends, after nothing more has come.
+/// Waits for the end of the connection and returns how it ends; no byte may arrive before.
 pub async fn wait_for_end(stream: &mut TcpStream) -> Result<SocketEnd> {
     let mut byte = [0];
     match within("an end", stream.read(&mut byte)).await? {
         Ok(0) => Ok(SocketEnd::Graceful),
         Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(SocketEnd::Reset),
-        Ok(_) => anyhow::bail!("something came: {byte:?}"),
+        Ok(_) => anyhow::bail!("unexpected byte: {byte:?}"),
         Err(error) => Err(error.into()),
     }
 }
@@ -290,7 +293,7 @@ pub enum SocketEnd {
     Reset,
 }
 
-/// Ends the connection with a reset.
+/// Closes the connection with a reset.
 pub fn reset(stream: TcpStream) -> Result<()> {
     Ok(SockRef::from(&stream).set_linger(Some(Duration::ZERO))?)
 }

@@ -1,7 +1,9 @@
-//! TLS clients that send a server name as it is written, also one that rustls would correct or refuse.
+//! TLS clients that send any server name byte for byte, even one that rustls would normalise or
+//! reject.
 //!
-//! rustls is given a valid name of the same length. Its ClientHello is rewritten on the way out, and so is what it hashes of
-//! it, so that both sides agree on the transcript. The server's certificate has to be for the valid name.
+//! rustls gets a valid name of the same length. Its ClientHello is rewritten when it is sent, and
+//! also in the transcript hash, so that both sides agree on the transcript. The server's
+//! certificate must be for the valid name.
 
 use std::any::Any;
 use std::io;
@@ -30,29 +32,30 @@ use tokio_rustls::client::TlsStream;
 use crate::certificates::{CertificateAuthority, IssuedCertificate};
 use crate::waiting::within;
 
-/// The handshake message that the name is in (RFC 8446 §4).
+/// Type of the handshake message that contains the name (RFC 8446 §4).
 const CLIENT_HELLO: u8 = 1;
 
-/// A client of TLS 1.3 that sends one server name byte for byte.
+/// TLS 1.3 client that sends one server name byte for byte.
 pub struct LiteralClient {
     config: ClientConfig,
     rewrite: ServerNameRewrite,
 }
 
-/// A name in place of another of the same length.
+/// Replacement of a name by another one of the same length.
 #[derive(Clone)]
 struct ServerNameRewrite {
     valid: Arc<str>,
     literal: Arc<str>,
 }
 
-/// Returns the name that a certificate has to be for, if `literal` is sent.
+/// Returns the name that a certificate must be for, if `literal` is sent.
 pub fn valid_name(literal: &str) -> String {
     format!("{}x", &literal[..literal.len() - 1])
 }
 
 impl LiteralClient {
-    /// Trusts this authority, and shows `identity` to a server that asks for a certificate.
+    /// Returns a client that trusts this authority, and presents `identity` to a server that
+    /// requests a certificate.
     pub fn new(
         literal: &str,
         authority: &CertificateAuthority,
@@ -72,7 +75,7 @@ impl LiteralClient {
         Ok(Self { config, rewrite })
     }
 
-    /// Makes a connection over TCP.
+    /// Connects over TCP.
     pub async fn connect(&self, address: SocketAddr) -> Result<TlsStream<RewritingStream>> {
         let tcp = TcpStream::connect(address).await?;
         tcp.set_nodelay(true)?;
@@ -82,7 +85,7 @@ impl LiteralClient {
         Ok(within("a handshake", connector.connect(name, stream)).await??)
     }
 
-    /// As QUIC takes it, for HTTP/3; the name that a connection is made to is ignored.
+    /// Returns the QUIC configuration for HTTP/3; the name that a connection is made to is ignored.
     pub fn quic_config(&self) -> Result<quinn::ClientConfig> {
         let mut config = self.config.clone();
         config.alpn_protocols = vec![b"h3".to_vec()];
@@ -93,7 +96,7 @@ impl LiteralClient {
 }
 
 impl ServerNameRewrite {
-    /// Replaces the name in bytes that hold it.
+    /// Replaces the name in bytes that contain it.
     fn apply(&self, bytes: &mut [u8]) {
         let (valid, literal) = (self.valid.as_bytes(), self.literal.as_bytes());
         if let Some(at) = bytes.windows(valid.len()).position(|window| window == valid) {
@@ -101,7 +104,7 @@ impl ServerNameRewrite {
         }
     }
 
-    /// Replaces the name in a ClientHello alone: certificates hold it too.
+    /// Replaces the name in a ClientHello alone: certificates contain it too.
     fn apply_to_hello(&self, message: &[u8]) -> Vec<u8> {
         let mut message = message.to_vec();
         if message.first() == Some(&CLIENT_HELLO) {
@@ -111,13 +114,14 @@ impl ServerNameRewrite {
     }
 }
 
-/// The usual provider, which hashes what is sent in place of what rustls believes to be sent.
+/// Returns the default provider with a hash of the bytes that are sent, not of those that rustls
+/// believes to be sent.
 fn provider(rewrite: &ServerNameRewrite) -> Result<CryptoProvider> {
     let SupportedCipherSuite::Tls13(usual) = cipher_suite::TLS13_AES_128_GCM_SHA256 else {
         anyhow::bail!("the suite is one of TLS 1.3");
     };
     let inner = usual.common.hash_provider;
-    // What a suite refers to lives for ever; a test makes few.
+    // A cipher suite holds static references, so it is leaked; a test creates few.
     let hash_provider = Box::leak(Box::new(RewritingHash { inner, rewrite: rewrite.clone() }));
     let suite = Box::leak(Box::new(Tls13CipherSuite {
         common: CipherSuiteCommon { hash_provider, ..usual.common },
@@ -173,7 +177,7 @@ impl hash::Context for RewritingContext {
     }
 }
 
-/// A connection that rewrites the first thing that is sent, which holds the ClientHello.
+/// Connection that rewrites the first bytes sent, which contain the ClientHello.
 pub struct RewritingStream {
     tcp: TcpStream,
     rewrite: Option<ServerNameRewrite>,

@@ -20,7 +20,7 @@ use crate::waiting::{eventually, within};
 /// A running `sheave serve`; it is killed when dropped.
 pub struct SheaveProcess {
     pub admin: SocketAddr,
-    /// Where it was started with `--scaler`.
+    /// Address of the external scaler, if it was started with `--scaler`.
     pub scaler: Option<SocketAddr>,
     /// Name and address of each listener.
     pub listeners: Vec<(String, SocketAddr)>,
@@ -29,22 +29,22 @@ pub struct SheaveProcess {
     access_log: LogLines,
 }
 
-/// What it has said so far, line by line.
+/// Output lines so far.
 type LogLines = Arc<Mutex<Vec<String>>>;
 
 impl SheaveProcess {
-    /// `sheave serve` on this configuration, ready to serve.
+    /// Starts `sheave serve` with this configuration, and waits until it is ready.
     pub async fn serve(configuration: &ConfigDirectory) -> Result<Self> {
         Self::serve_with(configuration, &[]).await
     }
 
-    /// As [`SheaveProcess::serve`], with these arguments too.
+    /// Like [`SheaveProcess::serve`], with additional arguments.
     pub async fn serve_with(configuration: &ConfigDirectory, arguments: &[&str]) -> Result<Self> {
         let config = [OsStr::new("--config"), configuration.path().as_os_str()];
         Self::start(config.into_iter().chain(arguments.iter().map(OsStr::new))).await
     }
 
-    /// `sheave serve` with these arguments and no other, ready to serve.
+    /// Starts `sheave serve` with these arguments alone, and waits until it is ready.
     pub async fn start<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Result<Self> {
         let scratch = TempDirectory::new()?;
         let ready = scratch.path().join("ready.json");
@@ -79,7 +79,7 @@ impl SheaveProcess {
         Ok(Self { admin, scaler, listeners, child, log, access_log })
     }
 
-    /// The address of the only listener.
+    /// Returns the address of the only listener.
     pub fn address(&self) -> SocketAddr {
         assert_eq!(self.listeners.len(), 1, "there is one listener");
         self.listeners[0].1
@@ -94,20 +94,21 @@ impl SheaveProcess {
         Ok(kill_process(self.process_id()?, signal)?)
     }
 
-    /// Waits for its end.
+    /// Waits until the process exits.
     pub async fn wait_for_exit(&mut self) -> Result<ExitStatus> {
         Ok(within("the end of sheave", self.child.wait()).await??)
     }
 
-    /// Its log so far.
+    /// Returns the log so far.
     pub fn log(&self) -> String {
         text(&self.log)
     }
 
-    /// Waits for a line that holds this text, after the first `from` lines: the number of lines up to it.
+    /// Waits for a log line that contains this text, after the first `from` lines; returns the
+    /// number of lines up to it.
     pub async fn wait_for_log(&self, from: usize, part: &str) -> Result<usize> {
         let find = async || {
-            let lines = self.log.lock().expect("no line panics");
+            let lines = self.log.lock().expect("no holder of the lock panics");
             let place = lines.iter().skip(from).position(|line| line.contains(part));
             Ok(place.map(|place| from + place + 1))
         };
@@ -116,19 +117,20 @@ impl SheaveProcess {
         found.context("found")
     }
 
-    /// Lines of the log so far.
+    /// Returns the number of log lines so far.
     pub fn log_line_count(&self) -> usize {
-        self.log.lock().expect("no line panics").len()
+        self.log.lock().expect("no holder of the lock panics").len()
     }
 
-    /// Waits until the access log has so many lines.
+    /// Waits until the access log has this many lines.
     pub async fn wait_for_access_log(&self, lines: usize) -> Result<Vec<Value>> {
-        let read = async || Ok(self.access_log.lock().expect("no line panics").clone());
+        let read =
+            async || Ok(self.access_log.lock().expect("no holder of the lock panics").clone());
         let read = eventually("lines of the access log", read, |read| read.len() >= lines).await?;
         read.iter().map(|line| Ok(serde_json::from_str(line)?)).collect()
     }
 
-    /// Resident memory.
+    /// Returns the resident memory in bytes.
     pub fn memory_bytes(&self) -> Result<u64> {
         let status =
             fs::read_to_string(format!("/proc/{}/status", self.process_id()?.as_raw_pid()))?;
@@ -138,14 +140,15 @@ impl SheaveProcess {
     }
 }
 
-/// `sheave` with these arguments, to its end.
+/// Runs `sheave` with these arguments until it exits.
 pub async fn run<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Result<Output> {
     let mut command = Command::new(binary()?);
     command.args(arguments).stdin(Stdio::null()).kill_on_drop(true);
     Ok(within("the end of sheave", command.output()).await??)
 }
 
-/// The binary: `SHEAVE_BIN`, or built now, in the profile and target directory of the test itself.
+/// Returns the path of the binary: `SHEAVE_BIN`, or built now, in the profile and target directory
+/// of the test itself.
 pub fn binary() -> Result<&'static Path> {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     if let Some(path) = BINARY.get() {
@@ -175,7 +178,8 @@ fn build() -> Result<PathBuf> {
     Ok(profile.join("sheave"))
 }
 
-/// Keeps what the child says, and shows it with the test's own output when a test fails.
+/// Collects the child's output, and prints it with the test's own output, which shows when a test
+/// fails.
 fn collect_lines(output: impl AsyncRead + Unpin + Send + 'static) -> (LogLines, JoinHandle<()>) {
     let log = LogLines::default();
     let kept = log.clone();
@@ -183,14 +187,14 @@ fn collect_lines(output: impl AsyncRead + Unpin + Send + 'static) -> (LogLines, 
         let mut lines = BufReader::new(output).lines();
         while let Ok(Some(line)) = lines.next_line().await {
             eprintln!("{line}");
-            kept.lock().expect("no line panics").push(line);
+            kept.lock().expect("no holder of the lock panics").push(line);
         }
     });
     (log, following)
 }
 
 fn text(log: &Mutex<Vec<String>>) -> String {
-    log.lock().expect("no line panics").join("\n")
+    log.lock().expect("no holder of the lock panics").join("\n")
 }
 
 fn listener(view: &Value) -> Result<(String, SocketAddr)> {

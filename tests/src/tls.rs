@@ -1,4 +1,5 @@
-//! TLS by rustls: clients with all that a test may want to vary, and a front that decrypts for any server.
+//! TLS by rustls: clients with all options that a test may vary, and a terminating proxy for any
+//! server.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -24,19 +25,20 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 use crate::certificates::{CertificateAuthority, IssuedCertificate};
 use crate::waiting::within;
 
-/// What a client brings to a handshake.
+/// TLS options of a client.
 #[derive(Clone)]
 pub struct TlsClientOptions {
     config: ClientConfig,
 }
 
 impl TlsClientOptions {
-    /// Trusts this authority, speaks TLS 1.2 and 1.3, names no protocol, and resumes nothing.
+    /// Returns a client that trusts this authority, supports TLS 1.2 and 1.3, sends no ALPN, and
+    /// resumes no session.
     pub fn trusting(authority: &CertificateAuthority) -> Self {
         Self::with_versions(&[&TLS12, &TLS13], authority)
     }
 
-    /// The same with these versions.
+    /// Like [`TlsClientOptions::trusting`], with these versions.
     pub fn with_versions(
         versions: &[&'static SupportedProtocolVersion],
         authority: &CertificateAuthority,
@@ -48,7 +50,7 @@ impl TlsClientOptions {
         Self { config }
     }
 
-    /// Shows this certificate to who asks for one.
+    /// Presents this certificate if the server requests one.
     pub fn with_client_certificate(mut self, identity: &IssuedCertificate) -> Self {
         let key = aws_lc_rs::sign::any_supported_type(&identity.key()).expect("a usual key");
         let certified = CertifiedKey::new(identity.chain(), key);
@@ -56,37 +58,38 @@ impl TlsClientOptions {
         self
     }
 
-    /// Offers these protocols, the first rather than the second.
+    /// Offers these protocols by ALPN, in order of preference.
     pub fn with_alpn(mut self, protocols: &[&str]) -> Self {
         self.config.alpn_protocols = alpn_names(protocols);
         self
     }
 
-    /// Keeps what lets a later handshake be short.
+    /// Keeps session tickets, so that a later handshake can resume.
     pub fn with_resumption(mut self) -> Self {
         self.config.resumption = Resumption::in_memory_sessions(256);
         self
     }
 
-    /// Sends what it has before the handshake is over, where an earlier one lets it.
+    /// Sends early data, if an earlier session allows it.
     pub fn with_early_data(mut self) -> Self {
         self.config.enable_early_data = true;
         self.with_resumption()
     }
 
-    /// As QUIC takes them, for HTTP/3.
+    /// Returns the options as a QUIC configuration for HTTP/3.
     pub fn quic_config(&self) -> Result<quinn::ClientConfig> {
         let config = self.clone().with_alpn(&["h3"]).config;
         Ok(quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(config)?)))
     }
 
-    /// Asks for no host by name.
+    /// Sends no server name (SNI).
     pub fn without_server_name(mut self) -> Self {
         self.config.enable_sni = false;
         self
     }
 
-    /// What a client says first to this host, in bytes: all that a flood needs, for the work is the server's.
+    /// Returns the bytes of a ClientHello for this host: all that a flood needs, since the server
+    /// does the work.
     pub fn client_hello(&self, host: &str) -> Result<Vec<u8>> {
         let name = ServerName::try_from(host.to_owned())?;
         let mut session = ClientConnection::new(Arc::new(self.config.clone()), name)?;
@@ -95,7 +98,7 @@ impl TlsClientOptions {
         Ok(bytes)
     }
 
-    /// A connection to this host at this address.
+    /// Connects to this host at this address.
     pub async fn connect(&self, address: SocketAddr, host: &str) -> Result<TlsStream<TcpStream>> {
         let tcp = TcpStream::connect(address).await?;
         tcp.set_nodelay(true)?;
@@ -105,14 +108,15 @@ impl TlsClientOptions {
     }
 }
 
-/// Decrypts for a server that knows nothing of TLS; it ends, with its connections, when dropped.
+/// TLS-terminating proxy in front of a server without TLS; it stops, with its connections, when
+/// dropped.
 pub struct TlsFront {
     pub address: SocketAddr,
     seen: Arc<Mutex<Vec<HandshakeRecord>>>,
     accepting: AbortHandle,
 }
 
-/// What a finished handshake told the server.
+/// Results of a completed handshake on the server side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HandshakeRecord {
     pub server_name: Option<String>,
@@ -122,7 +126,7 @@ pub struct HandshakeRecord {
 }
 
 impl TlsFront {
-    /// In front of this server, with these protocols to choose from.
+    /// Starts a proxy in front of this server, with these ALPN protocols to choose from.
     pub async fn of(
         server: SocketAddr,
         identity: &IssuedCertificate,
@@ -133,7 +137,7 @@ impl TlsFront {
         Self::start(server, config, protocols).await
     }
 
-    /// The same, for those clients alone that show a certificate of this authority.
+    /// Like [`TlsFront::of`], but only for clients with a certificate of this authority.
     pub async fn with_client_authority(
         server: SocketAddr,
         identity: &IssuedCertificate,
@@ -160,9 +164,9 @@ impl TlsFront {
         Ok(Self { address, seen, accepting: tokio::spawn(accepting).abort_handle() })
     }
 
-    /// The handshakes that succeeded, in order.
+    /// Returns the handshakes that succeeded, in order.
     pub fn handshakes(&self) -> Vec<HandshakeRecord> {
-        self.seen.lock().expect("nobody panics with it").clone()
+        self.seen.lock().expect("no holder of the lock panics").clone()
     }
 }
 
@@ -183,7 +187,8 @@ async fn accept(
     while let Ok((tcp, _)) = listener.accept().await {
         let (acceptor, seen) = (acceptor.clone(), seen.clone());
         connections.spawn(async move {
-            // An error is the other side's leaving, or a handshake that failed: the client has been told.
+            // The error is the peer's disconnect or a failed handshake; the client has received an
+            // alert.
             drop(terminate_tls(tcp, &acceptor, server, &seen).await);
         });
         while connections.try_join_next().is_some() {}
@@ -198,7 +203,7 @@ async fn terminate_tls(
 ) -> Result<()> {
     tcp.set_nodelay(true)?;
     let mut tls = acceptor.accept(tcp).await?;
-    seen.lock().expect("nobody panics with it").push(HandshakeRecord::of(tls.get_ref().1));
+    seen.lock().expect("no holder of the lock panics").push(HandshakeRecord::of(tls.get_ref().1));
     let mut plain = TcpStream::connect(server).await?;
     plain.set_nodelay(true)?;
     copy_bidirectional(&mut tls, &mut plain).await?;

@@ -1,4 +1,4 @@
-//! Waiting for something to become true: with a bound, and without guessing how long it takes.
+//! Bounded waits for a condition, without an assumption on how long it takes.
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -7,15 +7,15 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use tokio::time::{Instant, interval, timeout};
 
-/// How long a test waits for what must come at once: long enough for a machine that is busy.
+/// Time limit for an event that must occur at once: long enough for a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The future's result, if it comes within [`PATIENCE`].
+/// Returns the future's result, if it is ready within [`PATIENCE`].
 pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> Result<T> {
-    timeout(PATIENCE, future).await.with_context(|| format!("{what}: nothing for {PATIENCE:?}"))
+    timeout(PATIENCE, future).await.with_context(|| format!("{what}: timed out after {PATIENCE:?}"))
 }
 
-/// Observes until the observation is as wanted. The last observation is part of the error.
+/// Observes until the observation is as wanted. The error contains the last observation.
 pub async fn eventually<T: Debug>(
     what: &str,
     mut observe: impl AsyncFnMut() -> Result<T>,
@@ -30,7 +30,7 @@ pub async fn eventually<T: Debug>(
             return Ok(seen);
         }
         if Instant::now() > end {
-            bail!("{what}: not after {PATIENCE:?}; last seen: {seen:?}");
+            bail!("{what}: not true after {PATIENCE:?}; last seen: {seen:?}");
         }
     }
 }

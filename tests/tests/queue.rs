@@ -362,7 +362,8 @@ async fn higher_priority_is_served_first() -> Result {
         clients.push(begin_request_with_priority(&scene, &format!("/{number}"), priority).await?);
         scene.sheave.wait_for_queue_length(number as u64 + 1).await?;
     }
-    let by_priority = scene.sheave.metric_samples("sheave_backend_waiting_by_priority").await?;
+    let by_priority =
+        scene.sheave.metric_samples("sheave_backend_queue_length_by_priority").await?;
     let waiting: Vec<f64> = by_priority.iter().map(|(_, waiting)| *waiting).collect();
     assert_eq!(waiting, [0.0, 2.0, 0.0, 2.0, 0.0, 0.0, 1.0, 0.0], "{by_priority:?}");
     scene.endpoint().open_gate(clients.len());
@@ -486,7 +487,7 @@ async fn request_that_would_miss_its_deadline_is_refused_with_retry_after() -> R
     let after: u64 = refused.field("retry-after").unwrap_or_default().parse()?;
     ensure!((3..=8).contains(&after), "retry after {after} s");
     let reason = refused.field("proxy-status").unwrap_or_default();
-    ensure!(reason.contains("would be too long"), "{reason}");
+    ensure!(reason.contains("expected wait is too long"), "{reason}");
     Ok(())
 }
 
@@ -578,9 +579,9 @@ async fn sustained_overload_sheds_requests_that_waited_too_long() -> Result {
     scene.sheave.wait_for_queue_length(2).await?;
     scene.endpoint().open_gate(2);
     ensure!(second.response("GET").await?.status() == 200);
-    let let_go = third.response("GET").await?;
-    check_refusal(&let_go, 429, "1")?;
-    ensure!(let_go.field("proxy-status").unwrap_or_default().contains("for too long"));
+    let shed = third.response("GET").await?;
+    check_refusal(&shed, 429, "1")?;
+    ensure!(shed.field("proxy-status").unwrap_or_default().contains("sustained overload"));
     ensure!(fourth.response("GET").await?.status() == 200);
     scene.sheave.wait_until_idle().await
 }

@@ -174,7 +174,7 @@ async fn requests_without_any_assigned_slot_are_refused_with_a_reason() -> Resul
             ensure!(response.status() == error, "{response:?}");
             ensure!(response.field("retry-after").is_some(), "{response:?}");
             let reason = response.field("proxy-status").unwrap_or_default();
-            ensure!(reason.contains("belongs to other replicas"), "{reason}");
+            ensure!(reason.contains("assigned to other replicas"), "{reason}");
             // A request is counted when it is over, which is a moment after its answer.
             let counted = async || sheave.metric_samples("sheave_backend_refused_total").await;
             tests::eventually("the refusal is counted", counted, |counted| {

@@ -1,12 +1,13 @@
-//! How much a backend is asked for: what an autoscaler goes by.
+//! Demand for a backend, in concurrent requests: the input of autoscalers.
 //!
-//! Demand is how many requests have a slot, wait for one, or would have one had they not been refused. It is averaged
-//! over time, and exactly so, for it comes of integrals and not of samples: a request adds the time it lasts, whenever
-//! somebody looks. By Little's law that is arrivals per second times the time a request takes, whatever the number of
-//! endpoints; divided by what one endpoint is to bear, it is the number of endpoints.
+//! Demand is the number of requests that have a slot, wait for one, or would have one had they not
+//! been rejected. It is averaged over time. The average is exact because it comes from integrals
+//! and not from samples: a request adds the time it lasts, whenever a reading is taken. By Little's
+//! law this is arrivals per second times the duration of a request, independent of the number of
+//! endpoints. Divided by the load that one endpoint should carry, it gives the number of endpoints.
 //!
-//! Each worker has a `DemandShard` and a `RejectedDemand` of its own. Their `DemandTotals`, added up, are what a `DemandAverager` makes
-//! averages of.
+//! Each worker has its own `DemandShard` and `RejectedDemand`. A `DemandAverager` computes averages
+//! from the sum of their `DemandTotals`.
 
 use std::collections::VecDeque;
 use std::ops::AddAssign;
@@ -15,33 +16,35 @@ use std::time::Duration;
 use crate::atomic::{AtomicU64, Ordering, fence};
 use crate::time::{Time, nanos};
 
-/// What refused requests would have asked for.
+/// Demand of rejected requests.
 mod rejected;
 
 pub use rejected::RejectedDemand;
 
-/// Over how long an average is taken where nobody says otherwise: the time between two looks of Kubernetes'
-/// HorizontalPodAutoscaler (`--horizontal-pod-autoscaler-sync-period`), so that it sees every request once.
+/// Default averaging window: the sync period of Kubernetes' HorizontalPodAutoscaler
+/// (`--horizontal-pod-autoscaler-sync-period`), so that it sees every request once.
 pub const WINDOW: Duration = Duration::from_secs(15);
 
-/// Over how long an average can be taken at most; the readings of so long are kept.
+/// Longest averaging window; readings are kept for this long.
 pub const LONGEST_WINDOW: Duration = Duration::from_secs(60);
 
-/// How long a request is assumed to take until one has been served.
+/// Assumed duration of a request until the first one has been served.
 pub const ASSUMED_SERVICE_TIME: Duration = Duration::from_secs(1);
 
-/// How often a [`DemandAverager`] had better be shown a reading; it keeps no two that are closer.
+/// Interval at which to give a [`DemandAverager`] readings; it keeps no two readings closer than
+/// this.
 pub const INTERVAL: Duration = Duration::from_secs(1);
 
-/// After how long of serving what was learned of the service time counts half.
+/// Serving time after which older observations of the service time have half their weight.
 const HALF_LIFE: Duration = Duration::from_secs(30);
 
-/// One worker's part of a backend's demand: written by that worker alone, read by anybody.
+/// One worker's part of a backend's demand: written by that worker alone, readable by any thread.
 ///
-/// A request that begins at `t` adds one to a count and takes `t` from a sum, and one that ends gives its `t` back: at
-/// any time `now` the sum plus the count times `now` is the time that all of them have taken. To begin and to end cost
-/// a few loads and stores, no locked instruction. A version around them, odd while they change, tells a reader that it
-/// has seen half of a change.
+/// A request that begins at `t` adds one to a count and subtracts `t` from a sum; a request that
+/// ends adds its end time to the sum. At any time `now`, the sum plus the count times `now` is the
+/// time that all of them have taken. Beginning and ending cost a few loads and stores and no locked
+/// instruction. A version number surrounds each change and is odd during it, so a reader can tell
+/// that it has seen half of a change.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct DemandShard {
@@ -52,11 +55,11 @@ pub struct DemandShard {
     served_nanos: AtomicU64,
 }
 
-/// Requests that are under way, and the time that they and those before them have taken.
+/// Requests in progress, and the time that they and earlier requests have taken.
 #[derive(Debug)]
 struct ActiveRequests {
     count: AtomicU64,
-    /// In nanoseconds, modulo 2^64.
+    /// Nanoseconds, modulo 2^64.
     sum: AtomicU64,
 }
 
@@ -83,13 +86,13 @@ impl ActiveRequests {
     }
 }
 
-/// For the one thread that writes.
+/// Adds without a locked instruction. Only the one thread that writes may call it.
 fn add_unshared(to: &AtomicU64, count: u64) {
     to.store(to.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
 }
 
 impl DemandShard {
-    /// No request yet.
+    /// Returns a shard without requests.
     pub fn new() -> Self {
         Self {
             version: AtomicU64::new(0),
@@ -100,12 +103,12 @@ impl DemandShard {
         }
     }
 
-    /// A request has a slot at once.
+    /// Records a request that gets a slot at once.
     pub fn take(&self, at: Time) {
         self.change(|| self.in_flight.begin(at));
     }
 
-    /// The slot that was taken at `taken` is free.
+    /// Records the release of a slot that was taken at `taken`.
     pub fn give_back(&self, taken: Time, at: Time) {
         self.change(|| {
             self.in_flight.end(at);
@@ -114,12 +117,12 @@ impl DemandShard {
         });
     }
 
-    /// A request waits for a slot.
+    /// Records a request that begins to wait for a slot.
     pub fn wait(&self, at: Time) {
         self.change(|| self.queued.begin(at));
     }
 
-    /// One that has waited has a slot.
+    /// Records that a queued request has a slot.
     pub fn grant(&self, at: Time) {
         self.change(|| {
             self.queued.end(at);
@@ -127,12 +130,12 @@ impl DemandShard {
         });
     }
 
-    /// One that has waited goes without a slot.
+    /// Records that a queued request leaves without a slot.
     pub fn abandon(&self, at: Time) {
         self.change(|| self.queued.end(at));
     }
 
-    /// What it comes to so far; `None`: it is changing just now, so look again.
+    /// Returns the totals so far; `None` if a change is in progress: read again.
     pub fn read(&self) -> Option<DemandTotals> {
         let version = self.version.load(Ordering::Acquire);
         let totals = DemandTotals {
@@ -142,7 +145,7 @@ impl DemandShard {
             served_nanos: self.served_nanos.load(Ordering::Relaxed),
             ..DemandTotals::default()
         };
-        // Who has seen something of a change sees its odd version now, or a later one.
+        // A reader that has seen part of a change sees its odd version now, or a later version.
         fence(Ordering::Acquire);
         let is_whole = version.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == version;
         is_whole.then_some(totals)
@@ -163,7 +166,8 @@ impl Default for DemandShard {
     }
 }
 
-/// Requests under way and the time that all have taken, as a line over time: `sum + count * now`, modulo 2^64.
+/// Requests in progress and the time that all have taken, as a linear function of time: `sum +
+/// count * now`, modulo 2^64.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct RequestTimeIntegral {
     count: u64,
@@ -183,7 +187,7 @@ impl AddAssign for RequestTimeIntegral {
     }
 }
 
-/// What some requests come to: of one worker, or of all, added up.
+/// Demand totals of one worker, or the sum over all workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DemandTotals {
     in_flight: RequestTimeIntegral,
@@ -195,7 +199,8 @@ pub struct DemandTotals {
 }
 
 impl DemandTotals {
-    /// Requests that have a slot, wait for one, or were refused and count still.
+    /// Returns the number of requests that have a slot, wait for one, or were rejected and still
+    /// count.
     pub fn present(&self) -> u64 {
         let counts = [self.in_flight.count, self.queued.count, self.rejected.count];
         counts.into_iter().fold(0, u64::wrapping_add)
@@ -217,52 +222,54 @@ impl AddAssign for DemandTotals {
     }
 }
 
-/// Of each kind of demand, a number of requests: on average, or at a moment.
+/// Demand by kind, in requests: an average or the value at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RequestDemand {
-    /// They have a slot.
+    /// Requests that have a slot.
     pub in_flight: f64,
-    /// They wait for one.
+    /// Requests that wait for a slot.
     pub queued: f64,
-    /// They were refused.
+    /// Rejected requests.
     pub rejected: f64,
 }
 
 impl RequestDemand {
-    /// All of it: what an autoscaler divides by what one endpoint is to bear.
+    /// Returns the total demand. An autoscaler divides it by the load that one endpoint should
+    /// carry.
     pub fn total(&self) -> f64 {
         self.in_flight + self.queued + self.rejected
     }
 }
 
-/// Makes averages of what it is shown, which had better be every quarter of an [`INTERVAL`].
+/// Computes averages from readings, which should arrive every quarter of an [`INTERVAL`].
 #[derive(Debug)]
 pub struct DemandAverager {
-    /// One each interval, for as long as the longest window; never empty, the oldest first.
+    /// One reading for each interval of the longest window, the oldest first; never empty.
     readings: VecDeque<DemandReading>,
     last: DemandReading,
     totals: DemandTotals,
-    /// Requests served and the time that they took, in nanoseconds; what is old counts less.
+    /// Requests served and the time that they took, in nanoseconds; older requests count less.
     served: (f64, f64),
 }
 
-/// What had come together at one moment.
+/// Totals at one moment.
 #[derive(Clone, Copy, Debug)]
 struct DemandReading {
     at: Time,
-    /// Request-nanoseconds in flight, queued and shed since the beginning.
+    /// Request-nanoseconds in flight, queued and rejected since the beginning.
     request_nanos: [i128; 3],
 }
 
 impl DemandAverager {
-    /// Nothing has been asked for before `at`.
+    /// Returns an averager without demand before `at`.
     pub fn new(at: Time) -> Self {
         let last = DemandReading { at, request_nanos: [0; 3] };
         let readings = VecDeque::from([last]);
         Self { readings, last, totals: DemandTotals::default(), served: (0.0, 0.0) }
     }
 
-    /// Takes in what there is at `at`: the totals of every worker, added up. What is older than before is left out.
+    /// Records the totals at `at`: the sum over all workers. A reading older than the last one is
+    /// ignored.
     pub fn record(&mut self, at: Time, totals: DemandTotals) {
         if at < self.last.at {
             return;
@@ -270,7 +277,8 @@ impl DemandAverager {
         let before = self.totals.integrals(self.last.at);
         let now = totals.integrals(at);
         for kind in 0..3 {
-            // A request that ended before the last reading may have been in it still: a little comes back then.
+            // A request that ended before the last reading may still have been part of it: then a
+            // little is subtracted.
             let more = now[kind].wrapping_sub(before[kind]).cast_signed();
             self.last.request_nanos[kind] += i128::from(more);
         }
@@ -279,15 +287,16 @@ impl DemandAverager {
         self.last.at = at;
         if self.readings.back().is_none_or(|kept| is_before(kept.at, at, INTERVAL)) {
             self.readings.push_back(self.last);
-            // Where two are old enough for every window, the older one is needed no more.
+            // If two readings are old enough for every window, the older one is no longer needed.
             while self.readings.get(1).is_some_and(|next| is_before(next.at, at, LONGEST_WINDOW)) {
                 self.readings.pop_front();
             }
         }
     }
 
-    /// The mean over the last `window` before the reading noted last, or up to an interval and a quarter more; over all
-    /// there is while that is less.
+    /// Returns the mean over the last `window` before the last reading, or over up to an interval
+    /// and a quarter more. If there are not yet readings for the whole window, the mean is over all
+    /// of them.
     pub fn average(&self, window: Duration) -> RequestDemand {
         let is_old_enough = |kept: &&DemandReading| is_before(kept.at, self.last.at, window);
         let from = self.readings.iter().rev().find(is_old_enough).or_else(|| self.readings.front());
@@ -303,34 +312,35 @@ impl DemandAverager {
         RequestDemand { in_flight: mean(0), queued: mean(1), rejected: mean(2) }
     }
 
-    /// What there was at the reading noted last.
+    /// Returns the demand at the last reading.
     pub fn present(&self) -> RequestDemand {
         let DemandTotals { in_flight, queued, rejected: shed, .. } = self.totals;
         let [in_flight, queued, shed] = [in_flight, queued, shed].map(|it| it.count as f64);
         RequestDemand { in_flight, queued, rejected: shed }
     }
 
-    /// Whether there is or was more than `threshold` on average over the last `window`; with a threshold of 0, whether
-    /// there was any at all.
+    /// True if there is demand now, for a threshold of 0, or if the average over the last `window`
+    /// exceeds `threshold`.
     pub fn is_active(&self, window: Duration, threshold: f64) -> bool {
         let is_wanted = threshold <= 0.0 && self.totals.present() > 0;
         is_wanted || self.average(window).total() > threshold
     }
 
-    /// Request-seconds of each kind up to the reading noted last: their rate is the average.
+    /// Returns the request-seconds of each kind up to the last reading: their rate is the average.
     pub fn request_seconds(&self) -> RequestDemand {
         let [in_flight, queued, shed] =
             self.last.request_nanos.map(|spent| spent.max(0) as f64 / 1e9);
         RequestDemand { in_flight, queued, rejected: shed }
     }
 
-    /// Requests refused up to the reading noted last.
+    /// Returns the number of requests rejected up to the last reading.
     pub fn rejected_requests(&self) -> u64 {
         self.totals.rejected_requests
     }
 
-    /// How long a slot is held, on average over those given back: what was learned in the last half a minute of serving
-    /// counts as much as all before. `None`: none has been given back yet.
+    /// Returns the average time that a slot is held, over released slots. Observations of the last
+    /// half a minute of serving count as much as all earlier ones. `None` if no slot has been
+    /// released yet.
     pub fn service_time(&self) -> Option<Duration> {
         let (count, nanos) = self.served;
         (count > 0.0).then(|| Duration::from_nanos((nanos / count) as u64))
@@ -349,7 +359,7 @@ impl DemandAverager {
     }
 }
 
-/// Whether `at` is at least `by` before `now`.
+/// True if `at` is at least `by` before `now`.
 fn is_before(at: Time, now: Time, by: Duration) -> bool {
     now.saturating_since(at) >= by
 }

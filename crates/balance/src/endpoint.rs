@@ -1,6 +1,7 @@
-//! Says what an endpoint is, and keeps one of each.
+//! Endpoints, and a registry that keeps one of each.
 //!
-//! An endpoint's state is shared by all backends that name its address and outlives every Snapshot.
+//! An endpoint's state is shared by all backends that name its address, and outlives every
+//! Snapshot.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,30 +18,33 @@ use crate::retry::ResendAllowance;
 use crate::reuse::IdleHistory;
 use crate::time::Time;
 
-/// Endpoints to choose among.
+/// Sets of endpoints to choose from.
 mod set;
 
 pub use set::{EndpointSet, SetMember};
 
-/// One address that can serve, and what is known of it. `T` is what the user of this crate hangs on it.
+/// One address that can serve, and its state. `T` is data that the user of this crate attaches to
+/// it.
 ///
-/// Its load is the number of requests in flight, counted from the pick on, over all workers and backends.
+/// Its load is the number of requests in flight, counted from the pick on, over all workers and
+/// backends.
 ///
-/// Aligned so that the count of its holders, which every request changes, is not on the cache line of what every request
-/// reads.
+/// The alignment keeps the reference count, which every request changes, off the cache line that
+/// every request reads.
 #[repr(align(64))]
 pub struct Endpoint<T> {
-    /// Where it listens.
+    /// Address at which it listens.
     pub address: SocketAddr,
-    /// What it has taught us about idle connections.
+    /// Observations of how long it keeps idle connections.
     pub idle: IdleHistory,
-    /// What has come of attempts at it.
+    /// Results of attempts at it.
     pub health: HealthCounters,
-    /// How it bears its load.
+    /// Service times by level of concurrency.
     pub limit_counters: LimitCounters,
-    /// What the user of this crate keeps for each endpoint.
+    /// Data of the user of this crate.
     pub data: T,
-    /// Requests in flight at its death that may be sent elsewhere, beside the retry budget.
+    /// Allowance for resending requests that were in flight when the endpoint died, beside the
+    /// retry budget.
     pub resends: ResendAllowance,
     refusal_backoff: RefusalBackoff,
     reachability: ReconnectSchedule,
@@ -49,50 +53,53 @@ pub struct Endpoint<T> {
 }
 
 impl<T> Endpoint<T> {
-    /// How many requests it has now, over all workers and backends.
+    /// Returns the number of requests in flight, over all workers and backends.
     pub fn in_flight(&self) -> u32 {
         self.counter.in_flight()
     }
 
-    /// How long it takes to begin a response, as [`PeakEwma`](crate::Algorithm::PeakEwma) sees it; `None` before the first.
+    /// Returns the time to the head of a response, as estimated for
+    /// [`PeakEwma`](crate::Algorithm::PeakEwma); `None` before the first response.
     pub fn latency(&self, now: Time) -> Option<Duration> {
         let latency = self.counter.latency().estimate_at(now).latency?;
         Some(Duration::from_nanos(latency as u64))
     }
 
-    /// Takes note of what came of an attempt. To be called for each, whatever the algorithm: backends may share an
-    /// endpoint. Hardly one call in a millisecond writes.
+    /// Records the outcome of an attempt. To be called for every attempt, whatever the algorithm,
+    /// because backends may share an endpoint. Less than one call in a millisecond writes.
     pub fn learn(&self, outcome: &Outcome, now: Time) {
         self.learn_mean(outcome, now);
         self.counter.latency().learn_peak(outcome, now);
     }
 
-    /// As [`learn`](Self::learn), where no backend chooses by [`PeakEwma`](crate::Algorithm::PeakEwma).
+    /// Records the outcome like [`learn`](Self::learn), for use where no backend chooses by
+    /// [`PeakEwma`](crate::Algorithm::PeakEwma).
     #[inline]
     pub fn learn_mean(&self, outcome: &Outcome, now: Time) {
         self.counter.latency().learn_mean(outcome, now);
     }
 
-    /// How long it takes to begin a response, on the average; `None` before enough responses.
+    /// Returns the mean time to the head of a response; `None` before enough responses.
     pub fn mean_latency(&self, now: Time) -> Option<Duration> {
         let mean = self.counter.latency().stats(now).mean?;
         Some(Duration::from_nanos(mean as u64))
     }
 
-    /// True unless it is marked unreachable: pickers pass over such an endpoint while another is reachable.
+    /// True unless it is marked unreachable: pickers skip such an endpoint while another is
+    /// reachable.
     pub fn is_reachable(&self) -> bool {
         self.counter.capacity().is_reachable()
     }
 
-    /// Since when it is marked unreachable; `None`: it is not.
+    /// Returns the time since which it is marked unreachable; `None` if it is not.
     pub fn unreachable_since(&self) -> Option<Time> {
         (!self.is_reachable()).then(|| self.reachability.since())
     }
 
-    /// Marks it unreachable for all workers and backends: a connection attempt at it has failed. True if it was not
-    /// marked; then the caller has the control thread make background attempts
-    /// ([`attempt_due_at`](Self::attempt_due_at)), and lets requests that wait for this endpoint look for another
-    /// ([`Admission::replace`](crate::Admission::replace)).
+    /// Marks it unreachable for all workers and backends, after a failed connection attempt. True
+    /// if it was not marked before; then the caller has the control thread make background attempts
+    /// ([`attempt_due_at`](Self::attempt_due_at)), and has requests that wait for this endpoint
+    /// look for another ([`Admission::replace`](crate::Admission::replace)).
     pub fn mark_unreachable(&self, now: Time) -> bool {
         let first = self.counter.capacity().mark_unreachable();
         if first {
@@ -101,8 +108,9 @@ impl<T> Endpoint<T> {
         first
     }
 
-    /// Takes the mark away: a connection has been made. True if there was one; then requests that wait may have a slot
-    /// here ([`Admission::replace`](crate::Admission::replace)). Attempts that began before say nothing of its health.
+    /// Removes the mark, after a successful connection attempt. True if there was a mark; then
+    /// queued requests may get a slot here ([`Admission::replace`](crate::Admission::replace)).
+    /// Attempts that began earlier do not count for its health.
     pub fn mark_reachable(&self, now: Time) -> bool {
         let first = self.counter.capacity().mark_reachable();
         if first {
@@ -111,60 +119,62 @@ impl<T> Endpoint<T> {
         first
     }
 
-    /// When the control thread makes the next background attempt to connect.
+    /// Returns the time of the next background connection attempt by the control thread.
     pub fn attempt_due_at(&self) -> Time {
         self.reachability.due_at()
     }
 
-    /// A background attempt has failed.
+    /// Records a failed background attempt.
     pub fn attempt_failed(&self, now: Time) {
         self.reachability.failed(now);
     }
 
-    /// Something speaks for its return: the next background attempt is due now.
+    /// Makes the next background attempt due now, because something suggests that the endpoint is
+    /// back.
     pub fn attempt_now(&self, now: Time) {
         self.reachability.attempt_now(now);
     }
 
-    /// Takes one of all its slots, unless it is at the cap. A slot taken must come back once, by
-    /// [`Admission::release`](crate::Admission::release).
+    /// Takes a slot of the endpoint, unless it is at the cap. A slot taken must be returned once,
+    /// by [`Admission::release`](crate::Admission::release).
     pub fn take(&self, cap: ConcurrencyCap) -> bool {
         self.counter.take(PickCapacity::within(cap))
     }
 
-    /// How many requests it may have at once, whoever's its slots are; `None`: any number. An endpoint that is marked
-    /// unreachable keeps its limit.
+    /// Returns the limit on requests in flight, over all balancers' slots; `None` if there is none.
+    /// An endpoint that is marked unreachable keeps its limit.
     pub fn limit(&self, cap: ConcurrencyCap) -> Option<u32> {
-        let room = PickCapacity::within(cap);
-        let room = if self.is_reachable() { room } else { room.with_unreachable() };
-        Some(self.counter.most(room)).filter(|&most| most < u32::MAX)
+        let capacity = PickCapacity::within(cap);
+        let capacity = if self.is_reachable() { capacity } else { capacity.with_unreachable() };
+        Some(self.counter.most(capacity)).filter(|&most| most < u32::MAX)
     }
 
-    /// It has said that it is full, to a request that was picked when it had `level`, that one included. Until it wants to
-    /// be asked again it is given no more than one less, and never less than one.
+    /// Records that the endpoint refused a request because it is full. The request was picked at
+    /// concurrency `level`, itself included. Until the backoff ends, the limit is one less than
+    /// `level`, and at least one.
     pub fn record_refusal(
         &self,
         level: u32,
         retry_after: Option<Duration>,
         now: Time,
     ) -> RetryAfterHandling {
-        let heed = self.refusal_backoff.extend(retry_after, now);
+        let handling = self.refusal_backoff.extend(retry_after, now);
         if self.refusal_backoff.until(now).is_some() {
             self.counter.capacity().reduce(level.saturating_sub(1).max(1));
         }
-        heed
+        handling
     }
 
-    /// It has more to do than it can, though it has served a request that was picked when it had `level`: for a second
-    /// it is given no more than that.
+    /// Records that the endpoint is overloaded, though it served a request that was picked at
+    /// concurrency `level`: for a second the limit is `level`.
     pub fn record_overload(&self, level: u32, now: Time) {
         self.refusal_backoff.extend(None, now);
         self.counter.capacity().reduce(level.max(1));
     }
 
-    /// How many requests it is given while it is full, and until when; `None`: it is not full. To be asked when that time
-    /// has come: then it is given as much as before, and who waits may have it
-    /// ([`Admission::dispatch`](crate::Admission::dispatch)).
+    /// Returns the reduced limit of an endpoint that is full, and the time until which it holds;
+    /// `None` if it is not full. To be called again at that time: the call restores the limit, and
+    /// queued requests may use it ([`Admission::dispatch`](crate::Admission::dispatch)).
     pub fn reduced_limit(&self, now: Time) -> Option<(u32, Time)> {
         let ceiling = self.counter.capacity();
         let Some(until) = self.refusal_backoff.until(now) else {
@@ -174,7 +184,7 @@ impl<T> Endpoint<T> {
         Some((ceiling.reduced(), until)).filter(|&(most, _)| most < u32::MAX)
     }
 
-    /// What has been learned; says whether that is more than before.
+    /// Sets the learned limit; true if it is higher than before.
     pub(crate) fn set_learned(&self, most: u32) -> bool {
         let ceiling = self.counter.capacity();
         let before = ceiling.learned();
@@ -195,19 +205,20 @@ impl<T> fmt::Debug for Endpoint<T> {
     }
 }
 
-/// Hands out endpoints: the same address gives the same endpoint as long as anybody holds it.
+/// Registry of endpoints: the same address gives the same endpoint as long as a reference to it
+/// exists.
 pub struct EndpointRegistry<T> {
     endpoints: BTreeMap<SocketAddr, Weak<Endpoint<T>>>,
     counters: CounterPool,
     next_key: u64,
-    /// How many entries there may be before those nobody holds are forgotten.
+    /// Number of entries at which unreferenced ones are removed.
     forget_at: usize,
 }
 
 impl<T> EndpointRegistry<T> {
     const FORGET_AT_LEAST: usize = 64;
 
-    /// An empty ledger.
+    /// Returns an empty registry.
     pub fn new() -> Self {
         Self {
             endpoints: BTreeMap::new(),
@@ -217,7 +228,7 @@ impl<T> EndpointRegistry<T> {
         }
     }
 
-    /// The endpoint at an address; made with `data` if nobody holds it.
+    /// Returns the endpoint at an address; creates it with `data` if no reference to it exists.
     pub fn endpoint(&mut self, address: SocketAddr, data: impl FnOnce() -> T) -> Arc<Endpoint<T>> {
         if let Some(endpoint) = self.endpoints.get(&address).and_then(Weak::upgrade) {
             return endpoint;
@@ -240,12 +251,13 @@ impl<T> EndpointRegistry<T> {
         endpoint
     }
 
-    /// All endpoints that somebody holds, by address.
+    /// Returns all referenced endpoints, by address.
     pub fn live(&self) -> Vec<Arc<Endpoint<T>>> {
         self.endpoints.values().filter_map(Weak::upgrade).collect()
     }
 
-    /// Forgets entries nobody holds, once they could be as many as the others: constant work for each new endpoint.
+    /// Removes unreferenced entries once they could be as many as the others: amortised constant
+    /// work for each new endpoint.
     fn forget_dead(&mut self) {
         if self.endpoints.len() < self.forget_at {
             return;
@@ -272,31 +284,31 @@ mod tests {
 
     #[test]
     fn same_address_gives_the_same_endpoint_while_referenced() {
-        let mut ledger = EndpointRegistry::new();
-        let first = ledger.endpoint(address(1), || "first");
-        assert!(Arc::ptr_eq(&first, &ledger.endpoint(address(1), || "second")));
+        let mut registry = EndpointRegistry::new();
+        let first = registry.endpoint(address(1), || "first");
+        assert!(Arc::ptr_eq(&first, &registry.endpoint(address(1), || "second")));
         drop(first);
-        assert_eq!(ledger.endpoint(address(1), || "third").data, "third");
-        assert!(ledger.live().is_empty());
+        assert_eq!(registry.endpoint(address(1), || "third").data, "third");
+        assert!(registry.live().is_empty());
     }
 
     #[test]
     fn registry_does_not_grow_with_removed_endpoints() {
-        let mut ledger = EndpointRegistry::new();
-        let kept = ledger.endpoint(address(0), || ());
+        let mut registry = EndpointRegistry::new();
+        let kept = registry.endpoint(address(0), || ());
         for port in 1..10_000 {
-            ledger.endpoint(address(port), || ());
+            registry.endpoint(address(port), || ());
         }
-        assert!(ledger.endpoints.len() <= EndpointRegistry::<()>::FORGET_AT_LEAST);
-        assert_eq!(ledger.live().len(), 1);
-        assert!(Arc::ptr_eq(&kept, &ledger.live()[0]));
+        assert!(registry.endpoints.len() <= EndpointRegistry::<()>::FORGET_AT_LEAST);
+        assert_eq!(registry.live().len(), 1);
+        assert!(Arc::ptr_eq(&kept, &registry.live()[0]));
     }
 
     #[test]
     fn duplicate_members_merge_to_the_larger_weight() {
-        let mut ledger = EndpointRegistry::new();
+        let mut registry = EndpointRegistry::new();
         let mut member =
-            |port, weight| SetMember::new(ledger.endpoint(address(port), || ()), weight);
+            |port, weight| SetMember::new(registry.endpoint(address(port), || ()), weight);
         let set = EndpointSet::new(vec![member(2, 1), member(1, 5), member(2, 3), member(1, 0)]);
         let seen: Vec<_> =
             set.members().iter().map(|m| (m.endpoint.address.port(), m.weight)).collect();

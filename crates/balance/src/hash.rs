@@ -1,16 +1,18 @@
-//! Hashes that are the same on every machine and in every version: keys must lead to the same endpoint everywhere.
+//! Hashes that are the same on every machine and in every version: a key must lead to the same
+//! endpoint everywhere.
 
 use std::net::{IpAddr, SocketAddr};
 
 use crate::rng::mix;
 
-/// The hash of some bytes, as a key for choosing. Not for secrets, and not against those who look for collisions:
-/// whoever sends the bytes can aim at an endpoint, as it could by repeating a request.
+/// Returns the hash of some bytes, as a key for choosing. Not for secrets, and not
+/// collision-resistant: a client that sends the bytes can aim at an endpoint, as it could by
+/// repeating a request.
 pub fn hash(bytes: &[u8]) -> u64 {
     hash_from(0, bytes)
 }
 
-/// The hash of an address. IPv4 is hashed as IPv6 that maps it.
+/// Returns the hash of an address. An IPv4 address is hashed as its IPv4-mapped IPv6 address.
 pub(crate) fn hash_address(seed: u64, address: SocketAddr) -> u64 {
     let ip = match address.ip() {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),
@@ -19,12 +21,13 @@ pub(crate) fn hash_address(seed: u64, address: SocketAddr) -> u64 {
     hash_from(hash_from(seed, &ip.octets()), &address.port().to_be_bytes())
 }
 
-/// The point of a key's way that comes after so many others; the way begins at the key.
+/// Returns the point after `times` probes of a key's probe sequence, which begins at the key.
 pub(crate) fn probe_hash(key: u64, times: u64) -> u64 {
     if times == 0 { key } else { mix(key ^ mix(times)) }
 }
 
-/// Eight bytes at a time, each followed by a mixing of all bits; the length keeps zeros at the end apart.
+/// Hashes eight bytes at a time and mixes all bits after each; the length distinguishes trailing
+/// zeros.
 fn hash_from(seed: u64, bytes: &[u8]) -> u64 {
     let mut state = mix(seed ^ mix(bytes.len() as u64));
     for chunk in bytes.chunks(8) {

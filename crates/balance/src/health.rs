@@ -1,31 +1,33 @@
-//! Decides which endpoints are fit to serve, and for how much, from what came of attempts and probes.
+//! Decides from attempts and probes which endpoints may serve, and with which weight.
 //!
-//! Workers write down what they see ([`HealthCounters`]: a few relaxed reads for a success). One control thread judges
-//! ([`HealthEvaluator`]), when a worker asks for it and some times a second, and makes a new set of endpoints where weights have
-//! changed: 0 for who is out, less than all for who starts. So pickers know nothing of health.
+//! Workers record their observations ([`HealthCounters`]: a few relaxed reads for a success). One
+//! control thread evaluates them ([`HealthEvaluator`]), when a worker asks for it and several times
+//! a second. If weights have changed, it makes a new set of endpoints: an ejected endpoint has
+//! weight 0, one in slow start less than its full weight. So pickers know nothing of health.
 //!
-//! The models are Envoy's outlier detection and HAProxy's `observe`; different from both, an endpoint that was ejected
-//! must serve one request, alone, before it gets its share again.
+//! The models are Envoy's outlier detection and HAProxy's `observe`. Unlike both, an ejected
+//! endpoint becomes half-open first: it must serve one request, alone, before it gets its share
+//! again.
 
-/// What an operator may say about it.
+/// Settings.
 mod settings;
-/// What workers have seen of an endpoint.
+/// Observations of workers.
 mod counters;
-/// An endpoint's way out and back.
+/// Ejection and half-open state of one endpoint.
 mod ejection;
-/// Which endpoints fail much more than the others.
+/// Outlier detection by success rates.
 mod outlier;
-/// When an endpoint is probed, and what the results mean.
+/// Schedule and results of active probes.
 mod probe;
-/// How an endpoint comes to its full share.
+/// Slow start.
 mod slow_start;
-/// What is known of one endpoint.
+/// Health of one endpoint of a backend.
 mod endpoint_health;
-/// What is told of a judgement.
+/// Events and results of an evaluation.
 mod event;
-/// Who is ejected, who is tried, who comes back.
+/// One pass of passive health: ejects, makes half-open, unejects.
 mod evaluation_pass;
-/// All of it, for the endpoints of one backend.
+/// Health of all endpoints of one backend.
 mod evaluator;
 
 pub use counters::HealthCounters;

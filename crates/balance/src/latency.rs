@@ -1,13 +1,16 @@
-//! Estimates how long an endpoint takes to begin a response, and how far it is to be avoided for what went wrong.
+//! Estimates how long an endpoint takes to begin a response, and how far it is to be avoided for
+//! failures.
 //!
-//! The estimate is Finagle's peak EWMA: a slower response counts at once, faster ones pull it down over ten seconds,
-//! and so does silence, so that an endpoint that was slow is tried again. What failed says nothing about latency:
-//! whoever fails fast would look fast and attract the traffic of all (linkerd2#11669). Failures are blame instead,
-//! which makes an endpoint look up to 17 times as slow.
+//! The estimate is Finagle's peak EWMA. A slower response counts at once. Faster responses reduce
+//! the estimate over ten seconds, and so does silence, so that an endpoint that was slow is tried
+//! again. A failure says nothing about latency: an endpoint that fails fast would look fast and
+//! attract the traffic of all (linkerd2#11669). Failures count as blame instead, which makes an
+//! endpoint look up to 17 times as slow.
 //!
-//! Beside the peak there is the mean of the logarithm, which one slow response hardly moves, however slow: where a few
-//! requests take very long, that says nothing of the endpoint. And there is the share of recent attempts that failed.
-//! Pickers that go by load compare those between endpoints ([`crate::pick`]).
+//! Beside the peak there is the mean of the logarithm. One slow response hardly moves it, however
+//! slow: a few requests that take very long say nothing about the endpoint. And there is the share
+//! of recent attempts that failed. Pickers that choose by load compare these two between endpoints
+//! ([`crate::pick`]).
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,83 +18,85 @@ use std::time::Duration;
 use crate::outcome::{AttemptResult, Outcome};
 use crate::time::{Time, nanos};
 
-/// How long an observation has weight: after this, what is left of it is about e^-1.
+/// Time constant of the estimate: after this time, about e^-1 of an observation is left.
 const MEMORY: Duration = Duration::from_secs(10);
 
-/// How long blame lasts after the last news of the endpoint.
+/// Time until blame ends after the last report about the endpoint.
 const BLAME_LIFETIME: Duration = Duration::from_secs(5);
 
-/// The longest `Retry-After` that is heeded.
+/// Longest `Retry-After` that is honoured.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
 
-/// News that is younger than this and no slower adds nothing.
+/// Age below which the current estimate is not replaced by an observation that is not slower.
 const UPDATE_INTERVAL: Duration = Duration::from_millis(1);
 
-/// The least time between two responses that count in the mean: hardly any request has to add to it. Half the latency of
-/// the response has to pass too, so that requests which waited behind a long one count as one or two.
+/// Minimum time between two responses that count in the mean, so that hardly any request has to add
+/// to it. Half the latency of the response has to pass too, so that requests that waited behind a
+/// long one count as one or two.
 const SAMPLING: Duration = Duration::from_millis(4);
 
-/// How much slower full blame makes an endpoint look.
+/// Additional slowness of an endpoint with full blame, as a multiple of its latency.
 const PENALTY: f32 = 16.0;
 
-/// The weight of one response in the mean, and that of one after a long silence. With a larger one, uneven service times
-/// would make endpoints look slow (`sim --study`).
+/// Weight of one response in the mean, and that of one after a long silence. With a larger weight,
+/// uneven service times would make endpoints look slow (`sim --study`).
 const MEAN_SHARE: f32 = 1.0 / 16.0;
 const MEAN_SHARE_AFTER_SILENCE: f32 = 1.0 / 4.0;
 
-/// So many responses at first are not counted in the mean: an endpoint that has started is slow until its caches are filled
-/// and its code is compiled.
+/// Number of first responses that are not counted in the mean: an endpoint that has started is slow
+/// until its caches are filled and its code is compiled.
 const COLD_SAMPLES: u32 = 16;
 
-/// So many responses make a mean. Until then an endpoint that is cold, and slow for that, counts as usual; and each of
-/// the first ones weighs the same.
+/// Number of responses that make a mean. Until then an endpoint that is slow because it is cold
+/// counts as average; and each of the first responses has the same weight.
 const MEAN_SAMPLES: u32 = 8;
 
-/// The weight of one attempt in the share of those that failed.
+/// Weight of one attempt in the share of failed attempts.
 const FAILURE_SHARE: f32 = 1.0 / 8.0;
 
-/// One endpoint's estimate, over all workers.
+/// Estimates for one endpoint, over all workers.
 ///
-/// Evidence, not a balance: each figure is an atomic of its own, and of two reports at the same moment one may be lost.
-/// No other memory is ordered by these, so they are std's atomics in models too.
+/// These are evidence and need not be consistent: each figure is an atomic of its own, and of two
+/// reports at the same moment one may be lost. They order no other memory, so they are std's
+/// atomics in loom models too.
 #[derive(Debug, Default)]
 pub(crate) struct LatencyTracker {
-    /// Nanoseconds, as bits of an `f32`; 0: nothing is known.
+    /// Nanoseconds, as bits of an `f32`; 0 if nothing is known.
     estimate: AtomicU32,
     estimated_at: AtomicU64,
     /// From 0 to 1, as bits of an `f32`.
     blame: AtomicU32,
     blamed_at: AtomicU64,
-    /// `Retry-After`: until then the blame is full.
+    /// End of the `Retry-After`: until then the blame is full.
     retry_after_until: AtomicU64,
-    /// The mean [`logarithm`] of the nanoseconds, as bits of an `f32`; 0: nothing is known.
+    /// Mean [`logarithm`] of the nanoseconds, as bits of an `f32`; 0 if nothing is known.
     mean: AtomicU32,
     samples: AtomicU32,
     mean_at: AtomicU64,
     /// From 0 to 1, as bits of an `f32`.
     failing: AtomicU32,
     failing_at: AtomicU64,
-    /// When it last refused a request because it had too much to do.
+    /// Time of its last refusal because of overload.
     refused_at: AtomicU64,
 }
 
-/// What a picker compares between endpoints that it otherwise chooses by load.
+/// Figures that a picker compares between endpoints that it otherwise chooses by load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct MemberStats {
-    /// Nanoseconds to the head of a response, on the average; `None`: it has given none yet.
+    /// Mean of nanoseconds to the head of a response; `None` before enough responses.
     pub(crate) mean: Option<f32>,
-    /// The share of recent attempts that failed, from 0 to 1.
+    /// Share of recent attempts that failed, from 0 to 1.
     pub(crate) failure_share: f32,
-    /// It has refused requests lately.
+    /// True if it has refused requests recently.
     pub(crate) has_refused: bool,
 }
 
-/// What is to be thought of an endpoint at a moment.
+/// Latency estimate of an endpoint at one moment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LatencyEstimate {
-    /// Nanoseconds to the head of a response; `None`: it has given none yet.
+    /// Nanoseconds to the head of a response; `None` before the first response.
     pub(crate) latency: Option<f32>,
-    /// How much slower to take it for; 1 or more.
+    /// Factor by which failures make it look slower; 1 or more.
     pub(crate) penalty: f32,
 }
 
@@ -102,7 +107,7 @@ impl LatencyTracker {
         LatencyEstimate { latency, penalty: 1.0 + PENALTY * self.blame(now) }
     }
 
-    /// Takes note of what pickers compare.
+    /// Updates the mean and the share of failures.
     #[inline]
     pub(crate) fn learn_mean(&self, outcome: &Outcome, now: Time) {
         match outcome.result {
@@ -130,7 +135,7 @@ impl LatencyTracker {
         }
     }
 
-    /// Takes note of peaks, and of what is blamed on the endpoint.
+    /// Updates the peak estimate and the blame.
     pub(crate) fn learn_peak(&self, outcome: &Outcome, now: Time) {
         match outcome.result {
             AttemptResult::Success => {
@@ -155,21 +160,19 @@ impl LatencyTracker {
         }
     }
 
-    /// Nobody knows the next endpoint that is counted here.
+    /// Resets all figures, because the next endpoint that is counted here is another one.
     pub(crate) fn forget(&self) {
-        let Self {
-            estimate, estimated_at, blame, blamed_at, retry_after_until: spared_until, ..
-        } = self;
+        let Self { estimate, estimated_at, blame, blamed_at, retry_after_until: until, .. } = self;
         let Self { mean, samples, mean_at, failing, failing_at, refused_at, .. } = self;
         for level in [estimate, blame, mean, samples, failing] {
             level.store(0, Ordering::Relaxed);
         }
-        for time in [estimated_at, blamed_at, spared_until, mean_at, failing_at, refused_at] {
+        for time in [estimated_at, blamed_at, until, mean_at, failing_at, refused_at] {
             time.store(0, Ordering::Relaxed);
         }
     }
 
-    /// What it has shown lately, as pickers compare it between endpoints.
+    /// Returns the figures that pickers compare between endpoints.
     pub(crate) fn stats(&self, now: Time) -> MemberStats {
         let mean = f32::from_bits(self.mean.load(Ordering::Relaxed));
         let is_known = self.samples.load(Ordering::Relaxed) >= COLD_SAMPLES + MEAN_SAMPLES;
@@ -185,12 +188,15 @@ impl LatencyTracker {
     /// True if a response of this latency counts in the mean.
     #[inline]
     fn is_sample(&self, latency: Duration, now: Time) -> bool {
-        let since_last = since(&self.mean_at, now);
+        // Nearly every response comes soon after the last sample.
+        if is_within(SAMPLING, &self.mean_at, now) {
+            return false;
+        }
         let is_cold = || self.samples.load(Ordering::Relaxed) < COLD_SAMPLES;
-        since_last >= SAMPLING && (since_last >= latency / 2 || is_cold())
+        since(&self.mean_at, now) >= latency / 2 || is_cold()
     }
 
-    /// Adds a sample. The caller takes one now and then, whatever its size, so that the mean is one.
+    /// Adds a sample. The caller samples by time and not by latency, so that the mean is unbiased.
     #[cold]
     fn observe_mean(&self, latency: Duration, now: Time) {
         let samples = self.samples.load(Ordering::Relaxed);
@@ -222,10 +228,10 @@ impl LatencyTracker {
     }
 
     fn observe(&self, latency: Duration, now: Time) {
-        // Never 0, which stands for nothing.
+        // Never 0, which means that nothing is known.
         let latency = (nanos(latency) as f32).max(1.0);
         let before = f32::from_bits(self.estimate.load(Ordering::Relaxed));
-        // Every request comes by, and hardly one has news.
+        // Every request gets here, and hardly any changes the estimate.
         if latency <= before && is_within(UPDATE_INTERVAL, &self.estimated_at, now) {
             return;
         }
@@ -266,19 +272,20 @@ impl LatencyTracker {
     }
 }
 
-/// The binary logarithm of a number from 1 on, within 0.09, and 127: exponent and mantissa, read as one number.
+/// Returns the binary logarithm of a number from 1 on, plus 127, within 0.09: exponent and
+/// mantissa, read as one number.
 fn logarithm(number: f32) -> f32 {
     number.to_bits() as f32 / MANTISSA
 }
 
-/// The number with that logarithm.
+/// Returns the number with that logarithm.
 fn power(logarithm: f32) -> f32 {
     f32::from_bits((logarithm * MANTISSA) as u32)
 }
 
 const MANTISSA: f32 = 8_388_608.0;
 
-/// Whether something has happened, less than this ago.
+/// True if the event has happened, less than `duration` ago.
 fn is_within(duration: Duration, then: &AtomicU64, now: Time) -> bool {
     let then = then.load(Ordering::Relaxed);
     then > 0 && now.as_nanos().saturating_sub(then) < duration.as_nanos() as u64
@@ -288,7 +295,8 @@ fn since(then: &AtomicU64, now: Time) -> Duration {
     now.saturating_since(Time::from_nanos(then.load(Ordering::Relaxed)))
 }
 
-/// What is left of an observation: (1 + t/8)^-8, which is within 0.04 of e^-t and costs no exponential.
+/// Returns the weight that is left of an observation: (1 + t/8)^-8, which is within 0.04 of e^-t
+/// and needs no exponential.
 fn remaining_weight(silence: Duration) -> f32 {
     let once = 1.0 / (1.0 + silence.as_secs_f32() / (8.0 * MEMORY.as_secs_f32()));
     let twice = once * once;
@@ -313,7 +321,7 @@ mod tests {
         outcome(AttemptResult::Success, head_millis)
     }
 
-    /// Milliseconds.
+    /// Returns the estimate in milliseconds.
     fn estimate(latency: &LatencyTracker, now: Time) -> f32 {
         latency.estimate_at(now).latency.expect("it has answered") / 1e6
     }

@@ -1,45 +1,45 @@
-//! Decides which endpoint takes a request, who waits and who is refused.
+//! Decides which endpoint takes a request, which request waits and which is rejected.
 //!
-//! Pure: no I/O, no clock, no threads, no locks. Time is an argument, randomness is seeded, and what is shared
-//! between workers is shared through the documented atomics of [`Endpoint`], [`Admission`] and [`Ticket`].
-//! It must not know what a request, a connection or a protocol is.
+//! Pure: no I/O, no clock, no threads, no locks. Time is an argument, randomness is seeded, and
+//! state that workers share is in the documented atomics of [`Endpoint`], [`Admission`] and
+//! [`Ticket`]. It must not know what a request, a connection or a protocol is.
 #![warn(missing_docs, clippy::wildcard_enum_match_arm)]
 
-/// The atomics: loom's or std's.
+/// Atomics: loom's or std's.
 mod atomic;
-/// Points in time, given by the caller.
+/// Points in time, passed in by the caller.
 pub mod time;
 /// Seeded random numbers.
 pub mod rng;
 /// Hashes that are the same everywhere.
 pub mod hash;
-/// How long endpoints take, and what they are blamed for.
+/// Latency estimates and blame of endpoints.
 mod latency;
-/// Counts of requests in flight, packed.
+/// Counters of requests in flight, packed.
 mod load;
-/// What came of one attempt.
+/// Outcome of one attempt.
 pub mod outcome;
-/// When an endpoint that cannot be reached is tried again.
+/// Schedule of connection attempts to an unreachable endpoint.
 pub mod reachability;
-/// One address that can serve, its load, and sets of them.
+/// Addresses that can serve, their load, and sets of them.
 pub mod endpoint;
-/// Which of several balancers uses which slots of an endpoint.
+/// Assignment of an endpoint's slots to several balancers.
 pub mod slot_assignment;
-/// What an endpoint has taught us about idle connections.
+/// Observations of how long endpoints keep idle connections.
 pub mod reuse;
-/// How many requests an endpoint can bear.
+/// Adaptive concurrency limits of endpoints.
 pub mod limit;
-/// Choosing one endpoint of a set.
+/// Picking one endpoint of a set.
 pub mod pick;
-/// Which endpoints are fit to serve.
+/// Health of endpoints: outlier detection, probes, slow start.
 pub mod health;
-/// Whether and when a request is tried again.
+/// Retries and their budget.
 pub mod retry;
-/// Who waits when every slot is taken.
+/// Queue of requests that wait for a slot.
 pub mod queue;
-/// How a request gets a slot, and how a slot comes back.
+/// Admission: acquires and releases slots.
 pub mod slots;
-/// How much is asked for, as autoscalers want to know it.
+/// Demand for a backend, for autoscalers.
 pub mod demand;
 
 pub use demand::RequestDemand;

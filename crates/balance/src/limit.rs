@@ -1,30 +1,33 @@
-//! Learns how many requests each endpoint can have in flight before more of them only wait there.
+//! Adaptive concurrency: learns how many requests each endpoint can have in flight before
+//! additional requests only wait there.
 //!
-//! What is to be found is the knee of throughput against concurrency. An endpoint of `c` servers with `k` requests in
-//! flight finishes `min(k, c)` of them in the time that one takes. So each request tells how many were in flight when it
-//! was picked, and how long it kept its slot; the limit is the `c` that makes what was seen likeliest.
+//! The limit is the knee of throughput against concurrency. An endpoint of `c` servers with `k`
+//! requests in flight finishes `min(k, c)` of them in the time that one takes. So each request
+//! reports how many were in flight when it was picked, and how long it kept its slot. The limit is
+//! the `c` with the maximum likelihood for these observations.
 //!
-//! Unlike Vegas and Gradient this keeps no base of latency, so there is nothing that could drift: what is seen in a
-//! stretch of time (an epoch) is compared with what is seen in the same stretch only, and when everything gets slower
-//! by the same factor, nothing follows. Levels that are not visited tell nothing; so they are visited, in short
-//! trials of known cost. `docs/internals/limits.md` has the figures.
+//! Unlike Vegas and Gradient, this keeps no baseline latency, so nothing can drift: the
+//! observations of a stretch of time (an epoch) are compared only with each other. If everything
+//! gets slower by the same factor, the limit does not change. Levels that are not visited give no
+//! information; so they are visited, in short trials of known cost. `docs/internals/limits.md` has
+//! the figures.
 //!
-//! Workers write down what they see (`LimitCounters`: a few relaxed additions); one control thread makes limits of it
-//! (`ConcurrencyLimiter`), ten times a second.
+//! Workers record their observations (`LimitCounters`: a few relaxed additions). One control thread
+//! computes limits from them (`ConcurrencyLimiter`), ten times a second.
 
-/// Numbers of requests in flight, in steps.
+/// Concurrency levels: numbers of requests in flight, in steps.
 mod levels;
-/// What workers have seen of one endpoint, and what it says of itself.
+/// Observations of workers, and load reports of an endpoint.
 mod counters;
-/// What was seen in one stretch of time, and which limits it speaks for.
+/// Observations of one stretch of time, and the likelihood of each limit.
 mod epoch;
-/// What is believed of one endpoint.
+/// Estimate of one endpoint's limit.
 mod estimator;
-/// When which endpoint gets more, or less, than its limit, to see what comes of it.
+/// Schedule of trials: short times with a higher or lower limit.
 mod trial;
-/// All of it, for the endpoints of one backend.
+/// Limits of all endpoints of one backend.
 mod limiter;
-/// Endpoints that say that they are full.
+/// Backoff for endpoints that refuse requests because they are full.
 mod backoff;
 
 pub(crate) use backoff::RefusalBackoff;
@@ -32,17 +35,17 @@ pub use backoff::RetryAfterHandling;
 pub use counters::{EndpointLoadReport, LimitCounters, LimitSample};
 pub use limiter::ConcurrencyLimiter;
 
-/// The most that can be learned; what is above it is as good as no limit.
+/// Highest limit that can be learned; a higher one would be as good as no limit.
 pub const MAX_LIMIT: u32 = levels::MOST;
 
-/// Between which bounds limits are learned.
+/// Bounds of learned limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitSettings {
-    /// A limit is never below this.
+    /// Minimum limit.
     pub min: u32,
-    /// A limit is never above this.
+    /// Maximum limit.
     pub max: u32,
-    /// The limit of an endpoint of which nothing is known.
+    /// Limit of an endpoint without observations.
     pub start: u32,
 }
 
@@ -58,23 +61,23 @@ impl LimitSettings {
     }
 }
 
-/// Where a limit comes from.
+/// Source of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitReason {
-    /// Nothing is known of the endpoint.
+    /// No observations of the endpoint yet.
     Start,
-    /// No knee has been seen up to here.
+    /// No knee has been found up to here.
     Growing,
-    /// Throughput does not grow beyond it.
+    /// Throughput does not grow beyond the limit.
     Knee,
-    /// The endpoint says so ([`EndpointLoadReport`]).
+    /// The endpoint reports the limit ([`EndpointLoadReport`]).
     Reported,
-    /// More or less than is believed, for a short time, to see what comes of it.
+    /// More or less than the estimate for a short time, to measure the effect.
     Trial,
 }
 
 impl LimitReason {
-    /// The label in metrics.
+    /// Returns the label value for metrics.
     pub fn label(self) -> &'static str {
         match self {
             Self::Start => "start",

@@ -1,19 +1,20 @@
-//! Counts requests in flight, packed so that choosing among 64 endpoints reads four cache lines.
+//! Counts requests in flight, packed so that a choice among 64 endpoints reads four cache lines.
 //!
-//! A count rises when an endpoint is picked and falls when the endpoint has finished. Under a cap it rises by
-//! compare-and-swap only, so it is never above the cap, whatever the interleaving. Every access is `SeqCst`: the
-//! queue's protocol (see [`crate::slots`]) rests on the order of a count's fall and the number of those who wait.
+//! A count is incremented when an endpoint is picked and decremented when the endpoint has
+//! finished. Under a cap it is incremented by compare-and-swap only, so it never exceeds the cap,
+//! whatever the interleaving. Every access is `SeqCst`: the queue's protocol (see [`crate::slots`])
+//! relies on the order of a decrement and of the number of waiting requests.
 
 use std::sync::Arc;
 
 use crate::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::latency::LatencyTracker;
 
-/// The members that one choice is among.
+/// Candidates of one pick.
 mod candidates;
-/// Who is preferred for a while.
+/// Members that are preferred for a while.
 mod preferred;
-/// How much one endpoint may have.
+/// Capacity of one endpoint.
 mod capacity;
 
 pub(crate) use candidates::{MemberLoad, PickCandidates, PickExclusion};
@@ -21,18 +22,19 @@ pub use capacity::ConcurrencyCap;
 pub(crate) use capacity::{EndpointCapacity, PickCapacity};
 use preferred::PreferredMembers;
 
-/// Counts in one page. Loom follows each atomic, so a model gets a page as small as its endpoints need.
+/// Counters in one block. Loom follows each atomic, so a model gets a block as small as its
+/// endpoints need.
 const BLOCK_SIZE: usize = if cfg!(loom) { 4 } else { 64 };
 
-/// A block of counts, what belongs to them, and which of them belong to an endpoint.
+/// Block of counters with the state that belongs to them, and the set of counters in use.
 #[repr(align(64))]
 pub(crate) struct CounterBlock {
     counts: [AtomicU32; BLOCK_SIZE],
-    /// What the endpoints have shown, apart from the counts: most pickers do not look at it.
+    /// Latency estimates. They are apart from the counts because most pickers do not read them.
     latencies: [LatencyTracker; BLOCK_SIZE],
-    /// What each endpoint can bear, as far as that is its own affair.
+    /// Capacity of each endpoint, as far as it does not depend on the backend.
     capacities: [EndpointCapacity; BLOCK_SIZE],
-    /// One bit for each count in use.
+    /// One bit for each counter in use.
     used: AtomicU64,
 }
 
@@ -46,7 +48,7 @@ impl CounterBlock {
         }
     }
 
-    /// Marks a count as used and says which; `None` when all are.
+    /// Reserves a counter and returns its index; `None` if all are in use.
     fn reserve(&self) -> Option<usize> {
         let index = self.used.load(Ordering::Acquire).trailing_ones() as usize;
         if index >= BLOCK_SIZE {
@@ -60,7 +62,7 @@ impl CounterBlock {
         self.used.load(Ordering::Acquire) == 0
     }
 
-    /// Counts one more, unless that would be more than `most`; `u32::MAX`: any number.
+    /// Increments a count unless it would exceed `most`; `u32::MAX` means no limit.
     fn take(&self, index: usize, most: u32) -> bool {
         let count = &self.counts[index];
         if most == u32::MAX {
@@ -73,11 +75,11 @@ impl CounterBlock {
 
     fn give_back(&self, index: usize) {
         let before = self.counts[index].fetch_sub(1, Ordering::SeqCst);
-        debug_assert!(before > 0, "a slot was given back twice");
+        debug_assert!(before > 0, "a slot was released twice");
     }
 }
 
-/// One endpoint's count. The place in its page is free again when this is dropped.
+/// In-flight counter of one endpoint. Its place in the block is free again when this is dropped.
 pub(crate) struct InFlightCounter {
     block: Arc<CounterBlock>,
     index: usize,
@@ -88,14 +90,14 @@ impl InFlightCounter {
         self.block.counts[self.index].load(Ordering::SeqCst)
     }
 
-    /// Counts one more request, if there is room.
-    pub(crate) fn take(&self, room: PickCapacity) -> bool {
-        self.block.take(self.index, self.most(room))
+    /// Increments the count, if the capacity permits.
+    pub(crate) fn take(&self, capacity: PickCapacity) -> bool {
+        self.block.take(self.index, self.most(capacity))
     }
 
-    /// How many requests it may have, at most; `u32::MAX`: any number.
-    pub(crate) fn most(&self, room: PickCapacity) -> u32 {
-        self.capacity().most(room)
+    /// Returns the limit on its requests in flight; `u32::MAX` if there is none.
+    pub(crate) fn most(&self, capacity: PickCapacity) -> u32 {
+        self.capacity().most(capacity)
     }
 
     pub(crate) fn capacity(&self) -> &EndpointCapacity {
@@ -106,7 +108,7 @@ impl InFlightCounter {
         &self.block.latencies[self.index]
     }
 
-    /// Counts one request less.
+    /// Decrements the count.
     pub(crate) fn give_back(&self) {
         self.block.give_back(self.index);
     }
@@ -117,48 +119,48 @@ impl Drop for InFlightCounter {
         self.block.counts[self.index].store(0, Ordering::Relaxed);
         self.latency().forget();
         self.capacity().forget();
-        // Releases the zeros above to whoever reserves this place next.
+        // Releases the zeros above to the thread that reserves this place next.
         self.block.used.fetch_and(!(1 << self.index), Ordering::Release);
     }
 }
 
-/// Where cells come from.
+/// Allocator of in-flight counters.
 #[derive(Default)]
 pub(crate) struct CounterPool(Vec<Arc<CounterBlock>>);
 
 impl CounterPool {
     pub(crate) fn counter(&mut self) -> InFlightCounter {
-        for page in &self.0 {
-            if let Some(index) = page.reserve() {
-                return InFlightCounter { block: page.clone(), index };
+        for block in &self.0 {
+            if let Some(index) = block.reserve() {
+                return InFlightCounter { block: block.clone(), index };
             }
         }
-        let page = Arc::new(CounterBlock::new());
-        let index = page.reserve().expect("a new page has room");
-        self.0.push(page.clone());
-        InFlightCounter { block: page, index }
+        let block = Arc::new(CounterBlock::new());
+        let index = block.reserve().expect("a new block has a free counter");
+        self.0.push(block.clone());
+        InFlightCounter { block, index }
     }
 
-    /// Forgets pages that hold no cell, so that memory follows the number of endpoints.
+    /// Frees blocks without a counter in use, so that memory follows the number of endpoints.
     pub(crate) fn shrink(&mut self) {
-        self.0.retain(|page| !page.is_unused());
+        self.0.retain(|block| !block.is_unused());
     }
 }
 
-/// The counts of an endpoint set in the order of its members: all that a picker looks at.
+/// Load of an endpoint set in the order of its members: all that a picker reads.
 #[derive(Default)]
 pub(crate) struct LoadTable {
     entries: Vec<LoadEntry>,
     shares: Vec<WeightedKey>,
-    /// Where each member's part of the sum of weights ends.
+    /// Cumulative sum of the weights at each member, the member included.
     cumulative_weights: Vec<u64>,
-    /// So many members, the first, are in our zone; 0 where nobody is or nobody else is.
+    /// Number of local members, which come first; 0 if no member is local or all are.
     local: usize,
     half_open: Vec<HalfOpenMember>,
     preferred: PreferredMembers,
 }
 
-/// Where a member's count is, its weight, and how many requests it may have of ours: what choosing reads for each.
+/// Counter, weight and assigned slots of a member: the data that a picker reads for each.
 struct LoadEntry {
     block: Arc<CounterBlock>,
     index: u32,
@@ -166,25 +168,26 @@ struct LoadEntry {
     most: u32,
 }
 
-/// Who a member is over the life of its ledger, and its weight: what a picker with a memory compares.
+/// Identity of a member over the life of its registry, and its weight: the data that a picker with
+/// state compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WeightedKey {
     pub(crate) key: u64,
     pub(crate) weight: u32,
 }
 
-/// A member that one request may try.
+/// Member that one request may try.
 struct HalfOpenMember {
     member: usize,
     is_spent: AtomicBool,
 }
 
 impl LoadTable {
-    /// The next member. Weight 0 is never chosen.
-    pub(crate) fn push(&mut self, cell: &InFlightCounter, key: u64, weight: u32, most: u32) {
+    /// Adds the next member. Weight 0 is never chosen.
+    pub(crate) fn push(&mut self, counter: &InFlightCounter, key: u64, weight: u32, most: u32) {
         self.entries.push(LoadEntry {
-            block: cell.block.clone(),
-            index: cell.index as u32,
+            block: counter.block.clone(),
+            index: counter.index as u32,
             weight,
             most,
         });
@@ -192,24 +195,24 @@ impl LoadTable {
         self.cumulative_weights.push(self.total() + u64::from(weight));
     }
 
-    /// The next member, which has no weight but takes one request.
-    pub(crate) fn push_half_open(&mut self, cell: &InFlightCounter, key: u64, most: u32) {
+    /// Adds the next member as a half-open one, which has no weight but takes one request.
+    pub(crate) fn push_half_open(&mut self, counter: &InFlightCounter, key: u64, most: u32) {
         self.half_open
             .push(HalfOpenMember { member: self.entries.len(), is_spent: AtomicBool::new(false) });
-        self.push(cell, key, 0, most);
+        self.push(counter, key, 0, most);
     }
 
-    /// The members so far are in our zone, those to come are not.
+    /// Ends the local members: those so far are in our zone, those that follow are not.
     pub(crate) fn end_of_zone(&mut self) {
         self.local = self.entries.len();
     }
 
-    /// From now on these are preferred.
+    /// Prefers these members from now on.
     pub(crate) fn prefer(&self, members: impl Iterator<Item = usize>) {
         self.preferred.set(members);
     }
 
-    /// Whether a member is on trial.
+    /// True if a member is half-open.
     pub(crate) fn has_half_open(&self) -> bool {
         !self.half_open.is_empty()
     }
@@ -220,34 +223,36 @@ impl LoadTable {
 
     /// True unless the member is marked unreachable.
     pub(crate) fn is_reachable(&self, member: usize) -> bool {
-        let seat = &self.entries[member];
-        seat.block.capacities[seat.index as usize].is_reachable()
+        let entry = &self.entries[member];
+        entry.block.capacities[entry.index as usize].is_reachable()
     }
 
-    /// Counts one more request at a member, unless there is no room, or it is not to have any.
-    pub(crate) fn take(&self, member: usize, room: PickCapacity) -> bool {
-        let seat = &self.entries[member];
-        if seat.weight == 0 {
+    /// Increments the count of a member, unless it has no capacity or no weight.
+    pub(crate) fn take(&self, member: usize, capacity: PickCapacity) -> bool {
+        let entry = &self.entries[member];
+        if entry.weight == 0 {
             return self
                 .half_open
                 .iter()
                 .any(|trial| trial.member == member && self.take_half_open(trial));
         }
-        seat.block.take(seat.index as usize, seat.most(room))
+        entry.block.take(entry.index as usize, entry.most(capacity))
     }
 
     fn take_half_open(&self, trial: &HalfOpenMember) -> bool {
-        let seat = &self.entries[trial.member];
-        let index = seat.index as usize;
+        let entry = &self.entries[trial.member];
+        let index = entry.index as usize;
         let is_untried = !trial.is_spent.load(Ordering::Relaxed);
-        if !is_untried || !seat.block.capacities[index].is_reachable() || !seat.block.take(index, 1)
+        if !is_untried
+            || !entry.block.capacities[index].is_reachable()
+            || !entry.block.take(index, 1)
         {
             return false;
         }
         let first = !trial.is_spent.swap(true, Ordering::Relaxed);
         if !first {
-            // Another has begun and ended between the two looks.
-            seat.block.give_back(index);
+            // Another request has begun and ended between the two reads.
+            entry.block.give_back(index);
         }
         first
     }
@@ -259,15 +264,15 @@ impl LoadTable {
 
 impl LoadEntry {
     fn load(&self) -> MemberLoad {
-        // The remainder changes nothing; it spares the bounds check.
+        // The remainder changes nothing; it avoids the bounds check.
         let count = &self.block.counts[self.index as usize % BLOCK_SIZE];
         MemberLoad { in_flight: count.load(Ordering::SeqCst), weight: self.weight }
     }
 
-    /// How many requests it may have, at most.
+    /// Returns the limit on its requests in flight.
     #[inline]
-    fn most(&self, room: PickCapacity) -> u32 {
-        self.block.capacities[self.index as usize % BLOCK_SIZE].most(room.at_most(self.most))
+    fn most(&self, capacity: PickCapacity) -> u32 {
+        self.block.capacities[self.index as usize % BLOCK_SIZE].most(capacity.at_most(self.most))
     }
 }
 
@@ -277,30 +282,30 @@ mod tests {
 
     #[test]
     fn freed_in_flight_counter_is_reused_and_starts_at_zero() {
-        let mut pages = CounterPool::default();
-        let cells: Vec<InFlightCounter> = (0..BLOCK_SIZE).map(|_| pages.counter()).collect();
-        let extra = pages.counter();
-        assert_eq!(pages.0.len(), 2);
-        assert!(cells[7].take(PickCapacity::within(ConcurrencyCap::None)));
-        drop(cells);
-        let again = pages.counter();
+        let mut pool = CounterPool::default();
+        let counters: Vec<InFlightCounter> = (0..BLOCK_SIZE).map(|_| pool.counter()).collect();
+        let extra = pool.counter();
+        assert_eq!(pool.0.len(), 2);
+        assert!(counters[7].take(PickCapacity::within(ConcurrencyCap::None)));
+        drop(counters);
+        let again = pool.counter();
         assert_eq!((again.index, again.in_flight()), (0, 0));
         drop((again, extra));
-        pages.shrink();
-        assert!(pages.0.is_empty());
+        pool.shrink();
+        assert!(pool.0.is_empty());
     }
 
     #[test]
     fn in_flight_drains_to_a_lowered_cap() {
-        let cell = CounterPool::default().counter();
+        let counter = CounterPool::default().counter();
         let two = PickCapacity::within(ConcurrencyCap::of(2));
-        assert!((0..4).all(|_| cell.take(PickCapacity::within(ConcurrencyCap::None))));
+        assert!((0..4).all(|_| counter.take(PickCapacity::within(ConcurrencyCap::None))));
         for left in [3, 2] {
-            cell.give_back();
-            assert!(!cell.take(two), "{left} in flight");
+            counter.give_back();
+            assert!(!counter.take(two), "{left} in flight");
         }
-        cell.give_back();
-        assert!(cell.take(two));
-        assert_eq!(cell.in_flight(), 2);
+        counter.give_back();
+        assert!(counter.take(two));
+        assert_eq!(counter.in_flight(), 2);
     }
 }

@@ -1,31 +1,31 @@
-//! What came of one attempt: all that pickers, health and budgets ever learn from.
+//! Outcome of one attempt: the only input of pickers, health and budgets.
 
 use std::time::Duration;
 
 use crate::time::Time;
 
-/// What came of one try at one endpoint. Each attempt has exactly one.
+/// Outcome of one attempt at one endpoint. Each attempt has exactly one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// When the endpoint was picked.
+    /// Time at which the endpoint was picked.
     pub started: Time,
-    /// How long until the head of the response; none came where this is `None`. Left out for streams and upgrades
-    /// whose head says nothing about how busy the endpoint is.
+    /// Time until the head of the response; `None` if none came. Also `None` for streams and
+    /// upgrades, whose head says nothing about how busy the endpoint is.
     pub head_after: Option<Duration>,
-    /// How it ended.
+    /// Result of the attempt.
     pub result: AttemptResult,
 }
 
-/// How an attempt ended.
+/// Result of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttemptResult {
-    /// With a response, whatever it says, that is not one of those below.
+    /// A response, whatever it says, that is not one of those below.
     Success,
-    /// With a response that says the endpoint is at fault: 5xx, or what a protocol has in its place.
+    /// A response that indicates a fault of the endpoint: 5xx, or the equivalent of a protocol.
     ServerError,
-    /// With a response that says the endpoint has too much to do: 429, or 503 with `Retry-After`.
+    /// A response that indicates overload of the endpoint: 429, or 503 with `Retry-After`.
     Refused {
-        /// How long it asks to be left alone.
+        /// Backoff that the endpoint asks for.
         retry_after: Option<Duration>,
     },
     /// No connection could be made.
@@ -34,23 +34,25 @@ pub enum AttemptResult {
     TimedOut,
     /// The connection broke, or what came was not a response.
     ConnectionBroken,
-    /// It was given up for a reason that is not the endpoint's: the client left, or Sheave ends.
+    /// The attempt was abandoned for a reason that is not the endpoint's: the client left, or
+    /// Sheave shuts down.
     Cancelled,
 }
 
-/// What an end says of the endpoint's health.
+/// Meaning of a result for the endpoint's health.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HealthSignal {
-    /// It serves.
+    /// The endpoint serves.
     Positive,
-    /// It fails.
+    /// The endpoint fails.
     Negative,
-    /// Nothing: it is busy, or the fault is another's.
+    /// No information: the endpoint is busy, or the fault is elsewhere.
     Neutral,
 }
 
 impl AttemptResult {
-    /// What this says of the endpoint's health. A refusal says nothing: to eject who is busy makes the others busier.
+    /// Returns the meaning for the endpoint's health. A refusal is neutral: ejecting a busy
+    /// endpoint makes the others busier.
     pub fn health_signal(self) -> HealthSignal {
         match self {
             Self::Success => HealthSignal::Positive,

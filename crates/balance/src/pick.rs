@@ -1,7 +1,8 @@
-//! Chooses one endpoint of a set and takes a slot there.
+//! Picks one endpoint of a set and takes a slot there.
 //!
-//! A picker belongs to one worker and one backend: it has state of its own and shares only the counts, what endpoints
-//! have shown, and the tables of a set. It knows neither queue nor connections.
+//! A picker belongs to one worker and one backend. It has state of its own; it shares only the
+//! in-flight counts, the endpoints' latency and failure figures, and the tables of a set. It knows
+//! neither queue nor connections.
 
 use std::sync::Arc;
 
@@ -10,21 +11,21 @@ use crate::load::{ConcurrencyCap, MemberLoad, PickCandidates, PickCapacity, Pick
 use crate::rng::Rng;
 use crate::time::Time;
 
-/// What a request asks of choosing.
+/// Constraints of one request.
 mod request;
-/// How far members are to be avoided because they are slower than others, or fail.
+/// Penalties for members that are slower than others, or fail.
 mod penalty;
-/// The endpoint with the least load for its weight.
+/// Endpoint with the least load for its weight.
 mod least_load;
-/// Each endpoint in turn, as often as its weight says.
+/// Weighted round robin.
 mod round_robin;
-/// Any endpoint, as often as its weight says.
+/// Weighted random choice.
 mod random;
-/// The endpoint that is likely to answer first.
+/// Endpoint that is likely to answer first.
 mod peak_ewma;
-/// The endpoint of a key, unless it has more than its share to do.
+/// Endpoint of a key, unless it has more than its share of the load.
 mod consistent_hash;
-/// The endpoint of a key, always.
+/// Endpoint of a key, always.
 mod maglev;
 
 pub(crate) use consistent_hash::HashRing;
@@ -33,32 +34,35 @@ use penalty::MemberPenalties;
 pub use request::PickRequest;
 pub(crate) use request::{EligibleEndpoints, PickConstraints};
 
-/// How to choose.
+/// Load-balancing algorithm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Algorithm {
-    /// The endpoint with the fewest requests in flight for its weight, where one that is clearly slower than others
-    /// counts as more loaded; of more than 64, the better of two random ones.
+    /// The endpoint with the fewest requests in flight for its weight. One that is clearly slower
+    /// than others counts as more loaded. If there are more than 64, the better of two random ones.
     #[default]
     LeastLoad,
-    /// Each endpoint in turn, smoothly, as often as its weight says.
+    /// Each endpoint in turn, by weight, smoothly spread.
     RoundRobin,
-    /// Any endpoint, each as often as its weight says.
+    /// A random endpoint, by weight.
     Random,
-    /// The endpoint that is likely to answer first: the least latency x (in flight + 1) / weight, where latency jumps to
-    /// peaks and decays. It learns from outcomes ([`Endpoint::learn`]); failures count as slowness. Of more than 64
-    /// endpoints, the better of two random ones.
+    /// The endpoint that is likely to answer first: the least latency x (in flight + 1) / weight,
+    /// where latency jumps to peaks and decays. It learns from outcomes ([`Endpoint::learn`]);
+    /// failures count as slowness. If there are more than 64 endpoints, the better of two random
+    /// ones.
     PeakEwma,
-    /// The endpoint that belongs to the request's key, unless it has a quarter more in flight than its share; then
-    /// another that depends on the key alone. When endpoints change, only the keys of those change theirs.
+    /// The endpoint that belongs to the request's key, unless it has a quarter more in flight than
+    /// its share; then another that depends on the key alone. When endpoints change, only their own
+    /// keys move.
     ConsistentHash,
-    /// The endpoint that belongs to the request's key by Maglev's table, however busy: at its cap the request waits.
+    /// The endpoint that belongs to the request's key by Maglev's table, however busy it is: at its
+    /// cap the request waits.
     Maglev,
 }
 
-/// Up to how many members all are looked at, rather than two.
+/// Number of members up to which a picker compares all of them, rather than two.
 const SCAN: usize = 64;
 
-/// Chooses for one worker and one backend.
+/// Picker of one worker and one backend.
 #[derive(Debug)]
 pub struct Picker {
     algorithm: Algorithm,
@@ -75,13 +79,14 @@ enum AlgorithmState {
 }
 
 impl Picker {
-    /// How often a picker that lost the last slot to another worker looks for the best endpoint again.
+    /// Number of times that a picker, after losing the last slot to another worker, looks for the
+    /// best endpoint again.
     const MAX_TRIES: usize = 4;
 
-    /// A picker. The seed decides where it begins, so that workers do not move in step.
+    /// Returns a picker. The seed decides where it begins, so that workers do not move in step.
     pub fn new(algorithm: Algorithm, seed: u64) -> Self {
         let state = match algorithm {
-            // What has no key goes by load.
+            // Requests without a key are balanced by load.
             Algorithm::LeastLoad | Algorithm::ConsistentHash | Algorithm::Maglev => {
                 AlgorithmState::LeastLoad(least_load::LeastLoad::new(seed))
             }
@@ -92,177 +97,190 @@ impl Picker {
         Self { algorithm, state, penalties: MemberPenalties::default() }
     }
 
-    /// How it chooses.
+    /// Returns its algorithm.
     pub fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
 
-    /// Takes a slot at the endpoint of choice, where the request counts from now on.
+    /// Picks an endpoint and takes a slot there; the request counts from now on.
     ///
-    /// `None` means that each endpoint that the wish leaves open was seen at the cap during the call. Each slot taken
-    /// must come back once, by [`Admission::release`](crate::Admission::release).
+    /// `None` means that each endpoint that the request permits was seen at the cap during the
+    /// call. Each slot taken must be returned once, by
+    /// [`Admission::release`](crate::Admission::release).
     pub fn take<T>(
         &mut self,
         set: &EndpointSet<T>,
         cap: ConcurrencyCap,
-        wish: &PickRequest<'_, T>,
+        request: &PickRequest<'_, T>,
     ) -> Option<Arc<Endpoint<T>>> {
-        let field = |bars| PickCandidates::new(&set.loads, PickCapacity::within(cap), bars);
-        let member = match self.eligible(set, wish) {
-            EligibleEndpoints::Any => self.take_member(set, &field(PickExclusion::None), wish),
+        let candidates =
+            |exclusion| PickCandidates::new(&set.loads, PickCapacity::within(cap), exclusion);
+        let member = match self.eligible(set, request) {
+            EligibleEndpoints::Any => {
+                self.take_member(set, &candidates(PickExclusion::None), request)
+            }
             EligibleEndpoints::AllExcept(excluded) => {
-                let barred = |member| excluded.contains(&member);
-                self.take_member(set, &field(PickExclusion::Matching(&barred)), wish)
+                let is_barred = |member| excluded.contains(&member);
+                self.take_member(set, &candidates(PickExclusion::Matching(&is_barred)), request)
             }
             EligibleEndpoints::Only(member) => {
-                self.take_bound(set, &field(PickExclusion::None), wish, member)
+                self.take_bound(set, &candidates(PickExclusion::None), request, member)
             }
         };
         member.map(|member| set.members()[member].endpoint.clone())
     }
 
-    /// As [`take`](Self::take), for a request that cannot wait, where no endpoint that is left to it is reachable: the
-    /// attempt fails in an honest way, or finds the endpoint back before anything else does.
+    /// Picks like [`take`](Self::take) among unreachable endpoints, for a request that cannot wait
+    /// and for which no endpoint is reachable: the attempt fails with the real error, or finds that
+    /// the endpoint is back before anything else does.
     #[cold]
     pub(crate) fn take_unreachable<T>(
         &mut self,
         set: &EndpointSet<T>,
         cap: ConcurrencyCap,
-        wish: &PickRequest<'_, T>,
+        request: &PickRequest<'_, T>,
     ) -> Option<Arc<Endpoint<T>>> {
-        let claim = self.eligible(set, wish);
-        let barred = |member| !claim.allows(member);
-        if (0..set.members().len()).any(|member| set.is_open(member) && !barred(member)) {
+        let eligible = self.eligible(set, request);
+        let is_barred = |member| !eligible.allows(member);
+        if (0..set.members().len()).any(|member| set.is_open(member) && !is_barred(member)) {
             return None;
         }
-        let field = PickCandidates::new(
+        let candidates = PickCandidates::new(
             &set.loads,
             PickCapacity::within(cap),
-            PickExclusion::Matching(&barred),
+            PickExclusion::Matching(&is_barred),
         );
-        let member = self.take_regular(set, &field.with_unreachable(), wish);
+        let member = self.take_regular(set, &candidates.with_unreachable(), request);
         member.map(|member| set.members()[member].endpoint.clone())
     }
 
-    /// As [`take`](Self::take), among those members of which `barred` is not true.
+    /// Picks like [`take`](Self::take), without the members for which `is_barred` returns true.
     pub(crate) fn take_except<T>(
         &mut self,
         set: &EndpointSet<T>,
         cap: ConcurrencyCap,
-        wish: &PickRequest<'_, T>,
-        barred: &dyn Fn(usize) -> bool,
+        request: &PickRequest<'_, T>,
+        is_barred: &dyn Fn(usize) -> bool,
     ) -> Option<Arc<Endpoint<T>>> {
-        let field = |bars| PickCandidates::new(&set.loads, PickCapacity::within(cap), bars);
-        let member = match self.eligible(set, wish) {
-            EligibleEndpoints::Only(member) => {
-                self.take_bound(set, &field(PickExclusion::Matching(barred)), wish, member)
-            }
-            claim @ (EligibleEndpoints::Any | EligibleEndpoints::AllExcept(_)) => {
-                let barred = |member| !claim.allows(member) || barred(member);
-                self.take_member(set, &field(PickExclusion::Matching(&barred)), wish)
+        let candidates =
+            |exclusion| PickCandidates::new(&set.loads, PickCapacity::within(cap), exclusion);
+        let member = match self.eligible(set, request) {
+            EligibleEndpoints::Only(member) => self.take_bound(
+                set,
+                &candidates(PickExclusion::Matching(is_barred)),
+                request,
+                member,
+            ),
+            eligible @ (EligibleEndpoints::Any | EligibleEndpoints::AllExcept(_)) => {
+                let is_barred = |member| !eligible.allows(member) || is_barred(member);
+                self.take_member(set, &candidates(PickExclusion::Matching(&is_barred)), request)
             }
         };
         member.map(|member| set.members()[member].endpoint.clone())
     }
 
-    /// Which members may serve the request.
+    /// Returns the members that may serve the request.
     pub(crate) fn eligible<T>(
         &self,
         set: &EndpointSet<T>,
-        wish: &PickRequest<'_, T>,
+        request: &PickRequest<'_, T>,
     ) -> EligibleEndpoints {
-        set.eligible(wish.tried, wish.only, self.binding_key(wish.key))
+        set.eligible(request.tried, request.only, self.binding_key(request.key))
     }
 
-    /// What somebody who made this wish waits for.
-    pub(crate) fn constraints<T>(&self, wish: &PickRequest<'_, T>) -> PickConstraints<T> {
-        let (tried, only) = (wish.tried.into(), wish.only.cloned());
-        PickConstraints { tried, only, key: self.binding_key(wish.key) }
+    /// Returns the constraints that a request keeps while it waits.
+    pub(crate) fn constraints<T>(&self, request: &PickRequest<'_, T>) -> PickConstraints<T> {
+        let (tried, only) = (request.tried.into(), request.only.cloned());
+        PickConstraints { tried, only, key: self.binding_key(request.key) }
     }
 
-    /// The key, if it leaves no choice.
+    /// Returns the key, if the algorithm binds the request to one endpoint by it.
     fn binding_key(&self, key: Option<u64>) -> Option<u64> {
         key.filter(|_| self.algorithm == Algorithm::Maglev)
     }
 
-    /// A request that its key binds may be the one to try an endpoint: where all have keys, nobody else would.
+    /// Takes a slot of the member that the request is bound to. A request that is bound by its key
+    /// may be the half-open request of another endpoint: if all requests have keys, no other
+    /// request would be.
     fn take_bound<T>(
         &self,
         set: &EndpointSet<T>,
-        field: &PickCandidates<'_>,
-        wish: &PickRequest<'_, T>,
+        candidates: &PickCandidates<'_>,
+        request: &PickRequest<'_, T>,
         member: usize,
     ) -> Option<usize> {
         if set.loads.has_half_open()
-            && wish.only.is_none()
-            && wish.tried.is_empty()
-            && let Some(tried) = field.take_half_open()
+            && request.only.is_none()
+            && request.tried.is_empty()
+            && let Some(tried) = candidates.take_half_open()
         {
             return Some(tried);
         }
-        let take = |field: &PickCandidates<'_>| field.take(member).then_some(member);
-        take(field).or_else(|| take(&field.ignoring_refusals()?))
+        let take = |candidates: &PickCandidates<'_>| candidates.take(member).then_some(member);
+        take(candidates).or_else(|| take(&candidates.ignoring_refusals()?))
     }
 
     fn take_member<T>(
         &mut self,
         set: &EndpointSet<T>,
-        field: &PickCandidates<'_>,
-        wish: &PickRequest<'_, T>,
+        candidates: &PickCandidates<'_>,
+        request: &PickRequest<'_, T>,
     ) -> Option<usize> {
         if set.loads.has_half_open()
-            && let Some(member) = field.take_half_open()
+            && let Some(member) = candidates.take_half_open()
         {
             return Some(member);
         }
-        // Who comes by its key stays with it.
-        let free = self.algorithm != Algorithm::ConsistentHash || wish.key.is_none();
-        if free && let Some(member) = field.take_preferred() {
+        // A request with a consistent-hash key stays with the endpoint of its key.
+        let free = self.algorithm != Algorithm::ConsistentHash || request.key.is_none();
+        if free && let Some(member) = candidates.take_preferred() {
             return Some(member);
         }
-        self.take_regular(set, field, wish)
-            .or_else(|| self.take_regular(set, &field.ignoring_refusals()?, wish))
+        self.take_regular(set, candidates, request)
+            .or_else(|| self.take_regular(set, &candidates.ignoring_refusals()?, request))
     }
 
     fn take_regular<T>(
         &mut self,
         set: &EndpointSet<T>,
-        field: &PickCandidates<'_>,
-        wish: &PickRequest<'_, T>,
+        candidates: &PickCandidates<'_>,
+        request: &PickRequest<'_, T>,
     ) -> Option<usize> {
         for _ in 0..Self::MAX_TRIES {
-            let member = self.choose(set, field, wish)?;
-            if field.take(member) {
+            let member = self.choose(set, candidates, request)?;
+            if candidates.take(member) {
                 return Some(member);
             }
         }
-        // Others keep winning the race for the best. The queue relies on `None` meaning that each was seen full, so
-        // the bound on looking ends in a try at each, not in giving up.
-        (0..field.len()).find(|&member| field.take(member))
+        // Other workers keep winning the race for the best endpoint. The queue relies on `None`
+        // meaning that each endpoint was seen full, so after the last try each endpoint is tried in
+        // turn.
+        (0..candidates.len()).find(|&member| candidates.take(member))
     }
 
     fn choose<T>(
         &mut self,
         set: &EndpointSet<T>,
-        field: &PickCandidates<'_>,
-        wish: &PickRequest<'_, T>,
+        candidates: &PickCandidates<'_>,
+        request: &PickRequest<'_, T>,
     ) -> Option<usize> {
         if self.algorithm == Algorithm::ConsistentHash
-            && let Some(key) = wish.key
-            && let Some(member) = consistent_hash::choose(set.ring(), field, key)
+            && let Some(key) = request.key
+            && let Some(member) = consistent_hash::choose(set.ring(), candidates, key)
         {
             return Some(member);
         }
-        self.penalties.update(field, wish.now);
-        if let Some(zones) = field.by_zone()
-            && let Some(member) = self.choose_by_zone(zones, wish.now)
+        self.penalties.update(candidates, request.now);
+        if let Some(zones) = candidates.by_zone()
+            && let Some(member) = self.choose_by_zone(zones, request.now)
         {
             return Some(member);
         }
-        self.state.choose(field, &mut self.penalties, wish.now)
+        self.state.choose(candidates, &mut self.penalties, request.now)
     }
 
-    /// Kept apart, because most sets know no zones and every request comes by.
+    /// Picks by zone. A function of its own, because most sets have no zones and every request runs
+    /// the caller.
     #[cold]
     fn choose_by_zone(&mut self, zones: [PickCandidates<'_>; 2], now: Time) -> Option<usize> {
         zones.iter().find_map(|zone| self.state.choose(zone, &mut self.penalties, now))
@@ -273,57 +291,60 @@ impl AlgorithmState {
     #[inline]
     fn choose(
         &mut self,
-        field: &PickCandidates<'_>,
-        handicaps: &mut MemberPenalties,
+        candidates: &PickCandidates<'_>,
+        penalties: &mut MemberPenalties,
         now: Time,
     ) -> Option<usize> {
-        if handicaps.is_empty() {
+        if penalties.is_empty() {
             return match self {
-                Self::LeastLoad(state) => state.choose(field),
-                Self::RoundRobin(state) => state.choose(field, MemberPenalties::none),
-                Self::Random(state) => state.choose(field),
-                Self::PeakEwma(state) => state.choose(field, now, MemberPenalties::none),
+                Self::LeastLoad(state) => state.choose(candidates),
+                Self::RoundRobin(state) => state.choose(candidates, MemberPenalties::none),
+                Self::Random(state) => state.choose(candidates),
+                Self::PeakEwma(state) => state.choose(candidates, now, MemberPenalties::none),
             };
         }
-        self.choose_with(field, handicaps, now)
+        self.choose_with(candidates, penalties, now)
     }
 
-    /// Kept apart, because mostly no endpoint is slower than others or fails.
+    /// Picks with penalties. A function of its own, because usually no endpoint is slower than
+    /// others or fails.
     #[cold]
     fn choose_with(
         &mut self,
-        field: &PickCandidates<'_>,
-        handicaps: &mut MemberPenalties,
+        candidates: &PickCandidates<'_>,
+        penalties: &mut MemberPenalties,
         now: Time,
     ) -> Option<usize> {
         let mut choose = |limited: bool| {
-            let handicap = |member| handicaps.of(member, limited);
+            let penalty = |member| penalties.of(member, limited);
             match self {
-                Self::LeastLoad(state) => state.choose_with(field, handicap),
-                Self::RoundRobin(state) => state.choose(field, handicap),
-                Self::Random(state) => state.choose_with(field, handicap),
-                Self::PeakEwma(state) => state.choose(field, now, handicap),
+                Self::LeastLoad(state) => state.choose_with(candidates, penalty),
+                Self::RoundRobin(state) => state.choose(candidates, penalty),
+                Self::Random(state) => state.choose_with(candidates, penalty),
+                Self::PeakEwma(state) => state.choose(candidates, now, penalty),
             }
         };
-        // Where all others are full, one that fails may have more than its share.
+        // If all others are full, one that fails may have more than its share.
         let chosen = choose(true).or_else(|| choose(false))?;
-        handicaps.record_pick(chosen);
+        penalties.record_pick(chosen);
         Some(chosen)
     }
 }
 
-/// Of two different random members the better, or the one that can take a request; `None` if neither can.
+/// Returns the better of two different random members, or the one that can take a request; `None`
+/// if neither can.
 ///
-/// Different, because with two of the same the worst is chosen now and then (envoy#14859).
+/// The two are different, because with two of the same the worst is chosen now and then
+/// (envoy#14859).
 #[inline(never)]
 fn better_of_two(
-    field: &PickCandidates<'_>,
+    candidates: &PickCandidates<'_>,
     rng: &mut Rng,
     is_better: impl FnOnce((usize, MemberLoad), (usize, MemberLoad)) -> bool,
 ) -> Option<usize> {
-    let (one, other) = field.draw_two(rng)?;
-    let (one, other) = ((one, field.load(one)), (other, field.load(other)));
-    let is_open = |(member, load)| field.is_open(member, load);
+    let (one, other) = candidates.draw_two(rng)?;
+    let (one, other) = ((one, candidates.load(one)), (other, candidates.load(other)));
+    let is_open = |(member, load)| candidates.is_open(member, load);
     let chosen = match (is_open(one), is_open(other)) {
         (true, true) => Some(if is_better(other, one) { other } else { one }),
         (true, false) => Some(one),

@@ -1,13 +1,15 @@
-//! Keeps those who wait in order, and hands them slots: first come, first served among those of one priority and route
-//! that may use one.
+//! Queue of requests that wait for a slot. It keeps their order and grants them slots: first come,
+//! first served among the requests of one priority and route that may use a slot.
 //!
-//! It lies behind one lock per backend, which the caller brings. What happens without that lock is in
-//! [`crate::slots`]. The one race here is a grant against a cancel; they meet in one compare-and-swap on the ticket.
+//! One lock per backend protects it, which the caller provides. The operations without that lock
+//! are in [`crate::slots`]. The one race here is a grant against a cancellation; it is decided by
+//! one compare-and-swap on the ticket.
 //!
-//! Who goes next for a slot: whoever has been passed over too often; then the highest priority; of one priority the
-//! routes in turn; of one route who came first. Who can be served by one endpoint only stands in that endpoint's line,
-//! all others in the common one. So nobody is in the way of those whom another endpoint can serve, however long the
-//! line of one endpoint is.
+//! The next request for a slot is, in this order: one that has been overtaken too often; the
+//! highest priority; of one priority the routes in turn; of one route the oldest. A request that
+//! only one endpoint can serve waits in that endpoint's line, all others in the common line. So no
+//! request blocks those that another endpoint can serve, however long the line of one endpoint is
+//! (no head-of-line blocking).
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -22,15 +24,15 @@ use crate::pick::{Algorithm, EligibleEndpoints, PickConstraints, PickRequest, Pi
 use crate::slots::{AdmissionLimits, AdmissionRejection, ControlledDelay};
 use crate::time::Time;
 
-/// Where a request stands among those who wait.
+/// Priority, flow and deadline of a request.
 mod parameters;
-/// A place in the queue.
+/// Ticket of a queued request.
 mod ticket;
-/// Waiters in order.
+/// Queue entries in order.
 mod fifo;
-/// Those of one priority and route.
+/// Queue entries of one priority and route.
 mod flow;
-/// How fast the queue moves.
+/// Estimate of the grant rate.
 mod grant_rate;
 
 use fifo::QueueEntry;
@@ -41,42 +43,45 @@ use grant_rate::GrantRateEstimator;
 pub use parameters::{PriorityLevel, QueueParameters};
 pub use ticket::Ticket;
 
-/// Those who wait for a slot of one backend. `N` wakes one of them.
+/// Queue of requests that wait for a slot of one backend. `N` wakes one of them.
 pub struct Queue<T, N> {
     set: Arc<EndpointSet<T>>,
     limits: AdmissionLimits,
-    /// Those of one party each. One that nobody is of any more is kept until its turn has come, or it would have gained
-    /// by having been empty.
+    /// One flow for each flow key. An empty flow is kept until the virtual time has passed its own,
+    /// or it would have gained by being empty.
     flows: Vec<QueueFlow<T, N>>,
-    /// By priority: the latest turn that a flow of it has had.
+    /// Virtual time of each priority: that of the flow which was served last.
     virtual_times: [u64; PriorityLevel::COUNT],
     arrivals: u64,
     grant_rate: GrantRateEstimator,
-    /// Since when somebody has been waiting all the time, if anybody waits.
+    /// Time since which the queue has not been empty, if it is not empty.
     waited_since: Time,
-    /// Chooses when several endpoints have room at once; whatever the backend's algorithm, that is the least loaded.
+    /// Picker for the case that several endpoints have capacity at once; it is by least load,
+    /// whatever the backend's algorithm.
     picker: Picker,
-    /// How long the queue may get before the cancelled are cleared out.
+    /// Queue length at which cancelled entries are removed.
     clear_at: usize,
 }
 
-/// Whom a change of the queue wakes: each looks at its ticket.
+/// Requests to wake after a change of the queue: each looks at its ticket.
 #[derive(Debug)]
 pub struct WakeList<N> {
-    /// Who has a slot.
+    /// Request that has a slot.
     pub granted: Option<N>,
-    /// Who has waited too long in a long overload.
+    /// Requests shed because they have waited too long in a sustained overload.
     pub shed: Vec<N>,
 }
 
 impl<T, N> Queue<T, N> {
     const MIN_CLEAR_LENGTH: usize = 32;
-    /// So often younger ones of a higher priority go before somebody; then it goes.
+    /// Number of times that younger requests of a higher priority may overtake a request; then it
+    /// is next.
     const MAX_OVERTAKEN: u32 = 7;
-    /// Of so many in the queue one may have given up before lengths count.
+    /// Divisor of the queue length that gives the tolerated number of cancelled entries where
+    /// lengths count.
     const CANCELLED_DIVISOR: usize = 16;
 
-    /// An empty queue for slots of these endpoints.
+    /// Returns an empty queue for slots of these endpoints.
     pub fn new(set: Arc<EndpointSet<T>>, limits: AdmissionLimits) -> Self {
         Self {
             set,
@@ -103,12 +108,13 @@ impl<T, N> Queue<T, N> {
         self.grant_rate.rate()
     }
 
-    /// Whether each who waits can be served by one endpoint only.
+    /// True if every queued request can be served by one endpoint only.
     pub(crate) fn all_bound(&self) -> bool {
         self.flows.iter().all(|flow| flow.common.len() == 0)
     }
 
-    /// How many wait with each priority, about: those who have given up are counted until they are cleared out.
+    /// Returns the approximate queue length of each priority: cancelled entries count until they
+    /// are removed.
     pub fn waiting_by_priority(&self) -> [usize; PriorityLevel::COUNT] {
         let mut waiting = [0; PriorityLevel::COUNT];
         for flow in &self.flows {
@@ -117,12 +123,13 @@ impl<T, N> Queue<T, N> {
         waiting
     }
 
-    /// The party of which nobody gets a place in a full queue: that of the lowest priority, of those the longest.
+    /// Returns the key of the flow that gets no further place in a full queue: the longest of the
+    /// lowest priority.
     pub(crate) fn last_flow_key(&self) -> Option<QueueFlowKey> {
         self.last_flow().map(|flow| self.flows[flow].key)
     }
 
-    /// The longest that somebody may wait who comes now; shorter in a long overload.
+    /// Returns the maximum wait of a request that arrives now; shorter in a sustained overload.
     pub(crate) fn max_wait(&self, now: Time) -> Duration {
         match self.limits.delay {
             Some(delay) if self.is_overloaded(delay, now) => delay.target,
@@ -134,62 +141,65 @@ impl<T, N> Queue<T, N> {
         now.saturating_since(self.waited_since) >= delay.interval
     }
 
-    /// Why nobody of this rank should begin to wait behind the `waiting`, if so.
+    /// Returns the rejection of a request with these parameters behind `waiting` others, if it
+    /// would miss its deadline.
     pub(crate) fn would_miss_deadline(
         &self,
-        rank: &QueueParameters,
-        claim: EligibleEndpoints,
+        parameters: &QueueParameters,
+        eligible: EligibleEndpoints,
         waiting: u32,
         now: Time,
     ) -> Option<AdmissionRejection> {
-        let left = rank.deadline.saturating_since(now);
+        let left = parameters.deadline.saturating_since(now);
         if left.is_zero() {
             return Some(AdmissionRejection::WouldMissDeadline);
         }
-        // How fast the line of one endpoint moves is not known.
-        if matches!(claim, EligibleEndpoints::Only(_)) {
+        // The grant rate of a single endpoint's line is not known.
+        if matches!(eligible, EligibleEndpoints::Only(_)) {
             return None;
         }
-        let wait = self.grant_rate.rate().expected_wait(self.queued_ahead(rank, waiting), now)?;
+        let wait =
+            self.grant_rate.rate().expected_wait(self.queued_ahead(parameters, waiting), now)?;
         let patience = if waiting > 0 { self.max_wait(now) } else { Duration::MAX };
         (wait > left.min(patience)).then_some(AdmissionRejection::WouldMissDeadline)
     }
 
-    /// How many of the `waiting` go before a newcomer of this rank, about.
-    fn queued_ahead(&self, rank: &QueueParameters, waiting: u32) -> u64 {
-        let party = QueueFlowKey::of(rank, self.limits.fair);
+    /// Returns about how many of the `waiting` requests go before a new one with these parameters.
+    fn queued_ahead(&self, parameters: &QueueParameters, waiting: u32) -> u64 {
+        let key = QueueFlowKey::of(parameters, self.limits.fair);
         if let [flow] = &*self.flows
-            && flow.key.priority <= party.priority
+            && flow.key.priority <= key.priority
         {
             return u64::from(waiting);
         }
-        let own = self.flows.iter().find(|flow| flow.key == party).map_or(0, QueueFlow::len);
-        let before = |flow: &QueueFlow<T, N>| match flow.key.priority.cmp(&party.priority) {
+        let own = self.flows.iter().find(|flow| flow.key == key).map_or(0, QueueFlow::len);
+        let before = |flow: &QueueFlow<T, N>| match flow.key.priority.cmp(&key.priority) {
             std::cmp::Ordering::Less => flow.len(),
             std::cmp::Ordering::Equal => flow.len().min(own + 1),
             std::cmp::Ordering::Greater => 0,
         };
         let ahead = self.flows.iter().map(before).sum::<usize>() as u64;
-        // Some in it may have given up, and are as likely here as there.
+        // Some entries may be cancelled, with the same probability here as elsewhere.
         let all = self.len().max(1) as u64;
         ahead.min(ahead * u64::from(waiting) / all + 1)
     }
 
-    /// Takes somebody out of a full queue for a newcomer of this rank: the last one of the longest flow of the lowest
-    /// priority, if that is lower than the newcomer's, or its route has more than one place more than the newcomer's.
-    pub(crate) fn evict_for(&mut self, rank: &QueueParameters, waiting: u32) -> Option<N> {
-        let party = QueueFlowKey::of(rank, self.limits.fair);
+    /// Evicts a request from a full queue for a new one with these parameters: the last one of the
+    /// longest flow of the lowest priority. The condition is that this priority is lower than the
+    /// new request's, or that the flow has more than one place more than the new request's flow.
+    pub(crate) fn evict_for(&mut self, parameters: &QueueParameters, waiting: u32) -> Option<N> {
+        let key = QueueFlowKey::of(parameters, self.limits.fair);
         self.remove_cancelled_if_many(waiting as usize);
         loop {
             let last = self.last_flow()?;
-            let [longest, own] = [Some(last), self.find(party)]
+            let [longest, own] = [Some(last), self.find(key)]
                 .map(|flow| flow.map_or(0, |flow| self.flows[flow].len()));
-            let lower = self.flows[last].key.priority > party.priority;
-            let fairer = self.flows[last].key.priority == party.priority && longest > own + 1;
+            let lower = self.flows[last].key.priority > key.priority;
+            let fairer = self.flows[last].key.priority == key.priority && longest > own + 1;
             if !lower && !fairer {
                 return None;
             }
-            // Who gives up at this very moment is not turned out.
+            // A request that is cancelled at this very moment is not evicted.
             if let Some(waiter) = self.flows[last].remove_last()
                 && waiter.ticket.refuse(AdmissionRejection::Evicted)
             {
@@ -198,29 +208,29 @@ impl<T, N> Queue<T, N> {
         }
     }
 
-    /// Somebody comes, and nobody waits.
+    /// Records the arrival of a request at an empty queue.
     pub(crate) fn begin_waiting(&mut self, now: Time) {
         self.grant_rate.begin_waiting(now);
         self.waited_since = now;
     }
 
-    /// Adds a waiter at the end of its line.
+    /// Adds a request at the end of its line.
     pub(crate) fn push(
         &mut self,
-        wish: &PickRequest<'_, T>,
-        wants: PickConstraints<T>,
+        request: &PickRequest<'_, T>,
+        constraints: PickConstraints<T>,
         notify: N,
     ) -> Arc<Ticket<T>> {
         self.remove_cancelled();
         let ticket = Arc::new(Ticket::new());
-        let claim = wants.eligible(&self.set);
+        let eligible = constraints.eligible(&self.set);
         self.enqueue(QueueEntry {
             arrival: self.arrivals,
-            since: wish.now,
-            parameters: wish.queueing,
+            since: request.now,
+            parameters: request.queueing,
             ticket: ticket.clone(),
-            constraints: wants,
-            eligible: claim,
+            constraints,
+            eligible,
             notify,
             overtaken: 0,
         });
@@ -228,7 +238,8 @@ impl<T, N> Queue<T, N> {
         ticket
     }
 
-    /// From now on these are in force. Each who waits stands where it belongs in the new set, in the old order.
+    /// Replaces the set and the limits. Each queued request moves to its place for the new set, in
+    /// the old order.
     pub(crate) fn replace(&mut self, set: Arc<EndpointSet<T>>, limits: AdmissionLimits) {
         let (usable, before) = (usable_slots(&set), usable_slots(&self.set));
         if usable > before || usable == 0 || limits.cap != self.limits.cap {
@@ -242,58 +253,61 @@ impl<T, N> Queue<T, N> {
         let mut waiters: Vec<_> = self.flows.iter_mut().flat_map(QueueFlow::take_waiters).collect();
         waiters.sort_unstable_by_key(|waiter| waiter.arrival);
         for waiter in waiters {
-            let claim = waiter.constraints.eligible(&self.set);
-            self.enqueue(QueueEntry { eligible: claim, ..waiter });
+            let eligible = waiter.constraints.eligible(&self.set);
+            self.enqueue(QueueEntry { eligible, ..waiter });
         }
     }
 
-    /// A slot for a newcomer, unless somebody who waits could use it.
+    /// Takes a slot for a new request, unless a queued request could use it.
     ///
-    /// What a waiter may use and is free has its releaser on the way to the lock: it is not for newcomers.
+    /// If a slot that a queued request may use is free, the thread that released it is on its way
+    /// to the lock: it is not for new requests.
     pub(crate) fn spare_slot(
         &mut self,
         picker: &mut Picker,
-        wish: &PickRequest<'_, T>,
+        request: &PickRequest<'_, T>,
     ) -> Option<Arc<Endpoint<T>>> {
         let cap = self.limits.cap;
-        let Some((_, claim)) = self.first_common() else {
+        let Some((_, eligible)) = self.first_common() else {
             self.flows.iter_mut().for_each(|flow| {
                 flow.bound.retain(|_, line| line.first().is_some());
             });
             let flows = &self.flows;
-            let barred = |member| flows.iter().any(|flow| flow.bound.contains_key(&member));
-            return picker.take_except(&self.set, cap, wish, &barred);
+            let is_barred = |member| flows.iter().any(|flow| flow.bound.contains_key(&member));
+            return picker.take_except(&self.set, cap, request, &is_barred);
         };
-        // That leaves the endpoints at which the first has been tried.
-        let EligibleEndpoints::AllExcept(avoided) = claim else { return None };
+        // That leaves the endpoints at which the first entry has been tried.
+        let EligibleEndpoints::AllExcept(avoided) = eligible else { return None };
         let spare: Vec<usize> =
             avoided.iter().copied().filter(|&member| self.next(member).is_none()).collect();
-        picker.take_except(&self.set, cap, wish, &|member| !spare.contains(&member))
+        picker.take_except(&self.set, cap, request, &|member| !spare.contains(&member))
     }
 
-    /// Offers one slot of an endpoint; gives whom to wake. An endpoint that has left the set grants nothing.
+    /// Offers one slot of an endpoint; returns the requests to wake. An endpoint that has left the
+    /// set grants nothing.
     pub(crate) fn offer(&mut self, endpoint: &Endpoint<T>, now: Time) -> WakeList<N> {
-        let mut let_go = Vec::new();
+        let mut shed = Vec::new();
         let member = self.set.position(endpoint);
-        let granted = member.and_then(|member| self.offer_member(member, now, &mut let_go));
-        WakeList { granted, shed: let_go }
+        let granted = member.and_then(|member| self.offer_member(member, now, &mut shed));
+        WakeList { granted, shed }
     }
 
-    /// Hands out every slot that somebody who waits may use; gives whom to wake.
+    /// Grants every free slot that a queued request may use; returns the requests to wake.
     pub(crate) fn offer_all(&mut self, now: Time) -> Vec<N> {
         let mut woken = Vec::new();
         while let Some((flow, _)) = self.first_common() {
             let first = self.flows[flow].common.first().expect("it was found there");
-            let wish = first.constraints.request(now);
-            let Some(endpoint) = self.picker.take(&self.set, self.limits.cap, &wish) else {
+            let request = first.constraints.request(now);
+            let Some(endpoint) = self.picker.take(&self.set, self.limits.cap, &request) else {
                 break;
             };
             let granted = self.grant(endpoint, now, &mut woken);
             woken.extend(granted);
         }
-        // The first finds nothing, so what is free, if anything, is where it has been tried. Others may use that, or
-        // are bound to it. Without a first, each who is bound is asked.
-        let mut members: Vec<usize> = match self.first_common().map(|(_, claim)| claim) {
+        // The first entry finds no slot, so a free one can only be where that entry has been tried.
+        // Others may use that, or are bound to it. If there is no first entry, each line of bound
+        // entries is offered slots.
+        let mut members: Vec<usize> = match self.first_common().map(|(_, eligible)| eligible) {
             Some(EligibleEndpoints::AllExcept(avoided)) => avoided.to_vec(),
             Some(EligibleEndpoints::Any | EligibleEndpoints::Only(_)) => Vec::new(),
             None => self.flows.iter().flat_map(|flow| flow.bound.keys().copied()).collect(),
@@ -308,21 +322,22 @@ impl<T, N> Queue<T, N> {
         woken
     }
 
-    fn offer_member(&mut self, member: usize, now: Time, let_go: &mut Vec<N>) -> Option<N> {
+    fn offer_member(&mut self, member: usize, now: Time, shed: &mut Vec<N>) -> Option<N> {
         while self.next(member).is_some() {
             let endpoint = self.set.take(member, self.limits.cap)?;
-            if let Some(notify) = self.grant(endpoint, now, let_go) {
+            if let Some(notify) = self.grant(endpoint, now, shed) {
                 return Some(notify);
             }
         }
         None
     }
 
-    /// Hands a slot, already taken, to the next who may use it, who leaves the queue. If there is none any more, or it
-    /// has given up, the slot goes back.
+    /// Grants a slot, already taken, to the next request that may use it, which leaves the queue.
+    /// If there is none any more, or it has been cancelled, the slot is returned.
     ///
-    /// In a long overload those who have waited too long are let go, as long as there is another for the slot.
-    fn grant(&mut self, endpoint: Arc<Endpoint<T>>, now: Time, let_go: &mut Vec<N>) -> Option<N> {
+    /// In a sustained overload, requests that have waited too long are shed while there is another
+    /// one for the slot.
+    fn grant(&mut self, endpoint: Arc<Endpoint<T>>, now: Time, shed: &mut Vec<N>) -> Option<N> {
         let member = self.set.position(&endpoint);
         let mut next = member.and_then(|member| self.remove_next(member));
         let patience = self.max_wait(now);
@@ -332,7 +347,7 @@ impl<T, N> Queue<T, N> {
         {
             let (_, waiter) = next.replace(younger).expect("it is there");
             if waiter.ticket.refuse(AdmissionRejection::Shed) {
-                let_go.push(waiter.notify);
+                shed.push(waiter.notify);
             }
         }
         if let (Some(member), Some((flow, waiter))) = (member, next)
@@ -346,17 +361,18 @@ impl<T, N> Queue<T, N> {
         None
     }
 
-    /// Somebody of this flow, who came as the `arrival`th, has a slot at the member.
+    /// Advances the virtual time after a request of this flow, with this arrival number, got a slot
+    /// of the member.
     fn advance_virtual_time(&mut self, flow: usize, arrival: u64, member: usize) {
-        let QueueFlow { key: party, virtual_time: turn, .. } = &mut self.flows[flow];
-        let priority = party.priority;
+        let QueueFlow { key, virtual_time, .. } = &mut self.flows[flow];
+        let priority = key.priority;
         let latest = &mut self.virtual_times[usize::from(priority.number())];
-        *latest = (*turn).max(*latest);
-        *turn += 1;
+        *latest = (*virtual_time).max(*latest);
+        *virtual_time += 1;
         if self.flows.len() == 1 {
             return;
         }
-        // Those who came before and had to let it pass.
+        // Older requests of a lower priority have been overtaken.
         for flow in self.flows.iter_mut().filter(|flow| flow.key.priority > priority) {
             if let Some(older) = flow.next(member).filter(|it| it.arrival < arrival) {
                 flow.count_overtaken(older.position);
@@ -364,13 +380,14 @@ impl<T, N> Queue<T, N> {
         }
     }
 
-    /// Somebody whom several endpoints can serve, and its flow.
+    /// Returns the first request that several endpoints can serve, with its flow.
     fn first_common(&mut self) -> Option<(usize, EligibleEndpoints)> {
         let mut flows = self.flows.iter_mut().enumerate();
         flows.find_map(|(n, flow)| flow.common.first().map(|waiter| (n, waiter.eligible.clone())))
     }
 
-    /// Who is next of those who still wait and may use the member: in which flow, and where in that.
+    /// Returns the next request that is not cancelled and may use the member: its flow and its
+    /// position there.
     fn next(&mut self, member: usize) -> Option<(usize, EntryPosition)> {
         if let [only] = &mut *self.flows {
             return only.next(member).map(|candidate| (0, candidate.position));
@@ -390,24 +407,24 @@ impl<T, N> Queue<T, N> {
         best.map(|(_, next)| next)
     }
 
-    /// Takes out who is next, with its flow.
+    /// Removes and returns the next request, with its flow.
     fn remove_next(&mut self, member: usize) -> Option<(usize, QueueEntry<T, N>)> {
-        let (flow, place) = self.next(member)?;
-        let waiter = self.flows[flow].remove(place)?;
+        let (flow, position) = self.next(member)?;
+        let waiter = self.flows[flow].remove(position)?;
         Some((flow, waiter))
     }
 
-    /// Puts a waiter at the end of the line that it belongs to.
+    /// Adds an entry at the end of its line.
     fn enqueue(&mut self, waiter: QueueEntry<T, N>) {
-        let party = QueueFlowKey::of(&waiter.parameters, self.limits.fair);
-        let latest = self.virtual_times[usize::from(party.priority.number())];
-        let flow = self.find(party).unwrap_or_else(|| {
+        let key = QueueFlowKey::of(&waiter.parameters, self.limits.fair);
+        let latest = self.virtual_times[usize::from(key.priority.number())];
+        let flow = self.find(key).unwrap_or_else(|| {
             let turns = &self.virtual_times;
             let is_due = |flow: &QueueFlow<T, N>| {
                 flow.virtual_time > turns[usize::from(flow.key.priority.number())]
             };
             self.flows.retain(|flow| flow.len() > 0 || is_due(flow));
-            self.flows.push(QueueFlow::new(party));
+            self.flows.push(QueueFlow::new(key));
             self.flows.len() - 1
         });
         let flow = &mut self.flows[flow];
@@ -417,11 +434,11 @@ impl<T, N> Queue<T, N> {
         flow.enqueue(waiter);
     }
 
-    fn find(&self, party: QueueFlowKey) -> Option<usize> {
-        self.flows.iter().position(|flow| flow.key == party)
+    fn find(&self, key: QueueFlowKey) -> Option<usize> {
+        self.flows.iter().position(|flow| flow.key == key)
     }
 
-    /// Of the flows of the lowest priority that wait the longest one.
+    /// Returns the longest flow of the lowest priority that has entries.
     fn last_flow(&self) -> Option<usize> {
         if let [only] = &*self.flows {
             return (only.len() > 0).then_some(0);
@@ -433,7 +450,8 @@ impl<T, N> Queue<T, N> {
         })
     }
 
-    /// Clears out the cancelled once they could be as many as the others: constant work for each newcomer.
+    /// Removes cancelled entries once they could be as many as the others: amortised constant work
+    /// for each new entry.
     fn remove_cancelled(&mut self) {
         if self.len() < self.clear_at {
             return;
@@ -442,7 +460,7 @@ impl<T, N> Queue<T, N> {
         self.clear_at = (2 * self.len()).max(Self::MIN_CLEAR_LENGTH);
     }
 
-    /// Clears out the cancelled where they are so many that lengths mislead.
+    /// Removes cancelled entries if they are so many that lengths mislead.
     fn remove_cancelled_if_many(&mut self, waiting: usize) {
         let len = self.len();
         if len.saturating_sub(waiting) > len / Self::CANCELLED_DIVISOR {
@@ -450,13 +468,13 @@ impl<T, N> Queue<T, N> {
         }
     }
 
-    /// How many are in it, those who have given up included.
+    /// Returns the number of entries, cancelled ones included.
     fn len(&self) -> usize {
         self.flows.iter().map(QueueFlow::len).sum()
     }
 }
 
-/// How much a set can serve: a number to compare with that of another set under the same cap.
+/// Returns the capacity of a set: a number to compare with that of another set under the same cap.
 fn usable_slots<T>(set: &EndpointSet<T>) -> u64 {
     let serves = |member: &&SetMember<T>| member.weight > 0 || member.half_open;
     set.members().iter().filter(serves).map(|member| u64::from(member.max_in_flight)).sum()
@@ -476,7 +494,7 @@ impl<N> IntoIterator for WakeList<N> {
     type Item = N;
     type IntoIter = iter::Chain<vec::IntoIter<N>, option::IntoIter<N>>;
 
-    /// In the order in which it happened.
+    /// Iterates in the order in which the changes happened.
     fn into_iter(self) -> Self::IntoIter {
         self.shed.into_iter().chain(self.granted)
     }

@@ -1,23 +1,26 @@
-//! When an endpoint that cannot be reached is tried again: the schedule of the background attempts at it.
+//! Schedule of the background connection attempts to an unreachable endpoint.
 //!
-//! A connection attempt that is refused, reset or times out marks the endpoint unreachable for all workers and backends
-//! at once, and pickers pass over it ([`Endpoint::mark_unreachable`](crate::Endpoint::mark_unreachable)). From then on
-//! the endpoint is *half-open*: one background attempt at a time, by the control thread, readmits it. No request serves
-//! as the probe while another endpoint can serve.
+//! A connection attempt that is refused, reset or times out marks the endpoint unreachable for all
+//! workers and backends at once, and pickers skip it
+//! ([`Endpoint::mark_unreachable`](crate::Endpoint::mark_unreachable)). From then on the endpoint
+//! is *half-open*: the control thread makes one background attempt at a time, and a successful one
+//! makes the endpoint reachable again. No request serves as the probe while another endpoint can
+//! serve.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::time::Time;
 
-/// How long after the mark the first background attempt is made; each further pause is twice as long.
+/// Time from the mark to the first background attempt; each further pause is twice as long.
 pub const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
-/// The longest pause between two background attempts: an endpoint that returns has its share within a second.
+/// Longest pause between two background attempts: an endpoint that returns has its share within a
+/// second.
 pub const LONGEST_PAUSE: Duration = Duration::from_millis(800);
 
-/// The schedule of one endpoint. Written when the mark is set, and then by the control thread alone; each figure is of
-/// use by itself, so the atomics order no other memory.
+/// Schedule of one endpoint. Written when the mark is set, and then by the control thread alone.
+/// Each figure is useful by itself, so the atomics order no other memory.
 #[derive(Debug, Default)]
 pub(crate) struct ReconnectSchedule {
     since: AtomicU64,
@@ -26,14 +29,14 @@ pub(crate) struct ReconnectSchedule {
 }
 
 impl ReconnectSchedule {
-    /// The endpoint has been marked unreachable.
+    /// Begins the schedule when the endpoint is marked unreachable.
     pub(crate) fn begin(&self, now: Time) {
         self.since.store(now.as_nanos(), Ordering::Relaxed);
         self.failed_attempts.store(0, Ordering::Relaxed);
         self.due_at.store((now + FIRST_PAUSE).as_nanos(), Ordering::Relaxed);
     }
 
-    /// A background attempt has failed.
+    /// Records a failed background attempt.
     pub(crate) fn failed(&self, now: Time) {
         let failed = self.failed_attempts.load(Ordering::Relaxed).saturating_add(1);
         self.failed_attempts.store(failed, Ordering::Relaxed);
@@ -41,7 +44,7 @@ impl ReconnectSchedule {
         self.due_at.store((now + pause).as_nanos(), Ordering::Relaxed);
     }
 
-    /// The next background attempt is due now.
+    /// Makes the next background attempt due now.
     pub(crate) fn attempt_now(&self, now: Time) {
         self.due_at.fetch_min(now.as_nanos(), Ordering::Relaxed);
     }
@@ -55,28 +58,30 @@ impl ReconnectSchedule {
     }
 }
 
-/// How long an endpoint that owes answers may be silent before it is asked whether it is there at all.
+/// Time for which an endpoint that owes responses may be silent before its reachability is checked.
 pub const SILENCE: Duration = Duration::from_millis(250);
 
-/// Finds an endpoint from which nothing comes any more, as when its node has lost its power: packets vanish, and no
-/// connection breaks. Belongs to the control thread, which looks some times a second.
+/// Detector of endpoints that send nothing any more, as after a power failure of the node: packets
+/// vanish, and no connection breaks. It belongs to the control thread, which calls it several times
+/// a second.
 ///
-/// Silence alone proves nothing, for a request may take long. So it is only a reason to connect to the endpoint once; as
-/// long as that works, the next reason comes after twice the time.
+/// Silence alone proves nothing, for a request may take long. So it only causes one connection
+/// attempt to the endpoint. While these succeed, the time to the next check doubles.
 #[derive(Debug, Default)]
 pub struct SilenceDetector {
-    /// Answers at the last look at which there were more than before, or nothing was owed.
+    /// Number of responses at the last check at which there were more than before, or none was
+    /// owed.
     answers: u64,
     since: Time,
     checks: u32,
 }
 
 impl SilenceDetector {
-    /// The longest time between two checks is this many times the first one, as a power of two.
+    /// Maximum number of doublings of the time between two checks.
     const DOUBLINGS: u32 = 6;
 
-    /// True if the endpoint should be checked now: it owes `owed` answers and has given none for long, where `usual` is
-    /// how long an answer takes.
+    /// True if the endpoint should be checked now: it owes `owed` responses and has sent none for
+    /// long. `usual` is the usual time of a response.
     pub fn should_check(&mut self, owed: u64, answers: u64, usual: Duration, now: Time) -> bool {
         if owed == 0 || answers != self.answers {
             *self = Self { answers, since: now, checks: 0 };
@@ -107,12 +112,12 @@ mod tests {
             suspicious.map(|now| now.as_nanos() / 1_000_000).collect::<Vec<_>>()
         };
         assert_eq!(check(10, 3), [250, 750, 1750]);
-        assert_eq!(check(400, 3), [800], "an endpoint that takes long has longer");
+        assert_eq!(check(400, 3), [800], "a slow endpoint is checked later");
         assert_eq!(check(10, 0), [0; 0], "nothing is owed");
         let mut silence = SilenceDetector::default();
         let answering = (0..40)
             .any(|look| silence.should_check(3, look, Duration::from_millis(10), at(look * 200)));
-        assert!(!answering, "an endpoint that answers now and then is there");
+        assert!(!answering, "an endpoint that answers now and then is not checked");
     }
 
     #[test]
@@ -127,6 +132,6 @@ mod tests {
         }
         assert_eq!(pauses, [100, 200, 400, 800, 800, 800]);
         schedule.begin(now);
-        assert_eq!(schedule.due_at(), now + FIRST_PAUSE, "another outage begins anew");
+        assert_eq!(schedule.due_at(), now + FIRST_PAUSE, "another outage restarts the schedule");
     }
 }

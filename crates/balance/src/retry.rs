@@ -1,7 +1,8 @@
-//! Decides whether and when a request is tried again.
+//! Decides whether and when a request is retried.
 //!
-//! What limits retries is a budget for the whole backend: a share of its requests, and a floor for when there are few.
-//! A limit for each request alone would multiply the load just when an endpoint fails. The model is Finagle's.
+//! Retries are limited by a budget for the whole backend: a share of its requests, and a floor for
+//! times with few requests. A limit for each request alone would multiply the load just when an
+//! endpoint fails. The model is Finagle's.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -9,28 +10,30 @@ use std::time::Duration;
 use crate::rng::Rng;
 use crate::time::{Time, nanos};
 
-/// How many retries a backend may have.
+/// Retry budget of a backend.
 mod budget;
-/// How many requests a dying endpoint may hand to the others.
+/// Resends of requests that were in flight at a dying endpoint.
 mod resend;
 
 pub use budget::RetryBudget;
 pub use resend::ResendAllowance;
 
-/// How often requests are tried again. Which failures may be repaired by that is the caller's to know.
+/// Settings for retries. The caller decides which failures may be retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetrySettings {
-    /// Tries of one request, the first included; 3 by default.
+    /// Maximum of attempts for one request, the first included; 3 by default.
     pub attempts: NonZeroU32,
-    /// Retries of a backend in a hundred of its requests, over ten seconds; 20 by default.
+    /// Retries of a backend as a percentage of its requests, over ten seconds; 20 by default.
     pub budget_percent: u32,
-    /// Retries of a backend that are allowed on top, each second; 10 by default.
+    /// Additional retries of a backend allowed each second; 10 by default.
     pub budget_floor_per_second: u32,
-    /// The first retry waits a random time up to this, each further one up to twice as long; 25 ms by default.
+    /// Upper bound of the random backoff before the first retry; it doubles for each further retry.
+    /// 25 ms by default.
     pub backoff_base: Duration,
-    /// The longest wait before a retry; 250 ms by default.
+    /// Maximum backoff before a retry; 250 ms by default.
     pub backoff_max: Duration,
-    /// Tries a second endpoint while the first has not answered; off by default.
+    /// Hedging: sends the request to a second endpoint while the first has not answered; off by
+    /// default.
     pub hedge: Option<HedgeSettings>,
 }
 
@@ -48,25 +51,27 @@ impl Default for RetrySettings {
 }
 
 impl RetrySettings {
-    /// How long to wait before a request's retry of this number, counted from 1: a random time, so that requests that
-    /// failed together do not come back together (AWS Architecture Blog: Exponential Backoff and Jitter, 2015).
+    /// Returns the backoff before a request's retry of this number, counted from 1. It is random,
+    /// so that requests that failed together do not return together (AWS Architecture Blog:
+    /// Exponential Backoff and Jitter, 2015).
     pub fn backoff(&self, retry: u32, rng: &mut Rng) -> Duration {
         let factor = 1_u32.checked_shl(retry.saturating_sub(1)).unwrap_or(u32::MAX);
         let longest = nanos(self.backoff_base.saturating_mul(factor).min(self.backoff_max));
         Duration::from_nanos(rng.below(longest.max(1) as usize) as u64)
     }
 
-    /// When a request begun at `started` is also sent to a second endpoint, if it is not answered by then and the
-    /// budget allows a retry; `None`: never.
+    /// Returns the time at which a request that began at `started` is also sent to a second
+    /// endpoint, if it has not been answered by then and the budget allows a retry; `None` if
+    /// hedging is off.
     pub fn hedge_at(&self, started: Time) -> Option<Time> {
         self.hedge.map(|hedge| started + hedge.after)
     }
 }
 
-/// When a request that has not been answered is also sent to a second endpoint.
+/// Settings for hedging: sending an unanswered request also to a second endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HedgeSettings {
-    /// How long the first endpoint has for the head of its response.
+    /// Time that the first endpoint has for the head of its response.
     pub after: Duration,
 }
 

@@ -1,6 +1,6 @@
 //! Seeded random numbers: the same seed gives the same sequence, on every machine.
 
-/// SplitMix64: eight bytes of state, every seed as good as any other.
+/// SplitMix64: eight bytes of state; every seed is as good as any other.
 ///
 /// Steele, Lea, Flood: Fast splittable pseudorandom number generators (2014). Not for secrets.
 #[derive(Clone, Debug)]
@@ -9,19 +9,19 @@ pub struct Rng(u64);
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Rng {
-    /// A generator whose whole sequence follows from `seed`.
+    /// Returns a generator whose whole sequence is determined by `seed`.
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next 64 random bits.
+    /// Returns the next 64 random bits.
     pub fn next_u64(&mut self) -> u64 {
         let bits = mix(self.0);
         self.0 = self.0.wrapping_add(STEP);
         bits
     }
 
-    /// A number below `n`, which must not be 0.
+    /// Returns a number below `n`, which must not be 0.
     pub fn below(&mut self, n: usize) -> usize {
         debug_assert!(n > 0, "there is no number below 0");
         // Multiply and shift: the bias is below n / 2^64, and no division is needed.
@@ -29,7 +29,7 @@ impl Rng {
     }
 }
 
-/// Spreads the bits of a number: each bit of the result depends on all.
+/// Mixes the bits of a number: each bit of the result depends on all.
 pub(crate) fn mix(bits: u64) -> u64 {
     let mut bits = bits.wrapping_add(STEP);
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,11 +1,14 @@
-//! Says which slots of an endpoint are ours, where several balancers share the endpoint.
+//! Assignment of an endpoint's slots to several balancers that share the endpoint.
 //!
-//! The slots of an endpoint are dealt like cards. Rendezvous hashing gives the members, who are the balancers, an order
-//! for each endpoint; the first gets the first slot, the next one the next, and so on around until none is left. So every
-//! slot belongs to one member, all have as many to within one, and whoever knows the members comes to the same. A member
-//! that joins takes slots from others and gives none; one that leaves gives its own to others and takes none.
+//! The slots of an endpoint are assigned in turn. Rendezvous hashing gives the members, which are
+//! the balancers, an order for each endpoint; the first gets the first slot, the next one the next,
+//! and so on around until none is left. So every slot belongs to one member, the numbers of slots
+//! differ by at most one, and every balancer that knows the members computes the same assignment. A
+//! member that joins takes slots from others and gives none; one that leaves gives its own to
+//! others and takes none.
 //!
-//! Members learn late that others come and go. A [`SlotAssigner`] sees to it that slots are let go before they are taken.
+//! Members learn late that others come and go. A [`SlotAssigner`] ensures that slots are released
+//! before they are used by another member.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,26 +18,27 @@ use crate::hash::{hash, hash_address};
 use crate::load::ConcurrencyCap;
 use crate::time::Time;
 
-/// For so long nobody uses slots that others may not have let go of yet: since those learned of it later, or had
-/// requests in flight.
+/// Time for which a balancer does not use slots that others may not have released yet, because
+/// those learned of the change later or had requests in flight.
 pub const HANDOVER_TIME: Duration = Duration::from_secs(2);
 
-/// Among whom slots are dealt.
+/// Members to which slots are assigned.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlotAssignment {
-    /// `None`: we get no slot, unless there are no others.
+    /// `None` if we get no slot, unless there are no other members.
     me: Option<SocketAddr>,
     others: Vec<SocketAddr>,
 }
 
 impl SlotAssignment {
-    /// There is nobody else: every slot is ours.
+    /// Returns an assignment without other members: every slot is ours.
     pub fn alone() -> Self {
         Self::default()
     }
 
-    /// Among these members; who is not one of them gets nothing. Addresses are names here: nobody is asked there. Without
-    /// any members every slot is ours.
+    /// Returns the assignment to these members; a balancer that is not one of them gets nothing.
+    /// Addresses are only names here, and no connection is made to them. Without any members, every
+    /// slot is ours.
     pub fn among(me: SocketAddr, members: impl IntoIterator<Item = SocketAddr>) -> Self {
         let me = canonical(me);
         let mut others: Vec<_> = members.into_iter().map(canonical).collect();
@@ -45,17 +49,18 @@ impl SlotAssignment {
         Self { me: (others.len() < known).then_some(me), others }
     }
 
-    /// Over how many slots are dealt, ourselves included if we take part.
+    /// Returns the number of members to which slots are assigned, ourselves included if we take
+    /// part.
     pub fn members(&self) -> usize {
         (self.others.len() + usize::from(self.me.is_some())).max(1)
     }
 
-    /// Whether any slot can be ours.
+    /// True if any slot can be ours.
     pub fn takes_part(&self) -> bool {
         self.me.is_some() || self.others.is_empty()
     }
 
-    /// How many of an endpoint's slots are ours.
+    /// Returns the number of an endpoint's slots that are ours.
     pub fn share(&self, endpoint: SocketAddr, slots: u32) -> u32 {
         if self.others.is_empty() {
             return slots;
@@ -72,8 +77,8 @@ impl SlotAssignment {
         slots / all + u32::from(before < left_over as usize)
     }
 
-    /// How many requests an endpoint may have of ours; `u32::MAX`: as many as the cap allows, because there are no others,
-    /// or it is no number that could be dealt.
+    /// Returns the limit on our requests in flight at an endpoint. `u32::MAX` means as many as the
+    /// cap allows, because there are no other members or the cap is not a fixed number.
     pub fn max_in_flight(&self, endpoint: SocketAddr, cap: ConcurrencyCap) -> u32 {
         match cap.fixed() {
             Some(slots) if !self.others.is_empty() => self.share(endpoint, slots.get()),
@@ -82,38 +87,40 @@ impl SlotAssignment {
     }
 }
 
-/// Who of the members goes before the others at an endpoint.
+/// Returns the rank of a member at an endpoint, by which members are ordered.
 fn rendezvous_rank(endpoint: SocketAddr, member: SocketAddr) -> (u64, SocketAddr) {
     (hash_address(hash_address(hash(b"deal"), member), endpoint), member)
 }
 
-/// The same for all, however it is written.
+/// Returns the canonical form of an address: the same for all spellings.
 fn canonical(member: SocketAddr) -> SocketAddr {
     SocketAddr::new(member.ip().to_canonical(), member.port())
 }
 
-/// Deals in the course of time, as members come and go.
+/// Assigns slots over time, as members come and go.
 ///
-/// Whatever others get by a change we let go of at once, and whatever we get we use after [`HAND_OVER`]. That is: who has
-/// left counts as a member for so long, and we get nothing for so long after we have joined others. A deal among more
-/// members gives none of them more, so that at any time the slots that members use are no more than there are, as long as
-/// they learn of changes, and end what they had in flight, within that time.
+/// Slots that others get by a change are released at once, and slots that we get are used after
+/// [`HANDOVER_TIME`]. This means: a member that has left counts for this time, and we get nothing
+/// for this time after we have joined others. An assignment to more members gives none of them
+/// more. So the slots that members use never exceed the slots that there are, if the members learn
+/// of changes, and finish the requests that were in flight, within that time.
 #[derive(Clone, Debug)]
 pub struct SlotAssigner {
     me: SocketAddr,
-    /// Until when each counts that has left; `None`: it is there.
+    /// End of the time for which each member that has left still counts; `None` if it is present.
     others: BTreeMap<SocketAddr, Option<Time>>,
-    /// From when on we get our share; `None`: we are no member.
+    /// Time from which on we get our share; `None` if we are not a member.
     joined: Option<Time>,
 }
 
 impl SlotAssigner {
-    /// One that knows of nobody else.
+    /// Returns an assigner without other members.
     pub fn new(me: SocketAddr) -> Self {
         Self { me: canonical(me), others: BTreeMap::new(), joined: None }
     }
 
-    /// These are the members from now on. An empty list changes nothing: rather what held so far than a cap for each.
+    /// Sets the members. An empty list changes nothing: the previous members are better than the
+    /// whole cap for each balancer.
     pub fn update_members(&mut self, members: impl IntoIterator<Item = SocketAddr>, now: Time) {
         let members: Vec<_> = members.into_iter().map(canonical).collect();
         if members.is_empty() {
@@ -127,18 +134,18 @@ impl SlotAssigner {
             }
         }
         let others = members.iter().filter(|&&member| member != self.me);
-        let comes = others.clone().next().is_some();
+        let others_join = others.clone().next().is_some();
         self.others.extend(others.map(|&other| (other, None)));
         if !members.contains(&self.me) {
             self.joined = None;
         } else if self.joined.is_none() {
-            // Where nobody else has been or comes, nobody has to let go.
-            let waits = had_others || comes;
+            // If there are and were no other members, no member has to release slots.
+            let waits = had_others || others_join;
             self.joined = Some(if waits { now + HANDOVER_TIME } else { now });
         }
     }
 
-    /// What holds now.
+    /// Returns the current assignment.
     pub fn assignment(&self, now: Time) -> SlotAssignment {
         let counts = |until: &Option<Time>| until.is_none_or(|until| now < until);
         let others = self.others.iter().filter(|(_, until)| counts(until));
@@ -147,7 +154,7 @@ impl SlotAssigner {
         SlotAssignment { me, others }
     }
 
-    /// When something else will hold, unless members change before.
+    /// Returns the time at which the assignment changes next, unless members change before.
     pub fn next_change(&self, now: Time) -> Option<Time> {
         let left = self.others.values().copied().flatten();
         left.chain(self.joined).filter(|&at| now < at).min()

@@ -1,14 +1,17 @@
-//! The protocol by which a request gets a slot, and by which the slot comes back.
+//! Admission protocol: acquires and releases slots.
 //!
-//! The common case, room at an endpoint and nobody waiting, takes no lock. The lock is the caller's; it is taken only
-//! when all is full or somebody waits. Nobody is forgotten, because both sides write first and then read, in one
-//! total order (`SeqCst`):
+//! The common case, a free slot and an empty queue, takes no lock. The caller provides the lock; it
+//! is taken only if all slots are taken or requests are queued. No waiting request is forgotten,
+//! because both sides write first and then read, in one total order (`SeqCst`):
 //!
-//! - who must wait announces it (`waiting + 1`), then looks at the slots once more, then joins the queue;
-//! - who releases counts down, then looks whether anybody waits, and if so comes to the lock.
+//! - a request that must wait announces it (`waiting + 1`), then tries the slots once more, then
+//!   joins the queue;
+//! - a thread that releases a slot decrements the count, then reads whether requests wait, and if
+//!   so takes the lock.
 //!
-//! At least one of them sees the other. Since the waiter does all of it under the lock, a releaser that sees the
-//! announcement finds the waiter in the queue. `tests/loom.rs` walks through the interleavings.
+//! At least one of them sees the other. Since the waiting request does all of it under the lock, a
+//! releasing thread that sees the announcement finds the request in the queue. `tests/loom.rs`
+//! explores the interleavings.
 
 use std::ops::DerefMut;
 use std::sync::Arc;
@@ -21,46 +24,52 @@ use crate::pick::{PickRequest, Picker};
 use crate::queue::{GrantRate, Queue, QueueFlowKey, Ticket, WakeList};
 use crate::time::{Time, nanos};
 
-/// How much a backend may be given.
+/// Admission limits of a backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AdmissionLimits {
-    /// Requests in flight at each endpoint, at most; no cap by default.
+    /// Maximum of requests in flight at each endpoint; no cap by default.
     pub cap: ConcurrencyCap,
-    /// How many may wait for a slot, at most; 0: nobody waits.
+    /// Maximum queue length; 0 disables the queue.
     pub max_waiting: u32,
-    /// The routes of one priority take turns, and share the places of a full queue; else all are as one route.
+    /// Fair queueing: the routes of one priority take turns, and share the places of a full queue.
+    /// If false, all routes count as one.
     pub fair: bool,
-    /// What holds in a long overload; by default nothing else than before it.
+    /// Controlled delay in a sustained overload; off by default.
     pub delay: Option<ControlledDelay>,
 }
 
-/// Controlled delay: what holds while the queue has not been empty for long.
+/// Controlled delay, which applies while the queue has not been empty for long.
 ///
-/// Then a long line does no good: each who waits in it waits as long as the line is. After the idea of CoDel (RFC 8289).
+/// A long queue is of no use then: each request waits as long as the queue is. After the idea of
+/// CoDel (RFC 8289).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ControlledDelay {
-    /// Nobody begins to wait who would wait longer, and who has waited longer is let go, unless there is nobody else.
+    /// Target delay. Requests with a longer expected wait are rejected, and those queued longer are
+    /// shed while there is another request for the slot.
     pub target: Duration,
-    /// For so long somebody has been waiting without a break.
+    /// Time for which the queue has not been empty before the target applies.
     pub interval: Duration,
 }
 
-/// Why a request gets no slot and no place in the queue, or loses that place.
+/// Reason why a request gets no slot and no place in the queue, or loses that place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdmissionRejection {
-    /// The set is empty, or has no weight, and nobody may wait.
+    /// The set is empty, or no member has a weight, and there is no queue.
     NoEndpoint,
     /// Every endpoint of the set is marked unreachable, and the queue is full, or there is none.
     Unreachable,
-    /// No slot of the set is ours ([`SlotAssignment`](crate::SlotAssignment)), and nobody may wait.
+    /// No slot of the set is assigned to us ([`SlotAssignment`](crate::SlotAssignment)), and there
+    /// is no queue.
     NoSlot,
     /// Every slot is taken and the queue is full, or there is none.
     Full,
-    /// The wait would be longer than it can wait, or should in a long overload.
+    /// The expected wait exceeds the request's deadline, or the target delay in a sustained
+    /// overload.
     WouldMissDeadline,
-    /// It gave its place in a full queue to one of a higher priority, or of a route that had fewer places.
+    /// Its place in a full queue was given to a request of a higher priority, or of a route with
+    /// fewer places.
     Evicted,
-    /// It has waited longer than one should in a long overload.
+    /// It has waited longer than the target delay in a sustained overload.
     Shed,
 }
 
@@ -78,42 +87,45 @@ impl AdmissionRejection {
     }
 }
 
-/// What becomes of a request that asks for a slot. `N` wakes somebody.
+/// Result of a request for a slot. `N` wakes a queued request.
 #[derive(Debug)]
 pub enum AdmissionDecision<T, N> {
-    /// It has one.
+    /// The request has a slot.
     Slot(Arc<Endpoint<T>>),
-    /// It waits; what it gave as `notify` wakes it when the ticket is granted or refused.
+    /// The request waits; the `notify` that it passed wakes it when the ticket is granted or
+    /// refused.
     Waiting {
-        /// Its place.
+        /// Its ticket.
         ticket: Arc<Ticket<T>>,
-        /// Who was turned out for it, to be woken after the lock is released.
+        /// Waker of the request that was evicted for it, to be called after the lock is released.
         evicted: Option<N>,
     },
-    /// It gets none.
+    /// The request gets no slot.
     Rejected(AdmissionRejection),
 }
 
-/// One backend's way to its slots: what workers look at without taking the lock of the [`BackendQueue`].
+/// Admission to the slots of one backend: the state that workers read without taking the lock of
+/// the [`Queue`].
 ///
-/// Where backends share an endpoint, each has its own queue. A slot freed through one of them is offered to that
-/// one's waiters only; the caller then calls [`dispatch`](Self::dispatch) for the others that have waiters.
+/// If backends share an endpoint, each has its own queue. A slot freed through one of them is
+/// offered to that backend's queue only; the caller then calls [`dispatch`](Self::dispatch) for the
+/// others with queued requests.
 #[derive(Debug)]
 pub struct Admission {
-    /// How many wait. Grows only under the lock, so it is never above the limit.
+    /// Number of queued requests. It grows only under the lock, so it never exceeds the limit.
     waiting: AtomicU32,
     hints: QueueHints,
 }
 
-/// What who comes without the lock should know: the queue as of the last time somebody had it. Each note is right by
-/// itself; they need not be of one moment.
+/// Hints about the queue for requests that do not take the lock, as of the last time the lock was
+/// held. Each hint is right by itself; they need not be of the same moment.
 #[derive(Debug)]
 struct QueueHints {
-    /// Each who waits is bound to one endpoint, or nobody waits.
+    /// True if every queued request is bound to one endpoint, or the queue is empty.
     all_bound: AtomicBool,
-    /// The number of the party of which nobody gets a place in a full queue.
+    /// Number of the flow that gets no further place in a full queue.
     last_flow: AtomicU64,
-    /// Nanoseconds that somebody who comes may wait.
+    /// Maximum wait of a new request in nanoseconds.
     max_wait_nanos: AtomicU64,
     /// [`GrantRate::gap_nanos`] and [`GrantRate::last_grant`].
     grant_gap: AtomicU64,
@@ -132,9 +144,9 @@ impl QueueHints {
     }
 
     fn update<T, N>(&self, queue: &Queue<T, N>, now: Time) {
-        let write = |note: &AtomicU64, value: u64| {
-            if note.load(Ordering::Relaxed) != value {
-                note.store(value, Ordering::Relaxed);
+        let write = |hint: &AtomicU64, value: u64| {
+            if hint.load(Ordering::Relaxed) != value {
+                hint.store(value, Ordering::Relaxed);
             }
         };
         let bound = queue.all_bound();
@@ -161,53 +173,54 @@ impl QueueHints {
         }
     }
 
-    /// Somebody of this party goes behind all the others.
-    fn is_last_flow(&self, party: QueueFlowKey) -> bool {
-        self.last_flow.load(Ordering::Relaxed) == party.as_number()
+    /// True if a request of this flow is served after all others.
+    fn is_last_flow(&self, key: QueueFlowKey) -> bool {
+        self.last_flow.load(Ordering::Relaxed) == key.as_number()
     }
 }
 
 impl Admission {
-    /// The way to the slots of a backend for which nobody waits.
+    /// Returns the admission of a backend with an empty queue.
     pub fn new() -> Self {
         Self { waiting: AtomicU32::new(0), hints: QueueHints::new() }
     }
 
-    /// How many wait.
+    /// Returns the number of queued requests.
     pub fn waiting(&self) -> u32 {
         self.waiting.load(Ordering::SeqCst)
     }
 
-    /// How long a request that comes now would wait behind all who wait, if that is known.
+    /// Returns the expected wait of a new request behind all queued ones, if it is known.
     pub fn expected_wait(&self, now: Time) -> Option<Duration> {
         let waiting = self.waiting();
         self.hints.grant_rate().expected_wait(u64::from(waiting), now).filter(|_| waiting > 0)
     }
 
-    /// One request asks for a slot. If somebody waits for what it could be given, it waits behind them.
+    /// Requests a slot. If requests wait for the slots that this one could get, it waits behind
+    /// them.
     ///
-    /// `set` and `limits` are the caller's copy, perhaps slightly old, for the way without the lock; under the lock
-    /// the queue's own decide. `lock` gives exclusive access to the queue; `notify` is called only if the request must
-    /// wait, while the lock is held.
+    /// `set` and `limits` are the caller's copy, perhaps slightly old, for the path without the
+    /// lock; under the lock the queue's own apply. `lock` gives exclusive access to the queue.
+    /// `notify` is called only if the request must wait, while the lock is held.
     pub fn enter<T, N, G: DerefMut<Target = Queue<T, N>>>(
         &self,
         picker: &mut Picker,
         set: &EndpointSet<T>,
         limits: AdmissionLimits,
-        wish: &PickRequest<'_, T>,
+        request: &PickRequest<'_, T>,
         lock: impl FnOnce() -> G,
         notify: impl FnOnce() -> N,
     ) -> AdmissionDecision<T, N> {
         let waiting = self.waiting();
         if waiting == 0
-            && let Some(endpoint) = picker.take(set, limits.cap, wish)
+            && let Some(endpoint) = picker.take(set, limits.cap, request)
         {
             return AdmissionDecision::Slot(endpoint);
         }
-        if let Some(endpoint) = Self::last_resort(picker, set, limits, wish, waiting) {
+        if let Some(endpoint) = Self::last_resort(picker, set, limits, request, waiting) {
             return AdmissionDecision::Slot(endpoint);
         }
-        if let Some(refusal) = self.reject_without_lock(waiting, limits, wish) {
+        if let Some(refusal) = self.reject_without_lock(waiting, limits, request) {
             let full = refusal == AdmissionRejection::Full;
             return AdmissionDecision::Rejected(if full {
                 AdmissionRejection::of_set(set, limits)
@@ -216,13 +229,14 @@ impl Admission {
             });
         }
         let mut queue = lock();
-        let entry = self.join(&mut queue, picker, wish, notify);
-        self.hints.update(&queue, wish.now);
-        entry
+        let decision = self.join(&mut queue, picker, request, notify);
+        self.hints.update(&queue, request.now);
+        decision
     }
 
-    /// The endpoint has finished with a request. Gives whom to wake, after the lock is released: the next waiter that
-    /// may use the endpoint has its slot. `now` is asked for only if somebody waits.
+    /// Releases a slot after the endpoint has finished with a request. Returns the requests to wake
+    /// after the lock is released: the next queued request that may use the endpoint gets its slot.
+    /// `now` is called only if requests are queued.
     pub fn release<T, N, G: DerefMut<Target = Queue<T, N>>>(
         &self,
         endpoint: &Endpoint<T>,
@@ -242,19 +256,20 @@ impl Admission {
         woken
     }
 
-    /// A waiter gives up. `true`: it had not been granted, nothing more to do.
+    /// Cancels the wait of a request. True if it had not been granted; then nothing is left to do.
     ///
-    /// `false`: it was granted at the same moment. The caller takes [`Ticket::granted`], unless it has done so before,
-    /// and either uses the slot or releases it, which passes it on.
+    /// False if it was granted at the same moment. Then the caller takes [`Ticket::granted`],
+    /// unless it has done so before, and either uses the slot or releases it, which passes it on.
     pub fn cancel<T>(&self, ticket: &Ticket<T>) -> bool {
         let cancelled = ticket.cancel();
         self.remove_waiting(usize::from(cancelled));
         cancelled || ticket.is_over()
     }
 
-    /// The endpoints or limits have changed. Gives all who are to be woken, after the lock is released.
+    /// Replaces the endpoints or limits. Returns all requests to wake after the lock is released.
     ///
-    /// An endpoint that has left is granted to nobody from now on. Who waits beyond a lowered limit keeps waiting.
+    /// From now on no request is granted an endpoint that has left the set. Requests beyond a
+    /// lowered queue limit keep waiting.
     pub fn replace<T, N, G: DerefMut<Target = Queue<T, N>>>(
         &self,
         set: Arc<EndpointSet<T>>,
@@ -267,7 +282,8 @@ impl Admission {
         self.offer_all(&mut queue, now)
     }
 
-    /// Slots of an endpoint that other backends share were freed elsewhere: gives them to those who wait here.
+    /// Grants slots of a shared endpoint that were freed through other backends to requests queued
+    /// here.
     pub fn dispatch<T, N, G: DerefMut<Target = Queue<T, N>>>(
         &self,
         now: impl FnOnce() -> Time,
@@ -285,110 +301,116 @@ impl Admission {
     fn take_without_waiting<T, N>(
         queue: &mut Queue<T, N>,
         picker: &mut Picker,
-        wish: &PickRequest<'_, T>,
+        request: &PickRequest<'_, T>,
         waiting: u32,
     ) -> Option<Arc<Endpoint<T>>> {
         let limits = queue.limits();
         queue
-            .spare_slot(picker, wish)
-            .or_else(|| Self::last_resort(picker, queue.set(), limits, wish, waiting))
+            .spare_slot(picker, request)
+            .or_else(|| Self::last_resort(picker, queue.set(), limits, request, waiting))
     }
 
-    /// Takes a slot at an unreachable endpoint if no endpoint is reachable and there is no queue in which to wait for one.
+    /// Takes a slot at an unreachable endpoint if no endpoint is reachable and there is no queue.
     fn last_resort<T>(
         picker: &mut Picker,
         set: &EndpointSet<T>,
         limits: AdmissionLimits,
-        wish: &PickRequest<'_, T>,
+        request: &PickRequest<'_, T>,
         waiting: u32,
     ) -> Option<Arc<Endpoint<T>>> {
         let may_wait = waiting > 0 || limits.max_waiting > 0;
-        if may_wait { None } else { picker.take_unreachable(set, limits.cap, wish) }
+        if may_wait { None } else { picker.take_unreachable(set, limits.cap, request) }
     }
 
-    /// Why a request need not come to the lock, if so: refusing many must not slow down those who are served.
+    /// Returns the rejection of a request, if it is certain without the lock: rejecting many
+    /// requests must not slow down those that are served.
     fn reject_without_lock<T>(
         &self,
         waiting: u32,
         limits: AdmissionLimits,
-        wish: &PickRequest<'_, T>,
+        request: &PickRequest<'_, T>,
     ) -> Option<AdmissionRejection> {
-        // A long line at one endpoint says nothing of the others.
+        // A long line at one endpoint gives no information about the others.
         if waiting > 0 && self.hints.all_bound.load(Ordering::Relaxed) {
             return None;
         }
         if limits.max_waiting == 0 {
             return Some(AdmissionRejection::Full);
         }
-        if waiting == 0 || !self.hints.is_last_flow(QueueFlowKey::of(&wish.queueing, limits.fair)) {
+        if waiting == 0
+            || !self.hints.is_last_flow(QueueFlowKey::of(&request.queueing, limits.fair))
+        {
             return None;
         }
         if waiting >= limits.max_waiting {
             return Some(AdmissionRejection::Full);
         }
-        let may_be_bound = wish.only.is_some() || wish.key.is_some();
-        let left = nanos(wish.queueing.deadline.saturating_since(wish.now));
+        let may_be_bound = request.only.is_some() || request.key.is_some();
+        let left = nanos(request.queueing.deadline.saturating_since(request.now));
         let most = left.min(self.hints.max_wait_nanos.load(Ordering::Relaxed));
-        let wait = self.hints.grant_rate().expected_wait(u64::from(waiting), wish.now);
+        let wait = self.hints.grant_rate().expected_wait(u64::from(waiting), request.now);
         let late = !may_be_bound && wait.is_some_and(|wait| nanos(wait) > most);
         late.then_some(AdmissionRejection::WouldMissDeadline)
     }
 
-    /// Under the lock: a last look, then a place in the queue, if there is one.
+    /// Under the lock, tries the slots once more, then takes a place in the queue, if there is one.
     fn join<T, N>(
         &self,
         queue: &mut Queue<T, N>,
         picker: &mut Picker,
-        wish: &PickRequest<'_, T>,
+        request: &PickRequest<'_, T>,
         notify: impl FnOnce() -> N,
     ) -> AdmissionDecision<T, N> {
         let waiting = self.waiting();
         if waiting == 0 {
-            queue.begin_waiting(wish.now);
+            queue.begin_waiting(request.now);
         }
-        let claim = picker.eligible(queue.set(), wish);
-        if let Some(refusal) = queue.would_miss_deadline(&wish.queueing, claim, waiting, wish.now) {
-            // It will not sleep, so it need not announce itself.
+        let eligible = picker.eligible(queue.set(), request);
+        if let Some(refusal) =
+            queue.would_miss_deadline(&request.queueing, eligible, waiting, request.now)
+        {
+            // The request will not wait, so it need not announce itself.
             let refused = AdmissionDecision::Rejected(refusal);
-            return Self::take_without_waiting(queue, picker, wish, waiting)
+            return Self::take_without_waiting(queue, picker, request, waiting)
                 .map_or(refused, AdmissionDecision::Slot);
         }
         if waiting >= queue.limits().max_waiting {
-            return self.evict_and_enqueue(queue, picker, wish, waiting, notify);
+            return self.evict_and_enqueue(queue, picker, request, waiting, notify);
         }
         self.waiting.fetch_add(1, Ordering::SeqCst);
         atomic::total_order();
-        if let Some(endpoint) = queue.spare_slot(picker, wish) {
+        if let Some(endpoint) = queue.spare_slot(picker, request) {
             self.remove_waiting(1);
             return AdmissionDecision::Slot(endpoint);
         }
-        let ticket = queue.push(wish, picker.constraints(wish), notify());
+        let ticket = queue.push(request, picker.constraints(request), notify());
         AdmissionDecision::Waiting { ticket, evicted: None }
     }
 
-    /// A last look, then the place of somebody in a full queue, if it is to go to this one.
+    /// Tries the slots once more, then takes over the place of a request in a full queue, if this
+    /// one takes precedence.
     ///
-    /// Whose place it is has announced itself before the look, and that announcement is taken over: whoever releases a
-    /// slot after the look sees that somebody waits.
+    /// The evicted request has announced itself before this last try, and its announcement is taken
+    /// over: a thread that releases a slot after the try sees that a request waits.
     fn evict_and_enqueue<T, N>(
         &self,
         queue: &mut Queue<T, N>,
         picker: &mut Picker,
-        wish: &PickRequest<'_, T>,
+        request: &PickRequest<'_, T>,
         waiting: u32,
         notify: impl FnOnce() -> N,
     ) -> AdmissionDecision<T, N> {
-        if let Some(endpoint) = Self::take_without_waiting(queue, picker, wish, waiting) {
+        if let Some(endpoint) = Self::take_without_waiting(queue, picker, request, waiting) {
             return AdmissionDecision::Slot(endpoint);
         }
-        let Some(turned_out) = queue.evict_for(&wish.queueing, waiting) else {
+        let Some(evicted) = queue.evict_for(&request.queueing, waiting) else {
             return AdmissionDecision::Rejected(AdmissionRejection::of_set(
                 queue.set(),
                 queue.limits(),
             ));
         };
-        let ticket = queue.push(wish, picker.constraints(wish), notify());
-        AdmissionDecision::Waiting { ticket, evicted: Some(turned_out) }
+        let ticket = queue.push(request, picker.constraints(request), notify());
+        AdmissionDecision::Waiting { ticket, evicted: Some(evicted) }
     }
 
     fn offer_all<T, N>(&self, queue: &mut Queue<T, N>, now: Time) -> Vec<N> {
@@ -398,7 +420,7 @@ impl Admission {
         woken
     }
 
-    /// So many wait no longer.
+    /// Subtracts requests that no longer wait.
     fn remove_waiting(&self, waiters: usize) {
         if waiters > 0 {
             self.waiting.fetch_sub(waiters as u32, Ordering::SeqCst);

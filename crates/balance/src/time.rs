@@ -1,6 +1,6 @@
-//! Points in time as the caller gives them: nanoseconds since an origin of the caller's choice.
+//! Points in time as the caller passes them: nanoseconds since an origin of the caller's choice.
 //!
-//! This crate never asks what time it is, so tests and the simulator move time as they like.
+//! This crate never reads a clock, so tests and the simulator control time.
 
 use std::ops::Add;
 use std::time::Duration;
@@ -10,23 +10,23 @@ use std::time::Duration;
 pub struct Time(u64);
 
 impl Time {
-    /// The origin.
+    /// Origin.
     pub const ZERO: Self = Self(0);
 
-    /// The end of time: what is due then never is.
+    /// End of time: a deadline that is never reached.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// The point this many nanoseconds after the origin.
+    /// Returns the point this many nanoseconds after the origin.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// Nanoseconds since the origin.
+    /// Returns the nanoseconds since the origin.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// How long after `earlier` this is; zero if it is not after it.
+    /// Returns the time since `earlier`; zero if that is later.
     pub fn saturating_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -35,13 +35,13 @@ impl Time {
 impl Add<Duration> for Time {
     type Output = Self;
 
-    /// Saturates at the end of time, about 584 years after the origin.
+    /// Adds a duration; saturates at the end of time, about 584 years after the origin.
     fn add(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(nanos(duration)))
     }
 }
 
-/// The nanoseconds of a duration, saturating: 584 years are as good as for ever.
+/// Returns the nanoseconds of a duration, saturating at 584 years.
 pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -1,4 +1,4 @@
-//! The laws of dealing slots over several balancers.
+//! Properties of slot assignment over several balancers.
 #![cfg(not(loom))]
 
 use std::collections::BTreeSet;
@@ -25,7 +25,7 @@ fn member(number: u32) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::from_bits(0x0A01_0000 + number), 0))
 }
 
-/// What each of the members gets of an endpoint.
+/// Returns each member's share of an endpoint's slots.
 fn shares(members: &[SocketAddr], endpoint: SocketAddr, slots: u32) -> Vec<u32> {
     let share = |&me| SlotAssignment::among(me, members.iter().copied()).share(endpoint, slots);
     members.iter().map(share).collect()
@@ -64,7 +64,7 @@ proptest! {
         let before = shares(&members, endpoint(number.into()), slots);
         let after = shares(&all, endpoint(number.into()), slots);
         for (before, after) in before.iter().zip(&after) {
-            prop_assert!(after <= before, "somebody else gets more when one joins");
+            prop_assert!(after <= before, "another member gets more when one joins");
         }
         let given: u32 = before.iter().zip(&after).map(|(before, after)| before - after).sum();
         prop_assert_eq!(given, after[members.len()]);
@@ -81,15 +81,16 @@ proptest! {
             SocketAddr::V6(it) => SocketAddr::V6(*it),
         };
         let me = members[0];
-        let deal = SlotAssignment::among(me, members.clone());
+        let assignment = SlotAssignment::among(me, members.clone());
         let other = SlotAssignment::among(mapped(&me), members.iter().rev().map(mapped).chain([me]));
-        prop_assert_eq!(&deal, &other);
+        prop_assert_eq!(&assignment, &other);
         let at = endpoint(number.into());
-        prop_assert_eq!(deal.share(at, slots), other.share(at, slots));
+        prop_assert_eq!(assignment.share(at, slots), other.share(at, slots));
     }
 
-    /// Members come and go at random and learn of it late. Requests are as long as that lateness leaves of the time for
-    /// handing over; so whoever has let go of a slot has ended what it had there when another uses it.
+    /// Members come and go at random and learn of it late. Requests last as long as that delay
+    /// leaves of the handover time. So a member that has released a slot has finished its requests
+    /// there when another uses it.
     #[test]
     fn slots_in_use_never_exceed_the_cap_during_membership_changes(
         present in prop::collection::vec(btree_set(0_u32..5, 1..5), 1..12),
@@ -99,14 +100,14 @@ proptest! {
         slots in 1_u32..9,
     ) {
         let millis = |it: u64| Time::ZERO + Duration::from_millis(it);
-        // When each dealer learns of each list.
+        // Time at which each assigner learns of each list.
         let mut news: Vec<(u64, usize, &BTreeSet<u32>)> = Vec::new();
         let mut at = 0;
         for (change, list) in present.iter().enumerate() {
             let latest = |me: usize| news.iter().filter(|it| it.1 == me).map(|it| it.0).max();
             let lists: Vec<_> = (0..5)
                 .map(|me| {
-                    // The first list is what it begins with.
+                    // The first list is known from the beginning.
                     let lag = if change == 0 { 0 } else { lags[change * 5 + me] };
                     ((at + lag).max(latest(me).unwrap_or(0)), me, list)
                 })
@@ -115,20 +116,21 @@ proptest! {
             at += gaps[change];
         }
         news.sort_by_key(|&(at, ..)| at);
-        let mut dealers: Vec<_> = (0..5).map(|me| SlotAssigner::new(member(me))).collect();
+        let mut assigners: Vec<_> = (0..5).map(|me| SlotAssigner::new(member(me))).collect();
         let longest = HANDOVER_TIME.as_millis() as u64 - 1_000;
-        // What each had at each moment, as long as a request from then may last.
+        // Share of each member at each moment. A request from that moment may last for the window
+        // below.
         let mut used = [const { Vec::<u32>::new() }; 5];
         let mut news = news.into_iter().peekable();
         for now in (0..at + 6_000).step_by(50) {
             while let Some((_, me, list)) = news.next_if(|&(at, ..)| at <= now) {
-                dealers[me].update_members(list.iter().copied().map(member), millis(now));
+                assigners[me].update_members(list.iter().copied().map(member), millis(now));
             }
             let lasts = (longest / 50) as usize;
-            for (me, dealer) in dealers.iter().enumerate() {
-                // Before the first list nobody sends it anything.
-                let knows = dealer.assignment(millis(now)) != SlotAssignment::alone();
-                let share = dealer.assignment(millis(now)).share(endpoint(number.into()), slots);
+            for (me, assigner) in assigners.iter().enumerate() {
+                // Before the first list a member gets no requests.
+                let knows = assigner.assignment(millis(now)) != SlotAssignment::alone();
+                let share = assigner.assignment(millis(now)).share(endpoint(number.into()), slots);
                 used[me].push(if knows { share } else { 0 });
             }
             let busiest = |had: &Vec<u32>| *had[had.len().saturating_sub(lasts)..].iter().max().unwrap();
@@ -160,7 +162,7 @@ fn left_over_slots_spread_evenly_over_replicas() {
 #[test]
 fn slot_assignment_is_stable_across_machines_and_versions() {
     let members: Vec<_> = (0..3).map(member).collect();
-    // Who gets the fourth of four slots.
+    // The member that gets the fourth of four slots.
     let more = |number| shares(&members, endpoint(number), 4).iter().position(|&it| it == 2);
     let known: Vec<_> = (0..12).map(|number| more(number).unwrap()).collect();
     assert_eq!(known, [2, 2, 2, 0, 1, 2, 0, 0, 2, 1, 0, 1]);
@@ -181,28 +183,28 @@ fn empty_membership_assigns_all_slots_and_absence_assigns_none() {
 
 #[test]
 fn only_a_fixed_cap_is_divided_among_replicas() {
-    let deal = SlotAssignment::among(member(1), [member(1), member(2)]);
-    assert_eq!(deal.max_in_flight(endpoint(1), ConcurrencyCap::of(4)), 2);
+    let assignment = SlotAssignment::among(member(1), [member(1), member(2)]);
+    assert_eq!(assignment.max_in_flight(endpoint(1), ConcurrencyCap::of(4)), 2);
     assert_eq!(
         [ConcurrencyCap::None, ConcurrencyCap::Learned]
-            .map(|cap| deal.max_in_flight(endpoint(1), cap)),
+            .map(|cap| assignment.max_in_flight(endpoint(1), cap)),
         [u32::MAX; 2]
     );
     assert_eq!(SlotAssignment::alone().max_in_flight(endpoint(1), ConcurrencyCap::of(4)), u32::MAX);
 }
 
-/// What a dealer has of four slots, by milliseconds.
-fn course(dealer: &SlotAssigner, millis: [u64; 3]) -> [u32; 3] {
+/// Returns an assigner's share of four slots at these times in milliseconds.
+fn course(assigner: &SlotAssigner, millis: [u64; 3]) -> [u32; 3] {
     let at = |it| Time::ZERO + Duration::from_millis(it);
-    millis.map(|it| dealer.assignment(at(it)).share(endpoint(1), 4))
+    millis.map(|it| assigner.assignment(at(it)).share(endpoint(1), 4))
 }
 
 #[test]
 fn single_replica_gets_all_slots_immediately() {
-    let mut dealer = SlotAssigner::new(member(1));
-    dealer.update_members([member(1)], Time::ZERO);
-    assert_eq!(course(&dealer, [0, 1, 2]), [4; 3]);
-    assert_eq!(dealer.next_change(Time::ZERO), None);
+    let mut assigner = SlotAssigner::new(member(1));
+    assigner.update_members([member(1)], Time::ZERO);
+    assert_eq!(course(&assigner, [0, 1, 2]), [4; 3]);
+    assert_eq!(assigner.next_change(Time::ZERO), None);
 }
 
 #[test]
@@ -220,28 +222,28 @@ fn slots_are_released_at_once_and_acquired_after_the_handover_delay() {
     new.update_members([member(2)], later);
     assert_eq!(course(&old, [10_000, 11_999, 12_000]), [0; 3]);
     assert_eq!(course(&new, [10_000, 11_999, 12_000]), [2, 2, 4]);
-    // A list without anybody is no news.
+    // An empty list changes nothing.
     new.update_members([], later + HANDOVER_TIME);
     assert_eq!(course(&new, [13_000, 14_000, 15_000]), [4; 3]);
 }
 
 #[test]
 fn replica_that_returns_during_handover_keeps_its_slots() {
-    let mut dealer = SlotAssigner::new(member(1));
+    let mut assigner = SlotAssigner::new(member(1));
     let at = |it| Time::ZERO + Duration::from_millis(it);
     let both = || [member(1), member(2)];
-    dealer.update_members(both(), at(0));
-    dealer.update_members([member(1)], at(5_000));
-    dealer.update_members(both(), at(6_000));
-    assert_eq!(course(&dealer, [6_000, 7_000, 20_000]), [2; 3]);
-    assert_eq!(dealer.next_change(at(6_000)), None);
+    assigner.update_members(both(), at(0));
+    assigner.update_members([member(1)], at(5_000));
+    assigner.update_members(both(), at(6_000));
+    assert_eq!(course(&assigner, [6_000, 7_000, 20_000]), [2; 3]);
+    assert_eq!(assigner.next_change(at(6_000)), None);
 }
 
-/// A set whose members have so many slots of ours.
-fn dealt(ledger: &mut EndpointRegistry<()>, most: &[u32]) -> Arc<EndpointSet<()>> {
+/// Returns a set whose members have these numbers of assigned slots.
+fn assigned_set(registry: &mut EndpointRegistry<()>, most: &[u32]) -> Arc<EndpointSet<()>> {
     let member = |(number, &most): (usize, &u32)| SetMember {
         max_in_flight: most,
-        ..SetMember::new(ledger.endpoint(endpoint(number as u32), || ()), 1)
+        ..SetMember::new(registry.endpoint(endpoint(number as u32), || ()), 1)
     };
     Arc::new(EndpointSet::new(most.iter().enumerate().map(member).collect()))
 }
@@ -260,11 +262,11 @@ fn no_algorithm_exceeds_the_assigned_slots_of_an_endpoint() {
         Algorithm::ConsistentHash,
         Algorithm::Maglev,
     ] {
-        let set = dealt(&mut EndpointRegistry::new(), &[0, 1, 2, u32::MAX]);
+        let set = assigned_set(&mut EndpointRegistry::new(), &[0, 1, 2, u32::MAX]);
         let mut picker = Picker::new(algorithm, 7);
         for key in 0..1000 {
-            let wish = PickRequest { key: Some(key), ..PickRequest::default() };
-            picker.take(&set, ConcurrencyCap::of(3), &wish);
+            let request = PickRequest { key: Some(key), ..PickRequest::default() };
+            picker.take(&set, ConcurrencyCap::of(3), &request);
         }
         assert_eq!(in_flight(&set), [0, 1, 2, 3], "{algorithm:?}");
         let probes: Vec<bool> =
@@ -278,43 +280,43 @@ fn no_algorithm_exceeds_the_assigned_slots_of_an_endpoint() {
 
 #[test]
 fn pinned_request_falls_back_if_its_endpoint_has_no_assigned_slot() {
-    let set = dealt(&mut EndpointRegistry::new(), &[0, 2]);
+    let set = assigned_set(&mut EndpointRegistry::new(), &[0, 2]);
     let mut picker = Picker::new(Algorithm::LeastLoad, 7);
     let [here, there] = [1, 0].map(|member: usize| set.members()[member].endpoint.clone());
     let bound = PickRequest { only: Some(&there), ..PickRequest::default() };
     assert_eq!(picker.take(&set, ConcurrencyCap::of(2), &bound).unwrap().address, here.address);
-    // Who has failed at the only one that it may use has no other.
+    // A request that has failed at the only endpoint that it may use has no other.
     let tried = [here.clone()];
-    let shy = PickRequest { tried: &tried, ..PickRequest::default() };
-    assert_eq!(picker.take(&set, ConcurrencyCap::of(2), &shy).unwrap().address, here.address);
+    let retry = PickRequest { tried: &tried, ..PickRequest::default() };
+    assert_eq!(picker.take(&set, ConcurrencyCap::of(2), &retry).unwrap().address, here.address);
 }
 
 #[test]
 fn newly_assigned_slots_wake_waiters_and_released_slots_drain() {
-    let mut ledger = EndpointRegistry::new();
+    let mut registry = EndpointRegistry::new();
     let limits = AdmissionLimits {
         cap: ConcurrencyCap::of(4),
         max_waiting: 9,
         ..AdmissionLimits::default()
     };
-    let (before, after) = (dealt(&mut ledger, &[1]), dealt(&mut ledger, &[3]));
+    let (before, after) = (assigned_set(&mut registry, &[1]), assigned_set(&mut registry, &[3]));
     let (admission, mut queue) = (Admission::new(), Queue::new(Arc::clone(&before), limits));
     let mut picker = Picker::new(Algorithm::LeastLoad, 7);
-    let mut ask = |set: &EndpointSet<()>, queue: &mut Queue<(), u32>, who| {
-        let wish = PickRequest {
+    let mut ask = |set: &EndpointSet<()>, queue: &mut Queue<(), u32>, name| {
+        let request = PickRequest {
             queueing: balance::QueueParameters { deadline: Time::MAX, ..Default::default() },
             ..PickRequest::default()
         };
         matches!(
-            admission.enter(&mut picker, set, limits, &wish, || queue, || who),
+            admission.enter(&mut picker, set, limits, &request, || queue, || name),
             AdmissionDecision::Slot(_)
         )
     };
-    let served: Vec<bool> = (0..4).map(|who| ask(&before, &mut queue, who)).collect();
+    let served: Vec<bool> = (0..4).map(|name| ask(&before, &mut queue, name)).collect();
     assert_eq!(served, [true, false, false, false]);
     let woken = admission.replace(Arc::clone(&after), limits, Time::ZERO, || &mut queue);
     assert_eq!(woken, [1, 2]);
-    // Back to one: two have to end before the next may begin.
+    // Back to one slot: two requests have to end before the next may begin.
     let woken = admission.replace(Arc::clone(&before), limits, Time::ZERO, || &mut queue);
     assert_eq!((woken.len(), in_flight(&before)), (0, vec![3]));
     let mut release = || {
@@ -334,27 +336,29 @@ fn request_without_an_assigned_slot_is_refused_with_no_slot_or_queued() {
         };
         let mut queue = Queue::<(), ()>::new(Arc::clone(&set), limits);
         let mut picker = Picker::new(Algorithm::LeastLoad, 7);
-        let rank = balance::QueueParameters { deadline: Time::MAX, ..Default::default() };
-        let wish = PickRequest { queueing: rank, ..PickRequest::default() };
-        let entry = Admission::new().enter(&mut picker, &set, limits, &wish, || &mut queue, || ());
+        let queueing = balance::QueueParameters { deadline: Time::MAX, ..Default::default() };
+        let request = PickRequest { queueing, ..PickRequest::default() };
+        let entry =
+            Admission::new().enter(&mut picker, &set, limits, &request, || &mut queue, || ());
         match entry {
             AdmissionDecision::Rejected(refusal) => Some(refusal),
-            AdmissionDecision::Slot(_) => panic!("a slot of others"),
+            AdmissionDecision::Slot(_) => panic!("a slot that is assigned to another member"),
             AdmissionDecision::Waiting { .. } => None,
         }
     };
-    let mut ledger = EndpointRegistry::new();
-    assert_eq!(ask(dealt(&mut ledger, &[0, 0]), 0), Some(AdmissionRejection::NoSlot));
-    assert_eq!(ask(dealt(&mut ledger, &[0, 0]), 1), None);
-    assert_eq!(ask(dealt(&mut ledger, &[]), 0), Some(AdmissionRejection::NoEndpoint));
-    assert!(dealt(&mut ledger, &[0, 0]).has_no_assigned_slot());
-    assert!(!dealt(&mut ledger, &[0, 1]).has_no_assigned_slot());
+    let mut registry = EndpointRegistry::new();
+    assert_eq!(ask(assigned_set(&mut registry, &[0, 0]), 0), Some(AdmissionRejection::NoSlot));
+    assert_eq!(ask(assigned_set(&mut registry, &[0, 0]), 1), None);
+    assert_eq!(ask(assigned_set(&mut registry, &[]), 0), Some(AdmissionRejection::NoEndpoint));
+    assert!(assigned_set(&mut registry, &[0, 0]).has_no_assigned_slot());
+    assert!(!assigned_set(&mut registry, &[0, 1]).has_no_assigned_slot());
 }
 
-/// Of five two have slots of ours, and both fail: that the others are well is of no use here.
+/// Two of five endpoints have slots assigned to us, and both fail: that the others are healthy does
+/// not help here.
 #[test]
 fn endpoints_without_assigned_slots_do_not_count_as_available() {
-    let set = dealt(&mut EndpointRegistry::new(), &[0, 4, 0, 4, 0]);
+    let set = assigned_set(&mut EndpointRegistry::new(), &[0, 4, 0, 4, 0]);
     let settings =
         HealthSettings { passive: Some(PassiveSettings::default()), ..HealthSettings::default() };
     let now = Time::ZERO + Duration::from_secs(1);
@@ -365,10 +369,10 @@ fn endpoints_without_assigned_slots_do_not_count_as_available() {
             member.endpoint.health.learn(&outcome, &settings);
         }
     }
-    let mut ward = HealthEvaluator::new();
-    ward.evaluate(&set, |_| AttemptTotals::default(), &settings, now);
-    let effective = ward.effective_set(&set);
+    let mut evaluator = HealthEvaluator::new();
+    evaluator.evaluate(&set, |_| AttemptTotals::default(), &settings, now);
+    let effective = evaluator.effective_set(&set);
     let mut picker = Picker::new(Algorithm::LeastLoad, 7);
     while picker.take(&effective, ConcurrencyCap::of(4), &PickRequest::default()).is_some() {}
-    assert_eq!(in_flight(&effective).iter().sum::<u32>(), 4, "one of the two stays");
+    assert_eq!(in_flight(&effective).iter().sum::<u32>(), 4, "one of the two is not ejected");
 }

@@ -1,4 +1,4 @@
-//! The laws of health and retries, over random sequences of what can happen.
+//! Properties of health and retries, over random sequences of events.
 #![cfg(not(loom))]
 
 use std::net::SocketAddr;
@@ -19,14 +19,15 @@ use proptest::option;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 
-/// How many endpoints there are; sets are subsets of them.
+/// Number of endpoints; sets are subsets of them.
 const ENDPOINTS: usize = 7;
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Attempts at one endpoint end, all alike. They began so many milliseconds ago.
+    /// Attempts at one endpoint end, all with the same result. They began this many milliseconds
+    /// ago.
     Attempts {
         endpoint: usize,
         end: AttemptResult,
@@ -37,9 +38,9 @@ enum Step {
         endpoint: usize,
         result: ProbeResult,
     },
-    /// So many milliseconds pass.
+    /// This many milliseconds pass.
     Wait(u64),
-    /// The weight of each endpoint; `None`: not in the set.
+    /// The weight of each endpoint; `None` if it is not in the set.
     Replace([Option<u32>; ENDPOINTS]),
 }
 
@@ -101,27 +102,27 @@ struct World {
     endpoints: Vec<Arc<Endpoint<usize>>>,
     totals: Vec<AttemptTotals>,
     configured: EndpointSet<usize>,
-    ward: HealthEvaluator,
+    evaluator: HealthEvaluator,
     rng: Rng,
     now: Time,
 }
 
 impl World {
     fn new(settings: HealthSettings) -> Self {
-        let mut ledger = EndpointRegistry::new();
+        let mut registry = EndpointRegistry::new();
         let address = |number: usize| SocketAddr::from(([10, 0, 0, 1], number as u16));
-        let endpoint = |number| ledger.endpoint(address(number), || number);
+        let endpoint = |number| registry.endpoint(address(number), || number);
         let mut world = Self {
             settings,
             endpoints: (0..ENDPOINTS).map(endpoint).collect(),
             totals: vec![AttemptTotals::default(); ENDPOINTS],
             configured: EndpointSet::empty(),
-            ward: HealthEvaluator::new(),
+            evaluator: HealthEvaluator::new(),
             rng: Rng::new(3),
             now: Time::ZERO + Duration::from_secs(100),
         };
         world.replace(&[Some(1); ENDPOINTS]);
-        world.judge();
+        world.evaluate();
         world
     }
 
@@ -137,7 +138,7 @@ impl World {
             Step::Wait(millis) => self.now = self.now + MILLISECOND * millis as u32,
             Step::Replace(ref weights) => self.replace(weights),
         }
-        self.judge();
+        self.evaluate();
     }
 
     fn attempt(&mut self, endpoint: usize, end: AttemptResult, began: u64) {
@@ -159,11 +160,11 @@ impl World {
     /// Sends the probes that are due.
     fn probe(&mut self, result: impl Fn(usize) -> ProbeResult) {
         let totals = |endpoint: &Endpoint<usize>| self.totals[endpoint.data];
-        let Self { ward, settings, rng, now, .. } = self;
-        let due = ward.due_probes(&self.configured, totals, settings, *now, rng);
+        let Self { evaluator, settings, rng, now, .. } = self;
+        let due = evaluator.due_probes(&self.configured, totals, settings, *now, rng);
         assert!(settings.active.is_some() || due.is_empty());
         for address in due {
-            ward.record_probe(address, result(address.port().into()), settings, *now, rng);
+            evaluator.record_probe(address, result(address.port().into()), settings, *now, rng);
         }
     }
 
@@ -175,62 +176,61 @@ impl World {
         self.configured = EndpointSet::new(members);
     }
 
-    fn judge(&mut self) {
+    fn evaluate(&mut self) {
         let totals = |endpoint: &Endpoint<usize>| self.totals[endpoint.data];
-        self.ward.evaluate(&self.configured, totals, &self.settings, self.now);
+        self.evaluator.evaluate(&self.configured, totals, &self.settings, self.now);
         self.check();
     }
 
-    /// The condition and the configured weight of each member.
-    fn conditions(&self) -> Vec<(HealthStatus, u32)> {
-        let conditions = self.ward.statuses(&self.settings, self.now);
+    /// Returns the health and the configured weight of each member.
+    fn statuses(&self) -> Vec<(HealthStatus, u32)> {
+        let statuses = self.evaluator.statuses(&self.settings, self.now);
         let members = self.configured.members().iter();
-        members.zip(conditions).map(|(member, (_, condition))| (condition, member.weight)).collect()
+        members.zip(statuses).map(|(member, (_, status))| (status, member.weight)).collect()
     }
 
     fn check(&self) {
-        let conditions = self.conditions();
-        let weighty = || conditions.iter().filter(|(_, weight)| *weight > 0);
-        let serving = |condition: &HealthStatus| condition.ejection == EjectionState::Serving;
+        let statuses = self.statuses();
+        let weighted = || statuses.iter().filter(|(_, weight)| *weight > 0);
+        let serving = |status: &HealthStatus| status.ejection == EjectionState::Serving;
 
-        let ejected = weighty().filter(|(condition, _)| !serving(condition)).count();
+        let ejected = weighted().filter(|(status, _)| !serving(status)).count();
         let percent =
             self.settings.passive.map_or(0, |passive| passive.max_ejection_percent as usize);
-        let allowed = (weighty().count() * percent / 100).max(usize::from(weighty().count() > 1));
-        assert!(ejected <= allowed, "{ejected} ejected of {}", weighty().count());
+        let allowed = (weighted().count() * percent / 100).max(usize::from(weighted().count() > 1));
+        assert!(ejected <= allowed, "{ejected} ejected of {}", weighted().count());
 
-        let usable = weighty()
-            .filter(|(condition, _)| serving(condition) && condition.passes_probes)
-            .count();
-        let too_few = usable * 100 < weighty().count() * self.settings.panic_percent as usize;
-        assert_eq!(self.ward.is_panicking(), too_few);
+        let usable =
+            weighted().filter(|(status, _)| serving(status) && status.passes_probes).count();
+        let too_few = usable * 100 < weighted().count() * self.settings.panic_percent as usize;
+        assert_eq!(self.evaluator.is_panicking(), too_few);
 
-        let effective = self.ward.effective_set(&self.configured);
-        for ((condition, weight), member) in conditions.iter().zip(effective.members()) {
-            let serves = serving(condition) && condition.passes_probes || too_few;
-            let tried = condition.ejection == EjectionState::HalfOpen && condition.passes_probes;
-            assert_eq!(member.weight > 0, *weight > 0 && serves, "{condition:?}");
-            assert_eq!(member.half_open, *weight > 0 && tried && !too_few, "{condition:?}");
+        let effective = self.evaluator.effective_set(&self.configured);
+        for ((status, weight), member) in statuses.iter().zip(effective.members()) {
+            let serves = serving(status) && status.passes_probes || too_few;
+            let half_open = status.ejection == EjectionState::HalfOpen && status.passes_probes;
+            assert_eq!(member.weight > 0, *weight > 0 && serves, "{status:?}");
+            assert_eq!(member.half_open, *weight > 0 && half_open && !too_few, "{status:?}");
         }
     }
 
-    fn standing(&self, endpoint: usize) -> Option<EjectionState> {
+    fn ejection_state(&self, endpoint: usize) -> Option<EjectionState> {
         let address = self.endpoints[endpoint].address;
-        let mut conditions = self.ward.statuses(&self.settings, self.now);
-        conditions.find(|(other, _)| *other == address).map(|(_, condition)| condition.ejection)
+        let mut statuses = self.evaluator.statuses(&self.settings, self.now);
+        statuses.find(|(other, _)| *other == address).map(|(_, status)| status.ejection)
     }
 
-    /// Everything succeeds until nothing is left of what was.
+    /// Everything succeeds until all endpoints have recovered.
     fn recover(&mut self) {
         for _ in 0..100 {
             self.now = self.now + MILLISECOND * 200;
             for endpoint in 0..ENDPOINTS {
-                if !matches!(self.standing(endpoint), Some(EjectionState::Ejected { .. })) {
+                if !matches!(self.ejection_state(endpoint), Some(EjectionState::Ejected { .. })) {
                     self.attempt(endpoint, AttemptResult::Success, 0);
                 }
             }
             self.probe(|_| ProbeResult::Good);
-            self.judge();
+            self.evaluate();
         }
     }
 }
@@ -256,14 +256,14 @@ proptest! {
             world.run(step);
         }
         world.recover();
-        for (condition, _) in world.conditions() {
+        for (status, _) in world.statuses() {
             let well = HealthStatus { ejection: EjectionState::Serving, passes_probes: true, share_percent: 100 };
-            prop_assert_eq!(condition, well);
+            prop_assert_eq!(status, well);
         }
         let weights = |set: &EndpointSet<usize>| {
             set.members().iter().map(|member| member.weight).collect::<Vec<_>>()
         };
-        prop_assert_eq!(weights(&world.ward.effective_set(&world.configured)), weights(&world.configured));
+        prop_assert_eq!(weights(&world.evaluator.effective_set(&world.configured)), weights(&world.configured));
     }
 
     #[test]
@@ -276,22 +276,22 @@ proptest! {
         let settings = HealthSettings { slow_start: Some(slow_start), ..HealthSettings::default() };
         let mut world = World::new(settings);
         world.replace(&[Some(1), Some(1), None, None, None, None, None]);
-        world.judge();
+        world.evaluate();
         world.replace(&[Some(1), Some(1), Some(1), None, None, None, None]);
-        world.judge();
+        world.evaluate();
         let begins = world.now;
         let mut before = 0;
         for look in looks {
             world.run(&Step::Wait(look));
-            let share = world.conditions()[2].0.share_percent;
+            let share = world.statuses()[2].0.share_percent;
             prop_assert!((before.max(1)..=100).contains(&share));
             let over = world.now >= begins + slow_start.window;
             prop_assert!(share == 100 || !over);
             prop_assert!(share >= floor_percent);
-            let set = world.ward.effective_set(&world.configured);
+            let set = world.evaluator.effective_set(&world.configured);
             let weights: Vec<_> = set.members().iter().map(|member| member.weight).collect();
             prop_assert_eq!(weights[2] * 100, weights[0] * share);
-            prop_assert_eq!(world.conditions()[0].0.share_percent, 100);
+            prop_assert_eq!(world.statuses()[0].0.share_percent, 100);
             before = share;
         }
     }
@@ -334,17 +334,25 @@ fn ejected_endpoint_returns_after_a_successful_half_open_trial() {
         count: 5,
         began: 0,
     });
-    assert!(matches!(world.standing(0), Some(EjectionState::Ejected { .. })));
+    assert!(matches!(world.ejection_state(0), Some(EjectionState::Ejected { .. })));
     world.run(&Step::Wait(29_999));
-    assert!(matches!(world.standing(0), Some(EjectionState::Ejected { .. })));
+    assert!(matches!(world.ejection_state(0), Some(EjectionState::Ejected { .. })));
     world.run(&Step::Wait(1));
-    assert_eq!(world.standing(0), Some(EjectionState::HalfOpen));
+    assert_eq!(world.ejection_state(0), Some(EjectionState::HalfOpen));
     world.run(&Step::Attempts { endpoint: 0, end: AttemptResult::Success, count: 1, began: 1 });
-    assert_eq!(world.standing(0), Some(EjectionState::HalfOpen), "it began before the trial");
+    assert_eq!(
+        world.ejection_state(0),
+        Some(EjectionState::HalfOpen),
+        "it began before the endpoint was half-open"
+    );
     world.run(&Step::Attempts { endpoint: 0, end: AttemptResult::Cancelled, count: 1, began: 0 });
-    assert_eq!(world.standing(0), Some(EjectionState::HalfOpen), "it says nothing");
+    assert_eq!(
+        world.ejection_state(0),
+        Some(EjectionState::HalfOpen),
+        "it has no meaning for health"
+    );
     world.run(&Step::Attempts { endpoint: 0, end: AttemptResult::Success, count: 1, began: 0 });
-    assert_eq!(world.standing(0), Some(EjectionState::Serving));
+    assert_eq!(world.ejection_state(0), Some(EjectionState::Serving));
 }
 
 #[test]
@@ -360,11 +368,11 @@ fn inconclusive_half_open_trial_is_repeated() {
     let mut repeated = |millis| {
         world.now = world.now + MILLISECOND * millis;
         let totals = |endpoint: &Endpoint<usize>| world.totals[endpoint.data];
-        world.ward.evaluate(&world.configured, totals, &world.settings, world.now).changed
+        world.evaluator.evaluate(&world.configured, totals, &world.settings, world.now).changed
     };
     assert_eq!([999, 1, 1].map(&mut repeated), [false, true, false]);
     assert!(world.endpoints[0].take(balance::ConcurrencyCap::None));
-    assert!(!repeated(1_000), "it is under way");
+    assert!(!repeated(1_000), "it is in flight");
 }
 
 #[test]
@@ -379,29 +387,34 @@ fn failed_half_open_trial_doubles_the_ejection_time() {
     world.run(&Step::Wait(30_000));
     world.run(&Step::Attempts { endpoint: 0, end: AttemptResult::TimedOut, count: 1, began: 0 });
     let until = world.now + Duration::from_secs(60);
-    assert_eq!(world.standing(0), Some(EjectionState::Ejected { until }));
+    assert_eq!(world.ejection_state(0), Some(EjectionState::Ejected { until }));
 }
 
-/// Its connections break at its death, and what returns may be another process.
+/// The connections of an endpoint break when it dies, and the process that returns may be another
+/// one.
 #[test]
 fn an_unreachable_endpoint_is_not_ejected() {
     let mut world = World::new(passive());
     let broken =
         Step::Attempts { endpoint: 0, end: AttemptResult::ConnectionBroken, count: 5, began: 0 };
     world.run(&broken);
-    assert!(matches!(world.standing(0), Some(EjectionState::Ejected { .. })));
+    assert!(matches!(world.ejection_state(0), Some(EjectionState::Ejected { .. })));
     assert!(world.endpoints[0].mark_unreachable(world.now));
     world.run(&Step::Wait(1));
-    assert_eq!(world.standing(0), Some(EjectionState::Serving), "it is ejected no longer");
+    assert_eq!(world.ejection_state(0), Some(EjectionState::Serving), "it is ejected no longer");
     world.run(&broken);
-    assert_eq!(world.standing(0), Some(EjectionState::Serving), "it is not ejected meanwhile");
+    assert_eq!(
+        world.ejection_state(0),
+        Some(EjectionState::Serving),
+        "it is not ejected meanwhile"
+    );
     assert!(world.endpoints[0].mark_reachable(world.now));
     world.run(&Step::Wait(1));
-    assert_eq!(world.standing(0), Some(EjectionState::Serving), "it begins anew");
+    assert_eq!(world.ejection_state(0), Some(EjectionState::Serving), "it starts without failures");
     world.run(&broken);
     assert!(
-        matches!(world.standing(0), Some(EjectionState::Ejected { .. })),
-        "it is there and fails"
+        matches!(world.ejection_state(0), Some(EjectionState::Ejected { .. })),
+        "it is reachable and fails"
     );
 }
 
@@ -416,14 +429,14 @@ fn timeouts_from_before_the_ejection_are_ignored_after_return() {
     });
     world.run(&Step::Wait(30_000));
     world.run(&Step::Attempts { endpoint: 0, end: AttemptResult::Success, count: 1, began: 0 });
-    assert_eq!(world.standing(0), Some(EjectionState::Serving));
+    assert_eq!(world.ejection_state(0), Some(EjectionState::Serving));
     world.run(&Step::Attempts {
         endpoint: 0,
         end: AttemptResult::TimedOut,
         count: 50,
         began: 30_001,
     });
-    assert_eq!(world.standing(0), Some(EjectionState::Serving));
+    assert_eq!(world.ejection_state(0), Some(EjectionState::Serving));
 }
 
 #[test]
@@ -434,5 +447,5 @@ fn fifth_consecutive_failure_requests_a_health_evaluation() {
         world.endpoints[0].health.learn(&outcome, &world.settings)
     };
     assert_eq!([AttemptResult::ConnectionBroken; 5].map(learn), [false, false, false, false, true]);
-    assert!(!learn(AttemptResult::Success), "nothing is new about who serves");
+    assert!(!learn(AttemptResult::Success), "a success at a serving endpoint changes nothing");
 }

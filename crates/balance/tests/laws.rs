@@ -1,4 +1,4 @@
-//! The laws of slots and queue, over random sequences of what can happen, against a plain model.
+//! Properties of slots and queue, over random sequences of events, compared with a plain model.
 #![cfg(not(loom))]
 
 use std::cell::RefCell;
@@ -16,7 +16,7 @@ use proptest::test_runner::FileFailurePersistence;
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// How many endpoints there are; sets are subsets of them.
+/// Number of endpoints; sets are subsets of them.
 const ENDPOINTS: usize = 4;
 
 const ALGORITHMS: [Algorithm; 6] = [
@@ -28,7 +28,7 @@ const ALGORITHMS: [Algorithm; 6] = [
     Algorithm::Maglev,
 ];
 
-/// What a request wishes, by endpoints' numbers.
+/// Constraints of a request, by endpoints' numbers.
 #[derive(Clone, Copy, Debug, Default)]
 struct SlotRequest {
     tried: TriedEndpoints,
@@ -36,7 +36,7 @@ struct SlotRequest {
     key: Option<u64>,
     priority: PriorityLevel,
     route: u64,
-    /// How long it can wait; `None`: for ever.
+    /// Longest wait; `None` if it is unlimited.
     patience: Option<Duration>,
 }
 
@@ -56,11 +56,11 @@ impl TriedEndpoints {
 #[derive(Clone, Debug)]
 enum Step {
     Enter(SlotRequest),
-    /// Of the slots held, the one at this place (modulo how many).
+    /// Releases the held slot at this index, modulo their number.
     Release(usize),
-    /// Of the waiters, the one at this place (modulo how many).
+    /// Cancels the waiting request at this index, modulo their number.
     Cancel(usize),
-    /// The weight of each endpoint and whether it is on trial; `None`: not in the set.
+    /// The weight of each endpoint and whether it is half-open; `None` if it is not in the set.
     Replace {
         weights: [Option<(u32, bool)>; ENDPOINTS],
         limits: AdmissionLimits,
@@ -71,7 +71,7 @@ enum Step {
         reachable: bool,
     },
     Dispatch,
-    /// Time goes by.
+    /// Time passes.
     Pass(Duration),
 }
 
@@ -97,7 +97,7 @@ fn asks() -> impl Strategy<Value = SlotRequest> {
     let priority = priority.prop_map(|number| PriorityLevel::new(number).expect("a priority"));
     let patience =
         prop_oneof![3 => Just(None), 1 => (0_u32..20).prop_map(|it| Some(it * MILLISECOND))];
-    // What a key binds to instead of the endpoint it failed at is for the pickers' own laws.
+    // The fallback of a key whose endpoint has failed is part of the pickers' own tests.
     (tried, only, key, priority, 0_u64..3, patience).prop_map(
         |(tried, only, key, priority, route, patience)| {
             let key = key.filter(|_| tried.count == 0);
@@ -131,36 +131,37 @@ struct Waiter {
     asks: SlotRequest,
     ticket: Arc<Ticket<usize>>,
     since: Time,
-    /// How often a younger one of a higher priority got what it could have used.
+    /// Number of times that a younger request of a higher priority got a slot that it could have
+    /// used.
     passed: u32,
 }
 
-/// The real thing, and beside it what a reader of the rules would expect.
+/// The real admission and queue, with a model of the rules beside it.
 struct World {
     endpoints: Vec<Arc<Endpoint<usize>>>,
     admission: Admission,
     queue: RefCell<Queue<usize, usize>>,
     picker: Picker,
     set: Arc<EndpointSet<usize>>,
-    /// The same without trials, to ask where a key goes.
+    /// The same set without half-open members, to ask where a key goes.
     regular: EndpointSet<usize>,
     limits: AdmissionLimits,
-    /// On trial, and tried already.
-    trial_spent: [bool; ENDPOINTS],
+    /// True if the endpoint's half-open request has been sent.
+    half_open_spent: [bool; ENDPOINTS],
     held: Vec<usize>,
     waiters: Vec<Waiter>,
     next_id: usize,
     now: Time,
-    /// Since when somebody has been waiting without a break.
+    /// Time since which requests have been waiting without a break.
     waited_since: Time,
 }
 
 impl World {
     fn new(algorithm: Algorithm, limits: AdmissionLimits) -> Self {
-        let mut ledger = EndpointRegistry::new();
+        let mut registry = EndpointRegistry::new();
         let address = |number: usize| SocketAddr::from(([10, 0, 0, 1], number as u16));
         let endpoints =
-            (0..ENDPOINTS).map(|number| ledger.endpoint(address(number), || number)).collect();
+            (0..ENDPOINTS).map(|number| registry.endpoint(address(number), || number)).collect();
         let set = Arc::new(EndpointSet::empty());
         Self {
             endpoints,
@@ -170,7 +171,7 @@ impl World {
             set,
             regular: EndpointSet::empty(),
             limits,
-            trial_spent: [false; ENDPOINTS],
+            half_open_spent: [false; ENDPOINTS],
             held: Vec::new(),
             waiters: Vec::new(),
             next_id: 0,
@@ -188,7 +189,7 @@ impl World {
             Step::Mark { endpoint, reachable } => self.mark(*endpoint, *reachable),
             Step::Dispatch => {
                 let woken = self.admission.dispatch(|| self.now, || self.queue.borrow_mut());
-                assert_eq!(woken, [], "all that could be given had been given");
+                assert_eq!(woken, [], "every slot that could be granted had been granted");
             }
             Step::Pass(duration) => self.now = self.now + *duration,
         }
@@ -210,7 +211,7 @@ impl World {
         self.next_id += 1;
         let tried: Vec<_> =
             asks.tried.as_slice().iter().map(|&e| self.endpoints[e].clone()).collect();
-        let wish = PickRequest {
+        let request = PickRequest {
             tried: &tried,
             only: asks.only.map(|e| &self.endpoints[e]),
             key: asks.key,
@@ -225,87 +226,91 @@ impl World {
             &mut self.picker,
             &self.set,
             self.limits,
-            &wish,
+            &request,
             || self.queue.borrow_mut(),
             || id,
         );
         match entry {
             AdmissionDecision::Slot(endpoint) => {
                 assert!(free.contains(&endpoint.data), "{} of {free:?}", endpoint.data);
-                let untried = free.iter().any(|&free| self.is_on_trial(free));
-                assert!(!untried || self.is_on_trial(endpoint.data), "the trial comes first");
+                let half_open = free.iter().any(|&free| self.is_half_open(free));
+                assert!(
+                    !half_open || self.is_half_open(endpoint.data),
+                    "the half-open request comes first"
+                );
                 self.takes(endpoint.data);
             }
-            AdmissionDecision::Waiting { ticket, evicted: turned_out } => {
+            AdmissionDecision::Waiting { ticket, evicted: victim } => {
                 assert!(free.is_empty());
-                assert_eq!(turned_out.is_none(), room_to_wait, "the limit holds");
-                // Whoever takes another's place goes on with the waiting.
+                assert_eq!(victim.is_none(), room_to_wait, "the limit holds");
+                // A request that takes another's place continues the waiting time.
                 if self.waiters.is_empty() {
                     self.waited_since = self.now;
                 }
-                if let Some(victim) = turned_out {
-                    self.turned_out(victim, asks);
+                if let Some(victim) = victim {
+                    self.evicted(victim, asks);
                 }
                 self.waiters.push(Waiter { id, asks, ticket, since: self.now, passed: 0 });
             }
-            // Who is refused without the lock is refused even if all who wait shun an endpoint that is free.
+            // A request that is rejected without the lock is rejected even if no queued request may
+            // use a free endpoint.
             AdmissionDecision::Rejected(AdmissionRejection::WouldMissDeadline) => {
                 assert!(free.is_empty() || !self.waiters.is_empty());
                 let overloaded = !self.waiters.is_empty() && self.is_overloaded();
-                assert!(asks.patience.is_some() || overloaded, "it had all the time");
+                assert!(asks.patience.is_some() || overloaded, "it had no deadline");
             }
             AdmissionDecision::Rejected(refusal) => {
                 assert!(!room_to_wait && (free.is_empty() || !self.waiters.is_empty()));
                 let usable = self.set.members().iter().any(|m| m.weight > 0);
-                let nobody = self.limits.max_waiting == 0 && !usable;
-                let expected = match nobody {
+                let is_unusable = self.limits.max_waiting == 0 && !usable;
+                let expected = match is_unusable {
                     _ if self.is_unreachable() => AdmissionRejection::Unreachable,
                     true => AdmissionRejection::NoEndpoint,
                     false => AdmissionRejection::Full,
                 };
                 assert_eq!(refusal, expected);
                 let lower = self.waiters.iter().any(|it| it.asks.priority > asks.priority);
-                assert!(!lower || self.limits.max_waiting == 0, "a lower one kept its place");
+                assert!(!lower || self.limits.max_waiting == 0, "a lower priority kept its place");
             }
         }
     }
 
-    /// Somebody gave its place in a full queue to one who asks so.
-    fn turned_out(&mut self, victim: usize, asks: SlotRequest) {
+    /// A request lost its place in a full queue to one with these constraints.
+    fn evicted(&mut self, victim: usize, asks: SlotRequest) {
         let position = self.waiters.iter().position(|waiter| waiter.id == victim);
-        let position = position.expect("who is turned out has waited");
+        let position = position.expect("an evicted request has waited");
         let victim = self.waiters[position].asks;
         let lowest = self.waiters.iter().map(|waiter| waiter.asks.priority).max();
-        assert_eq!(Some(victim.priority), lowest, "the lowest go first");
-        let party = self.party(victim);
-        let last = self.waiters.iter().rposition(|waiter| self.party(waiter.asks) == party);
-        assert_eq!(last, Some(position), "the last of its party");
-        let places = |asks| self.places(self.party(asks));
+        assert_eq!(Some(victim.priority), lowest, "the lowest priority is evicted first");
+        let flow = self.flow(victim);
+        let last = self.waiters.iter().rposition(|waiter| self.flow(waiter.asks) == flow);
+        assert_eq!(last, Some(position), "the last of its flow");
+        let places = |asks| self.places(self.flow(asks));
         let most = self.waiters.iter().filter(|waiter| waiter.asks.priority == victim.priority);
         assert_eq!(most.map(|waiter| places(waiter.asks)).max(), Some(places(victim)));
         if victim.priority == asks.priority {
-            assert!(places(victim) > places(asks) + 1, "for one that has fewer places");
+            assert!(places(victim) > places(asks) + 1, "for a route that has fewer places");
         } else {
-            assert!(victim.priority > asks.priority, "for one of a higher priority");
+            assert!(victim.priority > asks.priority, "for a higher priority");
         }
         let waiter = self.waiters.remove(position);
         assert_eq!(waiter.ticket.refused(), Some(AdmissionRejection::Evicted));
         self.gone(&waiter);
     }
 
-    /// A waiter that has no slot and waits no longer.
+    /// Checks a request that has no slot and no longer waits.
     fn gone(&self, waiter: &Waiter) {
         assert!(waiter.ticket.granted().is_none());
         assert!(self.admission.cancel(&waiter.ticket), "nothing is left to do");
     }
 
-    /// Those who share one share.
-    fn party(&self, asks: SlotRequest) -> (PriorityLevel, u64) {
+    /// Returns the fair-queueing flow of a request.
+    fn flow(&self, asks: SlotRequest) -> (PriorityLevel, u64) {
         (asks.priority, if self.limits.fair { asks.route } else { 0 })
     }
 
-    fn places(&self, party: (PriorityLevel, u64)) -> usize {
-        self.waiters.iter().filter(|waiter| self.party(waiter.asks) == party).count()
+    fn places(&self, flow: (PriorityLevel, u64)) -> usize {
+        self.waiters.iter().filter(|waiter| self.flow(waiter.asks) == flow).count()
     }
 
     fn is_overloaded(&self) -> bool {
@@ -329,14 +334,14 @@ impl World {
         }
         let waiter = self.waiters.remove(at % self.waiters.len());
         assert!(self.admission.cancel(&waiter.ticket));
-        assert!(self.admission.cancel(&waiter.ticket), "again, which changes nothing");
+        assert!(self.admission.cancel(&waiter.ticket), "a second cancel changes nothing");
         assert!(waiter.ticket.granted().is_none());
     }
 
     fn replace(&mut self, weights: &[Option<(u32, bool)>; ENDPOINTS], limits: AdmissionLimits) {
         let member = |(endpoint, weight): (&Arc<_>, &Option<(u32, bool)>)| {
-            weight.map(|(weight, trial)| SetMember {
-                half_open: trial,
+            weight.map(|(weight, half_open)| SetMember {
+                half_open,
                 ..SetMember::new(Arc::clone(endpoint), weight)
             })
         };
@@ -347,7 +352,7 @@ impl World {
             ..member.clone()
         };
         self.regular = EndpointSet::new(members.iter().map(regular).collect());
-        self.trial_spent = [false; ENDPOINTS];
+        self.half_open_spent = [false; ENDPOINTS];
         self.set = Arc::new(EndpointSet::new(members));
         self.limits = limits;
         self.look_again();
@@ -364,27 +369,28 @@ impl World {
         }
     }
 
-    /// The set in force is put in force, again if it is the same: all who wait look for what may serve them now.
+    /// Replaces the set by itself: all waiting requests look for an endpoint again.
     fn look_again(&mut self) {
         let (set, limits) = (self.set.clone(), self.limits);
         let woken = self.admission.replace(set, limits, self.now, || self.queue.borrow_mut());
         self.granted(woken);
     }
 
-    /// Each who is woken has a slot, in order among those who may use its endpoint, or is let go.
+    /// Checks each woken request: it has a slot, in order among the requests that may use its
+    /// endpoint, or is shed.
     fn granted(&mut self, woken: impl IntoIterator<Item = usize>) {
         for id in woken {
             let position = self.waiters.iter().position(|waiter| waiter.id == id);
-            let position = position.expect("who is woken has waited");
+            let position = position.expect("a woken request has waited");
             let waiter = self.waiters.remove(position);
             if waiter.ticket.refused() == Some(AdmissionRejection::Shed) {
-                let target = self.limits.delay.expect("there is a target").target;
+                let target = self.limits.delay.expect("controlled delay is configured").target;
                 assert!(self.is_overloaded() && self.now.saturating_since(waiter.since) > target);
                 self.gone(&waiter);
                 continue;
             }
-            let endpoint = waiter.ticket.granted().expect("who is woken has a slot").data;
-            assert!(waiter.ticket.granted().is_none(), "a slot is given once");
+            let endpoint = waiter.ticket.granted().expect("a woken request has a slot").data;
+            assert!(waiter.ticket.granted().is_none(), "a slot is granted once");
             assert!(!self.admission.cancel(&waiter.ticket));
             assert!(self.weight(endpoint) > 0 && self.may_use(waiter.asks, endpoint));
             assert!(self.endpoints[endpoint].is_reachable(), "an unreachable endpoint is granted");
@@ -396,28 +402,29 @@ impl World {
         }
     }
 
-    /// Somebody who stood at this position has a slot at the endpoint. Who could have had it had to let it pass.
+    /// Checks that a request at this position got a slot of the endpoint in the right order, and
+    /// counts the requests that it has overtaken.
     fn check_order(&mut self, granted: &Waiter, position: usize, endpoint: usize) {
-        let party = self.party(granted.asks);
+        let flow = self.flow(granted.asks);
         for other in 0..self.waiters.len() {
             let Waiter { asks, .. } = self.waiters[other];
             if !self.may_use(asks, endpoint) {
                 continue;
             }
             let older = other < position;
-            assert!(!older || self.party(asks) != party, "somebody of the same party came first");
+            assert!(!older || self.flow(asks) != flow, "an older request of the same flow waits");
             let higher = asks.priority < granted.asks.priority;
-            assert!(!higher || granted.passed >= 7, "a higher priority goes first");
+            assert!(!higher || granted.passed >= 7, "a higher priority is served first");
             let lower = asks.priority > granted.asks.priority;
             self.waiters[other].passed += u32::from(older && lower);
         }
     }
 
     fn takes(&mut self, endpoint: usize) {
-        if self.is_on_trial(endpoint) {
-            assert_eq!(self.endpoints[endpoint].in_flight(), 1, "a trial is alone");
-            assert!(!self.trial_spent[endpoint], "one trial in each set");
-            self.trial_spent[endpoint] = true;
+        if self.is_half_open(endpoint) {
+            assert_eq!(self.endpoints[endpoint].in_flight(), 1, "a half-open request is alone");
+            assert!(!self.half_open_spent[endpoint], "one half-open request in each set");
+            self.half_open_spent[endpoint] = true;
         }
         self.held.push(endpoint);
     }
@@ -428,7 +435,7 @@ impl World {
             let held = self.held.iter().filter(|&&held| held == endpoint).count();
             assert_eq!(state.in_flight() as usize, held);
             let wanted = self.waiters.iter().any(|waiter| self.may_use(waiter.asks, endpoint));
-            assert!(!(wanted && self.has_room(endpoint)), "somebody waits for a free slot");
+            assert!(!(wanted && self.has_room(endpoint)), "a request waits for a free slot");
         }
     }
 
@@ -440,27 +447,29 @@ impl World {
         self.member(endpoint).map_or(0, |member| member.weight)
     }
 
-    fn is_on_trial(&self, endpoint: usize) -> bool {
+    fn is_half_open(&self, endpoint: usize) -> bool {
         self.member(endpoint).is_some_and(|member| member.half_open)
     }
 
     fn is_regular(&self, endpoint: usize) -> bool {
-        self.weight(endpoint) > 0 && !self.is_on_trial(endpoint)
+        self.weight(endpoint) > 0 && !self.is_half_open(endpoint)
     }
 
     fn is_open(&self, endpoint: usize) -> bool {
         self.is_regular(endpoint) && self.endpoints[endpoint].is_reachable()
     }
 
-    /// Every endpoint that could be chosen is marked unreachable.
+    /// True if every endpoint that could be chosen is marked unreachable.
     fn is_unreachable(&self) -> bool {
         (0..ENDPOINTS).any(|e| self.is_regular(e)) && !(0..ENDPOINTS).any(|e| self.is_open(e))
     }
 
     fn has_room(&self, endpoint: usize) -> bool {
-        if self.is_on_trial(endpoint) {
+        if self.is_half_open(endpoint) {
             let state = &self.endpoints[endpoint];
-            return state.in_flight() == 0 && state.is_reachable() && !self.trial_spent[endpoint];
+            return state.in_flight() == 0
+                && state.is_reachable()
+                && !self.half_open_spent[endpoint];
         }
         self.is_open(endpoint) && self.is_within_cap(endpoint)
     }
@@ -477,14 +486,15 @@ impl World {
         }
     }
 
-    /// A key yields to a trial.
+    /// True if the request may be the half-open request of the endpoint. A half-open endpoint takes
+    /// precedence over a key.
     fn may_try(&self, asks: SlotRequest, endpoint: usize) -> bool {
         let keyed = asks.only.is_none() && self.home(asks.key).is_some();
-        keyed && self.is_on_trial(endpoint)
+        keyed && self.is_half_open(endpoint)
     }
 
-    /// The endpoints that it is to be kept from: all that were tried if an untried one can be chosen, else the latest if
-    /// another one can be.
+    /// Returns the endpoints to avoid: all that were tried if an untried one can be chosen, else
+    /// the latest if another one can be.
     fn excluded(&self, asks: SlotRequest) -> Vec<usize> {
         let mut choices: Vec<usize> = (0..ENDPOINTS).filter(|&e| self.is_open(e)).collect();
         if choices.is_empty() {
@@ -501,31 +511,34 @@ impl World {
         }
     }
 
-    /// The only endpoint that will do.
+    /// Returns the only endpoint that the request may use, if it is bound.
     fn bound(&self, asks: SlotRequest) -> Option<usize> {
         let is_well = |&only: &usize| self.is_open(only) && !self.excluded(asks).contains(&only);
         asks.only.filter(is_well).or_else(|| self.home(asks.key))
     }
 
-    /// The endpoint that a key leaves no choice but.
+    /// Returns the endpoint that a key binds to.
     fn home(&self, key: Option<u64>) -> Option<usize> {
         let key = key.filter(|_| self.picker.algorithm() == Algorithm::Maglev)?;
         let member = self.set.maglev().member(key)?;
         let home = self.set.members()[member].endpoint.data;
-        if self.is_open(home) || self.is_unreachable() { Some(home) } else { self.deputy(key) }
+        if self.is_open(home) || self.is_unreachable() { Some(home) } else { self.fallback(key) }
     }
 
-    /// Where a key goes whose own endpoint is unreachable.
-    fn deputy(&self, key: u64) -> Option<usize> {
-        let wish = PickRequest { key: Some(key), ..PickRequest::default() };
-        let endpoint =
-            Picker::new(Algorithm::Maglev, 9).take(&self.regular, ConcurrencyCap::None, &wish)?;
-        let nothing_waits = || Box::new(Queue::<_, ()>::new(self.set.clone(), self.limits));
-        Admission::new().release(&endpoint, || self.now, nothing_waits);
+    /// Returns the endpoint of a key whose own endpoint is unreachable.
+    fn fallback(&self, key: u64) -> Option<usize> {
+        let request = PickRequest { key: Some(key), ..PickRequest::default() };
+        let endpoint = Picker::new(Algorithm::Maglev, 9).take(
+            &self.regular,
+            ConcurrencyCap::None,
+            &request,
+        )?;
+        let empty_queue = || Box::new(Queue::<_, ()>::new(self.set.clone(), self.limits));
+        Admission::new().release(&endpoint, || self.now, empty_queue);
         Some(endpoint.data)
     }
 
-    /// Everybody leaves.
+    /// Cancels all waiting requests and releases all slots.
     fn end(&mut self) {
         while !self.waiters.is_empty() {
             self.cancel(0);
@@ -612,13 +625,18 @@ fn queue_full_of_pinned_requests_does_not_refuse_requests_for_a_free_endpoint() 
     world.enter(bound);
     assert_eq!(world.held, [0], "the queue is full");
     world.enter(SlotRequest::default());
-    assert_eq!(world.held, [0, 1], "but the other is free");
+    assert_eq!(world.held, [0, 1], "but the other endpoint is free");
     world.enter(SlotRequest::default());
-    assert_eq!((world.held.len(), world.waiters.len()), (2, 3), "now that is full too");
+    assert_eq!(
+        (world.held.len(), world.waiters.len()),
+        (2, 3),
+        "now the other endpoint is full too"
+    );
     world.end();
 }
 
-/// One endpoint that takes one request at a time, with a queue of so many, and the only slot taken.
+/// Creates one endpoint that takes one request at a time, with a queue of this length, and takes
+/// the only slot.
 fn one_slot(max_waiting: u32, fair: bool) -> World {
     let limits = AdmissionLimits {
         cap: ConcurrencyCap::of(1),
@@ -644,13 +662,13 @@ fn by_route(route: u64) -> SlotRequest {
 }
 
 impl World {
-    /// The slot is released; gives what asked who has it now.
+    /// Releases the slot; returns the request that has it now.
     fn next(&mut self) -> SlotRequest {
         let before: Vec<(usize, SlotRequest)> =
             self.waiters.iter().map(|it| (it.id, it.asks)).collect();
         self.release(0);
         let gone = |(id, _): &&(usize, SlotRequest)| !self.waiters.iter().any(|it| it.id == *id);
-        before.iter().find(gone).expect("somebody has the slot").1
+        before.iter().find(gone).expect("a waiting request gets the slot").1
     }
 }
 
@@ -750,8 +768,8 @@ fn request_that_would_miss_its_deadline_is_refused_once_the_rate_is_known() {
         world.enter(asks);
         world.waiters.len() > before
     };
-    assert!((0..20).all(|_| waits(&mut world, patient(1))), "nothing is known");
-    // A slot each 10 ms.
+    assert!((0..20).all(|_| waits(&mut world, patient(1))), "the grant rate is unknown");
+    // One slot is released each 10 ms.
     for _ in 0..20 {
         world.now = world.now + 10 * MILLISECOND;
         world.next();
@@ -760,9 +778,12 @@ fn request_that_would_miss_its_deadline_is_refused_once_the_rate_is_known() {
     assert!(!waits(&mut world, patient(99)), "the tenth waits 100 ms");
     assert!(waits(&mut world, patient(101)));
     let first = SlotRequest { priority: PriorityLevel::ALL[0], ..patient(11) };
-    assert!(waits(&mut world, first), "who goes first does not wait behind them");
+    assert!(
+        waits(&mut world, first),
+        "a request of the highest priority does not wait behind them"
+    );
     assert_eq!(world.admission.expected_wait(world.now), Some(120 * MILLISECOND));
-    // A second endpoint makes everything faster; how much, nobody knows.
+    // A second endpoint makes the queue faster by an unknown factor.
     world.replace(&[Some((1, false)), Some((1, false)), None, None], world.limits);
     assert!(waits(&mut world, patient(1)));
     assert_eq!(world.admission.expected_wait(world.now), None);
@@ -775,7 +796,7 @@ fn sustained_overload_sheds_requests_over_the_target_without_idle_slots() {
     let delay = Some(ControlledDelay { target: 50 * MILLISECOND, interval: 100 * MILLISECOND });
     let limits = AdmissionLimits { delay, ..world.limits };
     world.replace(&[Some((1, false)), None, None, None], limits);
-    // Two come each 10 ms, and one is served.
+    // Two requests come each 10 ms, and one is served.
     for tick in 0..100 {
         world.now = world.now + 10 * MILLISECOND;
         world.enter(SlotRequest::default());
@@ -787,7 +808,7 @@ fn sustained_overload_sheds_requests_over_the_target_without_idle_slots() {
             assert!(oldest <= Some(60 * MILLISECOND), "{oldest:?} at {tick}");
         }
     }
-    // All have waited too long: the last of them is served all the same.
+    // All have waited too long: the last of them is served nevertheless.
     world.now = world.now + Duration::from_secs(1);
     world.release(0);
     assert_eq!((world.held.len(), world.waiters.len()), (1, 0));
@@ -799,7 +820,7 @@ fn worker_with_stale_queue_limits_uses_the_last_resort_endpoint() {
     let mut world = one_slot(20, true);
     let before = world.limits;
     (0..20).for_each(|_| world.enter(SlotRequest::default()));
-    // The queue learns its pace: a slot each 10 ms.
+    // The queue learns its grant rate: a slot each 10 ms.
     for _ in 0..20 {
         world.now = world.now + 10 * MILLISECOND;
         world.next();
@@ -809,13 +830,13 @@ fn worker_with_stale_queue_limits_uses_the_last_resort_endpoint() {
     let now_limits = AdmissionLimits { max_waiting: 0, ..before };
     world.replace(&[Some((1, false)), None, None, None], now_limits);
     let until = world.now + MILLISECOND;
-    let wish = PickRequest {
+    let request = PickRequest {
         now: world.now,
         queueing: QueueParameters { deadline: until, ..QueueParameters::default() },
         ..PickRequest::default()
     };
     let lock = || world.queue.borrow_mut();
     let picker = &mut world.picker;
-    let entry = world.admission.enter(picker, &world.set, before, &wish, lock, || 0);
+    let entry = world.admission.enter(picker, &world.set, before, &request, lock, || 0);
     assert!(matches!(entry, AdmissionDecision::Slot(_)), "{entry:?}");
 }

@@ -1,5 +1,5 @@
-//! Every interleaving of slot hand-over, cancel and replacement, in small models: no slot is lost, none is given
-//! twice, and nobody sleeps while a slot is free.
+//! Every interleaving of grant, cancel and replacement, in small models: no slot is lost, none is
+//! granted twice, and no request sleeps while a slot is free.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p balance --release --test loom`
 #![cfg(loom)]
@@ -20,12 +20,13 @@ type Slot = std::sync::Arc<Endpoint<()>>;
 type Place = std::sync::Arc<Ticket<()>>;
 
 /// One request in flight at each endpoint.
-const LIMITS: Limits = Limits { cap: Cap::of(1), max_waiting: 4, fair: true, delay: None };
+const LIMITS: AdmissionLimits =
+    AdmissionLimits { cap: ConcurrencyCap::of(1), max_waiting: 4, fair: true, delay: None };
 
 struct Backend {
     admission: Admission,
     queue: Mutex<Queue<(), &'static str>>,
-    limits: Limits,
+    limits: AdmissionLimits,
 }
 
 impl Backend {
@@ -33,16 +34,16 @@ impl Backend {
         Self::with(set, LIMITS)
     }
 
-    fn with(set: &Set, limits: Limits) -> Arc<Self> {
+    fn with(set: &Set, limits: AdmissionLimits) -> Arc<Self> {
         let queue = Mutex::new(Queue::new(set.clone(), limits));
         Arc::new(Self { admission: Admission::new(), queue, limits })
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue<(), &'static str>> {
-        self.queue.lock().expect("no model goes on after a panic")
+        self.queue.lock().expect("a model ends at a panic")
     }
 
-    fn enter(&self, set: &Set, name: &'static str) -> Entry<(), &'static str> {
+    fn enter(&self, set: &Set, name: &'static str) -> AdmissionDecision<(), &'static str> {
         self.enter_for(set, None, name)
     }
 
@@ -51,33 +52,36 @@ impl Backend {
         set: &Set,
         only: Option<&Slot>,
         name: &'static str,
-    ) -> Entry<(), &'static str> {
-        self.enter_with(set, &Wish { only, ..Wish::default() }, name)
+    ) -> AdmissionDecision<(), &'static str> {
+        self.enter_with(set, &PickRequest { only, ..PickRequest::default() }, name)
     }
 
-    /// Somebody who goes before all the others.
-    fn enter_first(&self, set: &Set, name: &'static str) -> Entry<(), &'static str> {
-        let rank = Rank { priority: Priority::ALL[0], ..Rank::default() };
-        self.enter_with(set, &Wish { rank, ..Wish::default() }, name)
+    /// Enters a request of the highest priority.
+    fn enter_first(&self, set: &Set, name: &'static str) -> AdmissionDecision<(), &'static str> {
+        let queueing =
+            QueueParameters { priority: PriorityLevel::ALL[0], ..QueueParameters::default() };
+        self.enter_with(set, &PickRequest { queueing, ..PickRequest::default() }, name)
     }
 
     fn enter_with(
         &self,
         set: &Set,
-        wish: &Wish<'_, ()>,
+        request: &PickRequest<'_, ()>,
         name: &'static str,
-    ) -> Entry<(), &'static str> {
+    ) -> AdmissionDecision<(), &'static str> {
         let mut picker = Picker::new(Algorithm::LeastLoad, 0);
-        self.admission.enter(&mut picker, set, self.limits, wish, || self.lock(), || name)
+        self.admission.enter(&mut picker, set, self.limits, request, || self.lock(), || name)
     }
 
     fn take(&self, set: &Set) -> Slot {
-        let Entry::Slot(slot) = self.enter(set, "first") else { panic!("a slot is free") };
+        let AdmissionDecision::Slot(slot) = self.enter(set, "first") else {
+            panic!("a slot is free")
+        };
         slot
     }
 
     fn wait(&self, set: &Set, name: &'static str) -> Place {
-        let Entry::Waiting { ticket: place, .. } = self.enter(set, name) else {
+        let AdmissionDecision::Waiting { ticket: place, .. } = self.enter(set, name) else {
             panic!("no slot is free")
         };
         place
@@ -93,7 +97,7 @@ impl Backend {
     }
 }
 
-/// Endpoints with a set of each alone and one of both.
+/// Two endpoints, with a set of each alone, one of both and an empty one.
 struct World {
     first: Set,
     second: Set,
@@ -103,10 +107,10 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let mut ledger = Ledger::new();
+        let mut registry = EndpointRegistry::new();
         let mut member = |port| {
             let address = SocketAddr::from(([10, 0, 0, 1], port));
-            Member::new(ledger.endpoint(address, || ()), 1)
+            SetMember::new(registry.endpoint(address, || ()), 1)
         };
         let (first, second) = (member(1), member(2));
         let set = |members| Set::new(EndpointSet::new(members));
@@ -119,12 +123,12 @@ impl World {
     }
 }
 
-/// The slot of a request that has entered, if it has one by now.
-fn slot_of(entry: Entry<(), &'static str>) -> Option<Slot> {
+/// Returns the slot of a request that has entered, if it has one by now.
+fn slot_of(entry: AdmissionDecision<(), &'static str>) -> Option<Slot> {
     match entry {
-        Entry::Slot(slot) => Some(slot),
-        Entry::Waiting { ticket: place, .. } => place.granted(),
-        Entry::Refused(refusal) => panic!("{refusal:?}"),
+        AdmissionDecision::Slot(slot) => Some(slot),
+        AdmissionDecision::Waiting { ticket: place, .. } => place.granted(),
+        AdmissionDecision::Rejected(refusal) => panic!("{refusal:?}"),
     }
 }
 
@@ -144,8 +148,12 @@ fn released_slot_reaches_a_concurrent_arrival() {
         };
         let entry = backend.enter(&first, "late");
         let woken = releasing.join().unwrap();
-        assert_eq!(woken.is_some(), matches!(entry, Entry::Waiting { .. }), "woken if it waits");
-        assert!(slot_of(entry).is_some(), "nobody sleeps while the slot is free");
+        assert_eq!(
+            woken.is_some(),
+            matches!(entry, AdmissionDecision::Waiting { .. }),
+            "woken if it waits"
+        );
+        assert!(slot_of(entry).is_some(), "no request sleeps while the slot is free");
         assert_eq!((in_flight(&first), backend.admission.waiting()), (1, 0));
     });
 }
@@ -171,11 +179,11 @@ fn two_concurrent_arrivals_share_a_released_slot_one_after_the_other() {
         let mut waits = None;
         for entry in entries {
             match entry {
-                Entry::Waiting { ticket: place, .. } if place.granted().is_none() => {
+                AdmissionDecision::Waiting { ticket: place, .. } if place.granted().is_none() => {
                     waits = Some(place)
                 }
-                Entry::Waiting { .. } | Entry::Slot(_) => {}
-                Entry::Refused(refusal) => panic!("{refusal:?}"),
+                AdmissionDecision::Waiting { .. } | AdmissionDecision::Slot(_) => {}
+                AdmissionDecision::Rejected(refusal) => panic!("{refusal:?}"),
             }
         }
         let slot = &first.members()[0].endpoint;
@@ -308,7 +316,7 @@ fn new_endpoint_serves_an_arrival_that_holds_the_old_set() {
         };
         let entry = backend.enter(&first, "late");
         let woken = replacing.join().unwrap().len() + releasing.join().unwrap().iter().len();
-        assert_eq!(woken == 1, matches!(entry, Entry::Waiting { .. }));
+        assert_eq!(woken == 1, matches!(entry, AdmissionDecision::Waiting { .. }));
         assert!(slot_of(entry).is_some());
         assert_eq!(in_flight(&first) + in_flight(&second), 1);
         assert_eq!(backend.admission.waiting(), 0);
@@ -319,26 +327,27 @@ fn new_endpoint_serves_an_arrival_that_holds_the_old_set() {
 fn eviction_concurrent_with_release_leaves_no_waiter_asleep() {
     loom::model(|| {
         let World { first, .. } = World::new();
-        let backend = Backend::with(&first, Limits { max_waiting: 1, ..LIMITS });
+        let backend = Backend::with(&first, AdmissionLimits { max_waiting: 1, ..LIMITS });
         let held = backend.take(&first);
         let lower = backend.wait(&first, "lower");
         let releasing = {
             let backend = backend.clone();
             thread::spawn(move || backend.release(&held))
         };
-        let Entry::Waiting { ticket: higher, turned_out } = backend.enter_first(&first, "higher")
+        let AdmissionDecision::Waiting { ticket: higher, evicted } =
+            backend.enter_first(&first, "higher")
         else {
-            panic!("the slot is for who waits");
+            panic!("the slot is for the waiting request");
         };
-        let woken = releasing.join().unwrap().expect("somebody waits");
-        if turned_out.is_some() {
-            assert_eq!((woken, lower.refused()), ("higher", Some(Refusal::TurnedOut)));
+        let woken = releasing.join().unwrap().expect("a request waits");
+        if evicted.is_some() {
+            assert_eq!((woken, lower.refused()), ("higher", Some(AdmissionRejection::Evicted)));
             assert!(higher.granted().is_some() && lower.granted().is_none());
         } else {
             assert_eq!(woken, "lower");
             assert!(lower.granted().is_some() && higher.granted().is_none());
         }
-        let waiting = u32::from(turned_out.is_none());
+        let waiting = u32::from(evicted.is_none());
         assert_eq!((in_flight(&first), backend.admission.waiting()), (1, waiting));
     });
 }
@@ -347,7 +356,7 @@ fn eviction_concurrent_with_release_leaves_no_waiter_asleep() {
 fn cancel_concurrent_with_eviction_is_counted_once() {
     loom::model(|| {
         let World { first, .. } = World::new();
-        let backend = Backend::with(&first, Limits { max_waiting: 1, ..LIMITS });
+        let backend = Backend::with(&first, AdmissionLimits { max_waiting: 1, ..LIMITS });
         let held = backend.take(&first);
         let lower = backend.wait(&first, "lower");
         let leaving = {
@@ -357,9 +366,9 @@ fn cancel_concurrent_with_eviction_is_counted_once() {
         let entry = backend.enter_first(&first, "higher");
         leaving.join().unwrap();
         let waits = match entry {
-            Entry::Waiting { .. } => 1,
-            // It has left the queue, but not yet the count.
-            Entry::Refused(Refusal::Full) => 0,
+            AdmissionDecision::Waiting { .. } => 1,
+            // The cancelled request has left the queue, but is still counted.
+            AdmissionDecision::Rejected(AdmissionRejection::Full) => 0,
             other => panic!("{other:?}"),
         };
         assert_eq!(backend.admission.waiting(), waits);
@@ -381,7 +390,10 @@ fn slot_freed_by_another_backend_reaches_a_concurrent_arrival() {
             })
         };
         let entry = here.enter(&first, "late");
-        assert_eq!(releasing.join().unwrap().len() == 1, matches!(entry, Entry::Waiting { .. }));
+        assert_eq!(
+            releasing.join().unwrap().len() == 1,
+            matches!(entry, AdmissionDecision::Waiting { .. })
+        );
         assert!(slot_of(entry).is_some());
         assert_eq!((in_flight(&first), here.admission.waiting()), (1, 0));
     });
@@ -399,8 +411,12 @@ fn pinned_request_gets_its_endpoint_released_concurrently() {
         };
         let entry = backend.enter_for(&both, Some(&held), "bound");
         let woken = releasing.join().unwrap();
-        assert_eq!(woken.is_some(), matches!(entry, Entry::Waiting { .. }), "woken if it waits");
-        let slot = slot_of(entry).expect("nobody sleeps while the slot is free");
+        assert_eq!(
+            woken.is_some(),
+            matches!(entry, AdmissionDecision::Waiting { .. }),
+            "woken if it waits"
+        );
+        let slot = slot_of(entry).expect("no request sleeps while the slot is free");
         assert!(std::sync::Arc::ptr_eq(&slot, &held));
         assert_eq!((in_flight(&both), backend.admission.waiting()), (1, 0));
     });
@@ -412,7 +428,8 @@ fn pinned_waiter_neither_blocks_others_nor_is_overtaken() {
         let World { first, second, both, .. } = World::new();
         let backend = Backend::new(&both);
         let held = backend.take(&first);
-        let Entry::Waiting { ticket: bound, .. } = backend.enter_for(&both, Some(&held), "bound")
+        let AdmissionDecision::Waiting { ticket: bound, .. } =
+            backend.enter_for(&both, Some(&held), "bound")
         else {
             panic!("no slot is free");
         };
@@ -444,7 +461,11 @@ fn endpoint_marked_reachable_serves_a_concurrent_arrival() {
         };
         let entry = backend.enter(&first, "late");
         let woken = marking.join().unwrap();
-        assert_eq!(woken.len() == 1, matches!(entry, Entry::Waiting { .. }), "woken if it waits");
+        assert_eq!(
+            woken.len() == 1,
+            matches!(entry, AdmissionDecision::Waiting { .. }),
+            "woken if it waits"
+        );
         assert!(slot_of(entry).is_some(), "no request sleeps while the slot is free");
         assert_eq!((in_flight(&first), backend.admission.waiting()), (1, 0));
     });
@@ -469,7 +490,11 @@ fn pinned_request_falls_back_once_its_endpoint_is_unreachable() {
         };
         let entry = backend.enter_for(&both, Some(&lost), "bound");
         let woken = releasing.join().unwrap().iter().len() + marking.join().unwrap().len();
-        assert_eq!(woken == 1, matches!(entry, Entry::Waiting { .. }), "woken if it waits");
+        assert_eq!(
+            woken == 1,
+            matches!(entry, AdmissionDecision::Waiting { .. }),
+            "woken if it waits"
+        );
         let slot = slot_of(entry).expect("no request sleeps while a slot is free");
         assert!(std::sync::Arc::ptr_eq(&slot, &second.members()[0].endpoint));
         assert_eq!((in_flight(&both), backend.admission.waiting()), (2, 0));
@@ -480,18 +505,18 @@ fn pinned_request_falls_back_once_its_endpoint_is_unreachable() {
 fn half_open_endpoint_gets_a_single_trial_request() {
     loom::model(|| {
         let World { first, .. } = World::new();
-        let member = Member { trial: true, ..first.members()[0].clone() };
+        let member = SetMember { half_open: true, ..first.members()[0].clone() };
         let trial = Set::new(EndpointSet::new(vec![member]));
         let backend = Backend::new(&trial);
         let trying = {
             let (backend, trial) = (backend.clone(), trial.clone());
             thread::spawn(move || match backend.enter(&trial, "one") {
-                Entry::Slot(slot) => {
+                AdmissionDecision::Slot(slot) => {
                     backend.release(&slot);
                     true
                 }
-                Entry::Waiting { .. } => false,
-                Entry::Refused(refusal) => panic!("{refusal:?}"),
+                AdmissionDecision::Waiting { .. } => false,
+                AdmissionDecision::Rejected(refusal) => panic!("{refusal:?}"),
             })
         };
         let tried = slot_of(backend.enter(&trial, "other")).is_some();
@@ -504,7 +529,7 @@ fn half_open_endpoint_gets_a_single_trial_request() {
 fn demand_reads_concurrent_with_writes_are_atomic() {
     loom::model(|| {
         let at = |seconds: u64| Time::from_nanos(seconds * 1_000_000_000);
-        let shard = Arc::new(Shard::new());
+        let shard = Arc::new(DemandShard::new());
         let working = {
             let shard = shard.clone();
             thread::spawn(move || {
@@ -513,15 +538,15 @@ fn demand_reads_concurrent_with_writes_are_atomic() {
                 shard.give_back(at(3), at(6));
             })
         };
-        let totals: Option<Totals> = shard.read();
+        let totals: Option<DemandTotals> = shard.read();
         if let Some(totals) = totals {
-            let mut meter = Meter::new(at(0));
-            meter.note(at(10), totals);
-            let spent = meter.request_seconds();
+            let mut averager = DemandAverager::new(at(0));
+            averager.record(at(10), totals);
+            let spent = averager.request_seconds();
             let seen = [spent.in_flight, spent.queued].map(|seconds| seconds as u64);
             assert!([[0, 0], [0, 9], [7, 2], [3, 2]].contains(&seen), "{seen:?}");
         }
         working.join().unwrap();
-        assert!(shard.read().is_some(), "nobody writes any more");
+        assert!(shard.read().is_some(), "no write is in progress");
     });
 }

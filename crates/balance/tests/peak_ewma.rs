@@ -1,4 +1,4 @@
-//! The laws of PeakEwma, which learns: in a small world of endpoints that take time or fail.
+//! Tests of PeakEwma, which learns, in a small simulation of endpoints that take time or fail.
 #![cfg(not(loom))]
 
 use std::cmp::Reverse;
@@ -11,32 +11,33 @@ use balance::{
     PickRequest, Picker, Queue, Rng, SetMember, Time,
 };
 
-/// How an endpoint answers.
+/// Response of an endpoint.
 #[derive(Clone, Copy)]
 struct Server {
     after: Duration,
     end: AttemptResult,
 }
 
-const SOUND: Server = Server { after: Duration::from_millis(10), end: AttemptResult::Success };
+const HEALTHY: Server = Server { after: Duration::from_millis(10), end: AttemptResult::Success };
 
-/// Requests come at random, the same number a second whatever becomes of them, and each is answered in its time.
+/// Simulation: requests come at random, at the same rate whatever their results, and each is
+/// answered after the server's time.
 struct World {
     servers: Vec<Server>,
     set: EndpointSet<usize>,
     picker: Picker,
     rng: Rng,
     now: Time,
-    /// When it ends, and at which member it began when.
+    /// End of each attempt, its member, and its begin.
     running: BinaryHeap<Reverse<(Time, usize, Time)>>,
 }
 
 impl World {
     fn new(servers: Vec<Server>) -> Self {
-        let mut ledger = EndpointRegistry::new();
+        let mut registry = EndpointRegistry::new();
         let mut member = |number: usize| {
             let address = SocketAddr::from(([10, 0, 0, 1], number as u16));
-            SetMember::new(ledger.endpoint(address, || number), 1)
+            SetMember::new(registry.endpoint(address, || number), 1)
         };
         let set = EndpointSet::new((0..servers.len()).map(&mut member).collect());
         let picker = Picker::new(Algorithm::PeakEwma, 1);
@@ -44,7 +45,7 @@ impl World {
         Self { servers, set, picker, rng: Rng::new(1), now, running: BinaryHeap::new() }
     }
 
-    /// How many requests each server gets in this time.
+    /// Returns the number of requests that each server gets in this time.
     fn run(&mut self, duration: Duration, per_second: u64) -> Vec<u32> {
         let end = self.now + duration;
         let mut served = vec![0; self.servers.len()];
@@ -52,9 +53,11 @@ impl World {
         while self.now < end {
             self.now = self.now + Duration::from_nanos(self.rng.next_u64() % gap_nanos);
             self.answer();
-            let wish = PickRequest { now: self.now, ..PickRequest::default() };
-            let endpoint =
-                self.picker.take(&self.set, ConcurrencyCap::None, &wish).expect("there is no cap");
+            let request = PickRequest { now: self.now, ..PickRequest::default() };
+            let endpoint = self
+                .picker
+                .take(&self.set, ConcurrencyCap::None, &request)
+                .expect("there is no cap");
             served[endpoint.data] += 1;
             let until = self.now + self.servers[endpoint.data].after;
             self.running.push(Reverse((until, endpoint.data, self.now)));
@@ -72,8 +75,8 @@ impl World {
             let head_after = Some(self.servers[server].after);
             let outcome = Outcome { started, head_after, result: self.servers[server].end };
             endpoint.learn(&outcome, ended);
-            let nobody = || -> &mut Queue<usize, ()> { unreachable!("nobody waits") };
-            assert!(Admission::new().release(endpoint, || Time::ZERO, nobody).granted.is_none());
+            let no_queue = || -> &mut Queue<usize, ()> { unreachable!("no request waits") };
+            assert!(Admission::new().release(endpoint, || Time::ZERO, no_queue).granted.is_none());
         }
     }
 }
@@ -85,46 +88,46 @@ fn share(served: &[u32], server: usize) -> f64 {
 #[test]
 fn fast_failing_endpoint_is_avoided_until_it_recovers() {
     for count in [5, 100] {
-        let mut servers = vec![SOUND; count];
+        let mut servers = vec![HEALTHY; count];
         servers[2] = Server { after: Duration::from_millis(1), end: AttemptResult::ServerError };
         let mut world = World::new(servers);
         let per_second = 200 * count as u64;
         world.run(Duration::from_secs(2), per_second);
-        let sick = world.run(Duration::from_secs(20), per_second);
-        assert!(share(&sick, 2) < 0.1 / count as f64, "{sick:?}");
+        let failing = world.run(Duration::from_secs(20), per_second);
+        assert!(share(&failing, 2) < 0.1 / count as f64, "{failing:?}");
 
-        world.servers[2] = SOUND;
+        world.servers[2] = HEALTHY;
         world.run(Duration::from_secs(10), per_second);
-        let sound = world.run(Duration::from_secs(20), per_second);
-        assert!(share(&sound, 2) > 0.8 / count as f64, "{sound:?}");
+        let healthy = world.run(Duration::from_secs(20), per_second);
+        assert!(share(&healthy, 2) > 0.8 / count as f64, "{healthy:?}");
     }
 }
 
 #[test]
 fn ten_times_slower_endpoint_gets_few_requests() {
     for count in [5, 100] {
-        let mut servers = vec![SOUND; count];
+        let mut servers = vec![HEALTHY; count];
         servers[0].after *= 10;
         let mut world = World::new(servers);
         let per_second = 200 * count as u64;
         world.run(Duration::from_secs(2), per_second);
         let served = world.run(Duration::from_secs(20), per_second);
         assert!(share(&served, 0) < 0.25 / count as f64, "{served:?}");
-        assert!(served[0] > 0, "it is looked at now and then");
+        assert!(served[0] > 0, "the slow endpoint is tried now and then");
     }
 }
 
 #[test]
 fn endpoint_with_retry_after_is_avoided_and_serves_later() {
-    let mut servers = vec![SOUND; 4];
+    let mut servers = vec![HEALTHY; 4];
     let retry_after = Some(Duration::from_secs(30));
     servers[1] =
         Server { after: Duration::from_millis(1), end: AttemptResult::Refused { retry_after } };
     let mut world = World::new(servers);
     world.run(Duration::from_secs(1), 400);
-    world.servers[1] = SOUND;
-    let left_alone = world.run(Duration::from_secs(25), 400);
-    assert!(left_alone[1] < 20, "{left_alone:?}");
+    world.servers[1] = HEALTHY;
+    let avoided = world.run(Duration::from_secs(25), 400);
+    assert!(avoided[1] < 20, "{avoided:?}");
     world.run(Duration::from_secs(10), 400);
     let later = world.run(Duration::from_secs(10), 400);
     assert!(share(&later, 1) > 0.2, "{later:?}");
@@ -133,17 +136,17 @@ fn endpoint_with_retry_after_is_avoided_and_serves_later() {
 #[test]
 fn new_endpoint_is_neither_flooded_nor_starved() {
     for count in [5, 100] {
-        let mut world = World::new(vec![SOUND; count]);
+        let mut world = World::new(vec![HEALTHY; count]);
         let per_second = 200 * count as u64;
         world.run(Duration::from_secs(2), per_second);
 
-        // The same endpoints as before, which are known, and one more.
-        let mut ledger = EndpointRegistry::new();
+        // The same endpoints as before, whose latency is known, and one more.
+        let mut registry = EndpointRegistry::new();
         let address = SocketAddr::from(([10, 0, 0, 2], 1));
-        let newcomer = SetMember::new(ledger.endpoint(address, || count), 1);
+        let newcomer = SetMember::new(registry.endpoint(address, || count), 1);
         let known = world.set.members().iter().cloned();
         world.set = EndpointSet::new(known.chain([newcomer]).collect());
-        world.servers.push(SOUND);
+        world.servers.push(HEALTHY);
 
         let first = world.run(Duration::from_secs(1), per_second);
         let share = share(&first, count) * (count + 1) as f64;

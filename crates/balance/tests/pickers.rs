@@ -1,4 +1,4 @@
-//! The laws of each picker, over random sets.
+//! Properties of each picker, over random sets.
 #![cfg(not(loom))]
 
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ const ALGORITHMS: [Algorithm; 6] = [
     Algorithm::Maglev,
 ];
 
-/// Those that know zones: a key goes before the zone.
+/// Algorithms that respect zones: for the others a key takes precedence over the zone.
 const BY_ZONE: [Algorithm; 4] =
     [Algorithm::LeastLoad, Algorithm::RoundRobin, Algorithm::Random, Algorithm::PeakEwma];
 
@@ -31,14 +31,14 @@ fn address(number: usize) -> SocketAddr {
     SocketAddr::from(([10, 0, high, low], 8080))
 }
 
-fn set(ledger: &mut EndpointRegistry<usize>, weights: &[u32]) -> Set {
+fn set(registry: &mut EndpointRegistry<usize>, weights: &[u32]) -> Set {
     let member = |(number, &weight): (usize, &u32)| {
-        SetMember::new(ledger.endpoint(address(number), || number), weight)
+        SetMember::new(registry.endpoint(address(number), || number), weight)
     };
     EndpointSet::new(weights.iter().enumerate().map(member).collect())
 }
 
-/// The endpoint that a key leads to while nothing is in flight.
+/// Returns the endpoint that a key leads to while nothing is in flight.
 fn home(picker: &mut Picker, set: &Set, key: u64) -> usize {
     let endpoint = take(picker, set, 0, Some(key)).expect("nothing is full");
     release(&endpoint);
@@ -55,15 +55,15 @@ fn take(
 }
 
 fn release(endpoint: &Endpoint<usize>) {
-    let nobody = || -> &mut Queue<usize, ()> { unreachable!("nobody waits") };
-    assert!(Admission::new().release(endpoint, || balance::Time::ZERO, nobody).granted.is_none());
+    let no_queue = || -> &mut Queue<usize, ()> { unreachable!("no request waits") };
+    assert!(Admission::new().release(endpoint, || balance::Time::ZERO, no_queue).granted.is_none());
 }
 
 fn in_flight(set: &Set) -> Vec<u32> {
     set.members().iter().map(|member| member.endpoint.in_flight()).collect()
 }
 
-/// Whether so many of `of` are what comes of this probability, within six standard deviations.
+/// True if this count of `of` fits the probability, within six standard deviations.
 fn is_likely(count: u32, of: u32, probability: f64) -> bool {
     let (count, of) = (f64::from(count), f64::from(of));
     let deviation = (of * probability * (1.0 - probability)).sqrt();
@@ -86,7 +86,7 @@ fn any_algorithm() -> impl Strategy<Value = Algorithm> {
     proptest::sample::select(&ALGORITHMS[..])
 }
 
-/// Endpoints with a weight that are reachable; all that have one if none is.
+/// Returns the reachable endpoints with a weight, or all with a weight if none is reachable.
 fn choices(set: &Set) -> Vec<usize> {
     let regular = || set.members().iter().filter(|member| member.weight > 0);
     let reachable = regular().filter(|member| member.endpoint.is_reachable());
@@ -111,10 +111,10 @@ proptest! {
         keys: bool,
         seed: u64,
     ) {
-        let mut ledger = EndpointRegistry::new();
-        let set = set(&mut ledger, &weights);
+        let mut registry = EndpointRegistry::new();
+        let set = set(&mut registry, &weights);
         let endpoints: Vec<_> =
-            (0..8).map(|number| ledger.endpoint(address(number), || number)).collect();
+            (0..8).map(|number| registry.endpoint(address(number), || number)).collect();
         for (endpoint, unreachable) in endpoints.iter().zip(unreachable) {
             prop_assert_eq!(unreachable && endpoint.mark_unreachable(balance::Time::ZERO), unreachable);
         }
@@ -122,13 +122,13 @@ proptest! {
         let choices = choices(&set);
         let tried_endpoints: Vec<_> = tried.iter().map(|&it| endpoints[it].clone()).collect();
         let mut picker = Picker::new(algorithm, seed);
-        let wish = PickRequest {
+        let request = PickRequest {
             tried: &tried_endpoints,
             only: only.map(|only| &endpoints[only]),
             key: keys.then_some(seed),
             ..PickRequest::default()
         };
-        let picked = picker.take(&set, ConcurrencyCap::None, &wish);
+        let picked = picker.take(&set, ConcurrencyCap::None, &request);
         let is_reachable = choices.iter().any(|&choice| endpoints[choice].is_reachable());
         prop_assert_eq!(picked.is_some(), is_reachable);
         if let Some(picked) = picked {
@@ -137,10 +137,10 @@ proptest! {
             let another = choices.iter().any(|&choice| Some(choice) != latest);
             let untried = choices.iter().any(|choice| !tried.contains(choice));
             prop_assert!(choices.contains(&picked.data));
-            prop_assert!(!untried || !tried.contains(&picked.data), "it was tried there");
-            prop_assert!(!another || Some(picked.data) != latest, "it was tried there last");
+            prop_assert!(!untried || !tried.contains(&picked.data), "a tried endpoint was picked");
+            prop_assert!(!another || Some(picked.data) != latest, "the latest endpoint was picked");
             let bound = only.filter(|only| choices.contains(only) && !tried.contains(only));
-            prop_assert!(bound.is_none_or(|bound| bound == picked.data), "it is bound");
+            prop_assert!(bound.is_none_or(|bound| bound == picked.data), "the request is bound");
         }
     }
 
@@ -152,11 +152,11 @@ proptest! {
         keys: bool,
         seed: u64,
     ) {
-        let mut ledger = EndpointRegistry::new();
-        let set = set(&mut ledger, &weights);
+        let mut registry = EndpointRegistry::new();
+        let set = set(&mut registry, &weights);
         let mut picker = Picker::new(algorithm, seed);
         let mut rng = Rng::new(seed);
-        // A key of Maglev's leads to one endpoint; enough of them lead to each.
+        // A key binds a Maglev request to one endpoint; enough keys lead to each.
         let bound = keys && algorithm == Algorithm::Maglev;
         let slots = weights.iter().filter(|&&weight| weight > 0).count() * cap as usize;
         let requests = if bound { 10 * slots } else { slots };
@@ -173,8 +173,8 @@ proptest! {
 
     #[test]
     fn round_robin_is_exact_over_a_cycle(weights in weights(12), seed: u64) {
-        let mut ledger = EndpointRegistry::new();
-        let set = set(&mut ledger, &weights);
+        let mut registry = EndpointRegistry::new();
+        let set = set(&mut registry, &weights);
         let mut picker = Picker::new(Algorithm::RoundRobin, seed);
         let mut served = vec![0; weights.len()];
         for _ in 0..weights.iter().sum() {
@@ -185,8 +185,8 @@ proptest! {
 
     #[test]
     fn random_follows_weights(weights in weights(12), seed: u64) {
-        let mut ledger = EndpointRegistry::new();
-        let set = set(&mut ledger, &weights);
+        let mut registry = EndpointRegistry::new();
+        let set = set(&mut registry, &weights);
         let total: u32 = weights.iter().sum();
         prop_assume!(total > 0);
         let mut picker = Picker::new(Algorithm::Random, seed);
@@ -200,8 +200,8 @@ proptest! {
 
     #[test]
     fn random_follows_weights_among_endpoints_below_the_cap(seed: u64) {
-        let mut ledger = EndpointRegistry::new();
-        let set = set(&mut ledger, &[10, 1, 3]);
+        let mut registry = EndpointRegistry::new();
+        let set = set(&mut registry, &[10, 1, 3]);
         let mut picker = Picker::new(Algorithm::Random, seed);
         let full = &set.members()[0].endpoint;
         prop_assert!(full.take(ConcurrencyCap::None));
@@ -217,8 +217,8 @@ proptest! {
 
     #[test]
     fn least_load_over_many_endpoints_avoids_the_most_loaded_and_balances(seed: u64) {
-        let mut ledger = EndpointRegistry::new();
-        let set = set(&mut ledger, &[1; 200]);
+        let mut registry = EndpointRegistry::new();
+        let set = set(&mut registry, &[1; 200]);
         let mut picker = Picker::new(Algorithm::LeastLoad, seed);
         let worst = &set.members()[seed as usize % 200].endpoint;
         for _ in 0..30 {
@@ -228,7 +228,7 @@ proptest! {
             take(&mut picker, &set, 0, None).unwrap();
         }
         prop_assert_eq!(worst.in_flight(), 30);
-        // Mitzenmacher: log log n above the mean, which is 10; at random it would be more than 20.
+        // Mitzenmacher: log log n above the mean, which is 10; a random choice would exceed 20.
         let most = in_flight(&set).into_iter().filter(|&load| load != 30).max().unwrap();
         prop_assert!(most <= 15, "{most}");
     }
@@ -241,12 +241,12 @@ proptest! {
         cap in 2_u32..20,
         seed: u64,
     ) {
-        let mut ledger = EndpointRegistry::new();
+        let mut registry = EndpointRegistry::new();
         let members = (0..local + remote).map(|number| SetMember {
             local: number % (local + remote) < local,
-            ..SetMember::new(ledger.endpoint(address(number), || number), 1)
+            ..SetMember::new(registry.endpoint(address(number), || number), 1)
         });
-        // In any order: who is local says so.
+        // The order is reversed: only the flag makes a member local.
         let set = EndpointSet::new(members.rev().collect());
         let mut picker = Picker::new(algorithm, seed);
         let is_local = |endpoint: &Endpoint<usize>| endpoint.data < local;
@@ -265,7 +265,7 @@ proptest! {
                 prop_assert_eq!(in_flight, u32::from(Arc::ptr_eq(&member.endpoint, &first_remote)));
             }
         }
-        // One request less, and the next is local again.
+        // After one request less, the next is local again.
         let leaver = set.members().iter().find(|member| is_local(&member.endpoint)).unwrap();
         release(&leaver.endpoint);
         if leaver.endpoint.in_flight() < room {
@@ -279,8 +279,8 @@ proptest! {
         keys in 1_u64..50,
         seed: u64,
     ) {
-        let mut ledger = EndpointRegistry::new();
-        let set = set(&mut ledger, &weights);
+        let mut registry = EndpointRegistry::new();
+        let set = set(&mut registry, &weights);
         let total: u32 = weights.iter().sum();
         prop_assume!(total > 0);
         let mut picker = Picker::new(Algorithm::ConsistentHash, seed);
@@ -307,11 +307,11 @@ proptest! {
         seed: u64,
     ) {
         let changed = changed.index(count);
-        let mut ledger = EndpointRegistry::new();
-        let all = set(&mut ledger, &vec![7; count]);
+        let mut registry = EndpointRegistry::new();
+        let all = set(&mut registry, &vec![7; count]);
         let mut weights = vec![7; count];
         weights[changed] = 0;
-        let ejected = set(&mut ledger, &weights);
+        let ejected = set(&mut registry, &weights);
         let mut picker = Picker::new(Algorithm::ConsistentHash, seed);
         for key in (0..500).map(|step| seed.wrapping_add(step).wrapping_mul(0x9E37_79B9_7F4A_7C15)) {
             let (before, after) = (home(&mut picker, &all, key), home(&mut picker, &ejected, key));
@@ -364,9 +364,9 @@ proptest! {
 
 #[test]
 fn least_load_over_many_endpoints_follows_weights() {
-    let mut ledger = EndpointRegistry::new();
+    let mut registry = EndpointRegistry::new();
     let weights: Vec<u32> = (0..120).map(|number| 1 + number % 3).collect();
-    let set = set(&mut ledger, &weights);
+    let set = set(&mut registry, &weights);
     let mut picker = Picker::new(Algorithm::LeastLoad, 3);
     let mut rng = Rng::new(3);
     let mut running: Vec<_> = Vec::new();
@@ -390,13 +390,13 @@ fn least_load_over_many_endpoints_follows_weights() {
 #[test]
 fn an_ejected_endpoint_gets_its_keys_back() {
     for algorithm in [Algorithm::ConsistentHash, Algorithm::Maglev] {
-        let mut ledger = EndpointRegistry::new();
-        let whole = set(&mut ledger, &[1; 10]);
+        let mut registry = EndpointRegistry::new();
+        let whole = set(&mut registry, &[1; 10]);
         let mut picker = Picker::new(algorithm, 1);
         let before: Vec<_> = (0..1_000).map(|key| home(&mut picker, &whole, key << 40)).collect();
-        let ejected = set(&mut ledger, &[1, 1, 1, 0, 1, 1, 1, 1, 1, 1]);
+        let ejected = set(&mut registry, &[1, 1, 1, 0, 1, 1, 1, 1, 1, 1]);
         assert!((0..1_000).all(|key| home(&mut picker, &ejected, key << 40) != 3));
-        let again = set(&mut ledger, &[1; 10]);
+        let again = set(&mut registry, &[1; 10]);
         let after: Vec<_> = (0..1_000).map(|key| home(&mut picker, &again, key << 40)).collect();
         assert_eq!(before, after, "{algorithm:?}");
     }
@@ -404,8 +404,8 @@ fn an_ejected_endpoint_gets_its_keys_back() {
 
 #[test]
 fn keys_are_spread_over_all_endpoints() {
-    let mut ledger = EndpointRegistry::new();
-    let set = set(&mut ledger, &[1; 20]);
+    let mut registry = EndpointRegistry::new();
+    let set = set(&mut registry, &[1; 20]);
     let mut picker = Picker::new(Algorithm::ConsistentHash, 1);
     let mut rng = Rng::new(1);
     let mut served = [0_u32; 20];

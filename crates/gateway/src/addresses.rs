@@ -1,6 +1,7 @@
-//! Which addresses Gateways are served on, and who gets which of a cluster's pool.
+//! Addresses of Gateways, and the assignment of a cluster's address pool to Gateways.
 //!
-//! It knows what Gateways ask for and what they had; it must not know how an address comes to a machine.
+//! This module knows the addresses that Gateways request and had before. It does not know how an address gets to a
+//! machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -16,26 +17,27 @@ use crate::translate::{CONTROLLER, ingress};
 /// A Gateway by its namespace and name.
 pub type GatewayName = (String, String);
 
-/// Which addresses Gateways are served on.
+/// The assignment of addresses to Gateways.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum AddressAssignment {
-    /// Files and flags: those that a Gateway asks for, else every address of the machine.
+    /// Files and flags: the addresses that a Gateway requests, else every address of the machine.
     #[default]
     Host,
-    /// A cluster: the same, and clients come by one Service in front of all Gateways, found there.
+    /// A cluster: as `Host`, and clients connect through one Service in front of all Gateways, whose addresses these
+    /// are.
     SharedService(Vec<managed_services::PublishedAddress>),
-    /// A cluster: those that each Gateway was given, and no others. [`assign`] gives them.
+    /// A cluster: the addresses that [`assign`] gives to each Gateway, and no others.
     Pool {
-        /// By Gateway; no address occurs twice.
+        /// Addresses by Gateway. No address occurs twice.
         assigned: BTreeMap<GatewayName, Vec<IpAddr>>,
     },
-    /// A cluster: every address of the machine, where ports of ours stand for those of each Gateway; clients come by
-    /// Services in front of them.
+    /// A cluster: every address of the machine. Each port of each Gateway is mapped to a port of Sheave, and clients
+    /// connect through Services in front of the Gateways.
     ManagedServices(ManagedServices),
 }
 
 impl AddressAssignment {
-    /// What each Gateway was given of a pool.
+    /// Returns the pool addresses of all Gateways.
     pub fn pool_assignments(&self) -> BTreeMap<GatewayName, Vec<IpAddr>> {
         match self {
             Self::Host | Self::SharedService(_) | Self::ManagedServices(_) => BTreeMap::new(),
@@ -43,7 +45,7 @@ impl AddressAssignment {
         }
     }
 
-    /// What a Gateway was given of a pool.
+    /// Returns the pool addresses of a Gateway.
     pub(crate) fn assigned(&self, gateway: &ObjectMeta) -> &[IpAddr] {
         let name = (gateway.namespace.clone(), gateway.name.clone());
         match self {
@@ -52,92 +54,94 @@ impl AddressAssignment {
         }
     }
 
-    /// Where clients find a Gateway, as far as somebody else than the machine knows.
+    /// Returns the addresses at which clients reach a Gateway, unless they are those of the machine.
     pub fn published_addresses(
         &self,
         gateway: &GatewayName,
     ) -> Vec<managed_services::PublishedAddress> {
         match self {
             Self::Host => Vec::new(),
-            Self::SharedService(places) => places.clone(),
+            Self::SharedService(addresses) => addresses.clone(),
             Self::Pool { assigned } => {
                 let addresses = assigned.get(gateway).into_iter().flatten();
                 addresses.copied().map(managed_services::PublishedAddress::Ip).collect()
             }
-            Self::ManagedServices(fronts) => fronts.addresses(gateway).to_vec(),
+            Self::ManagedServices(services) => services.addresses(gateway).to_vec(),
         }
     }
 }
 
-/// The backends that requests to each address of a pool may go to.
+/// Returns the backends of requests to each pool address.
 pub fn backends_by_address(snapshot: &Snapshot) -> BTreeMap<IpAddr, BTreeSet<BackendKey>> {
-    let mut behind: BTreeMap<IpAddr, BTreeSet<BackendKey>> = BTreeMap::new();
+    let mut backends_by_address: BTreeMap<IpAddr, BTreeSet<BackendKey>> = BTreeMap::new();
     for listener in snapshot.listeners.iter().filter(|listener| listener.free_bind) {
-        let backends = behind.entry(listener.address.ip()).or_default();
+        let backends = backends_by_address.entry(listener.address.ip()).or_default();
         let targets = listener.rules().flat_map(|rule| &rule.targets);
         backends.extend(targets.filter_map(|target| match target.target {
-            RuleTarget::Backend(place) => Some(snapshot.backends[place].key.clone()),
+            RuleTarget::Backend(index) => Some(snapshot.backends[index].key.clone()),
             RuleTarget::Unresolved => None,
         }));
     }
-    behind
+    backends_by_address
 }
 
-/// How many endpoints each node has: by its name.
+/// The number of endpoints on each node, by name.
 pub type EndpointsByNode = BTreeMap<Arc<str>, usize>;
 
-/// How many endpoints of each address of a pool are on which node, where [`behind`] says what is behind them.
+/// Returns the number of endpoints of each pool address on each node. `backend_keys` holds the backends of each
+/// address, as [`backends_by_address`] returns them.
 pub fn endpoints_by_address(
-    behind: &BTreeMap<IpAddr, BTreeSet<BackendKey>>,
+    backend_keys: &BTreeMap<IpAddr, BTreeSet<BackendKey>>,
     backends: &[Backend],
 ) -> BTreeMap<IpAddr, EndpointsByNode> {
-    let near = |keys: &BTreeSet<BackendKey>| {
+    let count_by_node = |keys: &BTreeSet<BackendKey>| {
         let reached = backends.iter().filter(|backend| keys.contains(&backend.key));
         let endpoints = reached.flat_map(|backend| &backend.endpoints);
-        // A pod counts once, however many ports it has.
-        let places = endpoints.filter_map(|it| Some((it.node.as_ref()?, it.address.ip())));
+        // A pod counts once, whatever its number of ports.
+        let addresses = endpoints.filter_map(|it| Some((it.node.as_ref()?, it.address.ip())));
         let mut by_node = EndpointsByNode::new();
-        for (node, _) in places.collect::<BTreeSet<_>>() {
+        for (node, _) in addresses.collect::<BTreeSet<_>>() {
             *by_node.entry(Arc::clone(node)).or_default() += 1;
         }
         by_node
     };
-    behind.iter().map(|(address, keys)| (*address, near(keys))).collect()
+    backend_keys.iter().map(|(address, keys)| (*address, count_by_node(keys))).collect()
 }
 
-/// What one entry of a Gateway's `spec.addresses` asks for.
+/// The address that one entry of a Gateway's `spec.addresses` requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequestedAddress {
-    /// This one.
+    /// A specific address.
     Specific(IpAddr),
-    /// Any one.
+    /// Any address.
     Any,
 }
 
-/// Why an entry of `spec.addresses` asks for nothing that we could give: the part of it, and a message.
+/// The error of an entry of `spec.addresses` that cannot be served: its field, and a message.
 pub(crate) type UnsupportedAddress = (&'static str, String);
 
 impl RequestedAddress {
-    pub(crate) fn parse(asked: &GatewayAddress) -> Result<Self, UnsupportedAddress> {
-        let kind = asked.kind.as_deref().unwrap_or("IPAddress");
+    pub(crate) fn parse(entry: &GatewayAddress) -> Result<Self, UnsupportedAddress> {
+        let kind = entry.kind.as_deref().unwrap_or("IPAddress");
         if kind != "IPAddress" {
             return Err(("type", format!("{kind} is not supported, only IPAddress")));
         }
-        let Some(value) = asked.value.as_deref().filter(|value| !value.is_empty()) else {
+        let Some(value) = entry.value.as_deref().filter(|value| !value.is_empty()) else {
             return Ok(Self::Any);
         };
-        let unreadable = || ("value", format!("{value} is not an IP address"));
-        value.parse().ok().map(Self::Specific).ok_or_else(unreadable)
+        let invalid = || ("value", format!("{value} is not an IP address"));
+        value.parse().ok().map(Self::Specific).ok_or_else(invalid)
     }
 }
 
-/// Deals the addresses of a pool to the Gateways of our classes, and to those that stand for IngressClasses of ours.
+/// Assigns the addresses of a pool to the Gateways of Sheave's classes, and to those that stand for Sheave's
+/// IngressClasses.
 ///
-/// A Gateway keeps what it has in `known` (read from its status) as long as that is in the pool and still suits what it
-/// asks for. Then come the addresses that Gateways ask for by value, then those that they leave to us: the oldest Gateway
-/// first, the lowest free address first. One that asks for nothing gets an address of each family of the pool. One that
-/// cannot be read keeps what it has, so that nobody else gets it before it is mended. What a Gateway asks for and cannot
-/// have is left out; [`translate`](fn@crate::translate) says so in its status.
+/// A Gateway keeps the addresses in `known` (read from its status) that are still in the pool and match its request.
+/// Then the addresses that Gateways request by value are assigned, then those for entries without a value: the oldest
+/// Gateway first, the lowest free address first. A Gateway without a request gets one address of each family of the
+/// pool. An invalid Gateway keeps its addresses, so that no other Gateway gets them before it is repaired. A requested
+/// address that is not available is left out; [`translate`](fn@crate::translate) reports it in the status.
 pub fn assign(
     pool: &[IpNet],
     objects: &[ApiObject],
@@ -146,27 +150,30 @@ pub fn assign(
     let mut pool = AddressPool { networks: pool, taken: BTreeSet::new() };
     let of_ingresses = ingress::gateways(objects);
     let of_ingresses = of_ingresses.iter().map(|it| AddressRequest::of_gateway(it));
-    let had = |gateway: &GatewayName| known.get(gateway).map_or(&[][..], Vec::as_slice);
-    let hand = |gateway: AddressRequest<'_>| AddressClaim::of(gateway, &pool, had);
+    let previous = |gateway: &GatewayName| known.get(gateway).map_or(&[][..], Vec::as_slice);
+    let claim = |gateway: AddressRequest<'_>| AddressClaim::of(gateway, &pool, previous);
     let gateways = accepted_gateways(objects).into_iter().chain(of_ingresses);
-    let mut hands: Vec<_> = gateways.map(hand).collect();
-    for hand in &mut hands {
-        had(&hand.gateway).iter().for_each(|address| hand.retain(*address, &mut pool));
+    let mut claims: Vec<_> = gateways.map(claim).collect();
+    for claim in &mut claims {
+        previous(&claim.gateway).iter().for_each(|address| claim.retain(*address, &mut pool));
     }
-    hands.iter_mut().for_each(|hand| hand.take_specific(&mut pool));
-    hands.iter_mut().for_each(|hand| hand.take_any(&mut pool));
-    let assigned = hands.into_iter().map(|hand| {
-        (hand.gateway, hand.allocations.into_iter().filter_map(|place| place.address).collect())
+    claims.iter_mut().for_each(|claim| claim.take_specific(&mut pool));
+    claims.iter_mut().for_each(|claim| claim.take_any(&mut pool));
+    let assigned = claims.into_iter().map(|claim| {
+        (
+            claim.gateway,
+            claim.allocations.into_iter().filter_map(|allocation| allocation.address).collect(),
+        )
     });
     AddressAssignment::Pool { assigned: assigned.collect() }
 }
 
-/// A Gateway that asks for addresses.
+/// A Gateway that requests addresses.
 #[derive(Clone, Copy)]
 struct AddressRequest<'a> {
     metadata: &'a ObjectMeta,
     class: Option<&'a str>,
-    /// `None`: nobody can read it.
+    /// `None` if the Gateway is invalid.
     addresses: Option<&'a [GatewayAddress]>,
 }
 
@@ -180,14 +187,14 @@ impl<'a> AddressRequest<'a> {
         if let ApiObject::Gateway(gateway) = object {
             return Some(Self::of_gateway(gateway));
         }
-        let ApiObject::Invalid(refused) = object else { return None };
-        let TypedObject { metadata, spec, .. } = &**refused;
+        let ApiObject::Invalid(invalid) = object else { return None };
+        let TypedObject { metadata, spec, .. } = &**invalid;
         let class = spec.class.as_deref();
         (spec.kind == "Gateway").then_some(Self { metadata, class, addresses: None })
     }
 }
 
-/// The Gateways of our classes in order of age, each name once.
+/// Returns the Gateways of Sheave's classes by age, each name once.
 fn accepted_gateways(objects: &[ApiObject]) -> Vec<AddressRequest<'_>> {
     let mut classes: BTreeMap<&str, bool> = BTreeMap::new();
     let mut gateways = BTreeMap::new();
@@ -209,7 +216,7 @@ fn accepted_gateways(objects: &[ApiObject]) -> Vec<AddressRequest<'_>> {
     ours
 }
 
-/// A family of addresses.
+/// An address family.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum IpFamily {
     V4,
@@ -225,7 +232,7 @@ impl IpFamily {
     }
 }
 
-/// The addresses that there are.
+/// The addresses of the pool.
 struct AddressPool<'a> {
     networks: &'a [IpNet],
     taken: BTreeSet<IpAddr>,
@@ -236,26 +243,26 @@ impl AddressPool<'_> {
         self.networks.iter().any(|network| IpFamily::of(network.addr()) == family)
     }
 
-    /// Takes an address of the pool if nobody has it.
+    /// Takes an address of the pool if it is free.
     fn take(&mut self, address: IpAddr) -> Option<IpAddr> {
         let is_here = self.networks.iter().any(|network| contains_host(network, address));
         (is_here && self.taken.insert(address)).then_some(address)
     }
 
-    /// The lowest that nobody has. It looks at no more addresses of a network than are taken of it, and one.
+    /// Returns the lowest free address. For each network, it examines at most one address more than are taken.
     fn lowest_free(&self, family: Option<IpFamily>) -> Option<IpAddr> {
-        let is_meant =
+        let is_of_family =
             |network: &&IpNet| family.is_none_or(|it| it == IpFamily::of(network.addr()));
         let free = |network: &IpNet| {
             let mut addresses = network.hosts().filter(|address| contains_host(network, *address));
             addresses.find(|address| !self.taken.contains(address))
         };
-        self.networks.iter().filter(is_meant).filter_map(free).min()
+        self.networks.iter().filter(is_of_family).filter_map(free).min()
     }
 }
 
-/// Whether an address is one of a network's that a host can have: neither the network's own nor its broadcast address,
-/// nor that of all its routers (RFC 4291 §2.6.1).
+/// True if a host of the network can have the address, which is neither the network address, nor the broadcast address,
+/// nor the subnet-router anycast address (RFC 4291 §2.6.1).
 fn contains_host(network: &IpNet, address: IpAddr) -> bool {
     let is_special = match network {
         IpNet::V4(it) if it.prefix_len() < 31 => {
@@ -267,29 +274,29 @@ fn contains_host(network: &IpNet, address: IpAddr) -> bool {
     network.contains(&address) && !is_special
 }
 
-/// A Gateway while addresses are dealt.
+/// A Gateway during the assignment.
 struct AddressClaim {
     gateway: GatewayName,
     allocations: Vec<AddressAllocation>,
 }
 
-/// One address that a Gateway asks for.
+/// One address that a Gateway requests.
 struct AddressAllocation {
     request: RequestedAddress,
-    /// `None`: either.
+    /// The family; `None`: any.
     family: Option<IpFamily>,
     address: Option<IpAddr>,
 }
 
 impl AddressAllocation {
     fn accepts(&self, address: IpAddr) -> bool {
-        let is_wished = match self.request {
+        let is_requested = match self.request {
             RequestedAddress::Specific(given) => given == address,
             RequestedAddress::Any => {
                 self.family.is_none_or(|family| family == IpFamily::of(address))
             }
         };
-        self.address.is_none() && is_wished
+        self.address.is_none() && is_requested
     }
 }
 
@@ -297,55 +304,61 @@ impl AddressClaim {
     fn of<'k>(
         gateway: AddressRequest<'_>,
         pool: &AddressPool<'_>,
-        had: impl Fn(&GatewayName) -> &'k [IpAddr],
+        previous: impl Fn(&GatewayName) -> &'k [IpAddr],
     ) -> Self {
         let name = (gateway.metadata.namespace.clone(), gateway.metadata.name.clone());
-        let place = |wish| AddressAllocation { request: wish, family: None, address: None };
+        let allocation = |request| AddressAllocation { request, family: None, address: None };
         let allocations = match gateway.addresses {
-            None => had(&name)
+            None => previous(&name)
                 .iter()
-                .map(|address| place(RequestedAddress::Specific(*address)))
+                .map(|address| allocation(RequestedAddress::Specific(*address)))
                 .collect(),
             Some([]) => {
                 let families = [IpFamily::V4, IpFamily::V6].into_iter().filter(|it| pool.has(*it));
                 let any = |family| AddressAllocation {
                     family: Some(family),
-                    ..place(RequestedAddress::Any)
+                    ..allocation(RequestedAddress::Any)
                 };
                 families.map(any).collect()
             }
-            Some(asked) => {
-                let wishes = asked.iter().filter_map(|asked| RequestedAddress::parse(asked).ok());
-                wishes.map(place).collect()
+            Some(entries) => {
+                let requests =
+                    entries.iter().filter_map(|entry| RequestedAddress::parse(entry).ok());
+                requests.map(allocation).collect()
             }
         };
         Self { gateway: name, allocations }
     }
 
-    /// Takes an address that it had, where it still suits: first for who asks for it by value.
+    /// Keeps an address that the Gateway had, if it still matches. An entry that requests it by value takes precedence.
     fn retain(&mut self, address: IpAddr, pool: &mut AddressPool<'_>) {
-        let mut open = self.allocations.iter_mut().filter(|place| place.accepts(address));
+        let mut open = self.allocations.iter_mut().filter(|allocation| allocation.accepts(address));
         let mut first = open.next();
-        if first.as_ref().is_some_and(|place| place.request == RequestedAddress::Any) {
-            first = open.find(|place| place.request != RequestedAddress::Any).or(first);
+        if first.as_ref().is_some_and(|allocation| allocation.request == RequestedAddress::Any) {
+            first = open.find(|allocation| allocation.request != RequestedAddress::Any).or(first);
         }
-        if let Some(place) = first {
-            place.address = pool.take(address);
+        if let Some(allocation) = first {
+            allocation.address = pool.take(address);
         }
     }
 
     fn take_specific(&mut self, pool: &mut AddressPool<'_>) {
-        for place in self.allocations.iter_mut().filter(|place| place.address.is_none()) {
-            if let RequestedAddress::Specific(address) = place.request {
-                place.address = pool.take(address);
+        for allocation in
+            self.allocations.iter_mut().filter(|allocation| allocation.address.is_none())
+        {
+            if let RequestedAddress::Specific(address) = allocation.request {
+                allocation.address = pool.take(address);
             }
         }
     }
 
     fn take_any(&mut self, pool: &mut AddressPool<'_>) {
-        for place in self.allocations.iter_mut().filter(|place| place.address.is_none()) {
-            if place.request == RequestedAddress::Any {
-                place.address = pool.lowest_free(place.family).and_then(|it| pool.take(it));
+        for allocation in
+            self.allocations.iter_mut().filter(|allocation| allocation.address.is_none())
+        {
+            if allocation.request == RequestedAddress::Any {
+                allocation.address =
+                    pool.lowest_free(allocation.family).and_then(|it| pool.take(it));
             }
         }
     }

@@ -1,24 +1,24 @@
-//! What was asked for: Gateway API objects become a checked [`Snapshot`] and statuses.
+//! Translation of Gateway API objects into a validated [`Snapshot`] and statuses.
 //!
-//! Pure: objects in, Snapshot and statuses out. It reads no file and no clock and opens no socket; it must not know
-//! where objects come from, nor how a request is carried.
+//! Pure: objects in, Snapshot and statuses out. This crate reads no file and no clock and opens no socket. It does not
+//! know where objects come from, nor how a request is forwarded.
 #![warn(missing_docs, clippy::wildcard_enum_match_arm)]
 
-/// The objects that ask: YAML in, typed objects and every structural error out.
+/// The objects of the configuration: YAML in, typed objects and every structural error out.
 pub mod objects;
-/// Which addresses Gateways are served on.
+/// Addresses of Gateways.
 pub mod addresses;
 /// Services in front of Gateways.
 pub mod managed_services;
-/// From objects to a Snapshot and statuses.
+/// Translation of objects into a Snapshot and statuses.
 pub mod translate;
-/// Everything the data plane is asked to do.
+/// The configuration of the data plane.
 pub mod snapshot;
-/// From a request's host and path to the rule that serves it.
+/// Matching of a request's host and path to the rule that serves it.
 pub mod matching;
-/// What became of each object.
+/// Statuses of objects.
 pub mod status;
-/// What is wrong with an object, and where.
+/// Problems with objects.
 pub mod problem;
 
 pub use addresses::AddressAssignment;

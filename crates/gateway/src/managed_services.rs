@@ -1,8 +1,8 @@
-//! Services in front of Sheave, one for each Gateway: what they are called, which of our ports theirs lead to, and what
-//! they are to say.
+//! Services in front of Sheave, one for each Gateway: their names, manifests and port mappings.
 //!
-//! The Gateways share our pods, and what comes through a Service no longer shows for which address it came. So each port
-//! of each Gateway has a port of ours of its own, and keeps it. It knows nothing of who writes Services.
+//! The Gateways share the pods of Sheave, and a connection through a Service no longer shows its original address. So
+//! each port of each Gateway is mapped to a port of its own on the pods, and keeps it. This module does not write
+//! Services.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -16,26 +16,27 @@ use crate::addresses::GatewayName;
 use crate::objects::{ApiObject, GatewayInfrastructure, ServiceSpec, TypedObject};
 use crate::snapshot::TransportProtocol;
 
-/// The label that all Services in front of Gateways have, and no others.
+/// The label of all Services in front of Gateways, and of no others.
 pub const SERVICE_LABEL: &str = "sheave.dev/front";
-/// The annotation that says whose it is: `namespace/name`.
+/// The annotation with the Gateway of a Service: `namespace/name`.
 pub const GATEWAY_ANNOTATION: &str = "sheave.dev/gateway";
-/// The annotation that changes with what we write, so that what we no longer say is taken away.
+/// The annotation with a hash of the manifest. If it differs, the Service is written again, so that fields that are no
+/// longer in the manifest are removed.
 const CONTENT_ANNOTATION: &str = "sheave.dev/content";
-/// Gateway API's label of what is made for a Gateway.
+/// Gateway API's label of resources that are created for a Gateway.
 const GATEWAY_NAME_LABEL: &str = "gateway.networking.k8s.io/gateway-name";
 
-/// Below those that the kernel gives to whoever asks for any, and below node ports.
+/// The range of ports on the pods: below the ephemeral ports of the kernel, and below node ports.
 const TARGET_PORT_RANGE: RangeInclusive<u16> = 20_000..=29_999;
-/// What a name or a value of a label may have.
+/// Maximum length of a name or of a label value.
 const MAX_LABEL_CHARACTERS: usize = 63;
 
-/// Where clients find a Gateway.
+/// An address at which clients reach a Gateway.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PublishedAddress {
-    /// At an address.
+    /// An IP address.
     Ip(IpAddr),
-    /// By a name in DNS, which some load balancers have instead.
+    /// A DNS name, which some load balancers have instead.
     Hostname(String),
 }
 
@@ -48,44 +49,44 @@ impl fmt::Display for PublishedAddress {
     }
 }
 
-/// What is known of the Services in front of Gateways.
+/// The observed Services in front of Gateways.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ManagedServices {
-    /// Of each Gateway that has one.
+    /// The Service of each Gateway that has one.
     pub services: BTreeMap<GatewayName, ObservedService>,
-    /// The names of Services that are not ours, where ours are.
+    /// The names of other Services in Sheave's namespace.
     pub foreign: BTreeSet<String>,
 }
 
-/// What is known of a Service in front of a Gateway.
+/// An observed Service in front of a Gateway.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObservedService {
-    /// Its ports, and those of ours to which they lead.
+    /// Its ports, and the ports of Sheave to which they are mapped.
     pub target_ports: TargetPortMap,
-    /// Where clients find it.
+    /// The addresses at which clients reach it.
     pub addresses: Vec<PublishedAddress>,
 }
 
-/// Ports of clients, and ours.
+/// Ports of clients, mapped to ports of Sheave.
 pub type TargetPortMap = BTreeMap<u16, u16>;
 
-/// A Service as it should be.
+/// The desired state of a Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DesiredService {
-    /// Whose it is.
+    /// The Gateway of the Service.
     pub gateway: GatewayName,
-    /// What clients ask for, and our port for it.
+    /// The ports of the Service, mapped to ports of Sheave.
     pub ports: BTreeMap<(u16, TransportProtocol), u16>,
-    /// Labels and annotations that the Gateway wants.
+    /// Labels and annotations that the Gateway requests.
     pub infrastructure: GatewayInfrastructure,
-    /// The address that the Gateway asks for.
+    /// The address that the Gateway requests.
     pub requested_address: Option<IpAddr>,
 }
 
 impl ManagedServices {
-    /// What the Services of a namespace say; where clients find them is not known yet.
+    /// Reads the Services of a namespace. Their addresses are not known yet.
     pub fn read(objects: &[ApiObject], namespace: &str) -> Self {
-        let mut fronts = Self::default();
+        let mut managed = Self::default();
         for object in objects {
             let ApiObject::Service(service) = object else { continue };
             if service.metadata.namespace != namespace {
@@ -93,36 +94,35 @@ impl ManagedServices {
             }
             match gateway_of(service) {
                 Some(gateway) => {
-                    let (targets, places) = (target_ports(&service.spec), Vec::new());
-                    fronts.services.insert(
-                        gateway,
-                        ObservedService { target_ports: targets, addresses: places },
-                    );
+                    let (target_ports, addresses) = (target_ports(&service.spec), Vec::new());
+                    managed.services.insert(gateway, ObservedService { target_ports, addresses });
                 }
-                None => _ = fronts.foreign.insert(service.metadata.name.clone()),
+                None => _ = managed.foreign.insert(service.metadata.name.clone()),
             }
         }
-        fronts
+        managed
     }
 
-    /// Ports of ours for the ports of Gateways: whoever has one keeps it; the others get the lowest that are free, the
-    /// first Gateway first. None where there are no more.
-    pub(crate) fn assign(&self, asked: &[(GatewayName, BTreeSet<u16>)]) -> Vec<TargetPortMap> {
-        let is_asking = |name: &GatewayName| asked.iter().any(|(asking, _)| asking == name);
-        // Of one that cannot be read, or has just gone, they are not free yet.
-        let others = self.services.iter().filter(|(name, _)| !is_asking(name));
+    /// Returns the ports of Sheave for the ports of Gateways. Existing mappings are kept. Other ports get the lowest
+    /// free ones, in the order of the Gateways, or none if no port is free.
+    pub(crate) fn assign(&self, requested: &[(GatewayName, BTreeSet<u16>)]) -> Vec<TargetPortMap> {
+        let is_requested =
+            |name: &GatewayName| requested.iter().any(|(gateway, _)| gateway == name);
+        // The ports of a Gateway that is invalid, or that was just deleted, are not free yet.
+        let others = self.services.iter().filter(|(name, _)| !is_requested(name));
         let mut taken: BTreeSet<u16> =
             others.flat_map(|(_, it)| it.target_ports.values()).copied().collect();
         let mut keep = |(name, ports): &(GatewayName, BTreeSet<u16>)| -> TargetPortMap {
-            let had = self.services.get(name).map(|known| &known.target_ports);
-            let had = had.into_iter().flatten().map(|(port, target)| (*port, *target));
-            let had = had.filter(|(port, _)| ports.contains(port));
-            had.filter(|(_, target)| TARGET_PORT_RANGE.contains(target) && taken.insert(*target))
+            let previous = self.services.get(name).map(|known| &known.target_ports);
+            let previous = previous.into_iter().flatten().map(|(port, target)| (*port, *target));
+            let previous = previous.filter(|(port, _)| ports.contains(port));
+            previous
+                .filter(|(_, target)| TARGET_PORT_RANGE.contains(target) && taken.insert(*target))
                 .collect()
         };
-        let mut assigned: Vec<TargetPortMap> = asked.iter().map(&mut keep).collect();
+        let mut assigned: Vec<TargetPortMap> = requested.iter().map(&mut keep).collect();
         let mut free = TARGET_PORT_RANGE.filter(|port| !taken.contains(port));
-        for (targets, (_, ports)) in assigned.iter_mut().zip(asked) {
+        for (targets, (_, ports)) in assigned.iter_mut().zip(requested) {
             for port in ports {
                 if !targets.contains_key(port)
                     && let Some(target) = free.next()
@@ -134,13 +134,13 @@ impl ManagedServices {
         assigned
     }
 
-    /// Where clients find a Gateway.
+    /// Returns the addresses at which clients reach a Gateway.
     pub(crate) fn addresses(&self, gateway: &GatewayName) -> &[PublishedAddress] {
         self.services.get(gateway).map_or(&[], |known| &known.addresses)
     }
 }
 
-/// The Gateway that a Service of ours is in front of.
+/// Returns the Gateway of a Service that Sheave manages.
 fn gateway_of(service: &TypedObject<ServiceSpec>) -> Option<GatewayName> {
     service.metadata.labels.get(SERVICE_LABEL)?;
     let (namespace, name) =
@@ -153,8 +153,8 @@ fn target_ports(spec: &ServiceSpec) -> TargetPortMap {
     spec.ports.iter().filter_map(target).collect()
 }
 
-/// What the Service in front of a Gateway is called: with a number of its own, for the rest may be cut off, and joined
-/// names may be those of others too.
+/// Returns the name of the Service in front of a Gateway. It ends with a hash, because the rest may be truncated and
+/// the joined names may be ambiguous.
 pub fn service_name((namespace, name): &GatewayName) -> String {
     let number = format!("{:08x}", fingerprint(&format!("{namespace}/{name}")));
     let plain = |c: char| if c.is_ascii_lowercase() || c.is_ascii_digit() { c } else { '-' };
@@ -163,27 +163,28 @@ pub fn service_name((namespace, name): &GatewayName) -> String {
     format!("{}-{number}", readable.trim_end_matches('-'))
 }
 
-/// The Service in front of a Gateway, in a namespace; all that the Gateway does not say is of a template.
-pub fn service_manifest(front: &DesiredService, template: &Value, namespace: &str) -> Value {
+/// Returns the manifest of the Service in front of a Gateway. Fields that the Gateway does not determine come from the
+/// template.
+pub fn service_manifest(desired: &DesiredService, template: &Value, namespace: &str) -> Value {
     let mut service = template.clone();
-    let gateway = format!("{}/{}", front.gateway.0, front.gateway.1);
-    let label = truncate(&front.gateway.1, MAX_LABEL_CHARACTERS).trim_end_matches(['-', '.']);
+    let gateway = format!("{}/{}", desired.gateway.0, desired.gateway.1);
+    let label = truncate(&desired.gateway.1, MAX_LABEL_CHARACTERS).trim_end_matches(['-', '.']);
     let ours = [(SERVICE_LABEL, "gateway"), (GATEWAY_NAME_LABEL, label)];
     service["apiVersion"] = json!("v1");
     service["kind"] = json!("Service");
     let metadata = object(&mut service["metadata"]);
-    metadata.insert("name".to_owned(), json!(service_name(&front.gateway)));
+    metadata.insert("name".to_owned(), json!(service_name(&desired.gateway)));
     metadata.insert("namespace".to_owned(), json!(namespace));
     let labels = object(metadata.entry("labels").or_insert(Value::Null));
-    labels.extend(texts(&front.infrastructure.labels));
+    labels.extend(texts(&desired.infrastructure.labels));
     labels.extend(ours.map(|(name, value)| (name.to_owned(), json!(value))));
     let annotations = object(metadata.entry("annotations").or_insert(Value::Null));
-    annotations.extend(texts(&front.infrastructure.annotations));
+    annotations.extend(texts(&desired.infrastructure.annotations));
     annotations.insert(GATEWAY_ANNOTATION.to_owned(), json!(gateway));
     let spec = object(&mut service["spec"]);
-    spec.insert("ports".to_owned(), front.ports.iter().map(port).collect());
-    if let Some(wish) = front.requested_address {
-        spec.insert("loadBalancerIP".to_owned(), json!(wish));
+    spec.insert("ports".to_owned(), desired.ports.iter().map(port).collect());
+    if let Some(address) = desired.requested_address {
+        spec.insert("loadBalancerIP".to_owned(), json!(address));
     }
     let mut hasher = DefaultHasher::new();
     service.to_string().hash(&mut hasher);
@@ -192,7 +193,7 @@ pub fn service_manifest(front: &DesiredService, template: &Value, namespace: &st
     service
 }
 
-/// Whether an object says all of what it should, whatever it says besides.
+/// True if an object has all desired fields, whatever other fields it has.
 pub fn has_desired_fields(is: &Value, should: &Value) -> bool {
     match (is, should) {
         (Value::Object(is), Value::Object(should)) => should
@@ -218,21 +219,21 @@ fn object(value: &mut Value) -> &mut Map<String, Value> {
     if !value.is_object() {
         *value = json!({});
     }
-    value.as_object_mut().expect("it has just become one")
+    value.as_object_mut().expect("the value is an object")
 }
 
 fn texts(texts: &BTreeMap<String, String>) -> impl Iterator<Item = (String, Value)> {
     texts.iter().map(|(name, text)| (name.clone(), json!(text)))
 }
 
-/// FNV-1a. It is not to change from version to version, or Services would change their names, and load balancers their
+/// FNV-1a. It must not change between versions, because Services would change their names, and load balancers their
 /// addresses.
 fn fingerprint(text: &str) -> u32 {
     let step = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(16_777_619);
     text.bytes().fold(2_166_136_261, step)
 }
 
-/// The beginning of a text that is of ASCII, as names are.
+/// Returns the beginning of a text, which must be ASCII, as names are.
 fn truncate(text: &str, most: usize) -> &str {
     text.get(..most).unwrap_or(text)
 }
@@ -267,23 +268,23 @@ mod tests {
 
     #[test]
     fn assigned_target_port_is_kept() {
-        let fronts = known("b", &[(80, 20_000)]);
-        let assigned = fronts.assign(&[asking("a", &[80]), asking("b", &[80, 81])]);
+        let services = known("b", &[(80, 20_000)]);
+        let assigned = services.assign(&[asking("a", &[80]), asking("b", &[80, 81])]);
         assert_eq!(assigned[0], TargetPortMap::from([(80, 20_001)]));
         assert_eq!(assigned[1], TargetPortMap::from([(80, 20_000), (81, 20_002)]));
     }
 
     #[test]
     fn target_port_of_an_existing_service_is_not_reassigned() {
-        let fronts = known("unreadable", &[(80, 20_000)]);
-        assert_eq!(fronts.assign(&[asking("a", &[80])])[0], TargetPortMap::from([(80, 20_001)]));
+        let services = known("unreadable", &[(80, 20_000)]);
+        assert_eq!(services.assign(&[asking("a", &[80])])[0], TargetPortMap::from([(80, 20_001)]));
     }
 
     #[test]
     fn foreign_or_duplicate_target_ports_are_not_adopted() {
-        let fronts = known("a", &[(80, 9900), (81, 20_005), (82, 20_005)]);
+        let services = known("a", &[(80, 9900), (81, 20_005), (82, 20_005)]);
         let expected = TargetPortMap::from([(80, 20_000), (81, 20_005), (82, 20_001)]);
-        assert_eq!(fronts.assign(&[asking("a", &[80, 81, 82])])[0], expected);
+        assert_eq!(services.assign(&[asking("a", &[80, 81, 82])])[0], expected);
     }
 
     #[test]
@@ -307,18 +308,18 @@ mod tests {
         let ports =
             [((80, TransportProtocol::Tcp), 20_000), ((443, TransportProtocol::Udp), 20_001)]
                 .into();
-        let wish = Some(IpAddr::from([192, 0, 2, 1]));
-        let front = DesiredService {
+        let address = Some(IpAddr::from([192, 0, 2, 1]));
+        let desired = DesiredService {
             gateway: gateway("web"),
             ports,
             infrastructure,
-            requested_address: wish,
+            requested_address: address,
         };
         let template = json!({
             "metadata": { "annotations": { "lb": "external", "of": "all" } },
             "spec": { "type": "LoadBalancer", "selector": { "app": "sheave" } },
         });
-        let made = service_manifest(&front, &template, "system");
+        let made = service_manifest(&desired, &template, "system");
         let expected = json!({
             "kind": "Service",
             "metadata": {
@@ -338,7 +339,7 @@ mod tests {
             },
         });
         assert!(has_desired_fields(&made, &expected), "{made}");
-        let plain = DesiredService { infrastructure: GatewayInfrastructure::default(), ..front };
+        let plain = DesiredService { infrastructure: GatewayInfrastructure::default(), ..desired };
         assert!(
             !has_desired_fields(&made, &service_manifest(&plain, &template, "system")),
             "less is another content"

@@ -1,38 +1,39 @@
-//! The objects that ask: Gateway API, Services, EndpointSlices and our own policies, as a cluster or a file holds them.
+//! The objects of the configuration: Gateway API, Services, EndpointSlices and Sheave's own policies, as read from a
+//! cluster or a file.
 //!
-//! The types are the one source of what is allowed: each field's schema (type, limits, format) is derived from them,
-//! objects are checked against it before they are read, and the CRDs and the reference page of our policies are made
-//! from it. What a field means is for [`translate`](mod@crate::translate) to know.
+//! The types are the single source of what is allowed. The schema of each field (type, limits, format) is derived from
+//! them, objects are checked against it before they are deserialized, and the CRDs and the reference page of Sheave's
+//! policies are generated from it. The meaning of a field is decided in [`translate`](mod@crate::translate).
 
-/// From documents to objects: lists, kinds, faults.
+/// Parsing of documents into objects: lists, kinds, errors.
 mod read;
 /// The documents of a YAML stream.
 mod document;
-/// What a schema allows, and every fault of a value.
+/// JSON Schemas of types, and all violations of a schema by a value.
 mod schema;
-/// Values with a form of their own: networks, hostnames, names.
+/// Values with a format of their own: networks, hostnames, names.
 mod scalar;
-/// Lengths of time as Gateway API writes them.
+/// Durations in the format of Gateway API.
 mod duration;
-/// Numbers that may be left to be learned.
+/// A limit that is a number or learned.
 mod in_flight;
-/// What every object has.
+/// Metadata of every object.
 mod metadata;
-/// `Namespace`, and labels.
+/// `Namespace`, and label selectors.
 mod namespace;
 /// `GatewayClass` and `Gateway`.
 mod gateway;
 /// `ListenerSet`.
 mod listener_set;
-/// What a Gateway says of TLS.
+/// TLS settings of a Gateway.
 mod gateway_tls;
-/// What routes of every kind have.
+/// Types that all kinds of route share.
 mod route;
 /// `HTTPRoute`.
 mod http_route;
-/// What an HTTPRoute asks of requests.
+/// Matches of an HTTPRoute.
 mod http_match;
-/// What an HTTPRoute changes on the way.
+/// Filters of an HTTPRoute.
 mod http_filter;
 /// `GRPCRoute`.
 mod grpc_route;
@@ -52,13 +53,13 @@ mod secret;
 mod backend_tls_policy;
 /// `BackendPolicy`.
 mod backend_policy;
-/// What a BackendPolicy says of health and retries.
+/// Health checks, outlier detection and retries of a BackendPolicy.
 mod backend_health;
 /// `ClientPolicy`.
 mod client_policy;
-/// Objects of a cluster that cannot be read.
+/// Objects of a cluster that are invalid.
 mod invalid_object;
-/// Objects from a few flags.
+/// Objects from the flags of `sheave serve`.
 mod shorthand;
 
 pub use backend_health::{
@@ -125,47 +126,47 @@ pub use shorthand::{ListenFlag, ListenFlagProtocol, ShorthandFlags, certificate,
 pub use stream_route::{StreamBackendRef, StreamRouteRule, StreamRouteSpec};
 pub use tls_route::TlsRouteSpec;
 
-/// An object that we understand. Who keeps it shares it: there may be thousands.
+/// An object of a supported kind. Objects are shared, not copied, because there may be thousands.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ApiObject {
-    /// Whose labels others select by.
+    /// Labels of a namespace, for selectors.
     Namespace(SharedObject<NamespaceSpec>),
-    /// Who serves the Gateways of a class.
+    /// The controller of the Gateways of a class.
     GatewayClass(SharedObject<GatewayClassSpec>),
-    /// Where to accept.
+    /// Addresses and listeners to accept on.
     Gateway(SharedObject<GatewaySpec>),
-    /// Where a Gateway accepts besides.
+    /// Additional listeners of a Gateway.
     ListenerSet(SharedObject<ListenerSetSpec>),
-    /// Which requests go to which Services.
+    /// Routing of HTTP requests to Services.
     HttpRoute(SharedObject<HttpRouteSpec>),
-    /// Which calls of gRPC go to which Services.
+    /// Routing of gRPC calls to Services.
     GrpcRoute(SharedObject<GrpcRouteSpec>),
-    /// Where TLS connections go, by name.
+    /// Routing of TLS connections by server name (SNI).
     TlsRoute(SharedObject<TlsRouteSpec>),
-    /// Where connections go.
+    /// Routing of TCP connections.
     TcpRoute(SharedObject<StreamRouteSpec>),
-    /// Where flows of datagrams go.
+    /// Routing of UDP flows.
     UdpRoute(SharedObject<StreamRouteSpec>),
-    /// Who serves the Ingresses of a class.
+    /// The controller of the Ingresses of a class.
     IngressClass(SharedObject<IngressClassSpec>),
-    /// Which requests go to which Services, as it was said before Gateway API.
+    /// Routing of HTTP requests to Services: the predecessor of Gateway API.
     Ingress(SharedObject<IngressSpec>),
-    /// Who may refer to objects of another namespace.
+    /// Permission to refer to objects of another namespace.
     ReferenceGrant(SharedObject<ReferenceGrantSpec>),
-    /// A name for endpoints, and their ports.
+    /// A name for a set of endpoints, and their ports.
     Service(SharedObject<ServiceSpec>),
-    /// Some endpoints of a Service.
+    /// Some of the endpoints of a Service.
     EndpointSlice(SharedObject<EndpointSliceSpec>),
     /// Certificates and keys.
     Secret(SharedObject<SecretSpec>),
-    /// Certificates of authorities.
+    /// CA certificates.
     ConfigMap(SharedObject<ConfigMapSpec>),
-    /// How connections to the endpoints of a Service are encrypted.
+    /// TLS of connections to the endpoints of a Service.
     BackendTlsPolicy(SharedObject<BackendTlsPolicySpec>),
-    /// How the endpoints of a Service are used.
+    /// Load balancing, queueing, health checks and connections of a Service's endpoints.
     BackendPolicy(SharedObject<BackendPolicySpec>),
-    /// What clients of a Gateway may do.
+    /// Limits, timeouts and protocols of the clients of a Gateway.
     ClientPolicy(SharedObject<ClientPolicySpec>),
-    /// One that cannot be read; of clusters only, for a file with such an object is refused.
+    /// An invalid object. Occurs only in clusters: a file with an invalid object is rejected.
     Invalid(SharedObject<InvalidObject>),
 }

@@ -1,18 +1,18 @@
-//! What is wrong with an object, and where: the one shape of every message about input.
+//! Problems with objects: the one format of all messages about input.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// Where an object was written.
+/// The place where an object was written.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ObjectOrigin {
-    /// The file, or what else the source calls it.
+    /// The file, or the name that the source gives it.
     pub file: Arc<str>,
-    /// The document in the file, counted from 1; 0: the file as a whole.
+    /// The number of the document in the file, from 1; 0 stands for the whole file.
     pub document: usize,
 }
 
-/// `Kind namespace/name`, or `Kind name` for the kinds that are in no namespace.
+/// Returns `Kind namespace/name`, or `Kind name` for kinds without namespaces.
 pub(crate) fn label(kind: &str, namespace: &str, name: &str) -> String {
     if ["GatewayClass", "IngressClass", "Namespace"].contains(&kind) {
         format!("{kind} {name}")
@@ -21,20 +21,20 @@ pub(crate) fn label(kind: &str, namespace: &str, name: &str) -> String {
     }
 }
 
-/// Something wrong with an object, and where it is.
+/// A problem with an object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ObjectProblem {
-    /// Where the object was written.
+    /// The place where the object was written.
     pub origin: ObjectOrigin,
     /// `Kind namespace/name`, as far as they are known.
     pub object: String,
-    /// The path of the field, as in `spec.rules[0].matches[0].path.value`; empty: the whole object.
+    /// The path of the field, as in `spec.rules[0].matches[0].path.value`. Empty: the whole object.
     pub field: String,
-    /// What is wrong, and what to do where that is not plain.
+    /// The error, and the remedy if it is not obvious.
     pub message: String,
 }
 
-/// One line: `file: document 2: HTTPRoute default/web: spec.rules[0]: message`.
+/// Formats one line: `file: document 2: HTTPRoute default/web: spec.rules[0]: message`.
 impl fmt::Display for ObjectProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: ", self.origin.file)?;

@@ -1,13 +1,13 @@
-//! Everything the data plane is asked to do: complete, checked, immutable, replaced whole.
+//! The configuration of the data plane: complete, valid, immutable, replaced as a whole.
 //!
-//! Only [`translate`](mod@crate::translate) makes one, so a Snapshot that exists is valid. It holds plain data: no object
-//! of the API, no socket, no state.
+//! Only [`translate`](mod@crate::translate) creates one, so a Snapshot that exists is valid. It holds plain data: no
+//! API object, no socket, no state.
 
-/// What is changed in requests and responses on their way.
+/// Changes to requests and responses.
 mod filter;
-/// Policies, with every default filled in.
+/// Settings of policies, with every default filled in.
 mod settings;
-/// With what we decrypt, and how we encrypt.
+/// TLS termination at listeners, and TLS to endpoints.
 mod tls;
 
 use std::fmt;
@@ -31,41 +31,41 @@ pub use tls::{
 
 use crate::matching::RouteTable;
 
-/// Everything the data plane is asked to do.
+/// The configuration of the data plane.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// One per address to accept on; no two of one transport have the same address.
+    /// One listener per address to accept on. No two listeners of one transport have the same address.
     pub listeners: Vec<Listener>,
-    /// Every rule of every listener's routes, each once; a rule's `index` is its place here.
+    /// All rules of the routes of all listeners, each once. The `index` of a rule is its position here.
     pub rules: Vec<Arc<Rule>>,
-    /// Every backend that some rule names, sorted by key.
+    /// All backends that rules name, sorted by key.
     pub backends: Vec<Backend>,
 }
 
-/// An address to accept on. Listeners of a Gateway that differ in hostname alone share one.
+/// An address to accept on. Listeners of a Gateway that differ only in hostname share one.
 #[derive(Clone, Debug)]
 pub struct Listener {
-    /// Where to accept; port 0 takes any free port (files and flags only).
+    /// The address to bind. Port 0 takes any free port (files and flags only).
     pub address: SocketAddr,
-    /// The port that clients ask for, where that is another one: a Service leads here.
+    /// The port that clients connect to, if it is another one because a Service is in front.
     pub public_port: Option<u16>,
-    /// Whether the address may come to this machine later, or never: it is of a cluster's pool, and is to be bound
-    /// nevertheless (IP_FREEBIND), so that who gets it serves at once.
+    /// True if the address may arrive at this machine later, or never. It belongs to a pool of the cluster and is bound
+    /// nevertheless (IP_FREEBIND), so that the replica that gets the address serves at once.
     pub free_bind: bool,
     /// `namespace/gateway/listener` of the first listener on this address: the label in metrics and logs.
     pub name: Arc<str>,
-    /// What clients may do.
+    /// Limits and timeouts of clients.
     pub client: Arc<ClientSettings>,
-    /// What is spoken there, inside of TLS where there is TLS, and what becomes of it.
+    /// The protocol, within TLS if there is TLS, and its routing.
     pub protocol: ListenerProtocol,
-    /// What becomes of TLS connections, which all are then; `None`: there is no TLS.
+    /// TLS settings. If set, all connections are TLS connections; `None` means no TLS.
     pub tls: Option<Arc<ListenerTls>>,
-    /// How requests come by HTTP/3 too, at the UDP port of the same number; `None`: they do not.
+    /// HTTP/3 settings, on the UDP port of the same number. `None`: no HTTP/3.
     pub http3: Option<Http3Settings>,
 }
 
 impl Listener {
-    /// Every rule of what comes in here, once for each way to it.
+    /// Returns every rule of the listener, once for each way to reach it.
     pub fn rules(&self) -> impl Iterator<Item = &Arc<Rule>> {
         let (routes, only) = match &self.protocol {
             ListenerProtocol::Http(routes) => (Some(routes), None),
@@ -80,19 +80,19 @@ impl Listener {
     }
 }
 
-/// What is spoken at a listener, and what becomes of it.
+/// The protocol of a listener, and its routing.
 #[derive(Clone, Debug)]
 pub enum ListenerProtocol {
-    /// Requests, each by a rule of its own.
+    /// HTTP requests, routed one by one.
     Http(RouteTable),
-    /// Connections, all by one rule; without one they are closed.
+    /// TCP connections. All use one rule; without a rule they are closed.
     Tcp(Option<Arc<Rule>>),
-    /// Flows of datagrams, all by one rule; without one they are dropped.
+    /// UDP flows. All use one rule; without a rule their datagrams are dropped.
     Udp(Option<Arc<Rule>>),
 }
 
 impl ListenerProtocol {
-    /// What carries it.
+    /// Returns the transport protocol.
     pub const fn transport(&self) -> TransportProtocol {
         match self {
             Self::Http(_) | Self::Tcp(_) => TransportProtocol::Tcp,
@@ -101,96 +101,98 @@ impl ListenerProtocol {
     }
 }
 
-/// What carries a protocol.
+/// A transport protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TransportProtocol {
-    /// Connections.
+    /// TCP.
     Tcp,
-    /// Datagrams.
+    /// UDP.
     Udp,
 }
 
-/// What becomes of a request that matched, or of a connection or flow of a listener that has no requests.
+/// Handling of a request that matched, or of a connection or flow of a TCP or UDP listener.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    /// Its place in [`Snapshot::rules`].
+    /// Its position in [`Snapshot::rules`].
     pub index: usize,
     /// `namespace/route/rule`: the label in metrics and logs.
     pub name: Arc<str>,
-    /// Where the rule sends requests, with positive weights. None only where `filters` redirect.
+    /// The backends of the rule, with positive weights. Empty only if `filters` redirect.
     pub targets: Vec<WeightedTarget>,
-    /// What is changed on the way; `None`: nothing. This and all below is of no meaning for a connection or flow.
+    /// Changes to requests and responses; `None`: no changes. This field and those below have no effect on a connection
+    /// or flow.
     pub filters: Option<Box<RouteFilters>>,
-    /// From the request's head to the last byte of the response. `None`: what the backend's policy says;
-    /// [`Duration::MAX`]: no limit.
+    /// Maximum time from the head of the request to the last byte of the response. `None`: the backend's policy
+    /// determines it; [`Duration::MAX`]: no limit.
     pub request_timeout: Option<Duration>,
-    /// From the start of an attempt to the last byte of its response. `None` and [`Duration::MAX`]: no limit.
+    /// Maximum time from the start of an attempt to the last byte of its response. `None` and [`Duration::MAX`]: no
+    /// limit.
     pub attempt_timeout: Option<Duration>,
-    /// When a request is tried again; `None`: when the backend's policy says.
+    /// Retries. `None`: the backend's policy determines them.
     pub retry: Option<RuleRetry>,
 }
 
-/// One share of a rule's requests.
+/// A target of a rule, and its share of requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WeightedTarget {
-    /// Who gets the share.
+    /// The target.
     pub target: RuleTarget,
-    /// How large the share is, relative to the rule's other targets.
+    /// The weight, relative to the rule's other targets.
     pub weight: u32,
-    /// What is changed on the way to this target alone, after the rule's own changes; `None`: nothing.
+    /// Changes to requests to this target alone, after those of the rule; `None`: no changes.
     pub filters: Option<Box<RouteFilters>>,
 }
 
-/// Who gets a share of a rule's requests.
+/// A target of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleTarget {
     /// An index into [`Snapshot::backends`].
     Backend(usize),
-    /// The reference cannot be resolved: 500, as Gateway API asks.
+    /// A reference that cannot be resolved: its requests are answered with 500, as Gateway API requires.
     Unresolved,
 }
 
-/// A named set of endpoints and the policy for choosing among them.
+/// A named set of endpoints, and the policy for load balancing among them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Backend {
-    /// The Service and port it stands for.
+    /// The Service and port of the backend.
     pub key: BackendKey,
-    /// Where its endpoints come from.
+    /// The source of the endpoints.
     pub source: EndpointSource,
-    /// Who may get new requests. Empty if they come from DNS: whoever asks DNS fills them in.
+    /// The endpoints that may get new requests. Empty if they come from DNS: the DNS resolver fills them in.
     pub endpoints: Vec<EndpointSpec>,
-    /// How they are used.
+    /// The policy settings.
     pub settings: BackendSettings,
 }
 
-/// Where the endpoints of a backend come from.
+/// The source of the endpoints of a backend.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EndpointSource {
     /// The EndpointSlices of the Service.
     Slices,
-    /// The Service is an ExternalName: the addresses of a name in DNS (A and AAAA), and a port.
+    /// DNS, because the Service is an ExternalName: the addresses of a DNS name (A and AAAA), and a port.
     Dns {
-        /// The name, without a dot at its end.
+        /// The DNS name, without a trailing dot.
         host: Arc<str>,
-        /// The port of all its addresses.
+        /// The port of all addresses.
         port: u16,
     },
 }
 
-/// A Service's port.
+/// A port of a Service.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BackendKey {
-    /// The Service's namespace.
+    /// The namespace of the Service.
     pub namespace: Arc<str>,
-    /// The Service's name.
+    /// The name of the Service.
     pub service: Arc<str>,
-    /// The Service's port (not the endpoints').
+    /// The port of the Service (not of the endpoints).
     pub port: u16,
-    /// What is spoken there: a Service may have the same port for both.
+    /// The transport protocol: a Service may have the same port number for both.
     pub transport: TransportProtocol,
 }
 
-/// `namespace/service:port`, and `/udp` where it is.
+/// `namespace/service:port`, with `/udp` appended for UDP.
 impl fmt::Display for BackendKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}:{}", self.namespace, self.service, self.port)?;
@@ -201,15 +203,15 @@ impl fmt::Display for BackendKey {
     }
 }
 
-/// One address that can serve.
+/// One address of an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EndpointSpec {
-    /// Where it serves.
+    /// The address and port.
     pub address: SocketAddr,
-    /// Its share relative to the others.
+    /// The weight, relative to the other endpoints.
     pub weight: u32,
-    /// The zone it runs in, where that is known.
+    /// The zone that it runs in, if known.
     pub zone: Option<Arc<str>>,
-    /// The node it runs on, where that is known.
+    /// The node that it runs on, if known.
     pub node: Option<Arc<str>>,
 }

@@ -1,13 +1,13 @@
-//! What became of each object, as Gateway API's conditions say it, and how a cluster is told. Who writes it there, and
-//! when, is for the source to know.
+//! Statuses of objects as Gateway API conditions, and the updates that write them to a cluster. Writing them is the
+//! task of the configuration source.
 
-/// How replicas share what a policy allows.
+/// The assignment of slots to replicas.
 mod slot_assignment;
-/// What the data plane has, by Gateway API's names.
+/// The supported features of Gateway API.
 mod features;
-/// Statuses in the shape that Kubernetes gives them.
+/// Statuses in the JSON format of Kubernetes.
 mod status_json;
-/// What has to be written where a cluster does not say it yet.
+/// Updates of the statuses in a cluster that are out of date.
 mod update;
 
 use std::net::SocketAddr;
@@ -22,156 +22,159 @@ pub use slot_assignment::report_slot_assignment;
 pub use status_json::status_json;
 pub use update::{StatusUpdate, status_removal, status_update};
 
-/// What became of one object.
+/// The status of one object.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResourceStatus {
-    /// Which one.
+    /// The object.
     pub object: ObjectIdentity,
-    /// The generation of the object that all conditions speak of.
+    /// The generation of the object to which all conditions refer.
     pub observed_generation: i64,
-    /// What became of it, or of its relation to others.
+    /// The status, by kind of object.
     pub detail: StatusDetail,
 }
 
-/// An object by its name.
+/// The identity of an object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectIdentity {
-    /// Its kind.
+    /// The kind.
     pub kind: &'static str,
-    /// Its namespace; of no meaning for a GatewayClass.
+    /// The namespace. Not used for a GatewayClass.
     pub namespace: Arc<str>,
-    /// Its name.
+    /// The name.
     pub name: Arc<str>,
 }
 
-/// What became of an object of some kind.
+/// The status of an object, by kind.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StatusDetail {
-    /// Of a GatewayClass.
+    /// The status of a GatewayClass.
     GatewayClass(GatewayClassStatus),
-    /// Of a Gateway.
+    /// The status of a Gateway.
     Gateway(GatewayStatus),
-    /// Of a ListenerSet as a whole, and of each listener in its order.
+    /// Conditions of a ListenerSet, and the status of each of its listeners in order.
     ListenerSet(Vec<StatusCondition>, Vec<ListenerStatus>),
-    /// Of a route of any kind, for each parent of ours.
+    /// The status of a route of any kind, one entry for each parent of Sheave.
     Route(Vec<ParentStatus>),
-    /// Of a policy, for each target; of a BackendTLSPolicy, for each Gateway of ours that leads to one of its targets.
+    /// The status of a policy, one entry for each target. A BackendTLSPolicy has one entry for each Gateway of Sheave
+    /// that routes to one of its targets.
     Policy(Vec<TargetStatus>),
 }
 
-/// What became of a GatewayClass.
+/// The status of a GatewayClass.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GatewayClassStatus {
-    /// What holds for it.
+    /// The conditions.
     pub conditions: Vec<StatusCondition>,
-    /// What of Gateway API is served, sorted.
+    /// The supported features of Gateway API, sorted.
     pub features: Vec<&'static str>,
 }
 
 impl GatewayClassStatus {
-    /// With everything that the data plane has.
+    /// Returns a status with all features of the data plane.
     pub fn new(conditions: Vec<StatusCondition>) -> Self {
         Self { conditions, features: FEATURES.to_vec() }
     }
 }
 
-/// What became of a Gateway.
+/// The status of a Gateway.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GatewayStatus {
-    /// Where it is served, as far as that is known: every address of the machine is none.
+    /// The addresses of the Gateway, if known. A Gateway on every address of the machine has none.
     pub addresses: Vec<PublishedAddress>,
-    /// What holds for it as a whole.
+    /// The conditions of the Gateway as a whole.
     pub conditions: Vec<StatusCondition>,
-    /// What became of each of its own listeners, in their order.
+    /// The status of each of its own listeners, in order.
     pub listeners: Vec<ListenerStatus>,
-    /// How many ListenerSets have been attached to it.
+    /// The number of ListenerSets that are attached.
     pub attached_listener_sets: usize,
 }
 
-/// What became of a listener.
+/// The status of a listener.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ListenerStatus {
-    /// Its name.
+    /// The name.
     pub name: String,
     /// The kinds of routes that may attach.
     pub supported_kinds: Vec<&'static str>,
-    /// How many have.
+    /// The number of attached routes.
     pub attached_routes: usize,
-    /// Where it is served; for who is told that an address cannot be listened on.
+    /// The sockets of the listener, with which a bind error is matched to it.
     pub sockets: Vec<(SocketAddr, TransportProtocol)>,
-    /// What holds for it.
+    /// The conditions.
     pub conditions: Vec<StatusCondition>,
 }
 
-/// What became of a route at one parent.
+/// The status of a route at one parent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParentStatus {
-    /// The parent as the route names it.
+    /// The parent reference of the route.
     pub parent: ParentRef,
-    /// What holds there.
+    /// The conditions.
     pub conditions: Vec<StatusCondition>,
 }
 
-/// What became of a policy at one target, or on the way from one Gateway.
+/// The status of a policy for one target, or for one Gateway.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TargetStatus {
-    /// The target's kind, or that of Gateways.
+    /// The kind of the target, or `Gateway`.
     pub kind: &'static str,
-    /// Its namespace; that of the policy if it is a target.
+    /// The namespace. That of the policy if the entry is about a target.
     pub namespace: String,
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Which part of it.
+    /// The section of the target: a port or a listener.
     pub section_name: Option<String>,
-    /// Requests that the policy allows there at each endpoint, if it applies and says a number; for who knows over how
-    /// many replicas they are dealt.
+    /// Maximum number of requests in flight at each endpoint, if the policy applies and sets a number. The number of
+    /// replicas that share it is known elsewhere.
     pub slots: Option<u32>,
-    /// What holds there.
+    /// The conditions.
     pub conditions: Vec<StatusCondition>,
 }
 
-/// Something that holds or does not.
+/// A condition of Kubernetes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatusCondition {
-    /// What.
+    /// The type.
     pub kind: ConditionType,
-    /// Whether it holds.
+    /// True if the condition holds.
     pub holds: bool,
-    /// Why, for programs.
+    /// The reason, for programs.
     pub reason: ConditionReason,
-    /// Why, for people; empty when the reason says it all.
+    /// The reason, for users. Empty if `reason` is sufficient.
     pub message: String,
 }
 
-/// What may hold; the names are Gateway API's.
+/// The type of a condition, by the name in Gateway API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConditionType {
-    /// It is valid, and we serve it.
+    /// The object is valid, and Sheave serves it.
     Accepted,
-    /// The data plane has been told.
+    /// The data plane has the configuration.
     Programmed,
-    /// All that it refers to is there and may be used.
+    /// All references are resolved and permitted.
     ResolvedRefs,
-    /// Others claim the same.
+    /// The listener conflicts with another one.
     Conflicted,
-    /// Some of its hosts are those of another listener too, so that clients may use connections of one for the other.
+    /// Some hosts of the listener also belong to another listener, so that clients may reuse connections of one for the
+    /// other.
     OverlappingTLSConfig,
-    /// Some of its rules were left out.
+    /// Some rules of the route were dropped.
     PartiallyInvalid,
-    /// Clients are let in without a certificate that is believed.
+    /// Clients without a valid certificate are accepted.
     InsecureFrontendValidationMode,
-    /// HTTP/3 is served there too. Gateway API has no name for that.
+    /// The listener also serves HTTP/3. This type is Sheave's own, because Gateway API has no such condition.
     Http3,
-    /// Endpoints are believed whatever certificate they show; ours, for Gateway API knows no such thing.
+    /// Certificates of endpoints are not verified. This type is Sheave's own, because Gateway API has no such
+    /// condition.
     InsecureEndpoints,
-    /// Replicas share what a policy allows at each endpoint; ours too.
+    /// Replicas share the limit of a policy for each endpoint. This type is Sheave's own as well.
     CapDealt,
-    /// The definitions of Gateway API's kinds are of a version that we know.
+    /// The version of the Gateway API CRDs is supported.
     SupportedVersion,
 }
 
 impl ConditionType {
-    /// All of them.
+    /// All types.
     pub const ALL: [Self; 11] = [
         Self::Accepted,
         Self::Programmed,
@@ -187,7 +190,7 @@ impl ConditionType {
     ];
 }
 
-/// Why something holds or does not; the names are Gateway API's.
+/// The reason of a condition, by the name in Gateway API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "Gateway API documents its reasons")]
 pub enum ConditionReason {
@@ -231,7 +234,7 @@ pub enum ConditionReason {
     UnsupportedVersion,
 }
 
-/// Says of every listener on a socket that it cannot be listened on, and why.
+/// Reports for every listener on a socket that the socket cannot be bound, and why.
 pub fn report_port_unavailable(
     statuses: &mut [ResourceStatus],
     socket: (SocketAddr, TransportProtocol),
@@ -255,12 +258,12 @@ pub fn report_port_unavailable(
 }
 
 impl StatusCondition {
-    /// It holds.
+    /// Returns a condition that holds.
     pub const fn yes(kind: ConditionType, reason: ConditionReason) -> Self {
         Self { kind, holds: true, reason, message: String::new() }
     }
 
-    /// It does not hold.
+    /// Returns a condition that does not hold.
     pub const fn no(kind: ConditionType, reason: ConditionReason, message: String) -> Self {
         Self { kind, holds: false, reason, message }
     }

@@ -316,7 +316,7 @@ fn cap_division_condition_is_set_on_affected_policy_targets() {
         dealt.map(|it: Vec<_>| it.iter().map(|it| it.message.clone()).collect::<String>()).collect()
     };
     let begins = |told: &[String], begin: &str| told.len() == 1 && told[0].starts_with(begin);
-    let all = "at once at each endpoint, dealt over 3 replicas: 1";
+    let all = "in flight per endpoint, divided among 3 replicas: 1";
     assert!(begins(&dealt("everything"), &format!("4 requests {all} each, and 1 more for 1 of")));
     assert!(begins(&dealt("capped"), &format!("1 request {all} for 1 of them")));
     assert_eq!(dealt("learned"), [""]);

@@ -1,4 +1,4 @@
-//! A Snapshot at work: its plain data joined to the state that outlives it.
+//! The configuration in force: a Snapshot's plain data joined to the state that outlives it.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,29 +22,30 @@ use crate::failure::Failure;
 use crate::observe::{ListenerCounters, RouteCounters};
 use crate::tls::{EndpointTlsContext, EndpointTlsFactory, SniTable, TlsInfo};
 
-/// What workers go by, from one request to the next.
+/// The configuration that workers use, read anew for each request.
 #[derive(Default)]
 pub(crate) struct ActiveConfig {
-    /// By place; a place is kept as long as its address is listened on.
+    /// By [`ListenerSocket::listener_index`], which a listener keeps as long as its address is bound.
     pub(crate) listeners: Vec<Option<ActiveListener>>,
-    /// As [`Rule::index`] numbers them.
+    /// Routes, by [`Rule::index`].
     pub(crate) routes: Vec<Arc<Route>>,
-    /// As [`snapshot::Target::Backend`] numbers them.
+    /// Backends, by the index in [`snapshot::RuleTarget::Backend`].
     pub(crate) backends: Vec<Arc<Backend>>,
 }
 
 impl ActiveConfig {
-    /// The listener at that address, or `None` if nobody listens there any more.
+    /// Returns the listener of that socket, or `None` if it has been removed.
     pub(crate) fn listener(&self, bound: &Arc<ListenerSocket>) -> Option<&ActiveListener> {
         let listener = self.listeners.get(bound.listener_index)?.as_ref()?;
         Arc::ptr_eq(&listener.bound, bound).then_some(listener)
     }
 }
 
-/// A worker's own hold on a [`ActiveConfig`]: its requests count their references here, where no other worker counts.
+/// A worker's own reference to an [`ActiveConfig`]. Its requests clone this `Rc`, so that workers do not contend for
+/// one shared reference count.
 pub(crate) struct WorkerConfig {
     config: VersionedConfig<ActiveConfig>,
-    /// Of each backend, what was in force when a request last asked.
+    /// The configuration of each backend that was in force at the last request for it.
     backend_configs: Box<[RefCell<Option<Rc<BackendConfigRef>>>]>,
 }
 
@@ -59,17 +60,17 @@ impl WorkerConfig {
         self.config.is_current(published)
     }
 
-    /// What is in force now for the backend of this number.
+    /// Returns the configuration in force of the backend with this index.
     pub(crate) fn backend_config(&self, backend: usize) -> Rc<BackendConfigRef> {
         let published = &self.backends[backend].current;
-        let mut held = self.backend_configs[backend].borrow_mut();
-        match &*held {
+        let mut cached = self.backend_configs[backend].borrow_mut();
+        match &*cached {
             Some(known) if known.is_current(published) => Rc::clone(known),
-            Some(_) | None => Rc::clone(held.insert(Rc::new(published.load_versioned()))),
+            Some(_) | None => Rc::clone(cached.insert(Rc::new(published.load_versioned()))),
         }
     }
 
-    /// Lets go of what is in force no longer, so that endpoints which have left do not stay for want of requests.
+    /// Drops an outdated configuration, so that removed endpoints are freed even if the backend gets no more requests.
     pub(crate) fn drop_outdated(&self, backend: usize) {
         let published = &self.backends[backend].current;
         self.backend_configs[backend].borrow_mut().take_if(|known| !known.is_current(published));
@@ -87,40 +88,41 @@ impl std::ops::Deref for WorkerConfig {
 pub(crate) struct ActiveListener {
     pub(crate) name: Arc<str>,
     pub(crate) bound: Arc<ListenerSocket>,
-    /// The port that clients ask for.
+    /// The port that clients connect to.
     pub(crate) public_port: u16,
     pub(crate) client: Arc<ClientSettings>,
     pub(crate) protocol: ListenerProtocol,
-    /// What becomes of TLS, which all connections begin with then.
+    /// TLS by server name; if present, every connection begins with TLS.
     pub(crate) sni_table: Option<Arc<SniTable>>,
-    /// How requests come by HTTP/3 too.
+    /// HTTP/3, if the listener serves it.
     pub(crate) http3: Option<ListenerHttp3>,
 }
 
 /// HTTP/3 at a listener.
 pub(crate) struct ListenerHttp3 {
     pub(crate) settings: Http3Settings,
-    /// What clients over TCP are told of it.
+    /// `Alt-Svc` value for clients over TCP.
     pub(crate) alt_svc: Box<str>,
 }
 
 impl ActiveListener {
-    /// What clients over TCP are told of HTTP/3; `None`: it is not served.
+    /// Returns the `Alt-Svc` value for clients over TCP; `None`: HTTP/3 is not served.
     pub(crate) fn alt_svc(&self) -> Option<&str> {
         self.http3.as_ref().map(|http3| &*http3.alt_svc)
     }
 
-    /// The rule that serves a request of a connection.
+    /// Returns the rule that serves a request of a connection.
     ///
-    /// One normal form of the host is what both the site and the routes are found by.
+    /// The host is normalized once; the SNI table and the routes are both looked up by that form.
     pub(crate) fn request_rule(
         &self,
-        greeting: Option<&TlsInfo>,
+        tls_info: Option<&TlsInfo>,
         request: &impl RequestAttributes,
     ) -> Result<&Arc<Rule>, Failure> {
         let mut buffer = HostNameBuffer::new();
         let host = HostName::new(request.host(), &mut buffer);
-        if self.sni_table.as_ref().is_some_and(|sites| sites.is_misdirected(greeting, host)) {
+        if self.sni_table.as_ref().is_some_and(|sni_table| sni_table.is_misdirected(tls_info, host))
+        {
             return Err(Failure::Misdirected);
         }
         match &self.protocol {
@@ -129,16 +131,16 @@ impl ActiveListener {
         }
     }
 
-    /// True if a connection with this handshake, or without TLS, has proved what the listener asks for now.
-    pub(crate) fn accepts_handshake(&self, greeting: Option<&TlsInfo>) -> bool {
-        let Some(sites) = &self.sni_table else { return true };
-        greeting.is_some_and(|greeting| sites.current_entry(greeting).is_some())
+    /// True if a connection with this handshake, or without TLS, meets the listener's current TLS requirements.
+    pub(crate) fn accepts_handshake(&self, tls_info: Option<&TlsInfo>) -> bool {
+        let Some(sni_table) = &self.sni_table else { return true };
+        tls_info.is_some_and(|tls_info| sni_table.current_entry(tls_info).is_some())
     }
 
-    /// The rule of a connection that carries no requests.
-    pub(crate) fn connection_rule(&self, greeting: Option<&TlsInfo>) -> Option<&Arc<Rule>> {
-        if let (Some(sites), Some(greeting)) = (&self.sni_table, greeting) {
-            return match &sites.current_entry(greeting)?.carries {
+    /// Returns the rule of a connection that is forwarded at L4.
+    pub(crate) fn connection_rule(&self, tls_info: Option<&TlsInfo>) -> Option<&Arc<Rule>> {
+        if let (Some(sni_table), Some(tls_info)) = (&self.sni_table, tls_info) {
+            return match &sni_table.current_entry(tls_info)?.carries {
                 TlsPayload::Connections(rule) => rule.as_ref(),
                 TlsPayload::Requests => None,
             };
@@ -150,14 +152,14 @@ impl ActiveListener {
     }
 }
 
-/// An address that is listened on.
+/// A bound listener address.
 pub(crate) struct ListenerSocket {
-    /// Its place in [`ActiveConfig::listeners`].
+    /// Index in [`ActiveConfig::listeners`].
     pub(crate) listener_index: usize,
     pub(crate) transport: TransportProtocol,
-    /// What was asked for; the port may be 0.
+    /// The configured address; the port may be 0.
     pub(crate) requested_address: SocketAddr,
-    /// With the port that the kernel gave.
+    /// The bound address, with the port that the kernel assigned.
     pub(crate) address: SocketAddr,
     open_connections: AtomicU32,
     /// One per worker.
@@ -183,9 +185,9 @@ impl ListenerSocket {
         }
     }
 
-    /// It is where this listener is to be.
-    pub(crate) fn matches_listener(&self, asked: &snapshot::Listener) -> bool {
-        (self.requested_address, self.transport) == (asked.address, asked.protocol.transport())
+    /// True if the socket has the address and transport of this listener.
+    pub(crate) fn matches_listener(&self, spec: &snapshot::Listener) -> bool {
+        (self.requested_address, self.transport) == (spec.address, spec.protocol.transport())
     }
 
     /// Counts one more open connection, if fewer than `most` are open.
@@ -213,7 +215,8 @@ pub(crate) struct Route {
 /// The state that outlives Snapshots, by the names that Snapshots use.
 pub(crate) struct StateRegistry {
     workers: usize,
-    /// What a TCP port does says nothing of the UDP port of the same number.
+    /// TCP and UDP have separate registries: the health of a TCP port says nothing about the UDP port of the same
+    /// number.
     tcp: EndpointRegistry<EndpointData>,
     udp: EndpointRegistry<EndpointData>,
     backends: BTreeMap<BackendKey, Arc<Backend>>,
@@ -230,22 +233,22 @@ impl StateRegistry {
         Self { workers, tcp, udp, backends, routes, endpoint_tls, slot_assignment }
     }
 
-    /// The Snapshot's backends, with the state of those that were there before.
+    /// Returns the Snapshot's backends, with the existing state of known ones.
     pub(crate) fn backends(&mut self, snapshot: &Snapshot) -> Vec<Arc<Backend>> {
-        let live: Vec<_> = snapshot.backends.iter().map(|asked| self.backend(asked)).collect();
+        let live: Vec<_> = snapshot.backends.iter().map(|spec| self.backend(spec)).collect();
         let kept = live.iter().map(|backend| (backend.key.clone(), Arc::clone(backend)));
         let gone = std::mem::replace(&mut self.backends, kept.collect());
         for (key, backend) in gone {
             if !self.backends.contains_key(&key) {
-                // No rule names it any more: who waits is woken by its timeout.
-                let (settings, trust) = backend.current().policy();
-                configure(&backend, EndpointSet::empty(), settings, trust);
+                // No rule refers to it any more: requests that still wait end with the queue timeout.
+                let (settings, tls_context) = backend.current().policy();
+                configure(&backend, EndpointSet::empty(), settings, tls_context);
             }
         }
         live
     }
 
-    /// The Snapshot's rules, with the counters of those that were there before.
+    /// Returns the Snapshot's routes, with the existing counters of known ones.
     pub(crate) fn routes(&mut self, rules: &[Arc<Rule>]) -> Vec<Arc<Route>> {
         let workers = self.workers;
         let live: Vec<_> = rules
@@ -263,34 +266,37 @@ impl StateRegistry {
         live
     }
 
-    /// The short way: new endpoints for one backend. False if there is no such backend.
+    /// Replaces the endpoints of one backend, without a new Snapshot. Returns false if there is no such backend.
     pub(crate) fn set_endpoints(&mut self, key: &BackendKey, endpoints: &[EndpointSpec]) -> bool {
         let Some(backend) = self.backends.get(key).map(Arc::clone) else { return false };
-        let (settings, trust) = backend.current().policy();
+        let (settings, tls_context) = backend.current().policy();
         let configured = self.endpoints(key.transport, endpoints, &settings);
-        configure(&backend, configured, settings, trust);
+        configure(&backend, configured, settings, tls_context);
         true
     }
 
-    /// From now on fixed caps are shared so.
-    pub(crate) fn set_slot_assignment(&mut self, deal: SlotAssignment) {
-        self.slot_assignment = deal;
+    /// Sets the division of fixed caps among replicas.
+    pub(crate) fn set_slot_assignment(&mut self, assignment: SlotAssignment) {
+        self.slot_assignment = assignment;
         self.backends
             .values()
             .for_each(|backend| backend.apply_slot_assignment(&self.slot_assignment));
     }
 
-    fn backend(&mut self, asked: &snapshot::Backend) -> Arc<Backend> {
-        let configured = self.endpoints(asked.key.transport, &asked.endpoints, &asked.settings);
-        let settings = asked.settings.clone();
-        let Some(known) = self.backends.get(&asked.key) else {
-            let (key, trust) = (asked.key.clone(), self.endpoint_tls.context_for(&settings, None));
-            let backend = Arc::new(Backend::new(key, configured, settings, trust, self.workers));
+    fn backend(&mut self, spec: &snapshot::Backend) -> Arc<Backend> {
+        let configured = self.endpoints(spec.key.transport, &spec.endpoints, &spec.settings);
+        let settings = spec.settings.clone();
+        let Some(known) = self.backends.get(&spec.key) else {
+            let (key, tls_context) =
+                (spec.key.clone(), self.endpoint_tls.context_for(&settings, None));
+            let backend =
+                Arc::new(Backend::new(key, configured, settings, tls_context, self.workers));
             update_sharers(&backend, &EndpointSet::empty(), &backend.configured());
             return backend;
         };
-        let trust = self.endpoint_tls.context_for(&settings, known.current().tls_context.as_ref());
-        configure(known, configured, settings, trust);
+        let tls_context =
+            self.endpoint_tls.context_for(&settings, known.current().tls_context.as_ref());
+        configure(known, configured, settings, tls_context);
         Arc::clone(known)
     }
 
@@ -301,13 +307,13 @@ impl StateRegistry {
         settings: &BackendSettings,
     ) -> EndpointSet<EndpointData> {
         let cap = backend::cap(settings);
-        let ledger = match transport {
+        let registry = match transport {
             TransportProtocol::Tcp => &mut self.tcp,
             TransportProtocol::Udp => &mut self.udp,
         };
         let member = |spec: &EndpointSpec| {
             let data = || EndpointData::new(self.workers);
-            let endpoint = ledger.endpoint(spec.address, data);
+            let endpoint = registry.endpoint(spec.address, data);
             SetMember {
                 max_in_flight: self.slot_assignment.max_in_flight(spec.address, cap),
                 ..SetMember::new(endpoint, spec.weight)
@@ -317,19 +323,19 @@ impl StateRegistry {
     }
 }
 
-/// Puts it in force.
+/// Configures a backend, and updates its endpoints' lists of backends.
 fn configure(
     backend: &Arc<Backend>,
     configured: EndpointSet<EndpointData>,
     settings: BackendSettings,
-    trust: Option<Arc<EndpointTlsContext>>,
+    tls_context: Option<Arc<EndpointTlsContext>>,
 ) {
     let before = backend.configured();
-    backend.configure(configured, settings, trust);
+    backend.configure(configured, settings, tls_context);
     update_sharers(backend, &before, &backend.configured());
 }
 
-/// Endpoints learn that the backend names them, or that it does no longer.
+/// Adds the backend to endpoints that it now contains, and removes it from those that it no longer contains.
 fn update_sharers(
     backend: &Arc<Backend>,
     before: &EndpointSet<EndpointData>,

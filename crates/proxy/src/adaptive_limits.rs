@@ -1,6 +1,6 @@
-//! How much endpoints of one backend are given: limits that are learned, and less for those that say they are full.
+//! Adaptive concurrency limits of one backend: learned limits, and reduced limits for endpoints that report overload.
 //!
-//! One thread, beside the workers, looks at both ([`crate::health`]); what is decided is decided in [`balance::limit`].
+//! The health thread ([`crate::health`]) updates both; the decisions are made in [`balance::limit`].
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,16 +15,16 @@ use crate::clock;
 use crate::dial::pool::{EndpointData, lock};
 use crate::worker::Worker;
 
-/// What one backend's endpoints are given.
+/// The adaptive concurrency limits of one backend's endpoints.
 #[derive(Default)]
 pub(crate) struct AdaptiveLimits {
     limiter: Mutex<ConcurrencyLimiter>,
-    /// Some endpoint has said that it is full.
+    /// True if an endpoint has reported overload.
     has_overloaded: AtomicBool,
 }
 
 impl AdaptiveLimits {
-    /// An endpoint is full: somebody has to look when it is not any longer.
+    /// Records that an endpoint is overloaded, so that the health thread restores its limit later.
     pub(crate) fn mark_overloaded(&self, worker: &Worker) {
         if !self.has_overloaded.swap(true, Ordering::Relaxed) {
             worker.shared.health_waker.wake();
@@ -33,8 +33,8 @@ impl AdaptiveLimits {
 }
 
 impl Backend {
-    /// Makes limits of what was seen since the last time, of the endpoints of `current`. Whether somebody may have more. Of
-    /// backends that share an endpoint, the first in each `pass` decides about it.
+    /// Updates the limits of the endpoints of `current` from the samples since the last update. Returns true if a limit
+    /// has been raised. If several backends share an endpoint, the first in each `pass` sets its limit.
     pub(crate) fn update_limits(&self, current: &BackendConfig, pass: Time) -> bool {
         let Some(settings) = current.limit_settings() else { return false };
         let (waiting, round) = (self.waiting(), pass.as_nanos().max(1));
@@ -42,7 +42,7 @@ impl Backend {
         limiter.update(&current.set, &settings, waiting, round, clock::now())
     }
 
-    /// How many requests each endpoint may have at once, where there is a limit, and in a word where it comes from.
+    /// Returns the concurrency limit of each limited endpoint, and the origin of the limit in a word.
     pub(crate) fn limits(
         &self,
         current: &BackendConfig,
@@ -57,9 +57,9 @@ impl Backend {
             let full = endpoint.reduced_limit(clock::now()).is_some_and(|(full, _)| full == most);
             let reason = match cap {
                 _ if full => "full",
-                ConcurrencyCap::Fixed(_) if member.max_in_flight < u32::MAX => "dealt",
+                ConcurrencyCap::Fixed(_) if member.max_in_flight < u32::MAX => "assigned",
                 ConcurrencyCap::Fixed(_) => "fixed",
-                // One that another backend decides about.
+                // Another backend sets the limit of this shared endpoint.
                 ConcurrencyCap::Learned => {
                     learned.get(&endpoint.address).copied().unwrap_or("shared")
                 }
@@ -70,8 +70,8 @@ impl Backend {
         current.set.members().iter().filter_map(limit).collect()
     }
 
-    /// Gives more again to endpoints that are not full any longer: somebody may have that. How long until the next; `None`:
-    /// nobody was full.
+    /// Restores the limits of endpoints whose overload has ended. Returns the time until the next one is restored;
+    /// `None`: no endpoint was overloaded.
     pub(crate) fn restore_limits(&self) -> Option<Duration> {
         if !self.adaptive_limits.has_overloaded.swap(false, Ordering::Relaxed) {
             return None;

@@ -1,8 +1,9 @@
-//! What keeps a client at its endpoint: a token that it brings along, or its address.
+//! Session affinity: keeps a client at its endpoint by a token that it sends, or by its address.
 //!
-//! A token names an endpoint without showing its address to who merely looks; it is the same at every replica and after
-//! every start. It is no secret: it opens nothing that a request without it could not reach. Affinity yields: where the
-//! endpoint cannot serve, the request goes elsewhere, and the client is told its new place.
+//! A token names an endpoint without revealing its address to a casual reader; it is the same at
+//! every replica and after every restart. It is not a secret: it gives access to nothing that a
+//! request without it could not reach. Affinity is soft: if the endpoint cannot serve, the request
+//! goes to another one, and the client gets a new token.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -18,13 +19,14 @@ use crate::hash_key;
 use crate::head::{RequestHead, ResponseHead, cookie};
 use crate::worker::Worker;
 
-/// Tokens of other backends that a client may bring along: one cookie serves all that it meets under one name.
+/// Number of tokens for other backends that a client may send: one cookie covers all backends that
+/// use the same cookie name.
 const MAX_OTHER_TOKENS: usize = 7;
 
-/// What names an endpoint of one backend.
+/// Token that names an endpoint of one backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct AffinityToken {
-    /// Tells the tokens of backends apart.
+    /// Hash of the backend's name; distinguishes the tokens of different backends.
     backend: u32,
     endpoint: u64,
 }
@@ -55,14 +57,14 @@ impl fmt::Display for AffinityToken {
     }
 }
 
-/// The tokens of a set's endpoints, each with its place among the members.
+/// Tokens of a set's endpoints, each with its index among the members.
 pub(crate) struct AffinityTokens(Vec<(AffinityToken, usize)>);
 
 impl AffinityTokens {
     fn new(backend: &Backend, members: &[SetMember<EndpointData>]) -> Self {
         let members = members.iter().enumerate();
         let token = |member: &SetMember<_>| AffinityToken::new(backend, member.endpoint.address);
-        let mut tokens: Vec<_> = members.map(|(place, member)| (token(member), place)).collect();
+        let mut tokens: Vec<_> = members.map(|(index, member)| (token(member), index)).collect();
         tokens.sort_unstable();
         Self(tokens)
     }
@@ -73,25 +75,25 @@ impl AffinityTokens {
     }
 }
 
-/// Where a request belongs.
+/// Session affinity of a request.
 pub(crate) struct SessionAffinity {
-    /// `None`: nowhere yet, or nowhere any more.
+    /// Target endpoint; `None` if the client has none yet, or it is no longer in the set.
     endpoint: Option<Arc<Endpoint>>,
-    /// Its client has been at this backend before.
+    /// True if the client has been at this backend before.
     is_returning: bool,
-    /// What the client brings along for other backends.
+    /// Tokens that the client sends for other backends.
     other_tokens: Vec<AffinityToken>,
 }
 
 impl SessionAffinity {
-    /// `None`: nothing binds requests to this backend's endpoints.
+    /// Returns `None` if the backend has no session affinity.
     pub(crate) fn of_request(
         backend: &Backend,
         current: &BackendConfig,
         request: &RequestHead,
         client: impl Fn() -> IpAddr,
     ) -> Option<Self> {
-        let brought = match current.settings.affinity.as_ref()? {
+        let sent_tokens = match current.settings.affinity.as_ref()? {
             AffinitySettings::Cookie { name, .. } => cookie::find(&request.fields, name),
             AffinitySettings::Header(name) => request.fields.get(name),
             AffinitySettings::Source => {
@@ -99,16 +101,16 @@ impl SessionAffinity {
                 return Some(Self { endpoint, is_returning: true, other_tokens: Vec::new() });
             }
         };
-        let brought =
-            brought.unwrap_or_default().split(|byte| *byte == b'.').take(MAX_OTHER_TOKENS + 1);
+        let sent_tokens =
+            sent_tokens.unwrap_or_default().split(|byte| *byte == b'.').take(MAX_OTHER_TOKENS + 1);
         let is_ours = |token: &AffinityToken| token.backend == AffinityToken::backend_part(backend);
         let (ours, others): (Vec<_>, Vec<_>) =
-            brought.filter_map(AffinityToken::parse).partition(is_ours);
+            sent_tokens.filter_map(AffinityToken::parse).partition(is_ours);
         let members = current.set.members();
         let tokens =
             || current.affinity_tokens.get_or_init(|| AffinityTokens::new(backend, members));
-        let place = ours.first().and_then(|token| tokens().find(*token));
-        let endpoint = place.map(|place| Arc::clone(&members[place].endpoint));
+        let index = ours.first().and_then(|token| tokens().find(*token));
+        let endpoint = index.map(|index| Arc::clone(&members[index].endpoint));
         Some(Self { endpoint, is_returning: !ours.is_empty(), other_tokens: others })
     }
 
@@ -116,7 +118,7 @@ impl SessionAffinity {
         self.endpoint.as_ref()
     }
 
-    /// Counts what has become of it, and tells the client where it belongs from now on.
+    /// Counts the result, and gives the client its new token if it needs one.
     pub(crate) fn apply_to_response(
         &self,
         worker: &Worker,
@@ -144,7 +146,7 @@ impl SessionAffinity {
         }
     }
 
-    /// What the client is to bring along from now on.
+    /// Returns the value that the client sends from now on: its tokens for all backends.
     fn cookie_value(&self, slot: &Slot) -> String {
         let ours = AffinityToken::new(&slot.backend, slot.endpoint.address);
         let all = std::iter::once(&ours).chain(self.other_tokens.iter().take(MAX_OTHER_TOKENS));
@@ -152,7 +154,8 @@ impl SessionAffinity {
     }
 }
 
-/// The endpoint of an address, by weighted rendezvous: when one leaves, only its own clients go elsewhere.
+/// Returns the endpoint of a client address by weighted rendezvous hashing: if an endpoint is
+/// removed, only its own clients move.
 fn rendezvous_endpoint(
     client: IpAddr,
     members: &[SetMember<EndpointData>],
@@ -161,7 +164,7 @@ fn rendezvous_endpoint(
     let can_serve = members.iter().filter(|member| member.weight > 0 && !member.half_open);
     let rank = |member: &SetMember<EndpointData>| {
         let endpoint = hash(member.endpoint.address.to_string().as_bytes());
-        // Between 0 and 1, neither of them.
+        // In the open interval from 0 to 1.
         let draw = Rng::new(client ^ endpoint).next_u64() >> 11;
         let draw = (draw as f64 + 0.5) / 2f64.powi(53);
         -draw.ln() / f64::from(member.weight)
@@ -180,20 +183,20 @@ mod tests {
     use super::*;
 
     fn members(ports: &[u16], weight: u32) -> Vec<SetMember<EndpointData>> {
-        let mut ledger = EndpointRegistry::new();
+        let mut registry = EndpointRegistry::new();
         let endpoint = |port: &u16| {
             let address = SocketAddr::from(([10, 0, 0, 1], *port));
-            SetMember::new(ledger.endpoint(address, || EndpointData::new(1)), weight)
+            SetMember::new(registry.endpoint(address, || EndpointData::new(1)), weight)
         };
         ports.iter().map(endpoint).collect()
     }
 
-    fn places(members: &[SetMember<EndpointData>]) -> BTreeMap<u32, u16> {
-        let place = |client: u32| {
+    fn assigned_ports(members: &[SetMember<EndpointData>]) -> BTreeMap<u32, u16> {
+        let assigned_port = |client: u32| {
             let endpoint = rendezvous_endpoint(IpAddr::V4(client.into()), members).unwrap();
             (client, endpoint.address.port())
         };
-        (0..10_000).map(place).collect()
+        (0..10_000).map(assigned_port).collect()
     }
 
     #[test]
@@ -202,7 +205,7 @@ mod tests {
         members[0].weight = 2;
         members.extend(self::members(&[4], 0));
         let mut counts = [0; 5];
-        for port in places(&members).into_values() {
+        for port in assigned_ports(&members).into_values() {
             counts[usize::from(port)] += 1;
         }
         assert!((4_750..5_250).contains(&counts[1]), "{counts:?}");
@@ -212,7 +215,7 @@ mod tests {
     #[test]
     fn when_an_endpoint_leaves_only_its_clients_move() {
         let members = members(&[1, 2, 3, 4], 1);
-        let (before, after) = (places(&members), places(&members[..3]));
+        let (before, after) = (assigned_ports(&members), assigned_ports(&members[..3]));
         for (client, port) in before {
             assert!(port == 4 || after[&client] == port, "client {client} left {port}");
         }
@@ -223,8 +226,8 @@ mod tests {
         let members = members(&[1, 2, 3, 4, 5, 6, 7, 8], 1);
         for last in 0..100 {
             let four = std::net::Ipv4Addr::new(192, 0, 2, last);
-            let place = |address| rendezvous_endpoint(address, &members).unwrap().address;
-            assert_eq!(place(four.into()), place(four.to_ipv6_mapped().into()));
+            let assigned = |address| rendezvous_endpoint(address, &members).unwrap().address;
+            assert_eq!(assigned(four.into()), assigned(four.to_ipv6_mapped().into()));
         }
     }
 

@@ -1,4 +1,4 @@
-//! How clients that came over TCP learn that HTTP/3 is served too: the field Alt-Svc (RFC 7838 §3).
+//! Advertisement of HTTP/3 to TCP clients: the field Alt-Svc (RFC 7838 §3).
 
 use std::num::NonZeroU16;
 
@@ -6,23 +6,24 @@ use gateway::snapshot::Http3Settings;
 
 use crate::head::{HttpVersion, KnownFieldName, RequestHead, ResponseHead};
 
-/// For so long clients may remember it: a day.
+/// Time for which clients may cache the advertisement: a day.
 const MAX_AGE_SECONDS: u32 = 86_400;
 
-/// What the field says where HTTP/3 is served beside this TCP port.
+/// Returns the field value for a TCP port that HTTP/3 is served beside.
 pub(crate) fn value(http3: &Http3Settings, port: u16) -> Box<str> {
     let port = http3.advertised_port.map_or(port, NonZeroU16::get);
     format!("h3=\":{port}\"; ma={MAX_AGE_SECONDS}").into()
 }
 
-/// Forgets what an endpoint says of a port of its own, which clients do not reach through us. Hypercorn does unasked.
+/// Removes the field that an endpoint sends for a port of its own, which clients cannot reach
+/// through us. Hypercorn adds it by default.
 pub(crate) fn remove_from_endpoint(value: Option<&str>, response: &mut ResponseHead) {
     if value.is_some() {
         response.fields.remove(KnownFieldName::AltSvc);
     }
 }
 
-/// Tells the client, unless it speaks HTTP/3 already, or a filter of the route tells it of something else.
+/// Adds the field, unless the client already uses HTTP/3, or a filter of the route has set it.
 pub(crate) fn advertise(value: Option<&str>, request: &RequestHead, response: &mut ResponseHead) {
     let Some(value) = value else { return };
     if request.version != HttpVersion::Http3 && !response.fields.has(KnownFieldName::AltSvc) {

@@ -1,6 +1,6 @@
-//! A backend as workers share it: who may get requests, who waits, and the slot that one request holds.
+//! A backend, shared by all workers: its endpoints in force, its queue, and the slot that one request holds.
 //!
-//! What health makes of the configured endpoints is [`crate::health`]'s; here is only what is in force.
+//! [`crate::health`] derives the endpoints in force from the configured ones; this module only keeps them.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -35,16 +35,16 @@ use crate::worker::Worker;
 /// One Service's port, with the state that outlives Snapshots.
 pub(crate) struct Backend {
     pub(crate) key: BackendKey,
-    /// The key as metrics and logs write it.
+    /// The key as text, for metrics and logs.
     pub(crate) name: Arc<str>,
     pub(crate) current: ConfigCell<BackendConfig>,
     admission: Admission,
     queue: Mutex<Queue<EndpointData, Waker>>,
-    /// One per worker: a lock that nobody else takes.
+    /// One per worker: the lock is uncontended.
     pickers: Box<[WorkerPicker]>,
     /// One per worker.
     pub(crate) counters: Box<[BackendCounters]>,
-    /// What all requests together may be tried again.
+    /// Retry budget of all requests together.
     pub(crate) retry_budget: RetryBudget,
     pub(crate) health: BackendHealth,
     pub(crate) demand: DemandTracker,
@@ -55,14 +55,14 @@ pub(crate) struct Backend {
 #[repr(align(64))]
 struct WorkerPicker(Mutex<Picker>);
 
-/// What may change while requests run.
+/// The part of a backend that may change while requests run.
 pub(crate) struct BackendConfig {
     pub(crate) set: Arc<EndpointSet<EndpointData>>,
     pub(crate) settings: BackendSettings,
-    /// With what connections are secured; `None`: they are not.
+    /// TLS of connections to endpoints; `None`: plain connections.
     pub(crate) tls_context: Option<Arc<EndpointTlsContext>>,
     pub(crate) limits: AdmissionLimits,
-    /// Made when the first request needs them.
+    /// Built when the first request needs them.
     pub(crate) affinity_tokens: OnceLock<AffinityTokens>,
 }
 
@@ -83,7 +83,7 @@ impl BackendConfig {
         Self { set, settings, tls_context, limits, affinity_tokens: OnceLock::new() }
     }
 
-    /// Between which bounds limits are learned, if they are.
+    /// Bounds of the learned limits, if limits are learned.
     pub(crate) fn limit_settings(&self) -> Option<LimitSettings> {
         let settings = self.settings.auto_limit?;
         let most = match self.settings.protocol {
@@ -94,18 +94,18 @@ impl BackendConfig {
         Some(LimitSettings { min: settings.min.min(max), max, start: settings.start.min(max) })
     }
 
-    /// All but the endpoints.
+    /// The settings and TLS context, without the endpoints.
     pub(crate) fn policy(&self) -> (BackendSettings, Option<Arc<EndpointTlsContext>>) {
         (self.settings.clone(), self.tls_context.clone())
     }
 }
 
-/// How many requests each endpoint may have at once.
+/// Maximum number of concurrent requests per endpoint.
 pub(crate) fn cap(settings: &BackendSettings) -> ConcurrencyCap {
     if settings.auto_limit.is_some() {
         return ConcurrencyCap::Learned;
     }
-    // Over HTTP/1.1 a connection carries one request at a time, so a limit of connections is a limit of requests.
+    // Over HTTP/1.1 a connection carries one request at a time, so a connection limit is also a request limit.
     let most_connections = match settings.protocol {
         EndpointProtocol::Http1 => settings.connection_max,
         EndpointProtocol::Http2 | EndpointProtocol::Http3 => None,
@@ -114,7 +114,7 @@ pub(crate) fn cap(settings: &BackendSettings) -> ConcurrencyCap {
     caps.into_iter().flatten().min().into()
 }
 
-/// A worker's own hold on a [`BackendConfig`], as [`WorkerConfig`] is on a `Live`.
+/// A worker's own reference to a [`BackendConfig`], as [`WorkerConfig`] is to an [`ActiveConfig`].
 pub(crate) type BackendConfigRef = VersionedConfig<BackendConfig>;
 
 impl Backend {
@@ -122,12 +122,12 @@ impl Backend {
         key: BackendKey,
         configured: EndpointSet<EndpointData>,
         settings: BackendSettings,
-        trust: Option<Arc<EndpointTlsContext>>,
+        tls_context: Option<Arc<EndpointTlsContext>>,
         workers: usize,
     ) -> Self {
-        let care = BackendHealth::new();
-        let set = care.configure_endpoints(&key, configured, &settings.health, |set| set);
-        let current = BackendConfig::new(set, settings, trust);
+        let health = BackendHealth::new();
+        let set = health.configure_endpoints(&key, configured, &settings.health, |set| set);
+        let current = BackendConfig::new(set, settings, tls_context);
         let picker = |worker| {
             WorkerPicker(Mutex::new(Picker::new(current.settings.algorithm, seed(&key, worker))))
         };
@@ -140,7 +140,7 @@ impl Backend {
             current: ConfigCell::new(current),
             retry_budget: RetryBudget::new(workers),
             demand: DemandTracker::new(workers),
-            health: care,
+            health,
             adaptive_limits: AdaptiveLimits::default(),
             key,
         };
@@ -148,7 +148,7 @@ impl Backend {
         backend
     }
 
-    /// What is in force now; requests [hold](BackendRef::config) it, which costs less.
+    /// Returns the configuration in force. Requests use [`BackendRef::config`], which is cheaper.
     pub(crate) fn current(&self) -> Arc<BackendConfig> {
         self.current.load()
     }
@@ -157,51 +157,52 @@ impl Backend {
         self.admission.waiting()
     }
 
-    /// How many wait with each priority, about.
+    /// Returns the approximate number of waiting requests of each priority.
     pub(crate) fn waiting_by_priority(&self) -> [usize; PriorityLevel::COUNT] {
         lock(&self.queue).waiting_by_priority()
     }
 
-    /// How long a request that comes now would wait, if that is known.
+    /// Returns the expected queue wait of a request that arrives now, if it is known.
     pub(crate) fn expected_wait(&self) -> Option<Duration> {
         self.admission.expected_wait(clock::now())
     }
 
-    /// From the next request on these endpoints are chosen among, as far as their health allows.
+    /// Replaces the endpoints, settings and TLS context from the next request on. Health decides which endpoints get
+    /// requests.
     pub(crate) fn configure(
         &self,
         configured: EndpointSet<EndpointData>,
         settings: BackendSettings,
-        trust: Option<Arc<EndpointTlsContext>>,
+        tls_context: Option<Arc<EndpointTlsContext>>,
     ) {
         let health = settings.health;
         self.health.configure_endpoints(&self.key, configured, &health, |set| {
-            self.replace(BackendConfig::new(set, settings, trust));
+            self.replace(BackendConfig::new(set, settings, tls_context));
         });
     }
 
-    /// All its endpoints, whatever their health.
+    /// Returns all configured endpoints, regardless of their health.
     pub(crate) fn configured(&self) -> Arc<EndpointSet<EndpointData>> {
         self.health.configured()
     }
 
-    /// From the next request on each endpoint is given those of its slots that the deal says.
-    pub(crate) fn apply_slot_assignment(&self, deal: &SlotAssignment) {
-        let (settings, trust) = self.current().policy();
+    /// Limits each endpoint to this replica's share of its slots, from the next request on.
+    pub(crate) fn apply_slot_assignment(&self, assignment: &SlotAssignment) {
+        let (settings, tls_context) = self.current().policy();
         let cap = cap(&settings);
         if cap.fixed().is_none() {
             return;
         }
         let configured = self.configured();
-        let dealt = |member: &SetMember<_>| SetMember {
-            max_in_flight: deal.max_in_flight(member.endpoint.address, cap),
+        let assigned = |member: &SetMember<_>| SetMember {
+            max_in_flight: assignment.max_in_flight(member.endpoint.address, cap),
             ..member.clone()
         };
-        let members = configured.members().iter().map(dealt).collect();
-        self.configure(EndpointSet::new(members), settings, trust);
+        let members = configured.members().iter().map(assigned).collect();
+        self.configure(EndpointSet::new(members), settings, tls_context);
     }
 
-    /// From the next request on `current` is in force; who waits and may now go is woken.
+    /// Puts `current` in force from the next request on, and wakes waiting requests that now get a slot.
     pub(crate) fn replace(&self, current: BackendConfig) {
         let (set, limits) = (Arc::clone(&current.set), current.limits);
         if self.current().settings.algorithm != current.settings.algorithm {
@@ -209,7 +210,7 @@ impl Backend {
                 *lock(&picker.0) = Picker::new(current.settings.algorithm, seed(&self.key, worker));
             }
         }
-        // No request finds an endpoint without a limit.
+        // Set before the configuration is stored: no request must see an endpoint without a limit.
         let raised = self.update_limits(&current, clock::now());
         self.current.store(Arc::new(current));
         let woken = self.admission.replace(set, limits, clock::now(), || lock(&self.queue));
@@ -222,7 +223,7 @@ impl Backend {
         }
     }
 
-    /// Why somebody has waited for a slot until the queue's timeout.
+    /// Returns the reason why a request has waited for a slot until the queue timeout.
     pub(crate) fn queue_timeout_failure(&self) -> Failure {
         let current = self.current();
         if current.set.members().is_empty() {
@@ -236,7 +237,7 @@ impl Backend {
         }
     }
 
-    /// An endpoint has been marked unreachable, or reachable: requests that wait look again for one that may serve them.
+    /// Lets waiting requests look for an endpoint again, after one has been marked unreachable or reachable.
     pub(crate) fn reachability_changed(&self) {
         let current = self.current();
         let (set, limits) = (Arc::clone(&current.set), current.limits);
@@ -244,16 +245,16 @@ impl Backend {
         woken.into_iter().for_each(Waker::wake);
     }
 
-    /// Gives free slots to those who wait.
+    /// Grants free slots to waiting requests.
     ///
-    /// A grant of one backend that meets a cancel holds a shared endpoint's slot for a moment, in which another
-    /// backend's newcomer may overlook it. So somebody looks again now and then.
+    /// If a grant races with a cancellation, it holds a slot of a shared endpoint for a moment, and a new request of
+    /// another backend may miss that slot. So each worker's sweep also calls this periodically.
     pub(crate) fn dispatch(&self) {
         let woken = self.admission.dispatch(clock::now, || lock(&self.queue));
         woken.into_iter().for_each(Waker::wake);
     }
 
-    /// The endpoint has finished with a request of this backend.
+    /// Releases a slot after the endpoint has finished a request of this backend.
     pub(crate) fn release(&self, endpoint: &Endpoint) {
         let woken = self.admission.release(endpoint, clock::now, || lock(&self.queue));
         woken.into_iter().for_each(Waker::wake);
@@ -263,7 +264,7 @@ impl Backend {
     }
 }
 
-/// Workers start at different endpoints, the same at each start.
+/// Returns a picker seed that differs between workers and is the same at each start.
 fn seed(key: &BackendKey, worker: usize) -> u64 {
     let name = key.service.bytes().fold(u64::from(key.port), |seed, byte| {
         seed.wrapping_mul(31).wrapping_add(u64::from(byte))
@@ -271,7 +272,7 @@ fn seed(key: &BackendKey, worker: usize) -> u64 {
     name.wrapping_add((worker as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15))
 }
 
-/// A backend of the [`WorkerConfig`] that a request goes by.
+/// A backend in the [`WorkerConfig`] that a request uses.
 #[derive(Clone)]
 pub(crate) struct BackendRef {
     live: Rc<WorkerConfig>,
@@ -283,17 +284,17 @@ impl BackendRef {
         Self { live, index }
     }
 
-    /// The backend alone, for what may outlast every request.
+    /// Returns the backend itself, for tasks that may outlive the request.
     pub(crate) fn backend(&self) -> &Arc<Backend> {
         &self.live.backends[self.index]
     }
 
-    /// What is in force now, for a request to hold to its end.
+    /// Returns the configuration in force, for a request to keep to its end.
     pub(crate) fn config(&self) -> Rc<BackendConfigRef> {
         self.live.backend_config(self.index)
     }
 
-    /// The same backend without the rest of what is in force: for what may outlast many Snapshots.
+    /// Returns the same backend without the rest of the configuration, for sessions that may outlive many Snapshots.
     pub(crate) fn detached(&self) -> Self {
         let backends = vec![Arc::clone(self.backend())];
         let live = ActiveConfig { backends, ..ActiveConfig::default() };
@@ -313,15 +314,15 @@ impl std::ops::Deref for BackendRef {
 pub(crate) struct Slot {
     pub(crate) backend: BackendRef,
     pub(crate) endpoint: Arc<Endpoint>,
-    /// When it was taken.
+    /// Time at which it was taken.
     pub(crate) started: Time,
-    /// How many requests the endpoint had then, this one included.
+    /// Requests in flight at the endpoint at that time, this one included.
     pub(crate) in_flight_at_start: u32,
-    /// Who took it, and gives it back.
+    /// The worker that took it and gives it back.
     worker: usize,
-    /// When the endpoint finished, where that is known; else it is when the slot is dropped.
+    /// Time at which the endpoint finished, if known; otherwise the time of the drop counts.
     released_at: Option<Time>,
-    /// The request has been sent, and nothing has come of it yet.
+    /// True if the request has been sent and no answer has arrived yet.
     awaits_answer: Cell<bool>,
 }
 
@@ -340,21 +341,21 @@ impl Slot {
         }
     }
 
-    /// The endpoint has been asked: an answer is to come.
+    /// Records that the request has been sent: the endpoint owes an answer.
     pub(crate) fn mark_request_sent(&self) {
         if !self.awaits_answer.replace(true) {
             self.endpoint.data.counters[self.worker].requests_sent.add(1);
         }
     }
 
-    /// The endpoint has answered, or the answer is not waited for any more.
+    /// Records that the endpoint has answered, or that the proxy no longer waits for the answer.
     pub(crate) fn mark_answered(&self) {
         if self.awaits_answer.replace(false) {
             self.endpoint.data.counters[self.worker].requests_settled.add(1);
         }
     }
 
-    /// A connection attempt at the endpoint has failed so: perhaps it cannot be reached.
+    /// Marks the endpoint unreachable, if a connection attempt failed in a way that suggests it.
     pub(crate) fn note_connect_failure(&self, worker: &Worker, failure: Failure) {
         let cannot_be_reached = matches!(
             failure,
@@ -366,14 +367,14 @@ impl Slot {
         }
     }
 
-    /// The endpoint finished at `at`: the slot is free.
+    /// Frees the slot; the endpoint finished at `at`.
     pub(crate) fn free(mut self, at: Time) {
         self.released_at = Some(at);
     }
 
-    /// The Outcome of one attempt: what metrics, pickers and health learn from, and nothing else.
+    /// Records the Outcome of one attempt: the only input of metrics, pickers and health.
     ///
-    /// `head_after`: how long the head of the response took, where that tells how busy the endpoint is.
+    /// `head_after`: the latency of the response's head, if it reflects the load of the endpoint.
     pub(crate) fn conclude(
         &self,
         worker: &Worker,
@@ -384,7 +385,7 @@ impl Slot {
         self.conclude_at(clock::now(), worker, current, end, head_after);
     }
 
-    /// As [`conclude`](Self::conclude), for a caller that knows what time it is.
+    /// Same as [`conclude`](Self::conclude), for a caller that has already read the clock.
     pub(crate) fn conclude_at(
         &self,
         now: Time,
@@ -425,7 +426,7 @@ impl Slot {
         }
     }
 
-    /// As [`conclude`](Self::conclude), where how long the endpoint has had the request tells how busy it is.
+    /// Same as [`conclude`](Self::conclude), if the hold time of the slot reflects the load of the endpoint.
     pub(crate) fn conclude_with_hold_time(
         &self,
         now: Time,
@@ -453,8 +454,9 @@ impl Slot {
         if !current.settings.heeds_refusals {
             return;
         }
-        let heed = self.endpoint.record_refusal(self.in_flight_at_start, retry_after, clock::now());
-        self.endpoint.data.counters[worker.index].count_refusal(heed);
+        let handling =
+            self.endpoint.record_refusal(self.in_flight_at_start, retry_after, clock::now());
+        self.endpoint.data.counters[worker.index].count_refusal(handling);
         self.backend.adaptive_limits.mark_overloaded(worker);
     }
 }
@@ -468,7 +470,7 @@ impl Drop for Slot {
     }
 }
 
-/// A place in the queue; given up when dropped.
+/// A place in the queue; leaves the queue when dropped.
 pub(crate) struct QueueGuard {
     backend: BackendRef,
     ticket: Arc<Ticket<EndpointData>>,
@@ -476,7 +478,7 @@ pub(crate) struct QueueGuard {
 }
 
 impl QueueGuard {
-    /// The slot, once it has been granted, or why there will be none.
+    /// Ready with the slot once it is granted, or with the reason why the request is rejected.
     pub(crate) fn poll(&self) -> Poll<Result<Slot, Failure>> {
         if let Some(slot) = self.granted() {
             return Poll::Ready(Ok(slot));
@@ -497,41 +499,41 @@ impl Drop for QueueGuard {
         if self.backend.admission.cancel(&self.ticket) {
             self.backend.demand.shard(self.worker).abandon(clock::now());
         } else {
-            // Where it was granted at the same moment: the slot passes on to the next.
+            // If the slot was granted at the same moment, it passes to the next waiting request.
             drop(self.granted());
         }
     }
 }
 
-/// What came of asking for a slot.
+/// The result of asking for a slot.
 pub(crate) enum SlotAdmission {
     Slot(Slot),
     Queued(QueueGuard),
     Refused(Failure),
 }
 
-/// Asks for a slot for one request; `waker` is woken when one that had to wait has got its slot.
+/// Asks for a slot for one request. If the request has to wait, `waker` is woken when it gets its slot.
 pub(crate) fn enter(
     backend: &BackendRef,
     worker: usize,
-    wish: &PickRequest<'_, EndpointData>,
+    pick: &PickRequest<'_, EndpointData>,
+    current: &BackendConfig,
     waker: impl FnOnce() -> Waker,
 ) -> SlotAdmission {
-    let current = backend.config();
-    enter_within(backend, worker, wish, &current, current.limits, waker)
+    enter_within(backend, worker, pick, current, current.limits, waker)
 }
 
-/// Asks for a slot for one request that cannot wait.
+/// Asks for a slot for one request that must not wait in the queue.
 pub(crate) fn enter_at_once(
     backend: &BackendRef,
     worker: usize,
-    wish: &PickRequest<'_, EndpointData>,
+    pick: &PickRequest<'_, EndpointData>,
 ) -> Option<Slot> {
     let current = backend.config();
     let limits = AdmissionLimits { max_waiting: 0, ..current.limits };
-    let wish =
-        &PickRequest { queueing: QueueParameters { deadline: wish.now, ..wish.queueing }, ..*wish };
-    match enter_within(backend, worker, wish, &current, limits, || Waker::noop().clone()) {
+    let pick =
+        &PickRequest { queueing: QueueParameters { deadline: pick.now, ..pick.queueing }, ..*pick };
+    match enter_within(backend, worker, pick, &current, limits, || Waker::noop().clone()) {
         SlotAdmission::Slot(slot) => Some(slot),
         SlotAdmission::Queued(_) | SlotAdmission::Refused(_) => None,
     }
@@ -540,7 +542,7 @@ pub(crate) fn enter_at_once(
 fn enter_within(
     backend: &BackendRef,
     worker: usize,
-    wish: &PickRequest<'_, EndpointData>,
+    pick: &PickRequest<'_, EndpointData>,
     current: &BackendConfig,
     limits: AdmissionLimits,
     waker: impl FnOnce() -> Waker,
@@ -550,18 +552,18 @@ fn enter_within(
         &mut picker,
         &current.set,
         limits,
-        wish,
+        pick,
         || lock(&backend.queue),
         waker,
     );
     match entry {
         AdmissionDecision::Slot(endpoint) => {
-            backend.demand.shard(worker).take(wish.now);
-            SlotAdmission::Slot(Slot::new(backend.clone(), endpoint, wish.now, worker))
+            backend.demand.shard(worker).take(pick.now);
+            SlotAdmission::Slot(Slot::new(backend.clone(), endpoint, pick.now, worker))
         }
-        AdmissionDecision::Waiting { ticket, evicted: turned_out } => {
-            turned_out.into_iter().for_each(Waker::wake);
-            backend.demand.shard(worker).wait(wish.now);
+        AdmissionDecision::Waiting { ticket, evicted } => {
+            evicted.into_iter().for_each(Waker::wake);
+            backend.demand.shard(worker).wait(pick.now);
             backend.demand.signal_rise();
             SlotAdmission::Queued(QueueGuard { backend: backend.clone(), ticket, worker })
         }

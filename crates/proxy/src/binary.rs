@@ -1,14 +1,14 @@
-//! Heads as HTTP/2 and HTTP/3 both say them (RFC 9113 §8.3, RFC 9114 §4.3): what they mean, whatever frames they come in.
+//! Semantics of heads that HTTP/2 and HTTP/3 share (RFC 9113 §8.3, RFC 9114 §4.3), independent of framing.
 //!
-//! How a head is taken from the wire, and put there, is the business of each protocol; which fields it may have, how its
-//! body is delimited and what an extended CONNECT is are decided here. What is refused in HTTP/1.1 is refused here, in the
-//! same words, for a head may leave as such.
+//! Each protocol decodes and encodes its heads itself. This module decides which fields are valid, how the body is
+//! delimited, and what an extended CONNECT means. It rejects what HTTP/1.1 rejects, with the same messages, because a
+//! head may be forwarded as HTTP/1.1.
 
-/// Which fields there may be.
+/// Validity and number of fields.
 pub(crate) mod fields;
-/// What the head of a request means.
+/// Semantics of request heads.
 pub(crate) mod request;
-/// What the head of a response means.
+/// Semantics of response heads.
 pub(crate) mod response;
 
 pub(crate) use request::WebSocketKey;

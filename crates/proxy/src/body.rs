@@ -1,8 +1,9 @@
-//! Carries one body from where it is read to where it is written, with back-pressure, never whole in memory.
+//! Body streaming: carries one body from its source to its sink with back-pressure, never buffering
+//! it whole.
 //!
-//! A `BodyPump` starts with a head in `out`, so that a head and a small body leave in one write. It decodes the framing
-//! it reads and writes framing of its own. What may have to be sent again stays in `out` until it is known to be
-//! useless.
+//! A [`BodyPump`] starts with a head in `out`, so that a head and a small body leave in one write.
+//! It decodes the source's framing and writes its own. Bytes that may have to be sent again stay in
+//! `out` until no retry can need them.
 
 use std::io::IoSlice;
 use std::pin::Pin;
@@ -20,21 +21,21 @@ use crate::pipe::SplicePipe;
 use crate::scratch::{ReplayBudget, ReplayReservation, ScratchMemory};
 use crate::stream::PeerStream;
 
-/// Bodies that are translated from or to gRPC-Web.
+/// Translation of bodies from and to gRPC-Web.
 mod web;
 
 use web::GrpcWebFraming;
 
-/// A request's head and body are kept for another attempt up to this size.
+/// Size up to which a request's head and body are kept for a retry.
 pub(crate) const REPLAY_BYTES: usize = 64 * 1024;
-/// From so many bytes on the rest of a body is spliced. See docs/decisions/0001.
+/// Remaining size from which on a body is spliced. See docs/decisions/0001.
 const SPLICE_BYTES: u64 = 256 * 1024;
-/// Up to so many bytes are copied behind a head, so that both leave as one slice.
+/// Size up to which body bytes are copied behind a head, so that both leave as one slice.
 const COPY_BYTES: usize = 4 * 1024;
 /// Decoded bytes that may wait in `out` before the next write.
 const GATHER_BYTES: usize = 64 * 1024;
 
-/// Why a body did not arrive whole.
+/// Reason that a body did not arrive complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BodyError {
     /// The source closed or failed before the body's end.
@@ -49,7 +50,7 @@ pub(crate) enum BodyError {
     SinkFailed,
 }
 
-/// Whom a pending pump waits for.
+/// Side that a pending pump waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BodySide {
     Source,
@@ -62,7 +63,7 @@ enum SourceFraming {
     Length(u64),
     Chunked,
     UntilClose,
-    /// As far as the stream goes that carries nothing but this message.
+    /// The body ends with its stream, which carries no other message.
     Stream,
 }
 
@@ -70,7 +71,7 @@ enum SourceFraming {
 enum SinkFraming {
     Raw,
     Chunked,
-    /// As it is, and the stream is told where the message ends.
+    /// Unchanged bytes; the stream is told where the message ends.
     Stream,
     /// Translated from or to gRPC-Web.
     GrpcWeb(GrpcWebFraming),
@@ -82,11 +83,11 @@ pub(crate) struct BodyPump {
     source_framing: SourceFraming,
     sink_framing: SinkFraming,
     chunks: ChunkedReader,
-    /// Of a body that is written as `Web`.
+    /// Translator of a body that is written as `GrpcWeb`.
     translator: Option<Box<GrpcWebTranslator>>,
-    /// What came after the body, for a sink that ends its messages itself.
+    /// Trailers that followed the body, for a sink that marks the end of a message itself.
     trailers: Option<Box<FieldSection>>,
-    /// Such a sink has been told.
+    /// True if such a sink has been told the end.
     end_sent: bool,
     /// Serialised bytes, of which the first `sent` have been written.
     pub(crate) out: Vec<u8>,
@@ -96,14 +97,14 @@ pub(crate) struct BodyPump {
     max_body_bytes: u64,
     /// Decoded bytes of the body so far.
     pub(crate) body_bytes: u64,
-    /// Bytes written to the sink since the start, or since it was rewound.
+    /// Bytes written to the sink since the start, or since the last rewind.
     pub(crate) written: u64,
-    /// Grows with every byte that moves.
+    /// Counter that grows with every byte moved.
     pub(crate) progress: u64,
     pub(crate) waiting_for: BodySide,
 }
 
-/// A stream and what has been read from it already.
+/// Source stream, and the bytes that have already been read from it.
 pub(crate) struct BodySource<'a> {
     pub(crate) stream: &'a mut PeerStream,
     pub(crate) buffer: &'a mut Option<ReadBuffer>,
@@ -130,7 +131,7 @@ impl BodyPump {
         }
     }
 
-    /// Gets ready for another message: what is read as `from` is written as `to`.
+    /// Prepares for another message: it is read with framing `from` and written with framing `to`.
     pub(crate) fn start(&mut self, from: BodyFraming, to: BodyFraming) {
         self.source_framing = match from {
             BodyFraming::None | BodyFraming::Length(0) => SourceFraming::Done,
@@ -149,7 +150,8 @@ impl BodyPump {
         (self.body_bytes, self.written, self.progress) = (0, 0, 0);
     }
 
-    /// The body is written as `to` and not as was said at the start; nothing has been written yet.
+    /// Changes the framing to be written from the one given at the start; nothing has been written
+    /// yet.
     pub(crate) fn write_as(&mut self, to: BodyFraming) {
         self.end_sent = false;
         self.sink_framing = match to {
@@ -161,19 +163,19 @@ impl BodyPump {
         };
     }
 
-    /// Keeps what is sent, so that `rewind` can send it again, as far as the budget goes. Once all of it has been sent
-    /// and is kept, `listener` gets a copy.
+    /// Keeps the bytes that are sent, as far as the budget allows, so that `rewind` can send them
+    /// again. Once all bytes have been sent and kept, `mirror_sender` gets a copy.
     pub(crate) fn keep_for_replay(
         &mut self,
         budget: &Rc<ReplayBudget>,
-        listener: Option<oneshot::Sender<Rc<[u8]>>>,
+        mirror_sender: Option<oneshot::Sender<Rc<[u8]>>>,
     ) {
-        let mut kept = ReplayReservation::new(budget);
-        kept.mirror_sender = listener;
-        self.replay = Some(kept);
+        let mut reservation = ReplayReservation::new(budget);
+        reservation.mirror_sender = mirror_sender;
+        self.replay = Some(reservation);
     }
 
-    /// What was kept is of no use any more.
+    /// Drops the kept bytes, which no retry can need any more.
     pub(crate) fn drop_replay(&mut self) {
         if self.replay.take().is_some() {
             self.out.drain(..self.sent);
@@ -181,17 +183,17 @@ impl BodyPump {
         }
     }
 
-    /// All that was sent is still here.
+    /// True if all bytes that were sent are still kept.
     pub(crate) fn is_replayable(&self) -> bool {
         self.replay.is_some()
     }
 
-    /// Fails a body of more than `bytes`.
+    /// Limits the body to `bytes`; a larger one fails.
     pub(crate) fn set_max_body_bytes(&mut self, bytes: u64) {
         self.max_body_bytes = bytes;
     }
 
-    /// Starts again from the first byte, if all that was sent is still here.
+    /// Rewinds to the first byte. Returns false if bytes that were sent are no longer kept.
     pub(crate) fn rewind(&mut self) -> bool {
         if self.replay.is_some() {
             (self.sent, self.written, self.end_sent) = (0, 0, false);
@@ -199,14 +201,14 @@ impl BodyPump {
         self.replay.is_some()
     }
 
-    /// Forgets everything, and keeps the memory unless it is much.
+    /// Resets the pump; keeps its buffer unless that is large.
     pub(crate) fn clear(&mut self) {
         self.start(BodyFraming::None, BodyFraming::None);
         self.translator = None;
         self.out.shrink_to(REPLAY_BYTES);
     }
 
-    /// What came after a body that was read to its end.
+    /// Returns the trailers of a body that was read to its end.
     pub(crate) fn trailers(&self) -> Option<&FieldSection> {
         self.trailers.as_deref()
     }
@@ -218,17 +220,18 @@ impl BodyPump {
             && (!self.writes_stream() || self.end_sent)
     }
 
-    /// The whole body has been read (though perhaps not yet written).
+    /// True if the whole body has been read, though perhaps not yet written.
     pub(crate) fn is_read(&self) -> bool {
         self.source_framing == SourceFraming::Done
     }
 
-    /// The whole body has been read, and what is not yet written is here: the source is not needed any more.
+    /// True if the whole body has been read and all unwritten bytes are in `out`: the source is not
+    /// needed any more.
     pub(crate) fn has_whole_body(&self) -> bool {
         self.is_read() && self.pipe.is_none()
     }
 
-    /// Moves what can be moved. Ready when the body's last byte has been written.
+    /// Moves as many bytes as possible. Ready when the body's last byte has been written.
     pub(crate) fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -237,7 +240,7 @@ impl BodyPump {
         scratch: &ScratchMemory,
     ) -> Poll<Result<(), BodyError>> {
         loop {
-            // What is in the pipe was read before what is in the buffer.
+            // Bytes in the pipe were read before those in the buffer.
             ready!(self.poll_splice(cx, source, sink, scratch))?;
             self.decode_buffered(source.buffer)?;
             if let Some(buffer) =
@@ -294,7 +297,7 @@ impl BodyPump {
         }
     }
 
-    /// Decodes what is at hand and appends it to `out`.
+    /// Decodes the buffered bytes and appends them to `out`.
     fn decode_buffered(&mut self, buffer: &mut Option<ReadBuffer>) -> Result<(), BodyError> {
         let Some(buffer) = buffer else { return Ok(()) };
         while !buffer.is_empty() && self.out.len() - self.sent < GATHER_BYTES {
@@ -354,12 +357,12 @@ impl BodyPump {
         Ok(())
     }
 
-    /// The last byte of the body has been read, and the trailers.
+    /// Ends the body: its last byte and its trailers have been read.
     fn finish(&mut self) -> Result<(), BodyError> {
         match self.sink_framing {
             SinkFraming::Raw | SinkFraming::Discard => {}
             SinkFraming::Chunked | SinkFraming::Stream => self.finish_with_trailers(),
-            SinkFraming::GrpcWeb(delimiting) => self.finish_translation(delimiting)?,
+            SinkFraming::GrpcWeb(framing) => self.finish_translation(framing)?,
         }
         self.source_framing = SourceFraming::Done;
         Ok(())
@@ -384,19 +387,20 @@ impl BodyPump {
         match self.sink_framing {
             SinkFraming::Raw | SinkFraming::Stream => self.out.extend_from_slice(data),
             SinkFraming::Chunked => append_chunk(data, &mut self.out),
-            SinkFraming::GrpcWeb(delimiting) => self.append_translated(data, delimiting)?,
+            SinkFraming::GrpcWeb(framing) => self.append_translated(data, framing)?,
             SinkFraming::Discard => {}
         }
         Ok(())
     }
 
-    /// So many bytes go out as they are that a second slice in the same write is cheaper than copying them.
+    /// True if so many bytes go out unchanged that a second slice in the same write is cheaper than
+    /// a copy.
     fn prefers_vectored_write(&self, buffer: &ReadBuffer) -> bool {
         let is_sent_on = self.sink_framing != SinkFraming::Discard && self.replay.is_none();
         is_sent_on && self.passes_through() && buffer.len() > COPY_BYTES
     }
 
-    /// Writes what is gathered and what the buffer holds of the body, without copying the latter.
+    /// Writes the gathered bytes and the buffered bytes of the body, without copying the latter.
     fn poll_write_through(
         &mut self,
         cx: &mut Context<'_>,
@@ -421,7 +425,7 @@ impl BodyPump {
         Poll::Ready(Ok(()))
     }
 
-    /// Bytes of the body that are still to be read, as far as is known.
+    /// Returns the number of body bytes still to be read, as far as it is known.
     fn left(&self) -> usize {
         match self.source_framing {
             SourceFraming::Length(left) => usize::try_from(left).unwrap_or(usize::MAX),
@@ -463,9 +467,11 @@ impl BodyPump {
             self.end_sent = true;
         }
         let bytes = self.out.len();
-        self.replay.take_if(|kept| bytes > REPLAY_BYTES || !kept.grow(bytes));
+        self.replay.take_if(|reservation| bytes > REPLAY_BYTES || !reservation.grow(bytes));
         match &mut self.replay {
-            Some(kept) if self.source_framing == SourceFraming::Done => kept.complete(&self.out),
+            Some(reservation) if self.source_framing == SourceFraming::Done => {
+                reservation.complete(&self.out)
+            }
             Some(_) => {}
             None => {
                 self.out.clear();
@@ -475,7 +481,8 @@ impl BodyPump {
         Poll::Ready(Ok(()))
     }
 
-    /// The bytes need no change, so they can go from socket to socket by way of the worker's large buffer.
+    /// True if the bytes need no change, so that they can go from socket to socket through the
+    /// worker's large buffer.
     fn passes_through(&self) -> bool {
         let plain_in = matches!(
             self.source_framing,
@@ -484,13 +491,14 @@ impl BodyPump {
         plain_in && !matches!(self.sink_framing, SinkFraming::Chunked | SinkFraming::GrpcWeb(_))
     }
 
-    /// So much is left that moving pages beats copying bytes.
+    /// True if so many bytes remain that moving pages is cheaper than copying them.
     fn is_large(&self) -> bool {
         matches!(self.source_framing, SourceFraming::Length(left) if left >= SPLICE_BYTES)
     }
 
-    /// Moves the rest of the body from socket to socket within the kernel, if that has begun. Ready when all of it has
-    /// been written, or when bytes are in the buffer: whoever looks whether the client has gone may read some.
+    /// Splices the rest of the body from socket to socket within the kernel, if that has begun.
+    /// Ready when all of it has been written, or when bytes are in the buffer: the check for a
+    /// client disconnect may read some.
     fn poll_splice(
         &mut self,
         cx: &mut Context<'_>,
@@ -531,7 +539,7 @@ impl BodyPump {
         Poll::Ready(Ok(()))
     }
 
-    /// One read and one write by way of the worker's large buffer.
+    /// Reads once and writes once, through the worker's large buffer.
     fn poll_copy(
         &mut self,
         cx: &mut Context<'_>,
@@ -596,7 +604,7 @@ impl BodyPump {
         self.finish()
     }
 
-    /// What is left to be written is the message's last, and the sink is to know.
+    /// True if the unwritten bytes are the last of the message, and the sink needs to be told.
     fn ends_stream(&self) -> bool {
         self.writes_stream() && self.source_framing == SourceFraming::Done
     }
@@ -608,7 +616,7 @@ impl BodyPump {
         )
     }
 
-    /// What goes with the stream's end.
+    /// Returns the trailers to send at the end of the stream.
     fn last_fields(&self) -> Option<&FieldSection> {
         self.trailers.as_deref().filter(|_| self.sink_framing == SinkFraming::Stream)
     }

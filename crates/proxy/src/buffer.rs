@@ -1,7 +1,7 @@
-//! Bytes read and not yet used, and the stock of such buffers that a worker keeps.
+//! Read buffers, and the pool of them that a worker keeps.
 //!
-//! A connection that waits holds no buffer. The stock is last in, first out, so that the few that are in use stay in
-//! the cache however many connections there are.
+//! An idle connection holds no buffer. The pool is last in, first out, so that the few buffers in use stay in the
+//! cache, no matter how many connections there are.
 
 use std::cell::RefCell;
 use std::io;
@@ -12,11 +12,11 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::stream::PeerStream;
 
-/// Enough for nearly every head, with the start of the body.
+/// Buffer size for clients: enough for nearly every head and the start of its body.
 pub(crate) const BUFFER_BYTES: usize = 16 * 1024;
-/// What is read from an endpoint at once: a response of 64 KiB with its head takes one read.
+/// Buffer size for endpoints: a response of 64 KiB with its head takes one read.
 const ENDPOINT_BUFFER_BYTES: usize = 80 * 1024;
-/// Buffers that a worker keeps when nobody uses them.
+/// Limit of unused buffers that a worker keeps.
 const MAX_POOLED: usize = 64;
 
 pub(crate) struct ReadBuffer {
@@ -30,7 +30,7 @@ impl ReadBuffer {
         Self { bytes: vec![0; bytes], start: 0, end: 0 }
     }
 
-    /// One that holds what has been read elsewhere.
+    /// Creates a buffer that holds bytes which have been read elsewhere.
     pub(crate) fn from_bytes(bytes: Vec<u8>) -> Self {
         Self { start: 0, end: bytes.len(), bytes }
     }
@@ -55,9 +55,9 @@ impl ReadBuffer {
         }
     }
 
-    /// Reads once. `Ready(Ok(0))`: the peer has finished.
+    /// Reads once. `Ready(Ok(0))` means that the peer has closed its side.
     ///
-    /// Grows up to `most` bytes of unread data; the caller reads no further when that many are there.
+    /// Grows to hold up to `most` unread bytes; the caller does not read more once that many are buffered.
     pub(crate) fn poll_fill(
         &mut self,
         cx: &mut Context<'_>,
@@ -72,7 +72,7 @@ impl ReadBuffer {
         Poll::Ready(Ok(count))
     }
 
-    /// Room for at least a quarter of a buffer, by moving what is unread to the front or by growing.
+    /// Ensures room for at least a quarter of a buffer: moves the unread bytes to the front, or grows.
     fn make_room(&mut self, most: usize) {
         if self.bytes.len() - self.end >= BUFFER_BYTES / 4 {
             return;
@@ -88,7 +88,7 @@ impl ReadBuffer {
     }
 }
 
-/// A worker's buffers between uses.
+/// Pool of a worker's unused buffers.
 #[derive(Default)]
 pub(crate) struct BufferPool {
     for_clients: RefCell<Vec<ReadBuffer>>,
@@ -109,7 +109,7 @@ impl BufferPool {
         let buffers = match buffer.bytes.len() {
             BUFFER_BYTES => &self.for_clients,
             ENDPOINT_BUFFER_BYTES => &self.for_endpoints,
-            // It has grown for one large head.
+            // The buffer has grown for one large head.
             _ => return,
         };
         let mut buffers = buffers.borrow_mut();
@@ -119,7 +119,7 @@ impl BufferPool {
         }
     }
 
-    /// Takes the buffer back from a connection that has nothing unread in it.
+    /// Returns the buffer of a connection to the pool, if it holds no unread bytes.
     pub(crate) fn reclaim(&self, slot: &mut Option<ReadBuffer>) {
         if slot.as_ref().is_some_and(ReadBuffer::is_empty)
             && let Some(buffer) = slot.take()

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant, SystemTime};
 use balance::Time;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Timers are never set further ahead.
+/// Maximum time ahead for which a timer is set.
 const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Monotonic time; what [`Time::ZERO`] stands for is the kernel's affair.
+/// Returns the monotonic time; the kernel defines the origin, [`Time::ZERO`].
 #[must_use]
 pub fn now() -> Time {
     let now = clock_gettime(ClockId::Monotonic);
@@ -17,20 +17,20 @@ pub fn now() -> Time {
     Time::from_nanos(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
 }
 
-/// Wall-clock time, for logs and `Date`.
+/// Returns the wall-clock time, for logs and `Date`.
 #[must_use]
 pub fn wall() -> SystemTime {
     SystemTime::now()
 }
 
-/// Monotonic time as the library of QUIC takes it.
+/// Returns the monotonic time in the type that the QUIC library takes.
 pub(crate) fn quic_now() -> Instant {
     Instant::now()
 }
 
-/// `time` as tokio's timers want it.
+/// Converts `time` to the type that tokio's timers take.
 pub(crate) fn instant(time: Time) -> tokio::time::Instant {
     let now = tokio::time::Instant::now();
-    // So far away that nobody waits for it.
+    // If the time is out of range, it is so far ahead that the timer never fires in practice.
     now.checked_add(time.saturating_since(self::now())).unwrap_or(now + FAR)
 }

@@ -1,7 +1,7 @@
-//! A value that is replaced whole now and then, and looked at all the time.
+//! A read-mostly value that is replaced as a whole.
 //!
-//! Who looks often keeps what it has seen, with its edition: as long as that is the edition in force, a look costs one
-//! load and no shared count.
+//! A frequent reader keeps a copy with its version. As long as that version is current, a read costs one atomic load
+//! and touches no shared reference count.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,37 +18,37 @@ impl<T> ConfigCell<T> {
         Self { version: AtomicU64::new(0), value: Mutex::new(Arc::new(value)) }
     }
 
-    /// What is in force now.
+    /// Returns the current value.
     pub(crate) fn load(&self) -> Arc<T> {
         Arc::clone(&lock(&self.value))
     }
 
-    /// From now on `value` is in force.
+    /// Replaces the value.
     pub(crate) fn store(&self, value: Arc<T>) {
         let mut current = lock(&self.value);
         let before = std::mem::replace(&mut *current, value);
         self.version.fetch_add(1, Ordering::Release);
         drop(current);
-        // Outside the lock: it may be much.
+        // Dropped outside the lock: freeing it may take long.
         drop(before);
     }
 
-    /// What is in force now, to be kept and looked at again.
+    /// Returns the current value with its version, for a reader that caches it.
     pub(crate) fn load_versioned(&self) -> VersionedConfig<T> {
-        // Under the lock, so that number and value are of one edition.
+        // Read under the lock, so that version and value belong together.
         let value = lock(&self.value);
         VersionedConfig { version: self.version.load(Ordering::Relaxed), value: Arc::clone(&value) }
     }
 }
 
-/// What was in force when somebody looked.
+/// A cached value with the version at which it was read.
 pub(crate) struct VersionedConfig<T> {
     version: u64,
     value: Arc<T>,
 }
 
 impl<T> VersionedConfig<T> {
-    /// It is in force still.
+    /// True if the value has not been replaced since.
     pub(crate) fn is_current(&self, published: &ConfigCell<T>) -> bool {
         self.version == published.version.load(Ordering::Acquire)
     }

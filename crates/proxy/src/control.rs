@@ -1,4 +1,4 @@
-//! The handle on the control side: starts the workers, tells them what is in force, asks them what they do.
+//! The handle on the control side: starts the workers, applies configuration, reads state and metrics.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -33,25 +33,25 @@ use crate::quic::{self, SocketGroups};
 use crate::tls::ServerTlsConfigs;
 use crate::worker::{self, DrainStage, ProxyState, Worker, WorkerCommand};
 
-/// How often a drain looks whether the last connection has gone.
+/// Interval at which a drain checks if the last connection has closed.
 const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// Idle clients may still send a request for a third of the time for draining, and for no longer than this.
+/// Maximum time for which idle clients may still send a request during a drain; at most a third of the drain timeout.
 const DRAIN_GRACE: Duration = Duration::from_secs(5);
 
-/// Ports that are tried where any will do, until one is free for UDP as well.
+/// Maximum number of ephemeral ports that are tried to find one that is free for UDP as well.
 const PORT_ATTEMPTS: usize = 16;
 
-/// How the data plane runs; not what it does.
+/// Process-level settings of the data plane, as opposed to its configuration.
 pub struct ProxySettings {
     pub workers: NonZeroUsize,
     pub access_log: Option<AccessLog>,
-    /// Whether histograms keep the ids of traces that clients send.
+    /// True if histograms keep the trace IDs that clients send as exemplars.
     pub exemplars: bool,
 }
 
-/// Where and how much is logged of requests.
+/// Output and sampling of the access log.
 pub struct AccessLog {
-    /// The share of requests that are logged: more than 0, at most 1.
+    /// The fraction of requests that is logged: more than 0, at most 1.
     pub sample: f64,
     pub output: Box<dyn Write + Send>,
 }
@@ -69,7 +69,7 @@ struct ControlState {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// An address that cannot be listened on.
+/// An error in binding a listener's address.
 #[derive(Debug, Error)]
 #[error("cannot listen on {address}{} ({name})", suffix(*transport))]
 pub struct ListenError {
@@ -88,12 +88,12 @@ fn suffix(transport: TransportProtocol) -> &'static str {
 
 impl ListenError {
     fn of(
-        asked: &Listener,
+        requested: &Listener,
         transport: TransportProtocol,
         address: SocketAddr,
         source: io::Error,
     ) -> Self {
-        Self { name: Arc::clone(&asked.name), transport, address, source }
+        Self { name: Arc::clone(&requested.name), transport, address, source }
     }
 }
 
@@ -101,9 +101,9 @@ impl ListenError {
 #[derive(Clone, Debug)]
 pub struct ListenerView {
     pub name: Arc<str>,
-    /// With the port that the kernel gave.
+    /// The bound address, with the port that the kernel assigned.
     pub address: SocketAddr,
-    /// HTTP/3 is served at the UDP port of the same number.
+    /// True if HTTP/3 is served at the UDP port of the same number.
     pub http3: bool,
     pub connections: u64,
 }
@@ -113,15 +113,15 @@ pub struct ListenerView {
 pub struct BackendView {
     pub key: BackendKey,
     pub settings: BackendSettings,
-    /// Requests that wait for a slot.
+    /// Requests that are waiting for a slot.
     pub waiting: u32,
-    /// Too few endpoints are usable, so that health is ignored.
+    /// True in panic mode: too few endpoints are healthy, so health is ignored.
     pub panicking: bool,
-    /// Attempts beyond a request's first, so far.
+    /// Attempts beyond a request's first, since the start.
     pub retries: u64,
-    /// Requests that it was asked for at a time, on average over the [`WINDOW`].
+    /// Mean number of concurrent requests demanded over the [`WINDOW`].
     pub demand: RequestDemand,
-    /// How long a request holds a slot, on average; `None`: none has yet.
+    /// Mean time for which a request holds a slot; `None`: no request has finished yet.
     pub service_time: Option<Duration>,
     pub endpoints: Vec<EndpointView>,
 }
@@ -130,59 +130,59 @@ pub struct BackendView {
 #[derive(Clone, Debug)]
 pub struct EndpointView {
     pub address: SocketAddr,
-    /// In force now: 0 for one that is out, less than all for one that starts.
+    /// Effective weight: 0 if the endpoint is ejected, reduced during slow start.
     pub weight: u32,
-    /// How it stands, in a word.
+    /// Health status in a word.
     pub health: &'static str,
     pub in_flight: u32,
-    /// How many requests it may have at once, and in a word where that comes from; `None`: any number.
+    /// Concurrency limit and the origin of the limit in a word; `None`: unlimited.
     pub limit: Option<(u32, &'static str)>,
     pub idle_connections: usize,
-    /// Attempts so far, over all backends that name it.
+    /// Attempts since the start, over all backends that contain it.
     pub requests: u64,
-    /// Of these, those that failed by its fault.
+    /// Attempts that failed through the endpoint's fault.
     pub failures: u64,
-    /// To the head of the response, where PeakEwma learns it; `None`: not known yet, or no longer.
+    /// Latency to the head of the response, if PeakEwma measures it; `None`: no current estimate.
     pub latency: Option<Duration>,
-    /// Whether HTTP/3 works, in a word; `None`: it is not what the backend speaks.
+    /// Availability of HTTP/3 in a word; `None`: the backend does not use HTTP/3.
     pub http3: Option<&'static str>,
 }
 
-/// The demand for one backend, for who scales it.
+/// The demand for one backend, for autoscaling.
 pub struct BackendDemand {
     backend: Arc<Backend>,
     rises: watch::Receiver<()>,
 }
 
 impl BackendDemand {
-    /// The mean over the last `window`, a minute at most.
+    /// Returns the mean over the last `window`, a minute at most.
     #[must_use]
     pub fn average(&self, window: Duration) -> RequestDemand {
-        self.backend.demand.read(|meter| meter.average(window))
+        self.backend.demand.read(|averager| averager.average(window))
     }
 
-    /// Whether there was more than `threshold` on average over the last `window`; with a threshold of 0, whether there
-    /// is or was any at all.
+    /// True if the mean over the last `window` exceeded `threshold`. With a threshold of 0: true if there is or was any
+    /// demand at all.
     #[must_use]
     pub fn is_active(&self, window: Duration, threshold: f64) -> bool {
-        self.backend.demand.read(|meter| meter.is_active(window, threshold))
+        self.backend.demand.read(|averager| averager.is_active(window, threshold))
     }
 
-    /// From now on the next request that does not get its slot at once ends the wait of [`rise`](Self::rise). Who looks
-    /// after that, and waits if there is nothing, misses none.
+    /// Arms [`wait_for_rise`](Self::wait_for_rise): the next request that does not get its slot at once ends that wait.
+    /// A caller that arms first, then checks the demand, then waits, misses no request.
     pub fn expect_rise(&mut self) {
         self.rises.mark_unchanged();
         self.backend.demand.expect_rise();
     }
 
-    /// Waits for that request.
+    /// Waits for the request that [`expect_rise`](Self::expect_rise) announces.
     pub async fn wait_for_rise(&mut self) {
-        // Its sender is the backend's, which is here.
+        // The sender cannot be dropped: the backend owns it, and `self` holds the backend.
         drop(self.rises.changed().await);
     }
 
-    /// Requests that one endpoint may have in flight, the mean in whole numbers where it is learned of each; `None`: as
-    /// many as may come, or nothing has been learned.
+    /// Returns the concurrency limit of one endpoint; if limits are learned, their mean, rounded. `None`: unlimited, or
+    /// no limit has been learned yet.
     #[must_use]
     pub fn cap(&self) -> Option<u32> {
         let current = self.backend.current();
@@ -199,7 +199,7 @@ impl BackendDemand {
 }
 
 impl Proxy {
-    /// Starts the workers; nothing is listened on yet.
+    /// Starts the workers, without any listener.
     ///
     /// # Errors
     /// If a thread cannot be started.
@@ -220,7 +220,7 @@ impl Proxy {
             let work = move || {
                 let log = access::AccessLogBuffer::new(sample, writer);
                 if let Err(error) = worker::run(Worker::new(index, shared, log), commands) {
-                    tracing::error!(worker = index, %error, "the worker cannot run");
+                    tracing::error!(worker = index, %error, "worker failed");
                 }
             };
             let thread = std::thread::Builder::new().name(format!("worker-{index}"));
@@ -230,17 +230,16 @@ impl Proxy {
         let thread = std::thread::Builder::new().name("health".to_owned());
         threads.push(thread.spawn(move || {
             if let Err(error) = health::run(&watched) {
-                tracing::error!(%error, "nobody watches the health of endpoints");
+                tracing::error!(%error, "health thread failed, endpoint health is not evaluated");
             }
         })?);
-        let (estate, servers, groups) =
+        let (registry, server_tls, groups) =
             (StateRegistry::new(count), ServerTlsConfigs::new(), SocketGroups::default());
-        let control =
-            Mutex::new(ControlState { registry: estate, server_tls: servers, groups, threads });
+        let control = Mutex::new(ControlState { registry, server_tls, groups, threads });
         Ok(Self { shared, control })
     }
 
-    /// Puts the Snapshot in force. What cannot be listened on is returned; all else is in force.
+    /// Puts the Snapshot in force. Returns the listeners that could not be bound; everything else is in force.
     pub fn apply(&self, snapshot: &Snapshot) -> Vec<ListenError> {
         let mut control = lock(&self.control);
         let old = self.shared.config.load();
@@ -251,42 +250,47 @@ impl Proxy {
             backends: control.registry.backends(snapshot),
         };
         let (mut sockets, mut groups) = (Vec::new(), BTreeMap::new());
-        let sites =
+        let sni_tables =
             control.server_tls.sni_tables(snapshot.listeners.iter().map(|it| it.tls.as_deref()));
         let is_ending = self.shared.stage() >= DrainStage::Draining;
-        for (asked, tls) in snapshot.listeners.iter().zip(sites) {
+        for (requested, tls) in snapshot.listeners.iter().zip(sni_tables) {
             let mut known = old.listeners.iter().flatten();
-            let bound = match known.find(|known| known.bound.matches_listener(asked)) {
+            let bound = match known.find(|known| known.bound.matches_listener(requested)) {
                 Some(known) => Arc::clone(&known.bound),
-                // Nobody is taken in any more.
+                // During a drain no new listener is opened.
                 None if is_ending => continue,
-                None => match self.bind(&mut control.groups, &mut live, asked) {
+                None => match self.bind(&mut control.groups, &mut live, requested) {
                     Ok((bound, socket)) => {
                         sockets.push((Arc::clone(&bound), socket));
                         bound
                     }
                     Err(source) => {
-                        let transport = asked.protocol.transport();
-                        errors.push(ListenError::of(asked, transport, asked.address, source));
+                        let transport = requested.protocol.transport();
+                        errors.push(ListenError::of(
+                            requested,
+                            transport,
+                            requested.address,
+                            source,
+                        ));
                         continue;
                     }
                 },
             };
             let place = bound.listener_index;
             let mut http3 = None;
-            if let Some(settings) = asked.http3 {
+            if let Some(settings) = requested.http3 {
                 let address = bound.address;
-                let spot = BindAddress { address, free_bind: asked.free_bind };
-                match control.groups.bind(spot, self.shared.workers.len()) {
+                let bind_address = BindAddress { address, free_bind: requested.free_bind };
+                match control.groups.bind(bind_address, self.shared.workers.len()) {
                     Ok(group) => {
                         groups.insert(place, group);
-                        let port = asked.public_port.unwrap_or_else(|| address.port());
+                        let port = requested.public_port.unwrap_or_else(|| address.port());
                         let alt_svc = alt_svc::value(&settings, port);
                         http3 = Some(ListenerHttp3 { settings, alt_svc });
                     }
                     Err(source) => {
                         errors.push(ListenError::of(
-                            asked,
+                            requested,
                             TransportProtocol::Udp,
                             address,
                             source,
@@ -295,11 +299,11 @@ impl Proxy {
                 }
             }
             live.listeners[place] = Some(ActiveListener {
-                name: Arc::clone(&asked.name),
-                public_port: asked.public_port.unwrap_or_else(|| bound.address.port()),
+                name: Arc::clone(&requested.name),
+                public_port: requested.public_port.unwrap_or_else(|| bound.address.port()),
                 bound,
-                client: Arc::clone(&asked.client),
-                protocol: asked.protocol.clone(),
+                client: Arc::clone(&requested.client),
+                protocol: requested.protocol.clone(),
                 sni_table: tls,
                 http3,
             });
@@ -310,23 +314,23 @@ impl Proxy {
         errors
     }
 
-    /// Takes a free place for a new address.
+    /// Binds a new address and appends an entry for its listener.
     fn bind(
         &self,
         groups: &mut SocketGroups,
         live: &mut ActiveConfig,
-        asked: &Listener,
+        requested: &Listener,
     ) -> io::Result<(Arc<ListenerSocket>, TcpOrUdpSocket)> {
         let workers = self.shared.workers.len();
-        let (socket, bound_to) = listen(groups, workers, asked)?;
+        let (socket, bound_to) = listen(groups, workers, requested)?;
         live.listeners.push(None);
         let place = live.listeners.len() - 1;
-        let transport = asked.protocol.transport();
-        let bound = ListenerSocket::new(place, transport, asked.address, bound_to, workers);
+        let transport = requested.protocol.transport();
+        let bound = ListenerSocket::new(place, transport, requested.address, bound_to, workers);
         Ok((Arc::new(bound), socket))
     }
 
-    /// First the Snapshot, then the sockets: no connection comes by a listener that is not known.
+    /// Publishes the configuration, then opens and closes sockets: no connection arrives at an unknown listener.
     fn activate(
         &self,
         old: &ActiveConfig,
@@ -367,25 +371,25 @@ impl Proxy {
     }
 
     fn broadcast(&self, command: impl Fn() -> WorkerCommand) {
-        self.shared.workers.iter().for_each(|seat| seat.send(command()));
+        self.shared.workers.iter().for_each(|handle| handle.send(command()));
     }
 
-    /// The worker that accepts for a place.
+    /// Returns the worker that accepts for a listener index.
     fn accepting_worker(&self, place: usize) -> &worker::WorkerHandle {
         &self.shared.workers[place % self.shared.workers.len()]
     }
 
-    /// The short way: new endpoints for one backend. False if no rule names such a backend.
+    /// Replaces the endpoints of one backend, without a new Snapshot. Returns false if no rule refers to this backend.
     pub fn set_endpoints(&self, key: &BackendKey, endpoints: &[EndpointSpec]) -> bool {
         let known = lock(&self.control).registry.set_endpoints(key, endpoints);
         self.shared.health_waker.wake();
         known
     }
 
-    /// From the next request on fixed caps are shared with other Sheaves so. Until the first call each is ours alone.
-    pub fn set_slot_assignment(&self, deal: SlotAssignment) {
-        self.shared.replicas.store(deal.members(), Ordering::Relaxed);
-        lock(&self.control).registry.set_slot_assignment(deal);
+    /// Divides fixed caps among replicas from the next request on. Until the first call this replica has all slots.
+    pub fn set_slot_assignment(&self, assignment: SlotAssignment) {
+        self.shared.replicas.store(assignment.members(), Ordering::Relaxed);
+        lock(&self.control).registry.set_slot_assignment(assignment);
         self.shared.health_waker.wake();
     }
 
@@ -404,13 +408,13 @@ impl Proxy {
         self.shared.config.load().backends.iter().map(|backend| view_backend(backend)).collect()
     }
 
-    /// The backends that there are.
+    /// Returns the keys of all backends.
     #[must_use]
     pub fn backend_keys(&self) -> Vec<BackendKey> {
         self.shared.config.load().backends.iter().map(|backend| backend.key.clone()).collect()
     }
 
-    /// How much a backend is asked for; `None`: there is no such backend, or no longer.
+    /// Returns the demand for a backend; `None`: there is no such backend.
     #[must_use]
     pub fn demand(&self, key: &BackendKey) -> Option<BackendDemand> {
         let live = self.shared.config.load();
@@ -424,14 +428,14 @@ impl Proxy {
         observe::collect(&self.shared, sink);
     }
 
-    /// Says to clients with each answer that their connections will be closed, and still takes in who comes: what `drain`
-    /// is to come after, once nobody sends clients here any more.
+    /// Announces with each answer that the connection will be closed, and still accepts new connections. The caller
+    /// calls `drain` later, once no load balancer sends clients to this replica any more.
     pub fn announce_shutdown(&self) {
         self.shared.enter_stage(DrainStage::Announcing);
     }
 
-    /// Stops listening, lets running requests end and says to clients that their connections will be closed. True: all
-    /// connections had gone in time.
+    /// Stops listening, lets running requests finish and announces to clients that their connections will be closed.
+    /// Returns true if all connections closed within the timeout.
     pub fn drain(&self, timeout: Duration) -> bool {
         let started = clock::now();
         let live = self.shared.config.load();
@@ -458,30 +462,33 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.shared.workers.iter().for_each(|seat| seat.send(WorkerCommand::Stop));
+        self.shared.workers.iter().for_each(|handle| handle.send(WorkerCommand::Stop));
         self.shared.health_waker.stop();
         for thread in lock(&self.control).threads.drain(..).rev() {
-            // A worker that panicked has said so.
+            // A panic has already been reported by the thread itself.
             drop(thread.join());
         }
     }
 }
 
-/// A socket for a new listener, and its address. Where any port will do, it is one that HTTP/3 can have too.
+/// Opens a socket for a new listener and returns it with its address. If any port will do and the listener serves
+/// HTTP/3, the port is one that is free for UDP too.
 fn listen(
     groups: &mut SocketGroups,
     workers: usize,
-    asked: &Listener,
+    requested: &Listener,
 ) -> io::Result<(TcpOrUdpSocket, SocketAddr)> {
-    // Those that are held are not given again.
+    // Ports that did not fit stay bound during the search, so that the kernel does not assign them again.
     let mut held = Vec::new();
     loop {
-        let spot = BindAddress { address: asked.address, free_bind: asked.free_bind };
-        let socket = TcpOrUdpSocket::bind(asked.protocol.transport(), spot)?;
+        let bind_address =
+            BindAddress { address: requested.address, free_bind: requested.free_bind };
+        let socket = TcpOrUdpSocket::bind(requested.protocol.transport(), bind_address)?;
         let address = socket.address()?;
-        let is_choosy =
-            asked.http3.is_some() && asked.address.port() == 0 && held.len() < PORT_ATTEMPTS;
-        if !is_choosy || groups.bind(address, workers).is_ok() {
+        let needs_udp_port = requested.http3.is_some()
+            && requested.address.port() == 0
+            && held.len() < PORT_ATTEMPTS;
+        if !needs_udp_port || groups.bind(address, workers).is_ok() {
             return Ok((socket, address));
         }
         held.push(socket);
@@ -492,9 +499,9 @@ fn view_backend(backend: &Backend) -> BackendView {
     let current = backend.current();
     let members = current.set.members().iter();
     let limits = backend.limits(&current);
-    let standings = backend.health.status_words(&current.settings.health);
+    let statuses = backend.health.status_words(&current.settings.health);
     let (demand, service_time) =
-        backend.demand.read(|meter| (meter.average(WINDOW), meter.service_time()));
+        backend.demand.read(|averager| (averager.average(WINDOW), averager.service_time()));
     BackendView {
         demand,
         service_time,
@@ -505,9 +512,9 @@ fn view_backend(backend: &Backend) -> BackendView {
         retries: backend.counters.iter().map(|shard| shard.retries.value()).sum(),
         endpoints: members
             .map(|member| {
-                let standing = standings.get(&member.endpoint.address).copied();
+                let status = statuses.get(&member.endpoint.address).copied();
                 let health = match member.endpoint.is_reachable() {
-                    true => standing.unwrap_or("serving"),
+                    true => status.unwrap_or("serving"),
                     false => "unreachable",
                 };
                 let protocol = current.settings.protocol;

@@ -1,7 +1,7 @@
 //! One timer per connection, re-armed only when it must fire earlier than it would.
 //!
-//! A request moves its deadline many times and hardly ever reaches it. So the timer stays armed for an old, earlier
-//! moment; when that comes, it looks at the deadline in force and goes on sleeping.
+//! A request moves its deadline many times and rarely reaches it. So the timer stays armed for an old, earlier time.
+//! When it fires, it compares the clock with the current deadline and re-arms itself if the deadline is later.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -23,7 +23,7 @@ impl Deadline {
         Self { at, armed: at, timer: Box::pin(tokio::time::sleep_until(clock::instant(at))) }
     }
 
-    /// From now on `at` is the moment that counts.
+    /// Sets the deadline to `at`.
     pub(crate) fn set(&mut self, at: Time) {
         self.at = at;
     }

@@ -1,7 +1,7 @@
-//! How much a backend is asked for, as its workers count it and the control side reads it.
+//! Demand for a backend, as the workers count it and the control side reads it.
 //!
-//! What it comes to is [`balance::demand`]'s affair. Here is who counts where: each worker in a part of its own, whoever
-//! wants to know in a `FloodDetector` behind a lock that no request takes.
+//! [`balance::demand`] defines the demand. This module stores the counts: each worker has a shard
+//! of its own, and readers share a `DemandAverager` behind a lock that no request takes.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
@@ -19,35 +19,37 @@ use crate::clock;
 use crate::dial::pool::lock;
 use crate::worker::ProxyState;
 
-/// How often what workers count is taken in.
+/// Interval at which the workers' counts are averaged.
 const TICK: Duration = Duration::from_millis(250);
-/// Refused requests of one client's connection that can be taken back; what is beyond counts in full.
+/// Number of rejected requests of one client connection that a retry can withdraw; the rest count
+/// in full.
 const MAX_REMEMBERED: usize = 128;
 
-/// The demand for one backend.
+/// Demand for one backend.
 pub(crate) struct DemandTracker {
     workers: Box<[WorkerDemand]>,
     averager: Mutex<DemandAverager>,
-    /// How long a refused request would have held a slot, in nanoseconds.
+    /// Estimated time that a rejected request would have held a slot, in nanoseconds.
     service_time: AtomicU64,
-    /// Somebody wants to be told of the next request that does not get its slot at once.
+    /// True if a subscriber waits for the next request that does not get its slot at once.
     is_awaited: AtomicBool,
     rise_signal: watch::Sender<()>,
 }
 
-/// One worker's part.
+/// Demand that one worker counts.
 #[repr(align(64))]
 struct WorkerDemand {
     shard: DemandShard,
-    /// Taken when a request is refused, and by who reads.
+    /// Locked when a request is rejected, and by readers.
     rejected: Mutex<RejectedDemand>,
 }
 
 impl DemandTracker {
     pub(crate) fn new(workers: usize) -> Self {
-        let own = |_| WorkerDemand { shard: DemandShard::new(), rejected: Mutex::default() };
+        let worker_demand =
+            |_| WorkerDemand { shard: DemandShard::new(), rejected: Mutex::default() };
         Self {
-            workers: (0..workers).map(own).collect(),
+            workers: (0..workers).map(worker_demand).collect(),
             averager: Mutex::new(DemandAverager::new(clock::now())),
             service_time: AtomicU64::new(ASSUMED_SERVICE_TIME.as_nanos() as u64),
             is_awaited: AtomicBool::new(false),
@@ -55,14 +57,15 @@ impl DemandTracker {
         }
     }
 
-    /// The worker's own part: nobody else writes there.
+    /// Returns the worker's own shard, which no other worker writes.
     pub(crate) fn shard(&self, worker: usize) -> &DemandShard {
         &self.workers[worker].shard
     }
 
-    /// A request waits, or has been refused: who awaits that is told, once.
+    /// Notifies the subscribers, once, that a request is queued or has been rejected.
     pub(crate) fn signal_rise(&self) {
-        // Behind what has been counted: of who counts and who asks to be told, one sees the other.
+        // The fence orders this check after the count: at least one of the counting worker and the
+        // subscriber sees the other.
         fence(Ordering::SeqCst);
         if self.is_awaited.load(Ordering::Relaxed) && self.is_awaited.swap(false, Ordering::Relaxed)
         {
@@ -70,18 +73,20 @@ impl DemandTracker {
         }
     }
 
-    /// Is told when a request does not get its slot at once, and after [`expect_rise`](Self::expect_rise) only.
+    /// Returns a receiver that is notified when a request does not get its slot at once, but only
+    /// after [`expect_rise`](Self::expect_rise).
     pub(crate) fn subscribe_rises(&self) -> watch::Receiver<()> {
         self.rise_signal.subscribe()
     }
 
-    /// From now on the next such request is told of. Who looks after that at what there is misses none.
+    /// Requests a notification for the next such request. A caller that reads the demand afterwards
+    /// misses none.
     pub(crate) fn expect_rise(&self) {
         self.is_awaited.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// A request has been refused; gives until when it counts.
+    /// Counts a rejected request; returns until when it adds to the demand.
     pub(crate) fn refuse(&self, worker: usize, at: Time) -> Time {
         let service_time = Duration::from_nanos(self.service_time.load(Ordering::Relaxed));
         let until = lock(&self.workers[worker].rejected).reject(at, service_time);
@@ -93,24 +98,25 @@ impl DemandTracker {
         lock(&self.workers[worker].rejected).record_retry(until, at);
     }
 
-    /// What the meter says, once it has taken in all that there is now.
+    /// Reads the averager, after it has taken in all current counts.
     pub(crate) fn read<R>(&self, read: impl FnOnce(&DemandAverager) -> R) -> R {
-        let mut meter = lock(&self.averager);
+        let mut averager = lock(&self.averager);
         let now = clock::now();
         let mut totals = DemandTotals::default();
-        for own in &self.workers {
-            totals += read_shard(&own.shard);
-            totals += lock(&own.rejected).read(now);
+        for worker_demand in &self.workers {
+            totals += read_shard(&worker_demand.shard);
+            totals += lock(&worker_demand.rejected).read(now);
         }
-        meter.record(now, totals);
-        if let Some(service_time) = meter.service_time() {
+        averager.record(now, totals);
+        if let Some(service_time) = averager.service_time() {
             self.service_time.store(service_time.as_nanos() as u64, Ordering::Relaxed);
         }
-        read(&meter)
+        read(&averager)
     }
 }
 
-/// A worker writes for some nanoseconds; if it loses its processor meanwhile, others need theirs less.
+/// Reads a consistent total. A worker's write takes some nanoseconds, so the reader spins; if the
+/// worker is preempted in the middle of it, the reader yields.
 fn read_shard(shard: &DemandShard) -> DemandTotals {
     loop {
         for _ in 0..64 {
@@ -123,7 +129,7 @@ fn read_shard(shard: &DemandShard) -> DemandTotals {
     }
 }
 
-/// Takes in what workers count, for ever.
+/// Averages the workers' counts, for ever.
 pub(crate) async fn run_averaging(shared: Arc<ProxyState>) {
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -135,11 +141,11 @@ pub(crate) async fn run_averaging(shared: Arc<ProxyState>) {
     }
 }
 
-/// What one client's connection has been refused and not asked for again.
+/// Rejected requests of one client connection that have not been retried yet.
 #[derive(Default)]
 pub(crate) struct RefusalHistory(VecDeque<RefusedRequest>);
 
-/// A request that was turned away.
+/// Request that was rejected.
 struct RefusedRequest {
     backend: Arc<Backend>,
     worker: usize,
@@ -147,7 +153,8 @@ struct RefusedRequest {
 }
 
 impl RefusalHistory {
-    /// The client asks the backend: if it was refused before, that counts no longer.
+    /// Withdraws one earlier rejection of this client's by the backend, as the client retries it
+    /// now.
     pub(crate) fn take_back(&mut self, backend: &Arc<Backend>, at: Time) {
         if !self.0.is_empty() {
             self.take_back_one(backend, at);
@@ -156,14 +163,14 @@ impl RefusalHistory {
 
     #[cold]
     fn take_back_one(&mut self, backend: &Arc<Backend>, at: Time) {
-        self.0.retain(|turned| turned.until > at);
-        let place = self.0.iter().position(|turned| Arc::ptr_eq(&turned.backend, backend));
-        if let Some(turned) = place.and_then(|place| self.0.remove(place)) {
-            turned.backend.demand.take_back_refusal(turned.worker, turned.until, at);
+        self.0.retain(|refused| refused.until > at);
+        let place = self.0.iter().position(|refused| Arc::ptr_eq(&refused.backend, backend));
+        if let Some(refused) = place.and_then(|place| self.0.remove(place)) {
+            refused.backend.demand.take_back_refusal(refused.worker, refused.until, at);
         }
     }
 
-    /// The client got no slot of the backend's.
+    /// Records that the client got no slot of the backend.
     pub(crate) fn record_refusal(&mut self, backend: &Arc<Backend>, worker: usize, at: Time) {
         let until = backend.demand.refuse(worker, at);
         if self.0.len() == MAX_REMEMBERED {

@@ -1,4 +1,4 @@
-//! What one request is made of while it is served, and what holds for it.
+//! The memory and the policy of one request while it is served.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -14,13 +14,13 @@ use crate::filter::RequestFilters;
 use crate::grpc::GrpcCall;
 use crate::head::{RequestHead, ResponseHead};
 
-/// The memory of one request, used again by the next.
+/// The memory of one request, reused by the next.
 pub(crate) struct Exchange {
     pub(crate) request: RequestHead,
     pub(crate) response: ResponseHead,
     /// `None`: no route has been found yet, or it has no filters.
     pub(crate) filters: Option<RequestFilters>,
-    /// `None`: it is no call of gRPC, or nobody has had to look.
+    /// `None`: it is not a gRPC call, or this has not been checked.
     pub(crate) grpc_call: Option<GrpcCall>,
     /// From the client to the endpoint.
     pub(crate) upload: BodyPump,
@@ -28,35 +28,35 @@ pub(crate) struct Exchange {
     pub(crate) download: BodyPump,
 }
 
-/// What becomes of the client's connection.
+/// The disposition of the client connection after a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionOutcome {
     KeepAlive,
     Close,
-    /// Without the end of a response, so that the client cannot take what it got for whole.
+    /// Closes the connection before the end of the response, so that the client cannot mistake it for complete.
     Abort,
 }
 
-/// What holds for one request from its admission on.
+/// The policy of one request, from its admission on.
 pub(crate) struct RequestPolicy<'l> {
-    /// What was in force when the request came.
+    /// The configuration that was in force when the request arrived.
     pub(crate) config: &'l WorkerConfig,
     pub(crate) client: &'l ClientSettings,
-    /// What clients that do not speak HTTP/3 are told of it; `None`: it is not served.
+    /// `Alt-Svc` value for clients that do not speak HTTP/3; `None`: HTTP/3 is not served.
     pub(crate) alt_svc: Option<&'l str>,
     pub(crate) backend_config: Rc<BackendConfigRef>,
-    /// What the request has in common with those that are to meet at one endpoint.
+    /// Hash key: requests with the same key go to the same endpoint.
     pub(crate) hash_key: Option<u64>,
     pub(crate) affinity: Option<SessionAffinity>,
-    /// Where the request stands if it has to wait.
+    /// Priority of the request in the queue.
     pub(crate) priority: PriorityLevel,
-    /// Whose share of the queue it takes.
+    /// Index of the route: the key of the request's fair-queueing flow.
     pub(crate) route: u64,
-    /// When the request came.
+    /// Arrival time of the request.
     pub(crate) started: Time,
-    /// The request has to be over by then.
+    /// Time by which the request has to be complete.
     pub(crate) deadline: Time,
-    /// What an attempt may take, to the last byte of its response.
+    /// Maximum duration of an attempt, to the last byte of its response.
     pub(crate) attempt_timeout: Option<Duration>,
 }
 
@@ -65,23 +65,23 @@ impl RequestPolicy<'_> {
         &self.backend_config.settings
     }
 
-    /// Where the request stands if it has to wait from now on.
+    /// Queue parameters of the request, if it waits from `now` on.
     pub(crate) fn queue_priority(&self, now: Time) -> QueueParameters {
         let until = self.deadline.min(now + self.backend_settings().queue_timeout);
         QueueParameters { priority: self.priority, route: self.route, deadline: until }
     }
 
-    /// What an attempt that ended so says of its endpoint.
+    /// Turns the timeout of an attempt that began late into a neutral result.
     ///
-    /// One that got a request with less time left than the request had waited before says nothing by letting it pass: a
-    /// long queue would take out the endpoints that it waits for.
+    /// If the endpoint got the request with less time left than the request had waited before, its timeout says nothing
+    /// about the endpoint. Otherwise a long queue would eject the endpoints that it waits for.
     pub(crate) fn discount_late_timeout(&self, end: AttemptResult, slot: &Slot) -> AttemptResult {
         let waited = slot.started.saturating_since(self.started);
         let had = self.deadline.saturating_since(slot.started);
         if end == AttemptResult::TimedOut && had < waited { AttemptResult::Cancelled } else { end }
     }
 
-    /// Slots are counted and queued for: an endpoint's connections belong to its slots.
+    /// True if the backend has a concurrency limit: an endpoint then has at most one connection per slot.
     pub(crate) fn is_capped(&self) -> bool {
         self.backend_config.limits.cap.is_some()
     }
@@ -101,7 +101,7 @@ impl Default for Exchange {
 }
 
 impl Exchange {
-    /// Forgets the request and keeps the memory, unless it is much.
+    /// Clears the request and keeps its memory for reuse, unless it is large.
     pub(crate) fn clear(&mut self) {
         self.request.clear();
         self.response.clear();

@@ -1,4 +1,4 @@
-//! What a failure means: status, `Proxy-Status` error, metric label and log word, what it says of the endpoint. One table.
+//! The table of failures: status, `Proxy-Status` error, metric label and log word, and effect on the endpoint's health.
 
 use balance::{AdmissionRejection, AttemptResult};
 
@@ -7,7 +7,7 @@ use crate::h1::{BadChunk, BadRequest, BadResponse};
 use crate::proxy_protocol::ProxyHeaderError;
 use crate::tls::{ClientTlsError, EndpointTlsError};
 
-/// Why a request did not get its endpoint's complete response, or a connection or flow came to no orderly end.
+/// The reason why a request did not get its endpoint's complete response, or why a connection or flow failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     BadRequest(BadRequest),
@@ -53,7 +53,7 @@ pub(crate) enum Failure {
 
 /// One row of the table.
 pub(crate) struct FailureAttributes {
-    /// Status of the answer; an overloaded backend's policy may say another.
+    /// Status of the answer; the policy of an overloaded backend may replace it.
     pub(crate) status: u16,
     /// Error type of RFC 9209 section 2.3.
     pub(crate) proxy_error: &'static str,
@@ -62,7 +62,7 @@ pub(crate) struct FailureAttributes {
 }
 
 impl Failure {
-    /// Every word, for the metrics; bad requests share one.
+    /// All failures, for the metrics; bad requests share one word.
     pub(crate) const ALL: [Self; 39] = [
         Self::BadRequest(BadRequest::Target),
         Self::BadRequestBody(BadChunk::Size),
@@ -125,7 +125,7 @@ impl Failure {
             Self::BodyTooLarge => row(413, "http_request_error", "body_too_large"),
             Self::HeadTimeout => row(408, "http_request_error", "head_timeout"),
             Self::BodyTimeout => row(408, "http_request_error", "body_timeout"),
-            Self::ClientGone => row(499, "http_request_error", "client_gone"),
+            Self::ClientGone => row(499, "http_request_error", "client_disconnected"),
             Self::NoRoute => row(404, "destination_not_found", "no_route"),
             Self::Unresolved => row(500, "proxy_configuration_error", "unresolved_backend"),
             Self::NoEndpoint => row(503, "destination_unavailable", "no_endpoint"),
@@ -133,9 +133,9 @@ impl Failure {
             Self::NoSlot => row(429, "connection_limit_reached", "no_slot"),
             Self::QueueFull => row(429, "connection_limit_reached", "queue_full"),
             Self::QueueTimeout => row(429, "connection_limit_reached", "queue_timeout"),
-            Self::QueueDeadline => row(429, "connection_limit_reached", "queue_late"),
-            Self::QueueEvicted => row(429, "connection_limit_reached", "queue_turned_out"),
-            Self::QueueShed => row(429, "connection_limit_reached", "queue_let_go"),
+            Self::QueueDeadline => row(429, "connection_limit_reached", "queue_deadline"),
+            Self::QueueEvicted => row(429, "connection_limit_reached", "queue_evicted"),
+            Self::QueueShed => row(429, "connection_limit_reached", "queue_shed"),
             Self::ConnectFailed => row(502, "connection_refused", "connect_failed"),
             Self::ConnectTimeout => row(504, "connection_timeout", "connect_timeout"),
             Self::ConnectSlow => row(504, "connection_timeout", "connect_slow"),
@@ -152,7 +152,7 @@ impl Failure {
         }
     }
 
-    /// What it says of the endpoint that an attempt was made at.
+    /// The result of the attempt that failed so, for health, pickers and metrics.
     pub(crate) fn attempt_end(self) -> AttemptResult {
         match self {
             Self::ConnectFailed | Self::ConnectTimeout | Self::EndpointTls(_) | Self::NotHttp2 => {
@@ -196,7 +196,7 @@ impl Failure {
         }
     }
 
-    /// What a call of gRPC that fails so ends with.
+    /// The status code of a gRPC call that fails so.
     pub(crate) fn grpc_code(self) -> GrpcCode {
         if self.is_overload() {
             return GrpcCode::ResourceExhausted;
@@ -205,67 +205,63 @@ impl Failure {
             return GrpcCode::DeadlineExceeded;
         }
         if self == Self::Unresolved {
-            // As Gateway API asks.
+            // Gateway API requires it.
             return GrpcCode::Unavailable;
         }
         GrpcCode::of_http(self.attributes().status)
     }
 
-    /// The backend had no slot left for it.
+    /// True if the request failed because the backend had no free slot.
     pub(crate) fn is_overload(self) -> bool {
         !matches!(self, Self::NoEndpoint | Self::Unreachable) && self.refusal_index().is_some()
     }
 
-    /// What is said of it to the client, in words.
+    /// The description that the client gets, in `Proxy-Status` and in the body.
     pub(crate) fn details(self) -> &'static str {
         match self {
             Self::BadRequest(why) => why.reason(),
             Self::BadRequestBody(why) => why.reason(),
-            Self::BadWebText => "request body is not base64, as gRPC-Web's text is",
+            Self::BadWebText => "request body is not valid base64 (grpc-web-text)",
             Self::BodyTooLarge => "request body too large",
-            Self::HeadTimeout => "request head not complete in time",
-            Self::BodyTimeout => "request body stalled",
-            Self::ClientGone => "client has gone",
-            Self::NoRoute => "no route matches",
+            Self::HeadTimeout => "timeout while reading the request head",
+            Self::BodyTimeout => "client sent or accepted no body bytes in time",
+            Self::ClientGone => "client disconnected",
+            Self::NoRoute => "no route matches the request",
             Self::Unresolved => "the route's backend does not exist",
             Self::NoEndpoint => "backend has no endpoint",
-            Self::Unreachable => "no endpoint of the backend can be reached",
-            Self::NoSlot => "every slot of the backend belongs to other replicas of this proxy",
-            Self::QueueFull => "every endpoint is at its limit and the queue is full",
-            Self::QueueTimeout => "every endpoint is at its limit and the wait was too long",
-            Self::QueueDeadline => "every endpoint is at its limit and the wait would be too long",
-            Self::QueueEvicted => {
-                "every endpoint is at its limit and the place in the queue went to another request"
-            }
-            Self::QueueShed => {
-                "every endpoint is at its limit and there has been too much to do for too long"
-            }
-            Self::ConnectFailed => "endpoint refuses connections",
-            Self::ConnectTimeout => "endpoint does not accept connections in time",
-            Self::ConnectSlow => "endpoint takes long to accept a connection",
+            Self::Unreachable => "all endpoints of the backend are unreachable",
+            Self::NoSlot => "all slots of the backend are assigned to other replicas of this proxy",
+            Self::QueueFull => "all endpoints are at their limit and the queue is full",
+            Self::QueueTimeout => "all endpoints are at their limit: timeout in the queue",
+            Self::QueueDeadline => "all endpoints are at their limit: expected wait is too long",
+            Self::QueueEvicted => "evicted from the queue in favor of another request",
+            Self::QueueShed => "shed from the queue: sustained overload",
+            Self::ConnectFailed => "endpoint refused the connection",
+            Self::ConnectTimeout => "timeout while connecting to the endpoint",
+            Self::ConnectSlow => "endpoint is slow to accept the connection",
             Self::EndpointClosed => "endpoint closed the connection without a response",
             Self::BadResponse(why) => why.reason(),
-            Self::AttemptTimeout => "endpoint did not respond in time",
-            Self::RequestTimeout => "request not complete in time",
-            Self::EndpointIdle => "endpoint stalled",
-            Self::ResponseCut => "endpoint closed the connection within its response",
-            Self::OutOfDescriptors => "no file descriptors left",
+            Self::AttemptTimeout => "attempt timeout: endpoint did not respond in time",
+            Self::RequestTimeout => "request timeout: response not complete in time",
+            Self::EndpointIdle => "idle timeout: endpoint sent or accepted no bytes in time",
+            Self::ResponseCut => "endpoint closed the connection before the end of its response",
+            Self::OutOfDescriptors => "proxy is out of file descriptors",
             Self::BadProxyHeader(why) => why.reason(),
-            Self::ProxyHeaderTimeout => "PROXY protocol header not complete in time",
-            Self::UntrustedProxy => "only trusted proxies may connect",
+            Self::ProxyHeaderTimeout => "timeout while reading the PROXY protocol header",
+            Self::UntrustedProxy => "peer is not a trusted proxy",
             Self::EndpointReset => "endpoint reset the connection",
-            Self::StreamIdle => "nothing moved for too long",
+            Self::StreamIdle => "idle timeout: no bytes in either direction",
             Self::ClientTls(why) => why.reason(),
-            Self::Misdirected => "another listener has that host: use a connection of its own",
-            Self::TooEarly => "the handshake is not over: send the request again when it is",
+            Self::Misdirected => "this connection does not serve the host: open another connection",
+            Self::TooEarly => "TLS handshake not complete: send the request again after it",
             Self::EndpointTls(why) => why.reason(),
-            Self::NotHttp2 => "endpoint does not speak HTTP/2",
-            Self::StreamRefused => "endpoint refused the request unprocessed",
-            Self::UpgradeRefused => "endpoint takes no such upgrade over HTTP/2",
+            Self::NotHttp2 => "endpoint does not support HTTP/2",
+            Self::StreamRefused => "endpoint refused the request without processing it",
+            Self::UpgradeRefused => "endpoint does not support this upgrade over HTTP/2",
         }
     }
 
-    /// The failures by which a backend's slots and queue refuse a request.
+    /// The failures with which a backend's slots and queue reject a request.
     pub(crate) const REFUSALS: [Self; 8] = [
         Self::NoEndpoint,
         Self::Unreachable,
@@ -277,15 +273,15 @@ impl Failure {
         Self::QueueShed,
     ];
 
-    /// The failure's place in [`Failure::REFUSALS`], if it is one.
+    /// Returns the failure's index in [`Failure::REFUSALS`], if it is one of them.
     pub(crate) fn refusal_index(self) -> Option<usize> {
         Self::REFUSALS.iter().position(|refusal| *refusal == self)
     }
 
-    /// The failure's place in [`Failure::ALL`].
+    /// Returns the failure's index in [`Failure::ALL`].
     pub(crate) fn index(self) -> usize {
         let same = |other: &Self| std::mem::discriminant(other) == std::mem::discriminant(&self);
-        Self::ALL.iter().position(same).expect("ALL names every failure")
+        Self::ALL.iter().position(same).expect("ALL contains every failure")
     }
 }
 

@@ -1,7 +1,8 @@
-//! What the filters of a route do to a request and its response.
+//! Route filters: changes to a request and its response.
 //!
-//! A rule without filters costs a request one look. Everything is an edit on top of a head (see [`crate::head`]); what
-//! is to be edited was decided when the route was translated. Mirrors are in [`crate::mirror`].
+//! A rule without filters costs a request one check. Each filter is an edit on top of a head (see
+//! [`crate::head`]); the edits were prepared when the route was translated. Request mirroring is in
+//! [`crate::mirror`].
 
 use std::sync::Arc;
 
@@ -10,40 +11,42 @@ use gateway::snapshot::{CorsPolicy, MirrorPolicy, RouteFilters, Rule, UrlScheme,
 use crate::failure::Failure;
 use crate::head::{ByteSpan, RequestHead, ResponseHead};
 
-/// Changes in fields.
+/// Header modification.
 mod headers;
-/// Answers that send a client elsewhere.
+/// Redirects.
 mod redirect;
-/// What the endpoint is asked for instead.
+/// URL rewrites.
 mod rewrite;
-/// What scripts from elsewhere may do.
+/// CORS.
 mod cors;
 
-/// The filters that hold for one request.
+/// Filters that apply to one request.
 pub(crate) struct RequestFilters {
     rule: Arc<Rule>,
-    /// Place among the rule's targets; `None` if the rule has none.
+    /// Index of the selected target in the rule; `None` if the rule has none.
     target: Option<usize>,
-    /// `RequestOrigin` as the client sent it, whatever becomes of the field.
+    /// Position of the request's `Origin` field as the client sent it, even if a filter removes the
+    /// field.
     origin: Option<ByteSpan>,
 }
 
 impl RequestFilters {
-    /// `None`: there are no filters. `target` is one of the rule's.
+    /// Returns `None` if no filter applies. `target` is the index of one of the rule's targets.
     pub(crate) fn new(
         rule: &Arc<Rule>,
         target: Option<usize>,
         request: &RequestHead,
     ) -> Option<Self> {
-        let of_target = target.is_some_and(|target| rule.targets[target].filters.is_some());
-        if rule.filters.is_none() && !of_target {
+        let target_filters = target.is_some_and(|target| rule.targets[target].filters.is_some());
+        if rule.filters.is_none() && !target_filters {
             return None;
         }
         let origin = request.fields.find_span("origin");
         Some(Self { rule: Arc::clone(rule), target, origin })
     }
 
-    /// Answers in the endpoint's place, if a filter says so: then the response's head is ready.
+    /// Answers in place of the endpoint if a filter requires it. Returns true if the response's
+    /// head is complete.
     pub(crate) fn answer(
         &self,
         request: &RequestHead,
@@ -64,7 +67,7 @@ impl RequestFilters {
         Ok(true)
     }
 
-    /// Makes of the client's request what the endpoint is to get.
+    /// Applies the filters to the client's request before it goes to the endpoint.
     pub(crate) fn change_request(&self, request: &mut RequestHead) {
         for filters in self.all() {
             if let Some(rewrite) = &filters.rewrite {
@@ -74,7 +77,7 @@ impl RequestFilters {
         }
     }
 
-    /// Makes of the endpoint's response what the client is to get.
+    /// Applies the filters to the endpoint's response before it goes to the client.
     pub(crate) fn change_response(&self, request: &RequestHead, response: &mut ResponseHead) {
         self.allow_origin(request, response);
         for filters in self.all() {
@@ -82,23 +85,24 @@ impl RequestFilters {
         }
     }
 
-    /// Lets scripts read the response, as far as they may: an answer of our own too.
+    /// Adds the CORS fields that let permitted scripts read the response, including a response that
+    /// we generate.
     pub(crate) fn allow_origin(&self, request: &RequestHead, response: &mut ResponseHead) {
         if let Some(cors) = self.cors() {
             cors::add_cors_fields(cors, self.origin(request), response);
         }
     }
 
-    /// Who else gets the request.
+    /// Returns the mirror policies that apply to the request.
     pub(crate) fn mirrors(&self) -> impl Iterator<Item = &MirrorPolicy> {
         self.all().flat_map(|filters| &filters.mirrors)
     }
 
-    /// The rule's filters, then the target's.
+    /// Returns the rule's filters, then the target's.
     fn all(&self) -> impl Iterator<Item = &RouteFilters> {
         let target: Option<&WeightedTarget> = self.target.map(|target| &self.rule.targets[target]);
-        let of_target = target.and_then(|target| target.filters.as_deref());
-        self.rule.filters.as_deref().into_iter().chain(of_target)
+        let target_filters = target.and_then(|target| target.filters.as_deref());
+        self.rule.filters.as_deref().into_iter().chain(target_filters)
     }
 
     fn cors(&self) -> Option<&CorsPolicy> {

@@ -1,6 +1,6 @@
-//! What a proxy adds to a request: who the client is, which way it came, and an id.
+//! The fields that a proxy adds to a request: the client's address, the scheme, the hops, and a request ID.
 //!
-//! What a client says about this itself is believed from trusted proxies only; from others it is dropped.
+//! Existing fields of this kind are kept only if the peer is a trusted proxy; otherwise they are removed.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -11,10 +11,10 @@ use crate::head::{
     FieldSection, HttpVersion, KnownFieldName, PreparedFieldLine, RequestHead, list,
 };
 
-/// How we call ourselves in `Via` and `Proxy-Status` (RFC 9110 §7.6.3, RFC 9209 §2).
+/// The proxy's pseudonym in `Via` and `Proxy-Status` (RFC 9110 §7.6.3, RFC 9209 §2).
 pub(crate) const PSEUDONYM: &str = "sheave";
 
-/// The `Via` of a message that came by this version.
+/// Returns the `Via` of a message that was received with this version.
 pub(crate) fn via(version: HttpVersion) -> &'static PreparedFieldLine {
     static BY_HTTP1: PreparedFieldLine =
         PreparedFieldLine::fixed(KnownFieldName::Via, "Via: 1.1 sheave\r\n");
@@ -29,7 +29,7 @@ pub(crate) fn via(version: HttpVersion) -> &'static PreparedFieldLine {
     }
 }
 
-/// The `X-Forwarded-Proto` of a request that came by this scheme.
+/// Returns the `X-Forwarded-Proto` of a request that was received with this scheme.
 fn forwarded_proto(scheme: UrlScheme) -> &'static PreparedFieldLine {
     static HTTP: PreparedFieldLine =
         PreparedFieldLine::fixed(KnownFieldName::XForwardedProto, "X-Forwarded-Proto: http\r\n");
@@ -41,30 +41,31 @@ fn forwarded_proto(scheme: UrlScheme) -> &'static PreparedFieldLine {
     }
 }
 
-/// Where a request comes from.
+/// The origin of the requests of a connection.
 pub(crate) struct RequestOrigin {
     address: IpAddr,
-    /// The `X-Forwarded-For` of a request that nobody before us has forwarded.
+    /// The `X-Forwarded-For` of a request that no other proxy has forwarded.
     forwarded_for: PreparedFieldLine,
-    /// By which it came to us.
+    /// Scheme with which the request was received.
     pub(crate) scheme: UrlScheme,
 }
 
 impl RequestOrigin {
     pub(crate) fn new(peer: SocketAddr, scheme: UrlScheme) -> Self {
-        // A client that reaches a socket of both families by IPv4 has an IPv4 address.
+        // An IPv4 client of a dual-stack socket is shown with its IPv4 address.
         let address = peer.ip().to_canonical();
         let forwarded_for =
             PreparedFieldLine::new(KnownFieldName::XForwardedFor, &address.to_string());
         Self { address, forwarded_for, scheme }
     }
 
-    /// The client's address.
+    /// Returns the peer's address as text.
     pub(crate) fn address_text(&self) -> &str {
         self.forwarded_for.value()
     }
 
-    /// The client's address as trusted proxies name it: the last that is not one of theirs. `None`: they name none.
+    /// Returns the client's address according to trusted proxies: the last entry of `X-Forwarded-For` that is not a
+    /// trusted proxy. `None`: there is none.
     pub(crate) fn named_client(
         &self,
         fields: &FieldSection,
@@ -83,12 +84,12 @@ impl RequestOrigin {
         named
     }
 
-    /// The client's address: as trusted proxies name it, else the peer's.
+    /// Returns the client's address: the one that trusted proxies report, else the peer's.
     pub(crate) fn client(&self, fields: &FieldSection, settings: &ClientSettings) -> IpAddr {
         self.named_client(fields, settings).unwrap_or(self.address)
     }
 
-    /// What it says of others is believed.
+    /// True if the peer is a trusted proxy.
     pub(crate) fn is_trusted(&self, settings: &ClientSettings) -> bool {
         is_trusted(self.address, settings)
     }
@@ -98,7 +99,7 @@ fn is_trusted(address: IpAddr, settings: &ClientSettings) -> bool {
     settings.trusted_proxies.iter().any(|block| block.contains(&address))
 }
 
-/// An element of `X-Forwarded-For`; some proxies write the port too.
+/// Parses an element of `X-Forwarded-For`; some proxies write the port too.
 fn parse_address(element: &[u8]) -> Option<IpAddr> {
     let text = str::from_utf8(element).ok()?;
     let with_port = || text.parse::<SocketAddr>().map(|address| address.ip());
@@ -123,7 +124,7 @@ pub(crate) fn add_forwarding_fields(
     if !request.fields.has(KnownFieldName::XForwardedHost) {
         request.add_authority(KnownFieldName::XForwardedHost);
     }
-    // Somebody before us speaks RFC 7239: go on with it, beside the older fields.
+    // A proxy before us uses RFC 7239: append to `Forwarded`, in addition to the older fields.
     if request.fields.has(KnownFieldName::Forwarded) {
         request.fields.add(KnownFieldName::Forwarded, forwarded_element(origin));
     }
@@ -144,7 +145,7 @@ fn remove_untrusted_fields(fields: &mut FieldSection) {
     ]);
 }
 
-/// One field with every hop so far: many servers read the first or the last field only.
+/// Merges all hops into one field: many servers read only the first or the last field line.
 fn append_forwarded_for(fields: &mut FieldSection, origin: &RequestOrigin) {
     if !fields.has(KnownFieldName::XForwardedFor) {
         fields.add_prepared(&origin.forwarded_for);
@@ -166,7 +167,7 @@ fn forwarded_element(origin: &RequestOrigin) -> String {
     }
 }
 
-/// 128 random bits in hexadecimal, as `traceparent` writes a trace id.
+/// Returns 128 random bits in hexadecimal, in the format of a trace ID in `traceparent`.
 fn request_id(rng: &mut Rng) -> [u8; 32] {
     let mut id = [0; 32];
     let bits = [rng.next_u64().to_be_bytes(), rng.next_u64().to_be_bytes()];
@@ -176,7 +177,7 @@ fn request_id(rng: &mut Rng) -> [u8; 32] {
     id
 }
 
-/// Each byte as two digits.
+/// Two hexadecimal digits for each byte.
 const HEXADECIMAL: [[u8; 2]; 256] = {
     let digits = b"0123456789abcdef";
     let mut table = [[0; 2]; 256];
@@ -206,7 +207,7 @@ mod tests {
         ClientSettings { trusted_proxies: trusted, ..ClientSettings::default() }
     }
 
-    /// What the request says of its origin once `client` has sent it.
+    /// Returns the fields of the request after `client` has sent it and forwarding fields have been added.
     fn described(head: &str, client: &str, trusted: &[&str]) -> Vec<String> {
         let mut request = request(head);
         let settings = trusting(trusted);

@@ -1,8 +1,9 @@
-//! Calls of gRPC among the requests: how long their clients wait, how they end, and how we refuse one.
+//! gRPC calls: their deadlines, their status, and the response when this proxy rejects one.
 //!
-//! A call is a request like any other, and takes the same way. It differs in where its status stands (in trailers, or in
-//! a head that nothing follows, while HTTP always says 200) and in the deadline that its client sends along. gRPC-Web,
-//! which browsers speak, becomes gRPC where the endpoint speaks HTTP/2. Nothing here knows what is in a message.
+//! A call is a request like any other, and is handled by the same code. Two things differ: its status is in the
+//! trailers, or in a head that nothing follows (the HTTP status is always 200), and its client sends a deadline.
+//! gRPC-Web, the dialect of browsers, is translated to gRPC if the endpoint speaks HTTP/2. This module does not know
+//! the content of messages.
 
 use std::time::Duration;
 
@@ -13,37 +14,38 @@ use crate::exchange::{Exchange, RequestPolicy};
 use crate::failure::Failure;
 use crate::head::{BodyFraming, FieldSection, HttpVersion, RequestHead, ResponseHead};
 
-/// How calls end.
+/// Status codes.
 mod code;
-/// How long clients wait.
+/// Timeouts of clients.
 mod timeout;
-/// What browsers speak.
+/// gRPC-Web.
 pub(crate) mod web;
-/// Asking an endpoint whether it serves.
+/// Health checks of endpoints.
 pub(crate) mod health;
-/// What is asked, and the answer, in bytes.
+/// Messages of the health check.
 mod message;
 
 pub(crate) use code::{GrpcCallStatus, GrpcCode, RetryPushback};
 
-/// How late a timer may fire: one tick of the runtime's, and one of the endpoint's.
+/// Largest delay of a timer: one tick of our runtime's timer, and one of the endpoint's.
 const TIMER_RESOLUTION: Duration = Duration::from_millis(2);
 
-/// A call whose response goes on for so long after its head is a stream: how long it takes is not how fast it is.
+/// If a response continues for this long after its head, the call is a long-lived stream, and its duration says nothing
+/// about the endpoint's latency.
 pub(crate) const LONG_STREAM: Duration = Duration::from_secs(10);
-/// A call that waited here for less is sent on as it came.
+/// If the call waited here for less than this, its timeout is forwarded unchanged.
 const NEGLIGIBLE_WAIT: Duration = Duration::from_millis(1);
 
-/// What every kind of gRPC's content type begins with.
+/// Common prefix of all gRPC content types.
 const CONTENT_TYPE: &str = "application/grpc";
 
-/// A request that is a call.
+/// A request that is a gRPC call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GrpcCall {
     dialect: GrpcDialect,
-    /// How long its client waits, from the head on; `None`: it does not say.
+    /// The client's timeout, counted from the arrival of the head; `None` if the client sent none.
     timeout: Option<Duration>,
-    /// How it ended, once that is known.
+    /// The status code, once it is known.
     code: Option<GrpcCode>,
 }
 
@@ -55,7 +57,7 @@ enum GrpcDialect {
 }
 
 impl GrpcDialect {
-    /// The dialect that a content type names, and what follows in it.
+    /// Returns the dialect that a content type names, and the rest of the content type.
     fn parse_content_type(content_type: &[u8]) -> Option<(Self, &[u8])> {
         let (start, rest) = content_type.split_at_checked(CONTENT_TYPE.len())?;
         if !start.eq_ignore_ascii_case(CONTENT_TYPE.as_bytes()) {
@@ -71,7 +73,7 @@ impl GrpcDialect {
         matches!(rest.first(), None | Some(b'+' | b';' | b' ')).then_some((dialect, rest))
     }
 
-    /// What it adds to gRPC's content type.
+    /// Returns the infix that distinguishes the dialect in the content type.
     fn infix(self) -> &'static str {
         match self {
             Self::Grpc => "",
@@ -81,25 +83,25 @@ impl GrpcDialect {
     }
 }
 
-/// Looks whether the request is a call, where that matters: its client or its endpoint speaks HTTP/2 or HTTP/3.
-pub(crate) fn begin_call(exchange: &mut Exchange, terms: &mut RequestPolicy<'_>, started: Time) {
-    let endpoint = terms.backend_settings().protocol;
+/// Detects if the request is a call. That matters only if its client or its endpoint speaks HTTP/2 or HTTP/3.
+pub(crate) fn begin_call(exchange: &mut Exchange, policy: &mut RequestPolicy<'_>, started: Time) {
+    let endpoint = policy.backend_settings().protocol;
     if !exchange.request.version.has_streams() && !endpoint.has_streams() {
         return;
     }
     let Some(call) = GrpcCall::of(&exchange.request) else { return };
-    // An endpoint that speaks HTTP/1.1 may know gRPC-Web itself, and gets it as it is.
+    // An endpoint that speaks HTTP/1.1 may support gRPC-Web itself, and receives it untranslated.
     if call.dialect != GrpcDialect::Grpc && !endpoint.has_streams() {
         return;
     }
     if let Some(timeout) = call.timeout {
-        terms.deadline = terms.deadline.min(started + timeout);
+        policy.deadline = policy.deadline.min(started + timeout);
     }
     call.change_request(&mut exchange.request);
     exchange.grpc_call = Some(call);
 }
 
-/// Makes what is sent of the body what an endpoint understands.
+/// Translates the rest of the upload into the dialect that the endpoint understands.
 pub(crate) fn translate_upload(exchange: &mut Exchange) {
     let Exchange { grpc_call: Some(call), upload, .. } = exchange else { return };
     if call.dialect == GrpcDialect::WebText && !upload.is_read() {
@@ -109,8 +111,9 @@ pub(crate) fn translate_upload(exchange: &mut Exchange) {
 
 /// Tells the endpoint how long the client still waits at `now`.
 ///
-/// What the client said holds from when it said so. An endpoint that counts from when it hears it would work on for
-/// nobody after a wait in the queue, and so would whoever it calls in turn.
+/// The client's timeout starts when the client sends it. After a wait in our queue, an endpoint that counts from the
+/// arrival of the call would continue to work after the client's deadline, and so would every service that it calls in
+/// turn.
 pub(crate) fn update_timeout(exchange: &mut Exchange, started: Time, now: Time) {
     let Exchange { grpc_call: Some(GrpcCall { timeout: Some(timeout), .. }), request, .. } =
         exchange
@@ -125,34 +128,35 @@ pub(crate) fn update_timeout(exchange: &mut Exchange, started: Time, now: Time) 
     }
 }
 
-/// How a call has ended of which only the head came, and nothing follows.
+/// Returns the status of a call whose response consists only of a head.
 pub(crate) fn trailers_only_status(exchange: &Exchange) -> Option<GrpcCallStatus> {
     let Exchange { grpc_call: Some(_), response, .. } = exchange else { return None };
     response.framing.is_empty().then(|| GrpcCallStatus::of(&response.fields)).flatten()
 }
 
-/// What an attempt at a call has come to. The endpoint was told how long the client waits, and may give up in the moment
-/// before our own timer fires: then the client's time is over, and nobody has failed.
+/// Reclassifies the failure of an attempt at a call. The endpoint knows the client's timeout, and may reset the stream
+/// just before our own timer fires. Then the client's deadline has passed, and neither side has failed.
 pub(crate) fn reclassify_late_reset(
     failure: Failure,
     exchange: &Exchange,
-    terms: &RequestPolicy<'_>,
+    policy: &RequestPolicy<'_>,
 ) -> Failure {
-    let gave_up = failure == Failure::EndpointReset && exchange.grpc_call.is_some();
-    if gave_up && clock::now() + TIMER_RESOLUTION >= terms.deadline {
+    let is_endpoint_reset = failure == Failure::EndpointReset && exchange.grpc_call.is_some();
+    if is_endpoint_reset && clock::now() + TIMER_RESOLUTION >= policy.deadline {
         return Failure::RequestTimeout;
     }
     failure
 }
 
-/// How an attempt has ended whose response was relayed whole; `end` is what the head says by itself.
+/// Returns the result of an attempt whose response was relayed completely; `end` is the result according to the head
+/// alone.
 pub(crate) fn conclude(exchange: &mut Exchange, end: AttemptResult) -> AttemptResult {
     let Exchange { grpc_call: Some(call), response, download, .. } = exchange else { return end };
-    let said = download
+    let status = download
         .trailers()
         .and_then(GrpcCallStatus::of)
         .or_else(|| GrpcCallStatus::of(&response.fields));
-    let (code, end) = match said {
+    let (code, end) = match status {
         Some(status) => (status.code, status.end()),
         None if response.status == 200 => (GrpcCode::Unknown, AttemptResult::ServerError),
         None => (GrpcCode::of_http(response.status), end),
@@ -162,35 +166,35 @@ pub(crate) fn conclude(exchange: &mut Exchange, end: AttemptResult) -> AttemptRe
 }
 
 impl GrpcCall {
-    /// The call that the request is.
+    /// Returns the call, if the request is one.
     pub(crate) fn of(request: &RequestHead) -> Option<Self> {
         let (dialect, _) = GrpcDialect::parse_content_type(request.fields.get("content-type")?)?;
         let timeout = request.fields.get("grpc-timeout").and_then(timeout::parse);
         Some(Self { dialect, timeout, code: None })
     }
 
-    /// How it ended: by its status, or by what we failed at.
+    /// Returns the status code: the endpoint's, else that of our failure.
     pub(crate) fn code(&self, failure: Option<Failure>) -> GrpcCode {
         self.code.or_else(|| failure.map(Failure::grpc_code)).unwrap_or(GrpcCode::Unknown)
     }
 
-    /// Makes of a request in gRPC-Web one in gRPC.
+    /// Translates the head of a gRPC-Web request to gRPC.
     fn change_request(&self, request: &mut RequestHead) {
-        // Its status is in trailers: some servers refuse a call that does not say so.
+        // The status is in trailers: some servers reject a call without `TE: trailers`.
         request.te_trailers = true;
         if self.dialect == GrpcDialect::Grpc {
             return;
         }
         change_content_type(&mut request.fields, GrpcDialect::Grpc);
         if self.dialect == GrpcDialect::WebText && request.framing != BodyFraming::None {
-            // How long it will be without base64 is not known beforehand.
+            // The length after Base64 decoding is not known in advance.
             request.framing = BodyFraming::Stream;
         }
     }
 
-    /// Makes of a head in gRPC one in the client's dialect; the body is to be translated as the result says.
+    /// Translates a gRPC head to the client's dialect; returns the translator for the body, if one is needed.
     ///
-    /// A head that nothing follows keeps its status: gRPC-Web has that too.
+    /// A head without a body keeps its status, because gRPC-Web has trailers-only responses too.
     pub(crate) fn change_response(
         &self,
         client: HttpVersion,
@@ -198,7 +202,8 @@ impl GrpcCall {
     ) -> Option<web::GrpcWebTranslator> {
         let is_empty = response.framing.is_empty();
         if is_empty && client.has_streams() {
-            // The end of the stream says that nothing follows, as the endpoint's did: no length goes among the metadata.
+            // The end of the stream shows that no body follows, as in the endpoint's response: Content-Length would
+            // become metadata.
             response.framing = BodyFraming::None;
         }
         if self.dialect == GrpcDialect::Grpc
@@ -211,7 +216,8 @@ impl GrpcCall {
         Some(web::GrpcWebTranslator::of_response(self.dialect == GrpcDialect::WebText))
     }
 
-    /// Makes the head that says what failed; nothing follows it. `pushback`: when to try again, if the client does.
+    /// Fills in the trailers-only response that reports a failure. `pushback` is the delay for the client's next
+    /// attempt.
     pub(crate) fn refuse(
         &mut self,
         failure: Failure,
@@ -229,7 +235,7 @@ impl GrpcCall {
         let fields = &mut response.fields;
         fields.append("content-type", kind);
         fields.append("grpc-status", code.number().to_string());
-        // Words of ours: nothing in them has to be percent-encoded.
+        // The text is ours and contains nothing that needs percent-encoding.
         fields.append("grpc-message", failure.details());
         if let Some(pushback) = pushback {
             fields.append("grpc-retry-pushback-ms", pushback.as_millis().to_string());
@@ -237,7 +243,7 @@ impl GrpcCall {
     }
 }
 
-/// Names another dialect; false: the content type is none of gRPC's.
+/// Replaces the dialect in the content type; false if the content type is not one of gRPC.
 fn change_content_type(fields: &mut FieldSection, dialect: GrpcDialect) -> bool {
     let known = fields.get("content-type").and_then(GrpcDialect::parse_content_type);
     let Some((_, rest)) = known else { return false };

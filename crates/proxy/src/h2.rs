@@ -1,19 +1,19 @@
-//! HTTP/2: what the `h2` crate gives and takes, as the rest of the data plane knows it, and back.
+//! HTTP/2: conversion between the messages of the `h2` crate and the message types of the data plane.
 //!
-//! Frames, HPACK and windows are that crate's; of frames only where one begins is known here. Here a head becomes a
-//! table of spans like any other; what it means, `binary` decides.
+//! Frames, HPACK and flow-control windows belong to that crate; this module only detects frame boundaries. A head
+//! becomes a table of spans as in the other protocols; `binary` defines its meaning.
 
-/// Fields and trailers, both ways.
+/// Fields and trailers, parsing and writing.
 mod fields;
-/// Heads of requests, both ways.
+/// Request heads, parsing and writing.
 pub(crate) mod request;
-/// Heads of responses, both ways.
+/// Response heads, parsing and writing.
 pub(crate) mod response;
-/// Frames as they come in.
+/// Boundaries of received frames.
 pub(crate) mod frames;
-/// A stream as its request sees it.
+/// One stream: a request and its response.
 mod stream;
-/// In which order responses are handed over.
+/// Order in which the responses of a connection are sent.
 mod response_scheduler;
 
 pub(crate) use response_scheduler::{ResponseScheduler, ScheduledResponse};

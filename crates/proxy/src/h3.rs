@@ -1,34 +1,34 @@
 //! HTTP/3: frames and field sections to heads and bodies, and back (RFC 9114, RFC 9204).
 //!
-//! Streams are `quic`'s; what a head means, `binary` decides. A head becomes a table of spans without a detour: its names
-//! and values are unfolded where the spans point. There is no dynamic table, in neither direction, so no request ever
-//! waits for another and nothing is kept between two.
+//! `quic` provides the streams; `binary` defines the meaning of heads. A head is decoded directly into a table of
+//! spans: its names and values are decompressed to the place where the spans point. There is no dynamic table in either
+//! direction, so no request ever waits for another, and no compression state is kept between requests.
 
-/// The words in which streams and connections are ended.
+/// Error codes that end streams and connections.
 pub mod error_code;
-/// Numbers of one to eight bytes.
+/// Variable-length integers of one to eight bytes.
 mod varint;
-/// Frames from bytes, and to bytes.
+/// Frames, parsing and writing.
 pub mod frame;
-/// Field sections from bytes, and to bytes.
+/// Field sections, parsing and writing.
 pub mod qpack;
-/// Fields and trailers, both ways.
+/// Fields and trailers, parsing and writing.
 pub mod fields;
-/// Heads of requests, both ways.
+/// Request heads, parsing and writing.
 pub mod request;
-/// Heads of responses, both ways.
+/// Response heads, parsing and writing.
 pub mod response;
-/// What each side says of itself.
+/// SETTINGS of each side.
 pub mod settings;
-/// Which response a client needs first.
+/// Priority of responses.
 pub mod priority;
-/// What a peer says of the connection as a whole.
+/// Control stream of the peer.
 pub mod control;
-/// What messages and conversation of a connection know of each other.
+/// State that the streams of a connection share.
 mod connection_state;
-/// A stream as its request sees it.
+/// One stream: a request and its response.
 mod stream;
-/// The connection as a whole.
+/// Unidirectional streams of the connection as a whole.
 mod control_streams;
 #[cfg(test)]
 mod fixture;
@@ -39,7 +39,7 @@ pub(crate) use connection_state::H3ConnectionState;
 pub(crate) use control_streams::{ControlEvent, ControlStreams};
 pub(crate) use stream::H3Stream;
 
-/// Who is at the other end.
+/// Role of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerRole {
     Client,

@@ -1,4 +1,4 @@
-//! What of a request decides where an algorithm hashes it.
+//! Hash keys of requests, for consistent hashing and Maglev.
 
 use std::net::IpAddr;
 
@@ -9,9 +9,9 @@ use gateway::snapshot::{BackendSettings, HashKey};
 
 use crate::head::{RequestHead, cookie};
 
-/// The key of a request; `None` where the algorithm does not hash.
+/// Returns the hash key of a request; `None`: the algorithm does not hash.
 ///
-/// A request that has nothing of what is asked for is placed by its client's address.
+/// If the request lacks the configured element, the key is its client's address.
 pub(crate) fn of_request(
     settings: &BackendSettings,
     request: &RequestHead,
@@ -36,7 +36,7 @@ pub(crate) fn of_request(
     Some(key.unwrap_or_else(|| of_address(client())))
 }
 
-/// The key of an address: the same for IPv4 and for the IPv6 that maps it.
+/// Returns the hash key of an address: the same for an IPv4 address and its IPv4-mapped IPv6 address.
 pub(crate) fn of_address(address: IpAddr) -> u64 {
     match address {
         IpAddr::V4(address) => hash(&address.to_ipv6_mapped().octets()),

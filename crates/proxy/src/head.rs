@@ -1,14 +1,14 @@
-//! The head of a message, whatever protocol it came by: its bytes, a table of spans, an overlay of edits.
+//! The head of a message of any HTTP version: its bytes, a table of byte spans, and an overlay of edits.
 //!
-//! A field is never copied out and never hashed: it is two spans in the bytes it arrived in. Removing one sets a flag,
-//! adding one appends to the same bytes. A head is cleared and filled again for the next message, so a connection in
-//! its stride allocates nothing. Nothing here knows how a head is parsed or written; see `h1`.
+//! A field is never copied out and never hashed: it is two spans in the bytes that were received. To remove a field
+//! sets a flag; to add one appends to the same bytes. A head is cleared and refilled for the next message, so a
+//! connection in steady state allocates nothing. This module does not know how a head is parsed or written; see `h1`.
 
-/// The names that are treated specially.
+/// Field names that get special treatment.
 mod name;
-/// Fields as spans, and the edits on top.
+/// Fields as byte spans, and the edits on top.
 mod fields;
-/// Cookies, in requests and for responses.
+/// Cookies in requests and responses.
 pub(crate) mod cookie;
 
 pub use fields::{FieldSection, list};
@@ -25,7 +25,7 @@ pub enum HttpVersion {
 }
 
 impl HttpVersion {
-    /// A message has a stream to itself, and ends with it.
+    /// True if each message has a stream of its own and ends with that stream.
     pub fn has_streams(self) -> bool {
         match self {
             Self::Http10 | Self::Http11 => false,
@@ -50,7 +50,7 @@ pub enum RequestMethod {
 }
 
 impl RequestMethod {
-    /// Methods are case-sensitive (RFC 9110 §9.1): `get` is not GET.
+    /// Returns the method that `text` names. Methods are case-sensitive (RFC 9110 §9.1): `get` is not GET.
     pub fn recognise(text: &[u8]) -> Self {
         match text {
             b"GET" => Self::Get,
@@ -66,7 +66,7 @@ impl RequestMethod {
         }
     }
 
-    /// RFC 9110 §9.2.1.
+    /// True for the safe methods of RFC 9110 §9.2.1.
     pub fn is_safe(self) -> bool {
         match self {
             Self::Get | Self::Head | Self::Options | Self::Trace => true,
@@ -76,7 +76,7 @@ impl RequestMethod {
         }
     }
 
-    /// RFC 9110 §9.2.2.
+    /// True for the idempotent methods of RFC 9110 §9.2.2.
     pub fn is_idempotent(self) -> bool {
         match self {
             Self::Put | Self::Delete => true,
@@ -92,47 +92,47 @@ impl RequestMethod {
     }
 }
 
-/// How the body of a message is delimited.
+/// Delimitation of a message body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyFraming {
     /// There is no body.
     None,
     Length(u64),
     Chunked,
-    /// Responses only: all that comes before the connection ends.
+    /// Responses only: the body ends where the connection ends.
     UntilClose,
-    /// HTTP/2 and HTTP/3: the message has a stream to itself, and ends with it.
+    /// HTTP/2 and HTTP/3: the body ends where the message's own stream ends.
     Stream,
 }
 
 impl BodyFraming {
-    /// No byte of a body follows, be it that there is none or that it is empty.
+    /// True if no byte of a body follows: there is no body, or its length is 0.
     pub fn is_empty(self) -> bool {
         matches!(self, Self::None | Self::Length(0))
     }
 }
 
-/// The head of a request, checked: what a parser has filled in here can be sent on.
+/// The checked head of a request: whatever a parser has stored here can be forwarded.
 #[derive(Clone, Debug)]
 pub struct RequestHead {
     pub fields: FieldSection,
     pub method: RequestMethod,
     pub version: HttpVersion,
     pub framing: BodyFraming,
-    /// Whether the client means to use the connection again.
+    /// True if the client wants to reuse the connection.
     pub keep_alive: bool,
-    /// The client waits for `100 Continue` before it sends the body.
+    /// True if the client waits for `100 Continue` before it sends the body.
     pub expect_continue: bool,
-    /// The client asks to leave HTTP for the one protocol that the Upgrade field names.
+    /// True if the client asks to switch to the one protocol that the Upgrade field names.
     pub upgrade: bool,
-    /// The client takes trailers.
+    /// True if the client accepts trailers.
     pub te_trailers: bool,
     pub(crate) method_text: ByteSpan,
     pub(crate) target: ByteSpan,
     pub(crate) path: ByteSpan,
     pub(crate) authority: ByteSpan,
     pub(crate) host: ByteSpan,
-    /// What the endpoint is asked for, where that is not what the client asked for.
+    /// The target to send to the endpoint, if it differs from the client's.
     sent_target: Option<ByteSpan>,
     sent_authority: Option<ByteSpan>,
 }
@@ -158,7 +158,7 @@ impl RequestHead {
         }
     }
 
-    /// Back to `new`, with the memory kept.
+    /// Resets the head to the state of `new`; keeps the memory.
     pub fn clear(&mut self) {
         let mut fields = std::mem::take(&mut self.fields);
         fields.clear();
@@ -169,47 +169,47 @@ impl RequestHead {
         self.fields.text(self.method_text)
     }
 
-    /// Path and query as they were asked for, or `*`.
+    /// Returns path and query as the client sent them, or `*`.
     pub fn target(&self) -> &[u8] {
         self.fields.text(self.target)
     }
 
-    /// The target without its query.
+    /// Returns the target without its query.
     pub fn path(&self) -> &[u8] {
         self.fields.text(self.path)
     }
 
-    /// Host and port asked for: of an absolute target, else of Host, else empty.
+    /// Returns the requested host and port: from an absolute target, else from Host, else empty.
     pub fn authority(&self) -> &[u8] {
         self.fields.text(self.authority)
     }
 
-    /// Path and query as they are sent on, or `*`.
+    /// Returns path and query as sent to the endpoint, or `*`.
     pub fn sent_target(&self) -> &[u8] {
         self.fields.text(self.sent_target.unwrap_or(self.target))
     }
 
-    /// What Host is written from.
+    /// Returns the authority sent to the endpoint, for the Host field or `:authority`.
     pub fn sent_authority(&self) -> &[u8] {
         self.fields.text(self.sent_authority.unwrap_or(self.authority))
     }
 
-    /// The endpoint is to be asked for this.
+    /// Replaces the target sent to the endpoint.
     pub(crate) fn set_sent_target(&mut self, target: &[u8]) {
         self.sent_target = Some(self.fields.store(target));
     }
 
-    /// The endpoint is to be asked for something of this host.
+    /// Replaces the authority sent to the endpoint.
     pub(crate) fn set_sent_authority(&mut self, authority: &[u8]) {
         self.sent_authority = Some(self.fields.store(authority));
     }
 
-    /// Adds a field that says the authority that was asked for.
+    /// Adds a field whose value is the requested authority.
     pub(crate) fn add_authority(&mut self, known: KnownFieldName) {
         self.fields.add_from_span(known, self.authority);
     }
 
-    /// The authority without its port.
+    /// Returns the authority without its port.
     pub fn host(&self) -> &[u8] {
         self.fields.text(self.host)
     }
@@ -244,18 +244,18 @@ impl Default for RequestHead {
     }
 }
 
-/// The head of a response: of an endpoint, checked, or one of ours.
+/// The head of a response: one received from an endpoint, checked, or one that this proxy generates.
 #[derive(Clone, Debug)]
 pub struct ResponseHead {
     pub fields: FieldSection,
     pub version: HttpVersion,
     pub status: u16,
     pub framing: BodyFraming,
-    /// The Content-Length of a response that has no body: HEAD and 304 say how long it would be.
+    /// The Content-Length of a response without a body: for HEAD and 304, the length that the body would have.
     pub length_of_absent_body: Option<u64>,
-    /// Whether the endpoint means to use the connection again.
+    /// True if the endpoint wants to reuse the connection.
     pub keep_alive: bool,
-    /// The endpoint has left HTTP: a 101 that names its protocol.
+    /// True if the endpoint has left HTTP with a 101 that names the new protocol.
     pub upgrade: bool,
     pub(crate) reason: ByteSpan,
 }
@@ -274,22 +274,22 @@ impl ResponseHead {
         }
     }
 
-    /// Back to `new`, with the memory kept.
+    /// Resets the head to the state of `new`; keeps the memory.
     pub fn clear(&mut self) {
         let mut fields = std::mem::take(&mut self.fields);
         fields.clear();
         *self = Self { fields, ..Self::new() };
     }
 
-    /// The reason phrase that came with the status, else the usual one.
+    /// Returns the reason phrase received with the status, else the standard one.
     pub fn reason(&self) -> &[u8] {
         if self.reason.is_empty() {
-            return usual_reason(self.status).as_bytes();
+            return standard_reason(self.status).as_bytes();
         }
         self.fields.text(self.reason)
     }
 
-    /// A 1xx that a final response follows.
+    /// True for a 1xx response that a final response follows.
     pub fn is_interim(&self) -> bool {
         (100..200).contains(&self.status) && self.status != 101
     }
@@ -301,8 +301,8 @@ impl Default for ResponseHead {
     }
 }
 
-/// The phrases of RFC 9110 §15 and RFC 6585 for what endpoints and we answer most.
-fn usual_reason(status: u16) -> &'static str {
+/// Returns the reason phrase of RFC 9110 §15 or RFC 6585, for the statuses that endpoints and this proxy send most.
+fn standard_reason(status: u16) -> &'static str {
     match status {
         100 => "Continue",
         101 => "Switching Protocols",

@@ -1,7 +1,7 @@
-//! Watches the health of endpoints: judges what workers saw, probes, and puts the consequences in force.
+//! Evaluates endpoint health: reads the workers' counters, sends probes, and applies ejections and weights.
 //!
-//! One thread, which no request waits for. What is decided is decided in [`balance::health`]; a consequence is a new set of
-//! endpoints for a backend, as a change of the configuration is.
+//! All of this runs on one thread, which no request waits for. The decisions are made in [`balance::health`]. A
+//! decision takes effect as a new endpoint set of the backend, like a change of the configuration.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -28,10 +28,10 @@ use crate::probe::{self, ProbeFinding};
 use crate::reachability::BackgroundAttempts;
 use crate::worker::ProxyState;
 
-/// How often health is judged when nobody asks for it: ejections end, slow starts go on, probes fall due.
+/// Interval of evaluations that no event triggers: ejections end, slow starts advance, probes become due.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Calls the thread that watches.
+/// Wake-up of the health thread.
 #[derive(Default)]
 pub(crate) struct HealthWaker {
     notify: Notify,
@@ -39,7 +39,7 @@ pub(crate) struct HealthWaker {
 }
 
 impl HealthWaker {
-    /// Something has happened that should be judged now.
+    /// Wakes the health thread for an immediate evaluation.
     pub(crate) fn wake(&self) {
         self.notify.notify_one();
     }
@@ -50,13 +50,13 @@ impl HealthWaker {
     }
 }
 
-/// What is known of the health of one backend's endpoints.
+/// Health state of one backend's endpoints.
 pub(crate) struct BackendHealth {
     state: Mutex<HealthState>,
     pub(crate) ejections: AtomicU64,
-    /// A worker has seen what is to be judged now.
+    /// True if a worker has asked for an immediate evaluation.
     evaluation_requested: AtomicBool,
-    /// An endpoint is ejected or on trial.
+    /// True while an endpoint is ejected or half-open.
     is_pending: AtomicBool,
 }
 
@@ -80,12 +80,13 @@ impl BackendHealth {
         }
     }
 
-    /// Asks for a judgement; the caller rings the bell.
+    /// Requests an evaluation; the caller wakes the health thread.
     pub(crate) fn request_evaluation(&self) {
         self.evaluation_requested.store(true, Ordering::Release);
     }
 
-    /// True if there is something to judge or to probe now: by default an endpoint is looked at only once it has failed.
+    /// True if there is something to evaluate or to probe now. By default an endpoint is evaluated only after a
+    /// failure.
     fn is_due(&self, settings: &HealthSettings) -> bool {
         let asked = self.evaluation_requested.swap(false, Ordering::AcqRel);
         let compares = settings.passive.is_some_and(|passive| passive.server_errors);
@@ -93,7 +94,8 @@ impl BackendHealth {
         always || asked || self.is_pending.load(Ordering::Relaxed)
     }
 
-    /// These are the endpoints from now on; `put_in_force` gets those to choose among, before anything else is judged.
+    /// Replaces the configured endpoints. `put_in_force` gets the effective set before the next evaluation can change
+    /// it.
     pub(crate) fn configure_endpoints<R>(
         &self,
         key: &BackendKey,
@@ -101,51 +103,51 @@ impl BackendHealth {
         settings: &HealthSettings,
         put_in_force: impl FnOnce(Arc<EndpointSet<EndpointData>>) -> R,
     ) -> R {
-        let mut cases = lock(&self.state);
-        cases.configured = Arc::new(configured);
+        let mut state = lock(&self.state);
+        state.configured = Arc::new(configured);
         if !is_watched(settings) {
-            cases.evaluator = HealthEvaluator::new();
-            return put_in_force(Arc::clone(&cases.configured));
+            state.evaluator = HealthEvaluator::new();
+            return put_in_force(Arc::clone(&state.configured));
         }
-        let (_, events) = cases.evaluate(settings);
-        self.is_pending.store(cases.evaluator.is_pending(), Ordering::Relaxed);
+        let (_, events) = state.evaluate(settings);
+        self.is_pending.store(state.evaluator.is_pending(), Ordering::Relaxed);
         self.log_events(key, &events, None);
-        put_in_force(cases.effective())
+        put_in_force(state.effective())
     }
 
-    /// The endpoints as they are configured.
+    /// Returns the endpoints as they are configured.
     pub(crate) fn configured(&self) -> Arc<EndpointSet<EndpointData>> {
         Arc::clone(&lock(&self.state).configured)
     }
 
-    /// How each endpoint stands, in a word.
+    /// Returns the health status of each endpoint in a word.
     pub(crate) fn status_words(
         &self,
         settings: &HealthSettings,
     ) -> BTreeMap<SocketAddr, &'static str> {
-        let cases = lock(&self.state);
-        let conditions = cases.evaluator.statuses(settings, clock::now());
-        conditions.map(|(address, condition)| (address, status_word(&condition))).collect()
+        let state = lock(&self.state);
+        let statuses = state.evaluator.statuses(settings, clock::now());
+        statuses.map(|(address, status)| (address, status_word(&status))).collect()
     }
 
     pub(crate) fn is_panicking(&self) -> bool {
         lock(&self.state).evaluator.is_panicking()
     }
 
-    /// One event of the log for each change; `fault`: what the probe found that brought it about.
-    fn log_events(&self, key: &BackendKey, events: &[HealthEvent], fault: Option<&str>) {
+    /// Logs one event for each change; `cause`: the finding of the probe that caused it.
+    fn log_events(&self, key: &BackendKey, events: &[HealthEvent], cause: Option<&str>) {
         for event in events {
             match event {
                 HealthEvent::PanicBegins => {
-                    tracing::warn!(backend = %key, "too few endpoints are well: health is ignored");
+                    tracing::warn!(backend = %key, "too few healthy endpoints: health is ignored (panic mode)");
                 }
                 HealthEvent::PanicEnds => {
-                    tracing::info!(backend = %key, "enough endpoints are well")
+                    tracing::info!(backend = %key, "enough healthy endpoints: panic mode ends")
                 }
                 HealthEvent::Endpoint(endpoint, change) => {
                     let taken_out = matches!(change, HealthChange::Ejected { .. });
                     self.ejections.fetch_add(u64::from(taken_out), Ordering::Relaxed);
-                    tracing::info!(backend = %key, %endpoint, ?change, fault, "health of an endpoint");
+                    tracing::info!(backend = %key, %endpoint, ?change, cause, "endpoint health changed");
                 }
             }
         }
@@ -153,10 +155,10 @@ impl BackendHealth {
 }
 
 impl HealthState {
-    /// Whether weights have changed by it, and what there is to tell.
+    /// Evaluates all endpoints. Returns true if weights have changed, and the events to log.
     fn evaluate(&mut self, settings: &HealthSettings) -> (bool, Vec<HealthEvent>) {
-        let judgement = self.evaluator.evaluate(&self.configured, totals, settings, clock::now());
-        (judgement.changed, judgement.events)
+        let evaluation = self.evaluator.evaluate(&self.configured, totals, settings, clock::now());
+        (evaluation.changed, evaluation.events)
     }
 
     fn effective(&self) -> Arc<EndpointSet<EndpointData>> {
@@ -164,8 +166,8 @@ impl HealthState {
     }
 
     fn due_probes(&mut self, settings: &HealthSettings) -> Vec<Arc<Endpoint>> {
-        let Self { configured, evaluator: ward, rng } = self;
-        let due = ward.due_probes(configured, totals, settings, clock::now(), rng);
+        let Self { configured, evaluator, rng } = self;
+        let due = evaluator.due_probes(configured, totals, settings, clock::now(), rng);
         let members = configured.members().iter();
         members
             .filter(|member| due.contains(&member.endpoint.address))
@@ -178,34 +180,35 @@ fn is_watched(settings: &HealthSettings) -> bool {
     settings.passive.is_some() || settings.active.is_some() || settings.slow_start.is_some()
 }
 
-/// What has come of an endpoint's requests.
+/// Sums up the results of an endpoint's attempts.
 fn totals(endpoint: &Endpoint) -> AttemptTotals {
     let mut totals = AttemptTotals::default();
     for shard in &endpoint.data.counters {
         let failures = shard.failures.value();
         totals.failures += failures;
-        // A worker counts the attempt first: what it is counting just now may be in one figure and not yet in another.
-        let told = shard.attempts.value().saturating_sub(shard.inconclusive.value());
-        totals.successes += told.saturating_sub(failures);
+        // A worker counts the attempt first: an attempt that is being counted may be in one figure and not yet in
+        // another.
+        let conclusive = shard.attempts.value().saturating_sub(shard.inconclusive.value());
+        totals.successes += conclusive.saturating_sub(failures);
     }
     totals
 }
 
-fn status_word(condition: &HealthStatus) -> &'static str {
-    match condition.ejection {
+fn status_word(status: &HealthStatus) -> &'static str {
+    match status.ejection {
         EjectionState::Ejected { .. } => "ejected",
         EjectionState::HalfOpen => "trial",
-        EjectionState::Serving if !condition.passes_probes => "unfit",
-        EjectionState::Serving if condition.share_percent < 100 => "starting",
+        EjectionState::Serving if !status.passes_probes => "unfit",
+        EjectionState::Serving if status.share_percent < 100 => "starting",
         EjectionState::Serving => "serving",
     }
 }
 
-/// Watches until the bell says to stop.
+/// Runs the health thread until [`HealthWaker::stop`].
 pub(crate) fn run(shared: &Arc<ProxyState>) -> io::Result<()> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
-    // What is asked for is looked at as often, and by nobody else's time.
+    // Demand is averaged at a fixed interval, and on this thread so that no worker spends time on it.
     runtime.spawn(demand::run_averaging(Arc::clone(shared)));
     runtime.block_on(watch(shared));
     Ok(())
@@ -222,7 +225,7 @@ async fn watch(shared: &Arc<ProxyState>) {
         for backend in &live.backends {
             let watched = evaluate_backend(backend, &mut probes, &mut attempts);
             let expects_answers = attempts.check_silent(backend, now);
-            // Whoever rings the bell does not make limits change faster.
+            // Limits are updated once per tick, however often the thread is woken.
             let current = backend.current();
             let is_learning = current.limits.cap == ConcurrencyCap::Learned;
             raised |= is_learning && limits_due <= now && backend.update_limits(&current, now);
@@ -232,7 +235,7 @@ async fn watch(shared: &Arc<ProxyState>) {
             wait = [wait, tick, full].into_iter().flatten().min();
         }
         if raised {
-            // Endpoints may be shared, so others may have waited for the room.
+            // Endpoints may be shared, so requests of other backends may be waiting for the new slots.
             live.backends.iter().for_each(|backend| backend.dispatch());
         }
         if limits_due <= now {
@@ -253,7 +256,7 @@ async fn watch(shared: &Arc<ProxyState>) {
     }
 }
 
-/// Judges a backend's endpoints and probes those that are due; says whether there is anything to watch.
+/// Evaluates a backend's endpoints and probes those that are due. Returns true if there is anything to watch.
 fn evaluate_backend(
     backend: &Arc<Backend>,
     probes: &mut JoinSet<()>,
@@ -262,25 +265,25 @@ fn evaluate_backend(
     if !backend.health.is_due(&backend.current().settings.health) {
         return false;
     }
-    let mut cases = lock(&backend.health.state);
-    // Read under the lock: whoever puts something in force holds it.
+    let mut state = lock(&backend.health.state);
+    // Read under the lock: every change of the configuration in force holds it.
     let current = backend.current();
     let settings = &current.settings.health;
-    let (changed, events) = cases.evaluate(settings);
-    backend.health.is_pending.store(cases.evaluator.is_pending(), Ordering::Relaxed);
+    let (changed, events) = state.evaluate(settings);
+    backend.health.is_pending.store(state.evaluator.is_pending(), Ordering::Relaxed);
     backend.health.log_events(&backend.key, &events, None);
     for event in events {
         if let HealthEvent::Endpoint(address, HealthChange::Ejected { .. }) = event
-            && let Some(member) = cases.configured.find(address)
+            && let Some(member) = state.configured.find(address)
         {
             attempts.check(backend, &member.endpoint);
         }
     }
     if changed {
-        let (settings, trust) = current.policy();
-        backend.replace(BackendConfig::new(cases.effective(), settings, trust));
+        let (settings, tls_context) = current.policy();
+        backend.replace(BackendConfig::new(state.effective(), settings, tls_context));
     }
-    for endpoint in cases.due_probes(settings) {
+    for endpoint in state.due_probes(settings) {
         let (backend, current) = (Arc::clone(backend), Arc::clone(&current));
         probes.spawn(async move {
             let finding = run_probe(&backend, &endpoint, &current).await;
@@ -303,14 +306,14 @@ impl BackendHealth {
         finding: ProbeFinding,
         settings: &HealthSettings,
     ) {
-        let mut cases = lock(&self.state);
-        let HealthState { evaluator: ward, rng, .. } = &mut *cases;
-        let event = ward.record_probe(endpoint, finding.result(), settings, clock::now(), rng);
+        let mut state = lock(&self.state);
+        let HealthState { evaluator, rng, .. } = &mut *state;
+        let event = evaluator.record_probe(endpoint, finding.result(), settings, clock::now(), rng);
         self.log_events(key, event.as_slice(), finding.failure_reason());
     }
 }
 
-/// Probes an endpoint; at a capped one within a slot, so that no more is asked of it than it was said to bear.
+/// Probes an endpoint. At a capped endpoint the probe takes a slot, so that the endpoint's limit is not exceeded.
 async fn run_probe(
     backend: &Arc<Backend>,
     endpoint: &Arc<Endpoint>,
@@ -326,11 +329,11 @@ async fn run_probe(
     let asked = probe::send_probe(probe, endpoint.address, current);
     match tokio::time::timeout(active.timeout, asked).await {
         Ok(finding) => finding,
-        Err(_) => ProbeFinding::Bad("no answer in time"),
+        Err(_) => ProbeFinding::Bad("timeout"),
     }
 }
 
-/// A slot that a probe holds; an uncapped endpoint has none to hold.
+/// A slot that a probe holds; empty for an uncapped endpoint.
 pub(crate) struct ProbeSlot<'a>(Option<(&'a Backend, &'a Endpoint)>);
 
 impl<'a> ProbeSlot<'a> {

@@ -1,6 +1,7 @@
-//! What TCP connections and UDP flows have in common: the way to an endpoint, chosen once for all that passes.
+//! L4 sessions, the common part of TCP connections and UDP flows: an endpoint is chosen once for the whole session.
 //!
-//! A passage holds a slot to its end. It is placed by the rule of its listener, and by nothing that passes through it.
+//! A session holds a slot to its end. The rule of its listener chooses the backend; the forwarded bytes have no
+//! influence.
 
 use std::future::poll_fn;
 use std::net::IpAddr;
@@ -20,14 +21,14 @@ use crate::failure::Failure;
 use crate::request::choose_backend;
 use crate::worker::Worker;
 
-/// Where a passage goes, and by which rule.
+/// The route and backend of an L4 session.
 pub(crate) struct L4Route {
     pub(crate) route: Arc<Route>,
     pub(crate) backend: BackendRef,
 }
 
 impl L4Route {
-    /// One of the rule's backends, by weight.
+    /// Chooses one of the rule's backends, by weight.
     pub(crate) fn choose(
         worker: &Worker,
         live: &Rc<WorkerConfig>,
@@ -38,14 +39,14 @@ impl L4Route {
     }
 }
 
-/// What a passage gets at once.
+/// The immediate result of asking for a slot.
 pub(crate) enum L4Admission {
     Slot(Slot),
     /// A place in the queue; the calling task is woken when it is granted.
     Queued(QueueGuard),
 }
 
-/// Asks for a slot for this client, not at an endpoint that was tried while another is left.
+/// Asks for a slot for this client. Endpoints that were tried are excluded while another is left.
 pub(crate) async fn enter(
     worker: &Worker,
     backend: &BackendRef,
@@ -58,13 +59,14 @@ pub(crate) async fn enter(
     };
     let key = Some(hash(&client.octets()));
     let now = clock::now();
-    let rank = QueueParameters {
+    let queueing = QueueParameters {
         deadline: now + backend.config().settings.queue_timeout,
         ..QueueParameters::default()
     };
-    let wish = PickRequest { tried, key, now, queueing: rank, ..PickRequest::default() };
+    let pick = PickRequest { tried, key, now, queueing, ..PickRequest::default() };
     let entered = poll_fn(|cx| {
-        Poll::Ready(backend::enter(backend, worker.index, &wish, || cx.waker().clone()))
+        let waker = || cx.waker().clone();
+        Poll::Ready(backend::enter(backend, worker.index, &pick, &backend.config(), waker))
     });
     match entered.await {
         SlotAdmission::Slot(slot) => Ok(L4Admission::Slot(slot)),
@@ -73,17 +75,17 @@ pub(crate) async fn enter(
     }
 }
 
-/// Whether the slot's backend has an endpoint at which the passage was not tried.
+/// True if the slot's backend has an endpoint at which the session was not tried.
 pub(crate) fn is_another_left(slot: &Slot, tried: &[Arc<Endpoint>]) -> bool {
     let is_tried = |it: &Arc<Endpoint>| tried.iter().any(|tried| Arc::ptr_eq(tried, it));
     let current = slot.backend.config();
     let members = || current.set.members().iter().filter(|member| member.weight > 0);
-    // An endpoint that has left since it was tried does not count against those that are left.
+    // An endpoint that has left the backend since it was tried does not count against the remaining ones.
     let gone = tried.iter().filter(|it| !current.set.contains(it)).count();
     tried.len() < members().count() + gone && members().any(|it| !is_tried(&it.endpoint))
 }
 
-/// A passage gets no slot, and counts as if it had one for a while.
+/// Counts a session that gets no slot: it adds to demand as if it had held one for the mean service time.
 pub(crate) fn count_refusal(worker: &Worker, backend: &BackendRef, failure: Failure) -> Failure {
     if failure != Failure::ClientGone {
         backend.demand.refuse(worker.index, clock::now());

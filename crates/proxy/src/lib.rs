@@ -1,55 +1,55 @@
 //! The data plane: sockets, HTTP/1.1 and HTTP/2, connection pools, the life of a request.
 //!
-//! [`Proxy`] is its handle on the control side. It is told everything by a [`gateway::Snapshot`] (and endpoint sets
-//! within it), and never waits for whoever makes them. It must not know where objects come from.
+//! [`Proxy`] is its handle on the control side. A [`gateway::Snapshot`] (and endpoint sets within it) is its only
+//! input. It never waits for the control plane, and must not know where objects come from.
 
 /// The only caller of the system clock.
 pub mod clock;
-/// What the kernel offers and no safe interface carries.
+/// System calls and socket options that no safe interface offers.
 mod sys;
-/// Binding, accepting, and a client's connection.
+/// Binding, accepting, and client connections.
 mod accept;
-/// The way of a request.
+/// The stages of a request, from its head to its Outcome.
 mod request;
-/// How a request goes on after an attempt came to nothing.
+/// Retries after a failed attempt.
 mod retry;
-/// What one request is made of, and what holds for it.
+/// The memory and the policy of one request.
 mod exchange;
-/// What a proxy says of a request's origin.
+/// Forwarding fields: `X-Forwarded-*`, `Forwarded`, `Via` and the request ID.
 mod forwarded;
-/// What filters do to a request and its response.
+/// Route filters: changes to requests and responses.
 mod filter;
-/// Copies for somebody who only listens along.
+/// Request mirroring.
 mod mirror;
-/// Requests that are calls of gRPC.
+/// Requests that are gRPC calls.
 mod grpc;
-/// What keeps a client at its endpoint.
+/// Session affinity.
 mod affinity;
-/// What of a request is hashed.
+/// Hash keys of requests, for consistent hashing.
 mod hash_key;
-/// Which priority a request has if it has to wait.
+/// The queue priority of a request.
 mod priority;
-/// How clients learn of HTTP/3.
+/// Announcement of HTTP/3 to clients (`Alt-Svc`).
 mod alt_svc;
-/// The response's way back.
+/// Relaying the response to the client.
 mod relay;
-/// What a failure means.
+/// The table of failures: status, metric label, effect on the endpoint.
 mod failure;
-/// The endpoint's side: pools, connections, attempts.
+/// The endpoint side: connection pools, connections, attempts.
 mod dial;
-/// Bodies, streamed.
+/// Streaming of bodies.
 mod body;
-/// The bytes of one peer, whatever carries them.
+/// The byte stream of one peer, over any transport.
 mod stream;
 /// TLS, with clients and with endpoints.
 mod tls;
-/// Pages from socket to socket.
+/// Pipes for splicing from socket to socket.
 mod pipe;
-/// Connections that have left HTTP.
+/// Upgraded connections, which no longer carry HTTP.
 mod tunnel;
-/// What TCP connections and UDP flows have in common.
+/// The common part of TCP connections and UDP flows.
 mod l4_session;
-/// TCP connections, carried as they are.
+/// TCP connections, forwarded unchanged.
 mod tcp;
 /// UDP flows.
 mod udp;
@@ -59,37 +59,37 @@ pub mod head;
 pub mod h1;
 /// QUIC: connections and streams.
 mod quic;
-/// Heads as HTTP/2 and HTTP/3 both say them.
+/// Message heads in the form that HTTP/2 and HTTP/3 share.
 mod binary;
-/// HTTP/2: heads and streams as its library gives and takes them.
+/// HTTP/2: heads and streams, on top of the `h2` library.
 mod h2;
-/// HTTP/3: frames, field sections, and streams as requests see them.
+/// HTTP/3: frames, field sections, request streams.
 pub mod h3;
-/// Who the client of a connection is, by the word of the proxy before us.
+/// The PROXY protocol: the client address that a proxy before us announces.
 pub mod proxy_protocol;
-/// A backend as workers share it.
+/// A backend, shared by all workers.
 mod backend;
-/// How much a backend is asked for.
+/// The request demand for a backend.
 mod demand;
-/// How much endpoints are given: limits that are learned, and less for those that are full.
+/// Adaptive concurrency: learned limits, and reduced limits for endpoints that report overload.
 mod adaptive_limits;
-/// What endpoints say of their load with a response.
+/// Load reports of endpoints, sent with responses (ORCA).
 pub mod orca;
-/// Who may be chosen, by what attempts and probes say.
+/// Endpoint health: outlier detection and active health checks.
 mod health;
-/// Whether an endpoint is well: asked by a request of our own.
+/// Active health checks: one probe of one endpoint.
 mod probe;
-/// Which endpoints cannot be reached, and when they are back.
+/// Detection of unreachable endpoints and of their return.
 mod reachability;
-/// A Snapshot at work.
+/// The configuration in force: a Snapshot joined to long-lived state.
 mod active_config;
-/// What is replaced whole and looked at all the time.
+/// Read-mostly values with a cached copy per worker.
 mod config_cell;
-/// One thread with its own runtime and connections.
+/// A worker: one thread with its own runtime and connections.
 mod worker;
-/// Memory that requests borrow.
+/// Reusable memory that requests borrow.
 mod scratch;
-/// Bytes read and not yet used.
+/// Buffers of bytes that are read and not yet processed.
 mod buffer;
 /// One timer per connection.
 mod deadline;

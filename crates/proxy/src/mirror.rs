@@ -1,8 +1,10 @@
-//! Copies of requests, for somebody who only listens along.
+//! Request mirroring: copies of requests for a second backend, whose responses are discarded.
 //!
-//! A copy can hurt nobody: it is made of what is kept for another attempt anyway, so a request that is too large for that
-//! is not copied; it is sent when all of the request is at hand, by a task of its own; it takes a slot only if one is free
-//! and nobody waits; a worker has a bounded number of copies under way; the answer is read and dropped, for so long and
+//! A copy cannot harm the original request. It is made of the bytes that are kept for a retry
+//! anyway, so a request that is too large for that is not mirrored. It is sent by a task of its
+//! own, once the request is complete. It takes a slot only if one is free and no request is queued.
+//! Each worker has a bounded number of copies in flight. The response is read and dropped, within a
+//! time limit. Copies that are not sent are counted.
 //! no longer. What is not sent is counted.
 
 use std::borrow::Cow;
@@ -31,12 +33,12 @@ use crate::h1::{ChunkedEvent, ChunkedReader, write};
 use crate::head::{BodyFraming, RequestHead};
 use crate::worker::Worker;
 
-/// Copies that a worker may have under way.
+/// Number of copies that a worker may have in flight.
 const MAX_CONCURRENT: usize = 256;
-/// A copy is given up after this, or earlier if the backend's policy says so.
+/// Time limit of a copy; the backend's request timeout may be shorter.
 const MAX_DURATION: Duration = Duration::from_secs(30);
 
-/// A worker's copies under way: each holds a permit.
+/// Limit on a worker's copies in flight: each holds a permit.
 #[derive(Default)]
 pub(crate) struct MirrorLimiter(Rc<()>);
 
@@ -46,16 +48,16 @@ impl MirrorLimiter {
     }
 }
 
-/// What became of a copy.
+/// Outcome of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MirrorOutcome {
-    /// It was answered, with whatever status.
+    /// The endpoint answered, with any status.
     Answered,
-    /// It was sent and not answered, or could not be sent.
+    /// The copy was sent and not answered, or could not be sent.
     Failed,
-    /// The request was too large to be kept, or did not arrive whole.
+    /// The request was too large to be kept, or did not arrive completely.
     Incomplete,
-    /// The worker has as many copies under way as it may.
+    /// The worker already has the maximum number of copies in flight.
     TooMany,
     /// No endpoint had a free slot.
     NoSlot,
@@ -65,7 +67,7 @@ impl MirrorOutcome {
     pub(crate) const ALL: [Self; 5] =
         [Self::Answered, Self::Failed, Self::Incomplete, Self::TooMany, Self::NoSlot];
 
-    /// Metric label.
+    /// Returns the metric label.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Answered => "answered",
@@ -77,10 +79,10 @@ impl MirrorOutcome {
     }
 }
 
-/// Who gets a copy of one request.
+/// Target of a copy of one request.
 struct MirrorTarget {
     backend: BackendRef,
-    /// Whose address a connection must begin with, and how it says so.
+    /// Client address that a PROXY protocol header must announce, if the backend asks for one.
     announced_client: Option<SocketAddr>,
     header: Vec<u8>,
 }
@@ -92,8 +94,9 @@ impl MirrorTarget {
         Self { announced_client, header: client.proxy_protocol_header(&current.settings), backend }
     }
 
-    /// What a connection of HTTP/1.1 has to be: surely open, since a copy is sent only once.
-    fn wish<'c>(
+    /// Returns the requirements on an HTTP/1.1 connection: it must be known to be open, since a
+    /// copy is sent only once.
+    fn connection_requirements<'c>(
         &self,
         worker: &Worker,
         current: &'c BackendConfig,
@@ -110,37 +113,37 @@ impl MirrorTarget {
         }
     }
 
-    fn count(&self, worker: &Worker, fate: MirrorOutcome) {
-        self.backend.counters[worker.index].mirrors[fate as usize].add(1);
+    fn count(&self, worker: &Worker, outcome: MirrorOutcome) {
+        self.backend.counters[worker.index].mirrors[outcome as usize].add(1);
     }
 }
 
-/// How a request stands in what is kept of it.
+/// Layout of the kept bytes of a request.
 #[derive(Clone, Copy)]
 pub(crate) struct ReplayLayout {
-    /// Bytes of the head; none where the head is not sent as bytes.
+    /// Size of the head; 0 if the head is not sent as bytes.
     pub(crate) head_bytes: usize,
-    /// Of the body that follows.
+    /// Framing of the body that follows.
     pub(crate) framing: BodyFraming,
 }
 
-/// What all copies of one request are made of.
+/// Source of all copies of one request.
 struct MirrorSource {
     request: RequestHead,
-    form: ReplayLayout,
+    layout: ReplayLayout,
 }
 
 impl MirrorSource {
     fn body<'k>(&self, kept: &'k [u8]) -> &'k [u8] {
-        &kept[self.form.head_bytes..]
+        &kept[self.layout.head_bytes..]
     }
 
-    /// All of it, as HTTP/1.1 has it.
+    /// Returns the whole request in HTTP/1.1 format.
     fn to_http1(&self, kept: &[u8]) -> Vec<u8> {
         let body = self.body(kept);
-        let framing = match self.form.framing {
+        let framing = match self.layout.framing {
             BodyFraming::Stream => BodyFraming::Length(body.len() as u64),
-            // Whether it says that there is none.
+            // Keeps the field that says that there is no body, if the request has one.
             BodyFraming::None => self.request.framing,
             same @ (BodyFraming::Length(_) | BodyFraming::Chunked | BodyFraming::UntilClose) => {
                 same
@@ -152,9 +155,9 @@ impl MirrorSource {
         copy
     }
 
-    /// The body alone.
+    /// Returns the body without framing.
     fn decoded_body<'k>(&self, kept: &'k [u8]) -> Cow<'k, [u8]> {
-        match self.form.framing {
+        match self.layout.framing {
             BodyFraming::Chunked => Cow::Owned(decode_chunks(self.body(kept))),
             BodyFraming::None
             | BodyFraming::Length(_)
@@ -164,7 +167,7 @@ impl MirrorSource {
     }
 }
 
-/// The data of a chunked body, which we have written and so is well-formed.
+/// Returns the data of a chunked body. The body is well-formed, since we have written it.
 fn decode_chunks(mut body: &[u8]) -> Vec<u8> {
     let (mut chunks, mut data) = (ChunkedReader::new(), Vec::new());
     while let Ok(ChunkedEvent::Data { skip, len }) = chunks.next(body) {
@@ -174,71 +177,72 @@ fn decode_chunks(mut body: &[u8]) -> Vec<u8> {
     data
 }
 
-/// Asks for copies of the request to be sent, once all of it is at hand. Gives who wants to have it then.
+/// Prepares the copies of the request. Returns the sender for the complete request, or `None` if
+/// there are no copies to send.
 ///
-/// A request that asks to leave HTTP is not copied: it would hold a connection for nothing.
+/// A request for a protocol upgrade is not mirrored: it would only occupy a connection.
 pub(crate) fn prepare(
     worker: &Rc<Worker>,
     live: &Rc<WorkerConfig>,
     client: &ClientConnection,
     filtering: &RequestFilters,
     request: &RequestHead,
-    form: ReplayLayout,
+    layout: ReplayLayout,
 ) -> Option<oneshot::Sender<Rc<[u8]>>> {
     let is_of_share =
         |mirror: &&MirrorPolicy| mirror.share.samples(worker.rng.borrow_mut().next_u64());
     let chosen = filtering.mirrors().filter(is_of_share);
     let backends = chosen.map(|mirror| BackendRef::new(Rc::clone(live), mirror.backend));
-    let addressees: Vec<_> = backends.map(|backend| MirrorTarget::new(backend, client)).collect();
-    if addressees.is_empty() || request.upgrade {
+    let targets: Vec<_> = backends.map(|backend| MirrorTarget::new(backend, client)).collect();
+    if targets.is_empty() || request.upgrade {
         return None;
     }
     let (whole, kept) = oneshot::channel();
-    let original = MirrorSource { request: request.clone(), form };
-    tokio::task::spawn_local(send_all(Rc::clone(worker), addressees, original, kept));
+    let source = MirrorSource { request: request.clone(), layout };
+    tokio::task::spawn_local(send_all(Rc::clone(worker), targets, source, kept));
     Some(whole)
 }
 
 async fn send_all(
     worker: Rc<Worker>,
-    addressees: Vec<MirrorTarget>,
-    original: MirrorSource,
+    targets: Vec<MirrorTarget>,
+    source: MirrorSource,
     kept: oneshot::Receiver<Rc<[u8]>>,
 ) {
-    let (original, kept) = (Rc::new(original), kept.await.ok());
-    for addressee in addressees {
+    let (source, kept) = (Rc::new(source), kept.await.ok());
+    for target in targets {
         let Some(kept) = &kept else {
-            addressee.count(&worker, MirrorOutcome::Incomplete);
+            target.count(&worker, MirrorOutcome::Incomplete);
             continue;
         };
         let Some(permit) = worker.mirrors.permit() else {
-            addressee.count(&worker, MirrorOutcome::TooMany);
+            target.count(&worker, MirrorOutcome::TooMany);
             continue;
         };
-        let (worker, original, kept) = (Rc::clone(&worker), Rc::clone(&original), Rc::clone(kept));
+        let (worker, source, kept) = (Rc::clone(&worker), Rc::clone(&source), Rc::clone(kept));
         tokio::task::spawn_local(async move {
-            let fate = send(&worker, &addressee, &original, &kept).await;
-            addressee.count(&worker, fate);
+            let outcome = send(&worker, &target, &source, &kept).await;
+            target.count(&worker, outcome);
             drop(permit);
         });
     }
 }
 
-/// Sends one copy and sees its answer out.
+/// Sends one copy and drains its response.
 async fn send(
     worker: &Rc<Worker>,
-    addressee: &MirrorTarget,
-    original: &MirrorSource,
+    target: &MirrorTarget,
+    source: &MirrorSource,
     kept: &[u8],
 ) -> MirrorOutcome {
-    let backend = &addressee.backend;
+    let backend = &target.backend;
     let now = clock::now();
-    let wish = PickRequest { now, ..PickRequest::default() };
-    // Who waits goes first.
+    let pick_request = PickRequest { now, ..PickRequest::default() };
+    // Queued requests go first.
     if backend.waiting() > 0 {
         return MirrorOutcome::NoSlot;
     }
-    let Some(slot) = backend::enter_at_once(backend, worker.index, &wish) else {
+    let Some(slot) = backend::enter_at_once(backend, worker.index, &pick_request) else {
         return MirrorOutcome::NoSlot;
     };
     let current = backend.config();
@@ -246,13 +250,12 @@ async fn send(
     let until = now + most.min(MAX_DURATION);
     let opened = match current.settings.protocol {
         EndpointProtocol::Http1 => {
-            let opened = open(worker, addressee, &current, &slot, now).await;
-            opened.map(|connection| (connection, Cow::Owned(original.to_http1(kept))))
+            let opened = open(worker, target, &current, &slot, now).await;
+            opened.map(|connection| (connection, Cow::Owned(source.to_http1(kept))))
         }
         EndpointProtocol::Http2 | EndpointProtocol::Http3 => {
-            let body = original.decoded_body(kept);
-            let opened =
-                open_stream(worker, addressee, &current, &slot, original, &body, now).await;
+            let body = source.decoded_body(kept);
+            let opened = open_stream(worker, target, &current, &slot, source, &body, now).await;
             opened.map(|connection| (connection, body))
         }
     };
@@ -264,39 +267,46 @@ async fn send(
             return MirrorOutcome::Failed;
         }
     };
-    let lease = AttemptConnection::new(slot, connection, until);
-    let mut rest =
-        AbandonedRequest::new(lease, original.request.method, current.limits.cap.is_some());
-    let asked = timeout_at(clock::instant(until), rest.send_request(worker, &unsent)).await;
-    let asked = asked.unwrap_or(Err(Failure::AttemptTimeout));
-    rest.conclude(worker, &current, asked);
-    match asked {
+    let attempt_connection = AttemptConnection::new(slot, connection, until);
+    let mut abandoned = AbandonedRequest::new(
+        attempt_connection,
+        source.request.method,
+        current.limits.cap.is_some(),
+    );
+    let result = timeout_at(clock::instant(until), abandoned.send_request(worker, &unsent)).await;
+    let result = result.unwrap_or(Err(Failure::AttemptTimeout));
+    abandoned.conclude(worker, &current, result);
+    match result {
         Ok(()) => {
-            rest.drain(worker, until).await;
+            abandoned.drain(worker, until).await;
             MirrorOutcome::Answered
         }
         Err(Failure::AttemptTimeout) if current.limits.cap.is_some() => {
-            rest.drain(worker, until + current.settings.abandoned_timeout).await;
+            abandoned.drain(worker, until + current.settings.abandoned_timeout).await;
             MirrorOutcome::Failed
         }
         Err(_) => MirrorOutcome::Failed,
     }
 }
 
-/// A connection of HTTP/1.1.
+/// Returns an HTTP/1.1 connection.
 async fn open(
     worker: &Worker,
-    addressee: &MirrorTarget,
+    target: &MirrorTarget,
     current: &BackendConfig,
     slot: &Slot,
     now: Time,
 ) -> Result<Box<EndpointConnection>, Failure> {
-    let wish = addressee.wish(worker, current, now);
-    if let Some(connection) = pool::take(&slot.endpoint, &wish) {
+    let requirements = target.connection_requirements(worker, current, now);
+    if let Some(connection) = pool::take(&slot.endpoint, &requirements) {
         return Ok(connection);
     }
-    within_connect_timeout(current, now, attempt::open(&slot.endpoint, &addressee.header, &wish))
-        .await
+    within_connect_timeout(
+        current,
+        now,
+        attempt::open(&slot.endpoint, &target.header, &requirements),
+    )
+    .await
 }
 
 async fn within_connect_timeout<T>(
@@ -308,48 +318,55 @@ async fn within_connect_timeout<T>(
     timeout_at(patience, opening).await.unwrap_or(Err(Failure::ConnectTimeout))
 }
 
-/// A stream on which the head has been sent, or what stands for one.
+/// Opens a stream on which the head has been sent, or the HTTP/1.1 connection that replaces it.
 async fn open_stream(
     worker: &Rc<Worker>,
-    addressee: &MirrorTarget,
+    target: &MirrorTarget,
     current: &BackendConfig,
     slot: &Slot,
-    original: &MirrorSource,
+    source: &MirrorSource,
     body: &[u8],
     now: Time,
 ) -> Result<Box<EndpointConnection>, Failure> {
-    let request = &original.request;
+    let request = &source.request;
     let framing = match body.len() {
         0 => BodyFraming::None,
         length => BodyFraming::Length(length as u64),
     };
-    let order = RequestSource { request, framing };
-    let call = StreamRequest {
+    let request_source = RequestSource { request, framing };
+    let stream_request = StreamRequest {
         worker: worker.index,
         endpoint: &slot.endpoint,
         backend_config: current,
-        proxy_protocol_client: addressee.announced_client,
-        proxy_protocol_header: addressee.header.clone(),
+        proxy_protocol_client: target.announced_client,
+        proxy_protocol_header: target.header.clone(),
         fresh: true,
         now,
-        source: order,
+        source: request_source,
     };
     if current.settings.protocol == EndpointProtocol::Http2 {
-        return match call.acquire_http2_stream(None)? {
+        return match stream_request.acquire_http2_stream(None)? {
             StreamGrant::Opened(connection) => Ok(connection),
             StreamGrant::Wait(waiting) => {
-                within_connect_timeout(current, now, call.wait_for_http2_stream(waiting)).await
+                within_connect_timeout(current, now, stream_request.wait_for_http2_stream(waiting))
+                    .await
             }
         };
     }
-    if let Some(connection) = h3::try_open_existing(worker, &call) {
+    if let Some(connection) = h3::try_open_existing(worker, &stream_request) {
         return Ok(connection);
     }
-    match within_connect_timeout(current, now, h3::open(worker, call)).await? {
+    match within_connect_timeout(current, now, h3::open(worker, stream_request)).await? {
         RequestTransport::Stream(connection) => Ok(connection),
         RequestTransport::Http1 => {
-            let wish = addressee.wish(worker, current, now);
-            let opening = h1_fallback::open(&slot.endpoint, false, &addressee.header, &wish, order);
+            let requirements = target.connection_requirements(worker, current, now);
+            let opening = h1_fallback::open(
+                &slot.endpoint,
+                false,
+                &target.header,
+                &requirements,
+                request_source,
+            );
             within_connect_timeout(current, now, opening).await.map(|(connection, _)| connection)
         }
     }

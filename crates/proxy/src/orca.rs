@@ -1,8 +1,8 @@
-//! What endpoints say of their load with a response (ORCA, gRFC A51): `endpoint-load-metrics` in a header, or in a
-//! trailer of gRPC, as `TEXT`, `JSON` or `BIN`; and `endpoint-load-metrics-bin`.
+//! Load reports of endpoints in responses (ORCA, gRFC A51): `endpoint-load-metrics` in a header or in a gRPC trailer,
+//! as `TEXT`, `JSON` or `BIN`; and `endpoint-load-metrics-bin`.
 //!
-//! It is read only where limits are learned. What is of no use is ignored and counted, and so is all that is said with
-//! it. The fields go on to the client as they are.
+//! Reports are parsed only for backends with learned limits. An invalid report is ignored as a whole, and counted. The
+//! fields are forwarded to the client unchanged.
 
 use balance::ConcurrencyCap;
 use balance::limit::EndpointLoadReport;
@@ -13,28 +13,28 @@ use crate::exchange::RequestPolicy;
 use crate::head::FieldSection;
 use crate::worker::Worker;
 
-/// The three ways of writing a report.
+/// The three formats of a report.
 mod form;
 
-/// A report that is longer is not read.
+/// Longest report that is parsed.
 const LONGEST_BYTES: usize = 8 * 1024;
-/// Nobody does a thousand times as much as they can.
+/// Largest valid utilization; a thousand times full load is implausible.
 const MOST_UTILIZATION: f64 = 1000.0;
-/// The most requests at once that an endpoint may name.
+/// Largest valid number of concurrent requests.
 const MOST_IN_FLIGHT: f64 = 1_000_000.0;
-/// The named metric by which an endpoint says how many requests at once it wants to have.
+/// Named metric with the number of concurrent requests that an endpoint wants.
 pub const MAX_IN_FLIGHT: &str = "sheave_max_in_flight";
 
-/// Why a report is of no use.
+/// Reason to ignore a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoadReportError {
-    /// There are several in one response.
+    /// More than one report in a response.
     Several,
-    /// It is longer than 8 KiB.
+    /// Longer than 8 KiB.
     TooLong,
-    /// It is not written in any of the forms.
+    /// In none of the formats.
     Malformed,
-    /// A value is negative, no number, or beyond what can be.
+    /// A value is negative, not a number, or implausibly large.
     OutOfRange,
 }
 
@@ -42,7 +42,7 @@ impl LoadReportError {
     pub(crate) const ALL: [Self; 4] =
         [Self::Several, Self::TooLong, Self::Malformed, Self::OutOfRange];
 
-    /// The label in metrics.
+    /// Returns the metric label.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Several => "several",
@@ -53,14 +53,14 @@ impl LoadReportError {
     }
 }
 
-/// Takes note of what these fields of a response, or its trailers, say.
+/// Records the load report in a response's fields or trailers, if there is one.
 pub(crate) fn record_load_report(
     worker: &Worker,
     slot: &Slot,
-    terms: &RequestPolicy<'_>,
+    policy: &RequestPolicy<'_>,
     fields: &FieldSection,
 ) {
-    if terms.backend_config.limits.cap != ConcurrencyCap::Learned {
+    if policy.backend_config.limits.cap != ConcurrencyCap::Learned {
         return;
     }
     let Some(read) = report_in(fields) else { return };
@@ -78,7 +78,7 @@ pub(crate) fn record_load_report(
     }
 }
 
-/// The report in these fields; `None`: there is none.
+/// Returns the report in these fields; `None` if there is none.
 fn report_in(fields: &FieldSection) -> Option<Result<EndpointLoadReport, LoadReportError>> {
     let mut found = fields.iter().filter_map(|(_, name, value)| {
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
@@ -92,22 +92,22 @@ fn report_in(fields: &FieldSection) -> Option<Result<EndpointLoadReport, LoadRep
     Some(read(is_binary, value))
 }
 
-/// Reads the value of `endpoint-load-metrics-bin` if `is_binary`, else that of `endpoint-load-metrics`.
+/// Parses the value of `endpoint-load-metrics-bin` if `is_binary`, else of `endpoint-load-metrics`.
 pub fn read(is_binary: bool, value: &[u8]) -> Result<EndpointLoadReport, LoadReportError> {
     if value.len() > LONGEST_BYTES {
         return Err(LoadReportError::TooLong);
     }
-    let said = if is_binary { form::parse_binary(value) } else { form::parse_tagged(value) }?;
-    said.report()
+    let raw = if is_binary { form::parse_binary(value) } else { form::parse_tagged(value) }?;
+    raw.report()
 }
 
-/// What a report may say, as far as anybody here wants to know. In protobuf 0 is nothing.
+/// The values of a report that this proxy uses. As in protobuf, 0 means absent.
 #[derive(Debug, Default)]
 struct RawLoadReport {
     application_utilization: f64,
     cpu_utilization: f64,
     max_in_flight: f64,
-    /// Something else is negative or no number, so that nothing of it is to be believed.
+    /// True if another value is negative or not a number, so that the whole report is invalid.
     has_invalid_value: bool,
 }
 
@@ -127,7 +127,7 @@ impl RawLoadReport {
         Ok(EndpointLoadReport { utilization, max_in_flight })
     }
 
-    /// A value by its name in the definition of the message; `named`: it is one of `named_metrics`.
+    /// Sets a value by its name in the message definition; `named` is true for an entry of `named_metrics`.
     fn set(&mut self, name: &str, named: bool, value: f64) {
         match (named, name) {
             (false, "application_utilization") => self.application_utilization = value,
@@ -136,7 +136,7 @@ impl RawLoadReport {
                 self.max_in_flight = value;
                 self.has_invalid_value |= value < 1.0;
             }
-            // Named metrics mean what their endpoint wants them to.
+            // The endpoint alone defines the meaning of other named metrics.
             (true, _) => {}
             (false, _) => self.has_invalid_value |= !value.is_finite() || value < 0.0,
         }

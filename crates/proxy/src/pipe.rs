@@ -1,4 +1,4 @@
-//! A pipe in the kernel, by way of which pages move from socket to socket without being copied (`splice`).
+//! A kernel pipe, through which pages move from socket to socket without a copy (`splice`).
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -8,7 +8,7 @@ use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-/// What a pipe should hold; the kernel may allow less.
+/// Requested capacity of a pipe; the kernel may grant less.
 const PIPE_BYTES: usize = 256 * 1024;
 
 pub(crate) struct SplicePipe {
@@ -18,10 +18,10 @@ pub(crate) struct SplicePipe {
 }
 
 impl SplicePipe {
-    /// `None` when there are no descriptors left: bodies are copied then.
+    /// Creates a pipe; `None` if no file descriptor is left: bodies are then copied.
     pub(crate) fn new() -> Option<Self> {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).ok()?;
-        // A user's pipes may have used up their pages: a smaller pipe works too.
+        // If the pipes of the user have reached the page limit, a smaller pipe works too.
         let _smaller = fcntl_setpipe_size(&writer, PIPE_BYTES);
         Some(Self { reader, writer, buffered: 0 })
     }
@@ -30,7 +30,7 @@ impl SplicePipe {
         self.buffered == 0
     }
 
-    /// Moves up to `most` bytes from the socket into the empty pipe. 0: the peer has finished.
+    /// Moves up to `most` bytes from the socket into the empty pipe. Returns 0 if the peer has finished.
     pub(crate) fn poll_fill(
         &mut self,
         cx: &mut Context<'_>,
@@ -52,7 +52,7 @@ impl SplicePipe {
         }
     }
 
-    /// Moves what the pipe holds to the socket.
+    /// Moves the bytes in the pipe to the socket.
     pub(crate) fn poll_empty(
         &mut self,
         cx: &mut Context<'_>,

@@ -1,4 +1,4 @@
-//! Which priority a request has if it has to wait: what its header field says, else that of its route.
+//! The queue priority of a request: from its header field, else from its route.
 
 use balance::PriorityLevel;
 use gateway::snapshot::{PriorityRules, Rule};
@@ -7,7 +7,7 @@ use crate::backend::BackendRef;
 use crate::head::RequestHead;
 use crate::worker::Worker;
 
-/// The priority of a request, as filters have left it. A value that says nothing is counted.
+/// Returns the priority of a request, after filters have changed its fields. An invalid value is counted and ignored.
 pub(crate) fn of_request(
     worker: &Worker,
     backend: &BackendRef,
@@ -15,7 +15,7 @@ pub(crate) fn of_request(
     rule: &Rule,
     request: &RequestHead,
 ) -> PriorityLevel {
-    let said = priorities.header.as_ref().and_then(|header| {
+    let from_header = priorities.header.as_ref().and_then(|header| {
         let value = request.fields.get(&header.name)?;
         let priority = header.read(value);
         if priority.is_none() {
@@ -23,5 +23,5 @@ pub(crate) fn of_request(
         }
         priority
     });
-    said.unwrap_or_else(|| priorities.of_rule(&rule.name))
+    from_header.unwrap_or_else(|| priorities.of_rule(&rule.name))
 }

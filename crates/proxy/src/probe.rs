@@ -1,4 +1,4 @@
-//! Asks an endpoint whether it is well, by a connection of its own. Decides nothing; the caller bounds the time.
+//! Sends one active health check over a connection of its own. The caller bounds the time and decides on the result.
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -19,13 +19,13 @@ use crate::proxy_protocol::{self, ProxyHeader};
 use crate::stream::PeerStream;
 use crate::tls::ConnectionSecurity;
 
-/// What a probe has found.
+/// The finding of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProbeFinding {
     Good,
-    /// And what is wrong, in words.
+    /// The probe failed, with the reason.
     Bad(&'static str),
-    /// It says nothing.
+    /// The probe is inconclusive.
     Unknown,
 }
 
@@ -40,15 +40,17 @@ impl ProbeFinding {
 
     pub(crate) fn failure_reason(self) -> Option<&'static str> {
         match self {
-            Self::Bad(fault) => Some(fault),
+            Self::Bad(reason) => Some(reason),
             Self::Good | Self::Unknown => None,
         }
     }
 }
 
-/// Sends the probe and judges the answer. An endpoint whose connections begin with a header (PROXY protocol) gets one that
-/// speaks for ourselves; it is asked in the protocol of its backend and as its connections are secured. All of this holds
-/// where it is asked on the port that it serves on.
+/// Sends the probe and judges the answer.
+///
+/// If the probe goes to the serving port, it uses the protocol and the TLS settings of the backend. If the backend's
+/// connections begin with a PROXY protocol header, the probe sends one with the command LOCAL. On a port of its own the
+/// probe uses plain HTTP/1.1.
 pub(crate) async fn send_probe(
     probe: &ProbeSettings,
     endpoint: SocketAddr,
@@ -62,14 +64,14 @@ pub(crate) async fn send_probe(
     let address = SocketAddr::new(endpoint.ip(), port.map_or_else(|| endpoint.port(), Into::into));
     let stream = match TcpStream::connect(address).await {
         Ok(stream) => stream,
-        // That we have no descriptors left says nothing of the endpoint.
+        // A lack of file descriptors in the proxy says nothing about the endpoint.
         Err(error) if connect::is_out_of_descriptors(&error) => return ProbeFinding::Unknown,
-        Err(_) => return ProbeFinding::Bad("it refuses connections"),
+        Err(_) => return ProbeFinding::Bad("connection refused"),
     };
     let host_or_address = |host: &Option<Box<str>>| {
         host.as_deref().map_or_else(|| address.to_string(), str::to_owned)
     };
-    // On a port of its own it is asked without ado.
+    // On a port of its own the probe uses no PROXY protocol and no TLS.
     let settings = &current.settings;
     let (header, security, protocol) = match port {
         Some(_) => (None, ConnectionSecurity::Plain, EndpointProtocol::Http1),
@@ -87,7 +89,7 @@ pub(crate) async fn send_probe(
                     let is_http1 = match protocol {
                         EndpointProtocol::Http1 => true,
                         EndpointProtocol::Http2 => false,
-                        // A connection of its own is one of TCP.
+                        // The probe's connection is TCP, so ALPN decides between HTTP/1.1 and HTTP/2.
                         EndpointProtocol::Http3 => stream.has_settled_on_http1(),
                     };
                     let status = match is_http1 {
@@ -108,7 +110,7 @@ pub(crate) async fn send_probe(
     }
 }
 
-/// Begins the connection as the backend's connections begin.
+/// Starts the connection like the backend's connections: PROXY protocol header, then TLS.
 pub(crate) async fn open_stream(
     mut socket: TcpStream,
     header: Option<ProxyVersion>,
@@ -120,7 +122,7 @@ pub(crate) async fn open_stream(
         socket
             .write_all(&introduction)
             .await
-            .map_err(|_lost| ProbeFinding::Bad("the connection broke"))?;
+            .map_err(|_lost| ProbeFinding::Bad("connection broken"))?;
     }
     match security {
         ConnectionSecurity::Plain => Ok(PeerStream::Tcp(socket)),
@@ -128,7 +130,7 @@ pub(crate) async fn open_stream(
             let secured = connect::tls_handshake(socket, secret).await;
             secured.map_err(|failure| ProbeFinding::Bad(failure.details()))
         }
-        // Nothing can be asked, which is not the endpoint's fault.
+        // The probe cannot be sent, which is not the endpoint's fault.
         ConnectionSecurity::Unusable => Err(ProbeFinding::Unknown),
     }
 }
@@ -136,12 +138,12 @@ pub(crate) async fn open_stream(
 fn judge(status: Option<u16>, statuses: &RangeInclusive<u16>) -> ProbeFinding {
     match status {
         Some(status) if statuses.contains(&status) => ProbeFinding::Good,
-        Some(_) => ProbeFinding::Bad("the status is another"),
-        None => ProbeFinding::Bad("the answer is not in the protocol of the backend"),
+        Some(_) => ProbeFinding::Bad("unexpected status"),
+        None => ProbeFinding::Bad("response is not valid in the backend's protocol"),
     }
 }
 
-/// The status that a GET is answered with.
+/// Returns the status of the response to a GET.
 async fn probe_http1(mut stream: PeerStream, target: &str, host: &str) -> Option<u16> {
     let request = format!(
         "GET {target} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: sheave-probe\r\n\
@@ -151,7 +153,7 @@ async fn probe_http1(mut stream: PeerStream, target: &str, host: &str) -> Option
     read_status(&mut stream).await
 }
 
-/// The status that a GET is answered with.
+/// Returns the status of the response to a GET.
 async fn probe_http2(stream: PeerStream, target: &str, host: &str) -> Option<u16> {
     let uri = Uri::builder().scheme(scheme(&stream)).authority(host).path_and_query(target);
     let request = Request::get(uri.build().ok()?)
@@ -185,14 +187,14 @@ async fn probe_grpc(stream: PeerStream, service: &str, authority: &str) -> Probe
     }
 }
 
-/// The status of a well-formed final response.
+/// Returns the status of a well-formed final response.
 async fn read_status(stream: &mut PeerStream) -> Option<u16> {
     let (mut read, mut start, mut head) = (Vec::new(), 0, ResponseHead::new());
     loop {
         match parse::response(&read[start..], &RESPONSE_LIMITS, RequestMethod::Get, &mut head) {
             Ok(Some(length)) if head.is_interim() => start += length,
             Ok(Some(_)) => return Some(head.status),
-            // The parser refuses a head that is too long, so this ends.
+            // The parser rejects a head that is too long, so the loop ends.
             Ok(None) => match stream.read_buf(&mut read).await {
                 Ok(count) if count > 0 => {}
                 Ok(_) | Err(_) => return None,

@@ -1,17 +1,18 @@
-//! The PROXY protocol, versions 1 and 2: what a proxy before us says of a client, and what we say to an endpoint.
+//! The PROXY protocol, versions 1 and 2: the header that a proxy in front of us sends about its client, and the header
+//! that we send to an endpoint.
 //!
-//! A header decides whom we take for the client, so it is read strictly: the first byte that cannot belong to one
-//! is an error, and nothing is repaired. After haproxy.org's `proxy-protocol.txt`, version of 2020/03/05. It knows bytes
-//! and addresses; whom to believe is not its affair.
+//! A header determines the client address, so it is parsed strictly: the first byte that cannot belong to a header is
+//! an error, and nothing is repaired. Implements haproxy.org's `proxy-protocol.txt`, version of 2020/03/05. This module
+//! knows only bytes and addresses; the caller decides which peers it trusts.
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use gateway::snapshot::ProxyVersion;
 
-/// The first line of version 1 (§2.1) is at most so long, its end included.
+/// Longest line of version 1 (§2.1), its CRLF included.
 const MOST_V1: usize = 107;
-/// What a header of version 2 may take: addresses need 52 bytes, the rest is what proxies add and we skip.
+/// Longest header of version 2: addresses need 52 bytes, the rest is TLVs of other proxies, which are skipped.
 const MOST_BYTES: usize = 4096;
 
 const PREFIX_V1: &[u8] = b"PROXY ";
@@ -26,53 +27,53 @@ const TCP_OVER_4: u8 = 0x11;
 const TCP_OVER_6: u8 = 0x21;
 const UNIX_STREAM: u8 = 0x31;
 
-/// What a header says of the connection behind it.
+/// Information of a header about the connection that follows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProxyHeader {
-    /// Nothing: the proxy speaks for itself, or does not know. The connection's own addresses hold.
+    /// No client: the proxy connects on its own behalf, or the client is unknown. The connection's own addresses apply.
     Local,
-    /// It is carried on behalf of a client.
+    /// The connection is proxied for a client.
     Proxied(ProxiedAddresses),
 }
 
 /// The two ends of a client's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProxiedAddresses {
-    /// Where the client is.
+    /// The client's address.
     pub client: SocketAddr,
-    /// Where it connected to.
+    /// The address that the client connected to.
     pub destination: SocketAddr,
 }
 
-/// Why bytes are no header.
+/// Reason to reject the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProxyHeaderError {
-    /// They begin as neither version does.
+    /// The bytes begin like neither version.
     Missing,
-    /// Version 1 with something other than what its grammar allows.
+    /// A line of version 1 that violates its grammar.
     Line,
-    /// Version 2 with a version, command, family or length that we do not know.
+    /// A header of version 2 with an unsupported version, command, family or length.
     Binary,
-    /// More bytes than a header may have.
+    /// The header exceeds its maximum length.
     TooLong,
 }
 
 impl ProxyHeaderError {
-    /// The same in words.
+    /// Returns the error message.
     pub fn reason(self) -> &'static str {
         match self {
-            Self::Missing => "connection begins without a PROXY protocol header",
-            Self::Line => "malformed line of the PROXY protocol",
-            Self::Binary => "malformed binary header of the PROXY protocol",
+            Self::Missing => "connection does not begin with a PROXY protocol header",
+            Self::Line => "malformed PROXY protocol v1 header",
+            Self::Binary => "malformed PROXY protocol v2 header",
             Self::TooLong => "PROXY protocol header too long",
         }
     }
 }
 
-/// Finds the header that `bytes` begin with, and its length; `None` while more is to come.
+/// Parses the header at the start of `bytes`, and returns it with its length; `None` if more bytes are needed.
 ///
 /// # Errors
-/// As soon as no further byte can make a header of it.
+/// Returns an error as soon as no further byte can complete a valid header.
 pub fn parse(bytes: &[u8]) -> Result<Option<(ProxyHeader, usize)>, ProxyHeaderError> {
     if begins(bytes, SIGNATURE_V2) {
         return parse_v2(bytes);
@@ -83,7 +84,7 @@ pub fn parse(bytes: &[u8]) -> Result<Option<(ProxyHeader, usize)>, ProxyHeaderEr
     Err(ProxyHeaderError::Missing)
 }
 
-/// The bytes begin with all of `start`, or are themselves a beginning of it.
+/// True if the bytes begin with all of `start`, or are a prefix of it.
 fn begins(bytes: &[u8], start: &[u8]) -> bool {
     let common = bytes.len().min(start.len());
     bytes[..common] == start[..common]
@@ -100,11 +101,11 @@ fn parse_v1(bytes: &[u8]) -> Result<Option<(ProxyHeader, usize)>, ProxyHeaderErr
     Ok(Some((header, end + 2)))
 }
 
-/// The line without `PROXY ` and its end.
+/// Parses the line without `PROXY ` and its CRLF.
 fn parse_line(line: &str) -> Option<ProxyHeader> {
     let mut words = line.split(' ');
     let (client, destination) = match words.next()? {
-        // Whatever follows is to be ignored.
+        // The rest of the line is to be ignored.
         "UNKNOWN" => return Some(ProxyHeader::Local),
         "TCP4" => (word_v4(words.next()?)?, word_v4(words.next()?)?),
         "TCP6" => (word_v6(words.next()?)?, word_v6(words.next()?)?),
@@ -123,7 +124,7 @@ fn word_v6(text: &str) -> Option<IpAddr> {
     text.parse::<Ipv6Addr>().ok().map(IpAddr::V6)
 }
 
-/// Decimal, with neither sign nor leading zero.
+/// Parses a decimal number without sign and leading zero.
 fn port(text: &str) -> Option<u16> {
     let plain = text.bytes().all(|byte| byte.is_ascii_digit());
     let canonical = text.len() == 1 || !text.starts_with('0');
@@ -172,7 +173,7 @@ fn with_ports(client: IpAddr, destination: IpAddr, rest: &[u8]) -> Option<ProxyH
     Some(ProxyHeader::Proxied(ProxiedAddresses { client, destination }))
 }
 
-/// Appends the header of this version to `out`.
+/// Appends the header to `out`, in the given version.
 pub fn write(version: ProxyVersion, header: &ProxyHeader, out: &mut Vec<u8>) {
     match version {
         ProxyVersion::V1 => write_v1(header, out),
@@ -189,7 +190,7 @@ fn write_v1(header: &ProxyHeader, out: &mut Vec<u8>) {
         AddressPair::V6 { client, destination } => format!("TCP6 {client} {destination}"),
     };
     let (client, destination) = (addresses.client.port(), addresses.destination.port());
-    write!(out, "PROXY {family} {client} {destination}\r\n").expect("memory takes what is written");
+    write!(out, "PROXY {family} {client} {destination}\r\n").expect("writing to a Vec never fails");
 }
 
 fn write_v2(header: &ProxyHeader, out: &mut Vec<u8>) {
@@ -213,14 +214,15 @@ fn write_v2(header: &ProxyHeader, out: &mut Vec<u8>) {
     out.extend_from_slice(&addresses.destination.port().to_be_bytes());
 }
 
-/// Both addresses in the one family that a header has.
+/// Both addresses in the one address family of a header.
 enum AddressPair {
     V4 { client: Ipv4Addr, destination: Ipv4Addr },
     V6 { client: Ipv6Addr, destination: Ipv6Addr },
 }
 
 impl ProxiedAddresses {
-    /// A socket of both families shows IPv4 as mapped; it is IPv4 nevertheless.
+    /// Returns both addresses in one family. A dual-stack socket reports IPv4 addresses as IPv4-mapped; they count as
+    /// IPv4.
     fn ips(&self) -> AddressPair {
         let mapped = |ip: IpAddr| match ip {
             IpAddr::V4(ip) => ip.to_ipv6_mapped(),

@@ -1,34 +1,35 @@
 //! QUIC: the connections of one worker, with clients and with endpoints.
 //!
-//! What QUIC says is decided by `quinn-proto`; here are sockets, timers, and streams that tasks can wait on. Nothing here
-//! knows what streams carry. All of it is of one thread: what is asked for is done at once, and what it has to say leaves
-//! when every task that is ready has had its turn, so that much leaves together.
+//! `quinn-proto` implements the protocol; this module adds sockets, timers, and streams that tasks can wait on.
+//! Nothing here knows what streams carry. All of it belongs to one thread: a call changes the state of the connection
+//! at once, and the driver sends the resulting packets after every task that is ready has run, so that many packets
+//! leave together.
 
-/// A connection as its tasks see it.
+/// A connection as the tasks that use it see it.
 mod connection;
 /// The two directions of a stream.
 mod stream;
-/// Why a connection is over.
+/// The reason why a connection is closed.
 mod close_reason;
-/// What a port's task is to look at.
+/// Handle to the driver task of a socket.
 mod driver_handle;
 /// The task that drives a socket and its connections.
 mod driver;
 /// Datagrams from and to a socket.
 mod socket;
-/// Clients' connections, from the first datagram to their handshake's end.
+/// Client connections, from the first datagram to the end of the handshake.
 mod server;
 /// The sockets of one address, one for each worker.
 mod socket_group;
-/// Connection ids, and whose they are.
+/// Connection ids, and the worker that each belongs to.
 mod connection_id;
-/// TLS within QUIC, on our side of a client's connection.
+/// TLS within QUIC, on the server side of a client connection.
 mod session;
-/// What we tell the other side that it may do.
+/// Transport parameters that we announce, and settings for sending.
 mod transport;
-/// Which of its streams go before others.
+/// Order in which the streams of a connection send.
 mod stream_scheduler;
-/// How much may be under way.
+/// CUBIC congestion control.
 mod cubic;
 /// Keys that all workers share.
 mod keys;
@@ -39,7 +40,7 @@ mod tests;
 
 pub(crate) use close_reason::CloseReason;
 pub(crate) use connection::QuicConnection;
-#[allow(unused_imports, reason = "links to endpoints are what will use it")]
+#[allow(unused_imports, reason = "used by connections to endpoints")]
 pub(crate) use dial::{DialSettings, QuicDialer};
 pub(crate) use keys::QuicTokenKeys;
 pub(crate) use server::{ServeConnection, ServerDrivers};

@@ -1,9 +1,9 @@
-//! Finds out which endpoints cannot be reached, and when they are back.
+//! Detects unreachable endpoints, and their return.
 //!
-//! The rules are those of [`balance::reachability`]. A worker marks an endpoint at which a connection attempt has failed.
-//! From then on the thread that watches health makes the background attempts, one at a time for each endpoint, until one
-//! succeeds. It also checks endpoints that owe answers and are silent: where packets vanish, no connection breaks.
-//! A request waits for none of this.
+//! The rules are those of [`balance::reachability`]. If a connection attempt fails, the worker marks the endpoint
+//! unreachable. From then on the health thread makes background attempts, one at a time for each endpoint, until one
+//! succeeds. It also checks endpoints that owe answers and are silent: if packets are lost silently, no connection
+//! breaks. No request waits for any of this.
 
 use std::future::pending;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -27,48 +27,49 @@ use crate::probe;
 use crate::tls::ConnectionSecurity;
 use crate::worker::ProxyState;
 
-/// How long a connection attempt may take before the request goes to another endpoint, unless connections to this one are
-/// known to take long: the delay of RFC 8305 (happy eyeballs), section 5.
+/// Time after which the request goes to another endpoint if the connection is not established, unless connections to
+/// this endpoint are known to take longer: the connection attempt delay of RFC 8305 (happy eyeballs), section 5.
 const CONNECTION_ATTEMPT_DELAY: Duration = Duration::from_millis(250);
-/// So many times longer than usual an attempt may take.
+/// Factor by which an attempt may take longer than the usual connect time.
 const CONNECT_TIME_MULTIPLE: u32 = 3;
-/// The longest background attempt: the kernel sends its second SYN after a second.
+/// Maximum timeout of a background attempt: the kernel sends its second SYN after a second.
 const LONGEST_ATTEMPT: Duration = Duration::from_secs(1);
-/// How long an endpoint of UDP has to say that no process listens.
+/// Time for a UDP endpoint to answer with ICMP port unreachable.
 const UDP_REFUSAL_TIMEOUT: Duration = Duration::from_millis(50);
-/// Background attempts and checks under way at the same time, over all endpoints.
+/// Maximum number of concurrent background attempts and checks, over all endpoints.
 const MOST_ATTEMPTS: usize = 256;
 
-/// What is known of the reachability of one endpoint beside the mark. Each figure is of use by itself.
+/// Reachability data of one endpoint, beside the unreachable mark. Each figure is independent of the others.
 #[derive(Default)]
 pub(crate) struct ReachabilityState {
-    /// Nanoseconds that a connection takes, TLS included; 0: none has been made.
+    /// Connect time in nanoseconds, TLS included; 0: no connection has been made.
     connect_nanos: AtomicU64,
-    /// How often it has been marked unreachable.
+    /// Number of times that the endpoint has been marked unreachable.
     pub(crate) outages: AtomicU64,
     /// Background attempts that have failed since the mark was set.
     failed_attempts: AtomicU32,
-    /// For the control thread alone.
+    /// Used by the health thread only.
     silence: Mutex<SilenceDetector>,
 }
 
 impl ReachabilityState {
-    /// A connection has been made in this time.
+    /// Records the time that a successful connection attempt took.
     pub(crate) fn record_connect_time(&self, took: Duration) {
         let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         let before = self.connect_nanos.load(Ordering::Relaxed);
-        // The longest one counts, and is forgotten by and by.
+        // The peak counts, and decays with each further connection.
         let after = took.max(before - before / 8);
         self.connect_nanos.store(after, Ordering::Relaxed);
     }
 
-    /// How long a connection attempt may take before another endpoint is the better choice.
+    /// Returns the time after which a connection attempt is abandoned in favor of another endpoint.
     pub(crate) fn connect_timeout(&self) -> Duration {
         let usual = Duration::from_nanos(self.connect_nanos.load(Ordering::Relaxed));
         CONNECTION_ATTEMPT_DELAY.max(usual.saturating_mul(CONNECT_TIME_MULTIPLE))
     }
 
-    /// How long the next background attempt may take: longer each time, for the way may be long.
+    /// Returns the timeout of the next background attempt. It grows with each failure, because the network path may be
+    /// slow.
     fn background_timeout(&self) -> Duration {
         let failed = self.failed_attempts.load(Ordering::Relaxed).min(8);
         let longer = CONNECTION_ATTEMPT_DELAY.saturating_mul(1 << failed).min(LONGEST_ATTEMPT);
@@ -88,16 +89,16 @@ pub(crate) fn mark_unreachable(
     }
     let name = endpoint.address;
     tracing::warn!(backend = %backend.key, endpoint = %name, cause, "endpoint is unreachable");
-    let signs = &endpoint.data.reachability;
-    signs.outages.fetch_add(1, Ordering::Relaxed);
-    signs.failed_attempts.store(0, Ordering::Relaxed);
+    let reachability = &endpoint.data.reachability;
+    reachability.outages.fetch_add(1, Ordering::Relaxed);
+    reachability.failed_attempts.store(0, Ordering::Relaxed);
     shared.outages.add(backend, endpoint);
     retry_waiting_requests(endpoint);
     shared.health_waker.wake();
 }
 
-/// A request that began at `started` has been answered by an endpoint that is marked unreachable: it is back, unless the
-/// request is older than the mark.
+/// Handles an answer, to a request that began at `started`, from an endpoint that is marked unreachable. Unless the
+/// request is older than the mark, the endpoint is reachable again.
 #[cold]
 pub(crate) fn mark_reachable_if_newer(backend: &Backend, endpoint: &Endpoint, started: Time) {
     if endpoint.unreachable_since().is_some_and(|since| since < started) {
@@ -110,8 +111,8 @@ fn mark_reachable(backend: &Backend, endpoint: &Endpoint) {
     let now = clock::now();
     if endpoint.mark_reachable(now) {
         let name = endpoint.address;
-        let after = since.map(|since| now.saturating_since(since));
-        tracing::info!(backend = %backend.key, endpoint = %name, ?after, "endpoint is reachable again");
+        let outage = since.map(|since| now.saturating_since(since));
+        tracing::info!(backend = %backend.key, endpoint = %name, ?outage, "endpoint is reachable again");
         retry_waiting_requests(endpoint);
     }
 }
@@ -120,12 +121,12 @@ fn retry_waiting_requests(endpoint: &Endpoint) {
     endpoint.data.backends().iter().for_each(|backend| backend.reachability_changed());
 }
 
-/// Endpoints that are marked unreachable, for the control thread to attempt.
+/// Endpoints that are marked unreachable, for the background attempts of the health thread.
 #[derive(Default)]
 pub(crate) struct OutageList(Mutex<Vec<EndpointOutage>>);
 
 struct EndpointOutage {
-    /// By whose policy the endpoint is attempted.
+    /// The backend whose policy the attempts use.
     backend: Arc<Backend>,
     endpoint: Arc<Endpoint>,
     is_attempted: bool,
@@ -142,17 +143,17 @@ impl OutageList {
 }
 
 impl EndpointOutage {
-    /// It has not come back, and a backend still names it.
+    /// True if the endpoint is still unreachable and still belongs to a backend.
     fn lasts(&self) -> bool {
         if self.endpoint.data.backends().is_empty() {
-            // It may be named again while requests still hold it, and then begins without a mark.
+            // It may be configured again while requests still hold it; then it begins without a mark.
             self.endpoint.mark_reachable(clock::now());
         }
         !self.endpoint.is_reachable()
     }
 }
 
-/// The background attempts of the control thread.
+/// The background attempts of the health thread.
 #[derive(Default)]
 pub(crate) struct BackgroundAttempts(JoinSet<BackgroundAttempt>);
 
@@ -164,7 +165,7 @@ struct BackgroundAttempt {
 }
 
 impl BackgroundAttempts {
-    /// Begins the attempts that are due; gives how long it takes until the next one is.
+    /// Begins the attempts that are due. Returns the time until the next one is due.
     pub(crate) fn begin_due(&mut self, shared: &ProxyState, now: Time) -> Option<Duration> {
         let mut outages = lock(&shared.outages.0);
         outages.retain(|outage| outage.is_attempted || outage.lasts());
@@ -176,7 +177,7 @@ impl BackgroundAttempts {
                 let patience = outage.endpoint.data.reachability.background_timeout();
                 self.begin(&outage.backend, &outage.endpoint, patience, AttemptDepth::Handshake);
             } else {
-                // One that finds no room is begun when another ends.
+                // If the maximum is reached, the attempt begins when another ends.
                 let left = left.max(Duration::from_millis(1));
                 wait = Some(wait.map_or(left, |wait| wait.min(left)));
             }
@@ -184,7 +185,8 @@ impl BackgroundAttempts {
         wait
     }
 
-    /// Checks the endpoints of a backend that owe answers and are silent; says whether any endpoint may come to that.
+    /// Checks the endpoints of a backend that owe answers and are silent. Returns true if the backend needs such
+    /// checks.
     pub(crate) fn check_silent(&mut self, backend: &Arc<Backend>, now: Time) -> bool {
         let current = backend.current();
         let members = current.set.members();
@@ -205,9 +207,10 @@ impl BackgroundAttempts {
         true
     }
 
-    /// Connects once to an endpoint that may have gone. One that was ejected for the connections that broke at its death
-    /// may get no request from then on, and so no connection attempt that would mark it: the trial at the end of its
-    /// ejection would fail and eject it for longer, though it may be back soon.
+    /// Connects once to an endpoint that may be gone. If an endpoint was ejected because its connections broke when it
+    /// died, it may get no further request, and so no connection attempt that would mark it unreachable. Then the
+    /// half-open request at the end of the ejection would fail and extend the ejection, though the endpoint may return
+    /// soon.
     pub(crate) fn check(&mut self, backend: &Arc<Backend>, endpoint: &Arc<Endpoint>) {
         if endpoint.is_reachable() && self.0.len() < MOST_ATTEMPTS {
             let patience = endpoint.data.reachability.connect_timeout();
@@ -215,11 +218,11 @@ impl BackgroundAttempts {
         }
     }
 
-    /// Ready when an attempt has ended, of which the consequence has been drawn.
+    /// Waits until an attempt ends, and applies its result.
     pub(crate) async fn conclude_next(&mut self, shared: &ProxyState) {
         match self.0.join_next().await {
             Some(Ok(attempt)) => attempt.conclude(shared),
-            // It was cancelled with the runtime.
+            // The task was cancelled with the runtime.
             Some(Err(_)) => {}
             None => pending().await,
         }
@@ -235,7 +238,7 @@ impl BackgroundAttempts {
         let (backend, endpoint) = (Arc::clone(backend), Arc::clone(endpoint));
         self.0.spawn(async move {
             let result = timeout(patience, connect(&backend, &endpoint, depth)).await;
-            let result = result.unwrap_or(Err("it does not answer"));
+            let result = result.unwrap_or(Err("timeout"));
             BackgroundAttempt { backend, endpoint, result }
         });
     }
@@ -270,16 +273,17 @@ fn is_silent(endpoint: &Endpoint, now: Time) -> bool {
     lock(&endpoint.data.reachability.silence).should_check(owed, answered, usual, now)
 }
 
-/// How far an attempt goes.
+/// The extent of an attempt.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum AttemptDepth {
-    /// Its kernel is there.
+    /// Only a TCP connection: shows that the host is reachable.
     Connection,
-    /// It can take requests, as far as that can be known without one.
+    /// The handshakes too (PROXY protocol, TLS): shows that it accepts requests, as far as possible without sending
+    /// one.
     Handshake,
 }
 
-/// Connects to the endpoint as the backend's connections begin, and closes the connection again.
+/// Connects to the endpoint like the backend's connections do, and closes the connection again.
 async fn connect(
     backend: &Backend,
     endpoint: &Endpoint,
@@ -289,17 +293,17 @@ async fn connect(
     if backend.key.transport == TransportProtocol::Udp {
         return check_udp(endpoint.address).await;
     }
-    // A capped endpoint has no more connections than slots, and this is one.
+    // A capped endpoint has at most as many connections as slots, and this connection counts.
     let _slot = match depth {
         AttemptDepth::Connection => match ProbeSlot::take(backend, endpoint, &current) {
             Some(slot) => Some(slot),
-            // It is full, so that no request waits for the result.
+            // The endpoint is full, so no request waits for the result.
             None => return Ok(()),
         },
         AttemptDepth::Handshake => {
             let limit = endpoint.limit(current.limits.cap).unwrap_or(u32::MAX);
             if endpoint.in_flight() >= limit {
-                return Err("its slots are taken");
+                return Err("all slots are in use");
             }
             if current.limits.cap.is_some() {
                 endpoint.data.close_oldest_idle();
@@ -311,15 +315,15 @@ async fn connect(
         let begun = clock::now();
         let socket = TcpStream::connect(endpoint.address).await.map_err(|error| {
             if connect::is_out_of_descriptors(&error) {
-                "no file descriptors left"
+                "proxy is out of file descriptors"
             } else {
-                "it refuses connections"
+                "connection refused"
             }
         })?;
         if depth == AttemptDepth::Handshake {
             let security = ConnectionSecurity::of_requests(current.tls_context.as_ref());
             let begun = probe::open_stream(socket, current.settings.proxy_protocol, security).await;
-            begun.map_err(|finding| finding.failure_reason().unwrap_or("it says nothing"))?;
+            begun.map_err(|finding| finding.failure_reason().unwrap_or("inconclusive"))?;
         }
         endpoint.data.reachability.record_connect_time(clock::now().saturating_since(begun));
         Ok(())
@@ -327,7 +331,7 @@ async fn connect(
     if current.settings.protocol != EndpointProtocol::Http3 {
         return over_tcp.await;
     }
-    // Not every server of HTTP/3 listens on TCP as well.
+    // Not every HTTP/3 server also listens on TCP.
     let (mut over_tcp, mut over_quic) =
         (std::pin::pin!(over_tcp), std::pin::pin!(check_quic(endpoint.address)));
     tokio::select! {
@@ -339,7 +343,8 @@ async fn connect(
     }
 }
 
-/// An error if no process listens on the port, as its kernel says: an empty datagram means nothing to any other.
+/// Returns an error if no process listens on the port: then the kernel answers with ICMP port unreachable. The probe is
+/// an empty datagram, which servers ignore.
 async fn check_udp(endpoint: SocketAddr) -> Result<(), &'static str> {
     let socket = connect_udp(endpoint).await?;
     let refused = async {
@@ -347,19 +352,19 @@ async fn check_udp(endpoint: SocketAddr) -> Result<(), &'static str> {
         socket.recv(&mut [0; 1]).await
     };
     match timeout(UDP_REFUSAL_TIMEOUT, refused).await {
-        Ok(Err(_)) => Err("it refuses datagrams"),
+        Ok(Err(_)) => Err("port unreachable"),
         Ok(Ok(_)) | Err(_) => Ok(()),
     }
 }
 
-/// An error unless a server of QUIC answers: to a version that there is not, each answers with those that it speaks
-/// (RFC 9000, sections 6 and 15), and keeps nothing for it.
+/// Returns an error unless a QUIC server answers. The probe has a reserved version: every server answers with Version
+/// Negotiation (RFC 9000, sections 6 and 15), and keeps no state for it.
 async fn check_quic(endpoint: SocketAddr) -> Result<(), &'static str> {
-    /// A long header and a version that is reserved for this.
+    /// A long header with a version that is reserved for forcing Version Negotiation.
     const HEADER: [u8; 5] = [0xc0, 0x1a, 0x2a, 0x3a, 0x4a];
     /// The length of each connection ID, which may be any bytes.
     const ID: u8 = 8;
-    /// What a first datagram has at least (RFC 9000, section 14.1).
+    /// The minimum size of a client's first datagram (RFC 9000, section 14.1).
     const LENGTH: usize = 1200;
     let socket = connect_udp(endpoint).await?;
     let mut datagram = HEADER.to_vec();
@@ -372,7 +377,7 @@ async fn check_quic(endpoint: SocketAddr) -> Result<(), &'static str> {
         socket.send(&datagram).await?;
         socket.recv(&mut [0; 64]).await
     };
-    asked.await.map(|_| ()).map_err(|_error| "it refuses datagrams")
+    asked.await.map(|_| ()).map_err(|_error| "port unreachable")
 }
 
 async fn connect_udp(endpoint: SocketAddr) -> Result<UdpSocket, &'static str> {
@@ -380,7 +385,7 @@ async fn connect_udp(endpoint: SocketAddr) -> Result<UdpSocket, &'static str> {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
         SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
     };
-    let socket = UdpSocket::bind(any).await.map_err(|_error| "no socket can be had")?;
-    socket.connect(endpoint).await.map_err(|_error| "there is no way to it")?;
+    let socket = UdpSocket::bind(any).await.map_err(|_error| "cannot open a UDP socket")?;
+    socket.connect(endpoint).await.map_err(|_error| "no route to the endpoint")?;
     Ok(socket)
 }

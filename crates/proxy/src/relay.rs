@@ -1,4 +1,4 @@
-//! The response's way to the client: an endpoint's, streamed, or one of our own.
+//! Sends the response to the client: the endpoint's, streamed, or one that the proxy makes itself.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -26,45 +26,45 @@ use crate::stream::ResponseFraming;
 use crate::tunnel;
 use crate::worker::Worker;
 
-/// Streams the response whose head `exchange` holds, and lays the connection down.
+/// Streams the response whose head `exchange` holds, and returns the connection to the pool.
 pub(crate) async fn relay(
     worker: &Rc<Worker>,
     client: &mut ClientConnection,
     exchange: &mut Exchange,
     mut lease: AttemptConnection,
-    terms: &RequestPolicy<'_>,
+    policy: &RequestPolicy<'_>,
     record: &mut AccessRecord,
 ) -> Result<ConnectionOutcome, Failure> {
     record.status = exchange.response.status;
-    // Of the response as the endpoint meant it.
+    // Evaluated before filters change the response.
     let end = attempt_end(&exchange.response);
-    // How long a stream of messages lasts does not tell how busy its endpoint is.
+    // The duration of a message stream says nothing about the load of its endpoint.
     let streams = exchange.grpc_call.is_some() && !exchange.upload.is_read();
-    orca::record_load_report(worker, &lease.slot, terms, &exchange.response.fields);
+    orca::record_load_report(worker, &lease.slot, policy, &exchange.response.fields);
     prepare(worker, &mut exchange.response);
-    apply_filters(worker, exchange, &lease, terms);
+    apply_filters(worker, exchange, &lease, policy);
     if exchange.response.upgrade {
-        return tunnel::tunnel(worker, client, exchange, lease, terms, record).await;
+        return tunnel::tunnel(worker, client, exchange, lease, policy, record).await;
     }
-    let keep_alive = start(worker, client, exchange, &lease, terms)?;
-    let result = stream(worker, client, exchange, &mut lease, terms, record).await;
+    let keep_alive = start(worker, client, exchange, &lease, policy)?;
+    let result = stream(worker, client, exchange, &mut lease, policy, record).await;
     let end = result.map_or_else(Failure::attempt_end, |()| grpc::conclude(exchange, end));
-    let end = terms.discount_late_timeout(end, &lease.slot);
+    let end = policy.discount_late_timeout(end, &lease.slot);
     if let Some(trailers) = exchange.download.trailers() {
-        orca::record_load_report(worker, &lease.slot, terms, trailers);
+        orca::record_load_report(worker, &lease.slot, policy, trailers);
     }
     let now = clock::now();
     let conclude = if streams { Slot::conclude_at } else { Slot::conclude_with_hold_time };
     let head_after = lease.head_latency_by(now);
-    conclude(&lease.slot, now, worker, &terms.backend_config, end, head_after);
+    conclude(&lease.slot, now, worker, &policy.backend_config, end, head_after);
     let Err(failure) = result else {
         let whole = exchange.upload.is_read();
         record.ended = Some(now);
-        return_to_pool(worker, lease, exchange, terms, now);
-        // A client that takes its time has it alone.
+        return_to_pool(worker, lease, exchange, policy, now);
+        // A slow client no longer holds the slot: only its own connection waits.
         let mut taken = Ok(());
         if !exchange.download.is_done() {
-            taken = flush(client, exchange, terms.client.body_timeout, terms.deadline).await;
+            taken = flush(client, exchange, policy.client.body_timeout, policy.deadline).await;
             record.ended = Some(clock::now());
         }
         return Ok(match taken {
@@ -79,7 +79,7 @@ pub(crate) async fn relay(
     lease.mark_suspect(failure);
     let sent_nothing = exchange.download.written == 0;
     if failure != Failure::ResponseCut {
-        abandon::abandon(worker, lease, exchange, terms);
+        abandon::abandon(worker, lease, exchange, policy);
     }
     if sent_nothing {
         return Err(failure);
@@ -88,7 +88,7 @@ pub(crate) async fn relay(
     Ok(abort(client))
 }
 
-/// Adds what a proxy adds to a response.
+/// Adds the fields that a proxy adds to a response: `Via` and `Date`.
 fn prepare(worker: &Worker, response: &mut ResponseHead) {
     response.fields.add_prepared(via(response.version));
     if !response.fields.has(KnownFieldName::Date) && !response.is_interim() {
@@ -96,31 +96,31 @@ fn prepare(worker: &Worker, response: &mut ResponseHead) {
     }
 }
 
-/// Makes of the endpoint's response what filters and affinity ask for.
+/// Applies filters, session affinity and `Alt-Svc` to the endpoint's response.
 fn apply_filters(
     worker: &Worker,
     exchange: &mut Exchange,
     lease: &AttemptConnection,
-    terms: &RequestPolicy<'_>,
+    policy: &RequestPolicy<'_>,
 ) {
     let Exchange { request, response, filters: filtering, .. } = exchange;
-    alt_svc::remove_from_endpoint(terms.alt_svc, response);
+    alt_svc::remove_from_endpoint(policy.alt_svc, response);
     if let Some(filtering) = filtering {
         filtering.change_response(request, response);
     }
-    if let (Some(bond), Some(affinity)) = (&terms.affinity, &terms.backend_settings().affinity) {
+    if let (Some(bond), Some(affinity)) = (&policy.affinity, &policy.backend_settings().affinity) {
         bond.apply_to_response(worker, affinity, &lease.slot, response);
     }
-    alt_svc::advertise(terms.alt_svc, request, response);
+    alt_svc::advertise(policy.alt_svc, request, response);
 }
 
-/// Writes the head into the pump; says whether the client may send another request.
+/// Writes the head into the pump. Returns true if the client may send another request.
 fn start(
     worker: &Worker,
     client: &mut ClientConnection,
     exchange: &mut Exchange,
     lease: &AttemptConnection,
-    terms: &RequestPolicy<'_>,
+    policy: &RequestPolicy<'_>,
 ) -> Result<bool, Failure> {
     let Exchange { request, response, grpc_call: call, upload, download, .. } = exchange;
     let translation =
@@ -135,30 +135,31 @@ fn start(
             }
         }
     };
-    // A client that was not told to go on may or may not send the body: what comes next is unknown.
+    // If the client got no 100 (Continue), it may or may not send the body: the next bytes cannot be interpreted.
     let expects = request.expect_continue && !upload.is_read();
     let keep_alive = request.keep_alive
         && framing != BodyFraming::UntilClose
         && !expects
-        && client.may_keep_alive(worker, terms.config, terms.client);
+        && client.may_keep_alive(worker, policy.config, policy.client);
     let from = lease.connection.stream.framing(response.framing);
     download.start(from, client.stream.framing(framing));
     if let Some(translation) = translation {
         download.translate(translation);
     }
-    let manner = ResponseFraming { version: request.version, framing, keep_alive, upgrade: false };
-    client.stream.put_head(response, &manner, &mut download.out)?;
+    let response_framing =
+        ResponseFraming { version: request.version, framing, keep_alive, upgrade: false };
+    client.stream.put_head(response, &response_framing, &mut download.out)?;
     Ok(keep_alive)
 }
 
-/// Streams the response's body, and what is left of the request's. Ends when the endpoint is not needed any more: what has
-/// been read of the response may not have been written yet.
+/// Streams the response's body and the rest of the request's. Ends when the endpoint is not needed any more: bytes that
+/// have been read from the response may still have to be written to the client.
 async fn stream(
     worker: &Worker,
     client: &mut ClientConnection,
     exchange: &mut Exchange,
     lease: &mut AttemptConnection,
-    terms: &RequestPolicy<'_>,
+    policy: &RequestPolicy<'_>,
     record: &mut AccessRecord,
 ) -> Result<(), Failure> {
     let Exchange { grpc_call: call, upload, download, .. } = exchange;
@@ -186,12 +187,12 @@ async fn stream(
         if seen != progress {
             seen = progress;
             let most = if slow_client {
-                terms.client.body_timeout
+                policy.client.body_timeout
             } else {
-                terms.backend_settings().idle_timeout
+                policy.backend_settings().idle_timeout
             };
             let now = clock::now();
-            // The first look comes at once after the head, of a response that is not whole yet.
+            // The first pass comes directly after the head, while the response is not complete yet.
             lease.head_latency_by(now);
             if taken != download.written {
                 taken = download.written;
@@ -204,7 +205,7 @@ async fn stream(
             ready!(client.deadline.poll(cx));
             let now = clock::now();
             if slow_client {
-                due = due.max(until.min(client.write_deadline(terms.client.body_timeout)));
+                due = due.max(until.min(client.write_deadline(policy.client.body_timeout)));
             }
             if now >= due {
                 break now;
@@ -215,7 +216,7 @@ async fn stream(
             }
             client.deadline.set(due.min(long_from));
         };
-        Poll::Ready(Err(if now >= terms.deadline {
+        Poll::Ready(Err(if now >= policy.deadline {
             Failure::RequestTimeout
         } else if now >= until {
             Failure::AttemptTimeout
@@ -228,12 +229,12 @@ async fn stream(
     .await
 }
 
-/// What a response says of its endpoint.
+/// The result of the attempt, as the response's status and fields tell it.
 pub(crate) fn attempt_end(response: &ResponseHead) -> AttemptResult {
     let retry_after =
         || parse_retry_after(response.fields.first(KnownFieldName::RetryAfter)?, clock::wall());
     match response.status {
-        // Nothing but a call has a status in its head, and that only where nothing follows.
+        // Only a gRPC call has `grpc-status` in its head, and only if nothing follows the head (trailers-only).
         200 if response.version.has_streams() => {
             GrpcCallStatus::of(&response.fields).map_or(AttemptResult::Success, GrpcCallStatus::end)
         }
@@ -246,14 +247,14 @@ pub(crate) fn attempt_end(response: &ResponseHead) -> AttemptResult {
     }
 }
 
-/// How long `Retry-After` asks to wait: seconds, or until a date (RFC 9110 §10.2.3). `None`: it is neither.
-fn parse_retry_after(said: &[u8], now: SystemTime) -> Option<Duration> {
-    let said = str::from_utf8(said).ok()?.trim();
-    if !said.is_empty() && said.bytes().all(|byte| byte.is_ascii_digit()) {
-        // More than can be counted is more than anybody waits.
-        return Some(Duration::from_secs(said.parse().unwrap_or(u64::MAX)));
+/// Parses `Retry-After`: seconds, or a date (RFC 9110 §10.2.3). `None`: it is neither.
+fn parse_retry_after(value: &[u8], now: SystemTime) -> Option<Duration> {
+    let value = str::from_utf8(value).ok()?.trim();
+    if !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit()) {
+        // A number that does not fit in a `u64` is longer than any client waits.
+        return Some(Duration::from_secs(value.parse().unwrap_or(u64::MAX)));
     }
-    let until = httpdate::parse_http_date(said).ok()?;
+    let until = httpdate::parse_http_date(value).ok()?;
     Some(until.duration_since(now).unwrap_or_default())
 }
 
@@ -267,12 +268,12 @@ fn response_failure(stop: BodyError) -> Failure {
     }
 }
 
-/// The endpoint has finished: its connection waits for the next request, if it can carry one, and the slot is free.
+/// Frees the slot after the endpoint has finished. If the connection can carry another request, it returns to the pool.
 fn return_to_pool(
     worker: &Worker,
     lease: AttemptConnection,
     exchange: &Exchange,
-    terms: &RequestPolicy<'_>,
+    policy: &RequestPolicy<'_>,
     now: Time,
 ) {
     let AttemptConnection { slot, mut connection, upload_broken, .. } = lease;
@@ -283,23 +284,24 @@ fn return_to_pool(
         request_sent: exchange.upload.is_done() && !upload_broken,
         response_read: exchange.download.has_whole_body(),
     };
-    pool::give_back(&slot.endpoint, connection, &done, terms.is_capped(), now);
-    // The slot goes last: who gets it finds the connection, or may open another.
+    pool::give_back(&slot.endpoint, connection, &done, policy.is_capped(), now);
+    // The slot is freed last: the request that gets it finds the idle connection, or may open another.
     slot.free(now);
 }
 
-/// The client must notice that its response is not whole, also where only the connection's end delimits it.
+/// Resets the connection, so that the client notices an incomplete response even if only the connection's end delimits
+/// it.
 fn abort(client: &ClientConnection) -> ConnectionOutcome {
     client.reset_on_close();
     ConnectionOutcome::Abort
 }
 
-/// Passes an interim response on, to a client that knows such.
+/// Forwards an interim response, unless the client speaks HTTP/1.0.
 pub(crate) async fn forward_interim(
     worker: &Worker,
     client: &mut ClientConnection,
     exchange: &mut Exchange,
-    terms: &RequestPolicy<'_>,
+    policy: &RequestPolicy<'_>,
 ) -> Result<(), Failure> {
     if exchange.request.version == HttpVersion::Http10 {
         return Ok(());
@@ -312,10 +314,10 @@ pub(crate) async fn forward_interim(
         &ResponseFraming::without_body(request.version),
         &mut download.out,
     )?;
-    flush(client, exchange, terms.client.body_timeout, terms.deadline).await
+    flush(client, exchange, policy.client.body_timeout, policy.deadline).await
 }
 
-/// Writes what is in the download, to a client that takes something so often.
+/// Writes the buffered download. Fails if the client accepts no bytes for as long as `patience`.
 async fn flush(
     client: &mut ClientConnection,
     exchange: &mut Exchange,
@@ -325,7 +327,7 @@ async fn flush(
     client.deadline.set(until.min(clock::now() + patience));
     poll_fn(|cx| {
         if let Poll::Ready(done) = exchange.download.poll_flush(cx, &mut client.stream) {
-            // Who has gone takes nothing, and others of its connection must not wait for longer because of it.
+            // A failed write is not noted: it would extend the write deadline of the connection's other requests.
             if done.is_ok() {
                 client.note_write(clock::now());
             }
@@ -343,7 +345,7 @@ async fn flush(
     .await
 }
 
-/// Answers with the head that `exchange` holds, and nothing after it: what a filter of the route has decided.
+/// Answers with the head that `exchange` holds and no body: the decision of a route filter.
 pub(crate) async fn reply(
     worker: &Worker,
     client: &mut ClientConnection,
@@ -353,7 +355,7 @@ pub(crate) async fn reply(
     send_local_response(worker, client, exchange, b"", record).await
 }
 
-/// Answers in the endpoint's place: says what failed, where a person and where a program look for it.
+/// Answers in place of the endpoint: describes the failure in the body and in `Proxy-Status`.
 pub(crate) async fn answer(
     worker: &Worker,
     client: &mut ClientConnection,
@@ -365,7 +367,7 @@ pub(crate) async fn answer(
     };
     let Exchange { request, response, filters: filtering, grpc_call: call, .. } = exchange;
     if failure == Failure::Misdirected {
-        // If not even requests for its own name are served, a client of HTTP/1.1 had better not keep the connection.
+        // If the handshake is no longer valid even for its own name, an HTTP/1.1 connection is not kept alive.
         request.keep_alive &= client.has_valid_handshake(&worker.config());
     }
     response.clear();
@@ -388,17 +390,17 @@ pub(crate) async fn answer(
     send_local_response(worker, client, exchange, body.as_bytes(), record).await
 }
 
-/// How a backend refuses that has no slot left.
+/// The answer of a backend without a free slot.
 struct OverloadResponse {
     status: u16,
     retry_after: Duration,
 }
 
 impl OverloadResponse {
-    /// Nobody is told to come back later than this because of the queue.
+    /// Maximum of the expected queue wait in `Retry-After`.
     const LATEST: Duration = Duration::from_secs(300);
 
-    /// Who comes sooner than the policy says, or than a newcomer would be served, comes in vain.
+    /// Builds the answer. `Retry-After` is the larger of the configured value and the expected queue wait.
     fn of(backend: &BackendRef) -> Self {
         let settings = &backend.config().settings;
         let wait = backend.expected_wait().unwrap_or_default().min(Self::LATEST);
@@ -407,7 +409,7 @@ impl OverloadResponse {
     }
 }
 
-/// Makes the head that says what failed, and the body that says it again.
+/// Fills in the head for the failure, and returns the body that describes it.
 fn describe(
     response: &mut ResponseHead,
     failure: Failure,
@@ -423,7 +425,7 @@ fn describe(
     format!("{}\n", failure.details())
 }
 
-/// Sends the head that `exchange` holds as a response of our own.
+/// Sends the head that `exchange` holds, and `body`, as a response of the proxy itself.
 async fn send_local_response(
     worker: &Worker,
     client: &mut ClientConnection,
@@ -460,16 +462,17 @@ fn put_local_response(
 ) -> Result<(), Failure> {
     let Exchange { request, response, download, .. } = exchange;
     let length = body.len() as u64;
-    // A 204 says by itself that nothing follows (RFC 9110 §8.6), as the end of a stream does. A status of gRPC in a head
-    // is one only where nothing follows.
+    // A 204 has no body by definition (RFC 9110 §8.6), and the end of a stream needs no length. `grpc-status` in a head
+    // is valid only if nothing follows the head.
     let ends_stream = body.is_empty() && request.version.has_streams();
     let has_length = response.status != 204 && !ends_stream;
     let has_body = has_length && request.method != RequestMethod::Head;
     response.length_of_absent_body = has_length.then_some(length);
     let framing = if has_body { BodyFraming::Length(length) } else { BodyFraming::None };
     download.start(BodyFraming::None, client.stream.framing(framing));
-    let manner = ResponseFraming { version: request.version, framing, keep_alive, upgrade: false };
-    client.stream.put_head(response, &manner, &mut download.out)?;
+    let response_framing =
+        ResponseFraming { version: request.version, framing, keep_alive, upgrade: false };
+    client.stream.put_head(response, &response_framing, &mut download.out)?;
     if has_body {
         download.out.extend_from_slice(body);
     }
@@ -484,7 +487,7 @@ mod tests {
     fn retry_after_is_parsed_as_seconds_or_a_date() {
         let now = httpdate::parse_http_date("Fri, 20 Nov 2026 12:00:00 GMT").unwrap();
         let seconds = |seconds| Some(Duration::from_secs(seconds));
-        for (said, waits) in [
+        for (value, waits) in [
             ("7", seconds(7)),
             (" 0 ", seconds(0)),
             ("99999999999999999999", seconds(u64::MAX)),
@@ -496,7 +499,7 @@ mod tests {
             ("soon", None),
             ("", None),
         ] {
-            assert_eq!(parse_retry_after(said.as_bytes(), now), waits, "{said}");
+            assert_eq!(parse_retry_after(value.as_bytes(), now), waits, "{value}");
         }
     }
 }

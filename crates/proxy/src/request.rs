@@ -1,4 +1,4 @@
-//! The way of a request, from its head to its Outcome.
+//! The stages of a request, from its head to its Outcome.
 //!
 //! route -> admit -> { connection -> send -> await head } until done or out of attempts -> stream body -> record.
 //! Each stage is a plainly named function; each early exit is a `Failure`.
@@ -90,13 +90,13 @@ async fn forward(
     }
     let backend = backend_of(&live, rule, target)?;
     record.backend = Some(backend.clone());
-    let mut terms =
+    let mut policy =
         request_policy(&live, listener, rule, &backend, client, &exchange.request, record.started);
-    grpc::begin_call(exchange, &mut terms, record.started);
-    prepare(worker, &live, client, exchange, &terms)?;
-    if let Some(priorities) = terms.backend_settings().queue_priority.clone() {
+    grpc::begin_call(exchange, &mut policy, record.started);
+    prepare(worker, &live, client, exchange, &policy)?;
+    if let Some(priorities) = policy.backend_settings().queue_priority.clone() {
         let request = &exchange.request;
-        terms.priority = priority::of_request(worker, &backend, &priorities, rule, request);
+        policy.priority = priority::of_request(worker, &backend, &priorities, rule, request);
     }
     grpc::translate_upload(exchange);
 
@@ -105,30 +105,30 @@ async fn forward(
     let mut retries = RetryState::new(rule, &backend);
     let mut next = NextAttempt::NewSlot;
     let lease = loop {
-        retries.wait_backoff(worker, client, &terms).await?;
+        retries.wait_backoff(worker, client, &policy).await?;
         let tried = retries.tried();
         let (slot, fresh) = match next {
             NextAttempt::NewSlot => {
-                (admit(worker, client, &backend, tried, &terms, record).await?, false)
+                (admit(worker, client, &backend, tried, &policy, record).await?, false)
             }
             NextAttempt::SameSlot(slot) => (slot, true),
         };
         record.attempt(&slot);
         grpc::update_timeout(exchange, record.started, slot.started);
         let effort = AttemptHistory { fresh, tried };
-        next = match attempt::attempt(worker, client, exchange, slot, effort, &terms).await {
-            Err(lost) => retries.after_failure(lost, worker, exchange, &terms)?,
-            Ok(lease) if retries.should_retry_response(worker, exchange, &terms) => {
-                retries.discard_response(lease, worker, exchange, &terms)
+        next = match attempt::attempt(worker, client, exchange, slot, effort, &policy).await {
+            Err(lost) => retries.after_failure(lost, worker, exchange, &policy)?,
+            Ok(lease) if retries.should_retry_response(worker, exchange, &policy) => {
+                retries.discard_response(lease, worker, exchange, &policy)
             }
             Ok(lease) => break lease,
         };
     };
     exchange.upload.drop_replay();
-    relay::relay(worker, client, exchange, lease, &terms, record).await
+    relay::relay(worker, client, exchange, lease, &policy, record).await
 }
 
-/// One of the rule's backends, by weight.
+/// Chooses one of the rule's backends, by weight.
 pub(crate) fn choose_backend(
     worker: &Worker,
     live: &Rc<WorkerConfig>,
@@ -137,7 +137,7 @@ pub(crate) fn choose_backend(
     backend_of(live, rule, choose_target(worker, rule))
 }
 
-/// One of the rule's targets, by weight.
+/// Chooses one of the rule's targets, by weight.
 fn choose_target(worker: &Worker, rule: &Rule) -> Option<usize> {
     let targets = match rule.targets.as_slice() {
         [] => return None,
@@ -154,7 +154,7 @@ fn choose_target(worker: &Worker, rule: &Rule) -> Option<usize> {
     })
 }
 
-/// A filter of the route answers in the endpoint's place: then the response's head is ready.
+/// Lets a filter of the route answer in place of an endpoint. If it returns true, the response's head is ready.
 fn answer_locally(
     client: &ClientConnection,
     listener: &ActiveListener,
@@ -204,29 +204,29 @@ fn request_policy<'l>(
     }
 }
 
-/// Makes the request ready to be sent: its head as the endpoint gets it, its body as it will come.
+/// Prepares the request for sending: rewrites its head and sets up its body for the endpoint's protocol.
 fn prepare(
     worker: &Rc<Worker>,
     live: &Rc<WorkerConfig>,
     client: &ClientConnection,
     exchange: &mut Exchange,
-    terms: &RequestPolicy<'_>,
+    policy: &RequestPolicy<'_>,
 ) -> Result<(), Failure> {
     let Exchange { request, filters: filtering, upload, .. } = exchange;
-    let most = terms.client.max_body_bytes.unwrap_or(u64::MAX);
+    let most = policy.client.max_body_bytes.unwrap_or(u64::MAX);
     if matches!(request.framing, BodyFraming::Length(length) if length > most) {
         return Err(Failure::BodyTooLarge);
     }
     forwarded::add_forwarding_fields(
         request,
         &client.origin,
-        terms.client,
+        policy.client,
         &mut worker.rng.borrow_mut(),
     );
     if let Some(filtering) = filtering {
         filtering.change_request(request);
     }
-    let form = write_request(request, terms.backend_settings().protocol, upload);
+    let form = write_request(request, policy.backend_settings().protocol, upload);
     let listener = filtering
         .as_ref()
         .and_then(|filtering| mirror::prepare(worker, live, client, filtering, request, form));
@@ -235,7 +235,7 @@ fn prepare(
     Ok(())
 }
 
-/// Puts on its way what is sent as bytes: of HTTP/1.1 the head too.
+/// Sets up the upload in the endpoint's protocol. For HTTP/1.1 the upload also carries the head, as bytes.
 fn write_request(
     request: &mut RequestHead,
     protocol: EndpointProtocol,
@@ -244,7 +244,7 @@ fn write_request(
     let framing = match protocol {
         EndpointProtocol::Http1 => write_http1_request(request, upload),
         EndpointProtocol::Http2 | EndpointProtocol::Http3 => {
-            // An offer that need not be taken (RFC 9110 §7.8).
+            // A server may ignore an upgrade that a client offers (RFC 9110 §7.8).
             request.upgrade &= websocket::is_websocket_upgrade(request);
             stream_request::stream_framing(request.framing)
         }
@@ -265,33 +265,38 @@ fn write_http1_request(request: &RequestHead, upload: &mut BodyPump) -> BodyFram
     framing
 }
 
-/// A slot at one of the backend's endpoints, at once or after a wait in the queue.
+/// Acquires a slot at one of the backend's endpoints, at once or after a wait in the queue.
 async fn admit(
     worker: &Worker,
     client: &mut ClientConnection,
     backend: &BackendRef,
     tried: &[Arc<Endpoint>],
-    terms: &RequestPolicy<'_>,
+    policy: &RequestPolicy<'_>,
     record: &mut AccessRecord,
 ) -> Result<Slot, Failure> {
-    // The first attempt begins with the request, as nearly as matters: no need to ask the clock again.
+    // The first attempt begins with the request, accurately enough: the clock is not read again.
     let now = if tried.is_empty() { record.started } else { clock::now() };
-    let only = terms.affinity.as_ref().and_then(SessionAffinity::endpoint);
-    let wish =
-        PickRequest { tried, only, key: terms.hash_key, now, queueing: terms.queue_priority(now) };
-    let failure = match enter(worker, client, backend, &wish, terms, record).await {
+    let only = policy.affinity.as_ref().and_then(SessionAffinity::endpoint);
+    let pick = PickRequest {
+        tried,
+        only,
+        key: policy.hash_key,
+        now,
+        queueing: policy.queue_priority(now),
+    };
+    let failure = match enter(worker, client, backend, &pick, policy, record).await {
         Err(full) if full.is_overload() && only.is_some() => full,
         Err(Failure::ClientGone) => return Err(Failure::ClientGone),
         Err(failure) => return Err(count_refusal(worker, client, backend, failure)),
         Ok(slot) => return Ok(slot),
     };
-    // If the affinity target is full, any endpoint will do instead of a refusal.
-    let unbound = PickRequest { only: None, ..wish };
+    // If the affinity target is full, fall back to any endpoint instead of rejecting.
+    let unbound = PickRequest { only: None, ..pick };
     let elsewhere = backend::enter_at_once(backend, worker.index, &unbound);
     elsewhere.ok_or_else(|| count_refusal(worker, client, backend, failure))
 }
 
-/// The request gets no slot, and counts as if it had one for a while.
+/// Counts a request that gets no slot: it adds to demand as if it had held one for the mean service time.
 fn count_refusal(
     worker: &Worker,
     client: &ClientConnection,
@@ -306,12 +311,16 @@ async fn enter(
     worker: &Worker,
     client: &mut ClientConnection,
     backend: &BackendRef,
-    wish: &PickRequest<'_, EndpointData>,
-    terms: &RequestPolicy<'_>,
+    pick: &PickRequest<'_, EndpointData>,
+    policy: &RequestPolicy<'_>,
     record: &mut AccessRecord,
 ) -> Result<Slot, Failure> {
     let entered = poll_fn(|cx| {
-        Poll::Ready(backend::enter(backend, worker.index, wish, || cx.waker().clone()))
+        // A first attempt uses the configuration of the backend that the request has just taken.
+        let newer = (!pick.tried.is_empty()).then(|| backend.config());
+        let current = newer.as_ref().unwrap_or(&policy.backend_config);
+        let waker = || cx.waker().clone();
+        Poll::Ready(backend::enter(backend, worker.index, pick, current, waker))
     });
     let place = match entered.await {
         SlotAdmission::Slot(slot) => return Ok(slot),
@@ -319,14 +328,14 @@ async fn enter(
         SlotAdmission::Queued(place) => place,
     };
     let since = clock::now();
-    let patience = since + terms.backend_settings().queue_timeout;
+    let patience = since + policy.backend_settings().queue_timeout;
     let granted = poll_fn(|_| place.poll());
-    let result = client.wait_until(worker, patience.min(terms.deadline), granted).await;
+    let result = client.wait_until(worker, patience.min(policy.deadline), granted).await;
     record.add_queue_time(worker, backend, clock::now().saturating_since(since));
     result.unwrap_or_else(|interrupt| {
         Err(match interrupt {
             WaitInterrupt::ClientGone => Failure::ClientGone,
-            WaitInterrupt::Deadline if patience > terms.deadline => Failure::RequestTimeout,
+            WaitInterrupt::Deadline if patience > policy.deadline => Failure::RequestTimeout,
             WaitInterrupt::Deadline => backend.queue_timeout_failure(),
         })
     })

@@ -1,7 +1,8 @@
-//! How a request goes on after an attempt came to nothing.
+//! Retries after a failed attempt.
 //!
-//! Whether it *may* be sent again is known where it was lost (`AttemptFailure`); whether there is anything left to send, and
-//! whether the backend has budget for it, is decided here. The policy is [`balance::retry`]'s.
+//! The code that detects the failure knows if a retry is *safe* (`AttemptFailure`). This module decides if a retry is
+//! possible (the request is still buffered) and if the backend's retry budget allows it. The policy is
+//! [`balance::retry`]'s.
 
 use std::future::pending;
 use std::rc::Rc;
@@ -23,9 +24,9 @@ use crate::head::BodyFraming;
 use crate::relay;
 use crate::worker::Worker;
 
-/// What comes next.
+/// The next attempt.
 pub(crate) enum NextAttempt {
-    /// An attempt with whatever slot can be had; not at an endpoint that was tried, while another is left.
+    /// An attempt with a new slot. Endpoints that were tried are excluded while another is left.
     NewSlot,
     /// An attempt with the same slot, on a fresh connection.
     SameSlot(Slot),
@@ -35,15 +36,16 @@ pub(crate) enum NextAttempt {
 pub(crate) struct RetryState<'r> {
     rule: &'r Rule,
     backend: &'r BackendRef,
-    /// Attempts after the first, but for those before which nothing had been sent, or on a stale connection alone.
+    /// Attempts after the first. Not counted: retries after an attempt that sent nothing, or that used a stale
+    /// connection.
     attempts_made: u32,
-    /// Attempts for which there was no connection.
+    /// Attempts that failed before a connection was established.
     unsent_attempts: usize,
-    /// No endpoint could be reached, and the request has waited for one.
+    /// True if no endpoint was reachable and the request has waited for one.
     has_waited: bool,
-    /// Endpoints at which the request was tried, the latest last.
+    /// Endpoints at which the request was tried, in order.
     tried: Vec<Arc<Endpoint>>,
-    /// Before the next attempt.
+    /// Backoff before the next attempt.
     pause: Option<Duration>,
 }
 
@@ -61,27 +63,28 @@ impl<'r> RetryState<'r> {
         }
     }
 
-    /// Endpoints at which the request was tried, the latest last.
+    /// Endpoints at which the request was tried, in order.
     pub(crate) fn tried(&self) -> &[Arc<Endpoint>] {
         &self.tried
     }
 
-    /// After an attempt that was lost.
+    /// Decides on the next attempt after a failed one.
     pub(crate) fn after_failure(
         &mut self,
         lost: AttemptFailure,
         worker: &Worker,
         exchange: &mut Exchange,
-        terms: &RequestPolicy<'_>,
+        policy: &RequestPolicy<'_>,
     ) -> Result<NextAttempt, Failure> {
         match lost.retry {
-            // The endpoint is not at fault and sees the request once: that costs no budget and is no
-            // attempt of the policy's. A fresh connection cannot be stale, so this has an end.
+            // The connection was stale: the endpoint is not at fault and sees the request once. So the retry takes
+            // nothing from the budget and does not count as an attempt. A fresh connection cannot be stale, so this
+            // ends.
             RetryEligibility::SameEndpoint(slot) if exchange.upload.rewind() => {
                 self.backend.counters[worker.index].retries.add(1);
                 Ok(NextAttempt::SameSlot(slot))
             }
-            // Nothing was sent, so this costs no budget either: each endpoint is tried once.
+            // Nothing was sent, so the retry takes nothing from the budget either: each endpoint is tried once.
             RetryEligibility::Unsent(endpoint) => {
                 self.tried.push(endpoint);
                 self.unsent_attempts += 1;
@@ -92,15 +95,15 @@ impl<'r> RetryState<'r> {
                 Ok(NextAttempt::NewSlot)
             }
             RetryEligibility::AnotherEndpoint { endpoint, in_flight }
-                if self.may_retry(worker, exchange, terms, || {
+                if self.may_retry(worker, exchange, policy, || {
                     let is_broken =
                         matches!(lost.failure, Failure::EndpointClosed | Failure::EndpointReset);
                     is_broken && endpoint.resends.takes(in_flight, clock::now())
                 }) =>
             {
                 self.tried.push(endpoint);
-                // What was lost at once is sent elsewhere at once; after that, with patience.
-                self.pause = (self.attempts_made > 1).then(|| self.backoff(worker, terms));
+                // The first retry follows at once, later ones after a backoff.
+                self.pause = (self.attempts_made > 1).then(|| self.backoff(worker, policy));
                 exchange.upload.rewind();
                 Ok(NextAttempt::NewSlot)
             }
@@ -110,9 +113,9 @@ impl<'r> RetryState<'r> {
         }
     }
 
-    /// Whether a request that could not be sent may still find an endpoint that takes it: one at which it was not tried,
-    /// or, where the latest was only slow to accept a connection, one of all, with more patience. An endpoint that has
-    /// left the backend since it was tried does not count against those that are left.
+    /// True if a request that could not be sent may try another endpoint: one at which it was not tried. If the latest
+    /// endpoint was only slow to accept the connection, any endpoint may be tried once more, with a longer timeout. An
+    /// endpoint that has left the backend since it was tried does not count against the remaining ones.
     fn may_find_another(&self, failure: Failure) -> bool {
         let current = self.backend.config();
         let members = || current.set.members().iter().filter(|member| member.weight > 0);
@@ -125,89 +128,90 @@ impl<'r> RetryState<'r> {
         self.unsent_attempts < most.max(1) && (!all_tried || failure == Failure::ConnectSlow)
     }
 
-    /// True if no endpoint can be reached and the backend has a queue in which the request can wait for one. A request
-    /// waits so once: an endpoint that is back and lost again costs it its last chance.
+    /// True if no endpoint is reachable and the backend has a queue in which the request can wait for one. A request
+    /// waits so once: if an endpoint returns and is lost again, the request fails.
     fn may_wait_for_one(&mut self) -> bool {
         let current = self.backend.config();
         let may_wait = current.limits.max_waiting > 0 && current.set.is_unreachable();
         may_wait && !std::mem::replace(&mut self.has_waited, true)
     }
 
-    /// Whether the response, whose head is there, is one to be asked for again.
+    /// True if the response, whose head has arrived, is to be discarded and the request retried.
     pub(crate) fn should_retry_response(
         &mut self,
         worker: &Worker,
         exchange: &Exchange,
-        terms: &RequestPolicy<'_>,
+        policy: &RequestPolicy<'_>,
     ) -> bool {
         let is_named = match grpc::trailers_only_status(exchange) {
-            Some(status) => is_retryable_call(terms.backend_settings(), status),
-            None => self.is_retryable_status(exchange, terms),
+            Some(status) => is_retryable_call(policy.backend_settings(), status),
+            None => self.is_retryable_status(exchange, policy),
         };
-        is_named && self.may_retry(worker, exchange, terms, || false)
+        is_named && self.may_retry(worker, exchange, policy, || false)
     }
 
-    fn is_retryable_status(&self, exchange: &Exchange, terms: &RequestPolicy<'_>) -> bool {
+    fn is_retryable_status(&self, exchange: &Exchange, policy: &RequestPolicy<'_>) -> bool {
         let own = self.rule.retry.as_ref().map(|retry| &retry.statuses);
-        let statuses = own.unwrap_or_else(|| &terms.backend_settings().retry_statuses);
+        let statuses = own.unwrap_or_else(|| &policy.backend_settings().retry_statuses);
         !statuses.is_empty()
             && statuses.binary_search(&exchange.response.status).is_ok()
             && exchange.request.method.is_idempotent()
     }
 
-    /// Gives up a response that is asked for again.
+    /// Discards a response before the request is retried.
     pub(crate) fn discard_response(
         &mut self,
         mut lease: AttemptConnection,
         worker: &Rc<Worker>,
         exchange: &mut Exchange,
-        terms: &RequestPolicy<'_>,
+        policy: &RequestPolicy<'_>,
     ) -> NextAttempt {
         let end = relay::attempt_end(&exchange.response);
         let pushback = grpc::trailers_only_status(exchange).map(|status| status.pushback);
         let now = clock::now();
         let head_after = lease.head_latency_by(now);
-        lease.slot.conclude_with_hold_time(now, worker, &terms.backend_config, end, head_after);
+        lease.slot.conclude_with_hold_time(now, worker, &policy.backend_config, end, head_after);
         self.tried.push(Arc::clone(&lease.slot.endpoint));
         exchange.download.start(exchange.response.framing, BodyFraming::None);
-        abandon::abandon(worker, lease, exchange, terms);
+        abandon::abandon(worker, lease, exchange, policy);
         exchange.upload.rewind();
         self.pause = Some(match pushback {
             Some(RetryPushback::After(pause)) => pause,
             Some(RetryPushback::Unspecified | RetryPushback::Never) | None => {
-                self.backoff(worker, terms)
+                self.backoff(worker, policy)
             }
         });
         NextAttempt::NewSlot
     }
 
-    /// Waits before the next attempt, if that is to be.
+    /// Waits for the backoff before the next attempt, if there is one.
     pub(crate) async fn wait_backoff(
         &mut self,
         worker: &Worker,
         client: &mut ClientConnection,
-        terms: &RequestPolicy<'_>,
+        policy: &RequestPolicy<'_>,
     ) -> Result<(), Failure> {
         let Some(pause) = self.pause.take() else { return Ok(()) };
         let until = clock::now() + pause;
-        match client.wait_until(worker, until.min(terms.deadline), pending::<()>()).await {
+        match client.wait_until(worker, until.min(policy.deadline), pending::<()>()).await {
             Err(WaitInterrupt::ClientGone) => Err(Failure::ClientGone),
-            Ok(()) | Err(WaitInterrupt::Deadline) if until > terms.deadline => {
+            Ok(()) | Err(WaitInterrupt::Deadline) if until > policy.deadline => {
                 Err(Failure::RequestTimeout)
             }
             Ok(()) | Err(WaitInterrupt::Deadline) => Ok(()),
         }
     }
 
-    /// Whether one more attempt may be made; if so, it counts. `is_granted`: the budget need not bear it.
+    /// True if one more attempt may be made; then it is counted. If `is_granted` returns true, the attempt takes
+    /// nothing from the retry budget.
     fn may_retry(
         &mut self,
         worker: &Worker,
         exchange: &Exchange,
-        terms: &RequestPolicy<'_>,
+        policy: &RequestPolicy<'_>,
         is_granted: impl FnOnce() -> bool,
     ) -> bool {
-        let settings = &terms.backend_settings().retry;
+        let settings = &policy.backend_settings().retry;
         let attempts = self.rule.retry.as_ref().map_or(settings.attempts, |own| own.attempts);
         if self.attempts_made + 1 >= attempts.get() || !exchange.upload.is_replayable() {
             return false;
@@ -222,8 +226,8 @@ impl<'r> RetryState<'r> {
         true
     }
 
-    fn backoff(&self, worker: &Worker, terms: &RequestPolicy<'_>) -> Duration {
-        let mut settings = terms.backend_settings().retry;
+    fn backoff(&self, worker: &Worker, policy: &RequestPolicy<'_>) -> Duration {
+        let mut settings = policy.backend_settings().retry;
         if let Some(base) = self.rule.retry.as_ref().and_then(|own| own.backoff) {
             settings.backoff_base = base;
             settings.backoff_max = settings.backoff_max.max(base);
@@ -232,8 +236,9 @@ impl<'r> RetryState<'r> {
     }
 }
 
-/// Whether a call that ended so is tried again. Every call is a POST: who names a status in the policy says that calls
-/// which end with it may be repeated. An endpoint that asks for a longer pause than we make is left to the client.
+/// True if a gRPC call that ended with this status is retried. Every call is a POST: by naming a status, the policy
+/// declares that calls which end with it may be repeated. If the endpoint asks for a longer pause than the policy's
+/// maximum backoff, the status is passed to the client.
 fn is_retryable_call(settings: &BackendSettings, status: GrpcCallStatus) -> bool {
     let may = match status.pushback {
         RetryPushback::Unspecified => true,

@@ -1,4 +1,4 @@
-//! Memory that a worker's requests borrow for a moment, and what they may keep of it.
+//! Reusable memory that a worker's requests borrow for a short time, and their budget of bytes for replays.
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::rc::Rc;
@@ -11,18 +11,18 @@ use crate::buffer::BufferPool;
 use crate::deadline::Deadline;
 use crate::pipe::SplicePipe;
 
-/// The buffer by way of which large bodies are copied. See docs/decisions/0001.
+/// Size of the buffer through which large bodies are copied. See docs/decisions/0001.
 const LARGE_BYTES: usize = 256 * 1024;
-/// Pipes that a worker keeps when nobody uses them.
+/// Maximum number of unused pipes that a worker keeps.
 const PIPES: usize = 64;
-/// Timers that a worker keeps when nobody uses them.
+/// Maximum number of unused timers that a worker keeps.
 const DEADLINES: usize = 256;
-/// For when a timer is armed before anybody says when it is to fire.
+/// Initial deadline of a timer, until the real one is set.
 const FAR: Duration = Duration::from_secs(60);
-/// What a worker's requests may keep for another attempt, all together.
+/// Maximum number of bytes that a worker's requests together may keep for replay in another attempt.
 const KEEP_BYTES: usize = 32 * 1024 * 1024;
 
-/// Memory that requests borrow for a moment.
+/// Reusable memory that requests borrow for a short time.
 #[derive(Default)]
 pub(crate) struct ScratchMemory {
     pub(crate) buffer_pool: BufferPool,
@@ -40,9 +40,9 @@ impl ScratchMemory {
         large
     }
 
-    /// A timer for what has begun at `since`.
+    /// Takes a timer for an operation that began at `since`.
     ///
-    /// One that was used before is armed already, for an earlier moment: that saves what arming costs.
+    /// A reused timer is already armed for an earlier time, which saves the cost of arming.
     pub(crate) fn take_deadline(&self, since: Time) -> Deadline {
         let at = since + FAR;
         let mut deadline = self.deadlines.borrow_mut().pop().unwrap_or_else(|| Deadline::new(at));
@@ -57,7 +57,7 @@ impl ScratchMemory {
         }
     }
 
-    /// An empty pipe, if there are descriptors for one.
+    /// Takes an empty pipe; `None` if no file descriptors are left.
     pub(crate) fn take_pipe(&self) -> Option<SplicePipe> {
         self.pipes.borrow_mut().pop().or_else(SplicePipe::new)
     }
@@ -70,11 +70,11 @@ impl ScratchMemory {
     }
 }
 
-/// How many bytes a worker's requests may keep for another attempt, all together.
+/// Budget of bytes that a worker's requests together may keep for replay in another attempt.
 #[derive(Debug)]
 pub(crate) struct ReplayBudget {
     left: Cell<usize>,
-    /// Requests that were not kept for want of budget.
+    /// Requests that were not kept because the budget was exhausted.
     pub(crate) refused: Cell<u64>,
 }
 
@@ -84,11 +84,11 @@ impl ReplayBudget {
     }
 }
 
-/// What one request has taken of the budget; given back when dropped.
+/// The share of the budget that one request has taken; given back when dropped.
 pub(crate) struct ReplayReservation {
     bytes: usize,
     budget: Rc<ReplayBudget>,
-    /// Who wants a copy of what is kept, once it is whole.
+    /// Receives a copy of the request once it is complete, for mirroring.
     pub(crate) mirror_sender: Option<oneshot::Sender<Rc<[u8]>>>,
 }
 
@@ -97,15 +97,15 @@ impl ReplayReservation {
         Self { bytes: 0, budget: Rc::clone(budget), mirror_sender: None }
     }
 
-    /// This is all that there is to keep.
+    /// Hands the complete request to the mirror.
     pub(crate) fn complete(&mut self, whole: &[u8]) {
-        if let Some(listener) = self.mirror_sender.take() {
-            // Nobody listens any more when the worker ends.
-            drop(listener.send(whole.into()));
+        if let Some(mirror) = self.mirror_sender.take() {
+            // The receiver is gone if the worker is ending.
+            drop(mirror.send(whole.into()));
         }
     }
 
-    /// False: the budget does not allow so many bytes.
+    /// Reserves `bytes` in total. Returns false if the budget does not allow that.
     pub(crate) fn grow(&mut self, bytes: usize) -> bool {
         let more = bytes.saturating_sub(self.bytes);
         let left = self.budget.left.get().checked_sub(more);
@@ -119,7 +119,7 @@ impl ReplayReservation {
         left.is_some()
     }
 
-    /// Gives all of it back.
+    /// Gives the whole share back.
     pub(crate) fn release(&mut self) {
         self.budget.left.set(self.budget.left.get() + std::mem::take(&mut self.bytes));
     }

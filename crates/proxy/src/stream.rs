@@ -1,7 +1,7 @@
-//! The bytes of one peer, whatever carries them.
+//! The byte stream of one peer, over any transport.
 //!
-//! Clients and endpoints are read and written through this, so that bodies, tunnels and heads know nothing of what is
-//! below. What only a socket can do (splice, options) asks for the socket.
+//! Clients and endpoints are read and written through this type, so that bodies, tunnels and heads do not depend on the
+//! transport. Operations that only a socket supports (splice, options) ask for the socket.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -23,59 +23,59 @@ use crate::head::{BodyFraming, FieldSection, HttpVersion, ResponseHead};
 use crate::sys::{self, ThreadBound};
 use crate::tls::{TlsSession, TlsStream};
 
-/// Of what is read from one stream of many, so much may have to be kept until its window opens.
+/// Maximum number of bytes to read from a multiplexed stream, and to keep until its flow-control window opens.
 const MESSAGE_BYTES: usize = 64 * 1024;
 
-/// What carries the bytes of one peer.
+/// The transport of one peer's bytes.
 pub(crate) enum PeerStream {
     Tcp(TcpStream),
     Tls(Box<TlsStream>),
-    /// A connection of HTTP/1.1 that frames bodies itself.
+    /// An HTTP/1.1 connection that frames bodies itself.
     Framed(Box<H1Fallback>),
-    /// One request and its response, on a stream of HTTP/2.
+    /// One request and its response, on an HTTP/2 stream.
     H2(Box<h2::H2Stream>),
-    /// The same of HTTP/3, which stays with its worker.
+    /// One request and its response, on an HTTP/3 stream, which is bound to its worker's thread.
     H3(Box<ThreadBound<h3::H3Stream>>),
 }
 
-/// How a stream of many was ended before its time.
+/// The reason for which a multiplexed stream ended prematurely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StreamError {
     /// The peer reset it.
     Reset,
-    /// The peer would not have it, and has done nothing of the request.
+    /// The peer refused it without processing the request.
     Refused,
-    /// The connection takes no more; the peer has done nothing of the request.
+    /// The connection accepts no more streams; the peer has not processed the request.
     Unprocessed,
-    /// What the peer sent made no sense.
+    /// The peer sent a malformed message.
     Malformed,
-    /// Its connection has ended.
+    /// The connection has ended.
     Closed,
 }
 
-/// How the bytes of a connection came to their end.
+/// The way in which a connection's byte stream ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionEnd {
     /// By a FIN, which acknowledges all that the peer's kernel has received (RFC 9293, section 3.10.4).
     Finished,
-    /// By a reset or a timeout. Our kernel takes no acknowledgement from a reset, and acknowledgements may be delayed, so
-    /// that the peer may have read what nothing has acknowledged.
+    /// By a reset or a timeout. Our kernel takes no acknowledgement from a reset, and acknowledgements may be delayed,
+    /// so that the peer may have read what nothing has acknowledged.
     Broken,
 }
 
 impl ConnectionEnd {
-    /// That which a read of so many bytes tells; `None`: there is more.
+    /// Returns the end that the result of a read shows; `None`: the stream goes on.
     pub(crate) fn of(read: Result<usize, &io::Error>) -> Option<Self> {
         match read {
             Ok(0) => Some(Self::Finished),
             Ok(_) => None,
-            // TLS tells of a FIN without `close_notify` so.
+            // TLS reports a FIN without `close_notify` as this error.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Some(Self::Finished),
             Err(_) => Some(Self::Broken),
         }
     }
 
-    /// How many bytes the peer's kernel has received at most; `None`: perhaps all.
+    /// Returns the maximum number of bytes that the peer's kernel has received; `None`: possibly all.
     pub(crate) fn received_at_most(self, stream: &PeerStream) -> Option<u64> {
         match self {
             // The SYN counts as a byte.
@@ -85,14 +85,14 @@ impl ConnectionEnd {
     }
 }
 
-/// A stream that no runtime watches: on its way to another worker.
+/// A stream that is registered with no runtime: it moves to another worker.
 pub(crate) struct DetachedStream {
     socket: std::net::TcpStream,
     tls: Option<Box<TlsSession>>,
 }
 
 impl DetachedStream {
-    /// Watched by the runtime that calls, from now on.
+    /// Registers the stream with the calling runtime.
     pub(crate) fn attach(self) -> io::Result<PeerStream> {
         let socket = TcpStream::from_std(self.socket)?;
         Ok(match self.tls {
@@ -102,20 +102,20 @@ impl DetachedStream {
     }
 }
 
-/// How a response's head is put to a client.
+/// The framing of a response to a client.
 pub(crate) struct ResponseFraming {
-    /// Of the request.
+    /// HTTP version of the request.
     pub(crate) version: HttpVersion,
-    /// Of the body that follows.
+    /// Framing of the body that follows.
     pub(crate) framing: BodyFraming,
-    /// The client may send another request.
+    /// True if the client may send another request.
     pub(crate) keep_alive: bool,
-    /// What follows is not HTTP.
+    /// True if the connection carries another protocol after the head.
     pub(crate) upgrade: bool,
 }
 
 impl ResponseFraming {
-    /// Nothing follows but another head.
+    /// Returns the framing of a head without a body, such as an interim response.
     pub(crate) fn without_body(version: HttpVersion) -> Self {
         Self { version, framing: BodyFraming::None, keep_alive: true, upgrade: false }
     }
@@ -128,42 +128,42 @@ impl From<h3::H3Stream> for PeerStream {
 }
 
 impl PeerStream {
-    /// Puts a response's head on its way: into `out`, where it is part of the bytes, else at once.
+    /// Writes a response's head: into `out` if the head is part of the byte stream, else directly to the stream.
     pub(crate) fn put_head(
         &mut self,
         head: &ResponseHead,
-        manner: &ResponseFraming,
+        response_framing: &ResponseFraming,
         out: &mut Vec<u8>,
     ) -> Result<(), Failure> {
         match self {
             Self::Tcp(_) | Self::Tls(_) | Self::Framed(_) => {
                 write::response_head(
                     head,
-                    manner.framing,
-                    manner.version,
-                    manner.keep_alive,
-                    manner.upgrade,
+                    response_framing.framing,
+                    response_framing.version,
+                    response_framing.keep_alive,
+                    response_framing.upgrade,
                     out,
                 );
                 Ok(())
             }
-            Self::H2(message) => message.put_head(head, manner),
-            Self::H3(message) => message.put_head(head, manner, out),
+            Self::H2(message) => message.put_head(head, response_framing),
+            Self::H3(message) => message.put_head(head, response_framing, out),
         }
     }
 
-    /// Ready when a read would not wait; costs no system call while nothing has come.
+    /// Ready when a read would not block. Needs no system call while no data has arrived.
     pub(crate) fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Tcp(socket) => socket.poll_read_ready(cx),
             Self::Tls(tls) => tls.poll_read_ready(cx),
             Self::Framed(framed) => framed.poll_read_ready(cx),
-            // To try costs no system call either.
+            // A read attempt needs no system call either.
             Self::H2(_) | Self::H3(_) => Poll::Ready(Ok(())),
         }
     }
 
-    /// Whether a read might not wait, as of the last look of the runtime. Leaves nobody to be woken.
+    /// True if a read might not block, according to the runtime's last poll. Registers no waker.
     pub(crate) fn seems_readable(&self) -> bool {
         match self {
             Self::Tcp(socket) => socket.try_io(Interest::READABLE, || Ok(())).is_ok(),
@@ -173,11 +173,11 @@ impl PeerStream {
         }
     }
 
-    /// How a body of which its head says `said` is delimited when it comes or goes by this.
-    pub(crate) fn framing(&self, said: BodyFraming) -> BodyFraming {
+    /// Returns the framing of a body on this transport, if its head declares `declared`.
+    pub(crate) fn framing(&self, declared: BodyFraming) -> BodyFraming {
         match self {
-            Self::Tcp(_) | Self::Tls(_) | Self::Framed(_) => said,
-            Self::H2(_) | Self::H3(_) if said == BodyFraming::None => BodyFraming::None,
+            Self::Tcp(_) | Self::Tls(_) | Self::Framed(_) => declared,
+            Self::H2(_) | Self::H3(_) if declared == BodyFraming::None => BodyFraming::None,
             Self::H2(_) | Self::H3(_) => BodyFraming::Stream,
         }
     }
@@ -197,7 +197,8 @@ impl PeerStream {
         }
     }
 
-    /// How much is worth reading before it is written: what is read and not taken has to be kept.
+    /// Returns the maximum number of bytes to read before they are written: bytes that the sink does not accept must be
+    /// kept.
     pub(crate) fn max_read(&self) -> usize {
         match self {
             Self::Tcp(_) | Self::Tls(_) | Self::Framed(_) => usize::MAX,
@@ -205,7 +206,7 @@ impl PeerStream {
         }
     }
 
-    /// Ends the message, where that is not part of its bytes.
+    /// Ends the message, if its end is not part of the byte stream.
     pub(crate) fn poll_end(
         &mut self,
         cx: &mut Context<'_>,
@@ -213,7 +214,7 @@ impl PeerStream {
     ) -> Poll<io::Result<()>> {
         match self {
             Self::Tcp(_) | Self::Tls(_) => {
-                debug_assert!(trailers.is_none(), "they are written as bytes");
+                debug_assert!(trailers.is_none(), "trailers are part of the byte stream");
                 Poll::Ready(Ok(()))
             }
             Self::Framed(framed) => framed.poll_end(cx, trailers),
@@ -222,7 +223,7 @@ impl PeerStream {
         }
     }
 
-    /// How the one message that this carries was ended before its time, as far as that has been seen.
+    /// Returns the reason for which the stream's message ended prematurely, if that has been detected.
     pub(crate) fn message_error(&self) -> Option<StreamError> {
         match self {
             Self::Tcp(_) | Self::Tls(_) | Self::Framed(_) => None,
@@ -231,7 +232,7 @@ impl PeerStream {
         }
     }
 
-    /// The trailers of a message whose end has been read.
+    /// Takes the trailers of a message whose end has been read.
     pub(crate) fn take_trailers(&mut self) -> Option<Box<FieldSection>> {
         match self {
             Self::Tcp(_) | Self::Tls(_) | Self::Framed(_) => None,
@@ -240,17 +241,17 @@ impl PeerStream {
         }
     }
 
-    /// TLS has not agreed on HTTP/2, so HTTP/1.1 it is.
+    /// True if TLS has not negotiated HTTP/2 (ALPN), so the connection is HTTP/1.1.
     pub(crate) fn has_settled_on_http1(&self) -> bool {
         match self {
             Self::Tls(tls) => tls.session.common_state().alpn_protocol() != Some(b"h2"),
             Self::Framed(_) => true,
-            // Known beforehand.
+            // The protocol is known before the connection is made.
             Self::Tcp(_) | Self::H2(_) | Self::H3(_) => false,
         }
     }
 
-    /// The socket, if what is read and written is what goes over it.
+    /// Returns the socket, if the bytes read and written are the bytes on the wire.
     pub(crate) fn plain_socket(&self) -> Option<&TcpStream> {
         match self {
             Self::Tcp(socket) => Some(socket),
@@ -258,7 +259,7 @@ impl PeerStream {
         }
     }
 
-    /// The socket, if it carries nothing but this.
+    /// Returns the socket, if it carries only this stream.
     pub(crate) fn socket(&self) -> Option<&TcpStream> {
         match self {
             Self::Tcp(socket) => Some(socket),
@@ -268,8 +269,8 @@ impl PeerStream {
         }
     }
 
-    /// Bytes on the wire of which `before` were there and `bytes` more have been written; the first `unsealed` were
-    /// written before anything was sealed.
+    /// Returns the number of bytes written on the wire, if `before` had been written and `bytes` more have been written
+    /// since. With TLS, `unsealed` is the number of plaintext bytes before the handshake.
     pub(crate) fn wire_bytes_written(&self, unsealed: u64, before: u64, bytes: u64) -> u64 {
         match self {
             Self::Tcp(_) | Self::H2(_) | Self::H3(_) => before + bytes,
@@ -278,7 +279,7 @@ impl PeerStream {
         }
     }
 
-    /// Whether the peer has neither ended the connection nor sent anything that nobody asked for, as the kernel says.
+    /// True if, according to the kernel, the peer has neither closed the connection nor sent unsolicited bytes.
     pub(crate) fn is_quiet(&mut self) -> bool {
         match self {
             Self::Tcp(socket) => {
@@ -288,27 +289,27 @@ impl PeerStream {
             }
             Self::Tls(tls) => tls.is_quiet(),
             Self::Framed(framed) => framed.tls.is_quiet(),
-            // It carries one request and is never kept.
+            // It carries one request and is never pooled.
             Self::H2(_) | Self::H3(_) => false,
         }
     }
 
-    /// Closes with a reset, so that what the peer got does not look whole.
+    /// Makes the close a reset, so that the peer does not mistake what it received for complete.
     pub(crate) fn reset_on_close(&self) {
         if let Some(socket) = self.socket() {
-            // Where it cannot be set, the connection is closed all the same.
+            // If the option cannot be set, the connection is still closed.
             drop(SockRef::from(socket).set_linger(Some(Duration::ZERO)));
         }
     }
 
-    /// Ready when the connection has broken, which a peer that has only finished sending has not done.
+    /// Waits until the connection is broken. A half-closed connection is not broken.
     pub(crate) async fn wait_broken(&self) {
         if let Some(socket) = self.socket() {
             drop(socket.ready(Interest::ERROR).await);
         }
     }
 
-    /// What was plain until now goes by the session from now on.
+    /// Switches a plain connection to TLS with this session.
     pub(crate) fn with_tls(self, session: Box<TlsSession>) -> Self {
         match self {
             Self::Tcp(socket) => Self::Tls(Box::new(TlsStream::new(socket, session))),
@@ -316,19 +317,19 @@ impl PeerStream {
         }
     }
 
-    /// Taken from the runtime that watches it; nothing waits to be written.
+    /// Removes the stream from its runtime; no bytes must be waiting to be written.
     pub(crate) fn detach(self) -> Option<DetachedStream> {
         let (socket, tls) = match self {
             Self::Tcp(socket) => (socket, None),
             Self::Tls(tls) => (tls.socket, Some(tls.session)),
             Self::Framed(framed) => (framed.tls.socket, Some(framed.tls.session)),
-            // It belongs to a connection that stays where it is.
+            // The stream belongs to a connection that stays on its worker.
             Self::H2(_) | Self::H3(_) => return None,
         };
         Some(DetachedStream { socket: socket.into_std().ok()?, tls })
     }
 
-    /// Watched by the runtime that calls, from now on.
+    /// Registers the stream with the calling runtime.
     pub(crate) fn reattach(self) -> Option<Self> {
         self.detach()?.attach().ok()
     }

@@ -1,5 +1,5 @@
-//! What the kernel offers and no safe interface carries, and what the compiler cannot know of threads.
-#![allow(unsafe_code, reason = "the one file of this crate that may")]
+//! Kernel interfaces without a safe wrapper, and a thread-bound value whose safety the compiler cannot prove.
+#![allow(unsafe_code, reason = "the only file of this crate with unsafe code")]
 
 use std::io;
 use std::mem::{ManuallyDrop, MaybeUninit};
@@ -8,45 +8,47 @@ use std::os::fd::AsRawFd;
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
-// Where things stand in `struct tcp_info` (linux/tcp.h): eight bytes of flags, then `u32`s, then `u64`s (since 4.1).
+// Offsets in `struct tcp_info` (linux/tcp.h): eight bytes of flags, then `u32`s, then `u64`s (since 4.1).
 const LAST_DATA_RECV: usize = 8 + 11 * 4;
 const BYTES_ACKED: usize = 8 + 24 * 4 + 2 * 8;
 // Since 4.6.
 const MIN_RTT: usize = BYTES_ACKED + 2 * 8 + 3 * 4;
 const INFO_BYTES: usize = MIN_RTT + 4;
 
-/// As asm-generic/socket.h numbers it (since 4.5).
+/// The number in asm-generic/socket.h (since 4.5).
 const SO_ATTACH_REUSEPORT_CBPF: libc::c_int = 51;
 
-/// Bytes of ours that the peer's kernel has acknowledged on this connection, the SYN included.
+/// Returns the bytes that the peer's kernel has acknowledged on this connection, the SYN included.
 ///
-/// `None` where the kernel does not say.
+/// `None` if the kernel does not report it.
 pub(crate) fn bytes_acked(socket: &impl AsRawFd) -> Option<u64> {
     tcp_info(socket, BYTES_ACKED).map(u64::from_ne_bytes)
 }
 
-/// The shortest round trip to the peer that was seen; `None` where there was none, or the kernel does not say.
+/// Returns the minimum round trip to the peer that was measured; `None` if there was none, or the kernel does not
+/// report it.
 pub(crate) fn round_trip(socket: &impl AsRawFd) -> Option<Duration> {
     let microseconds = tcp_info(socket, MIN_RTT).map(u32::from_ne_bytes)?;
     (microseconds < u32::MAX).then(|| Duration::from_micros(microseconds.into()))
 }
 
-/// From now on the kernel does not send a window at once but spreads it over the round trip: in slow start at twice the
+/// Makes the kernel pace a window over the round trip instead of sending it at once: in slow start at twice the
 /// window's rate, later at 1.2 times (net.ipv4.tcp_pacing_ss_ratio, tcp_pacing_ca_ratio).
 pub(crate) fn enable_pacing(socket: &impl AsRawFd) -> io::Result<()> {
-    // It does for whoever has a limit, however high; all bits set is none.
+    // The kernel paces any socket with a rate limit, however high; all bits set means no limit.
     set_option(socket, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, u64::MAX - 1)
 }
 
-/// How long ago the last data came from the peer, however long it then lay unread; exact to a tick of the kernel.
+/// Returns the time since the last data arrived from the peer, even if it was read later; precise to a tick of the
+/// kernel.
 pub(crate) fn since_last_data(socket: &impl AsRawFd) -> Option<Duration> {
     let milliseconds = tcp_info(socket, LAST_DATA_RECV).map(u32::from_ne_bytes)?;
     Some(Duration::from_millis(milliseconds.into()))
 }
 
-/// Datagrams may be fragmented on their way, as senders that know nothing of it expect.
+/// Allows fragmentation of datagrams on their way, as senders that do not probe the MTU expect.
 pub(crate) fn allow_fragmentation(socket: &impl AsRawFd) -> io::Result<()> {
-    // A socket for IPv4 alone refuses what is about IPv6.
+    // A socket for IPv4 alone rejects options of IPv6.
     if set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, 0).is_ok() {
         let how = libc::IPV6_PMTUDISC_DONT;
         set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, how)?;
@@ -54,10 +56,11 @@ pub(crate) fn allow_fragmentation(socket: &impl AsRawFd) -> io::Result<()> {
     set_option(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DONT)
 }
 
-/// The sockets that share the address of this one get each datagram by the worker in its connection id, of `workers`.
+/// Steers each datagram among the sockets that share this one's address, by the worker in its connection id modulo
+/// `workers`.
 ///
-/// An id begins with the second byte of a datagram, or at `long_id` where the first has its highest bit set; the
-/// worker's octet is at `worker_at` in it. What is too short for that goes to the first socket.
+/// An id begins with the second byte of a datagram, or at `long_id` if the first byte has its highest bit set; the
+/// octet of the worker is at `worker_at` in it. A datagram that is too short for that goes to the first socket.
 pub(crate) fn steer_by_worker(
     socket: &impl AsRawFd,
     long_id: usize,
@@ -85,26 +88,26 @@ pub(crate) fn steer_by_worker(
     set_option(socket, libc::SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, program)
 }
 
-/// Datagrams are read one by one, not several of a sender as one.
+/// Disables GRO: datagrams of one sender are read one by one, not joined.
 pub(crate) fn disable_gro(socket: &impl AsRawFd) {
-    // A kernel that does not know how to join them does not.
+    // A kernel without GRO rejects the option, and joins none.
     drop(set_option(socket, libc::SOL_UDP, libc::UDP_GRO, 0));
 }
 
 fn set_option<T>(socket: &impl AsRawFd, level: i32, option: i32, value: T) -> io::Result<()> {
     let length = size_of_val(&value) as libc::socklen_t;
-    // SAFETY: the kernel reads `length` bytes of `value`, which is as large.
+    // SAFETY: the kernel reads `length` bytes of `value`, which is that large.
     let result = unsafe {
         libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const value).cast(), length)
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// What stands there in `struct tcp_info`; `None` where the kernel does not know it.
+/// Returns the field at offset `at` of `struct tcp_info`; `None` if the kernel does not know it.
 fn tcp_info<const SIZE: usize>(socket: &impl AsRawFd, at: usize) -> Option<[u8; SIZE]> {
     let mut info = [MaybeUninit::<u8>::uninit(); INFO_BYTES];
     let mut length = info.len() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `length` bytes to `info`, and says in `length` how many it wrote.
+    // SAFETY: the kernel writes at most `length` bytes to `info`, and stores the number written in `length`.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -123,23 +126,23 @@ fn tcp_info<const SIZE: usize>(socket: &impl AsRawFd, at: usize) -> Option<[u8; 
 }
 
 thread_local! {
-    /// Who we are: to ask the standard library each time takes ten times as long.
+    /// The id of this thread: a query to the standard library takes ten times as long.
     static HERE: ThreadId = thread::current().id();
 }
 
-/// What no thread but the one that made it touches, though others may hold it: who else tries panics, and who else drops
-/// it leaks it.
+/// A value that only the thread that made it may use, though other threads may own it: access by another thread
+/// panics, and a drop by another thread leaks the value.
 ///
-/// So what belongs to one worker (QUIC's streams) can stand beside what goes from worker to worker, at the price of a
-/// comparison; a lock would take two locked instructions.
+/// So the state of one worker (QUIC's streams) can be stored beside values that move between workers, at the cost of a
+/// comparison; a lock would cost two locked instructions.
 pub(crate) struct ThreadBound<T> {
     thread: ThreadId,
     value: ManuallyDrop<T>,
 }
 
-// SAFETY: `is_here` stands before each access to the value, and before its drop: no other thread gets at it.
+// SAFETY: `is_owner_thread` guards each access to the value, and its drop: no other thread reaches it.
 unsafe impl<T> Send for ThreadBound<T> {}
-// SAFETY: the same holds for who has a reference.
+// SAFETY: the same holds for a shared reference.
 unsafe impl<T> Sync for ThreadBound<T> {}
 
 impl<T> ThreadBound<T> {
@@ -156,14 +159,14 @@ impl<T> Deref for ThreadBound<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        assert!(self.is_owner_thread(), "it is used by the thread that made it");
+        assert!(self.is_owner_thread(), "it is used only by the thread that made it");
         &self.value
     }
 }
 
 impl<T> DerefMut for ThreadBound<T> {
     fn deref_mut(&mut self) -> &mut T {
-        assert!(self.is_owner_thread(), "it is used by the thread that made it");
+        assert!(self.is_owner_thread(), "it is used only by the thread that made it");
         &mut self.value
     }
 }
@@ -171,7 +174,7 @@ impl<T> DerefMut for ThreadBound<T> {
 impl<T> Drop for ThreadBound<T> {
     fn drop(&mut self) {
         if self.is_owner_thread() {
-            // SAFETY: it is dropped here alone, and nobody sees it afterwards.
+            // SAFETY: it is dropped only here, and cannot be accessed afterwards.
             unsafe { ManuallyDrop::drop(&mut self.value) }
         }
     }
@@ -194,7 +197,7 @@ mod tests {
         ours.write_all(b"hello").unwrap();
         let mut received = [0; 5];
         theirs.read_exact(&mut received).unwrap();
-        // The answer carries the acknowledgement of what it answers.
+        // The response carries the acknowledgement of the data.
         theirs.write_all(b"x").unwrap();
         ours.read_exact(&mut received[..1]).unwrap();
         assert_eq!(bytes_acked(&ours).unwrap(), before + 5);
@@ -205,14 +208,14 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let _theirs = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (ours, _) = listener.accept().unwrap();
-        // The handshake was one.
+        // The handshake has measured one round trip.
         let seen = round_trip(&ours).unwrap();
         assert!(seen > Duration::ZERO && seen < Duration::from_secs(60), "{seen:?}");
     }
 
     #[test]
     fn pacing_sets_an_unreachable_rate_limit() {
-        // tcpi_max_pacing_rate, before what has been acknowledged.
+        // tcpi_max_pacing_rate, the field before tcpi_bytes_acked.
         let most = |socket: &TcpStream| tcp_info(socket, BYTES_ACKED - 8).map(u64::from_ne_bytes);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -236,7 +239,7 @@ mod tests {
         theirs.write_all(b"x").unwrap();
         let first = since_last_data(&ours).unwrap();
         assert!(first < Duration::from_secs(5), "{first:?}");
-        // It grows while nobody reads: what counts is when it came.
+        // It grows while no data is read: the time of arrival counts.
         while since_last_data(&ours).unwrap() <= first + Duration::from_millis(20) {
             thread::yield_now();
         }
@@ -255,7 +258,7 @@ mod tests {
         assert!(!elsewhere);
         assert_eq!(**tied, 1);
         thread::spawn(move || drop(tied)).join().unwrap();
-        assert_eq!(Rc::strong_count(&value), 2, "it is leaked");
+        assert_eq!(Rc::strong_count(&value), 2, "the value is leaked");
         drop(ThreadBound::new(Rc::clone(&value)));
         assert_eq!(Rc::strong_count(&value), 2);
     }

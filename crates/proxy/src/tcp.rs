@@ -1,8 +1,10 @@
-//! The life of a client's TCP connection: an endpoint is chosen once, then bytes go both ways until both sides have ended.
+//! TCP proxying: an endpoint is chosen once per client connection, then bytes are relayed both ways
+//! until both sides have closed.
 //!
-//! The connection holds its slot to its end. What one side ends in order ends in order on the other, each way for
-//! itself; what breaks on one side is reset on the other, so that half a stream never looks whole. For the same reason a
-//! client that gets no endpoint is reset. It knows nothing of what the bytes mean.
+//! The connection holds its slot to its end. An orderly close on one side becomes an orderly close
+//! on the other, for each direction separately. A broken connection on one side becomes a reset on
+//! the other, so that a truncated stream never looks complete. For the same reason a client that
+//! gets no endpoint is reset. This module does not interpret the bytes.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -27,14 +29,14 @@ use crate::stream::PeerStream;
 use crate::tls::ConnectionSecurity;
 use crate::worker::Worker;
 
-/// One way of a connection.
+/// Copy in one direction of a connection.
 mod one_way;
 
 use one_way::{FailedSide, OneWayCopy};
 
-/// Carries the connection to an endpoint, and to its end.
-pub(crate) async fn serve(presence: ConnectionGuard, mut client: ClientConnection) {
-    let worker = Rc::clone(&presence.worker);
+/// Relays the connection to an endpoint, until it ends.
+pub(crate) async fn serve(guard: ConnectionGuard, mut client: ClientConnection) {
+    let worker = Rc::clone(&guard.worker);
     let mut record = L4Record::of_connection(&client);
     if let Err(failure) = carry(&worker, &mut client, &mut record).await {
         client.reset_on_close();
@@ -52,13 +54,13 @@ async fn carry(
     let listener = client.listener(&live).ok_or(Failure::NoRoute)?;
     let rule = listener.connection_rule(client.tls_info.as_deref()).ok_or(Failure::NoRoute)?;
     let idle = listener.client.stream_idle_timeout;
-    let way = L4Route::choose(worker, &live, rule)?;
-    record.set_route(&way);
+    let route = L4Route::choose(worker, &live, rule)?;
+    record.set_route(&route);
     drop(live);
-    // Boxed, so that the connection does not keep the room that its beginning took.
-    let reached = Box::pin(connect_to_endpoint(worker, client, &way.backend, record)).await?;
-    // Dropped in reverse: the connection is closed before the slot is free.
-    let (_slot, mut endpoint) = reached;
+    // Boxed, so that the connection does not hold the memory that its start needed.
+    let connected = Box::pin(connect_to_endpoint(worker, client, &route.backend, record)).await?;
+    // Dropped in reverse order: the connection is closed before the slot is released.
+    let (_slot, mut endpoint) = connected;
     let end = relay(worker, client, &mut endpoint, idle, record).await;
     if end.is_err() {
         endpoint.reset_on_close();
@@ -66,27 +68,28 @@ async fn carry(
     end
 }
 
-/// A connection to one of the backend's endpoints. Nothing of the client's has been sent, so each is tried once.
+/// Connects to one of the backend's endpoints. No byte of the client has been sent yet, so each
+/// endpoint is tried once.
 async fn connect_to_endpoint(
     worker: &Rc<Worker>,
     client: &mut ClientConnection,
     backend: &BackendRef,
     record: &mut L4Record,
 ) -> Result<(Slot, PeerStream), Failure> {
-    let held = backend.config();
-    let settings = &held.settings;
+    let config = backend.config();
+    let settings = &config.settings;
     let mut tried = Vec::new();
     loop {
         let slot = admit(worker, client, backend, &tried, settings, record).await?;
         record.attempt(&slot);
-        let failure = match open(worker, client, &slot, &held).await {
+        let failure = match open(worker, client, &slot, &config).await {
             Ok(stream) => {
-                slot.conclude(worker, &held, AttemptResult::Success, None);
+                slot.conclude(worker, &config, AttemptResult::Success, None);
                 return Ok((slot, stream));
             }
             Err(failure) => failure,
         };
-        slot.conclude(worker, &held, failure.attempt_end(), None);
+        slot.conclude(worker, &config, failure.attempt_end(), None);
         slot.note_connect_failure(worker, failure);
         tried.push(Arc::clone(&slot.endpoint));
         if failure == Failure::ClientGone || !l4_session::is_another_left(&slot, &tried) {
@@ -104,12 +107,12 @@ async fn admit(
     settings: &BackendSettings,
     record: &mut L4Record,
 ) -> Result<Slot, Failure> {
-    let place = match l4_session::enter(worker, backend, client.peer.ip(), tried).await? {
+    let waiter = match l4_session::enter(worker, backend, client.peer.ip(), tried).await? {
         L4Admission::Slot(slot) => return Ok(slot),
-        L4Admission::Queued(place) => place,
+        L4Admission::Queued(waiter) => waiter,
     };
     let since = clock::now();
-    let granted = poll_fn(|_| place.poll());
+    let granted = poll_fn(|_| waiter.poll());
     let result = within(client, settings.queue_timeout, granted).await;
     record.add_queue_time(worker, backend, clock::now().saturating_since(since));
     let admitted = result.unwrap_or_else(|interrupt| {
@@ -139,9 +142,9 @@ async fn open(
     }
 }
 
-/// Awaits `future`, but not for longer than `patience` and not for a client whose connection has broken.
+/// Awaits `future`, for at most `patience` and only while the client's connection is intact.
 ///
-/// A client that has only finished sending is still there: it may want to hear.
+/// A half-closed client is still connected: it may be waiting for a response.
 async fn within<F: Future>(
     client: &mut ClientConnection,
     patience: Duration,
@@ -162,7 +165,7 @@ async fn within<F: Future>(
     .await
 }
 
-/// Bytes both ways, until both have ended.
+/// Relays bytes both ways, until both directions have ended.
 async fn relay(
     worker: &Worker,
     client: &mut ClientConnection,
@@ -170,20 +173,22 @@ async fn relay(
     idle: Duration,
     record: &mut L4Record,
 ) -> Result<(), Failure> {
-    let mut there = OneWayCopy::with_initial_bytes(client.take_unread(worker));
-    let mut back = OneWayCopy::with_initial_bytes(Vec::new());
+    let mut to_endpoint = OneWayCopy::with_initial_bytes(client.take_unread(worker));
+    let mut to_client = OneWayCopy::with_initial_bytes(Vec::new());
     client.deadline.set(clock::now() + idle);
     poll_fn(|cx| {
-        let up = there.poll(cx, &mut client.stream, endpoint, &worker.scratch);
-        let down = back.poll(cx, endpoint, &mut client.stream, &worker.scratch);
-        if record.count_bytes(worker, there.bytes, back.bytes) {
+        let up = to_endpoint.poll(cx, &mut client.stream, endpoint, &worker.scratch);
+        let down = to_client.poll(cx, endpoint, &mut client.stream, &worker.scratch);
+        if record.count_bytes(worker, to_endpoint.bytes, to_client.bytes) {
             client.deadline.set(clock::now() + idle);
         }
         match (up, down) {
-            // Who cannot be read from any more is gone, and all that it had sent has been passed on.
+            // A client that cannot be read from any more has disconnected, and all its bytes have
+            // been passed on.
             (Poll::Ready(Err(FailedSide::Source)), _) => Poll::Ready(Err(Failure::ClientGone)),
             (_, Poll::Ready(Err(FailedSide::Source))) => Poll::Ready(Err(Failure::EndpointReset)),
-            // Who takes no more may have sent something before: the other way finds its end.
+            // A peer that accepts no more bytes may have sent some before: the other direction
+            // reads them to the end.
             (Poll::Ready(up), Poll::Ready(down)) => Poll::Ready(combine_results(up, down)),
             (Poll::Ready(_) | Poll::Pending, Poll::Ready(_) | Poll::Pending) => {
                 client.deadline.poll(cx).map(|()| Err(Failure::StreamIdle))
@@ -193,7 +198,7 @@ async fn relay(
     .await
 }
 
-/// How a connection ended of which both ways have.
+/// Returns the result of a connection whose two directions have ended.
 fn combine_results(
     up: Result<(), FailedSide>,
     down: Result<(), FailedSide>,

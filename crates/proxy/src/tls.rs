@@ -1,23 +1,23 @@
-//! TLS: with what we decrypt what clients send, and encrypt what goes to endpoints.
+//! TLS: decrypts the connections of clients, and encrypts those to endpoints.
 //!
-//! Everything that costs time is made when a Snapshot is put in force, off the workers, and shared by them: keys,
-//! authorities, ticket keys. What of it cannot be made takes nothing down but what it is for.
+//! Everything that takes time is built when a Snapshot is applied, off the workers, and shared by them: keys,
+//! authorities, ticket keys. If a part cannot be built, only the connections that need it fail.
 
-/// A session without its socket.
+/// A TLS session without its socket.
 mod session;
-/// A session over a socket.
+/// A TLS session over a socket.
 mod stream;
-/// What a client says first.
+/// Parses the ClientHello.
 mod client_hello;
-/// What is decrypted, with what, by the name that a client asks for.
+/// TLS mode and configuration of a listener's connections, by server name (SNI).
 mod sni;
-/// Keys with their certificates.
+/// Private keys with their certificates.
 mod certificate;
-/// Whom clients have to be.
+/// Verification of client certificates.
 mod client_verifier;
-/// Sessions that go on where an earlier one ended.
+/// Session resumption.
 mod resumption;
-/// Whom endpoints have to be.
+/// Endpoint TLS: server verification and our client certificate.
 mod endpoint_tls;
 #[cfg(test)]
 mod tests;
@@ -40,12 +40,12 @@ pub(crate) use session::TlsSession;
 pub(crate) use sni::{ServerTlsConfig, ServerTlsConfigs, ServerTlsMode, SniEntry, SniTable};
 pub(crate) use stream::TlsStream;
 
-/// The cryptography of everything here.
+/// Returns the cryptography provider that all of TLS uses.
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(aws_lc_rs::default_provider())
 }
 
-/// What of QUIC's own cryptography is the same with everybody, and known to everybody (RFC 9001 §5.2).
+/// Returns the part of QUIC's cryptography that is the same for all connections, and public (RFC 9001 §5.2).
 pub(crate) fn quic_protocol() -> Arc<QuicServerConfig> {
     let config = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&TLS13])
@@ -56,7 +56,7 @@ pub(crate) fn quic_protocol() -> Arc<QuicServerConfig> {
     Arc::new(config.expect("the provider has the cipher of QUIC's first packets"))
 }
 
-/// Certificates of authorities in DER.
+/// Parses certificates of authorities in DER.
 fn authorities(roots: &[Box<[u8]>]) -> Result<RootCertStore, Error> {
     let mut store = RootCertStore::empty();
     for root in roots {
@@ -65,25 +65,25 @@ fn authorities(roots: &[Box<[u8]>]) -> Result<RootCertStore, Error> {
     Ok(store)
 }
 
-/// What a client's TLS has told of it.
+/// Facts of a client's TLS handshake.
 pub(crate) struct TlsInfo {
-    /// The name that it asked for (SNI).
+    /// The server name that the client sent (SNI).
     pub(crate) server_name: Option<OwnedHostName>,
-    /// The site that its handshake was with. `None`: it is not known yet, and the connection carries nothing.
+    /// The SNI entry of its handshake. `None`: it is not known yet, and the connection carries nothing.
     pub(crate) sni_entry: Option<Arc<SniEntry>>,
-    /// As logs write it; `None`: it is passed through, and not ours to know.
+    /// The TLS version as logs write it; `None`: the connection is passed through, so the version is unknown.
     pub(crate) version: Option<&'static str>,
 }
 
 impl TlsInfo {
-    /// Of who asks for no name over QUIC, which has one version of TLS.
+    /// Returns the facts for QUIC without a server name; QUIC has one version of TLS.
     pub(crate) fn of_quic() -> Self {
         let version = version_word(Some(ProtocolVersion::TLSv1_3));
         Self { server_name: None, sni_entry: None, version }
     }
 }
 
-/// How `version` is written in logs.
+/// Returns the word for `version` in logs.
 pub(crate) fn version_word(version: Option<ProtocolVersion>) -> Option<&'static str> {
     match version? {
         ProtocolVersion::TLSv1_2 => Some("1.2"),
@@ -92,26 +92,26 @@ pub(crate) fn version_word(version: Option<ProtocolVersion>) -> Option<&'static 
     }
 }
 
-/// Why a client's connection is not secured.
+/// The reason why the TLS handshake of a client failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClientTlsError {
-    /// It speaks HTTP without TLS.
+    /// The client speaks HTTP without TLS.
     PlainHttp,
-    /// What it says is no TLS, or breaks its rules.
+    /// The client does not speak TLS, or violates the protocol.
     Protocol,
-    /// Nobody here has the name that it asks for.
+    /// No SNI entry matches the server name of the client.
     UnknownName,
-    /// No version, algorithm or protocol in common.
+    /// The sides have no version, algorithm or protocol in common.
     Incompatible,
-    /// Its certificate is missing, or not one that we take.
+    /// The client certificate is missing, or not accepted.
     ClientCertificate,
-    /// It has refused us, for our certificate perhaps.
+    /// The client rejected the handshake, perhaps because of our certificate.
     Refused,
-    /// The site's configuration cannot be used, as the log said.
+    /// The configuration of the SNI entry is unusable; the log has the reason.
     UnusableConfig,
     /// The handshake took too long.
     Timeout,
-    /// It has gone.
+    /// The client disconnected.
     Disconnected,
 }
 
@@ -128,7 +128,7 @@ impl ClientTlsError {
         Self::Disconnected,
     ];
 
-    /// Metric label.
+    /// Returns the value of the metric label.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::PlainHttp => "plain_http",
@@ -139,24 +139,24 @@ impl ClientTlsError {
             Self::Refused => "refused",
             Self::UnusableConfig => "unusable",
             Self::Timeout => "timeout",
-            Self::Disconnected => "client_gone",
+            Self::Disconnected => "client_disconnected",
         }
     }
 
-    /// In words.
+    /// Returns a description for logs.
     pub(crate) fn reason(self) -> &'static str {
         match self {
             Self::PlainHttp => "this port speaks TLS: use https",
-            Self::Protocol => "client breaks the rules of TLS",
-            Self::UnknownName => "no listener has the name that the client asks for",
+            Self::Protocol => "client violates the TLS protocol",
+            Self::UnknownName => "no listener matches the client's server name (SNI)",
             Self::Incompatible => {
                 "client and listener have no version, algorithm or protocol in common"
             }
             Self::ClientCertificate => "client's certificate is missing or not trusted",
-            Self::Refused => "client has refused the handshake",
+            Self::Refused => "client rejected the handshake",
             Self::UnusableConfig => "listener's certificate cannot be used",
             Self::Timeout => "TLS handshake not complete in time",
-            Self::Disconnected => "client has gone",
+            Self::Disconnected => "client disconnected",
         }
     }
 }
@@ -169,28 +169,28 @@ impl From<&Error> for ClientTlsError {
             | Error::InvalidCertRevocationList(_) => Self::ClientCertificate,
             Error::AlertReceived(_) => Self::Refused,
             Error::PeerIncompatible(_) | Error::NoApplicationProtocol => Self::Incompatible,
-            // The resolver has found no certificate whose key the client can verify.
+            // The resolver found no certificate whose key the client can verify.
             Error::General(_) => Self::Incompatible,
             _ => Self::Protocol,
         }
     }
 }
 
-/// Why a connection to an endpoint is not secured.
+/// The reason why a TLS connection to an endpoint failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EndpointTlsError {
-    /// It is not whom it has to be.
+    /// The endpoint's certificate failed verification.
     Certificate,
-    /// It has refused us.
+    /// The endpoint rejected the handshake.
     Alert,
-    /// What it says is no TLS, or breaks its rules, or has nothing in common with what we say.
+    /// The endpoint does not speak TLS, violates the protocol, or has nothing in common with our settings.
     Protocol,
-    /// What the policy asks for cannot be used, as the log said.
+    /// The TLS settings of the backend are unusable; the log has the reason.
     UnusableConfig,
 }
 
 impl EndpointTlsError {
-    /// Of the answer to the client.
+    /// Returns the status code of the response to the client.
     pub(crate) fn status(self) -> u16 {
         match self {
             Self::Certificate | Self::Alert | Self::Protocol => 502,
@@ -198,7 +198,7 @@ impl EndpointTlsError {
         }
     }
 
-    /// Error type of RFC 9209 section 2.3.
+    /// Returns the error type (RFC 9209 §2.3).
     pub(crate) fn proxy_error(self) -> &'static str {
         match self {
             Self::Certificate => "tls_certificate_error",
@@ -208,12 +208,12 @@ impl EndpointTlsError {
         }
     }
 
-    /// In words.
+    /// Returns a description for logs and Proxy-Status.
     pub(crate) fn reason(self) -> &'static str {
         match self {
             Self::Certificate => "endpoint's certificate is not trusted",
-            Self::Alert => "endpoint has refused the TLS handshake",
-            Self::Protocol => "endpoint speaks no TLS that we know",
+            Self::Alert => "endpoint rejected the TLS handshake",
+            Self::Protocol => "endpoint does not speak a compatible TLS",
             Self::UnusableConfig => "the backend's TLS policy cannot be used",
         }
     }

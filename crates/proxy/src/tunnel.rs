@@ -1,4 +1,5 @@
-//! A connection that has left HTTP: bytes both ways until both sides have finished.
+//! An upgraded connection, which no longer carries HTTP: forwards bytes in both directions until both sides have
+//! finished.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -20,58 +21,58 @@ use crate::scratch::ScratchMemory;
 use crate::stream::{PeerStream, ResponseFraming};
 use crate::worker::Worker;
 
-/// Passes the 101 on, then bytes both ways. The slot is held as long as the tunnel is open.
+/// Forwards the 101, then bytes in both directions. The slot is held as long as the tunnel is open.
 pub(crate) async fn tunnel(
     worker: &Rc<Worker>,
     client: &mut ClientConnection,
     exchange: &mut Exchange,
     mut lease: AttemptConnection,
-    terms: &RequestPolicy<'_>,
+    policy: &RequestPolicy<'_>,
     record: &mut AccessRecord,
 ) -> Result<ConnectionOutcome, Failure> {
     let Exchange { request, response, upload, download, .. } = exchange;
     upload.start(BodyFraming::UntilClose, BodyFraming::UntilClose);
     download.start(BodyFraming::UntilClose, BodyFraming::UntilClose);
-    let manner =
+    let response_framing =
         ResponseFraming { upgrade: true, ..ResponseFraming::without_body(request.version) };
-    client.stream.put_head(response, &manner, &mut download.out)?;
-    let mut there = TunnelDirection { pump: upload, finished: false };
-    let mut back = TunnelDirection { pump: download, finished: false };
-    let (ours, theirs) = (client, &mut lease.connection);
+    client.stream.put_head(response, &response_framing, &mut download.out)?;
+    let mut to_endpoint = TunnelDirection { pump: upload, finished: false };
+    let mut to_client = TunnelDirection { pump: download, finished: false };
+    let endpoint = &mut lease.connection;
     let mut seen = u64::MAX;
     let result = poll_fn(|cx| {
-        let mut source = BodySource { stream: &mut ours.stream, buffer: &mut ours.buffer };
-        let up = there.poll(cx, &mut source, &mut theirs.stream, &worker.scratch)?;
-        let mut source = BodySource { stream: &mut theirs.stream, buffer: &mut theirs.buffer };
-        let down = back.poll(cx, &mut source, &mut ours.stream, &worker.scratch)?;
+        let mut source = BodySource { stream: &mut client.stream, buffer: &mut client.buffer };
+        let up = to_endpoint.poll(cx, &mut source, &mut endpoint.stream, &worker.scratch)?;
+        let mut source = BodySource { stream: &mut endpoint.stream, buffer: &mut endpoint.buffer };
+        let down = to_client.poll(cx, &mut source, &mut client.stream, &worker.scratch)?;
         if up.is_ready() && down.is_ready() {
             return Poll::Ready(Ok(()));
         }
-        let progress = there.pump.progress.wrapping_add(back.pump.progress);
+        let progress = to_endpoint.pump.progress.wrapping_add(to_client.pump.progress);
         if seen != progress {
             seen = progress;
-            ours.deadline.set(clock::now() + terms.client.stream_idle_timeout);
+            client.deadline.set(clock::now() + policy.client.stream_idle_timeout);
         }
-        ready!(ours.deadline.poll(cx));
+        ready!(client.deadline.poll(cx));
         Poll::Ready(Err(BodyError::SourceEnded))
     })
     .await;
-    lease.slot.conclude(worker, &terms.backend_config, AttemptResult::Success, None);
+    lease.slot.conclude(worker, &policy.backend_config, AttemptResult::Success, None);
     if result.is_err() {
         record.failure = Some(Failure::ClientGone);
     }
     Ok(ConnectionOutcome::Abort)
 }
 
-/// One way through the tunnel.
+/// One direction of the tunnel.
 struct TunnelDirection<'a> {
     pump: &'a mut BodyPump,
-    /// The source has ended and the sink has been told.
+    /// True if the source has ended and the sink has been shut down for writing.
     finished: bool,
 }
 
 impl TunnelDirection<'_> {
-    /// Ready when the source has ended and the sink knows: the other way may still be in use.
+    /// Ready when the source has ended and the sink has been shut down. The other direction may still be in use.
     fn poll(
         &mut self,
         cx: &mut Context<'_>,

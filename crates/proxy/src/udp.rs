@@ -1,8 +1,10 @@
-//! A UDP listener: the datagrams of one client are a flow, which has an endpoint of its own until it is idle.
+//! UDP listener: the datagrams of one client form a flow, which has an endpoint of its own until it
+//! is idle.
 //!
-//! One worker reads the listener's socket; it demands nothing of datagrams and keeps none that an endpoint could have
-//! got. Answers leave from the address that the client had sent to. What cannot be sent at once is dropped and counted:
-//! whoever uses UDP repeats what matters.
+//! One worker reads the listener's socket. It does not interpret the datagrams, and it buffers none
+//! that an endpoint could have received. Answers are sent from the local address that the client
+//! used. A datagram that cannot be sent at once is dropped and counted, since UDP applications
+//! retransmit what matters.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -21,16 +23,16 @@ use crate::active_config::ListenerSocket;
 use crate::sys;
 use crate::worker::{DrainStage, Worker};
 
-/// One client's datagrams, and where they go.
+/// Flow of one client's datagrams to its endpoint.
 mod flow;
 
 use flow::UdpFlow;
 
-/// Datagrams that one system call reads; each has room for the largest there is.
+/// Datagrams that one system call reads; each buffer has room for the largest possible one.
 const BATCH: usize = 4;
 const LARGEST: usize = 64 * 1024;
 
-/// A listener's socket with its flows.
+/// UDP listener socket with its flows.
 struct UdpListener {
     worker: Rc<Worker>,
     bound: Arc<ListenerSocket>,
@@ -39,14 +41,15 @@ struct UdpListener {
     flows: RefCell<HashMap<UdpFlowKey, Rc<UdpFlow>>>,
 }
 
-/// Where a flow comes from: one client's port, at one address of ours.
+/// Key of a flow: the client's address and port, and our local address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct UdpFlowKey {
     client: SocketAddr,
     local_ip: Option<IpAddr>,
 }
 
-/// Takes in datagrams until the listener goes. A process on its way out goes on with the flows that it has.
+/// Receives datagrams until the listener is removed. A draining process continues the flows that it
+/// has.
 pub(crate) async fn serve(
     worker: Rc<Worker>,
     bound: Arc<ListenerSocket>,
@@ -54,31 +57,31 @@ pub(crate) async fn serve(
     mut closed: oneshot::Receiver<()>,
 ) {
     let address = bound.address;
-    let front = match UdpListener::new(worker, bound, socket) {
-        Ok(front) => Rc::new(front),
+    let udp_listener = match UdpListener::new(worker, bound, socket) {
+        Ok(udp_listener) => Rc::new(udp_listener),
         Err(error) => {
-            tracing::error!(listener.address = %address, %error, "cannot watch the listener");
+            tracing::error!(listener.address = %address, %error, "cannot register the listener socket");
             return;
         }
     };
     loop {
         tokio::select! {
-            ready = front.socket.readable() => {
-                if let Err(error) = ready.and_then(|()| front.receive()) {
-                    tracing::warn!(listener.address = %address, %error, "cannot receive");
+            ready = udp_listener.socket.readable() => {
+                if let Err(error) = ready.and_then(|()| udp_listener.receive()) {
+                    tracing::warn!(listener.address = %address, %error, "cannot receive datagrams");
                 }
             }
             _ = &mut closed => break,
         }
     }
-    // Where the listener itself has gone, its flows see that and end.
-    if front.worker.stage() < DrainStage::Draining {
+    // If the listener itself has been removed, its flows notice that and end.
+    if udp_listener.worker.stage() < DrainStage::Draining {
         return;
     }
-    // Only those who had a flow before still get through: see `flow_of`.
-    while front.socket.readable().await.is_ok() {
-        // What fails now is noticed by the flows.
-        drop(front.receive());
+    // Only datagrams of existing flows are passed on now: see `flow_of`.
+    while udp_listener.socket.readable().await.is_ok() {
+        // The flows notice an error themselves.
+        drop(udp_listener.receive());
     }
 }
 
@@ -89,26 +92,27 @@ impl UdpListener {
         socket: std::net::UdpSocket,
     ) -> io::Result<Self> {
         let state = UdpSocketState::new((&socket).into())?;
-        // What makes a socket one for QUIC is not for others.
+        // Undoes the socket options that `quinn-udp` sets for QUIC.
         sys::allow_fragmentation(&socket)?;
         sys::disable_gro(&socket);
         let socket = UdpSocket::from_std(socket)?;
         Ok(Self { worker, bound, socket, state, flows: RefCell::default() })
     }
 
-    /// Reads what has come, a batch of datagrams.
+    /// Reads one batch of datagrams.
     fn receive(self: &Rc<Self>) -> io::Result<()> {
         let mut large = self.worker.scratch.copy_buffer();
         let mut meta = [RecvMeta::default(); BATCH];
         let count = {
-            let mut rooms = large.chunks_exact_mut(LARGEST).map(IoSliceMut::new);
-            let mut rooms: [_; BATCH] =
-                std::array::from_fn(|_| rooms.next().expect("the buffer has room for a batch"));
-            let receive = || self.state.recv((&self.socket).into(), &mut rooms, &mut meta);
+            let mut buffers = large.chunks_exact_mut(LARGEST).map(IoSliceMut::new);
+            let mut buffers: [_; BATCH] =
+                std::array::from_fn(|_| buffers.next().expect("the buffer has room for a batch"));
+            let receive = || self.state.recv((&self.socket).into(), &mut buffers, &mut meta);
             match self.socket.try_io(Interest::READABLE, receive) {
                 Ok(count) => count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
-                // The answer to something sent before; which flow it was is not said.
+                // The ICMP error for a datagram sent earlier; the kernel does not tell which flow
+                // it belongs to.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => 0,
                 Err(error) => return Err(error),
             }
@@ -122,9 +126,9 @@ impl UdpListener {
         Ok(())
     }
 
-    /// The flow from there, a new one if there may be one more.
-    fn flow_of(self: &Rc<Self>, whence: UdpFlowKey) -> Option<Rc<UdpFlow>> {
-        if let Some(flow) = self.flows.borrow().get(&whence) {
+    /// Returns the flow with this key, or begins a new one if the limits allow it.
+    fn flow_of(self: &Rc<Self>, key: UdpFlowKey) -> Option<Rc<UdpFlow>> {
+        if let Some(flow) = self.flows.borrow().get(&key) {
             return Some(Rc::clone(flow));
         }
         let live = self.worker.config();
@@ -139,13 +143,13 @@ impl UdpListener {
         }
         counters.accepted.add(1);
         self.worker.handle().connections.fetch_add(1, Ordering::AcqRel);
-        let flow = Rc::new(UdpFlow::new(whence, &self.worker.replay_budget));
-        self.flows.borrow_mut().insert(whence, Rc::clone(&flow));
+        let flow = Rc::new(UdpFlow::new(key, &self.worker.replay_budget));
+        self.flows.borrow_mut().insert(key, Rc::clone(&flow));
         tokio::task::spawn_local(flow::run(Rc::clone(self), Rc::clone(&flow)));
         Some(flow)
     }
 
-    /// The flow is over.
+    /// Removes a flow that has ended.
     fn remove_flow(&self, flow: &UdpFlow) {
         self.flows.borrow_mut().remove(&flow.key);
         self.worker.handle().connections.fetch_sub(1, Ordering::AcqRel);
@@ -153,14 +157,14 @@ impl UdpListener {
         self.bound.counters[self.worker.index].closed.add(1);
     }
 
-    /// Sends a datagram to a client, if it can be sent at once.
-    fn send(&self, whence: UdpFlowKey, datagram: &[u8]) -> bool {
+    /// Sends a datagram to a client, if the socket accepts it at once.
+    fn send(&self, key: UdpFlowKey, datagram: &[u8]) -> bool {
         let transmit = Transmit {
-            destination: whence.client,
+            destination: key.client,
             ecn: None,
             contents: datagram,
             segment_size: None,
-            src_ip: whence.local_ip,
+            src_ip: key.local_ip,
         };
         let send = || self.state.try_send((&self.socket).into(), &transmit);
         let sent = self.socket.try_io(Interest::WRITABLE, send).is_ok();

@@ -1,4 +1,4 @@
-//! One thread with its own runtime and connections, and the seat through which others reach it.
+//! A worker: one thread with its own runtime and connections, and the handle through which other threads reach it.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -29,26 +29,26 @@ use crate::reachability::OutageList;
 use crate::scratch::{ReplayBudget, ScratchMemory};
 use crate::udp;
 
-/// Exchanges that a worker keeps when nobody uses them.
+/// Maximum number of unused exchanges that a worker keeps.
 const EXCHANGES: usize = 256;
-/// How often a worker looks at its load and its log.
+/// Interval at which a worker updates its load and flushes its log.
 const TICK: Duration = Duration::from_millis(100);
-/// Idle connections to endpoints are looked over once in so many ticks.
+/// Ticks between two sweeps of idle connections to endpoints.
 const SWEEP_TICKS: u32 = 10;
-/// How often other tasks have a turn after the last command.
+/// Number of times that the worker yields to other tasks after the last command.
 const CLOSE_YIELDS: u32 = 16;
-/// Requests in a tick below which a worker's surplus is not worth a move.
+/// Excess requests in a tick below which no connection is moved to another worker.
 const SMALL_RATE: u32 = 10;
 
-/// What all workers share.
+/// The state that all workers share.
 pub(crate) struct ProxyState {
     pub(crate) config: ConfigCell<ActiveConfig>,
     pub(crate) workers: Box<[WorkerHandle]>,
-    /// Whether histograms keep the ids of traces.
+    /// True if histograms keep trace IDs as exemplars.
     pub(crate) exemplars: bool,
-    /// Over how many Sheaves caps are dealt.
+    /// Number of replicas over which caps are divided.
     pub(crate) replicas: AtomicUsize,
-    /// Calls the thread that watches health.
+    /// Wakes the health thread.
     pub(crate) health_waker: HealthWaker,
     /// Endpoints that are marked unreachable.
     pub(crate) outages: OutageList,
@@ -56,46 +56,47 @@ pub(crate) struct ProxyState {
     stage: AtomicU8,
 }
 
-/// Where others reach a worker and see its load.
+/// The handle through which other threads send commands to a worker and read its load.
 pub(crate) struct WorkerHandle {
     pub(crate) counters: WorkerCounters,
-    /// Client connections that it has or is about to get.
+    /// Client connections that it has or is about to adopt.
     pub(crate) connections: AtomicU32,
     /// Datagrams that are on their way to it from other workers.
     pub(crate) pending_datagrams: AtomicU32,
-    /// Requests that it served in its last tick.
+    /// Requests served in its last tick.
     requests_in_tick: AtomicU32,
     commands: UnboundedSender<WorkerCommand>,
 }
 
-/// What a worker is told.
+/// A command to a worker.
 pub(crate) enum WorkerCommand {
     Listen(Arc<ListenerSocket>, TcpOrUdpSocket),
     Unlisten {
         place: usize,
     },
-    /// Takes in connections over QUIC.
+    /// Starts to accept connections over QUIC.
     ListenQuic(Arc<ListenerSocket>, Arc<quic::SocketGroup>, quic::ServeConnection),
-    /// Takes in no more of them.
+    /// Stops accepting connections over QUIC.
     UnlistenQuic {
         place: usize,
     },
-    /// Has come to another worker.
+    /// A datagram of one of its connections that another worker received.
     Datagram(Arc<quic::SocketGroup>, quic::ReceivedDatagram),
     Adopt(ConnectionHandover),
-    /// The stage has changed, or a listener has gone: every connection looks.
+    /// Wakes every connection's task: the stage has changed, or a listener has been removed.
     WakeConnections,
-    /// The process ends.
+    /// Ends the worker.
     Stop,
 }
 
-/// How far the process is on its way out.
+/// The stage of a graceful shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum DrainStage {
     Serving,
-    /// Answers say that the connection will be closed; who comes is still taken in, as not everybody knows yet.
+    /// Answers announce that the connection will be closed. New connections are still accepted, because load balancers
+    /// and clients learn of the shutdown with a delay.
     Announcing,
-    /// Nobody is taken in any more.
+    /// No new connections are accepted.
     Draining,
     /// Idle connections are closed.
     Closing,
@@ -120,18 +121,18 @@ pub(crate) struct Worker {
     #[allow(clippy::vec_box, reason = "a request takes an exchange by its box, without moving it")]
     exchanges: RefCell<Vec<Box<Exchange>>>,
     waker_registry: RefCell<WakerRegistry>,
-    /// Places it accepts for; letting go of the sender ends that.
+    /// Indices of the listeners it accepts for; dropping the sender ends the accept loop.
     listeners: RefCell<Vec<(usize, oneshot::Sender<()>)>>,
     tick: Cell<u32>,
     /// Connections that served a request in this tick.
     active: Cell<u32>,
-    /// Connections that it had better give to a worker with less to do.
+    /// Connections that it should move to a less busy worker.
     surplus: Cell<u32>,
     requests_at_tick: Cell<u64>,
     date: Cell<(u64, [u8; 29])>,
 }
 
-/// The connections' tasks, to be woken when all must look up.
+/// Wakers of the connections' tasks, for events that concern all connections.
 #[derive(Default)]
 struct WakerRegistry {
     wakers: Vec<Option<Waker>>,
@@ -140,7 +141,7 @@ struct WakerRegistry {
 
 impl ProxyState {
     pub(crate) fn new(commands: Vec<UnboundedSender<WorkerCommand>>, exemplars: bool) -> Self {
-        let seat = |commands| WorkerHandle {
+        let handle = |commands| WorkerHandle {
             counters: WorkerCounters::new(),
             connections: AtomicU32::new(0),
             pending_datagrams: AtomicU32::new(0),
@@ -149,7 +150,7 @@ impl ProxyState {
         };
         Self {
             config: ConfigCell::new(ActiveConfig::default()),
-            workers: commands.into_iter().map(seat).collect(),
+            workers: commands.into_iter().map(handle).collect(),
             exemplars,
             replicas: AtomicUsize::new(1),
             health_waker: HealthWaker::default(),
@@ -170,16 +171,16 @@ impl ProxyState {
 
     pub(crate) fn enter_stage(&self, stage: DrainStage) {
         self.stage.store(stage as u8, Ordering::Release);
-        for seat in &self.workers {
-            seat.send(WorkerCommand::WakeConnections);
+        for handle in &self.workers {
+            handle.send(WorkerCommand::WakeConnections);
         }
     }
 
     pub(crate) fn connections(&self) -> u32 {
-        self.workers.iter().map(|seat| seat.connections.load(Ordering::Acquire)).sum()
+        self.workers.iter().map(|handle| handle.connections.load(Ordering::Acquire)).sum()
     }
 
-    /// The worker with the fewest connections, `own` among equals.
+    /// Returns the worker with the fewest connections; on a tie, `own` if it is one of them.
     pub(crate) fn least_connected(&self, own: usize) -> usize {
         let connections = |index: usize| self.workers[index].connections.load(Ordering::Relaxed);
         (0..self.workers.len())
@@ -189,7 +190,7 @@ impl ProxyState {
 }
 
 impl WorkerHandle {
-    /// A worker that has ended hears nothing more.
+    /// Sends a command; a worker that has ended ignores it.
     pub(crate) fn send(&self, command: WorkerCommand) {
         drop(self.commands.send(command));
     }
@@ -222,13 +223,13 @@ impl Worker {
         }
     }
 
-    /// What is in force now.
+    /// Returns the configuration in force.
     pub(crate) fn config(&self) -> Rc<WorkerConfig> {
-        let mut ours = self.config.borrow_mut();
-        if !ours.is_current(&self.shared.config) {
-            *ours = Rc::new(WorkerConfig::new(&self.shared.config));
+        let mut cached = self.config.borrow_mut();
+        if !cached.is_current(&self.shared.config) {
+            *cached = Rc::new(WorkerConfig::new(&self.shared.config));
         }
-        Rc::clone(&ours)
+        Rc::clone(&cached)
     }
 
     pub(crate) fn handle(&self) -> &WorkerHandle {
@@ -255,7 +256,7 @@ impl Worker {
         }
     }
 
-    /// Now, as the Date field writes it (RFC 9110 §5.6.7).
+    /// Returns the current time in the format of the `Date` field (RFC 9110 §5.6.7).
     pub(crate) fn date(&self) -> [u8; 29] {
         let now = clock::wall();
         let since = now.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
@@ -268,7 +269,7 @@ impl Worker {
         text
     }
 
-    /// A connection has served a request; `seen` is the tick in which it did so before.
+    /// Counts a request that a connection has served; `seen` is the tick of the connection's previous request.
     pub(crate) fn count_request(&self, seen: &mut u32) {
         self.counters().requests.add(1);
         if *seen != self.tick.get() {
@@ -277,37 +278,37 @@ impl Worker {
         }
     }
 
-    /// Where an idle connection had better go on, if this worker has more to do than others.
+    /// Returns the worker to which an idle connection should move, if this worker is busier than the others.
     pub(crate) fn rebalance_target(&self) -> Option<usize> {
         let surplus = self.surplus.get().checked_sub(1)?;
         self.surplus.set(surplus);
-        let seats = &self.shared.workers;
-        let rate = |index: usize| seats[index].requests_in_tick.load(Ordering::Relaxed);
-        (0..seats.len()).filter(|&index| index != self.index).min_by_key(|&index| rate(index))
+        let handles = &self.shared.workers;
+        let rate = |index: usize| handles[index].requests_in_tick.load(Ordering::Relaxed);
+        (0..handles.len()).filter(|&index| index != self.index).min_by_key(|&index| rate(index))
     }
 
-    /// The calling task is woken whenever the stage changes, until the returned place is left.
+    /// Registers the calling task to be woken whenever the stage changes, until the returned index is unregistered.
     pub(crate) fn register_waker(&self, waker: Waker) -> usize {
-        let mut sleepers = self.waker_registry.borrow_mut();
-        let Some(place) = sleepers.free.pop() else {
-            sleepers.wakers.push(Some(waker));
-            return sleepers.wakers.len() - 1;
+        let mut registry = self.waker_registry.borrow_mut();
+        let Some(place) = registry.free.pop() else {
+            registry.wakers.push(Some(waker));
+            return registry.wakers.len() - 1;
         };
-        sleepers.wakers[place] = Some(waker);
+        registry.wakers[place] = Some(waker);
         place
     }
 
     pub(crate) fn unregister_waker(&self, place: usize) {
-        let mut sleepers = self.waker_registry.borrow_mut();
-        sleepers.wakers[place] = None;
-        sleepers.free.push(place);
+        let mut registry = self.waker_registry.borrow_mut();
+        registry.wakers[place] = None;
+        registry.free.push(place);
     }
 
     fn wake_all(&self) {
         self.waker_registry.borrow().wakers.iter().flatten().for_each(Waker::wake_by_ref);
     }
 
-    /// Does what it is told; false: it is to stop.
+    /// Executes a command. Returns false if the worker is to stop.
     fn execute(self: &Rc<Self>, command: WorkerCommand) -> bool {
         match command {
             WorkerCommand::Listen(bound, socket) => {
@@ -341,7 +342,7 @@ impl Worker {
         true
     }
 
-    /// Ends connections over QUIC: a socket that closes tells nobody.
+    /// Closes all connections over QUIC with a CONNECTION_CLOSE: closing the socket alone does not notify the peers.
     async fn close_quic_connections(&self) {
         self.ports.close_all();
         self.quic.close_all();
@@ -350,21 +351,25 @@ impl Worker {
         }
     }
 
-    /// Looks at the load of the last tick and says how many connections to give away.
+    /// Measures the load of the last tick and computes how many connections to move to other workers.
     fn update_load(&self) {
         let total = self.counters().requests.value();
         let served = total - self.requests_at_tick.replace(total);
         let served = u32::try_from(served).unwrap_or(u32::MAX);
         self.handle().requests_in_tick.store(served, Ordering::Relaxed);
-        let rates =
-            self.shared.workers.iter().map(|seat| seat.requests_in_tick.load(Ordering::Relaxed));
+        let rates = self
+            .shared
+            .workers
+            .iter()
+            .map(|handle| handle.requests_in_tick.load(Ordering::Relaxed));
         let all: u64 = rates.map(u64::from).sum();
         let fair = u32::try_from(all / self.shared.workers.len() as u64).unwrap_or(u32::MAX);
         self.surplus.set(surplus(served, fair, self.active.replace(0)));
         self.tick.set(self.tick.get().wrapping_add(1));
     }
 
-    /// Closes idle connections to endpoints that are spent or closed, and looks for slots that nobody uses.
+    /// Closes idle endpoint connections that are expired or closed by the peer, and grants free slots to waiting
+    /// requests.
     fn sweep(&self) {
         let now = clock::now();
         let live = self.config();
@@ -383,9 +388,10 @@ impl Worker {
     }
 }
 
-/// How many of `active` connections a worker that served `served` requests gives away, when `fair` is the mean.
+/// Returns how many of its `active` connections a worker that served `served` requests moves away, if `fair` is the
+/// mean.
 ///
-/// One that has a single busy connection keeps it: moving it would only move the load.
+/// A worker with a single busy connection keeps it: a move would only shift the load.
 fn surplus(served: u32, fair: u32, active: u32) -> u32 {
     let excess = served.saturating_sub(fair);
     if active < 2 || excess < SMALL_RATE || excess < fair / 5 {
@@ -395,7 +401,7 @@ fn surplus(served: u32, fair: u32, active: u32) -> u32 {
     u32::try_from(share).unwrap_or(u32::MAX).clamp(1, active / 2)
 }
 
-/// Runs the worker on this thread until nobody can tell it anything any more.
+/// Runs the worker on this thread until it is stopped or all senders of commands are dropped.
 pub(crate) fn run(
     worker: Worker,
     mut commands: UnboundedReceiver<WorkerCommand>,
@@ -435,7 +441,8 @@ async fn tick(worker: Rc<Worker>) {
     }
 }
 
-/// Differs between workers and between starts; nothing that must be unguessable rests on it.
+/// Returns a seed that differs between workers and between starts. It is not used for anything that must be
+/// unpredictable.
 fn seed(index: usize) -> u64 {
     let wall = clock::wall().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(wall.as_nanos()).unwrap_or_default() ^ ((index as u64) << 56)

@@ -1,4 +1,4 @@
-//! Whatever we accept, hyper's server accepts too, and sees the same requests in it.
+//! Differential test: hyper's server accepts every request that we accept, and parses it identically.
 
 mod mutate;
 mod reference;
@@ -14,7 +14,7 @@ fn accepted_table_requests_agree_with_hyper() {
     }
 }
 
-/// Bodies out of the other table, as the body of a request.
+/// Sends the bodies of the table of chunked bodies as request bodies.
 #[test]
 fn chunked_table_bodies_agree_with_hyper() {
     for [_, _, _, _, bytes, _] in table::rows::<6>("strict-chunked.tsv") {

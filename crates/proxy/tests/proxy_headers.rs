@@ -1,5 +1,5 @@
-//! The table `tests/data/strict-proxy-headers.tsv`, line by line, and at every length of what has come in so far; what is
-//! written is read again.
+//! Tests of the PROXY protocol: each line of the table `tests/data/strict-proxy-headers.tsv`, also truncated at every
+//! length; and a round trip.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 

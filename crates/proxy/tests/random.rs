@@ -1,4 +1,4 @@
-//! Laws of the codec over messages that were made up, and over some of the tables that were spoilt a little.
+//! Properties of the codec, checked on generated messages and on mutated messages from the tables.
 
 mod laws;
 mod mutate;
@@ -58,21 +58,21 @@ proptest! {
         let mut bytes = frames.concat();
         bytes.truncate(bytes.len().saturating_sub(lost));
         laws::h3::frames(&bytes, step);
-        // Behind the settings that a control stream begins with.
+        // The same frames after SETTINGS, as on a control stream.
         laws::h3::frames(&[&[0x4, 0x2, 0x8, 0x1], &bytes[..]].concat(), step);
     }
 
     #[test]
     fn random_field_sections_keep_qpack_invariants(
         lines in vec(line(), 0..8),
-        spoilt in prop::option::weighted(0.3, (any::<Index>(), any::<u8>())),
+        corruption in prop::option::weighted(0.3, (any::<Index>(), any::<u8>())),
     ) {
         let mut section = Vec::new();
         qpack::begin(&mut section);
         for (name, value) in &lines {
             qpack::write(name.as_bytes(), value.as_bytes(), &mut section);
         }
-        if let Some((place, byte)) = spoilt {
+        if let Some((place, byte)) = corruption {
             let place = place.index(section.len());
             section[place] = byte;
         }
@@ -80,7 +80,7 @@ proptest! {
     }
 }
 
-/// A frame of few bytes, of which some types mean something.
+/// Generates a short frame, of a known or unknown type.
 fn frame() -> impl Strategy<Value = Vec<u8>> {
     let kind = select(vec![0x0, 0x1, 0x1, 0x3, 0x4, 0x7, 0xd, 0x21, 0x40]);
     (kind, vec(any::<u8>(), 0..40)).prop_map(|(kind, payload)| {
@@ -89,7 +89,7 @@ fn frame() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// A field that a message may have, or should not.
+/// Generates a field that is valid or invalid in a message.
 fn line() -> impl Strategy<Value = (String, String)> {
     let pseudo = select(vec![
         (":method", "GET"),
@@ -163,12 +163,12 @@ proptest! {
         let read = laws::decode(&written, step);
         prop_assert_eq!(read.data, chunks.concat());
         prop_assert_eq!(read.end, End::Complete(written.len()));
-        let meant: Vec<_> = trailers.into_iter().map(|(n, v)| (n.into_bytes(), v.into_bytes())).collect();
-        prop_assert_eq!(read.trailers, meant);
+        let expected: Vec<_> = trailers.into_iter().map(|(n, v)| (n.into_bytes(), v.into_bytes())).collect();
+        prop_assert_eq!(read.trailers, expected);
     }
 }
 
-/// A request that a well-behaved client would send.
+/// A request as a well-behaved client would send it.
 #[derive(Debug)]
 struct Request {
     method: String,

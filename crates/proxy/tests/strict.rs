@@ -1,4 +1,4 @@
-//! The tables of `tests/data/strict-*.tsv`, line by line, and at every length of what has come in so far.
+//! Tests of the tables `tests/data/strict-*.tsv`: each line, also truncated at every length.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
@@ -38,11 +38,11 @@ fn chunked_bodies_are_decoded_per_table() {
     });
 }
 
-/// What is sent on, as it was reviewed once; `UPDATE_EXPECT=1` writes it anew.
+/// Compares the forwarded requests with a reviewed record; `UPDATE_EXPECT=1` rewrites it.
 #[test]
 fn accepted_requests_are_forwarded_as_recorded() {
     let mut recorded =
-        String::from("# What is sent on of each request that passes; see strict-requests.tsv.\n");
+        String::from("# Accepted requests and their forwarded form; see strict-requests.tsv.\n");
     for row in rows::<5>("strict-requests.tsv") {
         let [status, _, _, bytes, _] = row.each_ref().map(String::as_str);
         let mut head = RequestHead::new();
@@ -97,7 +97,7 @@ fn read_response(method: &str, bytes: &str) -> (String, String, String) {
     }
 }
 
-/// Status, data, trailers and rest, which must not depend on how the bytes come in.
+/// Returns status, data, trailers and rest, which must not depend on the step size.
 fn read_chunked(bytes: &str) -> [String; 4] {
     let bytes = unescape(bytes);
     let read = laws::decode(&bytes, bytes.len());
@@ -114,7 +114,7 @@ fn read_chunked(bytes: &str) -> [String; 4] {
     }
 }
 
-/// As they are written.
+/// Returns the trailers as written.
 fn trailers(trailers: &[(Vec<u8>, Vec<u8>)]) -> String {
     let mut fields = FieldSection::new();
     for (name, value) in trailers {
@@ -140,16 +140,18 @@ fn body(framing: BodyFraming) -> String {
     }
 }
 
-/// Compares each row with what `read` makes of it, and shows all that differ.
+/// Compares each row with the result of `read`, and reports all differences.
 fn check<const N: usize>(table: &str, read: impl Fn([&str; N]) -> [String; N]) {
     let mut differences = String::new();
     for row in rows::<N>(table) {
-        let is = read(row.each_ref().map(String::as_str));
-        // Long values stand in the table as repetitions.
-        let same =
-            is.iter().zip(&row).all(|(is, said)| is == said || escape(&unescape(said)) == *is);
+        let actual = read(row.each_ref().map(String::as_str));
+        // The table writes long values as repetitions.
+        let same = actual
+            .iter()
+            .zip(&row)
+            .all(|(actual, expected)| actual == expected || escape(&unescape(expected)) == *actual);
         if !same {
-            writeln!(differences, "said {row:?}\nis   {is:?}").unwrap();
+            writeln!(differences, "expected {row:?}\nactual   {actual:?}").unwrap();
         }
     }
     assert!(differences.is_empty(), "{table}:\n{differences}");
@@ -159,8 +161,8 @@ fn expect(file: &str, text: &str) {
     if std::env::var_os("UPDATE_EXPECT").is_some() {
         std::fs::write(path(file), text).unwrap();
     }
-    let said = std::fs::read_to_string(path(file)).unwrap_or_default();
-    assert!(said == text, "{file} differs; UPDATE_EXPECT=1 writes it anew");
+    let recorded = std::fs::read_to_string(path(file)).unwrap_or_default();
+    assert!(recorded == text, "{file} differs; UPDATE_EXPECT=1 rewrites it");
 }
 
 fn escape(bytes: &[u8]) -> String {

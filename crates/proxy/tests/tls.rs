@@ -1,4 +1,5 @@
-//! TLS from outside: a client, a listener, a connection to an endpoint that is a listener too, and a plain server last.
+//! TLS end to end: a client, a listener `outer`, a TLS connection to a second listener `inner`, and a plain server
+//! behind it.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
@@ -22,10 +23,10 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::crypto::aws_lc_rs;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
-/// Nothing here takes as long.
+/// Time limit; no operation here takes as long.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Clients reach `outer`, which sends requests to `inner` by TLS, and that to a plain server.
+/// Clients connect to `outer`, which forwards requests over TLS to `inner`, which forwards them to a plain server.
 struct Scene {
     authority: Authority,
     server: SocketAddr,
@@ -36,11 +37,11 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
-        Self::to(&BackendSettings::default())
+        Self::with_settings(&BackendSettings::default())
     }
 
-    /// `inner` is used as these settings say.
-    fn to(settings: &BackendSettings) -> Self {
+    /// Starts a proxy that uses these backend settings for `inner`.
+    fn with_settings(settings: &BackendSettings) -> Self {
         let (authority, server) = (Authority::new(), serve_plainly());
         let proxy = Proxy::start(ProxySettings {
             workers: NonZeroUsize::new(2).unwrap(),
@@ -64,7 +65,7 @@ impl Scene {
         Self { authority, server, proxy, outer, client }
     }
 
-    /// Other certificates for every name.
+    /// Replaces the certificates of all names.
     fn renew(&self) {
         let inner = address(&self.proxy, "inner");
         let settings = BackendSettings::default();
@@ -77,13 +78,13 @@ impl Scene {
         socket
     }
 
-    fn greet(&self, name: &str) -> StreamOwned<ClientConnection, TcpStream> {
+    fn connect_tls(&self, name: &str) -> StreamOwned<ClientConnection, TcpStream> {
         let name = name.to_owned().try_into().unwrap();
         let session = ClientConnection::new(Arc::clone(&self.client), name).unwrap();
         StreamOwned::new(session, self.connect())
     }
 
-    /// How many handshakes at a listener came to what.
+    /// Returns the number of handshakes at a listener, by outcome.
     fn handshakes(&self, listener: &str) -> BTreeMap<String, u64> {
         let mut handshakes = BTreeMap::new();
         self.proxy.collect(&mut |sample| {
@@ -118,7 +119,7 @@ impl Authority {
         Self { der, issuer: Issuer::new(params, key) }
     }
 
-    fn terms(&self, names: &[&str]) -> Arc<TlsTermination> {
+    fn termination(&self, names: &[&str]) -> Arc<TlsTermination> {
         let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
         let key = KeyPair::generate().unwrap();
         let signed = CertificateParams::new(names).unwrap().signed_by(&key, &self.issuer).unwrap();
@@ -152,10 +153,10 @@ fn snapshot(
     let rules: Vec<_> = (0..backends.len()).map(rule).collect();
     let requests = |name: &str, names: &[&str]| SniRule {
         hosts: if name.is_empty() { HostPattern::Any } else { HostPattern::parse(name).unwrap() },
-        terminate: Some(authority.terms(names)),
+        terminate: Some(authority.termination(names)),
         payload: TlsPayload::Requests,
     };
-    let outer_sites = vec![
+    let outer_rules = vec![
         requests("requests.example", &["requests.example", "other.example"]),
         requests("other.example", &["other.example"]),
         SniRule {
@@ -165,29 +166,29 @@ fn snapshot(
         },
         SniRule {
             hosts: HostPattern::parse("ended.example").unwrap(),
-            terminate: Some(authority.terms(&["ended.example"])),
+            terminate: Some(authority.termination(&["ended.example"])),
             payload: TlsPayload::Connections(Some(Arc::clone(&rules[0]))),
         },
     ];
-    let inner_sites = vec![requests("", &["inner.example", "passed.example"])];
+    let inner_rules = vec![requests("", &["inner.example", "passed.example"])];
     let listeners = vec![
-        listener("outer", &rules[1], outer_sites),
-        // An address of its own for its port of any number.
+        listener("outer", &rules[1], outer_rules),
+        // A distinct IP address, because both listeners bind port 0.
         Listener {
             address: ([127, 0, 0, 2], 0).into(),
-            ..listener("inner", &rules[0], inner_sites)
+            ..listener("inner", &rules[0], inner_rules)
         },
     ];
     Snapshot { listeners, rules, backends }
 }
 
-fn listener(name: &str, rule: &Arc<Rule>, sites: Vec<SniRule>) -> Listener {
+fn listener(name: &str, rule: &Arc<Rule>, sni_rules: Vec<SniRule>) -> Listener {
     let mut routes = RouteTable::default();
-    let asked = RouteMatch {
+    let any_path = RouteMatch {
         path: PathPattern::prefix("/").unwrap(),
         conditions: MatchConditions::default(),
     };
-    routes.add_rule(&HostPattern::Any, &HostPattern::Any, &Arc::new(asked), rule);
+    routes.add_rule(&HostPattern::Any, &HostPattern::Any, &Arc::new(any_path), rule);
     Listener {
         address: ([127, 0, 0, 1], 0).into(),
         public_port: None,
@@ -195,7 +196,7 @@ fn listener(name: &str, rule: &Arc<Rule>, sites: Vec<SniRule>) -> Listener {
         name: name.into(),
         client: Arc::new(ClientSettings::default()),
         protocol: ListenerProtocol::Http(routes),
-        tls: Some(Arc::new(ListenerTls { sni_rules: sites })),
+        tls: Some(Arc::new(ListenerTls { sni_rules })),
         http3: None,
     }
 }
@@ -224,7 +225,7 @@ fn backend(name: &str, address: SocketAddr, settings: BackendSettings) -> Backen
     Backend { key, source: EndpointSource::Slices, endpoints, settings }
 }
 
-/// A server that answers each request with its head.
+/// A server that sends back the head of each request.
 fn serve_plainly() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -243,7 +244,7 @@ fn serve_plainly() -> SocketAddr {
     address
 }
 
-/// All up to the first empty line; `None`: the peer has ended.
+/// Reads up to and including the first empty line; `None` if the peer has closed.
 fn read_head(source: &mut impl Read) -> Option<String> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -256,7 +257,7 @@ fn read_head(source: &mut impl Read) -> Option<String> {
     Some(String::from_utf8(head).unwrap())
 }
 
-/// One request, and its answer's head and body.
+/// Sends one request, and returns the head and body of its response.
 fn ask(stream: &mut (impl Read + Write), host: &str) -> (String, String) {
     stream.write_all(format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes()).unwrap();
     let head = read_head(stream).unwrap().to_lowercase();
@@ -269,7 +270,7 @@ fn ask(stream: &mut (impl Read + Write), host: &str) -> (String, String) {
 #[test]
 fn requests_are_encrypted_on_both_sides() {
     let scene = Scene::new();
-    let mut stream = scene.greet("requests.example");
+    let mut stream = scene.connect_tls("requests.example");
     for _ in 0..3 {
         let (head, body) = ask(&mut stream, "requests.example");
         assert!(head.starts_with("http/1.1 200"), "{head}");
@@ -285,8 +286,8 @@ fn requests_are_encrypted_on_both_sides() {
 fn returning_client_resumes_its_session() {
     let scene = Scene::new();
     for _ in 0..8 {
-        // By turns on both workers.
-        ask(&mut scene.greet("requests.example"), "requests.example");
+        // Connections alternate between both workers.
+        ask(&mut scene.connect_tls("requests.example"), "requests.example");
     }
     let expected = [("full".to_owned(), 1), ("resumed".to_owned(), 7)];
     assert_eq!(scene.handshakes("outer"), expected.into());
@@ -295,7 +296,7 @@ fn returning_client_resumes_its_session() {
 #[test]
 fn tls_connection_is_passed_through() {
     let scene = Scene::new();
-    let (head, body) = ask(&mut scene.greet("passed.example"), "passed.example");
+    let (head, body) = ask(&mut scene.connect_tls("passed.example"), "passed.example");
     assert!(head.starts_with("http/1.1 200"), "{head}");
     assert_eq!(body.matches("via: 1.1 sheave").count(), 1, "{body}");
     assert_eq!(scene.handshakes("outer")["passed_through"], 1);
@@ -304,14 +305,14 @@ fn tls_connection_is_passed_through() {
 #[test]
 fn terminated_tls_connection_is_proxied_as_tcp() {
     let scene = Scene::new();
-    let (_, body) = ask(&mut scene.greet("ended.example"), "ended.example");
+    let (_, body) = ask(&mut scene.connect_tls("ended.example"), "ended.example");
     assert_eq!(body, "get / http/1.1\r\nhost: ended.example\r\n\r\n");
 }
 
 #[test]
 fn request_for_another_site_is_answered_421() {
     let scene = Scene::new();
-    let mut stream = scene.greet("requests.example");
+    let mut stream = scene.connect_tls("requests.example");
     let (head, _) = ask(&mut stream, "other.example");
     assert!(head.starts_with("http/1.1 421"), "{head}");
     let (head, _) = ask(&mut stream, "requests.example");
@@ -332,10 +333,10 @@ fn plain_http_client_is_answered_400() {
 #[test]
 fn unknown_server_name_is_refused() {
     let scene = Scene::new();
-    let mut stream = scene.greet("nobody.example");
+    let mut stream = scene.connect_tls("unknown.example");
     let error = stream.write_all(b"x").unwrap_err();
     assert!(error.to_string().contains("UnrecognisedName"), "{error}");
-    // It is counted before it is closed.
+    // The handshake is counted before the connection is closed.
     stream.sock.read_to_end(&mut Vec::new()).unwrap();
     assert_eq!(scene.handshakes("outer"), [("unknown_name".to_owned(), 1)].into());
 }
@@ -357,9 +358,9 @@ fn pooled_connection_moves_between_workers_with_its_slot() {
         queue_max_requests: 64,
         ..BackendSettings::default()
     };
-    let scene = Scene::to(&settings);
-    // By turns on both workers.
-    let mut clients: Vec<_> = (0..4).map(|_| scene.greet("requests.example")).collect();
+    let scene = Scene::with_settings(&settings);
+    // Connections alternate between both workers.
+    let mut clients: Vec<_> = (0..4).map(|_| scene.connect_tls("requests.example")).collect();
     for _ in 0..5 {
         for client in &mut clients {
             let (head, _) = ask(client, "requests.example");
@@ -372,14 +373,14 @@ fn pooled_connection_moves_between_workers_with_its_slot() {
 #[test]
 fn certificate_rotation_disturbs_no_connection() {
     let scene = Scene::new();
-    let mut kept = scene.greet("requests.example");
+    let mut kept = scene.connect_tls("requests.example");
     for _ in 0..50 {
-        let mut before = scene.greet("requests.example");
+        let mut before = scene.connect_tls("requests.example");
         before.write_all(b"GET / HT").unwrap();
         scene.renew();
         before.write_all(b"TP/1.1\r\nHost: requests.example\r\n\r\n").unwrap();
         assert!(read_head(&mut before).unwrap().starts_with("HTTP/1.1 200"));
-        for client in [&mut kept, &mut scene.greet("requests.example")] {
+        for client in [&mut kept, &mut scene.connect_tls("requests.example")] {
             let (head, _) = ask(client, "requests.example");
             assert!(head.starts_with("http/1.1 200"), "{head}");
         }

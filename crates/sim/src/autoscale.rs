@@ -1,26 +1,29 @@
-//! A day of an autoscaled deployment: what a scaler costs in pod-hours, and what it refuses and keeps waiting.
+//! Simulation of a day of an autoscaled deployment: the scaler's cost in pod-hours, its rejections
+//! and its waits.
 //!
-//! The real `balance` gives out slots, keeps the queue and reckons the demand. Around it are clients that try again,
-//! pods that take their time to start, and a scaler. `lab run autoscale-sim` runs it and says what came of it.
+//! The production `balance` code grants slots, keeps the queue and computes the demand. Around it
+//! are clients that retry, pods that take time to start, and a scaler. `lab run autoscale-sim` runs
+//! it and reports the result.
 
-/// What is asked for.
+/// Settings of the day.
 mod settings;
-/// When requests come.
+/// Arrival times of requests.
 mod traffic;
-/// What serves them, and what it costs.
+/// Pods that serve requests, and their cost.
 mod pods;
-/// What decides how many pods there are to be.
+/// Scaler that sets the number of pods.
 mod scaler;
-/// All of it, in order of time.
+/// Simulation of the day, in order of time.
 mod day;
-/// What came of it.
+/// Results of the day.
 mod record;
 
 use day::DaySimulation;
 use settings::DaySettings;
 
-/// Runs a day and prints it: a table of its minutes, an empty line, a table of one row with the whole.
-#[expect(clippy::print_stdout, reason = "the tables are what it is for")]
+/// Runs a day and prints it: a table of its minutes, an empty line, and a table of one row with the
+/// totals.
+#[expect(clippy::print_stdout, reason = "the tables are the output")]
 pub(crate) fn print(options: &[&str]) -> Result<(), String> {
     let settings = DaySettings::parse(options)?;
     print!("{}", DaySimulation::new(&settings).run());

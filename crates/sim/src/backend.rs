@@ -1,4 +1,5 @@
-//! A backend as the workers of the world use it: each call goes to the real `balance`, and its answer to the laws.
+//! Backend as the simulated workers use it: each call goes to the production `balance`, and its
+//! result to the invariants.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +25,7 @@ pub(crate) struct SimulatedBackend {
     algorithm: Algorithm,
     admission: Admission,
     queue: Queue<usize, RequestId>,
-    /// As somebody has written it, whatever health makes of it.
+    /// Configured set, before health is applied.
     configured: Arc<EndpointSet<usize>>,
     limits: AdmissionLimits,
     limiter: ConcurrencyLimiter,
@@ -32,20 +33,20 @@ pub(crate) struct SimulatedBackend {
     evaluator: HealthEvaluator,
     budget: RetryBudget,
     rng: Rng,
-    /// What is in force.
+    /// Configuration in force.
     pub(crate) in_force: ConfigView,
-    /// One for each worker.
+    /// One entry for each worker.
     workers: Vec<SimulatedWorker>,
     pub(crate) queue_model: QueueModel,
     pub(crate) counts: BackendCounts,
 }
 
-/// What the backend has had to do.
+/// Counts of a backend's requests.
 #[derive(Default)]
 pub(crate) struct BackendCounts {
     pub(crate) requests: u64,
     pub(crate) retries: u64,
-    /// In the calm, by server.
+    /// Requests served in the calm phase, by server.
     pub(crate) served: Vec<u64>,
 }
 
@@ -84,7 +85,7 @@ impl SimulatedBackend {
         }
     }
 
-    /// A request has come to this worker.
+    /// Counts a request at this worker.
     pub(crate) fn request(&mut self, worker: usize, now: Time) {
         self.counts.requests += 1;
         self.budget.request(worker, now);
@@ -100,7 +101,7 @@ impl SimulatedBackend {
         settings.backoff(retry, &mut self.rng)
     }
 
-    /// Attempts never were more than the budget allows.
+    /// Checks that retries never exceeded the budget.
     pub(crate) fn check_budget(&self, settings: &RetrySettings, now: Time) {
         let BackendCounts { requests, retries, .. } = self.counts;
         let windows = now.as_nanos() / 10_000_000_000 + 1;
@@ -109,29 +110,34 @@ impl SimulatedBackend {
         assert!(retries <= share + floor, "{retries} retries of {requests} requests");
     }
 
-    /// `endpoints` are the balancer's, by server.
+    /// Requests a slot. `endpoints` are the balancer's, by server.
     pub(crate) fn enter(
         &mut self,
-        (id, want, until): (RequestId, RequestConstraints, Time),
+        (id, constraints, until): (RequestId, RequestConstraints, Time),
         worker: usize,
         endpoints: &[Arc<ServerEndpoint>],
         now: Time,
     ) -> AdmissionDecision<usize, RequestId> {
         let known = |server: Option<usize>| server.map(|server| &endpoints[server]);
-        let rank = QueueParameters { priority: want.priority, route: want.route, deadline: until };
-        let tried: Vec<_> = want.tried.servers().map(|server| endpoints[server].clone()).collect();
-        let wish = PickRequest {
-            tried: &tried,
-            only: known(want.only),
-            key: want.key,
-            now,
-            queueing: rank,
+        let queueing = QueueParameters {
+            priority: constraints.priority,
+            route: constraints.route,
+            deadline: until,
         };
-        let SimulatedWorker { picker, view: seen } = &mut self.workers[worker];
-        let seen = &seen.as_of_now();
+        let tried: Vec<_> =
+            constraints.tried.servers().map(|server| endpoints[server].clone()).collect();
+        let request = PickRequest {
+            tried: &tried,
+            only: known(constraints.only),
+            key: constraints.key,
+            now,
+            queueing,
+        };
+        let SimulatedWorker { picker, view } = &mut self.workers[worker];
+        let view = &view.as_of_now();
         let queue = &mut self.queue;
-        let entry = self.admission.enter(picker, &seen.set, seen.limits, &wish, || queue, || id);
-        self.queue_model.check_entry((id, want), &entry, seen, &self.in_force);
+        let entry = self.admission.enter(picker, &view.set, view.limits, &request, || queue, || id);
+        self.queue_model.check_entry((id, constraints), &entry, view, &self.in_force);
         entry
     }
 
@@ -153,7 +159,7 @@ impl SimulatedBackend {
         woken
     }
 
-    /// From now on this is configured. What is then to be in force?
+    /// Configures the backend; returns the view that is then to be put in force.
     pub(crate) fn configure(
         &mut self,
         configured: Arc<EndpointSet<usize>>,
@@ -166,15 +172,16 @@ impl SimulatedBackend {
         self.view(out)
     }
 
-    /// Judges the endpoints. Gives what happened, and what is to be in force if that has changed.
+    /// Evaluates the endpoints' health. Returns the events, and the view to put in force if it has
+    /// changed.
     pub(crate) fn evaluate(
         &mut self,
         totals: &[AttemptTotals],
         now: Time,
     ) -> (Vec<HealthEvent>, Option<ConfigView>) {
-        let (judgement, out) = self.health_evaluation(totals, now);
-        let view = judgement.changed.then(|| self.view(out));
-        (judgement.events, view)
+        let (evaluation, out) = self.health_evaluation(totals, now);
+        let view = evaluation.changed.then(|| self.view(out));
+        (evaluation.events, view)
     }
 
     fn health_evaluation(
@@ -182,7 +189,7 @@ impl SimulatedBackend {
         totals: &[AttemptTotals],
         now: Time,
     ) -> (HealthEvaluation, Vec<bool>) {
-        let judgement = self.evaluator.evaluate(
+        let evaluation = self.evaluator.evaluate(
             &self.configured,
             |endpoint| totals[endpoint.data],
             &self.health,
@@ -190,7 +197,7 @@ impl SimulatedBackend {
         );
         let out =
             check_evaluation(&self.evaluator, &self.configured, &self.health, now, totals.len());
-        (judgement, out)
+        (evaluation, out)
     }
 
     fn view(&self, out: Vec<bool>) -> ConfigView {
@@ -206,18 +213,18 @@ impl SimulatedBackend {
         self.limits
     }
 
-    /// Every endpoint serves, and all of its share.
+    /// Checks that every endpoint serves with its full share.
     pub(crate) fn check_recovery(&self, now: Time) {
-        let well = HealthStatus {
+        let recovered = HealthStatus {
             ejection: EjectionState::Serving,
             passes_probes: true,
             share_percent: 100,
         };
-        for (address, condition) in self.evaluator.statuses(&self.health, now) {
-            assert_eq!(condition, well, "{address} has not recovered");
+        for (address, status) in self.evaluator.statuses(&self.health, now) {
+            assert_eq!(status, recovered, "{address} has not recovered");
         }
         assert!(!self.evaluator.is_panicking(), "there is no reason to panic");
-        // A request that its key binds may wait for a slot that a probe holds.
+        // A request that is bound by its key may wait for a slot that a probe holds.
         let limit = |endpoint: &ServerEndpoint| endpoint.limit(self.limits.cap).unwrap_or(u32::MAX);
         let members = self.configured.members();
         let all_have_room = members.iter().all(|it| it.endpoint.in_flight() < limit(&it.endpoint));
@@ -227,15 +234,15 @@ impl SimulatedBackend {
         );
     }
 
-    /// The endpoints to be probed now.
+    /// Returns the endpoints to be probed now.
     pub(crate) fn due_probes(
         &mut self,
         totals: &[AttemptTotals],
         now: Time,
     ) -> Vec<Arc<ServerEndpoint>> {
         let totals = |endpoint: &ServerEndpoint| totals[endpoint.data];
-        let Self { evaluator: ward, configured, health, rng, .. } = self;
-        let due = ward.due_probes(configured, totals, health, now, rng);
+        let Self { evaluator, configured, health, rng, .. } = self;
+        let due = evaluator.due_probes(configured, totals, health, now, rng);
         let endpoint = |address| configured.find(address).map(|member| member.endpoint.clone());
         due.into_iter().filter_map(endpoint).collect()
     }
@@ -249,7 +256,8 @@ impl SimulatedBackend {
         self.evaluator.record_probe(endpoint.address, result, &self.health, now, &mut self.rng)
     }
 
-    /// Makes limits of what was seen; then somebody may have more, here and elsewhere.
+    /// Computes limits from observations; queued requests here and at other backends may then get
+    /// slots.
     pub(crate) fn update_limits(&mut self, now: Time) {
         if self.in_force.limits.cap != ConcurrencyCap::Learned {
             return;
@@ -263,7 +271,8 @@ impl SimulatedBackend {
         }
     }
 
-    /// An endpoint has been marked unreachable, or reachable: those who wait look again for what may serve them.
+    /// Reacts to an endpoint that has been marked unreachable, or reachable: queued requests look
+    /// for an endpoint again.
     pub(crate) fn reachability_changed(&mut self, now: Time) -> Vec<RequestId> {
         self.replace(self.in_force.as_of_now(), now)
     }
@@ -277,14 +286,14 @@ impl SimulatedBackend {
         woken
     }
 
-    /// Holds who waits against who should.
+    /// Compares the queue with its model.
     pub(crate) fn check(&self) {
         let waiting = self.admission.waiting() as usize;
-        assert_eq!(waiting, self.queue_model.len(), "who waits is counted");
+        assert_eq!(waiting, self.queue_model.len(), "the queue length equals that of the model");
         self.queue_model.check(&self.in_force);
     }
 
-    /// The slot, if it was granted all the same.
+    /// Cancels the wait; returns the slot if it was granted already.
     pub(crate) fn cancel(
         &mut self,
         id: RequestId,

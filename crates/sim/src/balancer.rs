@@ -1,4 +1,4 @@
-//! One Sheave: endpoints as it counts them, its backends, and what it has seen of requests.
+//! One Sheave replica: its counts of endpoints, its backends, and the results of requests.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crate::plan::SimulationPlan;
 use crate::random::RandomSource;
 
 pub(crate) struct SimulatedBalancer {
-    /// By server.
+    /// Endpoints by server.
     pub(crate) endpoints: Vec<Arc<ServerEndpoint>>,
     pub(crate) backends: Vec<SimulatedBackend>,
-    /// What has come of requests, by server.
+    /// Attempt totals by server.
     pub(crate) totals: Vec<AttemptTotals>,
     /// Resends beside the retry budget, by server.
     pub(crate) resends: Vec<ResendAccount>,
@@ -26,10 +26,10 @@ pub(crate) struct SimulatedBalancer {
 
 impl SimulatedBalancer {
     pub(crate) fn new(plan: &SimulationPlan, dice: &mut RandomSource) -> Self {
-        let mut ledger = EndpointRegistry::new();
-        // Addresses that tell which server is which.
+        let mut registry = EndpointRegistry::new();
+        // The port of an address is the number of the server.
         let address = |server: usize| SocketAddr::from(([10, 0, 0, 1], server as u16));
-        let endpoint = |server| ledger.endpoint(address(server), || server);
+        let endpoint = |server| registry.endpoint(address(server), || server);
         let endpoints: Vec<_> = (0..plan.servers.len()).map(endpoint).collect();
         let totals = vec![AttemptTotals::default(); endpoints.len()];
         let resends = endpoints.iter().map(|_| ResendAccount::default()).collect();
@@ -42,7 +42,7 @@ impl SimulatedBalancer {
         balancer
     }
 
-    /// The servers with a weight.
+    /// Returns the set of servers with a weight.
     pub(crate) fn set(&self, weights: &[Option<u32>]) -> Arc<EndpointSet<usize>> {
         let member = |(endpoint, weight): (&Arc<_>, &Option<u32>)| {
             weight.map(|weight| SetMember::new(Arc::clone(endpoint), weight))
@@ -50,7 +50,7 @@ impl SimulatedBalancer {
         Arc::new(EndpointSet::new(self.endpoints.iter().zip(weights).filter_map(member).collect()))
     }
 
-    /// Requests in flight, over all endpoints.
+    /// Returns the requests in flight, over all endpoints.
     pub(crate) fn in_flight(&self) -> usize {
         self.endpoints.iter().map(|endpoint| endpoint.in_flight() as usize).sum()
     }

@@ -1,4 +1,4 @@
-//! Keeps what is to happen, by time; what is for the same moment happens in the order it was entered.
+//! Queue of future events, by time; events at the same moment happen in the order of scheduling.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -26,7 +26,7 @@ impl<E> EventQueue<E> {
         self.sequence += 1;
     }
 
-    /// The next entry, if its time has come.
+    /// Returns the next event, if its time has come.
     pub(crate) fn next_until(&mut self, now: Time) -> Option<(Time, E)> {
         self.entries.peek().filter(|entry| entry.at <= now)?;
         self.next()
@@ -38,7 +38,8 @@ impl<E> EventQueue<E> {
 }
 
 impl<E> Ord for ScheduledEvent<E> {
-    /// The heap gives the greatest first, so that is the earliest.
+    /// Compares in reverse: the heap returns the greatest entry first, so the earliest is the
+    /// greatest.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at, other.sequence).cmp(&(self.at, self.sequence))
     }

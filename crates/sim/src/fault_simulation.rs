@@ -1,7 +1,8 @@
-//! The world of one seed: what happens in it, in order of time, to the real `balance`.
+//! Fault simulation of one seed: events in order of time, applied to the production `balance`.
 //!
-//! First there are faults (*safety*), then they stop and their traces must go (*recovery*), then each request must be
-//! served at once (*calm*), then nobody comes any more and every count must return to zero.
+//! First there are faults (*safety*). Then they stop, and their effects must end (*recovery*). Then
+//! each request must be served at once (*calm*). Then no more requests come, and every count must
+//! return to zero.
 
 use std::fmt;
 use std::time::Duration;
@@ -20,9 +21,9 @@ use crate::request_counts::RequestCounts;
 use crate::requests::{AttemptId, BackendId, RequestId, RequestTable};
 use crate::server::{ServerFault, SimulatedServer};
 
-/// The life of a request.
+/// Lifecycle of a request.
 mod request_lifecycle;
-/// What health does beside requests.
+/// Control thread: health and limits.
 mod control_thread;
 
 pub(crate) type ServerEndpoint = balance::Endpoint<usize>;
@@ -50,42 +51,42 @@ enum SimulationPhase {
 
 #[derive(Clone, Copy, Debug)]
 enum SimulationEvent {
-    /// A request of the safety phase, at a random time, at any balancer.
+    /// A request of the safety phase arrives, at a random time, at any balancer.
     Arrive {
         backend: usize,
     },
-    /// A request of the later phases, evenly spaced, at one place after the other.
+    /// A request of the later phases arrives; these are evenly spaced, and the backends take turns.
     ArriveInTurn {
         turn: usize,
     },
-    /// A request asks for a slot, again.
+    /// A request asks for a slot, possibly again.
     RequestSlot(RequestId),
-    /// A waiter that was granted a slot comes to take it.
+    /// A queued request that was granted a slot takes it.
     Wake(RequestId),
     /// The server has refused the connection, or the request.
     Refuse(AttemptId, AttemptResult),
-    /// The server has finished with the request; it may have failed.
+    /// The server has finished with the request, which may have failed.
     Finish {
         server: usize,
         job: AttemptId,
         end: AttemptResult,
     },
-    /// The attempt has taken too long.
+    /// The attempt has timed out.
     TimeOut(AttemptId),
-    /// It has waited long enough.
+    /// The request has waited for its timeout.
     WaitTimeout(RequestId),
     ClientDisconnect(RequestId),
-    /// A worker learns what is in force.
+    /// A worker receives the configuration in force.
     UpdateWorker {
-        place: BackendId,
+        backend_id: BackendId,
         worker: usize,
     },
-    /// A balancer looks at the health of all endpoints.
+    /// A balancer evaluates the health of all endpoints.
     Tick {
         balancer: usize,
     },
     Probed {
-        place: BackendId,
+        backend_id: BackendId,
         server: usize,
         result: ProbeResult,
     },
@@ -118,7 +119,7 @@ impl FaultSimulation {
         }
     }
 
-    /// Lets everything happen. Panics if a law is broken.
+    /// Runs all events. Panics if an invariant is violated.
     pub(crate) fn run(mut self) -> RequestCounts {
         self.trace(format_args!("{:#?}", self.plan));
         for backend in 0..self.plan.backends.len() {
@@ -157,12 +158,12 @@ impl FaultSimulation {
             SimulationEvent::TimeOut(job) => self.conclude(job, AttemptResult::TimedOut),
             SimulationEvent::WaitTimeout(id) => self.wait_timed_out(id),
             SimulationEvent::ClientDisconnect(id) => self.client_disconnects(id),
-            SimulationEvent::UpdateWorker { place, worker } => {
-                self.backend(place).update_worker(worker)
+            SimulationEvent::UpdateWorker { backend_id, worker } => {
+                self.backend(backend_id).update_worker(worker)
             }
             SimulationEvent::Tick { balancer } => self.tick(balancer),
-            SimulationEvent::Probed { place, server, result } => {
-                self.probe_finished(place, server, result)
+            SimulationEvent::Probed { backend_id, server, result } => {
+                self.probe_finished(backend_id, server, result)
             }
             SimulationEvent::Attempt { balancer, server } => self.attempt(balancer, server),
             SimulationEvent::Fault => self.fault(),
@@ -190,7 +191,7 @@ impl FaultSimulation {
         }
     }
 
-    /// The dead server returns, or another dies.
+    /// Restores the dead server, or lets another die.
     fn single_death(&mut self) {
         let interval = self.plan.death_interval();
         match self.servers.iter().position(|server| !server.is_healthy()) {
@@ -206,13 +207,13 @@ impl FaultSimulation {
         }
     }
 
-    /// Connections break if the server dies.
+    /// Sets the fault of a server. If the server dies, its connections break.
     fn set_fault(&mut self, server: usize, fault: ServerFault) {
         self.trace(format_args!("server {server}: {fault:?}"));
         for job in self.servers[server].set_fault(fault, self.now) {
             if self.requests.is_in_flight(job) {
-                let place = self.requests.get(job.id).backend;
-                self.balancers[place.balancer].resends[server].record_loss();
+                let backend_id = self.requests.get(job.id).backend;
+                self.balancers[backend_id.balancer].resends[server].record_loss();
             }
             self.after(
                 Duration::from_micros(100),
@@ -221,27 +222,27 @@ impl FaultSimulation {
         }
     }
 
-    /// Somebody writes another configuration for one backend: other endpoints and weights, or other limits.
+    /// Changes the configuration of one backend: other endpoints and weights, or other limits.
     fn reconfigure(&mut self) {
-        let place = BackendId {
+        let backend_id = BackendId {
             balancer: self.dice.below(self.balancers.len()),
             backend: self.dice.below(self.plan.backends.len()),
         };
         let (mut set, mut limits) =
-            (self.backend(place).configured(), self.backend(place).limits());
+            (self.backend(backend_id).configured(), self.backend(backend_id).limits());
         if self.dice.percent(50) {
-            // Scaled to nobody, down, to most or up: it happens that all who wait have no endpoint at all.
+            // Scaled to zero, down, to most or up: sometimes no waiting request has any endpoint.
             let joining = [0, 30, 70, 70, 70, 100][self.dice.below(6)];
             let weights = self.servers.iter().map(|_| {
                 let joins = self.dice.percent(joining);
                 joins.then(|| self.dice.between(0, 5))
             });
             let weights: Vec<_> = weights.collect();
-            set = self.balancers[place.balancer].set(&weights);
+            set = self.balancers[backend_id.balancer].set(&weights);
         } else {
             limits = plan::draw_limits(&mut self.dice, plan::slowest(&self.plan.servers));
         }
-        self.configure(place, set, limits);
+        self.configure(backend_id, set, limits);
     }
 
     fn enter_phase(&mut self, phase: SimulationPhase) {
@@ -253,11 +254,11 @@ impl FaultSimulation {
                 for server in &mut self.servers {
                     server.set_fault(ServerFault::None, self.now);
                 }
-                for place in self.all_backends() {
-                    let plan = &self.plan.backends[place.backend];
+                for backend_id in self.all_backends() {
+                    let plan = &self.plan.backends[backend_id.backend];
                     let weights: Vec<_> = plan.weights.iter().copied().map(Some).collect();
-                    let set = self.balancers[place.balancer].set(&weights);
-                    self.configure(place, set, plan.limits);
+                    let set = self.balancers[backend_id.balancer].set(&weights);
+                    self.configure(backend_id, set, plan.limits);
                 }
                 self.after(Duration::ZERO, SimulationEvent::ArriveInTurn { turn: 0 });
                 self.after(
@@ -266,9 +267,9 @@ impl FaultSimulation {
                 );
             }
             SimulationPhase::Calm => {
-                for place in self.all_backends() {
+                for backend_id in self.all_backends() {
                     let now = self.now;
-                    self.backend(place).check_recovery(now);
+                    self.backend(backend_id).check_recovery(now);
                 }
                 let mut endpoints = self.balancers.iter().flat_map(|it| &it.endpoints);
                 let all_are_back = endpoints.all(|endpoint| endpoint.is_reachable());
@@ -283,38 +284,46 @@ impl FaultSimulation {
         }
     }
 
-    /// An endpoint at which connections can be made is not marked unreachable for longer than the pause between two
-    /// background attempts.
+    /// Checks that an endpoint which accepts connections is not marked unreachable for longer than
+    /// the pause between two background attempts.
     fn check_readmission(&self) {
         for endpoint in self.balancers.iter().flat_map(|balancer| &balancer.endpoints) {
             let Some(marked_at) = endpoint.unreachable_since() else { continue };
             let back_at = self.servers[endpoint.data].accepting_since(self.now);
             let since = back_at.map_or(self.now, |back_at| back_at.max(marked_at));
             let waits = self.now.saturating_since(since);
-            assert!(waits <= LONGEST_PAUSE, "{endpoint:?} is not readmitted after {waits:?}");
+            assert!(
+                waits <= LONGEST_PAUSE,
+                "{endpoint:?} is still marked unreachable after {waits:?}"
+            );
         }
     }
 
-    /// A request ends without an answer, and its client is still there: one server alone must not be the reason.
+    /// Checks that a request does not end without a response, while its client is still there,
+    /// because of one server alone.
     fn check_loss(&self) {
-        assert!(!self.plan.single_deaths, "a request fails though all servers but one are sound");
+        assert!(!self.plan.single_deaths, "a request fails though all servers but one are healthy");
     }
 
-    /// Every slot taken is held by somebody.
+    /// Checks that the slots taken are the slots held.
     fn check_counts(&self) {
         let taken: usize = self.balancers.iter().map(SimulatedBalancer::in_flight).sum();
         let probing: usize = self.balancers.iter().map(|balancer| balancer.probing).sum();
-        assert_eq!(taken, self.requests.slots_held() + probing, "a slot taken is a slot held");
+        assert_eq!(
+            taken,
+            self.requests.slots_held() + probing,
+            "the slots taken are the slots held"
+        );
     }
 
     fn check_end(&mut self) {
         assert!(self.requests.is_empty(), "every request has ended");
-        assert!(self.servers.iter().all(SimulatedServer::is_idle), "no server works for nobody");
+        assert!(self.servers.iter().all(SimulatedServer::is_idle), "no server has work left");
         let idle = self.balancers.iter().all(|balancer| balancer.in_flight() == 0);
         assert!(idle, "every count is back at zero");
-        for place in self.all_backends() {
-            let backend = &self.balancers[place.balancer].backends[place.backend];
-            let plan = &self.plan.backends[place.backend];
+        for backend_id in self.all_backends() {
+            let backend = &self.balancers[backend_id.balancer].backends[backend_id.backend];
+            let plan = &self.plan.backends[backend_id.backend];
             backend.check_budget(&plan.retry, self.now);
             invariants::shares_match_weights(plan, self.plan.workers, &backend.counts.served);
         }
@@ -324,22 +333,22 @@ impl FaultSimulation {
         }
     }
 
-    /// Every backend of every balancer.
+    /// Returns every backend of every balancer.
     fn all_backends(&self) -> Vec<BackendId> {
         let backends = 0..self.plan.backends.len();
         let of = |balancer| backends.clone().map(move |backend| BackendId { balancer, backend });
         (0..self.balancers.len()).flat_map(of).collect()
     }
 
-    fn backend(&mut self, place: BackendId) -> &mut SimulatedBackend {
-        &mut self.balancers[place.balancer].backends[place.backend]
+    fn backend(&mut self, backend_id: BackendId) -> &mut SimulatedBackend {
+        &mut self.balancers[backend_id.balancer].backends[backend_id.backend]
     }
 
     fn after(&mut self, duration: Duration, event: SimulationEvent) {
         self.events.schedule(self.now + duration, event);
     }
 
-    #[expect(clippy::print_stdout, reason = "the trace is what a replay is for")]
+    #[expect(clippy::print_stdout, reason = "the trace is the output of a replay")]
     fn trace(&self, line: fmt::Arguments<'_>) {
         if self.traced {
             println!("{:>12.3} ms  {line}", self.now.as_nanos() as f64 / 1e6);

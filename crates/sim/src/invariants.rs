@@ -1,5 +1,5 @@
-//! What must hold in any world. Keeps its own account of who holds and who waits, and asks `balance` for nothing but
-//! the state it would show anybody.
+//! Invariants that hold in any simulation. They keep their own account of slots held and requests
+//! queued, and read from `balance` only its public state.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -8,15 +8,15 @@ use balance::{AdmissionLimits, Algorithm, ConcurrencyCap, EndpointSet, PriorityL
 
 use crate::fault_simulation::ServerEndpoint;
 
-/// Who waits, and who may be given what.
+/// Model of one backend's queue, and checks of grants.
 mod queue_model;
-/// What a judgement may do.
+/// Checks of a health evaluation.
 mod evaluation;
-/// How a request may be sent again.
+/// Checks of retries and resends.
 mod retries;
-/// What is true when all is over.
+/// Checks at the end of a simulation.
 mod final_state;
-/// An endpoint that fails attracts no requests.
+/// Check that a failing endpoint attracts no requests.
 mod failure_share;
 
 pub(crate) use evaluation::check_evaluation;
@@ -31,22 +31,22 @@ pub(crate) struct ConfigView {
     pub(crate) set: Arc<EndpointSet<usize>>,
     pub(crate) limits: AdmissionLimits,
     algorithm: Algorithm,
-    /// By server.
+    /// Shares by server.
     shares: Rc<[ServerShare]>,
-    /// By server: whether it is not marked unreachable, as of the moment of the view.
+    /// True for each server that is not marked unreachable, as of the moment of the view.
     reachable: Rc<[bool]>,
 }
 
-/// What a server is given, as far as a view goes.
+/// Weight and state of a server in a view.
 #[derive(Clone, Copy, Debug, Default)]
 struct ServerShare {
     weight: u32,
     half_open: bool,
-    /// It is ejected or found unfit, and nobody panics.
+    /// True if it is ejected or its probes fail, and there is no panic.
     out: bool,
 }
 
-/// What a request asks of choosing, by server.
+/// Constraints of a request, by server.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RequestConstraints {
     pub(crate) tried: TriedServers,
@@ -56,7 +56,7 @@ pub(crate) struct RequestConstraints {
     pub(crate) route: u64,
 }
 
-/// The servers at which a request has been tried.
+/// Servers at which a request has been tried.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TriedServers {
     /// One bit for each server.
@@ -78,7 +78,7 @@ impl TriedServers {
         self.servers == 0
     }
 
-    /// All of them, the latest one last.
+    /// Returns all of them, the latest one last.
     pub(crate) fn servers(self) -> impl Iterator<Item = usize> {
         let others = (0..32).filter(move |&it| self.contains(it) && Some(it) != self.latest);
         others.chain(self.latest)
@@ -89,33 +89,33 @@ impl TriedServers {
     }
 }
 
-/// What a want comes to in a view.
+/// Servers of a view that satisfy the constraints of a request.
 enum EligibleServers {
     AllExcept(TriedServers),
     Only(usize),
-    /// One that is left; which, only the table knows.
+    /// One of the servers that are left, as the Maglev table decides.
     ByTable(TriedServers),
 }
 
 impl ConfigView {
-    /// `out` says of each server whether it must get nothing.
+    /// Creates a view; `out` is true for each server that must get nothing.
     pub(crate) fn new(
         set: Arc<EndpointSet<usize>>,
         limits: AdmissionLimits,
         algorithm: Algorithm,
         out: Vec<bool>,
     ) -> Self {
-        let part = |out| ServerShare { out, ..ServerShare::default() };
-        let mut parts: Vec<_> = out.into_iter().map(part).collect();
+        let share = |out| ServerShare { out, ..ServerShare::default() };
+        let mut shares: Vec<_> = out.into_iter().map(share).collect();
         for member in set.members() {
-            let part = &mut parts[member.endpoint.data];
-            (part.weight, part.half_open) = (member.weight, member.half_open);
+            let share = &mut shares[member.endpoint.data];
+            (share.weight, share.half_open) = (member.weight, member.half_open);
         }
-        let reachable = vec![true; parts.len()].into();
-        Self { set, limits, algorithm, shares: parts.into(), reachable }.as_of_now()
+        let reachable = vec![true; shares.len()].into();
+        Self { set, limits, algorithm, shares: shares.into(), reachable }.as_of_now()
     }
 
-    /// The same with what is marked unreachable now, of which nothing learns late.
+    /// Returns the view with the reachability of this moment, which takes effect without delay.
     pub(crate) fn as_of_now(&self) -> Self {
         let mut reachable = vec![true; self.shares.len()];
         for member in self.set.members() {
@@ -135,30 +135,32 @@ impl ConfigView {
         regular.peek().is_some() && !regular.any(|server| self.reachable[server])
     }
 
-    /// Servers with a weight at which a request has not been tried.
+    /// Returns the number of servers with a weight at which a request has not been tried.
     pub(crate) fn untried(&self, tried: TriedServers) -> usize {
         let regular = (0..self.shares.len()).filter(|&it| self.shares[it].weight > 0);
         regular.filter(|&server| !tried.contains(server)).count()
     }
 
-    /// Those who share one share of the queue.
-    fn flow_key(&self, want: RequestConstraints) -> (PriorityLevel, u64) {
-        (want.priority, if self.limits.fair { want.route } else { 0 })
+    /// Returns the fair-queueing flow of a request.
+    fn flow_key(&self, constraints: RequestConstraints) -> (PriorityLevel, u64) {
+        (constraints.priority, if self.limits.fair { constraints.route } else { 0 })
     }
 
-    /// Any endpoint will do, whatever the set.
-    fn is_free(&self, want: RequestConstraints) -> bool {
-        want.only.is_none() && want.tried.is_empty() && self.algorithm != Algorithm::Maglev
+    /// True if any endpoint is eligible, whatever the set.
+    fn is_free(&self, constraints: RequestConstraints) -> bool {
+        constraints.only.is_none()
+            && constraints.tried.is_empty()
+            && self.algorithm != Algorithm::Maglev
     }
 
-    fn eligible(&self, want: RequestConstraints) -> EligibleServers {
-        let excluded = self.excluded(want.tried);
+    fn eligible(&self, constraints: RequestConstraints) -> EligibleServers {
+        let excluded = self.excluded(constraints.tried);
         let is_left = |server: &usize| self.is_open(*server) && !excluded.contains(*server);
-        if let Some(only) = want.only.filter(is_left) {
+        if let Some(only) = constraints.only.filter(is_left) {
             return EligibleServers::Only(only);
         }
         let binds = self.algorithm == Algorithm::Maglev;
-        let owner = want.key.filter(|_| binds).and_then(|key| self.set.maglev().member(key));
+        let owner = constraints.key.filter(|_| binds).and_then(|key| self.set.maglev().member(key));
         match owner.map(|member| self.set.members()[member].endpoint.data) {
             Some(owner) if is_left(&owner) => EligibleServers::Only(owner),
             Some(_) => EligibleServers::ByTable(excluded),
@@ -166,8 +168,8 @@ impl ConfigView {
         }
     }
 
-    /// Returns the servers to avoid: all that were tried if an untried one can be chosen, else the latest, unless it is the
-    /// only choice.
+    /// Returns the servers to avoid: all that were tried if an untried one can be chosen, else the
+    /// latest, unless it is the only choice.
     fn excluded(&self, tried: TriedServers) -> TriedServers {
         let none_is_open = self.is_unreachable();
         let is_choice = |server: &usize| {
@@ -181,53 +183,55 @@ impl ConfigView {
         if choices.iter().any(is_another) { tried.only_latest() } else { TriedServers::default() }
     }
 
-    /// Whether a request may be given a slot of this endpoint, which it has taken.
-    fn allows(&self, want: RequestConstraints, endpoint: &ServerEndpoint) -> bool {
+    /// True if a request may have the slot of this endpoint, which it has taken.
+    fn allows(&self, constraints: RequestConstraints, endpoint: &ServerEndpoint) -> bool {
         let server = endpoint.data;
-        let part = self.shares[server];
-        if part.out && !part.half_open {
+        let share = self.shares[server];
+        if share.out && !share.half_open {
             return false;
         }
-        let claim = self.eligible(want);
-        if part.half_open {
+        let eligible = self.eligible(constraints);
+        if share.half_open {
             return self.reachable[server]
-                && match claim {
+                && match eligible {
                     EligibleServers::AllExcept(excluded) | EligibleServers::ByTable(excluded) => {
                         !excluded.contains(server)
                     }
-                    EligibleServers::Only(_) => want.only.is_none(),
+                    EligibleServers::Only(_) => constraints.only.is_none(),
                 };
         }
         let may_reach = self.reachable[server] || self.is_last_resort();
-        part.weight > 0 && may_reach && Self::serves(&claim, server)
+        share.weight > 0 && may_reach && Self::serves(&eligible, server)
     }
 
-    /// True if a request may be sent to an unreachable endpoint: no endpoint with a weight is reachable, and there is no
-    /// queue in which to wait for one.
+    /// True if a request may be sent to an unreachable endpoint: no endpoint with a weight is
+    /// reachable, and there is no queue in which to wait for one.
     fn is_last_resort(&self) -> bool {
         self.limits.max_waiting == 0 && self.is_unreachable()
     }
 
-    /// True if no request may be sent to the endpoint, because it is marked unreachable and another is reachable.
+    /// True if no request may be sent to the endpoint, because it is marked unreachable and another
+    /// is reachable.
     fn is_passed_over(&self, endpoint: &ServerEndpoint) -> bool {
         !self.reachable[endpoint.data] && !self.is_last_resort()
     }
 
-    /// True if a request that cannot wait must be sent to an unreachable endpoint, as no other is left.
-    fn has_last_resort(&self, want: RequestConstraints) -> bool {
-        let claim = self.eligible(want);
+    /// True if a request that cannot wait must be sent to an unreachable endpoint, as no other is
+    /// left.
+    fn has_last_resort(&self, constraints: RequestConstraints) -> bool {
+        let eligible = self.eligible(constraints);
         let is_free = |endpoint: &ServerEndpoint| {
             let server = endpoint.data;
-            let serves = self.shares[server].weight > 0 && Self::serves(&claim, server);
+            let serves = self.shares[server].weight > 0 && Self::serves(&eligible, server);
             serves && self.has_room(endpoint)
         };
-        let is_known = !matches!(claim, EligibleServers::ByTable(_));
+        let is_known = !matches!(eligible, EligibleServers::ByTable(_));
         let mut endpoints = self.set.members().iter().map(|member| &*member.endpoint);
         is_known && self.is_last_resort() && endpoints.any(is_free)
     }
 
-    fn serves(claim: &EligibleServers, server: usize) -> bool {
-        match claim {
+    fn serves(eligible: &EligibleServers, server: usize) -> bool {
+        match eligible {
             EligibleServers::AllExcept(excluded) | EligibleServers::ByTable(excluded) => {
                 !excluded.contains(server)
             }
@@ -235,23 +239,24 @@ impl ConfigView {
         }
     }
 
-    /// Whether a request that waits must be given a slot of this endpoint when there is one.
-    fn must_serve(&self, want: RequestConstraints, endpoint: &ServerEndpoint) -> bool {
+    /// True if a queued request must be granted a slot of this endpoint when one is free.
+    fn must_serve(&self, constraints: RequestConstraints, endpoint: &ServerEndpoint) -> bool {
         let server = endpoint.data;
         self.is_open(server)
-            && match self.eligible(want) {
+            && match self.eligible(constraints) {
                 EligibleServers::AllExcept(excluded) => !excluded.contains(server),
                 EligibleServers::Only(only) => server == only,
                 EligibleServers::ByTable(_) => false,
             }
     }
 
-    /// Requests in flight at each member.
+    /// Returns the requests in flight at each member.
     pub(crate) fn loads(&self) -> Vec<u32> {
         self.set.members().iter().map(|member| member.endpoint.in_flight()).collect()
     }
 
-    /// So many grants were given since the loads were `before`: as much has been added, nowhere beyond the cap.
+    /// Checks that this many slots were granted since the loads were `before`: the loads have grown
+    /// by as many, nowhere beyond the cap.
     pub(crate) fn check_grants_since(&self, before: &[u32], grants: usize) {
         let mut added = 0;
         for (member, &before) in self.set.members().iter().zip(before) {
@@ -260,24 +265,25 @@ impl ConfigView {
                 self.check_grant_at(&member.endpoint);
             }
         }
-        assert_eq!(added as usize, grants, "a slot for each who was woken, and no other");
+        assert_eq!(added as usize, grants, "one slot for each woken request, and no other");
     }
 
-    /// A grant was given at this endpoint.
+    /// Checks that a slot of this endpoint could be granted.
     pub(crate) fn check_grant_at(&self, endpoint: &ServerEndpoint) {
-        let part = self.shares[endpoint.data];
-        assert!(part.weight > 0 || part.half_open, "{endpoint:?} has left");
+        let share = self.shares[endpoint.data];
+        assert!(share.weight > 0 || share.half_open, "{endpoint:?} has left");
         assert!(self.is_within_cap(endpoint), "{endpoint:?} is over the cap");
     }
 
-    /// A trial is one request at a time, whatever the cap.
+    /// True if the endpoint is not over its cap. A half-open endpoint has one request at a time,
+    /// whatever the cap.
     fn is_within_cap(&self, endpoint: &ServerEndpoint) -> bool {
         let alone = self.shares[endpoint.data].half_open;
         let cap = if alone { ConcurrencyCap::of(1) } else { self.limits.cap };
         most(endpoint, cap).is_none_or(|most| endpoint.in_flight() <= most)
     }
 
-    /// The endpoints that have a weight and could take one more.
+    /// Returns the endpoints that have a weight and a free slot.
     fn free(&self) -> impl Iterator<Item = &ServerEndpoint> {
         let members = self.set.members().iter();
         let members = members.filter(|member| self.is_open(member.endpoint.data));
@@ -288,13 +294,14 @@ impl ConfigView {
         most(endpoint, self.limits.cap).is_none_or(|most| endpoint.in_flight() < most)
     }
 
-    /// Whether anybody can be given anything.
+    /// True if any request can be granted anything.
     fn is_usable(&self) -> bool {
-        self.shares.iter().any(|part| part.weight > 0 || part.half_open)
+        self.shares.iter().any(|share| share.weight > 0 || share.half_open)
     }
 }
 
-/// Where there is no cap, one that is full is asked all the same if nobody else has room.
+/// Returns the limit of an endpoint. If there is no cap, even a full endpoint gets requests when no
+/// other has capacity.
 fn most(endpoint: &ServerEndpoint, cap: ConcurrencyCap) -> Option<u32> {
     endpoint.limit(cap).filter(|_| cap.is_some())
 }

@@ -1,8 +1,9 @@
-//! How well limits are learned: one table, by workers, clients, service times, and what happens meanwhile.
+//! Study of limit learning: one table, by workers, clients, service times and incidents.
 //!
-//! Each endpoint has some workers and a backlog, or shares processors among all that it has. The limits are real ones, and so
-//! are picker and queue. Beside each row stands the same world with a fixed cap of as many as an endpoint has workers.
-//! The table is what `docs/internals/limits.md` shows.
+//! Each endpoint has some workers and a backlog, or shares processors among all its requests. The
+//! limiter, the picker and the queue are production code. Each row also has the result of the same
+//! simulation with a fixed cap of one request per worker. `docs/internals/limits.md` shows the
+//! table.
 
 use std::time::Duration;
 
@@ -10,33 +11,33 @@ use balance::ConcurrencyCap;
 
 use crate::random::ServiceVariance;
 
-/// What happens in a scene.
+/// Simulation of a scenario.
 mod simulation;
 
 use simulation::LimitSimulation;
 
-/// Article 001's service time.
+/// Service time of article 001.
 const SERVICE: Duration = Duration::from_millis(340);
-/// What comes before this is learning, and is told apart.
+/// Time of learning; its results are counted separately.
 pub(crate) const LEARNING: Duration = Duration::from_secs(120);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ServiceDiscipline {
-    /// Each worker serves one request after the other; the rest waits in order.
+    /// Each worker serves one request after the other; other requests wait in order.
     Workers,
-    /// All requests share as many processors.
+    /// All requests share as many processors as there are workers.
     Processors,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClientModel {
-    /// So many, each with one request after the other.
+    /// Closed loop: this many clients, each with one request after the other.
     Closed(usize),
-    /// Requests come at random, with this time between them on average.
+    /// Open loop: requests arrive at random, with this mean interval.
     Open(Duration),
 }
 
-/// Something that happens to one endpoint, or to all.
+/// Change of one endpoint, or of all.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EndpointChange {
     pub(crate) at: Duration,
@@ -45,37 +46,39 @@ pub(crate) struct EndpointChange {
     pub(crate) slower: f64,
 }
 
-/// One row of the table.
+/// Scenario: one row of the table.
 #[derive(Clone, Debug)]
 pub(crate) struct LimitScenario {
     pub(crate) name: &'static str,
-    /// Of each endpoint.
+    /// Workers of each endpoint.
     pub(crate) workers: Vec<usize>,
     pub(crate) sharing: ServiceDiscipline,
     pub(crate) variance: ServiceVariance,
     pub(crate) service: Duration,
     pub(crate) clients: ClientModel,
     pub(crate) changes: Vec<EndpointChange>,
-    /// Service times go up and down by this part of themselves, once in two hours.
+    /// Amplitude of a periodic change of service times, relative to their mean; the period is two
+    /// hours.
     pub(crate) drift: f64,
     pub(crate) lasts: Duration,
     pub(crate) cap: ConcurrencyCap,
     pub(crate) seed: u64,
 }
 
-/// What came of it.
+/// Result of a scenario.
 #[derive(Debug, Default)]
 pub(crate) struct LimitScenarioResult {
-    /// Requests served while learning, and after.
+    /// Requests served during learning, and after it.
     pub(crate) served: [u64; 2],
-    /// Of those served after learning; sorted, seconds.
+    /// Latencies after learning in seconds, sorted.
     pub(crate) latencies: Vec<f64>,
-    /// At the end of each second the limit of each endpoint, and how many workers it has.
+    /// Limit and number of workers of each endpoint at the end of each second.
     pub(crate) limits: Vec<Vec<(u32, usize)>>,
 }
 
 impl LimitScenario {
-    /// Article 001: six endpoints of so many workers, so many clients.
+    /// Returns the scenario of article 001: six endpoints with this many workers each, and this
+    /// many clients.
     pub(crate) fn article(workers: usize, clients: usize) -> Self {
         Self {
             name: "article 001",
@@ -101,8 +104,8 @@ impl LimitScenario {
     }
 }
 
-/// Prints the table, a row for each scene.
-#[expect(clippy::print_stdout, reason = "the table is what it is for")]
+/// Prints the table, a row for each scenario.
+#[expect(clippy::print_stdout, reason = "the table is the output")]
 pub(crate) fn print() {
     println!(
         "scene,workers,sharing,variance,clients,throughput_learning,throughput,latency_mean,latency_p99,\
@@ -159,7 +162,7 @@ fn scenes() -> Vec<LimitScenario> {
     scenes
 }
 
-/// What may happen to endpoints, and other endpoints.
+/// Returns scenarios with incidents or unusual endpoints.
 pub(crate) fn incidents() -> Vec<LimitScenario> {
     let base =
         || LimitScenario { lasts: Duration::from_secs(1200), ..LimitScenario::article(4, 48) };
@@ -237,13 +240,14 @@ impl LimitScenarioResult {
         self.latencies.get(self.latencies.len() * 99 / 100).copied().unwrap_or_default()
     }
 
-    /// The least and the highest limit of any endpoint in these seconds.
+    /// Returns the least and the highest limit of any endpoint in these seconds.
     pub(crate) fn limit_range(&self, seconds: std::ops::Range<usize>) -> (u32, u32) {
         let limits = || self.limits[seconds.clone()].iter().flatten().map(|&(limit, _)| limit);
         (limits().min().unwrap_or(0), limits().max().unwrap_or(0))
     }
 
-    /// In which part of the time since this second limits were off by more than one from the number of workers.
+    /// Returns the share of the time since this second in which limits differed by more than one
+    /// from the number of workers.
     pub(crate) fn share_off_by_more_than_one(&self, since: usize) -> f64 {
         let all = || self.limits[since..].iter().flatten();
         let off = all().filter(|&&(limit, workers)| u64::from(limit).abs_diff(workers as u64) > 1);

@@ -1,5 +1,5 @@
-//! The real `balance` in a virtual world: searches seeds for a failure, replays one, traced,
-//! or compares pickers, or scalers.
+//! Simulator of the production `balance` code: searches seeds for a failure, replays a seed with a
+//! trace, or compares pickers or scalers.
 #![expect(clippy::print_stdout, reason = "a command that reports what it finds")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,52 +8,52 @@ use std::process::ExitCode;
 use crate::fault_simulation::FaultSimulation;
 use crate::request_counts::RequestCounts;
 
-/// What a seed draws.
+/// Plan of a seed: topology, policies, load.
 mod plan;
-/// How it draws.
+/// Random draws.
 mod random;
-/// What happens.
+/// Fault simulation.
 mod fault_simulation;
-/// To whom it happens.
+/// Requests in progress.
 mod requests;
-/// Where they end up.
+/// Simulated servers with faults.
 mod server;
-/// Who sends them there.
+/// Simulated balancers.
 mod balancer;
-/// What they ask for slots.
+/// Simulated backends.
 mod backend;
-/// How they end.
+/// Counts of request results.
 mod request_counts;
-/// In which order.
+/// Event queue, ordered by time.
 mod event_queue;
-/// What must hold all along.
+/// Invariants that hold at all times.
 mod invariants;
-/// Endpoints of plainer worlds.
+/// Endpoint sets of the simple simulations.
 mod endpoint_sets;
-/// Another world, long: how well limits are learned.
+/// Study: accuracy of learned limits.
 mod limit_learning;
-/// Another world, plain and large: how long requests wait under each picker.
+/// Study: waiting times under each picker.
 mod study;
-/// And another: how soon a picker finds an endpoint that turns slow.
+/// Study: time until a picker avoids an endpoint that becomes slow.
 mod onset;
-/// And another: a queue in a long overload.
+/// Study: a queue in a sustained overload.
 mod overload;
-/// And another: several balancers that share slots.
+/// Study: several balancers that share slots.
 mod replicas;
-/// And another: a day of a deployment that is scaled as its load goes.
+/// Study: a day of an autoscaled deployment.
 mod autoscale;
 
-const USAGE: &str = "usage: sim --seeds N   run seeds 0 to N - 1, stop at the first that fails
-       sim --seed N    run one, traced
-       sim --study     print how long requests wait under each picker
-       sim --onset     print what an endpoint that turns slow costs under each picker
-       sim --overload  print what a queue does in a long overload
-       sim --limits    print how well limits are learned
-       sim --replicas  print what sharing slots over several balancers costs
+const USAGE: &str = "usage: sim --seeds N   run seeds 0 to N - 1, stop at the first failure
+       sim --seed N    run one seed and print a trace
+       sim --study     print waiting times under each picker
+       sim --onset     print the cost of an endpoint that becomes slow, by picker
+       sim --overload  print waits and useful work of a queue in a sustained overload
+       sim --limits    print the accuracy of learned limits
+       sim --replicas  print the cost of sharing slots among several balancers
        sim --autoscale [NAME=VALUE]...
-                       print a day of a deployment that is scaled as its load goes";
+                       print a day of an autoscaled deployment";
 
-/// How many seeds between two signs of life.
+/// Number of seeds between two progress messages.
 const PROGRESS: u64 = 1_000;
 
 fn main() -> ExitCode {
@@ -102,12 +102,12 @@ fn main() -> ExitCode {
 fn search(seeds: u64) -> ExitCode {
     let mut total = RequestCounts::default();
     for seed in 0..seeds {
-        let Ok(tally) = catch_unwind(AssertUnwindSafe(|| FaultSimulation::new(seed, false).run()))
+        let Ok(counts) = catch_unwind(AssertUnwindSafe(|| FaultSimulation::new(seed, false).run()))
         else {
             println!("seed {seed} fails; `make sim SEED={seed}` replays it");
             return ExitCode::FAILURE;
         };
-        total += tally;
+        total += counts;
         if (seed + 1).is_multiple_of(PROGRESS) {
             println!("{} seeds, {total}", seed + 1);
         }

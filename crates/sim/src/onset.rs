@@ -1,8 +1,9 @@
-//! How soon a picker finds an endpoint that turns slow: the 99th percentile of latency from that moment on.
+//! Study: time until a picker avoids an endpoint that becomes slow, as the 99th percentile of
+//! latency from that moment on.
 //!
-//! The virtual twin of the scenario `slow` of `lab/experiments/bad-endpoints`: five endpoints, of which each serves four
-//! requests at a time, in 5 ms on average; 1,600 requests per second, at random moments. After one second one endpoint
-//! turns ten times slower.
+//! It simulates the scenario `slow` of `lab/experiments/bad-endpoints`: five endpoints, each of
+//! which serves four requests at a time, in 5 ms on average; 1,600 requests per second, at random
+//! times. After one second one endpoint becomes ten times slower.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -26,7 +27,7 @@ const ONSET: Time = Time::from_nanos(1_000_000_000);
 const COUNTED: [u64; 2] = [3, 5];
 const SEEDS: u64 = 101;
 
-/// Prints a row for each algorithm and length of the counting.
+/// Prints a row for each algorithm and length of the measurement.
 pub(crate) fn print() {
     println!("picker,seconds,latency_p99_ms,to_the_slow_endpoint_percent");
     for seconds in COUNTED {
@@ -50,7 +51,7 @@ struct OnsetSimulation {
     queue: Queue<usize, ()>,
     servers: Vec<FifoServer>,
     departures: EventQueue<ServerRequest>,
-    /// Of requests that were sent from the onset on, by the end of the counting.
+    /// Latencies of requests that were sent from the onset on, at the end of the measurement.
     latencies: Vec<f64>,
     slow: usize,
 }
@@ -84,7 +85,7 @@ impl OnsetSimulation {
         }
     }
 
-    /// The 99th percentile in ms, and the share of the slow endpoint in percent.
+    /// Returns the 99th percentile in ms, and the share of the slow endpoint in percent.
     fn run(mut self, seconds: u64) -> (f64, f64) {
         let end = ONSET + Duration::from_secs(seconds);
         let mut now = Time::ZERO;
@@ -126,9 +127,9 @@ impl OnsetSimulation {
     }
 
     fn send(&mut self, now: Time) {
-        let wish = PickRequest { now, ..PickRequest::default() };
+        let request = PickRequest { now, ..PickRequest::default() };
         let endpoint =
-            self.picker.take(&self.set, ConcurrencyCap::None, &wish).expect("there is no cap");
+            self.picker.take(&self.set, ConcurrencyCap::None, &request).expect("there is no cap");
         let server = endpoint.data;
         if self.servers[server].serving < PLACES {
             self.serve(server, now, now);

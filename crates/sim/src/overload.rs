@@ -1,7 +1,8 @@
-//! What a queue does in a long overload: how long who is served has waited, and how much of the work is for somebody.
+//! Study: a queue in a sustained overload. Measures the waits of served requests, and the share of
+//! the work that is of use.
 //!
-//! Clients are impatient and do not say so: an answer that comes too late is work for nobody, and takes as long as any.
-//! The table is what `docs/internals/queue.md` shows.
+//! Clients are impatient and announce no deadline: a response that comes too late is wasted work
+//! and takes as long as any other. `docs/internals/queue.md` shows the table.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,27 +19,28 @@ use crate::random::RandomSource;
 
 const ENDPOINTS: usize = 6;
 const SLOTS: u32 = 4;
-/// The mean; times are exponential.
+/// Mean service time; times are exponential.
 const SERVICE: Duration = Duration::from_millis(340);
 const LOAD_PERCENTS: [u32; 6] = [90, 105, 120, 150, 200, 300];
-/// Clients wait for the whole answer between the one and the other, evenly.
+/// Bounds of a client's patience for the whole response, uniformly distributed.
 const PATIENCE_MILLISECONDS: (u32, u32) = (1_000, 3_000);
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(5);
 const TARGET: Duration = Duration::from_millis(200);
 const LASTS: Duration = Duration::from_secs(1_000);
-/// The world begins empty.
+/// Time at the begin that is not counted, because the simulation begins empty.
 const WARMING_UP: Duration = Duration::from_secs(100);
 
-/// How a queue treats those who come.
+/// Behaviour of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum QueueVariant {
-    /// Everybody waits for as long as the queue's timeout allows.
+    /// Every request waits for as long as the queue's timeout allows.
     Patient,
-    /// Who would wait for longer than that is refused at once.
+    /// A request whose expected wait exceeds that is rejected at once.
     Foresight,
-    /// With a target besides.
+    /// In addition, there is a target delay.
     Target,
-    /// Clients say how long they wait, and who would wait for longer is refused at once.
+    /// Clients announce their deadline, and a request whose expected wait exceeds it is rejected at
+    /// once.
     Deadline,
 }
 
@@ -46,18 +48,18 @@ const QUEUE_VARIANTS: [QueueVariant; 4] =
     [QueueVariant::Patient, QueueVariant::Foresight, QueueVariant::Target, QueueVariant::Deadline];
 
 /// Prints the table, a row for each combination. Times are in seconds.
-#[expect(clippy::print_stdout, reason = "the table is what it is for")]
+#[expect(clippy::print_stdout, reason = "the table is the output")]
 pub(crate) fn print() {
     println!("queue,load,wait_p50,wait_p99,busy,in_time,refused_p50");
     for load_percent in LOAD_PERCENTS {
-        for manner in QUEUE_VARIANTS {
+        for variant in QUEUE_VARIANTS {
             let load = f64::from(load_percent) / 100.0;
             let OverloadResult { mut waits, mut refused, busy, in_time } =
-                OverloadSimulation::new(manner).run(load);
+                OverloadSimulation::new(variant).run(load);
             let (middle, most) = (percentile(&mut waits, 50), percentile(&mut waits, 99));
             let refused = percentile(&mut refused, 50);
-            let manner = format!("{manner:?}").to_lowercase();
-            println!("{manner},{load},{middle:.3},{most:.3},{busy:.3},{in_time:.3},{refused:.3}");
+            let variant = format!("{variant:?}").to_lowercase();
+            println!("{variant},{load},{middle:.3},{most:.3},{busy:.3},{in_time:.3},{refused:.3}");
         }
     }
 }
@@ -70,19 +72,19 @@ fn percentile(times: &mut [Duration], percent: usize) -> f64 {
 
 #[derive(Default)]
 struct OverloadResult {
-    /// Of those who were served.
+    /// Waits of served requests.
     waits: Vec<Duration>,
-    /// How long the others waited for nothing.
+    /// Waits of rejected requests.
     refused: Vec<Duration>,
-    /// The share of all slots' time that was work.
+    /// Share of all slots' time that was work.
     busy: f64,
-    /// The share of all slots' time that was work for somebody who still waited when it was done.
+    /// Share of all slots' time that was work for a client that still waited when it was done.
     in_time: f64,
 }
 
 #[derive(Clone, Copy)]
 struct ImpatientClient {
-    came: Time,
+    arrived: Time,
     leaves: Time,
 }
 
@@ -158,14 +160,14 @@ impl OverloadSimulation {
     fn arrive(&mut self) {
         let (least, most) = PATIENCE_MILLISECONDS;
         let patience = Duration::from_millis(u64::from(self.dice.between(least, most)));
-        let client = ImpatientClient { came: self.now, leaves: self.now + patience };
+        let client = ImpatientClient { arrived: self.now, leaves: self.now + patience };
         let timeout = self.now + QUEUE_TIMEOUT;
         let until = match self.variant {
             QueueVariant::Patient => Time::MAX,
             QueueVariant::Foresight | QueueVariant::Target => timeout,
             QueueVariant::Deadline => client.leaves,
         };
-        let wish = PickRequest {
+        let request = PickRequest {
             now: self.now,
             queueing: QueueParameters { deadline: until, ..QueueParameters::default() },
             ..PickRequest::default()
@@ -176,7 +178,7 @@ impl OverloadSimulation {
             &mut self.picker,
             &self.set,
             self.limits,
-            &wish,
+            &request,
             || queue,
             || number,
         );
@@ -194,7 +196,7 @@ impl OverloadSimulation {
         let takes = self.dice.exponential(SERVICE);
         let ends = self.now + takes;
         if self.counts() {
-            self.result.waits.push(self.now.saturating_since(client.came));
+            self.result.waits.push(self.now.saturating_since(client.arrived));
             self.result.busy += takes.as_secs_f64();
             if ends <= client.leaves {
                 self.result.in_time += takes.as_secs_f64();
@@ -207,7 +209,8 @@ impl OverloadSimulation {
         let now = self.now;
         let woken = self.admission.release(endpoint, || now, || &mut self.queue);
         for number in woken {
-            let (client, ticket) = self.waiting.remove(&number).expect("who is woken waits");
+            let (client, ticket) =
+                self.waiting.remove(&number).expect("a woken request was queued");
             match ticket.granted() {
                 Some(endpoint) => self.start(client, endpoint),
                 None => self.refuse(client),
@@ -217,13 +220,13 @@ impl OverloadSimulation {
 
     fn wait_timed_out(&mut self, number: u64) {
         let Some((client, ticket)) = self.waiting.remove(&number) else { return };
-        assert!(self.admission.cancel(&ticket), "who is granted a slot is woken at once");
+        assert!(self.admission.cancel(&ticket), "a granted request is woken at once");
         self.refuse(client);
     }
 
     fn refuse(&mut self, client: ImpatientClient) {
         if self.counts() {
-            self.result.refused.push(self.now.saturating_since(client.came));
+            self.result.refused.push(self.now.saturating_since(client.arrived));
         }
     }
 
@@ -238,7 +241,7 @@ mod tests {
 
     #[test]
     fn queue_delay_target_avoids_wasted_work_in_sustained_overload() {
-        let run = |manner| OverloadSimulation::new(manner).run(2.0);
+        let run = |variant| OverloadSimulation::new(variant).run(2.0);
         let [patient, foresight, target] =
             [QueueVariant::Patient, QueueVariant::Foresight, QueueVariant::Target].map(run);
         for it in [&patient, &foresight, &target] {

@@ -1,4 +1,4 @@
-//! Says what world a seed draws: who serves, who asks how often, how it is judged, and what bounds recovery.
+//! Draws the plan of a seed: servers, load, policies, and the bound on recovery.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -10,76 +10,78 @@ use balance::{AdmissionLimits, Algorithm, ConcurrencyCap};
 
 use crate::random::{EXPONENTIAL_CUTOFF, RandomSource};
 
-/// Drawing the policies of a backend.
+/// Policies of a backend.
 mod policy;
 
 pub(crate) use policy::draw_limits;
 
-/// How many times slower than usual a slow endpoint is, at most.
+/// Largest slowdown factor of a slow endpoint.
 pub(crate) const SLOWEST: u32 = 10;
 
 #[derive(Debug)]
 pub(crate) struct SimulationPlan {
-    /// Sheaves side by side, which know nothing of one another.
+    /// Number of Sheave replicas, which know nothing of one another.
     pub(crate) balancers: usize,
-    /// Of each balancer.
+    /// Workers of each balancer.
     pub(crate) workers: usize,
     pub(crate) servers: Vec<ServerPlan>,
-    /// Of each balancer. With two, both name all servers: a slot freed by one is what the other waits for.
+    /// Backends of each balancer. If there are two, both name all servers: a request queued at one
+    /// may wait for a slot that the other frees.
     pub(crate) backends: Vec<BackendPlan>,
-    /// Between two rounds of judging.
+    /// Interval between two health evaluations.
     pub(crate) tick: Duration,
-    /// The mean time between faults.
+    /// Mean time between faults.
     pub(crate) fault_interval: Duration,
-    /// How long there are faults.
+    /// Duration of the phase with faults.
     pub(crate) fault_duration: Duration,
-    /// The only faults are deaths, of one server at a time while the others could serve everything: no request fails.
+    /// True if the only faults are deaths, of one server at a time, while the others could serve
+    /// the whole load: no request may fail.
     pub(crate) single_deaths: bool,
 }
 
-/// What stands at an endpoint.
+/// Plan of a server.
 #[derive(Debug)]
 pub(crate) struct ServerPlan {
-    /// The mean time to serve a request.
+    /// Mean time to serve a request.
     pub(crate) service: Duration,
-    /// Service times are exponentially distributed; else constant.
+    /// True if service times are exponentially distributed; otherwise they are constant.
     pub(crate) varies: bool,
-    /// How many requests it serves at a time; others wait.
+    /// Number of requests that it serves at a time; others wait.
     pub(crate) threads: u32,
 }
 
 #[derive(Debug)]
 pub(crate) struct BackendPlan {
     pub(crate) algorithm: Algorithm,
-    /// One for each server, none of them 0.
+    /// Weight of each server, none of them 0.
     pub(crate) weights: Vec<u32>,
     pub(crate) limits: AdmissionLimits,
     pub(crate) health: HealthSettings,
     pub(crate) retry: RetrySettings,
-    /// The mean time between arrivals, over all balancers.
+    /// Mean time between arrivals, over all balancers.
     pub(crate) interval: Duration,
-    /// How long a request waits for a slot at most.
+    /// Longest wait of a request for a slot.
     pub(crate) patience: Duration,
-    /// How long an attempt may take.
+    /// Timeout of an attempt.
     pub(crate) timeout: Duration,
-    /// How many clients in a hundred go before they are served.
+    /// Percentage of clients that leave before they are served.
     pub(crate) leaving_percent: u32,
-    /// How many requests in a hundred are bound to one endpoint.
+    /// Percentage of requests that are bound to one endpoint.
     pub(crate) bound_percent: u32,
-    /// How many requests in a hundred are of another priority than most.
+    /// Percentage of requests with a random priority instead of the default.
     pub(crate) prioritised_percent: u32,
-    /// By how many routes they come.
+    /// Number of routes.
     pub(crate) routes: u32,
-    /// How late a worker learns of a change, at most.
+    /// Maximum delay until a worker learns of a change.
     pub(crate) lag: Duration,
 }
 
 impl SimulationPlan {
-    /// Requests of the phase with faults, about.
+    /// Approximate number of requests in the phase with faults.
     const REQUESTS: u32 = 4_000;
-    /// In so many seeds of a hundred the only faults are deaths.
+    /// Percentage of seeds in which the only faults are deaths.
     const SINGLE_DEATHS_PERCENT: u32 = 10;
-    /// How long there are deaths then, in intervals between them.
+    /// Duration of the phase with deaths, in intervals between them.
     const DEATH_INTERVALS: u32 = 10;
 
     pub(crate) fn draw(dice: &mut RandomSource) -> Self {
@@ -104,8 +106,9 @@ impl SimulationPlan {
         if single_deaths { plan.with_single_deaths() } else { plan }
     }
 
-    /// The plan with so little load that one server less is no matter, no limits, nothing but outages to judge by, and
-    /// what holds by default of retries.
+    /// Returns the plan with only single deaths: the load is so low that the loss of one server
+    /// does not matter, there are no caps, only unreachability affects health, and retries have the
+    /// default settings.
     fn with_single_deaths(mut self) -> Self {
         let (backends, slowest) = (self.backends.len() as u32, slowest(&self.servers));
         for backend in &mut self.backends {
@@ -122,43 +125,47 @@ impl SimulationPlan {
         Self { single_deaths: true, ..self }
     }
 
-    /// Between two deaths, at least: the first server has returned and is readmitted, and what was resent is served.
+    /// Returns the minimum time between two deaths: the first server has returned and is reachable
+    /// again, and resent requests have been served.
     pub(crate) fn death_interval(&self) -> Duration {
         slowest(&self.servers) * 100 + LONGEST_PAUSE * 2
     }
 
-    /// The most time that a request, begun before the faults ended, can keep a thread of a server.
+    /// Returns the maximum time that a request, begun before the faults ended, can keep a thread of
+    /// a server.
     pub(crate) fn longest_service(&self) -> Duration {
         slowest(&self.servers) * (SLOWEST * EXPONENTIAL_CUTOFF)
     }
 
-    /// How long a server pauses, or is cold after a start, at most.
+    /// Returns the maximum duration of a server's pause, or of its cold time after a start.
     pub(crate) fn longest_spell(&self) -> Duration {
         slowest(&self.servers) * 100
     }
 
-    /// How long after the last fault it may still be felt, step by step: servers finish what they have begun; who
-    /// waited has gone; who was ejected last is tried and starts slowly, while probes find it fit.
+    /// Returns the time after the last fault in which it may still have effects, step by step:
+    /// servers finish their requests; queued requests have timed out; the endpoint ejected last is
+    /// half-open and then starts slowly, while probes find it healthy.
     pub(crate) fn recovery(&self) -> Duration {
         let most = |of: &dyn Fn(&BackendPlan) -> Duration| {
             self.backends.iter().map(of).max().expect("a plan has backends")
         };
         let servers_finish = self.longest_service() + self.longest_spell();
-        let who_waited_has_gone = most(&|backend| backend.patience + backend.timeout * 2);
-        // A trial that told nothing is repeated after a second, and each endpoint needs a request that tries it.
+        let queue_empties = most(&|backend| backend.patience + backend.timeout * 2);
+        // A half-open period without a result is repeated after a second, and each endpoint needs a
+        // half-open request.
         let tries = 4 * self.servers.len() * self.balancers * self.backends.len();
         let trials = self.easy_interval() * tries as u32 + Duration::from_secs(3);
         servers_finish
-            + who_waited_has_gone
+            + queue_empties
             + most(&|backend| policy::longest_return(&backend.health) + backend.lag)
             + trials
             + self.tick * 10
     }
 
-    /// Between arrivals that, evenly spaced, must each find a free slot at once, even if all come to the same server:
-    /// it could serve twice as many.
+    /// Returns an interval between evenly spaced arrivals at which each must find a free slot at
+    /// once, even if all go to the same server: it could serve twice as many.
     pub(crate) fn easy_interval(&self) -> Duration {
-        // What is learned may be one.
+        // A learned limit may be one.
         let one = NonZeroU32::MIN;
         let caps = self.backends.iter().filter_map(|backend| match backend.limits.cap {
             ConcurrencyCap::Learned => Some(one),
@@ -188,7 +195,7 @@ impl BackendPlan {
             limits.cap.fixed().map_or(server.threads, |cap| cap.get().min(server.threads))
         };
         let served_at_a_time: u32 = servers.iter().map(served).sum();
-        // From a third of what can be served to three times as much.
+        // From a third of the capacity to three times as much.
         let interval = slowest / served_at_a_time * dice.between(33, 300) / 100;
         Self {
             algorithm: policy::draw_algorithm(dice),
@@ -208,7 +215,7 @@ impl BackendPlan {
     }
 }
 
-/// The longest time that a server takes as a rule.
+/// Returns the longest mean service time of a server.
 pub(crate) fn slowest(servers: &[ServerPlan]) -> Duration {
     servers.iter().map(|server| server.service).max().expect("a plan has servers")
 }

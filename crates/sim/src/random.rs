@@ -1,4 +1,4 @@
-//! Draws what a seed decides: numbers, chances and lengths of time.
+//! Draws random values from a seed: numbers, chances and durations.
 
 use std::time::Duration;
 
@@ -6,14 +6,15 @@ use balance::Rng;
 
 pub(crate) struct RandomSource(Rng);
 
-/// How far times differ from their mean.
+/// Distribution of service times around their mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ServiceVariance {
     None,
-    /// Evenly between half and one and a half.
+    /// Uniform between half and one and a half.
     Low,
     Exponential,
-    /// One in twenty is about twenty times as long as the others; the variance is that of ten exponentials.
+    /// One in twenty is about twenty times as long as the others; the variance is that of ten
+    /// exponentials.
     High,
 }
 
@@ -30,7 +31,7 @@ impl RandomSource {
         self.0.below(n)
     }
 
-    /// A number from `low` to `high`, both included.
+    /// Returns a number from `low` to `high`, both included.
     pub(crate) fn between(&mut self, low: u32, high: u32) -> u32 {
         low + self.0.below((high - low) as usize + 1) as u32
     }
@@ -39,12 +40,13 @@ impl RandomSource {
         self.between(1, 100) <= chance
     }
 
-    /// Exponentially distributed, cut off at `LONGEST` times the mean.
+    /// Returns an exponentially distributed duration, cut off at `EXPONENTIAL_CUTOFF` times the
+    /// mean.
     pub(crate) fn exponential(&mut self, mean: Duration) -> Duration {
         mean.mul_f64(self.exponential_factor())
     }
 
-    /// A time as a share of its mean.
+    /// Returns a duration as a multiple of its mean.
     pub(crate) fn service_factor(&mut self, variance: ServiceVariance) -> f64 {
         match variance {
             ServiceVariance::None => 1.0,
@@ -62,5 +64,6 @@ impl RandomSource {
     }
 }
 
-/// How many times the mean an exponentially distributed time is at most: one in 3000 is cut off.
+/// Maximum of an exponentially distributed duration, as a multiple of its mean: one in 3000 is cut
+/// off.
 pub(crate) const EXPONENTIAL_CUTOFF: u32 = 8;

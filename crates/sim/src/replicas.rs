@@ -1,7 +1,8 @@
-//! Several balancers with one deal over common servers: nothing is over the cap, and what dealing costs.
+//! Study: several balancers that divide the slots of shared servers. Checks that the cap is not
+//! exceeded, and measures the cost of the division.
 //!
-//! Each has a queue, a picker and slots of its own, and knows of the others only who they are, late. The table is what
-//! `docs/internals/replicas.md` shows.
+//! Each has its own queue, picker and slots. Of the others it knows only their addresses, with a
+//! delay. `docs/internals/replicas.md` shows the table.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -18,30 +19,31 @@ use crate::endpoint_sets;
 use crate::event_queue::EventQueue;
 use crate::random::{EXPONENTIAL_CUTOFF, RandomSource};
 
-/// The mean in the table; times are exponential.
+/// Mean service time in the table; times are exponential.
 const SERVICE: Duration = Duration::from_millis(100);
 
-/// One world.
+/// Scenario of one simulation.
 #[derive(Clone, Debug)]
 struct ReplicaScenario {
     endpoints: usize,
     cap: u32,
-    /// What part of all requests each balancer gets, in hundredths.
+    /// Percentage of all requests that each balancer gets.
     split: Vec<u32>,
-    /// Requests, as a share of what all slots can serve.
+    /// Request rate, relative to the capacity of all slots.
     load: f64,
-    /// No request takes longer.
+    /// Maximum duration of a request.
     longest: Duration,
-    /// Who joins, or leaves, and when; those of the split are members from the beginning but for those who join.
+    /// Changes of membership: the time, and the balancer that joins or leaves. All balancers of the
+    /// split are members at the begin.
     changes: Vec<(Duration, usize)>,
-    /// How late changes are learned, at most.
+    /// Maximum delay until a change is learned.
     lag: Duration,
     lasts: Duration,
     seed: u64,
 }
 
 impl ReplicaScenario {
-    /// The mean.
+    /// Returns the mean service time.
     fn service(&self) -> Duration {
         self.longest / EXPONENTIAL_CUTOFF
     }
@@ -60,7 +62,8 @@ impl ReplicaScenario {
         }
     }
 
-    /// Members that come and go as the seed says, with requests of at most this length.
+    /// Returns a scenario whose members come and go at random, with requests of at most this
+    /// length.
     #[cfg(test)]
     fn with_random_changes(seed: u64, longest: Duration) -> Self {
         let mut dice = RandomSource::new(seed);
@@ -84,21 +87,21 @@ impl ReplicaScenario {
     }
 }
 
-/// What came of a scene.
+/// Result of a scenario.
 #[derive(Default)]
 struct ReplicaResult {
-    /// How long each request that was served waited.
+    /// Wait of each request that was served.
     waits: Vec<Duration>,
-    /// Requests that were begun at a server that had as many as its cap, or more.
+    /// Requests that began at a server that already had as many as its cap, or more.
     over_cap: u64,
-    /// Of these, those beside no request that had begun longer ago than there is time to hand a slot over.
+    /// Requests among these that began beside no request older than the handover time.
     over_cap_after_handover: u64,
-    /// The most that all servers together had in flight.
+    /// Maximum of requests in flight at all servers together.
     max_in_flight: usize,
 }
 
 /// Prints the table, a row for each combination. Times are in milliseconds.
-#[expect(clippy::print_stdout, reason = "the table is what it is for")]
+#[expect(clippy::print_stdout, reason = "the table is the output")]
 pub(crate) fn print() {
     println!("balancers,split,cap,load,wait_mean,wait_p99");
     for split in [&[100][..], &[34, 33, 33], &[50, 30, 20], &[70, 20, 10]] {
@@ -106,7 +109,7 @@ pub(crate) fn print() {
             for load in [0.5, 0.7, 0.85, 0.95] {
                 let ReplicaResult { mut waits, over_cap: over, .. } =
                     ReplicaSimulation::new(ReplicaScenario::fixed(split, cap, load)).run();
-                assert_eq!(over, 0, "slots that are dealt are no more than there are");
+                assert_eq!(over, 0, "the assigned slots exceed the cap");
                 waits.sort_unstable();
                 let millis = |time: Duration| time.as_secs_f64() * 1000.0;
                 let mean = waits.iter().copied().map(millis).sum::<f64>() / waits.len() as f64;
@@ -126,27 +129,27 @@ enum ReplicaEvent {
         endpoint: Arc<Endpoint<usize>>,
         began: Time,
     },
-    /// It joins if it is away, and leaves if it is there.
+    /// A balancer joins if it is away, and leaves if it is present.
     Change(usize),
-    /// A balancer learns who is there.
+    /// A balancer learns the members.
     UpdateMembers(usize, Vec<usize>),
-    /// What a balancer has been given may be used.
+    /// A balancer may use newly assigned slots.
     ApplyAssignment(usize),
 }
 
 /// One balancer.
 struct BalancerReplica {
     assigner: SlotAssigner,
-    /// When it has learned all there is to know.
+    /// Time at which it has learned of all changes so far.
     informed_at: Time,
-    /// With all slots.
+    /// Endpoints with all slots.
     endpoints: EndpointSet<usize>,
-    /// With its own.
+    /// Endpoints with the slots assigned to it.
     set: Arc<EndpointSet<usize>>,
     picker: Picker,
     admission: Admission,
     queue: Queue<usize, u64>,
-    /// When each came.
+    /// Arrival time and ticket of each queued request.
     waiting: BTreeMap<u64, (Time, Arc<Ticket<usize>>)>,
 }
 
@@ -158,7 +161,7 @@ struct ReplicaSimulation {
     events: EventQueue<ReplicaEvent>,
     replicas: Vec<BalancerReplica>,
     is_present: Vec<bool>,
-    /// When whatever each server has in flight began, by whomever it was sent.
+    /// Begin times of the requests in flight at each server, from all balancers.
     servers: Vec<Vec<Time>>,
     arrivals: u64,
     result: ReplicaResult,
@@ -241,17 +244,17 @@ impl ReplicaSimulation {
         self.arrivals += 1;
         let BalancerReplica { set, picker, admission, queue, waiting, .. } =
             &mut self.replicas[number];
-        let wish = PickRequest { now, ..PickRequest::default() };
-        match admission.enter(picker, set, self.limits, &wish, || queue, || arrival) {
+        let request = PickRequest { now, ..PickRequest::default() };
+        match admission.enter(picker, set, self.limits, &request, || queue, || arrival) {
             AdmissionDecision::Slot(endpoint) => self.begin(number, endpoint, now),
             AdmissionDecision::Waiting { ticket, .. } => {
                 waiting.insert(arrival, (now, ticket));
             }
-            AdmissionDecision::Rejected(refusal) => panic!("nobody is refused: {refusal:?}"),
+            AdmissionDecision::Rejected(refusal) => panic!("a request is rejected: {refusal:?}"),
         }
     }
 
-    /// One of those that are there, each with its part of the requests.
+    /// Chooses a balancer among those that are present, by its share of the requests.
     fn choose_replica(&mut self) -> Option<usize> {
         let present: Vec<usize> =
             (0..self.replicas.len()).filter(|&it| self.is_present[it]).collect();
@@ -269,7 +272,7 @@ impl ReplicaSimulation {
         chosen.map(|chosen| present[chosen])
     }
 
-    fn begin(&mut self, replica: usize, endpoint: Arc<Endpoint<usize>>, came: Time) {
+    fn begin(&mut self, replica: usize, endpoint: Arc<Endpoint<usize>>, arrived: Time) {
         let (now, server) = (self.now, &mut self.servers[endpoint.data]);
         if server.len() >= self.scene.cap as usize {
             let grace = HANDOVER_TIME - self.scene.lag;
@@ -278,7 +281,7 @@ impl ReplicaSimulation {
             self.result.over_cap_after_handover += u64::from(!server.iter().any(is_old));
         }
         server.push(now);
-        self.result.waits.push(now.saturating_since(came));
+        self.result.waits.push(now.saturating_since(arrived));
         let ends = now + self.dice.exponential(self.scene.service());
         self.events.schedule(ends, ReplicaEvent::Finish { replica, endpoint, began: now });
         let in_flight = self.servers.iter().map(Vec::len).sum();
@@ -287,21 +290,21 @@ impl ReplicaSimulation {
 
     fn finish(&mut self, number: usize, endpoint: &Endpoint<usize>, began: Time) {
         let server = &mut self.servers[endpoint.data];
-        let place = server.iter().position(|&it| it == began).expect("it is in flight");
-        server.swap_remove(place);
+        let index = server.iter().position(|&it| it == began).expect("it is in flight");
+        server.swap_remove(index);
         let now = self.now;
         let BalancerReplica { admission, queue, .. } = &mut self.replicas[number];
         let woken = admission.release(endpoint, || now, || queue);
         self.wake(number, woken);
     }
 
-    /// Who has been woken has a slot.
+    /// Begins the woken requests, which have slots.
     fn wake(&mut self, number: usize, woken: impl IntoIterator<Item = u64>) {
         for arrival in woken {
             let known = self.replicas[number].waiting.remove(&arrival);
-            let (came, ticket) = known.expect("who is woken waits");
-            let endpoint = ticket.granted().expect("nobody is let go");
-            self.begin(number, endpoint, came);
+            let (arrived, ticket) = known.expect("a woken request was queued");
+            let endpoint = ticket.granted().expect("no request is shed");
+            self.begin(number, endpoint, arrived);
         }
     }
 
@@ -311,7 +314,7 @@ impl ReplicaSimulation {
             (0..self.replicas.len()).filter(|&it| self.is_present[it]).collect();
         for replica in 0..self.replicas.len() {
             let late = self.scene.lag * self.dice.between(0, 100) / 100;
-            // Later news do not overtake earlier ones.
+            // Later changes do not overtake earlier ones.
             let at = (self.now + late).max(self.replicas[replica].informed_at);
             self.replicas[replica].informed_at = at;
             self.events.schedule(at, ReplicaEvent::UpdateMembers(replica, members.clone()));
@@ -324,33 +327,34 @@ impl ReplicaSimulation {
         self.apply_assignment(replica);
     }
 
-    /// Puts in force what holds now.
+    /// Applies the current assignment.
     fn apply_assignment(&mut self, number: usize) {
         let (now, limits) = (self.now, self.limits);
-        let BalancerReplica { assigner: dealer, endpoints, set, admission, queue, .. } =
+        let BalancerReplica { assigner, endpoints, set, admission, queue, .. } =
             &mut self.replicas[number];
-        let deal = dealer.assignment(now);
-        let dealt = |member: &SetMember<usize>| SetMember {
-            max_in_flight: deal.max_in_flight(member.endpoint.address, limits.cap),
+        let assignment = assigner.assignment(now);
+        let assigned = |member: &SetMember<usize>| SetMember {
+            max_in_flight: assignment.max_in_flight(member.endpoint.address, limits.cap),
             ..member.clone()
         };
-        *set = Arc::new(EndpointSet::new(endpoints.members().iter().map(dealt).collect()));
-        if let Some(next) = dealer.next_change(now) {
+        *set = Arc::new(EndpointSet::new(endpoints.members().iter().map(assigned).collect()));
+        if let Some(next) = assigner.next_change(now) {
             self.events.schedule(next, ReplicaEvent::ApplyAssignment(number));
         }
         let woken = admission.replace(Arc::clone(set), limits, now, || queue);
         self.wake(number, woken);
     }
 
-    /// Nobody has a slot any more, and nobody waits at a balancer that has any.
+    /// Checks that no slot is taken any more, and that no request waits at a balancer that has
+    /// slots.
     fn check_end(&self) {
-        assert!(self.servers.iter().all(Vec::is_empty), "a request that never ended");
+        assert!(self.servers.iter().all(Vec::is_empty), "a request has not ended");
         for replica in &self.replicas {
             let members = replica.set.members();
             assert!(members.iter().all(|member| member.endpoint.in_flight() == 0));
             assert_eq!(replica.admission.waiting() as usize, replica.waiting.len());
             if members.iter().any(|member| member.max_in_flight > 0) {
-                assert!(replica.waiting.is_empty(), "somebody waits for a slot that is free");
+                assert!(replica.waiting.is_empty(), "a request waits for a free slot");
             }
         }
     }
@@ -360,14 +364,15 @@ impl ReplicaSimulation {
 mod tests {
     use super::*;
 
-    /// What is left of the time for handing over, when all have learned that they have to.
+    /// Maximum duration of a request that ends within the handover time, after all members have
+    /// learned of a change.
     const SHORT: Duration = Duration::from_millis(1_499);
 
     #[test]
     fn fixed_replicas_never_exceed_the_cap() {
         for seed in 0..100 {
-            let restless = ReplicaScenario::with_random_changes(seed, Duration::from_secs(16));
-            let scene = ReplicaScenario { changes: Vec::new(), lag: Duration::ZERO, ..restless };
+            let scenario = ReplicaScenario::with_random_changes(seed, Duration::from_secs(16));
+            let scene = ReplicaScenario { changes: Vec::new(), lag: Duration::ZERO, ..scenario };
             assert_eq!(ReplicaSimulation::new(scene).run().over_cap, 0, "seed {seed}");
         }
     }
@@ -377,17 +382,17 @@ mod tests {
         for replicas in [1, 3, 7] {
             let scene = ReplicaScenario::fixed(&vec![100 / replicas as u32; replicas], 4, 3.0);
             let lasts = Duration::from_secs(20);
-            let findings = ReplicaSimulation::new(ReplicaScenario { lasts, ..scene }).run();
-            assert_eq!(findings.max_in_flight, 30 * 4);
+            let result = ReplicaSimulation::new(ReplicaScenario { lasts, ..scene }).run();
+            assert_eq!(result.max_in_flight, 30 * 4);
         }
     }
 
     #[test]
     fn changing_replicas_never_exceed_the_cap() {
         for seed in 0..200 {
-            let findings =
+            let result =
                 ReplicaSimulation::new(ReplicaScenario::with_random_changes(seed, SHORT)).run();
-            assert_eq!(findings.over_cap, 0, "seed {seed}");
+            assert_eq!(result.over_cap, 0, "seed {seed}");
         }
     }
 
@@ -395,13 +400,13 @@ mod tests {
     fn cap_is_exceeded_only_by_requests_outlasting_the_handover() {
         let mut over = 0;
         for seed in 0..200 {
-            let findings = ReplicaSimulation::new(ReplicaScenario::with_random_changes(
+            let result = ReplicaSimulation::new(ReplicaScenario::with_random_changes(
                 seed,
                 Duration::from_secs(16),
             ))
             .run();
-            assert_eq!(findings.over_cap_after_handover, 0, "seed {seed}");
-            over += findings.over_cap;
+            assert_eq!(result.over_cap_after_handover, 0, "seed {seed}");
+            over += result.over_cap;
         }
         assert!(over > 0, "the bound is never reached");
     }

@@ -1,15 +1,15 @@
-//! Counts how requests ended.
+//! Counts of request results.
 
 use std::fmt;
 use std::ops::AddAssign;
 
-/// How requests ended.
+/// Counts of request results.
 #[derive(Default)]
 pub(crate) struct RequestCounts {
     pub(crate) arrived: u64,
     pub(crate) served: u64,
     pub(crate) failed: u64,
-    /// Attempts beyond the first.
+    /// Attempts after the first.
     pub(crate) retried: u64,
     pub(crate) refused: u64,
     pub(crate) out_of_patience: u64,
@@ -21,8 +21,8 @@ impl fmt::Display for RequestCounts {
         let Self { arrived, served, failed, retried, refused, out_of_patience, client_gone } = self;
         write!(
             f,
-            "{arrived} requests: {served} served, {failed} failed, {refused} refused, \
-             {out_of_patience} waited too long, {client_gone} went while waiting; {retried} retries"
+            "{arrived} requests: {served} served, {failed} failed, {refused} rejected, \
+             {out_of_patience} timed out in the queue, {client_gone} disconnected; {retried} retries"
         )
     }
 }

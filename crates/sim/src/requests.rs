@@ -1,4 +1,4 @@
-//! Keeps the requests under way. An event for one that has ended finds nobody.
+//! Table of requests in progress. An event for a request that has ended finds none.
 
 use std::sync::Arc;
 
@@ -7,21 +7,21 @@ use balance::{Ticket, Time};
 use crate::fault_simulation::ServerEndpoint;
 use crate::invariants::{GrantCheck, RequestConstraints, RequestHistory};
 
-/// Which request; its place may serve another later, under another generation.
+/// Identifier of a request; its index may serve another request later, under another generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RequestId {
     index: u32,
     generation: u32,
 }
 
-/// An attempt as a server sees it.
+/// Identifier of an attempt, as a server sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AttemptId {
     pub(crate) id: RequestId,
     pub(crate) attempt: u32,
 }
 
-/// A backend of one of the balancers.
+/// Identifier of a backend of one of the balancers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BackendId {
     pub(crate) balancer: usize,
@@ -33,7 +33,7 @@ pub(crate) struct SimulatedRequest {
     pub(crate) worker: usize,
     pub(crate) stage: RequestStage,
     pub(crate) constraints: RequestConstraints,
-    /// So many have begun.
+    /// Number of attempts begun.
     pub(crate) attempts: u32,
     pub(crate) history: RequestHistory,
     pub(crate) client_gone: bool,
@@ -42,9 +42,10 @@ pub(crate) struct SimulatedRequest {
 pub(crate) enum RequestStage {
     /// About to ask for a slot.
     Entering,
-    /// In the queue; a `GrantCheck` once somebody has woken it.
+    /// In the queue; with a `GrantCheck` once it has been woken.
     Queued(Arc<Ticket<usize>>, Option<Box<GrantCheck>>),
-    /// At an endpoint, since then; and how many that had then, this one included.
+    /// In flight at an endpoint: the begin, and the number of requests that the endpoint had then,
+    /// this one included.
     InFlight(Arc<ServerEndpoint>, Time, u32),
 }
 
@@ -56,13 +57,13 @@ pub(crate) struct RequestTable {
 
 impl RequestTable {
     pub(crate) fn add(&mut self, request: SimulatedRequest) -> RequestId {
-        let place = self.free.pop().unwrap_or_else(|| {
+        let index = self.free.pop().unwrap_or_else(|| {
             self.entries.push((0, None));
             self.entries.len() as u32 - 1
         });
-        let (generation, content) = &mut self.entries[place as usize];
+        let (generation, content) = &mut self.entries[index as usize];
         *content = Some(request);
-        RequestId { index: place, generation: *generation }
+        RequestId { index, generation: *generation }
     }
 
     pub(crate) fn find(&mut self, id: RequestId) -> Option<&mut SimulatedRequest> {
@@ -70,12 +71,12 @@ impl RequestTable {
         request.as_mut().filter(|_| *generation == id.generation)
     }
 
-    /// One that is known to be under way.
+    /// Returns a request that is known to be in progress.
     pub(crate) fn get(&mut self, id: RequestId) -> &mut SimulatedRequest {
-        self.find(id).expect("the request is under way")
+        self.find(id).expect("the request is in progress")
     }
 
-    /// Whether the attempt has not ended.
+    /// True if the attempt has not ended.
     pub(crate) fn is_in_flight(&mut self, job: AttemptId) -> bool {
         self.find(job.id).is_some_and(|request| {
             request.attempts == job.attempt && matches!(request.stage, RequestStage::InFlight(..))
@@ -89,7 +90,7 @@ impl RequestTable {
         self.free.push(id.index);
     }
 
-    /// Those that hold a slot, granted ones included.
+    /// Returns the number of requests that hold a slot, granted ones included.
     pub(crate) fn slots_held(&self) -> usize {
         let requests = self.entries.iter().filter_map(|(_, request)| request.as_ref());
         let holds = |request: &&SimulatedRequest| match request.stage {

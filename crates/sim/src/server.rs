@@ -1,4 +1,4 @@
-//! What stands at an endpoint: serves some requests at a time, keeps others waiting, and has its faults.
+//! Server behind an endpoint: serves some requests at a time, queues others, and has faults.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,31 +12,32 @@ use crate::requests::AttemptId;
 
 pub(crate) struct SimulatedServer {
     fault: ServerFault,
-    /// When the fault began, or the first of several in a row in which connections could be made all the time.
+    /// Begin of the fault, or of the first of consecutive faults in which the server accepted
+    /// connections all the time.
     since: Time,
     running: Vec<AttemptId>,
     waiting: VecDeque<AttemptId>,
 }
 
-/// What is wrong with a server. One thing at a time; faults follow one another.
+/// Fault of a server. There is one at a time; faults follow one another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ServerFault {
     None,
-    /// So many times slower.
+    /// The server is slower by this factor.
     Slow(u32),
-    /// So many requests in a hundred fail, fast.
+    /// This percentage of requests fails, fast.
     Failing(u32),
-    /// As before, but probes say that all is well.
+    /// The same as `Failing`, but probes succeed.
     FailingBehindGoodProbes(u32),
-    /// Requests are served, but probes say that they are not.
+    /// Requests are served, but probes fail.
     BadProbes,
-    /// Breaks all connections, and refuses further ones.
+    /// Breaks all connections, and refuses new ones.
     Dead,
-    /// Takes what comes, and answers nothing.
+    /// Accepts requests, and answers none.
     BlackHole,
-    /// Refuses requests beyond so many, and asks to be left alone for so long.
+    /// Refuses requests beyond this number, with this `Retry-After`.
     Full(u32, Option<Duration>),
-    /// Refuses connections every other time, for so long.
+    /// Refuses connections in every other period of this length.
     Flapping(Duration),
     /// Does nothing until then.
     Paused(Time),
@@ -45,7 +46,7 @@ pub(crate) enum ServerFault {
 }
 
 impl ServerFault {
-    /// What happens to a server; spells are at most as `long`.
+    /// Draws a fault; durations are at most `long`.
     pub(crate) fn draw(dice: &mut RandomSource, now: Time, long: Duration) -> Self {
         let spell = long * dice.between(1, 100) / 100;
         match dice.below(11) {
@@ -64,12 +65,12 @@ impl ServerFault {
     }
 }
 
-/// How a request is received.
+/// Result of receiving a request.
 pub(crate) enum ReceiveResult {
     Refused,
-    /// The server has too much to do.
+    /// The server is overloaded.
     Full(Option<Duration>),
-    /// Nothing will come of it.
+    /// There will be no response.
     Dropped,
     Begins,
     Waits,
@@ -85,7 +86,8 @@ impl SimulatedServer {
         }
     }
 
-    /// What is under way goes on as it began, but for what a death ends: that is returned.
+    /// Sets the fault. Requests in progress continue as they began, except those that a death ends:
+    /// these are returned.
     pub(crate) fn set_fault(&mut self, fault: ServerFault, now: Time) -> Vec<AttemptId> {
         self.since = self.accepting_since(now).unwrap_or(now);
         self.fault = fault;
@@ -120,7 +122,7 @@ impl SimulatedServer {
         ReceiveResult::Begins
     }
 
-    /// How long a request that begins now takes, and how it ends.
+    /// Returns the duration and the result of a request that begins now.
     pub(crate) fn serve(
         &self,
         plan: &ServerPlan,
@@ -154,7 +156,7 @@ impl SimulatedServer {
         }
     }
 
-    /// Until when it does nothing.
+    /// Returns the end of its pause, if it is paused.
     pub(crate) fn paused_until(&self, now: Time) -> Option<Time> {
         match self.fault {
             ServerFault::Paused(until) if now < until => Some(until),
@@ -175,10 +177,11 @@ impl SimulatedServer {
     /// True if a thread has been working on the job: the server has not died since it began.
     pub(crate) fn finish(&mut self, job: AttemptId) -> bool {
         let running = self.running.iter().position(|running| *running == job);
-        running.map(|place| self.running.swap_remove(place)).is_some()
+        running.map(|index| self.running.swap_remove(index)).is_some()
     }
 
-    /// A thread is free. It takes the next whose balancer still waits for it; `None`: it rests.
+    /// Returns the next queued job whose balancer still waits for it, for a thread that is free;
+    /// `None` if there is none.
     pub(crate) fn next(
         &mut self,
         mut is_wanted: impl FnMut(AttemptId) -> bool,
@@ -219,7 +222,7 @@ impl SimulatedServer {
         self.accepting_since(now).is_some()
     }
 
-    /// Since when connections can be made; `None` if they cannot.
+    /// Returns the time since which connections can be made; `None` if they cannot.
     pub(crate) fn accepting_since(&self, now: Time) -> Option<Time> {
         if self.refuses(now) || self.fault == ServerFault::BlackHole {
             return None;

@@ -1,7 +1,9 @@
-//! How long requests wait under each picker: one table, by load, number of endpoints, variance and fault.
+//! Study: waiting times under each picker, in one table by load, number of endpoints, variance and
+//! fault.
 //!
-//! Each endpoint serves one request at a time and keeps the others in order; there is no cap, so that all waiting is
-//! the picker's doing. Times are in mean service times. The table is what `docs/internals/pickers.md` shows.
+//! Each endpoint serves one request at a time and queues the others in order. There is no cap, so
+//! all waiting is caused by the picker. Times are in mean service times.
+//! `docs/internals/pickers.md` shows the table.
 
 use std::time::Duration;
 
@@ -24,17 +26,17 @@ const ALGORITHMS: [Algorithm; 6] = [
 ];
 const ENDPOINTS: [usize; 6] = [3, 10, 30, 100, 300, 1000];
 const LOAD_PERCENTS: [u32; 6] = [50, 60, 70, 80, 90, 95];
-/// How many times slower the slow endpoint is, where there is one.
+/// Slowdown factor of the slow endpoint, if there is one.
 const SLOWER: u32 = 5;
 const SERVICE: Duration = Duration::from_millis(10);
 const WORKERS: usize = 4;
-/// As many keys as there might be clients.
+/// Number of keys: as many as there might be clients.
 const KEYS: usize = 10_000;
 const REQUESTS_AT_LEAST: usize = 100_000;
-/// The first of a hundred requests so many are not counted: the world begins empty.
+/// Percentage of requests at the begin that are not counted, because the simulation begins empty.
 const WARMING_UP_PERCENT: usize = 20;
 
-/// One row of the table.
+/// Scenario: one row of the table.
 struct PickerScenario {
     algorithm: Algorithm,
     endpoints: usize,
@@ -44,7 +46,7 @@ struct PickerScenario {
 }
 
 /// Prints the table, a row for each combination.
-#[expect(clippy::print_stdout, reason = "the table is what it is for")]
+#[expect(clippy::print_stdout, reason = "the table is the output")]
 pub(crate) fn print() {
     println!("picker,endpoints,load,variance,slow_endpoints,wait_p50,wait_p99,wait_mean");
     for scenario in scenarios() {
@@ -83,22 +85,23 @@ fn scenarios() -> Vec<PickerScenario> {
 }
 
 impl PickerScenario {
-    /// How long each request waited until its service began.
+    /// Returns the wait of each request until its service began.
     fn run(&self) -> Vec<f64> {
         let requests = REQUESTS_AT_LEAST.max(self.endpoints * 300);
         let mut dice = RandomSource::new(42);
-        let mut farm = PickerSimulation::new(self, &mut dice);
+        let mut simulation = PickerSimulation::new(self, &mut dice);
         let mut waits = Vec::with_capacity(requests);
         let mut now = Time::ZERO;
         for _ in 0..requests {
             now = now + dice.exponential(self.interval());
-            farm.finish_until(now);
-            waits.push(farm.send(self, now, &mut dice));
+            simulation.finish_until(now);
+            waits.push(simulation.send(self, now, &mut dice));
         }
         waits.split_off(requests * WARMING_UP_PERCENT / 100)
     }
 
-    /// Between arrivals: the load is a share of what all endpoints, the slow one included, can serve.
+    /// Returns the interval between arrivals: the load is a share of the capacity of all endpoints,
+    /// the slow one included.
     fn interval(&self) -> Duration {
         let slow = if self.one_is_slow { 1.0 - 1.0 / f64::from(SLOWER) } else { 0.0 };
         let served_at_a_time = self.endpoints as f64 - slow;
@@ -111,13 +114,13 @@ impl PickerScenario {
     }
 }
 
-/// A backend, and what its endpoints are doing.
+/// Backend, and the state of its endpoints.
 struct PickerSimulation {
     set: EndpointSet<usize>,
     pickers: Vec<Picker>,
     admission: Admission,
     queue: Queue<usize, ()>,
-    /// When each will have finished what it has now.
+    /// Time at which each endpoint will have finished its current requests.
     free_at: Vec<Time>,
     departures: EventQueue<RequestDeparture>,
 }
@@ -142,7 +145,7 @@ impl PickerSimulation {
         }
     }
 
-    /// Whoever has finished by now is gone.
+    /// Finishes the requests that end by now.
     fn finish_until(&mut self, now: Time) {
         while let Some((at, departure)) = self.departures.next_until(now) {
             let endpoint: &Endpoint<usize> = &self.set.members()[departure.server].endpoint;
@@ -154,13 +157,13 @@ impl PickerSimulation {
         }
     }
 
-    /// Sends one request; gives how long it will wait.
+    /// Sends one request; returns its wait.
     fn send(&mut self, scenario: &PickerScenario, now: Time, dice: &mut RandomSource) -> f64 {
         let key = hash::hash(&dice.below(KEYS).to_le_bytes());
-        let wish = PickRequest { key: Some(key), now, ..PickRequest::default() };
+        let request = PickRequest { key: Some(key), now, ..PickRequest::default() };
         let picker = &mut self.pickers[dice.below(WORKERS)];
         let endpoint =
-            picker.take(&self.set, ConcurrencyCap::None, &wish).expect("there is no cap");
+            picker.take(&self.set, ConcurrencyCap::None, &request).expect("there is no cap");
         let server = endpoint.data;
         let begins = now.max(self.free_at[server]);
         let ends = begins + scenario.service(server, dice);

@@ -142,7 +142,7 @@ class ReplicasTest(GatewayTest):
         self.api.post(policies, body)
         self.addCleanup(self.api.patch, SYSTEM, {"spec": {"replicas": 2}})
         self.have_replicas(3)
-        dealt = "4 requests at once at each endpoint, dealt over 3 replicas: 1 each, and 1 more for 1 of them"
+        dealt = "4 requests in flight per endpoint, divided among 3 replicas: 1 each, and 1 more for 1 of them"
         self.wait(
             lambda: said(self.api.get(f"{policies}/web"), "CapDealt").startswith(dealt), "a status that says the deal"
         )
@@ -191,7 +191,7 @@ class ReplicasTest(GatewayTest):
         ]
         youngest = max(pods, key=lambda pod: pod["metadata"]["creationTimestamp"])["metadata"]["name"]
         log = gateway.kubectl("--namespace", "sheave-system", "logs", youngest)
-        return "slots are dealt" in log[: log.index("configuration in force")]
+        return "slot assignment changed" in log[: log.index("configuration in force")]
 
     def forget_counts(self) -> None:
         """Pods that began before the cap did have seen more: others take their place."""

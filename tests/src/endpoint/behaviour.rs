@@ -1,64 +1,66 @@
-//! What a server does, as data.
+//! Behaviour of a server, as data.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
-/// What a server does with each connection and each request.
+/// Behaviour of a server on each connection and each request.
 #[derive(Clone, Debug)]
 pub struct EndpointBehaviour {
     pub connection_reuse: ConnectionReuse,
-    /// Done in order for each request, beginning when its head has been read. Afterwards the body is read, if it has
-    /// not been.
+    /// Steps performed in order for each request, from when its head has been read. Afterwards the
+    /// body is read, if it has not been.
     pub steps: Vec<ServeStep>,
-    /// Of the random service times.
+    /// Seed of the random service times.
     pub seed: u64,
 }
 
-/// What becomes of a connection after a response.
+/// Fate of a connection after a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectionReuse {
-    /// It is kept for as long as the client likes.
+    /// Keeps it open for as long as the client wants.
     KeepAlive,
-    /// It is closed, and the response said so.
+    /// Closes it, and the response announces that.
     CloseAnnounced,
-    /// It is closed, though the response did not say so: what uWSGI's `http-socket` does.
+    /// Closes it, although the response did not announce that, as uWSGI's `http-socket` does.
     CloseSilently,
-    /// It is closed when no request has come for so long.
+    /// Closes it if no request arrives for this time.
     CloseWhenIdle(Duration),
 }
 
-/// A part of serving a request.
+/// Step of serving a request.
 #[derive(Clone, Debug)]
 pub enum ServeStep {
     /// Reads the request's body, after `100 Continue` if the client expects it.
     ReadBody,
-    /// Works for so long.
+    /// Works for this time.
     Wait(Duration),
     /// Works for an exponentially distributed time with this mean.
     WaitExponential(Duration),
-    /// Waits for one of these workers, who then works for an exponentially distributed time with this mean.
+    /// Waits for one of these workers, which then works for an exponentially distributed time with
+    /// this mean.
     WaitForWorker(Arc<Semaphore>, Duration),
-    /// Where more than so many requests are under way, answers with these bytes, and does no more for this one.
+    /// If more than this many requests are in flight, answers with these bytes and ends the
+    /// request.
     RefuseBeyond(usize, &'static str),
     /// Works until the test opens the gate.
     WaitForGate,
-    /// 200 with the body `ok`.
+    /// Answers 200 with the body `ok`.
     Answer,
-    /// 200 with the pattern's first bytes as the body.
+    /// Answers 200 with the pattern's first bytes as the body.
     AnswerPattern(u64),
-    /// 200 with the request's body, sent while it comes.
+    /// Answers 200 with the request's body, sent while it arrives.
     Echo,
-    /// These bytes, whatever they are.
+    /// Sends these bytes unchanged.
     Send(Vec<u8>),
-    /// Sends back whatever comes, until it ends.
+    /// Sends back all bytes that arrive, until the stream ends.
     Tunnel,
-    /// Nothing, for ever.
+    /// Waits for ever.
     WaitForever,
-    /// Waits for the other side to close, sending nothing more.
+    /// Waits for the client to close, and sends nothing more.
     WaitForClose,
-    /// Ends the sending direction alone.
+    /// Closes the sending side alone.
     FinishSending,
     /// Closes the connection.
     Close,
@@ -75,17 +77,17 @@ impl ServeStep {
 }
 
 impl EndpointBehaviour {
-    /// Reads the request, answers `ok`, keeps the connection.
+    /// Reads the request, answers `ok`, and keeps the connection open.
     pub fn ok() -> Self {
         vec![ServeStep::ReadBody, ServeStep::Answer].into()
     }
 
-    /// As [`EndpointBehaviour::ok`], after working for so long.
+    /// Like [`EndpointBehaviour::ok`], after working for this time.
     pub fn slow(service: Duration) -> Self {
         vec![ServeStep::ReadBody, ServeStep::Wait(service), ServeStep::Answer].into()
     }
 
-    /// As [`EndpointBehaviour::ok`], after the test has opened the gate.
+    /// Like [`EndpointBehaviour::ok`], after the test has opened the gate.
     pub fn gated() -> Self {
         vec![ServeStep::ReadBody, ServeStep::WaitForGate, ServeStep::Answer].into()
     }

@@ -1,4 +1,4 @@
-//! What a server has seen: the truth that tests assert on.
+//! Requests and counts that a server records, for tests to assert.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -17,42 +17,42 @@ use crate::http1::ParsedHead;
 use crate::payload::BodyDigest;
 use crate::waiting::PATIENCE;
 
-/// How often the counts are looked at while nothing is booked.
+/// Interval at which the counts are polled while nothing is recorded.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A request as the server saw it.
 #[derive(Clone, Debug)]
 pub struct RecordedRequest {
     pub head: ParsedHead,
-    /// Which of the server's connections it came on, from 1.
+    /// Number of the server's connection that it arrived on, from 1.
     pub connection: u64,
-    /// When its head had been read.
+    /// Time at which its head had been read.
     pub received_at: Instant,
-    /// Of the whole body, once that has come.
+    /// Digest of the whole body, once that has arrived.
     pub body: Option<BodyDigest>,
     pub trailers: Vec<(String, String)>,
 }
 
-/// Sums over all that the server has seen.
+/// Totals over everything that the server has recorded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EndpointCounts {
     pub requests: u64,
-    /// Requests that are being worked on.
+    /// Requests that are being served.
     pub in_flight: usize,
     pub max_in_flight: usize,
     /// Connections that were accepted and that neither side has closed.
     pub connections: usize,
     pub max_connections: usize,
     pub accepted: u64,
-    /// The time for which requests have been worked on, all together.
+    /// Total time for which requests have been served.
     pub busy_time: Duration,
     /// Bytes of the pattern that were sent.
     pub pattern_bytes: u64,
-    /// What the other side did wrong.
+    /// Protocol errors of the client.
     pub protocol_errors: Vec<String>,
 }
 
-/// The books of one server.
+/// Records of one server.
 pub struct EndpointRecorder {
     records: Mutex<EndpointRecords>,
     changed: watch::Sender<()>,
@@ -63,9 +63,9 @@ pub struct EndpointRecorder {
 struct EndpointRecords {
     counts: EndpointCounts,
     requests: Vec<RecordedRequest>,
-    /// Until when work has been counted.
+    /// Time up to which work has been counted.
     worked_until: Option<Instant>,
-    /// A second descriptor of each connection, to see whether the other side has closed it.
+    /// Second descriptor of each connection, to see if the client has closed it.
     open: BTreeMap<u64, OwnedFd>,
 }
 
@@ -77,10 +77,10 @@ impl Default for EndpointRecorder {
 
 impl EndpointRecorder {
     pub fn counts(&self) -> EndpointCounts {
-        let mut books = self.lock();
-        books.count_connections();
-        books.count_work();
-        books.counts.clone()
+        let mut records = self.lock();
+        records.count_connections();
+        records.count_work();
+        records.counts.clone()
     }
 
     pub fn requests(&self) -> Vec<RecordedRequest> {
@@ -100,25 +100,25 @@ impl EndpointRecorder {
                 if wanted(&counts) {
                     return counts;
                 }
-                // That the other side has closed a connection does not show in the books by itself.
+                // A close by the client is not recorded as an event, so it must be polled.
                 drop(timeout(POLL_INTERVAL, changes.changed()).await);
             }
         };
         let outcome = timeout(PATIENCE, changed).await;
-        outcome.with_context(|| format!("{what}: not after {PATIENCE:?}: {:?}", self.counts()))
+        outcome.with_context(|| format!("{what}: not true after {PATIENCE:?}: {:?}", self.counts()))
     }
 
-    /// Books a connection that has just been accepted.
+    /// Records a connection that has just been accepted.
     pub(super) fn add_connection(self: Arc<Self>, stream: &TcpStream) -> RecordedConnection {
         let peer = stream.peer_addr().ok();
         let descriptor = rustix::io::dup(stream).expect("a descriptor is free");
-        let number = self.change(|books| {
-            books.counts.accepted += 1;
-            books.open.insert(books.counts.accepted, descriptor);
-            books.count_connections();
-            books.counts.accepted
+        let number = self.change(|records| {
+            records.counts.accepted += 1;
+            records.open.insert(records.counts.accepted, descriptor);
+            records.count_connections();
+            records.counts.accepted
         });
-        RecordedConnection { ledger: self, number, peer }
+        RecordedConnection { recorder: self, number, peer }
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut EndpointRecords) -> T) -> T {
@@ -128,12 +128,12 @@ impl EndpointRecorder {
     }
 
     fn lock(&self) -> MutexGuard<'_, EndpointRecords> {
-        self.records.lock().expect("nobody panics with the books in hand")
+        self.records.lock().expect("no holder of the lock panics")
     }
 }
 
 impl EndpointRecords {
-    /// Before the number in flight changes.
+    /// Must be called before the number in flight changes.
     fn count_work(&mut self) {
         let now = Instant::now();
         let since = self.worked_until.replace(now).unwrap_or(now);
@@ -141,14 +141,15 @@ impl EndpointRecords {
         self.counts.busy_time += (now - since) * in_flight;
     }
 
-    /// A connection that the other side has closed is no connection any more, even if its task has not noticed yet.
+    /// Counts open connections. A connection that the client has closed does not count, even if its
+    /// task has not noticed yet.
     fn count_connections(&mut self) {
         let mut polled: Vec<PollFd<'_>> = self
             .open
             .values()
             .map(|descriptor| PollFd::new(descriptor, PollFlags::RDHUP))
             .collect();
-        // A child of the test that ends is a signal.
+        // A child process of the test that exits causes a signal.
         let looked = retry_on_intr(|| poll(&mut polled, Some(&Timespec::default())));
         looked.expect("descriptors can be polled");
         let connections = polled.iter().filter(|polled| polled.revents().is_empty()).count();
@@ -157,9 +158,9 @@ impl EndpointRecords {
     }
 }
 
-/// One connection's place in the books; it is struck off when dropped.
+/// Record of one open connection; it is removed when dropped.
 pub(super) struct RecordedConnection {
-    ledger: Arc<EndpointRecorder>,
+    recorder: Arc<EndpointRecorder>,
     number: u64,
     peer: Option<SocketAddr>,
 }
@@ -169,23 +170,24 @@ impl RecordedConnection {
         self.number
     }
 
-    /// Books a request: its number, and the guard that counts it as in flight.
+    /// Records a request; returns its number, and the guard that counts it as in flight.
     pub(super) fn begin_request(&self, head: &ParsedHead) -> (usize, InFlightGuard) {
-        let number = self.ledger.change(|books| {
-            books.count_work();
-            books.counts.requests += 1;
-            books.counts.in_flight += 1;
-            books.counts.max_in_flight = books.counts.max_in_flight.max(books.counts.in_flight);
-            books.requests.push(RecordedRequest {
+        let number = self.recorder.change(|records| {
+            records.count_work();
+            records.counts.requests += 1;
+            records.counts.in_flight += 1;
+            records.counts.max_in_flight =
+                records.counts.max_in_flight.max(records.counts.in_flight);
+            records.requests.push(RecordedRequest {
                 head: head.clone(),
                 connection: self.number,
                 received_at: Instant::now(),
                 body: None,
                 trailers: Vec::new(),
             });
-            books.requests.len() - 1
+            records.requests.len() - 1
         });
-        (number, InFlightGuard(self.ledger.clone()))
+        (number, InFlightGuard(self.recorder.clone()))
     }
 
     pub(super) fn set_body(
@@ -194,44 +196,45 @@ impl RecordedConnection {
         body: BodyDigest,
         trailers: Vec<(String, String)>,
     ) {
-        self.ledger.change(|books| {
-            books.requests[request].body = Some(body);
-            books.requests[request].trailers = trailers;
+        self.recorder.change(|records| {
+            records.requests[request].body = Some(body);
+            records.requests[request].trailers = trailers;
         });
     }
 
     pub(super) fn add_pattern_bytes(&self, bytes: usize) {
-        self.ledger.change(|books| books.counts.pattern_bytes += bytes as u64);
+        self.recorder.change(|records| records.counts.pattern_bytes += bytes as u64);
     }
 
     pub(super) fn add_protocol_error(&self, what: String) {
         let from = self.peer;
-        self.ledger.change(|books| books.counts.protocol_errors.push(format!("{from:?}: {what}")));
+        self.recorder
+            .change(|records| records.counts.protocol_errors.push(format!("{from:?}: {what}")));
     }
 
     pub(super) fn in_flight(&self) -> usize {
-        self.ledger.lock().counts.in_flight
+        self.recorder.lock().counts.in_flight
     }
 
     pub(super) async fn wait_for_gate(&self) {
-        self.ledger.gate.acquire().await.expect("the gate is never removed").forget();
+        self.recorder.gate.acquire().await.expect("the gate is never removed").forget();
     }
 }
 
 impl Drop for RecordedConnection {
     fn drop(&mut self) {
-        self.ledger.change(|books| books.open.remove(&self.number));
+        self.recorder.change(|records| records.open.remove(&self.number));
     }
 }
 
-/// A request that is being worked on.
+/// Guard that counts a request as in flight.
 pub(super) struct InFlightGuard(Arc<EndpointRecorder>);
 
 impl Drop for InFlightGuard {
     fn drop(&mut self) {
-        self.0.change(|books| {
-            books.count_work();
-            books.counts.in_flight -= 1;
+        self.0.change(|records| {
+            records.count_work();
+            records.counts.in_flight -= 1;
         });
     }
 }

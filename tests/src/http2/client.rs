@@ -1,4 +1,4 @@
-//! A client of one connection.
+//! Client of one connection.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -16,14 +16,14 @@ use super::{Http2Body, get, post, read, send};
 use crate::tls::TlsClientOptions;
 use crate::waiting::within;
 
-/// One connection, with any number of requests at once; it is closed when dropped.
+/// One connection, with any number of concurrent requests; it is closed when dropped.
 pub struct Http2TestClient {
     requests: SendRequest<Bytes>,
     pub pings: PingPong,
     driver: JoinHandle<Result<(), h2::Error>>,
 }
 
-/// A whole response.
+/// Complete response.
 #[derive(Clone, Debug)]
 pub struct CompleteResponse {
     /// The 1xx responses that came before it.
@@ -34,25 +34,25 @@ pub struct CompleteResponse {
 }
 
 impl Http2TestClient {
-    /// In the clear, without asking whether the server speaks HTTP/2.
+    /// Connects without TLS, with prior knowledge.
     pub async fn connect(address: SocketAddr) -> Result<Self> {
         Self::connect_with(address, &Builder::new()).await
     }
 
-    /// The same, with these settings.
+    /// Like [`Http2TestClient::connect`], with these settings.
     pub async fn connect_with(address: SocketAddr, settings: &Builder) -> Result<Self> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         Self::over(stream, settings).await
     }
 
-    /// Over TLS, to the host `test`.
-    pub async fn connect_tls(address: SocketAddr, terms: &TlsClientOptions) -> Result<Self> {
-        let stream = terms.clone().with_alpn(&["h2"]).connect(address, "test").await?;
+    /// Connects over TLS, to the host `test`.
+    pub async fn connect_tls(address: SocketAddr, options: &TlsClientOptions) -> Result<Self> {
+        let stream = options.clone().with_alpn(&["h2"]).connect(address, "test").await?;
         Self::over(stream, &Builder::new()).await
     }
 
-    /// Over anything.
+    /// Starts a connection over any stream.
     pub async fn over(
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         settings: &Builder,
@@ -73,15 +73,15 @@ impl Http2TestClient {
     /// Sends a request and reads its response, which may begin before the request has ended.
     pub async fn exchange(&self, request: Request<()>, body: Bytes) -> Result<CompleteResponse> {
         let exchange = async {
-            let (response, mut sending) = self.send_request(request, body.is_empty()).await?;
+            let (response, mut send_stream) = self.send_request(request, body.is_empty()).await?;
             let sent = async {
                 if !body.is_empty() {
-                    send(&mut sending, body).await?;
-                    sending.send_data(Bytes::new(), true)?;
+                    send(&mut send_stream, body).await?;
+                    send_stream.send_data(Bytes::new(), true)?;
                 }
                 Ok(())
             };
-            // Who has answered may be done with the request before its end.
+            // A server that has answered may reset the request before its end.
             let (_sent, response): (Result<(), h2::Error>, _) =
                 tokio::join!(sent, Self::response(response));
             Ok(response?)
@@ -99,7 +99,7 @@ impl Http2TestClient {
         requests.send_request(request, ends)
     }
 
-    /// The whole response.
+    /// Reads the complete response.
     pub async fn response(mut response: ResponseFuture) -> Result<CompleteResponse, h2::Error> {
         let mut informational = Vec::new();
         while let Some(head) = poll_fn(|context| response.poll_informational(context)).await {
@@ -110,17 +110,18 @@ impl Http2TestClient {
         Ok(CompleteResponse { informational, head: Response::from_parts(head, ()), body, trailers })
     }
 
-    /// How many streams the server allows at once, as far as is known.
+    /// Returns the number of concurrent streams that the server allows, as far as its settings are
+    /// known.
     pub fn max_concurrent_streams(&self) -> usize {
         self.requests.current_max_send_streams()
     }
 
-    /// Whether the server takes an extended CONNECT (RFC 8441), once its settings have come.
+    /// True if the server supports extended CONNECT (RFC 8441), once its settings have arrived.
     pub fn supports_extended_connect(&self) -> bool {
         self.requests.is_extended_connect_protocol_enabled()
     }
 
-    /// Waits for the end of the connection, and says what h2 says of it.
+    /// Waits for the end of the connection, and returns h2's result.
     pub async fn wait_for_close(mut self) -> Result<Result<(), h2::Error>> {
         Ok(within("the end of the connection", &mut self.driver).await??)
     }
@@ -137,12 +138,12 @@ impl CompleteResponse {
         self.head.status().as_u16()
     }
 
-    /// The value of the field with this name, where it is text.
+    /// Returns the value of the field with this name, if it is text.
     pub fn field(&self, name: &str) -> Option<&str> {
         self.head.headers().get(name)?.to_str().ok()
     }
 
-    /// The value of the trailer with this name, where it is text.
+    /// Returns the value of the trailer with this name, if it is text.
     pub fn trailer(&self, name: &str) -> Option<&str> {
         self.trailers.get(name)?.to_str().ok()
     }

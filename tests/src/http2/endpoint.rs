@@ -1,4 +1,4 @@
-//! A server whose behaviour is a function, and which keeps the truth that tests assert on.
+//! Server whose behaviour is a function; it records the facts that tests assert.
 
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
@@ -18,38 +18,38 @@ use tokio::time::timeout;
 use super::{Http2Body, read, send, status};
 use crate::waiting::PATIENCE;
 
-/// A running server; it ends, with all its connections, when dropped.
+/// Running server; it stops, with all its connections, when dropped.
 pub struct Http2TestEndpoint {
     pub address: SocketAddr,
     shared: Arc<SharedCounts>,
     accepting: AbortHandle,
 }
 
-/// What is said of each connection.
+/// Options of each connection.
 #[derive(Clone)]
 pub struct Http2EndpointOptions {
     pub settings: Builder,
-    /// After so many requests a connection takes no more: GOAWAY, and those that run are finished.
+    /// Number of requests after which a connection sends GOAWAY; requests in flight are finished.
     pub max_requests_per_connection: Option<u64>,
 }
 
-/// Sums over all that the server has seen.
+/// Totals over everything that the server has recorded.
 #[derive(Clone, Debug, Default)]
 pub struct Http2EndpointCounts {
     pub requests: u64,
     /// Streams that are being served.
     pub in_flight: usize,
     pub max_in_flight: usize,
-    /// Streams that ended without a whole answer: by a reset, or with their connection.
+    /// Streams that ended without a complete answer: by a reset, or with their connection.
     pub unanswered: u64,
     /// Connections that were accepted and have not ended.
     pub connections: usize,
     pub accepted: u64,
-    /// The heads of the requests, in order.
+    /// Heads of the requests, in order.
     pub heads: Vec<Request<()>>,
 }
 
-/// A request, and the way to answer it.
+/// Request, with the means to answer it.
 pub struct ReceivedRequest {
     /// Its number at this endpoint, from 1.
     pub number: u64,
@@ -75,12 +75,12 @@ impl Default for Http2EndpointOptions {
 }
 
 impl Http2TestEndpoint {
-    /// Answers `ok` to whatever comes.
+    /// Starts a server that answers `ok` to every request.
     pub async fn ok() -> Result<Self> {
         Self::start(|call| async { call.answer("ok").await }).await
     }
 
-    /// Serves each request by this function, until it returns.
+    /// Starts a server that serves each request by this function.
     pub async fn start<F, A>(serve: F) -> Result<Self>
     where
         F: Fn(ReceivedRequest) -> A + Send + Sync + 'static,
@@ -89,31 +89,32 @@ impl Http2TestEndpoint {
         Self::with(Http2EndpointOptions::default(), serve).await
     }
 
-    /// The same, with this manner.
-    pub async fn with<F, A>(manner: Http2EndpointOptions, serve: F) -> Result<Self>
+    /// Like [`Http2TestEndpoint::start`], with these options.
+    pub async fn with<F, A>(options: Http2EndpointOptions, serve: F) -> Result<Self>
     where
         F: Fn(ReceivedRequest) -> A + Send + Sync + 'static,
         A: Future<Output = Result<(), h2::Error>> + Send + 'static,
     {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
-        let books = Arc::<SharedCounts>::default();
+        let counts = Arc::<SharedCounts>::default();
         let serve: RequestHandler = Arc::new(move |call| Box::pin(serve(call)));
-        let accepting = tokio::spawn(accept(listener, manner, serve, books.clone()));
-        Ok(Self { address, shared: books, accepting: accepting.abort_handle() })
+        let accepting = tokio::spawn(accept(listener, options, serve, counts.clone()));
+        Ok(Self { address, shared: counts, accepting: accepting.abort_handle() })
     }
 
     pub fn counts(&self) -> Http2EndpointCounts {
         self.shared.lock().clone()
     }
 
-    /// Closes the listener and all connections at once, as the end of its process does: what it had seen until then.
+    /// Closes the listener and all connections at once, like the end of a process; returns the
+    /// counts until then.
     pub async fn kill(self) -> Result<Http2EndpointCounts> {
         self.accepting.abort();
         self.wait_for_counts("its connections are closed", |counts| counts.connections == 0).await
     }
 
-    /// The only request so far.
+    /// Returns the only request so far.
     pub fn only_request(&self) -> Request<()> {
         let mut heads = self.counts().heads;
         assert_eq!(heads.len(), 1, "one request was expected: {heads:#?}");
@@ -129,12 +130,12 @@ impl Http2TestEndpoint {
         let mut changes = self.shared.changed.subscribe();
         let changed = async {
             while !wanted(&self.counts()) {
-                changes.changed().await.expect("the books are kept for as long as the endpoint");
+                changes.changed().await.expect("the counts live as long as the endpoint");
             }
             self.counts()
         };
         let outcome = timeout(PATIENCE, changed).await;
-        outcome.with_context(|| format!("{what}: not after {PATIENCE:?}: {:?}", self.counts()))
+        outcome.with_context(|| format!("{what}: not true after {PATIENCE:?}: {:?}", self.counts()))
     }
 }
 
@@ -145,59 +146,59 @@ impl Drop for Http2TestEndpoint {
 }
 
 impl ReceivedRequest {
-    /// 200 with this body.
+    /// Answers 200 with this body.
     pub async fn answer(self, body: impl Into<Bytes>) -> Result<(), h2::Error> {
         self.answer_with(status(200), body, HeaderMap::new()).await
     }
 
-    /// This head, this body, and these trailers if there are any.
+    /// Answers with this head, this body, and these trailers if there are any.
     pub async fn answer_with(
         mut self,
         head: Response<()>,
         body: impl Into<Bytes>,
         trailers: HeaderMap,
     ) -> Result<(), h2::Error> {
-        let mut sending = self.respond.send_response(head, false)?;
-        send(&mut sending, body.into()).await?;
+        let mut send_stream = self.respond.send_response(head, false)?;
+        send(&mut send_stream, body.into()).await?;
         self.running.finish();
         if trailers.is_empty() {
-            sending.send_data(Bytes::new(), true)
+            send_stream.send_data(Bytes::new(), true)
         } else {
-            sending.send_trailers(trailers)
+            send_stream.send_trailers(trailers)
         }
     }
 
-    /// This head and nothing else.
+    /// Answers with this head and nothing else.
     pub fn end_with(mut self, head: Response<()>) -> Result<(), h2::Error> {
         self.running.finish();
         self.respond.send_response(head, true)?;
         Ok(())
     }
 
-    /// Sends back what comes, while it comes, trailers and all.
+    /// Sends the body back while it arrives, and then the trailers.
     pub async fn echo(mut self) -> Result<(), h2::Error> {
-        let mut sending = self.respond.send_response(status(200), false)?;
+        let mut send_stream = self.respond.send_response(status(200), false)?;
         while let Some(piece) = self.body.data().await {
             let piece = piece?;
             self.body.flow_control().release_capacity(piece.len())?;
-            send(&mut sending, piece).await?;
+            send(&mut send_stream, piece).await?;
         }
         let trailers = self.body.trailers().await?.unwrap_or_default();
         self.running.finish();
-        sending.send_trailers(trailers)
+        send_stream.send_trailers(trailers)
     }
 
-    /// All of the request's body.
+    /// Reads the whole body of the request.
     pub async fn read(&mut self) -> Result<Http2Body, h2::Error> {
         read(&mut self.body).await
     }
 
-    /// Refuses to serve it, for this reason.
+    /// Resets the stream, for this reason.
     pub fn reset(mut self, reason: h2::Reason) {
         self.respond.send_reset(reason);
     }
 
-    /// Answers nothing until the other side gives up: why it did.
+    /// Sends no answer, and waits until the client resets the stream; returns the reason.
     pub async fn wait_for_reset(&mut self) -> Result<h2::Reason, h2::Error> {
         poll_fn(|context| self.respond.poll_reset(context)).await
     }
@@ -205,20 +206,20 @@ impl ReceivedRequest {
 
 async fn accept(
     listener: TcpListener,
-    manner: Http2EndpointOptions,
+    options: Http2EndpointOptions,
     serve: RequestHandler,
-    books: Arc<SharedCounts>,
+    counts: Arc<SharedCounts>,
 ) {
     // Aborting this task drops the set, which aborts the connections.
     let mut connections = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
         stream.set_nodelay(true).expect("a connected socket takes options");
-        let open = CountedHttp2Connection::new(&books);
-        let (manner, serve, books) = (manner.clone(), serve.clone(), books.clone());
+        let open = CountedHttp2Connection::new(&counts);
+        let (options, serve, counts) = (options.clone(), serve.clone(), counts.clone());
         connections.spawn(async move {
             let _open = open;
-            // An error is the other side's leaving.
-            drop(serve_connection(stream, &manner, &serve, &books).await);
+            // The error is the client's disconnect.
+            drop(serve_connection(stream, &options, &serve, &counts).await);
         });
         while connections.try_join_next().is_some() {}
     }
@@ -226,21 +227,21 @@ async fn accept(
 
 async fn serve_connection(
     stream: TcpStream,
-    manner: &Http2EndpointOptions,
+    options: &Http2EndpointOptions,
     serve: &RequestHandler,
-    books: &Arc<SharedCounts>,
+    counts: &Arc<SharedCounts>,
 ) -> Result<(), h2::Error> {
-    let mut connection: Connection<TcpStream, Bytes> = manner.settings.handshake(stream).await?;
+    let mut connection: Connection<TcpStream, Bytes> = options.settings.handshake(stream).await?;
     let mut streams = JoinSet::new();
     let mut served = 0;
     while let Some(accepted) = connection.accept().await {
         let (request, respond) = accepted?;
         let (parts, body) = request.into_parts();
         let head = Request::from_parts(parts, ());
-        let (number, running) = books.begin(&head);
+        let (number, running) = counts.begin(&head);
         streams.spawn(serve(ReceivedRequest { number, head, body, respond, running }));
         served += 1;
-        if manner.max_requests_per_connection == Some(served) {
+        if options.max_requests_per_connection == Some(served) {
             connection.graceful_shutdown();
         }
         while streams.try_join_next().is_some() {}
@@ -256,7 +257,7 @@ impl SharedCounts {
     }
 
     fn lock(&self) -> MutexGuard<'_, Http2EndpointCounts> {
-        self.counts.lock().expect("nobody panics with the books in hand")
+        self.counts.lock().expect("no holder of the lock panics")
     }
 
     fn begin(self: &Arc<Self>, head: &Request<()>) -> (u64, CountedHttp2Stream) {
@@ -271,16 +272,16 @@ impl SharedCounts {
     }
 }
 
-/// A connection that has not ended. Its task drops it last, even if the task is aborted.
+/// Guard that counts an open connection. Its task drops it last, even if the task is aborted.
 struct CountedHttp2Connection(Arc<SharedCounts>);
 
 impl CountedHttp2Connection {
-    fn new(books: &Arc<SharedCounts>) -> Self {
-        books.change(|counts| {
+    fn new(counts: &Arc<SharedCounts>) -> Self {
+        counts.change(|counts| {
             counts.accepted += 1;
             counts.connections += 1;
         });
-        Self(books.clone())
+        Self(counts.clone())
     }
 }
 
@@ -290,14 +291,15 @@ impl Drop for CountedHttp2Connection {
     }
 }
 
-/// A stream that is being served.
+/// Guard that counts a stream in flight.
 struct CountedHttp2Stream {
     shared: Arc<SharedCounts>,
     finished: bool,
 }
 
 impl CountedHttp2Stream {
-    /// Before the last of the answer is sent: whoever has it may count on the stream's being over.
+    /// Marks the stream as answered, before the last frame is sent: a client that has received it
+    /// may rely on that.
     fn finish(mut self) {
         self.finished = true;
     }

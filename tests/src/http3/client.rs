@@ -1,4 +1,4 @@
-//! A client of one connection.
+//! Client of one connection.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::http2::Http2Body;
 use crate::tls::TlsClientOptions;
 use crate::waiting::within;
 
-/// One connection, with any number of requests at once; it is closed when dropped.
+/// One connection, with any number of concurrent requests; it is closed when dropped.
 pub struct Http3TestClient {
     pub connection: quinn::Connection,
     endpoint: Endpoint,
@@ -26,40 +26,41 @@ pub struct Http3TestClient {
 }
 
 impl Http3TestClient {
-    /// A connection to the host `test`.
-    pub async fn connect(address: SocketAddr, terms: &TlsClientOptions) -> Result<Self> {
-        Self::connect_with(address, terms.quic_config()?).await
+    /// Connects to the host `test`.
+    pub async fn connect(address: SocketAddr, options: &TlsClientOptions) -> Result<Self> {
+        Self::connect_with(address, options.quic_config()?).await
     }
 
-    /// The same, with this configuration of QUIC.
+    /// Like [`Http3TestClient::connect`], with this QUIC configuration.
     pub async fn connect_with(address: SocketAddr, config: quinn::ClientConfig) -> Result<Self> {
         let (endpoint, connecting) = begin_connection(address, config)?;
         Self::over(endpoint, within("a handshake", connecting).await??).await
     }
 
-    /// The same, by a client that lets so many bytes be under way to it, on all streams together.
+    /// Like [`Http3TestClient::connect`], with a receive window of this many bytes for all streams
+    /// together.
     pub async fn connect_with_window(
         address: SocketAddr,
-        terms: &TlsClientOptions,
+        options: &TlsClientOptions,
         window: u32,
     ) -> Result<Self> {
         let mut transport = quinn::TransportConfig::default();
         transport.receive_window(window.into());
-        let mut config = terms.quic_config()?;
+        let mut config = options.quic_config()?;
         config.transport_config(Arc::new(transport));
         let (endpoint, connecting) = begin_connection(address, config)?;
         Self::over(endpoint, within("a handshake", connecting).await??).await
     }
 
-    /// The same, by what an earlier connection has left: what is sent at once is sent before the handshake is over.
-    /// Whether the server has taken it is known later.
+    /// Like [`Http3TestClient::connect`], but resumes an earlier session: data sent at once is
+    /// 0-RTT data. The second value tells later if the server has accepted it.
     pub async fn connect_early(
         address: SocketAddr,
-        terms: &TlsClientOptions,
+        options: &TlsClientOptions,
     ) -> Result<(Self, quinn::ZeroRttAccepted)> {
-        let (endpoint, connecting) = begin_connection(address, terms.quic_config()?)?;
+        let (endpoint, connecting) = begin_connection(address, options.quic_config()?)?;
         let early = connecting.into_0rtt();
-        let (connection, accepted) = early.map_err(|_none| anyhow!("nothing was left"))?;
+        let (connection, accepted) = early.map_err(|_none| anyhow!("no session to resume"))?;
         Ok((Self::over(endpoint, connection).await?, accepted))
     }
 
@@ -70,7 +71,7 @@ impl Http3TestClient {
         Ok(Self { connection, endpoint, requests, driver })
     }
 
-    /// From now on it is at another port, as after a rebinding of NAT.
+    /// Moves the client to another port, like a NAT rebinding.
     pub fn change_port(&self) -> Result<()> {
         Ok(self.endpoint.rebind(UdpSocket::bind("127.0.0.1:0")?)?)
     }
@@ -86,15 +87,15 @@ impl Http3TestClient {
     /// Sends a request and reads its response, which may begin before the request has ended.
     pub async fn exchange(&self, request: Request<()>, body: Bytes) -> Result<CompleteResponse> {
         let exchange = async {
-            let (mut sending, receiving) = self.send_request(request).await?;
+            let (mut send_stream, receive_stream) = self.send_request(request).await?;
             let sent = async {
                 if !body.is_empty() {
-                    sending.send_data(body).await?;
+                    send_stream.send_data(body).await?;
                 }
-                sending.finish().await
+                send_stream.finish().await
             };
-            // Who has answered may be done with the request before its end.
-            let (_sent, response) = tokio::join!(sent, Self::response(receiving));
+            // A server that has answered may stop the request before its end.
+            let (_sent, response) = tokio::join!(sent, Self::response(receive_stream));
             Ok(response?)
         };
         within("an exchange", exchange).await?
@@ -108,23 +109,23 @@ impl Http3TestClient {
         Ok(self.requests.clone().send_request(request).await?.split())
     }
 
-    /// The whole response.
+    /// Reads the complete response.
     pub async fn response(
-        mut receiving: Http3ReceiveStream,
+        mut receive_stream: Http3ReceiveStream,
     ) -> Result<CompleteResponse, StreamError> {
         let mut informational = Vec::new();
         let head: Response<()> = loop {
-            let head = receiving.recv_response().await?;
+            let head = receive_stream.recv_response().await?;
             if !head.status().is_informational() {
                 break head;
             }
             informational.push(head);
         };
-        let Http2Body { bytes: body, trailers } = read(&mut receiving).await?;
+        let Http2Body { bytes: body, trailers } = read(&mut receive_stream).await?;
         Ok(CompleteResponse { informational, head, body, trailers })
     }
 
-    /// Waits for the end of the connection, and says what `h3` says of it.
+    /// Waits for the end of the connection, and returns `h3`'s error.
     pub async fn wait_for_close(mut self) -> Result<ConnectionError> {
         Ok(within("the end of the connection", &mut self.driver).await??)
     }
@@ -136,7 +137,7 @@ impl Drop for Http3TestClient {
     }
 }
 
-/// A port of its own, and the first packets.
+/// Opens a socket on a port of its own and starts the handshake.
 pub(super) fn begin_connection(
     address: SocketAddr,
     config: quinn::ClientConfig,

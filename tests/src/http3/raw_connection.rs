@@ -1,4 +1,5 @@
-//! HTTP/3 frame by frame, for what no library would send: who floods, starves and lies.
+//! HTTP/3 frame by frame, for sequences that no library sends: floods, starvation, protocol
+//! violations.
 
 use std::net::SocketAddr;
 
@@ -9,22 +10,22 @@ use super::client;
 use crate::tls::TlsClientOptions;
 use crate::waiting::within;
 
-/// Kinds of frames, and of the streams that they come on.
+/// Types of frames and streams, and error codes.
 pub mod code {
     pub const DATA: u64 = 0;
     pub const HEADERS: u64 = 1;
     pub const SETTINGS: u64 = 4;
-    /// A stream with one direction, on which SETTINGS come first.
+    /// Type of the control stream, which begins with SETTINGS.
     pub const CONTROL: u8 = 0;
-    /// The other side made more work than anybody has reason to.
+    /// H3_EXCESSIVE_LOAD: the peer causes excessive load.
     pub const EXCESSIVE_LOAD: u64 = 0x107;
-    /// A frame was not where it may be.
+    /// H3_FRAME_UNEXPECTED: a frame is not permitted in this state or on this stream.
     pub const FRAME_UNEXPECTED: u64 = 0x105;
-    /// The request is not wanted any more.
+    /// H3_REQUEST_CANCELLED: the request is no longer needed.
     pub const REQUEST_CANCELLED: u32 = 0x10c;
 }
 
-/// A connection on which the test says every byte; it is closed when dropped.
+/// Connection on which the test controls every byte; it is closed when dropped.
 pub struct RawHttp3Connection {
     pub connection: Connection,
     _endpoint: Endpoint,
@@ -32,9 +33,9 @@ pub struct RawHttp3Connection {
 }
 
 impl RawHttp3Connection {
-    /// A connection to the host `test`, with empty SETTINGS.
-    pub async fn connect(address: SocketAddr, terms: &TlsClientOptions) -> Result<Self> {
-        let (endpoint, connecting) = client::begin_connection(address, terms.quic_config()?)?;
+    /// Connects to the host `test`, with empty SETTINGS.
+    pub async fn connect(address: SocketAddr, options: &TlsClientOptions) -> Result<Self> {
+        let (endpoint, connecting) = client::begin_connection(address, options.quic_config()?)?;
         let connection = within("a handshake", connecting).await??;
         let mut control = connection.open_uni().await?;
         control.write_all(&[code::CONTROL]).await?;
@@ -42,14 +43,16 @@ impl RawHttp3Connection {
         Ok(Self { connection, _endpoint: endpoint, _control: control })
     }
 
-    /// The stream of the next request, on which these bytes are sent.
+    /// Opens the stream of the next request, and sends these bytes on it.
     pub async fn open_request_stream(&self, bytes: &[u8]) -> Result<(SendStream, RecvStream)> {
-        let (mut sending, receiving) = within("a stream", self.connection.open_bi()).await??;
-        sending.write_all(bytes).await?;
-        Ok((sending, receiving))
+        let (mut send_stream, receive_stream) =
+            within("a stream", self.connection.open_bi()).await??;
+        send_stream.write_all(bytes).await?;
+        Ok((send_stream, receive_stream))
     }
 
-    /// Waits for the end of the connection: the code with which the other side has closed it, if it has.
+    /// Waits for the end of the connection; returns the error code with which the server has closed
+    /// it, if it has.
     pub async fn wait_for_close_code(&self) -> Result<Option<u64>> {
         let end = within("the end of the connection", self.connection.closed()).await?;
         Ok(match end {
@@ -59,11 +62,11 @@ impl RawHttp3Connection {
     }
 }
 
-/// A frame (RFC 9114 §7.1).
+/// Returns a frame (RFC 9114 §7.1).
 pub fn frame(kind: u64, payload: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for number in [kind, payload.len() as u64] {
-        // Two bytes are enough for all that tests say (RFC 9000 §16).
+        // Two bytes are enough for all numbers in tests (RFC 9000 §16).
         let number = u16::try_from(number).expect("a small number");
         bytes.extend_from_slice(&(number | 0x4000).to_be_bytes());
     }
@@ -71,7 +74,7 @@ pub fn frame(kind: u64, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Fields in QPACK, none of them shortened (RFC 9204 §4.5.6).
+/// Returns a QPACK field section of literals only (RFC 9204 §4.5.6).
 pub fn block(fields: &[(&str, &str)]) -> Vec<u8> {
     let mut bytes = vec![0, 0];
     for (name, value) in fields {
@@ -83,7 +86,7 @@ pub fn block(fields: &[(&str, &str)]) -> Vec<u8> {
     bytes
 }
 
-/// A number in the last `bits` of a byte, and more bytes as it needs them (RFC 9204 §4.1.1).
+/// Appends an integer with a prefix of `bits` bits (RFC 9204 §4.1.1).
 fn put_integer(number: usize, first: u8, bits: u32, bytes: &mut Vec<u8>) {
     let most = (1 << bits) - 1;
     if number < most {

@@ -124,6 +124,6 @@ async fn cancelled_request_frees_its_slot() -> Result {
     endpoint.open_gate(2);
     ensure!(client.get("/").await?.status() == 200);
     let line = site.sheave.wait_for_access_log(1).await?.remove(0);
-    assert_eq!(line["error.type"], "client_gone");
+    assert_eq!(line["error.type"], "client_disconnected");
     Ok(())
 }

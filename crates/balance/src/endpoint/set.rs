@@ -1,4 +1,4 @@
-//! Puts endpoints into sets to choose among. A set does not change; a change makes a new one.
+//! Immutable sets of endpoints to choose from. A change makes a new set.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,51 +11,53 @@ use crate::pick::{Algorithm, EligibleEndpoints, HashRing, MaglevTable};
 
 /// An endpoint of a set.
 pub struct SetMember<T> {
-    /// Who it is.
+    /// The endpoint itself.
     pub endpoint: Arc<Endpoint<T>>,
-    /// Its share relative to the others; 0 gets nothing. An ejected endpoint has 0, one that starts slowly less than
-    /// it will have.
+    /// Weight relative to the other members; 0 gets nothing. An ejected endpoint has 0; one in slow
+    /// start has less than its final weight.
     pub weight: u32,
-    /// It is in our zone. Where some members are and others are not, these are used first, until each has three
-    /// quarters of its cap in flight, or 4 requests without a cap; then the others as far; then all alike. A key goes
-    /// before the zone.
+    /// True if it is in our zone. If some members are local and others are not, local ones are used
+    /// first, until each has three quarters of its cap in flight, or 4 requests if there is no cap;
+    /// then the others up to the same level; then all alike. A key takes precedence over the zone.
     pub local: bool,
-    /// It is to show that it can serve again: whatever its weight, it is given one request, soon, when it has no other
-    /// in flight. Another trial takes another set.
+    /// True if it is half-open: whatever its weight, it soon gets one request, while it has no
+    /// other in flight. A further half-open request takes a new set.
     pub half_open: bool,
-    /// Requests in flight, at most, whatever the cap: so many of its slots are ours ([`SlotAssignment`](crate::SlotAssignment)). One without
-    /// any is given nothing, as if it had no weight.
+    /// Maximum of requests in flight, whatever the cap: the number of its slots that are assigned
+    /// to us ([`SlotAssignment`](crate::SlotAssignment)). A member without assigned slots gets
+    /// nothing, as if it had no weight.
     pub max_in_flight: u32,
 }
 
 impl<T> SetMember<T> {
-    /// A member of no zone, not on trial, all of whose slots are ours.
+    /// Returns a member without a zone, not half-open, all of whose slots are assigned to us.
     pub fn new(endpoint: Arc<Endpoint<T>>, weight: u32) -> Self {
         Self { endpoint, weight, local: false, half_open: false, max_in_flight: u32::MAX }
     }
 
-    /// How many requests it may have at once; `None`: any number.
+    /// Returns its limit on requests in flight; `None` if there is none.
     pub fn limit(&self, cap: ConcurrencyCap) -> Option<u32> {
         let limit = self.endpoint.limit(cap).unwrap_or(u32::MAX).min(self.max_in_flight);
         Some(limit).filter(|&most| most < u32::MAX)
     }
 
-    /// Takes a slot for what does not come by way of a picker, such as a probe, unless it is at the cap. A slot taken
-    /// must come back once, by [`Admission::release`](crate::Admission::release).
+    /// Takes a slot for a request that does not come through a picker, such as a probe, unless the
+    /// endpoint is at the cap. A slot taken must be returned once, by
+    /// [`Admission::release`](crate::Admission::release).
     pub fn take(&self, cap: ConcurrencyCap) -> bool {
-        self.endpoint.counter.take(self.room(cap))
+        self.endpoint.counter.take(self.capacity(cap))
     }
 
-    fn room(&self, cap: ConcurrencyCap) -> PickCapacity {
+    fn capacity(&self, cap: ConcurrencyCap) -> PickCapacity {
         PickCapacity::within(cap).at_most(self.max_in_flight)
     }
 
-    /// The weight that there would be but for health.
+    /// Returns the weight before health is applied.
     pub(crate) fn own_weight(&self) -> u32 {
         if self.max_in_flight > 0 { self.weight } else { 0 }
     }
 
-    /// The weight that choosing goes by.
+    /// Returns the weight that pickers use.
     fn pick_weight(&self) -> u32 {
         if self.half_open { 0 } else { self.own_weight() }
     }
@@ -71,7 +73,7 @@ impl<T> fmt::Debug for SetMember<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} of weight {}", self.endpoint, self.weight)?;
         write!(f, "{}", if self.local { ", local" } else { "" })?;
-        write!(f, "{}", if self.half_open { ", on trial" } else { "" })?;
+        write!(f, "{}", if self.half_open { ", half-open" } else { "" })?;
         if self.max_in_flight < u32::MAX {
             write!(f, ", at most {}", self.max_in_flight)
         } else {
@@ -80,20 +82,21 @@ impl<T> fmt::Debug for SetMember<T> {
     }
 }
 
-/// Endpoints to choose among. Immutable, but for the requests that members on trial have left.
+/// Set of endpoints to choose from. Immutable, except for the half-open requests that are left.
 pub struct EndpointSet<T> {
     members: Vec<SetMember<T>>,
     by_address: BTreeMap<SocketAddr, usize>,
     pub(crate) loads: LoadTable,
-    /// How many have a weight and are not on trial.
+    /// Number of members that have a weight and are not half-open.
     regular: usize,
     ring: OnceLock<HashRing>,
     maglev: OnceLock<MaglevTable>,
 }
 
 impl<T> EndpointSet<T> {
-    /// A set of these members, in this order, but local ones first. One that is named twice is one member, with the
-    /// larger weight: EndpointSlices may name an endpoint twice while it moves between them.
+    /// Creates a set of these members, local ones first, otherwise in this order. A member that is
+    /// named twice becomes one member with the larger weight: EndpointSlices may name an endpoint
+    /// twice while it moves between them.
     pub fn new(mut members: Vec<SetMember<T>>) -> Self {
         let mut set = Self::empty();
         members.sort_by_key(|member| !member.local);
@@ -104,7 +107,7 @@ impl<T> EndpointSet<T> {
         set
     }
 
-    /// The set of nobody.
+    /// Returns the empty set.
     pub fn empty() -> Self {
         Self {
             members: Vec::new(),
@@ -116,8 +119,8 @@ impl<T> EndpointSet<T> {
         }
     }
 
-    /// Makes what an algorithm needs of a set, which may take milliseconds: before the set is handed to workers, or
-    /// the first request does it.
+    /// Builds the tables that an algorithm needs, which may take milliseconds. To be called before
+    /// the set is handed to workers; otherwise the first request builds them.
     pub fn prepare(&self, algorithm: Algorithm) {
         match algorithm {
             Algorithm::ConsistentHash => {
@@ -133,22 +136,22 @@ impl<T> EndpointSet<T> {
         }
     }
 
-    /// Who is in it, weight 0 included.
+    /// Returns all members, those of weight 0 included.
     pub fn members(&self) -> &[SetMember<T>] {
         &self.members
     }
 
-    /// The member with this address.
+    /// Returns the member with this address.
     pub fn find(&self, address: SocketAddr) -> Option<&SetMember<T>> {
         self.by_address.get(&address).map(|&member| &self.members[member])
     }
 
-    /// Whether this very endpoint, not merely one with its address, is a member.
+    /// True if this very endpoint is a member, not merely one with its address.
     pub fn contains(&self, endpoint: &Endpoint<T>) -> bool {
         self.position(endpoint).is_some()
     }
 
-    /// Which member a key belongs to by Maglev, as a number in [`members`](Self::members).
+    /// Returns the Maglev table, which maps a key to an index in [`members`](Self::members).
     pub fn maglev(&self) -> &MaglevTable {
         self.maglev.get_or_init(|| MaglevTable::new(&self.pick_weights()))
     }
@@ -157,27 +160,27 @@ impl<T> EndpointSet<T> {
         self.ring.get_or_init(|| HashRing::new(&self.pick_weights()))
     }
 
-    /// Whether nobody can be chosen because the slots are others'.
+    /// True if no member can be chosen because the slots are assigned to other balancers.
     pub fn has_no_assigned_slot(&self) -> bool {
         !self.is_usable() && self.members.iter().any(|member| member.max_in_flight == 0)
     }
 
-    /// Whether anybody in it can be chosen.
+    /// True if any member can be chosen.
     pub(crate) fn is_usable(&self) -> bool {
         self.regular > 0 || self.loads.has_half_open()
     }
 
-    /// From now on these members are preferred where each has what was learned of it.
+    /// Prefers these members from now on, where a member has its learned limit.
     pub(crate) fn prefer(&self, members: impl Iterator<Item = usize>) {
         self.loads.prefer(members);
     }
 
-    /// Takes a slot at a member, if it has one.
+    /// Takes a slot of a member, if one is free.
     pub(crate) fn take(&self, member: usize, cap: ConcurrencyCap) -> Option<Arc<Endpoint<T>>> {
-        let room = PickCapacity::within(cap);
-        // Who waits for this one has no other to go to.
-        let room = room.ignoring_refusals().unwrap_or(room);
-        self.loads.take(member, room).then(|| self.members[member].endpoint.clone())
+        let capacity = PickCapacity::within(cap);
+        // A request that waits for this member has no alternative.
+        let capacity = capacity.ignoring_refusals().unwrap_or(capacity);
+        self.loads.take(member, capacity).then(|| self.members[member].endpoint.clone())
     }
 
     pub(crate) fn position(&self, endpoint: &Endpoint<T>) -> Option<usize> {
@@ -185,9 +188,10 @@ impl<T> EndpointSet<T> {
         std::ptr::eq(&*self.members[position].endpoint, endpoint).then_some(position)
     }
 
-    /// Which members may serve a request that has been tried at `tried`, is bound to `only`, or else by its key.
+    /// Returns the members that may serve a request that has been tried at `tried`, and is bound to
+    /// `only` or else by its key.
     ///
-    /// A member that is marked unreachable binds nothing, as one without a weight does.
+    /// A member that is marked unreachable binds no request, like one without a weight.
     #[inline]
     pub(crate) fn eligible(
         &self,
@@ -215,9 +219,9 @@ impl<T> EndpointSet<T> {
         }
     }
 
-    /// Returns the members among `tried` that are to be avoided. The choice is among the reachable members, or among all if
-    /// none is reachable. If one of those is untried, all of `tried` are avoided; else the latest one, unless it is the
-    /// only choice.
+    /// Returns the members among `tried` that are to be avoided. The choice is among the reachable
+    /// members, or among all if none is reachable. If one of those is untried, all of `tried` are
+    /// avoided; otherwise the latest one, unless it is the only choice.
     fn excluded(&self, tried: &[Arc<Endpoint<T>>]) -> Vec<usize> {
         let Some(latest) = tried.last() else { return Vec::new() };
         let latest = self.position(latest);
@@ -258,17 +262,17 @@ impl<T> EndpointSet<T> {
         }
     }
 
-    /// What choosing looks at.
+    /// Builds the load table that pickers read.
     fn build_loads(&mut self) {
         let local = self.members.iter().take_while(|member| member.local).count();
         for (position, member) in self.members.iter().enumerate() {
             if position == local {
                 self.loads.end_of_zone();
             }
-            let Endpoint { counter: cell, key, .. } = &*member.endpoint;
+            let Endpoint { counter, key, .. } = &*member.endpoint;
             match member.half_open && member.max_in_flight > 0 {
-                true => self.loads.push_half_open(cell, *key, member.max_in_flight),
-                false => self.loads.push(cell, *key, member.pick_weight(), member.max_in_flight),
+                true => self.loads.push_half_open(counter, *key, member.max_in_flight),
+                false => self.loads.push(counter, *key, member.pick_weight(), member.max_in_flight),
             }
             self.regular += usize::from(member.pick_weight() > 0);
         }

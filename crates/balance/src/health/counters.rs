@@ -1,28 +1,34 @@
-//! Notes what workers see of an endpoint. Decides nothing.
+//! Counts what workers observe of an endpoint. Decides nothing.
 
 use crate::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::health::settings::HealthSettings;
 use crate::outcome::{HealthSignal, Outcome};
 use crate::time::Time;
 
-/// What all workers and backends have seen of an endpoint since it was last ejected or tried.
+/// Observations of all workers and backends since the endpoint was last ejected or became
+/// half-open.
 ///
-/// Each figure is an atomic of its own: they are evidence, not a balance, so that a report may fall between two others.
+/// Each figure is an atomic of its own: they are evidence and need not be consistent with each
+/// other, so a report may fall between two others.
 #[derive(Debug)]
 pub struct HealthCounters {
-    /// What began earlier says nothing any more: requests that hung in an endpoint fail long after its ejection.
+    /// Attempts that began earlier are ignored: requests that hung in an endpoint fail long after
+    /// its ejection.
     counted_from_nanos: AtomicU64,
-    /// Since the last success.
+    /// Failures since the last success.
     failures: AtomicU32,
-    /// It has served a request since `heed_from`; an endpoint that was never ejected counts as proven.
+    /// True if it has served a request since `count_from`; true for an endpoint that was never
+    /// ejected.
     proven: AtomicBool,
 }
 
 impl HealthCounters {
-    /// What came of one attempt. `true`: the control thread had better judge now and not at its next round.
+    /// Records the outcome of one attempt. True if the control thread should evaluate now and not
+    /// at its next pass.
     ///
-    /// To be told of every attempt, also of a backend that ejects nobody: it may be what acquits an endpoint that
-    /// another backend has ejected. A success at a healthy endpoint reads three numbers and writes none.
+    /// To be called for every attempt, also for a backend that never ejects: the attempt may prove
+    /// an endpoint that another backend has ejected. A success at a healthy endpoint reads three
+    /// numbers and writes none.
     pub fn learn(&self, outcome: &Outcome, settings: &HealthSettings) -> bool {
         if outcome.started.as_nanos() < self.counted_from_nanos.load(Ordering::Relaxed) {
             return false;
@@ -40,17 +46,17 @@ impl HealthCounters {
         news && settings.passive.is_some()
     }
 
-    /// Failures since the last success.
+    /// Returns the failures since the last success.
     pub fn failures(&self) -> u32 {
         self.failures.load(Ordering::Relaxed)
     }
 
-    /// Whether it has served a request since evidence was last heeded anew.
+    /// True if it has served a request since the last `count_from`.
     pub(crate) fn is_proven(&self) -> bool {
         self.proven.load(Ordering::Relaxed)
     }
 
-    /// From now on only what begins after this counts, and the endpoint has to prove itself.
+    /// Ignores attempts that began before `now`, and requires the endpoint to prove itself.
     pub(crate) fn count_from(&self, now: Time) {
         self.counted_from_nanos.store(now.as_nanos(), Ordering::Relaxed);
         self.failures.store(0, Ordering::Relaxed);
@@ -61,11 +67,11 @@ impl HealthCounters {
         if self.failures.load(Ordering::Relaxed) > 0 {
             self.failures.store(0, Ordering::Relaxed);
         }
-        let on_trial = !self.is_proven();
-        if on_trial {
+        let was_unproven = !self.is_proven();
+        if was_unproven {
             self.proven.store(true, Ordering::Relaxed);
         }
-        on_trial
+        was_unproven
     }
 
     fn record_failure(&self, settings: &HealthSettings) -> bool {

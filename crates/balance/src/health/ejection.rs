@@ -1,4 +1,5 @@
-//! An endpoint's way out and back: ejected for a time, then tried with one request at a time, then serving again.
+//! Ejection of an endpoint: ejected for a time, then half-open with one request at a time, then
+//! serving again.
 
 use std::time::Duration;
 
@@ -6,44 +7,45 @@ use crate::health::counters::HealthCounters;
 use crate::health::settings::PassiveSettings;
 use crate::time::Time;
 
-/// Where an endpoint stands on its way.
+/// Ejection state of an endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EjectionState {
     /// It serves.
     #[default]
     Serving,
-    /// It gets nothing until then.
+    /// It gets no requests for a time.
     Ejected {
-        /// When it is tried.
+        /// End of the ejection, when it becomes half-open.
         until: Time,
     },
-    /// It gets one request at a time, until one says whether it serves again.
+    /// It gets one request at a time, until the result of one decides whether it serves again.
     HalfOpen,
 }
 
-/// Why an endpoint is ejected.
+/// Cause of an ejection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EjectionCause {
-    /// So many failures in a row.
+    /// This many failures in a row.
     ConsecutiveFailures(u32),
-    /// It failed much more of its requests than the others did.
+    /// It failed a much larger share of its requests than the others did.
     Outlier,
-    /// It failed while it was tried.
+    /// It failed while it was half-open.
     HalfOpenFailure,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct EjectionTracker {
     state: EjectionState,
-    /// Ejections that are not yet forgotten.
+    /// Number of ejections that still count for the ejection time.
     ejections: u32,
-    /// Since when it serves.
+    /// Time since which it serves.
     serving_since: Time,
-    /// When it was given its last trial.
+    /// Time of its last half-open request.
     half_open_at: Time,
 }
 
-/// A trial that has told nothing for so long, because nobody came, or left, or was refused, is repeated.
+/// A half-open period without a result for this long, because no request came, or it left or was
+/// refused, is repeated.
 const REPEAT_HALF_OPEN_AFTER: Duration = Duration::from_secs(1);
 
 impl EjectionTracker {
@@ -55,8 +57,8 @@ impl EjectionTracker {
         self.state == EjectionState::Serving
     }
 
-    /// Ejects for twice as long as the last time; one time is forgotten for each first ejection's length of serving.
-    /// Gives when it ends.
+    /// Ejects for twice as long as the last time. For each base ejection time of serving, one
+    /// earlier ejection is forgotten. Returns the end of the ejection.
     pub(crate) fn eject(
         &mut self,
         health: &HealthCounters,
@@ -76,7 +78,7 @@ impl EjectionTracker {
         until
     }
 
-    /// Begins the trial once the ejection's time is over; gives whether it did.
+    /// Enters the half-open state if the ejection time is over; true if it did.
     pub(crate) fn enter_half_open(&mut self, health: &HealthCounters, now: Time) -> bool {
         let over = matches!(self.state, EjectionState::Ejected { until } if until <= now);
         if over {
@@ -87,14 +89,14 @@ impl EjectionTracker {
         over
     }
 
-    /// Another request may try it, if the one before has told nothing and is gone.
+    /// Permits another half-open request if the one before is gone without a result.
     pub(crate) fn repeat_half_open(&mut self, in_flight: u32, now: Time) {
         if in_flight == 0 && now.saturating_since(self.half_open_at) >= REPEAT_HALF_OPEN_AFTER {
             self.half_open_at = now;
         }
     }
 
-    /// When it was given its trial, if it is on trial.
+    /// Returns the time of its half-open request, if it is half-open.
     pub(crate) fn half_open_since(&self) -> Option<Time> {
         (self.state == EjectionState::HalfOpen).then_some(self.half_open_at)
     }
@@ -105,7 +107,7 @@ impl EjectionTracker {
     }
 }
 
-/// How long an ejection lasts, after so many that are remembered.
+/// Returns the ejection time after this many remembered ejections.
 fn ejection_time(times: u32, settings: &PassiveSettings) -> Duration {
     let factor = 1_u32.checked_shl(times).unwrap_or(u32::MAX);
     settings.base_ejection_time.saturating_mul(factor).min(settings.max_ejection_time)
@@ -135,7 +137,7 @@ mod tests {
     #[test]
     fn ejection_time_doubles_up_to_the_maximum() {
         assert_eq!(lengths(SECOND, 7), [30, 60, 120, 240, 300, 300, 300]);
-        assert!(lengths(SECOND, 100).is_sorted(), "however often");
+        assert!(lengths(SECOND, 100).is_sorted(), "after any number of ejections");
     }
 
     #[test]

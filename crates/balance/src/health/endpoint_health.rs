@@ -1,4 +1,4 @@
-//! What is known of one endpoint of a backend.
+//! Health of one endpoint of a backend.
 
 use std::net::SocketAddr;
 
@@ -9,29 +9,30 @@ use crate::health::settings::HealthSettings;
 use crate::health::slow_start::share_percent;
 use crate::time::Time;
 
-/// How an endpoint stands, to be shown.
+/// Health of an endpoint, for display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HealthStatus {
-    /// Where it stands between ejection and serving.
+    /// Ejection state.
     pub ejection: EjectionState,
-    /// Whether probes find it fit; as long as there are none, it is.
+    /// True if probes find it healthy; also true while there are no probes.
     pub passes_probes: bool,
-    /// The share of its weight in a hundred that its slow start allows.
+    /// Percentage of its weight that slow start allows.
     pub share_percent: u32,
 }
 
-/// What is known of one endpoint.
+/// Health of one endpoint.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EndpointHealth {
     pub(crate) address: SocketAddr,
-    /// As configured.
+    /// Configured weight.
     pub(crate) weight: u32,
     pub(crate) ejection: EjectionTracker,
-    /// When it began to serve, if it has to start slowly.
+    /// Time at which it began to serve, if it has to start slowly.
     pub(crate) slow_start_from: Option<Time>,
-    /// If endpoints are probed.
+    /// Probe state, if endpoints are probed.
     pub(crate) probe: Option<ProbeState>,
-    /// What had come of its requests when success rates were compared last; `None`: it was not there.
+    /// Totals of its attempts when success rates were last compared; `None` if it was not a member
+    /// then.
     pub(crate) last_totals: Option<AttemptTotals>,
 }
 
@@ -55,12 +56,14 @@ impl EndpointHealth {
         self.ejection.is_serving() && self.passes_probes()
     }
 
-    /// When it was given its trial, if it is on trial. While probes find it unfit, it is not tried.
+    /// Returns the time of its half-open request, if it is half-open. While probes find it
+    /// unhealthy, it gets none.
     pub(crate) fn half_open_since(&self) -> Option<Time> {
         self.ejection.half_open_since().filter(|_| self.passes_probes())
     }
 
-    /// Ejected or tried, and missed for it: an endpoint without a weight is not.
+    /// True if it is ejected or half-open and has a weight: an endpoint without a weight is not
+    /// missed.
     pub(crate) fn is_ejected(&self) -> bool {
         self.weight > 0 && !self.ejection.is_serving()
     }

@@ -1,7 +1,9 @@
-//! Judges the endpoints of one backend: who is out, who is tried, who starts, and what weights follow.
+//! Evaluates the health of one backend's endpoints: ejected, half-open or in slow start, and the
+//! resulting weights.
 //!
-//! It belongs to one thread, beside the workers. Evidence is shared by all backends that name an endpoint (`HealthCounters`);
-//! the verdict is each backend's own, because so are its settings and its caps.
+//! It belongs to one thread, beside the workers. The observations (`HealthCounters`) are shared by
+//! all backends that name an endpoint. The result is each backend's own, because its settings and
+//! caps are.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -17,37 +19,37 @@ use crate::health::settings::HealthSettings;
 use crate::rng::Rng;
 use crate::time::Time;
 
-/// Who of a backend's endpoints may serve, and for how much.
+/// Health of a backend's endpoints, and the weights that follow from it.
 #[derive(Debug, Default)]
 pub struct HealthEvaluator {
     /// One for each member of the configured set, in its order.
     endpoints: Vec<EndpointHealth>,
-    /// What follows for each of them.
+    /// Resulting weight of each endpoint, in the same order.
     effective_weights: Vec<EffectiveWeight>,
     panic: bool,
-    /// When success rates are compared next.
+    /// Time of the next comparison of success rates.
     compares_at: Option<Time>,
 }
 
-/// The part that an endpoint takes.
+/// Weight of one endpoint after health is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct EffectiveWeight {
     weight: u32,
-    /// Since when it is on trial: another trial takes another set.
+    /// Time since which it is half-open: a further half-open request takes a new set.
     half_open_since: Option<Time>,
 }
 
 impl HealthEvaluator {
-    /// A ward with nobody in it.
+    /// Returns an evaluator without endpoints.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Looks at all evidence, of the endpoints as they are configured. To be called when these change, when
-    /// [`HealthCounters::learn`](crate::HealthCounters::learn) asks for it, and some times a second. `totals` is what came of an
-    /// endpoint's requests.
+    /// Evaluates all observations of the configured endpoints. To be called when these change, when
+    /// [`HealthCounters::learn`](crate::HealthCounters::learn) asks for it, and several times a
+    /// second. `totals` returns the attempt totals of an endpoint.
     ///
-    /// Who is new starts slowly, except for those that the ward begins with.
+    /// A new endpoint starts slowly, except for those of the first call.
     pub fn evaluate<T>(
         &mut self,
         configured: &EndpointSet<T>,
@@ -57,36 +59,37 @@ impl HealthEvaluator {
     ) -> HealthEvaluation {
         let members = configured.members();
         self.sync_members(members, settings, now);
-        let mut judgement = HealthEvaluation::default();
+        let mut evaluation = HealthEvaluation::default();
         match &settings.passive {
             Some(passive) => {
-                let (panic, events) = (self.panic, &mut judgement.events);
-                let mut round =
+                let (panic, events) = (self.panic, &mut evaluation.events);
+                let mut pass =
                     EvaluationPass { members, passive, now, was_panicking: panic, events };
-                round.advance_ejected(&mut self.endpoints);
-                round.eject_failing(&mut self.endpoints);
+                pass.advance_ejected(&mut self.endpoints);
+                pass.eject_failing(&mut self.endpoints);
                 if passive.server_errors && self.compares_at.is_none_or(|at| at <= now) {
                     self.compares_at = Some(now + passive.interval);
-                    round.eject_outliers(&mut self.endpoints, totals);
+                    pass.eject_outliers(&mut self.endpoints, totals);
                 }
-                round.uneject_excess(&mut self.endpoints);
+                pass.uneject_excess(&mut self.endpoints);
             }
             None => self
                 .endpoints
                 .iter_mut()
-                .for_each(|case| case.ejection = EjectionTracker::default()),
+                .for_each(|entry| entry.ejection = EjectionTracker::default()),
         }
         if settings.active.is_none() {
-            self.endpoints.iter_mut().for_each(|case| case.probe = None);
+            self.endpoints.iter_mut().for_each(|entry| entry.probe = None);
         }
-        self.apply(settings, now, &mut judgement);
-        judgement
+        self.apply(settings, now, &mut evaluation);
+        evaluation
     }
 
-    /// The configured set with the weights of the last judgement, which must have been about this very set.
+    /// Returns the configured set with the weights of the last evaluation, which must have been of
+    /// this very set.
     pub fn effective_set<T>(&self, configured: &EndpointSet<T>) -> EndpointSet<T> {
         let members = configured.members();
-        assert_eq!(members.len(), self.effective_weights.len(), "the set has been judged");
+        assert_eq!(members.len(), self.effective_weights.len(), "the set has been evaluated");
         let part = |(member, part): (&SetMember<T>, &EffectiveWeight)| SetMember {
             weight: part.weight,
             half_open: part.half_open_since.is_some(),
@@ -95,26 +98,27 @@ impl HealthEvaluator {
         EndpointSet::new(members.iter().zip(&self.effective_weights).map(part).collect())
     }
 
-    /// True if an endpoint is ejected or on trial, so that time alone changes something.
+    /// True if an endpoint is ejected or half-open, so that time alone changes something.
     pub fn is_pending(&self) -> bool {
-        self.endpoints.iter().any(|case| !case.ejection.is_serving())
+        self.endpoints.iter().any(|entry| !entry.ejection.is_serving())
     }
 
-    /// Whether health is ignored because too few endpoints are usable.
+    /// True if health is ignored because too few endpoints are usable.
     pub fn is_panicking(&self) -> bool {
         self.panic
     }
 
-    /// How each endpoint stands, in the order of the configured set.
+    /// Returns the health of each endpoint, in the order of the configured set.
     pub fn statuses(
         &self,
         settings: &HealthSettings,
         now: Time,
     ) -> impl Iterator<Item = (SocketAddr, HealthStatus)> {
-        self.endpoints.iter().map(move |case| (case.address, case.status(settings, now)))
+        self.endpoints.iter().map(move |entry| (entry.address, entry.status(settings, now)))
     }
 
-    /// The endpoints to be probed now. For each the caller owes a [`probed`](Self::probed).
+    /// Returns the endpoints to be probed now. For each the caller must call
+    /// [`record_probe`](Self::record_probe).
     pub fn due_probes<T>(
         &mut self,
         configured: &EndpointSet<T>,
@@ -126,16 +130,17 @@ impl HealthEvaluator {
         let Some(active) = &settings.active else { return Vec::new() };
         let mut due = Vec::new();
         self.sync_members(configured.members(), settings, now);
-        for (case, member) in self.endpoints.iter_mut().zip(configured.members()) {
-            let probe = case.probe.get_or_insert_with(|| ProbeState::new(active, now, rng));
+        for (entry, member) in self.endpoints.iter_mut().zip(configured.members()) {
+            let probe = entry.probe.get_or_insert_with(|| ProbeState::new(active, now, rng));
             if probe.should_send(totals(&member.endpoint), active, now, rng) {
-                due.push(case.address);
+                due.push(entry.address);
             }
         }
         due
     }
 
-    /// What came of a probe. Gives what has changed by it; the next judgement draws the consequence.
+    /// Records the result of a probe. Returns the change if there is one; the next evaluation
+    /// applies it.
     pub fn record_probe(
         &mut self,
         address: SocketAddr,
@@ -144,66 +149,67 @@ impl HealthEvaluator {
         now: Time,
         rng: &mut Rng,
     ) -> Option<HealthEvent> {
-        let case = self.endpoints.iter_mut().find(|case| case.address == address)?;
-        let probe = case.probe.as_mut()?;
+        let entry = self.endpoints.iter_mut().find(|entry| entry.address == address)?;
+        let probe = entry.probe.as_mut()?;
         if !probe.report(result, settings.active.as_ref()?, now, rng) {
             return None;
         }
         if !probe.passes() {
             return Some(HealthEvent::Endpoint(address, HealthChange::ProbesFail));
         }
-        case.slow_start_from = Some(now);
+        entry.slow_start_from = Some(now);
         Some(HealthEvent::Endpoint(address, HealthChange::ProbesSucceed))
     }
 
-    /// One case for each member, in their order; who was known keeps what is known.
+    /// Keeps one entry for each member, in their order; known endpoints keep their state.
     fn sync_members<T>(&mut self, members: &[SetMember<T>], settings: &HealthSettings, now: Time) {
         let addresses = members.iter().map(|member| member.endpoint.address);
-        if !self.endpoints.iter().map(|case| case.address).eq(addresses) {
+        if !self.endpoints.iter().map(|entry| entry.address).eq(addresses) {
             let known = std::mem::take(&mut self.endpoints);
             let started = (!known.is_empty() && settings.slow_start.is_some()).then_some(now);
             let mut known: BTreeMap<_, _> =
-                known.into_iter().map(|case| (case.address, case)).collect();
-            let case = |member: &SetMember<T>| {
+                known.into_iter().map(|entry| (entry.address, entry)).collect();
+            let entry = |member: &SetMember<T>| {
                 let address = member.endpoint.address;
                 known.remove(&address).unwrap_or_else(|| EndpointHealth::new(address, started))
             };
-            self.endpoints = members.iter().map(case).collect();
+            self.endpoints = members.iter().map(entry).collect();
         }
-        for (case, member) in self.endpoints.iter_mut().zip(members) {
-            case.weight = member.own_weight();
+        for (entry, member) in self.endpoints.iter_mut().zip(members) {
+            entry.weight = member.own_weight();
         }
     }
 
-    /// Draws the consequences.
-    fn apply(&mut self, settings: &HealthSettings, now: Time, judgement: &mut HealthEvaluation) {
-        let counted = || self.endpoints.iter().filter(|case| case.weight > 0);
-        let usable = counted().filter(|case| case.is_usable()).count();
+    /// Applies the panic threshold and computes the weights.
+    fn apply(&mut self, settings: &HealthSettings, now: Time, evaluation: &mut HealthEvaluation) {
+        let counted = || self.endpoints.iter().filter(|entry| entry.weight > 0);
+        let usable = counted().filter(|entry| entry.is_usable()).count();
         let panic = usable * 100 < settings.panic_percent as usize * counted().count();
         if panic != self.panic {
             self.panic = panic;
-            judgement.events.push(if panic {
+            evaluation.events.push(if panic {
                 HealthEvent::PanicBegins
             } else {
                 HealthEvent::PanicEnds
             });
         }
         let parts = self.weights_now(settings, now);
-        judgement.changed = parts != self.effective_weights;
+        evaluation.changed = parts != self.effective_weights;
         self.effective_weights = parts;
     }
 
-    /// Shares of a hundred become whole weights, in the lowest terms: without a slow start weights are as configured.
+    /// Returns the current weights. Percentages become whole weights in the lowest terms: without
+    /// slow start, weights are as configured.
     fn weights_now(&self, settings: &HealthSettings, now: Time) -> Vec<EffectiveWeight> {
         let shares: Vec<u32> =
-            self.endpoints.iter().map(|case| case.share_percent(settings, now)).collect();
+            self.endpoints.iter().map(|entry| entry.share_percent(settings, now)).collect();
         let divisor = shares.iter().fold(100, |divisor, share| gcd(divisor, *share));
-        let part = |(case, share): (&EndpointHealth, u32)| {
-            let serves = self.panic || case.is_usable();
-            let weight = if serves { case.weight.saturating_mul(share / divisor) } else { 0 };
+        let part = |(entry, share): (&EndpointHealth, u32)| {
+            let serves = self.panic || entry.is_usable();
+            let weight = if serves { entry.weight.saturating_mul(share / divisor) } else { 0 };
             EffectiveWeight {
                 weight,
-                half_open_since: case.half_open_since().filter(|_| !serves && case.weight > 0),
+                half_open_since: entry.half_open_since().filter(|_| !serves && entry.weight > 0),
             }
         };
         self.endpoints.iter().zip(shares).map(part).collect()

@@ -1,23 +1,24 @@
-//! What is told of a judgement.
+//! Events and results of a health evaluation.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::health::ejection::EjectionCause;
 
-/// What has changed by a judgement.
+/// Result of a health evaluation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HealthEvaluation {
-    /// Whether [`HealthEvaluator::effective_set`](crate::HealthEvaluator::effective_set) gives another set than before.
+    /// True if [`HealthEvaluator::effective_set`](crate::HealthEvaluator::effective_set) returns
+    /// another set than before.
     pub changed: bool,
-    /// What happened, in order, for the log.
+    /// Events in order, for the log.
     pub events: Vec<HealthEvent>,
 }
 
-/// Something that happened to a backend's health.
+/// Event of a backend's health.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HealthEvent {
-    /// To one endpoint.
+    /// Change of one endpoint.
     Endpoint(SocketAddr, HealthChange),
     /// Too few endpoints are usable: from now on health is ignored.
     PanicBegins,
@@ -25,23 +26,23 @@ pub enum HealthEvent {
     PanicEnds,
 }
 
-/// What happened to an endpoint.
+/// Change of an endpoint's health.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HealthChange {
-    /// It gets nothing for a time.
+    /// It gets no requests for a time.
     Ejected {
-        /// Why.
+        /// Cause of the ejection.
         cause: EjectionCause,
-        /// How long.
+        /// Duration of the ejection.
         lasts: Duration,
     },
-    /// Its time is over: it is tried with one request at a time.
+    /// The ejection time is over: it gets one request at a time.
     HalfOpened,
-    /// It serves again: it passed its trial, or cannot be spared, in a panic or because the set has shrunk. Or it cannot
-    /// be reached, which keeps requests away by itself.
+    /// It serves again: it served its half-open request, or it is needed because of a panic or
+    /// because the set has shrunk. Or it is unreachable, which keeps requests away by itself.
     Unejected,
-    /// Probes say that it is not fit to serve.
+    /// Probes find it unhealthy.
     ProbesFail,
-    /// Probes say that it is fit again.
+    /// Probes find it healthy again.
     ProbesSucceed,
 }

@@ -1,20 +1,22 @@
-//! Finds endpoints that fail much more of their requests than the others do.
+//! Outlier detection: finds endpoints that fail a much larger share of their requests than the
+//! others.
 //!
-//! To compare is what tells a bad endpoint from a bad day: where all fail alike, to eject some helps nobody.
+//! The comparison distinguishes a bad endpoint from a general problem: if all endpoints fail alike,
+//! ejecting some does not help.
 
 use crate::health::settings::PassiveSettings;
 
-/// How many attempts at an endpoint went well and badly, over all workers, since it is known.
+/// Totals of successful and failed attempts at an endpoint, over all workers, since it is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AttemptTotals {
-    /// Attempts that speak for it.
+    /// Attempts that count for it.
     pub successes: u64,
-    /// Attempts that speak against it.
+    /// Attempts that count against it.
     pub failures: u64,
 }
 
 impl AttemptTotals {
-    /// What has come since `earlier`.
+    /// Returns the attempts since `earlier`.
     pub(crate) fn since(self, earlier: Self) -> Self {
         Self {
             successes: self.successes.saturating_sub(earlier.successes),
@@ -31,7 +33,8 @@ impl AttemptTotals {
     }
 }
 
-/// Those of `seen` that are outliers, the worst first. Each of `seen` is an endpoint and what came of its requests.
+/// Returns the outliers among `seen`, the worst first. Each entry of `seen` is an endpoint and its
+/// attempt totals.
 pub(crate) fn outliers(seen: &[(usize, AttemptTotals)], settings: &PassiveSettings) -> Vec<usize> {
     let enough =
         |totals: AttemptTotals| totals.requests() >= settings.outlier_minimum_requests.max(1);
@@ -49,7 +52,7 @@ pub(crate) fn outliers(seen: &[(usize, AttemptTotals)], settings: &PassiveSettin
     rates.into_iter().map(|(endpoint, _)| endpoint).collect()
 }
 
-/// The success rate below which an endpoint is an outlier.
+/// Returns the success rate below which an endpoint is an outlier.
 fn outlier_threshold(rates: &[(usize, f64)], settings: &PassiveSettings) -> f64 {
     let mean = |sum: f64| sum / rates.len() as f64;
     let average = mean(rates.iter().map(|(_, rate)| rate).sum());
@@ -63,7 +66,7 @@ fn outlier_threshold(rates: &[(usize, f64)], settings: &PassiveSettings) -> f64 
 mod tests {
     use super::*;
 
-    /// Of `requests` at each endpoint so many in a hundred fail: which are outliers?
+    /// Checks which endpoints are outliers if each fails its percentage of `requests`.
     fn check(requests: u64, failed_percent: &[u64], expected: &[usize]) {
         let totals = |percent: u64| {
             let failures = requests * percent / 100;

@@ -1,7 +1,8 @@
-//! When an endpoint is probed, and what the results mean. Sending is the caller's.
+//! Schedule and results of active probes. The caller sends the probes.
 //!
-//! A probe takes a slot of a capped endpoint like any request. Where there is none the endpoint is busy, which is not
-//! ill: the probe says nothing. And while requests succeed, a probe could say nothing new: it is skipped.
+//! A probe takes a slot of a capped endpoint like any request. If no slot is free, the endpoint is
+//! busy, which does not mean unhealthy: the probe has no result. While requests succeed, a probe
+//! would tell nothing new, so it is skipped.
 
 use std::time::Duration;
 
@@ -10,31 +11,33 @@ use crate::health::settings::ActiveSettings;
 use crate::rng::Rng;
 use crate::time::{Time, nanos};
 
-/// What came of one probe.
+/// Result of one probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbeResult {
-    /// The endpoint answered as it should.
+    /// The endpoint answered as expected.
     Good,
-    /// It did not, or not in time.
+    /// The endpoint did not answer as expected, or not in time.
     Bad,
-    /// There was no free slot for it, or it was given up: it says nothing.
+    /// No slot was free for the probe, or it was abandoned: no result.
     Unknown,
 }
 
-/// The probing of one endpoint. It begins as fit: who made it an endpoint has said that it is ready.
+/// Probe state of one endpoint. It begins as healthy: the source of the endpoint has said that it
+/// is ready.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProbeState {
     is_passing: bool,
-    /// Results in a row that speak against what it is taken for.
+    /// Consecutive results that contradict `is_passing`.
     contrary_results: u32,
     /// `None` while a probe is under way.
     due: Option<Time>,
-    /// What requests had said when it was last probed.
+    /// Attempt totals when it was last probed.
     last_totals: AttemptTotals,
 }
 
 impl ProbeState {
-    /// Probes an endpoint first within one interval, at a random moment: not all at once after a start.
+    /// Schedules the first probe at a random moment within one interval, so that not all endpoints
+    /// are probed at once after a start.
     pub(crate) fn new(settings: &ActiveSettings, now: Time, rng: &mut Rng) -> Self {
         let due = now + scaled(settings.interval, fraction(rng));
         Self {
@@ -45,13 +48,13 @@ impl ProbeState {
         }
     }
 
-    /// Whether the endpoint is fit to serve, as far as probes tell.
+    /// True if the endpoint is healthy, according to probes.
     pub(crate) fn passes(&self) -> bool {
         self.is_passing
     }
 
-    /// Whether a probe is to be sent now; the caller then owes a `report`. `totals` is what came of the
-    /// endpoint's requests until now.
+    /// True if a probe is to be sent now; the caller must then call `report`. `totals` is the
+    /// attempt totals of the endpoint until now.
     pub(crate) fn should_send(
         &mut self,
         totals: AttemptTotals,
@@ -72,7 +75,7 @@ impl ProbeState {
         !skipped
     }
 
-    /// What came of the probe. Gives whether the endpoint's fitness has changed by it.
+    /// Records the result of the probe. True if the endpoint has become healthy or unhealthy by it.
     pub(crate) fn report(
         &mut self,
         result: ProbeResult,
@@ -97,17 +100,18 @@ impl ProbeState {
     }
 }
 
-/// Give or take a tenth, so that probes of many endpoints and balancers do not fall into step.
+/// Returns the interval plus or minus a tenth, so that probes of many endpoints and balancers do
+/// not synchronise.
 fn jittered(interval: Duration, rng: &mut Rng) -> Duration {
     scaled(interval, 0.9 + 0.2 * fraction(rng))
 }
 
-/// Saturates, unlike the standard library's product.
+/// Returns the product; saturates, unlike the standard library's.
 fn scaled(interval: Duration, factor: f64) -> Duration {
     Duration::from_nanos((nanos(interval) as f64 * factor) as u64)
 }
 
-/// From 0 to 1.
+/// Returns a random number from 0 to 1.
 fn fraction(rng: &mut Rng) -> f64 {
     (rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
 }
@@ -117,7 +121,7 @@ mod tests {
     use super::*;
     use ProbeResult::{Bad, Good, Unknown};
 
-    /// Sends these results one after another; gives whether the endpoint is fit after each.
+    /// Sends these results one after another; returns whether the endpoint is healthy after each.
     fn fit_after(results: &[ProbeResult]) -> Vec<bool> {
         let (settings, mut rng) = (ActiveSettings::default(), Rng::new(1));
         let mut probe = ProbeState::new(&settings, Time::ZERO, &mut rng);
@@ -166,7 +170,7 @@ mod tests {
         }
         totals.successes += 1;
         totals.failures += 1;
-        assert!(begins(totals), "a failure is a reason to look");
+        assert!(begins(totals), "a failure causes a probe");
     }
 
     #[test]

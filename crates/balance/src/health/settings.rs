@@ -1,21 +1,23 @@
-//! What an operator may say about health. Plain data; what is left out is off.
+//! Health settings. Plain data; an absent setting is off.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use crate::outcome::AttemptResult;
 
-/// How the health of a backend's endpoints is judged.
+/// Settings for the health of a backend's endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HealthSettings {
-    /// Ejects endpoints whose requests fail; here off by default, see [`PassiveSettings::of_connections`].
+    /// Ejects endpoints whose requests fail. Off by default here, see
+    /// [`PassiveSettings::of_connections`].
     pub passive: Option<PassiveSettings>,
     /// Probes endpoints; off by default.
     pub active: Option<ActiveSettings>,
-    /// Begins with less than the full share after a start or a return; off by default.
+    /// Begins with less than the full weight after a start or a return; off by default.
     pub slow_start: Option<SlowStartSettings>,
-    /// With fewer usable endpoints in a hundred than this, health is ignored: better a request that may fail than
-    /// none, and those that are left would drown. 50 by default; 0: health is never ignored.
+    /// Percentage of usable endpoints below which health is ignored: a request that may fail is
+    /// better than none, and the remaining endpoints would be overloaded. 50 by default; 0 never
+    /// ignores health.
     pub panic_percent: u32,
 }
 
@@ -25,30 +27,33 @@ impl Default for HealthSettings {
     }
 }
 
-/// When an endpoint is ejected for how its requests end, and for how long.
+/// Settings for the ejection of endpoints by the results of their requests (outlier detection).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PassiveSettings {
-    /// So many failures in a row eject at once; 5 by default.
+    /// Number of consecutive failures that eject at once; 5 by default.
     pub consecutive_failures: NonZeroU32,
-    /// A response that says the endpoint is at fault (5xx) is a failure too, and not only a connection that cannot be made
-    /// or breaks and a response that does not come; true by default. Only then success rates are compared.
+    /// Counts a response that indicates a fault of the endpoint (5xx) as a failure, beside a
+    /// connection that cannot be made or breaks and a missing response. True by default. Success
+    /// rates are compared only if this is true.
     pub server_errors: bool,
-    /// How often success rates are compared; 10 s by default.
+    /// Interval between comparisons of success rates; 10 s by default.
     pub interval: Duration,
-    /// An outlier's success rate is below the mean by this many hundredths of the standard deviation; 190 by default.
+    /// Distance of an outlier's success rate below the mean, in hundredths of the standard
+    /// deviation; 190 by default.
     pub outlier_deviation_percent: u32,
-    /// An outlier fails at least so many requests in a hundred; 10 by default.
+    /// Minimum percentage of failed requests of an outlier; 10 by default.
     pub outlier_failure_percent: u32,
-    /// An endpoint with fewer requests in an interval is not compared; 100 by default.
+    /// Minimum number of requests in an interval for an endpoint to be compared; 100 by default.
     pub outlier_minimum_requests: u64,
-    /// With fewer endpoints to compare there are no outliers; 5 by default.
+    /// Minimum number of comparable endpoints for outlier detection; 5 by default.
     pub outlier_minimum_endpoints: usize,
-    /// How long the first ejection lasts; each further one lasts twice as long. 30 s by default.
+    /// Duration of the first ejection; each further one lasts twice as long. 30 s by default.
     pub base_ejection_time: Duration,
-    /// How long an ejection lasts at most; 300 s by default.
+    /// Maximum duration of an ejection; 300 s by default.
     pub max_ejection_time: Duration,
-    /// So many endpoints in a hundred are ejected at the same time at most, but one of two always may be; 50 by
-    /// default, because many backends have three endpoints, and what is left must carry the load of all.
+    /// Maximum percentage of endpoints ejected at the same time, but one of two always may be. 50
+    /// by default, because many backends have three endpoints, and the remaining endpoints must
+    /// carry the whole load.
     pub max_ejection_percent: u32,
 }
 
@@ -70,8 +75,9 @@ impl Default for PassiveSettings {
 }
 
 impl PassiveSettings {
-    /// What holds where no policy says anything: failures of the connection alone eject, for a short time. A 5xx may be
-    /// the fault of the request, and an endpoint that has restarted is to have its share again soon.
+    /// Returns the settings for backends without a policy: only failures of the connection eject,
+    /// and for a short time. A 5xx may be the fault of the request, and a restarted endpoint should
+    /// soon have its share again.
     pub fn of_connections() -> Self {
         Self {
             server_errors: false,
@@ -81,22 +87,23 @@ impl PassiveSettings {
         }
     }
 
-    /// True if what came of an attempt is not a failure by these settings, whatever it is by others.
+    /// True if the result of an attempt is not a failure by these settings, though it may be one by
+    /// others.
     pub(crate) fn ignores(&self, end: AttemptResult) -> bool {
         end == AttemptResult::ServerError && !self.server_errors
     }
 }
 
-/// When an endpoint is probed, and what a result means. What a probe sends is not this crate's business.
+/// Settings for active probes. The content of a probe is not part of this crate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ActiveSettings {
-    /// Between the end of a probe and the next, give or take a tenth; 5 s by default.
+    /// Time from the end of a probe to the next, plus or minus a tenth; 5 s by default.
     pub interval: Duration,
-    /// How long a probe may take; 1 s by default.
+    /// Timeout of a probe; 1 s by default.
     pub timeout: Duration,
-    /// So many good probes in a row bring an endpoint back; 2 by default.
+    /// Number of consecutive good probes that make an endpoint healthy; 2 by default.
     pub rise: NonZeroU32,
-    /// So many bad probes in a row take an endpoint out; 3 by default.
+    /// Number of consecutive bad probes that make an endpoint unhealthy; 3 by default.
     pub fall: NonZeroU32,
 }
 
@@ -111,12 +118,12 @@ impl Default for ActiveSettings {
     }
 }
 
-/// How an endpoint that starts or returns comes to its full share.
+/// Settings for slow start: the growth of an endpoint's weight after it starts or returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlowStartSettings {
-    /// How long it takes, in equal steps; 30 s by default.
+    /// Duration until the full weight, in equal steps; 30 s by default.
     pub window: Duration,
-    /// The share of its weight in a hundred that it begins with; 10 by default.
+    /// Percentage of its weight that it begins with; 10 by default.
     pub floor_percent: u32,
 }
 

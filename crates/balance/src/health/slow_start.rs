@@ -1,14 +1,14 @@
-//! How an endpoint that starts or returns comes to its full share: in equal steps over a window.
+//! Slow start: after a start or a return, an endpoint's weight grows in equal steps over a window.
 
 use std::time::Duration;
 
 use crate::health::settings::SlowStartSettings;
 use crate::time::nanos;
 
-/// More would make more sets of endpoints; fewer would be felt.
+/// Steps in the window. More steps would make more sets of endpoints; fewer would be noticeable.
 const STEPS: u64 = 10;
 
-/// The share of its weight, in a hundred, that an endpoint has so long after its start; at least 1.
+/// Returns the percentage of its weight that an endpoint has this long after its start; at least 1.
 pub(crate) fn share_percent(settings: &SlowStartSettings, since_start: Duration) -> u32 {
     if since_start >= settings.window {
         return 100;

@@ -1,40 +1,41 @@
-//! Endpoints that say that they are full: 429, 503 with `Retry-After`, or what a protocol has in its place.
+//! Backoff for endpoints that refuse requests because they are full: 429, 503 with `Retry-After`,
+//! or the equivalent of a protocol.
 //!
-//! Until it wants to be asked again, such an endpoint gets no more than one less than it had when the refused request was
-//! picked, and never less than one: somebody has to notice that it is well again.
+//! Until the backoff ends, such an endpoint gets at most one request less than it had when the
+//! refused request was picked. It always gets at least one, so that its recovery is noticed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::time::Time;
 
-/// How long an endpoint that does not say how long is given less.
+/// Backoff for an endpoint that does not give a time.
 const DEFAULT_BACKOFF: Duration = Duration::from_secs(1);
-/// The longest that is heeded.
+/// Longest backoff that is honoured.
 const MAX_BACKOFF: Duration = Duration::from_secs(60);
 
-/// What became of what an endpoint asked for.
+/// Treatment of the time that an endpoint asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryAfterHandling {
-    /// It has it.
+    /// The backoff lasts as long as the endpoint asked.
     Honored,
-    /// It asked for longer than is heeded.
+    /// The endpoint asked for a longer time than the maximum.
     Capped,
 }
 
-/// Until when one endpoint is given less; 0: it is not.
+/// End of one endpoint's backoff; 0 if there is none.
 #[derive(Debug, Default)]
 pub(crate) struct RefusalBackoff(AtomicU64);
 
 impl RefusalBackoff {
-    /// It is given less from now on, at least for this long.
+    /// Extends the backoff to at least this long from now.
     pub(crate) fn extend(&self, retry_after: Option<Duration>, now: Time) -> RetryAfterHandling {
         let asked = retry_after.unwrap_or(DEFAULT_BACKOFF);
         self.0.fetch_max((now + asked.min(MAX_BACKOFF)).as_nanos(), Ordering::Relaxed);
         if asked > MAX_BACKOFF { RetryAfterHandling::Capped } else { RetryAfterHandling::Honored }
     }
 
-    /// Until when it is given less; `None`: it is not, or not any longer.
+    /// Returns the end of the backoff; `None` if there is none, or if it is over.
     pub(crate) fn until(&self, now: Time) -> Option<Time> {
         let until = Time::from_nanos(self.0.load(Ordering::Relaxed));
         (now < until).then_some(until)

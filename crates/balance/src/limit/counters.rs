@@ -1,4 +1,4 @@
-//! What workers have seen of one endpoint, and what it says of itself.
+//! Observations of workers of one endpoint, and the load reports that it sends.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -9,41 +9,42 @@ use super::levels::{LEVELS, step};
 use crate::outcome::AttemptResult;
 use crate::time::{Time, nanos};
 
-/// How long what an endpoint says of its limit holds, unless it says it again.
+/// Time for which a reported limit holds, unless it is reported again.
 const REPORT_LIFETIME: Duration = Duration::from_secs(60);
-/// Below this share of what it can do an endpoint has room for more than it has.
+/// Utilization below which an endpoint has capacity for more requests.
 const SPARE_CAPACITY_UTILIZATION: f64 = 0.8;
 
-/// One request's stay at an endpoint.
+/// Observation of one request at an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitSample {
-    /// How many the endpoint had when this one was picked, this one included.
+    /// Requests in flight at the endpoint when this one was picked, itself included.
     pub level: u32,
-    /// How long it kept its slot.
+    /// Time for which it kept its slot.
     pub slot_time: Duration,
 }
 
-/// What an endpoint says of itself with a response.
+/// Load report of an endpoint with a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct EndpointLoadReport {
-    /// What it does as a share of what it can do: 1 is all of it, more than 1 too much.
+    /// Load as a share of capacity: 1 is all of it, more than 1 is overload.
     pub utilization: Option<f64>,
-    /// How many requests it wants to have at once, at most.
+    /// Maximum of requests in flight that the endpoint wants.
     pub max_in_flight: Option<u32>,
 }
 
-/// What is known of how one endpoint bears its load, over all workers: sums that only grow, by level.
+/// Observations of one endpoint by level of concurrency, over all workers: sums that only grow.
 ///
-/// Each figure is an atomic of its own that orders no other memory; where nothing is learned it takes no room.
+/// Each figure is an atomic of its own that orders no other memory. Without observations it takes
+/// no memory.
 #[derive(Debug, Default)]
 pub struct LimitCounters {
     levels: OnceLock<Box<[LevelCounters; LEVELS]>>,
-    /// The limit that the endpoint names, 0: none; and until when that holds.
+    /// Limit that the endpoint reports, 0 if none; and the time until which it holds.
     reported_limit: AtomicU32,
     reported_until: AtomicU64,
-    /// The highest level at which it said that it had room, since somebody looked.
+    /// Highest level at which the endpoint reported spare capacity, since this was last read.
     spare_capacity_level: AtomicU32,
-    /// The last round in which somebody made a limit of it.
+    /// Last round in which a backend computed a limit from it.
     round: AtomicU64,
 }
 
@@ -56,7 +57,7 @@ struct LevelCounters {
     squares: AtomicU64,
 }
 
-/// What a row has come to; the sums wrap around.
+/// Totals of one level; the sums wrap around.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LevelTotals {
     finished: u64,
@@ -65,9 +66,9 @@ pub(super) struct LevelTotals {
 }
 
 impl LimitCounters {
-    /// Takes note of a stay. How one ended that came to nothing says nothing; one that was cut short says that it would
-    /// have taken longer.
-    pub fn learn(&self, visit: LimitSample, end: AttemptResult) {
+    /// Records a sample. A failed attempt gives no information; one that was cut short shows that
+    /// it would have taken longer.
+    pub fn learn(&self, sample: LimitSample, end: AttemptResult) {
         let finished = match end {
             AttemptResult::Success => 1,
             AttemptResult::TimedOut | AttemptResult::Cancelled => 0,
@@ -78,16 +79,16 @@ impl LimitCounters {
         };
         let rows =
             self.levels.get_or_init(|| Box::new(std::array::from_fn(|_| LevelCounters::default())));
-        let row = &rows[step(visit.level)];
-        let held = nanos(visit.slot_time);
+        let row = &rows[step(sample.level)];
+        let held = nanos(sample.slot_time);
         row.finished.fetch_add(finished, Ordering::Relaxed);
         row.held.fetch_add(held, Ordering::Relaxed);
-        // Up to 19 hours.
+        // Saturates at 19 hours.
         let coarse = (held >> 14).min(u64::from(u32::MAX));
         row.squares.fetch_add(coarse * coarse * finished, Ordering::Relaxed);
     }
 
-    /// Takes note of what the endpoint says with the response to a request that was picked at this level.
+    /// Records the load report in the response to a request that was picked at this level.
     pub fn report(&self, report: &EndpointLoadReport, level: u32, now: Time) {
         if let Some(most) = report.max_in_flight {
             self.reported_limit.store(most, Ordering::Relaxed);
@@ -98,18 +99,19 @@ impl LimitCounters {
         }
     }
 
-    /// The limit that the endpoint names.
+    /// Returns the limit that the endpoint reports.
     pub(super) fn reported_limit(&self, now: Time) -> Option<u32> {
-        let said = self.reported_limit.load(Ordering::Relaxed);
-        (said > 0 && now.as_nanos() < self.reported_until.load(Ordering::Relaxed)).then_some(said)
+        let limit = self.reported_limit.load(Ordering::Relaxed);
+        (limit > 0 && now.as_nanos() < self.reported_until.load(Ordering::Relaxed)).then_some(limit)
     }
 
-    /// The highest level at which the endpoint said that it had room since this was asked last.
+    /// Returns the highest level at which the endpoint reported spare capacity since the last call.
     pub(super) fn take_spare_capacity_level(&self) -> u32 {
         self.spare_capacity_level.swap(0, Ordering::Relaxed)
     }
 
-    /// Whether nobody else makes a limit of it in this round, which is not 0: backends may share an endpoint.
+    /// True if no other backend computes a limit from it in this round, which is not 0: backends
+    /// may share an endpoint.
     pub(super) fn claim_round(&self, round: u64) -> bool {
         self.round.swap(round, Ordering::Relaxed) != round
     }

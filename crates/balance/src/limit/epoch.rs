@@ -1,41 +1,43 @@
-//! What was seen of one endpoint in one stretch of time, and which limits it speaks for.
+//! Observations of one endpoint in one stretch of time, and the likelihood of each limit.
 //!
-//! The number of requests finished at a level and the time spent at it are what a birth-and-death process leaves of
-//! itself; the endpoint's speed is not known and not wanted, so it is taken as what suits each limit best. What an epoch
-//! says of limits thus rests on the contrast of levels within it, and not on how fast the endpoint was.
+//! The number of requests finished at a level and the time spent at it are the sufficient
+//! statistics of a birth-and-death process. The endpoint's speed is unknown and not needed: for
+//! each limit, the speed that fits best is used. So the likelihoods of an epoch depend on the
+//! contrast between levels within it, and not on how fast the endpoint was.
 
 use super::levels::{LEVELS, number};
 use crate::time::Time;
 
-/// For each step of limits how likely it is, as a logarithm; 0 is the likeliest.
+/// Log-likelihood of each step of limits; 0 is the likeliest.
 pub(super) type LimitLikelihoods = [f64; LEVELS];
 
-/// What was seen, by level.
+/// Observations by level.
 #[derive(Clone, Debug)]
 pub(super) struct SampleEpoch {
     pub(super) since: Time,
     levels: [LevelStats; LEVELS],
 }
 
-/// What was seen at one level.
+/// Observations at one level.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LevelStats {
     pub(super) finished: f64,
-    /// Seconds for which requests kept slots, summed over requests.
+    /// Slot time in seconds, summed over requests.
     pub(super) slot_seconds: f64,
     /// Seconds squared.
     pub(super) slot_seconds_squared: f64,
 }
 
 impl LevelStats {
-    /// Older evidence fades by a factor, and newer is added.
+    /// Reduces older evidence by the factor `left`, and adds newer.
     pub(super) fn fade(&mut self, left: f64, more: &Self) {
         self.finished = self.finished * left + more.finished;
         self.slot_seconds = self.slot_seconds * left + more.slot_seconds;
         self.slot_seconds_squared = self.slot_seconds_squared * left + more.slot_seconds_squared;
     }
 
-    /// The square of the coefficient of variation: 1 for exponential times; `None`: too few to tell.
+    /// Returns the square of the coefficient of variation: 1 for exponential times; `None` if there
+    /// are too few requests.
     pub(super) fn variation(&self) -> Option<f64> {
         let mean = self.slot_seconds / self.finished;
         let enough = self.finished >= 20.0 && mean > 0.0;
@@ -60,15 +62,16 @@ impl SampleEpoch {
         self.levels.iter().map(|seen| seen.finished).sum()
     }
 
-    /// Seconds that one request takes where this many are served at a time.
+    /// Returns the seconds that one request takes if this many are served at a time.
     pub(super) fn service(&self, limit: f64) -> Option<f64> {
         let finished = self.finished();
         let served = |step: usize| self.levels[step].slot_seconds * (limit / number(step)).min(1.0);
         (finished > 0.0).then(|| (0..LEVELS).map(served).sum::<f64>() / finished)
     }
 
-    /// What it says of each limit `c`: with `n` finished at level `k` and `t` the time at it, the sum of
-    /// `n ln min(k, c)`, less all that finished times the logarithm of the sum of `t min(k, c)`.
+    /// Returns the log-likelihood of each limit `c`. With `n` finished at level `k` and `t` the
+    /// time at it, it is the sum of `n ln min(k, c)`, less the number of all finished times the
+    /// logarithm of the sum of `t min(k, c)`.
     pub(super) fn likelihoods(&self) -> LimitLikelihoods {
         let finished = self.finished();
         let time = |step: usize| self.levels[step].slot_seconds / number(step);
@@ -93,7 +96,7 @@ impl SampleEpoch {
     }
 }
 
-/// Makes the likeliest 0.
+/// Shifts the likelihoods so that the largest is 0.
 pub(super) fn normalize(likelihoods: &mut LimitLikelihoods) {
     let most = likelihoods.iter().copied().fold(f64::MIN, f64::max);
     likelihoods.iter_mut().for_each(|each| *each -= most);

@@ -1,4 +1,4 @@
-//! What is believed of one endpoint, and the limit that follows.
+//! Estimate of one endpoint's limit.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,28 +9,28 @@ use super::levels::{LEVELS, number, step};
 use super::{LimitReason, LimitSettings};
 use crate::time::Time;
 
-/// No epoch speaks against a limit with more than this, as a logarithm: one in which the endpoint changed its speed half
-/// way is one of several.
+/// Maximum weight of one epoch against a limit, as a logarithm: an epoch in which the endpoint
+/// changed its speed half way is only one of several.
 const MAX_EPOCH_WEIGHT: f64 = 8.0;
-/// All that is believed speaks against a limit with no more than this, so that a few epochs change it.
+/// Maximum weight of all epochs against a limit, so that a few epochs can change the estimate.
 const MAX_TOTAL_WEIGHT: f64 = 12.0;
-/// What is left of what was believed when an epoch with a trial in it is added.
+/// Factor by which earlier epochs fade when an epoch with a trial is added.
 const EPOCH_DECAY: f64 = 0.85;
-/// Limits less likely than the likeliest by this are ruled out.
+/// Distance from the likeliest limit, as a logarithm, beyond which a limit is ruled out.
 pub(super) const RULED_OUT: f64 = 6.0;
-/// The highest of those that are less likely by no more than this is the limit: too low a limit costs throughput, one
-/// that is too high by a little costs hardly anything.
+/// Distance from the likeliest limit within which the highest limit is chosen: a limit that is too
+/// low costs throughput, one that is slightly too high costs hardly anything.
 const AS_LIKELY: f64 = 0.5;
-/// An epoch that speaks so much against the limit in force is a surprise.
+/// Weight of an epoch against the limit in force from which on it is a surprise.
 const SURPRISE: f64 = 3.0;
-/// Requests in an epoch, at least; fewer where there has been a trial in it.
+/// Minimum number of requests in an epoch; the second is for an epoch with a trial.
 const EPOCH_FINISHED: f64 = 300.0;
 const EPOCH_FINISHED_WITH_TRIAL: f64 = 60.0;
-/// An epoch lasts at least so many times as long as a request.
+/// Minimum duration of an epoch, as a multiple of a request's duration.
 const EPOCH_SERVICES: f64 = 20.0;
-/// Requests after which what is remembered of levels has faded to a half.
+/// Number of requests after which older statistics of levels have half their weight.
 const HALF_LIFE: f64 = 1000.0;
-/// How long a level at which an endpoint said it had room counts.
+/// Time for which a report of spare capacity at a level counts.
 const SPARE_CAPACITY_LIFETIME: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug)]
@@ -38,30 +38,32 @@ pub(super) struct LimitEstimator {
     pub(super) address: SocketAddr,
     pub(super) limit: u32,
     pub(super) reason: LimitReason,
-    /// The limits that are not ruled out lie between these.
+    /// Bounds of the limits that are not ruled out.
     pub(super) lowest_likely: f64,
     pub(super) highest_likely: f64,
-    /// The highest level that was visited, as far as is remembered.
+    /// Highest level that was visited, within the memory of the level statistics.
     pub(super) highest_visited: f64,
-    /// Seconds that a request takes while it does not wait; 0: nobody knows.
+    /// Seconds that a request takes while it does not wait; 0 if unknown.
     pub(super) service: f64,
     pub(super) last_trial: Option<Time>,
-    /// Whether the next trial goes up.
+    /// True if the next trial goes up.
     pub(super) next_goes_up: bool,
-    /// What requests picked before this have seen does not end the epoch.
+    /// Time before which the epoch does not end: requests of a trial are still in flight.
     settled_at: Time,
     start: u32,
     sums: [LevelTotals; LEVELS],
     epoch: SampleEpoch,
     likelihoods: LimitLikelihoods,
     level_stats: [LevelStats; LEVELS],
-    /// How much more service times vary than exponential ones: so much less does each say.
+    /// Ratio of the variance of service times to that of exponential ones: each request counts so
+    /// much less.
     dispersion: f64,
     spare_capacity: Option<(u32, Time)>,
 }
 
 impl LimitEstimator {
-    /// One of which nothing is known but the limit it had, if any.
+    /// Returns an estimate without observations; it starts with the endpoint's limit, if it has
+    /// one.
     pub(super) fn new(
         address: SocketAddr,
         evidence: &LimitCounters,
@@ -91,7 +93,7 @@ impl LimitEstimator {
         }
     }
 
-    /// Adds what has been seen since the last time.
+    /// Adds the observations since the last call.
     pub(super) fn gather(&mut self, evidence: &LimitCounters, now: Time) {
         let Some(sums) = evidence.sums() else { return };
         for (step, (sum, before)) in sums.iter().zip(&self.sums).enumerate() {
@@ -101,14 +103,14 @@ impl LimitEstimator {
         if let Some(service) = self.epoch.service(f64::from(self.limit)) {
             self.service = service;
         }
-        let roomy = evidence.take_spare_capacity_level();
-        if roomy > 0 {
-            self.spare_capacity = Some((roomy, now + SPARE_CAPACITY_LIFETIME));
+        let spare = evidence.take_spare_capacity_level();
+        if spare > 0 {
+            self.spare_capacity = Some((spare, now + SPARE_CAPACITY_LIFETIME));
         }
         self.spare_capacity = self.spare_capacity.filter(|&(_, until)| now < until);
     }
 
-    /// Ends the epoch if it is long enough. Whether it was a surprise.
+    /// Ends the epoch if it is long enough. True if it was a surprise.
     pub(super) fn close_epoch(&mut self, now: Time) -> bool {
         let finished = self.epoch.finished();
         let lasts = now.saturating_since(self.epoch.since).as_secs_f64();
@@ -118,10 +120,10 @@ impl LimitEstimator {
             return false;
         }
         self.dispersion = self.dispersion();
-        let says = self.epoch_likelihoods();
+        let likelihoods = self.epoch_likelihoods();
         let kept = if tried { EPOCH_DECAY } else { 1.0 };
-        for (believed, says) in self.likelihoods.iter_mut().zip(&says) {
-            *believed = *believed * kept + says;
+        for (believed, likelihood) in self.likelihoods.iter_mut().zip(&likelihoods) {
+            *believed = *believed * kept + likelihood;
         }
         normalize(&mut self.likelihoods);
         self.likelihoods.iter_mut().for_each(|each| *each = each.max(-MAX_TOTAL_WEIGHT));
@@ -130,41 +132,45 @@ impl LimitEstimator {
             remembered.fade(left, seen);
         }
         self.epoch = SampleEpoch::new(now);
-        self.reason == LimitReason::Knee && says[step(self.limit)] < -SURPRISE
+        self.reason == LimitReason::Knee && likelihoods[step(self.limit)] < -SURPRISE
     }
 
-    /// What follows from its own evidence alone, this epoch's included.
+    /// Returns the likelihoods from its own evidence alone, the current epoch included.
     pub(super) fn current_likelihoods(&self) -> LimitLikelihoods {
-        let mut opinion = self.likelihoods;
+        let mut likelihoods = self.likelihoods;
         if self.epoch.finished() >= 10.0 {
-            opinion.iter_mut().zip(self.epoch_likelihoods()).for_each(|(each, says)| *each += says);
+            likelihoods
+                .iter_mut()
+                .zip(self.epoch_likelihoods())
+                .for_each(|(each, likelihood)| *each += likelihood);
         }
-        opinion
+        likelihoods
     }
 
-    /// How many were seen at a level.
+    /// Returns the number of requests observed at a level.
     pub(super) fn samples_at(&self, step: usize) -> f64 {
         self.level_stats[step].finished + self.epoch.levels()[step].finished
     }
 
-    /// Draws the conclusion: `opinion` is what its own evidence and that of others come to, `others_top` the highest level
-    /// that any endpoint of the backend has visited.
+    /// Computes the limit from `likelihoods`, which combine its own evidence and that of the
+    /// other endpoints. `others_top` is the highest level that any endpoint of the backend has
+    /// visited.
     pub(super) fn update_limit(
         &mut self,
-        opinion: &LimitLikelihoods,
+        likelihoods: &LimitLikelihoods,
         others_top: f64,
-        said: Option<u32>,
+        reported: Option<u32>,
         settings: &LimitSettings,
     ) {
         self.highest_visited = highest_level(|step| self.samples_at(step), 5.0);
-        let last = |within: f64| opinion.iter().rposition(|&each| each >= -within).unwrap_or(0);
+        let last = |within: f64| likelihoods.iter().rposition(|&each| each >= -within).unwrap_or(0);
         self.highest_likely = number(last(RULED_OUT));
         self.lowest_likely =
-            number(opinion.iter().position(|&each| each >= -RULED_OUT).unwrap_or(0));
+            number(likelihoods.iter().position(|&each| each >= -RULED_OUT).unwrap_or(0));
         let likely = number(last(AS_LIKELY));
-        let knows_knee = opinion[LEVELS - 1] < -RULED_OUT;
+        let knows_knee = likelihoods[LEVELS - 1] < -RULED_OUT;
         let visited = self.highest_visited.max(others_top);
-        // Beyond what was visited nothing is known, so nothing is allowed but by trials.
+        // Levels that were not visited are unknown: only trials may go there.
         let unknown = f64::from(self.start);
         let (limit, reason) = if knows_knee {
             (likely.min(visited), LimitReason::Knee)
@@ -173,13 +179,14 @@ impl LimitEstimator {
         } else {
             (likely.min(visited), LimitReason::Growing)
         };
-        let roomy = self.spare_capacity.map_or(0, |(level, _)| level.saturating_add(1));
-        let limit = (limit.round() as u32).max(roomy);
-        let (limit, reason) = said.map_or((limit, reason), |said| (said, LimitReason::Reported));
+        let spare = self.spare_capacity.map_or(0, |(level, _)| level.saturating_add(1));
+        let limit = (limit.round() as u32).max(spare);
+        let (limit, reason) =
+            reported.map_or((limit, reason), |limit| (limit, LimitReason::Reported));
         (self.limit, self.reason) = (settings.clamp(limit), reason);
     }
 
-    /// A trial has ended: its requests have to end before the epoch may.
+    /// Records the end of a trial: its requests have to end before the epoch may.
     pub(super) fn trial_ended(&mut self, now: Time) {
         self.last_trial = Some(now);
         self.settled_at = now + Duration::try_from_secs_f64(2.0 * self.service).unwrap_or_default();
@@ -189,14 +196,17 @@ impl LimitEstimator {
         self.settled_at <= now
     }
 
-    /// What this epoch says.
+    /// Returns the likelihoods from the current epoch.
     fn epoch_likelihoods(&self) -> LimitLikelihoods {
-        let mut says = self.epoch.likelihoods();
-        says.iter_mut().for_each(|each| *each = (*each / self.dispersion).max(-MAX_EPOCH_WEIGHT));
-        says
+        let mut likelihoods = self.epoch.likelihoods();
+        likelihoods
+            .iter_mut()
+            .for_each(|each| *each = (*each / self.dispersion).max(-MAX_EPOCH_WEIGHT));
+        likelihoods
     }
 
-    /// Of times that vary more than exponential ones, one request says less by as much.
+    /// Returns the dispersion of service times. If they vary more than exponential ones, one
+    /// request says less by this factor.
     fn dispersion(&self) -> f64 {
         let (mut sum, mut of) = (0.0, 0.0);
         for (remembered, seen) in self.level_stats.iter().zip(self.epoch.levels()) {
@@ -211,7 +221,7 @@ impl LimitEstimator {
     }
 }
 
-/// The highest level at and above which there were so many.
+/// Returns the highest level at and above which there were this many.
 pub(super) fn highest_level(seen: impl Fn(usize) -> f64, many: f64) -> f64 {
     let mut sum = 0.0;
     let enough = (0..LEVELS).rev().find(|&step| {

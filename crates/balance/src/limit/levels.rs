@@ -1,16 +1,16 @@
-//! Numbers of requests in flight: one by one up to 32, then in steps of a ninth to a sixteenth of themselves.
+//! Concurrency levels: one by one up to 32, then in steps of a ninth to a sixteenth of the number.
 
-/// How many steps there are.
+/// Number of steps.
 pub(super) const LEVELS: usize = 72;
-/// The number at which the last step ends.
+/// Number at which the last step ends.
 pub(super) const MOST: u32 = 1023;
 
-/// Up to here each number is a step of its own.
+/// Number up to which each number is a step of its own.
 const SINGLE: u32 = 32;
 /// Steps in each doubling beyond that.
 const IN_A_DOUBLING: u32 = 8;
 
-/// The step that a number belongs to.
+/// Returns the step that a number belongs to.
 pub(super) fn step(number: u32) -> usize {
     if number <= SINGLE {
         return number.saturating_sub(1) as usize;
@@ -21,7 +21,7 @@ pub(super) fn step(number: u32) -> usize {
     (SINGLE + (doubling - SINGLE.ilog2()) * IN_A_DOUBLING + part % IN_A_DOUBLING) as usize
 }
 
-/// The number that stands for a step: the middle of it.
+/// Returns the middle of a step, which represents it.
 pub(super) fn number(step: usize) -> f64 {
     let step = step as u32;
     if step < SINGLE {

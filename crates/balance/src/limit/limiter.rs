@@ -1,7 +1,8 @@
-//! Makes limits of what was seen, for the endpoints of one backend.
+//! Computes the concurrency limits of one backend's endpoints from observations.
 //!
-//! It belongs to one thread, beside the workers. What one endpoint has shown counts for the others too, since most
-//! backends are made of equals; but only so far that one that differs is known by its own evidence.
+//! It belongs to one thread, beside the workers. The observations of one endpoint count for the
+//! others too, since most backends consist of equal endpoints. They count only so far that a
+//! different endpoint is recognised by its own evidence.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,12 +16,12 @@ use crate::endpoint::{EndpointSet, SetMember};
 use crate::load::ConcurrencyCap;
 use crate::time::Time;
 
-/// The evidence of all others counts as that of so many endpoints.
+/// Weight of the evidence of all other endpoints, as a number of endpoints.
 const OTHERS_WEIGHT: f64 = 8.0;
-/// How likely an endpoint is to be unlike the others.
+/// Probability that an endpoint is unlike the others.
 const OUTLIER_PROBABILITY: f64 = 0.05;
 
-/// The limits of a backend's endpoints.
+/// Concurrency limits of a backend's endpoints.
 #[derive(Debug, Default)]
 pub struct ConcurrencyLimiter {
     estimators: Vec<LimitEstimator>,
@@ -28,17 +29,19 @@ pub struct ConcurrencyLimiter {
 }
 
 impl ConcurrencyLimiter {
-    /// One that knows nothing.
+    /// Returns a limiter without observations.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Looks at what was seen, and puts in force what follows. True: some endpoint may have more than before, so who waits
-    /// may have it ([`Admission::dispatch`](crate::Admission::dispatch)). To be called ten times a second, and before a set
-    /// is used for the first time.
+    /// Computes limits from the observations and applies them. True if some endpoint may have more
+    /// requests than before; then queued requests may use it
+    /// ([`Admission::dispatch`](crate::Admission::dispatch)). To be called ten times a second, and
+    /// before a set is used for the first time.
     ///
-    /// `set` is what pickers choose among, `waiting` how many wait for any of it. `round` is a number that no two rounds
-    /// share: of backends that share an endpoint, the first one in a round decides about it.
+    /// `set` is the set that pickers use, `waiting` the number of requests in its queue. `round` is
+    /// unique for each round: of the backends that share an endpoint, the first in a round computes
+    /// its limit.
     pub fn update<T>(
         &mut self,
         set: &EndpointSet<T>,
@@ -60,20 +63,20 @@ impl ConcurrencyLimiter {
         self.apply_limits(&ours, set)
     }
 
-    /// The limit of each endpoint, and where it comes from.
+    /// Returns the limit of each endpoint and its reason.
     pub fn limits(&self) -> impl Iterator<Item = (SocketAddr, u32, LimitReason)> {
-        self.estimators.iter().map(|case| match self.trials.of(case.address) {
-            Some(trial) => (case.address, trial.target, LimitReason::Trial),
-            None => (case.address, case.limit, case.reason),
+        self.estimators.iter().map(|estimator| match self.trials.of(estimator.address) {
+            Some(trial) => (estimator.address, trial.target, LimitReason::Trial),
+            None => (estimator.address, estimator.limit, estimator.reason),
         })
     }
 
-    /// The limit that each endpoint would have without trials.
+    /// Returns the limit that each endpoint would have without trials.
     pub fn estimates(&self) -> impl Iterator<Item = (SocketAddr, u32)> {
-        self.estimators.iter().map(|case| (case.address, case.limit))
+        self.estimators.iter().map(|estimator| (estimator.address, estimator.limit))
     }
 
-    /// One case for each member, in their order; who was known keeps what is known.
+    /// Keeps one estimator for each member, in their order; known endpoints keep their estimate.
     fn sync_members<T>(
         &mut self,
         ours: &[(usize, &SetMember<T>)],
@@ -81,12 +84,13 @@ impl ConcurrencyLimiter {
         now: Time,
     ) {
         let addresses = ours.iter().map(|(_, member)| member.endpoint.address);
-        if self.estimators.iter().map(|case| case.address).eq(addresses) {
+        if self.estimators.iter().map(|estimator| estimator.address).eq(addresses) {
             return;
         }
         let known = std::mem::take(&mut self.estimators).into_iter();
-        let mut known: BTreeMap<_, _> = known.map(|case| (case.address, case)).collect();
-        let case = |(_, member): &(usize, &SetMember<T>)| {
+        let mut known: BTreeMap<_, _> =
+            known.map(|estimator| (estimator.address, estimator)).collect();
+        let estimator = |(_, member): &(usize, &SetMember<T>)| {
             let endpoint = &member.endpoint;
             let learned = endpoint.limit(ConcurrencyCap::Learned);
             known.remove(&endpoint.address).unwrap_or_else(|| {
@@ -99,10 +103,10 @@ impl ConcurrencyLimiter {
                 )
             })
         };
-        self.estimators = ours.iter().map(case).collect();
+        self.estimators = ours.iter().map(estimator).collect();
     }
 
-    /// Draws the conclusions.
+    /// Updates the estimates from the observations.
     fn update_estimates<T>(
         &mut self,
         ours: &[(usize, &SetMember<T>)],
@@ -110,32 +114,33 @@ impl ConcurrencyLimiter {
         now: Time,
     ) {
         let mut surprise = false;
-        for (case, (_, member)) in self.estimators.iter_mut().zip(ours) {
-            case.gather(&member.endpoint.limit_counters, now);
-            if self.trials.of(case.address).is_none() {
-                surprise |= case.close_epoch(now);
+        for (estimator, (_, member)) in self.estimators.iter_mut().zip(ours) {
+            estimator.gather(&member.endpoint.limit_counters, now);
+            if self.trials.of(estimator.address).is_none() {
+                surprise |= estimator.close_epoch(now);
             }
         }
         if surprise {
             self.trials.schedule_eager_trials(self.estimators.len());
         }
-        let opinions: Vec<LimitLikelihoods> =
+        let likelihoods: Vec<LimitLikelihoods> =
             self.estimators.iter().map(LimitEstimator::current_likelihoods).collect();
         let mut sum = [0.0; LEVELS];
-        for opinion in &opinions {
-            sum.iter_mut().zip(opinion).for_each(|(sum, each)| *sum += each);
+        for likelihoods in &likelihoods {
+            sum.iter_mut().zip(likelihoods).for_each(|(sum, each)| *sum += each);
         }
         let top = highest_level(
-            |step| self.estimators.iter().map(|case| case.samples_at(step)).sum(),
+            |step| self.estimators.iter().map(|estimator| estimator.samples_at(step)).sum(),
             10.0,
         );
-        for ((case, mut opinion), (_, member)) in self.estimators.iter_mut().zip(opinions).zip(ours)
+        for ((estimator, mut likelihoods), (_, member)) in
+            self.estimators.iter_mut().zip(likelihoods).zip(ours)
         {
-            let others = likelihoods_of_others(&sum, &opinion, ours.len() - 1);
-            opinion.iter_mut().zip(others).for_each(|(own, others)| *own += others);
-            normalize(&mut opinion);
-            case.update_limit(
-                &opinion,
+            let others = likelihoods_of_others(&sum, &likelihoods, ours.len() - 1);
+            likelihoods.iter_mut().zip(others).for_each(|(own, others)| *own += others);
+            normalize(&mut likelihoods);
+            estimator.update_limit(
+                &likelihoods,
                 top,
                 member.endpoint.limit_counters.reported_limit(now),
                 settings,
@@ -143,20 +148,21 @@ impl ConcurrencyLimiter {
         }
     }
 
-    /// Whether some endpoint may have more than before.
+    /// Applies the limits. True if some endpoint may have more requests than before.
     fn apply_limits<T>(&self, ours: &[(usize, &SetMember<T>)], set: &EndpointSet<T>) -> bool {
         let mut raised = false;
         for ((_, limit, _), (_, member)) in self.limits().zip(ours) {
             raised |= member.endpoint.set_learned(limit);
         }
-        let is_favourite =
+        let is_preferred =
             |member: &SetMember<T>| self.trials.of(member.endpoint.address).is_some_and(|it| it.up);
-        set.prefer(ours.iter().filter(|(_, member)| is_favourite(member)).map(|&(at, _)| at));
+        set.prefer(ours.iter().filter(|(_, member)| is_preferred(member)).map(|&(at, _)| at));
         raised
     }
 }
 
-/// What the others' evidence says of an endpoint: it is like them, or, which is not likely but possible, like anything.
+/// Returns the likelihoods of an endpoint's limits from the evidence of the others. The endpoint is
+/// like the others or, with a small probability, has any limit.
 fn likelihoods_of_others(
     sum: &LimitLikelihoods,
     own: &LimitLikelihoods,
@@ -166,10 +172,11 @@ fn likelihoods_of_others(
         return [0.0; LEVELS];
     }
     let weight = (OTHERS_WEIGHT / others as f64).min(1.0);
-    let mut says: LimitLikelihoods = std::array::from_fn(|step| (sum[step] - own[step]) * weight);
-    normalize(&mut says);
-    let total: f64 = says.iter().map(|each| each.exp()).sum();
-    says.map(|each| {
+    let mut likelihoods: LimitLikelihoods =
+        std::array::from_fn(|step| (sum[step] - own[step]) * weight);
+    normalize(&mut likelihoods);
+    let total: f64 = likelihoods.iter().map(|each| each.exp()).sum();
+    likelihoods.map(|each| {
         ((1.0 - OUTLIER_PROBABILITY) * each.exp() / total + OUTLIER_PROBABILITY / LEVELS as f64)
             .ln()
     })

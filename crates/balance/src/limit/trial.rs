@@ -1,9 +1,10 @@
-//! When which endpoint gets more, or less, than its limit for a short time, to see what comes of it.
+//! Schedules trials: for a short time an endpoint gets more or fewer requests than its limit, to
+//! measure the effect.
 //!
-//! A limit that is right never sees what lies above it, and one that is always reached never sees what lies below. So
-//! one endpoint at a time, of many one in eight, is a trial's: up, then it is preferred until it has a little more than its
-//! limit; or down, then it gets half of it. At most half of the time is spent so while limits are not known, and a tenth
-//! when they are.
+//! A limit that is right never shows what lies above it, and one that is always reached never shows
+//! what lies below. So one endpoint in eight, and at least one, has a trial at a time. Up: it is
+//! preferred until it has slightly more than its limit. Down: it gets half of its limit. Trials
+//! take at most half of the time while limits are unknown, and a tenth when they are known.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,43 +13,45 @@ use super::estimator::LimitEstimator;
 use super::{LimitReason, LimitSettings};
 use crate::time::Time;
 
-/// A trial lasts so many times as long as a request, and longer for the part that waits.
+/// Duration of a trial, as a multiple of a request's duration; longer if the trial makes requests
+/// wait.
 const SERVICES: f64 = 5.0;
-/// It lasts at most so long.
+/// Maximum duration of a trial.
 const LONGEST: Duration = Duration::from_secs(30);
-/// It lasts at least so long: limits are looked at no oftener.
+/// Minimum duration of a trial: limits are not updated more often.
 const SHORTEST: Duration = Duration::from_millis(100);
-/// The part of the time in which there is a trial where limits are known, and where they are not.
+/// Share of the time with a trial if limits are known, and if they are unknown.
 const TRIAL_SHARE_KNOWN: f64 = 0.1;
 const TRIAL_SHARE_UNKNOWN: f64 = 0.5;
-/// After so many trials for each endpoint that did not make limits known, eagerness has sunk to a half.
+/// Number of eager trials for each endpoint without a known limit as the result, after which the
+/// share has sunk to a half.
 const TRIALS_TO_HALVE_SHARE: f64 = 6.0;
-/// One endpoint of so many is tried at a time.
+/// Number of endpoints for each one that has a trial at a time.
 const ONE_IN: usize = 8;
-/// The most endpoints that are tried at a time.
+/// Maximum number of endpoints that have a trial at a time.
 pub(super) const AT_ONCE: usize = 8;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LimitTrial {
     pub(super) address: SocketAddr,
-    /// The endpoint's limit meanwhile.
+    /// Limit of the endpoint during the trial.
     pub(super) target: u32,
     pub(super) up: bool,
     until: Time,
 }
 
-/// The trials of one backend.
+/// Trials of one backend.
 #[derive(Debug, Default)]
 pub(super) struct TrialScheduler {
     pub(super) running: Vec<LimitTrial>,
     next: Time,
-    /// Trials that were held because limits were not known, and not yet made up for.
+    /// Trials that were held because limits were unknown, less those held since they are known.
     eager_trials: f64,
-    /// So many trials are to be held eagerly: something has changed.
+    /// Number of trials still to be held eagerly because something has changed.
     eager_trials_left: usize,
 }
 
-/// A trial that could be held.
+/// Possible trial of one endpoint.
 struct TrialCandidate {
     urgent: bool,
     up: bool,
@@ -56,13 +59,14 @@ struct TrialCandidate {
 }
 
 impl TrialScheduler {
-    /// Ends those whose time is over, or whose endpoint has gone.
-    pub(super) fn end(&mut self, cases: &mut [LimitEstimator], now: Time) {
+    /// Ends the trials whose time is over, or whose endpoint has gone.
+    pub(super) fn end(&mut self, estimators: &mut [LimitEstimator], now: Time) {
         self.running.retain(|trial| {
-            let case = cases.iter_mut().find(|case| case.address == trial.address);
-            let goes_on = now < trial.until && case.is_some();
-            if !goes_on && let Some(case) = case {
-                case.trial_ended(now);
+            let estimator =
+                estimators.iter_mut().find(|estimator| estimator.address == trial.address);
+            let goes_on = now < trial.until && estimator.is_some();
+            if !goes_on && let Some(estimator) = estimator {
+                estimator.trial_ended(now);
             }
             goes_on
         });
@@ -72,50 +76,51 @@ impl TrialScheduler {
         self.running.iter().find(|trial| trial.address == address)
     }
 
-    /// An endpoint is not what it was.
+    /// Schedules eager trials because an endpoint has changed.
     pub(super) fn schedule_eager_trials(&mut self, endpoints: usize) {
         self.eager_trials_left = 2 * endpoints;
     }
 
-    /// Begins the next trial if it is time; `demand`: all requests that are there, `is_fit`: whether an endpoint may be tried.
+    /// Begins the next trial if it is due. `demand` is the number of requests in flight and queued;
+    /// `is_fit` returns true if an endpoint may have a trial.
     pub(super) fn begin(
         &mut self,
-        cases: &mut [LimitEstimator],
+        estimators: &mut [LimitEstimator],
         demand: u32,
         is_fit: impl Fn(usize) -> bool,
         settings: &LimitSettings,
         now: Time,
     ) {
-        let at_once = (cases.len() / ONE_IN + 1).min(AT_ONCE);
+        let at_once = (estimators.len() / ONE_IN + 1).min(AT_ONCE);
         if now < self.next || self.running.len() >= at_once {
             return;
         }
-        let candidates = cases.iter().enumerate().filter(|&(at, case)| {
-            is_fit(at) && case.is_settled(now) && self.of(case.address).is_none()
+        let candidates = estimators.iter().enumerate().filter(|&(at, estimator)| {
+            is_fit(at) && estimator.is_settled(now) && self.of(estimator.address).is_none()
         });
-        let candidates = candidates.filter_map(|(at, case)| {
+        let candidates = candidates.filter_map(|(at, estimator)| {
             Some((
                 at,
-                case.last_trial,
-                candidate(case, demand, self.eager_trials_left > 0, settings)?,
+                estimator.last_trial,
+                candidate(estimator, demand, self.eager_trials_left > 0, settings)?,
             ))
         });
         let first = candidates.min_by_key(|(_, last, candidate)| (!candidate.urgent, *last));
         let Some((at, _, candidate)) = first else { return };
-        let case = &mut cases[at];
-        case.next_goes_up = !candidate.up;
-        let more = f64::from(candidate.target) / f64::from(case.limit.max(1));
-        let lasts = SERVICES * case.service * more.max(1.0);
+        let estimator = &mut estimators[at];
+        estimator.next_goes_up = !candidate.up;
+        let more = f64::from(candidate.target) / f64::from(estimator.limit.max(1));
+        let lasts = SERVICES * estimator.service * more.max(1.0);
         let lasts = Duration::try_from_secs_f64(lasts).unwrap_or(LONGEST);
         let lasts = lasts.clamp(SHORTEST, LONGEST);
-        let share = self.share(candidate.urgent, cases.len());
+        let share = self.share(candidate.urgent, estimators.len());
         let TrialCandidate { up, target, .. } = candidate;
-        let address = cases[at].address;
+        let address = estimators[at].address;
         self.running.push(LimitTrial { address, target, up, until: now + lasts });
         self.next = now + lasts.div_f64(share * at_once as f64);
     }
 
-    /// The part of the time to be spent on trials, from now on.
+    /// Returns the share of the time to be spent on trials from now on.
     fn share(&mut self, urgent: bool, endpoints: usize) -> f64 {
         self.eager_trials_left = self.eager_trials_left.saturating_sub(1);
         if !urgent {
@@ -123,42 +128,42 @@ impl TrialScheduler {
             return TRIAL_SHARE_KNOWN;
         }
         self.eager_trials += 1.0;
-        let tired = self.eager_trials / (TRIALS_TO_HALVE_SHARE * endpoints as f64);
-        (TRIAL_SHARE_UNKNOWN / (1.0 + tired * tired)).max(TRIAL_SHARE_KNOWN)
+        let used = self.eager_trials / (TRIALS_TO_HALVE_SHARE * endpoints as f64);
+        (TRIAL_SHARE_UNKNOWN / (1.0 + used * used)).max(TRIAL_SHARE_KNOWN)
     }
 }
 
-/// What trying an endpoint would be, if it is of use and there are enough requests for it.
+/// Returns the possible trial of an endpoint, if it is useful and there are enough requests for it.
 fn candidate(
-    case: &LimitEstimator,
+    estimator: &LimitEstimator,
     demand: u32,
     alarmed: bool,
     settings: &LimitSettings,
 ) -> Option<TrialCandidate> {
-    if case.service <= 0.0 || case.reason == LimitReason::Reported {
+    if estimator.service <= 0.0 || estimator.reason == LimitReason::Reported {
         return None;
     }
-    let limit = f64::from(case.limit);
-    let higher = match case.reason {
+    let limit = f64::from(estimator.limit);
+    let higher = match estimator.reason {
         LimitReason::Knee => limit + (limit / 4.0).ceil().max(2.0),
         LimitReason::Start | LimitReason::Growing | LimitReason::Reported | LimitReason::Trial => {
             limit * 1.5 + 1.0
         }
     };
-    // Where the limit is not reached by itself, step by step towards it.
-    let higher = if case.highest_visited < limit {
-        higher.min(case.highest_visited * 1.5 + 1.0)
+    // If the limit is not reached, approach it step by step.
+    let higher = if estimator.highest_visited < limit {
+        higher.min(estimator.highest_visited * 1.5 + 1.0)
     } else {
         higher
     };
     let higher = (higher as u32).min(demand).min(settings.max);
     let lower = settings.clamp((limit / 2.0).ceil() as u32);
-    let can_rise = f64::from(higher) > case.highest_visited.min(limit);
-    let can_fall = lower < case.limit && f64::from(lower) < case.highest_visited;
-    let wants_rise = can_rise && case.highest_likely > limit * 1.1 + 1.0;
-    let wants_fall = can_fall && case.lowest_likely < limit * 0.9 - 1.0;
+    let can_rise = f64::from(higher) > estimator.highest_visited.min(limit);
+    let can_fall = lower < estimator.limit && f64::from(lower) < estimator.highest_visited;
+    let wants_rise = can_rise && estimator.highest_likely > limit * 1.1 + 1.0;
+    let wants_fall = can_fall && estimator.lowest_likely < limit * 0.9 - 1.0;
     let up = match (can_rise, can_fall) {
-        (true, true) => case.next_goes_up,
+        (true, true) => estimator.next_goes_up,
         (true, false) => true,
         (false, true) => false,
         (false, false) => return None,

@@ -1,22 +1,22 @@
-//! What one choice is among: the members, how much each may have, and who is left out.
+//! Candidates of one pick: the members, the capacity of each, and the excluded ones.
 
 use super::{LoadTable, PickCapacity, WeightedKey};
 use crate::latency::{LatencyEstimate, MemberStats};
 use crate::rng::Rng;
 use crate::time::Time;
 
-/// The members that one choice is among.
+/// Candidates of one pick.
 #[derive(Clone, Copy)]
 pub(crate) struct PickCandidates<'a> {
     loads: &'a LoadTable,
-    /// So many members, the first.
+    /// Number of members to choose from, which come first.
     len: usize,
     capacity: PickCapacity,
     exclusion: PickExclusion<'a>,
 }
 
 impl<'a> PickCandidates<'a> {
-    /// All members.
+    /// Returns all members as candidates.
     pub(crate) fn new(
         loads: &'a LoadTable,
         capacity: PickCapacity,
@@ -25,36 +25,38 @@ impl<'a> PickCandidates<'a> {
         Self { loads, len: loads.entries.len(), capacity, exclusion }
     }
 
-    /// The same members without a cap, whatever they say: where nobody can wait, the one that is asked had better refuse
-    /// than we. `None`: there is a cap.
+    /// Returns the same candidates without their refusal backoff: if a request cannot wait, it is
+    /// better that the endpoint refuses it than that we reject it. `None` if there is a cap.
     pub(crate) fn ignoring_refusals(&self) -> Option<Self> {
         Some(Self { capacity: self.capacity.ignoring_refusals()?, ..*self })
     }
 
-    /// The same members, also those that are marked unreachable.
+    /// Returns the same candidates, including those that are marked unreachable.
     pub(crate) fn with_unreachable(&self) -> Self {
         Self { capacity: self.capacity.with_unreachable(), ..*self }
     }
 
-    /// Whether these are the members that an address stands for: the address of the loads, and how many there are.
+    /// Returns the identity of the set: the address of the load table and the number of its
+    /// members.
     pub(crate) fn identity(&self) -> (usize, usize) {
         (std::ptr::from_ref(self.loads).addr(), self.loads.entries.len())
     }
 
-    /// Counts one more request at a member, if it has room and is not left out.
+    /// Takes a slot of a member, if it has capacity and is not excluded.
     pub(crate) fn take(&self, member: usize) -> bool {
         !self.is_excluded(member) && self.loads.take(member, self.capacity)
     }
 
-    /// Where zones differ, what to choose among first: the members in our zone, then all, in either case only those
-    /// with less than three quarters of their cap in flight. So others are used before ours are full.
+    /// Returns the candidates to try first if the set has local and other members: the local
+    /// members, then all. In either case only those with less than three quarters of their cap in
+    /// flight, so that others are used before the local ones are full.
     #[inline]
     pub(crate) fn by_zone(&self) -> Option<[Self; 2]> {
         if self.loads.local == 0 {
             return None;
         }
-        let roomy = Self { capacity: self.capacity.with_headroom(), ..*self };
-        Some([Self { len: self.loads.local, ..roomy }, roomy])
+        let spare = Self { capacity: self.capacity.with_headroom(), ..*self };
+        Some([Self { len: self.loads.local, ..spare }, spare])
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -65,13 +67,13 @@ impl<'a> PickCandidates<'a> {
         &self.loads.shares
     }
 
-    /// Looks at each member, beginning at `start`.
+    /// Calls `look` for each member, beginning at `start`.
     #[inline]
     pub(crate) fn each(&self, start: usize, mut look: impl FnMut(usize, MemberLoad)) {
         let (before, from_start) = self.loads.entries[..self.len].split_at(start);
-        for (first, seats) in [(start, from_start), (0, before)] {
-            for (offset, seat) in seats.iter().enumerate() {
-                look(first + offset, seat.load());
+        for (first, entries) in [(start, from_start), (0, before)] {
+            for (offset, entry) in entries.iter().enumerate() {
+                look(first + offset, entry.load());
             }
         }
     }
@@ -80,62 +82,63 @@ impl<'a> PickCandidates<'a> {
         self.loads.entries[member].load()
     }
 
-    /// What is to be thought of a member.
+    /// Returns the latency estimate of a member.
     pub(crate) fn latency_estimate(&self, member: usize, now: Time) -> LatencyEstimate {
-        let seat = &self.loads.entries[member];
-        seat.block.latencies[seat.index as usize].estimate_at(now)
+        let entry = &self.loads.entries[member];
+        entry.block.latencies[entry.index as usize].estimate_at(now)
     }
 
-    /// What a member has shown lately; `None` for one that cannot be chosen.
+    /// Returns the figures that pickers compare, for each member; `None` for one that cannot be
+    /// chosen.
     pub(crate) fn member_stats(
         &self,
         now: Time,
     ) -> impl Iterator<Item = Option<(u32, MemberStats)>> {
-        self.loads.entries.iter().map(move |seat| {
-            let index = seat.index as usize;
-            let is_open = seat.weight > 0 && seat.block.capacities[index].is_reachable();
-            is_open.then(|| (seat.weight, seat.block.latencies[index].stats(now)))
+        self.loads.entries.iter().map(move |entry| {
+            let index = entry.index as usize;
+            let is_open = entry.weight > 0 && entry.block.capacities[index].is_reachable();
+            is_open.then(|| (entry.weight, entry.block.latencies[index].stats(now)))
         })
     }
 
-    /// Whether a member of this load may be chosen.
+    /// True if a member of this load may be chosen.
     #[inline]
     pub(crate) fn is_open(&self, member: usize, load: MemberLoad) -> bool {
         load.in_flight < self.loads.entries[member].most(self.capacity) && !self.is_excluded(member)
     }
 
-    /// Whether a member is left out, whatever its load.
+    /// True if a member is excluded, whatever its load.
     #[inline]
     pub(crate) fn is_excluded(&self, member: usize) -> bool {
         match self.exclusion {
             PickExclusion::None => false,
-            PickExclusion::Matching(barred) => barred(member),
+            PickExclusion::Matching(is_barred) => is_barred(member),
         }
     }
 
-    /// The favourite that this call has taken a slot of, if there is one with room.
+    /// Takes a slot of a preferred member and returns the member, if one has capacity.
     pub(crate) fn take_preferred(&self) -> Option<usize> {
         if !self.capacity.is_learned() {
             return None;
         }
-        let mut favourites = self.loads.preferred.all();
-        favourites.find(|&member| self.loads.weight(member) > 0 && self.take(member))
+        let mut preferred = self.loads.preferred.all();
+        preferred.find(|&member| self.loads.weight(member) > 0 && self.take(member))
     }
 
-    /// The member on trial that this call began to try, if any was idle and untried.
+    /// Starts the half-open request of a member and returns the member, if one is idle and untried.
     #[cold]
     pub(crate) fn take_half_open(&self) -> Option<usize> {
         let mut open = self.loads.half_open.iter().filter(|trial| !self.is_excluded(trial.member));
         open.find(|trial| self.loads.take_half_open(trial)).map(|trial| trial.member)
     }
 
-    /// One member, each as likely as its weight says, open or not; `None` if nobody has a weight.
+    /// Draws one member at random by weight, open or not; `None` if none has a weight.
     pub(crate) fn draw(&self, rng: &mut Rng) -> Option<usize> {
         let total = self.total();
         (total > 0).then(|| self.member_at(rng.below(total as usize) as u64))
     }
 
-    /// Two different members, each as likely as its weight says, open or not.
+    /// Draws two different members at random by weight, open or not.
     pub(crate) fn draw_two(&self, rng: &mut Rng) -> Option<(usize, usize)> {
         let one = self.draw(rng)?;
         let MemberLoad { weight, .. } = self.load(one);
@@ -144,13 +147,13 @@ impl<'a> PickCandidates<'a> {
             return None;
         }
         let point = rng.below(others as usize) as u64;
-        // The part of the first is cut out: what lies behind it moves up.
+        // The weight range of the first is cut out: the ranges behind it move up.
         let part = self.loads.cumulative_weights[one] - u64::from(weight);
         let other = if point < part { point } else { point + u64::from(weight) };
         Some((one, self.member_at(other)))
     }
 
-    /// Whose part of the sum of weights this point is in.
+    /// Returns the member whose weight range contains this point.
     fn member_at(&self, point: u64) -> usize {
         self.loads.cumulative_weights[..self.len].partition_point(|&end| end <= point)
     }
@@ -160,16 +163,16 @@ impl<'a> PickCandidates<'a> {
     }
 }
 
-/// Which members are left out.
+/// Members that are excluded from a pick.
 #[derive(Clone, Copy)]
 pub(crate) enum PickExclusion<'a> {
     /// None.
     None,
-    /// Those of which this is true.
+    /// Members for which this function returns true.
     Matching(&'a dyn Fn(usize) -> bool),
 }
 
-/// What choosing sees of a member.
+/// Load of a member, as a picker sees it.
 #[derive(Clone, Copy)]
 pub(crate) struct MemberLoad {
     pub(crate) in_flight: u32,

@@ -1,22 +1,22 @@
-//! How much one endpoint may have: what its backend says of all, what has been learned of it, what it says itself.
+//! Capacity of one endpoint: the backend's cap, the learned limit, and the endpoint's own refusals.
 
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Requests in flight at each endpoint of a backend, at most.
+/// Maximum of requests in flight at each endpoint of a backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ConcurrencyCap {
-    /// Any number.
+    /// No cap.
     #[default]
     None,
-    /// So many at each.
+    /// The same number at each endpoint.
     Fixed(NonZeroU32),
-    /// At each what has been learned of it; any number where nothing has been.
+    /// The learned limit of each endpoint; no cap while there is none.
     Learned,
 }
 
 impl ConcurrencyCap {
-    /// So many at each; none if that is 0.
+    /// Returns a cap of this number at each endpoint; no cap if it is 0.
     pub const fn of(most: u32) -> Self {
         match NonZeroU32::new(most) {
             Some(most) => Self::Fixed(most),
@@ -24,7 +24,7 @@ impl ConcurrencyCap {
         }
     }
 
-    /// The number that is the same at each, if there is one.
+    /// Returns the number that is the same at each endpoint, if there is one.
     pub const fn fixed(self) -> Option<NonZeroU32> {
         match self {
             Self::Fixed(most) => Some(most),
@@ -32,7 +32,7 @@ impl ConcurrencyCap {
         }
     }
 
-    /// Whether there is one: then requests may have to wait.
+    /// True if there is a cap: then requests may have to wait.
     pub const fn is_some(self) -> bool {
         !matches!(self, Self::None)
     }
@@ -44,34 +44,36 @@ impl From<Option<NonZeroU32>> for ConcurrencyCap {
     }
 }
 
-/// What one endpoint can bear, whoever asks; over all workers and backends.
+/// Capacity of one endpoint, over all workers and backends.
 ///
-/// Each figure is an atomic of its own and orders no other memory. Who raises one calls
-/// [`Admission::dispatch`](crate::Admission::dispatch) afterwards, since somebody may wait for the room.
+/// Each figure is an atomic of its own and orders no other memory. A thread that raises one calls
+/// [`Admission::dispatch`](crate::Admission::dispatch) afterwards, since requests may wait for the
+/// capacity.
 #[derive(Debug)]
 pub(crate) struct EndpointCapacity {
-    /// What has been learned; heeded by backends that asked for it.
+    /// Learned limit; used by backends with [`ConcurrencyCap::Learned`].
     learned: AtomicU32,
-    /// What it can bear while it says that it is full, and 0 while it is marked unreachable; heeded by all.
+    /// Reduced limit while the endpoint is full, and 0 while it is marked unreachable; used by all
+    /// backends.
     reduced: AtomicU32,
 }
 
-/// The value of `full` at an endpoint that is marked unreachable. A refusal never lowers it so far.
+/// Value of `reduced` at an endpoint that is marked unreachable. A refusal never lowers it so far.
 const UNREACHABLE: u32 = 0;
 
 impl EndpointCapacity {
     #[inline]
-    pub(crate) fn most(&self, room: PickCapacity) -> u32 {
-        let mut most = room.most;
-        if room.learned {
+    pub(crate) fn most(&self, capacity: PickCapacity) -> u32 {
+        let mut most = capacity.most;
+        if capacity.learned {
             most = most.min(self.learned.load(Ordering::Relaxed));
         }
-        if room.heeds_refusals {
+        if capacity.heeds_refusals {
             most = most.min(self.reduced.load(Ordering::Relaxed));
-        } else if room.heeds_reachability && !self.is_reachable() {
+        } else if capacity.heeds_reachability && !self.is_reachable() {
             most = 0;
         }
-        if room.keeps_headroom { with_some_to_spare(most) } else { most }
+        if capacity.keeps_headroom { keep_headroom(most) } else { most }
     }
 
     pub(crate) fn set_learned(&self, most: u32) {
@@ -82,7 +84,7 @@ impl EndpointCapacity {
         self.learned.load(Ordering::Relaxed)
     }
 
-    /// Returns what the endpoint can bear while it says that it is full; `u32::MAX` if it does not.
+    /// Returns the reduced limit while the endpoint is full; `u32::MAX` if it is not.
     pub(crate) fn reduced(&self) -> u32 {
         match self.reduced.load(Ordering::Relaxed) {
             UNREACHABLE => u32::MAX,
@@ -107,12 +109,12 @@ impl EndpointCapacity {
             .is_ok()
     }
 
-    /// It says that it is full.
+    /// Lowers the limit, because the endpoint reports that it is full.
     pub(crate) fn reduce(&self, most: u32) {
         self.reduced.fetch_min(most, Ordering::Relaxed);
     }
 
-    /// It is not full any longer.
+    /// Restores the limit, because the endpoint is no longer full.
     pub(crate) fn restore(&self) {
         let full = self.reduced();
         if full < u32::MAX {
@@ -123,7 +125,7 @@ impl EndpointCapacity {
         }
     }
 
-    /// Nobody knows the next endpoint that is counted here.
+    /// Resets all figures, because the next endpoint that is counted here is another one.
     pub(crate) fn forget(&self) {
         self.set_learned(u32::MAX);
         self.reduced.store(u32::MAX, Ordering::Relaxed);
@@ -136,10 +138,10 @@ impl Default for EndpointCapacity {
     }
 }
 
-/// How much room one choice leaves at each member.
+/// Capacity that one pick leaves at each member.
 #[derive(Clone, Copy)]
 pub(crate) struct PickCapacity {
-    /// What the backend says; `u32::MAX`: any number.
+    /// Cap of the backend; `u32::MAX` if there is none.
     most: u32,
     learned: bool,
     heeds_refusals: bool,
@@ -163,39 +165,40 @@ impl PickCapacity {
         }
     }
 
-    /// No more than this, whatever the cap.
+    /// Returns this capacity limited to `most`, whatever the cap.
     #[inline]
     pub(crate) fn at_most(self, most: u32) -> Self {
         Self { most: self.most.min(most), ..self }
     }
 
-    /// Whether each member is given what has been learned of it.
+    /// True if each member has its learned limit.
     pub(crate) fn is_learned(self) -> bool {
         self.learned
     }
 
-    /// Any number, whatever members say; `None`: there is a cap.
+    /// Returns this capacity without refusal backoff; `None` if there is a cap.
     pub(crate) fn ignoring_refusals(self) -> Option<Self> {
         let is_capped = self.most < u32::MAX || self.learned;
         (!is_capped).then_some(Self { heeds_refusals: false, ..self })
     }
 
-    /// The same, also at endpoints that are marked unreachable; what an endpoint says of its load is not known there.
+    /// Returns this capacity also for endpoints that are marked unreachable; their refusal backoff
+    /// is unknown.
     pub(crate) fn with_unreachable(self) -> Self {
         Self { heeds_refusals: false, heeds_reachability: false, ..self }
     }
 
-    /// Less than three quarters of it, or a few where there is any number.
+    /// Returns less than three quarters of this capacity, or a few requests if there is no cap.
     pub(crate) fn with_headroom(self) -> Self {
         Self { keeps_headroom: true, ..self }
     }
 }
 
-fn with_some_to_spare(most: u32) -> u32 {
-    /// What an uncapped endpoint of our zone may have in flight before others are looked at.
-    const OF_ANY_NUMBER: u32 = 4;
+fn keep_headroom(most: u32) -> u32 {
+    /// Requests that an uncapped local endpoint may have in flight before others are considered.
+    const UNCAPPED: u32 = 4;
     match most {
-        u32::MAX => OF_ANY_NUMBER,
+        u32::MAX => UNCAPPED,
         // Marked unreachable.
         0 => 0,
         most => (most - most.div_ceil(4)).max(1),

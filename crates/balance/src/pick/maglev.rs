@@ -1,57 +1,60 @@
-//! Chooses by a key and a table, so that whoever has the table makes the same choice, the kernel included.
+//! Maglev hashing: picks by a key and a table, so that everything that has the table makes the same
+//! choice, the kernel included.
 //!
-//! Each endpoint claims slots of the table in an order of its own, in turns, until all are claimed. So slots are
-//! spread evenly, and when an endpoint comes or goes few others change hands: up to 2 % beside its own share
-//! (Eisenbud et al.: Maglev, NSDI 2016, section 3.4).
+//! The endpoints claim slots of the table in turns, each in an order of its own, until all are
+//! claimed. So slots are spread evenly. When an endpoint comes or goes, few other slots move: up to
+//! 2 % beside its own share (Eisenbud et al.: Maglev, NSDI 2016, section 3.4).
 
 use std::fmt;
 use std::net::SocketAddr;
 
 use crate::hash::{hash_address, probe_hash};
 
-/// Which endpoint a key belongs to: a pure function of the endpoints' addresses and weights, in whatever order.
+/// Map of keys to endpoints: a pure function of the endpoints' addresses and weights, independent
+/// of their order.
 pub struct MaglevTable {
-    /// Members by number, or nothing if none has a weight.
+    /// Indices of members; empty if none has a weight.
     slots: Box<[u32]>,
 }
 
 impl MaglevTable {
-    /// How many slots there are: a prime, large against any number of endpoints.
+    /// Number of slots: a prime, much larger than the number of endpoints.
     pub const SIZE: usize = 65_537;
 
-    /// The table of members with these addresses and weights. Takes milliseconds.
+    /// Returns the table of members with these addresses and weights. Takes milliseconds.
     pub fn new(members: &[(SocketAddr, u32)]) -> Self {
-        let mut turns: Vec<SlotPermutation> = (0..)
+        let mut permutations: Vec<SlotPermutation> = (0..)
             .zip(members)
             .filter(|&(_, &(_, weight))| weight > 0)
             .map(|(member, &(address, weight))| SlotPermutation::new(member, address, weight))
             .collect();
-        // By what does not depend on the order of the members.
-        turns.sort_unstable_by_key(|turns| turns.address);
-        Self { slots: fill_slots(&mut turns) }
+        // Sorts by a key that does not depend on the order of the members.
+        permutations.sort_unstable_by_key(|it| it.address);
+        Self { slots: fill_slots(&mut permutations) }
     }
 
-    /// The number of the member that a key belongs to; `None` if nobody has a weight.
+    /// Returns the index of the member that a key belongs to; `None` if no member has a weight.
     pub fn member(&self, key: u64) -> Option<usize> {
         self.slots.get((key % Self::SIZE as u64) as usize).map(|&member| member as usize)
     }
 
-    /// The whole table: the slot of a key is the remainder by [`SIZE`](Self::SIZE).
+    /// Returns the whole table: the slot of a key is the remainder by [`SIZE`](Self::SIZE).
     pub fn slots(&self) -> &[u32] {
         &self.slots
     }
 
-    /// Returns the member that the key belongs to among those that `may_serve` allows; `None` if it allows none.
+    /// Returns the member that the key belongs to among those that `may_serve` allows; `None` if it
+    /// allows none.
     pub(crate) fn member_among(
         &self,
         key: u64,
         may_serve: impl Fn(usize) -> bool,
     ) -> Option<usize> {
-        /// Beyond so many, the key has looked at most slots without luck.
+        /// Number of probes, after which the key has tried most slots in vain.
         const JUMPS: u64 = 16;
-        let way = (0..JUMPS).filter_map(|times| self.member(probe_hash(key, times)));
+        let probes = (0..JUMPS).filter_map(|times| self.member(probe_hash(key, times)));
         let rest = self.slots.iter().map(|&member| member as usize);
-        way.chain(rest).find(|&member| may_serve(member))
+        probes.chain(rest).find(|&member| may_serve(member))
     }
 }
 
@@ -61,14 +64,14 @@ impl fmt::Debug for MaglevTable {
     }
 }
 
-/// The order in which one member claims slots, and how far it has come.
+/// Order in which one member claims slots, and its position in it.
 struct SlotPermutation {
     member: u32,
     address: SocketAddr,
     weight: u64,
     next: usize,
     skip: usize,
-    /// How much weight it must have earned for the next turn.
+    /// Weight that it must have earned for the next turn.
     due: u64,
 }
 
@@ -76,12 +79,12 @@ impl SlotPermutation {
     fn new(member: u32, address: SocketAddr, weight: u32) -> Self {
         let size = MaglevTable::SIZE as u64;
         let next = (hash_address(0, address) % size) as usize;
-        // From 1 to below a prime: so the way comes by each slot once.
+        // From 1 to less than a prime: so the sequence visits each slot once.
         let skip = (hash_address(1, address) % (size - 1)) as usize + 1;
         Self { member, address, weight: weight.into(), next, skip, due: 0 }
     }
 
-    /// The next slot of this member's order that nobody has claimed.
+    /// Claims the next free slot in this member's order.
     fn claim(&mut self, slots: &mut [u32]) {
         while slots[self.next] != FREE {
             self.step();
@@ -100,19 +103,20 @@ impl SlotPermutation {
 
 const FREE: u32 = u32::MAX;
 
-/// Lets each member claim a slot in turn; one with half the weight of the heaviest has every second turn.
-fn fill_slots(turns: &mut [SlotPermutation]) -> Box<[u32]> {
-    let Some(heaviest) = turns.iter().map(|turns| turns.weight).max() else {
+/// Lets each member claim a slot in turn; one with half the weight of the heaviest gets every
+/// second turn.
+fn fill_slots(permutations: &mut [SlotPermutation]) -> Box<[u32]> {
+    let Some(heaviest) = permutations.iter().map(|it| it.weight).max() else {
         return Box::default();
     };
     let mut slots = vec![FREE; MaglevTable::SIZE].into_boxed_slice();
     let (mut round, mut left) = (0, MaglevTable::SIZE);
     while left > 0 {
         round += 1;
-        let due = turns.iter_mut().filter(|turns| round * turns.weight > turns.due);
-        for turns in due.take(left) {
-            turns.due += heaviest;
-            turns.claim(&mut slots);
+        let due = permutations.iter_mut().filter(|it| round * it.weight > it.due);
+        for permutation in due.take(left) {
+            permutation.due += heaviest;
+            permutation.claim(&mut slots);
             left -= 1;
         }
     }

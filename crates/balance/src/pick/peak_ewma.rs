@@ -1,8 +1,10 @@
-//! Chooses the endpoint that is likely to answer first: the least latency x (in flight + 1) / weight.
+//! Peak EWMA: picks the endpoint that is likely to answer first, with the least latency x (in
+//! flight + 1) / weight.
 //!
-//! Finagle's peak EWMA, with blame for failures ([`crate::latency`]). An endpoint that has not answered yet is taken to
-//! be as fast as the others on average, so it is neither flooded nor starved while it shows what it can do. Of more
-//! than [`SCAN`] members the better of two random, different ones is taken.
+//! This is Finagle's peak EWMA, with blame for failures ([`crate::latency`]). An endpoint that has
+//! not answered yet counts as fast as the others on average, so it is neither flooded nor starved
+//! while its latency is unknown. Of more than [`SCAN`] members, the better of two random, different
+//! ones is picked.
 
 use super::penalty::MemberPenalty;
 use super::{SCAN, better_of_two};
@@ -12,7 +14,7 @@ use crate::time::Time;
 
 #[derive(Debug)]
 pub(super) struct PeakEwma {
-    /// The member after the one chosen last: the first to win a tie.
+    /// Member after the one chosen last: the first to win a tie.
     start: usize,
     rng: Rng,
 }
@@ -26,47 +28,48 @@ impl PeakEwma {
     #[inline(never)]
     pub(super) fn choose(
         &mut self,
-        field: &PickCandidates<'_>,
+        candidates: &PickCandidates<'_>,
         now: Time,
-        handicap: impl Fn(usize) -> Option<MemberPenalty>,
+        penalty: impl Fn(usize) -> Option<MemberPenalty>,
     ) -> Option<usize> {
-        if field.len() > SCAN
-            && let Some(member) = better_of_two(field, &mut self.rng, |one, other| {
+        if candidates.len() > SCAN
+            && let Some(member) = better_of_two(candidates, &mut self.rng, |one, other| {
                 let (one, other) = (
-                    MemberCost::of_member(field, one, now),
-                    MemberCost::of_member(field, other, now),
+                    MemberCost::of_member(candidates, one, now),
+                    MemberCost::of_member(candidates, other, now),
                 );
                 one.cost(other.latency.unwrap_or(1.0)) < other.cost(one.latency.unwrap_or(1.0))
             })
-            && handicap(member).is_some()
+            && penalty(member).is_some()
         {
             return Some(member);
         }
-        self.choose_of_all(field, now, handicap)
+        self.choose_of_all(candidates, now, penalty)
     }
 
-    /// Latencies and failures are part of the cost here: of a handicap only its limit counts.
+    /// Compares all members. Latencies and failures are part of the cost here, so of a penalty only
+    /// its share limit counts.
     fn choose_of_all(
         &mut self,
-        field: &PickCandidates<'_>,
+        candidates: &PickCandidates<'_>,
         now: Time,
-        handicap: impl Fn(usize) -> Option<MemberPenalty>,
+        penalty: impl Fn(usize) -> Option<MemberPenalty>,
     ) -> Option<usize> {
-        let start = self.start.checked_rem(field.len())?;
+        let start = self.start.checked_rem(candidates.len())?;
         let (mut known, mut cold) = (CheapestMember::default(), CheapestMember::default());
         let (mut sum, mut count) = (0.0, 0_u32);
-        field.each(start, |member, load| {
+        candidates.each(start, |member, load| {
             if load.weight == 0 {
                 return;
             }
-            let case = MemberCost::of_member(field, (member, load), now);
-            if let Some(latency) = case.latency {
+            let cost = MemberCost::of_member(candidates, (member, load), now);
+            if let Some(latency) = cost.latency {
                 sum += latency;
                 count += 1;
             }
-            if handicap(member).is_some() && field.is_open(member, load) {
-                let group = if case.latency.is_some() { &mut known } else { &mut cold };
-                group.consider(member, case.cost(1.0));
+            if penalty(member).is_some() && candidates.is_open(member, load) {
+                let group = if cost.latency.is_some() { &mut known } else { &mut cold };
+                group.consider(member, cost.cost(1.0));
             }
         });
         let mean = if count > 0 { sum / count as f32 } else { 1.0 };
@@ -77,32 +80,32 @@ impl PeakEwma {
     }
 }
 
-/// What speaks for and against one member.
+/// Cost of one member.
 #[derive(Clone, Copy)]
 struct MemberCost {
     latency: Option<f32>,
-    /// How much its load, its weight and its failures add to that.
+    /// Factor from its load, its weight and its failures.
     factor: f32,
 }
 
 impl MemberCost {
     fn of_member(
-        field: &PickCandidates<'_>,
+        candidates: &PickCandidates<'_>,
         (member, load): (usize, MemberLoad),
         now: Time,
     ) -> Self {
-        let impression = field.latency_estimate(member, now);
+        let estimate = candidates.latency_estimate(member, now);
         let load = (load.in_flight as f32 + 1.0) / load.weight as f32;
-        Self { latency: impression.latency, factor: load * impression.penalty }
+        Self { latency: estimate.latency, factor: load * estimate.penalty }
     }
 
-    /// `otherwise` is the latency of one that has shown none.
+    /// Returns the cost; `otherwise` is the latency of a member without responses.
     fn cost(self, otherwise: f32) -> f32 {
         self.latency.unwrap_or(otherwise) * self.factor
     }
 }
 
-/// The least cost so far, and whose it is.
+/// Member with the least cost so far.
 struct CheapestMember {
     member: Option<usize>,
     cost: f32,

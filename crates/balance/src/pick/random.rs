@@ -1,4 +1,4 @@
-//! Chooses at random, each endpoint as often as its weight says.
+//! Picks at random, by weight.
 
 use super::penalty::MemberPenalty;
 use crate::load::PickCandidates;
@@ -13,35 +13,35 @@ impl Random {
     }
 
     #[inline(never)]
-    pub(super) fn choose(&mut self, field: &PickCandidates<'_>) -> Option<usize> {
-        let drawn = field.draw(&mut self.0)?;
-        if field.is_open(drawn, field.load(drawn)) {
+    pub(super) fn choose(&mut self, candidates: &PickCandidates<'_>) -> Option<usize> {
+        let drawn = candidates.draw(&mut self.0)?;
+        if candidates.is_open(drawn, candidates.load(drawn)) {
             return Some(drawn);
         }
-        self.draw_open(field, |_| 1.0)
+        self.draw_open(candidates, |_| 1.0)
     }
 
-    /// The same where some members fail: those are drawn as many times less often.
+    /// Picks while some members fail: each is drawn less often by its failure penalty.
     pub(super) fn choose_with(
         &mut self,
-        field: &PickCandidates<'_>,
-        handicap: impl Fn(usize) -> Option<MemberPenalty>,
+        candidates: &PickCandidates<'_>,
+        penalty: impl Fn(usize) -> Option<MemberPenalty>,
     ) -> Option<usize> {
-        self.draw_open(field, |member| handicap(member).map_or(f32::INFINITY, |it| it.failures))
+        self.draw_open(candidates, |member| penalty(member).map_or(f32::INFINITY, |it| it.failures))
     }
 
-    /// Draws among those that can take a request: each displaces who was drawn before as often as its weight, divided by
-    /// how far it fails, says.
+    /// Draws among the members that can take a request (reservoir sampling): each replaces the one
+    /// drawn before with a probability by its weight, divided by its failure penalty.
     fn draw_open(
         &mut self,
-        field: &PickCandidates<'_>,
+        candidates: &PickCandidates<'_>,
         failing: impl Fn(usize) -> f32,
     ) -> Option<usize> {
-        /// What a weight of one counts for: enough that a part of it is a whole number.
+        /// Units of a weight of one: enough that a fraction of it is a whole number.
         const UNIT: f32 = 256.0;
         let (mut drawn, mut total) = (None, 0);
-        field.each(0, |member, load| {
-            if load.weight == 0 || !field.is_open(member, load) {
+        candidates.each(0, |member, load| {
+            if load.weight == 0 || !candidates.is_open(member, load) {
                 return;
             }
             let weight = (load.weight as f32 * UNIT / failing(member)) as usize;

@@ -1,4 +1,4 @@
-//! What a request asks for, and what that comes to in one set.
+//! Constraints of one request, and the members of a set that satisfy them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,24 +7,27 @@ use crate::endpoint::{Endpoint, EndpointSet};
 use crate::queue::QueueParameters;
 use crate::time::Time;
 
-/// What a request asks for: of choosing, and of waiting. The default asks for nothing.
+/// Constraints of a request: for picking and for queueing. The default has none.
 ///
-/// Wishes yield to health: one that names an endpoint counts only as long as that one is a member with a weight, and
-/// is not on trial.
+/// Health takes precedence: a constraint that names an endpoint counts only while the endpoint is a
+/// member with a weight, and not half-open.
 pub struct PickRequest<'a, T> {
-    /// Endpoints at which the request has been tried already, the latest one last. None of them is chosen while another
-    /// endpoint with a weight is reachable. If all that are reachable have been tried, only the latest one is avoided, and
-    /// not even that if it is alone. If none is reachable, the same holds of all that have a weight.
+    /// Endpoints at which the request has been tried already, the latest one last. None of them is
+    /// chosen while another endpoint with a weight is reachable. If all that are reachable have
+    /// been tried, only the latest one is avoided, and not even that if it is the only one. If none
+    /// is reachable, the same holds for all that have a weight.
     pub tried: &'a [Arc<Endpoint<T>>],
-    /// The endpoint that the request is bound to, as by a cookie. If it is full, the request waits for it.
+    /// Endpoint that the request is bound to, as by a cookie. If it is full, the request waits for
+    /// it.
     pub only: Option<&'a Arc<Endpoint<T>>>,
-    /// A hash of what requests have in common that are to meet at one endpoint: for
-    /// [`ConsistentHash`](crate::Algorithm::ConsistentHash) and [`Maglev`](crate::Algorithm::Maglev). Without it those
-    /// choose by load. See [`hash`](crate::hash::hash).
+    /// Hash of a property by which requests are to meet at one endpoint: for
+    /// [`ConsistentHash`](crate::Algorithm::ConsistentHash) and
+    /// [`Maglev`](crate::Algorithm::Maglev). Without it these balance by load. See
+    /// [`hash`](crate::hash::hash).
     pub key: Option<u64>,
-    /// When it is.
+    /// Current time.
     pub now: Time,
-    /// Where it stands if it has to wait.
+    /// Priority, flow and deadline if it has to wait.
     pub queueing: QueueParameters,
 }
 
@@ -50,21 +53,22 @@ impl<T> Default for PickRequest<'_, T> {
 
 impl<T> fmt::Debug for PickRequest<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Wish")
+        f.debug_struct("PickRequest")
             .field("tried", &self.tried)
             .field("only", &self.only)
             .field("key", &self.key)
             .field("now", &self.now)
-            .field("rank", &self.queueing)
+            .field("queueing", &self.queueing)
             .finish()
     }
 }
 
-/// What somebody waits for: as much of a wish as outlives the set it was made in.
+/// Constraints of a queued request: the part of a pick request that outlives the set it was made
+/// for.
 pub(crate) struct PickConstraints<T> {
     pub(crate) tried: Box<[Arc<Endpoint<T>>]>,
     pub(crate) only: Option<Arc<Endpoint<T>>>,
-    /// A key that binds to one endpoint, whichever that is in a set.
+    /// Key that binds to one endpoint, depending on the set.
     pub(crate) key: Option<u64>,
 }
 
@@ -84,14 +88,14 @@ impl<T> PickConstraints<T> {
     }
 }
 
-/// Which members of a set may serve a request; those without a weight never do.
+/// Members of a set that may serve a request; those without a weight never do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum EligibleEndpoints {
-    /// Any.
+    /// Any member.
     Any,
-    /// Any but these.
+    /// Any member except these.
     AllExcept(Arc<[usize]>),
-    /// This one.
+    /// This member only.
     Only(usize),
 }
 

@@ -1,7 +1,9 @@
-//! Chooses each endpoint in turn, as often as its weight says and evenly spread (nginx's smooth weighted round robin).
+//! Smooth weighted round robin, as in nginx: picks each endpoint in turn, by weight and evenly
+//! spread.
 //!
-//! At each choice every endpoint that can take a request earns its weight, and the richest pays what all have earned.
-//! One that is at its cap earns nothing, so it does not come back with a burst. One that fails earns less.
+//! At each pick, every endpoint that can take a request earns its weight, and the one with the
+//! highest credit pays the sum of what all have earned. One that is at its cap earns nothing, so it
+//! does not return with a burst. One that fails earns less.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +11,15 @@ use super::penalty::MemberPenalty;
 use crate::load::{PickCandidates, WeightedKey};
 use crate::rng::Rng;
 
-/// What a weight of one earns: enough that a part of it is a whole number.
+/// Credit that a weight of one earns: enough that a fraction of it is a whole number.
 const UNIT: i64 = 256;
 
 #[derive(Debug)]
 pub(super) struct RoundRobin {
-    /// Where a tie is decided first; differs between workers, so that they do not begin at the same endpoint.
+    /// Position at which a tie is decided first; differs between workers, so that they do not begin
+    /// at the same endpoint.
     offset: usize,
-    /// Whose credits these are.
+    /// Members to which the credits belong.
     shares: Vec<WeightedKey>,
     credits: Vec<i64>,
 }
@@ -30,18 +33,18 @@ impl RoundRobin {
     #[inline(never)]
     pub(super) fn choose(
         &mut self,
-        field: &PickCandidates<'_>,
-        handicap: impl Fn(usize) -> Option<MemberPenalty>,
+        candidates: &PickCandidates<'_>,
+        penalty: impl Fn(usize) -> Option<MemberPenalty>,
     ) -> Option<usize> {
-        if self.shares != field.shares() {
-            self.adopt_set(field.shares());
+        if self.shares != candidates.shares() {
+            self.adopt_set(candidates.shares());
         }
-        let start = self.offset.checked_rem(field.len())?;
+        let start = self.offset.checked_rem(candidates.len())?;
         let mut best = None;
         let mut earned = 0;
-        field.each(start, |member, load| {
-            let Some(MemberPenalty { failures: failing, .. }) = handicap(member) else { return };
-            if load.weight == 0 || !field.is_open(member, load) {
+        candidates.each(start, |member, load| {
+            let Some(MemberPenalty { failures: failing, .. }) = penalty(member) else { return };
+            if load.weight == 0 || !candidates.is_open(member, load) {
                 return;
             }
             let weight = (i64::from(load.weight) * UNIT) as f32 / failing;
@@ -58,8 +61,8 @@ impl RoundRobin {
         Some(member)
     }
 
-    /// Takes the credits over to a changed set. A newcomer begins in the middle; nobody keeps more than one round of
-    /// the new weights is worth, or it would burst or starve.
+    /// Takes the credits over to a changed set. A new member begins in the middle. No member keeps
+    /// more than one round of the new weights, or it would burst or starve.
     fn adopt_set(&mut self, shares: &[WeightedKey]) {
         let before = self.shares.drain(..).map(|share| share.key);
         let known: BTreeMap<u64, i64> = before.zip(self.credits.drain(..)).collect();

@@ -1,4 +1,4 @@
-//! Who is chosen, how often, and who is not.
+//! Tests of pickers: shares, order, exclusion.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,35 +9,35 @@ use crate::outcome::{AttemptResult, Outcome};
 use crate::rng::Rng;
 
 struct World {
-    ledger: EndpointRegistry<()>,
+    registry: EndpointRegistry<()>,
     set: EndpointSet<()>,
 }
 
 impl World {
-    /// Endpoints 0, 1, 2, … of these weights.
+    /// Creates endpoints 0, 1, 2, … of these weights.
     fn new(weights: &[u32]) -> Self {
-        let mut world = Self { ledger: EndpointRegistry::new(), set: EndpointSet::empty() };
+        let mut world = Self { registry: EndpointRegistry::new(), set: EndpointSet::empty() };
         world.become_of(&weights.iter().copied().enumerate().collect::<Vec<_>>());
         world
     }
 
-    /// Another set, of (endpoint, weight).
+    /// Replaces the set by another, of (endpoint, weight).
     fn become_of(&mut self, members: &[(usize, u32)]) {
         let mut member = |&(number, weight): &(usize, u32)| {
             let address = SocketAddr::from(([10, 0, 0, 1], number as u16));
-            SetMember::new(self.ledger.endpoint(address, || ()), weight)
+            SetMember::new(self.registry.endpoint(address, || ()), weight)
         };
         self.set = EndpointSet::new(members.iter().map(&mut member).collect());
     }
 
-    /// Takes a slot and says whose it is.
+    /// Takes a slot and returns its endpoint.
     fn take(&self, picker: &mut Picker, cap: u32) -> Option<usize> {
         self.take_for(picker, cap, None)
     }
 
     fn take_for(&self, picker: &mut Picker, cap: u32, key: Option<u64>) -> Option<usize> {
-        let wish = PickRequest { key, ..PickRequest::default() };
-        let endpoint = picker.take(&self.set, ConcurrencyCap::of(cap), &wish)?;
+        let request = PickRequest { key, ..PickRequest::default() };
+        let endpoint = picker.take(&self.set, ConcurrencyCap::of(cap), &request)?;
         Some(usize::from(endpoint.address.port()))
     }
 
@@ -45,7 +45,7 @@ impl World {
         self.set.members()[endpoint].endpoint.give_back();
     }
 
-    /// Whose turn it is, one after the other, each request ending before the next begins.
+    /// Returns the endpoints of this many requests, each of which ends before the next begins.
     fn turns(&self, picker: &mut Picker, times: usize) -> Vec<usize> {
         let turn = |_| {
             let endpoint = picker
@@ -121,14 +121,14 @@ fn retries_visit_each_endpoint_once_before_repeating() {
         let mut picker = Picker::new(algorithm, 3);
         let mut tried = Vec::new();
         for _ in 0..5 {
-            let wish = PickRequest { tried: &tried, key: Some(7), ..PickRequest::default() };
-            let next = picker.take(&world.set, ConcurrencyCap::None, &wish).unwrap();
+            let request = PickRequest { tried: &tried, key: Some(7), ..PickRequest::default() };
+            let next = picker.take(&world.set, ConcurrencyCap::None, &request).unwrap();
             next.give_back();
             assert!(tried.iter().all(|it| !Arc::ptr_eq(it, &next)), "{algorithm:?}");
             tried.push(next);
         }
-        let wish = PickRequest { tried: &tried, key: Some(7), ..PickRequest::default() };
-        let again = picker.take(&world.set, ConcurrencyCap::None, &wish).unwrap();
+        let request = PickRequest { tried: &tried, key: Some(7), ..PickRequest::default() };
+        let again = picker.take(&world.set, ConcurrencyCap::None, &request).unwrap();
         assert!(!Arc::ptr_eq(&again, tried.last().unwrap()), "{algorithm:?}: not the latest");
     }
 }
@@ -143,10 +143,10 @@ fn retry_prefers_a_tried_reachable_endpoint_to_an_unreachable_one() {
         let [first, other] = [0, 1].map(|member| world.set.members()[member].endpoint.clone());
         other.mark_unreachable(Time::ZERO);
         for tried in [vec![first.clone()], vec![first.clone(), gone]] {
-            let wish = PickRequest { tried: &tried, key: Some(7), ..PickRequest::default() };
-            let again = picker.take(&world.set, ConcurrencyCap::None, &wish).unwrap();
+            let request = PickRequest { tried: &tried, key: Some(7), ..PickRequest::default() };
+            let again = picker.take(&world.set, ConcurrencyCap::None, &request).unwrap();
             assert!(Arc::ptr_eq(&again, &first), "{algorithm:?} after {tried:?}");
-            assert!(picker.take_unreachable(&world.set, ConcurrencyCap::None, &wish).is_none());
+            assert!(picker.take_unreachable(&world.set, ConcurrencyCap::None, &request).is_none());
         }
     }
 }
@@ -161,30 +161,30 @@ fn unreachable_endpoint_is_skipped_while_another_is_reachable() {
         assert!(endpoint(0).mark_unreachable(now) && !endpoint(0).mark_unreachable(now));
         let bound = PickRequest { only: Some(endpoint(0)), ..PickRequest::default() };
         for key in 0..30 {
-            let wish = PickRequest { key: Some(crate::rng::mix(key)), ..PickRequest::default() };
-            for wish in [wish, bound] {
-                let taken = picker.take(&world.set, ConcurrencyCap::None, &wish).unwrap();
+            let request = PickRequest { key: Some(crate::rng::mix(key)), ..PickRequest::default() };
+            for request in [request, bound] {
+                let taken = picker.take(&world.set, ConcurrencyCap::None, &request).unwrap();
                 assert!(!Arc::ptr_eq(&taken, endpoint(0)), "{algorithm:?}");
             }
         }
         endpoint(1).mark_unreachable(now);
         endpoint(2).mark_unreachable(now);
-        let wish = PickRequest { key: Some(7), ..PickRequest::default() };
-        assert!(picker.take(&world.set, ConcurrencyCap::None, &wish).is_none(), "{algorithm:?}");
-        let last = picker.take_unreachable(&world.set, ConcurrencyCap::None, &wish);
+        let request = PickRequest { key: Some(7), ..PickRequest::default() };
+        assert!(picker.take(&world.set, ConcurrencyCap::None, &request).is_none(), "{algorithm:?}");
+        let last = picker.take_unreachable(&world.set, ConcurrencyCap::None, &request);
         assert!(last.is_some(), "{algorithm:?}: the last resort");
         assert!(endpoint(1).mark_reachable(now) && !endpoint(1).mark_reachable(now));
         assert!(
-            picker.take_unreachable(&world.set, ConcurrencyCap::None, &wish).is_none(),
+            picker.take_unreachable(&world.set, ConcurrencyCap::None, &request).is_none(),
             "{algorithm:?}"
         );
-        let taken = picker.take(&world.set, ConcurrencyCap::None, &wish).unwrap();
+        let taken = picker.take(&world.set, ConcurrencyCap::None, &request).unwrap();
         assert!(Arc::ptr_eq(&taken, endpoint(1)), "{algorithm:?}");
     }
 }
 
-/// Sends requests, of which each that `fails` is answered at once, and the others after as many further ones as
-/// there are `clients`; gives how many each endpoint got.
+/// Sends requests and returns how many each endpoint got. A request to a failing endpoint is
+/// answered at once. Each other one is answered after `clients` further ones.
 fn shares(algorithm: Algorithm, clients: usize, fails: &[AttemptResult]) -> Vec<usize> {
     let world = World::new(&vec![1; fails.len()]);
     let mut picker = Picker::new(algorithm, 3);
@@ -192,10 +192,10 @@ fn shares(algorithm: Algorithm, clients: usize, fails: &[AttemptResult]) -> Vec<
     let mut shares = vec![0; fails.len()];
     for request in 0..20_000_u64 {
         let now = Time::ZERO + Duration::from_micros(500 * request);
-        let wish =
+        let pick =
             PickRequest { key: Some(crate::rng::mix(request)), now, ..PickRequest::default() };
         let endpoint =
-            picker.take(&world.set, ConcurrencyCap::None, &wish).expect("there is no cap");
+            picker.take(&world.set, ConcurrencyCap::None, &pick).expect("there is no cap");
         let member = usize::from(endpoint.address.port());
         let outcome = |end| Outcome {
             started: now,
@@ -248,12 +248,12 @@ fn retried_key_goes_to_one_stable_fallback_endpoint() {
         let mut picker = Picker::new(algorithm, 3);
         for key in 0..100 {
             let mut take = |tried: &[Arc<Endpoint<()>>]| {
-                let wish = PickRequest {
+                let request = PickRequest {
                     key: Some(crate::rng::mix(key)),
                     tried,
                     ..PickRequest::default()
                 };
-                let endpoint = picker.take(&world.set, ConcurrencyCap::None, &wish).unwrap();
+                let endpoint = picker.take(&world.set, ConcurrencyCap::None, &request).unwrap();
                 endpoint.give_back();
                 endpoint
             };
@@ -272,12 +272,12 @@ fn request_pinned_to_an_endpoint_gets_that_endpoint_or_none() {
         let mut world = World::new(&[1, 1, 1]);
         let mut picker = Picker::new(algorithm, 3);
         let mine = world.set.members()[1].endpoint.clone();
-        let wish = PickRequest { only: Some(&mine), ..PickRequest::default() };
-        let mut take = |world: &World| picker.take(&world.set, ConcurrencyCap::of(1), &wish);
+        let request = PickRequest { only: Some(&mine), ..PickRequest::default() };
+        let mut take = |world: &World| picker.take(&world.set, ConcurrencyCap::of(1), &request);
         assert!(Arc::ptr_eq(&take(&world).unwrap(), &mine), "{algorithm:?}");
         assert!(take(&world).is_none(), "{algorithm:?}");
         world.become_of(&[(0, 1), (1, 0), (2, 1)]);
-        assert!(take(&world).is_some(), "an ejected endpoint binds nobody: {algorithm:?}");
+        assert!(take(&world).is_some(), "an ejected endpoint binds no request: {algorithm:?}");
     }
 }
 
@@ -288,17 +288,17 @@ fn large_sets_pick_the_better_of_two_distinct_endpoints() {
     for number in 0..300 {
         let endpoint = &world.set.members()[number % 100].endpoint;
         (0..rng.below(9)).for_each(|_| assert!(endpoint.take(ConcurrencyCap::None)));
-        let field = PickCandidates::new(
+        let candidates = PickCandidates::new(
             &world.set.loads,
             PickCapacity::within(ConcurrencyCap::of(20)),
             PickExclusion::Matching(&|member| member == 7),
         );
         let mut seen = Vec::new();
-        let chosen = better_of_two(&field, &mut rng, |(other, _), (one, _)| {
+        let chosen = better_of_two(&candidates, &mut rng, |(other, _), (one, _)| {
             seen.extend([one, other]);
-            field.load(other).in_flight < field.load(one).in_flight
+            candidates.load(other).in_flight < candidates.load(one).in_flight
         });
-        let load = |member: usize| field.load(member).in_flight;
+        let load = |member: usize| candidates.load(member).in_flight;
         if let [one, other] = seen[..] {
             assert_ne!(one, other);
             assert_eq!(load(chosen.unwrap()), load(one).min(load(other)));
@@ -310,7 +310,7 @@ fn large_sets_pick_the_better_of_two_distinct_endpoints() {
 #[test]
 fn random_draw_follows_weights_and_draws_two_distinct_endpoints() {
     let world = World::new(&[3, 0, 1]);
-    let field = PickCandidates::new(
+    let candidates = PickCandidates::new(
         &world.set.loads,
         PickCapacity::within(ConcurrencyCap::None),
         PickExclusion::None,
@@ -318,8 +318,8 @@ fn random_draw_follows_weights_and_draws_two_distinct_endpoints() {
     let mut rng = Rng::new(9);
     let mut drawn = [0; 3];
     for _ in 0..40_000 {
-        drawn[field.draw(&mut rng).unwrap()] += 1;
-        let (one, other) = field.draw_two(&mut rng).unwrap();
+        drawn[candidates.draw(&mut rng).unwrap()] += 1;
+        let (one, other) = candidates.draw_two(&mut rng).unwrap();
         assert_eq!(one.min(other), 0);
         assert_eq!(one.max(other), 2);
     }

@@ -1,4 +1,4 @@
-//! Waiters in the order in which they came.
+//! Queue entries in the order of arrival.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -9,19 +9,20 @@ use super::ticket::Ticket;
 use crate::pick::{EligibleEndpoints, PickConstraints};
 use crate::time::Time;
 
-/// Who waits, for what, and how it is woken.
+/// Queued request: its constraints, its ticket and its waker.
 pub(super) struct QueueEntry<T, N> {
-    /// Counts up with each who comes.
+    /// Arrival number.
     pub(super) arrival: u64,
-    /// When it came.
+    /// Arrival time.
     pub(super) since: Time,
     pub(super) parameters: QueueParameters,
     pub(super) ticket: Arc<Ticket<T>>,
     pub(super) constraints: PickConstraints<T>,
-    /// What it wants comes to this in the queue's set.
+    /// Members of the queue's set that satisfy the constraints.
     pub(super) eligible: EligibleEndpoints,
     pub(super) notify: N,
-    /// How often younger ones of a higher priority have gone before it, though it was the first of its line.
+    /// Number of times that younger requests of a higher priority have overtaken it, though it was
+    /// the first of its line.
     pub(super) overtaken: u32,
 }
 
@@ -31,11 +32,11 @@ impl<T, N> QueueEntry<T, N> {
     }
 }
 
-/// Waiters in order. Those who have given up stay until they are first or are cleared away.
+/// Queue entries in order. Cancelled ones stay until they are first or are removed.
 pub(super) struct EntryFifo<T, N>(VecDeque<QueueEntry<T, N>>);
 
 impl<T, N> EntryFifo<T, N> {
-    /// So many of those who have given up included.
+    /// Returns the number of entries, cancelled ones included.
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
@@ -48,14 +49,14 @@ impl<T, N> EntryFifo<T, N> {
         self.0.remove(position)
     }
 
-    /// A younger one of a higher priority goes before who has this place.
+    /// Counts that a younger request of a higher priority has overtaken the entry at this position.
     pub(super) fn count_overtaken(&mut self, position: usize) {
         if let Some(waiter) = self.0.get_mut(position) {
             waiter.overtaken += 1;
         }
     }
 
-    /// The first who still waits.
+    /// Returns the first entry that is not cancelled.
     pub(super) fn first(&mut self) -> Option<&QueueEntry<T, N>> {
         while self.0.front().is_some_and(QueueEntry::is_cancelled) {
             self.0.pop_front();
@@ -63,7 +64,7 @@ impl<T, N> EntryFifo<T, N> {
         self.0.front()
     }
 
-    /// The last who still waits.
+    /// Returns the last entry that is not cancelled.
     pub(super) fn last(&mut self) -> Option<&QueueEntry<T, N>> {
         while self.0.back().is_some_and(QueueEntry::is_cancelled) {
             self.0.pop_back();
@@ -75,7 +76,8 @@ impl<T, N> EntryFifo<T, N> {
         self.0.pop_back()
     }
 
-    /// The first who still waits and may use the member, and its place. The others are passed over, not in the way.
+    /// Returns the first entry that is not cancelled and may use the member, and its position. The
+    /// entries before it are skipped and do not block it.
     pub(super) fn first_for(&mut self, member: usize) -> Option<(usize, &QueueEntry<T, N>)> {
         self.first();
         let mut waiters = self.0.iter().enumerate();

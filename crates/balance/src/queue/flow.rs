@@ -1,4 +1,5 @@
-//! Those who wait with one priority and by one route: first come, first served, among those that may use a slot.
+//! Fair-queueing flow: the queued requests of one priority and route, first come, first served
+//! among those that may use a slot.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,7 +10,7 @@ use super::fifo::{EntryFifo, QueueEntry};
 use super::parameters::{PriorityLevel, QueueParameters};
 use crate::pick::EligibleEndpoints;
 
-/// Whose requests share one share of the queue.
+/// Key of a fair-queueing flow: priority and route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QueueFlowKey {
     pub(super) priority: PriorityLevel,
@@ -17,43 +18,43 @@ pub(crate) struct QueueFlowKey {
 }
 
 impl QueueFlowKey {
-    /// Nobody's.
+    /// Number that no flow has.
     pub(crate) const NONE: u64 = u64::MAX;
 
-    pub(crate) fn of(rank: &QueueParameters, fair: bool) -> Self {
-        Self { priority: rank.priority, route: if fair { rank.route } else { 0 } }
+    pub(crate) fn of(parameters: &QueueParameters, fair: bool) -> Self {
+        Self { priority: parameters.priority, route: if fair { parameters.route } else { 0 } }
     }
 
-    /// One number for it. Routes that are 2^56 apart would be taken for one another.
+    /// Returns the key as one number. Routes that are 2^56 apart would have the same number.
     pub(crate) fn as_number(self) -> u64 {
         u64::from(self.priority.number()) << 56 | (self.route & (u64::MAX >> 8))
     }
 }
 
-/// Those of one party who wait.
+/// Queued requests of one flow.
 pub(super) struct QueueFlow<T, N> {
     pub(super) key: QueueFlowKey,
-    /// Its next turn among the flows of its priority: counts up with each who goes (start-time fair queueing, Goyal, Vin
-    /// and Cheng 1996, with a cost of one for each request).
+    /// Virtual start time of its next request among the flows of its priority; each grant adds one
+    /// (start-time fair queueing, Goyal, Vin and Cheng 1996, with a cost of one for each request).
     pub(super) virtual_time: u64,
-    /// Those whom more than one endpoint can serve.
+    /// Requests that more than one endpoint can serve.
     pub(super) common: EntryFifo<T, N>,
-    /// Those whom this member alone can serve.
+    /// Requests that only this member can serve.
     pub(super) bound: BTreeMap<usize, EntryFifo<T, N>>,
 }
 
-/// In which line of a flow the next to be served stands, and where.
+/// Line of a flow that contains the next entry, and the entry's position in it.
 #[derive(Clone, Copy)]
 pub(super) enum EntryPosition {
     Common(usize),
     Bound(usize),
 }
 
-/// Who of a flow is next for a member.
+/// Next request of a flow for a member.
 pub(super) struct NextEntry {
     pub(super) arrival: u64,
     pub(super) position: EntryPosition,
-    /// As of the waiter.
+    /// Copy of the entry's count.
     pub(super) overtaken: u32,
 }
 
@@ -68,12 +69,12 @@ impl<T, N> QueueFlow<T, N> {
         Self { key, virtual_time: 0, common: EntryFifo::default(), bound: BTreeMap::new() }
     }
 
-    /// How many are in it, those who have given up included.
+    /// Returns the number of entries, cancelled ones included.
     pub(super) fn len(&self) -> usize {
         self.common.len() + self.bound.values().map(EntryFifo::len).sum::<usize>()
     }
 
-    /// Puts a waiter at the end of the line that it belongs to.
+    /// Adds an entry at the end of its line.
     pub(super) fn enqueue(&mut self, waiter: QueueEntry<T, N>) {
         let line = match waiter.eligible {
             EligibleEndpoints::Only(member) => self.bound.entry(member).or_default(),
@@ -82,11 +83,11 @@ impl<T, N> QueueFlow<T, N> {
         line.push(waiter);
     }
 
-    /// Who came first of those who still wait and may use the member.
+    /// Returns the oldest entry that is not cancelled and may use the member.
     pub(super) fn next(&mut self, member: usize) -> Option<NextEntry> {
         let common = self.common.first_for(member);
         let common =
-            common.map(|(place, waiter)| NextEntry::of(waiter, EntryPosition::Common(place)));
+            common.map(|(position, waiter)| NextEntry::of(waiter, EntryPosition::Common(position)));
         let bound = self.bound.get_mut(&member).and_then(EntryFifo::first);
         let bound = bound.map(|waiter| NextEntry::of(waiter, EntryPosition::Bound(member)));
         match (common, bound) {
@@ -96,17 +97,17 @@ impl<T, N> QueueFlow<T, N> {
         }
     }
 
-    pub(super) fn remove(&mut self, place: EntryPosition) -> Option<QueueEntry<T, N>> {
-        match place {
-            EntryPosition::Common(place) => self.common.remove(place),
+    pub(super) fn remove(&mut self, position: EntryPosition) -> Option<QueueEntry<T, N>> {
+        match position {
+            EntryPosition::Common(position) => self.common.remove(position),
             EntryPosition::Bound(member) => self.bound.get_mut(&member)?.remove(0),
         }
     }
 
-    /// A younger one of a higher priority goes before who stands there.
-    pub(super) fn count_overtaken(&mut self, place: EntryPosition) {
-        match place {
-            EntryPosition::Common(place) => self.common.count_overtaken(place),
+    /// Counts that a younger request of a higher priority has overtaken the entry at this position.
+    pub(super) fn count_overtaken(&mut self, position: EntryPosition) {
+        match position {
+            EntryPosition::Common(position) => self.common.count_overtaken(position),
             EntryPosition::Bound(member) => {
                 if let Some(line) = self.bound.get_mut(&member) {
                     line.count_overtaken(0);
@@ -115,7 +116,7 @@ impl<T, N> QueueFlow<T, N> {
         }
     }
 
-    /// Takes out who came last.
+    /// Removes and returns the entry that came last.
     pub(super) fn remove_last(&mut self) -> Option<QueueEntry<T, N>> {
         let mut last: Option<(u64, &mut EntryFifo<T, N>)> = None;
         for line in iter::once(&mut self.common).chain(self.bound.values_mut()) {
@@ -133,7 +134,7 @@ impl<T, N> QueueFlow<T, N> {
         self.bound.retain(|_, line| line.len() > 0);
     }
 
-    /// Everybody, in no order. Nobody is left.
+    /// Removes and returns all entries, in no order.
     pub(super) fn take_waiters(&mut self) -> Vec<QueueEntry<T, N>> {
         let bound = mem::take(&mut self.bound).into_values();
         let lines = iter::once(mem::take(&mut self.common)).chain(bound);
@@ -143,8 +144,8 @@ impl<T, N> QueueFlow<T, N> {
 
 impl<T, N> fmt::Debug for QueueFlow<T, N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Flow")
-            .field("party", &self.key)
+        f.debug_struct("QueueFlow")
+            .field("key", &self.key)
             .field("common", &self.common)
             .field("bound", &self.bound)
             .finish_non_exhaustive()

@@ -1,30 +1,30 @@
-//! How fast the queue moves, from the grants of late.
+//! Estimates the grant rate of the queue from recent grants.
 
 use std::time::Duration;
 
 use crate::time::{Time, nanos};
 
-/// The time between two grants while somebody waits, smoothed.
+/// Smoothed time between two grants while the queue is not empty.
 ///
-/// Only what happened while somebody waited is evidence: of a queue that is empty nothing can be said.
+/// Only times while the queue is not empty are evidence: an empty queue gives no information.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct GrantRateEstimator {
     gap_nanos: u64,
-    /// So many have been seen; counts no further than `WEIGHT`.
+    /// Number of observed gaps; counts no further than `WEIGHT`.
     grants: u64,
-    /// The last grant, or when the first came who waits now.
+    /// Time of the last grant, or of the first arrival at the empty queue.
     since: Time,
 }
 
 impl GrantRateEstimator {
-    /// The newest gap counts for one in so many.
+    /// Divisor of the newest gap's weight in the mean.
     const WEIGHT: u64 = 32;
-    /// With fewer grants nothing is known.
+    /// Minimum number of grants for an estimate.
     const ENOUGH: u64 = 16;
-    /// What was seen so long before an empty queue fills again is no evidence any more.
+    /// Idle time of the queue after which the estimate expires.
     const FRESH: Duration = Duration::from_secs(10);
 
-    /// Somebody comes to wait, and nobody did.
+    /// Records the arrival of a request at an empty queue.
     pub(super) fn begin_waiting(&mut self, now: Time) {
         if now.saturating_since(self.since) > Self::FRESH {
             *self = Self::default();
@@ -32,7 +32,7 @@ impl GrantRateEstimator {
         self.since = now;
     }
 
-    /// Somebody who waited has a slot.
+    /// Records a grant to a queued request.
     pub(super) fn record_grant(&mut self, now: Time) {
         let gap = nanos(now.saturating_since(self.since));
         self.grants = (self.grants + 1).min(Self::WEIGHT);
@@ -40,12 +40,12 @@ impl GrantRateEstimator {
         self.since = self.since.max(now);
     }
 
-    /// Slots have become more: what was seen says nothing of what comes.
+    /// Discards the estimate, because the number of slots has changed.
     pub(super) fn reset(&mut self) {
         *self = Self { since: self.since, ..Self::default() };
     }
 
-    /// What anybody may look at.
+    /// Returns the rate.
     pub(super) fn rate(&self) -> GrantRate {
         let known = self.grants >= Self::ENOUGH;
         GrantRate {
@@ -54,26 +54,26 @@ impl GrantRateEstimator {
         }
     }
 
-    /// The mean with one more gap, which counts for one in `weight`.
+    /// Returns the mean with one more gap, which has a weight of one in `weight`.
     fn mean_with(&self, gap: u64, weight: u64) -> u64 {
         let mean = self.gap_nanos;
         if gap >= mean { mean + (gap - mean) / weight } else { mean - (mean - gap) / weight }
     }
 }
 
-/// What is known of the pace.
+/// Estimated grant rate of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GrantRate {
-    /// The mean time between two grants; 0: not known.
+    /// Mean time between two grants; 0 if unknown.
     pub(crate) gap_nanos: u64,
-    /// The last grant, or when the first came who waits now.
+    /// Time of the last grant, or of the first arrival at the empty queue.
     pub(crate) last_grant: Time,
 }
 
 impl GrantRate {
-    /// How long a newcomer will wait behind so many, if that is known.
+    /// Returns the expected wait of a new request behind `ahead` others, if it is known.
     ///
-    /// That there has been no grant for longer than usual counts as if there were one now.
+    /// If there has been no grant for longer than usual, this counts as if there were one now.
     pub(crate) fn expected_wait(self, ahead: u64, now: Time) -> Option<Duration> {
         if self.gap_nanos == 0 {
             return None;
@@ -91,33 +91,33 @@ mod tests {
     const MILLISECOND: Duration = Duration::from_millis(1);
 
     fn granted_every(gap: Duration, times: u32) -> (GrantRateEstimator, Time) {
-        let mut pace = GrantRateEstimator::default();
+        let mut estimator = GrantRateEstimator::default();
         let mut now = Time::ZERO;
-        pace.begin_waiting(now);
+        estimator.begin_waiting(now);
         for _ in 0..times {
             now = now + gap;
-            pace.record_grant(now);
+            estimator.record_grant(now);
         }
-        (pace, now)
+        (estimator, now)
     }
 
     #[test]
     fn expected_wait_needs_sixteen_grants() {
-        let (pace, now) = granted_every(MILLISECOND, 15);
-        assert_eq!(pace.rate().expected_wait(3, now), None);
-        let (mut pace, now) = granted_every(MILLISECOND, 16);
-        assert_eq!(pace.rate().expected_wait(3, now), Some(4 * MILLISECOND));
-        pace.reset();
-        assert_eq!(pace.rate().expected_wait(3, now), None);
+        let (estimator, now) = granted_every(MILLISECOND, 15);
+        assert_eq!(estimator.rate().expected_wait(3, now), None);
+        let (mut estimator, now) = granted_every(MILLISECOND, 16);
+        assert_eq!(estimator.rate().expected_wait(3, now), Some(4 * MILLISECOND));
+        estimator.reset();
+        assert_eq!(estimator.rate().expected_wait(3, now), None);
     }
 
     #[test]
     fn grant_rate_expires_after_ten_idle_seconds() {
-        let (pace, now) = granted_every(MILLISECOND, 50);
+        let (estimator, now) = granted_every(MILLISECOND, 50);
         let begun_after = |idle| {
-            let mut pace = pace;
-            pace.begin_waiting(now + idle);
-            pace.rate().expected_wait(0, now + idle)
+            let mut estimator = estimator;
+            estimator.begin_waiting(now + idle);
+            estimator.rate().expected_wait(0, now + idle)
         };
         assert_eq!(begun_after(Duration::from_secs(10)), Some(MILLISECOND));
         assert_eq!(begun_after(Duration::from_secs(11)), None);
@@ -125,19 +125,19 @@ mod tests {
 
     #[test]
     fn ongoing_stall_raises_the_expected_wait_like_a_finished_one() {
-        let (mut pace, now) = granted_every(MILLISECOND, 32);
+        let (mut estimator, now) = granted_every(MILLISECOND, 32);
         let late = now + 33 * MILLISECOND;
-        let during = pace.rate().expected_wait(9, late);
+        let during = estimator.rate().expected_wait(9, late);
         assert_eq!(during, Some(20 * MILLISECOND));
-        pace.record_grant(late);
-        assert_eq!(pace.rate().expected_wait(9, late), during);
+        estimator.record_grant(late);
+        assert_eq!(estimator.rate().expected_wait(9, late), during);
     }
 
     #[test]
     fn earlier_timestamps_from_other_threads_are_tolerated() {
-        let (mut pace, now) = granted_every(MILLISECOND, 32);
-        pace.record_grant(Time::ZERO);
-        assert_eq!(pace.since, now);
-        assert!(pace.rate().expected_wait(0, Time::ZERO).is_some());
+        let (mut estimator, now) = granted_every(MILLISECOND, 32);
+        estimator.record_grant(Time::ZERO);
+        assert_eq!(estimator.since, now);
+        assert!(estimator.rate().expected_wait(0, Time::ZERO).is_some());
     }
 }

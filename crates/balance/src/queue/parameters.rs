@@ -1,27 +1,28 @@
-//! Where a request stands among those who wait.
+//! Priority, flow and deadline of a request in a queue.
 
 use std::fmt;
 
 use crate::time::Time;
 
-/// Who goes first: 0 before 1, and so on to 7. As urgency in RFC 9218 §4.1, whose default of 3 this one has too.
+/// Priority of a request: 0 is served before 1, and so on to 7. Like the urgency of RFC 9218 §4.1,
+/// including the default of 3.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PriorityLevel(u8);
 
 impl PriorityLevel {
-    /// How many there are.
+    /// Number of priorities.
     pub const COUNT: usize = 8;
 
-    /// All, the first to go first.
+    /// All priorities, the highest first.
     pub const ALL: [Self; Self::COUNT] =
         [Self(0), Self(1), Self(2), Self(3), Self(4), Self(5), Self(6), Self(7)];
 
-    /// The priority of this number; `None`: there is none.
+    /// Returns the priority of this number; `None` if there is none.
     pub const fn new(number: u8) -> Option<Self> {
         if number < Self::COUNT as u8 { Some(Self(number)) } else { None }
     }
 
-    /// Its number.
+    /// Returns its number.
     pub const fn number(self) -> u8 {
         self.0
     }
@@ -39,14 +40,15 @@ impl fmt::Debug for PriorityLevel {
     }
 }
 
-/// Where a request stands among those who wait, and how long it can.
+/// Priority, flow and deadline of a request in a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueParameters {
-    /// Who goes first.
+    /// Priority; lower numbers are served first.
     pub priority: PriorityLevel,
-    /// Requests with the same number share one share of the queue; see [`AdmissionLimits::fair`](crate::AdmissionLimits::fair).
+    /// Fair-queueing flow: requests with the same number share one share of the queue; see
+    /// [`AdmissionLimits::fair`](crate::AdmissionLimits::fair).
     pub route: u64,
-    /// It cannot wait longer than until then.
+    /// Time until which the request can wait at most.
     pub deadline: Time,
 }
 

@@ -1,4 +1,5 @@
-//! A place in the queue. A grant and a cancel meet in one compare-and-swap on it.
+//! Ticket of a queued request. The race of a grant and a cancellation is decided by one
+//! compare-and-swap on it.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -7,14 +8,15 @@ use crate::atomic::{AtomicU8, Ordering};
 use crate::endpoint::Endpoint;
 use crate::slots::AdmissionRejection;
 
-/// A place in the queue, shared by the queue and the one who waits.
+/// Ticket of a queued request, shared by the queue and the waiting request.
 ///
-/// A ticket that is dropped while granted would leak a slot. Whoever stops waiting calls
-/// [`Admission::cancel`](crate::Admission::cancel) first and, if that says `false`, releases what
-/// [`granted`](Self::granted) still gives.
+/// Dropping a granted ticket would leak a slot. A request that stops waiting calls
+/// [`Admission::cancel`](crate::Admission::cancel) first. If that returns `false`, the request
+/// releases the slot that [`granted`](Self::granted) still returns.
 pub struct Ticket<T> {
     state: AtomicU8,
-    /// Set before the state becomes `GRANTED`, under the queue's lock, so that no `set` ever waits for another.
+    /// Endpoint of the slot. It is set before the state becomes `GRANTED`, under the queue's lock,
+    /// so no `set` ever waits for another.
     endpoint: OnceLock<Arc<Endpoint<T>>>,
 }
 
@@ -30,13 +32,15 @@ impl<T> Ticket<T> {
         Self { state: AtomicU8::new(WAITING), endpoint: OnceLock::new() }
     }
 
-    /// The slot, once granted: the waiter looks here when woken. Gives it once; it is the caller's to release.
+    /// Returns the slot, once granted. A request calls this when it is woken. The slot is returned
+    /// once, and the caller has to release it.
     pub fn granted(&self) -> Option<Arc<Endpoint<T>>> {
         self.transition(GRANTED, TAKEN)
             .then(|| self.endpoint.get().expect("a granted ticket names its endpoint").clone())
     }
 
-    /// Why it waits no longer though it has no slot: the waiter looks here too when woken.
+    /// Returns the rejection of a request that no longer waits and has no slot. A request calls
+    /// this too when it is woken.
     pub fn refused(&self) -> Option<AdmissionRejection> {
         match self.state() {
             EVICTED => Some(AdmissionRejection::Evicted),
@@ -45,7 +49,7 @@ impl<T> Ticket<T> {
         }
     }
 
-    /// Whether this call ended the waiting.
+    /// Cancels the wait; true if this call ended it.
     pub(crate) fn cancel(&self) -> bool {
         self.transition(WAITING, CANCELLED)
     }
@@ -54,19 +58,21 @@ impl<T> Ticket<T> {
         self.state() == WAITING
     }
 
-    /// It waits no longer and was not granted.
+    /// True if it no longer waits and was not granted.
     pub(crate) fn is_over(&self) -> bool {
         matches!(self.state(), CANCELLED | EVICTED | SHED)
     }
 
-    /// Ends the waiting without a slot, unless it is over.
+    /// Ends the wait without a slot; true unless it was over already.
     pub(super) fn refuse(&self, refusal: AdmissionRejection) -> bool {
         self.transition(WAITING, if refusal == AdmissionRejection::Shed { SHED } else { EVICTED })
     }
 
     pub(super) fn grant(&self, endpoint: Arc<Endpoint<T>>) -> bool {
         if self.endpoint.set(endpoint).is_err() {
-            unreachable!("only a ticket in the queue is granted, and it leaves the queue by that");
+            unreachable!(
+                "only a ticket in the queue is granted, and the grant removes it from the queue"
+            );
         }
         self.transition(WAITING, GRANTED)
     }
@@ -82,7 +88,7 @@ impl<T> Ticket<T> {
 
 impl<T> fmt::Debug for Ticket<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = ["waiting", "granted", "taken", "cancelled", "turned out", "let go"];
+        let names = ["waiting", "granted", "taken", "cancelled", "evicted", "shed"];
         write!(f, "Ticket({})", names[usize::from(self.state())])
     }
 }

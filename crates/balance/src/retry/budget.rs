@@ -1,41 +1,43 @@
-//! How many retries a backend may have: a share of the requests of the last ten seconds, and a floor.
+//! Retry budget of a backend: a share of the requests of the last ten seconds, and a floor.
 //!
-//! Each worker counts requests for itself, with a load and a store. A retry, which is rare, adds all of them up. So the
-//! way of a request that succeeds shares nothing, and the bound is exact all the same.
+//! Each worker counts requests for itself, with a load and a store. A retry, which is rare, adds
+//! all of them up. So a request that succeeds writes no shared memory, and the bound is exact
+//! nevertheless.
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::retry::RetrySettings;
 use crate::time::Time;
 
-/// How long a request counts, in seconds: the current one and those before it.
+/// Window in which a request counts, in seconds: the current one and those before it.
 const WINDOW: u32 = 10;
-/// A power of two above it.
+/// Number of places: a power of two above the window.
 const PLACES: usize = 16;
 
-/// The retries of one backend, shared by its workers.
+/// Retry budget of one backend, shared by its workers.
 #[derive(Debug)]
 pub struct RetryBudget {
-    /// One for each worker, written by it alone.
+    /// Requests by worker, each written by its worker alone.
     requests: Box<[PerSecondCounters]>,
     retries: PerSecondCounters,
 }
 
 impl RetryBudget {
-    /// A budget for so many workers.
+    /// Returns a budget for this number of workers.
     pub fn new(workers: usize) -> Self {
         let requests = (0..workers).map(|_| PerSecondCounters::default()).collect();
         Self { requests, retries: PerSecondCounters::default() }
     }
 
-    /// A request has come to this worker. Its retries are not counted here.
+    /// Counts a request of this worker. Its retries are not counted here.
     pub fn request(&self, worker: usize, now: Time) {
         self.requests[worker].count_unshared(second(now));
     }
 
-    /// Whether one more retry, or hedge, is within the budget; if so, it is counted.
+    /// True if one more retry, or hedge, is within the budget; then it is counted.
     ///
-    /// In any ten seconds there are never more retries than the share of their requests and the floor allow. When
-    /// several workers ask for the last one at the same moment, it may be refused to all of them.
+    /// In any ten seconds there are never more retries than the share of their requests and the
+    /// floor allow. If several workers ask for the last one at the same moment, all of them may be
+    /// refused.
     pub fn allows(&self, settings: &RetrySettings, now: Time) -> bool {
         let second = second(now);
         let requests: u64 = self.requests.iter().map(|worker| worker.sum(second)).sum();
@@ -50,32 +52,34 @@ impl RetryBudget {
     }
 }
 
-/// Counts by second. Each place is a second and its count, packed: a count of a second long past is told by that.
+/// Counters by second. Each place is a second and its count, packed: the second shows whether the
+/// count is out of date.
 #[derive(Debug)]
 #[repr(align(64))]
 struct PerSecondCounters([AtomicU64; PLACES]);
 
 impl PerSecondCounters {
-    /// Counts one where nobody else counts.
+    /// Counts one; only one thread may write.
     fn count_unshared(&self, second: u32) {
         let place = self.place(second);
         place.store(one_more(place.load(Ordering::Relaxed), second), Ordering::Relaxed);
     }
 
-    /// Counts one where others count too.
+    /// Counts one; other threads may count too.
     fn count(&self, second: u32) {
         let one_more = |packed| Some(one_more(packed, second));
         let counted = self.place(second).fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more);
-        debug_assert!(counted.is_ok(), "it always gives one more");
+        debug_assert!(counted.is_ok(), "the update always succeeds");
     }
 
     fn take_back(&self, second: u32) {
         let one_less = |packed| (unpack(packed).0 == second).then(|| packed - 1);
-        // A worker that was held up for a whole window may find its second gone, and then nothing is to be taken back.
+        // A worker that was delayed for a whole window may find its second gone, and then nothing
+        // is to be taken back.
         self.place(second).fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).ok();
     }
 
-    /// What was counted in the window that ends with this second.
+    /// Returns the count of the window that ends with this second.
     fn sum(&self, second: u32) -> u64 {
         let packed = self.0.iter().map(|place| unpack(place.load(Ordering::SeqCst)));
         let recent = packed.filter(|(counted, _)| second.abs_diff(*counted) < WINDOW);
@@ -93,7 +97,7 @@ impl Default for PerSecondCounters {
     }
 }
 
-/// Counted from 1, because a place that was never used says 0.
+/// Returns the second, counted from 1, because an unused place contains 0.
 fn second(now: Time) -> u32 {
     (now.as_nanos() / 1_000_000_000) as u32 + 1
 }

@@ -1,27 +1,31 @@
-//! How many requests may be sent elsewhere when an endpoint dies, beside the retry budget: those in flight there, once.
+//! Resend allowance: requests in flight at an endpoint that dies may be sent elsewhere once, beside
+//! the retry budget.
 //!
-//! A budget for a share of all requests is too small for the moment in which one of three endpoints dies with a third of
-//! them. So the first connection that breaks grants as many resends as the endpoint has requests in flight, and there is
-//! no second grant within the budget's window: an endpoint that breaks its connections all the time draws on the budget.
+//! A budget for a share of all requests is too small for the moment at which one of three endpoints
+//! dies with a third of them. So the first connection that breaks grants as many resends as the
+//! endpoint has requests in flight. There is no second grant within the budget's window: an
+//! endpoint that breaks its connections all the time draws on the budget.
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::time::Time;
 
-/// Nanoseconds of the unit in which grants are timed: 32 bits of it are 13 years.
+/// Nanoseconds of the time unit of grants: 32 bits of it are 13 years.
 const TENTH: u64 = 100_000_000;
-/// Between two grants of one endpoint, in that unit: as long as the window of the retry budget.
+/// Time between two grants of one endpoint, in that unit: as long as the window of the retry
+/// budget.
 const WINDOW: u64 = 100;
 
-/// The resends of one endpoint, shared by all workers and backends.
+/// Resends of one endpoint, shared by all workers and backends.
 #[derive(Debug, Default)]
 pub struct ResendAllowance {
-    /// When the last grant was made, in tenths of a second from 1, and what is left of it, packed. 0: there was none.
+    /// Time of the last grant, in tenths of a second counted from 1, and the resends left of it,
+    /// packed; 0 if there was none.
     packed: AtomicU64,
 }
 
 impl ResendAllowance {
-    /// True if a request that has lost its connection may be sent elsewhere, beside the budget. `in_flight` are the
-    /// requests of the endpoint, this one included.
+    /// True if a request that has lost its connection may be sent elsewhere, beside the budget.
+    /// `in_flight` is the number of requests of the endpoint, this one included.
     pub fn takes(&self, in_flight: u32, now: Time) -> bool {
         let now = now.as_nanos() / TENTH + 1;
         let take = |packed: u64| {
@@ -48,7 +52,7 @@ mod tests {
         let at = |seconds| Time::ZERO + Duration::from_secs(seconds);
         let granted = |in_flight, now| (0..100).filter(|_| allowance.takes(in_flight, now)).count();
         assert_eq!(granted(14, at(1)), 14);
-        assert_eq!(granted(14, at(10)), 0, "the window is not over");
+        assert_eq!(granted(14, at(10)), 0, "the window has not expired");
         assert_eq!(granted(3, at(11)), 3);
     }
 }

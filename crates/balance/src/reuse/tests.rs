@@ -1,4 +1,5 @@
-//! Virtual servers that close idle connections in their several ways, and a pool that asks the history.
+//! Simulated servers that close idle connections in different ways, and a pool that consults the
+//! history.
 
 use std::ops::Range;
 
@@ -8,19 +9,19 @@ use crate::rng::Rng;
 const MILLISECOND: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MILLISECOND;
 
-/// How a server treats a connection that it has answered on.
+/// Behaviour of a server after a response on a connection.
 #[derive(Clone)]
 struct Server {
-    /// Whether it reads a second request, should one come before it closes.
+    /// True if it reads a second request that arrives before it closes.
     reads_on: bool,
     /// Nanoseconds from the response to its close.
     closes_after: Range<u64>,
-    /// Nanoseconds from its close until we see it; a request is on the way as long.
+    /// Nanoseconds from its close until the client sees it; a request takes as long.
     transit: Range<u64>,
 }
 
 impl Server {
-    /// Closes after each response, without saying so.
+    /// Returns a server that closes after each response, without saying so.
     fn closing_each() -> Self {
         Self { reads_on: false, closes_after: 0..5 * MILLISECOND, transit: 10_000..2 * MILLISECOND }
     }
@@ -36,7 +37,8 @@ struct Connection {
     seen_closed_at: u64,
 }
 
-/// A pool as a worker keeps it: last in, first out; what may not be used stays and is looked at.
+/// Connection pool of a worker: last in, first out; a connection that may not be used stays and is
+/// observed.
 struct Pool {
     server: Server,
     history: IdleHistory,
@@ -55,7 +57,7 @@ impl Pool {
         Self { server, history, idle: vec![], now: 0, rng: Rng::new(seed), fresh: 0, lost_posts: 0 }
     }
 
-    /// A request after a gap; a `replayable` one that is lost is sent again.
+    /// Sends a request after a gap; a `replayable` one that is lost is sent again.
     fn send(&mut self, gap: Range<u64>, replayable: bool) {
         self.now += self.draw(&gap);
         self.look();
@@ -66,7 +68,7 @@ impl Pool {
         self.respond();
     }
 
-    /// Reports what the idle connections show.
+    /// Reports the state of the idle connections.
     fn look(&mut self) {
         let (now, history) = (self.now, &self.history);
         self.idle.retain(|connection| {
@@ -81,14 +83,14 @@ impl Pool {
         });
     }
 
-    /// Whether the request has been answered on the youngest connection.
+    /// True if the request has been answered on the youngest connection.
     fn reused(&mut self, replayable: bool) -> bool {
         let Some(youngest) = self.idle.last() else { return false };
         let age = Duration::from_nanos(self.now - youngest.idle_since);
         if !self.history.may_reuse(age, replayable) {
             return false;
         }
-        let connection = self.idle.pop().expect("there is a youngest");
+        let connection = self.idle.pop().expect("the pool is not empty");
         let arrives_at = self.now + self.draw(&self.server.transit.clone());
         if self.server.reads_on && arrives_at < connection.closes_at {
             self.history.served_again();
@@ -100,18 +102,18 @@ impl Pool {
         false
     }
 
-    /// The response is here at once, and its connection is idle.
+    /// Receives the response, which comes at once; its connection becomes idle.
     fn respond(&mut self) {
         let closes_at = self.now + self.draw(&self.server.closes_after.clone());
         let seen_closed_at = closes_at + self.draw(&self.server.transit.clone());
         self.idle.push(Connection { idle_since: self.now, closes_at, seen_closed_at });
         if self.idle.len() > Self::IDLE_CONNECTIONS {
-            // The oldest is the one that teaches most.
+            // The oldest connection is kept, because it gives the most information.
             self.idle.remove(1);
         }
     }
 
-    /// The server starts again: all connections are closed, and we see it at once.
+    /// Restarts the server: all connections are closed, and the client sees it at once.
     fn restart(&mut self) {
         for connection in &mut self.idle {
             (connection.closes_at, connection.seen_closed_at) = (self.now, self.now);
@@ -122,7 +124,8 @@ impl Pool {
         range.start + self.rng.below((range.end - range.start) as usize) as u64
     }
 
-    /// Requests for so long, one after each gap, and how many of them needed a fresh connection.
+    /// Sends requests for this duration, one after each gap; returns how many needed a fresh
+    /// connection.
     fn fresh_within(&mut self, duration: u64, gap: Range<u64>, replayable: bool) -> u32 {
         let (end, before) = (self.now + duration, self.fresh);
         while self.now < end {
@@ -132,7 +135,8 @@ impl Pool {
     }
 }
 
-/// 10,000 POSTs for each of some seeds, every `nth` request being replayable instead (0: none); gives those lost.
+/// Sends 10,000 POSTs for each of some seeds, every `nth` request being replayable instead (0 for
+/// none); returns the number lost.
 fn lost_posts(server: &Server, gap: &Range<u64>, nth: u32) -> u32 {
     let lost = (0..8).map(|seed| {
         let mut pool = Pool::new(server.clone(), seed);

@@ -26,9 +26,8 @@ impl<'b> HostName<'b> {
     /// Normalises a host without its port.
     #[inline]
     pub fn new(written: &'b [u8], buffer: &'b mut HostNameBuffer) -> Self {
-        let is_normal = written.len() <= MAX_BYTES
-            && written.last() != Some(&b'.')
-            && !written.iter().any(u8::is_ascii_uppercase);
+        let is_normal =
+            written.len() <= MAX_BYTES && written.last() != Some(&b'.') && !has_uppercase(written);
         if is_normal { Self(written) } else { Self::normalised(written, buffer) }
     }
 
@@ -46,6 +45,21 @@ impl<'b> HostName<'b> {
     pub fn as_bytes(self) -> &'b [u8] {
         self.0
     }
+}
+
+/// True if the text contains an upper-case letter. Every request takes this path, so eight bytes are compared at once.
+#[inline]
+fn has_uppercase(text: &[u8]) -> bool {
+    let (words, rest) = text.as_chunks();
+    let spread = |byte: u8| u64::from_ne_bytes([byte; 8]);
+    let is_upper = |word: &[u8; 8]| {
+        let word = u64::from_ne_bytes(*word);
+        // The top bit of each byte becomes 1 if its other bits are at least `A`, or above `Z`.
+        let low = word & spread(0x7F);
+        let (from_a, above_z) = (low + spread(0x80 - b'A'), low + spread(0x7F - b'Z'));
+        from_a & !above_z & !word & spread(0x80) != 0
+    };
+    words.iter().any(is_upper) || rest.iter().any(u8::is_ascii_uppercase)
 }
 
 impl HostNameBuffer {
@@ -70,6 +84,19 @@ impl OwnedHostName {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn upper_case_is_found_at_every_position() {
+        for length in 0..20 {
+            for place in 0..length {
+                for byte in 0..=u8::MAX {
+                    let mut text = vec![b'a'; length];
+                    text[place] = byte;
+                    assert_eq!(has_uppercase(&text), byte.is_ascii_uppercase(), "{text:?}");
+                }
+            }
+        }
+    }
 
     #[test]
     fn host_name_is_normalized() {

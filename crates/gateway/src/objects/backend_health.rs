@@ -1,6 +1,6 @@
-//! The parts of a BackendPolicy that say which endpoints are fit to serve, and when a request is tried again.
+//! The parts of a BackendPolicy for health checks, outlier detection, slow start and retries.
 //!
-//! Names and defaults are those of [`balance`], which does what is said here.
+//! Names and defaults are those of [`balance`], which implements them.
 
 use balance::health::{ActiveSettings, HealthSettings, PassiveSettings, SlowStartSettings};
 use balance::retry::RetrySettings;
@@ -9,192 +9,197 @@ use serde::{Deserialize, Serialize};
 
 use super::duration::Duration;
 
-/// Which endpoints are fit to serve.
+/// Active health checks and outlier detection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct BackendHealthPolicy {
-    /// Probes endpoints; not given: none is probed.
+    /// Active health checks. Default: endpoints are not probed.
     pub active: Option<ActiveHealth>,
-    /// Ejects endpoints whose requests fail. Not given: five failures of the connection in a row (it cannot be made, it
-    /// breaks, or no response comes in time) eject an endpoint for a second, each further time for twice as long, up to 30
-    /// seconds; a 5xx ejects none.
+    /// Outlier detection: ejects endpoints whose requests fail. Default: five connection failures in a row (the
+    /// connection cannot be established, it breaks, or no response arrives in time) eject an endpoint for one second,
+    /// and each further ejection lasts twice as long, up to 30 seconds; a 5xx response does not eject.
     pub passive: Option<PassiveHealth>,
-    /// With fewer endpoints in a hundred fit than this, all are used: better a request that may fail than none. 0:
-    /// never.
+    /// Panic threshold, in percent. If fewer endpoints than this are healthy, all endpoints are used, because a request
+    /// that may fail is better than a rejected one. 0 disables panic mode.
     #[schemars(range(min = 0, max = 100))]
     pub panic_percent: u32,
 }
 
-/// How endpoints are probed.
+/// Active health checks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ActiveHealth {
-    /// What a probe is.
+    /// The type of a probe.
     #[serde(rename = "type")]
     pub kind: ProbeType,
-    /// What an HTTP probe asks for: a path, and perhaps a query.
+    /// The path of an HTTP probe, with an optional query.
     #[schemars(length(min = 1, max = 1024), extend("format" = "target"))]
     pub path: Option<String>,
-    /// `Host` of an HTTP or gRPC probe; not given: the endpoint's address and port.
+    /// The `Host` of an HTTP or gRPC probe. Default: the endpoint's address and port.
     #[schemars(extend("format" = "host"))]
     pub host: Option<String>,
-    /// The lowest status of a good answer to an HTTP probe; not given: 200.
+    /// The lowest status of a successful HTTP probe. Default: 200.
     #[schemars(range(min = 100, max = 599))]
     pub min_status: Option<u16>,
-    /// The highest status of a good answer to an HTTP probe; not given: 399.
+    /// The highest status of a successful HTTP probe. Default: 399.
     #[schemars(range(min = 100, max = 599))]
     pub max_status: Option<u16>,
-    /// The service that a gRPC probe asks for; not given: the server as a whole.
+    /// The service name in a gRPC probe. Default: the server as a whole.
     #[schemars(length(min = 1, max = 1024))]
     pub service: Option<String>,
-    /// The port; not given: the endpoint's own.
+    /// The port to probe. Default: the endpoint's own port.
     #[schemars(range(min = 1, max = 65535))]
     pub port: Option<u16>,
-    /// Between the end of a probe and the next, give or take a tenth. A probe is left out while requests succeed.
+    /// The time between the end of a probe and the next one, with a jitter of 10 %. A probe is skipped while requests
+    /// succeed.
     pub interval: Duration,
-    /// How long a probe may take.
+    /// Maximum time for a probe.
     pub timeout: Duration,
-    /// So many good probes in a row bring an endpoint back.
+    /// Number of successful probes in a row after which an unhealthy endpoint is healthy.
     #[schemars(range(min = 1, max = 100))]
     pub rise: u32,
-    /// So many bad probes in a row take an endpoint out.
+    /// Number of failed probes in a row after which a healthy endpoint is unhealthy.
     #[schemars(range(min = 1, max = 100))]
     pub fall: u32,
 }
 
-/// What a probe is.
+/// A type of probe.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ProbeType {
     /// A GET over HTTP/1.1.
     #[default]
     #[serde(rename = "HTTP")]
     Http,
-    /// A connection, which is closed at once.
+    /// A TCP connection, which is closed at once.
     #[serde(rename = "TCP")]
     Tcp,
-    /// gRPC's health check (`grpc.health.v1.Health/Check`), which must say `SERVING`.
+    /// The gRPC health check (`grpc.health.v1.Health/Check`), which must answer `SERVING`.
     #[serde(rename = "GRPC")]
     Grpc,
 }
 
-/// When endpoints are ejected for how their requests end.
+/// Outlier detection (passive health checks).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct PassiveHealth {
-    /// What counts as a failure.
+    /// The outcomes that count as failures.
     pub eject_on: EjectOn,
-    /// So many failures in a row eject at once. A 429, or a 503 with `Retry-After`, is none.
+    /// Number of failures in a row that eject an endpoint at once. A 429, or a 503 with `Retry-After`, is not a
+    /// failure.
     #[schemars(range(min = 1, max = 1000))]
     pub consecutive_failures: u32,
-    /// How often success rates are compared, where a 5xx is a failure.
+    /// The interval at which success rates are compared. A 5xx response is a failure in this comparison.
     pub interval: Duration,
-    /// An outlier's success rate is below the mean by this many hundredths of the standard deviation.
+    /// Maximum deviation of the success rate below the mean, in percent of the standard deviation. An endpoint below it
+    /// is an outlier.
     #[schemars(range(min = 0, max = 10_000))]
     pub outlier_deviation_percent: u32,
-    /// An outlier fails at least so many requests in a hundred.
+    /// The lowest failure rate of an outlier, in percent of its requests.
     #[schemars(range(min = 0, max = 100))]
     pub outlier_failure_percent: u32,
-    /// An endpoint with fewer requests in an interval is not compared.
+    /// Minimum number of requests in an interval. An endpoint with fewer requests is not compared.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub outlier_minimum_requests: u64,
-    /// With fewer endpoints to compare there are no outliers.
+    /// Minimum number of endpoints to compare. With fewer endpoints there are no outliers.
     #[schemars(range(min = 1, max = 1000))]
     pub outlier_minimum_endpoints: u32,
-    /// How long the first ejection lasts; each further one lasts twice as long.
+    /// The duration of the first ejection. Each further ejection lasts twice as long.
     pub base_ejection_time: Duration,
-    /// How long an ejection lasts, at most.
+    /// Maximum duration of an ejection.
     pub max_ejection_time: Duration,
-    /// So many endpoints in a hundred are ejected at the same time, at most; one of two always may be.
+    /// Maximum share of endpoints that are ejected at the same time, in percent. Of two endpoints one can always be
+    /// ejected.
     #[schemars(range(min = 0, max = 100))]
     pub max_ejection_percent: u32,
 }
 
-/// What ejects an endpoint.
+/// The outcomes that eject an endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum EjectOn {
-    /// Failures of the connection, and 5xx responses.
+    /// Connection failures and 5xx responses.
     #[default]
     ServerErrors,
-    /// Failures of the connection alone: it cannot be made, it breaks, or no response comes in time.
+    /// Connection failures only: the connection cannot be established, it breaks, or no response arrives in time.
     ConnectionFailures,
-    /// Nothing: no endpoint is ejected.
+    /// None: no endpoint is ejected.
     Nothing,
 }
 
-/// How an endpoint that starts or returns comes to its full share.
+/// Slow start of an endpoint that is new or returns.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct SlowStart {
-    /// How long it takes, in equal steps.
+    /// The duration of slow start, in which the weight grows in equal steps.
     pub window: Duration,
-    /// The share of its weight in a hundred that it begins with.
+    /// The initial weight of an endpoint, in percent of its full weight.
     #[schemars(range(min = 1, max = 100))]
     pub floor_percent: u32,
 }
 
-/// When a request is tried again.
+/// Retries.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct BackendRetry {
-    /// Attempts at one request, at most, the first included. A request whose attempt failed is tried again if it is
-    /// idempotent, or if not one byte of it can have reached the endpoint.
+    /// Maximum number of attempts at a request, including the first. A failed attempt is retried if the request is
+    /// idempotent, or if no byte of it can have reached the endpoint.
     #[schemars(range(min = 1, max = 10))]
     pub attempts: u32,
-    /// Statuses of responses that are tried again as well, if the request is idempotent.
+    /// Response statuses that are also retried, if the request is idempotent.
     #[schemars(length(max = 32), inner(range(min = 400, max = 599)))]
     pub statuses: Vec<u16>,
-    /// Statuses of gRPC calls that are tried again as well. One that comes before any message of the answer alone can be:
-    /// the client has seen nothing of it then.
+    /// gRPC statuses that are also retried. A retry is possible only if the status arrives before any response message,
+    /// because the client has then received nothing of the response.
     #[schemars(length(max = 16))]
     pub grpc_statuses: Vec<GrpcStatus>,
-    /// The first retry waits a random time up to this, each further one up to twice as long.
+    /// Base of the exponential backoff: the first retry waits a random time up to this, each further retry up to twice
+    /// as long.
     pub backoff_base: Duration,
-    /// The longest wait before a retry.
+    /// Maximum wait before a retry.
     pub backoff_max: Duration,
-    /// Retries in a hundred requests, at most, over ten seconds and all workers.
+    /// Retry budget: maximum number of retries, in percent of the requests of the last ten seconds, over all workers.
     #[schemars(range(min = 0, max = 100))]
     pub budget_percent: u32,
-    /// Retries that are allowed on top, each second.
+    /// Number of retries per second that are allowed in addition to the budget.
     #[schemars(range(min = 0, max = 10_000))]
     pub budget_floor_per_second: u32,
 }
 
-/// A status of a gRPC call other than OK.
+/// A gRPC status other than OK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 #[repr(u8)]
 pub enum GrpcStatus {
-    /// The caller gave up.
+    /// The call was cancelled, typically by the caller.
     Cancelled = 1,
-    /// Nobody knows why.
+    /// The cause of the failure is unknown.
     Unknown = 2,
-    /// The request makes no sense.
+    /// The request is invalid.
     InvalidArgument = 3,
-    /// It took too long.
+    /// The deadline has passed.
     DeadlineExceeded = 4,
-    /// There is no such thing.
+    /// The requested entity does not exist.
     NotFound = 5,
-    /// There is such a thing already.
+    /// The entity to create exists already.
     AlreadyExists = 6,
-    /// The caller may not.
+    /// The caller has no permission.
     PermissionDenied = 7,
-    /// There is no more of something.
+    /// A resource is exhausted.
     ResourceExhausted = 8,
-    /// Things are not as the call needs them.
+    /// The system is not in the state that the call requires.
     FailedPrecondition = 9,
-    /// Somebody else was faster.
+    /// The operation was aborted, typically by a concurrent one.
     Aborted = 10,
-    /// It is beyond the end.
+    /// The operation is past the valid range.
     OutOfRange = 11,
-    /// The server does not know the method.
+    /// The server does not implement the method.
     Unimplemented = 12,
-    /// The server is broken.
+    /// Internal error of the server.
     Internal = 13,
-    /// The server cannot serve now.
+    /// The service is currently unavailable.
     Unavailable = 14,
-    /// Data is lost.
+    /// Data was lost or corrupted.
     DataLoss = 15,
-    /// The caller has not said who it is.
+    /// The caller has no valid credentials.
     Unauthenticated = 16,
 }
 

@@ -1,7 +1,8 @@
-//! `BackendPolicy` (sheave.dev/v1alpha1): how the endpoints of a Service are used.
+//! `BackendPolicy` (sheave.dev/v1alpha1): load balancing, queueing, health checks and connections of a Service's
+//! endpoints.
 //!
-//! The doc comments are the reference page and the descriptions of the CRD; each says unit, default and limit where the
-//! schema does not.
+//! The doc comments become the reference page and the descriptions of the CRD. Each one states the unit, default and
+//! limit if the schema does not.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,86 +11,90 @@ use super::backend_health::{BackendHealthPolicy, BackendRetry, SlowStart};
 use super::duration::Duration;
 use super::in_flight::MaxInFlight;
 
-/// How the endpoints of a Service are used.
+/// Load balancing, queueing, health checks and connections of the endpoints of a Service.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct BackendPolicySpec {
-    /// The Services, in the policy's namespace. Of two policies for one target the older one applies, and a policy for
-    /// a port goes before one for the whole Service.
+    /// The Services to which the policy applies, in the policy's namespace. If two policies have the same target, the
+    /// older one applies. A policy for a port takes precedence over one for the whole Service.
     #[schemars(length(min = 1, max = 16))]
     pub target_refs: Vec<ServiceTarget>,
-    /// How an endpoint is chosen.
+    /// The load-balancing algorithm.
     #[serde(default)]
     pub algorithm: Algorithm,
-    /// What of a request `ConsistentHash` and `Maglev` hash; not given: the client's address.
+    /// The part of a request that `ConsistentHash` and `Maglev` hash. Default: the client's address.
     pub hash_on: Option<HashOn>,
-    /// What keeps a client at its endpoint, as long as that can serve; not given: nothing does.
+    /// Session affinity: keeps a client at the same endpoint while that endpoint can serve. Default: no affinity.
     pub affinity: Option<BackendAffinity>,
-    /// Whether endpoints of Sheave's own zone (`--zone`) go first, as long as they have room. Not given: if the
-    /// Service's `trafficDistribution` is `PreferSameZone` or `PreferClose`.
+    /// If true, endpoints in Sheave's own zone (`--zone`) are preferred while they have free capacity. Default: true if
+    /// the Service's `trafficDistribution` is `PreferSameZone` or `PreferClose`.
     pub prefer_same_zone: Option<bool>,
-    /// Requests in flight at one endpoint, at most, over all workers: a number, or `auto` for as many as each endpoint is
-    /// found to bear, beyond which its throughput grows no more. Not given: no limit.
+    /// Maximum number of requests in flight at one endpoint, over all workers. Either a number, or `auto` for adaptive
+    /// concurrency: Sheave learns the limit of each endpoint beyond which its throughput no longer grows. Default: no
+    /// limit.
     pub max_in_flight_per_endpoint: Option<MaxInFlight>,
-    /// Between which bounds `maxInFlightPerEndpoint: auto` learns.
+    /// Bounds of the limits that `maxInFlightPerEndpoint: auto` learns.
     #[serde(default)]
     pub auto_limit: AutoLimit,
-    /// Whether an endpoint that refuses a request because it has too much to do (429, 503 with `Retry-After`, gRPC's
-    /// RESOURCE_EXHAUSTED) is given less until it wants to be asked again, at most for 60 seconds: one request less than
-    /// it had, and never less than one. Turn it off where endpoints refuse for reasons of the client, such as a quota.
+    /// If true, Sheave sends less to an endpoint that rejects a request because it is overloaded (429, 503 with
+    /// `Retry-After`, gRPC `RESOURCE_EXHAUSTED`). For the time in `Retry-After` (one second if the endpoint gives none,
+    /// at most 60 seconds), the endpoint gets one request in flight fewer than it had, but always at least one. Set
+    /// this to false if endpoints reject requests for reasons of the client, such as a quota.
     #[serde(default = "yes")]
     pub heed_refusals: bool,
-    /// Where requests wait when every endpoint is at its limit.
+    /// The queue in which requests wait if every endpoint is at its limit.
     #[serde(default)]
     pub queue: BackendQueue,
-    /// How a request is refused that finds every endpoint at its limit and no place in the queue, or that waits too long.
+    /// The response to a rejected request: every endpoint is at its limit and the queue is full, or the request would
+    /// wait or has waited too long.
     #[serde(default)]
     pub overload: BackendOverload,
-    /// How long things may take.
+    /// Timeouts.
     #[serde(default)]
     pub timeouts: BackendTimeouts,
-    /// Connections to endpoints.
+    /// Limits of connections to endpoints.
     #[serde(default)]
     pub connections: BackendConnections,
-    /// When a request is tried again. A route's own `retry` goes before it.
+    /// Retries. The `retry` of a route takes precedence.
     #[serde(default)]
     pub retry: BackendRetry,
-    /// Which endpoints are fit to serve.
+    /// Active health checks and outlier detection.
     #[serde(default)]
     pub health: BackendHealthPolicy,
-    /// An endpoint that starts or returns comes to its full share slowly; not given: at once.
+    /// Slow start: ramps up the share of an endpoint that is new or returns. Default: the endpoint gets its full share
+    /// at once.
     pub slow_start: Option<SlowStart>,
-    /// What is spoken to endpoints; not given: what the port's `appProtocol` says, else HTTP/2 where a GRPCRoute leads to
-    /// them, else HTTP/1.1. Whether it is encrypted, a BackendTLSPolicy says.
+    /// The protocol of connections to endpoints. Default: the one in the port's `appProtocol`; without it HTTP/2 if a
+    /// GRPCRoute refers to the Service, else HTTP/1.1. A BackendTLSPolicy determines if connections are encrypted.
     pub protocol: Option<BackendProtocol>,
-    /// How connections to endpoints are secured where there is no BackendTLSPolicy.
+    /// TLS to endpoints that have no BackendTLSPolicy.
     #[serde(default)]
     pub tls: BackendSecurity,
-    /// Each connection to an endpoint begins with a PROXY protocol header of this version, which says the client's
-    /// address; not given: with none. A connection then serves one client only. HTTP/3 has no such header: its endpoints
-    /// are then reached over TCP.
+    /// If set, each connection to an endpoint begins with a PROXY protocol header of this version, which carries the
+    /// client's address. A connection then serves one client only. HTTP/3 has no such header, so HTTP/3 endpoints are
+    /// then reached over TCP. Default: no header.
     pub proxy_protocol: Option<BackendProxyProtocol>,
 }
 
-/// A Service, or one port of it.
+/// A reference to a Service, or to one of its ports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ServiceTarget {
-    /// The API group of Services, which is empty.
+    /// The API group of Services, which is the empty string.
     #[serde(default)]
     #[schemars(length(max = 0))]
     pub group: String,
-    /// What is meant.
+    /// The kind of the target.
     pub kind: ServiceKind,
-    /// The Service's name.
+    /// The name of the Service.
     #[schemars(extend("format" = "name"))]
     pub name: String,
-    /// The name of one of its ports; not given: all of them.
+    /// The name of a port of the Service. Default: all ports.
     #[schemars(extend("format" = "name"))]
     pub section_name: Option<String>,
 }
 
-/// The one kind that a BackendPolicy attaches to.
+/// The only kind that a BackendPolicy attaches to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ServiceKind {
     /// A Service.
@@ -97,37 +102,39 @@ pub enum ServiceKind {
     Service,
 }
 
-/// How an endpoint is chosen.
+/// A load-balancing algorithm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Algorithm {
-    /// The endpoint with the fewest requests in flight, relative to its weight.
+    /// Least requests: the endpoint with the fewest requests in flight, relative to its weight.
     #[default]
     LeastLoad,
-    /// One after the other, by weight.
+    /// Weighted round robin.
     RoundRobin,
-    /// Any endpoint, by weight.
+    /// A random endpoint, by weight.
     Random,
-    /// The endpoint that is likely to answer first, by latency and load; failures count as slowness.
+    /// Peak EWMA: the endpoint with the lowest expected latency, from measured latency and load. Failures count as
+    /// slowness.
     PeakEwma,
-    /// The endpoint that belongs to what is hashed, unless it has a quarter more to do than its share.
+    /// Consistent hashing with bounded loads: the endpoint that owns the hashed value, unless its load is more than 25
+    /// % above its share.
     ConsistentHash,
-    /// The endpoint that belongs to what is hashed by Maglev's table, however busy it is.
+    /// Maglev hashing: the endpoint that owns the hashed value, whatever its load.
     Maglev,
 }
 
-/// What of a request is hashed. A request that has none of it is placed by its client's address.
+/// The part of a request that is hashed. If a request does not have that part, the client's address is hashed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HashOn {
-    /// What it is.
+    /// The type of the hashed part.
     #[serde(rename = "type")]
     pub kind: HashOnType,
-    /// The name of the header field, cookie or parameter.
+    /// The name of the header field, cookie or query parameter.
     #[schemars(extend("format" = "field-name"))]
     pub name: Option<String>,
 }
 
-/// What of a request is hashed.
+/// The part of a request that is hashed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum HashOnType {
     /// The client's IP address.
@@ -136,7 +143,7 @@ pub enum HashOnType {
     Header,
     /// The value of a cookie.
     Cookie,
-    /// The first value of a parameter of the query.
+    /// The first value of a query parameter.
     QueryParam,
     /// The path, without the query.
     Path,
@@ -144,32 +151,32 @@ pub enum HashOnType {
     Host,
 }
 
-/// What keeps a client at its endpoint. It yields to health: a client whose endpoint cannot serve gets another.
+/// Session affinity. Health takes precedence: if the endpoint cannot serve, the client gets another one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct BackendAffinity {
-    /// What it is.
+    /// The mechanism of session affinity.
     #[serde(rename = "type")]
     pub kind: AffinityType,
-    /// The name of the cookie or header field; not given: `sheave-endpoint`.
+    /// The name of the cookie or header field. Default: `sheave-endpoint`.
     #[schemars(extend("format" = "field-name"))]
     pub name: Option<String>,
-    /// How long a client keeps the cookie; not given: as long as its session.
+    /// The lifetime of the cookie (`Max-Age`). Default: a session cookie.
     pub max_age: Option<Duration>,
 }
 
-/// What keeps a client at its endpoint.
+/// A mechanism of session affinity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum AffinityType {
     /// A cookie that Sheave sets.
     Cookie,
-    /// A header field that Sheave sets in responses, and that the client repeats in requests.
+    /// A header field that Sheave sets in responses and the client repeats in requests.
     Header,
     /// The client's IP address.
     Source,
 }
 
-/// What is spoken to endpoints.
+/// A protocol of connections to endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum BackendProtocol {
     /// HTTP/1.1.
@@ -178,79 +185,82 @@ pub enum BackendProtocol {
     /// HTTP/2 without TLS.
     #[serde(rename = "H2C")]
     H2c,
-    /// HTTP/2 with TLS, for which there must be a BackendTLSPolicy.
+    /// HTTP/2 with TLS. Requires a BackendTLSPolicy.
     H2,
-    /// HTTP/3, for which there must be a BackendTLSPolicy: QUIC is always encrypted. An endpoint that cannot be reached so
-    /// is reached over TCP, with TLS, by HTTP/2 or HTTP/1.1, whichever it speaks; HTTP/3 is tried again from time to time.
+    /// HTTP/3. Requires a BackendTLSPolicy, because QUIC is always encrypted. If an endpoint cannot be reached over
+    /// QUIC, Sheave uses HTTP/2 or HTTP/1.1, whichever the endpoint supports, over TLS and TCP, and tries HTTP/3 again
+    /// from time to time.
     H3,
 }
 
-/// How connections to endpoints are secured where there is no BackendTLSPolicy.
+/// TLS to endpoints that have no BackendTLSPolicy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct BackendSecurity {
-    /// Connections are encrypted, and every certificate is believed, whoever issued it and whomever it names. Whoever gets
-    /// between Sheave and an endpoint then reads and changes what he likes: this is for a lab with self-signed
-    /// certificates, and status and log say that it is on.
+    /// If true, connections are encrypted but no certificate is verified: neither its issuer nor its name. An attacker
+    /// between Sheave and an endpoint can then read and change all traffic. Use this only in a lab with self-signed
+    /// certificates. Status and log report that it is on.
     pub insecure_skip_verify: bool,
 }
 
 /// A version of the PROXY protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum BackendProxyProtocol {
-    /// A line of text.
+    /// The text format.
     V1,
-    /// Binary.
+    /// The binary format.
     V2,
 }
 
-/// Where requests wait when every endpoint is at its limit.
+/// The queue in which requests wait if every endpoint is at its limit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct BackendQueue {
-    /// Requests that may wait, at most. Not given: 1024 when `maxInFlightPerEndpoint` is, else none.
+    /// Maximum number of requests in the queue. Default: 1024 if `maxInFlightPerEndpoint` is set, else 0.
     #[schemars(range(min = 0, max = 1_000_000))]
     pub max_requests: Option<u32>,
-    /// How long one may wait. A request that will not get a slot by then, or by its own deadline, is refused at once, as
-    /// far as the pace of the queue tells.
+    /// Maximum time in the queue. A request is rejected at once if, by the current rate of the queue, it will not get a
+    /// slot within this time or before its own deadline.
     pub timeout: Duration,
-    /// How long one may wait in a long overload, that is, once somebody has been waiting for all of `timeout`: who would
-    /// wait longer is refused at once, and who has waited longer is let go as soon as there is somebody else for a slot.
-    /// Not given: as long as before.
+    /// Maximum time in the queue in a sustained overload, that is, when the queue has not been empty for all of
+    /// `timeout` (load shedding as in CoDel). A request that would wait longer is rejected at once. A request that has
+    /// waited longer is shed as soon as another request can use the slot. Default: `timeout` always applies.
     #[schemars(extend("format" = "positive-duration"))]
     pub target: Option<Duration>,
-    /// Who shares the queue.
+    /// Fair queueing.
     pub fairness: QueueFairness,
-    /// Who goes first. Whoever has let seven younger ones of a higher priority pass goes next, so nobody starves.
+    /// Priorities of requests. A request of a higher priority goes first. To prevent starvation, a request that seven
+    /// younger requests of a higher priority have overtaken goes next.
     pub priority: QueuePriority,
 }
 
-/// Who shares the queue of a Service.
+/// Fair queueing of the requests of a Service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum QueueFairness {
-    /// The rules of routes: those of one priority take turns, and in a full queue one that has less than its share of the
-    /// places gets one of who has most.
+    /// Each rule of a route gets a fair share: the rules of one priority take turns. If the queue is full, a request of
+    /// a rule with less than its share of the places evicts one of the rule with the most.
     #[default]
     PerRoute,
-    /// Nobody: first come, first served.
+    /// No fair queueing: first come, first served.
     None,
 }
 
-/// Which priority a request has: what its header field says, else that of its route, else the default. Priorities are
-/// those of RFC 9218: 0 goes first, 7 last.
+/// Priority of requests in the queue. The header field determines it, else the route, else the default. Priorities are
+/// those of RFC 9218: 0 is the highest, 7 the lowest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct QueuePriority {
-    /// The name of a header field of the request, as filters of the route leave it; not given: none is looked at. Its
-    /// value is one of `values`; without those it is a number from 0 to 7, or as `Priority` has it in RFC 9218 (`u=1, i`).
-    /// Another value is counted, and as if there were none. Clients may say what they like: name a field that they
-    /// cannot send, or may.
+    /// The name of a request header field that carries the priority. It is read after the filters of the route. Its
+    /// value is one of `values`; if `values` is empty, it is a number from 0 to 7, or a `Priority` field value of RFC
+    /// 9218 (`u=1, i`). Any other value is counted in a metric and ignored. Clients can set any header field, so choose
+    /// a field that clients cannot send, or may set. Default: no header field is read.
     #[schemars(extend("format" = "field-name"))]
     pub header: Option<String>,
-    /// Values of that field, and what they mean.
+    /// The values of that header field, and their priorities.
     #[schemars(length(max = 16))]
     pub values: Vec<PriorityValue>,
-    /// Routes, or rules of routes. Of two that name the same, that with a `sectionName` counts, else the first.
+    /// Priorities of routes, or of rules of routes. If two entries apply to the same rule, the one with a `sectionName`
+    /// takes precedence, else the first.
     #[schemars(length(max = 64))]
     pub routes: Vec<RoutePriority>,
     /// The priority of all other requests.
@@ -258,14 +268,14 @@ pub struct QueuePriority {
     pub default: u8,
 }
 
-/// A value of a header field, and the priority that it means.
+/// A value of a header field, and its priority.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PriorityValue {
-    /// The whole value.
+    /// The value, which must match exactly.
     #[schemars(length(min = 1, max = 256), extend("format" = "field-value"))]
     pub value: String,
-    /// 0 goes first, 7 last.
+    /// The priority: 0 is the highest, 7 the lowest.
     #[schemars(range(min = 0, max = 7))]
     pub priority: u8,
 }
@@ -274,80 +284,82 @@ pub struct PriorityValue {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RoutePriority {
-    /// The namespace of the route; not given: the policy's.
+    /// The namespace of the route. Default: the namespace of the policy.
     #[schemars(extend("format" = "label"))]
     pub namespace: Option<String>,
-    /// The name of the route: an HTTPRoute or a GRPCRoute.
+    /// The name of the route, which is an HTTPRoute or a GRPCRoute.
     #[schemars(extend("format" = "name"))]
     pub name: String,
-    /// The name of one of its rules, or its number, from 0; not given: all of them.
+    /// The name of a rule of the route, or its index, from 0. Default: all rules.
     #[schemars(extend("format" = "name"))]
     pub section_name: Option<String>,
-    /// 0 goes first, 7 last.
+    /// The priority: 0 is the highest, 7 the lowest.
     #[schemars(range(min = 0, max = 7))]
     pub priority: u8,
 }
 
-/// Between which bounds limits are learned.
+/// Bounds of learned limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct AutoLimit {
-    /// A limit is never below this.
+    /// The lowest limit.
     #[schemars(range(min = 1, max = 1000))]
     pub min: u32,
-    /// A limit is never above this.
+    /// The highest limit.
     #[schemars(range(min = 1, max = 1000))]
     pub max: u32,
-    /// The limit of an endpoint of which nothing is known, within the bounds.
+    /// The initial limit of an endpoint, before any measurement. It is kept within the bounds.
     #[schemars(range(min = 1, max = 1000))]
     pub start: u32,
 }
 
-/// How a request is refused when there is too much to do.
+/// The response to a request that is rejected because of overload.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct BackendOverload {
-    /// The status code: 429 asks the client to slow down, 503 tells it that the service is at fault.
+    /// The status code: 429 asks the client to slow down, 503 reports that the service is at fault.
     #[schemars(extend("enum" = [429, 503]))]
     pub status: u16,
-    /// `Retry-After` of the answer, in whole seconds, rounded up, at least: where a newcomer is expected to wait longer,
-    /// that wait, up to 5 minutes.
+    /// Minimum value of `Retry-After` in the response, rounded up to whole seconds. If the expected wait of a new
+    /// request is longer, `Retry-After` is that wait, up to 5 minutes.
     #[schemars(extend("format" = "duration"))]
     pub retry_after: Duration,
 }
 
-/// How long things may take.
+/// Timeouts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct BackendTimeouts {
-    /// To establish a connection to an endpoint.
+    /// Maximum time to establish a connection to an endpoint.
     pub connect: Duration,
-    /// From a request's head to the last byte of its response; not given: no limit.
+    /// Maximum time from the head of a request to the last byte of its response. Default: no limit.
     pub request: Option<Duration>,
-    /// From the start of an attempt to the head of its response; not given: no limit.
+    /// Maximum time from the start of an attempt to the head of its response. Default: no limit.
     pub per_attempt: Option<Duration>,
-    /// While no byte moves between Sheave and the endpoint during a request.
+    /// Idle timeout of a request: maximum time without a byte between Sheave and the endpoint.
     pub idle: Duration,
-    /// While the endpoint acknowledges nothing, neither what was sent nor, on a connection that is quiet, that it is still
-    /// there (TCP_USER_TIMEOUT and keep-alive, and QUIC's idle timeout). Then the connection has broken.
+    /// Maximum time without an acknowledgement from the endpoint, for sent data or, on an idle connection, for
+    /// keep-alive probes (TCP_USER_TIMEOUT and TCP keep-alive, the idle timeout of QUIC). After it the connection
+    /// counts as broken.
     #[schemars(extend("format" = "positive-duration"))]
     pub unacknowledged: Duration,
-    /// For an endpoint to finish a request whose client has gone; its slot is taken for as long.
+    /// Maximum time for an endpoint to finish a request after the client has disconnected. The request keeps its slot
+    /// for that time.
     pub abandoned: Duration,
 }
 
-/// Connections to endpoints.
+/// Limits of connections to endpoints.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct BackendConnections {
-    /// A connection older than this is not used again; not given: no limit.
+    /// Maximum age of a connection. An older connection is not reused. Default: no limit.
     pub max_age: Option<Duration>,
-    /// A connection that has carried so many requests is not used again; not given: no limit.
+    /// Maximum number of requests on a connection. After them the connection is not reused. Default: no limit.
     #[schemars(range(min = 1, max = 1_000_000_000))]
     pub max_requests: Option<u32>,
-    /// A connection is closed after so long without a request.
+    /// Idle timeout: a connection without a request for this time is closed.
     pub idle_timeout: Duration,
-    /// Connections to one endpoint, at most, idle ones included; not given: no limit.
+    /// Maximum number of connections to one endpoint, including idle ones. Default: no limit.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max: Option<u32>,
 }
@@ -407,7 +419,7 @@ impl Default for BackendConnections {
 }
 
 impl BackendPolicySpec {
-    /// Every default, for these targets.
+    /// Returns a spec with these targets and every default.
     pub fn for_targets(target_refs: Vec<ServiceTarget>) -> Self {
         Self {
             target_refs,

@@ -1,4 +1,4 @@
-//! `BackendTLSPolicy` (gateway.networking.k8s.io/v1): how connections to the endpoints of a Service are encrypted.
+//! `BackendTLSPolicy` (gateway.networking.k8s.io/v1): TLS of connections to the endpoints of a Service.
 
 use std::collections::BTreeMap;
 
@@ -7,92 +7,93 @@ use serde::Deserialize;
 
 use super::scalar::Hostname;
 
-/// How connections to the endpoints of Services are encrypted.
+/// TLS of connections to the endpoints of Services.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct BackendTlsPolicySpec {
     /// The Services, in the policy's namespace.
     #[schemars(length(min = 1, max = 16))]
     pub target_refs: Vec<BackendTlsTarget>,
-    /// Which certificates of endpoints are believed.
+    /// Verification of the endpoints' certificates.
     pub validation: BackendValidation,
     /// Settings of other implementations.
     #[serde(default)]
     pub options: BTreeMap<String, String>,
 }
 
-/// A Service, or one port of it.
+/// A reference to a Service, or to one of its ports.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct BackendTlsTarget {
-    /// Its API group; Services have none.
+    /// The API group, which is empty for Services.
     #[serde(default)]
     pub group: String,
-    /// Its kind; no other than Service is served.
+    /// The kind. Only Service is supported.
     pub kind: String,
-    /// Its name.
+    /// The name.
     #[schemars(extend("format" = "name"))]
     pub name: String,
-    /// The name of one of its ports; all when not given.
+    /// The name of a port of the Service. Default: all ports.
     #[schemars(extend("format" = "name"))]
     pub section_name: Option<String>,
 }
 
-/// Which certificates of endpoints are believed.
+/// Verification of the endpoints' certificates.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct BackendValidation {
-    /// ConfigMaps or Secrets with certificates of authorities, in the policy's namespace.
+    /// ConfigMaps or Secrets with CA certificates, in the policy's namespace.
     #[serde(default)]
     #[schemars(length(max = 8))]
     pub ca_certificate_refs: Vec<LocalRef>,
-    /// A set of authorities by its name: `System` is what the machine trusts.
+    /// A well-known set of CA certificates. `System`: the CA certificates of the machine.
     #[serde(rename = "wellKnownCACertificates")]
     #[schemars(length(max = 253))]
     pub well_known_ca_certificates: Option<String>,
-    /// What endpoints are asked for (SNI), and the name that their certificates must have unless others are given.
+    /// The server name (SNI) of the connection. The certificate must have this name, unless `subjectAltNames` are
+    /// given.
     #[schemars(extend("format" = "host"))]
     pub hostname: String,
-    /// Names of which the certificate must have one.
+    /// Accepted subject alternative names. The certificate must have one of them.
     #[serde(default)]
     #[schemars(length(max = 5))]
     pub subject_alt_names: Vec<SubjectAltName>,
 }
 
-/// A name in a certificate.
+/// A subject alternative name of a certificate.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SubjectAltName {
-    /// What kind of name it is.
+    /// The type of the name.
     #[serde(rename = "type")]
     pub kind: SubjectAltNameType,
-    /// A name in DNS.
+    /// A DNS name.
     pub hostname: Option<Hostname>,
     /// A URI.
     #[schemars(length(min = 1, max = 253), extend("format" = "absolute-uri"))]
     pub uri: Option<String>,
 }
 
-/// What kind of name a name in a certificate is.
+/// The type of a subject alternative name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 pub enum SubjectAltNameType {
-    /// A name in DNS.
+    /// A DNS name.
     Hostname,
     /// A URI.
     #[serde(rename = "URI")]
     Uri,
 }
 
-/// Another object of the same namespace, by its name.
+/// A reference to an object of the same namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LocalRef {
-    /// Its API group; the core group when not given.
+    /// The API group. Default: the core group.
     #[serde(default)]
     pub group: String,
-    /// Its kind.
+    /// The kind.
     pub kind: String,
-    /// Its name.
+    /// The name.
     #[schemars(extend("format" = "name"))]
     pub name: String,
 }

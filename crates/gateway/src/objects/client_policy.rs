@@ -1,7 +1,7 @@
-//! `ClientPolicy` (sheave.dev/v1alpha1): what clients of a Gateway may do.
+//! `ClientPolicy` (sheave.dev/v1alpha1): limits, timeouts and protocols of client connections.
 //!
-//! The doc comments are the reference page and the descriptions of the CRD; each says unit, default and limit where the
-//! schema does not.
+//! The doc comments become the reference page and the descriptions of the CRD. Each one states the unit, default and
+//! limit if the schema does not.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,54 +9,54 @@ use serde::{Deserialize, Serialize};
 use super::duration::Duration;
 use super::scalar::CidrBlock;
 
-/// What clients of a Gateway may do.
+/// Limits, timeouts and protocols of the client connections of a Gateway.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ClientPolicySpec {
-    /// The Gateways, in the policy's namespace. Of two policies for one target the older one applies, and a policy for
-    /// a listener goes before one for the whole Gateway. Listeners that share an address and port share the policy of
-    /// the first of them.
+    /// The Gateways to which the policy applies, in the policy's namespace. If two policies have the same target, the
+    /// older one applies. A policy for a listener takes precedence over one for the whole Gateway. Listeners that share
+    /// an address and port share the policy of the first of them.
     #[schemars(length(min = 1, max = 16))]
     pub target_refs: Vec<GatewayTarget>,
-    /// Connections of clients.
+    /// Limits of client connections.
     #[serde(default)]
     pub connections: ClientConnections,
-    /// How large requests may be.
+    /// Limits of the size of requests.
     #[serde(default)]
     pub limits: ClientLimits,
-    /// How long a client may take.
+    /// Timeouts.
     #[serde(default)]
     pub timeouts: ClientTimeouts,
-    /// Connections that speak HTTP/2.
+    /// HTTP/2.
     #[serde(default)]
     pub http2: ClientHttp2,
-    /// HTTP/3 at listeners of protocol HTTPS, on the UDP port of the same number.
+    /// HTTP/3 on listeners of protocol HTTPS, on the UDP port of the same number.
     #[serde(default)]
     pub http3: ClientHttp3,
-    /// Addresses and CIDR blocks of the proxies in front, whose `X-Forwarded-*`, `Forwarded` and `X-Request-Id` are
-    /// believed; from others they are replaced.
+    /// Addresses and CIDR blocks of trusted proxies in front of Sheave. `X-Forwarded-*`, `Forwarded` and `X-Request-Id`
+    /// from these proxies are kept; those from all other clients are replaced.
     #[serde(default)]
     #[schemars(length(max = 256))]
     pub trusted_proxies: Vec<CidrBlock>,
-    /// Whether connections begin with a PROXY protocol header, version 1 or 2, which says the client's address. Who
-    /// connects decides, never what was sent. Not for UDP.
+    /// Selects the connections that begin with a PROXY protocol header, version 1 or 2, which carries the client's
+    /// address. The address of the peer determines if a header is read, never the bytes that it sends. Not for UDP.
     #[serde(default)]
     pub proxy_protocol: ClientProxyProtocol,
 }
 
-/// Whether connections begin with a PROXY protocol header.
+/// Connections that begin with a PROXY protocol header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ClientProxyProtocol {
-    /// None does.
+    /// No connection has a header.
     #[default]
     Off,
-    /// Those of `trustedProxies` do; all others are of clients that connect directly, and do not.
+    /// Connections from `trustedProxies` have a header. All others come directly from clients and have none.
     FromTrusted,
-    /// Those of `trustedProxies` do; all others are closed.
+    /// Connections from `trustedProxies` have a header. All others are closed.
     Required,
 }
 
-/// A Gateway, or one listener of it.
+/// A reference to a Gateway, or to one of its listeners.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GatewayTarget {
@@ -64,17 +64,17 @@ pub struct GatewayTarget {
     #[serde(default = "gateway_group")]
     #[schemars(extend("enum" = ["gateway.networking.k8s.io"]))]
     pub group: String,
-    /// What is meant.
+    /// The kind of the target.
     pub kind: GatewayKind,
-    /// The Gateway's name.
+    /// The name of the Gateway.
     #[schemars(extend("format" = "name"))]
     pub name: String,
-    /// The name of one of its listeners; not given: all of them.
+    /// The name of a listener of the Gateway. Default: all listeners.
     #[schemars(extend("format" = "name"))]
     pub section_name: Option<String>,
 }
 
-/// The one kind that a ClientPolicy attaches to.
+/// The only kind that a ClientPolicy attaches to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum GatewayKind {
     /// A Gateway.
@@ -82,91 +82,95 @@ pub enum GatewayKind {
     Gateway,
 }
 
-/// Connections of clients.
+/// Limits of client connections.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ClientConnections {
-    /// Connections to one address and port, at most; beyond it a new one is closed at once. At a UDP listener: flows,
-    /// and the datagrams of a new one are dropped.
+    /// Maximum number of connections to one address and port. If it is reached, a new connection is closed at once. On
+    /// a UDP listener it is the maximum number of flows, and the datagrams of a new flow are dropped.
     #[schemars(range(min = 1, max = 10_000_000))]
     pub max: u32,
-    /// A connection older than this is closed after its next response; not given: no limit.
+    /// Maximum age of a connection. An older connection is closed after its next response. Default: no limit.
     pub max_age: Option<Duration>,
-    /// A connection is closed after so long without a request.
+    /// Idle timeout: a connection without a request for this time is closed.
     pub idle_timeout: Duration,
 }
 
-/// How large requests may be.
+/// Limits of the size of requests.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ClientLimits {
-    /// Bytes of a request's head, at most; beyond it 431.
+    /// Maximum size of the head of a request, in bytes. A larger head is rejected with 431.
     #[schemars(range(min = 1024, max = 1_048_576))]
     pub head_bytes: u32,
-    /// Header fields of a request, at most; beyond it 431.
+    /// Maximum number of header fields in a request. A request with more is rejected with 431.
     #[schemars(range(min = 1, max = 1000))]
     pub header_fields: u16,
-    /// Bytes of a request's target, at most; beyond it 414.
+    /// Maximum size of the target of a request, in bytes. A longer target is rejected with 414.
     #[schemars(range(min = 64, max = 1_048_576))]
     pub target_bytes: u32,
-    /// Bytes of a request's body, at most; beyond it 413. Not given: no limit.
+    /// Maximum size of the body of a request, in bytes. A larger body is rejected with 413. Default: no limit.
     #[schemars(range(min = 0, max = 1_125_899_906_842_624_u64))]
     pub body_bytes: Option<u64>,
 }
 
-/// How long a client may take.
+/// Timeouts of clients.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ClientTimeouts {
-    /// From the first byte of a request's head to its last; beyond it 408.
+    /// Maximum time from the first to the last byte of the head of a request. After it the request is rejected with
+    /// 408.
     pub head: Duration,
-    /// While no byte of a body moves between Sheave and the client; beyond it 408, or the connection is cut.
+    /// Idle timeout of a body: maximum time without a byte between Sheave and the client. After it the request is
+    /// rejected with 408, or the connection is cut.
     pub body: Duration,
-    /// While no byte moves in a connection of a TCP listener, or in one that has left HTTP (a WebSocket); beyond it the
-    /// connection is closed.
+    /// Idle timeout of a connection of a TCP listener, or of one that was upgraded from HTTP (a WebSocket): maximum
+    /// time without a byte. After it the connection is closed.
     pub stream: Duration,
-    /// While no datagram passes between a client and its endpoint at a UDP listener; beyond it the flow ends.
+    /// Idle timeout of a flow of a UDP listener: maximum time without a datagram between the client and its endpoint.
+    /// After it the flow ends.
     pub flow: Duration,
 }
 
-/// Connections that speak HTTP/2.
+/// HTTP/2.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ClientHttp2 {
-    /// Requests at a time on one connection, at most. Clients are told, and keep to it.
+    /// Maximum number of concurrent requests on one connection. It is announced to clients, which must keep to it.
     #[schemars(range(min = 1, max = 10_000))]
     pub max_concurrent_streams: u32,
 }
 
-/// HTTP/3 at listeners of protocol HTTPS, on the UDP port of the same number.
+/// HTTP/3 on listeners of protocol HTTPS, on the UDP port of the same number.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ClientHttp3 {
-    /// Whether it is served. Answers over TCP tell clients then where (`Alt-Svc`). `sheave serve --listen https://` does
-    /// without being asked.
+    /// If true, HTTP/3 is served, and responses over TCP advertise it (`Alt-Svc`). `sheave serve --listen https://`
+    /// enables it by default.
     pub enabled: bool,
-    /// Requests at a time on one connection, at most. Clients are told, and keep to it.
+    /// Maximum number of concurrent requests on one connection. It is announced to clients, which must keep to it.
     #[schemars(range(min = 1, max = 10_000))]
     pub max_concurrent_streams: u32,
-    /// Whether clients that come back may send requests before the handshake is over. Whoever has seen such a request
-    /// can send it again: so those with safe methods are served, and endpoints told (`Early-Data: 1`); others are
-    /// answered with 425.
+    /// If true, returning clients may send requests before the handshake completes (0-RTT). An attacker that has
+    /// recorded such a request can replay it. Only requests with safe methods are therefore served, and endpoints are
+    /// told (`Early-Data: 1`); others are answered with 425.
     pub zero_rtt: bool,
-    /// How fast answers are sent, going by what the path to the client shows.
+    /// The congestion control algorithm for responses.
     pub congestion_control: ClientCongestionControl,
-    /// The UDP port that clients are told, where it is not that of the listener: a Service in front may map ports.
+    /// The UDP port to advertise if it is not the listener's: a Service in front may map ports. Default: the listener's
+    /// port.
     #[schemars(range(min = 1, max = 65_535))]
     pub advertised_port: Option<u16>,
 }
 
-/// How fast a connection of QUIC sends.
+/// A congestion control algorithm of QUIC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ClientCongestionControl {
-    /// Slower whenever a packet is lost (RFC 9438).
+    /// CUBIC, which slows down on packet loss (RFC 9438).
     #[default]
     Cubic,
-    /// By the bandwidth and the round trip that were measured: for paths that lose packets without being full. It is
-    /// experimental.
+    /// BBR, which follows the measured bandwidth and round-trip time: for paths that lose packets without congestion.
+    /// It is experimental.
     Bbr,
 }
 
@@ -212,7 +216,7 @@ impl Default for ClientTimeouts {
 }
 
 impl ClientPolicySpec {
-    /// Every default, for these targets.
+    /// Returns a spec with these targets and every default.
     pub fn for_targets(target_refs: Vec<GatewayTarget>) -> Self {
         Self {
             target_refs,

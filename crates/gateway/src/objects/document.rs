@@ -1,4 +1,4 @@
-//! The documents of a YAML stream, each read on its own.
+//! The documents of a YAML stream, each parsed separately.
 
 use serde_json::Value;
 
@@ -8,12 +8,12 @@ use super::schema;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct YamlDocument<'a> {
     text: &'a str,
-    /// Lines of the stream before it.
+    /// The number of lines of the stream before it.
     lines_before: u64,
 }
 
-/// Splits a stream at its `---` lines, so that a document that cannot be read takes no other down: YAML forbids such a
-/// line inside of any. What stands before the first one counts only if it has content.
+/// Splits a stream at its `---` lines, so that an invalid document does not affect the others: YAML forbids such a line
+/// within a document. Text before the first such line counts as a document only if it has content.
 pub(super) fn documents(text: &str) -> Vec<YamlDocument<'_>> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut documents = Vec::new();
@@ -33,21 +33,21 @@ pub(super) fn documents(text: &str) -> Vec<YamlDocument<'_>> {
     documents
 }
 
-/// `---`, alone or before content.
+/// True for `---`, alone or before content.
 fn is_marker(line: &str) -> bool {
     line.strip_prefix("---")
         .is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace))
 }
 
-/// Anything but comments, directives and empty lines.
+/// True if the text contains anything but comments, directives and empty lines.
 fn has_content(text: &str) -> bool {
     text.lines().any(|line| !line.trim().is_empty() && !line.trim_start().starts_with(['#', '%']))
 }
 
 impl YamlDocument<'_> {
-    /// The document's value without its nulls, or what is wrong and where in the stream.
+    /// Returns the value of the document without its nulls, or the error and its position in the stream.
     pub(super) fn value(&self) -> Result<Value, String> {
-        // The budget's defaults bound depth, nodes and aliases; a snippet would be a message of many lines.
+        // The default budget bounds depth, nodes and aliases. A snippet would make the message many lines long.
         let options = serde_saphyr::options! { with_snippet: false };
         let mut value: Value = serde_saphyr::from_str_with_options(self.text, options)
             .map_err(|error| self.message(&error))?;

@@ -1,4 +1,4 @@
-//! Lengths of time as Gateway API writes them.
+//! Durations in the format of Gateway API.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,28 +8,28 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserialize, Deserializer, Error};
 use serde::{Serialize, Serializer};
 
-/// The longest that a policy takes: a day.
+/// The maximum in a policy: one day.
 const MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// A length of time as Gateway API writes it (GEP-2257): `5s`, `100ms`, `1h30m`.
+/// A duration in the format of Gateway API (GEP-2257): `5s`, `100ms`, `1h30m`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Duration(pub StdDuration);
 
 impl Duration {
-    /// None at all.
+    /// Zero.
     pub const ZERO: Self = Self(StdDuration::ZERO);
 
-    /// So many milliseconds.
+    /// Returns a duration in milliseconds.
     pub const fn from_millis(millis: u64) -> Self {
         Self(StdDuration::from_millis(millis))
     }
 
-    /// So many seconds.
+    /// Returns a duration in seconds.
     pub const fn from_secs(seconds: u64) -> Self {
         Self(StdDuration::from_secs(seconds))
     }
 
-    /// One to four pairs of at most five digits and a unit (h, m, s, ms).
+    /// Parses one to four pairs of at most five digits and a unit (h, m, s, ms).
     pub fn parse(text: &str) -> Option<Self> {
         let mut rest = text;
         let mut millis = 0;
@@ -44,7 +44,7 @@ impl Duration {
         None
     }
 
-    /// What is wrong with a text that must be a duration of at least so much.
+    /// Checks a text that must be a duration of at least `least`, and returns the reason if it is not.
     pub(super) fn check(text: &str, least: Self) -> Result<(), String> {
         let Some(duration) = Self::parse(text) else {
             return Err("must be a duration such as 5s, 100ms or 1h30m".to_owned());
@@ -59,21 +59,21 @@ impl Duration {
     }
 }
 
-/// The milliseconds of the first pair, and what follows it.
+/// Returns the milliseconds of the first pair, and the rest of the text.
 fn take_pair(text: &str) -> Option<(u64, &str)> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, rest) = text.split_at(digits);
     if digits > 5 {
         return None;
     }
-    // `ms` before `m`, of which it is no sequel.
+    // `ms` comes before `m`, because `m` is a prefix of it.
     let units = [("ms", 1), ("h", 3_600_000), ("m", 60_000), ("s", 1000)];
     let (rest, millis) =
         units.iter().find_map(|(unit, millis)| Some((rest.strip_prefix(unit)?, millis)))?;
     Some((number.parse::<u64>().ok()? * millis, rest))
 }
 
-/// The shortest way to write it; what is below a millisecond is left out.
+/// Writes the shortest form; fractions of a millisecond are dropped.
 impl fmt::Display for Duration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let millis = self.0.as_millis();
@@ -111,7 +111,7 @@ impl JsonSchema for Duration {
         "Duration".into()
     }
 
-    /// Most durations are timeouts, and a timeout of nothing would fail everything.
+    /// A format with a positive minimum: most durations are timeouts, and a timeout of zero would fail every request.
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({ "type": "string", "format": "positive-duration" })
     }

@@ -1,4 +1,4 @@
-//! `GatewayClass` and `Gateway` (gateway.networking.k8s.io/v1): who serves, and where to accept.
+//! `GatewayClass` and `Gateway` (gateway.networking.k8s.io/v1): the controller, and the listeners.
 
 use std::collections::BTreeMap;
 
@@ -10,85 +10,86 @@ use super::listener_set::AllowedListeners;
 use super::namespace::LabelSelector;
 use super::scalar::{Hostname, IgnoredField, UnsupportedField};
 
-/// Who serves the Gateways of this class.
+/// The controller of the Gateways of this class.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GatewayClassSpec {
-    /// The controller; ours is [`crate::translate::CONTROLLER`].
+    /// The controller. Sheave's is [`crate::translate::CONTROLLER`].
     #[schemars(length(min = 1, max = 253))]
     pub controller_name: String,
-    /// For people.
+    /// A description for users.
     pub description: Option<IgnoredField>,
     /// Settings of the class.
     pub parameters_ref: Option<UnsupportedField>,
 }
 
-/// Where to accept.
+/// Addresses and listeners to accept on.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GatewaySpec {
     /// The name of a GatewayClass.
     #[schemars(extend("format" = "name"))]
     pub gateway_class_name: String,
-    /// What is accepted, and on which ports.
+    /// The listeners: ports, protocols and hosts.
     #[schemars(length(min = 1, max = 64))]
     pub listeners: Vec<ListenerSpec>,
-    /// The addresses of all listeners; none: every address of the machine, IPv4 and IPv6.
+    /// The addresses of all listeners. Empty: all addresses of the machine, IPv4 and IPv6.
     #[serde(default)]
     #[schemars(length(max = 16))]
     pub addresses: Vec<GatewayAddress>,
-    /// Labels and settings of what a controller makes for the Gateway.
+    /// Labels and settings of the resources that a controller creates for the Gateway.
     pub infrastructure: Option<GatewayInfrastructure>,
-    /// Which ListenerSets may attach; none when not given.
+    /// ListenerSets that may attach. Default: none.
     pub allowed_listeners: Option<AllowedListeners>,
-    /// TLS of the whole Gateway.
+    /// TLS settings of the whole Gateway.
     pub tls: Option<GatewayTls>,
-    /// Which routes attach without naming the Gateway.
+    /// Routes that attach without naming the Gateway.
     pub default_scope: Option<UnsupportedField>,
 }
 
-/// Labels and settings of what a controller makes for a Gateway: of us, the Service in front of it, where there is one.
+/// Labels and settings of the resources that a controller creates for a Gateway: here, the Service in front of it, if
+/// there is one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct GatewayInfrastructure {
-    /// Labels of what is made.
+    /// Labels of these resources.
     pub labels: BTreeMap<String, String>,
-    /// Annotations of what is made.
+    /// Annotations of these resources.
     pub annotations: BTreeMap<String, String>,
     /// Settings of other implementations.
     pub parameters_ref: Option<UnsupportedField>,
 }
 
-/// One port and protocol, and the hosts that are meant.
+/// A port, a protocol and a host to accept.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ListenerSpec {
-    /// Unique within the Gateway.
+    /// The name, unique within the Gateway.
     #[schemars(extend("format" = "name"))]
     pub name: String,
-    /// Only requests for this host; `*.example.com` is every host below example.com.
+    /// The host to accept. `*.example.com` means every host below example.com. Default: all hosts.
     pub hostname: Option<Hostname>,
-    /// The port. 0, an extension of ours for files, takes any free one.
+    /// The port. 0, an extension of Sheave for files, takes any free port.
     #[schemars(range(min = 0, max = 65535))]
     pub port: u16,
-    /// `HTTP`, `HTTPS`, `TLS`, `TCP` or `UDP`; what else there may be is refused in the listener's status.
+    /// `HTTP`, `HTTPS`, `TLS`, `TCP` or `UDP`. Any other value is rejected in the status of the listener.
     #[schemars(length(min = 1, max = 255))]
     pub protocol: String,
-    /// How connections are decrypted, where `protocol` is `HTTPS` or `TLS`.
+    /// TLS settings, if `protocol` is `HTTPS` or `TLS`.
     pub tls: Option<ListenerTlsConfig>,
-    /// Who may attach.
+    /// Routes that may attach.
     #[serde(default)]
     pub allowed_routes: AllowedRoutes,
 }
 
-/// Which routes may attach to a listener.
+/// Routes that may attach to a listener.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AllowedRoutes {
-    /// From which namespaces.
+    /// The namespaces of these routes.
     #[serde(default)]
     pub namespaces: AllowedNamespaces,
-    /// Of which kinds; none: those of the protocol.
+    /// The kinds of these routes. Empty: the kinds that the protocol supports.
     #[serde(default)]
     #[schemars(length(max = 8))]
     pub kinds: Vec<RouteKind>,
@@ -98,22 +99,22 @@ pub struct AllowedRoutes {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AllowedNamespaces {
-    /// Which ones; when not given, for routes the same, for ListenerSets none.
+    /// The set of namespaces. Default: `Same` for routes, `None` for ListenerSets.
     pub from: Option<FromNamespaces>,
-    /// Their labels, for `from: Selector`.
+    /// The label selector of the namespaces, for `from: Selector`.
     pub selector: Option<LabelSelector>,
 }
 
-/// Namespaces, relative to that of the object that says it.
+/// A set of namespaces, relative to the object that refers to them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 pub enum FromNamespaces {
-    /// Its own.
+    /// The namespace of the object itself.
     Same,
-    /// Every one.
+    /// All namespaces.
     All,
-    /// Those with certain labels.
+    /// Namespaces that a label selector matches.
     Selector,
-    /// None.
+    /// No namespace.
     None,
 }
 
@@ -121,9 +122,9 @@ pub enum FromNamespaces {
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RouteKind {
-    /// Its API group; Gateway API's when not given.
+    /// The API group. Default: the group of Gateway API.
     pub group: Option<String>,
-    /// Its name.
+    /// The kind.
     #[schemars(length(min = 1, max = 63))]
     pub kind: String,
 }
@@ -132,9 +133,9 @@ pub struct RouteKind {
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GatewayAddress {
-    /// `IPAddress` when not given; no other is served.
+    /// The type. Default: `IPAddress`. No other type is supported.
     #[serde(rename = "type")]
     pub kind: Option<String>,
-    /// The address; none: any.
+    /// The address. Default: any address.
     pub value: Option<String>,
 }

@@ -1,40 +1,40 @@
-//! The parts of a Gateway that speak of TLS: with clients, and with endpoints.
+//! TLS settings of a Gateway: with clients and with endpoints.
 
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// How the connections of a listener are decrypted.
+/// TLS settings of a listener.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ListenerTlsConfig {
-    /// Whether they are decrypted at all.
+    /// TLS termination or passthrough.
     pub mode: TlsModeType,
-    /// Secrets with a certificate and its key. Of several, clients get the first that suits them.
+    /// Secrets with a certificate and its key. If there are several, a client gets the first that it supports.
     #[schemars(length(max = 64))]
     pub certificate_refs: Vec<ObjectRef>,
     /// Settings of other implementations.
     pub options: BTreeMap<String, String>,
 }
 
-/// What becomes of TLS connections.
+/// Handling of TLS connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 pub enum TlsModeType {
-    /// They are decrypted.
+    /// TLS is terminated: connections are decrypted.
     #[default]
     Terminate,
-    /// They are carried as they are.
+    /// Connections are forwarded without decryption.
     Passthrough,
 }
 
-/// TLS of a whole Gateway.
+/// TLS settings of a whole Gateway.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct GatewayTls {
-    /// With endpoints.
+    /// TLS with endpoints.
     pub backend: Option<BackendTls>,
-    /// With clients.
+    /// TLS with clients.
     pub frontend: Option<FrontendTls>,
 }
 
@@ -42,76 +42,76 @@ pub struct GatewayTls {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct BackendTls {
-    /// A Secret with the certificate that endpoints are shown, and its key.
+    /// The Secret with the client certificate and key that Sheave presents to endpoints.
     pub client_certificate_ref: Option<ObjectRef>,
 }
 
-/// TLS with clients: which certificates of theirs are asked for.
+/// TLS with clients: verification of client certificates (mTLS).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct FrontendTls {
-    /// At all listeners that speak HTTPS, but for those on the ports below.
+    /// Settings of all HTTPS listeners, except those on the ports in `perPort`.
     pub default: FrontendTlsConfig,
-    /// At the listeners on one port.
+    /// Settings of the listeners on one port.
     #[serde(default)]
     #[schemars(length(max = 64))]
     pub per_port: Vec<FrontendTlsPort>,
 }
 
-/// What is asked of clients at one port.
+/// Client certificate settings of one port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct FrontendTlsPort {
     /// The port.
     #[schemars(range(min = 1, max = 65535))]
     pub port: u16,
-    /// What is asked for there.
+    /// The settings.
     pub tls: FrontendTlsConfig,
 }
 
-/// What is asked of clients.
+/// Client certificate settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct FrontendTlsConfig {
-    /// A certificate; not given: none.
+    /// Verification of client certificates. Default: no certificate is requested.
     pub validation: Option<FrontendValidation>,
 }
 
-/// Which certificates of clients are believed.
+/// Verification of client certificates.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct FrontendValidation {
-    /// ConfigMaps or Secrets with certificates of authorities.
+    /// ConfigMaps or Secrets with CA certificates.
     #[schemars(length(min = 1, max = 16))]
     pub ca_certificate_refs: Vec<ObjectRef>,
-    /// What becomes of clients without a certificate that is believed.
+    /// Handling of clients without a valid certificate.
     #[serde(default)]
     pub mode: FrontendValidationMode,
 }
 
-/// What becomes of clients without a certificate that is believed.
+/// Handling of clients without a valid certificate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 pub enum FrontendValidationMode {
-    /// They are refused.
+    /// They are rejected.
     #[default]
     AllowValidOnly,
-    /// They are let in.
+    /// They are accepted.
     AllowInsecureFallback,
 }
 
-/// Another object, by its name.
+/// A reference to another object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ObjectRef {
-    /// Its API group; the core group when not given.
+    /// The API group. Default: the core group.
     #[serde(default)]
     pub group: String,
-    /// Its kind; Secret when not given.
+    /// The kind. Default: Secret.
     pub kind: Option<String>,
-    /// Its namespace; that of the object that refers when not given.
+    /// The namespace. Default: the namespace of the referring object.
     #[schemars(extend("format" = "label"))]
     pub namespace: Option<String>,
-    /// Its name.
+    /// The name.
     #[schemars(extend("format" = "name"))]
     pub name: String,
 }

@@ -1,4 +1,4 @@
-//! `GRPCRoute` (gateway.networking.k8s.io/v1): which calls go to which Services, and how.
+//! `GRPCRoute` (gateway.networking.k8s.io/v1): routing of gRPC calls to Services.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -9,79 +9,79 @@ use super::http_route::BackendRef;
 use super::route::ParentRef;
 use super::scalar::{Hostname, UnsupportedField};
 
-/// Which calls go to which Services.
+/// Routing of gRPC calls to Services.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GrpcRouteSpec {
-    /// The Gateways and listeners it wants to attach to.
+    /// The Gateways and listeners to attach to.
     #[serde(default)]
     #[schemars(length(max = 32))]
     pub parent_refs: Vec<ParentRef>,
-    /// Attach to default Gateways.
+    /// Attachment to default Gateways.
     pub use_default_gateways: Option<UnsupportedField>,
-    /// Only calls to these hosts; none: every host of the listener.
+    /// The hosts of the calls. Empty: all hosts of the listener.
     #[serde(default)]
     #[schemars(length(max = 16))]
     pub hostnames: Vec<Hostname>,
-    /// What calls match, and where they go.
+    /// The rules: matches and backends.
     #[serde(default = "GrpcRouteRule::default_rules")]
     #[schemars(length(max = 16))]
     pub rules: Vec<GrpcRouteRule>,
 }
 
-/// Calls, and where they go.
+/// Calls that match, and their backends.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GrpcRouteRule {
-    /// For metrics and logs, unique within the route; the rule's number when not given.
+    /// The name for metrics and logs, unique within the route. Default: the index of the rule.
     #[schemars(extend("format" = "name"))]
     pub name: Option<String>,
-    /// A call that one of these matches is meant; none: every call.
+    /// The matches. A call matches the rule if it matches one of them. Empty: every call.
     #[serde(default)]
     #[schemars(length(max = 64))]
     pub matches: Vec<GrpcRouteMatch>,
-    /// What is changed on the way.
+    /// Changes to requests and responses.
     #[serde(default)]
     #[schemars(length(max = 16))]
     pub filters: Vec<HttpFilter>,
-    /// Where calls go, shared out by weight.
+    /// The backends, chosen by weight.
     #[serde(default)]
     #[schemars(length(max = 16))]
     pub backend_refs: Vec<BackendRef>,
-    /// Whether a client stays with its endpoint; BackendPolicy's `affinity` says that here.
+    /// Session persistence. Sheave has `affinity` of BackendPolicy instead.
     pub session_persistence: Option<UnsupportedField>,
 }
 
-/// What a call must have, all of it.
+/// Conditions of a call, all of which must hold.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GrpcRouteMatch {
-    /// This method; every one when not given.
+    /// The method. Default: every method.
     pub method: Option<GrpcMethodMatch>,
-    /// This metadata; of two for one name the first counts.
+    /// Metadata. If a name occurs twice, the first entry counts.
     #[serde(default)]
     #[schemars(length(max = 16))]
     pub headers: Vec<HeaderMatch>,
 }
 
-/// Methods of services. Of several that match a call, one that names service and method goes first, then what is for
-/// one method of any service or a regular expression, then what is for a whole service.
+/// Methods of services. If several match a call, the order is: a match of service and method, then a match of one
+/// method of any service or a regular expression, then a match of a whole service.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GrpcMethodMatch {
-    /// How both are compared.
+    /// The comparison of service and method.
     #[serde(rename = "type", default)]
     pub kind: ValueMatchType,
-    /// The service with its package; every one when not given.
+    /// The service with its package. Default: every service.
     #[schemars(length(max = 1024))]
     pub service: Option<String>,
-    /// The method; every one when not given.
+    /// The method. Default: every method.
     #[schemars(length(max = 1024))]
     pub method: Option<String>,
 }
 
 impl GrpcRouteRule {
-    /// As HTTPRoutes have it: one rule for every call, which leads nowhere.
+    /// Returns one rule for every call without a backend, as HTTPRoute does.
     fn default_rules() -> Vec<Self> {
         vec![Self::default()]
     }

@@ -1,4 +1,4 @@
-//! What an HTTPRoute changes in requests and responses on their way.
+//! Filters of an HTTPRoute: changes to requests and responses.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -6,65 +6,65 @@ use serde::Deserialize;
 use super::route::ServiceRef;
 use super::scalar::{CorsOrigin, FieldName, UnsupportedField};
 
-/// One change; the field that its type names says which.
+/// A filter. The field that belongs to its type configures it.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HttpFilter {
-    /// What it does.
+    /// The type.
     #[serde(rename = "type")]
     pub kind: HttpFilterType,
-    /// Fields of the request.
+    /// Changes to header fields of the request.
     pub request_header_modifier: Option<HeaderModifier>,
-    /// Fields of the response.
+    /// Changes to header fields of the response.
     pub response_header_modifier: Option<HeaderModifier>,
-    /// Who else gets the request.
+    /// The backend that gets a copy of the request.
     pub request_mirror: Option<RequestMirror>,
-    /// Where the client is sent.
+    /// The redirect that the client gets.
     pub request_redirect: Option<RequestRedirect>,
-    /// What the endpoint is asked for.
+    /// Changes to the host and path of the request to the endpoint.
     pub url_rewrite: Option<UrlRewrite>,
-    /// Which requests of browsers from elsewhere are allowed.
+    /// Cross-origin requests that are allowed (CORS).
     pub cors: Option<CorsFilter>,
-    /// Something of another API.
+    /// A filter of another API.
     pub extension_ref: Option<UnsupportedField>,
-    /// Somebody who is asked for leave.
+    /// External authorization.
     pub external_auth: Option<UnsupportedField>,
 }
 
-/// What a filter does.
+/// The type of a filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 pub enum HttpFilterType {
-    /// It changes fields of the request.
+    /// Changes header fields of the request.
     RequestHeaderModifier,
-    /// It changes fields of the response.
+    /// Changes header fields of the response.
     ResponseHeaderModifier,
-    /// It sends a copy of the request elsewhere.
+    /// Sends a copy of the request to another backend.
     RequestMirror,
-    /// It sends the client elsewhere.
+    /// Redirects the client.
     RequestRedirect,
-    /// It changes what the endpoint is asked for.
+    /// Changes the host and path of the request to the endpoint.
     #[serde(rename = "URLRewrite")]
     UrlRewrite,
-    /// It answers browsers that ask for leave.
+    /// Answers CORS preflight requests, and adds CORS header fields to responses.
     #[serde(rename = "CORS")]
     Cors,
-    /// Something of another API, which we do not serve.
+    /// A filter of another API, which is not supported.
     ExtensionRef,
-    /// It asks somebody for leave, which we do not serve.
+    /// External authorization, which is not supported.
     ExternalAuth,
 }
 
-/// Changes in header fields.
+/// Changes to header fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct HeaderModifier {
-    /// One value in place of all.
+    /// Fields to set: the value replaces all existing ones.
     #[schemars(length(max = 16))]
     pub set: Vec<HttpHeader>,
-    /// One value more.
+    /// Fields to add: the value is added to the existing ones.
     #[schemars(length(max = 16))]
     pub add: Vec<HttpHeader>,
-    /// Names of fields that are taken out.
+    /// Names of fields to remove.
     #[schemars(length(max = 16))]
     pub remove: Vec<FieldName>,
 }
@@ -73,60 +73,60 @@ pub struct HeaderModifier {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HttpHeader {
-    /// Its name.
+    /// The name.
     #[schemars(extend("format" = "field-name"))]
     pub name: String,
-    /// Its value.
+    /// The value.
     #[schemars(length(min = 1, max = 4096), extend("format" = "field-value"))]
     pub value: String,
 }
 
-/// Who else gets requests. Its answers are dropped.
+/// A backend that gets copies of requests. Its responses are discarded.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RequestMirror {
-    /// Who it is.
+    /// The backend.
     pub backend_ref: MirrorRef,
-    /// How many requests of a hundred; all when not given.
+    /// The percentage of requests to mirror. Default: 100.
     #[schemars(range(min = 0, max = 100))]
     pub percent: Option<u32>,
-    /// How many requests, finer than in percent.
+    /// The fraction of requests to mirror, for shares finer than a percent.
     pub fraction: Option<Fraction>,
 }
 
-/// Who gets copies of requests.
+/// A backend that gets copies of requests.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct MirrorRef {
-    /// Its API group; the core group when not given.
+    /// The API group. Default: the core group.
     pub group: Option<String>,
-    /// Its kind; Service when not given.
+    /// The kind. Default: Service.
     pub kind: Option<String>,
-    /// Its namespace; the route's when not given.
+    /// The namespace. Default: the namespace of the route.
     #[schemars(extend("format" = "label"))]
     pub namespace: Option<String>,
-    /// Its name.
+    /// The name.
     #[schemars(extend("format" = "name"))]
     pub name: String,
-    /// The Service's port.
+    /// The port of the Service.
     #[schemars(range(min = 1, max = 65535))]
     pub port: Option<u16>,
 }
 
-/// So many of so many.
+/// A fraction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Fraction {
-    /// At most the denominator.
+    /// The numerator, at most the denominator.
     #[schemars(range(min = 0, max = 2_147_483_647))]
     pub numerator: u32,
-    /// Of how many.
+    /// The denominator.
     #[serde(default = "hundred")]
     #[schemars(range(min = 1, max = 2_147_483_647))]
     pub denominator: u32,
 }
 
-/// Where a client is sent; what is not given stays.
+/// The redirect that a client gets. Parts that are not given stay as in the request.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct RequestRedirect {
@@ -137,25 +137,25 @@ pub struct RequestRedirect {
     pub hostname: Option<String>,
     /// The path.
     pub path: Option<PathModifier>,
-    /// The port; that of the scheme when only the scheme is given, else the listener's.
+    /// The port. Default: the default port of `scheme` if that is given, else the port of the listener.
     #[schemars(range(min = 1, max = 65535))]
     pub port: Option<u16>,
-    /// The status of the answer.
+    /// The status code of the redirect.
     #[schemars(extend("enum" = [301, 302, 303, 307, 308]))]
     pub status_code: u16,
 }
 
-/// The scheme that a client is sent to.
+/// The scheme of a redirect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum RedirectScheme {
-    /// Without TLS.
+    /// HTTP without TLS.
     Http,
-    /// With TLS.
+    /// HTTP with TLS.
     Https,
 }
 
-/// What an endpoint is asked for; what is not given stays.
+/// Changes to the host and path of the request to the endpoint. Parts that are not given stay as in the request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct UrlRewrite {
@@ -166,55 +166,55 @@ pub struct UrlRewrite {
     pub path: Option<PathModifier>,
 }
 
-/// Another path.
+/// A change to a path.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PathModifier {
-    /// Whether all of it is replaced.
+    /// The part of the path that is replaced.
     #[serde(rename = "type")]
     pub kind: PathModifierType,
     /// The new path.
     #[schemars(length(max = 1024))]
     pub replace_full_path: Option<String>,
-    /// The new beginning, in place of the prefix that the rule matches.
+    /// The replacement of the prefix that the rule matches.
     #[schemars(length(max = 1024))]
     pub replace_prefix_match: Option<String>,
 }
 
-/// What of a path is replaced.
+/// The part of a path that is replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 pub enum PathModifierType {
-    /// All of it.
+    /// The whole path.
     ReplaceFullPath,
     /// The prefix that the rule matches.
     ReplacePrefixMatch,
 }
 
-/// Which requests of browsers from elsewhere are allowed.
+/// Cross-origin requests that are allowed (CORS).
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct CorsFilter {
-    /// From where: origins, with `*` in place of the first labels, or `*` for all.
+    /// Allowed origins. A `*` can replace the first labels of a host; `*` alone means all origins.
     #[schemars(length(max = 64))]
     pub allow_origins: Vec<CorsOrigin>,
-    /// Whether cookies and credentials may come with them.
+    /// If true, cross-origin requests may carry cookies and credentials.
     pub allow_credentials: bool,
-    /// By which methods; `*` for all.
+    /// Allowed methods. `*` means all methods.
     #[schemars(length(max = 9))]
     pub allow_methods: Vec<FieldName>,
-    /// With which header fields; `*` for all.
+    /// Allowed request header fields. `*` means all fields.
     #[schemars(length(max = 64))]
     pub allow_headers: Vec<FieldName>,
-    /// Which fields of a response scripts may see; `*` for all.
+    /// Response header fields that scripts may read. `*` means all fields.
     #[schemars(length(max = 64))]
     pub expose_headers: Vec<FieldName>,
-    /// How many seconds the answer to a preflight holds.
+    /// The number of seconds for which a browser may cache the response to a preflight request.
     #[schemars(range(min = 1, max = 2_147_483_647))]
     pub max_age: u32,
 }
 
 impl MirrorRef {
-    /// What it names.
+    /// Returns the reference to the Service.
     pub fn service(&self) -> ServiceRef<'_> {
         ServiceRef {
             group: self.group.as_deref(),

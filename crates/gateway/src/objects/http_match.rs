@@ -1,92 +1,92 @@
-//! What an HTTPRoute asks of requests: path, header fields, query, method.
+//! Matches of an HTTPRoute: path, header fields, query parameters, method.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// What a request must have, all of it.
+/// Conditions of a request, all of which must hold.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HttpRouteMatch {
-    /// This path; every one when not given.
+    /// The path. Default: every path.
     #[serde(default)]
     pub path: PathMatch,
-    /// These header fields; of two for one name the first counts.
+    /// Header fields. If a name occurs twice, the first entry counts.
     #[serde(default)]
     #[schemars(length(max = 16))]
     pub headers: Vec<HeaderMatch>,
-    /// These parameters of the query; of two for one name the first counts.
+    /// Query parameters. If a name occurs twice, the first entry counts.
     #[serde(default)]
     #[schemars(length(max = 16))]
     pub query_params: Vec<QueryParamMatch>,
-    /// This method.
+    /// The method. Default: every method.
     pub method: Option<HttpMethod>,
 }
 
-/// A path.
+/// A condition of the path.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct PathMatch {
-    /// How it is compared.
+    /// The type of comparison.
     #[serde(rename = "type")]
     pub kind: PathMatchType,
-    /// What it is compared with.
+    /// The value to compare with.
     #[schemars(length(max = 1024))]
     pub value: String,
 }
 
-/// How a path is compared.
+/// The comparison of a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 pub enum PathMatchType {
     /// Byte for byte.
     Exact,
-    /// Segment by segment from the start.
+    /// By path prefix, segment by segment.
     #[default]
     PathPrefix,
-    /// By a regular expression that matches all of it.
+    /// By a regular expression that must match the whole path.
     RegularExpression,
 }
 
-/// A header field.
+/// A condition of a header field.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HeaderMatch {
-    /// How its value is compared.
+    /// The type of comparison.
     #[serde(rename = "type", default)]
     pub kind: ValueMatchType,
-    /// Its name, in any case of letters.
+    /// The name, in any case.
     #[schemars(extend("format" = "field-name"))]
     pub name: String,
-    /// What the value of one of its lines is compared with.
+    /// The value to compare with. The value of one field line must match.
     #[schemars(length(min = 1, max = 4096))]
     pub value: String,
 }
 
-/// A parameter of the query.
+/// A condition of a query parameter.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct QueryParamMatch {
-    /// How its value is compared.
+    /// The type of comparison.
     #[serde(rename = "type", default)]
     pub kind: ValueMatchType,
-    /// Its name.
+    /// The name.
     #[schemars(length(min = 1, max = 256))]
     pub name: String,
-    /// What its first value is compared with, once decoded.
+    /// The value to compare with, which is the first value of the parameter after decoding.
     #[schemars(length(min = 1, max = 1024))]
     pub value: String,
 }
 
-/// How a value is compared.
+/// The comparison of a value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 pub enum ValueMatchType {
     /// Byte for byte.
     #[default]
     Exact,
-    /// By a regular expression that matches all of it.
+    /// By a regular expression that must match the whole value.
     RegularExpression,
 }
 
-/// A method of HTTP.
+/// An HTTP method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum HttpMethod {
@@ -111,7 +111,7 @@ pub enum HttpMethod {
 }
 
 impl HttpMethod {
-    /// As it stands in a request.
+    /// Returns the method as it is written in a request.
     pub const fn text(self) -> &'static str {
         match self {
             Self::Get => "GET",

@@ -1,4 +1,4 @@
-//! `HTTPRoute` (gateway.networking.k8s.io/v1): which requests go to which Services, and how.
+//! `HTTPRoute` (gateway.networking.k8s.io/v1): routing of HTTP requests to Services.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -9,108 +9,108 @@ use super::http_match::HttpRouteMatch;
 use super::route::{ParentRef, ServiceRef, one};
 use super::scalar::{Hostname, UnsupportedField};
 
-/// Which requests go to which Services.
+/// Routing of HTTP requests to Services.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HttpRouteSpec {
-    /// The Gateways and listeners it wants to attach to.
+    /// The Gateways and listeners to attach to.
     #[serde(default)]
     #[schemars(length(max = 32))]
     pub parent_refs: Vec<ParentRef>,
-    /// Attach to default Gateways.
+    /// Attachment to default Gateways.
     pub use_default_gateways: Option<UnsupportedField>,
-    /// Only requests for these hosts; none: every host of the listener.
+    /// The hosts of the requests. Empty: all hosts of the listener.
     #[serde(default)]
     #[schemars(length(max = 16))]
     pub hostnames: Vec<Hostname>,
-    /// What requests match, and where they go.
+    /// The rules: matches and backends.
     #[serde(default = "HttpRouteRule::default_rules")]
     #[schemars(length(max = 16))]
     pub rules: Vec<HttpRouteRule>,
 }
 
-/// Requests, and where they go.
+/// Requests that match, and their backends.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HttpRouteRule {
-    /// For metrics and logs, unique within the route; the rule's number when not given.
+    /// The name for metrics and logs, unique within the route. Default: the index of the rule.
     #[schemars(extend("format" = "name"))]
     pub name: Option<String>,
-    /// A request that one of these matches is meant; none: every request.
+    /// The matches. A request matches the rule if it matches one of them. Empty: every request.
     #[serde(default)]
     #[schemars(length(max = 64))]
     pub matches: Vec<HttpRouteMatch>,
-    /// What is changed on the way.
+    /// Changes to requests and responses.
     #[serde(default)]
     #[schemars(length(max = 16))]
     pub filters: Vec<HttpFilter>,
-    /// Where requests go, shared out by weight.
+    /// The backends, chosen by weight.
     #[serde(default)]
     #[schemars(length(max = 16))]
     pub backend_refs: Vec<BackendRef>,
-    /// How long a request may take.
+    /// Timeouts of a request.
     pub timeouts: Option<HttpRouteTimeouts>,
-    /// When a request is tried again.
+    /// Retries.
     pub retry: Option<HttpRouteRetry>,
-    /// Whether a client stays with its endpoint; BackendPolicy's `affinity` says that here.
+    /// Session persistence. Sheave has `affinity` of BackendPolicy instead.
     pub session_persistence: Option<UnsupportedField>,
 }
 
-/// How long a request may take; 0s is without limit.
+/// Timeouts of a request. 0s means no limit.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct HttpRouteTimeouts {
-    /// From its head to the last byte of the response.
+    /// Maximum time from the head of the request to the last byte of the response.
     #[schemars(extend("format" = "duration"))]
     pub request: Option<Duration>,
-    /// From the start of an attempt to the last byte of its response.
+    /// Maximum time from the start of an attempt to the last byte of its response.
     #[schemars(extend("format" = "duration"))]
     pub backend_request: Option<Duration>,
 }
 
-/// When a request is tried again.
+/// Retries.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct HttpRouteRetry {
-    /// Statuses of responses that are tried again.
+    /// Response statuses that are retried.
     #[schemars(length(max = 200), inner(range(min = 400, max = 599)))]
     pub codes: Vec<u16>,
-    /// How often it is tried again.
+    /// Maximum number of retries.
     #[schemars(range(min = 0, max = 2_147_483_647))]
     pub attempts: u32,
-    /// The wait before it is tried again.
+    /// The wait before a retry.
     pub backoff: Option<Duration>,
 }
 
-/// A share of a rule's requests.
+/// A backend, and its share of a rule's requests.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct BackendRef {
-    /// Its API group; the core group when not given.
+    /// The API group. Default: the core group.
     pub group: Option<String>,
-    /// Its kind; Service when not given.
+    /// The kind. Default: Service.
     pub kind: Option<String>,
-    /// Its namespace; the route's when not given.
+    /// The namespace. Default: the namespace of the route.
     #[schemars(extend("format" = "label"))]
     pub namespace: Option<String>,
-    /// Its name.
+    /// The name.
     #[schemars(extend("format" = "name"))]
     pub name: String,
-    /// The Service's port.
+    /// The port of the Service.
     #[schemars(range(min = 1, max = 65535))]
     pub port: Option<u16>,
-    /// Its share relative to the others; 0 is none.
+    /// The weight relative to the other backends. 0 means no requests.
     #[serde(default = "one")]
     #[schemars(range(min = 0, max = 1_000_000))]
     pub weight: u32,
-    /// What is changed on the way to it alone.
+    /// Changes to requests to this backend and to its responses.
     #[serde(default)]
     #[schemars(length(max = 16))]
     pub filters: Vec<HttpFilter>,
 }
 
 impl BackendRef {
-    /// What it names.
+    /// Returns the reference to the Service.
     pub fn service(&self) -> ServiceRef<'_> {
         ServiceRef {
             group: self.group.as_deref(),
@@ -123,7 +123,7 @@ impl BackendRef {
 }
 
 impl HttpRouteRule {
-    /// Gateway API's default: one rule for every request, which leads nowhere.
+    /// Returns the default of Gateway API: one rule for every request, without a backend.
     fn default_rules() -> Vec<Self> {
         vec![Self::default()]
     }

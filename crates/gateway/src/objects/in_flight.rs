@@ -1,4 +1,4 @@
-//! `maxInFlightPerEndpoint`: a number, or a word that asks for what can be learned.
+//! `maxInFlightPerEndpoint`: a number, or `auto` for a learned limit.
 
 use std::borrow::Cow;
 
@@ -7,17 +7,17 @@ use serde::de::{Deserialize, Deserializer, Error};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-/// Requests in flight at one endpoint, at most.
+/// Maximum number of requests in flight at one endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MaxInFlight {
-    /// So many.
+    /// A fixed limit.
     Number(u32),
-    /// As many as the endpoint is found to bear.
+    /// A learned limit: adaptive concurrency.
     Auto,
 }
 
 impl MaxInFlight {
-    /// What stands for `Auto`.
+    /// The text form of `Auto`.
     pub const AUTO: &str = "auto";
     const MOST: u32 = 1_000_000;
 }

@@ -1,4 +1,4 @@
-//! `Ingress` and `IngressClass` (networking.k8s.io/v1): which requests go to which Services, as it was said before
+//! `Ingress` and `IngressClass` (networking.k8s.io/v1): routing of HTTP requests to Services, the predecessor of
 //! Gateway API.
 
 use schemars::JsonSchema;
@@ -6,29 +6,29 @@ use serde::Deserialize;
 
 use super::scalar::{Hostname, UnsupportedField};
 
-/// Who serves the Ingresses of this class.
+/// The controller of the Ingresses of this class.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct IngressClassSpec {
-    /// The controller; ours is [`crate::ingress::CONTROLLER`].
+    /// The controller. Sheave's is [`crate::ingress::CONTROLLER`].
     #[schemars(length(min = 1, max = 250))]
     pub controller: String,
     /// Settings of the class.
     pub parameters: Option<UnsupportedField>,
 }
 
-/// Which requests go to which Services.
+/// Routing of HTTP requests to Services.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct IngressSpec {
-    /// The name of an IngressClass; the default one when not given.
+    /// The name of an IngressClass. Default: the default class.
     #[schemars(extend("format" = "name"))]
     pub ingress_class_name: Option<String>,
-    /// Where requests go that no rule means.
+    /// The backend of requests that match no rule.
     pub default_backend: Option<IngressBackend>,
     /// Certificates.
     pub tls: Vec<IngressTls>,
-    /// What requests are meant, by host.
+    /// The rules, by host.
     pub rules: Vec<IngressRule>,
 }
 
@@ -36,7 +36,7 @@ pub struct IngressSpec {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct IngressTls {
-    /// The hosts; none: every host that has no other.
+    /// The hosts. Empty: every host that has no certificate of its own.
     pub hosts: Vec<Hostname>,
     /// The Secret with the certificate and its key.
     #[schemars(extend("format" = "name"))]
@@ -47,13 +47,13 @@ pub struct IngressTls {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct IngressRule {
-    /// The host; every one when not given.
+    /// The host. Default: every host.
     pub host: Option<Hostname>,
-    /// Its paths; not given: the default backend has them all.
+    /// The paths. Default: all requests go to the default backend.
     pub http: Option<IngressPaths>,
 }
 
-/// Paths, and where they lead.
+/// Paths and their backends.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct IngressPaths {
@@ -62,37 +62,37 @@ pub struct IngressPaths {
     pub paths: Vec<IngressPath>,
 }
 
-/// A path, and where it leads.
+/// A path and its backend.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct IngressPath {
-    /// The path; `/` when not given.
+    /// The path. Default: `/`.
     #[schemars(length(max = 1024))]
     pub path: Option<String>,
-    /// How it is compared.
+    /// The comparison of the path.
     pub path_type: IngressPathType,
-    /// Where it leads.
+    /// The backend.
     pub backend: IngressBackend,
 }
 
-/// How the path of an Ingress is compared.
+/// The comparison of the path of an Ingress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 pub enum IngressPathType {
     /// The whole path, byte for byte.
     Exact,
-    /// The path and all below it, segment by segment.
+    /// By path prefix, segment by segment.
     Prefix,
-    /// As we like: the same as `Prefix`, or a regular expression where an annotation says so.
+    /// Decided by the implementation: like `Prefix`, or as a regular expression if an annotation says so.
     ImplementationSpecific,
 }
 
-/// Where requests go.
+/// A backend.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct IngressBackend {
     /// A port of a Service.
     pub service: Option<IngressService>,
-    /// Something else, of another API.
+    /// A backend of another API.
     pub resource: Option<UnsupportedField>,
 }
 
@@ -100,7 +100,7 @@ pub struct IngressBackend {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct IngressService {
-    /// Its name.
+    /// The name of the Service.
     #[schemars(extend("format" = "name"))]
     pub name: String,
     /// The port.
@@ -108,13 +108,13 @@ pub struct IngressService {
     pub port: IngressPort,
 }
 
-/// A port by its name or by its number.
+/// A port of a Service, by name or by number.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct IngressPort {
-    /// Its name.
+    /// The name of the port.
     pub name: Option<String>,
-    /// Its number.
+    /// The number of the port.
     #[schemars(range(min = 1, max = 65535))]
     pub number: Option<u16>,
 }

@@ -1,4 +1,5 @@
-//! Objects of a cluster that cannot be read: whom they concern, so that their status can say why nothing comes of them.
+//! Objects of a cluster that are invalid: the parents and targets that they name, so that their status can state the
+//! error.
 
 use std::collections::BTreeSet;
 
@@ -8,10 +9,10 @@ use serde_json::Value;
 use super::schema;
 use super::{BackendPolicySpec, ClientPolicySpec, ParentRef};
 
-/// What is known of an object that cannot be read.
+/// The readable parts of an invalid object.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InvalidObject {
-    /// Its kind.
+    /// The kind.
     pub kind: &'static str,
     /// The GatewayClass that it names, if it is a Gateway.
     pub class: Option<String>,
@@ -19,42 +20,42 @@ pub struct InvalidObject {
     pub parents: Vec<ParentRef>,
     /// The targets that it names, if it is a policy.
     pub targets: Vec<InvalidObjectTarget>,
-    /// What applies of it nevertheless, if it is a policy of ours.
+    /// The parts that apply nevertheless, if it is a policy of Sheave.
     pub partial_policy: Option<PartialPolicy>,
-    /// Why it cannot be read: the first reason, with its field.
+    /// The first error, with its field.
     pub message: String,
 }
 
-/// What can be read of a policy: its parts (`queue`, `timeouts`, ...) that are without fault. The others are as if they
-/// were not given.
+/// The valid parts (`queue`, `timeouts`, ...) of a policy. The others count as not given.
 ///
-/// A Service whose policy names an algorithm of a later version would else lose the limit of its endpoints with it.
+/// Without this, a Service whose policy names an algorithm of a later version would also lose the limits of its
+/// endpoints.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PartialPolicy {
-    /// Of a BackendPolicy.
+    /// Parts of a BackendPolicy.
     Backend {
-        /// What can be read.
+        /// The valid parts.
         spec: Box<BackendPolicySpec>,
-        /// Whether `tls` is not among it: nobody can say whom connections may be trusted to.
+        /// True if `tls` is invalid, so that it is unknown which certificates to trust.
         lacks_tls: bool,
     },
-    /// Of a ClientPolicy.
+    /// Parts of a ClientPolicy.
     Client(Box<ClientPolicySpec>),
 }
 
-/// A target of a policy that cannot be read.
+/// A target of an invalid policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidObjectTarget {
-    /// The target's kind, where it is given.
+    /// The kind of the target, if it is given.
     pub kind: Option<String>,
-    /// The target's name.
+    /// The name of the target.
     pub name: String,
-    /// Which part of it.
+    /// The section of the target: a port or a listener.
     pub section_name: Option<String>,
 }
 
 impl InvalidObject {
-    /// What can be read of an object nevertheless.
+    /// Returns the readable parts of an invalid object.
     pub(super) fn of(kind: &'static str, spec: &Value, message: String) -> Self {
         let text = |of: &Value, name: &str| of[name].as_str().map(str::to_owned);
         let target = |of: &Value| {
@@ -72,7 +73,7 @@ impl InvalidObject {
         }
     }
 
-    /// The Services among the targets, if it is a policy. What does not say its kind may be one.
+    /// Returns the Services among the targets, if it is a policy. A target without a kind may be a Service.
     pub fn services(&self) -> impl Iterator<Item = &InvalidObjectTarget> {
         let is_service =
             |it: &&InvalidObjectTarget| it.kind.as_deref().is_none_or(|kind| kind == "Service");
@@ -81,8 +82,8 @@ impl InvalidObject {
 }
 
 impl PartialPolicy {
-    /// What can be read of the spec of a policy of ours; nothing if nobody can say whom it is for. `narrows` tells which
-    /// fields that we do not know take the part that they are in with them.
+    /// Returns the valid parts of the spec of a Sheave policy, or `None` if its targets cannot be read. If `narrows` is
+    /// true for an unknown field, the part that contains the field is invalid.
     pub(super) fn of(
         kind: &str,
         mut spec: Value,
@@ -106,7 +107,7 @@ impl PartialPolicy {
     }
 }
 
-/// The part of a spec that a field is in: its first word.
+/// Returns the part of a spec that contains a field: the first segment of its path.
 fn part(field: &str) -> &str {
     field.split(['.', '[']).next().unwrap_or(field)
 }

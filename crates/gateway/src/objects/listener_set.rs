@@ -1,41 +1,41 @@
-//! `ListenerSet` (gateway.networking.k8s.io/v1): listeners that are added to a Gateway from beside it.
+//! `ListenerSet` (gateway.networking.k8s.io/v1): additional listeners of a Gateway, in an object of their own.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::gateway::{AllowedNamespaces, ListenerSpec};
 
-/// Listeners, and the Gateway that they are added to.
+/// Additional listeners of a Gateway.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ListenerSetSpec {
-    /// The Gateway, which must allow it by its `allowedListeners`.
+    /// The Gateway, which must allow it by `allowedListeners`.
     pub parent_ref: ParentGatewayRef,
-    /// What is accepted, and on which ports of the Gateway's addresses.
+    /// The listeners: ports, protocols and hosts on the Gateway's addresses.
     #[schemars(length(min = 1, max = 64))]
     pub listeners: Vec<ListenerSpec>,
 }
 
-/// A Gateway, by its name.
+/// A reference to a Gateway.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ParentGatewayRef {
-    /// Its API group; Gateway API's when not given.
+    /// The API group. Default: the group of Gateway API.
     pub group: Option<String>,
-    /// Its kind; Gateway when not given.
+    /// The kind. Default: Gateway.
     pub kind: Option<String>,
-    /// Its namespace; that of the ListenerSet when not given.
+    /// The namespace. Default: the namespace of the ListenerSet.
     #[schemars(extend("format" = "label"))]
     pub namespace: Option<String>,
-    /// Its name.
+    /// The name.
     #[schemars(extend("format" = "name"))]
     pub name: String,
 }
 
-/// Which ListenerSets may attach to a Gateway.
+/// ListenerSets that may attach to a Gateway.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct AllowedListeners {
-    /// From which namespaces.
+    /// The namespaces of these ListenerSets.
     pub namespaces: AllowedNamespaces,
 }

@@ -1,4 +1,4 @@
-//! What every object has: where it was written, its name, its age.
+//! Metadata of every object: origin, name, age.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -9,48 +9,49 @@ use serde::Deserialize;
 
 use crate::problem::{ObjectOrigin, ObjectProblem, label};
 
-/// An object: what was asked for, by which name, and where that is written.
+/// An object: spec, metadata and origin.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TypedObject<S> {
-    /// Where it is written.
+    /// The place where it is written.
     pub origin: ObjectOrigin,
-    /// What it is called.
+    /// The metadata.
     pub metadata: ObjectMeta,
-    /// What it asks for.
+    /// The spec.
     pub spec: S,
 }
 
-/// The metadata that mean something to us; all other is accepted and left out.
+/// The metadata that Sheave uses. All other metadata are accepted and dropped.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ObjectMeta {
-    /// Unique among the objects of its kind and namespace.
+    /// The name, unique among the objects of its kind and namespace.
     #[schemars(extend("format" = "name"))]
     pub name: String,
-    /// Where the object lives; `default` when not given.
+    /// The namespace. Default: `default`.
     #[serde(default = "default_namespace")]
     #[schemars(extend("format" = "label"))]
     pub namespace: String,
-    /// How other objects select it.
+    /// Labels, by which other objects select it.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    /// What else its authors noted.
+    /// Annotations.
     #[serde(default)]
     pub annotations: BTreeMap<String, String>,
-    /// RFC 3339 in UTC, so that the order of the texts is the order of the times. Files have none as a rule.
+    /// The time of creation, in RFC 3339 and UTC, so that texts sort by time. Objects in files usually have none.
     #[serde(default)]
     #[schemars(extend("format" = "timestamp"))]
     pub creation_timestamp: Option<String>,
-    /// Which version of the spec this is: the `observedGeneration` of its status.
+    /// The version of the spec, for `observedGeneration` of the status.
     #[serde(default)]
     pub generation: i64,
-    /// Whether an API server holds it, where it may be somebody else's; what is in a file is meant for us.
+    /// True if the object comes from an API server, where it may belong to another controller. Objects in files are
+    /// always Sheave's.
     #[serde(skip)]
     pub in_cluster: bool,
 }
 
 impl ObjectMeta {
-    /// A name and a namespace; all else is left to its default.
+    /// Returns metadata with a namespace and a name, and the defaults for all else.
     pub fn named(namespace: &str, name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -63,14 +64,15 @@ impl ObjectMeta {
         }
     }
 
-    /// Gateway API's order among equals: the oldest first, then by name. What has no age is the youngest.
+    /// Returns the sort key of Gateway API for conflicts: the oldest object first, then by name. An object without an
+    /// age counts as the youngest.
     pub fn precedence(&self) -> impl Ord + use<'_> {
         let age = self.creation_timestamp.as_deref();
         (age.is_none(), age, self.namespace.as_str(), self.name.as_str())
     }
 }
 
-/// An object that several keep: cheap to clone, and to compare with itself.
+/// A shared object: cheap to clone, and to compare with itself.
 #[derive(Debug)]
 pub struct SharedObject<S>(Arc<TypedObject<S>>);
 
@@ -101,7 +103,7 @@ impl<S> From<TypedObject<S>> for SharedObject<S> {
 }
 
 impl<S> TypedObject<S> {
-    /// Something wrong with this object.
+    /// Returns a problem with this object.
     pub fn problem(
         &self,
         kind: &str,

@@ -1,4 +1,4 @@
-//! `Namespace` (v1), of which the labels alone mean something, and how labels are selected.
+//! `Namespace` (v1), which is read only for its labels, and label selectors.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,10 +8,10 @@ use serde::Deserialize;
 use super::metadata::ObjectMeta;
 use super::scalar::IgnoredField;
 
-/// The label that every Namespace has: its name.
+/// The label of every Namespace that holds its name.
 pub const NAMESPACE_NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
-/// A Namespace asks for nothing; others select it by its labels.
+/// The spec of a Namespace, which Sheave does not use: other objects select a Namespace by its labels.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct NamespaceSpec {
@@ -19,23 +19,23 @@ pub struct NamespaceSpec {
     pub finalizers: Option<IgnoredField>,
 }
 
-/// Which labels an object must have: all that is said here.
+/// A label selector. All of its conditions must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct LabelSelector {
-    /// Labels with one value each.
+    /// Labels that must have the given value.
     pub match_labels: BTreeMap<String, String>,
-    /// Labels with some values, or none.
+    /// Conditions on labels.
     pub match_expressions: Vec<LabelExpression>,
 }
 
-/// What is asked of one label.
+/// A condition on one label.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LabelExpression {
-    /// The label's name.
+    /// The name of the label.
     pub key: String,
-    /// `In`, `NotIn`, `Exists` or `DoesNotExist`; an API server lets any word pass.
+    /// `In`, `NotIn`, `Exists` or `DoesNotExist`. An API server accepts any word.
     pub operator: String,
     /// The values of `In` and `NotIn`.
     #[serde(default)]
@@ -43,7 +43,7 @@ pub struct LabelExpression {
 }
 
 impl LabelSelector {
-    /// Why nobody can say what is meant, and where; `None`: it is plain.
+    /// Returns the field and the error of an invalid selector, `None` if it is valid.
     pub fn fault(&self) -> Option<(String, String)> {
         (0..).zip(&self.match_expressions).find_map(|(n, expression): (usize, _)| {
             let (part, message) = expression.fault()?;
@@ -51,7 +51,8 @@ impl LabelSelector {
         })
     }
 
-    /// Whether an object with these labels is meant. An empty selector means every object, one with a fault none.
+    /// True if the selector matches an object with these labels. An empty selector matches every object, an invalid one
+    /// none.
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         let has = |(name, value): (&String, &String)| labels.get(name) == Some(value);
         self.match_labels.iter().all(has)
@@ -74,7 +75,7 @@ impl LabelExpression {
         }
     }
 
-    /// `NotIn` holds where there is no such label, as Kubernetes has it.
+    /// True if the condition holds. As in Kubernetes, `NotIn` holds if the label is absent.
     fn matches(&self, value: Option<&String>) -> bool {
         let is_in = || value.is_some_and(|value| self.values.contains(value));
         match &*self.operator {
@@ -87,7 +88,7 @@ impl LabelExpression {
     }
 }
 
-/// The labels of a Namespace, which has its name among them, whatever is written.
+/// Returns the labels of a Namespace. They always include its name.
 pub fn namespace_labels(name: &str, metadata: Option<&ObjectMeta>) -> BTreeMap<String, String> {
     let mut labels = metadata.map(|it| it.labels.clone()).unwrap_or_default();
     labels.insert(NAMESPACE_NAME_LABEL.to_owned(), name.to_owned());

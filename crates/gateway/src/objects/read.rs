@@ -1,4 +1,4 @@
-//! From documents to objects: the items of a List, the kind of each, and all that is wrong with it.
+//! Parsing of documents into objects: the items of a List, the kind of each, and all of its errors.
 
 use std::sync::{Arc, LazyLock};
 
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::problem::{self, ObjectOrigin, ObjectProblem};
 
-/// Kinds that a cluster's dump naturally holds and that mean nothing to us.
+/// Kinds that a dump of a cluster usually contains and that Sheave ignores.
 const IGNORED_KINDS: [&str; 32] = [
     "APIService",
     "ClusterRole",
@@ -52,8 +52,8 @@ const IGNORED_KINDS: [&str; 32] = [
     "ValidatingWebhookConfiguration",
 ];
 
-/// Parts of an object that narrow what it asks for. What we do not know there may narrow it further, so that the rest
-/// alone would ask for too much.
+/// Fields that restrict the effect of an object. An unknown field within them may restrict it further, so that the
+/// known fields alone would apply to too much.
 const NARROWING: [&str; 9] = [
     "allowedListeners",
     "allowedRoutes",
@@ -66,10 +66,10 @@ const NARROWING: [&str; 9] = [
     "validation",
 ];
 
-/// Reads a stream of YAML documents: every object that is well formed, and every fault of the others.
+/// Parses a stream of YAML documents: every valid object, and every error of the others.
 ///
-/// `file` is what the stream is called in problems. An empty document is skipped, a `List` is unfolded, and kinds that
-/// a cluster's dump holds without asking us for anything (Deployment, Pod, …) are left out.
+/// `file` is the name of the stream in problems. Empty documents are skipped, a `List` is unfolded, and kinds that a
+/// dump of a cluster contains without any effect on Sheave (Deployment, Pod, …) are ignored.
 pub fn parse(text: &str, file: &str) -> (Vec<ApiObject>, Vec<ObjectProblem>) {
     let file = Arc::from(file);
     let mut reader = ObjectReader::of(ObjectSource::File);
@@ -83,15 +83,15 @@ pub fn parse(text: &str, file: &str) -> (Vec<ApiObject>, Vec<ObjectProblem>) {
     (reader.objects, reader.problems)
 }
 
-/// Reads an object as an API server holds it: the same, but for fields that we do not know, since its definitions may be
-/// newer than we are. They are reported and left out, and the rest counts; only where they might narrow what is asked
-/// for (a match, a filter, who may attach) the object is refused as a whole. Kinds of Kubernetes itself grow fields
-/// with every version, and none of those is reported. What a definition lets pass and is no name that any object could
-/// have leads nowhere, and counts as that.
+/// Parses an object of an API server. It differs from [`parse`] in unknown fields, because the cluster's CRDs may be
+/// newer than this version of Sheave: unknown fields are reported and dropped, and the rest of the object applies. If
+/// an unknown field may restrict the effect of the object (a match, a filter, a permission to attach), the whole object
+/// is rejected. Built-in kinds of Kubernetes gain fields with every version, so their unknown fields are not reported.
+/// A name that the CRD accepts but that no object can have counts as a reference to an object that does not exist.
 ///
-/// In place of an object that is refused there is an [`ApiObject::Invalid`], whose status says why. What it means to others
-/// is that it is there: connections that an unreadable BackendTLSPolicy is for fail, and of our own policies all parts
-/// apply that can be read.
+/// A rejected object is replaced by an [`ApiObject::Invalid`], whose status states the error. Its existence still has
+/// an effect: connections that an invalid BackendTLSPolicy applies to fail, and of Sheave's own policies all valid
+/// parts apply.
 pub fn read(mut value: Value, origin: ObjectOrigin) -> (Vec<ApiObject>, Vec<ObjectProblem>) {
     drop_managed_fields(&mut value);
     schema::drop_nulls(&mut value);
@@ -100,7 +100,7 @@ pub fn read(mut value: Value, origin: ObjectOrigin) -> (Vec<ApiObject>, Vec<Obje
     (reader.objects, reader.problems)
 }
 
-/// What takes a large part of many an object and says nothing.
+/// Removes metadata that make up much of many an object and have no effect.
 fn drop_managed_fields(value: &mut Value) {
     let Some(Value::Object(metadata)) = value.get_mut("metadata") else { return };
     metadata.remove("managedFields");
@@ -109,30 +109,30 @@ fn drop_managed_fields(value: &mut Value) {
     }
 }
 
-/// Who hands objects to us.
+/// The source of objects.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ObjectSource {
-    /// An author, to whom an unknown field is an error.
+    /// A file, in which an unknown field is an error.
     File,
-    /// An API server, which has let the object pass.
+    /// An API server, which has already accepted the object.
     Cluster,
 }
 
-/// A kind that we understand.
+/// A supported kind.
 struct ObjectKind {
     name: &'static str,
-    /// What `apiVersion` may be; all are of one group.
+    /// The accepted values of `apiVersion`, all of one group.
     versions: &'static [&'static str],
-    /// Of its spec; made when it is first needed.
+    /// The schema of the spec, created on first use.
     schema: LazyLock<Value>,
     read: fn(&mut ObjectReader, &mut RawObject<'_>) -> Option<ApiObject>,
 }
 
-/// Of the metadata of every kind.
+/// The schema of the metadata of every kind.
 static METADATA: LazyLock<Value> = LazyLock::new(schema::<ObjectMeta>);
 
 const GATEWAY_API: &[&str] = &["gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1beta1"];
-/// Kinds that have grown up later have left these behind; what is written in them means the same.
+/// The versions of kinds that became stable later. Objects of the earlier versions mean the same.
 const GATEWAY_API_LATER: &[&str] = &[
     "gateway.networking.k8s.io/v1",
     "gateway.networking.k8s.io/v1alpha2",
@@ -258,17 +258,17 @@ static KINDS: [ObjectKind; 19] = [
 ];
 
 impl ObjectKind {
-    /// The kind of a name and of any version of its group.
+    /// Returns the kind with this name, in any version of the group.
     fn find(name: &str, version: &str) -> Option<&'static Self> {
         KINDS.iter().find(|kind| kind.name == name && group(kind.versions[0]) == group(version))
     }
 
-    /// Whether it is one of Sheave.
+    /// True if the kind is one of Sheave.
     fn is_ours(&self) -> bool {
         self.versions == SHEAVE
     }
 
-    /// Whether it is one of Kubernetes itself.
+    /// True if the kind is built into Kubernetes.
     fn is_of_kubernetes(&self) -> bool {
         ["", "discovery.k8s.io", "networking.k8s.io"].contains(&group(self.versions[0]))
     }
@@ -278,20 +278,20 @@ fn group(version: &str) -> &str {
     version.split_once('/').map_or("", |(group, _)| group)
 }
 
-/// An object whose content is not known yet.
+/// An object before its content is parsed.
 struct RawObject<'a> {
     origin: &'a ObjectOrigin,
     /// `Kind namespace/name`, as far as they are known.
     label: String,
     kind: &'static ObjectKind,
     metadata: Value,
-    /// What it asks for, once that is known from the other fields.
+    /// The spec, once it has been separated from the other fields.
     spec: Value,
-    /// All that has not been looked at.
+    /// All fields that have not been processed yet.
     fields: Map<String, Value>,
 }
 
-/// Collects what documents hold.
+/// Collects objects and problems from documents.
 struct ObjectReader {
     source: ObjectSource,
     objects: Vec<ApiObject>,
@@ -349,7 +349,7 @@ impl ObjectReader {
             return self.report(origin, &label, "apiVersion", message);
         }
         let before = self.problems.len();
-        // Whole, for what we do not know of it is taken out as it is read.
+        // The whole spec is kept, because parsing removes the unknown fields from it.
         let is_kept = self.source == ObjectSource::Cluster && known.is_ours();
         let policy = is_kept.then(|| fields.get("spec").cloned()).flatten();
         let metadata = fields.remove("metadata").unwrap_or_else(|| json!({}));
@@ -359,8 +359,8 @@ impl ObjectReader {
         self.objects.extend(object);
     }
 
-    /// What stands in for an object of a cluster that cannot be read, for the first of the problems since `before`; all of
-    /// its spec, if it is a policy of ours.
+    /// Returns the replacement of an invalid object of a cluster, with the first of the problems since `before`. `spec`
+    /// is the whole spec if it is a policy of Sheave.
     fn invalid_object(
         &self,
         raw: RawObject<'_>,
@@ -391,14 +391,14 @@ impl ObjectReader {
         }
     }
 
-    /// A kind that we do not understand.
+    /// Reports an unsupported kind.
     fn refuse(&mut self, origin: &ObjectOrigin, label: &str, kind: &str, version: &str) {
         if !IGNORED_KINDS.contains(&kind) {
             self.report(origin, label, "kind", format!("unknown kind {kind} of {version}"));
         }
     }
 
-    /// An object as most are: `metadata` and `spec`, and a status that is not ours to read.
+    /// Parses an object with `metadata`, `spec` and a status, which Sheave does not read.
     fn read_spec<S: DeserializeOwned>(
         &mut self,
         raw: &mut RawObject<'_>,
@@ -406,8 +406,8 @@ impl ObjectReader {
         raw.spec = raw.fields.remove("spec").unwrap_or_else(|| json!({}));
         let unknown = |name: &&String| !["apiVersion", "kind", "status"].contains(&name.as_str());
         let unknown: Vec<_> = raw.fields.keys().filter(unknown).cloned().collect();
-        let told = if self.ignores_unknown_fields(raw) { &[] } else { &unknown[..] };
-        for name in told {
+        let reported = if self.ignores_unknown_fields(raw) { &[] } else { &unknown[..] };
+        for name in reported {
             let message = "unknown field, known here: metadata, spec, status";
             self.report(raw.origin, &raw.label, name, message);
         }
@@ -415,7 +415,7 @@ impl ObjectReader {
         resource.filter(|_| unknown.is_empty() || self.source == ObjectSource::Cluster)
     }
 
-    /// An object without a `spec`, whose fields stand beside its metadata.
+    /// Parses an object without a `spec`, whose fields stand beside its metadata.
     fn read_flat<S: DeserializeOwned>(
         &mut self,
         raw: &mut RawObject<'_>,
@@ -431,16 +431,18 @@ impl ObjectReader {
         raw: &mut RawObject<'_>,
         field: &str,
     ) -> Option<SharedObject<S>> {
-        // They are put back: if nothing comes of the object, it is asked whom it concerns.
+        // They are put back: if the object is invalid, its parents and targets are read from them.
         let (mut metadata, mut spec) = (raw.metadata.take(), raw.spec.take());
-        let named = self.read_part::<ObjectMeta>(raw, &METADATA, "metadata", &mut metadata);
-        let asked = self.read_part::<S>(raw, &raw.kind.schema, field, &mut spec);
+        let parsed_metadata =
+            self.read_part::<ObjectMeta>(raw, &METADATA, "metadata", &mut metadata);
+        let parsed_spec = self.read_part::<S>(raw, &raw.kind.schema, field, &mut spec);
         (raw.metadata, raw.spec) = (metadata, spec);
-        let metadata = ObjectMeta { in_cluster: self.source == ObjectSource::Cluster, ..named? };
-        Some(TypedObject { origin: raw.origin.clone(), metadata, spec: asked? }.into())
+        let metadata =
+            ObjectMeta { in_cluster: self.source == ObjectSource::Cluster, ..parsed_metadata? };
+        Some(TypedObject { origin: raw.origin.clone(), metadata, spec: parsed_spec? }.into())
     }
 
-    /// A part of an object, if it is without fault; all faults are reported.
+    /// Parses a part of an object. Returns it if it is valid; reports all errors.
     fn read_part<T: DeserializeOwned>(
         &mut self,
         raw: &RawObject<'_>,
@@ -454,8 +456,8 @@ impl ObjectReader {
         };
         let mut faults = schema::faults(value, allowed, field);
         faults.retain(|fault| self.source == ObjectSource::File || !fault.is_name);
-        let told = if self.ignores_unknown_fields(raw) { &[] } else { &unknown[..] };
-        for fault in told.iter().chain(&faults) {
+        let reported = if self.ignores_unknown_fields(raw) { &[] } else { &unknown[..] };
+        for fault in reported.iter().chain(&faults) {
             self.report(raw.origin, &raw.label, &fault.field, &fault.message);
         }
         if !faults.is_empty() || unknown.iter().any(|it| narrows(raw.kind, &it.field)) {
@@ -470,19 +472,19 @@ impl ObjectReader {
         }
     }
 
-    /// Whether what we do not know of an object is not worth a word.
+    /// True if unknown fields of an object are not reported.
     fn ignores_unknown_fields(&self, raw: &RawObject<'_>) -> bool {
         self.source == ObjectSource::Cluster && raw.kind.is_of_kubernetes()
     }
 }
 
-/// Whether a field that we do not know may narrow what an object of this kind asks for.
+/// True if an unknown field may restrict the effect of an object of this kind.
 fn narrows(kind: &ObjectKind, field: &str) -> bool {
     let mut parts = field.split('.').map(|part| part.split('[').next().unwrap_or(part));
     !kind.is_of_kubernetes() && parts.any(|part| NARROWING.contains(&part))
 }
 
-/// `Kind namespace/name`, as far as they are there.
+/// Returns `Kind namespace/name`, as far as they are given.
 fn label(fields: &Map<String, Value>) -> String {
     let metadata = |name: &str| fields.get("metadata").and_then(|m| m[name].as_str());
     let kind = fields.get("kind").and_then(Value::as_str).unwrap_or("object");

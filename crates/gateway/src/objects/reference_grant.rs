@@ -1,29 +1,30 @@
-//! `ReferenceGrant` (gateway.networking.k8s.io/v1): who may refer to objects of its namespace from others.
+//! `ReferenceGrant` (gateway.networking.k8s.io/v1): permission for other namespaces to refer to objects of its
+//! namespace.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Who may refer to what.
+/// Permission to refer to objects of another namespace.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ReferenceGrantSpec {
-    /// Who may refer.
+    /// The objects that may refer.
     #[schemars(length(min = 1, max = 16))]
     pub from: Vec<GrantFrom>,
-    /// To what, in the grant's namespace.
+    /// The objects in the grant's namespace that may be referred to.
     #[schemars(length(min = 1, max = 16))]
     pub to: Vec<GrantTo>,
 }
 
-/// Objects of a kind and namespace, which may refer.
+/// Objects of a kind and namespace that may refer.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GrantFrom {
-    /// Their API group.
+    /// The API group.
     pub group: String,
-    /// Their kind.
+    /// The kind.
     pub kind: String,
-    /// Their namespace.
+    /// The namespace.
     #[schemars(extend("format" = "label"))]
     pub namespace: String,
 }
@@ -32,12 +33,12 @@ pub struct GrantFrom {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GrantTo {
-    /// Their API group; empty for the core group.
+    /// The API group. Empty for the core group.
     #[serde(default)]
     pub group: String,
-    /// Their kind.
+    /// The kind.
     pub kind: String,
-    /// Only the one of this name.
+    /// The name of the object. Default: all objects of the kind.
     #[schemars(extend("format" = "name"))]
     pub name: Option<String>,
 }

@@ -1,38 +1,38 @@
-//! What routes of every kind have: what they attach to, and what they lead to.
+//! Types that all kinds of route share: references to parents and to Services.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Something that a route attaches to.
+/// A parent of a route: a Gateway or a ListenerSet.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ParentRef {
-    /// Its API group; Gateway API's when not given.
+    /// The API group. Default: the group of Gateway API.
     pub group: Option<String>,
-    /// Its kind; Gateway when not given.
+    /// The kind. Default: Gateway.
     pub kind: Option<String>,
-    /// Its namespace; the route's when not given.
+    /// The namespace. Default: the namespace of the route.
     #[schemars(extend("format" = "label"))]
     pub namespace: Option<String>,
-    /// Its name.
+    /// The name.
     #[schemars(extend("format" = "name"))]
     pub name: String,
-    /// Only the listener of this name.
+    /// The name of a listener. Default: all listeners.
     #[schemars(extend("format" = "name"))]
     pub section_name: Option<String>,
-    /// Only listeners on this port.
+    /// The port of listeners. Default: all ports.
     #[schemars(range(min = 0, max = 65535))]
     pub port: Option<u16>,
 }
 
-/// A port of a Service as some reference names it, which may name something else.
+/// A backend reference. It usually names a port of a Service, but may name another kind.
 #[derive(Clone, Copy, Debug)]
 pub struct ServiceRef<'a> {
-    /// The API group; the core group when not given.
+    /// The API group. Default: the core group.
     pub group: Option<&'a str>,
-    /// The kind; Service when not given.
+    /// The kind. Default: Service.
     pub kind: Option<&'a str>,
-    /// The namespace; that of the object that refers when not given.
+    /// The namespace. Default: the namespace of the referring object.
     pub namespace: Option<&'a str>,
     /// The name.
     pub name: &'a str,

@@ -1,4 +1,4 @@
-//! Values with a form of their own: networks, hostnames, names. A value that exists has that form.
+//! Values with a format of their own: networks, hostnames, names. A value that exists is valid.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -12,11 +12,11 @@ use super::duration::Duration;
 use super::secret::decode_base64;
 use crate::matching::HostPattern;
 
-/// A CIDR block, or an address that stands for the block of itself.
+/// A CIDR block, or an address that stands for a block of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CidrBlock(pub IpNet);
 
-/// A hostname of Gateway API: a host, or all hosts below one.
+/// A hostname of Gateway API: one host, or all hosts below a domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hostname(pub HostPattern);
 
@@ -26,25 +26,25 @@ pub struct Hostname(pub HostPattern);
 #[schemars(extend("format" = "field-name"))]
 pub struct FieldName(pub String);
 
-/// Where a page of a browser is from: a scheme, a host and a port.
+/// An origin in the sense of browsers: scheme, host and port.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize, JsonSchema)]
 #[serde(transparent)]
 #[schemars(extend("format" = "origin"))]
 pub struct CorsOrigin(pub String);
 
-/// A field that Gateway API knows and that we do not serve yet: that it is there is reported, whatever it holds.
+/// A field of Gateway API that is not supported yet. Its presence is reported, whatever its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnsupportedField;
 
-/// A port of pods: its number, unless it is a name, which is looked up by others.
+/// A port of pods. `None` if it is a name, which the cluster resolves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TargetPort(pub Option<u16>);
 
-/// A field that means nothing to us and that may hold anything.
+/// A field that Sheave ignores. It may have any value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IgnoredField;
 
-/// What is wrong with a text that has a format; `None`: nothing, or the format is not one of ours.
+/// Returns the error of a text that must have a format, or `None` if the text is valid or the format is unknown.
 pub(super) fn fault(format: &str, text: &str) -> Option<String> {
     let message = match format {
         "duration" => return Duration::check(text, Duration::ZERO).err(),
@@ -82,14 +82,14 @@ pub(super) fn fault(format: &str, text: &str) -> Option<String> {
     Some(message.to_owned())
 }
 
-/// A host name; a dot at the end makes no difference.
+/// Checks a host name. A trailing dot makes no difference.
 fn host_fault(text: &str) -> Option<String> {
     let name = text.strip_suffix('.').unwrap_or(text);
     let is_one = !name.starts_with('*') && HostPattern::parse(name).is_ok();
     (!is_one).then(|| "must be a host name in lower case".to_owned())
 }
 
-/// `https://www.example.com:8443`, perhaps with `*.` before the host; or `*`.
+/// Checks an origin: `https://www.example.com:8443`, optionally with `*.` before the host, or `*`.
 fn origin_fault(text: &str) -> Option<String> {
     let is_origin = |text: &str| {
         let (scheme, rest) = text.split_once("://")?;
@@ -104,14 +104,14 @@ fn origin_fault(text: &str) -> Option<String> {
     })
 }
 
-/// A path, and perhaps a query.
+/// True for a path with an optional query.
 fn is_target(text: &str) -> bool {
     let is_inner =
         |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~%!$&'()*+,;=:@?".contains(&byte);
     text.starts_with('/') && text.bytes().all(is_inner)
 }
 
-/// A scheme, a colon, and something after it.
+/// True for a scheme, a colon, and a non-empty rest.
 fn is_absolute_uri(text: &str) -> bool {
     let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
     text.split_once(':').is_some_and(|(scheme, rest)| {
@@ -122,13 +122,13 @@ fn is_absolute_uri(text: &str) -> bool {
     })
 }
 
-/// A token (RFC 9110 §5.6.2).
+/// True for a token (RFC 9110 §5.6.2).
 fn is_field_name(text: &str) -> bool {
     let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     (1..=256).contains(&text.len()) && text.bytes().all(is_inner)
 }
 
-/// RFC 9110 §5.5, without what is obsolete.
+/// True for a field value of RFC 9110 §5.5, without obsolete forms.
 fn is_field_value(text: &str) -> bool {
     let is_inner = |char: char| char == '\t' || (' '..='~').contains(&char);
     text.chars().all(is_inner) && text.trim_matches([' ', '\t']) == text
@@ -228,7 +228,7 @@ impl JsonSchema for IgnoredField {
     }
 }
 
-/// RFC 1123 as Kubernetes checks it: labels, joined by dots where `dots` are allowed.
+/// True for a name of RFC 1123 as Kubernetes checks it: labels, joined by dots if `dots` are allowed.
 fn is_name(text: &str, longest: usize, dots: bool) -> bool {
     let is_inner = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
     let is_label = |label: &str| {
@@ -240,7 +240,7 @@ fn is_name(text: &str, longest: usize, dots: bool) -> bool {
     text.len() <= longest && (dots || !text.contains('.')) && text.split('.').all(is_label)
 }
 
-/// `2026-01-31T12:00:00Z`, as an API server writes it.
+/// True for a time such as `2026-01-31T12:00:00Z`, the form that an API server writes.
 fn is_timestamp(text: &str) -> bool {
     text.len() == 20
         && text.bytes().zip(b"0000-00-00T00:00:00Z").all(|(byte, shape)| match shape {

@@ -1,6 +1,6 @@
-//! What a schema allows, and every fault of a value: all of them in one pass, each with its path.
+//! JSON Schemas of types, and all violations of a schema by a value, each with its path.
 //!
-//! Serde stops at the first fault. A schema derived from the same types does not, and it is also what a CRD needs.
+//! Serde stops at the first error. A schema that is derived from the same types does not, and a CRD needs one anyway.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::scalar;
 
-/// The schema of a type: nothing referred to, `null` nowhere, enums as lists of their values.
+/// Returns the schema of a type without references and `null`, with enums as lists of values.
 pub fn schema<S: JsonSchema>() -> Value {
     let settings = SchemaSettings::draft07().with(|settings| {
         settings.inline_subschemas = true;
@@ -21,25 +21,25 @@ pub fn schema<S: JsonSchema>() -> Value {
     schema
 }
 
-/// Something that a schema does not allow.
+/// A violation of a schema.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct SchemaViolation {
-    /// Where, as in `spec.rules[0].name`.
+    /// The path of the field, as in `spec.rules[0].name`.
     pub(super) field: String,
-    /// What is wrong.
+    /// The error.
     pub(super) message: String,
-    /// It is a text in place of a name, and no name.
+    /// True if the value is a text that must be a name and is not a valid one.
     pub(super) is_name: bool,
 }
 
-/// Everything in `value` that `schema` does not allow. `field` is where the value stands.
+/// Returns all violations of `schema` by `value`. `field` is the path of the value.
 pub(super) fn faults(value: &Value, schema: &Value, field: &str) -> Vec<SchemaViolation> {
     let mut faults = Vec::new();
     check(value, schema, FieldPath::Root(field), &mut faults);
     faults
 }
 
-/// Takes out of `value` every field that `schema` does not know, and tells which those were.
+/// Removes every field from `value` that `schema` does not contain, and returns the removed fields.
 pub(super) fn prune(value: &mut Value, schema: &Value, field: &str) -> Vec<SchemaViolation> {
     let mut faults = Vec::new();
     prune_at(value, schema, FieldPath::Root(field), &mut faults);
@@ -74,12 +74,12 @@ fn prune_at(
     }
 }
 
-/// Whether no other fields are allowed than those that are known.
+/// True if the schema forbids unknown fields.
 fn is_closed(schema: &Value) -> bool {
     schema["additionalProperties"] == json!(false)
 }
 
-/// `null` is absence, in Kubernetes as here.
+/// Removes nulls: in Kubernetes, as here, `null` means absent.
 pub(super) fn drop_nulls(value: &mut Value) {
     match value {
         Value::Object(fields) => {
@@ -91,7 +91,7 @@ pub(super) fn drop_nulls(value: &mut Value) {
     }
 }
 
-/// Where a value stands; written only when there is something to say.
+/// The path of a value. It is formatted only if there is a violation.
 #[derive(Clone, Copy)]
 enum FieldPath<'a> {
     Root(&'a str),
@@ -162,7 +162,7 @@ fn unknown(schema: &Value, at: FieldPath<'_>) -> SchemaViolation {
     SchemaViolation { field: at.to_string(), message, is_name: false }
 }
 
-/// What is wrong with the value itself, whatever it contains.
+/// Returns the violation by the value itself, without its children.
 fn fault(value: &Value, schema: &Value) -> Option<String> {
     if let Some(expected) = schema["type"].as_str()
         && !is_type(value, expected)
@@ -196,7 +196,7 @@ fn fault(value: &Value, schema: &Value) -> Option<String> {
     }
 }
 
-/// Fewer or more than `min…` and `max…` allow.
+/// Returns the violation of the `min…` and `max…` limits of a count.
 fn outside(count: usize, schema: &Value, limits: &str, what: &str) -> Option<String> {
     let limit = |edge: &str| schema[format!("{edge}{limits}")].as_u64();
     let plural = |count| if count == 1 { "" } else { "s" };
@@ -212,7 +212,8 @@ fn outside(count: usize, schema: &Value, limits: &str, what: &str) -> Option<Str
     }
 }
 
-/// Integers only: no number of ours has a fraction. All limits fit an `i64`.
+/// Returns the violation of the range of an integer. No number in the objects has a fraction, and all limits fit an
+/// `i64`.
 fn outside_range(value: &Value, schema: &Value) -> Option<String> {
     let limit = |edge: &str| schema[edge].as_i64();
     let too_small = |least| value.as_i64().is_some_and(|number| number < least);
@@ -264,7 +265,7 @@ fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// Brings what the derive writes into the one form that is checked and published.
+/// Converts the output of the derive macro into the one form that is checked and published.
 fn simplify(schema: &mut Value) {
     let Value::Object(keys) = schema else { return };
     for key in ["$schema", "title"] {
@@ -278,7 +279,7 @@ fn simplify(schema: &mut Value) {
         None => {}
     }
     if keys.contains_key("enum") {
-        // Those of the type, which the list of values makes idle.
+        // The limits of the type are redundant beside the list of values.
         keys.remove("minimum");
         keys.remove("maximum");
     }
@@ -299,7 +300,7 @@ fn simplify(schema: &mut Value) {
     }
 }
 
-/// An `Option` is its type, or nothing.
+/// Replaces the schema of an `Option` by that of its type.
 fn flatten_option(keys: &mut Map<String, Value>) {
     if let Some(Value::Array(kinds)) = keys.get("type") {
         let kind = kinds.iter().find(|kind| **kind != json!("null")).cloned();
@@ -317,7 +318,7 @@ fn flatten_option(keys: &mut Map<String, Value>) {
     }
 }
 
-/// An enum is the list of its values; what their comments say goes to the end of its own.
+/// Replaces the variants of an enum by a list of values, and appends their comments to the description of the enum.
 fn flatten_variants(keys: &mut Map<String, Value>) {
     let Some(Value::Array(variants)) = keys.remove("oneOf") else { return };
     let mut description = keys.get("description").map(plain).unwrap_or_default();

@@ -1,6 +1,6 @@
-//! `Secret` and `ConfigMap` (v1): certificates and keys, as far as other objects refer to them.
+//! `Secret` and `ConfigMap` (v1): certificates and keys that other objects refer to.
 //!
-//! Nobody gets to see what a Secret holds, neither by `Debug` nor in a message.
+//! The values of a Secret are never shown, neither by `Debug` nor in a message.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,55 +12,55 @@ use serde::de::{Deserializer, Error};
 
 use super::scalar::IgnoredField;
 
-/// Values that nobody gets to see.
+/// Secret values, which are never shown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct SecretSpec {
-    /// What it holds, as `kubernetes.io/tls`. The names of its values alone decide here.
+    /// The type, such as `kubernetes.io/tls`. Ignored: the names of the values determine how they are used.
     #[serde(rename = "type")]
     pub kind: Option<IgnoredField>,
     /// Values by name, in base64.
     #[schemars(extend("writeOnly" = true))]
     pub data: BTreeMap<String, SecretBytes>,
-    /// Values by name, as they are; they go before those of `data`.
+    /// Values by name, as plain text. They take precedence over `data`.
     #[schemars(extend("writeOnly" = true))]
     pub string_data: BTreeMap<String, SecretText>,
     /// For the API server.
     pub immutable: Option<IgnoredField>,
 }
 
-/// Values that anybody may see.
+/// Values that are not secret.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ConfigMapSpec {
     /// Values by name.
     pub data: BTreeMap<String, String>,
-    /// Values by name that are no text.
+    /// Values by name that are not text.
     pub binary_data: Option<IgnoredField>,
     /// For the API server.
     pub immutable: Option<IgnoredField>,
 }
 
-/// A secret value that is written in base64.
+/// A secret value, written in base64.
 #[derive(Clone, PartialEq, Eq, JsonSchema)]
 #[schemars(transparent, extend("format" = "base64", "writeOnly" = true))]
 pub struct SecretBytes(#[schemars(with = "String")] pub Vec<u8>);
 
-/// A secret value that is written as it is.
+/// A secret value, written as plain text.
 #[derive(Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(transparent)]
 #[schemars(extend("writeOnly" = true))]
 pub struct SecretText(pub String);
 
 impl SecretSpec {
-    /// A value by its name.
+    /// Returns a value by its name.
     pub fn value(&self, name: &str) -> Option<&[u8]> {
         let plain = self.string_data.get(name).map(|value| value.0.as_bytes());
         plain.or_else(|| self.data.get(name).map(|value| &*value.0))
     }
 }
 
-/// RFC 4648 §4; white space, as YAML's blocks bring it, does not count.
+/// Decodes base64 (RFC 4648 §4). Whitespace is skipped, because YAML block scalars contain it.
 pub(super) fn decode_base64(text: &str) -> Option<Vec<u8>> {
     let dense: Vec<u8> = text.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
     BASE64.decode(&dense).ok()
@@ -118,12 +118,12 @@ stringData: {both: text}
         ];
         for (before, after) in cases {
             let (objects, problems) = parse(&SECRET.replace(before, after), "secret.yaml");
-            let said = format!("{objects:?} {problems:?}");
-            assert_eq!(problems.len(), 1, "{said}");
-            assert!(!said.contains("hunter2!") && !said.contains("73313"), "{said}");
+            let text = format!("{objects:?} {problems:?}");
+            assert_eq!(problems.len(), 1, "{text}");
+            assert!(!text.contains("hunter2!") && !text.contains("73313"), "{text}");
         }
         let (objects, _) = parse(SECRET, "secret.yaml");
-        let said = format!("{objects:?}");
-        assert!(!said.contains("text") && !said.contains("ZGF0"), "{said}");
+        let text = format!("{objects:?}");
+        assert!(!text.contains("text") && !text.contains("ZGF0"), "{text}");
     }
 }

@@ -1,75 +1,76 @@
-//! `Service` (v1) and `EndpointSlice` (discovery.k8s.io/v1): a name for endpoints, and the endpoints.
+//! `Service` (v1) and `EndpointSlice` (discovery.k8s.io/v1): a name for a set of endpoints, and the endpoints.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::scalar::{IgnoredField, TargetPort};
 
-/// A name for endpoints, and their ports. How a cluster's own network serves it does not concern us.
+/// A name for a set of endpoints, and their ports. Fields for the cluster's own network are ignored.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ServiceSpec {
-    /// How it is reached in a cluster; an ExternalName has no endpoints.
+    /// The type. An ExternalName Service has no endpoints.
     #[serde(rename = "type")]
     pub kind: ServiceType,
-    /// Its ports.
+    /// The ports.
     #[schemars(length(max = 100))]
     pub ports: Vec<ServicePort>,
-    /// For a cluster's own network.
+    /// For the cluster's own network.
     #[serde(rename = "allocateLoadBalancerNodePorts")]
     pub allocate_node_ports: Option<IgnoredField>,
-    /// For a cluster's own network.
+    /// For the cluster's own network.
     #[serde(rename = "clusterIP")]
     pub cluster_ip: Option<IgnoredField>,
-    /// For a cluster's own network.
+    /// For the cluster's own network.
     #[serde(rename = "clusterIPs")]
     pub cluster_ips: Option<IgnoredField>,
-    /// For a cluster's own network.
+    /// For the cluster's own network.
     #[serde(rename = "externalIPs")]
     pub external_ips: Option<IgnoredField>,
-    /// The name in DNS that an ExternalName stands for.
+    /// The DNS name that an ExternalName Service stands for.
     #[schemars(extend("format" = "host"))]
     pub external_name: Option<String>,
-    /// For a cluster's own network.
+    /// For the cluster's own network.
     pub external_traffic_policy: Option<IgnoredField>,
-    /// For a cluster's own network.
+    /// For the cluster's own network.
     pub health_check_node_port: Option<IgnoredField>,
-    /// For a cluster's own network.
+    /// For the cluster's own network.
     pub internal_traffic_policy: Option<IgnoredField>,
-    /// For a cluster's own network.
+    /// For the cluster's own network.
     pub ip_families: Option<IgnoredField>,
-    /// For a cluster's own network.
+    /// For the cluster's own network.
     pub ip_family_policy: Option<IgnoredField>,
-    /// For a cluster's own network.
+    /// For the cluster's own network.
     pub load_balancer_class: Option<IgnoredField>,
-    /// For a cluster's own network.
+    /// For the cluster's own network.
     #[serde(rename = "loadBalancerIP")]
     pub load_balancer_ip: Option<IgnoredField>,
-    /// For a cluster's own network.
+    /// For the cluster's own network.
     pub load_balancer_source_ranges: Option<IgnoredField>,
-    /// The endpoints' `ready` already holds it.
+    /// Ignored: `ready` of the endpoints already accounts for it.
     pub publish_not_ready_addresses: Option<IgnoredField>,
-    /// EndpointSlices are made from it, by a cluster.
+    /// Ignored: the cluster creates EndpointSlices from it.
     pub selector: Option<IgnoredField>,
-    /// For a cluster's own network.
+    /// For the cluster's own network.
     pub session_affinity: Option<IgnoredField>,
-    /// For a cluster's own network.
+    /// For the cluster's own network.
     pub session_affinity_config: Option<IgnoredField>,
-    /// A preference among endpoints: `PreferSameZone` and `PreferClose` are as BackendPolicy's `preferSameZone`.
+    /// A preference among endpoints. `PreferSameZone` and `PreferClose` have the effect of BackendPolicy's
+    /// `preferSameZone`.
     pub traffic_distribution: Option<String>,
 }
 
-/// How a Service is reached in a cluster.
+/// The type of a Service: how a cluster exposes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 pub enum ServiceType {
-    /// By an address of the cluster.
+    /// By an address within the cluster.
     #[default]
     ClusterIP,
     /// By a port of every node.
     NodePort,
-    /// By an address outside.
+    /// By an external address.
     LoadBalancer,
-    /// It is another name in DNS.
+    /// By an alias of another DNS name.
     ExternalName,
 }
 
@@ -77,97 +78,98 @@ pub enum ServiceType {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ServicePort {
-    /// Joins it to the ports of EndpointSlices; may be empty if it is the only one.
+    /// The name, which joins it to the ports of EndpointSlices. It may be empty if it is the only port.
     #[serde(default)]
     pub name: String,
-    /// What routes name.
+    /// The port number that routes refer to.
     #[schemars(range(min = 1, max = 65535))]
     pub port: u16,
-    /// `TCP` when not given.
+    /// The transport. Default: `TCP`.
     pub protocol: Option<String>,
-    /// What is spoken there.
+    /// The application protocol.
     pub app_protocol: Option<String>,
-    /// EndpointSlices hold what it stands for; of our own Services we look at it.
+    /// The port of the pods. EndpointSlices hold the resolved number; it is read only for the Services that Sheave
+    /// manages.
     pub target_port: Option<TargetPort>,
-    /// For a cluster's own network.
+    /// For the cluster's own network.
     pub node_port: Option<IgnoredField>,
 }
 
-/// Some endpoints of the Service that the label `kubernetes.io/service-name` names.
+/// Some endpoints of the Service in the label `kubernetes.io/service-name`.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EndpointSliceSpec {
-    /// What the addresses are.
+    /// The type of the addresses.
     pub address_type: AddressType,
     /// The endpoints.
     #[serde(default)]
     #[schemars(length(max = 1000))]
     pub endpoints: Vec<SliceEndpoint>,
-    /// The ports that all of them have.
+    /// The ports, which all endpoints share.
     #[serde(default)]
     #[schemars(length(max = 20_000))]
     pub ports: Vec<SlicePort>,
 }
 
-/// What the addresses of a slice are.
+/// The type of the addresses of a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 pub enum AddressType {
     /// IPv4 addresses.
     IPv4,
     /// IPv6 addresses.
     IPv6,
-    /// Names in DNS, which we do not serve.
+    /// DNS names, which are not supported.
     #[serde(rename = "FQDN")]
     Fqdn,
 }
 
-/// One that can serve.
+/// An endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SliceEndpoint {
-    /// Its address; Kubernetes gives one and leaves the meaning of more to nobody.
+    /// The addresses. Kubernetes writes exactly one; further ones have no defined meaning.
     #[schemars(length(max = 100))]
     pub addresses: Vec<String>,
-    /// Whether it wants requests.
+    /// The conditions of the endpoint.
     #[serde(default)]
     pub conditions: EndpointConditions,
-    /// Its name within the Service.
+    /// The hostname within the Service.
     pub hostname: Option<IgnoredField>,
-    /// Where it runs.
+    /// The node that it runs on.
     pub node_name: Option<String>,
-    /// The zone it runs in.
+    /// The zone that it runs in.
     pub zone: Option<String>,
-    /// Its Pod.
+    /// The Pod.
     pub target_ref: Option<IgnoredField>,
-    /// Who should prefer it.
+    /// Zones or nodes that should prefer the endpoint.
     pub hints: Option<IgnoredField>,
-    /// Where it runs, as it was written once.
+    /// The topology, in the form of an earlier version.
     pub deprecated_topology: Option<IgnoredField>,
 }
 
-/// Whether an endpoint wants requests.
+/// The conditions of an endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct EndpointConditions {
-    /// It wants new requests; not known is yes.
+    /// True if it accepts new requests. Unknown means true.
     pub ready: Option<bool>,
-    /// It answers, even while it is terminating; not known is `ready`.
+    /// True if it answers, even while it is terminating. Unknown means the value of `ready`.
     pub serving: Option<bool>,
-    /// It is going away; not known is no.
+    /// True if it is terminating. Unknown means false.
     pub terminating: Option<bool>,
 }
 
-/// A port of a slice's endpoints.
+/// A port of the endpoints of a slice.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct SlicePort {
-    /// The Service port it belongs to.
+    /// The name of the port of the Service.
     pub name: String,
-    /// Its number.
+    /// The port number.
     #[schemars(range(min = 1, max = 65535))]
     pub port: Option<u16>,
-    /// `TCP` when not given.
+    /// The transport. Default: `TCP`.
     pub protocol: Option<String>,
-    /// What is spoken there; the Service's port decides.
+    /// The application protocol. Ignored: the port of the Service determines it.
     pub app_protocol: Option<IgnoredField>,
 }

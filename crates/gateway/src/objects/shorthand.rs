@@ -1,4 +1,4 @@
-//! Objects from a few flags, so that `serve --listen … --to …` is the same configuration as a file.
+//! Objects from the flags of `sheave serve`, so that `serve --listen … --to …` is the same configuration as a file.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use super::{
 use crate::problem::ObjectOrigin;
 use crate::translate::{CONTROLLER, SERVICE_NAME_LABEL};
 
-/// The namespace of all objects made here, so that they never meet those of files.
+/// The namespace of all objects made here, so that they never conflict with objects of files.
 const NAMESPACE: &str = "flags";
 const CLASS: &str = "sheave";
 const SERVICE: &str = "backend";
@@ -23,49 +23,50 @@ const PORT: u16 = 80;
 /// The ports of the Service: name and transport. Both lead to the same endpoints.
 const PORTS: [(&str, &str); 2] = [("tcp", "TCP"), ("udp", "UDP")];
 
-/// What the flags of `serve` ask for.
+/// The flags of `serve`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ShorthandFlags {
-    /// Where to accept; each address once.
+    /// The addresses to accept on, each once.
     pub listen: Vec<ListenFlag>,
-    /// How many certificates there are for HTTPS: [`certificate`] makes each.
+    /// The number of certificates for HTTPS. [`certificate`] creates each of them.
     pub certificates: usize,
-    /// Whether HTTPS is served over HTTP/3 too.
+    /// True if HTTPS listeners also serve HTTP/3.
     pub http3: bool,
     /// The endpoints.
     pub to: Vec<SocketAddr>,
-    /// Requests in flight at one endpoint, at most.
+    /// Maximum number of requests in flight at one endpoint.
     pub max_in_flight: Option<MaxInFlight>,
-    /// Requests that may wait, at most.
+    /// Maximum number of requests in the queue.
     pub queue: Option<u32>,
-    /// How long one may wait.
+    /// Maximum time in the queue.
     pub queue_timeout: Option<Duration>,
 }
 
 /// An address to accept on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListenFlag {
-    /// What is spoken there.
+    /// The protocol.
     pub protocol: ListenFlagProtocol,
-    /// Where.
+    /// The address and port.
     pub address: SocketAddr,
 }
 
-/// What is spoken at an address.
+/// The protocol of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListenFlagProtocol {
-    /// Requests.
+    /// HTTP.
     Http,
-    /// Requests inside of TLS.
+    /// HTTP over TLS.
     Https,
-    /// Connections, carried as they are.
+    /// TCP, forwarded unchanged.
     Tcp,
-    /// Flows of datagrams.
+    /// UDP.
     Udp,
 }
 
 impl ShorthandFlags {
-    /// Whether HTTP/3 is served there: beside HTTPS, unless a UDP port of the same number is wanted for something else.
+    /// True if HTTP/3 is served at the address: beside HTTPS, unless the UDP port of the same number is used for
+    /// another listener.
     fn serve_http3(&self, listen: ListenFlag) -> bool {
         let has_udp = self
             .listen
@@ -74,7 +75,7 @@ impl ShorthandFlags {
     }
 }
 
-/// The objects that the flags stand for: everything that is accepted goes to the one Service.
+/// Returns the objects for the flags. All requests, connections and flows go to one Service.
 pub fn shorthand(flags: &ShorthandFlags) -> Vec<ApiObject> {
     let mut objects = vec![ApiObject::GatewayClass(class().into())];
     let gateway = |(n, listen): (usize, &ListenFlag)| gateway(n, *listen, flags.certificates);
@@ -109,7 +110,7 @@ pub fn shorthand(flags: &ShorthandFlags) -> Vec<ApiObject> {
     objects
 }
 
-/// The Secret of a certificate for HTTPS, counted from 1: PEM of the chain and of its key, which were read at `origin`.
+/// Returns the Secret of a certificate for HTTPS, numbered from 1: the chain and its key in PEM, as read at `origin`.
 pub fn certificate(number: usize, origin: ObjectOrigin, chain: Vec<u8>, key: Vec<u8>) -> ApiObject {
     let values = [("tls.crt", chain), ("tls.key", key)];
     let data = values.map(|(name, value)| (name.to_owned(), SecretBytes(value))).into();
@@ -133,7 +134,8 @@ fn class() -> TypedObject<GatewayClassSpec> {
     )
 }
 
-/// A Gateway's addresses and ports multiply, so each address to listen on has a Gateway of its own.
+/// Returns the Gateway of one address. Each address has a Gateway of its own, because a Gateway combines every address
+/// with every port.
 fn gateway(number: usize, listen: ListenFlag, certificates: usize) -> TypedObject<GatewaySpec> {
     let protocol = match listen.protocol {
         ListenFlagProtocol::Http => "HTTP",
@@ -160,7 +162,7 @@ fn gateway(number: usize, listen: ListenFlag, certificates: usize) -> TypedObjec
     resource(&gateway_name(number), spec)
 }
 
-/// What clients of a Gateway may do: speak HTTP/3.
+/// Returns the policy that enables HTTP/3.
 fn client_policy(number: usize) -> TypedObject<ClientPolicySpec> {
     let target = GatewayTarget {
         group: "gateway.networking.k8s.io".to_owned(),
@@ -185,7 +187,7 @@ fn gateway_name(number: usize) -> String {
     format!("listen-{number}")
 }
 
-/// The Gateways where one of these is spoken, if there are any.
+/// Returns references to the Gateways of these protocols, or `None` if there are none.
 fn parents(listen: &[ListenFlag], protocols: &[ListenFlagProtocol]) -> Option<Vec<ParentRef>> {
     let speak = (1..).zip(listen).filter(|(_, listen)| protocols.contains(&listen.protocol));
     let parent = |number| ParentRef { name: gateway_name(number), ..Default::default() };
@@ -231,7 +233,7 @@ fn service() -> TypedObject<ServiceSpec> {
     resource(SERVICE, ServiceSpec { ports, ..Default::default() })
 }
 
-/// A slice has one address type, and one number for each of its ports.
+/// Returns the slices of the endpoints. A slice has one address type, and one number for each of its ports.
 fn slices(to: &[SocketAddr]) -> impl Iterator<Item = TypedObject<EndpointSliceSpec>> {
     let mut groups: BTreeMap<(bool, u16), Vec<SliceEndpoint>> = BTreeMap::new();
     for address in to {

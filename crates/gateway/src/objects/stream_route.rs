@@ -1,4 +1,4 @@
-//! `TCPRoute` and `UDPRoute` (gateway.networking.k8s.io/v1): where connections and flows go.
+//! `TCPRoute` and `UDPRoute` (gateway.networking.k8s.io/v1): routing of TCP connections and UDP flows.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -6,59 +6,59 @@ use serde::Deserialize;
 use super::route::{ParentRef, ServiceRef, one};
 use super::scalar::UnsupportedField;
 
-/// Where the connections or flows of listeners go.
+/// Routing of the connections or flows of listeners.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct StreamRouteSpec {
-    /// The Gateways and listeners it wants to attach to.
+    /// The Gateways and listeners to attach to.
     #[serde(default)]
     #[schemars(length(max = 32))]
     pub parent_refs: Vec<ParentRef>,
-    /// Attach to default Gateways.
+    /// Attachment to default Gateways.
     pub use_default_gateways: Option<UnsupportedField>,
-    /// Where they go. There is nothing to tell connections apart by, so there can be one rule only.
+    /// The rule. There can be only one, because connections have nothing to match on.
     #[schemars(length(min = 1, max = 16))]
     pub rules: Vec<StreamRouteRule>,
 }
 
-/// Where connections go.
+/// The backends of connections.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct StreamRouteRule {
-    /// For metrics and logs; the rule's number when not given.
+    /// The name for metrics and logs. Default: the index of the rule.
     #[schemars(extend("format" = "name"))]
     pub name: Option<String>,
-    /// Where they go, shared out by weight.
+    /// The backends, chosen by weight.
     #[serde(default)]
     #[schemars(length(max = 16))]
     pub backend_refs: Vec<StreamBackendRef>,
 }
 
-/// A share of a rule's connections.
+/// A backend, and its share of a rule's connections.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct StreamBackendRef {
-    /// Its API group; the core group when not given.
+    /// The API group. Default: the core group.
     pub group: Option<String>,
-    /// Its kind; Service when not given.
+    /// The kind. Default: Service.
     pub kind: Option<String>,
-    /// Its namespace; the route's when not given.
+    /// The namespace. Default: the namespace of the route.
     #[schemars(extend("format" = "label"))]
     pub namespace: Option<String>,
-    /// Its name.
+    /// The name.
     #[schemars(extend("format" = "name"))]
     pub name: String,
-    /// The Service's port.
+    /// The port of the Service.
     #[schemars(range(min = 1, max = 65535))]
     pub port: Option<u16>,
-    /// Its share relative to the others; 0 is none.
+    /// The weight relative to the other backends. 0 means no connections.
     #[serde(default = "one")]
     #[schemars(range(min = 0, max = 1_000_000))]
     pub weight: u32,
 }
 
 impl StreamBackendRef {
-    /// What it names.
+    /// Returns the reference to the Service.
     pub fn service(&self) -> ServiceRef<'_> {
         ServiceRef {
             group: self.group.as_deref(),

@@ -1,4 +1,4 @@
-//! `TLSRoute` (gateway.networking.k8s.io/v1): where TLS connections go, by the name that the client asks for.
+//! `TLSRoute` (gateway.networking.k8s.io/v1): routing of TLS connections by server name (SNI).
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -7,20 +7,20 @@ use super::route::ParentRef;
 use super::scalar::{Hostname, UnsupportedField};
 use super::stream_route::StreamRouteRule;
 
-/// Where TLS connections go.
+/// Routing of TLS connections.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TlsRouteSpec {
-    /// The Gateways and listeners it wants to attach to.
+    /// The Gateways and listeners to attach to.
     #[serde(default)]
     #[schemars(length(max = 32))]
     pub parent_refs: Vec<ParentRef>,
-    /// Attach to default Gateways.
+    /// Attachment to default Gateways.
     pub use_default_gateways: Option<UnsupportedField>,
-    /// The names that clients ask for (SNI).
+    /// The server names (SNI) of the connections.
     #[schemars(length(min = 1, max = 1024))]
     pub hostnames: Vec<Hostname>,
-    /// Where the connections go.
+    /// The backends of the connections.
     #[schemars(length(min = 1, max = 1))]
     pub rules: Vec<StreamRouteRule>,
 }

@@ -1,40 +1,40 @@
-//! What is changed in requests and responses on their way, as the filters of a route ask for it.
+//! Changes to requests and responses, as the filters of a route define them.
 //!
-//! Everything is precomputed: names in lower case, values as they are written. What a filter does to a URL is decided
-//! here; it must not know how a head is kept.
+//! Everything is precomputed: names in lower case, values as they are written. Changes to a URL are computed here. This
+//! module does not know how a head is stored.
 
 use std::num::NonZeroU32;
 
-/// What is changed in requests and responses on their way.
+/// Changes to requests and responses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RouteFilters {
-    /// Which requests of browsers from elsewhere are allowed; a preflight is answered at once.
+    /// Cross-origin requests that are allowed (CORS). A preflight request is answered at once.
     pub cors: Option<CorsPolicy>,
-    /// The answer, in place of any endpoint's.
+    /// The redirect that is sent instead of a response of an endpoint.
     pub redirect: Option<RedirectAction>,
-    /// What the endpoint is asked for in place of what the client asked for.
+    /// Changes to the host and path of the request to the endpoint.
     pub rewrite: Option<RewriteAction>,
-    /// Changes in the fields of the request.
+    /// Changes to header fields of the request.
     pub request_headers: HeaderEdits,
-    /// Changes in the fields of the response.
+    /// Changes to header fields of the response.
     pub response_headers: HeaderEdits,
-    /// Who else gets the request; their answers are dropped.
+    /// Backends that also get the request. Their responses are discarded.
     pub mirrors: Vec<MirrorPolicy>,
 }
 
-/// Changes in header fields, made in this order. Names are in lower case and never frame a message.
+/// Changes to header fields, made in this order. Names are in lower case and never affect message framing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeaderEdits {
-    /// These fields are taken out.
+    /// Names of fields to remove.
     pub remove: Vec<Box<str>>,
-    /// These fields get one value in place of all they had.
+    /// Fields whose value replaces all existing ones.
     pub set: Vec<HeaderField>,
-    /// These fields get one value more.
+    /// Fields whose value is added to the existing ones.
     pub add: Vec<HeaderField>,
 }
 
 impl HeaderEdits {
-    /// Nothing is changed.
+    /// True if nothing is changed.
     pub fn is_empty(&self) -> bool {
         self.remove.is_empty() && self.set.is_empty() && self.add.is_empty()
     }
@@ -43,13 +43,13 @@ impl HeaderEdits {
 /// A header field and its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeaderField {
-    /// Its name, in lower case.
+    /// The name, in lower case.
     pub name: Box<str>,
-    /// Its value.
+    /// The value.
     pub value: Box<str>,
 }
 
-/// A scheme of a URL.
+/// The scheme of a URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UrlScheme {
     /// `http`
@@ -59,7 +59,7 @@ pub enum UrlScheme {
 }
 
 impl UrlScheme {
-    /// How it is written.
+    /// Returns the scheme as it is written.
     pub const fn text(self) -> &'static str {
         match self {
             Self::Http => "http",
@@ -67,7 +67,7 @@ impl UrlScheme {
         }
     }
 
-    /// The port that need not be written.
+    /// Returns the default port.
     pub const fn port(self) -> u16 {
         match self {
             Self::Http => 80,
@@ -76,80 +76,80 @@ impl UrlScheme {
     }
 }
 
-/// What a request asked for.
+/// The URL of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestUrl<'a> {
-    /// How it came.
+    /// The scheme by which the request arrived.
     pub scheme: UrlScheme,
     /// The host, without a port.
     pub host: &'a [u8],
-    /// The listener's port.
+    /// The port of the listener.
     pub port: u16,
     /// The path, without the query.
     pub path: &'a [u8],
-    /// What follows the path: empty, or `?` and the query.
+    /// The rest after the path: empty, or `?` and the query.
     pub query: &'a [u8],
 }
 
-/// The answer that sends a client elsewhere. What is not given stays as the request had it.
+/// A redirect. Parts that are not given stay as in the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedirectAction {
-    /// 301, 302, 303, 307 or 308.
+    /// The status code: 301, 302, 303, 307 or 308.
     pub status: u16,
-    /// Another scheme.
+    /// The new scheme.
     pub scheme: Option<UrlScheme>,
-    /// Another host.
+    /// The new host.
     pub hostname: Option<Box<str>>,
-    /// Another port; that of the new scheme where only the scheme is given, as Gateway API asks.
+    /// The new port. If only the scheme is given, its default port, as Gateway API requires.
     pub port: Option<u16>,
-    /// Another path.
+    /// The new path.
     pub path: Option<PathRewrite>,
 }
 
 impl RedirectAction {
     /// Writes the value of `Location`.
-    pub fn location(&self, asked: &RequestUrl<'_>, out: &mut Vec<u8>) {
-        let scheme = self.scheme.unwrap_or(asked.scheme);
-        let port = self.port.unwrap_or(asked.port);
+    pub fn location(&self, request: &RequestUrl<'_>, out: &mut Vec<u8>) {
+        let scheme = self.scheme.unwrap_or(request.scheme);
+        let port = self.port.unwrap_or(request.port);
         out.extend_from_slice(scheme.text().as_bytes());
         out.extend_from_slice(b"://");
-        out.extend_from_slice(self.hostname.as_deref().map_or(asked.host, str::as_bytes));
+        out.extend_from_slice(self.hostname.as_deref().map_or(request.host, str::as_bytes));
         if port != scheme.port() {
             out.extend_from_slice(format!(":{port}").as_bytes());
         }
         match &self.path {
-            Some(path) => path.write(asked.path, out),
-            None => out.extend_from_slice(asked.path),
+            Some(path) => path.write(request.path, out),
+            None => out.extend_from_slice(request.path),
         }
-        out.extend_from_slice(asked.query);
+        out.extend_from_slice(request.query);
     }
 }
 
-/// What an endpoint is asked for in place of what the client asked for. What is not given stays.
+/// Changes to the host and path of the request to the endpoint. Parts that are not given stay as in the request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RewriteAction {
-    /// `Host`.
+    /// The new `Host`.
     pub hostname: Option<Box<str>>,
-    /// The path; the query stays.
+    /// The new path. The query stays.
     pub path: Option<PathRewrite>,
 }
 
-/// Another path.
+/// A change to a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PathRewrite {
-    /// This one.
+    /// A whole new path.
     Full(Box<str>),
-    /// The old one with another beginning.
+    /// The replacement of a prefix of the path.
     Prefix {
-        /// How many bytes of the path the rule's prefix matched, a `/` at its end left out.
+        /// The number of bytes of the path that the rule's prefix matched, without a trailing `/`.
         length: usize,
-        /// What takes their place, without a `/` at its end.
+        /// The new prefix, without a trailing `/`.
         replacement: Box<str>,
     },
 }
 
 impl PathRewrite {
-    /// Writes what takes the place of `path`, which the rule has matched.
+    /// Writes the replacement of `path`, which the rule has matched.
     pub fn write(&self, path: &[u8], out: &mut Vec<u8>) {
         match self {
             Self::Full(path) => out.extend_from_slice(path.as_bytes()),
@@ -165,62 +165,65 @@ impl PathRewrite {
     }
 }
 
-/// Somebody who gets a copy of requests.
+/// A backend that gets copies of requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MirrorPolicy {
     /// An index into [`Snapshot::backends`](super::Snapshot::backends).
     pub backend: usize,
-    /// How many requests are copied.
+    /// The fraction of requests that are copied.
     pub share: MirrorFraction,
 }
 
-/// A share of requests: so many of so many.
+/// A fraction of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MirrorFraction {
-    /// At most the denominator.
+    /// The numerator, at most the denominator.
     pub numerator: u32,
-    /// Of how many.
+    /// The denominator.
     pub denominator: NonZeroU32,
 }
 
 impl MirrorFraction {
-    /// Every request.
+    /// All requests.
     pub const ALL: Self = Self { numerator: 1, denominator: NonZeroU32::MIN };
 
-    /// Whether a request is of the share, for a random number.
+    /// True if a request with this random number is in the fraction.
     pub fn samples(self, random: u64) -> bool {
         random % u64::from(self.denominator.get()) < u64::from(self.numerator)
     }
 }
 
-/// Which requests of browsers from elsewhere are allowed (the Fetch standard, CORS protocol).
+/// Cross-origin requests that are allowed (the Fetch standard, CORS protocol).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CorsPolicy {
-    /// From where.
+    /// Allowed origins.
     pub origins: AllowList<Vec<OriginPattern>>,
-    /// Whether cookies and credentials may come with them. Then no answer says `*`: what was asked for is repeated.
+    /// True if requests may carry cookies and credentials. Responses then never contain `*`: they repeat the requested
+    /// value.
     pub credentials: bool,
-    /// By which methods: the value of `Access-Control-Allow-Methods`.
+    /// Allowed methods: the value of `Access-Control-Allow-Methods`.
     pub methods: AllowList<Box<str>>,
-    /// With which fields: the value of `Access-Control-Allow-Headers`.
+    /// Allowed request header fields: the value of `Access-Control-Allow-Headers`.
     pub headers: AllowList<Box<str>>,
-    /// Which fields of a response scripts may see: the value of `Access-Control-Expose-Headers`; empty: none more.
+    /// Response header fields that scripts may read: the value of `Access-Control-Expose-Headers`. Empty: only those
+    /// that the Fetch standard always allows.
     pub expose_headers: Box<str>,
-    /// How long the answer to a preflight holds: the value of `Access-Control-Max-Age`.
+    /// The number of seconds for which a browser may cache the response to a preflight request: the value of
+    /// `Access-Control-Max-Age`.
     pub max_age: Box<str>,
 }
 
-/// What is allowed.
+/// A list of allowed values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AllowList<T> {
-    /// Whatever is asked for: `*`.
+    /// Every value: `*`.
     Any,
-    /// This; empty: nothing beyond what needs no leave.
+    /// These values. Empty: only what needs no permission.
     Only(T),
 }
 
 impl CorsPolicy {
-    /// Whether requests from an origin, the value of `ObjectOrigin`, are allowed.
+    /// True if requests from an origin, the value of `Origin`, are allowed.
     pub fn allows(&self, origin: &[u8]) -> bool {
         match &self.origins {
             AllowList::Any => true,
@@ -232,19 +235,19 @@ impl CorsPolicy {
 /// An origin, or all hosts below one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OriginPattern {
-    /// This one, in lower case: `https://www.example.com:8443`.
+    /// One origin, in lower case: `https://www.example.com:8443`.
     Exact(Box<str>),
     /// `https://*.example.com:8443`: every host with one label or more in place of the `*`.
     Wildcard {
-        /// Up to the `*`: `https://`.
+        /// The part before the `*`: `https://`.
         start: Box<str>,
-        /// From after the `*` on: `.example.com:8443`.
+        /// The part after the `*`: `.example.com:8443`.
         end: Box<str>,
     },
 }
 
 impl OriginPattern {
-    /// Whether it means this origin, which browsers write in lower case.
+    /// True if the pattern matches this origin, which browsers write in lower case.
     pub fn matches(&self, origin: &[u8]) -> bool {
         match self {
             Self::Exact(exact) => exact.as_bytes() == origin,
@@ -256,7 +259,7 @@ impl OriginPattern {
     }
 }
 
-/// Of a host, so that neither a port nor a path slips in.
+/// True if the text consists of host labels, so that it contains neither a port nor a path.
 fn is_labels(text: &[u8]) -> bool {
     let is_inner = |byte: &u8| byte.is_ascii_alphanumeric() || b"-.".contains(byte);
     !text.is_empty() && text.iter().all(is_inner)
@@ -270,7 +273,7 @@ mod tests {
         PathRewrite::Prefix { length, replacement: replacement.into() }
     }
 
-    /// The table of Gateway API's HTTPPathModifier; a translation cuts the `/` at the end of both.
+    /// Checks the table of Gateway API's HTTPPathModifier; the translation removes the `/` at the end of both.
     #[test]
     fn path_prefix_is_replaced_per_gateway_api() {
         let cases = [
@@ -293,7 +296,7 @@ mod tests {
     fn redirect_location_keeps_unspecified_parts() {
         let nothing =
             RedirectAction { status: 302, scheme: None, hostname: None, port: None, path: None };
-        let asked = |port| RequestUrl {
+        let request = |port| RequestUrl {
             scheme: UrlScheme::Http,
             host: b"a.example.com",
             port,
@@ -314,7 +317,7 @@ mod tests {
         ];
         for (redirect, port, expected) in cases {
             let mut out = Vec::new();
-            redirect.location(&asked(port), &mut out);
+            redirect.location(&request(port), &mut out);
             assert_eq!(String::from_utf8(out).unwrap(), expected);
         }
     }

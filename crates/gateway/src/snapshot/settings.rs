@@ -1,4 +1,4 @@
-//! Policies, with every default filled in: what the data plane goes by at a listener and at a backend.
+//! Settings of policies for a listener and for a backend, with every default filled in.
 
 use std::num::{NonZeroU16, NonZeroU32};
 use std::ops::RangeInclusive;
@@ -15,94 +15,94 @@ use super::EndpointTls;
 /// BackendPolicy, with every default filled in.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BackendSettings {
-    /// How an endpoint is chosen.
+    /// The load-balancing algorithm.
     pub algorithm: Algorithm,
-    /// What of a request decides where the algorithm hashes.
+    /// The part of a request that the algorithm hashes, if it does.
     pub hash_key: HashKey,
-    /// What keeps a client at its endpoint; `None`: nothing does.
+    /// Session affinity; `None`: no affinity.
     pub affinity: Option<AffinitySettings>,
-    /// Endpoints of our own zone go first, as long as they have room.
+    /// True if endpoints in Sheave's own zone are preferred while they have free capacity.
     pub prefers_same_zone: bool,
-    /// Requests in flight at one endpoint, at most; `None`: no limit.
+    /// Maximum number of requests in flight at one endpoint; `None`: no limit.
     pub max_in_flight_per_endpoint: Option<NonZeroU32>,
-    /// The limit of each endpoint is learned, between these bounds; `None`: it is not.
+    /// Bounds of the learned limit of each endpoint; `None`: limits are not learned.
     pub auto_limit: Option<LimitSettings>,
-    /// An endpoint that says it is full is given less for a while.
+    /// True if an endpoint that rejects requests as overloaded gets less for a while.
     pub heeds_refusals: bool,
-    /// Requests that may wait for a slot; 0: none.
+    /// Maximum number of requests in the queue; 0: no queue.
     pub queue_max_requests: u32,
-    /// How long one may wait.
+    /// Maximum time in the queue.
     pub queue_timeout: Duration,
-    /// How long one may wait in a long overload; `None`: as long as ever.
+    /// Maximum time in the queue in a sustained overload; `None`: `queue_timeout`.
     pub queue_target: Option<Duration>,
-    /// The rules of routes share the queue.
+    /// True if the rules of routes get fair shares of the queue.
     pub queue_fair: bool,
-    /// Who goes first; `None`: who came first.
+    /// Priorities in the queue; `None`: first come, first served.
     pub queue_priority: Option<Arc<PriorityRules>>,
-    /// What a refused request is answered with: 429 or 503.
+    /// The status code of a rejected request: 429 or 503.
     pub overload_status: u16,
-    /// `Retry-After` of that answer, whole seconds, at least.
+    /// Minimum value of `Retry-After` in that response, in whole seconds.
     pub overload_retry_after: Duration,
-    /// From the first SYN to the established connection.
+    /// Maximum time from the first SYN to the established connection.
     pub connect_timeout: Duration,
-    /// From the request's head to the last byte of the response; `None`: no limit.
+    /// Maximum time from the head of a request to the last byte of its response; `None`: no limit.
     pub request_timeout: Option<Duration>,
-    /// From the start of an attempt to its response head; `None`: no limit.
+    /// Maximum time from the start of an attempt to the head of its response; `None`: no limit.
     pub per_attempt_timeout: Option<Duration>,
-    /// No byte moved between us and the endpoint while a request runs.
+    /// Maximum time without a byte between Sheave and the endpoint during a request.
     pub idle_timeout: Duration,
-    /// A connection to an endpoint on which nothing is acknowledged for so long has broken.
+    /// Maximum time without an acknowledgement from the endpoint. After it the connection counts as broken.
     pub unacknowledged_timeout: Duration,
-    /// How long the slot of a request whose client has gone is kept while the endpoint works on.
+    /// Maximum time for which a request whose client has disconnected keeps its slot while the endpoint works on it.
     pub abandoned_timeout: Duration,
-    /// A connection is not reused when older than this; `None`: no limit.
+    /// Maximum age at which a connection is reused; `None`: no limit.
     pub connection_max_age: Option<Duration>,
-    /// A connection is not reused after so many requests; `None`: no limit.
+    /// Maximum number of requests on a connection; `None`: no limit.
     pub connection_max_requests: Option<NonZeroU32>,
-    /// An idle connection is closed after this.
+    /// Idle timeout of a connection.
     pub connection_idle_timeout: Duration,
-    /// Connections to one endpoint, at most, idle ones included; `None`: no limit.
+    /// Maximum number of connections to one endpoint, including idle ones; `None`: no limit.
     pub connection_max: Option<NonZeroU32>,
-    /// How often requests are tried again; a rule may have attempts and a back-off of its own.
+    /// Retry budget, attempts and backoff. A rule may have its own attempts and backoff.
     pub retry: RetrySettings,
-    /// Statuses of responses that are tried again, sorted; a rule may have its own.
+    /// Response statuses that are retried, sorted. A rule may have its own.
     pub retry_statuses: Box<[u16]>,
-    /// How the health of endpoints is judged.
+    /// Active health checks and outlier detection.
     pub health: HealthSettings,
-    /// What a probe sends and where; there is one exactly where `health` is active.
+    /// The request and port of a probe. Set if and only if `health` has active health checks.
     pub probe: Option<ProbeSettings>,
-    /// Each new connection begins with a PROXY protocol header of this version; `None`: with none.
+    /// The version of the PROXY protocol header at the start of each new connection; `None`: no header.
     pub proxy_protocol: Option<ProxyVersion>,
-    /// What is spoken to endpoints.
+    /// The protocol of connections to endpoints.
     pub protocol: EndpointProtocol,
-    /// How connections to endpoints are encrypted; `None`: not at all.
+    /// TLS to endpoints; `None`: no TLS.
     pub tls: Option<Arc<EndpointTls>>,
-    /// Codes of gRPC statuses that are tried again, sorted; a rule may have its own.
+    /// gRPC status codes that are retried, sorted. A rule may have its own.
     pub retry_grpc_statuses: Box<[u8]>,
 }
 
-/// Which priority a request has: what its header field says, else that of its route, else the default.
+/// Priorities of requests. The header field determines the priority, else the route, else the default.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PriorityRules {
-    /// What of a request says it; `None`: nothing does.
+    /// The header field that carries the priority; `None`: no header field is read.
     pub header: Option<PriorityHeader>,
-    /// Names of rules (`namespace/route/rule`), or of routes (`namespace/route/`), and their priority; rules first.
+    /// Priorities by name of a rule (`namespace/route/rule`) or of a route (`namespace/route/`); rules first.
     pub routes: Box<[(Box<str>, PriorityLevel)]>,
-    /// That of all other requests.
+    /// The priority of all other requests.
     pub default: PriorityLevel,
 }
 
-/// A header field that says a request's priority.
+/// A header field that carries the priority of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PriorityHeader {
-    /// Its name, in lower case.
+    /// The name, in lower case.
     pub name: Box<str>,
-    /// What its values mean; empty: they are numbers, or as `Priority` has them in RFC 9218.
+    /// The priorities of its values. Empty: the value is a number, or a `Priority` field value of RFC 9218.
     pub values: Box<[(Box<str>, PriorityLevel)]>,
 }
 
 impl PriorityRules {
-    /// The priority of a rule's requests, by its name.
+    /// Returns the priority of a rule's requests, by the name of the rule.
     pub fn of_rule(&self, name: &str) -> PriorityLevel {
         let is_named =
             |part: &str| if part.ends_with('/') { name.starts_with(part) } else { name == part };
@@ -112,7 +112,7 @@ impl PriorityRules {
 }
 
 impl PriorityHeader {
-    /// What a value says; `None`: nothing.
+    /// Returns the priority that a value stands for, `None` if it stands for none.
     pub fn read(&self, value: &[u8]) -> Option<PriorityLevel> {
         if self.values.is_empty() {
             return urgency(value).and_then(PriorityLevel::new);
@@ -122,7 +122,7 @@ impl PriorityHeader {
     }
 }
 
-/// A number alone, or the member `u` of a dictionary (RFC 9218 §4.1, RFC 9651 §3.2): the last one counts.
+/// Parses a number, or the member `u` of a dictionary (RFC 9218 §4.1, RFC 9651 §3.2), of which the last one counts.
 fn urgency(value: &[u8]) -> Option<u8> {
     let text = std::str::from_utf8(value).ok()?.trim();
     let digit = |text: &str| match text.as_bytes() {
@@ -137,20 +137,20 @@ fn urgency(value: &[u8]) -> Option<u8> {
     digit(member.split(';').next().unwrap_or(member))
 }
 
-/// What is spoken to endpoints.
+/// The protocol of connections to endpoints.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EndpointProtocol {
     /// HTTP/1.1.
     #[default]
     Http1,
-    /// HTTP/2: known beforehand without TLS, agreed upon (ALPN) with it.
+    /// HTTP/2: with prior knowledge if there is no TLS, by ALPN if there is.
     Http2,
-    /// HTTP/3, always encrypted; where it cannot be had, what TLS over TCP agrees upon: HTTP/2 or HTTP/1.1.
+    /// HTTP/3, always encrypted. If it is not available, the protocol that TLS over TCP negotiates: HTTP/2 or HTTP/1.1.
     Http3,
 }
 
 impl EndpointProtocol {
-    /// A request has a stream to itself, with trailers of its own.
+    /// True if each request has a stream of its own, with its own trailers.
     pub const fn has_streams(self) -> bool {
         match self {
             Self::Http1 => false,
@@ -159,17 +159,17 @@ impl EndpointProtocol {
     }
 }
 
-/// What of a request decides where an algorithm hashes. A request that has none of it is placed by its client's address.
+/// The part of a request that is hashed. If a request does not have that part, the client's address is hashed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum HashKey {
     /// The client's IP address.
     #[default]
     Source,
-    /// The first value of a header field; the name is in lower case.
+    /// The first value of a header field. The name is in lower case.
     Header(Box<str>),
     /// The value of a cookie of the request.
     Cookie(Box<str>),
-    /// The first value of a parameter of the query.
+    /// The first value of a query parameter.
     QueryParam(Box<str>),
     /// The path, without the query.
     Path,
@@ -177,60 +177,61 @@ pub enum HashKey {
     Host,
 }
 
-/// What keeps a client at its endpoint. It yields to health: a client whose endpoint cannot serve gets another.
+/// Session affinity. Health takes precedence: if the endpoint cannot serve, the client gets another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AffinitySettings {
-    /// A cookie that we set, and that names the endpoint.
+    /// A cookie that Sheave sets and that identifies the endpoint.
     Cookie {
-        /// Its name.
+        /// The name of the cookie.
         name: Box<str>,
-        /// How long the client keeps it; `None`: as long as its session.
+        /// The lifetime of the cookie; `None`: a session cookie.
         max_age: Option<Duration>,
     },
-    /// A header field that we set in responses and that the client repeats; the name is in lower case.
+    /// A header field that Sheave sets in responses and the client repeats in requests. The name is in lower case.
     Header(Box<str>),
-    /// The client's IP address decides.
+    /// The client's IP address.
     Source,
 }
 
-/// When a rule's requests are tried again, in place of what the backend's policy says. The budget is the backend's.
+/// Retries of a rule's requests, which replace those of the backend's policy. The retry budget stays that of the
+/// backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleRetry {
-    /// Attempts at one request, at most, the first included.
+    /// Maximum number of attempts at a request, including the first.
     pub attempts: NonZeroU32,
-    /// The first retry waits a random time up to this, each further one up to twice as long; `None`: as the backend's
-    /// policy says.
+    /// Base of the backoff: the first retry waits a random time up to this, each further retry up to twice as long.
+    /// `None`: the backend's policy determines it.
     pub backoff: Option<Duration>,
-    /// Statuses of responses that are tried again, sorted.
+    /// Response statuses that are retried, sorted.
     pub statuses: Box<[u16]>,
 }
 
-/// What a probe sends to an endpoint, and what it expects.
+/// The request of a probe, and the expected response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProbeSettings {
     /// A GET over HTTP/1.1.
     Http {
-        /// What is asked for: a path, and perhaps a query.
+        /// The path, with an optional query.
         target: Box<str>,
-        /// `Host`; `None`: the endpoint's address and port.
+        /// The `Host`; `None`: the endpoint's address and port.
         host: Option<Box<str>>,
-        /// Where; `None`: the endpoint's own port.
+        /// The port; `None`: the endpoint's own port.
         port: Option<NonZeroU16>,
-        /// Statuses of a good answer.
+        /// The statuses of a successful probe.
         statuses: RangeInclusive<u16>,
     },
-    /// A connection, which is closed again at once.
+    /// A TCP connection, which is closed at once.
     Tcp {
-        /// Where; `None`: the endpoint's own port.
+        /// The port; `None`: the endpoint's own port.
         port: Option<NonZeroU16>,
     },
-    /// gRPC's health check: the answer must be that it serves.
+    /// The gRPC health check: the answer must be `SERVING`.
     Grpc {
-        /// What is asked for; empty: the server as a whole.
+        /// The service name. Empty: the server as a whole.
         service: Box<str>,
-        /// `:authority`; `None`: the endpoint's address and port.
+        /// The `:authority`; `None`: the endpoint's address and port.
         host: Option<Box<str>>,
-        /// Where; `None`: the endpoint's own port.
+        /// The port; `None`: the endpoint's own port.
         port: Option<NonZeroU16>,
     },
 }
@@ -238,78 +239,79 @@ pub enum ProbeSettings {
 /// A version of the PROXY protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProxyVersion {
-    /// A line of text.
+    /// The text format.
     V1,
-    /// Binary.
+    /// The binary format.
     V2,
 }
 
 /// ClientPolicy, with every default filled in.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClientSettings {
-    /// Connections on the listener, at most.
+    /// Maximum number of connections to the listener.
     pub max_connections: u32,
-    /// A connection is closed after the response that finds it older than this; `None`: no limit.
+    /// Maximum age of a connection. An older connection is closed after its next response. `None`: no limit.
     pub connection_max_age: Option<Duration>,
-    /// Between two requests.
+    /// Maximum time between two requests.
     pub connection_idle_timeout: Duration,
-    /// Bytes of a request's head, at most: beyond it 431 (414 for the request line).
+    /// Maximum size of the head of a request, in bytes. A larger head is rejected with 431 (414 for the request line).
     pub max_head_bytes: u32,
-    /// Header fields, at most: beyond it 431.
+    /// Maximum number of header fields. A request with more is rejected with 431.
     pub max_header_fields: u16,
-    /// Bytes of the request target, at most: beyond it 414.
+    /// Maximum size of the request target, in bytes. A longer target is rejected with 414.
     pub max_target_bytes: u32,
-    /// Bytes of a request's body, at most: beyond it 413; `None`: no limit.
+    /// Maximum size of the body of a request, in bytes. A larger body is rejected with 413. `None`: no limit.
     pub max_body_bytes: Option<u64>,
-    /// From the first byte of a head to its last: beyond it 408.
+    /// Maximum time from the first to the last byte of a head. After it the request is rejected with 408.
     pub head_timeout: Duration,
-    /// No byte of a body moved between us and the client: beyond it 408, or the connection is cut.
+    /// Maximum time without a byte of a body between Sheave and the client. After it the request is rejected with 408,
+    /// or the connection is cut.
     pub body_timeout: Duration,
-    /// Whose `X-Forwarded-*`, `Forwarded` and `X-Request-Id` are believed.
+    /// Trusted proxies: `X-Forwarded-*`, `Forwarded` and `X-Request-Id` from them are kept.
     pub trusted_proxies: Vec<IpNet>,
-    /// Whether connections begin with a PROXY protocol header.
+    /// Connections that begin with a PROXY protocol header.
     pub proxy_protocol: ProxyProtocol,
-    /// No byte moved in a TCP connection, or in one that has left HTTP.
+    /// Maximum time without a byte in a TCP connection, or in one that was upgraded from HTTP.
     pub stream_idle_timeout: Duration,
-    /// No datagram passed in a UDP flow.
+    /// Maximum time without a datagram in a UDP flow.
     pub flow_idle_timeout: Duration,
-    /// Requests at a time on one connection of HTTP/2, at most.
+    /// Maximum number of concurrent requests on one HTTP/2 connection.
     pub http2_max_concurrent_streams: u32,
 }
 
-/// How requests come by HTTP/3.
+/// HTTP/3 settings of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Http3Settings {
-    /// Requests at a time on one connection, at most.
+    /// Maximum number of concurrent requests on one connection.
     pub max_concurrent_streams: u32,
-    /// Whether requests are taken before the handshake is over.
+    /// True if requests are accepted before the handshake completes (0-RTT).
     pub zero_rtt: bool,
-    /// How fast connections send.
+    /// The congestion control algorithm.
     pub congestion_control: CongestionControl,
-    /// The UDP port that clients are told; `None`: the listener's.
+    /// The UDP port to advertise; `None`: the listener's.
     pub advertised_port: Option<NonZeroU16>,
 }
 
-/// What a connection of QUIC goes by when it sends.
+/// A congestion control algorithm of QUIC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CongestionControl {
-    /// Lost packets.
+    /// CUBIC, which follows packet loss.
     #[default]
     Cubic,
-    /// Bandwidth and round trips, as they are measured.
+    /// BBR, which follows the measured bandwidth and round-trip time.
     Bbr,
 }
 
-/// Whether connections of clients begin with a PROXY protocol header, of either version. Who connects decides, never what
-/// was sent: a header is read from trusted proxies alone, and there it must be.
+/// Client connections that begin with a PROXY protocol header, of either version. The address of the peer determines if
+/// a header is read, never the bytes that it sends: a header is read from trusted proxies only, and they must send one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ProxyProtocol {
-    /// None does.
+    /// No connection has a header.
     #[default]
     Off,
-    /// Those of trusted proxies do; all others are of clients that connect directly, and do not.
+    /// Connections from trusted proxies have a header. All others come directly from clients and have none.
     FromTrusted,
-    /// Those of trusted proxies do; all others are closed.
+    /// Connections from trusted proxies have a header. All others are closed.
     Required,
 }
 

@@ -1,4 +1,4 @@
-//! TLS: with what we decrypt at a listener, and how we encrypt to endpoints. All PEM is decoded and checked by now.
+//! TLS termination at a listener, and TLS to endpoints. All PEM has been decoded and checked.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -7,22 +7,21 @@ use std::sync::Arc;
 use super::Rule;
 use crate::matching::{HostName, HostPattern};
 
-/// What becomes of TLS connections at a listener.
+/// TLS settings of a listener.
 #[derive(Clone, Debug, Default)]
 pub struct ListenerTls {
-    /// By the name that the client asks for (SNI), the most specific first. A connection for which there is none is
-    /// refused.
+    /// The SNI rules, the most specific first. A connection that matches none is rejected.
     pub sni_rules: Vec<SniRule>,
 }
 
 impl ListenerTls {
-    /// Sorts the sites.
+    /// Sorts the SNI rules.
     pub(crate) fn new(mut sni_rules: Vec<SniRule>) -> Self {
         sni_rules.sort_by_key(|site| Reverse(specificity(&site.hosts)));
         Self { sni_rules }
     }
 
-    /// What becomes of a connection that asks for a name, or for none.
+    /// Returns the rule for a connection with this server name, or without one.
     pub fn find(&self, name: Option<HostName<'_>>) -> Option<&SniRule> {
         self.sni_rules.iter().find(|site| match name {
             Some(name) => site.hosts.matches(name),
@@ -31,7 +30,7 @@ impl ListenerTls {
     }
 }
 
-/// A name goes before all names below one, and a longer one before a shorter one.
+/// Returns the sort key: a name comes before all names below a domain, and a longer domain before a shorter one.
 fn specificity(hosts: &HostPattern) -> (u8, usize) {
     match hosts {
         HostPattern::Any => (0, 0),
@@ -40,59 +39,60 @@ fn specificity(hosts: &HostPattern) -> (u8, usize) {
     }
 }
 
-/// The connections for some names.
+/// TLS settings for some server names (SNI).
 #[derive(Clone, Debug)]
 pub struct SniRule {
-    /// The names. One that is `Any` also takes connections that ask for none.
+    /// The server names. `Any` also matches connections without a server name.
     pub hosts: HostPattern,
-    /// With what they are decrypted; `None`: they are passed through as they are, whatever the backend's TLS would be.
+    /// The certificates for TLS termination; `None`: TLS passthrough, whatever the TLS settings of the backend.
     pub terminate: Option<Arc<TlsTermination>>,
-    /// What is in them.
+    /// The content of the connections.
     pub payload: TlsPayload,
 }
 
-/// What is in TLS connections.
+/// The content of TLS connections.
 #[derive(Clone, Debug)]
 pub enum TlsPayload {
-    /// Requests, by the listener's table of routes.
+    /// HTTP requests, routed by the listener's route table.
     Requests,
-    /// Connections, all by one rule; without one they are closed.
+    /// Byte streams. All use one rule; without a rule the connections are closed.
     Connections(Option<Arc<Rule>>),
 }
 
-/// With what connections are decrypted.
+/// Certificates for TLS termination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsTermination {
-    /// What we show: the first that fits the name and the algorithms of the client, else the first. At least one.
+    /// The certificates, at least one. A client gets the first that matches its server name and algorithms, else the
+    /// first of all.
     pub certificates: Vec<Arc<TlsCertificate>>,
-    /// What clients show; `None`: they are not asked.
+    /// Verification of client certificates; `None`: no certificate is requested.
     pub clients: Option<ClientCertificates>,
 }
 
-/// A chain of certificates and the key of the first of them, which belong together.
+/// A certificate chain and the private key of its first certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsCertificate {
-    /// Who it is read from, for logs: `Secret namespace/name`.
+    /// The object that it is read from, for logs: `Secret namespace/name`.
     pub name: Box<str>,
-    /// DER, that of the key first. At least one.
+    /// The chain in DER, with the certificate of the key first. At least one certificate.
     pub chain: Vec<Box<[u8]>>,
-    /// The key of the first.
+    /// The private key.
     pub key: PrivateKey,
 }
 
-/// A private key in DER. Nobody gets to see it by `Debug`.
+/// A private key in DER. `Debug` never shows it.
 #[derive(Clone, PartialEq, Eq)]
 pub enum PrivateKey {
     /// PKCS #8 (RFC 5958).
     Pkcs8(Box<[u8]>),
-    /// PKCS #1, RSA alone (RFC 8017).
+    /// PKCS #1, RSA only (RFC 8017).
     Pkcs1(Box<[u8]>),
-    /// SEC 1, elliptic curves alone (RFC 5915).
+    /// SEC 1, elliptic curves only (RFC 5915).
     Sec1(Box<[u8]>),
 }
 
 impl PrivateKey {
-    /// In the encoding that the variant says.
+    /// Returns the DER bytes, in the encoding of the variant.
     pub fn der(&self) -> &[u8] {
         match self {
             Self::Pkcs8(der) | Self::Pkcs1(der) | Self::Sec1(der) => der,
@@ -106,44 +106,44 @@ impl fmt::Debug for PrivateKey {
     }
 }
 
-/// What clients must show.
+/// Verification of client certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientCertificates {
-    /// Who may have issued it: certificates of authorities in DER. At least one.
+    /// The trusted CA certificates in DER. At least one.
     pub roots: Vec<Box<[u8]>>,
-    /// Whether a client without a valid one is refused; if not, it is let in whatever it shows.
+    /// True if a client without a valid certificate is rejected. If false, every client is accepted.
     pub required: bool,
 }
 
-/// How connections to endpoints are encrypted.
+/// TLS settings for connections to endpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndpointTls {
-    /// The name that is asked for (SNI).
+    /// The server name (SNI).
     pub server_name: Box<str>,
-    /// Whom the certificate of the endpoint must name, any of them; empty: `server_name`.
+    /// Accepted subject names: the certificate must have one of them. Empty: `server_name`.
     pub subject_names: Vec<SubjectName>,
-    /// Who may have issued it.
+    /// The trusted CA certificates.
     pub roots: TrustAnchors,
-    /// What we show when the endpoint asks; `None`: nothing.
+    /// The client certificate that Sheave presents if the endpoint requests one; `None`: no certificate.
     pub client: Option<Arc<TlsCertificate>>,
 }
 
-/// A name in a certificate.
+/// A subject name of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SubjectName {
-    /// A name in DNS, perhaps with `*.` before it.
+    /// A DNS name, optionally with a leading `*.`.
     Dns(Box<str>),
-    /// A URI, as SPIFFE has it.
+    /// A URI, as in SPIFFE.
     Uri(Box<str>),
 }
 
-/// Who may have issued a certificate.
+/// The CA certificates that are trusted to issue endpoint certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TrustAnchors {
-    /// The authorities that the machine trusts.
+    /// The CA certificates that the machine trusts.
     System,
-    /// These, in DER; none: no endpoint is believed, and each connection fails.
+    /// These, in DER. If empty, no endpoint is trusted, and every connection fails.
     Given(Vec<Box<[u8]>>),
-    /// Anybody: every certificate is believed, whomever it names. For a lab.
+    /// No verification: every certificate is accepted, whatever its issuer and name. For a lab only.
     AcceptAny,
 }

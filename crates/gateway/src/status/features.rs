@@ -1,14 +1,15 @@
-//! What the data plane has, by Gateway API's names, and which versions of its definitions we know.
+//! Features of Gateway API that the data plane supports, and versions of its CRDs that Sheave supports.
 
 use super::{
     ConditionReason, ConditionType, GatewayClassStatus, ResourceStatus, StatusCondition,
     StatusDetail,
 };
 
-/// The features of Gateway API that are served, sorted: what a GatewayClass of ours says in `supportedFeatures`.
+/// The supported features of Gateway API, sorted: `supportedFeatures` of Sheave's GatewayClasses.
 ///
-/// Left out are the mesh, which is another product; `GatewayInfrastructure`, for what we make for a Gateway is in our own
-/// namespace, or nothing; and what the experimental channel alone has. Some features have had two names.
+/// Not included: the mesh features, because Sheave is no mesh; `GatewayInfrastructure`, because the resources that
+/// Sheave creates for a Gateway are in Sheave's own namespace, or there are none; and features that only the
+/// experimental channel has. Some features have had two names.
 pub const FEATURES: &[&str] = &[
     "BackendTLSPolicy",
     "BackendTLSPolicySANValidation",
@@ -63,15 +64,16 @@ pub const FEATURES: &[&str] = &[
     "UDPRoute",
 ];
 
-/// The oldest and the newest minor version of Gateway API 1 whose definitions we know.
+/// The oldest and the newest supported minor version of Gateway API 1.
 const MINOR_VERSIONS: std::ops::RangeInclusive<u32> = 6..=7;
 
-/// What the definitions of the standard channel have from this minor version on: before it, a route cannot ask for it.
+/// Features that the CRDs of the standard channel contain from this minor version on. Before it, a route cannot use
+/// them.
 const RETRY_FEATURES: (u32, &str) = (7, "HTTPRouteRetry");
 
-/// Adds to the status of each GatewayClass whether we know the version of Gateway API's definitions: what their annotation
-/// `gateway.networking.k8s.io/bundle-version` says. We serve what we understand in either case; what these definitions
-/// have no fields for is not among the features.
+/// Adds to the status of each GatewayClass if the version of the Gateway API CRDs is supported. The version is the
+/// CRDs' annotation `gateway.networking.k8s.io/bundle-version`. Sheave serves all supported objects in either case.
+/// Features for which these CRDs have no fields are removed from the list of features.
 pub fn report_version(statuses: &mut [ResourceStatus], bundle_version: Option<&str>) {
     let kind = ConditionType::SupportedVersion;
     let (since, retries) = RETRY_FEATURES;
@@ -92,17 +94,17 @@ pub fn report_version(statuses: &mut [ResourceStatus], bundle_version: Option<&s
     }
 }
 
-/// Of a version of Gateway API 1.
+/// Returns the minor version of a version of Gateway API 1.
 fn minor(version: &str) -> Option<u32> {
     version.strip_prefix("v1.")?.split(['.', '-']).next()?.parse().ok()
 }
 
 fn version_fault(bundle_version: Option<&str>) -> Option<String> {
     let (oldest, newest) = (MINOR_VERSIONS.start(), MINOR_VERSIONS.end());
-    let known = format!("known are v1.{oldest} to v1.{newest}");
+    let supported = format!("v1.{oldest} to v1.{newest} are supported");
     let Some(version) = bundle_version else {
-        return Some(format!("the definitions of Gateway API do not say their version: {known}"));
+        return Some(format!("the Gateway API CRDs do not state their version; {supported}"));
     };
     let is_known = minor(version).is_some_and(|minor| MINOR_VERSIONS.contains(&minor));
-    (!is_known).then(|| format!("the definitions of Gateway API are of version {version}: {known}"))
+    (!is_known).then(|| format!("the Gateway API CRDs are of version {version}; {supported}"))
 }

@@ -1,9 +1,9 @@
-//! How the replicas of Sheave share what a policy allows at each endpoint, as its status says it.
+//! Status messages on how the replicas of Sheave share the limit of a policy for each endpoint.
 
 use super::{ConditionReason, ConditionType, ResourceStatus, StatusCondition, StatusDetail};
 
-/// Adds to the status of each BackendPolicy with a number for `maxInFlightPerEndpoint` how many requests each of so many
-/// replicas may have at an endpoint, which together make that number.
+/// Adds to the status of each BackendPolicy with a number for `maxInFlightPerEndpoint` the number of requests that each
+/// of `replicas` replicas may have in flight at an endpoint. Together the shares make that number.
 pub fn report_slot_assignment(statuses: &mut [ResourceStatus], replicas: u32) {
     let kind = ConditionType::CapDealt;
     for status in statuses {
@@ -22,17 +22,17 @@ pub fn report_slot_assignment(statuses: &mut [ResourceStatus], replicas: u32) {
 fn shares(slots: u32, replicas: u32) -> String {
     let (least, left_over) = (slots / replicas.max(1), slots % replicas.max(1));
     let requests = if slots == 1 { "request" } else { "requests" };
-    let all = format!("{slots} {requests} at once at each endpoint");
+    let all = format!("{slots} {requests} in flight per endpoint");
     match (replicas, least, left_over) {
-        (0 | 1, ..) => format!("{all}, all of the one replica"),
-        (_, _, 0) => format!("{all}, dealt over {replicas} replicas: {least} each"),
+        (0 | 1, ..) => format!("{all}, all for the only replica"),
+        (_, _, 0) => format!("{all}, divided among {replicas} replicas: {least} each"),
         (_, 0, _) => format!(
-            "{all}, dealt over {replicas} replicas: 1 for {left_over} of them, who differ from endpoint to endpoint; \
-             the others send nothing there"
+            "{all}, divided among {replicas} replicas: 1 for {left_over} of them, which differ from endpoint to \
+             endpoint; the others send it nothing"
         ),
         _ => format!(
-            "{all}, dealt over {replicas} replicas: {least} each, and 1 more for {left_over} of them, who differ from \
-             endpoint to endpoint"
+            "{all}, divided among {replicas} replicas: {least} each, and 1 more for {left_over} of them, which differ \
+             from endpoint to endpoint"
         ),
     }
 }
@@ -43,15 +43,15 @@ mod tests {
 
     #[test]
     fn slot_shares_are_described_in_plain_text() {
-        let all = "4 requests at once at each endpoint";
-        assert_eq!(shares(4, 1), format!("{all}, all of the one replica"));
-        assert_eq!(shares(4, 2), format!("{all}, dealt over 2 replicas: 2 each"));
-        let differ = "of them, who differ from endpoint to endpoint";
+        let all = "4 requests in flight per endpoint";
+        assert_eq!(shares(4, 1), format!("{all}, all for the only replica"));
+        assert_eq!(shares(4, 2), format!("{all}, divided among 2 replicas: 2 each"));
+        let differ = "of them, which differ from endpoint to endpoint";
         assert_eq!(
             shares(4, 3),
-            format!("{all}, dealt over 3 replicas: 1 each, and 1 more for 1 {differ}")
+            format!("{all}, divided among 3 replicas: 1 each, and 1 more for 1 {differ}")
         );
-        let one = "1 request at once at each endpoint, dealt over 5 replicas: 1 for 1";
-        assert_eq!(shares(1, 5), format!("{one} {differ}; the others send nothing there"));
+        let one = "1 request in flight per endpoint, divided among 5 replicas: 1 for 1";
+        assert_eq!(shares(1, 5), format!("{one} {differ}; the others send it nothing"));
     }
 }

@@ -1,5 +1,4 @@
-//! Statuses in the shape that Kubernetes gives the status of the same object, but for when anything changed: that is
-//! not known here.
+//! Statuses in the JSON format of Kubernetes, without the times of transitions, which are not known here.
 
 use serde_json::{Map, Value, json};
 
@@ -13,10 +12,10 @@ use crate::translate::CONTROLLER;
 
 const GROUP: &str = "gateway.networking.k8s.io";
 
-/// What Kubernetes takes of a message, in characters.
+/// Maximum length of a message in Kubernetes, in characters.
 const MAX_MESSAGE_CHARACTERS: usize = 32_768;
 
-/// The `status` of an object.
+/// Returns the `status` of an object.
 pub fn status_json(status: &ResourceStatus) -> Value {
     let conditions = |of: &[StatusCondition]| conditions(of, status.observed_generation);
     let listeners = |of: &[ListenerStatus]| all(of, |it| listener(it, conditions(&it.conditions)));
@@ -73,7 +72,7 @@ fn conditions(conditions: &[StatusCondition], observed_generation: i64) -> Value
     })
 }
 
-/// A message, cut where it is longer than Kubernetes takes it.
+/// Returns a message, truncated to the maximum length of Kubernetes.
 fn message(text: &str) -> &str {
     text.char_indices().nth(MAX_MESSAGE_CHARACTERS).map_or(text, |(end, _)| &text[..end])
 }
@@ -119,7 +118,7 @@ fn target(status: &TargetStatus, conditions: Value) -> Value {
     })
 }
 
-/// The fields that have a value.
+/// Returns the fields that have a value.
 fn present<const N: usize>(fields: [(&str, Value); N]) -> Map<String, Value> {
     let fields = fields.into_iter().filter(|(_, value)| !value.is_null());
     fields.map(|(name, value)| (name.to_owned(), value)).collect()

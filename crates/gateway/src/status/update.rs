@@ -1,34 +1,35 @@
-//! What has to be written where a cluster does not say it yet: nothing twice, and nothing of others lost.
+//! Updates of the statuses in a cluster that are out of date. An unchanged status is not written, and entries of other
+//! controllers are kept.
 //!
-//! Lists of conditions and of listeners are maps to Kubernetes: of those only ours are written, by server-side apply.
-//! Those of a route's parents and of a policy's ancestors are not: they are written as a whole, with what other
-//! controllers say in its place.
+//! In Kubernetes, lists of conditions and of listeners are maps: only Sheave's entries are written, by server-side
+//! apply. Lists of a route's parents and of a policy's ancestors are not: they are written as a whole, with the entries
+//! of other controllers in their places.
 
 use serde_json::{Value, json};
 
 use super::{ConditionType, ResourceStatus, StatusDetail, status_json};
 use crate::translate::CONTROLLER;
 
-/// What a list of conditions may hold.
+/// Maximum number of entries in a list of conditions.
 const MAX_CONDITIONS: usize = 8;
-/// What a route's list of parents may hold.
+/// Maximum number of entries in a route's list of parents.
 const MAX_PARENTS: usize = 32;
-/// What a policy's list of ancestors may hold.
+/// Maximum number of entries in a policy's list of ancestors.
 const MAX_ANCESTORS: usize = 16;
 
-/// A status as it is to be written; what is in it is the value of `status`.
+/// A status to write. The content is the value of `status`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StatusUpdate {
-    /// Only what is ours, for server-side apply.
+    /// Sheave's part of the status, for server-side apply.
     Apply(Value),
-    /// All of it, in place of the status that it was made from.
+    /// The whole status, which replaces the one that it was made from.
     Replace(Value),
 }
 
-/// What has to be written for a status where the object's `status` is `current`; `None`: it says the same already.
+/// Returns the update of the object's `status`, which is `current`, or `None` if it is up to date.
 ///
-/// `now` is a time as RFC 3339 writes it. It becomes the `lastTransitionTime` of each condition whose `status` changes;
-/// the others keep theirs.
+/// `now` is a time in RFC 3339. It becomes the `lastTransitionTime` of each condition whose `status` changes; the other
+/// conditions keep theirs.
 pub fn status_update(
     status: &ResourceStatus,
     current: Option<&Value>,
@@ -65,7 +66,8 @@ pub fn status_update(
     }
 }
 
-/// What has to be written for a route or a policy that is no longer ours; `None`: nothing in `current` is of us.
+/// Returns the update for a route or a policy that no longer belongs to Sheave, or `None` if `current` has no entry of
+/// Sheave.
 pub fn status_removal(current: &Value) -> Option<StatusUpdate> {
     let mut status = current.clone();
     let mut is_changed = false;
@@ -87,16 +89,16 @@ fn items(list: &Value) -> &[Value] {
     list.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// The one item of a list that has this name.
+/// Returns the item of a list that has this name.
 fn named<'a>(list: &'a Value, key: &str, name: &Value) -> &'a Value {
     items(list).iter().find(|item| item[key] == *name).unwrap_or(&Value::Null)
 }
 
-/// Ours, with the times of all conditions.
+/// Returns Sheave's status with the times of all conditions.
 fn with_transition_times(mut ours: Value, current: &Value, now: &str) -> Value {
     set_transition_times(&mut ours["conditions"], &current["conditions"], now);
     if let Some(Value::Array(listeners)) = ours.get_mut("listeners") {
-        // No API server holds two of one name; who does could write neither.
+        // An API server accepts no two listeners of one name. With both, neither could be written.
         let mut names = Vec::new();
         listeners.retain(|listener| {
             let is_new = !names.contains(&listener["name"]);
@@ -112,7 +114,7 @@ fn with_transition_times(mut ours: Value, current: &Value, now: &str) -> Value {
     ours
 }
 
-/// Says of each condition since when it is as it is, and keeps as many as there is room for beside those of others.
+/// Sets the time of each condition, and keeps as many conditions as fit beside those of other controllers.
 fn set_transition_times(ours: &mut Value, current: &Value, now: &str) {
     let Value::Array(conditions) = ours else { return };
     let others = items(current).iter().filter(|it| !is_known(it)).count();
@@ -125,29 +127,29 @@ fn set_transition_times(ours: &mut Value, current: &Value, now: &str) {
     }
 }
 
-/// Whether a condition is of a type that we write.
+/// True if Sheave writes conditions of this type.
 fn is_known(condition: &Value) -> bool {
     condition["type"]
         .as_str()
         .is_some_and(|name| ConditionType::ALL.iter().any(|known| format!("{known:?}") == name))
 }
 
-/// Whether a cluster says all of ours, and nothing that we have said once and say no longer.
+/// True if `current` contains all of `ours`, and no outdated entry of Sheave.
 fn is_up_to_date(ours: &Value, current: &Value) -> bool {
     let fields = ours.as_object().into_iter().flatten();
     fields.into_iter().all(|(name, value)| {
-        let said = &current[name];
+        let written = &current[name];
         match name.as_str() {
-            "conditions" => are_conditions_up_to_date(value, said),
+            "conditions" => are_conditions_up_to_date(value, written),
             "listeners" => {
-                items(value).len() == items(said).len()
+                items(value).len() == items(written).len()
                     && items(value).iter().all(|listener| {
-                        is_up_to_date(listener, named(said, "name", &listener["name"]))
+                        is_up_to_date(listener, named(written, "name", &listener["name"]))
                     })
             }
             _ => {
-                value == said
-                    || (items(value).is_empty() && items(said).is_empty() && value.is_array())
+                value == written
+                    || (items(value).is_empty() && items(written).is_empty() && value.is_array())
             }
         }
     })
@@ -159,26 +161,26 @@ fn are_conditions_up_to_date(ours: &Value, current: &Value) -> bool {
         && items(current).iter().all(|it| !is_stale(&it))
 }
 
-/// A list that several controllers write to, each its own entries.
+/// A list to which several controllers write, each its own entries.
 struct SharedStatusList<'a> {
     name: &'a str,
-    /// What an entry is about.
+    /// The field of an entry that names its subject.
     reference: &'a str,
-    /// Entries that it may hold.
+    /// Maximum number of entries.
     max_entries: usize,
-    /// The object's.
+    /// The namespace of the object.
     namespace: &'a str,
 }
 
 impl SharedStatusList<'_> {
     fn update(&self, ours: &Value, current: &Value, now: &str) -> Option<StatusUpdate> {
-        let said = items(&current[self.name]);
-        let others = said.iter().filter(|entry| !is_ours(entry)).count();
+        let written = items(&current[self.name]);
+        let others = written.iter().filter(|entry| !is_ours(entry)).count();
         let ours = items(&ours[self.name]);
         let ours = &ours[..ours.len().min(self.max_entries.saturating_sub(others))];
         let mut new: Vec<Option<Value>> = ours.iter().cloned().map(Some).collect();
         let mut entries: Vec<Value> = Vec::new();
-        for entry in said {
+        for entry in written {
             if !is_ours(entry) {
                 entries.push(entry.clone());
                 continue;
@@ -195,7 +197,7 @@ impl SharedStatusList<'_> {
             set_transition_times(&mut own["conditions"], &Value::Null, now);
             entries.push(own);
         }
-        if entries == said {
+        if entries == written {
             return None;
         }
         let mut status = if current.is_object() { current.clone() } else { json!({}) };
@@ -203,7 +205,7 @@ impl SharedStatusList<'_> {
         Some(StatusUpdate::Replace(status))
     }
 
-    /// Whether two entries are about the same, with every default filled in.
+    /// True if two entries have the same subject, with every default filled in.
     fn are_same(&self, some: &Value, other: &Value) -> bool {
         self.target(&some[self.reference]) == self.target(&other[self.reference])
     }

@@ -1,7 +1,7 @@
-//! How a connection comes to the worker that serves it, and who takes it from there.
+//! Accepted connections: assignment to a worker and start of the listener's protocol.
 //!
-//! A connection travels as a bare descriptor, with its TLS session if it has one: it is registered with the runtime that
-//! serves it and with no other.
+//! A connection moves between workers as a bare file descriptor, with its TLS session if it has
+//! one. It is registered with the runtime of the worker that serves it and with no other.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -24,49 +24,49 @@ use crate::tcp;
 use crate::tls::TlsInfo;
 use crate::worker::{Worker, WorkerCommand, WorkerHandle};
 
-/// How a connection came here.
+/// Accepted client connection: its addresses, its listener and its state before the first request.
 pub(crate) struct AcceptedConnection {
     pub(crate) peer: SocketAddr,
-    /// Where a proxy before us says that the client has connected to.
+    /// Destination address that a trusted proxy gives in its PROXY protocol header.
     pub(crate) destination: Option<SocketAddr>,
     pub(crate) bound: Arc<ListenerSocket>,
-    /// What its TLS has told; `None`: nothing yet, or there is none.
+    /// TLS handshake results; `None` before the handshake and on a connection without TLS.
     pub(crate) tls_info: Option<Arc<TlsInfo>>,
     pub(crate) accepted: Time,
-    /// What its client has been refused.
+    /// Requests of this client that were rejected for lack of a slot.
     pub(crate) refusals: RefusalHistory,
-    /// It comes from another worker, between two requests.
+    /// True if another worker handed the connection over, between two requests.
     pub(crate) moved: bool,
 }
 
 impl AcceptedConnection {
-    /// Where its requests come from.
+    /// Returns the client address and URL scheme of the connection's requests.
     pub(super) fn origin(&self) -> RequestOrigin {
         let scheme = if self.tls_info.is_some() { UrlScheme::Https } else { UrlScheme::Http };
         RequestOrigin::new(self.peer, scheme)
     }
 }
 
-/// A connection on its way to another worker: registered with none.
+/// Connection on its way to another worker; it is registered with no runtime.
 pub(crate) struct ConnectionHandover {
     stream: DetachedStream,
     connection: AcceptedConnection,
 }
 
-/// Sends the connection to the worker of that seat, which counts it already.
-pub(crate) fn hand_over(seat: &WorkerHandle, stream: PeerStream, arrival: AcceptedConnection) {
+/// Sends the connection to the worker of that handle, which already counts it.
+pub(crate) fn hand_over(handle: &WorkerHandle, stream: PeerStream, arrival: AcceptedConnection) {
     match stream.detach() {
         Some(stream) => {
-            seat.send(WorkerCommand::Adopt(ConnectionHandover { stream, connection: arrival }))
+            handle.send(WorkerCommand::Adopt(ConnectionHandover { stream, connection: arrival }))
         }
         None => {
-            seat.connections.fetch_sub(1, Ordering::AcqRel);
+            handle.connections.fetch_sub(1, Ordering::AcqRel);
             arrival.bound.release_connection();
         }
     }
 }
 
-/// Takes in what another worker has sent.
+/// Takes over a connection that another worker has handed over.
 pub(crate) fn adopt(worker: &Rc<Worker>, handover: ConnectionHandover) {
     let ConnectionHandover { stream, connection: arrival } = handover;
     match stream.attach() {
@@ -77,30 +77,30 @@ pub(crate) fn adopt(worker: &Rc<Worker>, handover: ConnectionHandover) {
 
 /// Serves the connection on this worker from now on.
 pub(crate) fn spawn(worker: &Rc<Worker>, stream: PeerStream, arrival: AcceptedConnection) {
-    let presence = ConnectionGuard::new(worker, &arrival.bound);
+    let guard = ConnectionGuard::new(worker, &arrival.bound);
     let moved = arrival.moved;
     let client = ClientConnection::new(stream, arrival);
     if moved {
         worker.counters().moved_in.add(1);
-        return begin(presence, client);
+        return begin(guard, client);
     }
     match proxy_protocol_step::required_step(worker, &client) {
-        Some(introduction) => {
-            tokio::task::spawn_local(read_proxy_header(presence, client, introduction));
+        Some(step) => {
+            tokio::task::spawn_local(read_proxy_header(guard, client, step));
         }
-        None => begin(presence, client),
+        None => begin(guard, client),
     }
 }
 
-/// Learns who the client is before anything else.
+/// Reads the PROXY protocol header, which gives the client address, before anything else.
 async fn read_proxy_header(
-    presence: ConnectionGuard,
+    guard: ConnectionGuard,
     mut client: ClientConnection,
-    introduction: ProxyProtocolStep,
+    step: ProxyProtocolStep,
 ) {
-    let worker = Rc::clone(&presence.worker);
-    match proxy_protocol_step::read_header(&worker, &mut client, introduction).await {
-        Ok(()) => begin(presence, client),
+    let worker = Rc::clone(&guard.worker);
+    match proxy_protocol_step::read_header(&worker, &mut client, step).await {
+        Ok(()) => begin(guard, client),
         Err(failure) => {
             client.reset_on_close();
             L4Record::of_connection(&client).close_failed(&worker, failure);
@@ -108,27 +108,28 @@ async fn read_proxy_header(
     }
 }
 
-/// Serves the client in the listener's protocol, in a task that does nothing else: each request wakes through all of it.
-fn begin(presence: ConnectionGuard, client: ClientConnection) {
-    let live = presence.worker.config();
+/// Serves the client in the listener's protocol, in a task of its own: each wake-up of a request
+/// polls the whole task.
+fn begin(guard: ConnectionGuard, client: ClientConnection) {
+    let live = guard.worker.config();
     let listener = client.listener(&live);
     if listener.is_some_and(|listener| listener.sni_table.is_some()) && client.tls_info.is_none() {
-        tokio::task::spawn_local(handshake::serve(presence, client));
+        tokio::task::spawn_local(handshake::serve(guard, client));
         return;
     }
     match listener.map(|listener| &listener.protocol) {
         Some(ListenerProtocol::Http(_)) => {
-            tokio::task::spawn_local(h1::serve(presence, client));
+            tokio::task::spawn_local(h1::serve(guard, client));
         }
         Some(ListenerProtocol::Tcp(_)) => {
-            tokio::task::spawn_local(tcp::serve(presence, client));
+            tokio::task::spawn_local(tcp::serve(guard, client));
         }
-        // The address is not listened on any more, or not for connections.
+        // The listener has been removed, or is no longer a TCP listener.
         Some(ListenerProtocol::Udp(_)) | None => {}
     }
 }
 
-/// The connection in the counts of its listener and worker, for as long as it is here.
+/// Guard that counts the connection for its listener and its worker while it is served here.
 pub(crate) struct ConnectionGuard {
     pub(crate) worker: Rc<Worker>,
     pub(crate) bound: Arc<ListenerSocket>,
@@ -140,12 +141,12 @@ impl ConnectionGuard {
         Self { worker: Rc::clone(worker), bound: Arc::clone(bound), has_moved: false }
     }
 
-    /// It goes on on the worker of that seat, which counts it from now on.
+    /// Moves the connection to the worker with that index, which counts it from now on.
     pub(crate) fn move_to_worker(&mut self, home: usize) -> &WorkerHandle {
         self.has_moved = true;
-        let seat = &self.worker.shared.workers[home];
-        seat.connections.fetch_add(1, Ordering::AcqRel);
-        seat
+        let handle = &self.worker.shared.workers[home];
+        handle.connections.fetch_add(1, Ordering::AcqRel);
+        handle
     }
 }
 

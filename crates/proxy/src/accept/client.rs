@@ -1,4 +1,4 @@
-//! A client's connection as its requests see it.
+//! Client connection as its requests see it.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -25,41 +25,42 @@ use crate::stream::PeerStream;
 use crate::tls::{TlsInfo, TlsSession};
 use crate::worker::{DrainStage, Worker};
 
-/// A connection as its requests see it.
+/// Client connection as its requests see it.
 pub(crate) struct ClientConnection {
     pub(crate) stream: PeerStream,
-    /// Read from the client and not yet used.
+    /// Bytes that have been read from the client and not yet consumed.
     pub(crate) buffer: Option<ReadBuffer>,
-    /// The one timer of whatever the connection waits for.
+    /// The one timer for everything that the connection waits for.
     pub(crate) deadline: Deadline,
     pub(crate) bound: Arc<ListenerSocket>,
-    /// `None`: the connection began without TLS.
+    /// TLS handshake results; `None` if the connection is plain text.
     pub(crate) tls_info: Option<Arc<TlsInfo>>,
     pub(crate) origin: Rc<RequestOrigin>,
     pub(crate) peer: SocketAddr,
-    /// Where its packets come from now: elsewhere than from `peer` if it has moved, as only QUIC lets it.
+    /// Current source address of the client's packets; it differs from `peer` after a QUIC
+    /// connection migration.
     pub(crate) current_peer: SocketAddr,
-    /// Where a proxy before us says that the client has connected to.
+    /// Destination address that a trusted proxy gives in its PROXY protocol header.
     pub(super) destination: Option<SocketAddr>,
     pub(crate) accepted: Time,
-    /// What it has been refused, on any stream of its connection.
+    /// Requests rejected for lack of a slot, on any stream of the connection.
     pub(crate) refusals: Rc<RefCell<RefusalHistory>>,
-    /// When it last took anything, on any stream of its connection.
+    /// Time at which the client last accepted bytes, on any stream of the connection.
     pub(super) last_write_at: Rc<Cell<Time>>,
-    /// When the last thing happened.
+    /// Time of the last event.
     pub(crate) last_event_at: Time,
     pub(super) seen_tick: u32,
     pub(super) has_served: bool,
 }
 
-/// What came of reading from a client.
+/// Result of a read from the client.
 pub(super) enum ReadOutcome {
     Data,
     Closed,
     TimedOut,
 }
 
-/// What ended a wait before its time.
+/// Reason that a wait ended early.
 pub(crate) enum WaitInterrupt {
     ClientGone,
     Deadline,
@@ -68,15 +69,8 @@ pub(crate) enum WaitInterrupt {
 impl ClientConnection {
     pub(super) fn new(stream: PeerStream, arrival: AcceptedConnection) -> Self {
         let origin = Rc::new(arrival.origin());
-        let AcceptedConnection {
-            peer,
-            destination,
-            bound,
-            tls_info,
-            accepted,
-            refusals: refused,
-            ..
-        } = arrival;
+        let AcceptedConnection { peer, destination, bound, tls_info, accepted, refusals, .. } =
+            arrival;
         let now = clock::now();
         Self {
             stream,
@@ -89,7 +83,7 @@ impl ClientConnection {
             current_peer: peer,
             destination,
             accepted,
-            refusals: Rc::new(RefCell::new(refused)),
+            refusals: Rc::new(RefCell::new(refusals)),
             last_write_at: Rc::new(Cell::new(now)),
             last_event_at: now,
             seen_tick: u32::MAX,
@@ -97,7 +91,8 @@ impl ClientConnection {
         }
     }
 
-    /// A request that has a stream of its client's connection to itself.
+    /// Returns the client connection of a request that has a stream of its own on a multiplexed
+    /// connection.
     pub(super) fn of_stream(
         carrier: &MultiplexedClient,
         worker: &Worker,
@@ -123,49 +118,48 @@ impl ClientConnection {
         }
     }
 
-    /// What carries it, its timer, and what is known of it.
+    /// Splits the connection into its stream, its timer, and its description.
     pub(super) fn into_parts(self) -> (PeerStream, Deadline, AcceptedConnection) {
-        let Self {
-            stream, deadline, peer, destination, bound, tls_info: greeting, accepted, ..
-        } = self;
-        let refused = self.refusals.take();
+        let Self { stream, deadline, peer, destination, bound, tls_info, accepted, .. } = self;
+        let refusals = self.refusals.take();
         let arrival = AcceptedConnection {
             peer,
             destination,
             bound,
-            tls_info: greeting,
+            tls_info,
             accepted,
-            refusals: refused,
+            refusals,
             moved: false,
         };
         (stream, deadline, arrival)
     }
 
-    /// A stream's end: what can be used again goes back.
+    /// Ends the stream and returns its buffer and timer for reuse.
     pub(super) fn recycle(mut self, worker: &Worker) {
         worker.scratch.buffer_pool.reclaim(&mut self.buffer);
         worker.scratch.give_back_deadline(self.deadline);
     }
 
-    /// A proxy before us has said who the client is.
+    /// Takes over the addresses that a trusted proxy gives in its PROXY protocol header.
     pub(super) fn set_proxied_addresses(&mut self, addresses: ProxiedAddresses) {
         self.origin = Rc::new(RequestOrigin::new(addresses.client, self.origin.scheme));
         (self.peer, self.current_peer) = (addresses.client, addresses.client);
         self.destination = Some(addresses.destination);
     }
 
-    /// What was plain until now goes by the session from now on.
+    /// Continues a plain-text connection over this TLS session.
     pub(super) fn with_tls(self, session: Box<TlsSession>) -> Self {
         let origin = Rc::new(RequestOrigin::new(self.peer, UrlScheme::Https));
         Self { stream: self.stream.with_tls(session), origin, ..self }
     }
 
-    /// What a new connection to an endpoint begins with by this policy: nothing, or who the client is.
+    /// Returns the first bytes of a new connection to an endpoint: a PROXY protocol header if the
+    /// backend's policy asks for one, else nothing.
     pub(crate) fn proxy_protocol_header(&self, settings: &BackendSettings) -> Vec<u8> {
         let mut header = Vec::new();
         let Some(version) = settings.proxy_protocol else { return header };
         let destination = self.destination.or_else(|| self.stream.local_addr().ok());
-        // A connection that has been broken already has no addresses.
+        // A connection that is already broken has no addresses.
         let addresses = destination.map_or(ProxyHeader::Local, |destination| {
             ProxyHeader::Proxied(ProxiedAddresses { client: self.peer, destination })
         });
@@ -173,7 +167,7 @@ impl ClientConnection {
         header
     }
 
-    /// What has been read from the client and not yet used.
+    /// Takes the bytes that have been read from the client and not yet consumed.
     pub(crate) fn take_unread(&mut self, worker: &Worker) -> Vec<u8> {
         let Some(mut buffer) = self.buffer.take() else { return Vec::new() };
         let unread = buffer.unread().to_vec();
@@ -182,7 +176,7 @@ impl ClientConnection {
         unread
     }
 
-    /// Reads once, before the deadline.
+    /// Reads once, until the deadline.
     pub(super) fn poll_fill(
         &mut self,
         cx: &mut Context<'_>,
@@ -196,24 +190,25 @@ impl ClientConnection {
         }
     }
 
-    /// Closes the connection with a reset, so that what the client got does not look whole.
+    /// Closes the connection with a reset, so that a truncated response does not look complete.
     pub(crate) fn reset_on_close(&self) {
         self.stream.reset_on_close();
     }
 
-    /// The listener the connection came by, or `None` if nobody listens there any more.
+    /// Returns the listener of the connection, or `None` if that listener has been removed.
     pub(crate) fn listener<'l>(&self, live: &'l ActiveConfig) -> Option<&'l ActiveListener> {
         live.listener(&self.bound)
     }
 
-    /// True if the connection is not older than what its listener asks of TLS: requests for its own name can be served.
+    /// True if the TLS handshake meets the listener's current TLS settings, so that requests for
+    /// its own server name can be served.
     pub(crate) fn has_valid_handshake(&self, live: &ActiveConfig) -> bool {
         self.listener(live)
             .is_some_and(|listener| listener.accepts_handshake(self.tls_info.as_deref()))
     }
 
-    /// The connection may be used for another request: by its age, and as long as somebody listens. `live` is what was in
-    /// force when this one came.
+    /// True if the connection may serve another request: it is not too old, and its listener still
+    /// exists. `live` is the configuration that was in force when the current request arrived.
     pub(crate) fn may_keep_alive(
         &self,
         worker: &Worker,
@@ -229,8 +224,8 @@ impl ClientConnection {
 
     /// Ready when the client has closed the connection.
     ///
-    /// A half-closed connection counts as closed, as in most proxies: a client that has gone looks just the same.
-    /// What a client sends ahead is kept, up to a buffer of it.
+    /// A half-closed connection counts as closed, as in most proxies, because a client that has
+    /// disconnected looks the same. Bytes that the client sends ahead are kept, up to one buffer.
     pub(crate) fn poll_disconnected(&mut self, cx: &mut Context<'_>, worker: &Worker) -> Poll<()> {
         match &mut self.stream {
             PeerStream::Tcp(_) | PeerStream::Tls(_) | PeerStream::Framed(_) => {}
@@ -241,7 +236,7 @@ impl ClientConnection {
             if self.buffer.as_ref().is_some_and(|buffer| buffer.len() >= BUFFER_BYTES / 2) {
                 return Poll::Pending;
             }
-            // Costs no system call while nothing has come.
+            // Costs no system call while no bytes have arrived.
             if ready!(self.stream.poll_read_ready(cx)).is_err() {
                 return Poll::Ready(());
             }
@@ -257,18 +252,19 @@ impl ClientConnection {
         }
     }
 
-    /// It takes something of a response.
+    /// Records that the client has accepted bytes of a response.
     pub(crate) fn note_write(&self, now: Time) {
         self.last_write_at.set(now);
     }
 
-    /// When a client that takes no more has been waited for long enough. On a slow line the streams of a connection wait
-    /// for one another: none has stalled while any of them moves.
+    /// Returns the time at which a client that accepts no more bytes has stalled. On a slow link
+    /// the streams of a connection wait for one another, so no stream has stalled while any of them
+    /// makes progress.
     pub(crate) fn write_deadline(&self, patience: Duration) -> Time {
         self.last_write_at.get() + patience
     }
 
-    /// Awaits `future`, but not beyond `deadline` and not for a client that has gone.
+    /// Awaits `future` until `deadline`, or until the client disconnects.
     pub(crate) async fn wait_until<F: Future>(
         &mut self,
         worker: &Worker,

@@ -1,4 +1,4 @@
-//! A client's HTTP/1.1 connection: one request after the other.
+//! Client HTTP/1.1 connection: one request after the other.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -19,12 +19,13 @@ use crate::h1::{BadRequest, HeadLimits, parse};
 use crate::request;
 use crate::worker::{DrainStage, Worker};
 
-/// After our last answer we read on for so long, so that the client gets the answer before a reset.
+/// Time for which we keep reading after our last response, so that the client gets the response
+/// before a reset.
 const LINGER: Duration = Duration::from_secs(2);
-/// And not more than this.
+/// Bytes that we read at most during that time.
 const LINGER_BYTES: usize = 1024 * 1024;
 
-/// What ends the wait between two requests.
+/// Result of the wait between two requests.
 enum IdleOutcome {
     Request,
     MoveTo(usize),
@@ -32,27 +33,27 @@ enum IdleOutcome {
 }
 
 /// Serves one request after the other, until the connection ends or moves to another worker.
-pub(crate) async fn serve(presence: ConnectionGuard, mut client: ClientConnection) {
-    let worker = Rc::clone(&presence.worker);
-    let sleeping = poll_fn(|cx| Poll::Ready(worker.register_waker(cx.waker().clone()))).await;
+pub(crate) async fn serve(guard: ConnectionGuard, mut client: ClientConnection) {
+    let worker = Rc::clone(&guard.worker);
+    let waker_id = poll_fn(|cx| Poll::Ready(worker.register_waker(cx.waker().clone()))).await;
     let end = serve_all(&worker, &mut client).await;
-    worker.unregister_waker(sleeping);
+    worker.unregister_waker(waker_id);
     match end {
         H1ConnectionExit::Close => client.linger(&worker).await,
         H1ConnectionExit::Abort => {}
-        H1ConnectionExit::MoveTo(home) => client.move_to_worker(presence, home),
-        H1ConnectionExit::Http2 => Box::pin(h2::serve(presence, client)).await,
+        H1ConnectionExit::MoveTo(home) => client.move_to_worker(guard, home),
+        H1ConnectionExit::Http2 => Box::pin(h2::serve(guard, client)).await,
     }
 }
 
-/// How the connection ends on this worker.
+/// End of the connection on this worker.
 enum H1ConnectionExit {
-    /// With an orderly close.
+    /// Orderly close.
     Close,
-    /// At once: the client has gone, or must notice that its response is not whole.
+    /// Immediate close: the client has disconnected, or must notice that its response is truncated.
     Abort,
     MoveTo(usize),
-    /// It goes on in HTTP/2: the client has begun it as only that begins.
+    /// Switch to HTTP/2: the client has sent the start of the HTTP/2 preface.
     Http2,
 }
 
@@ -64,7 +65,8 @@ async fn serve_all(worker: &Rc<Worker>, client: &mut ClientConnection) -> H1Conn
             IdleOutcome::Over => return H1ConnectionExit::Abort,
         }
         let mut exchange = worker.take_exchange();
-        // Boxed, so that a connection between two requests does not keep the room that a request takes.
+        // Boxed, so that a connection between two requests does not hold the memory that a request
+        // needs.
         let end = Box::pin(client.serve_one(worker, &mut exchange)).await;
         worker.give_back_exchange(exchange);
         worker.scratch.buffer_pool.reclaim(&mut client.buffer);
@@ -75,7 +77,7 @@ async fn serve_all(worker: &Rc<Worker>, client: &mut ClientConnection) -> H1Conn
 }
 
 impl ClientConnection {
-    /// How the connection ends with this request, if it does.
+    /// Serves one request; returns how the connection ends, or `None` if it stays open.
     async fn serve_one(
         &mut self,
         worker: &Rc<Worker>,
@@ -100,7 +102,8 @@ impl ClientConnection {
         }
     }
 
-    /// Prior knowledge (RFC 9113 §3.3): its first line is no request of ours to understand.
+    /// True if the client uses HTTP/2 with prior knowledge (RFC 9113 §3.3): its first line is not a
+    /// request that we parse.
     fn begins_http2(&self) -> bool {
         let unread = self.buffer.as_ref().map_or(&[][..], ReadBuffer::unread);
         let count = unread.len().min(h2::PREFACE.len());
@@ -121,11 +124,15 @@ impl ClientConnection {
         }
         self.deadline.set(self.last_event_at + listener.client.connection_idle_timeout);
         drop(live);
+        // The first poll follows directly on the lookup above.
+        let mut is_first = true;
         poll_fn(|cx| {
             if self.stream.poll_read_ready(cx).is_ready() {
                 return Poll::Ready(IdleOutcome::Request);
             }
-            if worker.stage() == DrainStage::Closing || self.listener(&worker.config()).is_none() {
+            let has_listener =
+                std::mem::take(&mut is_first) || self.listener(&worker.config()).is_some();
+            if worker.stage() == DrainStage::Closing || !has_listener {
                 return Poll::Ready(IdleOutcome::Over);
             }
             self.deadline.poll(cx).map(|()| IdleOutcome::Over)
@@ -133,7 +140,7 @@ impl ClientConnection {
         .await
     }
 
-    /// Reads one head into `exchange`. False: the client has gone without one.
+    /// Reads one head into `exchange`. Returns false if the client has closed without sending one.
     async fn read_head(
         &mut self,
         worker: &Worker,
@@ -159,7 +166,7 @@ impl ClientConnection {
                     self.deadline.set(clock::now() + settings.head_timeout);
                 }
             }
-            // One byte more than a head may have, so that one that is too large is seen to be.
+            // One byte more than the limit, so that a head that is too large is detected.
             let most = (limits.head_bytes + 1).max(BUFFER_BYTES);
             match poll_fn(|cx| self.poll_fill(cx, &mut buffer, most)).await {
                 ReadOutcome::Data => {}
@@ -172,8 +179,8 @@ impl ClientConnection {
         result
     }
 
-    /// Says that nothing more comes, and reads on for a moment: a close with unread bytes would be a reset, and a reset
-    /// can overtake our last answer.
+    /// Shuts down our sending side and keeps reading for a moment: a close with unread bytes would
+    /// be a reset, and a reset can overtake our last response.
     pub(super) async fn linger(&mut self, worker: &Worker) {
         let shut = poll_fn(|cx| Pin::new(&mut self.stream).poll_shutdown(cx)).await;
         if shut.is_err() {
@@ -193,11 +200,11 @@ impl ClientConnection {
         worker.scratch.buffer_pool.give_back(buffer);
     }
 
-    /// Hands the connection, which has nothing unread, to another worker.
-    fn move_to_worker(self, mut presence: ConnectionGuard, home: usize) {
+    /// Hands the connection, which has no unread bytes, to another worker.
+    fn move_to_worker(self, mut guard: ConnectionGuard, home: usize) {
         let (stream, _deadline, arrival) = self.into_parts();
         hand_over(
-            presence.move_to_worker(home),
+            guard.move_to_worker(home),
             stream,
             AcceptedConnection { moved: true, ..arrival },
         );

@@ -1,9 +1,10 @@
-//! A client's HTTP/2 connection: many requests at a time, each on a stream and in a task of its own.
+//! Client HTTP/2 connection: many concurrent requests, each with a stream and a task of its own.
 //!
-//! The connection reads frames, begins requests, and writes what they have to say: those that are ready at a time leave
-//! in one write. What becomes of a request is decided where it is decided for every protocol. It ends by GOAWAY in two
-//! steps (RFC 9113 §6.8), so that nothing is lost that a client had sent; a client for which there is no use (`Fault`)
-//! is told so and cut off.
+//! The connection reads frames, starts requests, and writes their responses: all frames that are
+//! ready at the same time leave in one write. Requests are handled by the code that all protocols
+//! share. The connection ends by GOAWAY in two steps (RFC 9113 §6.8), so that no request that the
+//! client has sent is lost. A misbehaving client ([`H2ClientFault`]) gets an error code, and its
+//! connection is closed.
 
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
@@ -28,11 +29,11 @@ use crate::worker::Worker;
 mod connection;
 /// The task of one request.
 mod request_task;
-/// What a client's frames are worth.
+/// Detection of floods in a client's frames.
 mod flood_detector;
-/// What the library reads and writes.
+/// Byte stream that the HTTP/2 library reads and writes.
 mod metered_stream;
-/// For what a connection is ended before its time.
+/// Reasons for which a connection is ended early.
 mod fault;
 
 pub(crate) use fault::H2ClientFault;
@@ -42,45 +43,50 @@ use connection::H2Connection;
 use flood_detector::FloodDetector;
 use metered_stream::MeteredStream;
 
-/// What a client may send of one request before the endpoint has taken it: at 1 ms from us it is 2 Gbit/s.
+/// Flow-control window of a stream: bytes of one request that may be in flight until the endpoint
+/// takes them. At a round-trip time of 1 ms it allows 2 Gbit/s.
 const STREAM_WINDOW: u32 = 256 * 1024;
-/// What it may send on one connection: the requests of 16 endpoints that take nothing do not hold up the others.
+/// Flow-control window of a connection: requests to 16 stalled endpoints do not block the other
+/// requests.
 const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
-/// Bodies come in frames of this size at most: a large body takes a quarter of the frames that the usual 16 KiB need.
+/// Largest frame that a body may arrive in: a large body needs a quarter of the frames that the
+/// usual 16 KiB take.
 const FRAME: u32 = 64 * 1024;
-/// What of one response may wait to be written.
+/// Bytes of one response that may wait to be written.
 const SEND_BUFFER: usize = 128 * 1024;
-/// Requests that were answered before their end, of which the latest are remembered.
+/// Number of the latest requests answered before their end that are remembered.
 const ANSWERED_EARLY: usize = 256;
-/// What a field takes of the limit of a head beside its text (RFC 9113 §6.5.2).
+/// Overhead that each field counts toward the header list size, in addition to its text (RFC 9113
+/// §6.5.2).
 const FIELD_OVERHEAD: usize = 32;
 
 /// Serves requests until the connection ends.
-pub(crate) async fn serve(presence: ConnectionGuard, mut client: ClientConnection) {
-    let worker = Rc::clone(&presence.worker);
-    let sleeping = poll_fn(|cx| Poll::Ready(worker.register_waker(cx.waker().clone()))).await;
+pub(crate) async fn serve(guard: ConnectionGuard, mut client: ClientConnection) {
+    let worker = Rc::clone(&guard.worker);
+    let waker_id = poll_fn(|cx| Poll::Ready(worker.register_waker(cx.waker().clone()))).await;
     let end = match read_preface(&worker, &mut client).await {
         Ok(()) => serve_connection(&worker, client).await,
         Err(fault) => fault,
     };
-    worker.unregister_waker(sleeping);
+    worker.unregister_waker(waker_id);
     if let Some(fault) = end {
         worker.counters().http2_ended[fault as usize].add(1);
     }
 }
 
-/// Reads as far as it takes to know that this is HTTP/2. The fault is `None` for a client that has only left.
+/// Reads until the connection preface identifies HTTP/2. The error is `None` if the client has only
+/// disconnected.
 async fn read_preface(
     worker: &Worker,
     client: &mut ClientConnection,
 ) -> Result<(), Option<H2ClientFault>> {
-    let patience = settings(worker, client, |settings| settings.head_timeout).ok_or(None)?;
-    client.deadline.set(clock::now() + patience);
+    let timeout = settings(worker, client, |settings| settings.head_timeout).ok_or(None)?;
+    client.deadline.set(clock::now() + timeout);
     let mut buffer = client.buffer.take().unwrap_or_else(|| worker.scratch.buffer_pool.take());
     let result = loop {
         let count = buffer.len().min(PREFACE.len());
         if buffer.unread()[..count] != PREFACE[..count] {
-            // Whoever speaks neither is not told in words that it does not know.
+            // A client that speaks neither HTTP/1.1 nor HTTP/2 gets no answer.
             if memmem::find(buffer.unread(), b" HTTP/1.").is_some() {
                 answer_in_http1(client).await;
             }
@@ -99,11 +105,12 @@ async fn read_preface(
     result
 }
 
-/// Tells a client of HTTP/1.1 what is wrong, in words that it knows.
+/// Tells an HTTP/1.1 client, in HTTP/1.1, that this connection is HTTP/2.
 async fn answer_in_http1(client: &mut ClientConnection) {
     let answer = b"HTTP/1.1 505 HTTP Version Not Supported\r\nConnection: close\r\n\
-        Content-Type: text/plain; charset=utf-8\r\nContent-Length: 29\r\n\r\nthis connection is of HTTP/2\n";
-    // One short write to a connection that has just begun; who does not take it does without.
+        Content-Type: text/plain; charset=utf-8\r\nContent-Length: 28\r\n\r\nthis connection uses HTTP/2\n";
+    // One short write to a new connection; if the client does not accept it in time, it gets no
+    // answer.
     let ClientConnection { stream, deadline, .. } = client;
     let mut writing = pin!(stream.write_all(answer));
     poll_fn(|cx| match writing.as_mut().poll(cx) {
@@ -113,7 +120,7 @@ async fn answer_in_http1(client: &mut ClientConnection) {
     .await;
 }
 
-/// What the listener's policy says now; `None`: nobody listens there any more.
+/// Returns a setting of the listener's current policy; `None` if the listener has been removed.
 fn settings<T>(
     worker: &Worker,
     client: &ClientConnection,
@@ -122,7 +129,8 @@ fn settings<T>(
     client.listener(&worker.config()).map(|listener| of(&listener.client))
 }
 
-/// Agrees on HTTP/2, and serves requests. Why the connection was ended; `None`: it has come to its end.
+/// Completes the HTTP/2 handshake and serves requests. Returns the fault for which the connection
+/// was ended, or `None` if it ended normally.
 async fn serve_connection(
     worker: &Rc<Worker>,
     mut client: ClientConnection,
@@ -130,24 +138,26 @@ async fn serve_connection(
     let (builder, streams) = settings(worker, &client, |settings| {
         (builder(settings), settings.http2_max_concurrent_streams)
     })?;
-    let ahead = client.take_unread(worker);
+    let preread = client.take_unread(worker);
     let (stream, mut deadline, mut arrival) = client.into_parts();
     arrival.destination = arrival.destination.or_else(|| stream.local_addr().ok());
-    let meter = Rc::new(RefCell::new(FloodDetector::new(streams, clock::now())));
-    let turns = Rc::default();
-    let wire = MeteredStream::new(stream, ahead, Rc::clone(&meter), Rc::clone(&turns));
-    let mut handshake = pin!(builder.handshake(wire));
-    // The preface is there; only our own settings may have to wait for room.
-    let begun = poll_fn(|cx| match handshake.as_mut().poll(cx) {
-        Poll::Ready(begun) => Poll::Ready(Some(begun)),
+    let detector = Rc::new(RefCell::new(FloodDetector::new(streams, clock::now())));
+    let scheduler = Rc::default();
+    let metered_stream =
+        MeteredStream::new(stream, preread, Rc::clone(&detector), Rc::clone(&scheduler));
+    let mut handshake = pin!(builder.handshake(metered_stream));
+    // The preface has arrived; only the write of our own SETTINGS can block.
+    let handshake_result = poll_fn(|cx| match handshake.as_mut().poll(cx) {
+        Poll::Ready(handshake_result) => Poll::Ready(Some(handshake_result)),
         Poll::Pending => deadline.poll(cx).map(|()| None),
     });
-    let frames = begun.await?.ok()?;
-    let mut talk = H2Connection::new(frames, MultiplexedClient::new(worker, arrival), meter, turns);
-    poll_fn(|cx| talk.poll(cx, &mut deadline)).await
+    let frames = handshake_result.await?.ok()?;
+    let mut h2_connection =
+        H2Connection::new(frames, MultiplexedClient::new(worker, arrival), detector, scheduler);
+    poll_fn(|cx| h2_connection.poll(cx, &mut deadline)).await
 }
 
-/// The settings that we say, and the library's own.
+/// Returns the library's configuration: the SETTINGS that we send, and the library's own limits.
 fn builder(settings: &ClientSettings) -> Builder {
     let fields = usize::from(settings.max_header_fields);
     let head = settings.max_head_bytes as usize + fields * FIELD_OVERHEAD;
@@ -159,11 +169,12 @@ fn builder(settings: &ClientSettings) -> Builder {
         .max_header_list_size(u32::try_from(head).unwrap_or(u32::MAX))
         .max_concurrent_streams(settings.http2_max_concurrent_streams)
         .max_send_buffer_size(SEND_BUFFER)
-        // The meter ends such a connection first, and knows who may.
+        // The flood detector ends such a connection first, and allows for the resets that a client
+        // has earned.
         .max_pending_accept_reset_streams(
             4 * most_resets(settings.http2_max_concurrent_streams) as usize,
         )
-        // Requests that were answered before they had come: what still comes of them is dropped without a word.
+        // Frames that still arrive for requests answered before their end are dropped silently.
         .max_concurrent_reset_streams(ANSWERED_EARLY)
         .enable_connect_protocol();
     builder

@@ -1,9 +1,11 @@
-//! A client's HTTP/3 connection: many requests at a time, each on a stream and in a task of its own.
+//! Client HTTP/3 connection: many concurrent requests, each with a stream and a task of its own.
 //!
-//! Packets are QUIC's (`quic`), frames and fields `h3`'s. Here it is decided how long a connection goes on: it leaves by
-//! GOAWAY in two steps (RFC 9114 §5.2), so that nothing is lost that a client had sent; a client for which there is no
-//! use (`Fault`) is told so and cut off. Whoever the client was when the connection began it is for all requests, though
-//! its address may change: where packets claim to come from later is nobody's word but theirs.
+//! Module `quic` handles packets, module `h3` frames and fields. This module decides how long a
+//! connection stays open: it ends by GOAWAY in two steps (RFC 9114 §5.2), so that no request that
+//! the client has sent is lost. A misbehaving client ([`H3ClientFault`]) gets an error code, and
+//! its connection is closed. The client address at the start of the connection holds for all
+//! requests, although the address may change: the source address of later packets is only their
+//! own claim.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -21,16 +23,17 @@ use crate::quic::QuicConnection;
 mod connection;
 /// The task of one request.
 mod request_task;
-/// For what a connection is ended before its time.
+/// Reasons for which a connection is ended early.
 mod fault;
 
 pub(crate) use fault::H3ClientFault;
 
 use connection::H3Connection;
 
-/// Serves the connection from now on, in a task of its own. Its handshake may not be over: then what comes is 0-RTT.
-pub(crate) fn begin(presence: ConnectionGuard, connection: QuicConnection) {
-    let (worker, bound) = (&presence.worker, &presence.bound);
+/// Serves the connection in a task of its own. If its handshake is not complete, the data that
+/// arrives is 0-RTT.
+pub(crate) fn begin(guard: ConnectionGuard, connection: QuicConnection) {
+    let (worker, bound) = (&guard.worker, &guard.bound);
     let destination = connection.local_ip().map(|ip| SocketAddr::new(ip, bound.address.port()));
     let arrival = AcceptedConnection {
         peer: connection.peer(),
@@ -42,17 +45,17 @@ pub(crate) fn begin(presence: ConnectionGuard, connection: QuicConnection) {
         moved: false,
     };
     match H3Connection::new(connection.clone(), MultiplexedClient::new(worker, arrival)) {
-        Some(talk) => drop(tokio::task::spawn_local(serve(presence, talk))),
+        Some(h3_connection) => drop(tokio::task::spawn_local(serve(guard, h3_connection))),
         None => connection.close(H3ErrorCode::NO_ERROR.0, H3ErrorCode::NO_ERROR.reason()),
     }
 }
 
 /// Serves requests until the connection ends.
-async fn serve(presence: ConnectionGuard, mut talk: H3Connection) {
-    let worker = &presence.worker;
-    let sleeping = poll_fn(|cx| Poll::Ready(worker.register_waker(cx.waker().clone()))).await;
-    let end = poll_fn(|cx| talk.poll(cx)).await;
-    worker.unregister_waker(sleeping);
+async fn serve(guard: ConnectionGuard, mut h3_connection: H3Connection) {
+    let worker = &guard.worker;
+    let waker_id = poll_fn(|cx| Poll::Ready(worker.register_waker(cx.waker().clone()))).await;
+    let end = poll_fn(|cx| h3_connection.poll(cx)).await;
+    worker.unregister_waker(waker_id);
     if let Some(fault) = end {
         worker.counters().http3_ended[fault as usize].add(1);
     }

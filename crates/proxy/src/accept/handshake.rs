@@ -1,8 +1,9 @@
-//! The TLS handshake of a client's connection: from its first byte to who serves it.
+//! TLS handshake of a client connection, from its first byte to the start of the inner protocol.
 //!
-//! A handshake costs far more than a request. So each of its steps waits in a line, and between two steps of any
-//! everything else on the worker that is ready has its turn: a flood of handshakes delays a request by one step at a
-//! time. A client that says nothing holds no more than its socket, and not for long.
+//! A handshake costs far more than a request. Therefore each handshake step waits for a semaphore,
+//! and between two steps all other ready tasks of the worker run: a flood of handshakes delays a
+//! request by one step at a time. A client that sends nothing holds no more than its socket, and
+//! only until the timeout.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -34,7 +35,7 @@ use crate::tls::{
 };
 use crate::worker::{DrainStage, Worker};
 
-/// Where steps of handshakes wait for one another.
+/// Semaphore that serialises the handshake steps of a worker.
 pub(crate) struct HandshakeLimiter(Semaphore);
 
 impl HandshakeLimiter {
@@ -42,47 +43,47 @@ impl HandshakeLimiter {
         Self(Semaphore::new(1))
     }
 
-    /// Does one step of one handshake.
+    /// Runs one step of one handshake.
     async fn run_step<T>(&self, work: impl FnOnce() -> T) -> T {
-        let place = self.0.acquire().await;
-        let done = work();
-        // Whatever else is ready goes before the next.
+        let permit = self.0.acquire().await;
+        let output = work();
+        // All other ready tasks run before the next step.
         tokio::task::yield_now().await;
-        drop(place);
-        done
+        drop(permit);
+        output
     }
 }
 
-/// What is to be done with a connection that has greeted.
+/// Action for a connection whose ClientHello is complete.
 enum TlsAction {
     PassThrough,
     Decrypt(Box<TlsSession>, PayloadKind),
 }
 
-/// What is in a connection, whether we see it or not.
+/// Payload of a connection, whether it is decrypted here or not.
 #[derive(Clone, Copy)]
 enum PayloadKind {
     Requests,
     OpaqueBytes,
 }
 
-/// Hears what the client asks for, and gives the connection to who serves that.
-pub(super) async fn serve(presence: ConnectionGuard, client: ClientConnection) {
-    let worker = Rc::clone(&presence.worker);
+/// Performs the TLS handshake and starts the protocol that the connection carries.
+pub(super) async fn serve(guard: ConnectionGuard, client: ClientConnection) {
+    let worker = Rc::clone(&guard.worker);
     let bound = Arc::clone(&client.bound);
     let counters = &bound.counters[worker.index].handshakes;
     counters.begun.add(1);
-    let sleeping = poll_fn(|cx| Poll::Ready(worker.register_waker(cx.waker().clone()))).await;
+    let waker_id = poll_fn(|cx| Poll::Ready(worker.register_waker(cx.waker().clone()))).await;
     let (client, result) = perform_handshake(&worker, client).await;
-    worker.unregister_waker(sleeping);
+    worker.unregister_waker(waker_id);
     match result {
-        Ok(inside) => {
+        Ok(payload) => {
             count_handshake(counters, &client);
-            begin(presence, client, inside);
+            begin(guard, client, payload);
         }
-        Err(unsecured) => {
-            counters.failed[unsecured as usize].add(1);
-            close_failed(&worker, client, unsecured).await;
+        Err(tls_error) => {
+            counters.failed[tls_error as usize].add(1);
+            close_failed(&worker, client, tls_error).await;
         }
     }
 }
@@ -97,41 +98,41 @@ fn count_handshake(counters: &HandshakeCounters, client: &ClientConnection) {
     }
 }
 
-fn begin(presence: ConnectionGuard, client: ClientConnection, inside: PayloadKind) {
-    match inside {
+fn begin(guard: ConnectionGuard, client: ClientConnection, payload: PayloadKind) {
+    match payload {
         PayloadKind::Requests if speaks_http2(&client) => {
-            tokio::task::spawn_local(h2::serve(presence, client))
+            tokio::task::spawn_local(h2::serve(guard, client))
         }
-        PayloadKind::Requests => tokio::task::spawn_local(h1::serve(presence, client)),
-        PayloadKind::OpaqueBytes => tokio::task::spawn_local(tcp::serve(presence, client)),
+        PayloadKind::Requests => tokio::task::spawn_local(h1::serve(guard, client)),
+        PayloadKind::OpaqueBytes => tokio::task::spawn_local(tcp::serve(guard, client)),
     };
 }
 
-/// Whether that was agreed on (ALPN).
+/// True if ALPN negotiated HTTP/2.
 fn speaks_http2(client: &ClientConnection) -> bool {
     let PeerStream::Tls(tls) = &client.stream else { return false };
     tls.session.common_state().alpn_protocol() == Some(b"h2")
 }
 
-/// Ends a connection that is not secured.
+/// Ends a connection whose handshake has failed.
 async fn close_failed(
     worker: &Rc<Worker>,
     mut client: ClientConnection,
-    unsecured: ClientTlsError,
+    tls_error: ClientTlsError,
 ) {
-    if unsecured == ClientTlsError::PlainHttp
+    if tls_error == ClientTlsError::PlainHttp
         && answer_in_plain_http(worker, &mut client).await.is_ok()
     {
         client.linger(worker).await;
     }
-    let failure = match unsecured {
+    let failure = match tls_error {
         ClientTlsError::Disconnected => Failure::ClientGone,
         other => Failure::ClientTls(other),
     };
     L4Record::of_connection(&client).close_failed(worker, failure);
 }
 
-/// Tells a client without TLS what is wrong, in words that it knows.
+/// Tells a plain-HTTP client, in plain HTTP, that this port expects TLS.
 async fn answer_in_plain_http(
     worker: &Worker,
     client: &mut ClientConnection,
@@ -149,16 +150,16 @@ async fn answer_in_plain_http(
         .map_err(|_lost| ClientTlsError::Disconnected)
 }
 
-/// From the first byte to the last of the handshake.
+/// Performs the whole handshake, from its first byte to its last.
 async fn perform_handshake(
     worker: &Rc<Worker>,
     mut client: ClientConnection,
 ) -> (ClientConnection, Result<PayloadKind, ClientTlsError>) {
     let begun = match read_client_hello(worker, &mut client).await {
         Ok(begun) => begun,
-        Err(unsecured) => return (client, Err(unsecured)),
+        Err(tls_error) => return (client, Err(tls_error)),
     };
-    let TlsAction::Decrypt(session, inside) = begun else {
+    let TlsAction::Decrypt(session, payload) = begun else {
         return (client, Ok(PayloadKind::OpaqueBytes));
     };
     client = client.with_tls(session);
@@ -167,100 +168,104 @@ async fn perform_handshake(
     };
     let result = complete_handshake(worker, tls, deadline).await;
     let version = tls::version_word(tls.session.common_state().protocol_version());
-    if let Some(greeting) = client.tls_info.as_mut().and_then(Arc::get_mut) {
-        greeting.version = version;
+    if let Some(tls_info) = client.tls_info.as_mut().and_then(Arc::get_mut) {
+        tls_info.version = version;
     }
     client.last_event_at = clock::now();
-    (client, result.map(|()| inside))
+    (client, result.map(|()| payload))
 }
 
-/// Hears what the client asks for, and finds out what is to be done with it.
+/// Reads the ClientHello and selects the action for its server name.
 async fn read_client_hello(
     worker: &Rc<Worker>,
     client: &mut ClientConnection,
 ) -> Result<TlsAction, ClientTlsError> {
-    let patience = {
+    let timeout = {
         let live = worker.config();
         client.listener(&live).ok_or(ClientTlsError::Disconnected)?.client.head_timeout
     };
-    client.deadline.set(client.accepted + patience);
-    let mut said = client.take_unread(worker);
+    client.deadline.set(client.accepted + timeout);
+    let mut received = client.take_unread(worker);
     let server_name = loop {
-        match ClientHelloParse::parse(&said) {
+        match ClientHelloParse::parse(&received) {
             ClientHelloParse::Complete(name) => break name,
             ClientHelloParse::PlainHttp => return Err(ClientTlsError::PlainHttp),
             ClientHelloParse::Invalid(error, alert) => {
                 write_now(client, &alert).await;
                 return Err((&error).into());
             }
-            ClientHelloParse::Incomplete if said.len() >= MOST_HELLO_BYTES => {
+            ClientHelloParse::Incomplete if received.len() >= MOST_HELLO_BYTES => {
                 return Err(ClientTlsError::Protocol);
             }
-            ClientHelloParse::Incomplete => read_more(worker, client, &mut said).await?,
+            ClientHelloParse::Incomplete => read_more(worker, client, &mut received).await?,
         }
     };
     let live = worker.config();
-    let sites = live
+    let sni_table = live
         .listener(&client.bound)
         .and_then(|it| it.sni_table.as_ref())
         .ok_or(ClientTlsError::Disconnected)?;
-    let site = sites.find(server_name.as_ref().map(OwnedHostName::borrowed));
-    let greeting = TlsInfo { server_name, sni_entry: site.cloned(), version: None };
-    client.tls_info = Some(Arc::new(greeting));
-    let (alert, unsecured) = match site.map(|site| (&site.mode, &site.carries)) {
+    let sni_entry = sni_table.find(server_name.as_ref().map(OwnedHostName::borrowed));
+    let tls_info = TlsInfo { server_name, sni_entry: sni_entry.cloned(), version: None };
+    client.tls_info = Some(Arc::new(tls_info));
+    let (alert, tls_error) = match sni_entry.map(|sni_entry| (&sni_entry.mode, &sni_entry.carries))
+    {
         Some((ServerTlsMode::PassThrough, _)) => {
-            client.buffer = Some(ReadBuffer::from_bytes(said));
+            client.buffer = Some(ReadBuffer::from_bytes(received));
             return Ok(TlsAction::PassThrough);
         }
         Some((ServerTlsMode::Decrypt(decryption), carries)) => {
-            let inside = match carries {
+            let payload = match carries {
                 TlsPayload::Requests => PayloadKind::Requests,
                 TlsPayload::Connections(_) => PayloadKind::OpaqueBytes,
             };
             let session = TlsSession::server(Arc::clone(&decryption.over_tcp));
             let mut session = session.map_err(|_unusable| ClientTlsError::UnusableConfig)?;
-            session.receive_ciphertext(&said);
-            return Ok(TlsAction::Decrypt(Box::new(session), inside));
+            session.receive_ciphertext(&received);
+            return Ok(TlsAction::Decrypt(Box::new(session), payload));
         }
         Some((ServerTlsMode::Refuse, _)) => (INTERNAL_ERROR, ClientTlsError::UnusableConfig),
-        // Where we only pass through, TLS is others' to speak: the connection is closed without a word.
-        None if sites.only_pass_through() => return Err(ClientTlsError::UnknownName),
+        // If every entry of this listener is TLS passthrough, we do not speak TLS here: the
+        // connection is closed without an alert.
+        None if sni_table.only_pass_through() => return Err(ClientTlsError::UnknownName),
         None => (UNRECOGNIZED_NAME, ClientTlsError::UnknownName),
     };
     drop(live);
     write_now(client, &[21, 3, 3, 0, 2, 2, alert]).await;
-    Err(unsecured)
+    Err(tls_error)
 }
 
-/// Alerts that we send before there is a session (RFC 8446 §6.2).
+/// TLS alerts that we send before there is a session (RFC 8446 §6.2).
 const INTERNAL_ERROR: u8 = 80;
 const UNRECOGNIZED_NAME: u8 = 112;
 
-/// Says a few bytes before the end; a client that does not take them at once does without.
+/// Writes a few bytes before the close; if the socket does not accept them at once, they are
+/// dropped.
 async fn write_now(client: &mut ClientConnection, bytes: &[u8]) {
     let sent = poll_fn(|cx| Poll::Ready(Pin::new(&mut client.stream).poll_write(cx, bytes))).await;
     drop(sent);
 }
 
-/// Reads on by way of the worker's large buffer, so that a client keeps no more memory than it has filled.
+/// Reads more through the worker's large buffer, so that a client holds no more memory than it has
+/// filled.
 async fn read_more(
     worker: &Worker,
     client: &mut ClientConnection,
-    said: &mut Vec<u8>,
+    received: &mut Vec<u8>,
 ) -> Result<(), ClientTlsError> {
     let ClientConnection { stream, deadline, .. } = client;
     let reading = poll_fn(|cx| {
         let mut large = worker.scratch.copy_buffer();
-        let mut space = ReadBuf::new(&mut large[..MOST_HELLO_BYTES - said.len()]);
+        let mut space = ReadBuf::new(&mut large[..MOST_HELLO_BYTES - received.len()]);
         let result = ready!(Pin::new(&mut *stream).poll_read(cx, &mut space));
-        said.extend_from_slice(space.filled());
+        received.extend_from_slice(space.filled());
         let gone = result.is_err() || space.filled().is_empty();
         Poll::Ready(if gone { Err(ClientTlsError::Disconnected) } else { Ok(()) })
     });
     within(worker, deadline, reading).await?
 }
 
-/// Goes on until the handshake is over.
+/// Runs the handshake to its end.
 async fn complete_handshake(
     worker: &Worker,
     tls: &mut TlsStream,
@@ -268,20 +273,22 @@ async fn complete_handshake(
 ) -> Result<(), ClientTlsError> {
     loop {
         let step = worker.handshake_limiter.run_step(|| tls.session.advance_handshake());
-        let shaken = within(worker, deadline, step).await?;
-        // An alert too.
-        let pushed = within(worker, deadline, poll_fn(|cx| tls.poll_write_ciphertext(cx))).await?;
-        shaken.map_err(|error| ClientTlsError::from(&error))?;
-        pushed.map_err(|_lost| ClientTlsError::Disconnected)?;
+        let step_result = within(worker, deadline, step).await?;
+        // Also sends an alert, if the step has failed.
+        let write_result =
+            within(worker, deadline, poll_fn(|cx| tls.poll_write_ciphertext(cx))).await?;
+        step_result.map_err(|error| ClientTlsError::from(&error))?;
+        write_result.map_err(|_lost| ClientTlsError::Disconnected)?;
         if !tls.session.common_state().is_handshaking() {
             return Ok(());
         }
-        let heard = within(worker, deadline, poll_fn(|cx| tls.poll_read_ciphertext(cx, 0))).await?;
-        heard.map_err(|_lost| ClientTlsError::Disconnected)?;
+        let read_result =
+            within(worker, deadline, poll_fn(|cx| tls.poll_read_ciphertext(cx, 0))).await?;
+        read_result.map_err(|_lost| ClientTlsError::Disconnected)?;
     }
 }
 
-/// Awaits `future`, but not beyond the deadline, and not when idle connections are to close.
+/// Awaits `future` until the deadline, or until the worker closes its idle connections.
 async fn within<T>(
     worker: &Worker,
     deadline: &mut Deadline,

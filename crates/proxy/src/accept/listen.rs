@@ -1,8 +1,8 @@
 //! Binding addresses and accepting connections.
 //!
-//! One worker accepts for an address and hands each connection to the worker that has the fewest. One socket, and not
-//! one per worker with `SO_REUSEPORT`, means that a port in use is noticed, and that no connection is lost in the queue
-//! of a socket that closes.
+//! For each address, one worker accepts and hands each connection to the worker with the fewest
+//! connections. One socket, instead of one per worker with `SO_REUSEPORT`, means that a port in use
+//! is noticed, and that no connection is lost in the accept queue of a socket that closes.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
@@ -23,16 +23,17 @@ use crate::demand::RefusalHistory;
 use crate::stream::PeerStream;
 use crate::worker::Worker;
 
-/// Connections that the kernel may hold for us; it lowers this to `net.core.somaxconn`.
+/// Accept queue length that we ask for; the kernel caps it at `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
-/// How long to wait when there are no descriptors left.
+/// Pause after an accept that failed for lack of file descriptors.
 const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(50);
 
-/// Where to bind a socket.
+/// Address to bind a socket to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BindAddress {
     pub(crate) address: SocketAddr,
-    /// The address may be another machine's now and come to this one later.
+    /// True if the address may belong to another machine now and move to this one later
+    /// (`IP_FREEBIND`).
     pub(crate) free_bind: bool,
 }
 
@@ -42,18 +43,21 @@ impl From<SocketAddr> for BindAddress {
     }
 }
 
-/// A socket on which connections or datagrams come in.
+/// Socket on which connections or datagrams arrive.
 pub(crate) enum TcpOrUdpSocket {
     Tcp(TcpListener),
     Udp(UdpSocket),
 }
 
 impl TcpOrUdpSocket {
-    /// Listens at the spot; on every address of both families where it is unspecified.
-    pub(crate) fn bind(transport: TransportProtocol, spot: BindAddress) -> io::Result<Self> {
-        let address = spot.address;
-        match Self::bind_one(transport, spot) {
-            // A host without IPv6: "every address" is every IPv4 address there.
+    /// Binds the address; an unspecified address covers both address families.
+    pub(crate) fn bind(
+        transport: TransportProtocol,
+        bind_address: BindAddress,
+    ) -> io::Result<Self> {
+        let address = bind_address.address;
+        match Self::bind_one(transport, bind_address) {
+            // On a host without IPv6, the unspecified address covers IPv4 alone.
             Err(error)
                 if error.raw_os_error() == Some(libc::EAFNOSUPPORT)
                     && address.ip().is_unspecified() =>
@@ -65,7 +69,7 @@ impl TcpOrUdpSocket {
         }
     }
 
-    /// With the port that the kernel gave.
+    /// Returns the bound address, with the port that the kernel assigned.
     pub(crate) fn address(&self) -> io::Result<SocketAddr> {
         match self {
             Self::Tcp(socket) => socket.local_addr(),
@@ -73,48 +77,50 @@ impl TcpOrUdpSocket {
         }
     }
 
-    fn bind_one(transport: TransportProtocol, spot: BindAddress) -> io::Result<Self> {
+    fn bind_one(transport: TransportProtocol, bind_address: BindAddress) -> io::Result<Self> {
         match transport {
-            TransportProtocol::Tcp => bind_tcp(spot).map(Self::Tcp),
-            TransportProtocol::Udp => bind_udp(spot).map(Self::Udp),
+            TransportProtocol::Tcp => bind_tcp(bind_address).map(Self::Tcp),
+            TransportProtocol::Udp => bind_udp(bind_address).map(Self::Udp),
         }
     }
 }
 
-fn bind_tcp(spot: BindAddress) -> io::Result<TcpListener> {
-    let socket = socket(spot, Type::STREAM)?;
+fn bind_tcp(bind_address: BindAddress) -> io::Result<TcpListener> {
+    let socket = socket(bind_address, Type::STREAM)?;
     socket.set_reuse_address(true)?;
-    // Accepted connections inherit it.
+    // Accepted connections inherit this option.
     socket.set_tcp_nodelay(true)?;
-    socket.bind(&spot.address.into())?;
+    socket.bind(&bind_address.address.into())?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
 }
 
-/// Without the permission to share the address, which for UDP means that datagrams go to any one of those who do.
-pub(crate) fn bind_udp(spot: BindAddress) -> io::Result<UdpSocket> {
-    let socket = socket(spot, Type::DGRAM)?;
-    socket.bind(&spot.address.into())?;
+/// Binds without `SO_REUSEADDR`: for UDP, sharing an address delivers each datagram to an arbitrary
+/// one of the sockets.
+pub(crate) fn bind_udp(bind_address: BindAddress) -> io::Result<UdpSocket> {
+    let socket = socket(bind_address, Type::DGRAM)?;
+    socket.bind(&bind_address.address.into())?;
     Ok(socket.into())
 }
 
-/// A socket that does not wait, for both families where the address is unspecified.
-pub(crate) fn socket(spot: BindAddress, kind: Type) -> io::Result<Socket> {
-    let address = spot.address;
+/// Returns a non-blocking socket, dual-stack if the address is unspecified.
+pub(crate) fn socket(bind_address: BindAddress, kind: Type) -> io::Result<Socket> {
+    let address = bind_address.address;
     let socket = Socket::new(Domain::for_address(address), kind, None)?;
     if address.is_ipv6() {
         socket.set_only_v6(!address.ip().is_unspecified())?;
     }
     match address {
-        SocketAddr::V4(_) if spot.free_bind => socket.set_freebind_v4(true)?,
-        SocketAddr::V6(_) if spot.free_bind => socket.set_freebind_v6(true)?,
+        SocketAddr::V4(_) if bind_address.free_bind => socket.set_freebind_v4(true)?,
+        SocketAddr::V6(_) if bind_address.free_bind => socket.set_freebind_v6(true)?,
         SocketAddr::V4(_) | SocketAddr::V6(_) => {}
     }
     socket.set_nonblocking(true)?;
     Ok(socket)
 }
 
-/// Accepts until `closed`; what is in the kernel's queue then is accepted still, so that no client is reset.
+/// Accepts until `closed`, then accepts what is in the kernel's accept queue, so that no client is
+/// reset.
 pub(crate) async fn accept(
     worker: Rc<Worker>,
     bound: Arc<ListenerSocket>,
@@ -124,7 +130,7 @@ pub(crate) async fn accept(
     let listener = match tokio::net::TcpListener::from_std(socket) {
         Ok(listener) => listener,
         Err(error) => {
-            tracing::error!(listener.address = %bound.address, %error, "cannot watch the listener");
+            tracing::error!(listener.address = %bound.address, %error, "cannot register the listener socket");
             return;
         }
     };
@@ -136,10 +142,10 @@ pub(crate) async fn accept(
         match accepted {
             Ok((stream, peer)) => dispatch_connection(&worker, &bound, stream, peer),
             Err(error) if is_out_of_descriptors(&error) => {
-                tracing::warn!(listener.address = %bound.address, %error, "cannot accept");
+                tracing::warn!(listener.address = %bound.address, %error, "cannot accept connections");
                 tokio::time::sleep(OUT_OF_DESCRIPTORS).await;
             }
-            // The client left before it was accepted.
+            // The client disconnected before it was accepted.
             Err(_) => {}
         }
     }
@@ -148,26 +154,27 @@ pub(crate) async fn accept(
     }
 }
 
-/// Accepts what is in the kernel's queue, which the kernel alone knows: what a runtime has heard of may be less.
-fn drain_backlog(listener: &TcpListener, mut welcome: impl FnMut(TcpStream, SocketAddr)) {
+/// Accepts everything in the kernel's accept queue. Only the kernel knows it all: the runtime may
+/// have been notified of less.
+fn drain_backlog(listener: &TcpListener, mut dispatch: impl FnMut(TcpStream, SocketAddr)) {
     loop {
         match listener.accept() {
             Ok((stream, peer)) => {
                 let stream =
                     stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream));
                 if let Ok(stream) = stream {
-                    welcome(stream, peer);
+                    dispatch(stream, peer);
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
             Err(error) if is_out_of_descriptors(&error) => return,
-            // The client left before it was accepted.
+            // The client disconnected before it was accepted.
             Err(_) => {}
         }
     }
 }
 
-/// Counts the connection and hands it to the worker that has the fewest.
+/// Counts the connection and hands it to the worker with the fewest connections.
 fn dispatch_connection(
     worker: &Rc<Worker>,
     bound: &Arc<ListenerSocket>,
@@ -177,7 +184,7 @@ fn dispatch_connection(
     let counters = &bound.counters[worker.index];
     let live = worker.config();
     let listener = live.listeners.get(bound.listener_index).and_then(Option::as_ref);
-    // A listener that is being closed takes in what is left.
+    // A listener that is being closed accepts its remaining backlog without a limit.
     let most = listener.map_or(u32::MAX, |listener| listener.client.max_connections);
     if !bound.admit_connection(most) {
         counters.refused.add(1);
@@ -185,8 +192,8 @@ fn dispatch_connection(
     }
     counters.accepted.add(1);
     let home = worker.shared.least_connected(worker.index);
-    let seat = &worker.shared.workers[home];
-    seat.connections.fetch_add(1, Ordering::AcqRel);
+    let handle = &worker.shared.workers[home];
+    handle.connections.fetch_add(1, Ordering::AcqRel);
     let arrival = AcceptedConnection {
         peer,
         destination: None,
@@ -200,7 +207,7 @@ fn dispatch_connection(
     if home == worker.index {
         accepted_connection::spawn(worker, stream, arrival);
     } else {
-        accepted_connection::hand_over(seat, stream, arrival);
+        accepted_connection::hand_over(handle, stream, arrival);
     }
 }
 

@@ -1,18 +1,18 @@
-//! The client's side: accepting connections and the protocols they speak.
+//! Downstream side: accepts client connections and serves the protocols on them.
 
 /// Binding addresses and accepting connections.
 pub(crate) mod listen;
-/// How a connection comes to the worker that serves it.
+/// Accepted connections: assignment to a worker and start of the listener's protocol.
 pub(crate) mod accepted_connection;
-/// Who the client is, where a proxy before us says so.
+/// Client address from a PROXY protocol header of a trusted proxy.
 mod proxy_protocol_step;
 /// The TLS handshake of a client.
 pub(crate) mod handshake;
 /// A client's connection as its requests see it.
 pub(crate) mod client;
-/// A connection that carries many requests at a time.
+/// State shared by the requests of one multiplexed connection (HTTP/2 and HTTP/3).
 mod multiplexed_client;
-/// What a client may do for nothing.
+/// Token bucket that bounds useless work, such as stream resets, per client connection.
 mod token_bucket;
 /// A client's HTTP/2 connection.
 pub(crate) mod h2;

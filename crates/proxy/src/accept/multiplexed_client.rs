@@ -1,6 +1,6 @@
-//! What the requests of one connection share that carries many at a time, and how each of them is served.
+//! State shared by the requests of one multiplexed connection, and the service of each request.
 //!
-//! It knows nothing of frames: which protocol tells them apart is for `h2` and `h3`.
+//! This module knows nothing of frames: the protocols are in `h2` and `h3`.
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ use crate::stream::PeerStream;
 use crate::tls::TlsInfo;
 use crate::worker::{DrainStage, Worker};
 
-/// A connection as the requests that it carries share it.
+/// Multiplexed client connection as its requests share it.
 pub(super) struct MultiplexedClient {
     pub(super) worker: Rc<Worker>,
     pub(super) bound: Arc<ListenerSocket>,
@@ -34,34 +34,27 @@ pub(super) struct MultiplexedClient {
     pub(super) peer: SocketAddr,
     pub(super) destination: Option<SocketAddr>,
     pub(super) accepted: Time,
-    /// What the client has been refused, on any stream.
+    /// Requests rejected for lack of a slot, on any stream.
     pub(super) refusals: Rc<RefCell<RefusalHistory>>,
-    /// When the client last took anything, on any stream.
+    /// Time at which the client last accepted bytes, on any stream.
     pub(super) last_write_at: Rc<Cell<Time>>,
-    /// When it will be old; `None`: never.
+    /// Time at which the connection reaches its maximum age; `None` if it has none.
     pub(super) max_age_at: Option<Time>,
-    /// Whether there has been a request.
+    /// True once a request has arrived.
     has_had_request: Cell<bool>,
-    /// Requests under way.
+    /// Number of requests in flight.
     in_flight: Cell<u32>,
-    /// When the last of those that have ended did so.
+    /// Time at which the latest request ended.
     last_request_ended: Cell<Time>,
-    /// Who waits for the last request to end.
+    /// Task to wake when the last request ends.
     idle_waker: RefCell<Option<Waker>>,
 }
 
 impl MultiplexedClient {
     pub(super) fn new(worker: &Rc<Worker>, arrival: AcceptedConnection) -> Self {
         let origin = Rc::new(arrival.origin());
-        let AcceptedConnection {
-            peer,
-            destination,
-            bound,
-            tls_info,
-            accepted,
-            refusals: refused,
-            ..
-        } = arrival;
+        let AcceptedConnection { peer, destination, bound, tls_info, accepted, refusals, .. } =
+            arrival;
         let (live, now) = (worker.config(), clock::now());
         let max_age = live.listener(&bound).and_then(|it| it.client.connection_max_age);
         let max_age_at = max_age.map(|age| accepted + jitter(age, &mut worker.rng.borrow_mut()));
@@ -73,7 +66,7 @@ impl MultiplexedClient {
             peer,
             destination,
             accepted,
-            refusals: Rc::new(RefCell::new(refused)),
+            refusals: Rc::new(RefCell::new(refusals)),
             last_write_at: Rc::new(Cell::new(now)),
             max_age_at,
             has_had_request: Cell::new(false),
@@ -83,28 +76,29 @@ impl MultiplexedClient {
         }
     }
 
-    /// A request begins. What it is served by, and with: `serve` ends it.
+    /// Begins a request: returns its client connection and its exchange.
+    /// [`end_request`](Self::end_request) takes both back.
     pub(super) fn begin_request(&self, stream: PeerStream) -> (ClientConnection, Box<Exchange>) {
         self.has_had_request.set(true);
         self.in_flight.set(self.in_flight.get() + 1);
         (ClientConnection::of_stream(self, &self.worker, stream), self.worker.take_exchange())
     }
 
-    /// Serves a request whose head has been read or refused, to its end.
+    /// Serves a request whose head has been read or rejected, to its end.
     pub(super) async fn serve_request(
         &self,
         client: &mut ClientConnection,
         exchange: &mut Exchange,
         read: Result<(), Failure>,
     ) {
-        // What becomes of the stream, its message knows.
+        // The outcome is ignored: the message of the stream already knows how the stream ends.
         let _ = match read {
             Ok(()) => request::serve(&self.worker, client, exchange).await,
             Err(failure) => request::refuse(&self.worker, client, exchange, failure).await,
         };
     }
 
-    /// A request has ended: what can be used again goes back.
+    /// Ends a request, and returns its buffers for reuse.
     pub(super) fn end_request(&self, client: ClientConnection, exchange: Box<Exchange>) {
         self.worker.give_back_exchange(exchange);
         self.last_request_ended.set(client.last_event_at);
@@ -117,7 +111,7 @@ impl MultiplexedClient {
         }
     }
 
-    /// Wakes the task once when no request is under way any more.
+    /// Wakes the task once, when no request is in flight any more.
     pub(super) fn wake_when_idle(&self, waker: &Waker) {
         if self.is_busy() {
             self.idle_waker.replace(Some(waker.clone()));
@@ -128,33 +122,34 @@ impl MultiplexedClient {
         self.requests_in_flight() > 0
     }
 
-    /// Requests that have begun and not ended.
+    /// Returns the number of requests that have begun and not ended.
     pub(super) fn requests_in_flight(&self) -> u32 {
         self.in_flight.get()
     }
 
-    /// When a request begins that begins now, as nearly as matters.
+    /// Returns the approximate start time of a request that begins now; saves a clock reading.
     pub(super) fn approximate_start(&self) -> Time {
         self.last_request_ended.get()
     }
 
-    /// When the connection will have been idle for so long; `None`: requests are under way.
+    /// Returns the time at which the connection has been idle for `patience`; `None` while requests
+    /// are in flight.
     pub(super) fn idle_deadline(&self, patience: Duration) -> Option<Time> {
         (!self.is_busy()).then(|| self.last_request_ended.get() + patience)
     }
 
-    /// The process ends, or nobody listens there any more.
+    /// True if the process is shutting down, or the listener has been removed.
     pub(super) fn must_shut_down(&self) -> bool {
         let is_over = match self.worker.stage() {
             DrainStage::Serving => false,
-            // Told to leave before its first request, a client would but come again.
+            // A client that is told to leave before its first request would only reconnect.
             DrainStage::Announcing => self.has_had_request.get(),
             DrainStage::Draining | DrainStage::Closing => true,
         };
         is_over || self.worker.config().listener(&self.bound).is_none()
     }
 
-    /// For an idle connection, and for the head of a request.
+    /// Returns the idle timeout of the connection and the timeout for a request head.
     pub(super) fn timeouts(&self) -> (Duration, Duration) {
         let live = self.worker.config();
         let settings = live.listener(&self.bound).map(|listener| &listener.client);
@@ -164,21 +159,21 @@ impl MultiplexedClient {
     }
 }
 
-/// A tenth more or less, so that connections that came together do not leave together.
+/// Varies the age by up to a tenth, so that connections accepted together do not close together.
 fn jitter(age: Duration, rng: &mut Rng) -> Duration {
     let tenth = age / 10;
     let share = (rng.next_u64() >> 32) as f64 / f64::from(u32::MAX);
     age - tenth + (2 * tenth).mul_f64(share)
 }
 
-/// 16 random bytes in Base64.
+/// Returns 16 random bytes in Base64.
 pub(super) fn websocket_key(rng: &mut Rng) -> WebSocketKey {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut key = *b"AAAAAAAAAAAAAAAAAAAAAA==";
     for digit in &mut key[..22] {
         *digit = DIGITS[(rng.next_u64() >> 58) as usize];
     }
-    // The last digit stands for the last two bits.
+    // The last digit encodes the last two bits.
     key[21] = DIGITS[(rng.next_u64() >> 62 << 4) as usize];
     key
 }

@@ -1,6 +1,7 @@
-//! Who the client is, where a proxy before us says so in a PROXY protocol header.
+//! Client address from the PROXY protocol header of a trusted proxy.
 //!
-//! Whether a header is read is decided by who connects, never by what was sent: else a client could pass for another.
+//! The peer's address decides if a header is read, never the bytes that it sends: otherwise a
+//! client could impersonate another.
 
 use std::future::poll_fn;
 use std::time::Duration;
@@ -13,15 +14,16 @@ use crate::failure::Failure;
 use crate::proxy_protocol::{self, ProxyHeader};
 use crate::worker::Worker;
 
-/// What a connection has to begin with.
+/// Required start of a connection.
 pub(crate) enum ProxyProtocolStep {
-    /// A header, within so long from when it was accepted.
+    /// A header must arrive within this time after the accept.
     ReadHeader(Duration),
-    /// A header, and whoever has connected may not say one.
+    /// A header is required, but the peer is not a trusted proxy.
     RejectUntrusted,
 }
 
-/// What the listener's policy wants of a connection from there before it is served; `None`: nothing.
+/// Returns the step that the listener's policy requires before this connection is served; `None` if
+/// it requires none.
 pub(crate) fn required_step(
     worker: &Worker,
     client: &ClientConnection,
@@ -41,21 +43,21 @@ pub(crate) fn required_step(
     }
 }
 
-/// Hears who the client is.
+/// Reads the header and takes over the client address in it.
 pub(crate) async fn read_header(
     worker: &Worker,
     client: &mut ClientConnection,
-    introduction: ProxyProtocolStep,
+    step: ProxyProtocolStep,
 ) -> Result<(), Failure> {
-    let ProxyProtocolStep::ReadHeader(patience) = introduction else {
+    let ProxyProtocolStep::ReadHeader(timeout) = step else {
         return Err(Failure::UntrustedProxy);
     };
-    client.deadline.set(client.accepted + patience);
+    client.deadline.set(client.accepted + timeout);
     let mut buffer = worker.scratch.buffer_pool.take();
     let header = loop {
         match poll_fn(|cx| client.poll_fill(cx, &mut buffer, BUFFER_BYTES)).await {
             ReadOutcome::Data => {}
-            // Whoever only looks whether we are there has done nothing wrong.
+            // A peer that only checks that the port is open has done nothing wrong.
             ReadOutcome::Closed => break Err(Failure::ClientGone),
             ReadOutcome::TimedOut => break Err(Failure::ProxyHeaderTimeout),
         }

@@ -1,15 +1,17 @@
-//! What a client may do for nothing: bounds on what makes work and leads nowhere, such as streams that are reset.
+//! Token bucket for work that leads nowhere, such as stream resets, per client connection.
 
 use balance::Time;
 
 use crate::clock;
 
-/// Streams that may be reset at once, beyond what is earned; a tenth of it each second.
+/// Stream resets allowed at once, in addition to those that are earned; a tenth of it is refilled
+/// each second.
 const RESET_BURST: u32 = 1000;
-/// A stream that is opened earns half a reset: who resets more than every other stream does it for a while only.
+/// Tokens that one reset costs. A new stream earns one token, so a client that resets more than
+/// every other stream exhausts its bucket.
 pub(super) const RESET_PRICE: u32 = 2;
 
-/// What may be spent, which grows with what is earned, and slowly by itself.
+/// Token bucket: refilled by useful work, and slowly by time.
 pub(super) struct TokenBucket {
     left: u32,
     capacity: u32,
@@ -22,7 +24,8 @@ impl TokenBucket {
         Self { left: capacity, capacity, refill_per_second: capacity / 10, refilled_at: now }
     }
 
-    /// Of the resets of a connection of which so many streams may be open, each at [`RESET_PRICE`].
+    /// Returns the bucket for stream resets, each at [`RESET_PRICE`], on a connection with up to
+    /// `open` concurrent streams.
     pub(super) fn of_resets(open: u32, now: Time) -> Self {
         Self::new(most_resets(open).saturating_mul(RESET_PRICE), now)
     }
@@ -31,7 +34,7 @@ impl TokenBucket {
         self.left = self.left.saturating_add(count).min(self.capacity);
     }
 
-    /// False: there is not so much left.
+    /// Spends `count` tokens. Returns false if fewer are left.
     pub(super) fn spend(&mut self, count: u32) -> bool {
         if self.left < count {
             let now = clock::now();
@@ -46,8 +49,8 @@ impl TokenBucket {
     }
 }
 
-/// How many streams a client may reset at once of which `open` may be open: an application whose calls all reach their
-/// deadline together is no attacker.
+/// Returns the number of streams that a client may reset at once if `open` may be open: an
+/// application whose calls all reach their deadline together is not an attacker.
 pub(super) fn most_resets(open: u32) -> u32 {
     RESET_BURST.max(open)
 }

@@ -1,7 +1,7 @@
-//! What the head of a request means (RFC 9113 §8.3.1, RFC 9114 §4.3.1), and what is said of one that is sent.
+//! Semantics of request heads (RFC 9113 §8.3.1, RFC 9114 §4.3.1), for parsing and for sending.
 //!
-//! An extended CONNECT for a WebSocket (RFC 8441, RFC 9220) is read as the GET that asks to upgrade, and written from it:
-//! so routes, filters and tunnels know one kind only.
+//! An extended CONNECT for a WebSocket (RFC 8441, RFC 9220) is parsed as the equivalent GET with an upgrade, and
+//! written from such a GET: so routes, filters and tunnels handle one kind only.
 
 use std::borrow::Cow;
 use std::net::SocketAddr;
@@ -12,39 +12,39 @@ use crate::head::{BodyFraming, ByteSpan, KnownFieldName, RequestHead, RequestMet
 
 use super::fields;
 
-/// The one protocol that an extended CONNECT may ask for.
+/// The only protocol that an extended CONNECT may request.
 pub(crate) const WEBSOCKET: &str = "websocket";
-/// Opens a WebSocket over HTTP/1.1; who has streams has no need of it.
+/// The field that opens a WebSocket over HTTP/1.1; HTTP/2 and HTTP/3 do not use it.
 const WEBSOCKET_KEY: &str = "sec-websocket-key";
 
 /// A random value for `Sec-WebSocket-Key`: 16 bytes in Base64 (RFC 6455 §4.1).
 pub(crate) type WebSocketKey = [u8; 24];
 
-/// What the pseudo-fields say. The text is kept by the head.
+/// The pseudo-header fields. The head stores their text.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RequestPseudoHeaders {
     pub(crate) method: ByteSpan,
-    /// Path and query; empty: there is none.
+    /// Path and query; empty if there is none.
     pub(crate) target: ByteSpan,
     pub(crate) authority: Option<ByteSpan>,
-    /// What an extended CONNECT asks for.
+    /// The protocol that an extended CONNECT requests.
     pub(crate) protocol: Option<ByteSpan>,
 }
 
-/// Completes a head whose version and fields are there. `is_whole`: no body follows. `key` is asked for a key if a
-/// WebSocket is to be opened.
+/// Completes a head whose version and fields are set. If `is_whole`, no body follows. If the request opens a WebSocket,
+/// `key` returns the key for it.
 pub(crate) fn complete(
-    said: &RequestPseudoHeaders,
+    pseudo: &RequestPseudoHeaders,
     is_whole: bool,
     limits: &HeadLimits,
     key: impl FnOnce() -> WebSocketKey,
     head: &mut RequestHead,
 ) -> Result<(), BadRequest> {
     head.keep_alive = true;
-    let opens_websocket = opens_websocket(said, head)?;
-    read_target(said, opens_websocket, limits, head)?;
+    let opens_websocket = opens_websocket(pseudo, head)?;
+    read_target(pseudo, opens_websocket, limits, head)?;
     fields::check_connection(&head.fields)?;
-    read_host(said, head)?;
+    read_host(pseudo, head)?;
     head.te_trailers = head.fields.has(KnownFieldName::Te);
     if opens_websocket {
         set_websocket_upgrade(key(), head);
@@ -54,12 +54,12 @@ pub(crate) fn complete(
     read_expectation(head)
 }
 
-/// Whether the request is an extended CONNECT; any other CONNECT is refused.
-fn opens_websocket(said: &RequestPseudoHeaders, head: &RequestHead) -> Result<bool, BadRequest> {
-    if head.fields.text(said.method) != b"CONNECT" {
+/// True if the request is an extended CONNECT for a WebSocket; any other CONNECT is an error.
+fn opens_websocket(pseudo: &RequestPseudoHeaders, head: &RequestHead) -> Result<bool, BadRequest> {
+    if head.fields.text(pseudo.method) != b"CONNECT" {
         return Ok(false);
     }
-    let protocol = said.protocol.map(|protocol| head.fields.text(protocol));
+    let protocol = pseudo.protocol.map(|protocol| head.fields.text(protocol));
     match protocol {
         Some(protocol) if protocol.eq_ignore_ascii_case(WEBSOCKET.as_bytes()) => Ok(true),
         Some(_) | None => Err(BadRequest::Connect),
@@ -67,14 +67,14 @@ fn opens_websocket(said: &RequestPseudoHeaders, head: &RequestHead) -> Result<bo
 }
 
 fn read_target(
-    said: &RequestPseudoHeaders,
+    pseudo: &RequestPseudoHeaders,
     opens_websocket: bool,
     limits: &HeadLimits,
     head: &mut RequestHead,
 ) -> Result<(), BadRequest> {
-    head.method_text = if opens_websocket { head.fields.store(b"GET") } else { said.method };
+    head.method_text = if opens_websocket { head.fields.store(b"GET") } else { pseudo.method };
     head.method = RequestMethod::recognise(head.method_bytes());
-    let text = head.fields.text(said.target);
+    let text = head.fields.text(pseudo.target);
     if text.len() > limits.target_bytes {
         return Err(BadRequest::TargetTooLong);
     }
@@ -83,13 +83,13 @@ fn read_target(
         return Err(BadRequest::Target);
     }
     let path_len = target::path_len(text).ok_or(BadRequest::Target)?;
-    head.target = said.target;
+    head.target = pseudo.target;
     head.path = head.target.shorten(path_len);
     Ok(())
 }
 
-/// The authority is what `:authority` says, else Host; one that says something else makes the request malformed.
-fn read_host(said: &RequestPseudoHeaders, head: &mut RequestHead) -> Result<(), BadRequest> {
+/// Sets the authority from `:authority`, else from Host. If both exist and differ, the request is malformed.
+fn read_host(pseudo: &RequestPseudoHeaders, head: &mut RequestHead) -> Result<(), BadRequest> {
     let host = {
         let mut hosts = head.fields.value_spans(KnownFieldName::Host);
         let host = hosts.next();
@@ -98,7 +98,7 @@ fn read_host(said: &RequestPseudoHeaders, head: &mut RequestHead) -> Result<(), 
         }
         host
     };
-    let Some(authority) = said.authority else {
+    let Some(authority) = pseudo.authority else {
         let host = host.ok_or(BadRequest::HostMissing)?;
         return take_authority(host, BadRequest::Host, head);
     };
@@ -130,7 +130,7 @@ fn set_websocket_upgrade(key: WebSocketKey, head: &mut RequestHead) {
 }
 
 fn read_framing(is_whole: bool, head: &RequestHead) -> Result<BodyFraming, BadFraming> {
-    // Many servers want to be told of a body that is not there, where there usually is one.
+    // Many servers expect `Content-Length: 0` for methods that usually have a body.
     let has_body_usually =
         matches!(head.method, RequestMethod::Post | RequestMethod::Put | RequestMethod::Patch);
     match (framing::declared_length(&head.fields, head.version)?, is_whole) {
@@ -160,15 +160,15 @@ fn read_expectation(head: &mut RequestHead) -> Result<(), BadRequest> {
     Ok(())
 }
 
-/// What is sent as `:authority`. `otherwise` is that of a request that names none, as one of HTTP/1.0 may be.
+/// Returns the value of `:authority`. `otherwise` is used for a request without an authority, which HTTP/1.0 allows.
 pub(crate) fn authority(head: &RequestHead, otherwise: SocketAddr) -> Cow<'_, [u8]> {
     match head.sent_authority() {
         [] => otherwise.to_string().into_bytes().into(),
-        said => said.into(),
+        authority => authority.into(),
     }
 }
 
-/// Which fields are sent on with a request whose body goes by `framing`.
+/// Returns a predicate for the fields that are forwarded with a request whose body uses `framing`.
 pub(crate) fn is_sent_on(
     head: &RequestHead,
     framing: BodyFraming,

@@ -1,4 +1,4 @@
-//! What the head of a response means (RFC 9113 §8.3.2, RFC 9114 §4.3.2), and what is said of one that is sent.
+//! Semantics of response heads (RFC 9113 §8.3.2, RFC 9114 §4.3.2), for parsing and for sending.
 
 use crate::h1::framing::{self, DeclaredLength};
 use crate::h1::{BadFraming, BadResponse, write};
@@ -7,13 +7,13 @@ use crate::stream::ResponseFraming;
 
 use super::fields;
 
-/// Answers the key that opens a WebSocket over HTTP/1.1; who has streams has no need of it.
+/// The answer to the WebSocket key of HTTP/1.1; HTTP/2 and HTTP/3 do not use it.
 const WEBSOCKET_ACCEPT: &str = "sec-websocket-accept";
 
-/// Completes a head whose version, status and fields are there, and which answers `request`. `is_whole`: no body
+/// Completes a head whose version, status and fields are set, of a response to `request`. If `is_whole`, no body
 /// follows.
 ///
-/// The 2xx of an extended CONNECT is read as the 101 of an upgrade.
+/// The 2xx of an extended CONNECT is parsed as the 101 of an upgrade.
 pub(crate) fn complete(
     is_whole: bool,
     request: &RequestHead,
@@ -57,26 +57,26 @@ fn read_framing(declared: DeclaredLength, is_whole: bool) -> Result<BodyFraming,
     }
 }
 
-/// What is sent as `:status`. The 101 of an upgrade is the 200 of its extended CONNECT.
-pub(crate) fn status(head: &ResponseHead, manner: &ResponseFraming) -> u16 {
-    if manner.upgrade { 200 } else { head.status }
+/// Returns the value of `:status`. The 101 of an upgrade becomes the 200 of its extended CONNECT.
+pub(crate) fn status(head: &ResponseHead, framing: &ResponseFraming) -> u16 {
+    if framing.upgrade { 200 } else { head.status }
 }
 
-/// What is sent as Content-Length, which is never copied.
-pub(crate) fn content_length(head: &ResponseHead, manner: &ResponseFraming) -> Option<u64> {
-    match manner.framing {
+/// Returns the value of Content-Length, which is never copied from the received fields.
+pub(crate) fn content_length(head: &ResponseHead, framing: &ResponseFraming) -> Option<u64> {
+    match framing.framing {
         BodyFraming::Length(length) => Some(length),
         BodyFraming::None => head.length_of_absent_body,
         BodyFraming::Chunked | BodyFraming::UntilClose | BodyFraming::Stream => None,
     }
 }
 
-/// Which fields are sent on.
+/// Returns a predicate for the fields that are forwarded.
 pub(crate) fn is_sent_on(
-    manner: &ResponseFraming,
+    framing: &ResponseFraming,
 ) -> impl Fn(KnownFieldName, &[u8]) -> bool + use<'_> {
     move |name, text| {
-        write::is_sent_on(name, manner.framing)
-            && !(manner.upgrade && text.eq_ignore_ascii_case(WEBSOCKET_ACCEPT.as_bytes()))
+        write::is_sent_on(name, framing.framing)
+            && !(framing.upgrade && text.eq_ignore_ascii_case(WEBSOCKET_ACCEPT.as_bytes()))
     }
 }

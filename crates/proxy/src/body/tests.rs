@@ -1,4 +1,4 @@
-//! Whatever the framing, the pieces and the pace: what comes out is what went in.
+//! Bodies arrive unchanged in any framing, piece size and pace.
 
 use std::future::poll_fn;
 
@@ -8,7 +8,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 
-/// Two ends of a connection over loopback: one to use, one as a peer has it.
+/// Returns both ends of a connection over loopback: a plain one for the test, and a peer's.
 pub(super) async fn pair() -> (TcpStream, PeerStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (near, far) =
@@ -20,7 +20,7 @@ fn body(length: usize) -> Vec<u8> {
     (0..length).map(|place| (place * 31 % 251) as u8).collect()
 }
 
-/// The body as its sender writes it, in chunks of at most `chunk` bytes where it is chunked.
+/// Returns the body as its sender writes it, in chunks of at most `chunk` bytes if it is chunked.
 fn framed(body: &[u8], framing: BodyFraming, chunk: usize) -> Vec<u8> {
     if framing != BodyFraming::Chunked {
         return body.to_vec();
@@ -35,7 +35,7 @@ fn framed(body: &[u8], framing: BodyFraming, chunk: usize) -> Vec<u8> {
     out
 }
 
-/// What a receiver makes of it.
+/// Returns the body that a receiver decodes.
 pub(super) fn received(wire: &[u8], framing: BodyFraming) -> Vec<u8> {
     if framing != BodyFraming::Chunked {
         return wire.to_vec();
@@ -56,7 +56,7 @@ pub(super) fn received(wire: &[u8], framing: BodyFraming) -> Vec<u8> {
     }
 }
 
-/// One way of carrying one body.
+/// Parameters of one transfer.
 #[derive(Clone, Debug)]
 struct TransferCase {
     length: usize,
@@ -67,12 +67,13 @@ struct TransferCase {
     keep: bool,
 }
 
-/// Pumps the body, and a second time from the start if all of it was kept; gives what arrived, and the copy made of it.
-async fn run_transfer(carriage: &TransferCase) -> Result<Vec<Vec<u8>>, BodyError> {
+/// Pumps the body, and a second time from the start if all of it was kept; returns the received
+/// bodies and the copy for mirrors.
+async fn run_transfer(transfer: &TransferCase) -> Result<Vec<Vec<u8>>, BodyError> {
     let (mut sender, mut source) = pair().await;
     let (receiver, mut sink) = pair().await;
-    let wire = framed(&body(carriage.length), carriage.from, carriage.chunk);
-    let pieces = carriage.pieces.clone();
+    let wire = framed(&body(transfer.length), transfer.from, transfer.chunk);
+    let pieces = transfer.pieces.clone();
     let send = async move {
         let (mut rest, mut sizes) = (wire.as_slice(), pieces.iter().cycle());
         while !rest.is_empty() {
@@ -81,7 +82,7 @@ async fn run_transfer(carriage: &TransferCase) -> Result<Vec<Vec<u8>>, BodyError
             tokio::task::yield_now().await;
             rest = &rest[count..];
         }
-        if carriage.from == BodyFraming::UntilClose {
+        if transfer.from == BodyFraming::UntilClose {
             drop(sender);
             return None;
         }
@@ -91,19 +92,19 @@ async fn run_transfer(carriage: &TransferCase) -> Result<Vec<Vec<u8>>, BodyError
     let budget = ReplayBudget::new();
     let pump = async {
         let mut pump = BodyPump::new();
-        pump.start(carriage.from, carriage.to);
-        let (listener, copy) = oneshot::channel();
-        if carriage.keep {
-            pump.keep_for_replay(&budget, Some(listener));
+        pump.start(transfer.from, transfer.to);
+        let (mirror_sender, copy) = oneshot::channel();
+        if transfer.keep {
+            pump.keep_for_replay(&budget, Some(mirror_sender));
         }
         let mut buffer = None;
         let mut source = BodySource { stream: &mut source, buffer: &mut buffer };
         poll_fn(|cx| pump.poll(cx, &mut source, &mut sink, &scratch)).await?;
-        assert_eq!(pump.body_bytes, carriage.length as u64);
+        assert_eq!(pump.body_bytes, transfer.length as u64);
         let mut copied = None;
         let mut sinks = vec![receiver];
         drop(sink);
-        if carriage.keep && pump.rewind() {
+        if transfer.keep && pump.rewind() {
             copied = copy.await.ok();
             let (receiver, mut again) = pair().await;
             poll_fn(|cx| pump.poll(cx, &mut source, &mut again, &scratch)).await?;
@@ -111,23 +112,23 @@ async fn run_transfer(carriage: &TransferCase) -> Result<Vec<Vec<u8>>, BodyError
         }
         Ok((sinks, copied))
     };
-    // The receiver reads when all has been sent: these bodies fit into what sockets hold.
+    // The receiver reads after everything has been sent: these bodies fit into the socket buffers.
     let (_sender, sinks) = tokio::join!(send, pump);
     let (sinks, copied) = sinks?;
     let mut arrived = Vec::new();
     for mut sink in sinks {
         let mut all = Vec::new();
         sink.read_to_end(&mut all).await.unwrap();
-        arrived.push(received(&all, carriage.to));
+        arrived.push(received(&all, transfer.to));
     }
-    // Who listens along gets what can be sent again.
+    // A mirror gets the bytes that can be sent again.
     assert_eq!(copied.is_some(), arrived.len() > 1);
-    arrived.extend(copied.map(|copied| received(&copied, carriage.to)));
+    arrived.extend(copied.map(|copied| received(&copied, transfer.to)));
     Ok(arrived)
 }
 
 fn transfer_cases() -> impl Strategy<Value = TransferCase> {
-    // The pairs that occur: a request keeps its framing, a response's may have to change.
+    // Combinations that occur: a request keeps its framing, a response may have to change it.
     let framings = prop_oneof![
         Just(("length", "length")),
         Just(("chunked", "chunked")),
@@ -144,7 +145,7 @@ fn transfer_cases() -> impl Strategy<Value = TransferCase> {
                 "chunked" => BodyFraming::Chunked,
                 _ => BodyFraming::UntilClose,
             };
-            // Pieces of a few bytes only would take a long body a long time.
+            // Pieces of a few bytes would make a long body take a long time.
             let pieces =
                 if length > 3000 { pieces.iter().map(|size| size * 50).collect() } else { pieces };
             let chunk = if length > 3000 { chunk.max(500) } else { chunk };
@@ -157,11 +158,11 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
     #[test]
-    fn body_arrives_unchanged_in_any_framing(carriage in transfer_cases()) {
+    fn body_arrives_unchanged_in_any_framing(transfer in transfer_cases()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let arrived = runtime.block_on(run_transfer(&carriage)).unwrap();
+        let arrived = runtime.block_on(run_transfer(&transfer)).unwrap();
         for body_again in arrived {
-            prop_assert!(body_again == body(carriage.length), "other bytes arrived");
+            prop_assert!(body_again == body(transfer.length), "other bytes arrived");
         }
     }
 }

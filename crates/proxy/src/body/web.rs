@@ -1,4 +1,4 @@
-//! Bodies of gRPC-Web: what a [`BodyPump`] reads is translated before it is written.
+//! gRPC-Web bodies: the bytes that a [`BodyPump`] reads are translated before they are written.
 
 use crate::grpc::web::{GrpcWebTranslator, InvalidBase64};
 use crate::h1::write;
@@ -6,20 +6,20 @@ use crate::head::FieldSection;
 
 use super::{BodyError, BodyPump, SinkFraming, append_chunk};
 
-/// How a body that is translated is delimited.
+/// Framing of a translated body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GrpcWebFraming {
-    /// By nothing in it.
+    /// No framing within the body.
     Raw,
     Chunked,
-    /// The stream is told where it ends.
+    /// The stream is told where the body ends.
     Stream,
 }
 
 impl BodyPump {
-    /// The body is translated on its way; nothing of it has been read yet.
-    pub(crate) fn translate(&mut self, translation: GrpcWebTranslator) {
-        self.translator = Some(Box::new(translation));
+    /// Translates the body on its way; none of it has been read yet.
+    pub(crate) fn translate(&mut self, translator: GrpcWebTranslator) {
+        self.translator = Some(Box::new(translator));
         self.sink_framing = SinkFraming::GrpcWeb(match self.sink_framing {
             SinkFraming::Chunked => GrpcWebFraming::Chunked,
             SinkFraming::Stream => GrpcWebFraming::Stream,
@@ -32,35 +32,32 @@ impl BodyPump {
     pub(super) fn append_translated(
         &mut self,
         data: &[u8],
-        delimiting: GrpcWebFraming,
+        framing: GrpcWebFraming,
     ) -> Result<(), BodyError> {
-        if let Some(translation) = &mut self.translator {
-            translation.translate(data).map_err(|InvalidBase64| BodyError::Untranslatable)?;
-            append_delimited(&translation.out, delimiting, &mut self.out);
+        if let Some(translator) = &mut self.translator {
+            translator.translate(data).map_err(|InvalidBase64| BodyError::Untranslatable)?;
+            append_delimited(&translator.out, framing, &mut self.out);
         }
         Ok(())
     }
 
-    /// Trailers become part of the body; nothing comes after it.
-    pub(super) fn finish_translation(
-        &mut self,
-        delimiting: GrpcWebFraming,
-    ) -> Result<(), BodyError> {
-        if let Some(translation) = &mut self.translator {
+    /// Ends the body: trailers become part of it, and nothing follows it.
+    pub(super) fn finish_translation(&mut self, framing: GrpcWebFraming) -> Result<(), BodyError> {
+        if let Some(translator) = &mut self.translator {
             let trailers = self.trailers.as_deref();
-            translation.finish(trailers).map_err(|InvalidBase64| BodyError::Untranslatable)?;
-            append_delimited(&translation.out, delimiting, &mut self.out);
+            translator.finish(trailers).map_err(|InvalidBase64| BodyError::Untranslatable)?;
+            append_delimited(&translator.out, framing, &mut self.out);
         }
-        if delimiting == GrpcWebFraming::Chunked {
+        if framing == GrpcWebFraming::Chunked {
             write::last_chunk(&FieldSection::new(), &mut self.out);
         }
         Ok(())
     }
 }
 
-/// What has been translated may be nothing: an empty chunk would be the last.
-fn append_delimited(data: &[u8], delimiting: GrpcWebFraming, out: &mut Vec<u8>) {
-    match delimiting {
+/// Appends translated bytes. They may be empty: an empty chunk would end the body.
+fn append_delimited(data: &[u8], framing: GrpcWebFraming, out: &mut Vec<u8>) {
+    match framing {
         GrpcWebFraming::Chunked if data.is_empty() => {}
         GrpcWebFraming::Chunked => append_chunk(data, out),
         GrpcWebFraming::Raw | GrpcWebFraming::Stream => out.extend_from_slice(data),
@@ -79,11 +76,11 @@ mod tests {
     use crate::head::BodyFraming;
     use crate::scratch::ScratchMemory;
 
-    /// What arrives of a body that is read as `from` and written as `to`.
+    /// Returns the bytes that arrive if a body is read as `from` and written as `to`.
     fn translated(
         wire: &[u8],
         (from, to): (BodyFraming, BodyFraming),
-        translation: GrpcWebTranslator,
+        translator: GrpcWebTranslator,
     ) -> Result<Vec<u8>, BodyError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
@@ -93,7 +90,7 @@ mod tests {
             drop(sender);
             let mut pump = BodyPump::new();
             pump.start(from, to);
-            pump.translate(translation);
+            pump.translate(translator);
             let mut source = BodySource { stream: &mut source, buffer: &mut None };
             let scratch = ScratchMemory::default();
             poll_fn(|cx| pump.poll(cx, &mut source, &mut sink, &scratch)).await?;

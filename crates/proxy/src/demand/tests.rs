@@ -1,4 +1,4 @@
-//! Who counts where, and what clients' connections remember.
+//! Counting of demand per worker, and the rejections that a client connection remembers.
 
 use std::thread;
 
@@ -18,9 +18,9 @@ fn backend(service: &str) -> Arc<Backend> {
     Arc::new(Backend::new(key, EndpointSet::empty(), settings, None, 2))
 }
 
-/// Request-seconds of refused requests up to now, all of which are long over.
-fn shed(backend: &Backend) -> f64 {
-    backend.demand.read(|meter| meter.request_seconds().rejected)
+/// Returns the request-seconds of all rejected requests so far, which ended long ago.
+fn rejected(backend: &Backend) -> f64 {
+    backend.demand.read(|averager| averager.request_seconds().rejected)
 }
 
 #[test]
@@ -30,16 +30,17 @@ fn retry_on_the_same_connection_withdraws_its_rejected_demand() {
     client.record_refusal(&web, 0, second(10));
     client.record_refusal(&api, 0, second(10));
     other.record_refusal(&web, 1, second(10));
-    // It has come to another worker since; that its refusal was the first one's is known.
+    // The connection has moved to another worker since; the rejection is still withdrawn from the
+    // first.
     let quarter = Time::from_nanos(10_250_000_000);
     client.take_back(&web, quarter);
-    assert_eq!((shed(&web), shed(&api)), (1.25, 1.0));
-    // For each refusal once, and not when it is over.
+    assert_eq!((rejected(&web), rejected(&api)), (1.25, 1.0));
+    // Once for each rejection, and not after its time.
     client.take_back(&web, quarter);
     other.take_back(&web, second(12));
-    assert_eq!((shed(&web), shed(&api)), (1.25, 1.0));
+    assert_eq!((rejected(&web), rejected(&api)), (1.25, 1.0));
     assert_eq!(web.demand.read(DemandAverager::rejected_requests), 2);
-    assert!(other.0.is_empty() && client.0.len() == 1, "what is over is forgotten");
+    assert!(other.0.is_empty() && client.0.len() == 1, "expired rejections are forgotten");
 }
 
 #[test]
@@ -52,7 +53,7 @@ fn rejections_beyond_the_remembered_ones_count_in_full() {
     for _ in 0..MAX_REMEMBERED + 5 {
         client.take_back(&web, second(10));
     }
-    assert_eq!(shed(&web), 5.0);
+    assert_eq!(rejected(&web), 5.0);
 }
 
 #[test]
@@ -64,31 +65,31 @@ fn rejected_requests_count_for_the_service_time() {
     web.demand.shard(1).give_back(before, now);
     web.demand.read(|_| ());
     RefusalHistory::default().record_refusal(&web, 0, second(10));
-    assert!((shed(&web) - 0.34).abs() < 1e-9, "{}", shed(&web));
+    assert!((rejected(&web) - 0.34).abs() < 1e-9, "{}", rejected(&web));
 }
 
 #[test]
 fn demand_rise_notifies_all_subscribers_once_if_expected() {
-    let account = DemandTracker::new(1);
-    let (mut one, mut other) = (account.subscribe_rises(), account.subscribe_rises());
-    account.signal_rise();
-    assert!(!one.has_changed().unwrap(), "nobody expects it");
-    account.expect_rise();
-    account.signal_rise();
+    let tracker = DemandTracker::new(1);
+    let (mut one, mut other) = (tracker.subscribe_rises(), tracker.subscribe_rises());
+    tracker.signal_rise();
+    assert!(!one.has_changed().unwrap(), "no subscriber expects it");
+    tracker.expect_rise();
+    tracker.signal_rise();
     assert!(one.has_changed().unwrap() && other.has_changed().unwrap());
     one.mark_unchanged();
     other.mark_unchanged();
-    account.signal_rise();
+    tracker.signal_rise();
     assert!(!one.has_changed().unwrap(), "once");
 }
 
 #[test]
 fn readers_make_progress_while_workers_write() {
     const REQUESTS: u64 = 200_000;
-    let account = DemandTracker::new(2);
+    let tracker = DemandTracker::new(2);
     thread::scope(|scope| {
         for worker in 0..2 {
-            let shard = account.shard(worker);
+            let shard = tracker.shard(worker);
             scope.spawn(move || {
                 for _ in 0..REQUESTS {
                     let taken = clock::now();
@@ -100,14 +101,14 @@ fn readers_make_progress_while_workers_write() {
         }
         let mut last = 0.0;
         for _ in 0..2_000 {
-            let (present, spent) = account.read(|it| (it.present(), it.request_seconds()));
+            let (present, spent) = tracker.read(|it| (it.present(), it.request_seconds()));
             assert!((0.0..=2.0).contains(&present.total()), "{present:?}");
-            // What was read as under way may turn out to have been over.
+            // Requests that were read as in flight may turn out to have ended before.
             assert!(spent.in_flight > last - 0.1, "{spent:?} after {last}");
             last = spent.in_flight;
         }
     });
-    let (present, served) = account.read(|it| (it.present(), it.service_time()));
+    let (present, served) = tracker.read(|it| (it.present(), it.service_time()));
     assert_eq!(present.total(), 0.0);
     assert!(served.is_some());
 }

@@ -1,8 +1,8 @@
-//! What is done with a request that nobody waits for any more.
+//! Draining of a request whose client has disconnected.
 //!
-//! A slot is free when the endpoint has finished, not when the client has gone: a synchronous server does not notice a
-//! closed socket and works on. So at a capped endpoint the rest of the response is read and dropped, within bounds, and
-//! the slot is held meanwhile. At an uncapped one the connection is closed.
+//! A slot is free when the endpoint has finished, not when the client has disconnected: a synchronous server does not
+//! notice a closed socket and works on. So at a capped endpoint the rest of the response is read and dropped, within
+//! bounds, and the slot is held meanwhile. At an uncapped one the connection is closed.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -23,17 +23,17 @@ use crate::head::{BodyFraming, RequestHead, RequestMethod, ResponseHead};
 use crate::relay;
 use crate::worker::Worker;
 
-/// Bytes of a response that are read for nobody; beyond it the connection is closed.
+/// Bytes of an abandoned response that are read and dropped; beyond that the connection is closed.
 const MAX_DRAIN_BYTES: u64 = 16 * 1024 * 1024;
 
-/// Gives the request up.
+/// Abandons the request.
 pub(crate) fn abandon(
     worker: &Rc<Worker>,
     lease: AttemptConnection,
     exchange: &mut Exchange,
     terms: &RequestPolicy<'_>,
 ) {
-    // To reset a stream tells the endpoint that nobody waits.
+    // The reset of a stream tells the endpoint that the request is cancelled.
     let is_told = lease.connection.stream_guard.is_some();
     if !terms.is_capped() || is_told || exchange.upload.written == 0 {
         return;
@@ -54,14 +54,14 @@ pub(crate) fn abandon(
     tokio::task::spawn_local(async move { rest.drain(&worker, until).await });
 }
 
-/// What is left of a request that nobody waits for.
+/// The rest of an abandoned request.
 pub(crate) struct AbandonedRequest {
     lease: AttemptConnection,
-    /// The slot is held until the endpoint has finished.
+    /// True if the slot is held until the endpoint has finished.
     is_capped: bool,
-    /// As much of it as its response is read by.
+    /// The part of the request that the parser of its response needs.
     request: RequestHead,
-    /// The endpoint has the whole request; if not, it is told that the rest will not come.
+    /// True if the endpoint has the whole request; if not, the connection's write side is shut down.
     sent_whole: bool,
     request_bytes: u64,
     response: ResponseHead,
@@ -82,7 +82,7 @@ enum DrainOutcome {
 }
 
 impl AbandonedRequest {
-    /// All of a request, for which nobody waits from the start.
+    /// Creates a request that has no client from the start.
     pub(crate) fn new(lease: AttemptConnection, method: RequestMethod, is_capped: bool) -> Self {
         Self {
             is_capped: is_capped && lease.connection.stream_guard.is_none(),
@@ -95,7 +95,7 @@ impl AbandonedRequest {
         }
     }
 
-    /// Sends what has not been sent of the request yet, and awaits the head of the response.
+    /// Sends the part of the request that has not been sent yet, and awaits the head of the response.
     pub(crate) async fn send_request(
         &mut self,
         worker: &Worker,
@@ -113,7 +113,7 @@ impl AbandonedRequest {
         self.await_head(worker).await
     }
 
-    /// The Outcome of the attempt, as far as it shows when the head has come.
+    /// Reports the Outcome of the attempt, as far as it is known once the head has arrived.
     pub(crate) fn conclude(
         &self,
         worker: &Worker,
@@ -124,7 +124,7 @@ impl AbandonedRequest {
         self.lease.slot.conclude(worker, current, end, None);
     }
 
-    /// Reads the response to its end and drops it, but not beyond `until`; then slot and connection are free.
+    /// Reads the response to its end and drops it, at most until `until`; then it frees the slot and the connection.
     pub(crate) async fn drain(mut self, worker: &Worker, until: Time) {
         let until = clock::instant(until);
         match timeout_at(until, self.finish(worker)).await {
@@ -135,7 +135,7 @@ impl AbandonedRequest {
                 sleep_until(until).await;
                 drop(slot);
             }
-            // Closed by either side, or so late that the slot cannot wait for it.
+            // The connection is closed by either side, or the time limit of the slot is over.
             Ok(DrainOutcome::TooMuch | DrainOutcome::Closed) | Err(_) => {}
         }
     }
@@ -155,7 +155,7 @@ impl AbandonedRequest {
 
     /// Reads the head of the final response, if it has not been read yet.
     async fn await_head(&mut self, worker: &Worker) -> Result<(), Failure> {
-        // Status 0: not even the head has come.
+        // Status 0: no head has arrived yet.
         while self.response.status == 0 || self.response.is_interim() {
             let Self { lease, request, response, .. } = self;
             let connection = &mut lease.connection;

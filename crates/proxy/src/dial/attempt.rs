@@ -1,4 +1,4 @@
-//! One attempt on one connection: send the request, await the response's head.
+//! One attempt on one connection: sends the request, and awaits the head of the response.
 
 use std::future::{Future, poll_fn};
 use std::rc::Rc;
@@ -29,30 +29,30 @@ use crate::stream::ConnectionEnd;
 use crate::tls::ConnectionSecurity;
 use crate::worker::Worker;
 
-/// What a response's head may take.
+/// Size limits of a response head.
 pub(crate) const RESPONSE_LIMITS: HeadLimits =
     HeadLimits { head_bytes: 64 * 1024, fields: 256, target_bytes: 0 };
-/// Interim responses to one request.
+/// Limit of interim responses to one request.
 const INTERIM_RESPONSES: u32 = 16;
 
 /// A slot with the connection that carries its request.
 pub(crate) struct AttemptConnection {
-    /// Before the slot: when both are dropped it is closed first, so that whoever gets the slot next opens no connection
-    /// beside it.
+    /// Declared before the slot: if both are dropped, the connection is closed first, so that the next owner of the
+    /// slot does not open a connection beside it.
     pub(crate) connection: Box<EndpointConnection>,
     pub(crate) slot: Slot,
-    /// The endpoint took no more of the request's body: the connection cannot be used again.
+    /// True if the endpoint stopped reading the request body: the connection cannot be used again.
     pub(crate) upload_broken: bool,
-    /// How long the head of the response took, once that is known.
+    /// The latency of the response head, once it is known.
     pub(crate) head_latency: Option<Duration>,
-    /// How long it took tells how busy the endpoint is.
+    /// True if that latency is a signal of the endpoint's load.
     pub(crate) head_latency_is_signal: bool,
-    /// The response has to be over by then.
+    /// The deadline of the response.
     pub(crate) deadline: Time,
 }
 
 impl AttemptConnection {
-    /// Sends on what has come of the request's body, as far as the endpoint takes it.
+    /// Forwards the received part of the request body, as far as the endpoint accepts it.
     pub(crate) fn upload(
         &mut self,
         cx: &mut Context<'_>,
@@ -74,7 +74,7 @@ impl AttemptConnection {
             BodyError::SourceBad(bad) => Err(Failure::BadRequestBody(bad)),
             BodyError::TooLarge => Err(Failure::BodyTooLarge),
             BodyError::Untranslatable => Err(Failure::BadWebText),
-            // It may have answered before it stopped reading.
+            // The endpoint may have responded before it stopped reading.
             BodyError::SinkFailed => {
                 self.upload_broken = true;
                 Ok(())
@@ -96,7 +96,7 @@ impl AttemptConnection {
         }
     }
 
-    /// How long the head took, if that tells anything: until `now`, unless it was noted before.
+    /// Returns the latency of the head, if it is a signal: the time until `now`, unless it was recorded before.
     pub(crate) fn head_latency_by(&mut self, now: Time) -> Option<Duration> {
         if self.head_latency_is_signal && self.head_latency.is_none() {
             self.head_latency = Some(now.saturating_since(self.slot.started));
@@ -104,33 +104,33 @@ impl AttemptConnection {
         self.head_latency
     }
 
-    /// The endpoint did not answer in time, which may be because its connection has gone without a word.
+    /// Marks the connection as suspect: the endpoint did not respond in time, and the connection may be dead.
     pub(crate) fn mark_suspect(&self, failure: Failure) {
         if failure.attempt_end() == AttemptResult::TimedOut
-            && let Some(berth) = &self.connection.stream_guard
+            && let Some(stream_guard) = &self.connection.stream_guard
         {
-            berth.mark_suspect();
+            stream_guard.mark_suspect();
         }
     }
 }
 
-/// An attempt that came to nothing.
+/// A failed attempt.
 pub(crate) struct AttemptFailure {
     pub(crate) failure: Failure,
     pub(crate) retry: RetryEligibility,
 }
 
-/// Whether the request may be sent again, which is known where it was lost.
+/// Eligibility of the request for a retry, decided where the attempt failed.
 pub(crate) enum RetryEligibility {
     Never,
-    /// The connection was stale, the endpoint is not at fault.
+    /// The connection was stale; the endpoint is not at fault.
     SameEndpoint(Slot),
-    /// Nothing was sent: there was no connection to this endpoint.
+    /// Nothing was sent: no connection to this endpoint could be opened.
     Unsent(Arc<Endpoint>),
     AnotherEndpoint {
-        /// Where it was lost.
+        /// The endpoint of the failed attempt.
         endpoint: Arc<Endpoint>,
-        /// How many requests the endpoint had then, this one included.
+        /// The number of requests at the endpoint then, this one included.
         in_flight: u32,
     },
 }
@@ -141,17 +141,17 @@ impl RetryEligibility {
     }
 }
 
-/// How a connection for an attempt may be had.
+/// The earlier attempts of a request, which restrict the next one.
 #[derive(Clone, Copy)]
 pub(crate) struct AttemptHistory<'a> {
-    /// Only a new connection will do: the request was lost on another one just now.
+    /// True if only a new connection may be used: the request has just failed on another one.
     pub(crate) fresh: bool,
     /// Endpoints at which the request has been tried.
     pub(crate) tried: &'a [Arc<Endpoint>],
 }
 
 impl AttemptHistory<'_> {
-    /// True if another endpoint may get the request when this one takes long to accept a connection.
+    /// True if another endpoint could get the request when this one is slow to accept a connection.
     fn has_alternative(self, slot: &Slot, terms: &RequestPolicy<'_>) -> bool {
         let is_tried = |it: &Arc<Endpoint>| self.tried.iter().any(|tried| Arc::ptr_eq(tried, it));
         terms.backend_config.set.members().iter().any(|member| {
@@ -161,12 +161,13 @@ impl AttemptHistory<'_> {
         })
     }
 
-    /// How long a connection attempt may take before another endpoint is the better choice; `None`: there is no other.
+    /// Returns the time after which a connection attempt is given up in favour of another endpoint; `None` if there is
+    /// no other.
     pub(super) fn patience(self, slot: &Slot, terms: &RequestPolicy<'_>) -> Option<Duration> {
         let patience = slot.endpoint.data.reachability.connect_timeout();
         let patience = match terms.backend_settings().protocol {
             EndpointProtocol::Http1 | EndpointProtocol::Http2 => patience,
-            // TCP is tried only after that.
+            // TCP is tried only after this delay.
             EndpointProtocol::Http3 => patience + CONNECTION_ATTEMPT_DELAY,
         };
         self.has_alternative(slot, terms).then_some(patience)
@@ -179,18 +180,18 @@ impl AttemptFailure {
     }
 }
 
-/// Sends the request and awaits the head of its response, which is then in `exchange.response`.
+/// Sends the request and awaits the head of its response, which it stores in `exchange.response`.
 pub(crate) async fn attempt(
     worker: &Rc<Worker>,
     client: &mut ClientConnection,
     exchange: &mut Exchange,
     slot: Slot,
-    effort: AttemptHistory<'_>,
+    history: AttemptHistory<'_>,
     terms: &RequestPolicy<'_>,
 ) -> Result<AttemptConnection, AttemptFailure> {
     let started = clock::now();
     let (slot, connection) =
-        connection(worker, client, exchange, slot, effort, terms, started).await?;
+        connection(worker, client, exchange, slot, history, terms, started).await?;
     slot.mark_request_sent();
     let mut lease = AttemptConnection::new(slot, connection, terms.deadline);
     let by = |most: Option<Duration>| most.map_or(Time::MAX, |most| started + most);
@@ -208,7 +209,7 @@ pub(crate) async fn attempt(
             return Err(conclude_failure(worker, lease, exchange, failure, terms));
         }
         if !exchange.response.is_interim() {
-            // How soon an endpoint leaves HTTP, or begins to answer a stream of messages, does not tell how busy it is.
+            // The latency of an upgrade, or of the first message of a stream, is no signal of the endpoint's load.
             let streams = exchange.response.upgrade
                 || exchange.grpc_call.is_some() && !exchange.upload.is_read();
             lease.head_latency_is_signal = !streams;
@@ -224,40 +225,40 @@ pub(crate) async fn attempt(
     Err(conclude_failure(worker, lease, exchange, failure, terms))
 }
 
-/// A connection for the request alone: an idle one that may carry it, or a fresh one, or a stream on one.
+/// Returns a connection for the request: an idle one that can carry it, a new one, or a stream on a shared one.
 async fn connection(
     worker: &Rc<Worker>,
     client: &mut ClientConnection,
     exchange: &mut Exchange,
     slot: Slot,
-    effort: AttemptHistory<'_>,
+    history: AttemptHistory<'_>,
     terms: &RequestPolicy<'_>,
     now: Time,
 ) -> Result<(Slot, Box<EndpointConnection>), AttemptFailure> {
     match terms.backend_settings().protocol {
         EndpointProtocol::Http1 => {}
         EndpointProtocol::Http2 | EndpointProtocol::Http3 => {
-            return stream_request::connection(worker, client, exchange, slot, effort, terms, now)
+            return stream_request::connection(worker, client, exchange, slot, history, terms, now)
                 .await;
         }
     }
-    let wish = connection_requirements(worker, client, exchange, terms, now);
-    if !effort.fresh
-        && let Some(connection) = pool::take(&slot.endpoint, &wish)
+    let requirements = connection_requirements(worker, client, exchange, terms, now);
+    if !history.fresh
+        && let Some(connection) = pool::take(&slot.endpoint, &requirements)
     {
         return Ok((slot, connection));
     }
     let header = client.proxy_protocol_header(terms.backend_settings());
-    // What is seldom needed takes no room in every request's future.
-    let opening = Box::pin(open(&slot.endpoint, &header, &wish));
-    let hurry = effort.patience(&slot, terms);
-    match await_connection(worker, client, terms, now, hurry, opening).await {
+    // Boxed: state that is seldom needed takes no space in each request's future.
+    let opening = Box::pin(open(&slot.endpoint, &header, &requirements));
+    let slow_after = history.patience(&slot, terms);
+    match await_connection(worker, client, terms, now, slow_after, opening).await {
         Ok(connection) => Ok((slot, connection)),
         Err(failure) => Err(conclude_unsent(worker, slot, failure, terms)),
     }
 }
 
-/// What a connection of HTTP/1.1 for the request has to be.
+/// Returns the requirements of the request on an HTTP/1.1 connection.
 pub(super) fn connection_requirements<'t>(
     worker: &Worker,
     client: &ClientConnection,
@@ -276,44 +277,46 @@ pub(super) fn connection_requirements<'t>(
     }
 }
 
-/// Opens a connection of HTTP/1.1 that begins with `header`; the caller bounds the time.
+/// Opens an HTTP/1.1 connection that begins with `header`; the caller bounds the time.
 pub(crate) async fn open(
     endpoint: &Endpoint,
     header: &[u8],
-    wish: &ConnectionRequirements<'_>,
+    requirements: &ConnectionRequirements<'_>,
 ) -> Result<Box<EndpointConnection>, Failure> {
-    let security = ConnectionSecurity::of_http1(wish.tls_context);
-    let unacknowledged = wish.settings.unacknowledged_timeout;
-    let mut connection = connect(endpoint, wish.worker, header, security, unacknowledged).await?;
-    connection.proxy_protocol_client = wish.proxy_protocol_client;
-    connection.tls_context = wish.tls_context.cloned();
+    let security = ConnectionSecurity::of_http1(requirements.tls_context);
+    let unacknowledged = requirements.settings.unacknowledged_timeout;
+    let mut connection =
+        connect(endpoint, requirements.worker, header, security, unacknowledged).await?;
+    connection.proxy_protocol_client = requirements.proxy_protocol_client;
+    connection.tls_context = requirements.tls_context.cloned();
     Ok(connection)
 }
 
-/// Awaits a connection as long as the policies allow and the client is there, and no longer than `hurry`: then another
-/// endpoint is the better choice.
+/// Awaits a connection, within the timeouts of the policies and while the client is connected. With `slow_after` the
+/// wait ends earlier: then another endpoint is the better choice.
 pub(super) async fn await_connection<T>(
     worker: &Worker,
     client: &mut ClientConnection,
     terms: &RequestPolicy<'_>,
     now: Time,
-    hurry: Option<Duration>,
+    slow_after: Option<Duration>,
     connecting: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {
     let most = terms.backend_settings().connect_timeout;
-    let patience = now + hurry.map_or(most, |hurry| hurry.min(most));
+    let patience = now + slow_after.map_or(most, |slow_after| slow_after.min(most));
     match client.wait_until(worker, patience.min(terms.deadline), connecting).await {
         Ok(connected) => connected,
         Err(WaitInterrupt::ClientGone) => Err(Failure::ClientGone),
         Err(WaitInterrupt::Deadline) if patience > terms.deadline => Err(Failure::RequestTimeout),
-        Err(WaitInterrupt::Deadline) if hurry.is_some_and(|hurry| hurry < most) => {
+        Err(WaitInterrupt::Deadline) if slow_after.is_some_and(|slow_after| slow_after < most) => {
             Err(Failure::ConnectSlow)
         }
         Err(WaitInterrupt::Deadline) => Err(Failure::ConnectTimeout),
     }
 }
 
-/// Not a byte of the request has been sent, so any may go elsewhere, if that is of use.
+/// Concludes an attempt of which no byte was sent: any request can be retried elsewhere, if the failure makes that
+/// useful.
 pub(super) fn conclude_unsent(
     worker: &Worker,
     slot: Slot,
@@ -336,20 +339,20 @@ pub(super) fn conclude_unsent(
     AttemptFailure { failure, retry: RetryEligibility::Unsent(Arc::clone(&slot.endpoint)) }
 }
 
-/// Losing the race with an endpoint that closes an idle connection can be repaired by sending the request again.
+/// True if the request can be sent again after an endpoint has closed an idle connection at the same moment.
 fn is_replayable(request: &RequestHead) -> bool {
     request.method.is_idempotent()
 }
 
-/// The moments by which things must have happened.
+/// The deadlines of one attempt.
 struct AttemptDeadlines<'a> {
-    /// Since when the endpoint is waited for.
+    /// The start of the wait for the endpoint.
     started: Time,
     attempt: Time,
     terms: &'a RequestPolicy<'a>,
 }
 
-/// Sends what is to be sent and reads until a head, interim or final, is complete.
+/// Sends the rest of the request and reads until a head, interim or final, is complete.
 async fn await_head(
     worker: &Worker,
     client: &mut ClientConnection,
@@ -365,13 +368,13 @@ async fn await_head(
             return Poll::Ready(read);
         }
         let reads_client = !upload.is_read() && upload.waiting_for == BodySide::Source;
-        // A client that expects to be told to go on waits for the endpoint.
+        // With `Expect: 100-continue` the client waits for the endpoint.
         let waits_for_client = reads_client && !request.expect_continue;
         if !reads_client && client.poll_disconnected(cx, worker).is_ready() {
             return Poll::Ready(Err(Failure::ClientGone));
         }
         if seen != upload.progress {
-            // The first look comes at once after the start: no need to ask the clock again.
+            // The first poll follows the start immediately: the clock need not be read again.
             let now = if seen == u64::MAX { limits.started } else { clock::now() };
             seen = upload.progress;
             let idle = now + limits.idle(waits_for_client);
@@ -383,7 +386,7 @@ async fn await_head(
     .await
 }
 
-/// Reads until a whole head is in `response`, interim or final.
+/// Reads until `response` holds a complete head, interim or final.
 pub(crate) fn poll_head(
     cx: &mut Context<'_>,
     worker: &Worker,
@@ -419,7 +422,7 @@ pub(crate) fn poll_head(
 }
 
 impl AttemptDeadlines<'_> {
-    /// How long nothing may move.
+    /// Returns the idle timeout that applies.
     fn idle(&self, waits_for_client: bool) -> Duration {
         let terms = self.terms;
         if waits_for_client {
@@ -429,7 +432,7 @@ impl AttemptDeadlines<'_> {
         }
     }
 
-    /// Which of the deadlines it was.
+    /// Returns the failure for the deadline that has passed.
     fn expired_deadline(&self, waits_for_client: bool) -> Failure {
         let now = clock::now();
         if now >= self.terms.deadline {
@@ -444,7 +447,7 @@ impl AttemptDeadlines<'_> {
     }
 }
 
-/// Says whether the request may be sent again, and what becomes of slot and connection.
+/// Decides if the request may be sent again, and frees or drains slot and connection.
 fn conclude_failure(
     worker: &Rc<Worker>,
     lease: AttemptConnection,
@@ -456,7 +459,7 @@ fn conclude_failure(
         return stream_request::conclude_stream_failure(worker, lease, exchange, failure, terms);
     }
     let has_answered = lease.connection.buffer.as_ref().is_some_and(|buffer| !buffer.is_empty());
-    // To close an idle connection is an endpoint's right.
+    // An endpoint may close an idle connection at any time.
     let stale =
         failure == Failure::EndpointClosed && lease.connection.idle_for.is_some() && !has_answered;
     let end = if stale {
@@ -488,7 +491,7 @@ fn conclude_failure(
     AttemptFailure { failure, retry }
 }
 
-/// The endpoint's kernel has received not one byte of the request, so that the endpoint cannot have seen it.
+/// True if the endpoint's kernel has received no byte of the request, so that the endpoint cannot have seen it.
 fn is_unacknowledged(connection: &EndpointConnection) -> bool {
     let received = connection.end.and_then(|end| end.received_at_most(&connection.stream));
     received.is_some_and(|received| received <= connection.written)

@@ -1,4 +1,4 @@
-//! Opening a connection.
+//! Opens connections to endpoints.
 
 use std::future::poll_fn;
 use std::io;
@@ -15,7 +15,7 @@ use crate::failure::Failure;
 use crate::stream::PeerStream;
 use crate::tls::{ClientTlsConfig, ConnectionSecurity, EndpointTlsError, TlsSession, TlsStream};
 
-/// Opens a connection for HTTP/1.1 to the endpoint, which begins with `header`; the caller bounds the time.
+/// Opens an HTTP/1.1 connection to the endpoint, which begins with `header`; the caller bounds the time.
 pub(crate) async fn connect(
     endpoint: &Endpoint,
     worker: usize,
@@ -27,8 +27,8 @@ pub(crate) async fn connect(
     Ok(Box::new(EndpointConnection::new(stream, header.len() as u64, worker, clock::now())))
 }
 
-/// Opens a connection to the endpoint, which begins with `header` and breaks when the endpoint has acknowledged nothing
-/// for as long as `unacknowledged`; the caller bounds the time.
+/// Opens a connection to the endpoint, which begins with `header`. The kernel ends it if the endpoint acknowledges
+/// nothing for the time `unacknowledged`; the caller bounds the time of this call.
 pub(crate) async fn open(
     endpoint: &Endpoint,
     worker: usize,
@@ -36,9 +36,9 @@ pub(crate) async fn open(
     security: ConnectionSecurity<'_>,
     unacknowledged: Duration,
 ) -> Result<PeerStream, Failure> {
-    let secret = match security {
+    let tls_config = match security {
         ConnectionSecurity::Plain => None,
-        ConnectionSecurity::Tls(secret) => Some(secret),
+        ConnectionSecurity::Tls(tls_config) => Some(tls_config),
         ConnectionSecurity::Unusable => {
             return Err(Failure::EndpointTls(EndpointTlsError::UnusableConfig));
         }
@@ -47,61 +47,61 @@ pub(crate) async fn open(
     let begun = clock::now();
     let mut stream =
         TcpStream::connect(endpoint.address).await.map_err(|error| connect_failure(&error))?;
-    // Heads and small bodies leave in one write: there is nothing for Nagle's algorithm to gather.
+    // Heads and small bodies leave in one write: Nagle's algorithm has nothing to gather.
     drop(stream.set_nodelay(true));
     set_dead_peer_timeouts(&stream, unacknowledged);
     stream.write_all(header).await.map_err(|error| connect_failure(&error))?;
-    let stream = match secret {
+    let stream = match tls_config {
         None => PeerStream::Tcp(stream),
-        // Boxed, so that connections without it do not keep the room that it takes.
-        Some(secret) => Box::pin(tls_handshake(stream, secret)).await?,
+        // Boxed, so that connections without TLS do not reserve the space.
+        Some(tls_config) => Box::pin(tls_handshake(stream, tls_config)).await?,
     };
     endpoint.data.reachability.record_connect_time(clock::now().saturating_since(begun));
     Ok(stream)
 }
 
-/// How long after bytes were sent the kernel sends them again for the first time, but for the probe of a lost tail: where
-/// round trips are short, twice the least retransmission timeout of 200 ms, as seen.
+/// Time from a transmission to the kernel's first retransmission, apart from the tail loss probe: for short round
+/// trips, twice the minimum retransmission timeout of 200 ms, as measured.
 const FIRST_RETRANSMISSION: Duration = Duration::from_millis(400);
 
-/// Lets the kernel notice when the endpoint has gone without a word: when it acknowledges no bytes, or, on a connection
-/// that is quiet, no probe.
+/// Makes the kernel detect a dead endpoint: one that acknowledges no bytes or, on an idle connection, no keepalive
+/// probe.
 fn set_dead_peer_timeouts(socket: &TcpStream, unacknowledged: Duration) {
     const SECOND: Duration = Duration::from_secs(1);
     let socket = SockRef::from(socket);
-    // The first probe leaves time for a second one, which finds the time over.
+    // The first probe leaves time for a second one, after which the timeout has passed.
     let quiet = unacknowledged.saturating_sub(SECOND).max(SECOND);
     let keepalive = TcpKeepalive::new().with_time(quiet).with_interval(SECOND);
     // The kernel counts from the first retransmission.
     let since_retransmission = unacknowledged.saturating_sub(FIRST_RETRANSMISSION);
     let user_timeout = since_retransmission.max(unacknowledged / 2);
-    // Without them a dead endpoint is noticed later, by the timeouts of requests.
+    // Without these options a dead endpoint is detected later, by the timeouts of requests.
     drop(socket.set_tcp_keepalive(&keepalive));
     drop(socket.set_tcp_user_timeout(Some(user_timeout)));
 }
 
-/// Makes sure that it is the endpoint that we speak with, and that nobody else listens.
+/// Authenticates the endpoint and encrypts the connection (TLS handshake).
 pub(crate) async fn tls_handshake(
     socket: TcpStream,
-    secret: &ClientTlsConfig,
+    tls_config: &ClientTlsConfig,
 ) -> Result<PeerStream, Failure> {
-    let ClientTlsConfig { config, name } = secret;
-    let untrusted = |error: rustls::Error| Failure::EndpointTls(EndpointTlsError::from(&error));
-    let session = TlsSession::client(Arc::clone(config), name.clone()).map_err(untrusted)?;
+    let ClientTlsConfig { config, name } = tls_config;
+    let tls_failure = |error: rustls::Error| Failure::EndpointTls(EndpointTlsError::from(&error));
+    let session = TlsSession::client(Arc::clone(config), name.clone()).map_err(tls_failure)?;
     let mut tls = TlsStream::new(socket, Box::new(session));
     loop {
-        let shaken = tls.session.advance_handshake();
-        // An alert too.
+        let handshake = tls.session.advance_handshake();
+        // This sends an alert, too.
         let pushed = poll_fn(|cx| tls.poll_write_ciphertext(cx)).await;
-        shaken.map_err(untrusted)?;
+        handshake.map_err(tls_failure)?;
         pushed.map_err(|error| connect_failure(&error))?;
         if !tls.session.common_state().is_handshaking() {
             break;
         }
-        let heard = poll_fn(|cx| tls.poll_read_ciphertext(cx, 0)).await;
-        heard.map_err(|_ended| Failure::EndpointTls(EndpointTlsError::Protocol))?;
+        let received = poll_fn(|cx| tls.poll_read_ciphertext(cx, 0)).await;
+        received.map_err(|_ended| Failure::EndpointTls(EndpointTlsError::Protocol))?;
     }
-    // HTTP/1.1 is what is spoken where nothing is agreed upon.
+    // Without ALPN the protocol is HTTP/1.1.
     let asks_for_h2_alone = config.alpn_protocols == [b"h2"];
     if asks_for_h2_alone && tls.session.common_state().alpn_protocol() != Some(b"h2") {
         return Err(Failure::EndpointTls(EndpointTlsError::Protocol));
@@ -117,7 +117,7 @@ fn connect_failure(error: &io::Error) -> Failure {
     }
 }
 
-/// There are no descriptors left, which says nothing of the endpoint.
+/// True if no file descriptor is left, which says nothing about the endpoint.
 pub(crate) fn is_out_of_descriptors(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }

@@ -1,13 +1,12 @@
 //! HTTP/2 connections to endpoints.
 //!
-//! A link begins when the endpoint has said its settings, so that it is known how many streams it bears and whether it
-//! speaks HTTP/2 at all before any request depends on it. It is opened by a task of its own, since whoever asked first may
-//! leave first.
+//! A connection is usable when the SETTINGS of the endpoint have arrived, so that its stream limit is known, and it is
+//! known to speak HTTP/2, before any request depends on it. It is opened by a task of its own, because the first
+//! request that needs it may be cancelled.
 //!
-//! An endpoint that has gone without a word is noticed in bounded time by the kernel (`connect`); an endpoint whose kernel
-//! is well and which is not is asked by PING when a response
-//! does not come in time, and nothing else has come meanwhile. That is done as often as servers of gRPC allow, which close
-//! the connection otherwise (`too_many_pings`).
+//! The kernel detects a dead host in bounded time (`connect`). If the endpoint hangs while its kernel works, a PING
+//! detects it: one is sent when a response does not arrive in time and no other has arrived meanwhile. PINGs are no
+//! more frequent than gRPC servers allow, which otherwise close the connection (`too_many_pings`).
 
 use std::future::{pending, poll_fn};
 use std::net::SocketAddr;
@@ -40,34 +39,34 @@ use crate::h2::{H2Stream, request};
 use crate::stream::PeerStream;
 use crate::tls::{ConnectionSecurity, EndpointTlsContext};
 
-/// What is read of an endpoint at a time.
+/// Paces reads from an endpoint.
 mod paced_stream;
 
-/// What an endpoint may send of one response before the client has taken it: at 1 ms from us it is 2 Gbit/s.
+/// Receive window of one response: at a round trip of 1 ms it allows 2 Gbit/s.
 const STREAM_WINDOW: u32 = 256 * 1024;
-/// What it may send on one link before clients have taken it: the responses of 256 clients that take nothing at all do
-/// not hold up the others.
+/// Receive window of one connection: the responses of 256 clients that read nothing at all do not block the others.
 const CONNECTION_WINDOW: u32 = 64 * 1024 * 1024;
-/// Bodies come in frames of this size at most: a large body takes a quarter of the frames that the usual 16 KiB need.
+/// Maximum frame size: a large body takes a quarter of the frames that the default 16 KiB need.
 const MAX_FRAME_BYTES: u32 = 64 * 1024;
-/// What small frames that clients have not taken may cost beside their bytes, 256 each at most, before the link is given
-/// up: a million of them. A slow client can have many that way, and all on the link would suffer for it.
+/// Limit of the overhead of small unread frames, at most 256 bytes each, before the connection is closed: a million of
+/// them. A slow client can accumulate many, at the expense of every other stream on the connection.
 const DATA_FRAME_BUDGET: usize = 256 * 1024 * 1024;
-/// What of one request may wait to be written.
+/// Bytes of one request that may wait to be written.
 const SEND_BUFFER: usize = 256 * 1024;
-/// Requests that we gave up lately: what still comes for them is dropped without a word.
+/// Streams that we have reset recently: frames that still arrive for them are ignored.
 const MAX_RESET_STREAMS: usize = 1024;
-/// What a field takes of the limit of a head beside its text (RFC 9113 §6.5.2).
+/// The overhead of a field in the size of a head, beside its text (RFC 9113 §6.5.2).
 pub(super) const FIELD_OVERHEAD: usize = 32;
 
 /// One HTTP/2 connection to an endpoint.
 pub(crate) struct H2EndpointConnection {
-    /// Clones of it send: it would wait for the streams that it has begun itself, by the wakers of their tasks.
+    /// Its clones send requests: the original would wait for the streams that it has opened itself, by the wakers of
+    /// their tasks.
     requests: SendRequest<Bytes>,
     usage: ConnectionUsage,
 }
 
-/// Moves the bytes of a link.
+/// Drives the I/O of a connection.
 pub(super) struct H2ConnectionDriver {
     connection: Http2<PacedStream, Bytes>,
     pings: Option<PingPong>,
@@ -75,16 +74,16 @@ pub(super) struct H2ConnectionDriver {
     _open: OpenConnectionGuard,
 }
 
-/// Agrees with the endpoint on HTTP/2, where `unsealed` bytes have been written before; the caller bounds the time.
+/// Performs the HTTP/2 handshake, after `unsealed` bytes were written in plaintext; the caller bounds the time.
 pub(super) async fn handshake(
     stream: PeerStream,
     unsealed: u64,
-    room: Arc<Notify>,
-    tally: Arc<ConnectionCounts>,
+    stream_available: Arc<Notify>,
+    counts: Arc<ConnectionCounts>,
 ) -> Result<(H2EndpointConnection, H2ConnectionDriver), Failure> {
     let delivery = Arc::<DeliveryProgress>::default();
     let (requests, mut connection) = builder()
-        .handshake(PacedStream::new(stream, unsealed, Arc::clone(&tally), Arc::clone(&delivery)))
+        .handshake(PacedStream::new(stream, unsealed, Arc::clone(&counts), Arc::clone(&delivery)))
         .await
         .map_err(|error| handshake_failure(&error))?;
     poll_fn(|cx| match Pin::new(&mut connection).poll(cx) {
@@ -95,14 +94,15 @@ pub(super) async fn handshake(
     })
     .await?;
     let pings = connection.ping_pong();
-    let state = MultiplexState::new(max_send_streams(&connection), room, tally, delivery);
+    let state =
+        MultiplexState::new(max_send_streams(&connection), stream_available, counts, delivery);
     let link = H2EndpointConnection { requests, usage: ConnectionUsage::new(Arc::clone(&state)) };
     let driver =
         H2ConnectionDriver { connection, pings, _open: OpenConnectionGuard::new(&state), state };
     Ok((link, driver))
 }
 
-/// The settings that we say, and h2's own.
+/// Returns a builder with our settings, and h2's defaults.
 fn builder() -> Builder {
     let head = RESPONSE_LIMITS.head_bytes + RESPONSE_LIMITS.fields * FIELD_OVERHEAD;
     let mut builder = Builder::new();
@@ -114,10 +114,10 @@ fn builder() -> Builder {
         .data_frame_budget(DATA_FRAME_BUDGET)
         .max_header_list_size(u32::try_from(head).unwrap_or(u32::MAX))
         .max_send_buffer_size(SEND_BUFFER)
-        // None before the endpoint's settings have come: `begin` waits for that.
+        // No stream before the endpoint's settings have arrived: `handshake` waits for them.
         .initial_max_send_streams(0)
         .max_concurrent_reset_streams(MAX_RESET_STREAMS)
-        // A count over the whole life of a link, which may be long; nothing is kept for what it counts.
+        // The library counts over the lifetime of a connection, which may be long; the count protects no memory.
         .max_local_error_reset_streams(None);
     builder
 }
@@ -152,27 +152,27 @@ impl multiplex_connection::MultiplexConnection for H2EndpointConnection {
 }
 
 impl H2EndpointConnection {
-    /// Sends the head of a request on a stream of its own.
+    /// Sends the head of a request on a new stream.
     fn send(&mut self, call: &StreamRequest<'_>) -> Result<(PeerStream, StreamGuard), Failure> {
         let RequestSource { request, framing } = call.source;
-        // What opens a WebSocket is a CONNECT that not everybody takes (RFC 8441).
+        // A WebSocket needs extended CONNECT, which not every endpoint supports (RFC 8441).
         if request.upgrade && !self.requests.is_extended_connect_protocol_enabled() {
             return Err(Failure::UpgradeRefused);
         }
         let head = request::write(request, framing, call.scheme(), call.endpoint.address);
         let head = head.map_err(Failure::BadRequest)?;
         let is_whole = call.source.is_whole();
-        let berth = self.usage.begin_stream(call.fresh);
-        // The link has just said that it takes one.
+        let stream_guard = self.usage.begin_stream(call.fresh);
+        // The connection has just reported capacity for one stream.
         let sent = self.requests.clone().send_request(head, is_whole);
         let (response, body) = sent.map_err(|_gone| Failure::EndpointClosed)?;
         let message = H2Stream::to_endpoint(response, body, is_whole);
-        Ok((PeerStream::H2(Box::new(message)), berth))
+        Ok((PeerStream::H2(Box::new(message)), stream_guard))
     }
 }
 
 impl H2ConnectionDriver {
-    /// Runs until the link has ended.
+    /// Runs until the connection has ended.
     async fn run(mut self) {
         let Self { connection, pings, state, .. } = &mut self;
         let moving = poll_fn(|cx| {
@@ -184,42 +184,42 @@ impl H2ConnectionDriver {
             ended
         });
         tokio::select! {
-            // How it ended is told to its streams.
+            // Its streams report how it ended.
             _ = moving => {}
             () = ping_timed_out(state, pings.take()) => {}
         }
     }
 }
 
-/// Ready when the endpoint, doubted, has not answered a PING.
+/// Waits until the endpoint, marked as suspect, has failed to answer a PING.
 async fn ping_timed_out(state: &MultiplexState, pings: Option<PingPong>) {
     let Some(mut pings) = pings else { return pending().await };
     loop {
         state.response_overdue.notified().await;
         match timeout(PING_TIMEOUT, pings.ping(Ping::opaque())).await {
             Ok(Ok(_)) => sleep(PING_INTERVAL).await,
-            // It has ended meanwhile.
+            // The connection has ended meanwhile.
             Ok(Err(_)) => return pending().await,
             Err(_) => return,
         }
     }
 }
 
-/// A link that is to be opened.
+/// Opens a connection in the background.
 struct H2DialTask {
     endpoint: Arc<Endpoint>,
     worker: usize,
     proxy_protocol_client: Option<SocketAddr>,
     tls_context: Option<Arc<EndpointTlsContext>>,
-    /// What it begins with.
+    /// The PROXY protocol header that the connection begins with.
     proxy_protocol_header: Vec<u8>,
     connect_timeout: Duration,
-    /// The endpoint is gone that acknowledges nothing for so long.
+    /// The endpoint is considered dead if it acknowledges nothing for this time.
     unacknowledged_timeout: Duration,
 }
 
 impl H2DialTask {
-    /// Opens the link, tells who waits for it, and moves its bytes as long as it lives.
+    /// Opens the connection, wakes the waiting requests, and drives it as long as it lives.
     async fn run(self) {
         let opened = timeout(self.connect_timeout, self.open()).await;
         let (opened, driver) = match opened.unwrap_or(Err(Failure::ConnectTimeout)) {
@@ -227,7 +227,7 @@ impl H2DialTask {
             Err(failure) => (Err(failure), None),
         };
         multiplex_pool::pool_for(&mut self.pools().pools(), self.pool_key()).finish_dial(opened);
-        // An endpoint that has left is not kept by its links, but they by it.
+        // Connections must not keep a removed endpoint alive; the endpoint keeps its connections.
         drop(self);
         if let Some(driver) = driver {
             driver.run().await;
@@ -248,9 +248,10 @@ impl H2DialTask {
             self.endpoint.data.http3_reachability.record_http1();
             return Err(Failure::NotHttp2);
         }
-        let room =
+        let stream_available =
             multiplex_pool::pool_for(&mut self.pools().pools(), self.pool_key()).stream_available();
-        handshake(stream, header.len() as u64, room, Arc::clone(&self.pools().counts)).await
+        handshake(stream, header.len() as u64, stream_available, Arc::clone(&self.pools().counts))
+            .await
     }
 
     fn pools(&self) -> &H2EndpointPools {
@@ -266,7 +267,7 @@ impl H2DialTask {
 }
 
 impl StreamRequest<'_> {
-    /// Asks for a stream of HTTP/2; `waiting` tells since when.
+    /// Acquires an HTTP/2 stream; `waiting` is set if the request has waited already.
     pub(crate) fn acquire_http2_stream(
         &self,
         waiting: Option<&StreamWaiter>,
@@ -274,17 +275,18 @@ impl StreamRequest<'_> {
         let settings = &self.backend_config.settings;
         let links = &self.endpoint.data.h2_pools[self.worker];
         let counters = &self.endpoint.data.counters[self.worker].http2;
-        let mut trunks = links.pools();
-        let trunk = multiplex_pool::pool_for(&mut trunks, self.pool_key());
-        if let Some(link) = trunk.usable_connection(settings, counters, self.now) {
-            let (stream, berth) = link.send(self)?;
-            let connection = EndpointConnection::for_stream(stream, berth, self.worker, self.now);
+        let mut pools = links.pools();
+        let pool = multiplex_pool::pool_for(&mut pools, self.pool_key());
+        if let Some(link) = pool.usable_connection(settings, counters, self.now) {
+            let (stream, stream_guard) = link.send(self)?;
+            let connection =
+                EndpointConnection::for_stream(stream, stream_guard, self.worker, self.now);
             return Ok(StreamGrant::Opened(Box::new(connection)));
         }
-        if let Some(failure) = trunk.failure_since(waiting) {
+        if let Some(failure) = pool.failure_since(waiting) {
             return Err(failure);
         }
-        if trunk.try_begin_dial(settings, self.endpoint.data.h2_pools.len(), self.now) {
+        if pool.try_begin_dial(settings, self.endpoint.data.h2_pools.len(), self.now) {
             let dial = H2DialTask {
                 endpoint: Arc::clone(self.endpoint),
                 worker: self.worker,
@@ -296,10 +298,10 @@ impl StreamRequest<'_> {
             };
             tokio::task::spawn_local(dial.run());
         }
-        Ok(StreamGrant::Wait(trunk.waiter(waiting)))
+        Ok(StreamGrant::Wait(pool.waiter(waiting)))
     }
 
-    /// Waits for a stream that could not be had at once; the caller bounds the time.
+    /// Waits for a stream that was not available at once; the caller bounds the time.
     pub(crate) async fn wait_for_http2_stream(
         self,
         mut waiting: StreamWaiter,
@@ -314,27 +316,27 @@ impl StreamRequest<'_> {
     }
 }
 
-/// The links to one endpoint from one worker. On cache lines of its own: the next worker's lie beside it.
+/// The connections to one endpoint from one worker. On cache lines of its own: those of the next worker are adjacent.
 #[derive(Default)]
 #[repr(align(64))]
 pub(crate) struct H2EndpointPools {
-    /// By what they are opened with: one, hardly ever two.
+    /// By pool key: one, hardly ever two.
     pools: Mutex<Vec<MultiplexPool<H2EndpointConnection>>>,
     pub(crate) counts: Arc<ConnectionCounts>,
 }
 
 impl H2EndpointPools {
-    /// Nobody is in the way but who reads metrics.
+    /// Locks the pools. Only the reader of metrics contends for the lock.
     fn pools(&self) -> MutexGuard<'_, Vec<MultiplexPool<H2EndpointConnection>>> {
         lock(&self.pools)
     }
 }
 
-/// Lets go of links that are spent, or that nobody has used for long.
+/// Releases connections that are retired, or that have been idle for long.
 pub(crate) fn sweep(endpoint: &Endpoint, worker: usize, settings: &BackendSettings, now: Time) {
     let counters = &endpoint.data.counters[worker].http2;
-    let mut trunks = endpoint.data.h2_pools[worker].pools();
-    multiplex_pool::sweep(&mut trunks, settings, counters, now);
+    let mut pools = endpoint.data.h2_pools[worker].pools();
+    multiplex_pool::sweep(&mut pools, settings, counters, now);
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
-//! HTTP/3 to endpoints, and what is done where it cannot be had.
+//! HTTP/3 to endpoints, and the fallback to TCP.
 //!
-//! A request goes by QUIC if that is up in time; if not, by TCP to the same address, secured and checked the same way:
-//! HTTP/2 or HTTP/1.1, as TLS agrees. What was learned of an endpoint is remembered for it (`Http3Reachability`), so that UDP which is
-//! blocked on the way costs one request in a while a moment, and the others nothing.
+//! A request uses QUIC if a connection is established in time; if not, it uses TCP to the same address, with the same
+//! TLS verification: HTTP/2 or HTTP/1.1, as ALPN negotiates. The result is remembered per endpoint
+//! (`Http3Reachability`), so that if UDP is blocked on the path, one request now and then is delayed for a moment, and
+//! the others are not.
 
 use std::future::pending;
 use std::rc::Rc;
@@ -21,29 +22,29 @@ use crate::worker::Worker;
 
 /// One connection.
 mod connection;
-/// Whether an endpoint can be reached by QUIC.
+/// Reachability of an endpoint over QUIC.
 mod reachability;
 /// The connections of one worker.
 mod pools;
-/// HTTP/1.1 where it is spoken in HTTP/3's place.
+/// HTTP/1.1 in place of HTTP/3.
 pub(crate) mod h1_fallback;
 
 pub(crate) use pools::H3WorkerPools;
 pub(crate) use reachability::Http3Reachability;
 
-/// So long a QUIC connection may take before the request goes by TCP, if that is sooner there. In the same data centre a
-/// handshake takes some milliseconds, around the world a third of a second.
+/// Connection attempt delay (happy eyeballs): the time that a QUIC connection may take before TCP is tried as well. In
+/// the same data centre a handshake takes some milliseconds, around the world a third of a second.
 pub(super) const CONNECTION_ATTEMPT_DELAY: Duration = Duration::from_millis(300);
 
-/// How a request goes to its endpoint.
+/// The transport of a request to its endpoint.
 pub(crate) enum RequestTransport {
-    /// By a stream, on which its head has been sent.
+    /// A stream, on which the request's head has been sent.
     Stream(Box<EndpointConnection>),
-    /// HTTP/1.1 is all that the endpoint speaks over TCP, and nothing else is to be had.
+    /// The endpoint speaks only HTTP/1.1 over TCP, and QUIC is not available.
     Http1,
 }
 
-/// A stream of HTTP/3 on a connection that is open and has room.
+/// Opens a stream on an HTTP/3 connection that is open and has capacity.
 pub(crate) fn try_open_existing(
     worker: &Worker,
     call: &StreamRequest<'_>,
@@ -51,17 +52,17 @@ pub(crate) fn try_open_existing(
     if uses_proxy_protocol(call) {
         return None;
     }
-    // What cannot be sent is found out again, where it is told.
+    // An error is found again, and reported, by the caller's next step.
     worker.h3_pools.try_open_stream(call).ok().flatten()
 }
 
-/// The first way that opens; the caller bounds the time.
+/// Returns the first transport that is ready; the caller bounds the time.
 pub(crate) async fn open(
     worker: &Rc<Worker>,
     call: StreamRequest<'_>,
 ) -> Result<RequestTransport, Failure> {
     let takes_quic = may_use_quic(worker, &call);
-    let mut ways = TransportRace {
+    let mut race = TransportRace {
         worker,
         request: call,
         quic_allowed: takes_quic,
@@ -70,40 +71,40 @@ pub(crate) async fn open(
         tcp_failure: None,
     };
     loop {
-        if let Some(way) = ways.try_open()? {
-            return Ok(way);
+        if let Some(transport) = race.try_open()? {
+            return Ok(transport);
         }
-        ways.wait().await;
-        ways.request.now = clock::now();
+        race.wait().await;
+        race.request.now = clock::now();
     }
 }
 
 fn may_use_quic(worker: &Rc<Worker>, call: &StreamRequest<'_>) -> bool {
-    let reach = &call.endpoint.data.http3_reachability;
+    let reachability = &call.endpoint.data.http3_reachability;
     if uses_proxy_protocol(call) {
         return false;
     }
-    if !reach.is_available() && reach.claim_retry(call.now) {
-        // This request goes by TCP. It finds out for those that follow.
+    if !reachability.is_available() && reachability.claim_retry(call.now) {
+        // This request uses TCP. The dial tests QUIC for later requests.
         worker.h3_pools.dial(worker, call);
     }
-    reach.is_available()
+    reachability.is_available()
 }
 
-/// What begins with a header (PROXY protocol) is a connection of TCP.
+/// True if the connection has to begin with a PROXY protocol header, which requires TCP.
 fn uses_proxy_protocol(call: &StreamRequest<'_>) -> bool {
     call.proxy_protocol_client.is_some()
 }
 
-/// Ways that are being opened for one request.
+/// The transports that are being opened for one request.
 struct TransportRace<'a> {
     worker: &'a Rc<Worker>,
     request: StreamRequest<'a>,
-    /// QUIC has not failed.
+    /// True if QUIC has not failed.
     quic_allowed: bool,
     quic_waiter: Option<StreamWaiter>,
     tcp_waiter: Option<StreamWaiter>,
-    /// Why there is no way over TCP, if there is none.
+    /// The failure of TCP, if it has failed.
     tcp_failure: Option<Failure>,
 }
 
@@ -119,7 +120,7 @@ impl TransportRace<'_> {
                     return Ok(Some(RequestTransport::Stream(connection)));
                 }
                 Ok(StreamGrant::Wait(waiting)) => self.quic_waiter = Some(waiting),
-                // WebSocket needs what few servers know over HTTP/3, and all over HTTP/1.1.
+                // Few servers support WebSocket over HTTP/3, but all do over HTTP/1.1.
                 Err(Failure::UpgradeRefused) => return Ok(Some(RequestTransport::Http1)),
                 Err(failure) if is_quic_failure(failure) => self.quic_allowed = false,
                 Err(failure) => return Err(failure),
@@ -129,7 +130,7 @@ impl TransportRace<'_> {
             return Ok(None);
         }
         match self.try_open_tcp() {
-            // It may still come by QUIC.
+            // QUIC may still succeed.
             Err(failure) if self.quic_allowed => {
                 self.tcp_failure = Some(failure);
                 Ok(None)
@@ -138,12 +139,12 @@ impl TransportRace<'_> {
         }
     }
 
-    /// When TCP is to be tried too; `None`: now, since QUIC is out of the question.
+    /// Returns the time at which TCP is tried too; `None`: now, because QUIC is not possible.
     fn tcp_start_time(&self) -> Option<Time> {
         if !self.quic_allowed {
             return None;
         }
-        // Where nothing is being opened, all that can be had is there, and full.
+        // If no dial is in progress, the pool has as many connections as allowed, and all are full.
         let since = self.worker.h3_pools.dialing_since(&self.request);
         Some(since.map_or(Time::MAX, |since| since + CONNECTION_ATTEMPT_DELAY))
     }
@@ -153,7 +154,7 @@ impl TransportRace<'_> {
             return Err(failure);
         }
         let endpoint = self.request.endpoint;
-        let way = if endpoint.data.http3_reachability.speaks_http1() {
+        let transport = if endpoint.data.http3_reachability.speaks_http1() {
             RequestTransport::Http1
         } else {
             match self.request.acquire_http2_stream(self.tcp_waiter.as_ref()) {
@@ -167,7 +168,7 @@ impl TransportRace<'_> {
                 }
                 Err(Failure::UpgradeRefused) => RequestTransport::Http1,
                 Err(failure) => {
-                    // Who is not there at all may come back with QUIC.
+                    // An endpoint that was down may support QUIC when it returns.
                     endpoint.data.http3_reachability.end_backoff(self.request.now);
                     return Err(failure);
                 }
@@ -176,10 +177,10 @@ impl TransportRace<'_> {
         if !uses_proxy_protocol(&self.request) {
             endpoint.data.counters[self.request.worker].http3_fallbacks.add(1);
         }
-        Ok(Some(way))
+        Ok(Some(transport))
     }
 
-    /// Until it is worth while to ask again.
+    /// Waits until a retry may succeed.
     async fn wait(&self) {
         let tcp_from = self
             .tcp_start_time()
@@ -205,7 +206,7 @@ async fn wait_for_stream(waiting: Option<&StreamWaiter>) {
     }
 }
 
-/// TCP may do better. A certificate that is wrong here is wrong there.
+/// True if TCP may succeed instead. A certificate that is invalid over QUIC is invalid over TCP.
 fn is_quic_failure(failure: Failure) -> bool {
     match failure {
         Failure::EndpointTls(EndpointTlsError::Certificate | EndpointTlsError::UnusableConfig) => {

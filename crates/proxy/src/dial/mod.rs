@@ -1,22 +1,22 @@
-//! The endpoint's side: connections, when they may be used again, and what travels on them.
+//! The upstream side: connections to endpoints, their reuse, and the requests on them.
 
-/// Idle connections of an endpoint.
+/// Connection pool of an endpoint.
 pub(crate) mod pool;
-/// Opening a connection.
+/// Opens connections.
 pub(crate) mod connect;
 /// Requests that share connections.
 pub(crate) mod stream_request;
-/// The connections that they share, whatever the protocol.
+/// Pools of connections that multiplex requests, for any protocol.
 pub(crate) mod multiplex_pool;
-/// One of them.
+/// One such connection.
 pub(crate) mod multiplex_connection;
 /// HTTP/2.
 pub(crate) mod h2;
-/// HTTP/3, and what is done where it cannot be had.
+/// HTTP/3, and the fallback to TCP.
 pub(crate) mod h3;
-/// WebSocket over a stream.
+/// WebSocket over an HTTP/2 or HTTP/3 stream.
 pub(crate) mod websocket;
 /// One attempt on one connection.
 pub(crate) mod attempt;
-/// What is done with a request whose client has gone.
+/// Draining of a request whose client has disconnected.
 pub(crate) mod abandon;

@@ -1,8 +1,8 @@
-//! One connection to an endpoint that carries many requests at a time, whatever protocol does it: when it may carry
-//! another, and what it and its streams know of each other.
+//! One connection to an endpoint that multiplexes requests, for any protocol: its availability for another request,
+//! and the state that it shares with its streams.
 //!
-//! A link takes requests until the endpoint says GOAWAY or it is spent by the backend's policy; then whoever holds it lets
-//! go of it, and it ends with the last of its streams.
+//! A connection accepts requests until the endpoint sends GOAWAY or the backend's policy retires it; then the pool
+//! releases it, and it ends with the last of its streams.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -14,22 +14,22 @@ use tokio::sync::Notify;
 
 use crate::clock;
 
-/// An endpoint that does not answer a PING for so long has gone.
+/// If an endpoint does not answer a PING within this time, it is dead.
 pub(super) const PING_TIMEOUT: Duration = Duration::from_secs(3);
-/// One that does is not asked again for so long: what grpc-go allows.
+/// Minimum interval of PINGs to an endpoint that answers them: the limit that grpc-go allows.
 pub(super) const PING_INTERVAL: Duration = Duration::from_secs(300);
 
-/// What each protocol says for itself.
+/// Operations that each protocol implements.
 pub(crate) trait MultiplexConnection {
     fn usage(&mut self) -> &mut ConnectionUsage;
 
-    /// Whether the connection is one for more requests.
+    /// Returns the availability for further requests, as the protocol reports it.
     fn protocol_availability(&mut self) -> ConnectionAvailability;
 
-    /// Whether one more may begin now.
+    /// True if one more stream may begin now.
     fn has_stream_capacity(&mut self) -> bool;
 
-    /// Whether it may carry another request.
+    /// Returns the availability for another request.
     fn availability(&mut self, settings: &BackendSettings, now: Time) -> ConnectionAvailability {
         if self.usage().is_expired(settings, now) {
             return ConnectionAvailability::Retired { goaway_received: false };
@@ -42,20 +42,20 @@ pub(crate) trait MultiplexConnection {
         }
     }
 
-    /// Whether it is to be kept, full or not; to be asked now and then.
+    /// Checks if the connection is to be kept, full or not; called periodically.
     fn check_idle(&mut self, settings: &BackendSettings, now: Time) -> ConnectionAvailability {
-        let wear = self.usage();
-        if wear.is_idle(settings, now) || wear.is_expired(settings, now) {
+        let usage = self.usage();
+        if usage.is_idle(settings, now) || usage.is_expired(settings, now) {
             return ConnectionAvailability::Retired { goaway_received: false };
         }
         self.protocol_availability()
     }
 }
 
-/// What can be done with a link.
+/// Availability of a connection.
 pub(crate) enum ConnectionAvailability {
     Usable,
-    /// As many streams are open as the endpoint allows.
+    /// The endpoint's limit of open streams is reached.
     Full,
     /// It carries no more requests.
     Retired {
@@ -63,13 +63,13 @@ pub(crate) enum ConnectionAvailability {
     },
 }
 
-/// How much a link has been used.
+/// Usage of a connection.
 pub(crate) struct ConnectionUsage {
     pub(super) state: Arc<MultiplexState>,
     opened: Time,
-    /// Requests it has carried.
+    /// Requests that it has carried.
     served: u32,
-    /// What `served` was when the link was last looked over, and since when nothing has happened.
+    /// The value of `served` at the last sweep, and the start of the idle time.
     served_at_sweep: u32,
     idle_since: Time,
 }
@@ -80,7 +80,7 @@ impl ConnectionUsage {
         Self { state, opened, served: 0, served_at_sweep: 0, idle_since: opened }
     }
 
-    /// Too old or too much used by the backend's policy.
+    /// True if it is too old or has carried too many requests by the backend's policy.
     fn is_expired(&self, settings: &BackendSettings, now: Time) -> bool {
         let too_old = settings.connection_max_age;
         let too_used = settings.connection_max_requests;
@@ -96,37 +96,37 @@ impl ConnectionUsage {
         now.saturating_since(self.idle_since) >= settings.connection_idle_timeout
     }
 
-    /// A place for one more stream.
+    /// Reserves a place for one more stream.
     pub(super) fn begin_stream(&mut self, fresh: bool) -> StreamGuard {
         let was_idle = self.state.streams.fetch_add(1, Ordering::Relaxed) == 0 && self.served > 0;
         self.state.counts.streams.fetch_add(1, Ordering::Relaxed);
         self.served = self.served.saturating_add(1);
-        let heard_before = self.state.responses_received.load(Ordering::Relaxed);
+        let responses_before = self.state.responses_received.load(Ordering::Relaxed);
         let written_before = self.state.delivery.written.load(Ordering::Relaxed);
         StreamGuard {
             state: Arc::clone(&self.state),
             was_idle,
             fresh,
-            responses_before: heard_before,
+            responses_before,
             written_before,
         }
     }
 }
 
-/// What a link and its streams know of each other. One worker alone writes it.
+/// State that a connection and its streams share. Only one worker writes it.
 pub(super) struct MultiplexState {
-    /// Open now.
+    /// Streams that are open now.
     pub(super) streams: AtomicU32,
-    /// As many as the endpoint lets be open at a time.
+    /// The endpoint's limit of open streams.
     pub(super) max_streams: AtomicU32,
-    /// Heads of responses that have come.
+    /// Response heads that have arrived.
     responses_received: AtomicU32,
-    /// A response did not come in time.
+    /// Notified if a response did not arrive in time.
     pub(super) response_overdue: Notify,
-    /// Nobody holds the link any more, and the last of its streams has ended.
+    /// Notified when the pool has released the connection, and the last of its streams has ended.
     pub(super) drained: Notify,
     is_released: AtomicBool,
-    /// Who waits for a place on any link of the trunk.
+    /// Wakes requests that wait for a stream on any connection of the pool.
     pub(super) stream_available: Arc<Notify>,
     counts: Arc<ConnectionCounts>,
     delivery: Arc<DeliveryProgress>,
@@ -136,7 +136,7 @@ impl MultiplexState {
     pub(super) fn new(
         most: u32,
         room: Arc<Notify>,
-        tally: Arc<ConnectionCounts>,
+        counts: Arc<ConnectionCounts>,
         delivery: Arc<DeliveryProgress>,
     ) -> Arc<Self> {
         Arc::new(Self {
@@ -147,12 +147,12 @@ impl MultiplexState {
             drained: Notify::new(),
             is_released: AtomicBool::new(false),
             stream_available: room,
-            counts: tally,
+            counts,
             delivery,
         })
     }
 
-    /// Nobody holds the link any more: it ends with the last of its streams.
+    /// Releases the connection: it ends with the last of its streams.
     pub(super) fn release(&self) {
         self.is_released.store(true, Ordering::Relaxed);
         if self.streams.load(Ordering::Relaxed) == 0 {
@@ -165,23 +165,23 @@ impl MultiplexState {
     }
 }
 
-/// How much of what was written on a link has arrived. The link's connection alone writes it.
+/// Delivery of the bytes written on a connection. Only the connection's driver writes it.
 #[derive(Default)]
 pub(super) struct DeliveryProgress {
     /// Bytes given to the kernel.
     pub(super) written: AtomicU64,
-    /// So many of them at most has the endpoint received; none are known while the connection lasts.
+    /// The upper bound of the bytes that the endpoint has received; set when the connection ends.
     pub(super) received_at_most: OnceLock<u64>,
 }
 
-/// What is open to an endpoint from one worker, by one protocol.
+/// Counts of connections and streams to an endpoint from one worker, by one protocol.
 #[derive(Default)]
 pub(crate) struct ConnectionCounts {
     pub(crate) connections: AtomicU32,
     pub(crate) streams: AtomicU32,
 }
 
-/// Counts a link as long as it is open.
+/// Counts a connection as long as it is open.
 pub(super) struct OpenConnectionGuard(Arc<MultiplexState>);
 
 impl OpenConnectionGuard {
@@ -197,16 +197,16 @@ impl Drop for OpenConnectionGuard {
     }
 }
 
-/// The place of one stream on its link; given back when dropped.
+/// The place of one stream on its connection; released when dropped.
 pub(crate) struct StreamGuard {
     state: Arc<MultiplexState>,
-    /// The link had carried requests before, and none when this stream began.
+    /// True if the connection had carried requests before, and had none when this stream began.
     pub(crate) was_idle: bool,
-    /// The request had been lost on another connection just before.
+    /// True if the request had just failed on another connection.
     pub(crate) fresh: bool,
-    /// Heads that had come on the link when this stream began.
+    /// Response heads that had arrived on the connection when this stream began.
     responses_before: u32,
-    /// Bytes that had been written on the link when this stream began.
+    /// Bytes that had been written on the connection when this stream began.
     written_before: u64,
 }
 
@@ -217,16 +217,16 @@ impl StreamGuard {
         received.is_some_and(|&received| received <= self.written_before)
     }
 
-    /// The head of a response has come.
+    /// Records that a response head has arrived.
     pub(crate) fn record_response(&self) {
         self.state.responses_received.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The endpoint did not answer in time, nor anybody else on the link meanwhile: it is asked whether it is there at all,
-    /// and the link is given up if not.
+    /// Marks the connection as suspect, if no response has arrived on it since this one is awaited: it sends a PING,
+    /// and closes the connection if the endpoint does not answer.
     pub(crate) fn mark_suspect(&self) {
         if self.state.responses_received.load(Ordering::Relaxed) == self.responses_before {
-            // Nobody listens while the answer is awaited, or has come not long ago.
+            // The notification is lost while a PING is in progress, or was answered recently.
             self.state.response_overdue.notify_waiters();
         }
     }

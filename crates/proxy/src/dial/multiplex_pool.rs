@@ -1,7 +1,7 @@
-//! The links to an endpoint from one worker: when another is opened, and which carries a request.
+//! The multiplexed connections to an endpoint from one worker: opens them, and selects one for a request.
 //!
-//! As few as may be: another link is opened only when all are full, one at a time, and whoever needs it meanwhile waits
-//! for the same.
+//! The pool keeps as few connections as possible: another one is opened only if all are full, one at a time, and all
+//! requests that need it meanwhile wait for the same one.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,61 +15,61 @@ use crate::failure::Failure;
 use crate::observe::MultiplexCounters;
 use crate::tls::EndpointTlsContext;
 
-/// Links of one kind to one endpoint, from one worker, where the policy sets no other limit.
+/// Limit of connections with one key to one endpoint from one worker, unless the policy sets a lower one.
 const MAX_CONNECTIONS: usize = 64;
 
-/// Links that are opened alike.
+/// Connections with the same pool key.
 pub(super) struct MultiplexPool<L> {
     proxy_protocol_client: Option<SocketAddr>,
     tls_context: Option<Arc<EndpointTlsContext>>,
     connections: Vec<L>,
-    /// Since when another is being opened.
+    /// The start of the current dial.
     dialing_since: Option<Time>,
-    /// How often a link was to be opened so far, and what was in the way the last time.
+    /// The number of finished dials, and the failure of the last one.
     finished_dials: u64,
     failure: Option<Failure>,
     stream_available: Arc<Notify>,
 }
 
-/// What a link is opened with.
+/// The properties that all connections of a pool share.
 #[derive(Clone, Copy)]
 pub(super) struct PoolKey<'a> {
-    /// The client whose address it begins with (PROXY protocol), and whose requests alone it may carry.
+    /// The client whose address a connection begins with (PROXY protocol); it may carry requests of this client only.
     pub(super) proxy_protocol_client: Option<SocketAddr>,
     pub(super) tls_context: Option<&'a Arc<EndpointTlsContext>>,
 }
 
-/// Somebody who waits for a place on a link.
+/// A request that waits for a stream on a connection.
 pub(crate) struct StreamWaiter {
     stream_available: Arc<Notify>,
-    /// How many dials had ended when the wait began.
+    /// The number of finished dials when the wait began.
     dials_before: u64,
 }
 
 impl StreamWaiter {
-    /// Until it is worth while to ask again.
+    /// Waits until a retry may succeed.
     pub(super) async fn wait(&self) {
         self.stream_available.notified().await;
     }
 }
 
-/// The trunk of this kind, a new one if there is none.
+/// Returns the pool with this key, a new one if there is none.
 pub(super) fn pool_for<'t, L: MultiplexConnection>(
-    trunks: &'t mut Vec<MultiplexPool<L>>,
-    kind: PoolKey<'_>,
+    pools: &'t mut Vec<MultiplexPool<L>>,
+    key: PoolKey<'_>,
 ) -> &'t mut MultiplexPool<L> {
-    let place = trunks.iter().position(|trunk| trunk.has_key(kind)).unwrap_or_else(|| {
-        trunks.push(MultiplexPool::new(kind));
-        trunks.len() - 1
+    let place = pools.iter().position(|pool| pool.has_key(key)).unwrap_or_else(|| {
+        pools.push(MultiplexPool::new(key));
+        pools.len() - 1
     });
-    &mut trunks[place]
+    &mut pools[place]
 }
 
 impl<L: MultiplexConnection> MultiplexPool<L> {
-    fn new(kind: PoolKey<'_>) -> Self {
+    fn new(key: PoolKey<'_>) -> Self {
         Self {
-            proxy_protocol_client: kind.proxy_protocol_client,
-            tls_context: kind.tls_context.cloned(),
+            proxy_protocol_client: key.proxy_protocol_client,
+            tls_context: key.tls_context.cloned(),
             connections: Vec::new(),
             dialing_since: None,
             finished_dials: 0,
@@ -78,13 +78,13 @@ impl<L: MultiplexConnection> MultiplexPool<L> {
         }
     }
 
-    fn has_key(&self, kind: PoolKey<'_>) -> bool {
-        let address = |trust: Option<&Arc<EndpointTlsContext>>| trust.map(Arc::as_ptr);
-        self.proxy_protocol_client == kind.proxy_protocol_client
-            && address(self.tls_context.as_ref()) == address(kind.tls_context)
+    fn has_key(&self, key: PoolKey<'_>) -> bool {
+        let address = |context: Option<&Arc<EndpointTlsContext>>| context.map(Arc::as_ptr);
+        self.proxy_protocol_client == key.proxy_protocol_client
+            && address(self.tls_context.as_ref()) == address(key.tls_context)
     }
 
-    /// A link that may carry another request.
+    /// Returns a connection that can carry another request.
     pub(super) fn usable_connection(
         &mut self,
         settings: &BackendSettings,
@@ -96,17 +96,17 @@ impl<L: MultiplexConnection> MultiplexPool<L> {
             match link.availability(settings, now) {
                 ConnectionAvailability::Usable => return self.connections.get_mut(place),
                 ConnectionAvailability::Full => place += 1,
-                ConnectionAvailability::Retired { goaway_received: said_goaway } => {
-                    self.release(place, said_goaway, counters)
+                ConnectionAvailability::Retired { goaway_received } => {
+                    self.release(place, goaway_received, counters)
                 }
             }
         }
         None
     }
 
-    /// Its streams go on; it ends with the last of them.
-    fn release(&mut self, place: usize, said_goaway: bool, counters: &MultiplexCounters) {
-        counters.goaways.add(u64::from(said_goaway));
+    /// Releases the connection: its streams continue, and it ends with the last of them.
+    fn release(&mut self, place: usize, goaway_received: bool, counters: &MultiplexCounters) {
+        counters.goaways.add(u64::from(goaway_received));
         drop(self.connections.remove(place));
     }
 
@@ -115,26 +115,26 @@ impl<L: MultiplexConnection> MultiplexPool<L> {
         while let Some(link) = self.connections.get_mut(place) {
             match link.check_idle(settings, now) {
                 ConnectionAvailability::Usable | ConnectionAvailability::Full => place += 1,
-                ConnectionAvailability::Retired { goaway_received: said_goaway } => {
-                    self.release(place, said_goaway, counters)
+                ConnectionAvailability::Retired { goaway_received } => {
+                    self.release(place, goaway_received, counters)
                 }
             }
         }
     }
 
-    /// Why there is no link for who waits, if one could not be opened since.
+    /// Returns the failure of a dial that finished since the request began to wait, if it failed.
     pub(super) fn failure_since(&self, waiting: Option<&StreamWaiter>) -> Option<Failure> {
         self.failure
             .filter(|_| waiting.is_some_and(|waiting| self.finished_dials > waiting.dials_before))
     }
 
-    /// A place in the line, for who waits already or from now on.
+    /// Returns the waiter of a request that waits already, or from now on.
     pub(super) fn waiter(&self, already: Option<&StreamWaiter>) -> StreamWaiter {
         let since = already.map_or(self.finished_dials, |waiting| waiting.dials_before);
         StreamWaiter { stream_available: Arc::clone(&self.stream_available), dials_before: since }
     }
 
-    /// Whether another link is to be opened now, by the caller.
+    /// Begins a dial. Returns true if the caller has to open another connection now.
     pub(super) fn try_begin_dial(
         &mut self,
         settings: &BackendSettings,
@@ -149,17 +149,17 @@ impl<L: MultiplexConnection> MultiplexPool<L> {
         wanted
     }
 
-    /// Since when a link is being opened.
+    /// Returns the start of the current dial.
     pub(super) fn dialing_since(&self) -> Option<Time> {
         self.dialing_since
     }
 
-    /// Where who waits for a link that is being opened is told.
+    /// Returns the notification for requests that wait for a new connection.
     pub(super) fn stream_available(&self) -> Arc<Notify> {
         Arc::clone(&self.stream_available)
     }
 
-    /// What was to be opened is there, or is not to be had.
+    /// Ends a dial: adds the connection, or records the failure, and wakes the waiting requests.
     pub(super) fn finish_dial(&mut self, opened: Result<L, Failure>) {
         self.dialing_since = None;
         self.finished_dials += 1;
@@ -168,19 +168,20 @@ impl<L: MultiplexConnection> MultiplexPool<L> {
     }
 }
 
-/// A worker's share of the connections that the policy allows, but one at least: without any it could serve nobody.
+/// Returns a worker's share of the connections that the policy allows, but at least one: without any, the worker could
+/// serve no request.
 fn max_connections(settings: &BackendSettings, workers: usize) -> usize {
     let share = |most: std::num::NonZeroU32| (most.get() as usize / workers).max(1);
     settings.connection_max.map_or(MAX_CONNECTIONS, share).min(MAX_CONNECTIONS)
 }
 
-/// Lets go of links that are spent, or that nobody has used for long.
+/// Releases connections that are retired, or that have been idle for long.
 pub(super) fn sweep<L: MultiplexConnection>(
-    trunks: &mut Vec<MultiplexPool<L>>,
+    pools: &mut Vec<MultiplexPool<L>>,
     settings: &BackendSettings,
     counters: &MultiplexCounters,
     now: Time,
 ) {
-    trunks.iter_mut().for_each(|trunk| trunk.sweep(settings, counters, now));
-    trunks.retain(|trunk| trunk.dialing_since.is_some() || !trunk.connections.is_empty());
+    pools.iter_mut().for_each(|pool| pool.sweep(settings, counters, now));
+    pools.retain(|pool| pool.dialing_since.is_some() || !pool.connections.is_empty());
 }

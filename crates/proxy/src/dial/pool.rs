@@ -1,9 +1,9 @@
-//! Idle connections of an endpoint.
+//! Connection pool of an endpoint.
 //!
-//! An uncapped endpoint has one stack per worker: nothing is shared. A capped endpoint has one stack for all, because
-//! there the slot owns the connection: whoever takes the slot takes the connection with it, so that connections never
-//! exceed the cap and are not reopened at each hand-over. Stacks are last in, first out: what was used last is the least
-//! likely to have been closed.
+//! An uncapped endpoint has one stack per worker: workers share nothing. A capped endpoint has one stack for all
+//! workers, because there the slot owns the connection: the request that takes the slot takes the connection with it,
+//! so that connections never exceed the cap and are not reopened at each hand-over. Stacks are last in, first out: the
+//! connection used last is the least likely to have been closed.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -26,91 +26,91 @@ use crate::stream::{ConnectionEnd, PeerStream};
 use crate::sys;
 use crate::tls::EndpointTlsContext;
 
-/// Idle connections to one endpoint that one stack holds. What comes on top of it is closed: the old ones are those that
-/// tell how long the endpoint keeps connections.
+/// Idle connections to one endpoint in one stack. Further ones are closed instead of the oldest, because the old ones
+/// show how long the endpoint keeps connections.
 const MAX_IDLE_CONNECTIONS: usize = 1024;
 
-/// So soon after its last response a connection is not looked at: what the endpoint closes within that time refuses a
-/// request unread, which the kernel tells us, and the request is sent again.
+/// A connection is not checked until this long after its last response: if the endpoint closes it within that time, it
+/// rejects a request unread, which the kernel reports, and the request is sent again.
 const FRESH: Duration = Duration::from_millis(5);
 
-/// Nothing that we read was there for so long.
+/// Limit of the assumed delay between the arrival of data and our read of it.
 const MAX_READ_LAG: Duration = Duration::from_secs(1);
 
-/// What the data plane hangs on an endpoint.
+/// State of the data plane for one endpoint.
 pub(crate) struct EndpointData {
-    /// One stack per worker, then the one that is shared.
+    /// One stack per worker, then the shared one.
     stacks: Box<[IdleStack]>,
-    /// Connections of HTTP/2, which many requests share. One per worker.
+    /// HTTP/2 connections, which many requests share. One per worker.
     pub(crate) h2_pools: Box<[h2::H2EndpointPools]>,
-    /// What is open by HTTP/3. One per worker, which has the connections themselves.
+    /// Counts of HTTP/3 connections. One per worker, which owns the connections themselves.
     pub(crate) h3_counts: Box<[Arc<ConnectionCounts>]>,
-    /// Whether HTTP/3 works.
+    /// Reachability of the endpoint over QUIC.
     pub(crate) http3_reachability: Http3Reachability,
     /// One per worker.
     pub(crate) counters: Box<[EndpointCounters]>,
-    /// How quickly connections are made, and how long the endpoint has been silent.
+    /// Connect times, and the time without a response from the endpoint.
     pub(crate) reachability: reachability::ReachabilityState,
-    /// The backends that name this endpoint: a slot freed by one may be what another waits for.
+    /// The backends that have this endpoint: a slot freed by one may be the one that another waits for.
     backends: Mutex<Vec<Weak<Backend>>>,
     is_shared: AtomicBool,
 }
 
-/// On cache lines of its own: its lock is taken twice a request by one worker, and the next one's lies beside it.
+/// On cache lines of its own: one worker takes its lock twice per request, and the next worker's lock is adjacent.
 #[derive(Default)]
 #[repr(align(64))]
 struct IdleStack(Mutex<VecDeque<Box<EndpointConnection>>>);
 
-/// An open connection to an endpoint, or a stream on one. Boxed, because it goes through many hands in each request.
+/// An open connection to an endpoint, or a stream on one. Boxed, because it is moved many times in each request.
 pub(crate) struct EndpointConnection {
     pub(crate) stream: PeerStream,
-    /// Read from the endpoint and not yet used.
+    /// Bytes that were read from the endpoint and not yet used.
     pub(crate) buffer: Option<ReadBuffer>,
-    /// Bytes written before anything was sealed.
+    /// Bytes written before TLS began.
     plaintext_bytes: u64,
-    /// Bytes written since it was opened: with what the kernel says was acknowledged, it tells whether a request can
-    /// have reached the endpoint.
+    /// Bytes written since it was opened: compared with the bytes that the kernel reports as acknowledged, it shows if
+    /// a request can have reached the endpoint.
     pub(crate) written: u64,
-    /// How the endpoint ended it.
+    /// The way in which the endpoint ended the connection.
     pub(crate) end: Option<ConnectionEnd>,
-    /// Responses it has carried.
+    /// Responses that it has carried.
     pub(crate) served: u32,
-    /// How long it lay idle before this use; `None` for one that was opened for it.
+    /// Its idle time before this use; `None` for a connection that was opened for it.
     pub(crate) idle_for: Option<Duration>,
-    /// The client whose address it began with (PROXY protocol), and whose requests alone it may carry.
+    /// The client whose address it began with (PROXY protocol); it may carry requests of this client only.
     pub(crate) proxy_protocol_client: Option<SocketAddr>,
-    /// What it is secured by, which is what its requests have to ask for.
+    /// Its TLS context; its requests must require the same one.
     pub(crate) tls_context: Option<Arc<EndpointTlsContext>>,
-    /// Its place on the link that carries it, if it is a stream: then it ends with its request. Behind the stream, so that
-    /// the place is free when the stream has been dropped.
+    /// Its place on the connection that carries it, if it is a stream: then it ends with its request. Declared after
+    /// the stream, so that the place is freed after the stream has been dropped.
     pub(crate) stream_guard: Option<StreamGuard>,
-    /// The worker whose runtime watches it.
+    /// The worker whose runtime polls it.
     worker: usize,
     opened: Time,
     idle_since: Time,
 }
 
-/// How a connection may be taken.
+/// Requirements on a connection from the pool.
 pub(crate) struct ConnectionRequirements<'a> {
     pub(crate) worker: usize,
-    /// The backend caps its endpoints: the stack is the one shared by all workers.
+    /// True if the backend caps its endpoints: the stack is the one that all workers share.
     pub(crate) capped: bool,
-    /// Whose address a connection must have begun with.
+    /// The client whose address the connection must have begun with (PROXY protocol).
     pub(crate) proxy_protocol_client: Option<SocketAddr>,
-    /// By what it must be secured.
+    /// The TLS context that the connection must have.
     pub(crate) tls_context: Option<&'a Arc<EndpointTlsContext>>,
-    /// A retry can repair the loss of a race with the endpoint's closing.
+    /// True if the request can be sent again when the endpoint closes the connection at the same moment.
     pub(crate) replayable: bool,
     pub(crate) settings: &'a BackendSettings,
     pub(crate) now: Time,
 }
 
-/// What a connection has carried last: all that decides whether it is still HTTP and empty.
+/// The state of the last exchange on a connection, which decides if it can be reused.
 pub(crate) struct CompletedExchange<'e> {
     pub(crate) response: &'e ResponseHead,
-    /// The endpoint has taken the whole request.
+    /// True if the endpoint has received the whole request.
     pub(crate) request_sent: bool,
-    /// The response has been read to its end.
+    /// True if the response has been read to its end.
     pub(crate) response_read: bool,
 }
 
@@ -130,12 +130,12 @@ impl EndpointData {
         }
     }
 
-    /// A backend names this endpoint that did not.
+    /// Adds a backend that now has this endpoint.
     pub(crate) fn add_backend(&self, backend: &Arc<Backend>) {
         self.update_backends(|sharers| sharers.push(Arc::downgrade(backend)));
     }
 
-    /// A backend does not name it any more.
+    /// Removes a backend that no longer has it.
     pub(crate) fn remove_backend(&self, backend: &Arc<Backend>) {
         let is_it = |sharer: &Weak<Backend>| std::ptr::eq(sharer.as_ptr(), Arc::as_ptr(backend));
         self.update_backends(|sharers| sharers.retain(|sharer| !is_it(sharer)));
@@ -147,12 +147,12 @@ impl EndpointData {
         self.is_shared.store(sharers.len() > 1, Ordering::Release);
     }
 
-    /// The backends that name this endpoint.
+    /// Returns the backends that have this endpoint.
     pub(crate) fn backends(&self) -> Vec<Arc<Backend>> {
         lock(&self.backends).iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// The backends other than `backend` that name this endpoint.
+    /// Returns the backends other than `backend` that have this endpoint.
     pub(crate) fn other_backends(&self, backend: &Backend) -> Vec<Arc<Backend>> {
         if !self.is_shared.load(Ordering::Acquire) {
             return Vec::new();
@@ -162,21 +162,21 @@ impl EndpointData {
         live.filter(|other| !std::ptr::eq(&raw const **other, backend)).collect()
     }
 
-    /// Closes an idle connection that belongs to slots, if there is one: for who takes a slot and brings a connection
-    /// of its own.
+    /// Closes the oldest idle connection that belongs to slots, if there is one: called when a slot is taken for a new
+    /// connection.
     pub(crate) fn close_oldest_idle(&self) {
         let connection = lock(self.stack(0, true)).pop_front();
         drop(connection);
     }
 
-    /// What is open by HTTP/2, of each worker.
+    /// Returns the counts of HTTP/2 connections, by worker.
     pub(crate) fn h2_counts(&self) -> impl Iterator<Item = &ConnectionCounts> {
         self.h2_pools.iter().map(|links| &*links.counts)
     }
 
-    /// What is open by HTTP/3, of each worker.
+    /// Returns the counts of HTTP/3 connections, by worker.
     pub(crate) fn h3_counts(&self) -> impl Iterator<Item = &ConnectionCounts> {
-        self.h3_counts.iter().map(|tally| &**tally)
+        self.h3_counts.iter().map(|counts| &**counts)
     }
 
     pub(crate) fn idle_connections(&self) -> usize {
@@ -188,43 +188,44 @@ impl EndpointData {
     }
 }
 
-/// Takes an idle connection that is open and may carry the request, if there is one.
+/// Takes an idle connection that is open and can carry the request, if there is one.
 ///
-/// A capped endpoint's connection that may not is closed, so that the one opened in its stead stays under the cap.
+/// If a capped endpoint has only connections that cannot, one of them is closed, so that the one opened in its place
+/// stays under the cap.
 pub(crate) fn take(
     endpoint: &Endpoint,
-    wish: &ConnectionRequirements<'_>,
+    requirements: &ConnectionRequirements<'_>,
 ) -> Option<Box<EndpointConnection>> {
-    let stack = endpoint.data.stack(wish.worker, wish.capped);
+    let stack = endpoint.data.stack(requirements.worker, requirements.capped);
     loop {
-        let mut connection = pop(&mut lock(stack), wish)?;
-        if !connection.satisfies(wish) {
-            // Another client's, or another backend's.
+        let mut connection = pop(&mut lock(stack), requirements)?;
+        if !connection.satisfies(requirements) {
+            // It belongs to another client, or to another backend.
             return None;
         }
-        if connection.is_expired(wish.settings, wish.now) {
+        if connection.is_expired(requirements.settings, requirements.now) {
             continue;
         }
-        let age = wish.now.saturating_since(connection.idle_since);
-        let foreign = connection.worker != wish.worker;
-        let surely = foreign || (!wish.replayable && age >= FRESH);
+        let age = requirements.now.saturating_since(connection.idle_since);
+        let foreign = connection.worker != requirements.worker;
+        let surely = foreign || (!requirements.replayable && age >= FRESH);
         if !connection.is_open(surely) {
             endpoint.idle.found_closed(age);
             continue;
         }
-        // Only what the kernel says is evidence: the runtime may not have looked for a while.
+        // Only a reply of the kernel is evidence: the runtime may not have polled for a while.
         if surely {
             endpoint.idle.found_open(age);
         }
-        let age = if wish.replayable { age } else { connection.true_age(endpoint, age) };
-        if !endpoint.idle.may_reuse(age, wish.replayable) {
-            if !wish.capped {
+        let age = if requirements.replayable { age } else { connection.true_age(endpoint, age) };
+        if !endpoint.idle.may_reuse(age, requirements.replayable) {
+            if !requirements.capped {
                 lock(stack).push_back(connection);
             }
             return None;
         }
         if foreign {
-            let Some(adopted) = connection.adopt(wish.worker) else { continue };
+            let Some(adopted) = connection.adopt(requirements.worker) else { continue };
             connection = Box::new(adopted);
         }
         connection.idle_for = Some(age);
@@ -252,7 +253,7 @@ pub(crate) fn give_back(
     }
     let mut stack = lock(endpoint.data.stack(connection.worker, capped));
     if stack.len() == MAX_IDLE_CONNECTIONS && connection.proxy_protocol_client.is_some() {
-        // Those of clients that have gone are of no use, and tell nothing that others do not.
+        // Connections of disconnected clients are useless, and give no information that others do not.
         stack.pop_front();
     }
     if stack.len() < MAX_IDLE_CONNECTIONS {
@@ -260,11 +261,12 @@ pub(crate) fn give_back(
     }
 }
 
-/// Closes what is spent or closed, and learns how long the endpoint keeps connections.
+/// Closes expired and closed connections, and learns how long the endpoint keeps connections.
 pub(crate) fn sweep(endpoint: &Endpoint, worker: usize, settings: &BackendSettings, now: Time) {
     for capped in [false, true] {
         let mut stack = lock(endpoint.data.stack(worker, capped));
-        // The kernel is asked about the one that has been idle longest, and about those that others watch.
+        // The kernel is asked about the connection that has been idle longest, and about those that other workers
+        // poll.
         let mut is_oldest = true;
         stack.retain_mut(|connection| {
             if connection.is_expired(settings, now) {
@@ -283,7 +285,7 @@ pub(crate) fn sweep(endpoint: &Endpoint, worker: usize, settings: &BackendSettin
     }
 }
 
-/// Closes idle connections of slots that are ours no longer: whose they are now brings one of its own.
+/// Closes idle connections of slots that this replica no longer owns: the new owner opens its own.
 pub(crate) fn trim(member: &SetMember<EndpointData>, cap: ConcurrencyCap) {
     if member.max_in_flight == u32::MAX {
         return;
@@ -296,22 +298,23 @@ pub(crate) fn trim(member: &SetMember<EndpointData>, cap: ConcurrencyCap) {
     }
 }
 
-/// The connection used last, rather one that this worker watches already; of a capped endpoint the one that must go if
-/// there is none that fits.
+/// Removes the connection used last, preferably one that this worker already polls; if none fits and the endpoint is
+/// capped, the oldest one, which the caller closes.
 fn pop(
     stack: &mut VecDeque<Box<EndpointConnection>>,
-    wish: &ConnectionRequirements<'_>,
+    requirements: &ConnectionRequirements<'_>,
 ) -> Option<Box<EndpointConnection>> {
     let connections = || stack.iter().map(Box::as_ref);
-    let is_ours = |it: &EndpointConnection| it.worker == wish.worker && it.satisfies(wish);
+    let is_ours =
+        |it: &EndpointConnection| it.worker == requirements.worker && it.satisfies(requirements);
     let ours = connections().rposition(is_ours);
-    let any = || connections().rposition(|it: &EndpointConnection| it.satisfies(wish));
-    let oldest = || (wish.capped && !stack.is_empty()).then_some(0);
+    let any = || connections().rposition(|it: &EndpointConnection| it.satisfies(requirements));
+    let oldest = || (requirements.capped && !stack.is_empty()).then_some(0);
     stack.remove(ours.or_else(any).or_else(oldest)?)
 }
 
 impl EndpointConnection {
-    /// One that began with so many bytes of our own, before anything was sealed.
+    /// Creates a connection on which `unsealed` bytes were written before TLS began.
     pub(crate) fn new(stream: PeerStream, unsealed: u64, worker: usize, now: Time) -> Self {
         let mut connection = Self {
             stream,
@@ -332,32 +335,33 @@ impl EndpointConnection {
         connection
     }
 
-    /// So many bytes of a request have been written to the stream.
+    /// Adds bytes of a request that were written to the stream.
     pub(crate) fn count_written(&mut self, bytes: u64) {
         self.written = self.stream.wire_bytes_written(self.plaintext_bytes, self.written, bytes);
     }
 
-    /// It speaks for the client it has to, and is secured as it has to be.
-    fn satisfies(&self, wish: &ConnectionRequirements<'_>) -> bool {
-        let address = |trust: Option<&Arc<EndpointTlsContext>>| trust.map(Arc::as_ptr);
-        self.proxy_protocol_client == wish.proxy_protocol_client
-            && address(self.tls_context.as_ref()) == address(wish.tls_context)
+    /// True if it has the required client and TLS context.
+    fn satisfies(&self, requirements: &ConnectionRequirements<'_>) -> bool {
+        let address = |context: Option<&Arc<EndpointTlsContext>>| context.map(Arc::as_ptr);
+        self.proxy_protocol_client == requirements.proxy_protocol_client
+            && address(self.tls_context.as_ref()) == address(requirements.tls_context)
     }
 
-    /// A stream that carries one request.
+    /// Creates a connection for a stream that carries one request.
     pub(crate) fn for_stream(
         stream: PeerStream,
-        berth: StreamGuard,
+        stream_guard: StreamGuard,
         worker: usize,
         now: Time,
     ) -> Self {
-        Self { stream_guard: Some(berth), ..Self::new(stream, 0, worker, now) }
+        Self { stream_guard: Some(stream_guard), ..Self::new(stream, 0, worker, now) }
     }
 
     /// True if the connection is still HTTP and empty: the next bytes in either direction begin another exchange.
     fn is_reusable(&self, exchange: &CompletedExchange<'_>) -> bool {
         let CompletedExchange { response, request_sent, response_read } = exchange;
-        // A 101 is the last of HTTP on the connection, asked for or not; after any other 1xx a response is outstanding.
+        // After a 101 the connection is no longer HTTP, requested or not; after any other 1xx a response is
+        // outstanding.
         let is_http = response.status >= 200 && !response.upgrade;
         let is_delimited = match response.framing {
             BodyFraming::None | BodyFraming::Length(_) | BodyFraming::Chunked => true,
@@ -374,7 +378,7 @@ impl EndpointConnection {
             && self.stream_guard.is_none()
     }
 
-    /// Too old, too much used or too long idle by the backend's policy.
+    /// True if it is too old, has carried too many requests, or has been idle too long by the backend's policy.
     fn is_expired(&self, settings: &BackendSettings, now: Time) -> bool {
         let reached = |limit: Option<Duration>, since| {
             limit.is_some_and(|limit| now.saturating_since(since) >= limit)
@@ -384,15 +388,15 @@ impl EndpointConnection {
             || settings.connection_max_requests.is_some_and(|most| self.served >= most.get())
     }
 
-    /// Nothing has come from the endpoint: neither its end of the connection nor bytes nobody asked for.
+    /// True if the endpoint has sent neither the end of the connection nor unsolicited bytes.
     ///
-    /// As of the last look of the runtime; `surely` asks the kernel, which costs a system call.
+    /// The answer is as of the last poll of the runtime; `surely` asks the kernel, which costs a system call.
     fn is_open(&mut self, surely: bool) -> bool {
         if surely || self.stream.seems_readable() { self.stream.is_quiet() } else { true }
     }
 
-    /// How long the endpoint has been silent, when it matters that we may have read its last response late: on a
-    /// machine that is short of CPU a connection is older to the endpoint than it looks to us.
+    /// Returns the time since the endpoint's last data, if a late read of its last response could matter: on a machine
+    /// that is short of CPU, the connection has been idle longer for the endpoint than `seen` shows.
     fn true_age(&self, endpoint: &Endpoint, seen: Duration) -> Duration {
         if endpoint.idle.safe_age().saturating_sub(seen) >= MAX_READ_LAG {
             return seen;
@@ -408,7 +412,7 @@ impl EndpointConnection {
     }
 }
 
-/// The data behind a lock stays whole if a holder panics: every change of it is a single push or pop.
+/// Locks the mutex. The data stays consistent if a holder panics: every change is a single push or pop.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -420,7 +424,7 @@ mod tests {
 
     use super::*;
 
-    /// A connection over a socket of its own.
+    /// Returns a connection over a socket of its own.
     async fn connection() -> Box<EndpointConnection> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let socket = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
@@ -443,10 +447,10 @@ mod tests {
             (framed(BodyFraming::Stream), true, true, "", false),
             (closing, true, true, "", false),
             (switched, true, true, "", false),
-            // A 101 that breaks the rules of upgrades, and a response to CONNECT.
+            // A 101 that violates the rules of upgrades, and a response to CONNECT.
             (response(101), true, true, "", false),
             (tunnel, true, true, "", false),
-            // No final response has come.
+            // No final response has arrived.
             (response(0), true, true, "", false),
             (response(100), true, true, "", false),
             (response(103), true, true, "", false),

@@ -1,8 +1,8 @@
-//! Requests that share connections: each is a stream of HTTP/2 or HTTP/3, on one of few links.
+//! Requests that share connections: each is a stream of HTTP/2 or HTTP/3, on one of few connections.
 //!
-//! Beyond how a stream is had, and what its loss means, an attempt is the same as over HTTP/1.1. A stream carries one
-//! request and is never kept; the links are, in a trunk. A request that is given up resets its stream, which tells the
-//! endpoint, so its slot is free at once.
+//! Apart from how a stream is acquired, and the meaning of its loss, an attempt is the same as over HTTP/1.1. A stream
+//! carries one request and is never reused; the connections are, in a pool. If a request is abandoned, its stream is
+//! reset, which tells the endpoint, so its slot is free at once.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -31,25 +31,25 @@ use crate::head::{BodyFraming, RequestHead, ResponseHead};
 use crate::stream::{PeerStream, StreamError};
 use crate::worker::Worker;
 
-/// One request for which a stream is to be opened.
+/// One request that needs a stream.
 pub(crate) struct StreamRequest<'a> {
     pub(crate) worker: usize,
     pub(crate) endpoint: &'a Arc<Endpoint>,
     pub(crate) backend_config: &'a BackendConfig,
-    /// The client whose address a connection must begin with (PROXY protocol), and how it says so.
+    /// The client whose address a connection must begin with (PROXY protocol), and the header with it.
     pub(crate) proxy_protocol_client: Option<SocketAddr>,
     pub(crate) proxy_protocol_header: Vec<u8>,
-    /// The request was lost on another connection just now.
+    /// True if the request has just failed on another connection.
     pub(crate) fresh: bool,
     pub(crate) now: Time,
     pub(crate) source: RequestSource<'a>,
 }
 
-/// What is sent first: the head, which may be all.
+/// The first part of a request to send: the head, which may be all.
 #[derive(Clone, Copy)]
 pub(crate) struct RequestSource<'a> {
     pub(crate) request: &'a RequestHead,
-    /// Of the body that follows.
+    /// The framing of the body that follows.
     pub(crate) framing: BodyFraming,
 }
 
@@ -59,15 +59,15 @@ impl RequestSource<'_> {
     }
 }
 
-/// How a body of which its head says `said` goes by a stream.
-pub(crate) fn stream_framing(said: BodyFraming) -> BodyFraming {
-    if said.is_empty() { BodyFraming::None } else { BodyFraming::Stream }
+/// Returns the framing on a stream of a body whose head has the framing `framing`.
+pub(crate) fn stream_framing(framing: BodyFraming) -> BodyFraming {
+    if framing.is_empty() { BodyFraming::None } else { BodyFraming::Stream }
 }
 
-/// What came of asking for a stream.
+/// The result of a request for a stream.
 pub(crate) enum StreamGrant {
     Opened(Box<EndpointConnection>),
-    /// Every link is full, and another is being opened if there may be one.
+    /// All connections are full, and another is being opened if the limit allows.
     Wait(StreamWaiter),
 }
 
@@ -84,38 +84,47 @@ impl StreamRequest<'_> {
     }
 }
 
-/// A connection for the request of `exchange`, on which its head has been sent.
+/// Returns a connection for the request of `exchange`, on which its head has been sent.
 pub(super) async fn connection(
     worker: &Rc<Worker>,
     client: &mut ClientConnection,
     exchange: &mut Exchange,
     slot: Slot,
-    effort: AttemptHistory<'_>,
+    history: AttemptHistory<'_>,
     terms: &RequestPolicy<'_>,
     now: Time,
 ) -> Result<(Slot, Box<EndpointConnection>), AttemptFailure> {
-    let failure = match select_transport(worker, client, exchange, &slot, effort, terms, now).await
+    let failure = match select_transport(worker, client, exchange, &slot, history, terms, now).await
     {
         Ok(RequestTransport::Stream(connection)) => return Ok((slot, connection)),
         Ok(RequestTransport::Http1) if exchange.grpc_call.is_none() => {
-            let wish = attempt::connection_requirements(worker, client, exchange, terms, now);
-            return h1_fallback::connection(worker, client, exchange, slot, effort, terms, &wish)
-                .await;
+            let requirements =
+                attempt::connection_requirements(worker, client, exchange, terms, now);
+            return h1_fallback::connection(
+                worker,
+                client,
+                exchange,
+                slot,
+                history,
+                terms,
+                &requirements,
+            )
+            .await;
         }
-        // Calls of gRPC need what HTTP/1.1 has not.
+        // gRPC calls need features that HTTP/1.1 lacks.
         Ok(RequestTransport::Http1) => Failure::NotHttp2,
         Err(failure) => failure,
     };
     Err(attempt::conclude_unsent(worker, slot, failure, terms))
 }
 
-/// How the request goes.
+/// Selects the transport for the request.
 async fn select_transport(
     worker: &Rc<Worker>,
     client: &mut ClientConnection,
     exchange: &Exchange,
     slot: &Slot,
-    effort: AttemptHistory<'_>,
+    history: AttemptHistory<'_>,
     terms: &RequestPolicy<'_>,
     now: Time,
 ) -> Result<RequestTransport, Failure> {
@@ -126,7 +135,7 @@ async fn select_transport(
         backend_config: current,
         proxy_protocol_client: current.settings.proxy_protocol.map(|_| client.peer),
         proxy_protocol_header: client.proxy_protocol_header(&current.settings),
-        fresh: effort.fresh,
+        fresh: history.fresh,
         now,
         source: RequestSource { request: &exchange.request, framing: exchange.request.framing },
     };
@@ -136,9 +145,9 @@ async fn select_transport(
             StreamGrant::Opened(connection) => Ok(RequestTransport::Stream(connection)),
             StreamGrant::Wait(waiting) => {
                 let waits = Box::pin(call.wait_for_http2_stream(waiting));
-                let hurry = effort.patience(slot, terms);
+                let slow_after = history.patience(slot, terms);
                 let waited =
-                    attempt::await_connection(worker, client, terms, now, hurry, waits).await;
+                    attempt::await_connection(worker, client, terms, now, slow_after, waits).await;
                 waited.map(RequestTransport::Stream)
             }
         },
@@ -146,33 +155,33 @@ async fn select_transport(
             if let Some(connection) = h3::try_open_existing(worker, &call) {
                 return Ok(RequestTransport::Stream(connection));
             }
-            let hurry = effort.patience(slot, terms);
+            let slow_after = history.patience(slot, terms);
             let opening = Box::pin(h3::open(worker, call));
-            attempt::await_connection(worker, client, terms, now, hurry, opening).await
+            attempt::await_connection(worker, client, terms, now, slow_after, opening).await
         }
     }
 }
 
-/// Ready when `response` is the head of the endpoint's response on a stream, interim or final.
+/// Reads the head of the endpoint's response on a stream into `response`, interim or final.
 pub(crate) fn poll_response(
     cx: &mut Context<'_>,
     connection: &mut EndpointConnection,
     request: &RequestHead,
     response: &mut ResponseHead,
 ) -> Poll<Result<(), Failure>> {
-    let EndpointConnection { stream, stream_guard: berth, .. } = connection;
+    let EndpointConnection { stream, stream_guard, .. } = connection;
     let read = match stream {
         PeerStream::H2(message) => message.poll_response(cx, request, response),
         PeerStream::H3(message) => message.poll_response(cx, request, response),
         PeerStream::Tcp(_) | PeerStream::Tls(_) | PeerStream::Framed(_) => {
-            unreachable!("a head that comes as bytes is parsed")
+            unreachable!("the head of a byte stream is parsed in poll_head")
         }
     };
     if let Err(failure) = ready!(read) {
         return Poll::Ready(Err(stream.message_error().map_or(failure, stream_failure)));
     }
-    if let Some(berth) = berth {
-        berth.record_response();
+    if let Some(stream_guard) = stream_guard {
+        stream_guard.record_response();
     }
     websocket::add_accept_key(request, response);
     Poll::Ready(Ok(()))
@@ -187,7 +196,7 @@ fn stream_failure(broken: StreamError) -> Failure {
     }
 }
 
-/// The endpoint has said that it has done nothing of the request.
+/// True if the endpoint has reported that it did not process the request.
 pub(super) fn is_unprocessed(connection: &EndpointConnection) -> bool {
     matches!(
         connection.stream.message_error(),
@@ -195,7 +204,7 @@ pub(super) fn is_unprocessed(connection: &EndpointConnection) -> bool {
     )
 }
 
-/// Says whether the request may be sent again. Its stream has ended or is reset, and its slot is free.
+/// Decides if the request may be sent again. Its stream has ended or is reset, and its slot is free.
 pub(super) fn conclude_stream_failure(
     worker: &Worker,
     lease: AttemptConnection,
@@ -211,8 +220,9 @@ pub(super) fn conclude_stream_failure(
     let (was_idle, fresh) = connection
         .stream_guard
         .as_ref()
-        .map_or((false, true), |berth| (berth.was_idle, berth.fresh));
-    // To end a connection is an endpoint's right, if it says for what, if nothing is under way, or before it gets anything.
+        .map_or((false, true), |stream_guard| (stream_guard.was_idle, stream_guard.fresh));
+    // An endpoint may end a connection if it reports which requests it processed, if none is in progress, or before it
+    // receives any.
     let stale = failure == Failure::EndpointClosed && (unprocessed || was_idle || unacknowledged);
     let end = if stale {
         AttemptResult::Cancelled

@@ -1,19 +1,19 @@
-//! WebSocket over a stream (RFC 8441, RFC 9220), for clients that know the upgrade of HTTP/1.1.
+//! WebSocket over an HTTP/2 or HTTP/3 stream (RFC 8441, RFC 9220), for clients that use the upgrade of HTTP/1.1.
 //!
-//! What crosses HTTP/2 and HTTP/3 has no handshake: neither key nor answer to it. The client's key is answered here, in the place of
-//! the endpoint, once that has agreed.
+//! Over HTTP/2 and HTTP/3 WebSocket has no handshake: neither a key nor a response to it. Once the endpoint has
+//! accepted, we answer the client's key in its place.
 
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use data_encoding::BASE64;
 
 use crate::head::{KnownFieldName, RequestHead, ResponseHead};
 
-/// The one protocol that can be asked for so.
+/// The only protocol that extended CONNECT supports here.
 const PROTOCOL: &str = "websocket";
-/// What is hashed with the key (RFC 6455 §1.3).
+/// The GUID that is hashed with the key (RFC 6455 §1.3).
 const ACCEPT_GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
-/// Whether what the request asks for can be asked for by a stream.
+/// True if the requested upgrade can be sent as an extended CONNECT on a stream.
 pub(crate) fn is_websocket_upgrade(request: &RequestHead) -> bool {
     request
         .fields
@@ -21,7 +21,7 @@ pub(crate) fn is_websocket_upgrade(request: &RequestHead) -> bool {
         .is_some_and(|to| to.eq_ignore_ascii_case(PROTOCOL.as_bytes()))
 }
 
-/// Answers the key of a client in the place of the endpoint, if that has agreed.
+/// Adds the response to the client's key in place of the endpoint, if the endpoint has accepted.
 pub(crate) fn add_accept_key(request: &RequestHead, response: &mut ResponseHead) {
     if response.upgrade
         && let Some(key) = request.fields.get("sec-websocket-key")
@@ -30,7 +30,7 @@ pub(crate) fn add_accept_key(request: &RequestHead, response: &mut ResponseHead)
     }
 }
 
-/// The answer to a key (RFC 6455 §4.2.2).
+/// Returns the Sec-WebSocket-Accept value for a key (RFC 6455 §4.2.2).
 fn accept_key(key: &[u8]) -> String {
     BASE64.encode(digest(&SHA1_FOR_LEGACY_USE_ONLY, &[key, ACCEPT_GUID].concat()).as_ref())
 }

@@ -1,10 +1,10 @@
-//! What scripts from elsewhere may do (the Fetch standard, CORS protocol): the route says it, not the endpoint.
+//! CORS filter (Fetch standard, CORS protocol): the route's policy decides, not the endpoint.
 
 use gateway::snapshot::{AllowList, CorsPolicy};
 
 use crate::head::{FieldSection, RequestHead, RequestMethod, ResponseHead};
 
-/// A browser asks whether it may send a request; of those that have an `RequestOrigin`.
+/// True if the request is a CORS preflight. The caller has checked that it has an `Origin`.
 pub(super) fn is_preflight(request: &RequestHead) -> bool {
     request.method == RequestMethod::Options && request.fields.get(REQUEST_METHOD).is_some()
 }
@@ -12,7 +12,8 @@ pub(super) fn is_preflight(request: &RequestHead) -> bool {
 const REQUEST_METHOD: &str = "access-control-request-method";
 const REQUEST_HEADERS: &str = "access-control-request-headers";
 
-/// Says what may be sent; to an origin that may send nothing, nothing.
+/// Answers a preflight with the permitted methods and headers; an origin that is not allowed gets
+/// none.
 pub(super) fn answer_preflight(
     cors: &CorsPolicy,
     origin: &[u8],
@@ -38,7 +39,7 @@ pub(super) fn answer_preflight(
         let asked = request.fields.get(asked).unwrap_or_default();
         let value = match allowed {
             AllowList::Only(these) => these.as_bytes(),
-            // Where credentials come along, `*` is a name like any other.
+            // With credentials, `*` is a literal name, not a wildcard.
             AllowList::Any if cors.credentials => asked,
             AllowList::Any => b"*",
         };
@@ -49,7 +50,7 @@ pub(super) fn answer_preflight(
     fields.append("Access-Control-Max-Age", cors.max_age.as_bytes());
 }
 
-/// Says whether a script of `origin` may read the response.
+/// Replaces the endpoint's CORS fields by those that the policy gives `origin`.
 pub(super) fn add_cors_fields(
     cors: &CorsPolicy,
     origin: Option<&[u8]>,
@@ -66,8 +67,8 @@ pub(super) fn add_cors_fields(
     add_origin(cors, origin, fields);
 }
 
-/// Who may read, and what. Browsers look for what is exposed in the response alone; Gateway API's conformance suite looks
-/// for it in the answer to a preflight too.
+/// Adds the allowed origin and the exposed headers. Browsers look for exposed headers in the actual
+/// response alone; Gateway API's conformance suite looks for them in the answer to a preflight too.
 fn add_origin(cors: &CorsPolicy, origin: &[u8], fields: &mut FieldSection) {
     let value = if echoes_origin(cors) { origin } else { b"*" };
     fields.append("Access-Control-Allow-Origin", value);
@@ -79,7 +80,8 @@ fn add_origin(cors: &CorsPolicy, origin: &[u8], fields: &mut FieldSection) {
     }
 }
 
-/// The answer repeats the origin, so that it is good for that origin alone; else it is `*`.
+/// True if the response repeats the origin, so that it is valid for that origin alone; otherwise it
+/// says `*`.
 fn echoes_origin(cors: &CorsPolicy) -> bool {
     cors.credentials || cors.origins != AllowList::Any
 }

@@ -1,11 +1,11 @@
-//! Changes in header fields.
+//! Header modification filter.
 
 use gateway::snapshot::{HeaderEdits, HeaderField};
 
 use crate::h1::write::is_sent_on;
 use crate::head::{BodyFraming, FieldSection, KnownFieldName};
 
-/// Takes out, replaces and adds, in this order.
+/// Removes, replaces and adds fields, in this order.
 pub(super) fn edit(fields: &mut FieldSection, edits: &HeaderEdits) {
     for name in edits.remove.iter().filter(|name| may_change(name)) {
         fields.remove_named(name.as_bytes());
@@ -19,10 +19,10 @@ pub(super) fn edit(fields: &mut FieldSection, edits: &HeaderEdits) {
     }
 }
 
-/// What delimits a message or belongs to a connection is ours to write, whatever a Snapshot says: an edit of it could
-/// make two requests of one.
+/// True if filters may change the field. Fields that frame a message or belong to a connection are
+/// set by us alone, whatever a Snapshot says: changing them could allow request smuggling.
 fn may_change(name: &str) -> bool {
     let name = KnownFieldName::recognise(name.as_bytes());
-    // Whether a body is waited for is settled with each side.
+    // `Expect` is negotiated with each side separately.
     name != KnownFieldName::Expect && is_sent_on(name, BodyFraming::None)
 }

@@ -1,4 +1,4 @@
-//! Answers that send a client elsewhere.
+//! Redirect filter.
 
 use gateway::snapshot::{RedirectAction, RequestUrl, UrlScheme};
 
@@ -6,7 +6,7 @@ use crate::failure::Failure;
 use crate::h1::BadRequest;
 use crate::head::{RequestHead, ResponseHead};
 
-/// Makes the head of the answer to what was asked for by `scheme` at the listener's `port`.
+/// Builds the head of the redirect for a request that arrived by `scheme` at the listener's `port`.
 pub(super) fn answer(
     redirect: &RedirectAction,
     request: &RequestHead,
@@ -14,12 +14,12 @@ pub(super) fn answer(
     port: u16,
     response: &mut ResponseHead,
 ) -> Result<(), Failure> {
-    // HTTP/1.0 need not say a host, and without one there is nowhere to send the client.
+    // HTTP/1.0 allows a request without a host, and then there is no location to redirect to.
     if request.host().is_empty() && redirect.hostname.is_none() {
         return Err(Failure::BadRequest(BadRequest::HostMissing));
     }
     let (path, query) = request.target().split_at(request.path().len());
-    // `*` is the whole server: it has no path.
+    // `*` denotes the whole server and has no path.
     let path = if path.starts_with(b"/") { path } else { b"/" };
     let asked = RequestUrl { scheme, host: request.host(), port, path, query };
     let mut location = Vec::new();

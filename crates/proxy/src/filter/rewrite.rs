@@ -1,10 +1,10 @@
-//! What the endpoint is asked for in place of what the client asked for.
+//! URL rewrite filter: host and path that the endpoint gets in place of the client's.
 
 use gateway::snapshot::RewriteAction;
 
 use crate::head::RequestHead;
 
-/// Rewrites host and path; the query stays. `*`, which is no path, stays as well.
+/// Rewrites host and path; the query is kept. The target `*` is not a path, and is kept as well.
 pub(super) fn apply(rewrite: &RewriteAction, request: &mut RequestHead) {
     if let Some(hostname) = &rewrite.hostname {
         request.set_sent_authority(hostname.as_bytes());

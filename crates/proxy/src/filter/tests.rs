@@ -1,4 +1,4 @@
-//! What filters make of heads, and that one request stays one request whatever they do.
+//! Effect of filters on heads. Whatever the filters do, one request stays one request.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ fn rule(filters: RouteFilters) -> Arc<Rule> {
     })
 }
 
-/// The request as the endpoint gets it.
+/// Returns the request as the endpoint gets it.
 fn changed(filters: RouteFilters, head: &str) -> String {
     let mut request = request(head);
     let filtering = RequestFilters::new(&rule(filters), None, &request).expect("there are filters");
@@ -44,7 +44,7 @@ fn changed(filters: RouteFilters, head: &str) -> String {
     String::from_utf8(out).unwrap()
 }
 
-/// The answer of our own, if there is one.
+/// Returns the response that we generate, if there is one.
 fn answered(filters: RouteFilters, head: &str) -> Result<Option<String>, Failure> {
     let request = request(head);
     let filtering = RequestFilters::new(&rule(filters), None, &request).expect("there are filters");
@@ -246,7 +246,7 @@ fn cors() -> CorsPolicy {
     }
 }
 
-fn anybody() -> CorsPolicy {
+fn any_origin() -> CorsPolicy {
     let (methods, headers) = (AllowList::Any, AllowList::Any);
     CorsPolicy { origins: AllowList::Any, methods, headers, ..cors() }
 }
@@ -276,7 +276,7 @@ fn cors_preflights_are_answered() {
         (cors(), "http://a.test", ""),
         (cors(), "https://evil.test/.a.test", ""),
         (
-            CorsPolicy { credentials: true, ..anybody() },
+            CorsPolicy { credentials: true, ..any_origin() },
             "null",
             "Access-Control-Allow-Origin: null\r\nAccess-Control-Allow-Credentials: true\r\n\
              Access-Control-Expose-Headers: x-b\r\n\
@@ -288,7 +288,7 @@ fn cors_preflights_are_answered() {
         assert_eq!(preflight(cors, origin), expected);
     }
     assert_eq!(
-        preflight(anybody(), "https://c.test"),
+        preflight(any_origin(), "https://c.test"),
         "HTTP/1.1 204 No Content\r\nAccess-Control-Allow-Origin: *\r\n\
          Access-Control-Expose-Headers: x-b\r\n\
          Access-Control-Allow-Methods: *\r\nAccess-Control-Allow-Headers: *\r\n\
@@ -333,14 +333,14 @@ fn route_cors_policy_overrides_endpoint_cors_fields() {
         )
     );
     assert_eq!(shown(cors(), "https://b.test"), format!("{start}Vary: Origin\r\n\r\n"));
-    let silent = CorsPolicy { expose_headers: "".into(), ..anybody() };
+    let silent = CorsPolicy { expose_headers: "".into(), ..any_origin() };
     assert_eq!(
         shown(silent, "https://b.test"),
         format!("{start}Access-Control-Allow-Origin: *\r\n\r\n")
     );
 }
 
-/// Names that matter, in a filter or in a request, and one that does not.
+/// Returns a field name that is significant in a filter or a request, or one that is not.
 fn a_name() -> impl Strategy<Value = &'static str> {
     prop::sample::select(vec![
         "content-length",
@@ -366,7 +366,8 @@ fn a_path() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    /// Whatever filters do, one request stays one request: of the same framing, and for what the filters say.
+    /// Whatever the filters do, one request stays one request, with the same framing and the target
+    /// that the filters define.
     #[test]
     fn filtered_request_stays_exactly_one_request(
         set in some_fields(),

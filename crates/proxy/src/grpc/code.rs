@@ -1,4 +1,4 @@
-//! How a call ended: gRPC's codes, what each says of the endpoint, and what stands for them in HTTP.
+//! Status of a call: the gRPC codes, their meaning for the health of the endpoint, and their HTTP equivalents.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use balance::AttemptResult;
 
 use crate::head::FieldSection;
 
-/// How a call ended; the numbers are gRPC's.
+/// Status code of a call, with the numbers of gRPC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum GrpcCode {
@@ -30,7 +30,7 @@ pub(crate) enum GrpcCode {
 }
 
 impl GrpcCode {
-    /// By number.
+    /// All codes, by number.
     pub(crate) const ALL: [Self; 17] = [
         Self::Ok,
         Self::Cancelled,
@@ -51,14 +51,14 @@ impl GrpcCode {
         Self::Unauthenticated,
     ];
 
-    /// The value of `grpc-status`. What is no code of gRPC's counts as unknown, as clients have it.
+    /// Parses the value of `grpc-status`. An unknown code counts as UNKNOWN, as in gRPC clients.
     pub(crate) fn parse(text: &[u8]) -> Self {
         let number = str::from_utf8(text).ok().and_then(|text| text.parse::<usize>().ok());
         number.and_then(|number| Self::ALL.get(number).copied()).unwrap_or(Self::Unknown)
     }
 
-    /// What a call ended with that got an answer of HTTP in place of a status, as gRPC's clients read it; with it goes
-    /// what only we answer.
+    /// Returns the code for a call that got an HTTP error instead of a gRPC status, by the mapping that gRPC clients
+    /// use; extended for statuses that only this proxy sends.
     pub(crate) fn of_http(status: u16) -> Self {
         match status {
             400 => Self::Internal,
@@ -77,7 +77,7 @@ impl GrpcCode {
         self as u8
     }
 
-    /// The label in metrics, as gRPC writes it.
+    /// Returns the metric label, in gRPC's spelling.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Ok => "OK",
@@ -101,31 +101,31 @@ impl GrpcCode {
     }
 }
 
-/// How an endpoint says that a call has ended.
+/// Status of a call, as sent by an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GrpcCallStatus {
     pub(crate) code: GrpcCode,
     pub(crate) pushback: RetryPushback,
 }
 
-/// What an endpoint says of the next attempt (gRFC A6).
+/// Instruction of an endpoint about the next attempt (gRFC A6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RetryPushback {
-    /// Nothing.
+    /// No instruction.
     Unspecified,
     After(Duration),
-    /// Not at all.
+    /// No further attempt.
     Never,
 }
 
 impl GrpcCallStatus {
-    /// What these fields say: trailers, or a head that nothing follows.
+    /// Parses the status from trailers, or from a head that nothing follows.
     pub(crate) fn of(fields: &FieldSection) -> Option<Self> {
         let code = GrpcCode::parse(fields.get("grpc-status")?);
         let pushback =
             fields.get("grpc-retry-pushback-ms").map_or(RetryPushback::Unspecified, |text| {
                 let milliseconds = str::from_utf8(text).ok().and_then(|text| text.parse().ok());
-                // What is negative or no number asks for no further attempt.
+                // A negative or malformed value forbids further attempts.
                 milliseconds.map_or(RetryPushback::Never, |it| {
                     RetryPushback::After(Duration::from_millis(it))
                 })
@@ -133,10 +133,10 @@ impl GrpcCallStatus {
         Some(Self { code, pushback })
     }
 
-    /// What it says of the endpoint.
+    /// Returns the result of the attempt for the health of the endpoint.
     pub(crate) fn end(self) -> AttemptResult {
         match self.code {
-            // What an exception in a handler becomes is the endpoint's fault, as a 500 is.
+            // An exception in a handler is the endpoint's fault, like a 500.
             GrpcCode::Unknown | GrpcCode::Internal | GrpcCode::Unavailable | GrpcCode::DataLoss => {
                 AttemptResult::ServerError
             }

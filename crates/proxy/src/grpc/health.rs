@@ -1,6 +1,6 @@
-//! gRPC's health check (grpc.health.v1): one call, over a connection that speaks HTTP/2.
+//! gRPC health checking protocol (grpc.health.v1): one call over an HTTP/2 connection.
 //!
-//! Its two messages have one field each; they are written and read by hand. The caller bounds the time.
+//! Its two messages have one field each, so they are encoded and decoded by hand. The caller sets the timeout.
 
 use bytes::Bytes;
 use h2::client;
@@ -9,74 +9,76 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::{GrpcCode, message};
 
-/// An answer takes a few bytes.
+/// Largest response body. A valid response takes a few bytes.
 const MOST_BYTES: usize = 4096;
 
-/// What is asked of whom.
+/// Parameters of a health check.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HealthCheckRequest<'a> {
     pub(crate) scheme: &'static str,
     pub(crate) authority: &'a str,
-    /// Empty: the server as a whole.
+    /// Service name; empty for the server as a whole.
     pub(crate) service: &'a str,
 }
 
-/// What an endpoint says of itself.
+/// Result of a health check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HealthCheckResult {
     Serving,
     NotServing,
-    /// It does not know this service.
+    /// The endpoint does not know this service.
     ServiceUnknown,
-    /// It answers without an answer.
+    /// The endpoint responds with status UNKNOWN or without a known status.
     Unknown,
-    /// It has no health check.
+    /// The endpoint does not implement the health service.
     Unimplemented,
-    /// It answers the call with another status.
+    /// The call ends with another gRPC status.
     Failed,
-    /// What it answers is not gRPC.
+    /// The response is not gRPC.
     Malformed,
-    /// The connection broke, or never spoke HTTP/2.
+    /// The connection failed, or does not speak HTTP/2.
     Broken,
 }
 
 impl HealthCheckResult {
-    /// In the log.
+    /// Returns the text for the log.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Serving => "SERVING",
             Self::NotServing => "NOT_SERVING",
-            Self::ServiceUnknown => "the service is unknown there",
+            Self::ServiceUnknown => "SERVICE_UNKNOWN",
             Self::Unknown => "UNKNOWN",
-            Self::Unimplemented => "UNIMPLEMENTED: it does not serve grpc.health.v1.Health",
-            Self::Failed => "the call failed",
-            Self::Malformed => "the answer is not gRPC",
-            Self::Broken => "the connection broke, or does not speak HTTP/2",
+            Self::Unimplemented => {
+                "UNIMPLEMENTED: the endpoint does not serve grpc.health.v1.Health"
+            }
+            Self::Failed => "the health check call failed",
+            Self::Malformed => "the response is not gRPC",
+            Self::Broken => "the connection failed, or does not speak HTTP/2",
         }
     }
 }
 
-/// Asks by a connection of its own, which is closed again.
+/// Checks the health over a connection that is used for this check only, and then closed.
 pub(crate) async fn check_health(
     io: impl AsyncRead + AsyncWrite + Unpin,
-    question: &HealthCheckRequest<'_>,
+    check: &HealthCheckRequest<'_>,
 ) -> HealthCheckResult {
     let Ok((requests, connection)) = client::handshake(io).await else {
         return HealthCheckResult::Broken;
     };
     tokio::select! {
-        health = call(requests, question) => health.unwrap_or(HealthCheckResult::Broken),
+        health = call(requests, check) => health.unwrap_or(HealthCheckResult::Broken),
         _ = connection => HealthCheckResult::Broken,
     }
 }
 
 async fn call(
     requests: client::SendRequest<Bytes>,
-    question: &HealthCheckRequest<'_>,
+    check: &HealthCheckRequest<'_>,
 ) -> Result<HealthCheckResult, h2::Error> {
-    let Some(request) = request(question) else { return Ok(HealthCheckResult::Malformed) };
+    let Some(request) = request(check) else { return Ok(HealthCheckResult::Malformed) };
     let (response, mut body) = requests.ready().await?.send_request(request, false)?;
-    body.send_data(message::frame_message(&message::health_check_request(question.service)), true)?;
+    body.send_data(message::frame_message(&message::health_check_request(check.service)), true)?;
     let (head, mut body) = response.await?.into_parts();
     let mut received = Vec::new();
     while let Some(data) = body.data().await {
@@ -91,10 +93,10 @@ async fn call(
     Ok(interpret_response(&Response::from_parts(head, ()), &received, trailers.as_ref()))
 }
 
-fn request(question: &HealthCheckRequest<'_>) -> Option<Request<()>> {
+fn request(check: &HealthCheckRequest<'_>) -> Option<Request<()>> {
     let uri = Uri::builder()
-        .scheme(question.scheme)
-        .authority(question.authority)
+        .scheme(check.scheme)
+        .authority(check.authority)
         .path_and_query("/grpc.health.v1.Health/Check")
         .build();
     Request::post(uri.ok()?)
@@ -132,10 +134,10 @@ mod tests {
 
     use super::*;
 
-    const QUESTION: HealthCheckRequest<'_> =
+    const CHECK: HealthCheckRequest<'_> =
         HealthCheckRequest { scheme: "http", authority: "10.0.0.1:50051", service: "a.B" };
 
-    /// Answers one call with this status in the trailers and this message, if there is one.
+    /// Answers one call with this status; if `message` is present, it is the body and the status is in the trailers.
     async fn answer(io: DuplexStream, status: &'static str, message: Option<&[u8]>) {
         let mut connection = server::handshake(io).await.unwrap();
         let (request, mut respond) = connection.accept().await.unwrap().unwrap();
@@ -157,7 +159,7 @@ mod tests {
             body.send_data(message::frame_message(message), false).unwrap();
             body.send_trailers(fields).unwrap();
         };
-        // The connection moves as long as somebody looks at it; it ends when the client leaves.
+        // The connection makes progress only while it is polled; it ends when the client closes it.
         tokio::join!(asked, async { while let Some(Ok(_)) = connection.accept().await {} });
     }
 
@@ -165,7 +167,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
             let (near, far) = duplex(64 * 1024);
-            tokio::join!(check_health(near, &QUESTION), answer(far, status, message)).0
+            tokio::join!(check_health(near, &CHECK), answer(far, status, message)).0
         })
     }
 
@@ -185,7 +187,7 @@ mod tests {
         let health = runtime.block_on(async {
             let (near, mut far) = duplex(64 * 1024);
             let answer = tokio::io::AsyncWriteExt::write_all(&mut far, b"HTTP/1.1 400 \r\n\r\n");
-            let (health, _) = tokio::join!(check_health(near, &QUESTION), answer);
+            let (health, _) = tokio::join!(check_health(near, &CHECK), answer);
             health
         });
         assert_eq!(health, HealthCheckResult::Broken);

@@ -1,10 +1,10 @@
-//! The messages of the health check, in Protocol Buffers, and how gRPC frames a message.
+//! Protocol Buffers messages of the health check, and gRPC message framing.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::health::HealthCheckResult;
 
-/// A message as it goes over the wire: not compressed, with its length.
+/// Returns an uncompressed, length-prefixed message.
 pub(super) fn frame_message(message: &[u8]) -> Bytes {
     let mut framed = BytesMut::with_capacity(5 + message.len());
     framed.put_u8(0);
@@ -13,7 +13,7 @@ pub(super) fn frame_message(message: &[u8]) -> Bytes {
     framed.freeze()
 }
 
-/// `HealthCheckRequest { string service = 1; }`. What is empty is left out.
+/// `HealthCheckRequest { string service = 1; }`. An empty field is omitted.
 pub(super) fn health_check_request(service: &str) -> Vec<u8> {
     let mut message = Vec::new();
     if !service.is_empty() {
@@ -24,7 +24,7 @@ pub(super) fn health_check_request(service: &str) -> Vec<u8> {
     message
 }
 
-/// A frame that holds `HealthCheckResponse { ServingStatus status = 1; }`.
+/// Parses a frame with `HealthCheckResponse { ServingStatus status = 1; }`.
 pub(super) fn parse_health_check_response(body: &[u8]) -> HealthCheckResult {
     let Some((&[compressed, a, b, c, d], message)) = body.split_first_chunk() else {
         return HealthCheckResult::Malformed;
@@ -33,7 +33,7 @@ pub(super) fn parse_health_check_response(body: &[u8]) -> HealthCheckResult {
         return HealthCheckResult::Malformed;
     }
     match status(message) {
-        // What is 0 is left out, and means that nobody knows.
+        // A value of 0 is omitted on the wire; it means UNKNOWN.
         Some(0) => HealthCheckResult::Unknown,
         Some(1) => HealthCheckResult::Serving,
         Some(2) => HealthCheckResult::NotServing,
@@ -52,7 +52,7 @@ const fn key(field: u8, wire_type: u8) -> u8 {
     field << 3 | wire_type
 }
 
-/// The last value of the field 1; other fields are passed over. `None`: it is no message.
+/// Returns the last value of field 1, and skips other fields; `None` if the bytes are not a message.
 fn status(mut message: &[u8]) -> Option<u64> {
     let mut status = 0;
     while !message.is_empty() {

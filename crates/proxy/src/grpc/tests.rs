@@ -1,4 +1,4 @@
-//! What is a call, what becomes of its head, and how it ends.
+//! Tests of gRPC calls: detection, translation of heads, and status.
 
 use std::time::Duration;
 

@@ -1,11 +1,11 @@
-//! `grpc-timeout`: how long the client of a call waits, as it is written in the head.
+//! `grpc-timeout`: the client's timeout, as written in the head of a call.
 
 use std::time::Duration;
 
-/// A number has at most so many digits.
+/// Largest number of digits.
 const MAX_DIGITS: usize = 8;
 
-/// The units, the finest first, with their nanoseconds.
+/// Units with their nanoseconds, the finest first.
 const UNITS: [(u8, u64); 6] = [
     (b'n', 1),
     (b'u', 1_000),
@@ -15,7 +15,7 @@ const UNITS: [(u8, u64); 6] = [
     (b'H', 3_600 * 1_000_000_000),
 ];
 
-/// `None`: it is malformed, so that nothing can be said of the client's patience.
+/// Parses a timeout; `None` if it is malformed, which counts as no timeout.
 pub(crate) fn parse(text: &[u8]) -> Option<Duration> {
     let (unit, digits) = text.split_last()?;
     let (_, nanoseconds) = UNITS.iter().find(|(letter, _)| letter == unit)?;
@@ -26,7 +26,7 @@ pub(crate) fn parse(text: &[u8]) -> Option<Duration> {
     Some(Duration::from_nanos(nanoseconds.saturating_mul(number)))
 }
 
-/// In the finest unit in which it can be said, rounded down, but never nothing.
+/// Formats the timeout in the finest unit that can hold it, rounded down, but never as zero.
 pub(crate) fn write(timeout: Duration) -> String {
     let nanoseconds = timeout.as_nanos().max(1);
     let fits = |unit: &&(u8, u64)| nanoseconds / u128::from(unit.1) < 10u128.pow(MAX_DIGITS as u32);
@@ -51,7 +51,7 @@ mod tests {
         assert_eq!(read("50u"), Some(Duration::from_micros(50)));
         assert_eq!(read("99999999n"), Some(Duration::from_nanos(99_999_999)));
         assert_eq!(read("0S"), Some(Duration::ZERO));
-        assert!(read("99999999H").is_some(), "it ends after those who wait for it");
+        assert!(read("99999999H").is_some(), "the timeout is longer than any client waits");
         for bad in ["", "S", "1", "1s", "-1S", "+1S", "1.5S", "123456789n", " 1S", "1S ", "1 S"] {
             assert_eq!(read(bad), None, "{bad}");
         }

@@ -1,44 +1,44 @@
-//! gRPC-Web's bodies: what browsers can send and read, translated from and to gRPC's.
+//! gRPC-Web bodies: translator between the encoding that browsers use and gRPC.
 //!
-//! A message is framed as in gRPC. As scripts cannot read trailers, they come as a last frame; and in the text dialect
-//! all of it is base64, in pieces each of which may end with padding.
+//! Messages are framed as in gRPC. Scripts cannot read trailers, so gRPC-Web sends them as a last frame. In the text
+//! dialect everything is Base64, in pieces each of which may end with padding.
 
 use data_encoding::BASE64;
 
 use crate::head::FieldSection;
 
-/// Marks the frame that holds the trailers.
+/// Flag of the frame that carries the trailers.
 const TRAILERS: u8 = 0x80;
-/// Letters that stand for bytes only together.
+/// Number of Base64 characters that are decoded together.
 const GROUP: usize = 4;
 
 /// The body is not base64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct InvalidBase64;
 
-/// One body on its way, piece by piece.
+/// Translator of one body, piece by piece.
 #[derive(Clone, Debug)]
 pub(crate) struct GrpcWebTranslator {
     direction: TranslationDirection,
-    /// What the last piece has become.
+    /// Translation of the last piece.
     pub(crate) out: Vec<u8>,
 }
 
 #[derive(Clone, Debug)]
 enum TranslationDirection {
-    /// From text, with the letters that have come of a group.
+    /// From text; holds the characters of an incomplete group.
     FromText(Vec<u8>),
     ToBinary,
     ToText,
 }
 
 impl GrpcWebTranslator {
-    /// Of a request in the text dialect.
+    /// Creates a translator for a request in the text dialect.
     pub(crate) fn from_text() -> Self {
         Self { direction: TranslationDirection::FromText(Vec::new()), out: Vec::new() }
     }
 
-    /// Of a response, for a client of the binary or the text dialect.
+    /// Creates a translator for a response to a client of the binary or the text dialect.
     pub(crate) fn of_response(as_text: bool) -> Self {
         Self {
             direction: if as_text {
@@ -66,7 +66,7 @@ impl GrpcWebTranslator {
         Ok(())
     }
 
-    /// Puts into `out` what comes after the last piece.
+    /// Writes to `out` the bytes after the last piece.
     pub(crate) fn finish(&mut self, trailers: Option<&FieldSection>) -> Result<(), InvalidBase64> {
         self.out.clear();
         match &self.direction {
@@ -83,7 +83,7 @@ impl GrpcWebTranslator {
     }
 }
 
-/// Names in lower case, as HTTP/2 has them.
+/// Writes the trailer frame, with names in lower case as in HTTP/2.
 fn trailer_frame(trailers: Option<&FieldSection>, out: &mut Vec<u8>) {
     let start = out.len();
     out.extend_from_slice(&[TRAILERS, 0, 0, 0, 0]);
@@ -98,14 +98,14 @@ fn trailer_frame(trailers: Option<&FieldSection>, out: &mut Vec<u8>) {
     out[start + 1..start + 5].copy_from_slice(&length.to_be_bytes());
 }
 
-/// With padding, so that nothing has to wait for the next piece.
+/// Encodes with padding, so that no bytes have to wait for the next piece.
 fn encode(bytes: &[u8], out: &mut Vec<u8>) {
     let start = out.len();
     out.resize(start + BASE64.encode_len(bytes.len()), 0);
     BASE64.encode_mut(bytes, &mut out[start..]);
 }
 
-/// Whole groups. Padding may come in the middle, where a piece of the sender ended.
+/// Decodes complete groups. Padding may occur in the middle, at the end of a piece of the sender.
 fn decode(letters: &[u8], out: &mut Vec<u8>) -> Result<(), InvalidBase64> {
     let start = out.len();
     let most = BASE64.decode_len(letters.len()).map_err(|_partial| InvalidBase64)?;
@@ -122,12 +122,12 @@ mod tests {
     use super::*;
 
     fn decoded<'p>(pieces: impl Iterator<Item = &'p [u8]>) -> Result<Vec<u8>, InvalidBase64> {
-        let (mut translation, mut all) = (GrpcWebTranslator::from_text(), Vec::new());
+        let (mut translator, mut all) = (GrpcWebTranslator::from_text(), Vec::new());
         for piece in pieces {
-            translation.translate(piece)?;
-            all.extend_from_slice(&translation.out);
+            translator.translate(piece)?;
+            all.extend_from_slice(&translator.out);
         }
-        translation.finish(None)?;
+        translator.finish(None)?;
         Ok(all)
     }
 
@@ -166,14 +166,14 @@ mod tests {
         let mut trailers = FieldSection::new();
         trailers.append("Grpc-Status", "0");
         trailers.append("x", "");
-        let mut translation = GrpcWebTranslator::of_response(false);
-        translation.translate(b"message").unwrap();
-        assert_eq!(translation.out, b"message");
-        translation.finish(Some(&trailers)).unwrap();
-        assert_eq!(translation.out, b"\x80\0\0\0\x15grpc-status: 0\r\nx: \r\n");
+        let mut translator = GrpcWebTranslator::of_response(false);
+        translator.translate(b"message").unwrap();
+        assert_eq!(translator.out, b"message");
+        translator.finish(Some(&trailers)).unwrap();
+        assert_eq!(translator.out, b"\x80\0\0\0\x15grpc-status: 0\r\nx: \r\n");
         let mut text = GrpcWebTranslator::of_response(true);
         text.finish(Some(&trailers)).unwrap();
-        assert_eq!(decoded([text.out.as_slice()].into_iter()), Ok(translation.out));
+        assert_eq!(decoded([text.out.as_slice()].into_iter()), Ok(translator.out));
         let mut none = GrpcWebTranslator::of_response(false);
         none.finish(None).unwrap();
         assert_eq!(none.out, b"\x80\0\0\0\0");
@@ -185,7 +185,7 @@ mod tests {
             pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..50), 0..8),
             cut in 1..7usize,
         ) {
-            // Each piece of the sender has its own padding, and the pieces that arrive are others.
+            // Each piece of the sender has its own padding, and the received pieces have other boundaries.
             let text: Vec<u8> = pieces.iter().flat_map(|piece| encoded(piece)).collect();
             prop_assert_eq!(decoded(text.chunks(cut)), Ok(pieces.concat()));
         }

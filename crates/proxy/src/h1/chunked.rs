@@ -1,23 +1,24 @@
-//! Chunked bodies from bytes (RFC 9112 §7.1), piece by piece as they come in, in memory that does not grow with them.
+//! Incremental decoder of chunked bodies (RFC 9112 §7.1); its memory does not grow with the body.
 //!
-//! Only the trailers are kept. Extensions are read past and end here: nothing needs them, and parsers have disagreed
-//! over where they end.
+//! Only the trailers are kept. Chunk extensions are skipped and not forwarded: nothing needs them, and parsers have
+//! disagreed over where they end.
 
 use crate::head::FieldSection;
 
 use super::error::{BadChunk, BadSyntax};
 use super::parse;
 
-/// More would be work for nothing; a body in large chunks has none.
+/// Limit of all chunk extensions of a body, against clients that cause work for nothing. A body in large chunks has no
+/// extensions.
 const MAX_EXTENSION_BYTES: usize = 4096;
-/// They are kept until the last of them has come in.
+/// Limit of the trailer section, which is buffered until it is complete.
 const MAX_TRAILER_BYTES: usize = 8192;
-/// Endpoints count in signed numbers.
+/// Largest chunk size. Endpoints parse it as a signed number.
 const MAX_CHUNK: u64 = i64::MAX as u64;
-/// With the zeros before it.
+/// Largest number of hexadecimal digits in a chunk size, leading zeros included.
 const MAX_SIZE_DIGITS: u8 = 16;
 
-/// What comes next in a chunked body.
+/// The next event in a chunked body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChunkedEvent {
     /// `skip` bytes of framing, then `len` bytes of data, at least one. Consume both.
@@ -28,12 +29,13 @@ pub enum ChunkedEvent {
     End { skip: usize },
 }
 
-/// Takes a chunked body apart. It is shown each byte until it says to consume it, and never again.
+/// Decoder of a chunked body. The caller passes each byte until an event says to consume it, and never again after
+/// that.
 #[derive(Debug)]
 pub struct ChunkedReader {
     state: ChunkedState,
     extension_bytes: usize,
-    /// The trailer section so far.
+    /// The part of the trailer section that has been received.
     trailer_text: Vec<u8>,
     trailers: FieldSection,
 }
@@ -46,14 +48,14 @@ enum ChunkedState {
     Done,
 }
 
-/// Within the bytes between the data of two chunks.
+/// Position within the bytes between the data of two chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ChunkLineState {
     Size {
         size: u64,
         digits: u8,
     },
-    /// Blanks after the size, which only an extension may follow.
+    /// Blanks after the size; only an extension may follow.
     Blanks {
         size: u64,
     },
@@ -77,7 +79,7 @@ impl ChunkedReader {
         }
     }
 
-    /// Looks at `input`, the bytes not consumed so far, and says what is next.
+    /// Examines `input`, the bytes not consumed so far, and returns the next event.
     pub fn next(&mut self, input: &[u8]) -> Result<ChunkedEvent, BadChunk> {
         let mut skip = 0;
         while let Some(&byte) = input.get(skip) {
@@ -105,7 +107,7 @@ impl ChunkedReader {
         }
     }
 
-    /// The trailers, once the body is complete.
+    /// Returns the trailers, once the body is complete.
     pub fn trailers(&self) -> &FieldSection {
         &self.trailers
     }
@@ -118,7 +120,7 @@ impl ChunkedReader {
         Ok(())
     }
 
-    /// Takes up to one line of the trailer section, and says how many bytes that were.
+    /// Consumes at most one line of the trailer section, and returns the number of bytes.
     fn take_trailers(&mut self, input: &[u8]) -> Result<usize, BadChunk> {
         if self.trailer_text.is_empty() && input.starts_with(b"\r\n") {
             self.state = ChunkedState::Done;

@@ -1,8 +1,8 @@
-//! Why bytes were refused: one variant for each reason, one line for its words, one for its status.
+//! Parse errors of HTTP/1: one variant for each reason, with its message and its status in one line each.
 
 use thiserror::Error;
 
-/// The bytes are no head at all.
+/// Syntax error: the bytes are not a message head.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error("{}", self.reason())]
 pub enum BadSyntax {
@@ -34,7 +34,7 @@ impl BadSyntax {
     }
 }
 
-/// The fields do not say, in one way only, where the body ends.
+/// Framing error: the fields do not define the end of the body unambiguously.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error("{}", self.reason())]
 pub enum BadFraming {
@@ -59,8 +59,8 @@ impl BadFraming {
             Self::EncodingNotChunked => "transfer-encoding does not end in one chunked",
             Self::EncodingUnknown => "transfer-encoding other than chunked",
             Self::TooManyOptions => "too many connection options",
-            Self::ConnectionField => "field of a connection of HTTP/1.1",
-            Self::LengthWithoutBody => "content-length of a message that has no body",
+            Self::ConnectionField => "connection-specific field, not allowed in HTTP/2 and HTTP/3",
+            Self::LengthWithoutBody => "non-zero content-length in a message without a body",
         }
     }
 
@@ -79,7 +79,7 @@ impl BadFraming {
     }
 }
 
-/// Why a request is refused. Nothing of it is sent on, and its connection is closed after the answer.
+/// Reason to reject a request. No part of it is forwarded, and its connection is closed after the response.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error("{}", self.reason())]
 pub enum BadRequest {
@@ -102,18 +102,18 @@ impl BadRequest {
             Self::Syntax(bad) => bad.reason(),
             Self::Framing(bad) => bad.reason(),
             Self::Version => "HTTP version other than 1.0 and 1.1",
-            Self::Connect => "CONNECT is not served",
+            Self::Connect => "CONNECT is not supported",
             Self::Target => "malformed request target",
             Self::TargetTooLong => "request target too long",
             Self::HostMissing => "no host",
             Self::HostRepeated => "more than one host",
-            Self::HostDiffers => "host is not the authority asked for",
+            Self::HostDiffers => "host differs from the requested authority",
             Self::Host => "malformed host",
             Self::Expectation => "expectation other than 100-continue",
         }
     }
 
-    /// The status to answer with.
+    /// Returns the status of the response to the client.
     pub fn status(self) -> u16 {
         match self {
             Self::Syntax(bad) => bad.status(),
@@ -143,7 +143,7 @@ impl From<BadFraming> for BadRequest {
     }
 }
 
-/// Why a response is refused. The endpoint's connection is closed; the client gets 502 in its place.
+/// Reason to reject a response. The connection to the endpoint is closed, and the client gets 502 instead.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error("{}", self.reason())]
 pub enum BadResponse {
@@ -167,9 +167,9 @@ impl BadResponse {
             Self::Status => "status below 100",
             Self::InterimWithBody => "interim response with a body",
             Self::TooManyInterim => "too many interim responses",
-            Self::UnexpectedUpgrade => "switching protocols though nobody asked for it",
-            Self::Upgrade => "switching protocols without naming one",
-            Self::ProtocolViolation => "response that breaks the rules of its protocol",
+            Self::UnexpectedUpgrade => "101 response without an upgrade request",
+            Self::Upgrade => "invalid 101 Switching Protocols response",
+            Self::ProtocolViolation => "response violates the HTTP protocol",
         }
     }
 }
@@ -186,7 +186,7 @@ impl From<BadFraming> for BadResponse {
     }
 }
 
-/// Why a chunked body is refused. Where it ends is unknown, so its connection is closed.
+/// Reason to reject a chunked body. The end of the body is unknown, so its connection is closed.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error("{}", self.reason())]
 pub enum BadChunk {
@@ -212,7 +212,7 @@ impl BadChunk {
         }
     }
 
-    /// The status to answer with, while there has been no answer yet.
+    /// Returns the status for the client, if no response has been sent yet.
     pub fn status(self) -> u16 {
         match self {
             Self::Size | Self::Extension | Self::LineEnd | Self::DataEnd => 400,

@@ -1,12 +1,12 @@
-//! How long a body is and what Connection says: the part of a head that smuggling lives on, the same for requests and
-//! responses.
+//! Body length and Connection options: the parts of a head that request smuggling exploits. The rules are the same for
+//! requests and responses.
 
 use crate::head::{FieldSection, HttpVersion, KnownFieldName, list};
 
 use super::error::BadFraming;
 use super::syntax::is_token;
 
-/// What Content-Length and Transfer-Encoding declare between them.
+/// Body length that Content-Length and Transfer-Encoding together declare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeclaredLength {
     Nothing,
@@ -37,7 +37,8 @@ pub(crate) fn declared_length(
     }
 }
 
-/// One field with one number. RFC 9110 §8.6 would allow to collapse equal ones; nobody needs that but attackers.
+/// Parses Content-Length: one field with one number. RFC 9110 §8.6 would allow us to collapse equal values; only
+/// attackers need that.
 fn content_length(fields: &FieldSection) -> Result<u64, BadFraming> {
     let mut values = fields.values(KnownFieldName::ContentLength);
     let value = values.next().unwrap_or_default();
@@ -47,7 +48,7 @@ fn content_length(fields: &FieldSection) -> Result<u64, BadFraming> {
     decimal(value).ok_or(BadFraming::LengthNotANumber)
 }
 
-/// Digits and nothing else. No more than `i64::MAX`: endpoints count in signed numbers.
+/// Parses a number that consists only of digits, up to `i64::MAX`: endpoints parse it as a signed number.
 fn decimal(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
         return None;
@@ -59,8 +60,8 @@ fn decimal(digits: &[u8]) -> Option<u64> {
     Some(number.unsigned_abs())
 }
 
-/// RFC 9112 §6.1 and §6.3: a coding before the last that we do not know is 501, anything else that does not end in
-/// `chunked`, or holds it twice, is 400. Empty elements are refused although §5.6.1.2 of RFC 9110 would skip them.
+/// RFC 9112 §6.1 and §6.3: an unknown coding before the final `chunked` is 501. Anything else that does not end in
+/// `chunked`, or contains it twice, is 400. Empty elements are rejected, although RFC 9110 §5.6.1.2 would skip them.
 fn only_chunked(fields: &FieldSection) -> Result<(), BadFraming> {
     let mut codings = fields
         .values(KnownFieldName::TransferEncoding)
@@ -86,7 +87,7 @@ fn is_chunked(coding: &[u8]) -> bool {
     coding.eq_ignore_ascii_case(b"chunked")
 }
 
-/// What the Connection fields say, all together.
+/// Options of all Connection fields together.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ConnectionOptions {
     pub(super) close: bool,
@@ -95,7 +96,7 @@ pub(super) struct ConnectionOptions {
 }
 
 impl ConnectionOptions {
-    /// Whether the sender means to use the connection again (RFC 9112 §9.3).
+    /// True if the sender wants to reuse the connection (RFC 9112 §9.3).
     pub(super) fn persists(self, version: HttpVersion) -> bool {
         match version {
             HttpVersion::Http11 | HttpVersion::Http2 | HttpVersion::Http3 => !self.close,
@@ -104,10 +105,10 @@ impl ConnectionOptions {
     }
 }
 
-/// More options than any sender has use for; each is compared with each field.
+/// Limit of connection options, more than any sender needs; each option is compared with each field.
 const MAX_CONNECTION_OPTIONS: usize = 32;
 
-/// Reads Connection, and removes the fields that it names.
+/// Parses Connection, and removes the fields that it names.
 pub(super) fn read_connection_options(
     fields: &mut FieldSection,
 ) -> Result<ConnectionOptions, BadFraming> {
@@ -124,7 +125,7 @@ pub(super) fn read_connection_options(
             7 if option.eq_ignore_ascii_case(b"upgrade") => connection.upgrade = true,
             10 if option.eq_ignore_ascii_case(b"keep-alive") => connection.keep_alive = true,
             _ if is_token(option) => names_fields = true,
-            // Nobody can tell what was meant; to close is safe.
+            // The intended option is unknown; to close the connection is safe.
             _ => connection.close = true,
         }
     }
@@ -137,9 +138,9 @@ pub(super) fn read_connection_options(
     Ok(connection)
 }
 
-/// Whether Upgrade names one protocol, and one that we can let a client and an endpoint speak over our heads.
+/// True if Upgrade names exactly one protocol, and one that client and endpoint may speak through an opaque tunnel.
 ///
-/// HTTP/2 and TLS are not: requests inside would pass by every route and limit.
+/// HTTP/2 and TLS are rejected: the requests inside would bypass every route and limit.
 pub(super) fn names_one_protocol(fields: &FieldSection) -> bool {
     let mut protocols = fields.values(KnownFieldName::Upgrade).flat_map(list);
     let (Some(protocol), None) = (protocols.next(), protocols.next()) else { return false };

@@ -1,21 +1,21 @@
-//! HTTP/1.0 and 1.1 on the wire: bytes to heads and chunks, and back. No socket, no clock, no decision about routes.
+//! HTTP/1.0 and 1.1 codec: bytes to heads and chunks, and back. It knows no socket, no clock and no routes.
 //!
-//! What is accepted has one meaning only, ours and the next hop's; whatever could have two is refused, and the
-//! connection with it. The tables `tests/data/strict-*.tsv` say so case by case.
+//! An accepted message has exactly one meaning, the same for this proxy and for the next hop. A message that could have
+//! two is rejected, and its connection is closed. The tables `tests/data/strict-*.tsv` define each case.
 
-/// Why bytes were refused, and with which status.
+/// Parse errors and their statuses.
 pub mod error;
-/// Which bytes may stand where.
+/// Byte classes of the grammar.
 pub(crate) mod syntax;
-/// How long the body is, and what Connection says: the same for both directions.
+/// Body length and Connection options, the same for both directions.
 pub(crate) mod framing;
 /// Request targets, authorities and Host.
 pub(crate) mod target;
-/// Heads from bytes.
+/// Parser of heads.
 pub mod parse;
-/// Chunked bodies from bytes.
+/// Decoder of chunked bodies.
 pub mod chunked;
-/// Heads and chunks to bytes.
+/// Encoder of heads and chunks.
 pub mod write;
 
 pub use chunked::{ChunkedEvent, ChunkedReader};

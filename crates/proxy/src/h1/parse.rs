@@ -1,4 +1,4 @@
-//! Heads from bytes. `httparse` takes the lines apart; what the fields mean, and whether they may be, is decided here.
+//! Parser of heads. `httparse` splits the lines; this module decides if the fields are valid and what they mean.
 
 use std::mem::MaybeUninit;
 
@@ -14,10 +14,10 @@ use super::framing::{self, DeclaredLength};
 use super::syntax::is_token;
 use super::target;
 
-/// How large a head may be.
+/// Size limits of a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadLimits {
-    /// Everything, from the first line to the empty one.
+    /// The complete head, from the first line to the empty one.
     pub head_bytes: usize,
     /// At most `MAX_FIELDS`.
     pub fields: usize,
@@ -25,7 +25,7 @@ pub struct HeadLimits {
 }
 
 impl HeadLimits {
-    /// What a listener's policy allows its clients.
+    /// Returns the limits that a listener's policy sets for its clients.
     pub(crate) fn of(settings: &ClientSettings) -> Self {
         Self {
             head_bytes: settings.max_head_bytes as usize,
@@ -35,17 +35,17 @@ impl HeadLimits {
     }
 }
 
-/// What `HeadLimits::fields` may be at most: the table for parsing lies on the stack.
+/// Largest value of `HeadLimits::fields`: the parser's table is on the stack.
 pub const MAX_FIELDS: usize = 1000;
-/// Nearly every head has fewer; a table for more takes many pages.
+/// Table size that suffices for nearly every head; a larger table takes many pages.
 const USUAL_FIELDS: usize = 64;
 
 const MAX_TRAILER_FIELDS: usize = 64;
 
-/// Reads the head of a request at the start of `buffer`.
+/// Parses the head of a request at the start of `buffer`.
 ///
-/// `Ok(None)`: more bytes are needed. `Ok(Some(n))`: the head took `n` bytes. Whatever else than `Ok(None)` a prefix of
-/// the bytes gives, the whole gives too.
+/// `Ok(None)` means that more bytes are needed. `Ok(Some(n))` means that the head took `n` bytes. If a prefix of the
+/// bytes gives any result other than `Ok(None)`, the complete bytes give the same result.
 pub fn request(
     buffer: &[u8],
     limits: &HeadLimits,
@@ -59,7 +59,7 @@ pub fn request(
     }
 }
 
-/// Reads a head of `TABLE` fields at most.
+/// Parses a head of at most `TABLE` fields.
 fn request_of<const TABLE: usize>(
     buffer: &[u8],
     limits: &HeadLimits,
@@ -98,9 +98,9 @@ fn request_of<const TABLE: usize>(
     Ok(Some(start + len))
 }
 
-/// Where the request line starts: RFC 9112 §2.2 lets one empty line come before it.
+/// Returns the start of the request line. RFC 9112 §2.2 allows one empty line before it.
 ///
-/// `httparse` lets any number come, and bare LFs too.
+/// `httparse` allows any number of empty lines, and bare LFs too.
 fn request_start(buffer: &[u8]) -> Result<Option<usize>, BadSyntax> {
     let start = if buffer.starts_with(b"\r\n") { 2 } else { 0 };
     match buffer.get(start) {
@@ -111,7 +111,7 @@ fn request_start(buffer: &[u8]) -> Result<Option<usize>, BadSyntax> {
     }
 }
 
-/// A head that is too large before its first line has ended is a target that is too long.
+/// If a head exceeds its limit before its first line has ended, the error is a target that is too long.
 fn incomplete_request(window: &[u8], limits: &HeadLimits) -> Result<Option<usize>, BadRequest> {
     if window.len() < limits.head_bytes {
         return Ok(None);
@@ -126,7 +126,7 @@ fn first_line(window: &[u8]) -> Option<&[u8]> {
     memchr::memchr(b'\r', window).map(|end| &window[..end])
 }
 
-/// Whether a request line is well-formed but for its version.
+/// True if the request line is well-formed except for its version.
 fn asks_for_other_version(line: &[u8]) -> bool {
     let mut parts = line.split(|&b| b == b' ');
     let (Some(_), Some(_), Some(version), None) =
@@ -149,7 +149,7 @@ fn read_request_fields(head: &mut RequestHead) -> Result<(), BadRequest> {
 
     let connection = framing::read_connection_options(&mut head.fields)?;
     head.keep_alive = connection.persists(head.version);
-    // An upgrade with a body would have us wait for the end of the body before we know what the bytes after it are.
+    // If an upgrade had a body, we would have to wait for its end before we know the protocol of the bytes after it.
     head.upgrade =
         connection.upgrade && is_http11 && !has_body && framing::names_one_protocol(&head.fields);
     head.te_trailers = head
@@ -166,7 +166,7 @@ fn read_request_fields(head: &mut RequestHead) -> Result<(), BadRequest> {
         {
             return Err(BadRequest::Expectation);
         }
-        // RFC 9110 §10.1.1: it means nothing in HTTP/1.0 and without a body, and then must not be sent on.
+        // RFC 9110 §10.1.1: in HTTP/1.0 and without a body, Expect has no meaning and must not be forwarded.
         head.expect_continue = is_http11 && has_body;
         if !head.expect_continue {
             head.fields.remove(KnownFieldName::Expect);
@@ -175,7 +175,8 @@ fn read_request_fields(head: &mut RequestHead) -> Result<(), BadRequest> {
     Ok(())
 }
 
-/// Reads the head of a response to a request with `method` at the start of `buffer`. Gives what `request` gives.
+/// Parses the head of a response, to a request with `request_method`, at the start of `buffer`. Returns the same as
+/// `request`.
 pub fn response(
     buffer: &[u8],
     limits: &HeadLimits,
@@ -190,7 +191,7 @@ pub fn response(
     }
 }
 
-/// Reads a head of `TABLE` fields at most.
+/// Parses a head of at most `TABLE` fields.
 fn response_of<const TABLE: usize>(
     buffer: &[u8],
     limits: &HeadLimits,
@@ -198,7 +199,7 @@ fn response_of<const TABLE: usize>(
     head: &mut ResponseHead,
 ) -> Result<Option<usize>, BadResponse> {
     head.clear();
-    // `httparse` lets empty lines come before it.
+    // `httparse` allows empty lines before the status line.
     if buffer.first().is_some_and(|&byte| byte != b'H') {
         return Err(BadSyntax::StartLine.into());
     }
@@ -246,8 +247,8 @@ fn read_response_fields(
         101 if !switches_protocol(head, connection.upgrade) => return Err(BadResponse::Upgrade),
         101 => head.upgrade = true,
         100..200 => {}
-        // These never have a body. An endpoint that declares one may send it all the same, where the next response
-        // is expected: the connection is not used again.
+        // These never have a body. An endpoint that declares one may still send it, in the place of the next response:
+        // the connection is not reused.
         204 => {
             head.keep_alive &=
                 matches!(declared, DeclaredLength::Nothing | DeclaredLength::Length(0))
@@ -281,7 +282,7 @@ fn response_framing(declared: DeclaredLength) -> BodyFraming {
     }
 }
 
-/// The bytes that a head may take.
+/// Returns the part of the buffer that the head may occupy.
 fn window<'b>(buffer: &'b [u8], limits: &HeadLimits) -> &'b [u8] {
     &buffer[..buffer.len().min(limits.head_bytes)]
 }
@@ -294,10 +295,11 @@ fn in_limits<'t, 'b>(
     &mut table[..most]
 }
 
-/// Copies the bytes of a section, and enters its fields as spans of them.
+/// Copies the bytes of a section, and adds its fields as spans of them.
 ///
-/// `httparse` takes a bare LF for the end of a line; the next hop may not. It lets no CR stand anywhere else than at
-/// the end of a line, so the two bytes before each name, and the last four, tell whether it met one.
+/// `httparse` accepts a bare LF as the end of a line; the next hop may not. `httparse` rejects a CR anywhere except at
+/// the end of a line, so the two bytes before each name, and the last four of the section, show whether it accepted a
+/// bare LF.
 fn take_fields(
     fields: &mut FieldSection,
     text: &[u8],
@@ -318,7 +320,7 @@ fn take_fields(
     Ok(())
 }
 
-/// `httparse` knows no minor versions but 0 and 1.
+/// `httparse` accepts no minor versions other than 0 and 1.
 fn version(minor: u8) -> HttpVersion {
     if minor == 0 { HttpVersion::Http10 } else { HttpVersion::Http11 }
 }
@@ -335,7 +337,7 @@ fn bad_syntax(error: httparse::Error) -> BadSyntax {
     }
 }
 
-/// The lines of a trailer section, which ends in an empty one.
+/// Parses the lines of a trailer section, which ends with an empty line.
 pub(super) fn trailers(text: &[u8], fields: &mut FieldSection) -> Result<(), BadSyntax> {
     let mut table = [httparse::EMPTY_HEADER; MAX_TRAILER_FIELDS];
     let lines = httparse::parse_headers(text, &mut table).map_err(bad_syntax)?;

@@ -1,4 +1,4 @@
-//! Which bytes may stand where.
+//! Byte classes of the HTTP and URI grammars.
 
 const TOKEN: u8 = 1;
 const PATH: u8 = 2;
@@ -6,14 +6,14 @@ const QUERY: u8 = 4;
 const HOST: u8 = 8;
 const FIELD_VALUE: u8 = 16;
 
-/// The classes that each byte is in.
+/// Bit set of the classes of each byte.
 static CLASSES: [u8; 256] = {
     let mut classes = [0; 256];
     mark(&mut classes, b"-_.~", PATH | QUERY | HOST);
     mark(&mut classes, b"!#$%&'*+-.^_`|~", TOKEN);
     mark(&mut classes, b"/:@%!$&'()*+,;=", PATH | QUERY);
-    // Not in RFC 3986, but browsers and `curl` send them as they are (WHATWG URL). The rest of what is not in the
-    // RFC is refused: `\` and `<` mean different things to different servers.
+    // Not in RFC 3986, but browsers and `curl` send them unencoded (WHATWG URL). All other bytes outside the RFC are
+    // rejected: `\` and `<` mean different things to different servers.
     mark(&mut classes, b"[]{}|^", PATH | QUERY);
     mark(&mut classes, b"?`\\", QUERY);
     let mut byte = 0;
@@ -41,12 +41,12 @@ fn all(bytes: &[u8], class: u8) -> bool {
     bytes.iter().all(|&b| CLASSES[b as usize] & class != 0)
 }
 
-/// RFC 9110 §5.6.2.
+/// True for a token (RFC 9110 §5.6.2).
 pub(crate) fn is_token(bytes: &[u8]) -> bool {
     !bytes.is_empty() && all(bytes, TOKEN)
 }
 
-/// RFC 9110 §5.5, but for the blanks at its ends.
+/// True for the bytes of a field value (RFC 9110 §5.5); does not check the rule on leading and trailing blanks.
 pub(crate) fn is_field_value(bytes: &[u8]) -> bool {
     all(bytes, FIELD_VALUE)
 }
@@ -59,8 +59,8 @@ pub(super) fn is_query(bytes: &[u8]) -> bool {
     all(bytes, QUERY)
 }
 
-/// The unreserved characters of RFC 3986: no Route can match a name with any other, and `,` or `@` are how Host is
-/// made to mean two hosts.
+/// True for the unreserved characters of RFC 3986. No Route can match a name with any other character, and attackers
+/// use `,` or `@` to make Host mean two hosts.
 pub(super) fn is_host_name(bytes: &[u8]) -> bool {
     all(bytes, HOST)
 }

@@ -7,7 +7,7 @@ use crate::head::{ByteSpan, HttpVersion, KnownFieldName, RequestHead, RequestMet
 use super::error::BadRequest;
 use super::syntax::{is_host_name, is_path, is_query};
 
-/// Reads `target`, a slice of `text`, which the head's fields hold a copy of; and Host.
+/// Parses `target`, a slice of `text`, of which the head's fields hold a copy; and Host.
 pub(super) fn read(head: &mut RequestHead, text: &[u8], target: &[u8]) -> Result<(), BadRequest> {
     let RequestTarget { authority, origin } = RequestTarget::split(head.method, target)?;
     let path_len = path_len(origin).ok_or(BadRequest::Target)?;
@@ -15,14 +15,14 @@ pub(super) fn read(head: &mut RequestHead, text: &[u8], target: &[u8]) -> Result
         let target = ByteSpan::of(origin, text);
         (target, target.shorten(path_len))
     } else {
-        // An empty path is sent as `/`, or as `*` where it means the whole server (RFC 9112 §3.2.4).
+        // An empty path is sent as `/`, or as `*` if it means the whole server (RFC 9112 §3.2.4).
         let whole_server = head.method == RequestMethod::Options && origin.is_empty();
         let path = head.fields.store(if whole_server { b"*" } else { b"/" });
         head.fields.store(origin);
         (path.lengthen(origin.len()), path)
     };
 
-    // Host must be there and be good, but the target's authority wins over it (RFC 9112 §3.2.2).
+    // Host must be present and valid, but the target's authority takes precedence (RFC 9112 §3.2.2).
     let host = host_field(head)?;
     (head.authority, head.host) = match authority {
         Some(authority) => {
@@ -35,11 +35,11 @@ pub(super) fn read(head: &mut RequestHead, text: &[u8], target: &[u8]) -> Result
     Ok(())
 }
 
-/// A request target taken apart.
+/// A request target, split into its parts.
 struct RequestTarget<'b> {
-    /// Of the absolute form, and then not empty.
+    /// Present in the absolute form only; never empty.
     authority: Option<&'b [u8]>,
-    /// Path and query, of which the absolute form may lack one or both; or `*`.
+    /// Path and query, or `*`. The absolute form may lack path, query or both.
     origin: &'b [u8],
 }
 
@@ -70,14 +70,14 @@ fn after_scheme(target: &[u8]) -> Option<&[u8]> {
     })
 }
 
-/// Length of the path, if path and query hold nothing but what they may.
+/// Returns the length of the path, if path and query contain only valid characters.
 pub(crate) fn path_len(origin: &[u8]) -> Option<usize> {
     let path_len = memchr::memchr(b'?', origin).unwrap_or(origin.len());
     let (path, query) = origin.split_at(path_len);
     (is_path(path) && is_query(query)).then_some(path_len)
 }
 
-/// Authority and host by the Host field: HTTP/1.1 has exactly one, HTTP/1.0 at most one; it may be empty.
+/// Returns authority and host of the Host field. HTTP/1.1 has exactly one Host, HTTP/1.0 at most one; it may be empty.
 fn host_field(head: &RequestHead) -> Result<(ByteSpan, ByteSpan), BadRequest> {
     let mut hosts = head.fields.value_spans(KnownFieldName::Host);
     match (hosts.next(), hosts.next()) {
@@ -95,7 +95,8 @@ fn host_field(head: &RequestHead) -> Result<(ByteSpan, ByteSpan), BadRequest> {
     }
 }
 
-/// Length of the host in `host [":" port]`; `None` if it is anything else, such as one with user information.
+/// Returns the length of the host in `host [":" port]`; `None` for anything else, such as an authority with user
+/// information.
 pub(crate) fn host_len(authority: &[u8]) -> Option<usize> {
     let (host_len, host_is_good) = if authority.starts_with(b"[") {
         let end = memchr::memchr(b']', authority)?;
@@ -116,7 +117,7 @@ fn is_ipv6(text: &[u8]) -> bool {
     str::from_utf8(text).is_ok_and(|text| text.parse::<Ipv6Addr>().is_ok())
 }
 
-/// May be empty (RFC 3986 §3.2.3), and may begin with zeros.
+/// True for a port number. It may be empty (RFC 3986 §3.2.3) and may have leading zeros.
 fn is_port(digits: &[u8]) -> bool {
     let number = digits.iter().try_fold(0_u16, |number, digit| {
         let digit = digit.is_ascii_digit().then(|| u16::from(digit - b'0'))?;

@@ -1,7 +1,7 @@
-//! Heads and chunks to bytes, appended to a buffer that the caller reuses.
+//! Encoder of heads and chunks. It appends to a buffer that the caller reuses.
 //!
-//! What delimits the message and what belongs to the connection is written anew, from what was understood and never
-//! from what was received: a field that the next hop might read otherwise has nothing to ride on.
+//! Fields that delimit the message or belong to the connection are written anew from the parsed values, never copied
+//! from the received bytes. So a field that the next hop might interpret differently cannot get through.
 
 use crate::head::{
     BodyFraming, FieldSection, HttpVersion, KnownFieldName, RequestHead, ResponseHead,
@@ -9,7 +9,7 @@ use crate::head::{
 
 /// Writes the head of a request as HTTP/1.1 in origin form.
 ///
-/// `upgrade` may be true for a head that asks for one.
+/// `upgrade` may be true only for a head that requests an upgrade.
 pub fn request_head(head: &RequestHead, framing: BodyFraming, upgrade: bool, out: &mut Vec<u8>) {
     debug_assert!(framing != BodyFraming::UntilClose, "no request is delimited by its connection");
     put(out, &[head.method_bytes(), b" ", head.sent_target(), b" HTTP/1.1\r\n"]);
@@ -32,7 +32,7 @@ pub fn request_head(head: &RequestHead, framing: BodyFraming, upgrade: bool, out
     out.extend_from_slice(b"\r\n");
 }
 
-/// Writes the head of a response as HTTP/1.1, for a client of `client_version`.
+/// Writes the head of a response as HTTP/1.1, for a client that speaks `client_version`.
 pub fn response_head(
     head: &ResponseHead,
     framing: BodyFraming,
@@ -65,7 +65,7 @@ pub fn response_head(
     out.extend_from_slice(b"\r\n");
 }
 
-/// Writes what comes before the data of a chunk. `len` is not 0: that would end the body.
+/// Writes the chunk size line. `len` must not be 0: that would end the body.
 pub fn chunk_header(len: usize, out: &mut Vec<u8>) {
     debug_assert!(len > 0);
     let first = (len.max(1).ilog2() / 4) as usize;
@@ -75,14 +75,15 @@ pub fn chunk_header(len: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Writes what comes after the data of a chunk.
+/// Writes the CRLF after the data of a chunk.
 pub fn chunk_end(out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Writes the end of a chunked body.
+/// Writes the last chunk and the trailer section.
 ///
-/// A trailer may not say what a head says (RFC 9110 §6.5.1), so a name that we treat specially is left out here.
+/// A trailer may not carry the meaning of a header field (RFC 9110 §6.5.1), so every name that this proxy treats
+/// specially is left out.
 pub fn last_chunk(trailers: &FieldSection, out: &mut Vec<u8>) {
     out.extend_from_slice(b"0\r\n");
     for (name, text, value) in trailers.iter() {
@@ -93,7 +94,8 @@ pub fn last_chunk(trailers: &FieldSection, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// The fields of RFC 9110 §7.6.1 end here; those of framing, and Host, are written elsewhere.
+/// True if the field is forwarded. The hop-by-hop fields of RFC 9110 §7.6.1 are not; framing fields and Host are
+/// written separately.
 pub(crate) fn is_sent_on(name: KnownFieldName, framing: BodyFraming) -> bool {
     match name {
         KnownFieldName::Connection
@@ -107,7 +109,7 @@ pub(crate) fn is_sent_on(name: KnownFieldName, framing: BodyFraming) -> bool {
         | KnownFieldName::ProxyAuthenticate
         | KnownFieldName::ProxyAuthorization
         | KnownFieldName::Http2Settings => false,
-        // Announces what only a chunked body can have.
+        // Announces trailers, which only a chunked body or a stream can have.
         KnownFieldName::Trailer => matches!(framing, BodyFraming::Chunked | BodyFraming::Stream),
         KnownFieldName::Other
         | KnownFieldName::Expect
@@ -157,7 +159,7 @@ fn decimal(number: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(digits(number, &mut [0; 20]));
 }
 
-/// The decimal digits of a number, in `space`.
+/// Formats a number in decimal digits, in `space`.
 pub(crate) fn digits(mut number: u64, space: &mut [u8; 20]) -> &[u8] {
     let mut start = space.len();
     loop {

@@ -1,4 +1,4 @@
-//! Fields of HTTP/2 to spans, and spans to fields; no decision about what they mean.
+//! Conversion between HTTP/2 fields and spans; no decision about their meaning.
 
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -7,25 +7,25 @@ use crate::binary::fields::{FieldBudget, LINE_BYTES, check_value, is_trailer};
 use crate::h1::{BadSyntax, HeadLimits};
 use crate::head::{FieldSection, KnownFieldName};
 
-/// What a field takes that we add to a head, about.
+/// Approximate size of a field that this proxy adds to a head.
 const ADDED_BYTES: usize = 40;
 
-/// Makes room for the fields of a message, and for as many as will be `added` to them: they come in at once, and the memory
-/// of many messages that begin together would be taken piece by piece.
+/// Reserves memory for the fields of a message and for `added` more. All fields are known at once; without the
+/// reservation, the memory of many messages that begin together would be allocated piece by piece.
 pub(super) fn reserve(map: &HeaderMap, added: usize, fields: &mut FieldSection) {
     let bytes = map.iter().map(|(name, value)| name.as_str().len() + value.len() + LINE_BYTES);
     fields.reserve(map.len() + added, bytes.sum::<usize>() + added * ADDED_BYTES);
 }
 
-/// Appends the fields of a head. Cookies become one field (RFC 9113 §8.2.3).
+/// Appends the fields of a head. Cookie fields are joined into one (RFC 9113 §8.2.3).
 pub(super) fn read(
     map: &HeaderMap,
     limits: &HeadLimits,
     fields: &mut FieldSection,
 ) -> Result<(), BadSyntax> {
-    let mut allowance = FieldBudget::new(limits);
+    let mut budget = FieldBudget::new(limits);
     for (name, value) in map {
-        allowance.take(name.as_str().as_bytes(), value.as_bytes())?;
+        budget.take(name.as_str().as_bytes(), value.as_bytes())?;
     }
     let mut seen_cookie = false;
     for (name, value) in map {
@@ -33,16 +33,17 @@ pub(super) fn read(
         if *name != header::COOKIE {
             fields.append(name, value);
         } else if !std::mem::replace(&mut seen_cookie, true) {
-            let crumbs = map.get_all(header::COOKIE).iter().map(HeaderValue::as_bytes);
-            // An empty one at the end would leave a blank there.
-            let crumbs = crumbs.filter(|crumb| !crumb.is_empty());
-            fields.append_pieces(b"cookie", crumbs, b"; ");
+            let cookies = map.get_all(header::COOKIE).iter().map(HeaderValue::as_bytes);
+            // An empty cookie at the end would leave a trailing blank.
+            let cookies = cookies.filter(|cookie| !cookie.is_empty());
+            fields.append_pieces(b"cookie", cookies, b"; ");
         }
     }
     Ok(())
 }
 
-/// The fields that `is_sent_on`, with room for `more`. Their values share one copy of the head's bytes.
+/// Returns the fields for which `is_sent_on` is true, with capacity for `more`. Their values share one copy of the
+/// head's bytes.
 pub(super) fn write(
     fields: &FieldSection,
     more: usize,
@@ -60,7 +61,7 @@ pub(super) fn write(
     Ok(map)
 }
 
-/// The library's own name, without a look at the text where we know it.
+/// Returns the crate's constant for a known name, without parsing the text.
 fn name(known: KnownFieldName, text: &[u8]) -> Result<HeaderName, BadSyntax> {
     Ok(match known {
         KnownFieldName::Via => header::VIA,
@@ -93,7 +94,8 @@ fn name(known: KnownFieldName, text: &[u8]) -> Result<HeaderName, BadSyntax> {
     })
 }
 
-/// Those of every call of gRPC are not in the library's table, and each would be a copy of its text.
+/// The names that every gRPC call carries are not in the crate's table; without constants, each would be a copy of its
+/// text.
 fn other_name(text: &[u8]) -> Result<HeaderName, BadSyntax> {
     Ok(match text {
         b"grpc-timeout" => const { HeaderName::from_static("grpc-timeout") },
@@ -105,7 +107,7 @@ fn other_name(text: &[u8]) -> Result<HeaderName, BadSyntax> {
     })
 }
 
-/// The trailers of a message; `None`: it has none that may be sent on.
+/// Returns the trailers of a message; `None` if it has none that may be forwarded.
 pub(crate) fn read_trailers(map: &HeaderMap) -> Option<Box<FieldSection>> {
     let mut fields = FieldSection::new();
     reserve(map, 0, &mut fields);
@@ -118,9 +120,9 @@ pub(crate) fn read_trailers(map: &HeaderMap) -> Option<Box<FieldSection>> {
     has_any.then(|| Box::new(fields))
 }
 
-/// Trailers as they are sent; `None`: there is nothing to send. Leaves out what `read_trailers` does.
+/// Returns the trailers to send; `None` if there are none. Leaves out the same names as `read_trailers`.
 pub(crate) fn write_trailers(fields: &FieldSection) -> Option<HeaderMap> {
-    // A trailer that cannot be said in HTTP/2 ends here: the message is whole without it.
+    // If a trailer is not valid in HTTP/2, no trailers are sent: the message is complete without them.
     let map = write(fields, 0, |name, _| is_trailer(name)).ok()?;
     (!map.is_empty()).then_some(map)
 }

@@ -1,4 +1,4 @@
-//! Frames in the bytes that they come in, and how much of these is read at a time.
+//! Frame boundaries in the received bytes, and the size of each read.
 
 use std::io;
 use std::pin::Pin;
@@ -6,45 +6,45 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, ReadBuf};
 
-/// What begins each frame (RFC 9113 §4.1).
+/// Length of a frame header (RFC 9113 §4.1).
 pub(crate) const HEADER_BYTES: usize = 9;
-/// A stream's number in that; the bit before is reserved.
+/// Mask of the stream identifier in the header; the bit before it is reserved.
 const STREAM_BITS: u32 = u32::MAX >> 1;
 
-/// Frames that are shorter than this, on the average, are of many messages.
+/// If the average frame is shorter than this, the frames belong to many messages.
 const SHORT_FRAME_BYTES: usize = 256;
-/// So much of such frames is read at a time: a dozen calls of gRPC.
+/// Read size for such frames: about a dozen gRPC calls.
 const SMALL_READ_BYTES: usize = 1024;
-/// What fewer messages than this need stays in the processor's caches.
+/// Messages fewer than this fit in the processor's caches together.
 const MANY_STREAMS: u32 = 256;
 
-/// What a frame says of itself.
+/// The fields of a frame header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct H2FrameHeader {
-    /// Without this header.
+    /// Length of the payload, without this header.
     pub(crate) length: usize,
     pub(crate) kind: u8,
     pub(crate) flags: u8,
     pub(crate) stream: u32,
 }
 
-/// Tells frames apart, whatever the pieces are that they come in.
+/// Finds the frame boundaries in a byte stream that arrives in arbitrary pieces.
 #[derive(Debug)]
 pub(crate) struct H2FrameScanner {
-    /// Of the frame that is coming in.
+    /// Bytes left of the current frame.
     left: usize,
     header: [u8; HEADER_BYTES],
-    /// As far as the next header is there.
+    /// Bytes of the next header that have arrived.
     header_bytes: usize,
 }
 
 impl H2FrameScanner {
-    /// `before` bytes come first that are no frame.
+    /// `before` bytes precede the first frame.
     pub(crate) fn new(before: usize) -> Self {
         Self { left: before, header: [0; HEADER_BYTES], header_bytes: 0 }
     }
 
-    /// The next header that is whole, and leaves what comes behind it; `None`: all has been walked through.
+    /// Returns the next complete header, and advances `bytes` past it; `None` if all bytes have been scanned.
     pub(crate) fn next(&mut self, bytes: &mut &[u8]) -> Option<H2FrameHeader> {
         let passed = self.left.min(bytes.len());
         self.left -= passed;
@@ -63,29 +63,29 @@ impl H2FrameScanner {
         Some(H2FrameHeader { length: self.left, kind, flags, stream })
     }
 
-    /// A frame has begun, and not all of it has come.
+    /// True if a frame has begun and not all of it has arrived.
     pub(crate) fn is_inside_frame(&self) -> bool {
         self.left > 0
     }
 }
 
-/// How much of a connection is read at a time.
+/// Limits the size of each read from a connection.
 ///
-/// The library reads all that has come before a task that waits for any of it has its turn. Of thousands of messages that
-/// are under way together each would be looked at again when the processor has long forgotten it: then short frames are
-/// read little by little. Where there are fewer, that would only be more calls to the kernel.
+/// The `h2` crate reads everything that is available before any task that waits for a part of it runs. With thousands
+/// of concurrent messages, each message would have left the processor's caches before its task runs. So short frames
+/// are then read in small portions. With fewer messages, small reads would only mean more system calls.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ReadPacer {
     is_slow: bool,
 }
 
 impl ReadPacer {
-    /// In what came last so many frames began, and so many messages are under way.
+    /// Records the last read: its bytes, the frames that began in it, and the number of messages in progress.
     pub(crate) fn record_read(&mut self, bytes: usize, frames: usize, under_way: u32) {
         self.is_slow = under_way >= MANY_STREAMS && frames * SHORT_FRAME_BYTES > bytes;
     }
 
-    /// Reads. Whether there may be more of what is read little by little.
+    /// Reads. Returns true if the read was limited and more bytes may be available.
     pub(crate) fn poll_read(
         self,
         stream: Pin<&mut impl AsyncRead>,
@@ -96,9 +96,9 @@ impl ReadPacer {
             return stream.poll_read(cx, space).map_ok(|()| false);
         }
         let most = SMALL_READ_BYTES.min(space.remaining());
-        let mut sip = ReadBuf::new(space.initialize_unfilled_to(most));
-        ready!(stream.poll_read(cx, &mut sip))?;
-        let count = sip.filled().len();
+        let mut portion = ReadBuf::new(space.initialize_unfilled_to(most));
+        ready!(stream.poll_read(cx, &mut portion))?;
+        let count = portion.filled().len();
         space.advance(count);
         Poll::Ready(Ok(count == most))
     }
@@ -121,26 +121,26 @@ mod tests {
     fn frames_are_split_across_read_boundaries() {
         let bytes = [vec![7; 24], frame(1, 1, 20), frame(0, 1, 0), frame(3, 5, 4)].concat();
         for piece in [1, 2, 7, 100] {
-            let mut walk = H2FrameScanner::new(24);
+            let mut scanner = H2FrameScanner::new(24);
             let mut seen = Vec::new();
             for mut bytes in bytes.chunks(piece) {
-                while let Some(header) = walk.next(&mut bytes) {
+                while let Some(header) = scanner.next(&mut bytes) {
                     assert_eq!(header.flags, 4);
                     seen.push((header.kind, header.stream, header.length));
                 }
                 assert!(bytes.is_empty());
             }
             assert_eq!(seen, [(1, 1, 20), (0, 1, 0), (3, 5, 4)], "in pieces of {piece}");
-            assert!(!walk.is_inside_frame());
+            assert!(!scanner.is_inside_frame());
         }
     }
 
-    fn read(pace: ReadPacer, mut bytes: &[u8]) -> (usize, bool) {
+    fn read(pacer: ReadPacer, mut bytes: &[u8]) -> (usize, bool) {
         let mut buffer = [0; 4 * SMALL_READ_BYTES];
         let mut space = ReadBuf::new(&mut buffer);
         let cx = &mut Context::from_waker(Waker::noop());
-        let Poll::Ready(Ok(is_more)) = pace.poll_read(Pin::new(&mut bytes), cx, &mut space) else {
-            panic!("what is in memory can be read");
+        let Poll::Ready(Ok(is_more)) = pacer.poll_read(Pin::new(&mut bytes), cx, &mut space) else {
+            panic!("a read from memory is always ready");
         };
         (space.filled().len(), is_more)
     }
@@ -148,14 +148,14 @@ mod tests {
     #[test]
     fn many_short_frames_are_read_in_small_portions() {
         let bytes = [1; 3 * SMALL_READ_BYTES];
-        let mut pace = ReadPacer::default();
-        assert_eq!(read(pace, &bytes), (3 * SMALL_READ_BYTES, false));
-        pace.record_read(1000, 20, MANY_STREAMS - 1);
-        assert_eq!(read(pace, &bytes), (3 * SMALL_READ_BYTES, false));
-        pace.record_read(1000, 20, MANY_STREAMS);
-        assert_eq!(read(pace, &bytes), (SMALL_READ_BYTES, true));
-        assert_eq!(read(pace, &bytes[..10]), (10, false));
-        pace.record_read(16_393, 1, MANY_STREAMS);
-        assert_eq!(read(pace, &bytes), (3 * SMALL_READ_BYTES, false));
+        let mut pacer = ReadPacer::default();
+        assert_eq!(read(pacer, &bytes), (3 * SMALL_READ_BYTES, false));
+        pacer.record_read(1000, 20, MANY_STREAMS - 1);
+        assert_eq!(read(pacer, &bytes), (3 * SMALL_READ_BYTES, false));
+        pacer.record_read(1000, 20, MANY_STREAMS);
+        assert_eq!(read(pacer, &bytes), (SMALL_READ_BYTES, true));
+        assert_eq!(read(pacer, &bytes[..10]), (10, false));
+        pacer.record_read(16_393, 1, MANY_STREAMS);
+        assert_eq!(read(pacer, &bytes), (3 * SMALL_READ_BYTES, false));
     }
 }

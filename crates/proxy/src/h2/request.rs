@@ -1,4 +1,4 @@
-//! Heads of requests: as the `h2` crate gives them to spans, and back.
+//! Request heads: conversion between the types of the `h2` crate and spans.
 
 use std::net::SocketAddr;
 
@@ -12,10 +12,11 @@ use crate::head::{BodyFraming, HttpVersion, RequestHead};
 
 use super::fields;
 
-/// The target and its like, and what tells an endpoint who asks.
+/// Number of fields that this proxy adds: the pseudo-header fields, and fields that describe the client to the
+/// endpoint.
 const ADDED_FIELDS: usize = 6;
 
-/// Reads a head. `is_whole`: it says that no body follows. `key` is asked for a key if a WebSocket is to be opened.
+/// Parses a head. If `is_whole`, no body follows. If the request opens a WebSocket, `key` returns the key for it.
 pub(crate) fn read(
     parts: &Parts,
     is_whole: bool,
@@ -30,20 +31,20 @@ pub(crate) fn read(
     let protocol = parts.extensions.get::<::h2::ext::Protocol>().map(::h2::ext::Protocol::as_str);
     fields::reserve(&parts.headers, ADDED_FIELDS, &mut head.fields);
     let mut keep = |text: &str| head.fields.store(text.as_bytes());
-    let said = RequestPseudoHeaders {
+    let pseudo = RequestPseudoHeaders {
         method: keep(parts.method.as_str()),
         target: keep(target),
         authority: authority.map(&mut keep),
         protocol: protocol.map(&mut keep),
     };
     fields::read(&parts.headers, limits, &mut head.fields)?;
-    request::complete(&said, is_whole, limits, key, head)
+    request::complete(&pseudo, is_whole, limits, key, head)
 }
 
 /// Writes a head for an endpoint that speaks HTTP/2.
 ///
-/// `otherwise` is the authority of a request that names none, as one of HTTP/1.0 may be. A head that asks for an upgrade
-/// to a WebSocket becomes an extended CONNECT, which the endpoint must have said that it takes.
+/// `otherwise` is the authority for a request without one, which HTTP/1.0 allows. A head that requests an upgrade to a
+/// WebSocket becomes an extended CONNECT; the endpoint must have announced support for it.
 pub(crate) fn write(
     head: &RequestHead,
     framing: BodyFraming,

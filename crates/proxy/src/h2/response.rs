@@ -1,4 +1,4 @@
-//! Heads of responses: as the `h2` crate gives them to spans, and back.
+//! Response heads: conversion between the types of the `h2` crate and spans.
 
 use http::StatusCode;
 use http::header::{self, HeaderValue};
@@ -11,7 +11,7 @@ use crate::stream::ResponseFraming;
 
 use super::fields;
 
-/// Reads a head that answers `request`. `is_whole`: it says that no body follows.
+/// Parses the head of a response to `request`. If `is_whole`, no body follows.
 pub(crate) fn read(
     parts: &Parts,
     is_whole: bool,
@@ -30,18 +30,18 @@ pub(crate) fn read(
 /// Writes a head for a client that speaks HTTP/2.
 pub(crate) fn write(
     head: &ResponseHead,
-    manner: &ResponseFraming,
+    framing: &ResponseFraming,
 ) -> Result<http::Response<()>, BadResponse> {
-    let mut headers = fields::write(&head.fields, 1, response::is_sent_on(manner))?;
-    if let Some(length) = response::content_length(head, manner) {
+    let mut headers = fields::write(&head.fields, 1, response::is_sent_on(framing))?;
+    if let Some(length) = response::content_length(head, framing) {
         headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
     }
-    let status = StatusCode::from_u16(response::status(head, manner));
-    let mut said = http::Response::new(());
-    *said.status_mut() = status.map_err(|_invalid| BadResponse::Status)?;
-    *said.headers_mut() = headers;
-    *said.version_mut() = http::Version::HTTP_2;
-    Ok(said)
+    let status = StatusCode::from_u16(response::status(head, framing));
+    let mut response = http::Response::new(());
+    *response.status_mut() = status.map_err(|_invalid| BadResponse::Status)?;
+    *response.headers_mut() = headers;
+    *response.version_mut() = http::Version::HTTP_2;
+    Ok(response)
 }
 
 #[cfg(test)]

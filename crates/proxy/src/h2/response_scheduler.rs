@@ -1,60 +1,62 @@
-//! In which order the responses of one connection are handed over for sending: in portions, who began one first going
-//! first.
+//! Order in which the responses of one connection are handed over for sending: in portions, in the order in which the
+//! portions were begun.
 //!
-//! The library sends a frame of each stream that has something to send, and then the next of each. A browser would have
-//! fifty responses to wake readers for all the time, and all of them would come to their ends at once, when nothing is
-//! left to do while it reads them. So hardly more is handed over at a time than one response may have of it. Whoever
-//! begins goes before those that go on, so that what is short does not wait for what is long.
+//! The `h2` crate sends one frame of each stream that has something to send, and then the next frame of each. A browser
+//! would constantly have to wake the readers of fifty responses, and all responses would end at the same time, when
+//! nothing is left to send while the browser processes them. So the scheduler hands over hardly more at a time than one
+//! response's portion. A new response goes before continuing ones, so that a short response does not wait for a long
+//! one.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// What a response may hand over before others go first.
+/// Bytes that a response may hand over before other responses take precedence.
 const PORTION: usize = 64 * 1024;
-/// What goes before others that have handed over as much already.
+/// Size of the first portion of a response; it goes before responses that have already sent as much.
 const FIRST_PORTION: usize = 16 * 1024;
-/// What a frame's header takes, and how much may follow it: what has been written counts with the headers.
+/// Size of a frame header, and the largest payload after it: written bytes include the headers.
 const FRAME_HEADER: usize = 9;
 const FRAME: usize = 16 * 1024;
-/// When so much has been handed over and not been written, all wait.
+/// If this many bytes have been handed over and not yet written, all responses wait.
 const MAX_UNFLUSHED: usize = 64 * 1024;
 
-/// The responses of a connection.
+/// Scheduler of the responses of one connection.
 #[derive(Default)]
 pub(crate) struct ResponseScheduler(RefCell<SchedulerState>);
 
-/// The first of those that wait has been woken whenever it may go on.
+/// Invariant: whenever sending may continue, the first waiting response has been woken.
 #[derive(Default)]
 struct SchedulerState {
-    /// Handed over and not written, or less: what belongs to no body counts as written too.
+    /// Upper bound is the number of bytes handed over and not yet written. It may be less, because bytes that belong to
+    /// no body also count as written.
     unflushed: usize,
-    /// The connection takes no more now.
+    /// True if the connection accepts no more bytes now.
     is_blocked: bool,
-    /// Portions that have been begun.
+    /// Number of portions begun so far.
     portions: u64,
-    /// Those that have something to hand over, and room with the client, by their portions.
+    /// Responses that have data to send and room in the client's flow-control window, by their portions.
     waiting: BTreeMap<SendPortion, Waker>,
 }
 
-/// What is lower goes first.
+/// Position in the sending order; the lower goes first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct SendPortion {
     is_continuation: bool,
     number: u64,
 }
 
-/// A response among those of its connection.
+/// The place of one response in the order of its connection.
 pub(crate) struct ScheduledResponse {
     scheduler: Rc<ResponseScheduler>,
     portion: Option<SendPortion>,
-    /// What it may still hand over of that.
+    /// Bytes that may still be handed over of the current portion.
     left: usize,
 }
 
 impl ResponseScheduler {
-    /// So much has been written, of whatever kind; `None`: the connection takes no more now.
+    /// Records written bytes of any kind; `None` if the connection accepts no more now.
     pub(crate) fn written(&self, bytes: Option<usize>) {
         let state = &mut *self.0.borrow_mut();
         state.is_blocked = bytes.is_none();
@@ -62,8 +64,8 @@ impl ResponseScheduler {
         state.wake_first();
     }
 
-    /// The library has written what it could: all, unless the connection takes no more. What was handed over by a stream
-    /// that has been reset since will not be.
+    /// Records that the `h2` crate has written all pending bytes, unless the connection is blocked. Bytes of a stream
+    /// that has been reset since they were handed over will never be written.
     pub(crate) fn flushed(&self) {
         let state = &mut *self.0.borrow_mut();
         if !state.is_blocked && std::mem::take(&mut state.unflushed) > 0 {
@@ -89,11 +91,11 @@ impl SchedulerState {
 }
 
 impl ScheduledResponse {
-    pub(crate) fn new(turns: &Rc<ResponseScheduler>) -> Self {
-        Self { scheduler: Rc::clone(turns), portion: None, left: 0 }
+    pub(crate) fn new(scheduler: &Rc<ResponseScheduler>) -> Self {
+        Self { scheduler: Rc::clone(scheduler), portion: None, left: 0 }
     }
 
-    /// Ready with how much it may hand over: then it does hand something over, or passes.
+    /// Ready with the number of bytes that the response may hand over. The caller then hands some over, or withdraws.
     pub(crate) fn poll(&mut self, cx: &Context<'_>) -> Poll<usize> {
         let state = &mut *self.scheduler.0.borrow_mut();
         let portion = match self.portion.filter(|_| self.left > 0) {
@@ -117,7 +119,7 @@ impl ScheduledResponse {
         Poll::Ready(if others > 0 && !portion.is_continuation { self.left } else { usize::MAX })
     }
 
-    /// It has handed over so much.
+    /// Records that the response has handed over `bytes`.
     pub(crate) fn record_sent(&mut self, bytes: usize) {
         self.left = self.left.saturating_sub(bytes);
         let state = &mut *self.scheduler.0.borrow_mut();
@@ -128,7 +130,7 @@ impl ScheduledResponse {
         state.wake_first();
     }
 
-    /// It has nothing to hand over now, or may not.
+    /// Removes the response from the order: it has nothing to send now, or no window.
     pub(crate) fn withdraw(&mut self) {
         if let Some(portion) = self.portion {
             self.scheduler.0.borrow_mut().leave(portion);
@@ -161,124 +163,127 @@ mod tests {
 
     /// A response and its task.
     struct Response {
-        turn: ScheduledResponse,
+        scheduled: ScheduledResponse,
         task: Arc<Task>,
     }
 
     impl Response {
-        fn of(turns: &Rc<ResponseScheduler>) -> Self {
-            Self { turn: ScheduledResponse::new(turns), task: Arc::default() }
+        fn new(scheduler: &Rc<ResponseScheduler>) -> Self {
+            Self { scheduled: ScheduledResponse::new(scheduler), task: Arc::default() }
         }
 
-        /// Whether it could hand over so much.
-        fn hands_over(&mut self, bytes: usize) -> bool {
+        /// Tries to hand over `bytes`; true if it could.
+        fn try_send(&mut self, bytes: usize) -> bool {
             let waker = self.task.clone().into();
-            let is_due = self.turn.poll(&Context::from_waker(&waker)).is_ready();
+            let is_due = self.scheduled.poll(&Context::from_waker(&waker)).is_ready();
             if is_due {
-                self.turn.record_sent(bytes);
+                self.scheduled.record_sent(bytes);
             }
             is_due
         }
 
-        /// Whether it has been woken since it was asked last.
+        /// True if the task has been woken since the last call.
         fn is_woken(&self) -> bool {
             self.task.0.swap(0, Ordering::Relaxed) > 0
         }
     }
 
     fn responses<const N: usize>() -> (Rc<ResponseScheduler>, [Response; N]) {
-        let turns = Rc::default();
-        let responses = std::array::from_fn(|_| Response::of(&turns));
-        (turns, responses)
+        let scheduler = Rc::default();
+        let responses = std::array::from_fn(|_| Response::new(&scheduler));
+        (scheduler, responses)
     }
 
-    /// All of them have begun.
+    /// Responses that have all sent their first portions.
     fn long_responses<const N: usize>() -> (Rc<ResponseScheduler>, [Response; N]) {
-        let (turns, mut responses) = responses();
+        let (scheduler, mut responses) = responses();
         for response in &mut responses {
-            assert!(response.hands_over(FIRST_PORTION));
+            assert!(response.try_send(FIRST_PORTION));
         }
-        turns.flushed();
-        (turns, responses)
+        scheduler.flushed();
+        (scheduler, responses)
     }
 
     #[test]
     fn responses_finish_their_portions_in_start_order() {
-        let (turns, [mut one, mut other]) = long_responses();
-        assert!(one.hands_over(PORTION / 2));
-        assert!(other.hands_over(PORTION / 2));
-        assert!(!other.hands_over(1) && !one.hands_over(1));
-        turns.written(Some(PORTION));
+        let (scheduler, [mut one, mut other]) = long_responses();
+        assert!(one.try_send(PORTION / 2));
+        assert!(other.try_send(PORTION / 2));
+        assert!(!other.try_send(1) && !one.try_send(1));
+        scheduler.written(Some(PORTION));
         assert!(one.is_woken() && !other.is_woken());
-        assert!(!other.hands_over(1), "not before the other one");
-        assert!(one.hands_over(PORTION / 2));
+        assert!(!other.try_send(1), "`one` goes first");
+        assert!(one.try_send(PORTION / 2));
         assert!(other.is_woken());
-        // What one has now is a portion that it began later.
-        assert!(!one.hands_over(1));
-        assert!(other.hands_over(PORTION / 2) && !one.is_woken());
-        turns.written(Some(FRAME));
-        assert!(one.is_woken() && one.hands_over(1));
+        // The current portion of `one` was begun later.
+        assert!(!one.try_send(1));
+        assert!(other.try_send(PORTION / 2) && !one.is_woken());
+        scheduler.written(Some(FRAME));
+        assert!(one.is_woken() && one.try_send(1));
     }
 
     #[test]
     fn new_responses_precede_continuing_ones() {
-        let (turns, [mut long, mut longer]) = long_responses();
-        assert!(long.hands_over(PORTION));
-        assert!(!longer.hands_over(1));
-        let [mut short, mut shorter] = [(); 2].map(|()| Response::of(&turns));
-        assert!(!short.hands_over(1) && !shorter.hands_over(1));
-        turns.written(Some(FRAME));
+        let (scheduler, [mut long, mut longer]) = long_responses();
+        assert!(long.try_send(PORTION));
+        assert!(!longer.try_send(1));
+        let [mut short, mut shorter] = [(); 2].map(|()| Response::new(&scheduler));
+        assert!(!short.try_send(1) && !shorter.try_send(1));
+        scheduler.written(Some(FRAME));
         assert!(short.is_woken() && !shorter.is_woken() && !longer.is_woken());
-        assert!(!longer.hands_over(1), "not before them");
-        assert!(short.hands_over(100) && shorter.is_woken());
-        assert!(shorter.hands_over(100) && longer.is_woken());
+        assert!(!longer.try_send(1), "new responses go first");
+        assert!(short.try_send(100) && shorter.is_woken());
+        assert!(shorter.try_send(100) && longer.is_woken());
     }
 
     #[test]
     fn first_portion_of_a_new_response_is_small() {
-        let (turns, [mut first, mut other]) = responses();
-        assert_eq!(first.turn.poll(&Context::from_waker(Waker::noop())), Poll::Ready(usize::MAX));
-        assert!(first.hands_over(PORTION) && !other.hands_over(1) && !first.hands_over(1));
-        turns.flushed();
-        let most = other.turn.poll(&Context::from_waker(Waker::noop()));
+        let (scheduler, [mut first, mut other]) = responses();
+        assert_eq!(
+            first.scheduled.poll(&Context::from_waker(Waker::noop())),
+            Poll::Ready(usize::MAX)
+        );
+        assert!(first.try_send(PORTION) && !other.try_send(1) && !first.try_send(1));
+        scheduler.flushed();
+        let most = other.scheduled.poll(&Context::from_waker(Waker::noop()));
         assert_eq!(most, Poll::Ready(FIRST_PORTION));
     }
 
     #[test]
     fn frame_headers_count_as_unwritten_bytes() {
-        let (turns, [mut one, mut other]) = responses();
-        assert!(one.hands_over(PORTION));
-        turns.written(Some(PORTION / FRAME * FRAME_HEADER));
-        assert!(!other.hands_over(1), "not a byte of it has been written");
+        let (scheduler, [mut one, mut other]) = responses();
+        assert!(one.try_send(PORTION));
+        scheduler.written(Some(PORTION / FRAME * FRAME_HEADER));
+        assert!(!other.try_send(1), "only headers have been written");
     }
 
     #[test]
     fn dropped_or_passing_responses_hand_over_their_place() {
-        let (turns, [mut first, mut passing, mut leaving, mut last]) = responses();
-        assert!(first.hands_over(PORTION));
+        let (scheduler, [mut first, mut passing, mut leaving, mut last]) = responses();
+        assert!(first.try_send(PORTION));
         for waiting in [&mut passing, &mut leaving, &mut last] {
-            assert!(!waiting.hands_over(1));
+            assert!(!waiting.try_send(1));
         }
-        turns.written(Some(FRAME));
+        scheduler.written(Some(FRAME));
         assert!(passing.is_woken() && !leaving.is_woken());
-        passing.turn.withdraw();
+        passing.scheduled.withdraw();
         assert!(leaving.is_woken() && !last.is_woken());
         drop(leaving);
-        assert!(last.is_woken() && last.hands_over(1));
+        assert!(last.is_woken() && last.try_send(1));
     }
 
     #[test]
     fn discarded_bytes_do_not_block_other_responses() {
-        let (turns, [mut reset, mut other]) = responses();
-        assert!(reset.hands_over(PORTION));
-        assert!(!other.hands_over(1));
-        turns.written(None);
-        turns.flushed();
-        assert!(!other.is_woken(), "there is no room");
-        turns.written(Some(100));
+        let (scheduler, [mut reset, mut other]) = responses();
+        assert!(reset.try_send(PORTION));
+        assert!(!other.try_send(1));
+        scheduler.written(None);
+        scheduler.flushed();
+        assert!(!other.is_woken(), "the connection is blocked");
+        scheduler.written(Some(100));
         assert!(other.is_woken());
-        turns.written(Some(0));
-        turns.flushed();
-        assert!(other.is_woken() && other.hands_over(PORTION));
+        scheduler.written(Some(0));
+        scheduler.flushed();
+        assert!(other.is_woken() && other.try_send(PORTION));
     }
 }

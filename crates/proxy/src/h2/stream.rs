@@ -1,8 +1,8 @@
-//! A stream of HTTP/2 as its request sees it: bytes to read and bytes to write, each way within its window.
+//! One HTTP/2 stream: bytes to read and bytes to write, in each direction within the flow-control window.
 //!
-//! Received bytes open their window again only when they have been taken, and no more is handed over for sending than the
-//! peer's window has room for: so whoever is slow slows down the other side and fills no memory here. A message that is
-//! dropped before its end resets its stream.
+//! Received bytes release their window only after they have been consumed, and no more is handed over for sending than
+//! the peer's window allows: so a slow side slows down the other side by back-pressure and fills no memory here. A
+//! message that is dropped before its end resets its stream.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -28,14 +28,14 @@ use super::response_scheduler::ScheduledResponse;
 pub(crate) struct H2Stream {
     reading: H2ReadState,
     writing: H2WriteState,
-    /// Received and not yet taken.
+    /// Bytes received and not yet consumed.
     data: Bytes,
     trailers: Option<Box<FieldSection>>,
-    /// What the peer is told if this is dropped before its end.
+    /// Reason of the RST_STREAM that the peer gets if this is dropped before its end.
     drop_reason: Reason,
-    /// The peer, or its connection, has ended the stream before its time.
+    /// Premature end of the stream, by the peer or by its connection.
     error: Option<StreamError>,
-    /// Among the responses to a client; requests to an endpoint have none.
+    /// The place among the responses to a client; `None` for requests to an endpoint.
     scheduled: Option<ThreadBound<ScheduledResponse>>,
 }
 
@@ -54,21 +54,21 @@ enum H2WriteState {
 }
 
 impl H2Stream {
-    /// A client's request, whose head has been read.
+    /// Creates the stream of a client's request whose head has been read.
     pub(crate) fn from_client(
         body: RecvStream,
         response: SendResponse<Bytes>,
-        turn: ScheduledResponse,
+        scheduled: ScheduledResponse,
     ) -> Self {
         let reading =
             if body.is_end_stream() { H2ReadState::Ended } else { H2ReadState::Body(body) };
-        // Nothing else tells the client that what it got is not whole.
+        // Only the reset tells the client that its response is incomplete.
         let mut message = Self::new(reading, H2WriteState::Head(response), Reason::INTERNAL_ERROR);
-        message.scheduled = Some(ThreadBound::new(turn));
+        message.scheduled = Some(ThreadBound::new(scheduled));
         message
     }
 
-    /// A request to an endpoint, whose head has been sent, and is all of it if `is_whole`.
+    /// Creates the stream of a request to an endpoint. Its head has been sent; if `is_whole`, nothing else follows.
     pub(crate) fn to_endpoint(
         response: ResponseFuture,
         body: SendStream<Bytes>,
@@ -83,12 +83,12 @@ impl H2Stream {
         Self { reading, writing, data, trailers, drop_reason, error, scheduled: None }
     }
 
-    /// How the stream was ended before its time, as far as that has been seen.
+    /// Returns the premature end of the stream, if one has been detected.
     pub(crate) fn error(&self) -> Option<StreamError> {
         self.error
     }
 
-    /// Ready when the peer wants no answer any more.
+    /// Ready when the peer no longer wants the response.
     pub(crate) fn poll_cancelled(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let reset = match &mut self.writing {
             H2WriteState::Head(response) => ready!(response.poll_reset(cx)),
@@ -100,27 +100,28 @@ impl H2Stream {
         Poll::Ready(())
     }
 
-    /// Sends a response's head: an interim one, or the one, which ends the stream if nothing is to follow.
+    /// Sends the head of an interim or final response. A final head ends the stream if no body follows.
     pub(crate) fn put_head(
         &mut self,
         head: &ResponseHead,
-        manner: &ResponseFraming,
+        framing: &ResponseFraming,
     ) -> Result<(), Failure> {
-        let said = response::write(head, manner).map_err(Failure::BadResponse)?;
+        let message = response::write(head, framing).map_err(Failure::BadResponse)?;
         let H2WriteState::Head(response) = &mut self.writing else {
             return Err(Failure::ClientGone);
         };
         if head.is_interim() {
-            return response.send_informational(said).map_err(|_reset| Failure::ClientGone);
+            return response.send_informational(message).map_err(|_reset| Failure::ClientGone);
         }
-        let has_body = !manner.framing.is_empty();
-        let is_whole = !manner.upgrade && !has_body;
-        let body = response.send_response(said, is_whole).map_err(|_reset| Failure::ClientGone)?;
+        let has_body = !framing.framing.is_empty();
+        let is_whole = !framing.upgrade && !has_body;
+        let body =
+            response.send_response(message, is_whole).map_err(|_reset| Failure::ClientGone)?;
         self.writing = if is_whole { H2WriteState::Ended } else { H2WriteState::Body(body) };
         Ok(())
     }
 
-    /// Ready when `head` is the head of a response to `request`, interim or final.
+    /// Ready when `head` holds the head of a response to `request`, interim or final.
     pub(crate) fn poll_response(
         &mut self,
         cx: &mut Context<'_>,
@@ -169,13 +170,13 @@ impl H2Stream {
         space.put_slice(&self.data[..count]);
         self.data.advance(count);
         if let H2ReadState::Body(body) = &mut self.reading {
-            // Fails for a stream that has been reset, which the next read tells.
+            // Fails for a stream that has been reset; the next read reports that.
             drop(body.flow_control().release_capacity(count));
         }
         Poll::Ready(Ok(()))
     }
 
-    /// What comes next of the body; `None`: it has ended, and the trailers are there.
+    /// Returns the next bytes of the body; `None` after its end, when the trailers have been stored.
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Bytes>>> {
         let H2ReadState::Body(body) = &mut self.reading else { return Poll::Ready(Ok(None)) };
         let outcome = loop {
@@ -196,12 +197,12 @@ impl H2Stream {
         })
     }
 
-    /// The trailers of a message whose end has been read.
+    /// Returns the trailers of a message whose end has been read.
     pub(crate) fn take_trailers(&mut self) -> Option<Box<FieldSection>> {
         self.trailers.take()
     }
 
-    /// Sends what the peer has room for; the stream's end with it if `is_last` and all of it goes.
+    /// Sends as much as the peer's window allows. If `is_last` and all bytes are sent, also ends the stream.
     pub(crate) fn poll_write(
         &mut self,
         cx: &mut Context<'_>,
@@ -212,15 +213,15 @@ impl H2Stream {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         };
         let wanted = slices.iter().map(|slice| slice.len()).sum();
-        debug_assert!(wanted > 0, "there would be nothing to wait for");
+        debug_assert!(wanted > 0, "an empty write has nothing to wait for");
         let mut room = poll_send_capacity(cx, body, wanted);
-        if let Some(turn) = &mut self.scheduled {
+        if let Some(scheduled) = &mut self.scheduled {
             match room {
-                Poll::Pending => turn.withdraw(),
-                Poll::Ready(Ok(open)) => match turn.poll(cx) {
+                Poll::Pending => scheduled.withdraw(),
+                Poll::Ready(Ok(open)) => match scheduled.poll(cx) {
                     Poll::Ready(most) => room = Poll::Ready(Ok(open.min(most))),
                     Poll::Pending => {
-                        // It does not wait for room, which would tell it of a reset.
+                        // While the response does not wait for window, only this reports a reset.
                         ready!(self.poll_cancelled(cx));
                         return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
                     }
@@ -236,8 +237,8 @@ impl H2Stream {
         });
         Poll::Ready(match sent {
             Ok((count, ends)) => {
-                if let Some(turn) = &mut self.scheduled {
-                    turn.record_sent(count);
+                if let Some(scheduled) = &mut self.scheduled {
+                    scheduled.record_sent(count);
                 }
                 if ends {
                     self.writing = H2WriteState::Ended;
@@ -267,7 +268,7 @@ impl H2Stream {
 
 fn stream_error(error: &Error) -> StreamError {
     match error.reason() {
-        // Streams that a GOAWAY does not name fail by it; others go on.
+        // A GOAWAY fails only the streams beyond its last stream ID; others continue.
         Some(_) if error.is_remote() && error.is_go_away() => StreamError::Unprocessed,
         Some(Reason::REFUSED_STREAM) if error.is_remote() => StreamError::Refused,
         Some(_) if error.is_remote() => StreamError::Reset,
@@ -281,15 +282,15 @@ impl Drop for H2Stream {
         match &mut self.writing {
             H2WriteState::Head(response) => response.send_reset(self.drop_reason),
             H2WriteState::Body(body) => body.send_reset(self.drop_reason),
-            // What is left to be read is reset by the library.
+            // The `h2` crate resets the receiving side.
             H2WriteState::Ended => {}
         }
     }
 }
 
-/// How many of `wanted` bytes the peer has room for, at least one.
+/// Returns how many of `wanted` bytes the peer's window allows, at least one.
 ///
-/// Room is asked for only when there are bytes to fill it: what one stream has been given, others cannot use.
+/// Capacity is reserved only when there are bytes to send: capacity assigned to one stream is not available to others.
 fn poll_send_capacity(
     cx: &mut Context<'_>,
     body: &mut SendStream<Bytes>,
@@ -306,7 +307,7 @@ fn poll_send_capacity(
     Poll::Ready(Ok(body.capacity()))
 }
 
-/// A copy of the first `count` bytes.
+/// Returns a copy of the first `count` bytes.
 fn first(slices: &[IoSlice<'_>], count: usize) -> Bytes {
     let mut bytes = Vec::with_capacity(count);
     for slice in slices {

@@ -1,4 +1,4 @@
-//! What the messages of a connection and its conversation know of each other.
+//! State that the request streams of a connection share with its control streams.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -8,19 +8,19 @@ use super::H3ErrorCode;
 use super::priority::ResponsePriority;
 use super::varint;
 
-/// Priorities that are remembered for streams which have not asked. Of more, the first are forgotten.
+/// Number of priorities kept for streams that have not been opened yet. Beyond it, the oldest are dropped.
 const PRIORITIES: usize = 64;
 
-/// Shared by a connection's messages and its conversation.
+/// State shared by the request streams and the control streams of a connection.
 pub(crate) struct H3ConnectionState {
-    /// What the peer did on one stream that ends the connection.
+    /// Connection error that the peer caused on a single stream.
     connection_error: Cell<Option<H3ErrorCode>>,
     control_waker: RefCell<Waker>,
-    /// The peer serves none of our requests from this stream on.
+    /// First stream whose request the peer will not process, from GOAWAY.
     goaway_limit: Cell<u64>,
-    /// Requests that have not been answered, and who waits for that.
+    /// Streams that wait for a response, with their wakers.
     response_waiters: RefCell<Vec<(u64, Waker)>>,
-    /// What the peer has said of its requests, beside them.
+    /// Priorities from PRIORITY_UPDATE frames, by stream.
     priorities: RefCell<VecDeque<(u64, ResponsePriority)>>,
 }
 
@@ -35,7 +35,7 @@ impl H3ConnectionState {
         }
     }
 
-    /// Ends the connection, by way of its conversation.
+    /// Records an error that ends the connection; the control streams close it.
     pub(super) fn raise_connection_error(&self, code: H3ErrorCode) {
         if self.connection_error.get().is_none() {
             self.connection_error.set(Some(code));
@@ -43,13 +43,13 @@ impl H3ConnectionState {
         }
     }
 
-    /// What ends the connection, of which `waker` is told from now on.
+    /// Returns the error that ends the connection. From now on, `waker` is woken when there is one.
     pub(super) fn connection_error(&self, waker: &Waker) -> Option<H3ErrorCode> {
         self.control_waker.borrow_mut().clone_from(waker);
         self.connection_error.get()
     }
 
-    /// The peer serves none of our requests from this stream on.
+    /// Records a GOAWAY: the peer processes none of our requests from stream `limit` on.
     pub(super) fn record_goaway(&self, limit: u64) {
         self.goaway_limit.set(limit);
         let beyond = |(id, _): &mut (u64, Waker)| *id >= limit;
@@ -58,12 +58,12 @@ impl H3ConnectionState {
         }
     }
 
-    /// The peer has said that it has done nothing of the request on this stream, and will do nothing.
+    /// True if the peer has announced that it has not processed, and will not process, the request on this stream.
     pub(super) fn is_unprocessed(&self, id: u64) -> bool {
         id >= self.goaway_limit.get()
     }
 
-    /// The request on this stream waits for its answer.
+    /// Registers the waker of a request that waits for its response.
     pub(super) fn add_response_waiter(&self, id: u64, waker: &Waker) {
         let mut waiting = self.response_waiters.borrow_mut();
         match waiting.iter_mut().find(|(other, _)| *other == id) {
@@ -72,7 +72,7 @@ impl H3ConnectionState {
         }
     }
 
-    /// It waits no more.
+    /// Removes the waker of a request that no longer waits.
     pub(super) fn remove_response_waiter(&self, id: u64) {
         let mut waiting = self.response_waiters.borrow_mut();
         if let Some(place) = waiting.iter().position(|(other, _)| *other == id) {
@@ -89,10 +89,10 @@ impl H3ConnectionState {
         priorities.push_back((id, priority));
     }
 
-    /// What the peer has said of the request on this stream since it was last asked for.
+    /// Returns and removes the priority that the peer has sent for this stream since the last call.
     pub(super) fn take_priority(&self, id: u64) -> Option<ResponsePriority> {
         let mut priorities = self.priorities.borrow_mut();
-        // Hardly anybody changes its mind: nothing is looked through.
+        // Priority updates are rare: the list is usually empty.
         let place = priorities.iter().position(|(other, _)| *other == id)?;
         priorities.remove(place).map(|(_, priority)| priority)
     }
@@ -108,48 +108,48 @@ mod tests {
 
     #[test]
     fn latest_priority_update_of_a_stream_is_taken_once() {
-        let ties = H3ConnectionState::new();
-        ties.record_priority(4, priority("u=1"));
-        ties.record_priority(0, priority("u=2"));
-        ties.record_priority(4, priority("u=5"));
-        assert_eq!(ties.take_priority(8), None);
-        assert_eq!(ties.take_priority(4), Some(priority("u=5")));
-        assert_eq!(ties.take_priority(4), None);
-        assert_eq!(ties.take_priority(0), Some(priority("u=2")));
+        let state = H3ConnectionState::new();
+        state.record_priority(4, priority("u=1"));
+        state.record_priority(0, priority("u=2"));
+        state.record_priority(4, priority("u=5"));
+        assert_eq!(state.take_priority(8), None);
+        assert_eq!(state.take_priority(4), Some(priority("u=5")));
+        assert_eq!(state.take_priority(4), None);
+        assert_eq!(state.take_priority(0), Some(priority("u=2")));
     }
 
     #[test]
     fn priority_updates_of_unopened_streams_are_bounded() {
-        let ties = H3ConnectionState::new();
+        let state = H3ConnectionState::new();
         for id in 0..1000 {
-            ties.record_priority(4 * id, priority("u=1"));
+            state.record_priority(4 * id, priority("u=1"));
         }
-        assert_eq!(ties.priorities.borrow().len(), PRIORITIES);
-        assert_eq!(ties.take_priority(0), None);
-        assert!(ties.take_priority(4 * 999).is_some());
+        assert_eq!(state.priorities.borrow().len(), PRIORITIES);
+        assert_eq!(state.take_priority(0), None);
+        assert!(state.take_priority(4 * 999).is_some());
     }
 
     #[test]
     fn goaway_wakes_only_unprocessed_requests() {
-        let ties = H3ConnectionState::new();
+        let state = H3ConnectionState::new();
         for id in [0, 4, 8] {
-            ties.add_response_waiter(id, Waker::noop());
-            ties.add_response_waiter(id, Waker::noop());
-            assert!(!ties.is_unprocessed(id));
+            state.add_response_waiter(id, Waker::noop());
+            state.add_response_waiter(id, Waker::noop());
+            assert!(!state.is_unprocessed(id));
         }
-        ties.remove_response_waiter(0);
-        ties.record_goaway(8);
-        let left: Vec<_> = ties.response_waiters.borrow().iter().map(|(id, _)| *id).collect();
+        state.remove_response_waiter(0);
+        state.record_goaway(8);
+        let left: Vec<_> = state.response_waiters.borrow().iter().map(|(id, _)| *id).collect();
         assert_eq!(left, [4]);
-        assert!(ties.is_unprocessed(8) && !ties.is_unprocessed(4));
+        assert!(state.is_unprocessed(8) && !state.is_unprocessed(4));
     }
 
     #[test]
     fn first_connection_error_is_reported() {
-        let ties = H3ConnectionState::new();
-        assert_eq!(ties.connection_error(Waker::noop()), None);
-        ties.raise_connection_error(H3ErrorCode::FRAME_ERROR);
-        ties.raise_connection_error(H3ErrorCode::ID_ERROR);
-        assert_eq!(ties.connection_error(Waker::noop()), Some(H3ErrorCode::FRAME_ERROR));
+        let state = H3ConnectionState::new();
+        assert_eq!(state.connection_error(Waker::noop()), None);
+        state.raise_connection_error(H3ErrorCode::FRAME_ERROR);
+        state.raise_connection_error(H3ErrorCode::ID_ERROR);
+        assert_eq!(state.connection_error(Waker::noop()), Some(H3ErrorCode::FRAME_ERROR));
     }
 }

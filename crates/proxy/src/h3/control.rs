@@ -1,4 +1,4 @@
-//! What a peer says of the connection as a whole: on its control stream, and by the streams that it opens beside it.
+//! Parser of the peer's control stream, and of the types of its unidirectional streams.
 
 use bytes::Bytes;
 
@@ -7,10 +7,10 @@ use super::priority::ResponsePriority;
 use super::settings::H3Settings;
 use super::{H3ErrorCode, PeerRole, varint};
 
-/// More than any frame has that is not skipped.
+/// Payload limit; no frame that is not skipped needs more.
 const PAYLOAD_BYTES: usize = 4 * 1024;
 
-/// What a stream of one direction is for (RFC 9114 §6.2, RFC 9204 §4.2).
+/// Type of a unidirectional stream (RFC 9114 §6.2, RFC 9204 §4.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UniStreamType {
     Control,
@@ -21,7 +21,7 @@ pub enum UniStreamType {
 }
 
 impl UniStreamType {
-    /// What it says of itself at its beginning, and how many bytes that takes; `None`: more has to come.
+    /// Parses the type at the start of a stream, and returns it with its length; `None` if more bytes are needed.
     pub fn read(bytes: &[u8]) -> Option<(Self, usize)> {
         let (number, taken) = varint::read(bytes)?;
         let kind = match number {
@@ -35,21 +35,22 @@ impl UniStreamType {
     }
 }
 
-/// What came by the control stream.
+/// A frame received on the control stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ControlFrame {
     Settings(H3Settings),
-    /// Of a server: the first stream whose request it does not serve. Of a client it means nothing where nobody pushes.
+    /// From a server: the first stream whose request it does not process. From a client: a push ID, which has no
+    /// meaning without server push.
     GoAway(u64),
-    /// Of the response on this stream.
+    /// Priority of the response on this stream.
     Priority(u64, ResponsePriority),
 }
 
-/// Takes a control stream apart.
+/// Parser of a control stream.
 pub struct ControlStreamReader {
     peer: PeerRole,
     frame_decoder: H3FrameDecoder,
-    /// As the peer has said; both may only move one way.
+    /// Last values that the peer has sent. GOAWAY IDs may only decrease, the maximum push ID may only increase.
     last_goaway: u64,
     max_push_id: u64,
 }
@@ -60,15 +61,15 @@ impl ControlStreamReader {
         Self { peer, frame_decoder, last_goaway: varint::MAX, max_push_id: 0 }
     }
 
-    /// What comes next; `None`: all of `input` is taken, and more is needed.
+    /// Returns the next frame; `None` if all of `input` is consumed and more is needed.
     pub fn next(&mut self, input: &mut Bytes) -> Result<Option<ControlFrame>, H3ErrorCode> {
         while let Some(piece) = self.frame_decoder.next(input)? {
             let FramePart::Whole(kind, payload) = piece else {
                 return Err(H3ErrorCode::FRAME_UNEXPECTED);
             };
-            let said = self.handle_frame(kind, &payload)?;
-            if said.is_some() {
-                return Ok(said);
+            let frame = self.handle_frame(kind, &payload)?;
+            if frame.is_some() {
+                return Ok(frame);
             }
         }
         Ok(None)
@@ -109,7 +110,7 @@ impl ControlStreamReader {
                 }
                 Ok(Some(ControlFrame::Priority(id, ResponsePriority::parse(&payload[taken..]))))
             }
-            // There never was a push.
+            // There are no pushes.
             H3FrameType::CancelPush => number().and(Err(H3ErrorCode::ID_ERROR)),
             H3FrameType::PushPriorityUpdate => Err(H3ErrorCode::ID_ERROR),
             H3FrameType::Data
@@ -121,7 +122,7 @@ impl ControlStreamReader {
     }
 }
 
-/// Whether a stream is one of those that carry requests: opened by a client, in both directions (RFC 9000 §2.1).
+/// True for a stream that carries requests: opened by a client, bidirectional (RFC 9000 §2.1).
 fn is_request_stream(id: u64) -> bool {
     id & 0b11 == 0
 }

@@ -1,8 +1,8 @@
-//! What a connection's two sides say of it as a whole, beside its requests.
+//! Unidirectional streams of a connection: control and QPACK, of both sides.
 //!
-//! Our side of it is one stream: SETTINGS, and GOAWAY when it comes to that. The other side's are up to three, which are
-//! listened to as long as the connection lives. Whoever serves the connection polls this, and is told what matters to it;
-//! an offence of the peer, here or in a message, closes the connection.
+//! Our side is one stream, which carries SETTINGS and, when the connection drains, GOAWAY. The peer has up to three,
+//! which are read for the lifetime of the connection. The owner of the connection polls this and receives the events
+//! that matter to it. A protocol violation by the peer, here or on a request stream, closes the connection.
 
 use std::io::IoSlice;
 use std::rc::Rc;
@@ -17,27 +17,28 @@ use super::qpack::instructions::{self, QpackDecoderStream};
 use super::settings::{self, H3Settings};
 use super::{H3ConnectionState, H3ErrorCode, PeerRole, frame, varint};
 
-/// Our control stream says by this what it is.
+/// Stream type at the start of our control stream.
 const CONTROL_STREAM_TYPE: u64 = 0x0;
 
-/// What whoever serves the connection has to know.
+/// Event for the owner of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ControlEvent {
-    /// The peer has said what it is like, which comes first and once.
+    /// The SETTINGS of the peer; received first, and once.
     Settings(H3Settings),
-    /// The peer takes leave. Of an endpoint: it serves no request from this stream on.
+    /// GOAWAY. From an endpoint: it processes no request from this stream on.
     GoAway(u64),
 }
 
-/// What is said of one connection. It lives as long as that: its streams may not end before.
+/// Control and QPACK streams of one connection. They live as long as the connection: its critical streams may not end
+/// earlier.
 pub(crate) struct ControlStreams {
     connection: QuicConnection,
     peer: PeerRole,
     connection_state: Rc<H3ConnectionState>,
     our_control: Option<SendStream>,
-    /// What we have to say and have not.
+    /// Bytes for our control stream that have not been sent.
     pending_output: Vec<u8>,
-    /// Streams that have not said what they are, with what they have said.
+    /// Streams whose type is not yet known, with the bytes received on them.
     untyped_streams: Vec<(RecvStream, Vec<u8>)>,
     control: Option<(RecvStream, Bytes)>,
     control_reader: ControlStreamReader,
@@ -47,7 +48,8 @@ pub(crate) struct ControlStreams {
 }
 
 impl ControlStreams {
-    /// With a `peer` of which we take field sections of so many bytes, by the count of RFC 9114 §4.2.2.
+    /// Creates the streams for a `peer` whose field sections may have `field_section` bytes, as counted by RFC 9114
+    /// §4.2.2.
     pub(crate) fn new(connection: &QuicConnection, peer: PeerRole, field_section: u64) -> Self {
         let mut pending_output = Vec::new();
         varint::write(CONTROL_STREAM_TYPE, &mut pending_output);
@@ -67,17 +69,18 @@ impl ControlStreams {
         }
     }
 
-    /// What its messages have to share.
+    /// Returns the state that the request streams share.
     pub(crate) fn connection_state(&self) -> &Rc<H3ConnectionState> {
         &self.connection_state
     }
 
-    /// Tells a client that from this stream on we serve no request. Sent by the next `poll`.
+    /// Sends GOAWAY to a client: no request from this stream on is processed. The next `poll` sends it.
     pub(crate) fn send_goaway(&mut self, id: u64) {
         frame::write_goaway(id, &mut self.pending_output);
     }
 
-    /// What comes next. An error is for what the connection has been closed; how else it ends, it tells itself.
+    /// Returns the next event. An error is the reason for which this has closed the connection. If the connection ends
+    /// otherwise, the connection itself reports it.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<ControlEvent, H3ErrorCode>> {
         let polled = match self.connection_state.connection_error(cx.waker()) {
             Some(code) => Poll::Ready(Err(code)),
@@ -99,9 +102,9 @@ impl ControlStreams {
         self.poll_control(cx)
     }
 
-    /// Sends what there is to say, as far as there is room.
+    /// Sends pending output, as far as flow control allows.
     fn flush_output(&mut self, cx: &mut Context<'_>) -> Result<(), H3ErrorCode> {
-        // RFC 9114 §6.2: each side lets the other open three streams at the least.
+        // RFC 9114 §6.2: each side allows the other to open at least three unidirectional streams.
         let ours = self.our_control.as_mut().ok_or(H3ErrorCode::GENERAL_PROTOCOL_ERROR)?;
         while !self.pending_output.is_empty() {
             match ours.poll_write(cx, &[IoSlice::new(&self.pending_output)]) {
@@ -116,11 +119,11 @@ impl ControlStreams {
         Ok(())
     }
 
-    /// Finds out what streams are that have just begun.
+    /// Reads the types of newly opened streams.
     fn identify_streams(&mut self, cx: &mut Context<'_>) -> Result<(), H3ErrorCode> {
         let mut place = 0;
-        while let Some((stream, begun)) = self.untyped_streams.get_mut(place) {
-            match poll_stream_type(cx, stream, begun) {
+        while let Some((stream, received)) = self.untyped_streams.get_mut(place) {
+            match poll_stream_type(cx, stream, received) {
                 Poll::Pending => place += 1,
                 Poll::Ready(None) => drop(self.untyped_streams.swap_remove(place)),
                 Poll::Ready(Some((kind, rest))) => {
@@ -132,7 +135,7 @@ impl ControlStreams {
         Ok(())
     }
 
-    /// Takes a stream for what it is. There is one of each kind, and never a push.
+    /// Stores a stream under its type. There may be one of each type, and no push stream.
     fn assign_stream(
         &mut self,
         kind: UniStreamType,
@@ -163,7 +166,7 @@ impl ControlStreams {
         if is_second { Err(H3ErrorCode::STREAM_CREATION_ERROR) } else { Ok(()) }
     }
 
-    /// Looks at what the peer says of tables that neither side keeps.
+    /// Checks the QPACK instructions of the peer. Neither side uses a dynamic table.
     fn check_qpack_streams(&mut self, cx: &mut Context<'_>) -> Result<(), H3ErrorCode> {
         while let Some(stream) = &mut self.encoder
             && let Poll::Ready(bytes) = poll_critical(cx, stream)?
@@ -200,24 +203,25 @@ impl ControlStreams {
     }
 }
 
-/// What a stream is and what it has said since; `None`: it ended before it had said that.
+/// Returns the type of a stream and the bytes received after it; `None` if the stream ended before its type was
+/// complete.
 fn poll_stream_type(
     cx: &mut Context<'_>,
     stream: &mut RecvStream,
-    begun: &mut Vec<u8>,
+    received: &mut Vec<u8>,
 ) -> Poll<Option<(UniStreamType, Bytes)>> {
     loop {
         let Ok(Some(mut bytes)) = ready!(stream.poll_read(cx)) else { return Poll::Ready(None) };
         while !bytes.is_empty() {
-            begun.push(bytes.get_u8());
-            if let Some((kind, _)) = UniStreamType::read(begun) {
+            received.push(bytes.get_u8());
+            if let Some((kind, _)) = UniStreamType::read(received) {
                 return Poll::Ready(Some((kind, bytes)));
             }
         }
     }
 }
 
-/// What comes next on a stream that may not end before the connection does.
+/// Returns the next bytes of a critical stream, which may not end before the connection does.
 fn poll_critical(
     cx: &mut Context<'_>,
     stream: &mut RecvStream,

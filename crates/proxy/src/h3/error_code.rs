@@ -1,6 +1,6 @@
-//! The words in which streams and connections are ended (RFC 9114 §8.1, RFC 9204 §6).
+//! Error codes that end streams and connections (RFC 9114 §8.1, RFC 9204 §6).
 
-/// Why a stream or a connection is ended.
+/// Reason to end a stream or a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct H3ErrorCode(pub u64);
 
@@ -26,29 +26,29 @@ impl H3ErrorCode {
     pub const ENCODER_STREAM_ERROR: Self = Self(0x201);
     pub const DECODER_STREAM_ERROR: Self = Self(0x202);
 
-    /// What the peer is told beside the number, for whoever reads its log.
+    /// Returns the reason phrase that the peer receives with the code, for its log.
     pub fn reason(self) -> &'static str {
         match self {
             Self::NO_ERROR => "",
-            Self::GENERAL_PROTOCOL_ERROR => "the rules of HTTP/3 are broken",
-            Self::INTERNAL_ERROR => "we failed",
-            Self::STREAM_CREATION_ERROR => "a stream that may not be",
-            Self::CLOSED_CRITICAL_STREAM => "a stream was ended that the connection needs",
-            Self::FRAME_UNEXPECTED => "a frame where it may not be",
-            Self::FRAME_ERROR => "a malformed frame",
-            Self::EXCESSIVE_LOAD => "more than anybody has reason to send",
-            Self::ID_ERROR => "a stream or push that may not be named",
-            Self::SETTINGS_ERROR => "settings that may not be",
-            Self::MISSING_SETTINGS => "no settings",
-            Self::REQUEST_REJECTED => "the request was not begun",
-            Self::REQUEST_CANCELLED => "the request was given up",
-            Self::REQUEST_INCOMPLETE => "the request did not come whole",
-            Self::MESSAGE_ERROR => "a malformed message",
-            Self::CONNECT_ERROR => "the tunnel broke",
-            Self::VERSION_FALLBACK => "not over HTTP/3",
-            Self::DECOMPRESSION_FAILED => "no field section, or one of a dynamic table",
-            Self::ENCODER_STREAM_ERROR => "an entry for a dynamic table",
-            Self::DECODER_STREAM_ERROR => "word of a dynamic table that is not there",
+            Self::GENERAL_PROTOCOL_ERROR => "HTTP/3 protocol violation",
+            Self::INTERNAL_ERROR => "internal error",
+            Self::STREAM_CREATION_ERROR => "stream type not accepted",
+            Self::CLOSED_CRITICAL_STREAM => "critical stream closed",
+            Self::FRAME_UNEXPECTED => "frame not allowed here",
+            Self::FRAME_ERROR => "malformed frame",
+            Self::EXCESSIVE_LOAD => "excessive load",
+            Self::ID_ERROR => "invalid stream or push ID",
+            Self::SETTINGS_ERROR => "invalid SETTINGS",
+            Self::MISSING_SETTINGS => "control stream does not begin with SETTINGS",
+            Self::REQUEST_REJECTED => "request not processed",
+            Self::REQUEST_CANCELLED => "request cancelled",
+            Self::REQUEST_INCOMPLETE => "incomplete request",
+            Self::MESSAGE_ERROR => "malformed message",
+            Self::CONNECT_ERROR => "tunnel failed",
+            Self::VERSION_FALLBACK => "retry over HTTP/1.1",
+            Self::DECOMPRESSION_FAILED => "malformed field section, or use of a dynamic table",
+            Self::ENCODER_STREAM_ERROR => "encoder instruction for a disabled dynamic table",
+            Self::DECODER_STREAM_ERROR => "decoder instruction for a disabled dynamic table",
             _ => "unknown",
         }
     }

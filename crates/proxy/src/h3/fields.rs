@@ -1,4 +1,4 @@
-//! Field sections to spans, and spans to field sections; no decision about what they mean.
+//! Conversion between field sections and spans; no decision about their meaning.
 
 use crate::binary::fields::{FieldBudget, check_value, is_trailer};
 use crate::h1::syntax::{is_field_value, is_token};
@@ -7,14 +7,14 @@ use crate::head::{ByteSpan, FieldSection, KnownFieldName};
 
 use super::qpack::{self, FieldSectionDecoder, QpackError};
 
-/// Why a field section is not what it should be.
+/// Reason to reject a field section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldSectionError<B> {
-    /// It is none at all, and nothing on its connection makes sense any more.
+    /// QPACK decoding failed; the connection cannot continue.
     Qpack,
-    /// What it says breaks the rules of HTTP/3, and ends its stream (RFC 9114 §4.1.2).
+    /// The section violates the rules of HTTP/3, which ends its stream (RFC 9114 §4.1.2).
     Malformed,
-    /// It is refused, as it would be over HTTP/1.1.
+    /// The message is rejected for the same reason as over HTTP/1.1.
     Refused(B),
 }
 
@@ -33,7 +33,7 @@ where
     }
 }
 
-/// The pseudo-fields of a section.
+/// The pseudo-header fields of a section.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PseudoHeaders {
     pub(super) method: Option<ByteSpan>,
@@ -63,14 +63,14 @@ impl PseudoHeaders {
     }
 }
 
-/// Appends the fields of a section. Cookies become one field (RFC 9114 §4.2.1).
+/// Appends the fields of a section. Cookie fields are joined into one (RFC 9114 §4.2.1).
 pub(super) fn read<B: From<BadSyntax>>(
     section: &[u8],
     limits: &HeadLimits,
     fields: &mut FieldSection,
 ) -> Result<PseudoHeaders, FieldSectionError<B>> {
     let mut section = FieldSectionDecoder::new(section)?;
-    let mut allowance = FieldBudget::new(limits);
+    let mut budget = FieldBudget::new(limits);
     let mut pseudo = PseudoHeaders::default();
     let (mut has_fields, mut cookies) = (false, 0);
     while let Some(line) = section.next_line()? {
@@ -85,7 +85,7 @@ pub(super) fn read<B: From<BadSyntax>>(
             return Err(FieldSectionError::Malformed);
         }
         if is_pseudo {
-            allowance.take_bytes(name_text, text)?;
+            budget.take_bytes(name_text, text)?;
             let place = pseudo.value_mut(name_text).ok_or(FieldSectionError::Malformed)?;
             if has_fields || place.replace(value).is_some() {
                 return Err(FieldSectionError::Malformed);
@@ -95,7 +95,7 @@ pub(super) fn read<B: From<BadSyntax>>(
         if !is_name(name_text) {
             return Err(FieldSectionError::Malformed);
         }
-        allowance.take(name_text, text)?;
+        budget.take(name_text, text)?;
         check_value(text)?;
         has_fields = true;
         cookies += usize::from(name_text == b"cookie");
@@ -108,12 +108,12 @@ pub(super) fn read<B: From<BadSyntax>>(
     Ok(pseudo)
 }
 
-/// RFC 9114 §4.2: a token without upper-case letters.
+/// True for a field name (RFC 9114 §4.2): a token without upper-case letters.
 fn is_name(text: &[u8]) -> bool {
     is_token(text) && !text.iter().any(u8::is_ascii_uppercase)
 }
 
-/// Appends the lines of the fields that `is_sent_on`.
+/// Appends the lines of the fields for which `is_sent_on` is true.
 pub(super) fn write(
     fields: &FieldSection,
     is_sent_on: impl Fn(KnownFieldName, &[u8]) -> bool,
@@ -126,7 +126,7 @@ pub(super) fn write(
     }
 }
 
-/// The trailers of a message; `None`: it has none that may be sent on.
+/// Returns the trailers of a message; `None` if it has none that may be forwarded.
 pub fn read_trailers(
     section: &[u8],
     limits: &HeadLimits,
@@ -140,7 +140,7 @@ pub fn read_trailers(
     Ok(has_any.then(|| Box::new(fields)))
 }
 
-/// Appends the section of trailers. Leaves out what `read_trailers` does.
+/// Appends the field section of trailers. Leaves out the same names as `read_trailers`.
 pub fn write_trailers(fields: &FieldSection, section: &mut Vec<u8>) {
     qpack::begin(section);
     write(fields, |name, _| is_trailer(name), section);

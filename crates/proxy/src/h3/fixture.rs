@@ -1,4 +1,4 @@
-//! Connections over loopback, with somebody else's QUIC at the other end, who says what a test has it say.
+//! Connections over loopback to an independent QUIC implementation (quinn), which sends the bytes that a test chooses.
 
 use std::future::{Future, poll_fn};
 use std::sync::Arc;
@@ -12,23 +12,23 @@ use rustls::version::TLS13;
 use super::{frame, qpack, varint};
 use crate::quic::{DialSettings, QuicConnection, QuicDialer};
 
-/// Whom the certificate is for.
+/// Server name of the certificate.
 const NAME: &str = "a.example.com";
-/// Streams that either side may open at a time.
+/// Concurrent streams that either side may open.
 const STREAMS: u32 = 16;
-/// What the other side takes of a stream before it has read any.
+/// Flow-control window of each stream at the peer.
 pub(super) const WINDOW: u32 = 10_000;
 
-/// Runs a test that comes to an end.
-pub(super) fn run(scene: impl Future<Output = ()>) {
+/// Runs a test, with a time limit.
+pub(super) fn run(test: impl Future<Output = ()>) {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().build_local(tokio::runtime::LocalOptions::default());
     runtime.unwrap().block_on(async {
-        tokio::time::timeout(Duration::from_secs(60), scene).await.expect("it comes to an end");
+        tokio::time::timeout(Duration::from_secs(60), test).await.expect("test timed out");
     });
 }
 
-/// A connection of ours, and the other end of it. Either side may open streams.
+/// Returns our end and the peer's end of a connection. Either side may open streams.
 pub(super) async fn connect() -> (QuicConnection, quinn::Connection) {
     let key = KeyPair::generate().unwrap();
     let params = CertificateParams::new(vec![NAME.to_owned()]).unwrap();
@@ -63,7 +63,7 @@ pub(super) async fn connect() -> (QuicConnection, quinn::Connection) {
     (ours, accepted)
 }
 
-/// A frame of this type that holds these bytes.
+/// Returns a frame of this type with this payload.
 pub(super) fn framed(kind: u64, payload: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     varint::write(kind, &mut out);
@@ -72,7 +72,7 @@ pub(super) fn framed(kind: u64, payload: &[u8]) -> Vec<u8> {
     out
 }
 
-/// HEADERS with these lines.
+/// Returns a HEADERS frame with these field lines.
 pub(super) fn headers(lines: &[(&str, &str)]) -> Vec<u8> {
     let mut out = Vec::new();
     frame::write_headers(&mut out, |section| {
@@ -84,7 +84,7 @@ pub(super) fn headers(lines: &[(&str, &str)]) -> Vec<u8> {
     out
 }
 
-/// The beginning of a request.
+/// Returns the HEADERS frame of a request.
 pub(super) fn request(method: &str, more: &[(&str, &str)]) -> Vec<u8> {
     let lines = [(":method", method), (":scheme", "https"), (":authority", NAME), (":path", "/")];
     headers(&[&lines[..], more].concat())

@@ -1,7 +1,8 @@
-//! Frames (RFC 9114 §7): from the bytes of a stream, in whatever pieces they come, and to bytes.
+//! Parser and writer of frames (RFC 9114 §7). The parser takes the bytes of a stream in pieces of any size.
 //!
-//! What passes through (DATA) is never copied or gathered; what makes sense as a whole only is gathered up to a limit; what
-//! nobody knows is skipped as it comes. Which frame may come where is decided here, but for the order of heads and bodies.
+//! DATA payloads are never copied or buffered. Payloads that are needed as a whole are buffered up to a limit. Unknown
+//! frames are skipped as they arrive. This module decides which frame type is allowed on which stream, but not the
+//! order of heads and bodies.
 
 use bytes::{Buf, Bytes};
 
@@ -13,7 +14,7 @@ const HEADERS: u64 = 0x1;
 const SETTINGS: u64 = 0x4;
 const GOAWAY: u64 = 0x7;
 
-/// What a frame is (RFC 9114 §11.2.1, RFC 9218 §7.2).
+/// Frame types (RFC 9114 §11.2.1, RFC 9218 §7.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum H3FrameType {
     Data,
@@ -25,7 +26,7 @@ pub enum H3FrameType {
     MaxPushId,
     PriorityUpdate,
     PushPriorityUpdate,
-    /// Something in HTTP/2 and nothing in HTTP/3.
+    /// A frame type of HTTP/2 that has no equivalent in HTTP/3.
     Reserved,
     Unknown,
 }
@@ -48,15 +49,15 @@ impl H3FrameType {
     }
 }
 
-/// The stream on which frames come.
+/// The kind of stream on which frames arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameContext {
-    /// One request, or its response.
+    /// A request and its response.
     Request,
     Control,
 }
 
-/// What is done with a frame.
+/// Handling of the payload of a frame.
 enum FrameHandling {
     Stream,
     Buffer,
@@ -64,7 +65,7 @@ enum FrameHandling {
 }
 
 impl FrameContext {
-    /// RFC 9114 §7.2, table 1, for frames of `peer`. Nobody was ever allowed to push.
+    /// Implements RFC 9114 §7.2, table 1, for frames sent by `peer`. Server push is never allowed.
     fn classify(
         self,
         peer: PeerRole,
@@ -106,30 +107,30 @@ impl FrameContext {
     }
 }
 
-/// What comes of the bytes.
+/// Result of parsing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FramePart {
-    /// Some of what a DATA frame holds, which may be nothing.
+    /// A part of the payload of a DATA frame; may be empty.
     Data(Bytes),
-    /// All that another frame holds.
+    /// The complete payload of another frame.
     Whole(H3FrameType, Bytes),
-    /// A field section beyond the limit has begun, and is skipped.
+    /// A field section beyond the limit has begun; it is skipped.
     TooLarge,
 }
 
-/// Takes the frames of one stream apart.
+/// Parser of the frames of one stream.
 pub struct H3FrameDecoder {
     context: FrameContext,
     peer: PeerRole,
-    /// The most that is gathered.
+    /// Largest payload that is buffered.
     max_payload: usize,
     has_begun: bool,
-    /// The part of a frame's header that has come, if another is to come.
+    /// Received part of an incomplete frame header.
     header: Vec<u8>,
     state: FrameDecoderState,
 }
 
-/// In what the next byte lies.
+/// Position of the next byte.
 enum FrameDecoderState {
     Header,
     Data { left: u64 },
@@ -138,18 +139,18 @@ enum FrameDecoderState {
 }
 
 impl H3FrameDecoder {
-    /// Those that `peer` sends, and of what they hold `most` bytes at a time.
+    /// Creates a parser of frames that `peer` sends; buffers payloads up to `max_payload` bytes.
     pub fn new(context: FrameContext, peer: PeerRole, max_payload: usize) -> Self {
         let (has_begun, header) = (false, Vec::new());
         Self { context, peer, max_payload, has_begun, header, state: FrameDecoderState::Header }
     }
 
-    /// The stream may end here.
+    /// True at a frame boundary, where the stream may end.
     pub fn is_at_boundary(&self) -> bool {
         matches!(self.state, FrameDecoderState::Header) && self.header.is_empty()
     }
 
-    /// The next piece; `None`: all of `input` is taken, and more is needed.
+    /// Returns the next part; `None` if all of `input` is consumed and more is needed.
     pub fn next(&mut self, input: &mut Bytes) -> Result<Option<FramePart>, H3ErrorCode> {
         loop {
             match &mut self.state {
@@ -200,7 +201,7 @@ impl H3FrameDecoder {
         }
     }
 
-    /// Type and length of the next frame.
+    /// Parses type and length of the next frame.
     fn read_header(&mut self, input: &mut Bytes) -> Option<(u64, u64)> {
         if self.header.is_empty()
             && let Some((number, length, taken)) = header(input)
@@ -239,19 +240,19 @@ impl H3FrameDecoder {
     }
 }
 
-/// Type, length, and how many bytes they take.
+/// Parses type and length, and returns them with the number of bytes that they take.
 fn header(bytes: &[u8]) -> Option<(u64, u64, usize)> {
     let (number, taken) = varint::read(bytes)?;
     let (length, more) = varint::read(&bytes[taken..])?;
     Some((number, length, taken + more))
 }
 
-/// How many of `left` bytes are there.
+/// Returns how many of `left` bytes have arrived.
 fn available_bytes(left: u64, input: &Bytes) -> usize {
     usize::try_from(left).map_or(input.len(), |left| left.min(input.len()))
 }
 
-/// Writes HEADERS with the section that `section` appends.
+/// Writes a HEADERS frame with the field section that `section` appends.
 pub fn write_headers(out: &mut Vec<u8>, section: impl FnOnce(&mut Vec<u8>)) {
     write(HEADERS, out, section);
 }
@@ -266,7 +267,7 @@ pub(super) fn write_goaway(id: u64, out: &mut Vec<u8>) {
 
 fn write(kind: u64, out: &mut Vec<u8>, payload: impl FnOnce(&mut Vec<u8>)) {
     varint::write(kind, out);
-    // Nearly every length takes two bytes or less.
+    // Nearly every length takes at most two bytes.
     let place = out.len();
     out.extend_from_slice(&[0; 2]);
     payload(out);
@@ -279,7 +280,7 @@ fn write(kind: u64, out: &mut Vec<u8>, payload: impl FnOnce(&mut Vec<u8>)) {
     }
 }
 
-/// What comes before the bytes of a DATA frame.
+/// The frame header before the payload of a DATA frame.
 #[derive(Clone, Copy)]
 pub(super) struct DataHeader {
     bytes: [u8; 9],
@@ -287,7 +288,8 @@ pub(super) struct DataHeader {
 }
 
 impl DataHeader {
-    /// Of a frame of so many bytes; of none, there is no frame.
+    /// Returns the header of a frame with `length` bytes of payload. For length 0 there is no frame, and the header is
+    /// empty.
     pub(super) fn new(length: u64) -> Self {
         let mut header = Self { bytes: [DATA as u8; 9], len: 0 };
         if length > 0 {

@@ -1,11 +1,11 @@
-//! Which response a client needs first (RFC 9218).
+//! Priority of responses (RFC 9218).
 
-/// What the `priority` field says, or PRIORITY_UPDATE.
+/// Value of the `priority` field or of PRIORITY_UPDATE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResponsePriority {
-    /// From 0 on, the most urgent first.
+    /// From 0 to 7; 0 is the most urgent.
     urgency: u8,
-    /// Half of it is of use already.
+    /// True if the client can use a part of the response already.
     incremental: bool,
 }
 
@@ -16,7 +16,7 @@ impl Default for ResponsePriority {
 }
 
 impl ResponsePriority {
-    /// Reads the value of the field. What nobody understands says nothing (RFC 9218 §4).
+    /// Parses the value of the field. Unknown and invalid parameters are ignored (RFC 9218 §4).
     pub fn parse(value: &[u8]) -> Self {
         let mut priority = Self::default();
         for member in value.split(|&byte| byte == b',') {
@@ -31,9 +31,10 @@ impl ResponsePriority {
         priority
     }
 
-    /// The place among the streams of a connection: what is higher goes first, and 0 is what nobody has said anything of.
+    /// Returns the send priority among the streams of a connection. The higher goes first; 0 is the default without any
+    /// signal.
     ///
-    /// Of two that are as urgent, one that is of no use until it is whole goes before one that is.
+    /// At equal urgency, a response that is useful only as a whole goes before an incremental one.
     pub(super) fn rank(self) -> i32 {
         2 * (3 - i32::from(self.urgency)) - i32::from(self.incremental)
     }

@@ -1,22 +1,22 @@
-//! Field sections (RFC 9204) without a dynamic table: to field lines, and from them. What a field means is no business of
-//! this.
+//! QPACK (RFC 9204) without a dynamic table: parser and writer of field lines. It does not know the meaning of fields.
 //!
-//! We say that we keep no table, and use none of a peer that would: so each section stands for itself, and one that refers
-//! to anything but the static table is `QpackError`.
+//! Our SETTINGS announce a table capacity of 0, and we use no table of a peer that offers one. So each section is
+//! independent, and a section that refers to anything but the static table is a `QpackError`.
 
-/// Integers that begin within a byte.
+/// Prefix integers.
 mod integer;
-/// Text in fewer bits.
+/// Huffman code.
 mod huffman;
-/// Fields that have a number.
+/// Static table.
 mod static_table;
-/// What comes beside the sections.
+/// Instructions on the encoder and decoder streams.
 pub mod instructions;
 
 use super::H3ErrorCode;
 use static_table::StaticTableMatch;
 
-/// Bytes that are no field section, or one of a dynamic table. Its connection cannot go on (RFC 9204 §2.2).
+/// Bytes that are not a field section, or one that uses a dynamic table. The connection cannot continue (RFC 9204
+/// §2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpackError;
 
@@ -26,14 +26,14 @@ impl From<QpackError> for H3ErrorCode {
     }
 }
 
-/// One field, as it stands in its section.
+/// One field line, as encoded in its section.
 #[derive(Clone, Copy, Debug)]
 pub struct FieldLine<'s> {
     pub name: QpackString<'s>,
     pub value: QpackString<'s>,
 }
 
-/// A name or a value, folded or not.
+/// A name or a value, Huffman-coded or literal.
 #[derive(Clone, Copy, Debug)]
 pub struct QpackString<'s> {
     bytes: &'s [u8],
@@ -41,7 +41,7 @@ pub struct QpackString<'s> {
 }
 
 impl QpackString<'_> {
-    /// Appends the text itself: at most 8/5 of the bytes it takes in the section, if it is not of the static table.
+    /// Appends the decoded text. Unless it comes from the static table, it is at most 8/5 as long as its encoding.
     pub fn append_to(&self, out: &mut Vec<u8>) -> Result<(), QpackError> {
         if self.is_huffman {
             return huffman::decode(self.bytes, out).ok_or(QpackError);
@@ -51,7 +51,7 @@ impl QpackString<'_> {
     }
 }
 
-/// Reads the lines of a section, one after the other.
+/// Parser of the field lines of a section, in their order.
 #[derive(Debug)]
 pub struct FieldSectionDecoder<'s> {
     rest: &'s [u8],
@@ -63,31 +63,31 @@ impl<'s> FieldSectionDecoder<'s> {
         let required_inserts = section.integer(8)?;
         let is_negative = section.rest.first().is_some_and(|byte| byte & 0x80 != 0);
         section.integer(7)?;
-        // RFC 9204 §4.5.1.2: where nothing is required, a base before the first entry cannot be.
+        // RFC 9204 §4.5.1.2: if the required insert count is 0, a base before the first entry is invalid.
         if required_inserts > 0 || is_negative {
             return Err(QpackError);
         }
         Ok(section)
     }
 
-    /// The next line; `None`: that was all. RFC 9204 §4.5.2 to §4.5.6.
+    /// Returns the next line; `None` after the last. RFC 9204 §4.5.2 to §4.5.6.
     pub fn next_line(&mut self) -> Result<Option<FieldLine<'s>>, QpackError> {
         let Some(&first) = self.rest.first() else { return Ok(None) };
         let plain = |text: &'static str| QpackString { bytes: text.as_bytes(), is_huffman: false };
         let line = match first {
-            // With a number in the static table.
+            // Indexed field line, static table.
             0b1100_0000.. => {
                 let (name, value) = self.entry(6)?;
                 FieldLine { name: plain(name), value: plain(value) }
             }
-            // With the name of such.
+            // Literal field line with a static name reference.
             0b0101_0000..0b0110_0000 | 0b0111_0000..0b1000_0000 => {
                 let (name, _) = self.entry(4)?;
                 FieldLine { name: plain(name), value: self.text(7)? }
             }
-            // With a name of its own.
+            // Literal field line with a literal name.
             0b0010_0000..0b0100_0000 => FieldLine { name: self.text(3)?, value: self.text(7)? },
-            // In the dynamic table.
+            // Dynamic table.
             0b1000_0000..0b1100_0000
             | 0b0100_0000..0b0101_0000
             | 0b0110_0000..0b0111_0000
@@ -105,24 +105,25 @@ impl<'s> FieldSectionDecoder<'s> {
         static_table::entry(number).ok_or(QpackError)
     }
 
-    /// A text whose length has so many bits in the first byte, behind the one that says whether it is folded.
+    /// Parses a string whose length begins with a prefix of `bits` bits; the bit before them is the Huffman flag.
     fn text(&mut self, bits: u32) -> Result<QpackString<'s>, QpackError> {
-        let is_folded = self.rest.first().is_some_and(|byte| byte >> bits & 1 == 1);
+        let is_huffman = self.rest.first().is_some_and(|byte| byte >> bits & 1 == 1);
         let length = usize::try_from(self.integer(bits)?).map_err(|_beyond_memory| QpackError)?;
         let (bytes, rest) = self.rest.split_at_checked(length).ok_or(QpackError)?;
         self.rest = rest;
-        Ok(QpackString { bytes, is_huffman: is_folded })
+        Ok(QpackString { bytes, is_huffman })
     }
 }
 
-/// Begins a section that needs no dynamic table.
+/// Writes the prefix of a section that uses no dynamic table.
 pub fn begin(out: &mut Vec<u8>) {
     out.extend_from_slice(&[0, 0]);
 }
 
-/// Appends a line to a section. The name may be in any case of letters, and is sent in lower case.
+/// Appends a line to a section. The name may contain upper-case letters; it is sent in lower case.
 ///
-/// Nothing is folded: that would be work for both sides, and more than all else here, to save a few bytes of a head.
+/// Strings are not Huffman-coded: the coding would cost both sides more than all other work here, to save a few bytes
+/// of a head.
 pub fn write(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     match static_table::find(name, value) {
         StaticTableMatch::NameAndValue(number) => {

@@ -1,4 +1,4 @@
-//! Heads of requests: as HTTP/3 says them (RFC 9114 §4.3.1) to spans, and back.
+//! Request heads of HTTP/3 (RFC 9114 §4.3.1): conversion between field sections and spans.
 
 use std::net::SocketAddr;
 
@@ -12,7 +12,7 @@ use crate::head::{BodyFraming, FieldSection, HttpVersion, KnownFieldName, Reques
 use super::fields::{self, FieldSectionError, PseudoHeaders};
 use super::qpack;
 
-/// Reads a head. `is_whole`: no body follows. `key` is asked for a key if a WebSocket is to be opened.
+/// Parses a head. If `is_whole`, no body follows. If the request opens a WebSocket, `key` returns the key for it.
 pub fn read(
     section: &[u8],
     is_whole: bool,
@@ -23,11 +23,12 @@ pub fn read(
     head.clear();
     head.version = HttpVersion::Http3;
     let pseudo = fields::read(section, limits, &mut head.fields)?;
-    let said = request_pseudo_headers(&pseudo, &head.fields).ok_or(FieldSectionError::Malformed)?;
-    request::complete(&said, is_whole, limits, key, head).map_err(FieldSectionError::Refused)
+    let pseudo =
+        request_pseudo_headers(&pseudo, &head.fields).ok_or(FieldSectionError::Malformed)?;
+    request::complete(&pseudo, is_whole, limits, key, head).map_err(FieldSectionError::Refused)
 }
 
-/// What the pseudo-fields say; `None`: one is missing, or where it may not be.
+/// Checks the pseudo-header fields; `None` if one is missing or not allowed.
 fn request_pseudo_headers(
     pseudo: &PseudoHeaders,
     fields: &FieldSection,
@@ -36,9 +37,9 @@ fn request_pseudo_headers(
     let method = method.filter(|method| is_token(fields.text(*method)))?;
     let is_connect = fields.text(method) == b"CONNECT";
     let is_extended = is_connect && protocol.is_some();
-    let names_nobody = authority.is_some_and(|authority| authority.is_empty())
+    let is_authority_empty = authority.is_some_and(|authority| authority.is_empty())
         || fields.values(KnownFieldName::Host).any(<[u8]>::is_empty);
-    if status.is_some() || protocol.is_some() != is_extended || names_nobody {
+    if status.is_some() || protocol.is_some() != is_extended || is_authority_empty {
         return None;
     }
     if is_connect && !is_extended {
@@ -54,10 +55,10 @@ fn request_pseudo_headers(
     Some(RequestPseudoHeaders { method, target, authority, protocol })
 }
 
-/// Appends the section of a head for an endpoint.
+/// Appends the field section of a head for an endpoint.
 ///
-/// `otherwise` is the authority of a request that names none, as one of HTTP/1.0 may be. A head that asks for an upgrade
-/// to a WebSocket becomes an extended CONNECT, which the endpoint must have said that it takes.
+/// `otherwise` is the authority for a request without one, which HTTP/1.0 allows. A head that requests an upgrade to a
+/// WebSocket becomes an extended CONNECT; the endpoint must have announced support for it.
 pub fn write(
     head: &RequestHead,
     framing: BodyFraming,

@@ -1,4 +1,4 @@
-//! Heads of responses: as HTTP/3 says them (RFC 9114 §4.3.2) to spans, and back.
+//! Response heads of HTTP/3 (RFC 9114 §4.3.2): conversion between field sections and spans.
 
 use crate::binary::response;
 use crate::h1::write::digits;
@@ -9,7 +9,7 @@ use crate::stream::ResponseFraming;
 use super::fields::{self, FieldSectionError, PseudoHeaders};
 use super::qpack;
 
-/// Reads a head that answers `request`. `is_whole`: no body follows.
+/// Parses the head of a response to `request`. If `is_whole`, no body follows.
 pub fn read(
     section: &[u8],
     is_whole: bool,
@@ -24,7 +24,7 @@ pub fn read(
     response::complete(is_whole, request, head).map_err(FieldSectionError::Refused)
 }
 
-/// The status, which is the one pseudo-field that there may be.
+/// Returns the status; `None` unless `:status` is valid and the only pseudo-header field.
 fn status(pseudo: &PseudoHeaders, fields: &FieldSection) -> Option<u16> {
     let PseudoHeaders { status, method, scheme, authority, path, protocol } = *pseudo;
     let others = [method, scheme, authority, path, protocol];
@@ -35,14 +35,14 @@ fn status(pseudo: &PseudoHeaders, fields: &FieldSection) -> Option<u16> {
         .then(|| 100 * digit(hundreds) + 10 * digit(tens) + digit(ones))
 }
 
-/// Appends the section of a head for a client.
-pub(crate) fn write(head: &ResponseHead, manner: &ResponseFraming, section: &mut Vec<u8>) {
+/// Appends the field section of a head for a client.
+pub(crate) fn write(head: &ResponseHead, framing: &ResponseFraming, section: &mut Vec<u8>) {
     let mut space = [0; 20];
     qpack::begin(section);
-    let status = response::status(head, manner);
+    let status = response::status(head, framing);
     qpack::write(b":status", digits(u64::from(status), &mut space), section);
-    fields::write(&head.fields, response::is_sent_on(manner), section);
-    if let Some(length) = response::content_length(head, manner) {
+    fields::write(&head.fields, response::is_sent_on(framing), section);
+    if let Some(length) = response::content_length(head, framing) {
         qpack::write(b"content-length", digits(length, &mut space), section);
     }
 }

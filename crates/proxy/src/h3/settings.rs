@@ -1,4 +1,4 @@
-//! What each side says of itself at the beginning (RFC 9114 §7.2.4, RFC 9204 §5, RFC 9220).
+//! SETTINGS, which each side sends first (RFC 9114 §7.2.4, RFC 9204 §5, RFC 9220).
 
 use super::varint;
 use super::{H3ErrorCode, PeerRole, frame};
@@ -7,31 +7,31 @@ const TABLE_CAPACITY: u64 = 0x1;
 const FIELD_SECTION: u64 = 0x6;
 const BLOCKED_STREAMS: u64 = 0x7;
 const CONNECT_PROTOCOL: u64 = 0x8;
-/// One of those that mean nothing, so that nobody trips over what is new (RFC 9114 §7.2.4.1).
+/// A reserved setting without meaning, sent so that peers tolerate unknown settings (RFC 9114 §7.2.4.1).
 const GREASE: u64 = 0x1f * 0x2a + 0x21;
 
-/// What a peer says of itself, as far as it matters to us.
+/// The settings of a peer that affect this proxy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct H3Settings {
-    /// It takes extended CONNECT, and so WebSocket.
+    /// True if the peer supports extended CONNECT, and therefore WebSocket.
     pub connect_protocol: bool,
 }
 
 impl H3Settings {
-    /// Reads what SETTINGS holds.
+    /// Parses the payload of a SETTINGS frame.
     pub fn read(mut payload: &[u8]) -> Result<Self, H3ErrorCode> {
         let mut settings = Self::default();
         let mut seen = 0_u32;
         while !payload.is_empty() {
             let (name, value) = take_pair(&mut payload).ok_or(H3ErrorCode::FRAME_ERROR)?;
             match name {
-                // Those of HTTP/2.
+                // Settings of HTTP/2.
                 0x0 | 0x2..=0x5 => return Err(H3ErrorCode::SETTINGS_ERROR),
                 CONNECT_PROTOCOL if value > 1 => return Err(H3ErrorCode::SETTINGS_ERROR),
                 CONNECT_PROTOCOL => settings.connect_protocol = value == 1,
                 _ => {}
             }
-            // A setting may be said once. Of those that mean nothing to us, nobody keeps a list.
+            // A setting may occur only once. Repetition is not checked for settings that this proxy ignores.
             if name <= CONNECT_PROTOCOL {
                 let mark = 1 << name;
                 if seen & mark != 0 {
@@ -51,20 +51,20 @@ fn take_pair(payload: &mut &[u8]) -> Option<(u64, u64)> {
     Some((name, value))
 }
 
-/// Appends the SETTINGS that we send to `peer`, of which we take heads of `field_section` bytes.
+/// Appends the SETTINGS frame for `peer`. Field sections of up to `field_section` bytes are accepted from it.
 pub(super) fn write(peer: PeerRole, field_section: u64, out: &mut Vec<u8>) {
     frame::write_settings(out, |out| {
-        let mut say = |name, value| {
+        let mut setting = |name, value| {
             varint::write(name, out);
             varint::write(value, out);
         };
-        say(TABLE_CAPACITY, 0);
-        say(FIELD_SECTION, field_section);
-        say(BLOCKED_STREAMS, 0);
+        setting(TABLE_CAPACITY, 0);
+        setting(FIELD_SECTION, field_section);
+        setting(BLOCKED_STREAMS, 0);
         if peer == PeerRole::Client {
-            say(CONNECT_PROTOCOL, 1);
+            setting(CONNECT_PROTOCOL, 1);
         }
-        say(GREASE, 0);
+        setting(GREASE, 0);
     });
 }
 

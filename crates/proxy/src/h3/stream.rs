@@ -1,8 +1,8 @@
-//! A stream of HTTP/3 as its request sees it: heads and bytes to read and to write, each way within its window.
+//! One HTTP/3 stream: heads and bytes to read and to write, in each direction within the flow-control window.
 //!
-//! No more is read from the stream than is asked for, and what is written waits in the window of the peer and nowhere
-//! else: so whoever is slow slows down the other side and fills no memory here. A message that is dropped before its end
-//! resets its stream.
+//! No more is read from the stream than the caller asks for, and nothing is buffered for writing beyond the peer's
+//! window: so a slow side slows down the other side by back-pressure and fills no memory here. A message that is
+//! dropped before its end resets its stream.
 
 use std::io::{self, IoSlice};
 use std::rc::Rc;
@@ -24,9 +24,9 @@ use super::frame::{FrameContext, H3FrameDecoder};
 use super::priority::ResponsePriority;
 use super::{H3ConnectionState, H3ErrorCode, PeerRole, request, response};
 
-/// What comes by the stream.
+/// The receiving side.
 mod incoming;
-/// What goes by the stream.
+/// The sending side.
 mod outgoing;
 
 use incoming::{IncomingMessage, ReceiveError};
@@ -39,38 +39,38 @@ pub(crate) struct H3Stream {
     connection_state: Rc<H3ConnectionState>,
     incoming: IncomingMessage,
     outgoing: OutgoingMessage,
-    /// What the peer is told if this is dropped before its end.
+    /// Error code that the peer gets if this is dropped before its end.
     drop_code: H3ErrorCode,
-    /// The peer, or its connection, has ended the stream before its time.
+    /// Premature end of the stream, by the peer or by its connection.
     error: Option<StreamError>,
 }
 
 impl H3Stream {
-    /// A client's request, of whose head `most_head` bytes are taken.
+    /// Creates the stream of a client's request, whose head may have `most_head` bytes.
     pub(crate) fn from_client(
         send: SendStream,
         recv: RecvStream,
-        ties: &Rc<H3ConnectionState>,
+        connection_state: &Rc<H3ConnectionState>,
         most_head: usize,
     ) -> Self {
         let frames = H3FrameDecoder::new(FrameContext::Request, PeerRole::Client, most_head);
         Self {
             id: recv.id(),
             peer: PeerRole::Client,
-            connection_state: Rc::clone(ties),
+            connection_state: Rc::clone(connection_state),
             incoming: IncomingMessage::new(recv, frames),
             outgoing: OutgoingMessage::to_client(send),
-            // Nothing else tells the client that what it got is not whole.
+            // Only the reset tells the client that its response is incomplete.
             drop_code: H3ErrorCode::INTERNAL_ERROR,
             error: None,
         }
     }
 
-    /// A request to an endpoint that begins with the head which `section` appends, and is no more if `is_whole`.
+    /// Creates the stream of a request to an endpoint. `section` appends its head; if `is_whole`, nothing else follows.
     pub(crate) fn to_endpoint(
         send: SendStream,
         recv: RecvStream,
-        ties: &Rc<H3ConnectionState>,
+        connection_state: &Rc<H3ConnectionState>,
         section: impl FnOnce(&mut Vec<u8>),
         is_whole: bool,
     ) -> Self {
@@ -82,7 +82,7 @@ impl H3Stream {
         Self {
             id: recv.id(),
             peer: PeerRole::Endpoint,
-            connection_state: Rc::clone(ties),
+            connection_state: Rc::clone(connection_state),
             incoming: IncomingMessage::new(recv, frames),
             outgoing: OutgoingMessage::to_endpoint(send, section, is_whole),
             drop_code: H3ErrorCode::REQUEST_CANCELLED,
@@ -90,21 +90,23 @@ impl H3Stream {
         }
     }
 
-    /// How the stream was ended before its time, as far as that has been seen.
+    /// Returns the premature end of the stream, if one has been detected.
     pub(crate) fn error(&self) -> Option<StreamError> {
         self.error
     }
 
-    /// Ready when the peer wants no answer any more.
+    /// Ready when the peer no longer wants the response.
     pub(crate) fn poll_cancelled(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let end = ready!(self.outgoing.poll_stopped(cx));
         self.error = Some(self.stream_error(end));
         Poll::Ready(())
     }
 
-    /// Ready when `head` is the head of the client's request. `key` is asked for a key if a WebSocket is to be opened.
+    /// Ready when `head` holds the head of the client's request. If the request opens a WebSocket, `key` returns the
+    /// key for it.
     ///
-    /// Whoever sends what is no request at all is told so by the stream's end and gets no answer: `ClientGone`.
+    /// If the client sends something that is not a request, the stream is reset and the client gets no response:
+    /// `ClientGone`.
     pub(crate) fn poll_request(
         &mut self,
         cx: &mut Context<'_>,
@@ -115,7 +117,7 @@ impl H3Stream {
         let read = match ready!(self.poll_section(cx)) {
             Ok(Some((section, is_whole))) => request::read(&section, is_whole, limits, key, head),
             Ok(None) => Err(BadSyntax::TooLarge.into()),
-            Err(_broken) => return Poll::Ready(Err(Failure::ClientGone)),
+            Err(_error) => return Poll::Ready(Err(Failure::ClientGone)),
         };
         Poll::Ready(match self.check_head(read) {
             Ok(Ok(())) => {
@@ -124,18 +126,18 @@ impl H3Stream {
                 Ok(())
             }
             Ok(Err(bad)) => Err(Failure::BadRequest(bad)),
-            Err(_broken) => Err(Failure::ClientGone),
+            Err(_error) => Err(Failure::ClientGone),
         })
     }
 
-    /// Ready when `head` is the head of a response to `request`, interim or final.
+    /// Ready when `head` holds the head of a response to `request`, interim or final.
     pub(crate) fn poll_response(
         &mut self,
         cx: &mut Context<'_>,
         request: &RequestHead,
         head: &mut ResponseHead,
     ) -> Poll<Result<(), Failure>> {
-        // Who takes no more of the request may have answered nevertheless.
+        // An endpoint that stops reading the request may still have sent a response.
         if let Poll::Ready(Err(end)) = self.outgoing.poll_flush_prefix(cx) {
             self.error = Some(self.stream_error(end));
         }
@@ -156,7 +158,7 @@ impl H3Stream {
                 response::read(&section, is_whole, &RESPONSE_LIMITS, request, head)
             }
             Ok(None) => Err(BadSyntax::TooLarge.into()),
-            Err(_broken) => return Poll::Ready(Err(Failure::EndpointClosed)),
+            Err(_error) => return Poll::Ready(Err(Failure::EndpointClosed)),
         };
         Poll::Ready(match self.check_head(read) {
             Ok(Ok(())) => {
@@ -166,11 +168,11 @@ impl H3Stream {
                 Ok(())
             }
             Ok(Err(bad)) => Err(Failure::BadResponse(bad)),
-            Err(_broken) => Err(Failure::EndpointClosed),
+            Err(_error) => Err(Failure::EndpointClosed),
         })
     }
 
-    /// The section of the next head, and whether it is all there is; `None`: it is too large.
+    /// Returns the field section of the next head, and true if nothing follows it; `None` if the section is too large.
     fn poll_section(
         &mut self,
         cx: &mut Context<'_>,
@@ -178,11 +180,12 @@ impl H3Stream {
         Poll::Ready(match ready!(self.incoming.poll_section(cx)) {
             Ok(Some(section)) => Ok(Some((section, self.incoming.is_whole(cx)))),
             Ok(None) => Ok(None),
-            Err(halt) => Err(self.record_receive_error(halt)),
+            Err(error) => Err(self.record_receive_error(error)),
         })
     }
 
-    /// What came of reading a head: one, or why there is no answer but that, or why there is none at all.
+    /// Separates the results of parsing a head: accepted, rejected with a response, or a stream error without a
+    /// response.
     fn check_head<B>(
         &mut self,
         read: Result<(), FieldSectionError<B>>,
@@ -199,11 +202,11 @@ impl H3Stream {
         }
     }
 
-    /// Lets the response go before or behind others, as the client asks.
+    /// Sets the send priority of the response as the client requests.
     fn apply_priority(&mut self, head: &RequestHead) {
-        let said = self.connection_state.take_priority(self.id);
+        let update = self.connection_state.take_priority(self.id);
         if let Some(priority) =
-            said.or_else(|| head.fields.get("priority").map(ResponsePriority::parse))
+            update.or_else(|| head.fields.get("priority").map(ResponsePriority::parse))
         {
             self.outgoing.send.set_priority(priority.rank());
         }
@@ -221,10 +224,10 @@ impl H3Stream {
             match more {
                 Poll::Ready(Ok(true)) => {}
                 Poll::Ready(Ok(false)) => break,
-                // What ends the stream is told when it is read on.
+                // The error is reported by the next read.
                 Poll::Ready(Err(_)) | Poll::Pending if has_some => break,
-                Poll::Ready(Err(halt)) => {
-                    self.record_receive_error(halt);
+                Poll::Ready(Err(error)) => {
+                    self.record_receive_error(error);
                     return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
                 }
                 Poll::Pending => return Poll::Pending,
@@ -233,22 +236,22 @@ impl H3Stream {
         Poll::Ready(Ok(()))
     }
 
-    /// The trailers of a message whose end has been read.
+    /// Returns the trailers of a message whose end has been read.
     pub(crate) fn take_trailers(&mut self) -> Option<Box<FieldSection>> {
         self.incoming.trailers.take()
     }
 
-    /// Puts a response's head at the beginning of `out`, which is to be written next: an interim one, or the one, which
-    /// ends the stream if nothing is to follow.
+    /// Writes the head of an interim or final response to the beginning of `out`, which the caller must write next. A
+    /// final head ends the stream if no body follows.
     pub(crate) fn put_head(
         &mut self,
         head: &ResponseHead,
-        manner: &ResponseFraming,
+        framing: &ResponseFraming,
         out: &mut Vec<u8>,
     ) -> Result<(), Failure> {
-        let follows = match manner.framing {
+        let follows = match framing.framing {
             _ if head.is_interim() => AfterHead::Head,
-            _ if manner.upgrade => AfterHead::Body,
+            _ if framing.upgrade => AfterHead::Body,
             framing if framing.is_empty() => AfterHead::Nothing,
             BodyFraming::None
             | BodyFraming::Length(_)
@@ -257,12 +260,12 @@ impl H3Stream {
             | BodyFraming::Stream => AfterHead::Body,
         };
         let is_put = self.outgoing.put_head(out, follows, |section| {
-            response::write(head, manner, section);
+            response::write(head, framing, section);
         });
         is_put.then_some(()).ok_or(Failure::ClientGone)
     }
 
-    /// Sends what the peer has room for; the stream's end with it if `is_last` and all of it goes.
+    /// Sends as much as the peer's window allows. If `is_last` and all bytes are sent, also ends the stream.
     pub(crate) fn poll_write(
         &mut self,
         cx: &mut Context<'_>,
@@ -292,9 +295,9 @@ impl H3Stream {
         io::ErrorKind::ConnectionReset.into()
     }
 
-    /// No more is read. An offence ends the connection.
-    fn record_receive_error(&mut self, halt: ReceiveError) -> StreamError {
-        let broken = match halt {
+    /// Records the error after which nothing more is read. A protocol violation closes the connection.
+    fn record_receive_error(&mut self, error: ReceiveError) -> StreamError {
+        let stream_error = match error {
             ReceiveError::Ended(end) => self.stream_error(end),
             ReceiveError::Malformed(code) => {
                 self.drop_code = code;
@@ -305,8 +308,8 @@ impl H3Stream {
                 StreamError::Malformed
             }
         };
-        self.error = Some(broken);
-        broken
+        self.error = Some(stream_error);
+        stream_error
     }
 
     fn stream_error(&self, end: StreamEnd) -> StreamError {
@@ -329,7 +332,7 @@ impl Drop for H3Stream {
         self.connection_state.remove_response_waiter(self.id);
         let is_answered = self.peer == PeerRole::Client && self.outgoing.is_ended();
         self.outgoing.reset(self.drop_code);
-        // Who has answered needs no more of the request (RFC 9114 §4.1).
+        // A server that has responded needs no more of the request (RFC 9114 §4.1).
         self.incoming.stop(if is_answered { H3ErrorCode::NO_ERROR } else { self.drop_code });
     }
 }

@@ -1,9 +1,9 @@
-//! Numbers of one to eight bytes, of which the first two bits say how many (RFC 9000 §16).
+//! Variable-length integers of one to eight bytes; the first two bits encode the length (RFC 9000 §16).
 
-/// The largest number.
+/// The largest integer.
 pub(super) const MAX: u64 = (1 << 62) - 1;
 
-/// A number as it is sent.
+/// An encoded integer.
 #[derive(Clone, Copy)]
 pub(super) struct EncodedVarint {
     bytes: [u8; 8],
@@ -29,7 +29,7 @@ impl EncodedVarint {
     }
 }
 
-/// The number at the start of `bytes` and how many of them it takes; `None`: it is not whole.
+/// Parses the integer at the start of `bytes`, and returns it with its length; `None` if it is incomplete.
 pub(super) fn read(bytes: &[u8]) -> Option<(u64, usize)> {
     let (&first, rest) = bytes.split_first()?;
     let more = (1 << (first >> 6)) - 1;
@@ -38,7 +38,7 @@ pub(super) fn read(bytes: &[u8]) -> Option<(u64, usize)> {
     Some((number, 1 + more))
 }
 
-/// The one number that `bytes` are.
+/// Parses an integer that takes exactly all of `bytes`.
 pub(super) fn read_only(bytes: &[u8]) -> Option<u64> {
     read(bytes).filter(|(_, len)| *len == bytes.len()).map(|(number, _)| number)
 }

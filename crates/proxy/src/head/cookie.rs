@@ -1,10 +1,10 @@
-//! Cookies, in requests and for responses (RFC 6265).
+//! Cookies in requests and responses (RFC 6265).
 
 use std::time::Duration;
 
 use super::FieldSection;
 
-/// The value of the first cookie of this name, as the client sent it.
+/// Returns the value of the first cookie with this name, as the client sent it.
 pub(crate) fn find<'f>(fields: &'f FieldSection, name: &str) -> Option<&'f [u8]> {
     let lines = fields.iter().filter(|(_, text, _)| text.eq_ignore_ascii_case(b"cookie"));
     let mut pairs = lines.flat_map(|(_, _, value)| value.split(|byte| *byte == b';'));
@@ -14,7 +14,7 @@ pub(crate) fn find<'f>(fields: &'f FieldSection, name: &str) -> Option<&'f [u8]>
     })
 }
 
-/// The value of `Set-Cookie` for a cookie that scripts cannot read and other sites do not send along.
+/// Returns the value of `Set-Cookie` for a cookie that scripts cannot read and that cross-site requests do not carry.
 pub(crate) fn set(name: &str, value: &str, max_age: Option<Duration>) -> String {
     let max_age = max_age.map(|age| format!("; Max-Age={}", age.as_secs())).unwrap_or_default();
     format!("{name}={value}; Path=/{max_age}; HttpOnly; SameSite=Lax")

@@ -1,11 +1,11 @@
-//! Fields as spans of the bytes they came in, and the edits on top.
+//! Fields as spans of the received bytes, and the edits on top.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
 use super::KnownFieldName;
 
-/// A stretch of a head's bytes.
+/// A range of a head's bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ByteSpan {
     start: u32,
@@ -13,13 +13,13 @@ pub(crate) struct ByteSpan {
 }
 
 impl ByteSpan {
-    /// Heads are bounded far below 4 GiB, so nothing is lost here.
+    /// Heads are bounded far below 4 GiB, so the casts lose nothing.
     pub(crate) const fn new(start: usize, len: usize) -> Self {
         debug_assert!(start + len <= u32::MAX as usize);
         Self { start: start as u32, len: len as u32 }
     }
 
-    /// Where `part` lies in `whole`, of which it is a slice; an empty part may lie anywhere.
+    /// Returns the position of `part` within `whole`, of which it is a slice; an empty part may lie anywhere.
     pub(crate) fn of(part: &[u8], whole: &[u8]) -> Self {
         if part.is_empty() {
             return Self::default();
@@ -29,7 +29,7 @@ impl ByteSpan {
         Self::new(start, part.len())
     }
 
-    /// What `part` is of this one's bytes, among the bytes that this one is of.
+    /// Returns the absolute span of `part`, which is relative to the start of this span.
     fn part(self, part: Self) -> Self {
         Self { start: self.start + part.start, len: part.len }
     }
@@ -68,18 +68,18 @@ struct FieldEntry {
     removed: bool,
 }
 
-/// A field as it is written, made once for many messages.
+/// A field line as it is written, prepared once for many messages.
 #[derive(Clone, Debug)]
 pub(crate) struct PreparedFieldLine {
     known: KnownFieldName,
     text: Cow<'static, str>,
-    /// Of the text.
+    /// Relative to `text`, as is `value`.
     name: ByteSpan,
     value: ByteSpan,
 }
 
 impl PreparedFieldLine {
-    /// `text` is all of it: the name as we write it, `: `, the value, CR LF.
+    /// `text` is the complete line: the name in our spelling, `: `, the value, CR LF.
     pub(crate) const fn fixed(known: KnownFieldName, text: &'static str) -> Self {
         let (name, value) = Self::parts(known, text.len());
         Self { known, text: Cow::Borrowed(text), name, value }
@@ -96,7 +96,7 @@ impl PreparedFieldLine {
         &self.text[self.value.range()]
     }
 
-    /// Name and value in a line of so many bytes.
+    /// Returns the spans of name and value in a line of `len` bytes.
     const fn parts(known: KnownFieldName, len: usize) -> (ByteSpan, ByteSpan) {
         let name_len = known.text().len();
         let value_start = name_len + ": ".len();
@@ -104,13 +104,13 @@ impl PreparedFieldLine {
     }
 }
 
-/// The fields of a head, in their order, over the bytes they came in.
+/// The fields of a head in their order, over the received bytes.
 #[derive(Clone, Debug, Default)]
 pub struct FieldSection {
     /// The head as it was received, then what was appended.
     bytes: Vec<u8>,
     table: Vec<FieldEntry>,
-    /// One bit for each `Name` that may still be in the table: most questions end here.
+    /// One bit for each `KnownFieldName` that may still be in the table; most lookups need only this.
     present: u32,
 }
 
@@ -119,27 +119,27 @@ impl FieldSection {
         Self::default()
     }
 
-    /// Keeps the memory for the next message.
+    /// Removes all fields; keeps the memory for the next message.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.table.clear();
         self.present = 0;
     }
 
-    /// Makes room for so many more fields, and so many more bytes.
+    /// Reserves memory for this many more fields and this many more bytes.
     pub(crate) fn reserve(&mut self, fields: usize, bytes: usize) {
         self.table.reserve(fields);
         self.bytes.reserve(bytes);
     }
 
-    /// The fields that were not removed: which name it is, its text, its value.
+    /// Returns the fields that were not removed, each as known name, name text and value.
     pub fn iter(&self) -> impl Iterator<Item = (KnownFieldName, &[u8], &[u8])> {
         self.table.iter().filter(|field| !field.removed).map(|field| {
             (field.known, field.name.in_bytes(&self.bytes), field.value.in_bytes(&self.bytes))
         })
     }
 
-    /// What `iter` gives, but where in `bytes` the value stands.
+    /// Returns the same fields as `iter`, with the range of each value in `bytes`.
     pub(crate) fn iter_ranges(
         &self,
     ) -> impl Iterator<Item = (KnownFieldName, &[u8], Range<usize>)> {
@@ -149,12 +149,12 @@ impl FieldSection {
             .map(|field| (field.known, field.name.in_bytes(&self.bytes), field.value.range()))
     }
 
-    /// All that was received or appended, of which fields are stretches.
+    /// Returns all bytes that were received or appended; every field is a range of them.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// The values of every field of this name, in their order. Not for `KnownFieldName::Other`.
+    /// Returns the values of all fields with this name, in their order. Not for `KnownFieldName::Other`.
     pub fn values(&self, name: KnownFieldName) -> impl Iterator<Item = &[u8]> {
         self.value_spans(name).map(|span| span.in_bytes(&self.bytes))
     }
@@ -180,12 +180,13 @@ impl FieldSection {
         self.present & name.bit() != 0
     }
 
-    /// The first value of the field called so, in any case of letters.
+    /// Returns the value of the first field with this name; the name is compared without regard to case.
     pub fn get(&self, name: &str) -> Option<&[u8]> {
         self.find_span(name).map(|value| self.text(value))
     }
 
-    /// Where the first value of the field called so stands, in any case of letters; there it stays, removed or not.
+    /// Returns the span of the value of the first field with this name, compared without regard to case. The span stays
+    /// valid even if the field is removed.
     pub(crate) fn find_span(&self, name: &str) -> Option<ByteSpan> {
         let is_named = |field: &&FieldEntry| {
             !field.removed && field.name.in_bytes(&self.bytes).eq_ignore_ascii_case(name.as_bytes())
@@ -197,7 +198,7 @@ impl FieldSection {
         self.remove_all([name]);
     }
 
-    /// Removes every field of any of these names. Most heads have none of them, and then nothing is looked through.
+    /// Removes every field with any of these names. Most heads have none of them; then the table is not searched.
     pub(crate) fn remove_all<const COUNT: usize>(&mut self, names: [KnownFieldName; COUNT]) {
         debug_assert!(
             !names.contains(&KnownFieldName::Other),
@@ -213,7 +214,7 @@ impl FieldSection {
         self.present &= !bits;
     }
 
-    /// Removes every field called so, in any case of letters.
+    /// Removes every field with this name, compared without regard to case.
     pub fn remove_named(&mut self, name: &[u8]) {
         let known = KnownFieldName::recognise(name);
         if known != KnownFieldName::Other {
@@ -225,10 +226,11 @@ impl FieldSection {
         }
     }
 
-    /// Removes what Connection names (RFC 9110 §7.6.1), of the names that are not treated specially.
+    /// Removes the fields that Connection names (RFC 9110 §7.6.1), except those with a `KnownFieldName`.
     ///
-    /// Those that are have rules of their own: what belongs to the connection is never sent on, framing and Host are
-    /// written anew, and a client that names X-Forwarded-For here must not make us drop what a proxy before us wrote.
+    /// Known names have rules of their own: connection-specific fields are never forwarded, framing fields and Host are
+    /// written anew, and a client that names X-Forwarded-For here must not make us drop the value that an earlier proxy
+    /// wrote.
     pub(crate) fn remove_connection_options(&mut self) {
         for at in 0..self.table.len() {
             if self.table[at].known != KnownFieldName::Connection {
@@ -243,27 +245,27 @@ impl FieldSection {
         }
     }
 
-    /// Adds a field at the end. Name and value are ours or checked: neither may hold CR, LF or NUL.
+    /// Adds a field at the end. Name and value are ours or checked: neither may contain CR, LF or NUL.
     pub fn append(&mut self, name: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
         let (name, value) = (name.as_ref(), value.as_ref());
         debug_assert!(!name.is_empty() && name.iter().chain(value).all(|b| !b"\r\n\0".contains(b)));
         self.add_line(KnownFieldName::recognise(name), name, value);
     }
 
-    /// Adds a field that we write ourselves: its name needs no recognising.
+    /// Adds a field that this proxy writes itself; its name needs no lookup.
     pub(crate) fn add(&mut self, known: KnownFieldName, value: impl AsRef<[u8]>) {
         let value = value.as_ref();
         debug_assert!(value.iter().all(|b| !b"\r\n\0".contains(b)));
         self.add_line(known, known.text().as_bytes(), value);
     }
 
-    /// Adds a field that is the same in many messages.
+    /// Adds a field line that is the same in many messages.
     pub(crate) fn add_prepared(&mut self, line: &PreparedFieldLine) {
         let kept = self.store(line.text.as_bytes());
         self.push_known(line.known, kept.part(line.name), kept.part(line.value));
     }
 
-    /// Adds a field whose value comes in pieces, with `between` between them.
+    /// Adds a field whose value is the concatenation of `pieces`, separated by `between`.
     pub(crate) fn append_pieces<'v>(
         &mut self,
         name: &[u8],
@@ -284,8 +286,8 @@ impl FieldSection {
         self.push_known(known, name, value);
     }
 
-    /// Makes one field of all that are called so, which the head does not treat specially, with `between` between those
-    /// that are not empty.
+    /// Joins all fields named `name` into one. Their non-empty values are separated by `between`. `name` is not a
+    /// `KnownFieldName`.
     pub(crate) fn join(&mut self, name: &[u8], between: &[u8]) {
         let is_named = |field: &&FieldEntry| {
             !field.removed && field.name.in_bytes(&self.bytes).eq_ignore_ascii_case(name)
@@ -306,13 +308,13 @@ impl FieldSection {
         self.push_known(KnownFieldName::Other, name, value);
     }
 
-    /// Removes all but those of which `is_kept` says so by their name.
+    /// Removes all fields for whose name `is_kept` returns false.
     pub(crate) fn retain(&mut self, is_kept: impl Fn(KnownFieldName) -> bool) {
         self.table.retain(|field| is_kept(field.known));
         self.present = self.table.iter().fold(0, |bits, field| bits | field.known.bit());
     }
 
-    /// Adds a field whose value stands elsewhere in the head.
+    /// Adds a field whose value is a copy of another span of the head.
     pub(crate) fn add_from_span(&mut self, known: KnownFieldName, value: ByteSpan) {
         let name = self.store(known.text().as_bytes());
         self.bytes.extend_from_slice(b": ");
@@ -331,9 +333,9 @@ impl FieldSection {
         self.push_known(known, name, value);
     }
 
-    /// Writes the lines of the fields that are sent on, in their order.
+    /// Writes the lines of the fields that are forwarded, in their order.
     ///
-    /// What stands in one piece, written as we would write it, is copied in one piece.
+    /// Adjacent lines that are already in our own format are copied in one piece.
     pub(crate) fn write_lines(
         &self,
         is_sent_on: impl Fn(KnownFieldName) -> bool,
@@ -356,7 +358,7 @@ impl FieldSection {
         out.extend_from_slice(&self.bytes[run]);
     }
 
-    /// Where the field's line stands, if it is written as we would write it.
+    /// Returns the range of the field's line, if the line is already in our own format.
     fn line(&self, field: &FieldEntry) -> Option<Range<usize>> {
         let name_end = (field.name.start + field.name.len) as usize;
         let value_end = (field.value.start + field.value.len) as usize;
@@ -365,14 +367,14 @@ impl FieldSection {
         (between == b": " && end == b"\r\n").then_some(field.name.start as usize..value_end + 2)
     }
 
-    /// Takes over the bytes of a head, or text that belongs to it; spans point into what was taken over so.
+    /// Appends the bytes of a head, or text that belongs to it, and returns their span.
     pub(crate) fn store(&mut self, text: &[u8]) -> ByteSpan {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(text);
         ByteSpan::new(start, text.len())
     }
 
-    /// Takes over the text that `append` appends.
+    /// Stores the text that `append` appends, and returns its span.
     pub(crate) fn store_with<E>(
         &mut self,
         append: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
@@ -382,7 +384,7 @@ impl FieldSection {
         Ok(ByteSpan::new(start, self.bytes.len() - start))
     }
 
-    /// Enters a field whose name and value lie in the bytes already.
+    /// Adds a field whose name and value are already in the bytes.
     pub(crate) fn push(&mut self, name: ByteSpan, value: ByteSpan) {
         self.push_known(KnownFieldName::recognise(name.in_bytes(&self.bytes)), name, value);
     }
@@ -397,7 +399,7 @@ impl FieldSection {
     }
 }
 
-/// The elements of a comma-separated field value, without the empty ones (RFC 9110 §5.6.1.2).
+/// Returns the elements of a comma-separated field value, without the empty ones (RFC 9110 §5.6.1.2).
 pub fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|&b| b == b',').map(<[u8]>::trim_ascii).filter(|element| !element.is_empty())
 }

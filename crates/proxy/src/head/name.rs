@@ -1,6 +1,6 @@
-//! The field names that this proxy treats specially.
+//! Field names that this proxy treats specially.
 
-/// A field name that this proxy treats specially, recognised once, when the field is read.
+/// A field name that this proxy treats specially, recognised once, when the field is parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum KnownFieldName {
@@ -32,9 +32,9 @@ pub enum KnownFieldName {
 }
 
 impl KnownFieldName {
-    /// The name of a field, which is a token (RFC 9110 §5.1) in any case of letters.
+    /// Returns the known name that `name`, a token (RFC 9110 §5.1), equals without regard to case.
     ///
-    /// Recognised by length first: most fields are compared with one or two names, many with none.
+    /// The length is compared first: most fields are compared with one or two names, many with none.
     pub fn recognise(name: &[u8]) -> Self {
         match name.len() {
             2 => one_of(name, [(b"te", Self::Te)]),
@@ -87,7 +87,7 @@ impl KnownFieldName {
         }
     }
 
-    /// As we write it; empty for [`KnownFieldName::Other`], which has no name of its own.
+    /// Returns the name in our spelling; empty for [`KnownFieldName::Other`], which has no name of its own.
     pub(crate) const fn text(self) -> &'static str {
         match self {
             Self::Other => "",
@@ -118,24 +118,41 @@ impl KnownFieldName {
         }
     }
 
-    /// A bit of its own in a `u32`.
+    /// Returns a distinct bit of a `u32` for each name.
     pub(super) fn bit(self) -> u32 {
         1 << self as u32
     }
 }
 
-/// Which of the names of this length it is. Their length is known to the compiler, so each takes a few instructions.
+/// Returns the candidate that equals `name` without regard to case. All candidates have the same length.
+#[inline]
 fn one_of<const LENGTH: usize, const COUNT: usize>(
     name: &[u8],
     candidates: [(&[u8; LENGTH], KnownFieldName); COUNT],
 ) -> KnownFieldName {
-    let Ok(name) = <[u8; LENGTH]>::try_from(name) else { return KnownFieldName::Other };
-    // Of the bytes of a token this changes upper-case letters and `_` alone, and no candidate has that or DEL.
-    let lower = name.map(|byte| byte | 0x20);
+    let Ok(name) = <&[u8; LENGTH]>::try_from(name) else { return KnownFieldName::Other };
+    // Among the bytes of a token, this changes only upper-case letters and `_`; no candidate contains `_` or DEL.
+    let lower = words(name).map(|word| word | u64::from_ne_bytes([0x20; 8]));
+    let is_name = |text| words(text).map(|word| word | u64::from_ne_bytes([0x20; 8])) == lower;
     candidates
         .iter()
-        .find(|(text, _)| **text == lower)
+        .find(|(text, _)| is_name(*text))
         .map_or(KnownFieldName::Other, |&(_, known)| known)
+}
+
+/// Returns all bytes of a text of up to 24 bytes, some of them twice. The length is a compile-time constant, so a
+/// comparison of two names takes a few instructions.
+#[inline]
+fn words<const LENGTH: usize>(text: &[u8; LENGTH]) -> [u64; 3] {
+    const { assert!(LENGTH > 0 && LENGTH <= 24) };
+    let eight = |at: usize| text[at..].first_chunk().map_or(0, |word| u64::from_ne_bytes(*word));
+    let four = |at: usize| text[at..].first_chunk().map_or(0, |word| u32::from_ne_bytes(*word));
+    match LENGTH {
+        16.. => [eight(0), eight(8), eight(LENGTH - 8)],
+        8.. => [eight(0), eight(LENGTH - 8), 0],
+        4.. => [four(0).into(), four(LENGTH - 4).into(), 0],
+        _ => [text[0].into(), text[LENGTH / 2].into(), text[LENGTH - 1].into()],
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
-//! What is known of one request, and its line in the access log.
+//! The record of one request, and its line in the access log.
 //!
-//! One JSON object a line, keys named as OpenTelemetry's HTTP conventions. Lines are gathered per worker and handed to
-//! one writing thread; where that is too slow, lines are dropped and counted rather than requests delayed.
+//! Each line is one JSON object; the keys follow OpenTelemetry's semantic conventions for HTTP. Each worker batches its
+//! lines and hands them to one writer thread. If that thread is too slow, lines are dropped and counted: no request is
+//! delayed.
 
 use std::cell::RefCell;
 use std::io::Write;
@@ -24,23 +25,23 @@ use crate::observe::json_line::JsonLine;
 use crate::observe::{RouteCounters, WorkerCounters, sampled_trace};
 use crate::worker::Worker;
 
-/// Lines are handed on when they are so many bytes.
+/// Size of a batch at which its lines are handed to the writer thread.
 const BATCH_BYTES: usize = 32 * 1024;
-/// Batches that may wait for the writing thread.
+/// Maximum number of batches that wait for the writer thread.
 pub(crate) const BATCHES: usize = 64;
 
-/// What is known of one request when it is over.
+/// The record of one request, complete when the request is over.
 pub(crate) struct AccessRecord {
     pub(crate) started: Time,
-    /// When the last byte of the answer was written.
+    /// Time at which the last byte of the answer was written.
     pub(crate) ended: Option<Time>,
     pub(crate) config: Option<Rc<WorkerConfig>>,
     pub(crate) rule: Option<usize>,
     pub(crate) backend: Option<BackendRef>,
     pub(crate) failure: Option<Failure>,
-    /// 0: nothing has been answered.
+    /// 0: no response has been sent.
     pub(crate) status: u16,
-    /// Its response has gone on for long.
+    /// True if the call counts as a long stream.
     is_long: bool,
     endpoint: Option<std::net::SocketAddr>,
     attempts: u32,
@@ -64,19 +65,19 @@ impl AccessRecord {
         }
     }
 
-    /// Another attempt begins.
+    /// Records the start of another attempt.
     pub(crate) fn attempt(&mut self, slot: &Slot) {
         self.attempts += 1;
         self.endpoint = Some(slot.endpoint.address);
     }
 
-    /// The request has left the queue.
+    /// Adds the time that the request has spent in the queue.
     pub(crate) fn add_queue_time(&mut self, worker: &Worker, backend: &BackendRef, wait: Duration) {
         self.queued += wait;
         backend.counters[worker.index].queued.add(wait);
     }
 
-    /// The call is a stream: it counts as one while it lasts.
+    /// Counts the call as a long stream, as long as it lasts.
     pub(crate) fn mark_long_stream(&mut self, worker: &Worker) {
         self.is_long = true;
         if let Some(route) = self.route() {
@@ -84,7 +85,7 @@ impl AccessRecord {
         }
     }
 
-    /// Counts the request, and logs it if it is to be logged.
+    /// Counts the request, and logs it if it is sampled.
     pub(crate) fn close(&self, worker: &Worker, client: &ClientConnection, exchange: &Exchange) {
         let duration = client.last_event_at.saturating_since(self.started);
         if let Some(route) = self.route() {
@@ -122,7 +123,7 @@ impl AccessRecord {
         self.config.as_ref()?.routes.get(self.rule?).map(Arc::as_ref)
     }
 
-    /// Keys are named as OpenTelemetry's semantic conventions for HTTP name them.
+    /// Writes the line; the keys follow OpenTelemetry's semantic conventions for HTTP.
     fn describe(
         &self,
         line: &mut JsonLine<'_>,
@@ -167,7 +168,7 @@ impl AccessRecord {
     }
 }
 
-/// The trace that the request is part of shows what such a duration looks like.
+/// Keeps the request's trace as the exemplar of the bucket into which its duration falls.
 fn keep_exemplar(
     counters: &RouteCounters,
     bucket: usize,
@@ -180,7 +181,7 @@ fn keep_exemplar(
     }
 }
 
-/// Who asks: the client as far as trusted proxies name it, and the peer.
+/// Writes the client's address, as trusted proxies report it, and the peer's.
 fn describe_client(
     line: &mut JsonLine<'_>,
     client: &ClientConnection,
@@ -197,12 +198,12 @@ fn describe_client(
     }
     line.plain("network.peer.address", client.current_peer.ip().to_canonical());
     line.number("network.peer.port", client.current_peer.port());
-    if let Some(version) = client.tls_info.as_ref().and_then(|greeting| greeting.version) {
+    if let Some(version) = client.tls_info.as_ref().and_then(|tls_info| tls_info.version) {
         line.plain("tls.protocol.version", version);
     }
 }
 
-/// What is asked for.
+/// Writes the method, the URL and the protocol.
 fn describe_request(line: &mut JsonLine<'_>, request: &RequestHead) {
     match request.method {
         RequestMethod::Other => {
@@ -240,7 +241,7 @@ fn describe_request(line: &mut JsonLine<'_>, request: &RequestHead) {
     }
 }
 
-/// A call is `/service/method`.
+/// Writes the gRPC service, method and status; the path of a call is `/service/method`.
 fn describe_call(
     line: &mut JsonLine<'_>,
     request: &RequestHead,
@@ -265,16 +266,16 @@ fn version(version: HttpVersion) -> &'static str {
     }
 }
 
-/// A worker's part of the access log.
+/// A worker's batch of access log lines.
 pub(crate) struct AccessLogBuffer {
-    /// Of 2^32 requests so many are logged.
+    /// Number of requests out of 2^32 that are logged.
     share: u64,
     lines: RefCell<Vec<u8>>,
     writer: Option<SyncSender<Vec<u8>>>,
 }
 
 impl AccessLogBuffer {
-    /// Logs the share `sample` of requests; nothing without a `writer`.
+    /// Logs the fraction `sample` of requests; logs nothing without a `writer`.
     pub(crate) fn new(sample: f64, writer: Option<SyncSender<Vec<u8>>>) -> Self {
         let share = (sample.clamp(0.0, 1.0) * 2f64.powi(32)) as u64;
         Self { share, lines: RefCell::default(), writer }
@@ -300,22 +301,22 @@ impl AccessLogBuffer {
         }
     }
 
-    /// Hands the gathered lines to the writing thread.
+    /// Hands the batched lines to the writer thread.
     pub(crate) fn flush(&self, counters: &WorkerCounters) {
         let lines = std::mem::take(&mut *self.lines.borrow_mut());
         let Some(writer) = &self.writer else { return };
         if lines.is_empty() {
             return;
         }
-        if let Err(TrySendError::Full(lost) | TrySendError::Disconnected(lost)) =
+        if let Err(TrySendError::Full(dropped) | TrySendError::Disconnected(dropped)) =
             writer.try_send(lines)
         {
-            counters.log_dropped.add(lost.iter().filter(|byte| **byte == b'\n').count() as u64);
+            counters.log_dropped.add(dropped.iter().filter(|byte| **byte == b'\n').count() as u64);
         }
     }
 }
 
-/// Starts the thread that writes what workers hand it; it ends with the last of them.
+/// Starts the writer thread, which writes the batches of the workers and ends when the last worker has ended.
 pub(crate) fn start_writer(
     mut output: Box<dyn Write + Send>,
 ) -> std::io::Result<(SyncSender<Vec<u8>>, std::thread::JoinHandle<()>)> {

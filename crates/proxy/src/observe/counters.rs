@@ -1,7 +1,7 @@
 //! Counters, one shard per worker.
 //!
-//! A shard is written by its worker alone, so adding is a load and a store, without a locked instruction; whoever reads
-//! adds the shards up.
+//! Only its worker writes a shard, so an addition is a load and a store, without a locked instruction. A reader sums up
+//! the shards.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::orca;
 use crate::quic::DatagramDropReason;
 use crate::tls::ClientTlsError;
 
-/// A number that one thread adds to and any thread reads.
+/// A counter that one thread increments and any thread reads.
 #[derive(Default)]
 pub(crate) struct SingleWriterCounter(AtomicU64);
 
@@ -42,7 +42,7 @@ impl Histogram {
     const BOUNDS: [f64; 15] = [
         0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0,
     ];
-    /// The same in nanoseconds: whole numbers compare faster.
+    /// The bounds in nanoseconds: integers compare faster.
     const BOUNDS_NANOSECONDS: [u64; Self::BOUNDS.len()] = {
         let mut nanoseconds = [0; Self::BOUNDS.len()];
         let mut index = 0;
@@ -53,7 +53,7 @@ impl Histogram {
         nanoseconds
     };
 
-    /// Returns the bucket it fell into.
+    /// Adds a duration and returns the index of its bucket.
     pub(crate) fn add(&self, duration: Duration) -> usize {
         let nanoseconds = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         let bucket = Self::BOUNDS_NANOSECONDS.partition_point(|bound| *bound < nanoseconds);
@@ -62,7 +62,7 @@ impl Histogram {
         bucket
     }
 
-    /// All shards as one.
+    /// Sums up all shards.
     pub(crate) fn sum<'h>(shards: impl Iterator<Item = &'h Self>) -> HistogramData {
         let mut counts = vec![0; Self::BOUNDS.len() + 1];
         let mut nanoseconds = 0;
@@ -94,12 +94,12 @@ pub(crate) struct ListenerCounters {
 #[derive(Default)]
 pub(crate) struct QuicCounters {
     pub(crate) connections: SingleWriterCounter,
-    /// Datagrams.
+    /// Datagrams received.
     pub(crate) received: SingleWriterCounter,
     pub(crate) sent: SingleWriterCounter,
-    /// By [`DatagramDropReason`].
+    /// Datagrams dropped, by [`DatagramDropReason`].
     pub(crate) dropped: [SingleWriterCounter; DatagramDropReason::ALL.len()],
-    /// To the worker whose they were.
+    /// Datagrams handed over to the worker that has the connection.
     pub(crate) handed_over: SingleWriterCounter,
     pub(crate) retries: SingleWriterCounter,
 }
@@ -110,14 +110,14 @@ pub(crate) struct HandshakeCounters {
     pub(crate) begun: SingleWriterCounter,
     pub(crate) full: SingleWriterCounter,
     pub(crate) resumed: SingleWriterCounter,
-    /// None of our handshakes: the connection is passed through.
+    /// TLS passthrough: the endpoint does the handshake.
     pub(crate) passed_through: SingleWriterCounter,
-    /// By [`ClientTlsError`].
+    /// Failed handshakes, by [`ClientTlsError`].
     pub(crate) failed: [SingleWriterCounter; ClientTlsError::ALL.len()],
 }
 
 impl HandshakeCounters {
-    /// Those that have come to an end, by what came of them.
+    /// Returns the number of ended handshakes by outcome.
     pub(crate) fn ended(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let failed = ClientTlsError::ALL.iter().zip(&self.failed);
         let succeeded = [
@@ -133,14 +133,14 @@ impl HandshakeCounters {
 #[derive(Default)]
 #[repr(align(64))]
 pub(crate) struct RouteCounters {
-    /// By the status' first digit; 0 for those that got no answer.
+    /// Responses by the first digit of the status; 0: requests without an answer.
     pub(crate) responses: [SingleWriterCounter; 6],
     pub(crate) duration: Histogram,
-    /// Of `duration`.
+    /// Exemplars of `duration`.
     pub(crate) exemplars: ExemplarStore,
-    /// By [`Code::number`].
+    /// gRPC calls by [`GrpcCode::number`].
     pub(crate) calls: [SingleWriterCounter; GrpcCode::ALL.len()],
-    /// Calls whose response has gone on for long, and those of them that have ended.
+    /// Calls with a long-lasting response, and below those of them that have ended.
     pub(crate) streams: SingleWriterCounter,
     pub(crate) streams_ended: SingleWriterCounter,
     /// TCP connections and UDP flows that have ended.
@@ -151,29 +151,29 @@ pub(crate) struct RouteCounters {
 #[repr(align(64))]
 pub(crate) struct BackendCounters {
     pub(crate) queued: Histogram,
-    /// By [`Failure::refusal_index`].
+    /// Rejected requests by [`Failure::refusal_index`].
     pub(crate) refused: [SingleWriterCounter; Failure::REFUSALS.len()],
-    /// Requests whose header field said no priority.
+    /// Requests whose priority header field had an invalid value.
     pub(crate) priorities_ignored: SingleWriterCounter,
     pub(crate) retries: SingleWriterCounter,
     pub(crate) retries_refused: SingleWriterCounter,
     pub(crate) abandoned: SingleWriterCounter,
-    /// Of TCP connections and UDP flows.
+    /// Bytes of TCP connections and UDP flows.
     pub(crate) received_bytes: SingleWriterCounter,
     pub(crate) sent_bytes: SingleWriterCounter,
-    /// By [`MirrorOutcome`].
+    /// Mirrored requests by [`MirrorOutcome`].
     pub(crate) mirrors: [SingleWriterCounter; MirrorOutcome::ALL.len()],
     pub(crate) affinity: AffinityCounters,
 }
 
-/// Requests to a backend that keeps clients at their endpoints.
+/// Requests to a backend with session affinity.
 #[derive(Default)]
 pub(crate) struct AffinityCounters {
-    /// They belonged nowhere before.
+    /// Requests of clients without an affinity target.
     pub(crate) begun: SingleWriterCounter,
-    /// They came where they belong.
+    /// Requests that reached their affinity target.
     pub(crate) kept: SingleWriterCounter,
-    /// They came elsewhere.
+    /// Requests that reached another endpoint than their affinity target.
     pub(crate) broken: SingleWriterCounter,
 }
 
@@ -182,58 +182,59 @@ pub(crate) struct AffinityCounters {
 pub(crate) struct EndpointCounters {
     pub(crate) attempts: SingleWriterCounter,
     pub(crate) failures: SingleWriterCounter,
-    /// Attempts that say nothing of the endpoint: it was busy, or the client left.
+    /// Attempts that say nothing about the endpoint's health: it was busy, or the client disconnected.
     pub(crate) inconclusive: SingleWriterCounter,
     pub(crate) connections: SingleWriterCounter,
-    /// Requests that were sent, and those of them that are not waited for any more: the others await an answer.
+    /// Requests that were sent, and below those of them that were answered or given up: the difference awaits an
+    /// answer.
     pub(crate) requests_sent: SingleWriterCounter,
     pub(crate) requests_settled: SingleWriterCounter,
     pub(crate) http2: MultiplexCounters,
     pub(crate) http3: MultiplexCounters,
-    /// Requests that went by TCP because HTTP/3 was not to be had.
+    /// Requests that fell back to TCP because HTTP/3 was not available.
     pub(crate) http3_fallbacks: SingleWriterCounter,
-    /// Refusals for which it is given less, and those among them that asked for longer than is heeded.
+    /// Refusals that reduced the endpoint's limit, and below those of them with a `Retry-After` above the maximum.
     pub(crate) refusals: SingleWriterCounter,
     pub(crate) refusals_cut: SingleWriterCounter,
-    /// What it said of its load, and what of that was of no use, by [`orca::Ignored`].
+    /// Load reports, and below the ignored ones by [`orca::LoadReportError`].
     pub(crate) load_reports: SingleWriterCounter,
     pub(crate) load_reports_ignored: [SingleWriterCounter; orca::LoadReportError::ALL.len()],
-    /// Of TCP connections and UDP flows.
+    /// Bytes of TCP connections and UDP flows.
     pub(crate) received_bytes: SingleWriterCounter,
     pub(crate) sent_bytes: SingleWriterCounter,
 }
 
 impl EndpointCounters {
-    /// The endpoint has said that it is full.
+    /// Counts a refusal with which the endpoint reported overload.
     pub(crate) fn count_refusal(&self, heed: RetryAfterHandling) {
         self.refusals.add(1);
         self.refusals_cut.add(u64::from(heed == RetryAfterHandling::Capped));
     }
 }
 
-/// Connections that carry many requests at a time.
+/// Counters of multiplexed connections to an endpoint.
 #[derive(Default)]
 pub(crate) struct MultiplexCounters {
-    /// Those that the endpoint ended in an orderly way.
+    /// Connections that the endpoint ended gracefully (GOAWAY).
     pub(crate) goaways: SingleWriterCounter,
-    /// Requests that it gave back unprocessed.
+    /// Requests that the endpoint refused without processing.
     pub(crate) streams_refused: SingleWriterCounter,
 }
 
-/// What belongs to no route or backend.
+/// Counters of a worker that belong to no route or backend.
 #[repr(align(64))]
 pub(crate) struct WorkerCounters {
     pub(crate) requests: SingleWriterCounter,
-    /// By [`Failure::index`].
+    /// Failures by [`Failure::index`].
     pub(crate) failures: [SingleWriterCounter; Failure::ALL.len()],
     pub(crate) moved_in: SingleWriterCounter,
     pub(crate) replay_refused: SingleWriterCounter,
     pub(crate) log_dropped: SingleWriterCounter,
-    /// By [`h2::Fault`].
+    /// Closed HTTP/2 connections by [`h2::H2ClientFault`].
     pub(crate) http2_ended: [SingleWriterCounter; h2::H2ClientFault::ALL.len()],
     pub(crate) http2_streams_reset: SingleWriterCounter,
     pub(crate) http2_streams_refused: SingleWriterCounter,
-    /// By [`h3::Fault`].
+    /// Closed HTTP/3 connections by [`h3::H3ClientFault`].
     pub(crate) http3_ended: [SingleWriterCounter; h3::H3ClientFault::ALL.len()],
     pub(crate) http3_streams_reset: SingleWriterCounter,
 }

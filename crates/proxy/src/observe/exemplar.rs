@@ -1,7 +1,7 @@
 //! Exemplars: for each bucket of a histogram the last trace that fell into it.
 //!
-//! A worker writes its own, under a lock that only a scrape contends for: then the exemplar is let go, and the worker
-//! does not wait.
+//! Each worker writes its own exemplars, under a lock that only a scrape contends for. If the lock is held, the worker
+//! drops the exemplar and does not wait.
 
 use std::sync::Mutex;
 use std::time::SystemTime;
@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use crate::dial::pool::lock;
 use crate::observe::TraceExemplar;
 
-/// A worker's exemplars of one histogram, by bucket; empty until there is one.
+/// A worker's exemplars of one histogram, by bucket; empty until the first exemplar.
 #[derive(Default)]
 pub(crate) struct ExemplarStore(Mutex<Vec<Option<TraceExemplar>>>);
 
@@ -22,7 +22,7 @@ impl ExemplarStore {
         kept[bucket] = Some(TraceExemplar { trace_id: trace_id.to_owned(), value: seconds, at });
     }
 
-    /// The last of each bucket over all shards.
+    /// Returns the last exemplar of each bucket over all shards.
     pub(crate) fn latest<'e>(shards: impl Iterator<Item = &'e Self>) -> Vec<Option<TraceExemplar>> {
         let mut latest: Vec<Option<TraceExemplar>> = Vec::new();
         for shard in shards {
@@ -41,8 +41,8 @@ impl ExemplarStore {
     }
 }
 
-/// The trace that a `traceparent` names (W3C Trace Context §3.2), if somebody keeps it: an exemplar of a trace that
-/// nobody sampled leads nowhere.
+/// Returns the trace ID of a `traceparent` (W3C Trace Context §3.2), if the trace is sampled. An exemplar of a trace
+/// that is not sampled would lead nowhere.
 pub(crate) fn sampled_trace(traceparent: &[u8]) -> Option<&str> {
     let text = std::str::from_utf8(traceparent).ok()?;
     let mut parts = text.split('-');
@@ -52,7 +52,7 @@ pub(crate) fn sampled_trace(traceparent: &[u8]) -> Option<&str> {
         part.len() == length && part.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
     };
     let well_formed = hex(version, 2) && hex(trace, 32) && hex(parent, 16) && hex(flags, 2);
-    // Later versions may have more parts; the first version has not, and ff is none.
+    // Later versions may have more parts; version 00 must not. Version ff is invalid.
     let known = version != "ff" && (version != "00" || parts.next().is_none());
     let named = trace.bytes().any(|byte| byte != b'0');
     let sampled = u8::from_str_radix(flags, 16).is_ok_and(|flags| flags & 1 == 1);

@@ -1,14 +1,14 @@
-//! One JSON object on one line, written as it goes: no tree of values, nothing allocated but the line itself.
+//! A writer of one JSON object on one line: no tree of values, no allocation but the line itself.
 //!
-//! It knows JSON; which keys there are and what they mean is not its concern.
+//! It knows JSON only, not the keys and their meaning.
 
 use std::fmt::Display;
 use std::io::Write;
 
-/// A line that is being written: what is put is there at once, in its order.
+/// A line that is being written; each value is appended at once.
 pub(crate) struct JsonLine<'o> {
     out: &'o mut Vec<u8>,
-    /// What stands before the next key.
+    /// The byte that precedes the next key.
     before: u8,
 }
 
@@ -21,7 +21,7 @@ impl<'o> JsonLine<'o> {
         self.out.extend_from_slice(if self.before == b'{' { b"{}\n" } else { b"}\n" });
     }
 
-    /// Text that needs no escapes: addresses, times, our own words.
+    /// Writes text that needs no escapes: addresses, times, fixed words.
     pub(crate) fn plain(&mut self, key: &str, text: impl Display) {
         self.key(key);
         self.out.push(b'"');
@@ -29,13 +29,13 @@ impl<'o> JsonLine<'o> {
         self.out.push(b'"');
     }
 
-    /// Text from outside; what is not UTF-8 becomes U+FFFD.
+    /// Writes untrusted text; invalid UTF-8 becomes U+FFFD.
     pub(crate) fn text(&mut self, key: &str, text: &[u8]) {
         self.key(key);
         self.quote(text);
     }
 
-    /// Texts from outside, as one array.
+    /// Writes untrusted texts as one array.
     pub(crate) fn texts<'t>(&mut self, key: &str, texts: impl Iterator<Item = &'t [u8]>) {
         self.key(key);
         self.out.push(b'[');
@@ -62,7 +62,7 @@ impl<'o> JsonLine<'o> {
     }
 
     fn display(&mut self, value: impl Display) {
-        write!(self.out, "{value}").expect("a Vec takes what is written");
+        write!(self.out, "{value}").expect("a write to a Vec cannot fail");
     }
 
     fn quote(&mut self, text: &[u8]) {
@@ -76,12 +76,12 @@ impl<'o> JsonLine<'o> {
         self.out.push(b'"');
     }
 
-    /// RFC 8259 §7; the bytes of longer characters stand for themselves.
+    /// Escapes a byte (RFC 8259 §7); the bytes of multi-byte characters are copied.
     fn escape(&mut self, byte: u8) {
         match byte {
             b'"' => self.out.extend_from_slice(b"\\\""),
             b'\\' => self.out.extend_from_slice(b"\\\\"),
-            0..b' ' => write!(self.out, "\\u{byte:04x}").expect("a Vec takes what is written"),
+            0..b' ' => write!(self.out, "\\u{byte:04x}").expect("a write to a Vec cannot fail"),
             _ => self.out.push(byte),
         }
     }

@@ -1,6 +1,6 @@
-//! What is known of a TCP connection or a UDP flow that is carried as it is, and its line in the access log.
+//! The record of an L4 session (a TCP connection or a UDP flow), and its line in the access log.
 //!
-//! Bytes are counted while they pass: a connection may last for days.
+//! Bytes are counted while they are forwarded, because a connection may last for days.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::l4_session::L4Route;
 use crate::observe::json_line::JsonLine;
 use crate::worker::Worker;
 
-/// What is known of one connection or flow.
+/// The record of one connection or flow.
 pub(crate) struct L4Record {
     bound: Arc<ListenerSocket>,
     client: SocketAddr,
@@ -29,9 +29,9 @@ pub(crate) struct L4Record {
     endpoint: Option<Arc<Endpoint>>,
     attempts: u32,
     queued: Duration,
-    /// From the client, as far as it has been counted.
+    /// Bytes from the client that have been counted.
     received_bytes: u64,
-    /// To the client.
+    /// Bytes to the client that have been counted.
     sent_bytes: u64,
     pub(crate) failure: Option<Failure>,
 }
@@ -61,25 +61,25 @@ impl L4Record {
         }
     }
 
-    /// It is known where it goes.
-    pub(crate) fn set_route(&mut self, way: &L4Route) {
-        self.route = Some(Arc::clone(&way.route));
-        self.backend = Some(way.backend.clone());
+    /// Records the chosen route and backend.
+    pub(crate) fn set_route(&mut self, l4_route: &L4Route) {
+        self.route = Some(Arc::clone(&l4_route.route));
+        self.backend = Some(l4_route.backend.clone());
     }
 
-    /// It has left the queue.
+    /// Adds the time that the session has spent in the queue.
     pub(crate) fn add_queue_time(&mut self, worker: &Worker, backend: &BackendRef, wait: Duration) {
         self.queued += wait;
         backend.counters[worker.index].queued.add(wait);
     }
 
-    /// Another attempt begins.
+    /// Records the start of another attempt.
     pub(crate) fn attempt(&mut self, slot: &Slot) {
         self.attempts += 1;
         self.endpoint = Some(Arc::clone(&slot.endpoint));
     }
 
-    /// So many bytes have passed since the start. True: more than before.
+    /// Records the total of bytes forwarded since the start. Returns true if it has grown.
     pub(crate) fn count_bytes(&mut self, worker: &Worker, received: u64, sent: u64) -> bool {
         let more_received = received - std::mem::replace(&mut self.received_bytes, received);
         let more_sent = sent - std::mem::replace(&mut self.sent_bytes, sent);
@@ -102,13 +102,13 @@ impl L4Record {
         true
     }
 
-    /// It was over before it began.
+    /// Records a session that failed before it began.
     pub(crate) fn close_failed(mut self, worker: &Worker, failure: Failure) {
         self.failure = Some(failure);
         self.close(worker);
     }
 
-    /// Counts it, and logs it if it is to be logged.
+    /// Counts the session, and logs it if it is sampled.
     pub(crate) fn close(&self, worker: &Worker) {
         if let Some(route) = &self.route {
             route.counters[worker.index].l4_sessions.add(1);

@@ -1,4 +1,4 @@
-//! Every metric of the data plane. To add one is to add a row to the table of what it measures.
+//! All metrics of the data plane. To add a metric, add a row to the table of the object that it measures.
 //!
 //! Labels have bounded values: listeners, routes, backends and endpoints come from the configuration, the rest from
 //! closed sets; never a path, a host or a client.
@@ -37,19 +37,19 @@ static OF_LISTENERS: &[MetricRow<ActiveListener>] = &[
         "sheave_listener_connections",
         LISTENER,
         MetricReader::Count(|it| total(&it.bound.counters, |shard| &shard.accepted)),
-        "Connections accepted, and flows of datagrams.",
+        "Accepted connections and UDP flows.",
     ),
     MetricRow::new(
         "sheave_listener_connections_refused",
         LISTENER,
         MetricReader::Count(|it| total(&it.bound.counters, |shard| &shard.refused)),
-        "Connections and flows refused at once, because the listener had as many as its ClientPolicy allows.",
+        "Connections and UDP flows refused because the listener was at the connection limit of its ClientPolicy.",
     ),
     MetricRow::new(
         "sheave_listener_connections_open",
         LISTENER,
         MetricReader::Gauge(|it| f64::from(it.bound.open())),
-        "Connections and flows open now.",
+        "Open connections and UDP flows.",
     ),
     MetricRow::new(
         "sheave_listener_received_bytes",
@@ -67,13 +67,13 @@ static OF_LISTENERS: &[MetricRow<ActiveListener>] = &[
         "sheave_listener_datagrams_dropped",
         LISTENER,
         MetricReader::Count(|it| total(&it.bound.counters, |shard| &shard.datagrams_dropped)),
-        "Datagrams dropped, for want of an endpoint, of a free flow or of room in a socket.",
+        "UDP datagrams dropped: no endpoint, flow table full, or socket buffer full.",
     ),
     MetricRow::new(
         "sheave_tls_handshakes",
         &["listener", "outcome"],
         MetricReader::Counts(|it, each| {
-            // Listeners without TLS have none.
+            // Listeners without TLS have no handshakes.
             let shards = it.sni_table.iter().flat_map(|_| &it.bound.counters);
             let mut outcomes = BTreeMap::new();
             for (outcome, count) in shards.flat_map(|shard| shard.handshakes.ended()) {
@@ -81,7 +81,7 @@ static OF_LISTENERS: &[MetricRow<ActiveListener>] = &[
             }
             outcomes.into_iter().for_each(|(outcome, count)| each(outcome, count));
         }),
-        "TLS handshakes of clients: full and resumed ones, connections passed through, and why others failed.",
+        "Client TLS handshakes by outcome: full, resumed, passed through, or the reason of the failure.",
     ),
     MetricRow::new(
         "sheave_tls_handshakes_open",
@@ -92,37 +92,37 @@ static OF_LISTENERS: &[MetricRow<ActiveListener>] = &[
             let open = shards.map(|shard| shard.begun.value().saturating_sub(ended(shard)));
             open.sum::<u64>() as f64
         }),
-        "TLS handshakes of clients that have not come to an end yet.",
+        "Client TLS handshakes in progress.",
     ),
     MetricRow::new(
         "sheave_quic_connections",
         LISTENER,
         MetricReader::Count(|it| total(&it.bound.counters, |shard| &shard.quic.connections)),
-        "Connections of QUIC that were begun; sheave_listener_connections counts them too.",
+        "QUIC connections begun; sheave_listener_connections includes them.",
     ),
     MetricRow::new(
         "sheave_quic_retries",
         LISTENER,
         MetricReader::Count(|it| total(&it.bound.counters, |shard| &shard.quic.retries)),
-        "Clients that were asked to show that they are where they say, because many handshakes were under way.",
+        "QUIC Retry packets sent to validate client addresses, because many handshakes were in progress.",
     ),
     MetricRow::new(
         "sheave_quic_datagrams_received",
         LISTENER,
         MetricReader::Count(|it| total(&it.bound.counters, |shard| &shard.quic.received)),
-        "Datagrams received for QUIC.",
+        "QUIC datagrams received.",
     ),
     MetricRow::new(
         "sheave_quic_datagrams_sent",
         LISTENER,
         MetricReader::Count(|it| total(&it.bound.counters, |shard| &shard.quic.sent)),
-        "Datagrams sent for QUIC.",
+        "QUIC datagrams sent.",
     ),
     MetricRow::new(
         "sheave_quic_datagrams_handed_over",
         LISTENER,
         MetricReader::Count(|it| total(&it.bound.counters, |shard| &shard.quic.handed_over)),
-        "Datagrams that came to another worker than their connection's, and were handed over.",
+        "QUIC datagrams that arrived at a worker other than their connection's, and were handed over.",
     ),
     MetricRow::new(
         "sheave_quic_datagrams_dropped",
@@ -133,7 +133,7 @@ static OF_LISTENERS: &[MetricRow<ActiveListener>] = &[
                 each(why.word(), it.bound.counters.iter().map(count).sum());
             }
         }),
-        "Datagrams for QUIC that were dropped: of no known connection, or beyond what may wait; and answers not sent.",
+        "QUIC datagrams dropped: unknown (no known connection), handshakes or handover (queue full), send (could not be sent).",
     ),
 ];
 
@@ -146,7 +146,7 @@ static OF_ROUTES: &[MetricRow<Route>] = &[
                 each(status, total(&it.counters, |shard| &shard.responses[class]));
             }
         }),
-        "Requests by the first digit of their status; 0xx got no answer, because the client had gone.",
+        "Requests by status class; 0xx: no answer, because the client disconnected.",
     ),
     MetricRow::new(
         "sheave_request_duration_seconds",
@@ -156,7 +156,7 @@ static OF_ROUTES: &[MetricRow<Route>] = &[
             let exemplars = ExemplarStore::latest(shards.clone().map(|shard| &shard.exemplars));
             HistogramData { exemplars, ..Histogram::sum(shards.map(|shard| &shard.duration)) }
         }),
-        "From a request's head to the last byte of its response.",
+        "Duration of requests, from the request's head to the last byte of the response.",
     ),
     MetricRow::new(
         "sheave_grpc_calls",
@@ -164,19 +164,19 @@ static OF_ROUTES: &[MetricRow<Route>] = &[
         MetricReader::Counts(|it, each| {
             for code in GrpcCode::ALL {
                 let count = total(&it.counters, |shard| &shard.calls[usize::from(code.number())]);
-                // Most routes have no calls, and most calls few ways to end.
+                // Most routes have no gRPC calls, and most calls end with few codes.
                 if count > 0 {
                     each(code.word(), count);
                 }
             }
         }),
-        "Calls of gRPC by the code that they ended with; a code that no call has ended with is left out.",
+        "gRPC calls by status code; codes without a call are left out.",
     ),
     MetricRow::new(
         "sheave_grpc_streams",
         ROUTE,
         MetricReader::Count(|it| total(&it.counters, |shard| &shard.streams)),
-        "Calls whose response went on for more than 10 s after its head; sheave_request_duration_seconds leaves them out.",
+        "gRPC calls whose response lasted more than 10 s after its head; sheave_request_duration_seconds excludes them.",
     ),
     MetricRow::new(
         "sheave_grpc_streams_open",
@@ -185,13 +185,13 @@ static OF_ROUTES: &[MetricRow<Route>] = &[
             let ended = total(&it.counters, |shard| &shard.streams_ended);
             total(&it.counters, |shard| &shard.streams).saturating_sub(ended) as f64
         }),
-        "Such calls that go on now.",
+        "gRPC calls in progress whose response has lasted more than 10 s.",
     ),
     MetricRow::new(
         "sheave_route_connections",
         ROUTE,
         MetricReader::Count(|it| total(&it.counters, |shard| &shard.l4_sessions)),
-        "TCP connections and UDP flows that have ended.",
+        "Ended TCP connections and UDP flows.",
     ),
 ];
 
@@ -202,7 +202,7 @@ static OF_ALL: &[MetricRow<ProxyState>] = &[
         "sheave_replicas",
         &[],
         MetricReader::Gauge(|it| it.replicas.load(Ordering::Relaxed) as f64),
-        "Replicas of Sheave that caps are dealt over, this one included if it takes part; 1 where it is alone.",
+        "Replicas of Sheave among which concurrency limits are divided, this one included if it takes part; 1 if it is alone.",
     ),
     MetricRow::new(
         "sheave_failures",
@@ -210,50 +210,54 @@ static OF_ALL: &[MetricRow<ProxyState>] = &[
         MetricReader::Counts(|it, each| {
             for (index, failure) in Failure::ALL.iter().enumerate() {
                 let word = failure.attributes().word;
-                each(word, total(&it.workers, |seat| &seat.counters.failures[index]));
+                each(word, total(&it.workers, |handle| &handle.counters.failures[index]));
             }
         }),
-        "Requests that did not get their endpoint's complete response, and connections and flows that failed, by reason.",
+        "Requests without a complete response from their endpoint, and failed connections and UDP flows, by reason.",
     ),
     MetricRow::new(
         "sheave_http2_connections_ended",
         &["reason"],
         MetricReader::Counts(|it, each| {
             for fault in h2::H2ClientFault::ALL {
-                let count = total(&it.workers, |seat| &seat.counters.http2_ended[fault as usize]);
+                let count =
+                    total(&it.workers, |handle| &handle.counters.http2_ended[fault as usize]);
                 each(fault.word(), count);
             }
         }),
-        "HTTP/2 connections of clients that were ended for what the client did, by reason.",
+        "Client HTTP/2 connections closed because of client misbehavior, by reason.",
     ),
     MetricRow::new(
         "sheave_http2_streams_reset",
         &[],
-        MetricReader::Count(|it| total(&it.workers, |seat| &seat.counters.http2_streams_reset)),
-        "Requests that clients gave up over HTTP/2.",
+        MetricReader::Count(|it| total(&it.workers, |handle| &handle.counters.http2_streams_reset)),
+        "HTTP/2 requests that clients cancelled.",
     ),
     MetricRow::new(
         "sheave_http2_streams_refused",
         &[],
-        MetricReader::Count(|it| total(&it.workers, |seat| &seat.counters.http2_streams_refused)),
-        "Streams of HTTP/2 that came to no request: one more than may be open, or a head too large or malformed.",
+        MetricReader::Count(|it| {
+            total(&it.workers, |handle| &handle.counters.http2_streams_refused)
+        }),
+        "Client HTTP/2 streams refused: too many open streams, or a head that is too large or malformed.",
     ),
     MetricRow::new(
         "sheave_http3_connections_ended",
         &["reason"],
         MetricReader::Counts(|it, each| {
             for fault in h3::H3ClientFault::ALL {
-                let count = total(&it.workers, |seat| &seat.counters.http3_ended[fault as usize]);
+                let count =
+                    total(&it.workers, |handle| &handle.counters.http3_ended[fault as usize]);
                 each(fault.word(), count);
             }
         }),
-        "HTTP/3 connections of clients that were ended for what the client did, by reason.",
+        "Client HTTP/3 connections closed because of client misbehavior, by reason.",
     ),
     MetricRow::new(
         "sheave_http3_streams_reset",
         &[],
-        MetricReader::Count(|it| total(&it.workers, |seat| &seat.counters.http3_streams_reset)),
-        "Requests that clients gave up over HTTP/3.",
+        MetricReader::Count(|it| total(&it.workers, |handle| &handle.counters.http3_streams_reset)),
+        "HTTP/3 requests that clients cancelled.",
     ),
 ];
 
@@ -262,26 +266,26 @@ static OF_BACKENDS: &[MetricRow<Backend>] = &[
         "sheave_backend_queue_seconds",
         BACKEND,
         MetricReader::Histogram(|it| Histogram::sum(it.counters.iter().map(|shard| &shard.queued))),
-        "How long requests that had to wait for a slot waited.",
+        "Time in the queue, of requests that had to wait for a slot.",
     ),
     MetricRow::new(
-        "sheave_backend_waiting",
+        "sheave_backend_queue_length",
         BACKEND,
         MetricReader::Gauge(|it| f64::from(it.waiting())),
-        "Requests that wait for a slot now.",
+        "Requests waiting in the queue for a slot.",
     ),
     MetricRow::new(
-        "sheave_backend_waiting_by_priority",
+        "sheave_backend_queue_length_by_priority",
         &["backend", "priority"],
         MetricReader::Gauges(|it, each| {
-            // Where there is one priority, sheave_backend_waiting says it all.
+            // With a single priority this would only repeat sheave_backend_queue_length.
             if it.current().settings.queue_priority.is_some() {
                 for (number, waiting) in it.waiting_by_priority().into_iter().enumerate() {
                     each(&number.to_string(), waiting as f64);
                 }
             }
         }),
-        "The same by priority, where the BackendPolicy has priorities; some who have just left may be among them.",
+        "Requests waiting in the queue, by priority, if the BackendPolicy has priorities; may include requests that have just left.",
     ),
     MetricRow::new(
         "sheave_backend_refused",
@@ -292,19 +296,19 @@ static OF_BACKENDS: &[MetricRow<Backend>] = &[
                 each(refusal.attributes().word, count);
             }
         }),
-        "Requests, connections and flows that got no slot: the queue was full, the wait was or would have been too long.",
+        "Requests, connections and UDP flows rejected without a slot, by reason.",
     ),
     MetricRow::new(
         "sheave_backend_priorities_ignored",
         BACKEND,
         MetricReader::Count(|it| total(&it.counters, |shard| &shard.priorities_ignored)),
-        "Requests whose header field for it said no priority that there is.",
+        "Requests whose priority header field had an invalid value.",
     ),
     MetricRow::new(
         "sheave_backend_demand",
         BACKEND,
-        MetricReader::Gauge(|it| it.demand.read(|meter| meter.average(WINDOW).total())),
-        "Requests in flight, waiting, and refused ones for as long as they would have taken: the mean over 15 s.",
+        MetricReader::Gauge(|it| it.demand.read(|averager| averager.average(WINDOW).total())),
+        "Mean demand over 15 s: requests in flight, waiting, and rejected ones for their expected service time.",
     ),
     MetricRow::new(
         "sheave_backend_request_seconds",
@@ -315,7 +319,7 @@ static OF_BACKENDS: &[MetricRow<Backend>] = &[
             each("queued", spent.queued);
             each("shed", spent.rejected);
         }),
-        "Time that requests were in flight, waited, and would have taken had they not been refused; its rate is demand.",
+        "Cumulative time of requests in flight, in the queue, and (shed) the expected service time of rejected ones; the rate is the demand.",
     ),
     MetricRow::new(
         "sheave_backend_service_seconds",
@@ -324,37 +328,37 @@ static OF_BACKENDS: &[MetricRow<Backend>] = &[
             let service_time = it.demand.read(DemandAverager::service_time);
             service_time.unwrap_or(ASSUMED_SERVICE_TIME).as_secs_f64()
         }),
-        "How long a request holds a slot, the mean with a half-life of 30 s of serving; 1 until one has been served.",
+        "Mean time for which a request holds a slot, with a half-life of 30 s of serving; 1 until a request has been served.",
     ),
     MetricRow::new(
         "sheave_backend_retries",
         BACKEND,
         MetricReader::Count(|it| total(&it.counters, |shard| &shard.retries)),
-        "Attempts beyond a request's first.",
+        "Retries: attempts beyond a request's first.",
     ),
     MetricRow::new(
         "sheave_backend_retries_refused",
         BACKEND,
         MetricReader::Count(|it| total(&it.counters, |shard| &shard.retries_refused)),
-        "Requests that were not tried again, because the backend had no budget left for it.",
+        "Requests that were not retried because the retry budget was exhausted.",
     ),
     MetricRow::new(
         "sheave_backend_ejections",
         BACKEND,
         MetricReader::Count(|it| it.health.ejections.load(Ordering::Relaxed)),
-        "Endpoints taken out for how their requests ended.",
+        "Endpoints ejected by outlier detection.",
     ),
     MetricRow::new(
         "sheave_backend_panic",
         BACKEND,
         MetricReader::Gauge(|it| f64::from(u8::from(it.health.is_panicking()))),
-        "1 while too few endpoints are well, so that health is ignored.",
+        "1 in panic mode: too few endpoints are healthy, so health is ignored.",
     ),
     MetricRow::new(
         "sheave_backend_abandoned",
         BACKEND,
         MetricReader::Count(|it| total(&it.counters, |shard| &shard.abandoned)),
-        "Requests given up while a capped endpoint was still working on them; their slots were kept meanwhile.",
+        "Requests abandoned (client disconnected, or timeout) while a capped endpoint was still processing them; the slot stays taken meanwhile.",
     ),
     MetricRow::new(
         "sheave_backend_sent_bytes",
@@ -372,11 +376,11 @@ static OF_BACKENDS: &[MetricRow<Backend>] = &[
         "sheave_backend_mirrors",
         &["backend", "outcome"],
         MetricReader::Counts(|it, each| {
-            for fate in MirrorOutcome::ALL {
-                each(fate.word(), total(&it.counters, |shard| &shard.mirrors[fate as usize]));
+            for outcome in MirrorOutcome::ALL {
+                each(outcome.word(), total(&it.counters, |shard| &shard.mirrors[outcome as usize]));
             }
         }),
-        "Copies of requests that a route mirrors to the backend: answered and failed ones were sent, all others dropped.",
+        "Mirrored requests by outcome: answered and failed ones were sent, all others were dropped.",
     ),
     MetricRow::new(
         "sheave_backend_affinity",
@@ -386,7 +390,7 @@ static OF_BACKENDS: &[MetricRow<Backend>] = &[
             each("kept", total(&it.counters, |shard| &shard.affinity.kept));
             each("broken", total(&it.counters, |shard| &shard.affinity.broken));
         }),
-        "Requests, answered by an endpoint, of clients that stay with theirs: new ones, at their own, at another.",
+        "Answered requests with session affinity: begun (new client), kept (served by the affinity target), broken (served by another endpoint).",
     ),
 ];
 
@@ -395,49 +399,49 @@ static OF_ENDPOINTS: &[MetricRow<Endpoint>] = &[
         "sheave_endpoint_attempts",
         ENDPOINT,
         MetricReader::Count(|it| total(&it.data.counters, |shard| &shard.attempts)),
-        "Attempts at the endpoint.",
+        "Attempts sent to the endpoint.",
     ),
     MetricRow::new(
         "sheave_endpoint_failures",
         ENDPOINT,
         MetricReader::Count(|it| total(&it.data.counters, |shard| &shard.failures)),
-        "Attempts that failed by the endpoint's fault.",
+        "Attempts that failed through the endpoint's fault.",
     ),
     MetricRow::new(
         "sheave_endpoint_in_flight",
         ENDPOINT,
         MetricReader::Gauge(|it| f64::from(it.in_flight())),
-        "Requests in flight at the endpoint now, over all backends that name it.",
+        "Requests in flight at the endpoint, over all backends that contain it.",
     ),
     MetricRow::new(
         "sheave_endpoint_unreachable",
         ENDPOINT,
         MetricReader::Gauge(|it| f64::from(u8::from(!it.is_reachable()))),
-        "1 while the endpoint is marked unreachable: a connection attempt has failed, and requests go to others until a background attempt succeeds.",
+        "1 while the endpoint is marked unreachable: a connection attempt failed, and requests go to other endpoints until a background attempt succeeds.",
     ),
     MetricRow::new(
         "sheave_endpoint_outages",
         ENDPOINT,
         MetricReader::Count(|it| it.data.reachability.outages.load(Ordering::Relaxed)),
-        "How often the endpoint has been marked unreachable.",
+        "Times that the endpoint was marked unreachable.",
     ),
     MetricRow::new(
         "sheave_endpoint_refusals",
         ENDPOINT,
         MetricReader::Count(|it| total(&it.data.counters, |shard| &shard.refusals)),
-        "Requests that the endpoint refused because it had too much to do (429, 503 with Retry-After, RESOURCE_EXHAUSTED), so that it was given less for a while.",
+        "Requests that the endpoint refused because of overload (429, 503 with Retry-After, RESOURCE_EXHAUSTED), so that its limit was reduced for a while.",
     ),
     MetricRow::new(
         "sheave_endpoint_refusals_cut",
         ENDPOINT,
         MetricReader::Count(|it| total(&it.data.counters, |shard| &shard.refusals_cut)),
-        "Refusals that asked for more than 60 seconds, of which 60 were heeded.",
+        "Refusals with a Retry-After above 60 seconds, which was capped to 60 seconds.",
     ),
     MetricRow::new(
         "sheave_endpoint_load_reports",
         ENDPOINT,
         MetricReader::Count(|it| total(&it.data.counters, |shard| &shard.load_reports)),
-        "Responses in which the endpoint said something of its load (ORCA), where limits are learned.",
+        "Responses with a load report of the endpoint (ORCA), if limits are learned.",
     ),
     MetricRow::new(
         "sheave_endpoint_load_reports_ignored",
@@ -450,7 +454,7 @@ static OF_ENDPOINTS: &[MetricRow<Endpoint>] = &[
                 );
             }
         }),
-        "Responses in which what the endpoint said of its load was of no use: several reports, more than 8 KiB, malformed, or with a value that cannot be.",
+        "Responses whose load report (ORCA) was ignored: several reports, more than 8 KiB, malformed, or with an impossible value.",
     ),
     MetricRow::new(
         "sheave_endpoint_connections",
@@ -462,67 +466,67 @@ static OF_ENDPOINTS: &[MetricRow<Endpoint>] = &[
         "sheave_endpoint_connections_idle",
         ENDPOINT,
         MetricReader::Gauge(|it| it.data.idle_connections() as f64),
-        "Idle connections to the endpoint that are kept for the next request.",
+        "Idle connections to the endpoint in the connection pool.",
     ),
     MetricRow::new(
         "sheave_endpoint_http2_connections_open",
         ENDPOINT,
-        MetricReader::Gauge(|it| open_count(it.data.h2_counts(), |tally| &tally.connections)),
-        "HTTP/2 connections open to the endpoint now.",
+        MetricReader::Gauge(|it| open_count(it.data.h2_counts(), |counts| &counts.connections)),
+        "Open HTTP/2 connections to the endpoint.",
     ),
     MetricRow::new(
         "sheave_endpoint_http2_streams_open",
         ENDPOINT,
-        MetricReader::Gauge(|it| open_count(it.data.h2_counts(), |tally| &tally.streams)),
-        "Streams open on HTTP/2 connections to the endpoint now.",
+        MetricReader::Gauge(|it| open_count(it.data.h2_counts(), |counts| &counts.streams)),
+        "Open streams on HTTP/2 connections to the endpoint.",
     ),
     MetricRow::new(
         "sheave_endpoint_http2_goaways",
         ENDPOINT,
         MetricReader::Count(|it| total(&it.data.counters, |shard| &shard.http2.goaways)),
-        "HTTP/2 connections to which the endpoint let no more requests (GOAWAY).",
+        "HTTP/2 connections that the endpoint closed for new requests (GOAWAY).",
     ),
     MetricRow::new(
         "sheave_endpoint_http2_streams_refused",
         ENDPOINT,
         MetricReader::Count(|it| total(&it.data.counters, |shard| &shard.http2.streams_refused)),
-        "Requests that the endpoint gave back unprocessed (REFUSED_STREAM, or beyond a GOAWAY); they are tried again.",
+        "Requests that the endpoint refused without processing (REFUSED_STREAM, or beyond a GOAWAY); they are retried.",
     ),
     MetricRow::new(
         "sheave_endpoint_http3_connections_open",
         ENDPOINT,
-        MetricReader::Gauge(|it| open_count(it.data.h3_counts(), |tally| &tally.connections)),
-        "HTTP/3 connections open to the endpoint now.",
+        MetricReader::Gauge(|it| open_count(it.data.h3_counts(), |counts| &counts.connections)),
+        "Open HTTP/3 connections to the endpoint.",
     ),
     MetricRow::new(
         "sheave_endpoint_http3_streams_open",
         ENDPOINT,
-        MetricReader::Gauge(|it| open_count(it.data.h3_counts(), |tally| &tally.streams)),
-        "Requests under way on HTTP/3 connections to the endpoint now.",
+        MetricReader::Gauge(|it| open_count(it.data.h3_counts(), |counts| &counts.streams)),
+        "Open request streams on HTTP/3 connections to the endpoint.",
     ),
     MetricRow::new(
         "sheave_endpoint_http3_goaways",
         ENDPOINT,
         MetricReader::Count(|it| total(&it.data.counters, |shard| &shard.http3.goaways)),
-        "HTTP/3 connections to which the endpoint let no more requests (GOAWAY).",
+        "HTTP/3 connections that the endpoint closed for new requests (GOAWAY).",
     ),
     MetricRow::new(
         "sheave_endpoint_http3_streams_refused",
         ENDPOINT,
         MetricReader::Count(|it| total(&it.data.counters, |shard| &shard.http3.streams_refused)),
-        "Requests that the endpoint gave back unprocessed (H3_REQUEST_REJECTED, or passed over by a GOAWAY); they are tried again.",
+        "Requests that the endpoint refused without processing (H3_REQUEST_REJECTED, or beyond a GOAWAY); they are retried.",
     ),
     MetricRow::new(
         "sheave_endpoint_http3_avoided",
         ENDPOINT,
         MetricReader::Gauge(|it| f64::from(u8::from(!it.data.http3_reachability.is_available()))),
-        "1 while HTTP/3 to the endpoint is left alone after a failure, and requests go by TCP.",
+        "1 while HTTP/3 to the endpoint is avoided after a failure and requests use TCP.",
     ),
     MetricRow::new(
         "sheave_endpoint_http3_fallbacks",
         ENDPOINT,
         MetricReader::Count(|it| total(&it.data.counters, |shard| &shard.http3_fallbacks)),
-        "Requests that went by TCP because HTTP/3 to the endpoint was not to be had.",
+        "Requests that fell back to TCP because HTTP/3 to the endpoint was not available.",
     ),
     MetricRow::new(
         "sheave_endpoint_sent_bytes",
@@ -542,7 +546,7 @@ static OF_LIMITS: &[MetricRow<u32>] = &[MetricRow::new(
     "sheave_endpoint_limit",
     &["backend", "endpoint", "reason"],
     MetricReader::Gauge(|&limit| f64::from(limit)),
-    "Requests that the endpoint may have at once, where there is a limit, and where it comes from: fixed, dealt over replicas, learned (start, growing, knee, trial), said by the endpoint, or full while it is given less.",
+    "Concurrency limit of the endpoint, if it has one, with its origin: fixed, assigned (a share of the fixed limit for this replica), learned (start, growing, knee, trial, or shared with another backend), said (reported by the endpoint), or full (reduced after a refusal).",
 )];
 
 static OF_WORKERS: &[MetricRow<WorkerCounters>] = &[
@@ -550,29 +554,29 @@ static OF_WORKERS: &[MetricRow<WorkerCounters>] = &[
         "sheave_worker_requests",
         WORKER,
         MetricReader::Count(|it| it.requests.value()),
-        "Requests by the worker that served them.",
+        "Requests served by the worker.",
     ),
     MetricRow::new(
         "sheave_worker_connections_moved",
         WORKER,
         MetricReader::Count(|it| it.moved_in.value()),
-        "Client connections that came from another worker.",
+        "Client connections moved to this worker from another, to balance load.",
     ),
     MetricRow::new(
         "sheave_worker_replay_refused",
         WORKER,
         MetricReader::Count(|it| it.replay_refused.value()),
-        "Requests that were not kept for another attempt, because the worker kept as many bytes as it may.",
+        "Requests that were not kept for a retry because the worker's replay memory was exhausted.",
     ),
     MetricRow::new(
         "sheave_access_log_dropped",
         WORKER,
         MetricReader::Count(|it| it.log_dropped.value()),
-        "Lines of the access log that were dropped, because the reader was too slow.",
+        "Access log lines dropped because the output was too slow.",
     ),
 ];
 
-/// Every metric of the data plane, in the order in which they are collected.
+/// Returns all metrics of the data plane, in the order in which they are collected.
 pub fn metrics() -> impl Iterator<Item = &'static MetricDescription> {
     fn of<T>(rows: &'static [MetricRow<T>]) -> impl Iterator<Item = &'static MetricDescription> {
         rows.iter().map(|row| &row.metric)
@@ -586,7 +590,7 @@ pub fn metrics() -> impl Iterator<Item = &'static MetricDescription> {
         .chain(of(OF_WORKERS))
 }
 
-/// Calls `sink` with every value, those of one metric together.
+/// Calls `sink` with every value, grouped by metric.
 pub(crate) fn collect(shared: &ProxyState, sink: &mut dyn FnMut(MetricSample<'_>)) {
     let live = shared.config.load();
     let listeners = live.listeners.iter().flatten();
@@ -601,8 +605,8 @@ pub(crate) fn collect(shared: &ProxyState, sink: &mut dyn FnMut(MetricSample<'_>
         members.map(|(name, it)| ([name.to_string(), it.address.to_string()], it)).collect();
     let limits: Vec<_> =
         current.iter().flat_map(|(backend, current)| limited(backend, current)).collect();
-    let seats = shared.workers.iter().enumerate();
-    let workers: Vec<_> = seats.map(|(index, it)| ([index.to_string()], &it.counters)).collect();
+    let handles = shared.workers.iter().enumerate();
+    let workers: Vec<_> = handles.map(|(index, it)| ([index.to_string()], &it.counters)).collect();
     visit(OF_LISTENERS, &listeners, sink);
     visit(OF_ROUTES, &routes, sink);
     visit(OF_ALL, &[([], shared)], sink);
@@ -612,7 +616,7 @@ pub(crate) fn collect(shared: &ProxyState, sink: &mut dyn FnMut(MetricSample<'_>
     visit(OF_WORKERS, &workers, sink);
 }
 
-/// What those endpoints of a backend that have a limit may have at once.
+/// Returns the limits of a backend's endpoints that have one, with their labels.
 fn limited(backend: &Backend, current: &BackendConfig) -> Vec<([String; 3], u32)> {
     let limits = backend.limits(current).into_iter();
     let row = |(address, (limit, reason)): (SocketAddr, (u32, &str))| {
@@ -633,12 +637,12 @@ fn visit<T, const LABELS: usize>(
     }
 }
 
-/// Over all workers.
+/// Sums up a count over all workers.
 fn open_count<'t>(
-    tallies: impl Iterator<Item = &'t ConnectionCounts>,
+    counts: impl Iterator<Item = &'t ConnectionCounts>,
     pick: fn(&ConnectionCounts) -> &AtomicU32,
 ) -> f64 {
-    f64::from(tallies.map(|tally| pick(tally).load(Ordering::Relaxed)).sum::<u32>())
+    f64::from(counts.map(|counts| pick(counts).load(Ordering::Relaxed)).sum::<u32>())
 }
 
 fn total<S>(shards: &[S], pick: impl Fn(&S) -> &SingleWriterCounter) -> u64 {

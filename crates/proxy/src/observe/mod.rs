@@ -1,18 +1,18 @@
-//! What happened: counters that each worker writes alone, the metrics made of them, and the access log.
+//! Observability: counters with a single writer each, the metrics built from them, and the access log.
 
 /// Counters, one shard per worker.
 mod counters;
-/// Traces that show what a histogram counts.
+/// Exemplars: trace IDs for the buckets of a histogram.
 mod exemplar;
-/// What a metric is.
+/// The definition of a metric.
 mod row;
-/// Every metric, by what it measures.
+/// All metrics, by the object that they measure.
 mod metrics;
-/// A line of JSON.
+/// A writer of JSON lines.
 mod json_line;
 /// One JSON line per request.
 pub(crate) mod access;
-/// Connections and flows that are carried as they are.
+/// Records of L4 sessions: TCP connections and UDP flows.
 pub(crate) mod l4_record;
 
 pub use metrics::metrics;

@@ -1,13 +1,13 @@
-//! What a metric is: a row of a table, which says how its value is read and so of which kind it is.
+//! The definition of a metric: a row of a table with a reader function, which also determines the metric's kind.
 //!
-//! It knows nothing of what is measured; the tables are where that is known.
+//! This module knows nothing about the measured objects; the tables do.
 
 use std::time::SystemTime;
 
-/// What is said of a metric.
+/// Name, help text, kind and labels of a metric.
 #[derive(Debug)]
 pub struct MetricDescription {
-    /// As Prometheus names it, without `_total`; what is not a count ends with its unit.
+    /// Prometheus name without `_total`; a metric that is not a count ends with its unit.
     pub name: &'static str,
     pub help: &'static str,
     pub kind: MetricKind,
@@ -21,18 +21,18 @@ pub enum MetricKind {
     Histogram,
 }
 
-/// A metric that each `T` has.
+/// A metric with one value for each `T`.
 pub struct MetricRow<T> {
     pub metric: MetricDescription,
     read: MetricReader<T>,
 }
 
-/// How a value is read, which is also of which kind it is.
+/// The function that reads a value; the variant determines the metric's kind.
 pub enum MetricReader<T> {
     Count(fn(&T) -> u64),
     /// One for each value of the last label.
     Counts(fn(&T, &mut LabelSink<'_, u64>)),
-    /// One for each value of the last label; it grows, but not by whole numbers.
+    /// One for each value of the last label; a counter with fractional increments.
     Sums(fn(&T, &mut LabelSink<'_, f64>)),
     Gauge(fn(&T) -> f64),
     /// One for each value of the last label.
@@ -40,7 +40,7 @@ pub enum MetricReader<T> {
     Histogram(fn(&T) -> HistogramData),
 }
 
-/// Takes a value of the last label, and the metric's value for it.
+/// A callback that takes a value of the last label, and the metric's value for it.
 pub type LabelSink<'e, V> = dyn FnMut(&str, V) + 'e;
 
 /// One value of one metric.
@@ -61,14 +61,14 @@ pub enum MetricReading<'a> {
 /// Values by bucket.
 pub struct HistogramData {
     pub bounds: &'static [f64],
-    /// One more than `bounds`, and not cumulative.
+    /// One more entry than `bounds`; not cumulative.
     pub counts: Vec<u64>,
     pub sum: f64,
-    /// An example of each bucket, where there is one; empty: none are kept.
+    /// An exemplar of each bucket, if there is one; empty: no exemplars are kept.
     pub exemplars: Vec<Option<TraceExemplar>>,
 }
 
-/// One observation, and the trace that shows what happened.
+/// One observation and the ID of its trace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TraceExemplar {
     /// 32 lower-case hexadecimal digits.
@@ -78,7 +78,7 @@ pub struct TraceExemplar {
 }
 
 impl MetricDescription {
-    /// `seconds`, `bytes`, or empty for a count.
+    /// Returns `seconds`, `bytes`, or an empty string for a count.
     pub fn unit(&self) -> &'static str {
         let ends_with = |unit: &&str| self.name.rsplit('_').next() == Some(unit);
         ["seconds", "bytes"].into_iter().find(ends_with).unwrap_or_default()
@@ -102,7 +102,7 @@ impl<T> MetricRow<T> {
         Self { metric: MetricDescription { name, help, kind, labels }, read }
     }
 
-    /// Calls `sink` with the values of one subject, which `labels` name.
+    /// Calls `sink` with the values of one subject, which `labels` identify.
     pub fn visit(
         &'static self,
         subject: &T,

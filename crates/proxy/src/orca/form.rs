@@ -1,4 +1,4 @@
-//! The ways of writing a report: pairs of text, JSON, and protobuf (`xds.data.orca.v3.OrcaLoadReport`) in base64.
+//! Formats of a report: text pairs, JSON, and protobuf (`xds.data.orca.v3.OrcaLoadReport`) in Base64.
 
 use std::collections::BTreeSet;
 
@@ -7,12 +7,12 @@ use serde_json::Value;
 
 use super::{LoadReportError, RawLoadReport};
 
-/// Metrics by a name of their own.
+/// Map of the metrics that are named by the endpoint.
 const NAMED: &str = "named_metrics";
-/// Other metrics by name, which say nothing here.
+/// Other maps of metrics, which are ignored.
 const BY_NAME: [&str; 2] = ["request_cost", "utilization"];
 
-/// What its first word says it is.
+/// Parses a report whose first word names its format.
 pub(super) fn parse_tagged(value: &[u8]) -> Result<RawLoadReport, LoadReportError> {
     let (form, rest) = value
         .split_at_checked(value.iter().position(|&byte| byte == b' ').unwrap_or(0))
@@ -25,9 +25,9 @@ pub(super) fn parse_tagged(value: &[u8]) -> Result<RawLoadReport, LoadReportErro
     }
 }
 
-/// `cpu_utilization=0.3, named_metrics.queue=4`
+/// Parses pairs such as `cpu_utilization=0.3, named_metrics.queue=4`.
 fn parse_text(text: &str) -> Result<RawLoadReport, LoadReportError> {
-    let (mut said, mut seen) = (RawLoadReport::default(), BTreeSet::new());
+    let (mut report, mut seen) = (RawLoadReport::default(), BTreeSet::new());
     for pair in text.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').ok_or(LoadReportError::Malformed)?;
         let (name, value) = (name.trim(), value.trim());
@@ -36,38 +36,42 @@ fn parse_text(text: &str) -> Result<RawLoadReport, LoadReportError> {
             return Err(LoadReportError::Malformed);
         }
         match name.split_once('.') {
-            Some((NAMED, name)) => said.set(name, true, value),
+            Some((NAMED, name)) => report.set(name, true, value),
             Some((kind, _)) if BY_NAME.contains(&kind) => {}
             Some(_) => return Err(LoadReportError::Malformed),
-            None => said.set(name, false, value),
+            None => report.set(name, false, value),
         }
     }
-    Ok(said)
+    Ok(report)
 }
 
-/// As protobuf is written in JSON, with names of either kind.
+/// Parses the JSON form of protobuf, with names in snake case or camel case.
 fn parse_json(text: &[u8]) -> Result<RawLoadReport, LoadReportError> {
     let Ok(Value::Object(fields)) = serde_json::from_slice(text) else {
         return Err(LoadReportError::Malformed);
     };
-    let mut said = RawLoadReport::default();
+    let mut report = RawLoadReport::default();
     for (name, value) in &fields {
         let name = snake_case(name);
         match value {
             Value::Object(metrics) if name == NAMED => {
                 for (name, value) in metrics {
-                    said.set(name, true, value.as_f64().ok_or(LoadReportError::Malformed)?);
+                    report.set(name, true, value.as_f64().ok_or(LoadReportError::Malformed)?);
                 }
             }
             Value::Object(_) if BY_NAME.contains(&name.as_str()) => {}
-            // 64-bit numbers and what is no number may be texts.
+            // 64-bit integers and non-finite numbers may be strings.
             Value::String(text) => {
-                said.set(&name, false, text.parse().map_err(|_error| LoadReportError::Malformed)?);
+                report.set(
+                    &name,
+                    false,
+                    text.parse().map_err(|_error| LoadReportError::Malformed)?,
+                );
             }
-            value => said.set(&name, false, value.as_f64().ok_or(LoadReportError::Malformed)?),
+            value => report.set(&name, false, value.as_f64().ok_or(LoadReportError::Malformed)?),
         }
     }
-    Ok(said)
+    Ok(report)
 }
 
 fn snake_case(name: &str) -> String {
@@ -81,30 +85,32 @@ fn snake_case(name: &str) -> String {
     snake
 }
 
-/// Protobuf in base64, padded or not.
+/// Parses protobuf in Base64, padded or not.
 pub(super) fn parse_binary(text: &[u8]) -> Result<RawLoadReport, LoadReportError> {
     let text = text.trim_ascii();
     let letters = text.iter().rposition(|&byte| byte != b'=').map_or(0, |last| last + 1);
     let message =
         BASE64_NOPAD.decode(&text[..letters]).map_err(|_error| LoadReportError::Malformed)?;
-    let mut said = RawLoadReport::default();
+    let mut report = RawLoadReport::default();
     let mut message = ProtobufReader(&message);
     while let Some((field, value)) = message.next()? {
         match (field, value) {
-            (1, ProtobufValue::Double(value)) => said.set("cpu_utilization", false, value),
-            (9, ProtobufValue::Double(value)) => said.set("application_utilization", false, value),
-            // Memory, requests per second, errors per second.
-            (2 | 6 | 7, ProtobufValue::Double(value)) => said.set("another", false, value),
-            (8, ProtobufValue::Bytes(entry)) => parse_named_metric(entry, &mut said)?,
+            (1, ProtobufValue::Double(value)) => report.set("cpu_utilization", false, value),
+            (9, ProtobufValue::Double(value)) => {
+                report.set("application_utilization", false, value)
+            }
+            // Memory utilization, requests per second, errors per second.
+            (2 | 6 | 7, ProtobufValue::Double(value)) => report.set("another", false, value),
+            (8, ProtobufValue::Bytes(entry)) => parse_named_metric(entry, &mut report)?,
             (1 | 2 | 6..=9, _) => return Err(LoadReportError::Malformed),
             _ => {}
         }
     }
-    Ok(said)
+    Ok(report)
 }
 
-/// An entry of a map: a text and a number.
-fn parse_named_metric(entry: &[u8], said: &mut RawLoadReport) -> Result<(), LoadReportError> {
+/// Parses an entry of a map from string to double.
+fn parse_named_metric(entry: &[u8], report: &mut RawLoadReport) -> Result<(), LoadReportError> {
     let (mut name, mut number) = ("", 0.0);
     let mut entry = ProtobufReader(entry);
     while let Some((field, value)) = entry.next()? {
@@ -116,11 +122,11 @@ fn parse_named_metric(entry: &[u8], said: &mut RawLoadReport) -> Result<(), Load
             _ => return Err(LoadReportError::Malformed),
         }
     }
-    said.set(name, true, number);
+    report.set(name, true, number);
     Ok(())
 }
 
-/// What is left of a message of protobuf.
+/// The unread rest of a protobuf message.
 struct ProtobufReader<'m>(&'m [u8]);
 
 enum ProtobufValue<'m> {
@@ -130,7 +136,7 @@ enum ProtobufValue<'m> {
 }
 
 impl<'m> ProtobufReader<'m> {
-    /// The next field: its number and its value; `None` at the end.
+    /// Returns the next field, as number and value; `None` at the end.
     fn next(&mut self) -> Result<Option<(u64, ProtobufValue<'m>)>, LoadReportError> {
         if self.0.is_empty() {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! Reports as endpoints write them, and as they had better not.
+//! Tests of load reports, valid and invalid.
 
 use data_encoding::BASE64;
 
@@ -11,7 +11,7 @@ fn report(
     Ok(EndpointLoadReport { utilization, max_in_flight })
 }
 
-/// A message of protobuf: doubles by field number, then a named metric.
+/// A protobuf message: doubles by field number, then a named metric.
 fn message(doubles: &[(u8, f64)], named: Option<(&str, f64)>) -> Vec<u8> {
     let mut message = Vec::new();
     for (field, value) in doubles {

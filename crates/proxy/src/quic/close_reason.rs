@@ -1,30 +1,30 @@
-//! Why a connection is over.
+//! The reason why a connection is closed.
 
 use quinn_proto::{ConnectionError, TransportErrorCode};
 
 use crate::tls::{ClientTlsError, EndpointTlsError};
 
-/// Codes of errors that are alerts of TLS begin here (RFC 9001 §4.8).
+/// Error codes from here on are TLS alerts (RFC 9001 §4.8).
 const ALERTS: u64 = 0x100;
 
-/// Why a connection is over.
+/// The reason why a connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CloseReason {
-    /// The other side's protocol has closed it, for this.
+    /// The peer's application protocol has closed it, with this code.
     ByPeer { code: u64 },
-    /// One side has broken the rules of QUIC, or says that the other has.
+    /// One side has violated the QUIC protocol, or says that the other has.
     Transport,
-    /// Nobody is there, or nobody who wants it.
+    /// No server listens at the address, or it refuses connections.
     Refused,
     /// The TLS handshake has failed.
     TlsFailed(EndpointTlsError),
-    /// Nothing was heard for too long.
+    /// No packet arrived within the idle timeout.
     TimedOut,
-    /// The other side does not know it any more.
+    /// The peer no longer knows the connection (stateless reset).
     Reset,
     /// We have closed it.
     ByUs,
-    /// No version in common.
+    /// The sides have no version in common.
     VersionMismatch,
 }
 
@@ -52,7 +52,7 @@ impl From<&ConnectionError> for CloseReason {
     }
 }
 
-/// Why a client's handshake has come to nothing.
+/// Returns the reason why a client's handshake has failed.
 pub(super) fn client_tls_error(error: &ConnectionError) -> ClientTlsError {
     match error {
         ConnectionError::TransportError(ours) => match alert(ours.code) {
@@ -82,9 +82,9 @@ pub(super) fn client_tls_error(error: &ConnectionError) -> ClientTlsError {
     }
 }
 
-/// What of an endpoint's handshake we did not like, by the alert that we told it.
+/// Returns the reason why we rejected an endpoint's handshake, from the alert that we sent.
 fn endpoint_tls_error(alert: u8) -> EndpointTlsError {
-    // A signature that does not hold: of a certificate, or by its key.
+    // DECRYPT_ERROR means an invalid signature: of a certificate, or by its key.
     if is_certificate_alert(alert) || alert == description::DECRYPT_ERROR {
         EndpointTlsError::Certificate
     } else {
@@ -92,17 +92,17 @@ fn endpoint_tls_error(alert: u8) -> EndpointTlsError {
     }
 }
 
-/// From bad_certificate to certificate_unknown, and unknown_ca (RFC 8446 §6.2).
+/// True for bad_certificate to certificate_unknown, and unknown_ca (RFC 8446 §6.2).
 fn is_certificate_alert(alert: u8) -> bool {
     matches!(alert, 42..=46 | 48)
 }
 
-/// The alert that the code stands for, if it stands for one.
+/// Returns the TLS alert that the code stands for, if it stands for one.
 fn alert(code: TransportErrorCode) -> Option<u8> {
     u64::from(code).checked_sub(ALERTS).and_then(|alert| u8::try_from(alert).ok())
 }
 
-/// Alerts (RFC 8446 §6.2).
+/// TLS alerts (RFC 8446 §6.2).
 pub(super) mod description {
     pub(crate) const UNEXPECTED_MESSAGE: u8 = 10;
     pub(super) const HANDSHAKE_FAILURE: u8 = 40;

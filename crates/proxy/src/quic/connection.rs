@@ -1,8 +1,8 @@
-//! A connection as its tasks see it.
+//! A connection as the tasks that use it see it.
 //!
-//! What a task asks for is done in the connection's state at once; the port's task, which is told that there is something
-//! to say, says it when the tasks that are ready have had their turn. A task that has to wait is remembered until then:
-//! for each thing that can be waited for, the last one that asked.
+//! A call of a task changes the state of the connection at once. The call tells the driver task that there is
+//! something to send; the driver sends it after the tasks that are ready have run. A task that has to wait is
+//! remembered until then: for each event that can be waited for, the last task that asked.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
@@ -22,54 +22,55 @@ use crate::quic::stream_scheduler::StreamScheduler;
 use crate::quic::{CloseReason, RecvStream, SendStream, transport};
 use crate::tls::TlsInfo;
 
-/// A connection. It lives until one side closes it, whether anybody holds it or not.
+/// A connection. It lives until one side closes it, even if no handle to it is left.
 #[derive(Clone)]
 pub(crate) struct QuicConnection(pub(super) Rc<QuicConnectionInner>);
 
-/// What the port and the connection's tasks share.
+/// State that the driver and the connection's tasks share.
 pub(super) struct QuicConnectionInner {
     pub(super) handle: ConnectionHandle,
     pub(super) state: RefCell<QuicConnectionState>,
     pub(super) tls_info: OnceCell<Arc<TlsInfo>>,
     driver_handle: Rc<DriverHandle>,
-    /// It is on the agenda.
+    /// True if it is in the driver's queue of ready connections.
     pub(super) is_ready: Cell<bool>,
-    /// Something has come for it that nobody knows of yet.
+    /// True if an event has arrived that has not been processed yet.
     pub(super) has_input: Cell<bool>,
-    /// The port has let go of it: its handle may be another's by now.
+    /// True if the driver has removed it: its handle may belong to another connection by now.
     pub(super) is_removed: Cell<bool>,
 }
 
-/// What QUIC knows of the connection, and who waits for what.
+/// The protocol state of the connection, and the tasks that wait for its events.
 pub(super) struct QuicConnectionState {
     pub(super) proto: quinn_proto::Connection,
     pub(super) established: bool,
-    /// As far as is known the other side allows another stream with both directions.
+    /// True if the peer, as far as is known, allows another bidirectional stream.
     pub(super) may_open_bi: bool,
-    /// Streams on which we alone speak, all of which stay open.
+    /// Unidirectional streams that we have opened, all of which stay open.
     pub(super) send_only_streams: usize,
     pub(super) closed: Option<CloseReason>,
-    /// The end of its handshake has been counted.
+    /// True if the end of its handshake has been counted.
     pub(super) handshake_concluded: bool,
-    /// For when the port's timers have it.
+    /// The deadline under which the driver's timers hold this connection.
     pub(super) timer: Option<Instant>,
-    /// By when its handshake has to be over.
+    /// The deadline of its handshake.
     pub(super) handshake_deadline: Option<Instant>,
-    /// When the other side is to be asked for a sign of life.
+    /// The time at which to send a PING to the peer.
     pub(super) ping_at: Option<Instant>,
-    /// A client's, in the counts of its listener and worker: until somebody serves it, or it is over.
+    /// A client connection's part in the counts of its listener and worker: held here until a task serves the
+    /// connection, or it is over.
     pub(super) connection_guard: Option<ConnectionGuard>,
     pub(super) wakers: QuicWakers,
     pub(super) scheduler: StreamScheduler,
 }
 
-/// The tasks that wait for something of the connection.
+/// The tasks that wait for an event of the connection.
 #[derive(Default)]
 pub(super) struct QuicWakers {
     pub(super) established: Option<Waker>,
-    /// For the other side's next stream, by its direction.
+    /// For the next stream that the peer opens, by direction.
     pub(super) opened: [Option<Waker>; 2],
-    /// Until another stream with both directions may be opened.
+    /// For permission to open another bidirectional stream.
     pub(super) can_open_bi: Option<Waker>,
     pub(super) closed: Option<Waker>,
     pub(super) readers: BTreeMap<StreamId, Waker>,
@@ -106,7 +107,7 @@ impl QuicConnectionInner {
     pub(super) fn new(
         handle: ConnectionHandle,
         proto: quinn_proto::Connection,
-        agenda: &Rc<DriverHandle>,
+        driver_handle: &Rc<DriverHandle>,
     ) -> Rc<Self> {
         let state = QuicConnectionState {
             proto,
@@ -126,14 +127,14 @@ impl QuicConnectionInner {
             handle,
             state: RefCell::new(state),
             tls_info: OnceCell::new(),
-            driver_handle: Rc::clone(agenda),
+            driver_handle: Rc::clone(driver_handle),
             is_ready: Cell::new(false),
             has_input: Cell::new(false),
             is_removed: Cell::new(false),
         })
     }
 
-    /// It has something to say, or its timers have changed.
+    /// Tells the driver that the connection has something to send, or that its timers have changed.
     pub(super) fn mark_ready(&self) {
         if !self.is_ready.get() && !self.is_removed.get() {
             self.is_ready.set(true);
@@ -143,7 +144,7 @@ impl QuicConnectionInner {
 }
 
 impl QuicConnectionState {
-    /// The connection is over: nobody has to wait for it any more.
+    /// Marks the connection as over, and wakes every task that waits for it.
     pub(super) fn set_closed(&mut self, why: CloseReason) {
         if self.closed.is_none() {
             self.closed = Some(why);
@@ -151,26 +152,28 @@ impl QuicConnectionState {
         self.wakers.wake_all();
     }
 
-    /// What may have been written and not been acknowledged, as the path is now.
+    /// Returns the bytes that may be written and unacknowledged, for the current state of the path.
     pub(super) fn send_window(&self) -> u64 {
         transport::max_unacknowledged(self.proto.congestion_state().window())
     }
 
-    /// From here on the stream goes after what its equals have written; with its first portion before those that go on.
+    /// Places the stream behind what its peers of equal priority have written; for its first portion, ahead of the
+    /// streams that continue.
     pub(super) fn begin_portion(&mut self, id: StreamId, priority: i32, is_first: bool) {
         let place = if is_first {
             self.scheduler.first_rank(priority)
         } else {
             self.scheduler.next_rank(priority)
         };
-        // What is over goes nowhere.
+        // A stream that is over is unknown to the library, and has no priority.
         self.proto.send_stream(id).set_priority(place).unwrap_or_default();
     }
 
-    /// Does what writes on a stream of this priority, with the room that such a stream has.
+    /// Runs `write` for a stream of this priority, with the send window of such a stream.
     ///
-    /// Room comes free for all alike. What goes first finds some more, so that what does not, which has taken the rest
-    /// while there was nothing else to write, never keeps it waiting.
+    /// Space that acknowledgements free is open to all streams alike. The most urgent stream gets some extra window,
+    /// so that streams of lower priority, which have taken the rest while there was nothing else to write, never keep
+    /// it waiting.
     pub(super) fn with_send_window_for<T>(
         &mut self,
         priority: i32,
@@ -188,7 +191,7 @@ impl QuicConnectionState {
 }
 
 impl QuicConnection {
-    /// Ready when the handshake is complete.
+    /// Waits until the handshake is complete.
     pub(crate) fn poll_established(&self, cx: &mut Context<'_>) -> Poll<Result<(), CloseReason>> {
         let state = &mut *self.0.state.borrow_mut();
         match state.closed {
@@ -198,7 +201,7 @@ impl QuicConnection {
         }
     }
 
-    /// The next stream with both directions that the other side has opened.
+    /// Returns the next bidirectional stream that the peer has opened.
     pub(crate) fn poll_accept_bi(
         &self,
         cx: &mut Context<'_>,
@@ -207,7 +210,7 @@ impl QuicConnection {
         Poll::Ready(Ok((SendStream::new(self, id), RecvStream::new(self, id))))
     }
 
-    /// The next stream with one direction that the other side has opened.
+    /// Returns the next unidirectional stream that the peer has opened.
     pub(crate) fn poll_accept_uni(
         &self,
         cx: &mut Context<'_>,
@@ -231,7 +234,7 @@ impl QuicConnection {
         }
     }
 
-    /// A new stream with both directions; `None`: the other side allows no more now, or the connection is over.
+    /// Opens a bidirectional stream; `None` if the peer allows no more now, or the connection is over.
     pub(crate) fn open_bi(&self) -> Option<(SendStream, RecvStream)> {
         let opened = {
             let state = &mut *self.0.state.borrow_mut();
@@ -243,7 +246,7 @@ impl QuicConnection {
         Some((SendStream::new(self, id), RecvStream::new(self, id)))
     }
 
-    /// A new stream on which we alone speak; `None`: the other side allows no more now, or the connection is over.
+    /// Opens a unidirectional stream; `None` if the peer allows no more now, or the connection is over.
     pub(crate) fn open_uni(&self) -> Option<SendStream> {
         let id = {
             let state = &mut *self.0.state.borrow_mut();
@@ -254,7 +257,8 @@ impl QuicConnection {
         Some(SendStream::new(self, id))
     }
 
-    /// Waits until the other side allows more streams with both directions: for who has just been refused one.
+    /// Waits until the peer allows more bidirectional streams: for a task for which [`Self::open_bi`] has just
+    /// returned `None`.
     pub(crate) fn poll_can_open_bi(&self, cx: &mut Context<'_>) -> Poll<Result<(), CloseReason>> {
         let state = &mut *self.0.state.borrow_mut();
         match state.closed {
@@ -264,7 +268,8 @@ impl QuicConnection {
         }
     }
 
-    /// Closes the connection with a code of the protocol that it carries. What was written and not yet sent is lost.
+    /// Closes the connection with an error code of the protocol that it carries. Data that is written and not yet sent
+    /// is lost.
     pub(crate) fn close(&self, code: u64, reason: &'static str) {
         let state = &mut *self.0.state.borrow_mut();
         if state.closed.is_none() {
@@ -276,7 +281,7 @@ impl QuicConnection {
         }
     }
 
-    /// Ready when the connection is over.
+    /// Waits until the connection is over.
     pub(crate) fn poll_closed(&self, cx: &mut Context<'_>) -> Poll<CloseReason> {
         let state = &mut *self.0.state.borrow_mut();
         match state.closed {
@@ -285,55 +290,56 @@ impl QuicConnection {
         }
     }
 
-    /// Why it is over, if it is.
+    /// Returns the reason why the connection is over, if it is.
     pub(crate) fn closed(&self) -> Option<CloseReason> {
         self.0.state.borrow().closed
     }
 
-    /// Where the other side is now: a client may move.
+    /// Returns the current address of the peer: a client may migrate.
     pub(crate) fn peer(&self) -> SocketAddr {
         self.0.state.borrow().proto.remote_address()
     }
 
-    /// Our address as the other side knows it, where the kernel tells.
+    /// Returns our address as the peer knows it, where the kernel reports it.
     pub(crate) fn local_ip(&self) -> Option<IpAddr> {
         self.0.state.borrow().proto.local_ip()
     }
 
-    /// What the client's TLS has told; of an endpoint's connection: nothing.
+    /// Returns what is known of the client's TLS handshake; for an endpoint's connection, the defaults of QUIC.
     pub(crate) fn tls_info(&self) -> &Arc<TlsInfo> {
         self.0.tls_info.get_or_init(|| Arc::new(TlsInfo::of_quic()))
     }
 
-    /// How long a word takes to the other side and back, as far as is known.
+    /// Returns the current estimate of the round-trip time.
     pub(crate) fn round_trip(&self) -> Duration {
         self.0.state.borrow().proto.rtt()
     }
 
-    /// Streams with both directions have something that the other side has not acknowledged: a close would lose it.
+    /// True if bidirectional streams have data that the peer has not acknowledged: closing the connection now would
+    /// lose it.
     pub(crate) fn has_unacknowledged(&self) -> bool {
         let state = &mut *self.0.state.borrow_mut();
         state.proto.streams().send_streams() > state.send_only_streams
     }
 
-    /// The handshake is not complete: what comes may be a copy of what has come before (0-RTT, RFC 9001 §9.2).
+    /// True if the handshake is not complete: data may be a replay of an earlier connection (0-RTT, RFC 9001 §9.2).
     pub(crate) fn is_early_data(&self) -> bool {
         self.0.state.borrow().proto.is_handshaking()
     }
 
-    /// From now on the other side may have as many streams with both directions open at a time.
+    /// Limits the bidirectional streams that the peer may have open at a time.
     #[cfg(test)]
     pub(crate) fn set_max_concurrent_bi(&self, most: u32) {
         self.0.state.borrow_mut().proto.set_max_concurrent_streams(Dir::Bi, most.into());
         self.0.mark_ready();
     }
 
-    /// Datagrams that have come from the other side.
+    /// Returns the number of datagrams received from the peer.
     pub(crate) fn received(&self) -> u64 {
         self.0.state.borrow().proto.stats().udp_rx.datagrams
     }
 
-    /// Asks the other side for a sign of life.
+    /// Sends a PING to the peer.
     pub(crate) fn ping(&self) {
         self.0.state.borrow_mut().proto.ping();
         self.0.mark_ready();

@@ -1,9 +1,10 @@
-//! Connection ids, and whose they are.
+//! Connection ids, and the worker that each belongs to.
 //!
-//! An id begins as those that the QUIC-LB draft calls plaintext (draft-ietf-quic-load-balancers §3): an octet with the
-//! configuration and the length, then the server's id, then what differs from id to id. Of that, we give the first octet
-//! a meaning of our own: the worker. So a balancer before us that knows our server id finds us, and a client whose
-//! address changes stays with its worker. Nothing of it is secret; who sees an id sees whose it is.
+//! An id begins as the QUIC-LB draft lays out its plaintext ids (draft-ietf-quic-load-balancers §3): an octet with the
+//! configuration and the length, then the server id, then the part that differs from id to id. We give the first octet
+//! of that part a meaning of our own: the worker. So a load balancer in front of us that knows our server id reaches
+//! us, and a client whose address changes stays with its worker. Nothing of it is secret: an observer of an id sees
+//! the server and the worker.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -13,27 +14,28 @@ use crate::quic::keys::random;
 
 /// Bytes of an id.
 pub(super) const LENGTH: usize = 14;
-/// Where the worker stands in an id.
+/// Offset of the worker in an id.
 pub(super) const WORKER_AT: usize = 1 + SERVER_ID;
-/// Where an id begins in a datagram that begins with a short header (RFC 9000 §17.3.1), and with a long one (§17.2).
+/// Offset of the id in a datagram that begins with a short header (RFC 9000 §17.3.1), and with a long one (§17.2).
 pub(super) const IN_SHORT_HEADER: usize = 1;
 pub(super) const IN_LONG_HEADER: usize = 6;
-/// As many workers as one octet tells apart.
+/// Limit of workers: one octet holds the index.
 pub(super) const MOST_WORKERS: usize = 256;
 
 const SERVER_ID: usize = 4;
-/// Configuration 0, and how many octets follow.
+/// Configuration 0, and the number of octets that follow.
 const FIRST_OCTET: u8 = LENGTH as u8 - 1;
 /// Set in the first octet of a long header.
 const LONG: u8 = 0x80;
-/// In a long header: what kind of packet it is. Handshake is the one that has always an id of ours.
+/// In a long header: the bits of the packet type. Handshake is the type that always has an id of ours.
 const KIND: u8 = 0x30;
 const HANDSHAKE: u8 = 0x20;
 
-/// What tells this process from others behind the same address.
+/// Identifies this process among others behind the same address.
 pub(crate) type ServerId = [u8; SERVER_ID];
 
-/// The server id of who listens there: the address itself, or what of an IPv6 address differs most between pods.
+/// Returns the server id for a listen address: the address itself, or those octets of an IPv6 address that differ most
+/// between pods.
 pub(super) fn server_id(address: SocketAddr) -> ServerId {
     match address.ip().to_canonical() {
         IpAddr::V4(address) => address.octets(),
@@ -44,9 +46,9 @@ pub(super) fn server_id(address: SocketAddr) -> ServerId {
     }
 }
 
-/// Makes the ids of one worker.
+/// Generates the connection ids of one worker.
 pub(super) struct WorkerCidGenerator {
-    /// What all of them begin with.
+    /// The bytes that all of them begin with.
     prefix: [u8; WORKER_AT + 1],
 }
 
@@ -77,9 +79,10 @@ impl ConnectionIdGenerator for WorkerCidGenerator {
     }
 }
 
-/// The worker whose id a datagram bears, if the id can only be one of ours.
+/// Returns the worker whose id a datagram carries, if the id can only be one of ours.
 ///
-/// Those that begin a connection bear one that the client has made up; the kernel sends all of them to the same worker.
+/// Datagrams that begin a connection carry an id that the client has made up; the kernel sends all of them to the same
+/// worker.
 pub(super) fn worker_of(datagram: &[u8]) -> Option<usize> {
     let first = *datagram.first()?;
     let id = if first & LONG == 0 {
@@ -115,7 +118,7 @@ mod tests {
         assert_eq!(worker_of(&short), Some(5));
         let long = |kind: u8| [&[0xc0 | kind, 0, 0, 0, 1, 14][..], &id, &[0; 20]].concat();
         assert_eq!(worker_of(&long(HANDSHAKE)), Some(5));
-        // An Initial bears what the client has made up.
+        // An Initial carries an id that the client has made up.
         assert_eq!(worker_of(&long(0)), None);
         for length in 0..short.len().min(15) {
             assert_eq!(worker_of(&short[..length]), None, "{length} bytes");

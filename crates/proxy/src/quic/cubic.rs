@@ -1,7 +1,8 @@
-//! CUBIC (RFC 9438), for `quinn-proto`: how much a connection may have under way.
+//! CUBIC congestion control (RFC 9438) for `quinn-proto`: how many bytes a connection may have in flight.
 //!
-//! Its own starts the estimate of what Reno would do (§4.3) below the window after two losses in a row, and the window
-//! then stands still for rounds, which costs much where packets get lost at random. See docs/internals/quic.md.
+//! The library's own CUBIC starts the Reno-friendly estimate (§4.3) below the window after two losses in a row. The
+//! window then stands still for several rounds, which costs much throughput under random loss. See
+//! docs/internals/quic.md.
 
 use std::any::Any;
 use std::f64::consts::LN_2;
@@ -11,32 +12,33 @@ use std::time::{Duration, Instant};
 use quinn_proto::RttEstimator;
 use quinn_proto::congestion::{Controller, ControllerFactory};
 
-/// What is left of the window after a loss, and how fast it grows back: per second, cubed, in datagrams.
+/// The share of the window that remains after a loss, and the scale of the growth after it: per second, cubed, in
+/// datagrams.
 const BETA: f64 = 0.7;
 const C: f64 = 0.4;
-/// Datagrams for each round by which Reno's window would grow, if it lost as little of it.
+/// Growth of the Reno-friendly window in datagrams per round, for the same decrease factor.
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
-/// In a round the window grows to no more than so many times itself (§4.4).
+/// Limit of the window's growth in a round, as a factor (§4.4).
 const MOST_GROWTH: f64 = 1.5;
-/// Datagrams with which a connection begins, and the bytes that they may have.
+/// Initial window in datagrams, and its limit in bytes.
 const FIRST_DATAGRAMS: f64 = 10.0;
 const FIRST_BYTES: f64 = 14_720.0;
-/// Datagrams that may be under way however much gets lost.
+/// Minimum window in datagrams, however much is lost.
 const LEAST_DATAGRAMS: f64 = 2.0;
-/// Whoever receives may wait with acknowledging (RFC 9000 §13.2.1): a browser says one for ten datagrams, or after 25 ms.
-/// What has arrived then still counts as under way. The window is for what the path carries in a round trip; so much more
-/// may be under way, at most.
+/// A receiver may delay acknowledgements (RFC 9000 §13.2.1): a browser sends one for ten datagrams, or after 25 ms.
+/// Datagrams that have arrived meanwhile still count as in flight. The window is meant for what the path carries in a
+/// round trip, so the limit in flight is scaled up by this factor at most.
 const MOST_STRETCH: f64 = 1.25;
-/// Datagrams over which it is seen how long they wait.
+/// Datagrams over which the acknowledgement delay is averaged.
 const STRETCH_OVER: f64 = 64.0;
-/// The library sends 1.25 windows in a round trip, evenly (RFC 9002 §7.7). By what has been acknowledged until then a window
-/// grows 1.9 times a round; to double, as it is to in slow start (§7.3.1), takes 2 ln 2 of them.
+/// The library paces 1.25 windows per round trip (RFC 9002 §7.7). Driven by the acknowledgements that arrive until then,
+/// a window grows 1.9 times a round; to double, as slow start requires (§7.3.1), it takes 2 ln 2 windows.
 const DOUBLING: f64 = 2.0 * LN_2 / 1.25;
-/// The smoothed round trip, by which the library goes, begins with what a client takes to start: until it has come down
-/// once to what the path takes, slow start makes up for it, so many times at most.
+/// The smoothed round trip, which the library paces by, starts with the time that a client takes to start up. Until
+/// the estimate has once come down to the path's round trip, slow start compensates for it, by this factor at most.
 const MOST_OUTDATED: f64 = 2.0;
 
-/// Gives each path a controller of its own.
+/// Creates a controller for each path.
 pub(super) struct CubicFactory;
 
 impl ControllerFactory for CubicFactory {
@@ -50,35 +52,36 @@ impl ControllerFactory for CubicFactory {
 struct Cubic {
     datagram: f64,
     window: f64,
-    /// Up to here the window grows by whatever is acknowledged.
+    /// Slow-start threshold: below it the window grows by all acknowledged bytes.
     slow_start_until: f64,
-    /// What becomes of packets that were sent before says nothing new.
+    /// The time of the last reduction: the loss of packets that were sent before it carries no new information.
     reduced_at: Option<Instant>,
-    /// Before the last reduction.
+    /// The window before the last reduction.
     prior_window: f64,
-    /// Where the curve is flat: the window at which the path was full last; 0 if that is not known.
+    /// The plateau of the curve: the window at which the path was last full; 0 if that is not known.
     plateau: f64,
-    /// `None`: begins with the next acknowledgement.
+    /// `None`: growth begins with the next acknowledgement.
     growth: Option<WindowGrowth>,
-    /// How many round trips pass until a datagram is acknowledged, on average.
+    /// Average time until a datagram is acknowledged, in round trips.
     stretch: f64,
-    /// The same of the newest one that has just been acknowledged; `None`: all that were have been looked at.
+    /// The same ratio for the newest datagram acknowledged in this batch; `None`: every batch has been evaluated.
     newest: Option<f64>,
-    /// The most of them, but 1 at most: so near has the smoothed round trip come to what the path takes. 0: not known.
+    /// The largest such ratio, capped at 1: a measure of how close the smoothed round trip is to the path's. 0: not
+    /// known.
     nearest: f64,
 }
 
 /// Growth in congestion avoidance, since it began.
 #[derive(Clone, Copy, Debug)]
 struct WindowGrowth {
-    /// Without the time in which there was less to send than the window has room for (§5.8).
+    /// Time since growth began, without the periods in which the sender was application-limited (§5.8).
     elapsed: Duration,
-    /// The acknowledgement up to which that counts; `None`: there was less to send since.
+    /// The acknowledgement up to which `elapsed` counts; `None`: the sender has been application-limited since.
     counted_at: Option<Instant>,
     /// Seconds to the plateau.
     k: f64,
     plateau: f64,
-    /// Reno's window, had it begun with ours.
+    /// The window that Reno would have, had it begun with ours.
     reno: f64,
 }
 
@@ -107,7 +110,7 @@ impl Cubic {
         self.reduced_at.is_some_and(|at| sent <= at)
     }
 
-    /// The window was in use and these bytes have arrived.
+    /// Grows the window: it was fully used, and these bytes have been acknowledged.
     fn acknowledged(&mut self, now: Instant, sent: Instant, bytes: u64, rtt: Duration) {
         self.observe_ack_delay(now.saturating_duration_since(sent), rtt);
         if self.is_before_reduction(sent) {
@@ -120,7 +123,7 @@ impl Cubic {
         let rounds = bytes as f64 / self.window;
         let mut growth = self.growth.unwrap_or_else(|| self.begin_growth());
         growth.count(now);
-        // Where Reno would be back at, it grows by a datagram for each round.
+        // Once Reno would be back at its previous window, it grows by a datagram for each round.
         let alpha = if growth.reno < self.prior_window { ALPHA } else { 1.0 };
         growth.reno += alpha * rounds * self.datagram;
         self.growth = Some(growth);
@@ -133,19 +136,19 @@ impl Cubic {
         }
     }
 
-    /// An acknowledgement came so long after what it is for. The round trip is without what its sender waited, as it says.
+    /// Updates the average acknowledgement delay. The round trip excludes the delay that the receiver reports.
     fn observe_ack_delay(&mut self, wait: Duration, rtt: Duration) {
         if let Some(stretch) = stretch(wait, rtt) {
             self.stretch += (stretch - self.stretch) / STRETCH_OVER;
         }
     }
 
-    /// Of those that are acknowledged at a time the newest one has not waited for the others.
+    /// Records the delay of the newest datagram acknowledged in a batch, which has not waited for the others.
     fn observe_newest_ack(&mut self, wait: Duration, rtt: Duration) {
         self.newest = stretch(wait, rtt).or(self.newest);
     }
 
-    /// That was all that was acknowledged at this time.
+    /// Ends a batch of acknowledgements.
     fn acknowledgement_ends(&mut self) {
         let newest = self.newest.take().unwrap_or_default();
         self.nearest = self.nearest.max(newest.min(1.0));
@@ -159,7 +162,7 @@ impl Cubic {
         self.window * waiting.max(DOUBLING / self.nearest.max(1.0 / MOST_OUTDATED))
     }
 
-    /// There was less to send than the window has room for: it was not tried, and stays.
+    /// Pauses growth: the sender is application-limited, so the window was not tested, and stays.
     fn pause_growth(&mut self) {
         if let Some(growth) = &mut self.growth {
             growth.counted_at = None;
@@ -172,14 +175,14 @@ impl Cubic {
         WindowGrowth { elapsed: Duration::ZERO, counted_at: None, k, plateau, reno: self.window }
     }
 
-    /// Something was lost, or marked (ECN).
+    /// Reduces the window after a loss or an ECN mark.
     fn reduce_window(&mut self, now: Instant, sent: Instant) {
         if self.is_before_reduction(sent) {
             return;
         }
         self.reduced_at = Some(now);
         self.growth = None;
-        // Fast convergence (§4.7): who is pushed back before the plateau leaves room to others.
+        // Fast convergence (§4.7): a connection that loses packets before its plateau leaves room for others.
         let is_early = self.window < self.plateau;
         self.plateau = if is_early { self.window * (1.0 + BETA) / 2.0 } else { self.window };
         self.prior_window = self.window;
@@ -187,21 +190,21 @@ impl Cubic {
         self.slow_start_until = self.window;
     }
 
-    /// Nothing has arrived for long: all begins anew, up to the last reduction, with a plateau to be found (§4.8,
-    /// RFC 9002 §7.6.2).
+    /// Resets the window after persistent congestion: growth begins anew, up to the window of the last reduction, with
+    /// an unknown plateau (§4.8, RFC 9002 §7.6.2).
     fn reset_window(&mut self) {
         self.window = self.least_window();
         self.reduced_at = None;
         self.plateau = 0.0;
         self.growth = None;
-        // Nor is more under way than that because of how it was before.
+        // The earlier acknowledgement delay must not raise the limit in flight either.
         (self.stretch, self.nearest) = (1.0, 1.0);
     }
 }
 
-/// How many round trips that was; `None`: there is none yet.
+/// Returns `wait` in round trips; `None` if there is no round-trip estimate yet.
 fn stretch(wait: Duration, rtt: Duration) -> Option<f64> {
-    // One that somebody slept over says little of the next ones.
+    // A single acknowledgement that is very late says little about the next ones, so its weight is limited.
     (!rtt.is_zero()).then(|| wait.div_duration_f64(rtt).min(2.0))
 }
 
@@ -211,13 +214,13 @@ impl WindowGrowth {
         self.elapsed += now.saturating_duration_since(since);
     }
 
-    /// The window so long after growth has begun (§4.2).
+    /// Returns the window at the time `elapsed` after growth has begun (§4.2).
     fn curve(&self, elapsed: Duration, datagram: f64) -> f64 {
         self.plateau + C * (elapsed.as_secs_f64() - self.k).powi(3) * datagram
     }
 }
 
-/// RFC 9002 §7.2.
+/// Returns the initial window (RFC 9002 §7.2).
 fn first_window(datagram: f64) -> f64 {
     FIRST_BYTES.clamp(LEAST_DATAGRAMS * datagram, FIRST_DATAGRAMS * datagram)
 }
@@ -260,7 +263,7 @@ impl Controller for Cubic {
         let before = first_window(self.datagram);
         self.datagram = new_mtu.into();
         if self.slow_start_until.is_infinite() {
-            // As though it had begun with datagrams of this size (RFC 9002 §7.2).
+            // Grows as if the connection had begun with datagrams of this size (RFC 9002 §7.2).
             self.window += (first_window(self.datagram) - before).max(0.0);
         }
         self.window = self.window.max(self.least_window());

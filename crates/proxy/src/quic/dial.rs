@@ -1,7 +1,7 @@
 //! Connections to endpoints.
 //!
-//! Each has a socket of its own, connected to its endpoint: so the kernel sorts what comes, and tells when nobody is
-//! there. Those of one worker share their buffers.
+//! Each has a socket of its own, connected to its endpoint: so the kernel demultiplexes datagrams, and reports an
+//! ECONNREFUSED if no server listens there. The connections of one worker share their buffers.
 
 use std::cell::{OnceCell, RefCell};
 use std::io;
@@ -24,7 +24,7 @@ use crate::quic::socket::{QuicSocket, SocketBuffers};
 use crate::quic::{QuicConnection, transport};
 use crate::tls::EndpointTlsError;
 
-/// Endpoints open no streams with both directions (RFC 9114 §6.1).
+/// Endpoints open no bidirectional streams (RFC 9114 §6.1).
 const BI_STREAMS: u32 = 0;
 
 /// Opens connections from one worker.
@@ -35,12 +35,12 @@ pub(crate) struct QuicDialer {
     drivers: Rc<RefCell<Vec<Weak<DriverHandle>>>>,
 }
 
-/// What holds for a connection to an endpoint.
+/// Settings of a connection to an endpoint.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DialSettings {
-    /// After so long without a word from the endpoint the connection is over.
+    /// The idle timeout: after this time without a packet from the endpoint the connection is closed.
     pub(crate) idle_timeout: Duration,
-    /// How often the endpoint is asked for a sign of life; `None`: never.
+    /// The interval of PINGs to the endpoint; `None`: none are sent.
     pub(crate) keep_alive: Option<Duration>,
 }
 
@@ -49,7 +49,7 @@ impl QuicDialer {
         Self { buffers: SocketBuffers::new(), config: OnceCell::new(), drivers: Rc::default() }
     }
 
-    /// Made when it is first needed, as its key is.
+    /// Returns the shared configuration, made at the first use, as its key is.
     fn config(&self) -> Arc<EndpointConfig> {
         let config = self.config.get_or_init(|| {
             let mut config = EndpointConfig::new(reset_key());
@@ -59,9 +59,9 @@ impl QuicDialer {
         Arc::clone(config)
     }
 
-    /// Begins a connection to the endpoint there, which has to be who has this name.
+    /// Begins a connection to the endpoint at `address`, which has to prove that it is `server_name`.
     ///
-    /// The caller bounds the time until it is established, and closes it beyond that.
+    /// The caller bounds the time until the connection is established, and closes it if that takes longer.
     pub(crate) fn dial(
         &self,
         address: SocketAddr,
@@ -73,32 +73,37 @@ impl QuicDialer {
             connect(address).and_then(QuicSocket::new).map_err(|error| socket_failure(&error))?;
         let whole = socket.never_fragments();
         let mut endpoint = Endpoint::new(self.config(), None, whole, None);
-        let terms = transport::TransportOptions {
+        let options = transport::TransportOptions {
             bi_streams: BI_STREAMS,
             idle_timeout: settings.idle_timeout,
             keep_alive: settings.keep_alive,
-            // What goes to endpoints is requests, over paths that are short.
+            // Connections to endpoints carry mostly requests, over short paths.
             congestion_control: CongestionControl::Cubic,
         };
         let mut config = ClientConfig::new(Arc::<QuicClientConfig>::clone(crypto));
-        config.transport_config(terms.config());
+        config.transport_config(options.config());
         let (handle, connection) = endpoint
             .connect(clock::quic_now(), config, address, server_name)
             .map_err(|_unusable| Failure::EndpointTls(EndpointTlsError::UnusableConfig))?;
-        let agenda = Rc::new(DriverHandle::new(None));
+        let driver_handle = Rc::new(DriverHandle::new(None));
         let buffers = Rc::clone(&self.buffers);
-        let mut port =
-            EndpointDriver::new(endpoint, socket, Rc::clone(&agenda), buffers, DriverRole::Client);
+        let mut port = EndpointDriver::new(
+            endpoint,
+            socket,
+            Rc::clone(&driver_handle),
+            buffers,
+            DriverRole::Client,
+        );
         let connection = QuicConnection(port.add(handle, connection));
-        self.register_driver(&agenda);
+        self.register_driver(&driver_handle);
         tokio::task::spawn_local(port.run());
         Ok(connection)
     }
 
-    fn register_driver(&self, agenda: &Rc<DriverHandle>) {
+    fn register_driver(&self, driver_handle: &Rc<DriverHandle>) {
         let ports = &mut *self.drivers.borrow_mut();
         ports.retain(|port| port.strong_count() > 0);
-        ports.push(Rc::downgrade(agenda));
+        ports.push(Rc::downgrade(driver_handle));
     }
 
     /// Closes all connections at once.
@@ -107,7 +112,7 @@ impl QuicDialer {
             .borrow()
             .iter()
             .filter_map(Weak::upgrade)
-            .for_each(|agenda| agenda.close_all());
+            .for_each(|driver_handle| driver_handle.close_all());
     }
 }
 

@@ -1,8 +1,8 @@
 //! The task that drives a socket and its connections.
 //!
-//! It works in turns. A turn first says what there is to say, then hears what has come, then takes one step of a
-//! handshake; what was heard wakes the tasks that it is for, and they have their turn before the port's next. So what
-//! they answer leaves together with the acknowledgements, and what goes to one client leaves by one system call.
+//! It works in turns. A turn first sends what is ready, then receives datagrams, then takes one step of a handshake.
+//! Received events wake tasks, which run before the driver's next turn. So their responses leave together with the
+//! acknowledgements, and the packets for one client leave in one system call.
 
 use std::future::poll_fn;
 use std::io;
@@ -23,18 +23,20 @@ use crate::quic::server::ConnectionAcceptor;
 use crate::quic::socket::{QuicSocket, SocketBuffers};
 use crate::tls::ClientTlsError;
 
-/// What connections have to say.
+/// Sends the packets of connections.
 mod transmit;
-/// What has come for them.
+/// Receives datagrams and dispatches them to connections.
 mod receive;
-/// What they have to tell.
+/// Dispatches the events of connections to the endpoint and to tasks.
 mod events;
 
-/// How often in a row an endpoint's host has to say that nobody is there for a connection that has been established.
+/// Consecutive ECONNREFUSED errors (ICMP port unreachable) from an endpoint's host that close an established
+/// connection.
 ///
-/// Once is enough before: then nobody but the host can have lied, and another way may be tried.
+/// Before it is established, one is enough: then only the host itself can have sent a false one, and another transport
+/// can be tried.
 const MAX_REFUSALS: u32 = 3;
-/// What a connection is closed with when its worker ends: H3_NO_ERROR (RFC 9114 §8.1).
+/// The error code that closes connections when their worker ends: H3_NO_ERROR (RFC 9114 §8.1).
 const NO_ERROR: u32 = 0x100;
 
 /// A socket and its connections.
@@ -42,32 +44,32 @@ pub(super) struct EndpointDriver {
     pub(super) endpoint: Endpoint,
     pub(super) socket: Rc<QuicSocket>,
     pub(super) driver_handle: Rc<DriverHandle>,
-    /// By handle.
+    /// The connections, by handle.
     connections: Vec<Option<Rc<QuicConnectionInner>>>,
-    /// How many there are.
+    /// The number of connections.
     open: usize,
     timers: ConnectionTimers,
     timer: Option<DriverTimer>,
     buffers: Rc<SocketBuffers>,
-    /// What the socket did not take.
+    /// A packet that the socket did not accept.
     blocked_transmit: Option<(Transmit, Box<[u8]>)>,
-    /// What is said without a connection.
+    /// Buffer for packets that belong to no connection.
     pub(super) reply: Vec<u8>,
-    /// Connections for which something has come in this turn.
+    /// Connections that have received a datagram in this turn.
     connections_with_input: Vec<Rc<QuicConnectionInner>>,
     pub(super) role: DriverRole,
     refusals: u32,
 }
 
-/// Whose connections these are.
+/// The side that we are on.
 pub(super) enum DriverRole {
-    /// Clients'.
+    /// Connections that clients open.
     Server(Box<ConnectionAcceptor>),
-    /// Ours, to an endpoint.
+    /// A connection that we open to an endpoint.
     Client,
 }
 
-/// Wakes the port's task.
+/// The timer that wakes the driver's task.
 struct DriverTimer {
     sleep: Pin<Box<Sleep>>,
     at: Instant,
@@ -98,7 +100,7 @@ impl EndpointDriver {
         }
     }
 
-    /// Drives the connections until there are none, and there will be none.
+    /// Drives the connections until none is left, and none can follow.
     pub(super) async fn run(mut self) {
         if let DriverRole::Server(_) = self.role {
             return poll_fn(|cx| self.poll(cx)).await;
@@ -112,7 +114,7 @@ impl EndpointDriver {
         }
     }
 
-    /// One turn.
+    /// Takes one turn.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let now = clock::quic_now();
         self.driver_handle.begin_poll(cx.waker());
@@ -145,7 +147,7 @@ impl EndpointDriver {
         }
     }
 
-    /// A new connection.
+    /// Adds a connection.
     pub(super) fn add(
         &mut self,
         handle: ConnectionHandle,
@@ -165,7 +167,7 @@ impl EndpointDriver {
         self.connections.get(handle.0)?.as_ref().map(Rc::clone)
     }
 
-    /// What was to happen by now, happens.
+    /// Handles the timers that are due.
     fn handle_timeouts(&mut self, now: Instant) {
         while let Some(handle) = self.timers.pop_due(now) {
             let Some(inner) = self.connection(handle) else { continue };
@@ -185,7 +187,7 @@ impl EndpointDriver {
         }
     }
 
-    /// A handshake that takes too long is given up.
+    /// Closes the connection if its handshake takes too long.
     fn check_handshake_deadline(&self, inner: &Rc<QuicConnectionInner>, now: Instant) {
         let late = inner.state.borrow_mut().handshake_deadline.take_if(|at| *at <= now).is_some();
         if late {
@@ -194,7 +196,7 @@ impl EndpointDriver {
         }
     }
 
-    /// The kernel has told that nobody is there.
+    /// Handles an ECONNREFUSED from the kernel: no server listens at the endpoint's address.
     fn handle_refusal(&mut self, error: &io::Error) {
         let (DriverRole::Client, Some(libc::ECONNREFUSED)) = (&self.role, error.raw_os_error())
         else {
@@ -211,7 +213,7 @@ impl EndpointDriver {
         }
     }
 
-    /// Says goodbye on every connection, and nothing more after that.
+    /// Closes every connection and sends the close packets; nothing is sent after that.
     fn close_all(&mut self, cx: &mut Context<'_>, now: Instant) {
         for inner in self.connections.iter().flatten() {
             close_connection(inner, CloseReason::ByUs, now);
@@ -224,7 +226,7 @@ impl EndpointDriver {
         }
     }
 
-    /// Is woken when the next connection is to be looked at.
+    /// Arms the timer for the next connection that is due.
     fn arm_timer(&mut self, cx: &mut Context<'_>) {
         let Some(first) = self.timers.next_deadline() else { return };
         let timer = self.timer.get_or_insert_with(|| DriverTimer {
@@ -241,7 +243,7 @@ impl EndpointDriver {
     }
 }
 
-/// Closes a connection for which there is no use any more.
+/// Closes a connection that has no further use.
 fn close_connection(inner: &QuicConnectionInner, why: CloseReason, now: Instant) {
     let state = &mut *inner.state.borrow_mut();
     state.set_closed(why);

@@ -1,4 +1,4 @@
-//! What a port's task is to look at: the face that it shows to everybody else on its thread.
+//! Handle to the driver task of a socket, which the other tasks of its thread use.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, VecDeque};
@@ -11,23 +11,23 @@ use quinn_proto::ConnectionHandle;
 use crate::active_config::ListenerSocket;
 use crate::quic::ReceivedDatagram;
 
-/// What a port's task is to look at.
+/// Handle to the driver task of a socket.
 pub(super) struct DriverHandle {
     waker: RefCell<Waker>,
-    /// The task is about to run.
+    /// True if the task has been woken and has not run since.
     is_woken: Cell<bool>,
-    /// Connections that may have something to say, each once.
+    /// Connections that may have something to send, each once.
     ready_connections: RefCell<VecDeque<ConnectionHandle>>,
-    /// Datagrams that came to other workers.
+    /// Datagrams that arrived at other workers.
     pending_datagrams: RefCell<Vec<ReceivedDatagram>>,
-    /// The listener for which clients' connections are taken in.
+    /// The listener for which client connections are accepted.
     listener_socket: RefCell<Option<Arc<ListenerSocket>>>,
-    /// All is to be closed at once.
+    /// True if all connections are to be closed at once.
     is_closing: Cell<bool>,
 }
 
 impl DriverHandle {
-    /// Of a port that takes in clients' connections for `bound`, or nobody's.
+    /// Creates the handle of a driver that accepts client connections for `bound`, or none.
     pub(super) fn new(bound: Option<Arc<ListenerSocket>>) -> Self {
         Self {
             waker: RefCell::new(Waker::noop().clone()),
@@ -39,26 +39,26 @@ impl DriverHandle {
         }
     }
 
-    /// The port's task runs, and is to be woken by this from now on.
+    /// Records that the driver's task runs, and the waker to use from now on.
     pub(super) fn begin_poll(&self, waker: &Waker) {
         self.waker.borrow_mut().clone_from(waker);
         self.is_woken.set(false);
     }
 
-    /// The port's task is to run once more, after those that are ready already.
+    /// Makes the driver's task run once more, after those that are ready already.
     pub(super) fn wake(&self) {
         if !self.is_woken.replace(true) {
             self.waker.borrow().wake_by_ref();
         }
     }
 
-    /// That connection may have something to say.
+    /// Queues a connection that may have something to send.
     pub(super) fn mark_ready(&self, connection: ConnectionHandle) {
         self.ready_connections.borrow_mut().push_back(connection);
         self.wake();
     }
 
-    /// The next connection that may have something to say.
+    /// Returns the next connection that may have something to send.
     pub(super) fn next_ready(&self) -> Option<ConnectionHandle> {
         self.ready_connections.borrow_mut().pop_front()
     }
@@ -67,9 +67,9 @@ impl DriverHandle {
         self.ready_connections.borrow().is_empty()
     }
 
-    /// A datagram has come to another worker.
-    pub(super) fn push_datagram(&self, letter: ReceivedDatagram) {
-        self.pending_datagrams.borrow_mut().push(letter);
+    /// Delivers a datagram that arrived at another worker.
+    pub(super) fn push_datagram(&self, datagram: ReceivedDatagram) {
+        self.pending_datagrams.borrow_mut().push(datagram);
         self.wake();
     }
 
@@ -77,7 +77,7 @@ impl DriverHandle {
         std::mem::take(&mut *self.pending_datagrams.borrow_mut())
     }
 
-    /// New connections of clients are taken in.
+    /// True if new client connections are accepted.
     pub(super) fn accepts_connections(&self) -> bool {
         self.listener_socket.borrow().is_some()
     }
@@ -86,13 +86,13 @@ impl DriverHandle {
         self.listener_socket.borrow().clone()
     }
 
-    /// From now on new connections are of this listener; `None`: none are taken in any more.
+    /// Sets the listener that new connections belong to; `None`: no more are accepted.
     pub(super) fn set_listener_socket(&self, bound: Option<Arc<ListenerSocket>>) {
         *self.listener_socket.borrow_mut() = bound;
         self.wake();
     }
 
-    /// All connections are to be closed, and the port's task is to end.
+    /// Makes the driver close all connections and end.
     pub(super) fn close_all(&self) {
         self.is_closing.set(true);
         self.wake();
@@ -103,14 +103,15 @@ impl DriverHandle {
     }
 }
 
-/// When connections are to be looked at next: for each at most one moment, which may be too early.
+/// The next deadline of each connection: at most one entry per connection, which may be too early.
 ///
-/// A connection's timers move with each datagram, nearly always away: they are looked at when an earlier moment has come.
+/// The timers of a connection move with each datagram, nearly always further away: they are read again when the
+/// earlier deadline is due.
 #[derive(Default)]
 pub(super) struct ConnectionTimers(BTreeSet<(Instant, usize)>);
 
 impl ConnectionTimers {
-    /// From `alarm`, for when the connection is here already, to the earlier of that and `at`.
+    /// Moves the connection's entry from `alarm`, if it has one, to the earlier of that and `at`.
     pub(super) fn set(
         &mut self,
         connection: ConnectionHandle,
@@ -134,7 +135,7 @@ impl ConnectionTimers {
         }
     }
 
-    /// A connection whose moment has come.
+    /// Removes and returns a connection that is due.
     pub(super) fn pop_due(&mut self, now: Instant) -> Option<ConnectionHandle> {
         let &(at, connection) = self.0.first()?;
         (at <= now).then(|| {
@@ -163,7 +164,7 @@ mod tests {
         let connection = ConnectionHandle(3);
         alarms.set(connection, &mut alarm, Some(later(50)));
         alarms.set(connection, &mut alarm, Some(later(20)));
-        // What is later than that can wait until it is looked at.
+        // A later deadline can wait until the connection is looked at.
         alarms.set(connection, &mut alarm, Some(later(90)));
         assert_eq!((alarms.next_deadline(), alarm), (Some(later(20)), Some(later(20))));
         assert_eq!(alarms.pop_due(later(19)), None);

@@ -1,5 +1,5 @@
-//! Keys that all workers share, so that any of them knows what another has given out. Made anew with each start, when
-//! they are first needed: the library's first random bytes take some 400 million instructions.
+//! Keys that all workers share, so that each worker recognises the tokens of the others. They are generated at each
+//! start, when they are first needed: the library's first random bytes take some 400 million instructions.
 
 use std::sync::Arc;
 
@@ -9,9 +9,9 @@ use quinn_proto::crypto::{HandshakeTokenKey, HmacKey};
 /// Keys that all workers share.
 #[derive(Clone)]
 pub(crate) struct QuicTokenKeys {
-    /// For tokens by which a connection is given up that nobody knows any more (RFC 9000 §10.3).
+    /// For stateless reset tokens, which end a connection that is no longer known (RFC 9000 §10.3).
     pub(super) reset: Arc<dyn HmacKey>,
-    /// For tokens by which a client shows that it is where it says (RFC 9000 §8.1).
+    /// For address validation tokens, by which a client proves its address (RFC 9000 §8.1).
     pub(super) token: Arc<dyn HandshakeTokenKey>,
 }
 
@@ -26,7 +26,7 @@ pub(super) fn reset_key() -> Arc<dyn HmacKey> {
     Arc::new(hmac::Key::new(hmac::HMAC_SHA256, &random::<64>()))
 }
 
-/// Bytes that nobody can guess.
+/// Returns unpredictable random bytes.
 pub(super) fn random<const COUNT: usize>() -> [u8; COUNT] {
     let mut bytes = [0; COUNT];
     rand::fill(&mut bytes).expect("the library's generator seeds itself from the kernel");

@@ -1,7 +1,7 @@
-//! TLS within QUIC, on our side of a client's connection: who answers is decided by what the client says first.
+//! TLS within QUIC, on the server side of a client connection: the ClientHello selects the configuration.
 //!
-//! What a client says is kept until its ClientHello is whole, which may take several datagrams. The name in it finds the
-//! site, as over TCP, and from there on the session is that site's.
+//! Handshake bytes are buffered until the ClientHello is complete, which may take several datagrams. The server name
+//! in it selects the SNI entry, as over TCP, and from then on the session uses the configuration of that entry.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -23,19 +23,19 @@ use crate::tls::{
 };
 use crate::worker::ProxyState;
 
-/// The version of QUIC that we speak (RFC 9000).
+/// The version of QUIC that we support (RFC 9000).
 pub(super) const VERSION: u32 = 1;
-/// What a ClientHello begins with: its type, and its length in three bytes (RFC 8446 §4).
+/// The start of a ClientHello: its type, and its length in three bytes (RFC 8446 §4).
 const CLIENT_HELLO: u8 = 1;
 const HELLO_HEAD: usize = 4;
-/// Said of what the rules of TLS do not tell us to say more of.
+/// The reason phrase of errors for which TLS requires none.
 const NO_REASON: &str = "";
 
-/// Answers clients of one listener.
+/// Creates the TLS sessions of one listener's clients.
 pub(super) struct SniServerConfig {
     shared: Arc<ProxyState>,
     bound: Arc<ListenerSocket>,
-    /// What is the same whatever the site: the keys that anybody can know.
+    /// The part that is the same for all SNI entries: the keys of Initial packets, which are public.
     protocol: Arc<QuicServerConfig>,
 }
 
@@ -44,8 +44,8 @@ impl SniServerConfig {
         Self { shared: Arc::clone(shared), bound: Arc::clone(bound), protocol: quic_protocol() }
     }
 
-    /// Returns the site of a client that asks for `name`, as of now, and its configuration; else the alert for which the
-    /// client is refused.
+    /// Returns the SNI entry for `name` in the current configuration, and its TLS configuration; else the alert with
+    /// which the client is rejected.
     fn site(
         &self,
         name: Option<HostName<'_>>,
@@ -61,7 +61,7 @@ impl SniServerConfig {
                     if is_early { &config.with_early_data } else { &config.without_early_data };
                 Ok((Arc::clone(site), Arc::clone(config)))
             }
-            // What is carried as it is we cannot carry over QUIC.
+            // TLS passthrough is not possible over QUIC.
             ServerTlsMode::Decrypt(ServerTlsConfig { over_quic: None, .. })
             | ServerTlsMode::PassThrough => Err(description::UNRECOGNIZED_NAME),
             ServerTlsMode::Refuse => Err(description::INTERNAL_ERROR),
@@ -91,7 +91,7 @@ impl crypto::ServerConfig for SniServerConfig {
     }
 }
 
-/// What a handshake has settled.
+/// The result of a handshake.
 pub(super) struct QuicHandshakeData {
     pub(super) server_name: Option<OwnedHostName>,
     pub(super) site: Arc<SniEntry>,
@@ -104,7 +104,7 @@ struct QuicTlsSession {
 }
 
 enum QuicTlsState {
-    /// The ClientHello is not whole yet.
+    /// The ClientHello is not complete yet.
     AwaitingClientHello {
         client_hello: Vec<u8>,
         parameters: Box<TransportParameters>,
@@ -112,12 +112,12 @@ enum QuicTlsState {
     Handshaking(Box<QuicTlsHandshake>),
 }
 
-/// A handshake with a site.
+/// A handshake with the configuration of an SNI entry.
 struct QuicTlsHandshake {
     tls: ServerConnection,
     server_name: Option<OwnedHostName>,
     site: Arc<SniEntry>,
-    /// The port has been told whom the client asks for.
+    /// True if the driver has been told that the server name is known.
     data_reported: bool,
     next: Option<Secrets>,
 }
@@ -125,34 +125,36 @@ struct QuicTlsHandshake {
 impl QuicTlsSession {
     fn handshake(&self) -> Option<&QuicTlsHandshake> {
         match &self.state {
-            QuicTlsState::Handshaking(talk) => Some(talk),
+            QuicTlsState::Handshaking(handshake) => Some(handshake),
             QuicTlsState::AwaitingClientHello { .. } => None,
         }
     }
 
-    /// Finds who answers, once the ClientHello is whole. What was said so far.
+    /// Selects the SNI entry once the ClientHello is complete. Returns the handshake bytes that were buffered so far.
     fn select_site(&mut self) -> Result<Option<Vec<u8>>, TransportError> {
-        let QuicTlsState::AwaitingClientHello { client_hello: said, parameters } = &mut self.state
+        let QuicTlsState::AwaitingClientHello { client_hello: received, parameters } =
+            &mut self.state
         else {
             return Ok(None);
         };
-        let Some(server_name) = client_hello_name(said)? else { return Ok(None) };
+        let Some(server_name) = client_hello_name(received)? else { return Ok(None) };
         let name = server_name.as_ref().map(OwnedHostName::borrowed);
         let (site, config) = self.config.site(name).map_err(alert_error)?;
         let mut encoded = Vec::new();
         parameters.write(&mut encoded);
         let tls = ServerConnection::new(config, Version::V1, encoded)
             .map_err(|_unusable| alert_error(description::INTERNAL_ERROR))?;
-        let said = std::mem::take(said);
-        let talk = QuicTlsHandshake { tls, server_name, site, data_reported: false, next: None };
-        self.state = QuicTlsState::Handshaking(Box::new(talk));
-        Ok(Some(said))
+        let received = std::mem::take(received);
+        let handshake =
+            QuicTlsHandshake { tls, server_name, site, data_reported: false, next: None };
+        self.state = QuicTlsState::Handshaking(Box::new(handshake));
+        Ok(Some(received))
     }
 }
 
-/// The name that a client asks for; `None`: its ClientHello is not whole.
-fn client_hello_name(said: &[u8]) -> Result<Option<Option<OwnedHostName>>, TransportError> {
-    let Some((&[kind, a, b, c], _)) = said.split_first_chunk::<HELLO_HEAD>() else {
+/// Returns the server name in a ClientHello; `None` if it is not complete.
+fn client_hello_name(received: &[u8]) -> Result<Option<Option<OwnedHostName>>, TransportError> {
+    let Some((&[kind, a, b, c], _)) = received.split_first_chunk::<HELLO_HEAD>() else {
         return Ok(None);
     };
     if kind != CLIENT_HELLO {
@@ -162,10 +164,10 @@ fn client_hello_name(said: &[u8]) -> Result<Option<Option<OwnedHostName>>, Trans
     if length > MOST_HELLO_BYTES {
         return Err(alert_error(description::DECODE_ERROR));
     }
-    let Some(hello) = said.get(..length) else { return Ok(None) };
+    let Some(hello) = received.get(..length) else { return Ok(None) };
     match ClientHelloParse::parse_message(hello) {
         ClientHelloParse::Complete(name) => Ok(Some(name)),
-        // An alert's last byte says which.
+        // The last byte of an alert is its description.
         ClientHelloParse::Invalid(_, alert) => {
             Err(alert_error(alert.last().copied().unwrap_or(description::DECODE_ERROR)))
         }
@@ -183,7 +185,7 @@ fn alert_error(alert: u8) -> TransportError {
 impl crypto::Session for QuicTlsSession {
     fn initial_keys(&self, id: &ConnectionId, _side: Side) -> Keys {
         let keys = crypto::ServerConfig::initial_keys(&*self.config, VERSION, id);
-        keys.unwrap_or_else(|_| unreachable!("a session is begun for the version that we speak"))
+        keys.unwrap_or_else(|_| unreachable!("a session is created for the supported version"))
     }
 
     fn handshake_data(&self) -> Option<Box<dyn Any>> {
@@ -209,31 +211,32 @@ impl crypto::Session for QuicTlsSession {
     }
 
     fn is_handshaking(&self) -> bool {
-        self.handshake().is_none_or(|talk| talk.tls.is_handshaking())
+        self.handshake().is_none_or(|handshake| handshake.tls.is_handshaking())
     }
 
     fn read_handshake(&mut self, bytes: &[u8]) -> Result<bool, TransportError> {
-        if let QuicTlsState::AwaitingClientHello { client_hello: said, .. } = &mut self.state {
-            said.extend_from_slice(bytes);
+        if let QuicTlsState::AwaitingClientHello { client_hello: received, .. } = &mut self.state {
+            received.extend_from_slice(bytes);
         }
-        let said = self.select_site()?;
-        let QuicTlsState::Handshaking(talk) = &mut self.state else { return Ok(false) };
-        talk.read(said.as_deref().unwrap_or(bytes))?;
-        Ok(!std::mem::replace(&mut talk.data_reported, true))
+        let received = self.select_site()?;
+        let QuicTlsState::Handshaking(handshake) = &mut self.state else { return Ok(false) };
+        handshake.read(received.as_deref().unwrap_or(bytes))?;
+        Ok(!std::mem::replace(&mut handshake.data_reported, true))
     }
 
     fn transport_parameters(&self) -> Result<Option<TransportParameters>, TransportError> {
-        let encoded = self.handshake().and_then(|talk| talk.tls.quic_transport_parameters());
+        let encoded =
+            self.handshake().and_then(|handshake| handshake.tls.quic_transport_parameters());
         let Some(mut encoded) = encoded else { return Ok(None) };
         Ok(Some(TransportParameters::read(Side::Server, &mut encoded)?))
     }
 
     fn write_handshake(&mut self, out: &mut Vec<u8>) -> Option<Keys> {
-        let QuicTlsState::Handshaking(talk) = &mut self.state else { return None };
-        let keys = match talk.tls.write_hs(out)? {
+        let QuicTlsState::Handshaking(handshake) = &mut self.state else { return None };
+        let keys = match handshake.tls.write_hs(out)? {
             KeyChange::Handshake { keys } => keys,
             KeyChange::OneRtt { keys, next } => {
-                talk.next = Some(next);
+                handshake.next = Some(next);
                 keys
             }
         };
@@ -245,17 +248,17 @@ impl crypto::Session for QuicTlsSession {
     }
 
     fn next_1rtt_keys(&mut self) -> Option<KeyPair<Box<dyn PacketKey>>> {
-        let QuicTlsState::Handshaking(talk) = &mut self.state else { return None };
-        let keys = talk.next.as_mut()?.next_packet_keys();
+        let QuicTlsState::Handshaking(handshake) = &mut self.state else { return None };
+        let keys = handshake.next.as_mut()?.next_packet_keys();
         Some(KeyPair { local: Box::new(keys.local), remote: Box::new(keys.remote) })
     }
 
-    /// Servers send Retry packets, and get none.
+    /// Servers send Retry packets, and never receive any.
     fn is_valid_retry(&self, _id: &ConnectionId, _header: &[u8], _payload: &[u8]) -> bool {
         false
     }
 
-    /// Nothing that is carried here asks for keys of its own.
+    /// No protocol that is carried here needs exported keys.
     fn export_keying_material(
         &self,
         _output: &mut [u8],

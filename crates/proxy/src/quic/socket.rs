@@ -1,4 +1,4 @@
-//! Datagrams from and to a socket: many with one system call, where the kernel can (GRO, GSO).
+//! Datagrams from and to a socket: many in one system call, where the kernel supports it (GRO, GSO).
 
 use std::cell::RefCell;
 use std::io::{self, IoSliceMut};
@@ -12,32 +12,32 @@ use quinn_udp::{RecvMeta, UdpSocketState};
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
 
-/// Runs of datagrams that one system call reads; each has room for the longest that the kernel joins.
+/// Runs of datagrams that one system call reads; each buffer has room for the longest run that GRO joins.
 pub(super) const BATCH: usize = 16;
 const LONGEST_RUN: usize = 64 * 1024;
-/// The longest run of datagrams that the kernel takes at a time: what fits one of IPv4.
+/// The longest run of datagrams that the kernel accepts at a time: the payload limit of IPv4.
 const LONGEST_SENT: usize = 65_507;
-/// What the kernel may keep for us in either direction; it lowers this to `net.core.rmem_max` and `wmem_max`.
+/// The size of the kernel's buffer in either direction; the kernel lowers it to `net.core.rmem_max` and `wmem_max`.
 const SOCKET_BUFFER: usize = 4 * 1024 * 1024;
 
-/// A datagram that has come.
+/// A received datagram.
 pub(crate) struct ReceivedDatagram {
-    /// In memory of its own, so that one which is read late keeps no others.
+    /// Memory of its own, so that a datagram which is read late does not keep the others allocated.
     pub(super) bytes: BytesMut,
     pub(super) peer: SocketAddr,
-    /// Which of our addresses it came to.
+    /// The local address that it was sent to.
     pub(super) local_ip: Option<IpAddr>,
     pub(super) ecn: Option<EcnCodepoint>,
 }
 
-/// Why a datagram from or to a client came to nothing.
+/// The reason why a datagram from or to a client was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DatagramDropReason {
-    /// It is no QUIC, or of no connection that we know.
+    /// It is not QUIC, or belongs to no known connection.
     Unknown,
-    /// As many handshakes wait as may.
+    /// The queue of handshake steps is full.
     Handshakes,
-    /// As many datagrams are on their way to its worker as may.
+    /// Too many datagrams are in transit to its worker.
     Handover,
     /// It is ours, and could not be sent.
     Send,
@@ -57,7 +57,7 @@ impl DatagramDropReason {
     }
 }
 
-/// What a worker's sockets are read to and written from, one at a time.
+/// Buffers of a worker's sockets, used by one socket at a time.
 pub(super) struct SocketBuffers {
     pub(super) receive: RefCell<ReceiveBuffer>,
     pub(super) transmit: RefCell<Vec<u8>>,
@@ -65,21 +65,21 @@ pub(super) struct SocketBuffers {
 
 impl SocketBuffers {
     pub(super) fn new() -> Rc<Self> {
-        // Takes no memory beyond what is ever used of it.
+        // Untouched pages of it take no physical memory.
         let bytes = vec![0; BATCH * LONGEST_RUN].into();
         let inbox = RefCell::new(ReceiveBuffer { bytes, meta: [RecvMeta::default(); BATCH] });
         Rc::new(Self { receive: inbox, transmit: RefCell::default() })
     }
 }
 
-/// Where a worker's sockets are read to.
+/// Receive buffer of a worker's sockets.
 pub(super) struct ReceiveBuffer {
     bytes: Box<[u8]>,
     meta: [RecvMeta; BATCH],
 }
 
 impl ReceiveBuffer {
-    /// The first `count` runs of datagrams, taken apart.
+    /// Splits the first `count` runs into datagrams.
     pub(super) fn datagrams(&self, count: usize) -> impl Iterator<Item = ReceivedDatagram> {
         let runs = self.meta[..count].iter().zip(self.bytes.chunks_exact(LONGEST_RUN));
         runs.flat_map(|(meta, run)| {
@@ -93,34 +93,34 @@ impl ReceiveBuffer {
     }
 }
 
-/// A socket of this worker's.
+/// A UDP socket of this worker.
 pub(super) struct QuicSocket {
     socket: UdpSocket,
     state: UdpSocketState,
 }
 
 impl QuicSocket {
-    /// Readies a socket for QUIC: whole datagrams, with what the kernel knows of each.
+    /// Prepares a socket for QUIC: no fragmentation, and the kernel's metadata for each datagram.
     pub(super) fn new(socket: std::net::UdpSocket) -> io::Result<Self> {
         let state = UdpSocketState::new((&socket).into())?;
-        // Smaller ones do as well, with more losses when much comes at a time.
+        // A smaller buffer works as well, with more losses in bursts.
         state.set_recv_buffer_size((&socket).into(), SOCKET_BUFFER).unwrap_or_default();
         state.set_send_buffer_size((&socket).into(), SOCKET_BUFFER).unwrap_or_default();
         Ok(Self { socket: UdpSocket::from_std(socket)?, state })
     }
 
-    /// Datagrams are never taken apart on their way, so that their size tells what the path carries.
+    /// True if datagrams are never fragmented, so that their size probes the MTU of the path.
     pub(super) fn never_fragments(&self) -> bool {
         !self.state.may_fragment()
     }
 
-    /// How many datagrams of that size one system call takes.
+    /// Returns the number of datagrams of that size that one system call accepts.
     pub(super) fn max_segments(&self, datagram: u16) -> usize {
         let fitting = LONGEST_SENT / usize::from(datagram.max(1));
         fitting.min(self.state.max_gso_segments()).max(1)
     }
 
-    /// Reads once. How many runs of datagrams have come; fewer than [`BATCH`]: the socket was emptied.
+    /// Reads once. Returns the number of runs of datagrams; if that is less than [`BATCH`], the socket is drained.
     pub(super) fn poll_receive(
         &self,
         cx: &mut Context<'_>,
@@ -130,7 +130,7 @@ impl QuicSocket {
         let ReceiveBuffer { bytes, meta } = inbox;
         let mut rooms = bytes.chunks_exact_mut(LONGEST_RUN).map(IoSliceMut::new);
         let mut rooms: [_; BATCH] =
-            std::array::from_fn(|_| rooms.next().expect("the inbox has room for a batch"));
+            std::array::from_fn(|_| rooms.next().expect("the buffer has room for a batch"));
         let mut count = 0;
         let received = self.socket.try_io(Interest::READABLE, || {
             count = self.state.recv((&self.socket).into(), &mut rooms, meta)?;
@@ -144,7 +144,7 @@ impl QuicSocket {
         })
     }
 
-    /// Sends what is at the beginning of `contents`.
+    /// Sends the first `transmit.size` bytes of `contents`.
     pub(super) fn try_send(
         &self,
         transmit: &quinn_proto::Transmit,
@@ -161,14 +161,14 @@ impl QuicSocket {
         self.socket.try_io(Interest::WRITABLE, send)
     }
 
-    /// Ready when the kernel has something to complain of, which makes a socket ready for nothing but to be asked for it.
+    /// Waits for an error on the socket (ICMP): an error makes the socket ready for nothing but the query for it.
     pub(super) async fn next_error(&self) -> io::Error {
         loop {
             if let Err(error) = self.socket.ready(Interest::ERROR).await {
                 return error;
             }
-            let told = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
-            drop(self.socket.try_io(Interest::ERROR, told));
+            let would_block = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
+            drop(self.socket.try_io(Interest::ERROR, would_block));
             match self.socket.take_error() {
                 Ok(Some(error)) | Err(error) => return error,
                 Ok(None) => {}

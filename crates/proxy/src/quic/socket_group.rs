@@ -1,7 +1,7 @@
-//! The sockets of one address, one for each worker, and how the kernel shares datagrams out to them.
+//! The sockets of one address, one for each worker, and how the kernel distributes datagrams to them.
 //!
-//! A worker's place in the group is its index, and stays: taking one socket out would move the others. So a group is
-//! opened and closed as a whole, and lives as long as some worker has connections on it.
+//! The position of a worker in the group is its index, and stays: removing one socket would move the others. So a
+//! group is opened and closed as a whole, and lives as long as some worker has connections on it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,9 +14,10 @@ use crate::accept::listen::{self, BindAddress};
 use crate::quic::connection_id::{self, ServerId};
 use crate::sys;
 
-/// Where nobody is (RFC 5737): to learn by which address of ours the world is reached. Nothing is sent there.
+/// A documentation address that no host has (RFC 5737): to learn our source address for the default route. Nothing is
+/// sent there.
 const DOCUMENTATION_ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
-/// The same of IPv6 (RFC 3849).
+/// The same for IPv6 (RFC 3849).
 const DOCUMENTATION_ADDRESS_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
 const ANY_PORT: u16 = 9;
 
@@ -28,14 +29,17 @@ pub(crate) struct SocketGroup {
 }
 
 impl SocketGroup {
-    /// Binds all sockets of an address, which nobody may have yet.
-    pub(crate) fn bind(spot: impl Into<BindAddress>, workers: usize) -> io::Result<Arc<Self>> {
-        let spot = spot.into();
-        let address = spot.address;
-        // Sockets that share an address would share it with another process too: whoever has it is noticed so.
-        drop(listen::bind_udp(spot)?);
+    /// Binds all sockets of an address, which must not be in use.
+    pub(crate) fn bind(
+        bind_address: impl Into<BindAddress>,
+        workers: usize,
+    ) -> io::Result<Arc<Self>> {
+        let bind_address = bind_address.into();
+        let address = bind_address.address;
+        // Sockets that share an address would share it with another process, too: this detects one that is using it.
+        drop(listen::bind_udp(bind_address)?);
         let count = workers.min(connection_id::MOST_WORKERS);
-        let sockets: io::Result<Box<[_]>> = (0..count).map(|_| bind_shared(spot)).collect();
+        let sockets: io::Result<Box<[_]>> = (0..count).map(|_| bind_shared(bind_address)).collect();
         let sockets = sockets?;
         if let Some(first) = sockets.first()
             && let Err(error) = sys::steer_by_worker(
@@ -47,7 +51,7 @@ impl SocketGroup {
         {
             tracing::warn!(
                 %address, %error,
-                "the kernel does not sort QUIC by connection: workers hand over what comes to the wrong one"
+                "the kernel cannot steer QUIC by connection id: workers hand over misdirected datagrams"
             );
         }
         Ok(Arc::new(Self {
@@ -57,7 +61,7 @@ impl SocketGroup {
         }))
     }
 
-    /// As on a kernel that does not sort.
+    /// Binds the sockets without steering, as on a kernel that does not support it.
     #[cfg(test)]
     pub(super) fn bind_without_steering(
         address: SocketAddr,
@@ -72,54 +76,54 @@ impl SocketGroup {
         }))
     }
 
-    /// How many workers share the address.
+    /// Returns the number of workers that share the address.
     pub(crate) fn len(&self) -> usize {
         self.sockets.len()
     }
 
-    /// The socket of a worker.
+    /// Returns the socket of a worker.
     pub(super) fn socket(&self, worker: usize) -> io::Result<UdpSocket> {
         self.sockets[worker].try_clone()
     }
 }
 
-/// The groups that are open, as who opens and closes them keeps them.
+/// The groups that are open, as the configuration task that opens and closes them tracks them.
 #[derive(Default)]
 pub(crate) struct SocketGroups {
-    /// By the place of their listener.
+    /// The open groups, by listener index.
     open: BTreeMap<usize, Arc<SocketGroup>>,
-    /// Bound, and not open yet.
+    /// Bound, and not yet open.
     bound: Vec<Arc<SocketGroup>>,
-    /// All that have been bound. Some may have connections of before still.
+    /// All that have been bound. Some may still have older connections.
     known: Vec<Weak<SocketGroup>>,
 }
 
-/// What has been opened and closed.
+/// The groups that have been opened, and the listeners whose groups have been closed.
 pub(crate) struct SocketGroupChange {
     pub(crate) opened: Vec<(usize, Arc<SocketGroup>)>,
     pub(crate) closed: Vec<usize>,
 }
 
 impl SocketGroups {
-    /// The group at that address, bound now if need be.
+    /// Returns the group at that address, and binds it if necessary.
     pub(crate) fn bind(
         &mut self,
-        spot: impl Into<BindAddress>,
+        bind_address: impl Into<BindAddress>,
         workers: usize,
     ) -> io::Result<Arc<SocketGroup>> {
-        let spot = spot.into();
+        let bind_address = bind_address.into();
         self.known.retain(|group| group.strong_count() > 0);
         let mut known = self.known.iter().filter_map(Weak::upgrade);
-        if let Some(group) = known.find(|group| group.address == spot.address) {
+        if let Some(group) = known.find(|group| group.address == bind_address.address) {
             return Ok(group);
         }
-        let group = SocketGroup::bind(spot, workers)?;
+        let group = SocketGroup::bind(bind_address, workers)?;
         self.known.push(Arc::downgrade(&group));
         self.bound.push(Arc::clone(&group));
         Ok(group)
     }
 
-    /// From now on these are open, and no others.
+    /// Opens these groups, and closes all others.
     pub(crate) fn open(&mut self, wanted: BTreeMap<usize, Arc<SocketGroup>>) -> SocketGroupChange {
         self.bound.clear();
         let before = std::mem::replace(&mut self.open, wanted);
@@ -130,14 +134,15 @@ impl SocketGroups {
     }
 }
 
-fn bind_shared(spot: BindAddress) -> io::Result<UdpSocket> {
-    let socket = listen::socket(spot, Type::DGRAM)?;
+fn bind_shared(bind_address: BindAddress) -> io::Result<UdpSocket> {
+    let socket = listen::socket(bind_address, Type::DGRAM)?;
     SockRef::from(&socket).set_reuse_port(true)?;
-    socket.bind(&spot.address.into())?;
+    socket.bind(&bind_address.address.into())?;
     Ok(socket.into())
 }
 
-/// By which address of ours the world is reached: where we listen, or else from where we would send.
+/// Returns the address at which others reach us: the listen address, or else the source address that we would send
+/// from.
 fn reachable_address(address: SocketAddr) -> SocketAddr {
     if !address.ip().is_unspecified() {
         return address;
@@ -164,8 +169,8 @@ mod tests {
 
     #[test]
     fn address_in_use_is_not_shared() {
-        let somebody = bind_shared(any_port().into()).unwrap();
-        let error = SocketGroup::bind(somebody.local_addr().unwrap(), 2).err().unwrap();
+        let in_use = bind_shared(any_port().into()).unwrap();
+        let error = SocketGroup::bind(in_use.local_addr().unwrap(), 2).err().unwrap();
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
     }
 
@@ -177,7 +182,7 @@ mod tests {
         let change = groups.open([(3, Arc::clone(&group))].into());
         assert_eq!((change.opened.len(), change.closed.len()), (1, 0));
         assert_eq!(groups.open(BTreeMap::new()).closed, [3]);
-        // Some worker has it still.
+        // A worker still has it.
         assert!(Arc::ptr_eq(&groups.bind(free, 2).unwrap(), &group));
         drop(group);
         groups.bind(free, 2).unwrap();
@@ -192,7 +197,7 @@ mod tests {
             let short = [&[0x40][..], &id, &[0; 30]].concat();
             let long = [&[0xe0, 0, 0, 0, 1, 14][..], &id, &[0; 30]].concat();
             for datagram in [short, long] {
-                // From another port each time: only the id can tell.
+                // Each datagram comes from another port: only the connection id can select the socket.
                 let client = UdpSocket::bind("127.0.0.1:0").unwrap();
                 client.send_to(&datagram, free).unwrap();
                 let mut room = [0; 64];

@@ -1,8 +1,8 @@
 //! The two directions of a stream.
 //!
-//! What is written goes to the state of the connection, as far as the windows of the other side and the path allow, and
-//! leaves with what else there is to say. The window of the other side is opened as fast as is read here: whoever reads
-//! no more than it can pass on is sent no more.
+//! Written data goes to the state of the connection, as far as the windows of the peer and of the path allow, and
+//! leaves with the driver's next turn. The peer's flow-control window opens as fast as data is read here: if a task
+//! reads no more than it can pass on, the peer sends no more (back-pressure).
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
@@ -15,46 +15,47 @@ use quinn_proto::{FinishError, ReadError, StreamId, VarInt, WriteError};
 use crate::quic::connection::{QuicConnectionInner, QuicConnectionState};
 use crate::quic::{CloseReason, QuicConnection};
 
-/// Writes of several pieces that are not longer than this are copied once, and kept as one.
+/// Writes of several slices whose total is at most this are copied once, into one buffer.
 const MAX_GATHERED_BYTES: usize = 4096;
-/// What a stream may write before others of its priority go first.
+/// Bytes that a stream may write before other streams of its priority go first.
 const PORTION: usize = 64 * 1024;
-/// What goes before others that have written as much already. Of what is longer the first datagram does.
+/// Bytes of a new stream that go before streams that have written as much already. Of a longer first write only the
+/// first datagram does.
 const FIRST_PORTION: usize = 16 * 1024;
-/// Where streams begin.
+/// The initial priority of streams.
 const FIRST_PRIORITY: i32 = 0;
-/// For what a stream is reset whose task has gone: H3_REQUEST_CANCELLED (RFC 9114 §8.1).
+/// The error code that resets a stream whose task is gone: H3_REQUEST_CANCELLED (RFC 9114 §8.1).
 const CANCELLED: u64 = 0x10c;
-/// For what we stop reading a stream that nobody reads: H3_NO_ERROR.
+/// The error code that stops a stream which is no longer read: H3_NO_ERROR.
 const NO_ERROR: u64 = 0x100;
 
-/// Why a stream gives or takes no more.
+/// The reason why a stream can be neither read nor written any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StreamEnd {
-    /// The other side has given up what it was sending, for this.
+    /// The peer has reset the stream, with this code.
     Reset(u64),
-    /// The other side does not want what we are sending, for this.
+    /// The peer has stopped reading the stream, with this code.
     Stopped(u64),
     /// The connection is over.
     Connection(CloseReason),
 }
 
-/// What we send. Reset with H3_REQUEST_CANCELLED when dropped before its end.
+/// The send side of a stream. Reset with H3_REQUEST_CANCELLED if dropped before its end.
 pub(crate) struct SendStream {
     connection: Rc<QuicConnectionInner>,
     id: StreamId,
-    /// Its place among those of the connection; the library forgets it with the stream.
+    /// Its priority among the streams of the connection; the library forgets it with the stream.
     priority: i32,
-    /// What it may still write in its place.
+    /// Bytes that it may still write before it goes behind its equals.
     portion_left: usize,
     is_first_portion: bool,
-    /// It is finished, reset, or stopped.
+    /// True if it is finished, reset, or stopped.
     over: bool,
 }
 
-/// What we receive. Stopped with H3_NO_ERROR when dropped before its end.
+/// The receive side of a stream. Stopped with H3_NO_ERROR if dropped before its end.
 ///
-/// Of each direction one task is remembered, the last that asked for anything.
+/// For each direction one task is remembered: the last that polled it.
 pub(crate) struct RecvStream {
     connection: Rc<QuicConnectionInner>,
     id: StreamId,
@@ -84,7 +85,7 @@ impl SendStream {
         self.poll_with(cx, |state| write_slices(&mut state.proto.send_stream(id), slices))
     }
 
-    /// Writes as much as there is room for, without copying it. What is left is what was not written.
+    /// Writes as much as there is room for, without copying it. `bytes` keeps the part that was not written.
     pub(crate) fn poll_write_bytes(
         &mut self,
         cx: &mut Context<'_>,
@@ -122,7 +123,7 @@ impl SendStream {
                 Poll::Ready(Ok(count))
             }
             Err(WriteError::Blocked) => {
-                // The other side is told that we would have more.
+                // Wakes the driver, which tells the peer that we are blocked.
                 self.connection.mark_ready();
                 register_waker(&mut state.wakers.writers, self.id, cx);
                 Poll::Pending
@@ -133,12 +134,12 @@ impl SendStream {
                 self.connection.mark_ready();
                 Poll::Ready(Err(StreamEnd::Stopped(code.into_inner())))
             }
-            // Whoever has ended a stream itself does not write on it.
+            // A task that has ended a stream itself does not write to it.
             Err(WriteError::ClosedStream) => Poll::Ready(Err(StreamEnd::Stopped(CANCELLED))),
         }
     }
 
-    /// That was all.
+    /// Ends the stream.
     pub(crate) fn finish(&mut self) {
         if std::mem::replace(&mut self.over, true) {
             return;
@@ -150,7 +151,7 @@ impl SendStream {
         self.connection.mark_ready();
     }
 
-    /// What has been written, and would have been, is given up.
+    /// Resets the stream: gives up the data that was written, and any that would have followed.
     pub(crate) fn reset(&mut self, code: u64) {
         if std::mem::replace(&mut self.over, true) {
             return;
@@ -159,13 +160,13 @@ impl SendStream {
         self.connection.mark_ready();
     }
 
-    /// Ready when the other side wants no more of it, with the code that it gives.
+    /// Waits until the peer stops reading the stream; returns its error code.
     pub(crate) fn poll_stopped(&mut self, cx: &mut Context<'_>) -> Poll<Result<u64, CloseReason>> {
         let state = &mut *self.connection.state.borrow_mut();
         if let Some(closed) = state.closed {
             return Poll::Ready(Err(closed));
         }
-        // A stream that is not known any more has come to its end, and is not stopped.
+        // A stream that the library no longer knows has come to its end, and is not stopped.
         if let Ok(Some(code)) = state.proto.send_stream(self.id).stopped() {
             self.over = true;
             reset_stream(state, self.id, code);
@@ -176,7 +177,7 @@ impl SendStream {
         Poll::Pending
     }
 
-    /// Streams with a higher number go first; 0 is where they begin.
+    /// Sets the priority: streams with a higher number go first; 0 is the initial one.
     pub(crate) fn set_priority(&mut self, priority: i32) {
         let state = &mut *self.connection.state.borrow_mut();
         state.scheduler.remove_stream(self.id, std::mem::replace(&mut self.priority, priority));
@@ -203,7 +204,8 @@ impl RecvStream {
         self.id.into()
     }
 
-    /// The next bytes; `None`: that was all. What has come before the connection's end can be read still.
+    /// Reads the next bytes; `None` is the end of the stream. Data that arrived before the connection's end can still
+    /// be read.
     pub(crate) fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
@@ -241,13 +243,13 @@ impl RecvStream {
         }
     }
 
-    /// Asks the other side to send no more.
+    /// Asks the peer to stop sending.
     pub(crate) fn stop(&mut self, code: u64) {
         if std::mem::replace(&mut self.over, true) {
             return;
         }
         let state = &mut *self.connection.state.borrow_mut();
-        // What has come to its end already needs no stopping.
+        // A stream that has come to its end already needs no stopping.
         state.proto.recv_stream(self.id).stop(varint(code)).unwrap_or_default();
         self.connection.mark_ready();
     }
@@ -260,15 +262,15 @@ impl Drop for RecvStream {
     }
 }
 
-/// Resets what we send, as the other side has asked or as we please. A stream that is over already stays as it is.
+/// Resets the send side, because the peer has asked for it or by our decision. A stream that is over stays as it is.
 fn reset_stream(state: &mut QuicConnectionState, id: StreamId, code: VarInt) {
     state.proto.send_stream(id).reset(code).unwrap_or_default();
 }
 
-fn register_waker(sleepers: &mut BTreeMap<StreamId, Waker>, id: StreamId, cx: &Context<'_>) {
-    match sleepers.get_mut(&id) {
+fn register_waker(wakers: &mut BTreeMap<StreamId, Waker>, id: StreamId, cx: &Context<'_>) {
+    match wakers.get_mut(&id) {
         Some(waker) => waker.clone_from(cx.waker()),
-        None => drop(sleepers.insert(id, cx.waker().clone())),
+        None => drop(wakers.insert(id, cx.waker().clone())),
     }
 }
 
@@ -276,7 +278,7 @@ fn varint(code: u64) -> VarInt {
     VarInt::from_u64(code).unwrap_or(VarInt::MAX)
 }
 
-/// Each piece costs an allocation, so that small ones are put together first.
+/// Writes the slices. Each chunk costs an allocation, so small ones are joined first.
 fn write_slices(
     stream: &mut quinn_proto::SendStream<'_>,
     slices: &[IoSlice<'_>],

@@ -1,25 +1,27 @@
-//! Which of a connection's streams go before others.
+//! Order in which the streams of a connection send.
 
 use std::collections::BTreeMap;
 
 use quinn_proto::{Dir, StreamId};
 
-/// Of streams of one priority each sends a portion of what was written, then the next one does. By datagrams they would
-/// share more evenly, and who receives fifty of them would have fifty to wake for as many datagrams. Whoever begins goes
-/// before those that go on, so that what is short does not wait for what is long.
+/// Order in which the streams of a connection send.
+///
+/// Streams of one priority take turns: each sends a portion of what was written, then the next one does. Turns of
+/// single datagrams would be fairer, but a client with fifty streams would have fifty tasks to wake for as many
+/// datagrams. A new stream goes before those that continue, so that short responses do not wait for long ones.
 #[derive(Default)]
 pub(super) struct StreamScheduler {
-    /// How many streams with both directions are open of each priority: the others stay open, and say little.
+    /// The number of open bidirectional streams of each priority: the unidirectional ones stay open, and send little.
     open: BTreeMap<i32, u32>,
-    /// Counts portions, of all priorities.
+    /// A counter of portions, of all priorities.
     portions: u32,
 }
 
-/// Bits of a place that say which portion it is.
+/// Bits of a rank that hold the portion counter.
 const PORTION_BITS: u32 = 26;
-/// What lies between two priorities: portions of who begins, and of who goes on.
+/// Distance between two priorities: room for the portions of new streams, and of those that continue.
 const PRIORITY_STEP: i32 = 2 << PORTION_BITS;
-/// Beyond these priorities are alike.
+/// The largest priority that is told apart; beyond it streams are equal.
 const MAX_PRIORITY: i32 = 15;
 
 impl StreamScheduler {
@@ -41,20 +43,21 @@ impl StreamScheduler {
         }
     }
 
-    /// Where a stream of this priority stands with its first portion, as the library counts: what is higher goes first.
+    /// Returns the rank of a stream with this priority for its first portion; the library sends higher ranks first.
     pub(super) fn first_rank(&mut self, priority: i32) -> i32 {
         self.next_rank(priority) + PRIORITY_STEP / 2
     }
 
-    /// Where it stands with any other.
+    /// Returns its rank for any other portion.
     pub(super) fn next_rank(&mut self, priority: i32) -> i32 {
-        // After so many one goes before those that began earlier, and after the next one all is as it should be.
+        // When the counter wraps, one stream goes before those that began earlier; after its next portion the order is
+        // right again.
         self.portions = (self.portions + 1) % (1 << PORTION_BITS);
         let portions = i32::try_from(self.portions).unwrap_or_default();
         priority.clamp(-MAX_PRIORITY, MAX_PRIORITY) * PRIORITY_STEP - portions
     }
 
-    /// Streams of this priority go before others that are open, and no others before them.
+    /// True if streams of this priority go before all other open streams, and there are others.
     pub(super) fn is_most_urgent(&self, priority: i32) -> bool {
         self.open.len() > 1 && self.open.last_key_value().is_some_and(|(&most, _)| most == priority)
     }

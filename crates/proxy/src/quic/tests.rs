@@ -1,10 +1,10 @@
-//! Connections with others who speak QUIC, over loopback.
+//! Connections with other QUIC implementations, over loopback.
 
-/// Clients.
+/// Connections of clients.
 mod clients;
-/// What nobody has asked for.
+/// Unsolicited traffic: garbage, floods, spoofed addresses.
 mod defence;
-/// Endpoints.
+/// Connections to endpoints.
 mod endpoints;
 
 use std::future::{Future, poll_fn};
@@ -32,32 +32,32 @@ use crate::observe::access::AccessLogBuffer;
 use crate::tls::ServerTlsConfigs;
 use crate::worker::{self, ProxyState, Worker, WorkerCommand};
 
-/// The place of the one listener.
+/// The index of the only listener.
 const PLACE: usize = 0;
-/// What the server closes a connection with when it is asked to.
+/// The error code with which the server closes a connection on request.
 const GOODBYE: u64 = 0x42;
 
-/// Runs a test that comes to an end.
+/// Runs a test with a time limit.
 fn run(scene: impl Future<Output = ()>) {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().build_local(tokio::runtime::LocalOptions::default());
     runtime.unwrap().block_on(async {
-        tokio::time::timeout(Duration::from_secs(60), scene).await.expect("it comes to an end");
+        tokio::time::timeout(Duration::from_secs(60), scene).await.expect("the test ends in time");
     });
 }
 
-/// One that nobody has just now.
+/// Returns an address that is not in use.
 fn free_address(like: &str) -> SocketAddr {
     std::net::UdpSocket::bind(like).unwrap().local_addr().unwrap()
 }
 
-/// A certificate that is its own authority.
+/// A self-signed certificate.
 struct Identity {
     certificate: Arc<TlsCertificate>,
 }
 
 impl Identity {
-    /// For `name`, and as many more as make it long.
+    /// Creates a certificate for `name`, with `more` further names that make it long.
     fn new(name: &str, more: usize) -> Self {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
@@ -77,8 +77,8 @@ impl Identity {
         self.certificate.chain[0].to_vec().into()
     }
 
-    /// What a client believes who believes this, and what it speaks.
-    fn believer(&self, protocol: &[u8]) -> rustls::ClientConfig {
+    /// Returns the configuration of a client that trusts this certificate and speaks `protocol`.
+    fn client_config(&self, protocol: &[u8]) -> rustls::ClientConfig {
         let mut roots = rustls::RootCertStore::empty();
         roots.add(self.der()).unwrap();
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -90,7 +90,7 @@ impl Identity {
     }
 }
 
-/// Workers that take in connections, and say again what they hear.
+/// Workers that accept connections, and echo what they receive.
 struct QuicFixture {
     shared: Arc<ProxyState>,
     bound: Arc<ListenerSocket>,
@@ -152,19 +152,19 @@ impl QuicFixture {
     }
 
     fn listen(&self) {
-        for seat in &self.shared.workers {
+        for handle in &self.shared.workers {
             let (bound, group) = (Arc::clone(&self.bound), Arc::clone(&self.group));
-            seat.send(WorkerCommand::ListenQuic(bound, group, serve));
+            handle.send(WorkerCommand::ListenQuic(bound, group, serve));
         }
     }
 
-    /// A client that believes us.
+    /// Returns a client that trusts the server.
     fn client(&self) -> quinn::Endpoint {
         self.client_at("127.0.0.1:0")
     }
 
     fn client_at(&self, address: &str) -> quinn::Endpoint {
-        let config = self.identity.believer(b"h3");
+        let config = self.identity.client_config(b"h3");
         let config = QuicClientConfig::try_from(config).unwrap();
         let mut endpoint = quinn::Endpoint::client(address.parse().unwrap()).unwrap();
         endpoint.set_default_client_config(quinn::ClientConfig::new(Arc::new(config)));
@@ -177,7 +177,7 @@ impl QuicFixture {
         (client, connection)
     }
 
-    /// Of all workers.
+    /// Returns the sum of a counter over all workers.
     fn count(&self, of: impl Fn(&QuicCounters) -> u64) -> u64 {
         self.bound.counters.iter().map(|shard| of(&shard.quic)).sum()
     }
@@ -190,7 +190,7 @@ impl QuicFixture {
 
 impl Drop for QuicFixture {
     fn drop(&mut self) {
-        self.shared.workers.iter().for_each(|seat| seat.send(WorkerCommand::Stop));
+        self.shared.workers.iter().for_each(|handle| handle.send(WorkerCommand::Stop));
         self.threads.drain(..).for_each(|thread| thread.join().unwrap());
     }
 }
@@ -225,13 +225,13 @@ fn listener(
     }
 }
 
-/// Says on each stream what it hears there; where it hears `!`, closes the connection.
-fn serve(presence: ConnectionGuard, connection: QuicConnection) {
+/// Echoes each stream; after a `!`, closes the connection.
+fn serve(guard: ConnectionGuard, connection: QuicConnection) {
     tokio::task::spawn_local(async move {
         while let Ok((send, recv)) = poll_fn(|cx| connection.poll_accept_bi(cx)).await {
             tokio::task::spawn_local(echo(connection.clone(), send, recv));
         }
-        drop(presence);
+        drop(guard);
     });
 }
 
@@ -249,7 +249,7 @@ async fn echo(connection: QuicConnection, mut send: SendStream, mut recv: RecvSt
     send.finish();
 }
 
-/// Writes all of it.
+/// Writes all bytes.
 async fn write(send: &mut SendStream, mut bytes: &[u8]) -> Result<(), StreamEnd> {
     while !bytes.is_empty() {
         let count = poll_fn(|cx| send.poll_write(cx, &[IoSlice::new(bytes)])).await?;

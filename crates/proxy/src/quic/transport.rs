@@ -1,4 +1,4 @@
-//! What we tell the other side that it may do, and how we send.
+//! Transport parameters that we announce, and settings for sending.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,33 +9,34 @@ use quinn_proto::{IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
 
 use super::cubic::CubicFactory;
 
-/// What may be sent to us on one stream before it has been passed on: as over HTTP/2.
+/// Receive window of one stream, in bytes: as over HTTP/2.
 const STREAM_WINDOW: u32 = 256 * 1024;
-/// What may be sent to us on one connection.
+/// Receive window of one connection, in bytes.
 const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
-/// Streams on which the other side alone speaks: its control stream, two of QPACK, and some that mean nothing.
+/// Unidirectional streams of the peer: its control stream, two of QPACK, and some that mean nothing (RFC 9114 §6.2).
 const UNI_STREAMS: u32 = 16;
-/// Bytes of a handshake that may come out of order.
+/// Handshake bytes that may arrive out of order.
 const CRYPTO_BUFFER: usize = 16 * 1024;
-/// What of a connection may have been written and not been acknowledged: follows what the path carries, between these.
+/// Bounds of the bytes of a connection that may be written and unacknowledged; the bound follows the congestion
+/// window.
 const LEAST_UNACKNOWLEDGED: u64 = 256 * 1024;
 const MOST_UNACKNOWLEDGED: u64 = 4 * 1024 * 1024;
-/// The sizes of datagrams in which connections begin; more is tried out (RFC 8899).
+/// Initial size of datagrams; larger sizes are probed (RFC 8899).
 const FIRST_DATAGRAM: u16 = 1200;
-/// The largest that is tried: an Ethernet frame's worth over IPv4, and as much as browsers take.
+/// The largest size that is probed: an Ethernet frame's worth over IPv4, and the most that browsers accept.
 const LARGEST_DATAGRAM: u16 = 1472;
-/// So near to what the path carries it is found: an Ethernet frame's worth over IPv6 is 20 bytes less.
+/// Precision of the search for the path's MTU: an Ethernet frame's worth over IPv6 is 20 bytes less.
 const DATAGRAM_STEP: u16 = 4;
 
-/// What differs from connection to connection.
+/// Settings that differ from connection to connection.
 pub(super) struct TransportOptions {
-    /// Streams with both directions that the other side may have open at a time.
+    /// Bidirectional streams that the peer may have open at a time.
     pub(super) bi_streams: u32,
-    /// After so long without a word from the other side the connection is over.
+    /// The idle timeout: after this time without a packet from the peer the connection is closed.
     pub(super) idle_timeout: Duration,
-    /// How often the other side is asked for a sign of life, if it is.
+    /// The interval of PINGs to the peer, if any are sent.
     pub(super) keep_alive: Option<Duration>,
-    /// How fast we send.
+    /// The congestion control algorithm.
     pub(super) congestion_control: CongestionControl,
 }
 
@@ -44,7 +45,7 @@ impl TransportOptions {
         let mut larger = MtuDiscoveryConfig::default();
         larger.upper_bound(LARGEST_DATAGRAM).minimum_change(DATAGRAM_STEP);
         let mut config = TransportConfig::default();
-        // A century is for ever.
+        // A timeout that QUIC cannot encode becomes the longest that it can.
         let idle =
             IdleTimeout::try_from(self.idle_timeout).unwrap_or_else(|_longer| VarInt::MAX.into());
         config
@@ -71,13 +72,13 @@ impl TransportOptions {
     }
 }
 
-/// What may have been written and not been acknowledged, where the path carries `window` bytes at a time: twice that, so
-/// that there is always more to send, and a client that reads slowly does not make us keep what it cannot get yet.
+/// Returns the bytes that may be written and unacknowledged, for a congestion window of `window` bytes: twice that, so
+/// that there is always more to send, and a client that reads slowly does not make us buffer what it cannot get yet.
 pub(super) fn max_unacknowledged(window: u64) -> u64 {
     window.saturating_mul(2).clamp(LEAST_UNACKNOWLEDGED, MOST_UNACKNOWLEDGED)
 }
 
-/// The same for a stream that goes before others, which may have no more than `most`: half as much again.
+/// Returns the same bound for the most urgent stream, from the bound `most` of the others: half as much again.
 pub(super) fn max_unacknowledged_of_leader(most: u64) -> u64 {
     most + most / 2
 }
@@ -107,7 +108,7 @@ mod tests {
 
     #[test]
     fn huge_idle_timeout_does_not_overflow() {
-        // It does not come to nothing.
+        // The conversion does not panic.
         drop(terms(CongestionControl::Cubic).config());
     }
 

@@ -1,8 +1,9 @@
-//! One way of a connection: bytes from one socket to the other, in order, until the source ends.
+//! Copy in one direction of a connection: bytes from one socket to the other, in order, until the
+//! source ends.
 //!
-//! A way in which nothing moves holds no memory: what is read is written at once by way of the worker's one large buffer,
-//! and only what the sink does not take is kept, before more is read. Where bytes come in bulk, pages are moved within the
-//! kernel instead.
+//! An idle direction holds no memory: bytes are read into the worker's one large buffer and written
+//! at once. Only the bytes that the sink does not accept are kept, and no more is read until they
+//! are written. Bulk transfers are spliced within the kernel instead.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -14,13 +15,13 @@ use crate::pipe::SplicePipe;
 use crate::scratch::ScratchMemory;
 use crate::stream::PeerStream;
 
-/// So many bytes in large reads, one after the other, promise more: from then on pages are moved. The figure is
-/// that of bodies, see docs/decisions/0001.
+/// Bytes in consecutive large reads from which on a direction is spliced, as more are likely to
+/// follow. The figure is the one for bodies, see docs/decisions/0001.
 const BULK_BYTES: u64 = 256 * 1024;
-/// A read below this is no large one: copying it is cheaper than moving its pages.
+/// Least size of a large read: below it, copying is cheaper than moving pages.
 const LARGE_READ: usize = 16 * 1024;
 
-/// Which side has failed.
+/// Side of the copy that has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FailedSide {
     Source,
@@ -30,31 +31,33 @@ pub(super) enum FailedSide {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CopyState {
     Flowing,
-    /// The source has ended; the sink is still to be told.
+    /// The source has ended; the sink has not been shut down yet.
     Ended,
     Finished,
 }
 
 pub(super) struct OneWayCopy {
     state: CopyState,
-    /// Read and not yet written, from `sent` on.
+    /// Bytes read and not yet written, from `sent` on.
     unwritten: Vec<u8>,
     sent: usize,
-    /// Holds what was spliced and not yet written; given back when the source has no more at hand.
+    /// Pipe that holds spliced bytes not yet written; given back when the source has no more bytes
+    /// ready.
     pipe: Option<SplicePipe>,
-    /// Bytes of the last reads in a row of which only the first may be small.
+    /// Sum of the latest consecutive reads of which only the first may be small.
     bulk: u64,
     /// Bytes written to the sink so far.
     pub(super) bytes: u64,
 }
 
 impl OneWayCopy {
-    /// A way whose first bytes have been read already.
+    /// Returns a copy whose first bytes have already been read.
     pub(super) fn with_initial_bytes(unwritten: Vec<u8>) -> Self {
         Self { state: CopyState::Flowing, unwritten, sent: 0, pipe: None, bulk: 0, bytes: 0 }
     }
 
-    /// Moves what can be moved. Ready when the source has ended and the sink knows it.
+    /// Moves as many bytes as possible. Ready when the source has ended and the sink has been shut
+    /// down.
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -75,7 +78,7 @@ impl OneWayCopy {
         }
     }
 
-    /// Writes what has been read.
+    /// Writes the bytes that have been read.
     fn poll_flush(
         &mut self,
         cx: &mut Context<'_>,
@@ -92,12 +95,12 @@ impl OneWayCopy {
             self.sent += count;
             self.bytes += count as u64;
         }
-        // Its memory goes with it.
+        // Also frees the memory.
         (self.unwritten, self.sent) = (Vec::new(), 0);
         Poll::Ready(Ok(()))
     }
 
-    /// Reads once; everything read before has been written.
+    /// Reads once; all bytes read before have been written.
     fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
@@ -120,7 +123,7 @@ impl OneWayCopy {
         if data.is_empty() {
             return Poll::Ready(Ok(()));
         }
-        // At once: that the sink takes no more is known soon enough.
+        // Writes at once, without polling the sink for readiness first.
         let written = match Pin::new(sink).poll_write(cx, data) {
             Poll::Ready(Ok(count)) => count,
             Poll::Ready(Err(_)) => return Poll::Ready(Err(FailedSide::Sink)),
@@ -158,7 +161,7 @@ impl OneWayCopy {
         }
     }
 
-    /// So many bytes have been read; 0: the source has ended.
+    /// Records a read of `count` bytes; 0 means that the source has ended.
     fn record_read(&mut self, count: usize) {
         let so_far = if count < LARGE_READ { 0 } else { self.bulk };
         self.bulk = so_far.saturating_add(count as u64);

@@ -1,4 +1,4 @@
-//! Keys with their certificates, and which of them a client is shown.
+//! Private keys with their certificates, and the choice of one for a client.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use rustls::server::{ClientHello, ParsedCertificate, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{Error, SignatureScheme};
 
-/// Makes a key ready to sign.
+/// Parses a key and its chain, ready to sign.
 pub(super) fn certified_key(
     certificate: &TlsCertificate,
     provider: &CryptoProvider,
@@ -28,12 +28,12 @@ pub(super) fn certified_key(
     CertifiedKey::from_der(chain, key, provider)
 }
 
-/// The certificates of one site, of which a client is shown the one that fits it.
+/// The certificates of one SNI entry; each client gets the one that fits best.
 #[derive(Debug)]
 pub(super) struct CertificateResolver(Vec<Arc<CertifiedKey>>);
 
 impl CertificateResolver {
-    /// Those of `certificates` that can be used; an error if none can.
+    /// Keeps the usable ones of `certificates`; fails if none is.
     pub(super) fn new(
         certificates: &[Arc<TlsCertificate>],
         provider: &CryptoProvider,
@@ -53,7 +53,8 @@ impl CertificateResolver {
         if usable.is_empty() { result } else { Ok(Self(usable)) }
     }
 
-    /// The first that fits the name and what the client can verify; else the first that it can verify; else the first.
+    /// Returns the first that fits the name and that the client can verify; else the first that it can verify; else
+    /// the first.
     fn choose(
         &self,
         name: Option<&str>,

@@ -1,51 +1,51 @@
-//! What a client says first: read before it is known who answers, if we do at all.
+//! Parses the ClientHello, before a configuration is selected for the client.
 
 use gateway::matching::OwnedHostName;
 use rustls::Error;
 use rustls::server::Acceptor;
 
-/// What a ClientHello may take, its records included.
+/// Size limit of a ClientHello, its records included.
 pub(crate) const MOST_HELLO_BYTES: usize = 16 * 1024;
-/// The head of a record: type, version, length.
+/// The header of a record: type, version, length.
 const RECORD_HEAD: usize = 5;
-/// The type of the first one.
+/// The type of the first record.
 const HANDSHAKE: u8 = 22;
 
-/// What a client says first.
+/// The result of parsing the first bytes of a client.
 #[derive(Debug, PartialEq)]
 pub(crate) enum ClientHelloParse {
-    /// There is more to come.
+    /// More bytes are needed.
     Incomplete,
-    /// It asks for this name (SNI).
+    /// A complete ClientHello with this server name (SNI).
     ///
-    /// RFC 6066 §3 has the name sent without a dot at its end. Some clients send one nevertheless; they are served as if
-    /// they had not, like a request whose Host has one. The name is normalised here, and nowhere else.
+    /// RFC 6066 §3 requires the name without a trailing dot. Some clients send one nevertheless; it is ignored, as in
+    /// the Host of a request. The name is normalised here, and nowhere else.
     Complete(Option<OwnedHostName>),
-    /// No TLS, but HTTP without it.
+    /// HTTP without TLS.
     PlainHttp,
-    /// It cannot be answered but with these bytes.
+    /// Invalid; the bytes are the alert to send.
     Invalid(Error, Vec<u8>),
 }
 
 impl ClientHelloParse {
-    /// Looks at a ClientHello that comes without records, as QUIC carries it.
+    /// Parses a ClientHello without records, as QUIC carries it.
     pub(crate) fn parse_message(hello: &[u8]) -> Self {
         let Ok(length) = u16::try_from(hello.len()) else { return Self::Incomplete };
         let [high, low] = length.to_be_bytes();
-        // The version is that which a first record bears (RFC 8446 §5.1).
+        // The version that a first record carries (RFC 8446 §5.1).
         Self::parse(&[&[HANDSHAKE, 3, 1, high, low], hello].concat())
     }
 
-    /// Looks at all that a client has said so far.
-    pub(crate) fn parse(said: &[u8]) -> Self {
-        // A method begins with a letter, a record of TLS with its type, which is none.
-        if said.first().is_some_and(u8::is_ascii_alphabetic) {
+    /// Parses all bytes that a client has sent so far.
+    pub(crate) fn parse(received: &[u8]) -> Self {
+        // An HTTP method begins with a letter, a TLS record with its type, which is not a letter.
+        if received.first().is_some_and(u8::is_ascii_alphabetic) {
             return Self::PlainHttp;
         }
-        if said.is_empty() || said[0] == HANDSHAKE && !has_record(said) {
+        if received.is_empty() || received[0] == HANDSHAKE && !has_record(received) {
             return Self::Incomplete;
         }
-        let (mut acceptor, mut left) = (Acceptor::default(), said);
+        let (mut acceptor, mut left) = (Acceptor::default(), received);
         while !left.is_empty() {
             if acceptor.read_tls(&mut left).is_err() {
                 return Self::Invalid(Error::PeerSentOversizedRecord, Vec::new());
@@ -59,17 +59,17 @@ impl ClientHelloParse {
             Ok(None) => Self::Incomplete,
             Err((error, mut alert)) => {
                 let mut answer = Vec::new();
-                alert.write_all(&mut answer).expect("a Vec takes everything");
+                alert.write_all(&mut answer).expect("a write to a Vec succeeds");
                 Self::Invalid(error, answer)
             }
         }
     }
 }
 
-/// The first record is here: a hello that comes in small pieces is not looked at with each of them.
-fn has_record(said: &[u8]) -> bool {
-    let length = said.get(RECORD_HEAD - 2..RECORD_HEAD);
-    length
-        .and_then(|length| length.try_into().ok())
-        .is_some_and(|length| said.len() >= RECORD_HEAD + usize::from(u16::from_be_bytes(length)))
+/// True if the first record is complete: a hello in small pieces is not parsed again for each of them.
+fn has_record(received: &[u8]) -> bool {
+    let length = received.get(RECORD_HEAD - 2..RECORD_HEAD);
+    length.and_then(|length| length.try_into().ok()).is_some_and(|length| {
+        received.len() >= RECORD_HEAD + usize::from(u16::from_be_bytes(length))
+    })
 }

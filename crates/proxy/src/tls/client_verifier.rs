@@ -1,4 +1,4 @@
-//! Whom clients have to be.
+//! Verification of client certificates.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 
 use crate::tls::authorities;
 
-/// Asks clients for certificates, as `asked` says.
+/// Returns the verifier of client certificates for the settings `asked`.
 pub(super) fn verifier(
     asked: &ClientCertificates,
     provider: &Arc<CryptoProvider>,
@@ -31,8 +31,8 @@ fn verifier_error(error: VerifierBuilderError) -> Error {
     }
 }
 
-/// Takes a client without a certificate, and one whose certificate nobody vouches for: what Gateway API calls
-/// AllowInsecureFallback.
+/// Accepts a client without a certificate, and one whose certificate no authority has issued: AllowInsecureFallback of
+/// Gateway API.
 #[derive(Debug)]
 struct PermissiveClientVerifier(Arc<dyn ClientCertVerifier>);
 
@@ -51,11 +51,11 @@ impl ClientCertVerifier for PermissiveClientVerifier {
         _intermediates: &[CertificateDer<'_>],
         _now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        // Nothing that we do rests on it.
+        // No later decision depends on the certificate.
         Ok(ClientCertVerified::assertion())
     }
 
-    // That it has the key of what it shows is part of the handshake itself.
+    // The handshake itself proves possession of the certificate's key.
     fn verify_tls12_signature(
         &self,
         message: &[u8],

@@ -1,4 +1,4 @@
-//! Whom endpoints have to be, and as whom we come to them.
+//! Endpoint TLS: server verification and our client certificate.
 
 use std::sync::{Arc, OnceLock};
 
@@ -21,77 +21,77 @@ use rustls::{
 use crate::tls::certificate::certified_key;
 use crate::tls::{authorities, provider};
 
-/// How connections to the endpoints of one backend are secured.
+/// TLS settings and configurations for the endpoints of one backend.
 pub(crate) struct EndpointTlsContext {
     settings: Arc<EndpointTls>,
     protocol: EndpointProtocol,
-    /// `None`: what is asked for cannot be used, as the log has said.
+    /// `None`: the settings are unusable, as the log has said.
     configs: Option<ClientTlsConfigs>,
 }
 
 struct ClientTlsConfigs {
-    /// By the protocol of the backend; of HTTP/3, by what TCP has in its stead.
+    /// For the protocol of the backend; for HTTP/3, its fallback over TCP.
     for_requests: ClientTlsConfig,
     for_http1: ClientTlsConfig,
     for_connections: ClientTlsConfig,
-    /// Where that is the protocol.
+    /// For HTTP/3, if that is the protocol.
     for_http3: Option<QuicClientTlsConfig>,
 }
 
-/// What a connection of QUIC is secured with.
+/// The TLS configuration of QUIC connections.
 #[derive(Clone)]
 pub(crate) struct QuicClientTlsConfig {
     pub(crate) config: Arc<QuicClientConfig>,
     pub(crate) name: Box<str>,
 }
 
-/// What one kind of connection is secured with.
+/// The TLS configuration of one kind of connection.
 #[derive(Clone)]
 pub(crate) struct ClientTlsConfig {
     pub(crate) config: Arc<ClientConfig>,
     pub(crate) name: ServerName<'static>,
 }
 
-/// How one connection is secured.
+/// The security of one connection.
 #[derive(Clone, Copy)]
 pub(crate) enum ConnectionSecurity<'t> {
     Plain,
     Tls(&'t ClientTlsConfig),
-    /// It has to be, and cannot.
+    /// TLS is required, and cannot be configured.
     Unusable,
 }
 
 impl ConnectionSecurity<'_> {
-    /// Of connections that carry requests.
-    pub(crate) fn of_requests(trust: Option<&Arc<EndpointTlsContext>>) -> ConnectionSecurity<'_> {
-        Self::of(trust, |secrets| &secrets.for_requests)
+    /// Returns the security of connections that carry requests.
+    pub(crate) fn of_requests(context: Option<&Arc<EndpointTlsContext>>) -> ConnectionSecurity<'_> {
+        Self::of(context, |configs| &configs.for_requests)
     }
 
-    /// Of connections that carry requests of HTTP/1.1, one after the other.
-    pub(crate) fn of_http1(trust: Option<&Arc<EndpointTlsContext>>) -> ConnectionSecurity<'_> {
-        Self::of(trust, |secrets| &secrets.for_http1)
+    /// Returns the security of connections that carry HTTP/1.1 requests, one after the other.
+    pub(crate) fn of_http1(context: Option<&Arc<EndpointTlsContext>>) -> ConnectionSecurity<'_> {
+        Self::of(context, |configs| &configs.for_http1)
     }
 
-    /// Of connections that carry what we know nothing of.
+    /// Returns the security of connections with an opaque payload.
     pub(crate) fn of_connections(
-        trust: Option<&Arc<EndpointTlsContext>>,
+        context: Option<&Arc<EndpointTlsContext>>,
     ) -> ConnectionSecurity<'_> {
-        Self::of(trust, |secrets| &secrets.for_connections)
+        Self::of(context, |configs| &configs.for_connections)
     }
 
     fn of(
-        trust: Option<&Arc<EndpointTlsContext>>,
+        context: Option<&Arc<EndpointTlsContext>>,
         choose: impl FnOnce(&ClientTlsConfigs) -> &ClientTlsConfig,
     ) -> ConnectionSecurity<'_> {
-        let Some(trust) = trust else { return ConnectionSecurity::Plain };
-        trust.configs.as_ref().map_or(ConnectionSecurity::Unusable, |secrets| {
-            ConnectionSecurity::Tls(choose(secrets))
+        let Some(context) = context else { return ConnectionSecurity::Plain };
+        context.configs.as_ref().map_or(ConnectionSecurity::Unusable, |configs| {
+            ConnectionSecurity::Tls(choose(configs))
         })
     }
 }
 
 impl EndpointTlsContext {
-    /// Of connections of HTTP/3; `None`: there can be none.
+    /// Returns the configuration of HTTP/3 connections; `None` if there is none.
     pub(crate) fn quic(&self) -> Option<&QuicClientTlsConfig> {
         self.configs.as_ref()?.for_http3.as_ref()
     }
@@ -101,10 +101,10 @@ impl EndpointTlsContext {
     }
 }
 
-/// Makes [`EndpointTlsContext`].
+/// Builds each [`EndpointTlsContext`].
 pub(crate) struct EndpointTlsFactory {
     provider: Arc<CryptoProvider>,
-    /// Those that the machine trusts, read when they are first needed.
+    /// The trust anchors of the system, read at the first use.
     system_roots: OnceLock<Arc<RootCertStore>>,
 }
 
@@ -113,7 +113,7 @@ impl EndpointTlsFactory {
         Self { provider: provider(), system_roots: OnceLock::new() }
     }
 
-    /// What `settings` ask for: `known`, if it is that.
+    /// Returns the context for `settings`: `known`, if it has these settings.
     pub(crate) fn context_for(
         &self,
         settings: &BackendSettings,
@@ -123,14 +123,14 @@ impl EndpointTlsFactory {
         if let Some(known) = known.filter(|known| known.is_for(asked, protocol)) {
             return Some(Arc::clone(known));
         }
-        let secrets = self.build_configs(asked, protocol).inspect_err(|error| {
+        let configs = self.build_configs(asked, protocol).inspect_err(|error| {
             let name = &*asked.server_name;
-            tracing::error!(server.name = name, %error, "no connection to these endpoints can be secured");
+            tracing::error!(server.name = name, %error, "unusable TLS configuration: connections to these endpoints fail");
         });
         Some(Arc::new(EndpointTlsContext {
             settings: Arc::clone(asked),
             protocol,
-            configs: secrets.ok(),
+            configs: configs.ok(),
         }))
     }
 
@@ -183,7 +183,7 @@ impl EndpointTlsFactory {
                 let name = &*asked.server_name;
                 tracing::warn!(
                     server.name = name,
-                    "any certificate of these endpoints is believed"
+                    "any certificate of these endpoints is accepted"
                 );
                 None
             }
@@ -192,29 +192,29 @@ impl EndpointTlsFactory {
     }
 }
 
-/// The same for QUIC, which speaks TLS 1.3 alone.
+/// Returns the same configuration for QUIC, which uses TLS 1.3 only.
 fn quic_config(config: &Arc<ClientConfig>) -> Result<Arc<QuicClientConfig>, Error> {
     let config = QuicClientConfig::try_from(Arc::clone(config));
     config.map(Arc::new).map_err(|error| Error::General(error.to_string()))
 }
 
-/// The authorities that the machine trusts: without any, nobody is.
+/// Reads the trust anchors of the system: without any, no endpoint is trusted.
 fn load_system_roots() -> Arc<RootCertStore> {
     let mut store = RootCertStore::empty();
     let found = rustls_native_certs::load_native_certs();
     for error in &found.errors {
-        tracing::warn!(%error, "cannot read an authority that the machine trusts");
+        tracing::warn!(%error, "cannot read a trust anchor of the system");
     }
     store.add_parsable_certificates(found.certs);
     Arc::new(store)
 }
 
-/// Checks who issued a certificate, and whom it names; in any case that who shows it has its key.
+/// Verifies the issuer and the names of a certificate. In any case the handshake proves possession of its key.
 #[derive(Debug)]
 struct EndpointCertVerifier {
-    /// `None`: anybody is believed.
+    /// `None`: any certificate is accepted.
     roots: Option<Arc<RootCertStore>>,
-    /// Any of them; empty: the name that we ask for.
+    /// One of these has to match; empty: the server name.
     names: Vec<SubjectName>,
     algorithms: WebPkiSupportedAlgorithms,
 }
@@ -232,7 +232,7 @@ impl EndpointCertVerifier {
         let bare = webpki::EndEntityCert::try_from(certificate)
             .map_err(|_bad| Error::from(CertificateError::BadEncoding))?;
         let is_named = |name: &SubjectName| match name {
-            // What a certificate says for many names at once is asked for as it is written.
+            // A wildcard name is compared literally with the names in the certificate.
             SubjectName::Dns(name) if name.starts_with("*.") => {
                 bare.valid_dns_names().any(|named| named.eq_ignore_ascii_case(name))
             }

@@ -1,8 +1,9 @@
-//! Sessions that go on where an earlier one ended, on whichever worker, listener and certificate.
+//! Session resumption on any worker, listener and certificate.
 //!
-//! Tickets are sealed with keys that all workers share and that are replaced every six hours; a ticket is good for
-//! twelve at most. A resumed session is not asked again for the client's certificate, so keys are shared only where the
-//! same is asked of clients: a ticket of a listener that asks for nothing opens none that does.
+//! Tickets are sealed with keys that all workers share and that rotate every six hours; a ticket is valid for twelve
+//! hours at most. A resumed session is not asked again for the client's certificate, so keys are shared only by
+//! listeners with the same requirements on clients: a ticket of a listener that asks for nothing is invalid at one
+//! that does.
 
 use std::sync::Arc;
 
@@ -11,22 +12,22 @@ use rustls::Error;
 use rustls::crypto::aws_lc_rs::Ticketer;
 use rustls::server::{ProducesTickets, ServerSessionMemoryCache, StoresServerSessions};
 
-/// Sessions of TLS 1.2 that we remember, for clients that know no tickets. The oldest are forgotten first.
+/// TLS 1.2 sessions to remember, for clients without support for tickets. The oldest are dropped first.
 const SESSIONS: usize = 4096;
 
-/// What sessions are resumed by.
+/// State that sessions are resumed from.
 #[derive(Clone)]
 pub(super) struct SessionResumption {
     pub(super) tickets: Arc<dyn ProducesTickets>,
     pub(super) sessions: Arc<dyn StoresServerSessions>,
 }
 
-/// By what is asked of clients.
+/// Resumption states, by the requirements on clients.
 #[derive(Default)]
 pub(super) struct ResumptionRegistry(Vec<(Option<ClientCertificates>, SessionResumption)>);
 
 impl ResumptionRegistry {
-    /// That of who asks the same of clients, which `before` may know already.
+    /// Returns the state for the same requirements on clients, from `before` if it has one.
     pub(super) fn get_or_create(
         &mut self,
         clients: Option<&ClientCertificates>,

@@ -1,8 +1,8 @@
-//! One TLS session without its socket: ciphertext in, plaintext out, and back.
+//! A TLS session without its socket: ciphertext in, plaintext out, and back.
 //!
-//! It stands on the unbuffered interface of rustls, so that all memory is ours. A session in which nothing moves holds
-//! its keys and no buffer, and goes to another worker together with its socket; what tokio-rustls offers keeps 4 KiB for
-//! each idle connection and a stream that cannot leave the runtime it was made in.
+//! It uses the unbuffered interface of rustls, so that all memory is ours. An idle session holds its keys and no
+//! buffer, and moves to another worker together with its socket. tokio-rustls, in contrast, keeps 4 KiB for each idle
+//! connection, and its stream cannot leave the runtime that it was made in.
 
 use std::sync::Arc;
 
@@ -16,24 +16,24 @@ use rustls::unbuffered::{
 use rustls::{ClientConfig, CommonState, Error, ServerConfig};
 use tokio::io::ReadBuf;
 
-/// Plaintext in a record, at most (RFC 8446 §5.1).
+/// Maximum plaintext in a record (RFC 8446 §5.1).
 const RECORD_BYTES: usize = 16 * 1024;
-/// What a record adds to its plaintext, at most: header, explicit nonce, type and tag.
+/// Maximum overhead of a record: header, explicit nonce, type and tag.
 const RECORD_OVERHEAD: usize = 5 + 8 + 1 + 16;
 
 pub(crate) struct TlsSession {
     connection: UnbufferedConnection,
     pub(super) incoming: CiphertextBuffer,
-    /// Decrypted, and more than the reader had room for.
+    /// Decrypted bytes that the reader had no room for.
     pub(super) plaintext: PlaintextBuffer,
-    /// Ciphertext that is to be written, of which the first `sent` bytes have been.
+    /// Ciphertext to be written, of which the first `sent` bytes are written.
     pub(super) outgoing: Vec<u8>,
     pub(super) sent: usize,
-    /// Ciphertext that the kernel has taken so far.
+    /// Total ciphertext that the kernel has accepted.
     pub(crate) written: u64,
-    /// The peer has said that nothing more comes.
+    /// True if the peer has sent close_notify.
     pub(super) peer_closed: bool,
-    /// Why nothing more can be said or heard.
+    /// The error that ended the session.
     failed: Option<Error>,
 }
 
@@ -42,7 +42,7 @@ enum UnbufferedConnection {
     Server(UnbufferedServerConnection),
 }
 
-/// Ciphertext that has come, of which the first `used` bytes have been decrypted.
+/// Received ciphertext, of which the first `used` bytes have been decrypted.
 #[derive(Default)]
 pub(super) struct CiphertextBuffer {
     pub(super) bytes: Vec<u8>,
@@ -56,14 +56,14 @@ pub(super) struct PlaintextBuffer {
     read: usize,
 }
 
-/// What is to be done as soon as the session may send.
+/// An action to take as soon as the session may send.
 enum SendAction<'t> {
     Nothing,
     Encrypt(&'t [u8]),
     EncryptCloseNotify,
 }
 
-/// What one look at what has come calls for.
+/// The result of processing the received records once.
 enum SessionProgress {
     Continue,
     Wait,
@@ -97,7 +97,7 @@ impl TlsSession {
         }
     }
 
-    /// What the handshake has settled so far.
+    /// Returns the negotiated state of the handshake so far.
     pub(crate) fn common_state(&self) -> &CommonState {
         match &self.connection {
             UnbufferedConnection::Client(side) => side,
@@ -105,19 +105,19 @@ impl TlsSession {
         }
     }
 
-    /// These bytes have come.
+    /// Appends received ciphertext.
     pub(crate) fn receive_ciphertext(&mut self, ciphertext: &[u8]) {
         self.incoming.bytes.extend_from_slice(ciphertext);
     }
 
-    /// Takes in all that has come. Plaintext goes to `space`, and what does not fit is kept.
+    /// Decrypts all that has been received. Plaintext goes to `space`; the rest is kept.
     pub(super) fn decrypt(&mut self, space: &mut ReadBuf<'_>) -> Result<(), Error> {
         let result = self.advance(space, SendAction::Nothing);
         self.incoming.compact();
         result
     }
 
-    /// Goes on with the handshake, as far as what has come allows.
+    /// Continues the handshake, as far as the received bytes allow.
     pub(crate) fn advance_handshake(&mut self) -> Result<(), Error> {
         self.decrypt(&mut ReadBuf::new(&mut []))
     }
@@ -127,23 +127,23 @@ impl TlsSession {
         self.advance(&mut ReadBuf::new(&mut []), SendAction::Encrypt(plaintext))
     }
 
-    /// Says that nothing more comes.
+    /// Encrypts a close_notify alert.
     pub(super) fn encrypt_close_notify(&mut self) -> Result<(), Error> {
         self.advance(&mut ReadBuf::new(&mut []), SendAction::EncryptCloseNotify)
     }
 
-    /// Looks at what has come until there is nothing left to do. After an error the alert that says it is in `outgoing`.
+    /// Processes received records until none is left. After an error, `outgoing` holds the alert for it.
     fn advance(&mut self, space: &mut ReadBuf<'_>, mut task: SendAction<'_>) -> Result<(), Error> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
         loop {
             let mut bytes = std::mem::take(&mut self.incoming.bytes);
-            let (used, looked) =
+            let (used, progress) =
                 self.process_records(&mut bytes[self.incoming.used..], space, &mut task);
             self.incoming.bytes = bytes;
             self.incoming.used += used;
-            match looked {
+            match progress {
                 Ok(SessionProgress::Continue) => {}
                 Ok(SessionProgress::Wait) => break,
                 Err(error) => {
@@ -158,8 +158,8 @@ impl TlsSession {
         }
     }
 
-    /// Nothing that has come is looked at any more: what rustls remembers of it does not fit it after an error, and it
-    /// panics. Only the alert is fetched.
+    /// Ends the session: received bytes are no longer processed, because the state of rustls is inconsistent after an
+    /// error, and it would panic. Only the alert is fetched.
     fn fail(&mut self, error: &Error) {
         self.failed = Some(error.clone());
         let space = &mut ReadBuf::new(&mut []);
@@ -175,19 +175,19 @@ impl TlsSession {
         task: &mut SendAction<'_>,
     ) -> (usize, Result<SessionProgress, Error>) {
         let Self { connection: side, plaintext: plain, outgoing, peer_closed: ended, .. } = self;
-        let mut hands = IoBuffers { space, plaintext: plain, outgoing, peer_closed: ended };
+        let mut buffers = IoBuffers { space, plaintext: plain, outgoing, peer_closed: ended };
         match side {
             UnbufferedConnection::Client(side) => {
-                hands.process_status(side.process_tls_records(bytes), task)
+                buffers.process_status(side.process_tls_records(bytes), task)
             }
             UnbufferedConnection::Server(side) => {
-                hands.process_status(side.process_tls_records(bytes), task)
+                buffers.process_status(side.process_tls_records(bytes), task)
             }
         }
     }
 }
 
-/// Where things go while a session looks at what has come.
+/// Buffers that a session writes to while it processes records.
 struct IoBuffers<'a, 'b, 's> {
     space: &'a mut ReadBuf<'b>,
     plaintext: &'s mut PlaintextBuffer,
@@ -196,7 +196,7 @@ struct IoBuffers<'a, 'b, 's> {
 }
 
 impl IoBuffers<'_, '_, '_> {
-    /// Does what the session asks for; says how many of the bytes that have come are used.
+    /// Does what the session asks for; returns the number of received bytes that are used.
     fn process_status<Data>(
         &mut self,
         status: UnbufferedStatus<'_, '_, Data>,
@@ -220,7 +220,7 @@ impl IoBuffers<'_, '_, '_> {
                 encode(&mut message, self.outgoing);
                 Ok(SessionProgress::Continue)
             }
-            // It is in `outgoing`, which is written before anything that comes later.
+            // The data is in `outgoing`, which is written before any later data.
             Ok(ConnectionState::TransmitTlsData(sent)) => {
                 sent.done();
                 Ok(SessionProgress::Continue)
@@ -243,7 +243,7 @@ impl IoBuffers<'_, '_, '_> {
                     }
                 }
             }
-            // We never offer to read before the handshake is over; all else waits for the peer.
+            // We never offer early data over TCP; all other states wait for the peer.
             Ok(_) => Ok(SessionProgress::Wait),
             Err(error) => Err(error),
         };
@@ -259,7 +259,7 @@ fn encode<Data>(message: &mut EncodeTlsData<'_, Data>, outgoing: &mut Vec<u8>) {
     };
     let end = outgoing.len();
     outgoing.resize(end + required_size, 0);
-    message.encode(&mut outgoing[end..]).expect("there is as much room as was asked for");
+    message.encode(&mut outgoing[end..]).expect("the buffer has the required size");
 }
 
 fn seal<Data>(
@@ -272,7 +272,7 @@ fn seal<Data>(
     append(outgoing, guess, |space| traffic.encrypt(plaintext, space))
 }
 
-/// Appends what `write` writes, which is hardly more than `guess` bytes.
+/// Appends the output of `write`, which is hardly longer than `guess` bytes.
 fn append(
     outgoing: &mut Vec<u8>,
     guess: usize,
@@ -290,10 +290,10 @@ fn append(
 }
 
 impl CiphertextBuffer {
-    /// Keeps only the memory that what is left needs.
+    /// Frees the memory except for the unused bytes.
     fn compact(&mut self) {
         let left = &self.bytes[self.used..];
-        // No allocation where nothing is left.
+        // This does not allocate if no bytes are left.
         self.bytes = left.to_vec();
         self.used = 0;
     }
@@ -310,7 +310,7 @@ impl PlaintextBuffer {
         self.bytes.extend_from_slice(&payload[fits..]);
     }
 
-    /// Puts what is left into `space`, as far as there is room.
+    /// Moves buffered plaintext into `space`, as far as there is room.
     pub(super) fn read(&mut self, space: &mut ReadBuf<'_>) {
         let left = &self.bytes[self.read..];
         let fits = left.len().min(space.remaining());

@@ -1,7 +1,7 @@
-//! What becomes of a listener's TLS connections, by the name that a client asks for.
+//! TLS mode and configuration of a listener's connections, by server name (SNI).
 //!
-//! Made when a Snapshot is put in force. What has not changed since the last one is used again, so that a change costs
-//! what it changes.
+//! The tables are built when a Snapshot is applied. Parts that have not changed since the last Snapshot are reused, so
+//! that the cost of a change follows its size.
 
 use std::sync::Arc;
 
@@ -16,49 +16,49 @@ use crate::tls::client_verifier;
 use crate::tls::provider;
 use crate::tls::resumption::ResumptionRegistry;
 
-/// What we speak within TLS, what we like best first (ALPN).
+/// Application protocols within TLS over TCP, in order of preference (ALPN).
 const REQUEST_PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
-/// What we speak over QUIC.
+/// The application protocol over QUIC.
 const QUIC_PROTOCOL: &[u8] = b"h3";
 
-/// The connections of a listener, by the name that the client asks for.
+/// The SNI entries of a listener, by server name.
 pub(crate) struct SniTable {
     entries: Vec<Arc<SniEntry>>,
     by_host: HostTrie<Option<Arc<SniEntry>>>,
 }
 
-/// Those for some names.
+/// TLS mode of the connections for some server names.
 pub(crate) struct SniEntry {
     hosts: HostPattern,
     pub(crate) mode: ServerTlsMode,
     pub(crate) carries: TlsPayload,
-    /// As the configuration has them; `None`: connections are passed through.
+    /// The settings from the configuration; `None`: connections are passed through.
     terms: Option<Arc<TlsTermination>>,
 }
 
-/// What is done with the TLS of a connection.
+/// The treatment of a TLS connection.
 #[derive(Clone)]
 pub(crate) enum ServerTlsMode {
     PassThrough,
     Decrypt(ServerTlsConfig),
-    /// The configuration cannot be used, as the log has said.
+    /// The configuration is unusable, as the log has said.
     Refuse,
 }
 
-/// With what connections are decrypted.
+/// The TLS configurations of decrypted connections.
 #[derive(Clone)]
 pub(crate) struct ServerTlsConfig {
     pub(crate) over_tcp: Arc<ServerConfig>,
-    /// `None`: what they carry we carry over TCP alone.
+    /// `None`: the payload can be carried over TCP only.
     pub(crate) over_quic: Option<QuicServerTlsConfig>,
 }
 
-/// With what connections over QUIC are decrypted.
+/// The TLS configurations of connections over QUIC.
 #[derive(Clone)]
 pub(crate) struct QuicServerTlsConfig {
     pub(crate) without_early_data: Arc<ServerConfig>,
-    /// Hears clients that come back before their handshake is over (0-RTT), each ticket once: it remembers sessions, as
-    /// tickets that all is sealed in could be used again and again (RFC 8446 §8.1).
+    /// Accepts early data (0-RTT), for each ticket once: it stores sessions in memory, because a self-contained ticket
+    /// could be replayed (RFC 8446 §8.1).
     pub(crate) with_early_data: Arc<ServerConfig>,
 }
 
@@ -72,12 +72,12 @@ impl SniTable {
         Self { entries, by_host }
     }
 
-    /// Whether no name's connections are decrypted here.
+    /// True if every entry passes connections through.
     pub(crate) fn only_pass_through(&self) -> bool {
         self.entries.iter().all(|site| matches!(site.mode, ServerTlsMode::PassThrough))
     }
 
-    /// The most specific site for a name; `None`: the client asked for none.
+    /// Returns the most specific entry for a name; `None` as the name means that the client sent none.
     pub(crate) fn find(&self, name: Option<HostName<'_>>) -> Option<&Arc<SniEntry>> {
         match (name, &*self.entries) {
             (None, all) => all.iter().find(|site| site.hosts == HostPattern::Any),
@@ -86,35 +86,37 @@ impl SniTable {
         }
     }
 
-    /// Returns the site of a connection as of now, which is not that of its handshake if the configuration was replaced.
-    /// `None` if there is none, or if it asks clients for more than the handshake did.
-    pub(crate) fn current_entry(&self, greeting: &TlsInfo) -> Option<&Arc<SniEntry>> {
-        let site = self.find(greeting.server_name.as_ref().map(OwnedHostName::borrowed))?;
-        let of_handshake = greeting.sni_entry.as_ref()?;
+    /// Returns the current entry for a connection, which differs from that of its handshake if the configuration was
+    /// replaced. Returns `None` if there is none, or if it requires more of clients than the handshake did.
+    pub(crate) fn current_entry(&self, tls_info: &TlsInfo) -> Option<&Arc<SniEntry>> {
+        let site = self.find(tls_info.server_name.as_ref().map(OwnedHostName::borrowed))?;
+        let of_handshake = tls_info.sni_entry.as_ref()?;
         let holds = Arc::ptr_eq(site, of_handshake) || site.accepts_handshake_of(of_handshake);
         holds.then_some(site)
     }
 
-    /// Returns true if a request for `host` belongs to another site than the connection that it came by. That happens when
-    /// clients use a connection for all names of its certificate, and when they try to avoid what the other site asks for.
+    /// Returns true if a request for `host` belongs to another entry than the connection that carries it. That happens
+    /// when clients use a connection for all names of its certificate, and when they try to avoid the requirements of
+    /// the other entry.
     ///
-    /// Sites are compared, never names: a site is all that a handshake has proved. A host without a site has no routes.
-    pub(crate) fn is_misdirected(&self, greeting: Option<&TlsInfo>, host: HostName<'_>) -> bool {
+    /// Entries are compared, never names: a handshake proves the entry and nothing else. A host without an entry has
+    /// no routes.
+    pub(crate) fn is_misdirected(&self, tls_info: Option<&TlsInfo>, host: HostName<'_>) -> bool {
         let Some(wanted) = self.find(Some(host)) else { return false };
-        // A connection without TLS is older than the configuration.
-        let Some(greeting) = greeting else { return true };
+        // A connection without TLS is older than this configuration.
+        let Some(tls_info) = tls_info else { return true };
         let is_wanted = |site: &Arc<SniEntry>| Arc::ptr_eq(site, wanted);
-        // Nothing has been replaced since the handshake, nearly always.
-        let belongs = greeting.sni_entry.as_ref().is_some_and(is_wanted)
-            || self.current_entry(greeting).is_some_and(is_wanted);
+        // Usually the configuration has not been replaced since the handshake.
+        let belongs = tls_info.sni_entry.as_ref().is_some_and(is_wanted)
+            || self.current_entry(tls_info).is_some_and(is_wanted);
         !belongs || !matches!(wanted.carries, TlsPayload::Requests)
     }
 }
 
 impl SniEntry {
-    /// True if a handshake with the site `earlier` has proved all that this site asks clients for.
+    /// True if a handshake with the entry `earlier` has proved all that this entry requires of clients.
     ///
-    /// Other certificates of ours make no difference, nor do further authorities of clients: to replace either leaves
+    /// A replaced server certificate makes no difference, nor do additional client authorities: either change leaves
     /// connections alone.
     fn accepts_handshake_of(&self, earlier: &Self) -> bool {
         let (Some(now), Some(then)) = (&self.terms, &earlier.terms) else {
@@ -130,19 +132,19 @@ impl SniEntry {
     }
 }
 
-/// What clients must show, where they must show anything.
+/// Returns the required client certificates, if any are required.
 fn required_clients(terms: &TlsTermination) -> Option<&ClientCertificates> {
     terms.clients.as_ref().filter(|clients| clients.required)
 }
 
-/// With what listeners decrypt, as of the last Snapshot.
+/// The TLS configurations of all listeners, as of the last Snapshot.
 pub(crate) struct ServerTlsConfigs {
     provider: Arc<CryptoProvider>,
     cached: Vec<CachedServerTls>,
     resumptions: ResumptionRegistry,
 }
 
-/// What has been made of some terms.
+/// The TLS mode that was built from some settings.
 struct CachedServerTls {
     terms: Arc<TlsTermination>,
     carries_requests: bool,
@@ -158,7 +160,8 @@ impl ServerTlsConfigs {
         }
     }
 
-    /// Each listener's sites, in the order of `listeners`. What none of them needs any more is forgotten.
+    /// Returns the SNI table of each listener, in the order of `listeners`. Configurations that none of them needs any
+    /// more are dropped.
     pub(crate) fn sni_tables<'l>(
         &mut self,
         listeners: impl Iterator<Item = Option<&'l ListenerTls>>,
@@ -183,16 +186,16 @@ impl ServerTlsConfigs {
         if let Some(known) = self.find(terms, carries_requests) {
             return known;
         }
-        let treatment = match before.find(terms, carries_requests) {
+        let mode = match before.find(terms, carries_requests) {
             Some(known @ (ServerTlsMode::Decrypt(_) | ServerTlsMode::PassThrough)) => known,
-            // Perhaps it can be used now.
+            // It may be usable now, for example after a change of the certificate.
             Some(ServerTlsMode::Refuse) | None => {
                 self.build_tls_mode(terms, carries_requests, before)
             }
         };
         let terms = Arc::clone(terms);
-        self.cached.push(CachedServerTls { terms, carries_requests, mode: treatment.clone() });
-        treatment
+        self.cached.push(CachedServerTls { terms, carries_requests, mode: mode.clone() });
+        mode
     }
 
     fn find(&self, terms: &Arc<TlsTermination>, carries_requests: bool) -> Option<ServerTlsMode> {
@@ -209,10 +212,10 @@ impl ServerTlsConfigs {
         before: &Self,
     ) -> ServerTlsMode {
         match self.build_config(terms, carries_requests, before) {
-            Ok(decryption) => ServerTlsMode::Decrypt(decryption),
+            Ok(tls_config) => ServerTlsMode::Decrypt(tls_config),
             Err(error) => {
                 let certificates: Vec<_> = terms.certificates.iter().map(|it| &*it.name).collect();
-                tracing::error!(?certificates, %error, "connections for these certificates are refused");
+                tracing::error!(?certificates, %error, "unusable TLS configuration: connections for these certificates are rejected");
                 ServerTlsMode::Refuse
             }
         }

@@ -1,8 +1,8 @@
 //! A TLS session over a socket.
 //!
-//! What is reported as written is with the kernel, as it is without TLS: nobody has to flush. Sealed bytes that the
-//! kernel did not take are kept, and the last byte of what they hold is not reported before they have left, so that
-//! whoever writes comes back.
+//! Bytes that are reported as written are with the kernel, as without TLS: no flush is needed. If the kernel does not
+//! accept all sealed bytes, the rest is kept, and the last plaintext byte in it is not reported until it has left, so
+//! that the writer polls again.
 
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -16,19 +16,19 @@ use tokio::net::TcpStream;
 
 use crate::tls::session::TlsSession;
 
-/// Plaintext that is sealed for one write: full records, and what a slow peer makes us keep.
+/// Plaintext that is sealed for one write: several full records; also the most that a slow peer makes us keep.
 const ENCRYPT_BYTES: usize = 64 * 1024;
-/// What is read at once, at least: most handshakes and heads.
+/// Bytes that one read has room for, at least: enough for most handshakes and heads.
 const READ_LEAST: usize = 4 * 1024;
-/// And at most.
+/// The same, at most.
 const READ_MOST: usize = 64 * 1024;
-/// Room for the frames of records, so that a record is read whole where its plaintext has room.
+/// Room for record headers, so that a record is read whole if its plaintext fits.
 const RECORD_HEADERS_BYTES: usize = 256;
 
 pub(crate) struct TlsStream {
     pub(crate) socket: TcpStream,
     pub(crate) session: Box<TlsSession>,
-    /// Plaintext in `session.outgoing` of which the writer has not been told that it is written.
+    /// Plaintext in `session.outgoing` that has not been reported to the writer as written.
     unreported: usize,
     close_notify_sent: bool,
 }
@@ -38,7 +38,7 @@ impl TlsStream {
         Self { socket, session, unreported: 0, close_notify_sent: false }
     }
 
-    /// Ready when there is plaintext, or something has come that may be.
+    /// Waits until there is plaintext, or ciphertext that may contain some.
     pub(crate) fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !self.session.plaintext.is_empty() || self.session.peer_closed {
             return Poll::Ready(Ok(()));
@@ -46,14 +46,14 @@ impl TlsStream {
         self.socket.poll_read_ready(cx)
     }
 
-    /// Whether there is plaintext, or something has come that may be, as of the last look of the runtime.
+    /// True if there is plaintext, or ciphertext that may contain some, as far as the runtime knows.
     pub(crate) fn seems_readable(&self) -> bool {
         let has_come = || self.socket.try_io(Interest::READABLE, || Ok(())).is_ok();
         !self.session.plaintext.is_empty() || self.session.peer_closed || has_come()
     }
 
-    /// Whether the peer has neither ended the connection nor sent anything but what TLS itself needs. Asks the kernel,
-    /// whoever watches the socket.
+    /// True if the peer has neither ended the connection nor sent anything except what TLS itself needs. Asks the
+    /// kernel, independent of the runtime's readiness.
     pub(crate) fn is_quiet(&mut self) -> bool {
         let mut bytes = [0; READ_LEAST];
         while self.session.plaintext.is_empty() && !self.session.peer_closed {
@@ -70,13 +70,14 @@ impl TlsStream {
         false
     }
 
-    /// Reads ciphertext once; an error where the connection ends without saying so, for what came may not be whole.
+    /// Reads ciphertext once. If the connection ends without a close_notify, returns an error, because the data may be
+    /// truncated.
     pub(crate) fn poll_read_ciphertext(
         &mut self,
         cx: &mut Context<'_>,
         most: usize,
     ) -> Poll<io::Result<()>> {
-        // Who waits holds no memory for what may come.
+        // A stream that waits holds no memory for data to come.
         ready!(self.socket.poll_read_ready(cx))?;
         let bytes = &mut self.session.incoming.bytes;
         bytes.reserve_exact(most.clamp(READ_LEAST, READ_MOST) + RECORD_HEADERS_BYTES);
@@ -86,7 +87,7 @@ impl TlsStream {
         }
     }
 
-    /// Writes what is sealed. Ready when all of it is with the kernel.
+    /// Writes the sealed bytes. Ready when the kernel has all of them.
     pub(crate) fn poll_write_ciphertext(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let TlsSession { outgoing, sent, written, .. } = &mut *self.session;
         while *sent < outgoing.len() {
@@ -98,17 +99,19 @@ impl TlsStream {
                 }
             }
         }
-        // Its memory goes with it.
+        // Frees the memory as well.
         (*outgoing, *sent) = (Vec::new(), 0);
         Poll::Ready(Ok(()))
     }
 
-    /// The kernel takes no more: what the writer hears, who has given `of` bytes of which `written` are with the kernel.
+    /// Returns the result of a write after the kernel accepts no more: of `of` bytes that the writer gave, `written`
+    /// are with the kernel.
     fn report_written(&mut self, written: usize, of: usize) -> Poll<io::Result<usize>> {
         let sealed = written + self.unreported;
-        let told = if self.unreported == 0 { written } else { sealed.min(of).saturating_sub(1) };
-        self.unreported = sealed - told;
-        if told == 0 { Poll::Pending } else { Poll::Ready(Ok(told)) }
+        let reported =
+            if self.unreported == 0 { written } else { sealed.min(of).saturating_sub(1) };
+        self.unreported = sealed - reported;
+        if reported == 0 { Poll::Pending } else { Poll::Ready(Ok(reported)) }
     }
 
     fn encrypt(&mut self, plaintext: &[u8]) -> io::Result<()> {
@@ -136,7 +139,7 @@ impl AsyncRead for TlsStream {
             }
             ready!(this.poll_read_ciphertext(cx, space.remaining()))?;
             let opened = this.session.decrypt(space);
-            // An alert, or keys that the peer wants renewed; if it has to wait, it goes before what is written next.
+            // Sends an alert or a key update; if it has to wait, it precedes the next written data.
             let pushed = this.poll_write_ciphertext(cx);
             opened.map_err(invalid_data)?;
             if let Poll::Ready(failed @ Err(_)) = pushed {
@@ -163,9 +166,9 @@ impl AsyncWrite for TlsStream {
                 Poll::Ready(result) => result?,
                 Poll::Pending => return this.report_written(written, bytes.len()),
             }
-            let now_told = this.unreported.min(bytes.len() - written);
-            this.unreported -= now_told;
-            written += now_told;
+            let newly_reported = this.unreported.min(bytes.len() - written);
+            this.unreported -= newly_reported;
+            written += newly_reported;
             if written == bytes.len() || this.unreported > 0 {
                 return Poll::Ready(Ok(written));
             }
@@ -174,7 +177,7 @@ impl AsyncWrite for TlsStream {
         }
     }
 
-    /// Short slices leave in one record: a frame's head with what it heads.
+    /// Joins short slices into one record, such as a frame's header with its payload.
     fn poll_write_vectored(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -1,14 +1,14 @@
-//! Sessions with ourselves.
+//! TLS sessions between our own client and server.
 
-/// What is shown to clients, and asked of them.
+/// Server certificates, and requirements on clients.
 mod sites;
-/// Which names belong together.
+/// Server names and hosts that belong together.
 mod names;
-/// What is asked of endpoints.
+/// Verification of endpoints.
 mod trust;
-/// Without sockets.
+/// Sessions without sockets.
 mod sessions;
-/// Over sockets.
+/// Sessions over sockets.
 mod streams;
 
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use rustls::{Error, ServerConfig};
 
 use super::*;
 
-/// An authority of a test.
+/// A certificate authority.
 struct TestAuthority {
     der: Box<[u8]>,
     issuer: Issuer<'static, KeyPair>,
@@ -61,7 +61,8 @@ impl TestAuthority {
         ClientCertificates { roots: vec![self.der.clone()], required }
     }
 
-    /// What we ask of endpoints, and show them.
+    /// Returns the endpoint TLS that requires a certificate of this authority for `names`, with our client
+    /// certificate.
     fn trust(
         &self,
         name: &str,
@@ -115,31 +116,34 @@ fn config(sites: &SniTable, name: &str) -> Arc<ServerConfig> {
 }
 
 fn client_session(trust: &Arc<EndpointTlsContext>) -> TlsSession {
-    let ConnectionSecurity::Tls(secret) = ConnectionSecurity::of_requests(Some(trust)) else {
+    let ConnectionSecurity::Tls(tls_config) = ConnectionSecurity::of_requests(Some(trust)) else {
         panic!("unusable")
     };
-    TlsSession::client(Arc::clone(&secret.config), secret.name.clone()).unwrap()
+    TlsSession::client(Arc::clone(&tls_config.config), tls_config.name.clone()).unwrap()
 }
 
-/// What both say of the handshake.
-fn shake(
+/// Runs a handshake; returns the results of both sides.
+fn run_handshake(
     client: &mut TlsSession,
     server: &mut TlsSession,
 ) -> (Result<(), Error>, Result<(), Error>) {
-    let (mut of_client, mut of_server) = (Ok(()), Ok(()));
+    let (mut client_result, mut server_result) = (Ok(()), Ok(()));
     for _ in 0..8 {
-        of_client = of_client.and_then(|()| client.advance_handshake());
+        client_result = client_result.and_then(|()| client.advance_handshake());
         server.receive_ciphertext(&std::mem::take(&mut client.outgoing));
-        of_server = of_server.and_then(|()| server.advance_handshake());
+        server_result = server_result.and_then(|()| server.advance_handshake());
         client.receive_ciphertext(&std::mem::take(&mut server.outgoing));
     }
-    (of_client, of_server)
+    (client_result, server_result)
 }
 
-/// A whole handshake between two who want it.
-fn meet(trust: &Arc<EndpointTlsContext>, config: Arc<ServerConfig>) -> (TlsSession, TlsSession) {
+/// Completes a handshake that has to succeed.
+fn connected_sessions(
+    trust: &Arc<EndpointTlsContext>,
+    config: Arc<ServerConfig>,
+) -> (TlsSession, TlsSession) {
     let (mut client, mut server) = (client_session(trust), TlsSession::server(config).unwrap());
-    assert_eq!(shake(&mut client, &mut server), (Ok(()), Ok(())));
+    assert_eq!(run_handshake(&mut client, &mut server), (Ok(()), Ok(())));
     assert!(!client.common_state().is_handshaking() && !server.common_state().is_handshaking());
     (client, server)
 }

@@ -1,8 +1,8 @@
-//! One client's datagrams: from the first to when none has passed for a while.
+//! Flow of one client's datagrams, from the first one to the idle timeout.
 //!
-//! A flow holds a slot at its endpoint, and a socket that is connected to it: so the kernel sorts the answers, and says
-//! when nobody listens there. Until the endpoint has answered, the first datagrams are kept, so that another can have
-//! them.
+//! A flow holds a slot at its endpoint, and a socket that is connected to it: so the kernel
+//! delivers the answers to the right flow, and reports a port that is closed. Until the endpoint
+//! answers, the first datagrams are kept, so that they can be sent to another endpoint.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -32,62 +32,62 @@ use crate::scratch::{ReplayBudget, ReplayReservation};
 use crate::sys;
 use crate::worker::{DrainStage, Worker};
 
-/// Datagrams of a flow that are kept for another endpoint.
+/// Number of datagrams of a flow that are kept for another endpoint.
 const MAX_UNANSWERED: usize = 4;
-/// A flow in which nothing has passed for so long does not hold up the end of the process.
+/// Idle time after which a flow no longer delays the shutdown of the process.
 const DRAIN_IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A client's datagrams, and where they go.
+/// Flow of one client's datagrams to its endpoint.
 pub(super) struct UdpFlow {
     pub(super) key: UdpFlowKey,
-    /// While there is an endpoint.
+    /// Current endpoint, if there is one.
     endpoint: RefCell<Option<FlowEndpoint>>,
     unanswered: RefCell<UnansweredDatagrams>,
-    /// When something passed.
+    /// Time of the last datagram, in either direction.
     last_activity: Cell<Time>,
     received_bytes: Cell<u64>,
     sent_bytes: Cell<u64>,
-    /// Wakes the flow's task.
+    /// Waker of the flow's task.
     waker: RefCell<Waker>,
 }
 
-/// The way to an endpoint.
+/// Connection of a flow to its endpoint.
 struct FlowEndpoint {
     socket: Rc<UdpSocket>,
     backend: BackendRef,
     endpoint: Arc<Endpoint>,
-    /// The endpoints among which it was seen last.
+    /// Endpoint set in which the endpoint was seen last.
     set: Arc<EndpointSet<EndpointData>>,
     has_answered: bool,
-    /// Why it cannot be used any more.
+    /// Reason that the endpoint cannot be used any more.
     end: Option<FlowEnd>,
 }
 
-/// Why a flow leaves its endpoint.
+/// Reason that a flow leaves its endpoint.
 #[derive(Clone, Copy)]
 enum FlowEnd {
-    /// Nothing has passed for a while, or nobody listens any more.
+    /// The flow is idle, or the listener has been removed.
     Finished,
-    /// The endpoint gets nothing new.
+    /// The endpoint has been removed from its set.
     EndpointRemoved,
     Failed(Failure),
 }
 
-/// What no endpoint has answered yet, within a budget.
+/// Datagrams that no endpoint has answered yet, within the replay budget.
 struct UnansweredDatagrams {
     datagrams: Vec<Box<[u8]>>,
     kept: ReplayReservation,
 }
 
-/// Carries the flow to its end.
-pub(super) async fn run(front: Rc<UdpListener>, flow: Rc<UdpFlow>) {
-    let worker = &front.worker;
-    let sleeping = poll_fn(|cx| Poll::Ready(worker.register_waker(cx.waker().clone()))).await;
-    let mut record = L4Record::of_flow(&front.bound, flow.key.client);
-    record.failure = flow.run_to_end(&front, &mut record).await.err();
+/// Runs the flow to its end.
+pub(super) async fn run(udp_listener: Rc<UdpListener>, flow: Rc<UdpFlow>) {
+    let worker = &udp_listener.worker;
+    let waker_id = poll_fn(|cx| Poll::Ready(worker.register_waker(cx.waker().clone()))).await;
+    let mut record = L4Record::of_flow(&udp_listener.bound, flow.key.client);
+    record.failure = flow.run_to_end(&udp_listener, &mut record).await.err();
     record.count_bytes(worker, flow.received_bytes.get(), flow.sent_bytes.get());
-    worker.unregister_waker(sleeping);
-    front.remove_flow(&flow);
+    worker.unregister_waker(waker_id);
+    udp_listener.remove_flow(&flow);
     record.close(worker);
 }
 
@@ -107,48 +107,52 @@ impl UdpFlow {
         }
     }
 
-    /// Sends a datagram of the client on. False: it is lost.
+    /// Forwards a datagram of the client. Returns false if it is dropped.
     pub(super) fn forward(&self, datagram: &[u8]) -> bool {
         self.last_activity.set(clock::now());
         self.received_bytes.set(self.received_bytes.get() + datagram.len() as u64);
-        let mut line = self.endpoint.borrow_mut();
-        let is_in_use = line.as_mut().is_some_and(FlowEndpoint::is_in_use);
-        let Some(line) = line.as_mut().filter(|_| is_in_use) else {
+        let mut connection = self.endpoint.borrow_mut();
+        let is_in_use = connection.as_mut().is_some_and(FlowEndpoint::is_in_use);
+        let Some(connection) = connection.as_mut().filter(|_| is_in_use) else {
             self.waker.borrow().wake_by_ref();
             return self.unanswered.borrow_mut().keep(datagram);
         };
-        let kept = !line.has_answered && self.unanswered.borrow_mut().keep(datagram);
-        match line.socket.try_send(datagram) {
+        let kept = !connection.has_answered && self.unanswered.borrow_mut().keep(datagram);
+        match connection.socket.try_send(datagram) {
             Ok(_) => true,
             Err(error) if is_datagram_error(&error) => false,
             Err(_) => {
-                line.end = Some(FlowEnd::Failed(Failure::ConnectFailed));
+                connection.end = Some(FlowEnd::Failed(Failure::ConnectFailed));
                 self.waker.borrow().wake_by_ref();
                 kept || self.unanswered.borrow_mut().keep(datagram)
             }
         }
     }
 
-    async fn run_to_end(&self, front: &UdpListener, record: &mut L4Record) -> Result<(), Failure> {
-        let worker = &*front.worker;
+    async fn run_to_end(
+        &self,
+        udp_listener: &UdpListener,
+        record: &mut L4Record,
+    ) -> Result<(), Failure> {
+        let worker = &*udp_listener.worker;
         let mut tried = Vec::new();
         loop {
-            let (way, idle) = route_and_idle_timeout(front)?;
-            record.set_route(&way);
+            let (route, idle) = route_and_idle_timeout(udp_listener)?;
+            record.set_route(&route);
             let client = self.key.client.ip();
-            let slot = admit(worker, client, &way.backend, &tried, record).await?;
+            let slot = admit(worker, client, &route.backend, &tried, record).await?;
             record.attempt(&slot);
             let end = match self.connect_endpoint(&slot).await {
-                Ok(()) => self.relay_answers(front, &slot, idle, record).await,
+                Ok(()) => self.relay_answers(udp_listener, &slot, idle, record).await,
                 Err(failure) => FlowEnd::Failed(failure),
             };
-            let answered = self.endpoint.take().is_some_and(|line| line.has_answered);
+            let answered = self.endpoint.take().is_some_and(|connection| connection.has_answered);
             let failure = match end {
                 FlowEnd::Failed(failure) => Some(failure),
                 FlowEnd::Finished | FlowEnd::EndpointRemoved => None,
             };
             if !answered {
-                // That nothing came back may be as it should be.
+                // A flow without an answer may be normal.
                 let end = failure.map_or(balance::AttemptResult::Cancelled, Failure::attempt_end);
                 slot.conclude(worker, &slot.backend.config(), end, None);
             }
@@ -167,16 +171,16 @@ impl UdpFlow {
             if !l4_session::is_another_left(&slot, &tried) {
                 return Err(failure);
             }
-            way.backend.counters[worker.index].retries.add(1);
+            route.backend.counters[worker.index].retries.add(1);
         }
     }
 
-    /// A line to the slot's endpoint, with what it is to get first.
+    /// Connects to the slot's endpoint and sends the datagrams that are kept for it.
     async fn connect_endpoint(&self, slot: &Slot) -> Result<(), Failure> {
         let socket = connect(slot.endpoint.address).map_err(|error| socket_failure(&error))?;
         socket.writable().await.map_err(|error| socket_failure(&error))?;
         for datagram in &self.unanswered.borrow().datagrams {
-            // What it does not take now is lost on the way.
+            // A datagram that the socket does not accept now is lost.
             drop(socket.try_send(datagram));
         }
         *self.endpoint.borrow_mut() = Some(FlowEndpoint {
@@ -190,31 +194,33 @@ impl UdpFlow {
         Ok(())
     }
 
-    /// Passes answers on until the line ends.
+    /// Relays answers until the flow leaves its endpoint.
     async fn relay_answers(
         &self,
-        front: &UdpListener,
+        udp_listener: &UdpListener,
         slot: &Slot,
         idle: Duration,
         record: &mut L4Record,
     ) -> FlowEnd {
-        let worker = &*front.worker;
+        let worker = &*udp_listener.worker;
         let mut deadline = Deadline::new(clock::now() + idle);
-        let socket = self.endpoint.borrow().as_ref().map(|line| Rc::clone(&line.socket));
-        let socket = socket.expect("there is a line while answers are awaited");
+        let socket =
+            self.endpoint.borrow().as_ref().map(|connection| Rc::clone(&connection.socket));
+        let socket = socket.expect("the flow has an endpoint while it relays answers");
         let mut refused = pin!(socket.ready(Interest::ERROR));
         poll_fn(|cx| {
             self.waker.borrow_mut().clone_from(cx.waker());
-            let failed = self.poll_answers(cx, front, slot);
-            // An error makes the socket ready for nothing but to be asked for it.
+            let failed = self.poll_answers(cx, udp_listener, slot);
+            // A socket error shows as readiness for `ERROR` alone, not for reading.
             if failed.is_ready() || refused.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(FlowEnd::Failed(Failure::ConnectFailed));
             }
             record.count_bytes(worker, self.received_bytes.get(), self.sent_bytes.get());
-            if let Some(end) = self.endpoint.borrow().as_ref().and_then(|line| line.end) {
+            if let Some(end) = self.endpoint.borrow().as_ref().and_then(|connection| connection.end)
+            {
                 return Poll::Ready(end);
             }
-            if worker.config().listener(&front.bound).is_none() {
+            if worker.config().listener(&udp_listener.bound).is_none() {
                 return Poll::Ready(FlowEnd::Finished);
             }
             let is_ending = worker.stage() == DrainStage::Closing;
@@ -227,19 +233,25 @@ impl UdpFlow {
         .await
     }
 
-    /// Passes on what is there. Ready when the socket has failed.
-    fn poll_answers(&self, cx: &mut Context<'_>, front: &UdpListener, slot: &Slot) -> Poll<()> {
-        let mut line = self.endpoint.borrow_mut();
-        let line = line.as_mut().expect("there is a line while answers are awaited");
-        let mut large = front.worker.scratch.copy_buffer();
+    /// Relays the answers that are ready. Ready when the socket has failed.
+    fn poll_answers(
+        &self,
+        cx: &mut Context<'_>,
+        udp_listener: &UdpListener,
+        slot: &Slot,
+    ) -> Poll<()> {
+        let mut connection = self.endpoint.borrow_mut();
+        let connection =
+            connection.as_mut().expect("the flow has an endpoint while it relays answers");
+        let mut large = udp_listener.worker.scratch.copy_buffer();
         loop {
-            let mut room = ReadBuf::new(&mut large[..LARGEST]);
-            if ready!(line.socket.poll_recv(cx, &mut room)).is_err() {
+            let mut buffer = ReadBuf::new(&mut large[..LARGEST]);
+            if ready!(connection.socket.poll_recv(cx, &mut buffer)).is_err() {
                 return Poll::Ready(());
             }
-            if !std::mem::replace(&mut line.has_answered, true) {
+            if !std::mem::replace(&mut connection.has_answered, true) {
                 slot.conclude(
-                    &front.worker,
+                    &udp_listener.worker,
                     &slot.backend.config(),
                     balance::AttemptResult::Success,
                     None,
@@ -247,15 +259,15 @@ impl UdpFlow {
                 self.unanswered.borrow_mut().clear();
             }
             self.last_activity.set(clock::now());
-            if front.send(self.key, room.filled()) {
-                self.sent_bytes.set(self.sent_bytes.get() + room.filled().len() as u64);
+            if udp_listener.send(self.key, buffer.filled()) {
+                self.sent_bytes.set(self.sent_bytes.get() + buffer.filled().len() as u64);
             }
         }
     }
 }
 
 impl FlowEndpoint {
-    /// Its endpoint may still get datagrams.
+    /// True if the endpoint may still get datagrams.
     fn is_in_use(&mut self) -> bool {
         let current = self.backend.current();
         if !Arc::ptr_eq(&current.set, &self.set) {
@@ -270,7 +282,7 @@ impl FlowEndpoint {
 }
 
 impl UnansweredDatagrams {
-    /// False: there is no room for it.
+    /// Keeps a datagram. Returns false if there is no room for it.
     fn keep(&mut self, datagram: &[u8]) -> bool {
         let bytes: usize = self.datagrams.iter().map(|kept| kept.len()).sum();
         let fits = self.datagrams.len() < MAX_UNANSWERED && self.kept.grow(bytes + datagram.len());
@@ -286,14 +298,14 @@ impl UnansweredDatagrams {
     }
 }
 
-/// Where the flow goes by the rule now in force, and how long it may be idle.
-fn route_and_idle_timeout(front: &UdpListener) -> Result<(L4Route, Duration), Failure> {
-    let live = front.worker.config();
-    let listener = live.listener(&front.bound).ok_or(Failure::NoRoute)?;
+/// Returns the route by the rule now in force, and the idle timeout of the flow.
+fn route_and_idle_timeout(udp_listener: &UdpListener) -> Result<(L4Route, Duration), Failure> {
+    let live = udp_listener.worker.config();
+    let listener = live.listener(&udp_listener.bound).ok_or(Failure::NoRoute)?;
     let ListenerProtocol::Udp(Some(rule)) = &listener.protocol else {
         return Err(Failure::NoRoute);
     };
-    Ok((L4Route::choose(&front.worker, &live, rule)?, listener.client.flow_idle_timeout))
+    Ok((L4Route::choose(&udp_listener.worker, &live, rule)?, listener.client.flow_idle_timeout))
 }
 
 async fn admit(
@@ -303,19 +315,19 @@ async fn admit(
     tried: &[Arc<Endpoint>],
     record: &mut L4Record,
 ) -> Result<Slot, Failure> {
-    let place = match l4_session::enter(worker, backend, client, tried).await? {
+    let waiter = match l4_session::enter(worker, backend, client, tried).await? {
         L4Admission::Slot(slot) => return Ok(slot),
-        L4Admission::Queued(place) => place,
+        L4Admission::Queued(waiter) => waiter,
     };
     let since = clock::now();
-    let granted = poll_fn(|_| place.poll());
+    let granted = poll_fn(|_| waiter.poll());
     let granted = timeout(backend.config().settings.queue_timeout, granted).await;
     record.add_queue_time(worker, backend, clock::now().saturating_since(since));
     let admitted = granted.unwrap_or_else(|_elapsed| Err(backend.queue_timeout_failure()));
     admitted.map_err(|failure| l4_session::count_refusal(worker, backend, failure))
 }
 
-/// A socket that sends to this endpoint and hears it alone.
+/// Returns a socket that is connected to this endpoint.
 fn connect(endpoint: SocketAddr) -> io::Result<UdpSocket> {
     let any: SocketAddr = match endpoint {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
@@ -323,7 +335,7 @@ fn connect(endpoint: SocketAddr) -> io::Result<UdpSocket> {
     };
     let socket = std::net::UdpSocket::bind(any)?;
     socket.set_nonblocking(true)?;
-    // That a datagram is too large for the way is no error of the endpoint's then.
+    // Without this option, a datagram above the path MTU would count as an error of the endpoint.
     sys::allow_fragmentation(&socket)?;
     socket.connect(endpoint)?;
     UdpSocket::from_std(socket)
@@ -336,7 +348,8 @@ fn socket_failure(error: &io::Error) -> Failure {
     }
 }
 
-/// It says nothing of the endpoint: the datagram is too large for the way, or there is no room for it now.
+/// True if the error concerns the datagram and not the endpoint: it is too large for the path, or
+/// the send buffer is full.
 fn is_datagram_error(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),

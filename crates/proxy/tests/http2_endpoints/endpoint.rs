@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 
 use crate::scene::{Scene, backend};
 
-/// A proxy before such an endpoint.
+/// A proxy in front of an HTTP/2 endpoint.
 pub(crate) fn scene() -> Scene {
     Scene::with(vec![backend("backend", serve(), in_http2())], None)
 }
@@ -23,7 +23,7 @@ pub(crate) fn in_http2() -> BackendSettings {
     BackendSettings { protocol: EndpointProtocol::Http2, ..BackendSettings::default() }
 }
 
-/// An endpoint that does what the path says.
+/// Starts an endpoint that acts as the request path says.
 pub(crate) fn serve() -> SocketAddr {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
@@ -39,12 +39,12 @@ pub(crate) fn serve() -> SocketAddr {
     address
 }
 
-/// Requests whose bodies were reset, of all endpoints.
+/// Number of requests whose bodies were reset, for all endpoints together.
 static RESETS: AtomicU32 = AtomicU32::new(0);
 
 async fn serve_connection(socket: tokio::net::TcpStream) {
-    let shaken = server::Builder::new().enable_connect_protocol().handshake(socket).await;
-    let mut connection: server::Connection<_, Bytes> = shaken.unwrap();
+    let handshake = server::Builder::new().enable_connect_protocol().handshake(socket).await;
+    let mut connection: server::Connection<_, Bytes> = handshake.unwrap();
     while let Some(Ok((request, respond))) = connection.accept().await {
         if request.uri().path() == "/leave" {
             connection.graceful_shutdown();
@@ -74,7 +74,7 @@ async fn answer(request: Request<RecvStream>, mut respond: SendResponse<Bytes>) 
         "/break" => {
             let mut body = respond.send_response(Response::new(()), false).unwrap();
             body.send_data("half".into(), false).unwrap();
-            // The client says that it has got it.
+            // The client sends a byte after it has received the data.
             request.into_body().data().await.unwrap().unwrap();
             body.send_reset(Reason::INTERNAL_ERROR);
         }
@@ -87,7 +87,7 @@ async fn answer(request: Request<RecvStream>, mut respond: SendResponse<Bytes>) 
     }
 }
 
-/// Says what was asked, and sends back what came.
+/// Responds with the request's method, URI and fields, and sends back the body.
 async fn echo(request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
     let method = request.method().clone();
     let protocol = request.extensions().get::<Extended>().map(|it| it.as_str().to_owned());

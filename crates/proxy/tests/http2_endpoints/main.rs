@@ -1,14 +1,14 @@
-//! Endpoints that speak HTTP/2, seen by clients of HTTP/1.1; those of HTTP/2 are in `streams`.
+//! Endpoints that speak HTTP/2, with HTTP/1.1 clients; HTTP/2 clients are in `streams`.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-/// A proxy.
+/// The proxy.
 #[path = "../scene/mod.rs"]
 mod scene;
-/// Endpoints.
+/// HTTP/2 endpoints.
 mod endpoint;
-/// Clients that speak HTTP/2 too.
+/// Clients that speak HTTP/2.
 mod streams;
-/// Copies of requests, from either protocol to either.
+/// Request mirroring between HTTP/1.1 and HTTP/2.
 mod mirrors;
 
 use std::num::NonZeroU32;

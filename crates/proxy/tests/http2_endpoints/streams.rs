@@ -1,4 +1,4 @@
-//! Clients that speak HTTP/2 too: what they send on a stream goes by a stream.
+//! HTTP/2 clients with HTTP/2 endpoints: each client stream maps to an endpoint stream.
 
 use std::future::Future;
 
@@ -11,15 +11,15 @@ use tokio::net::TcpStream;
 use crate::endpoint::scene;
 use crate::scene::PATIENCE;
 
-/// Runs what a client does over one connection.
-fn run<F: Future<Output = ()>>(does: impl FnOnce(SendRequest<Bytes>) -> F) {
+/// Runs a client over one connection.
+fn run<F: Future<Output = ()>>(client_task: impl FnOnce(SendRequest<Bytes>) -> F) {
     let scene = scene();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let socket = TcpStream::connect(scene.address).await.unwrap();
         let (requests, connection) = client::handshake(socket).await.unwrap();
         tokio::spawn(connection);
-        tokio::time::timeout(PATIENCE, does(requests.ready().await.unwrap())).await.unwrap();
+        tokio::time::timeout(PATIENCE, client_task(requests.ready().await.unwrap())).await.unwrap();
     });
 }
 
@@ -62,7 +62,7 @@ fn client_reset_cancels_the_endpoint_stream() {
         let body = response.await.unwrap().into_body();
         sending.send_reset(Reason::CANCEL);
         drop(body);
-        // The endpoint says how many requests were reset.
+        // The endpoint reports how many requests were reset.
         loop {
             let (response, _) = requests.send_request(post("/resets"), true).unwrap();
             if response.await.unwrap().headers()["x-resets"] != "0" {
@@ -86,7 +86,7 @@ fn truncated_response_is_reset() {
 #[test]
 fn many_streams_are_open_at_a_time() {
     run(|requests| async move {
-        let asking: Vec<_> = (0..100)
+        let tasks: Vec<_> = (0..100)
             .map(|number| {
                 let mut requests = requests.clone();
                 tokio::spawn(async move {
@@ -102,8 +102,8 @@ fn many_streams_are_open_at_a_time() {
                 })
             })
             .collect();
-        for asking in asking {
-            asking.await.unwrap();
+        for task in tasks {
+            task.await.unwrap();
         }
     });
 }

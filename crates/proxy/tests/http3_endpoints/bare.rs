@@ -1,4 +1,4 @@
-//! An endpoint that says what no library would: HTTP/3 in bytes, over quinn.
+//! An HTTP/3 endpoint that can send what no library would: raw bytes over quinn.
 
 use std::future::Future;
 use std::io::{Read, Write};
@@ -12,14 +12,14 @@ use quinn::{Connection, RecvStream, SendStream};
 use crate::endpoint::Identity;
 use crate::scene::{Scene, backend, echo, has};
 
-/// A control stream with SETTINGS: extended CONNECT is taken.
+/// A control stream with SETTINGS that announce extended CONNECT.
 const HELLO: &[u8] = &[0x00, 0x04, 2, 0x08, 1];
-/// HEADERS that say no more than `:status: 200`, by the static table.
+/// HEADERS with only `:status: 200`, from the static table.
 const OK: &[u8] = &[0x01, 3, 0x00, 0x00, 0xd9];
-/// GOAWAY that passes over the second request and all after it.
+/// GOAWAY: the second and all later requests are not processed.
 const GOAWAY: &[u8] = &[0x07, 1, 4];
 
-/// Runs `serve` for each connection, which is told its number, and given the control stream.
+/// Starts an endpoint that runs `serve` for each connection, with its number and our control stream.
 fn endpoint<F: Future<Output = ()> + Send + 'static>(
     identity: &Identity,
     serve: fn(u32, Connection, SendStream) -> F,
@@ -70,8 +70,9 @@ async fn read_frame(stream: &mut RecvStream) -> Option<(u64, Vec<u8>)> {
     Some((kind, payload))
 }
 
-/// Answers what it has accepted before, once another request has come that it passes over without a word.
-async fn passes_over(number: u32, connection: Connection, mut control: SendStream) {
+/// On the first connection, waits for a second request and sends GOAWAY before that request; then answers the first
+/// one.
+async fn rejects_second_request(number: u32, connection: Connection, mut control: SendStream) {
     let mut first = connection.accept_bi().await.unwrap();
     if number == 0 {
         let _second = connection.accept_bi().await.unwrap();
@@ -90,7 +91,7 @@ async fn passes_over(number: u32, connection: Connection, mut control: SendStrea
 #[test]
 fn requests_not_covered_by_goaway_are_retried() {
     let identity = Identity::new();
-    let (address, connections) = endpoint(&identity, passes_over);
+    let (address, connections) = endpoint(&identity, rejects_second_request);
     let scene = Scene::with(vec![backend("backend", address, identity.settings())], None);
     let ask = || {
         let mut socket = scene.connect();
@@ -107,8 +108,8 @@ fn requests_not_covered_by_goaway_are_retried() {
     assert_eq!(connections.load(Ordering::Relaxed), 2);
 }
 
-/// Sends back what comes by DATA.
-async fn echoes(_: u32, connection: Connection, _control: SendStream) {
+/// Sends back the payload of DATA frames.
+async fn echoes_data(_: u32, connection: Connection, _control: SendStream) {
     let (mut sending, mut receiving) = connection.accept_bi().await.unwrap();
     sending.write_all(OK).await.unwrap();
     while let Some((kind, payload)) = read_frame(&mut receiving).await {
@@ -123,7 +124,7 @@ async fn echoes(_: u32, connection: Connection, _control: SendStream) {
 #[test]
 fn a_websocket_is_opened_by_extended_connect() {
     let identity = Identity::new();
-    let (address, _) = endpoint(&identity, echoes);
+    let (address, _) = endpoint(&identity, echoes_data);
     let scene = Scene::with(vec![backend("backend", address, identity.settings())], None);
     let (mut socket, head) = scene.open_websocket();
     has(&head, &["HTTP/1.1 101 ", "Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n"]);

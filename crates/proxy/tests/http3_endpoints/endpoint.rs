@@ -1,4 +1,4 @@
-//! Endpoints of HTTP/3 made of others' libraries.
+//! HTTP/3 endpoints built with the `h3` and `quinn` crates.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use quinn::{Endpoint, EndpointConfig, ServerConfig, TokioRuntime, TransportConfi
 use rcgen::{CertificateParams, KeyPair};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 
-/// The name that endpoints have.
+/// Server name of the endpoints.
 const NAME: &str = "endpoint.example";
 
-/// Who an endpoint is.
+/// Certificate and key of an endpoint.
 pub(crate) struct Identity {
     certificate: CertificateDer<'static>,
     key: Vec<u8>,
@@ -32,7 +32,7 @@ impl Identity {
         Self { certificate: signed.der().clone(), key: key.serialize_der() }
     }
 
-    /// How the endpoint is to be spoken to by who believes nobody else.
+    /// Returns the backend settings of a client that trusts only this certificate.
     pub(crate) fn settings(&self) -> BackendSettings {
         settings(TrustAnchors::Given(vec![(*self.certificate).into()]))
     }
@@ -50,7 +50,7 @@ impl Identity {
         config
     }
 
-    /// A socket on which HTTP/3 is spoken, with so many requests at a time on each connection.
+    /// Listens for HTTP/3 on the socket, with at most `streams` concurrent requests on each connection.
     pub(crate) fn listen(&self, socket: UdpSocket, streams: u32) -> Endpoint {
         let crypto = QuicServerConfig::try_from(self.tls(&[b"h3"])).unwrap();
         let mut config = ServerConfig::with_crypto(Arc::new(crypto));
@@ -69,11 +69,11 @@ pub(crate) fn settings(roots: TrustAnchors) -> BackendSettings {
     BackendSettings { protocol, tls: Some(Arc::new(tls)), ..BackendSettings::default() }
 }
 
-/// An endpoint that does what the path says.
+/// An endpoint that acts as the request path says.
 pub(crate) struct Server {
     pub(crate) identity: Identity,
     pub(crate) address: SocketAddr,
-    /// Connections so far.
+    /// Number of connections so far.
     pub(crate) connections: Arc<AtomicU32>,
     pub(crate) quic: Endpoint,
 }
@@ -83,7 +83,7 @@ impl Server {
         Self::with_streams(100)
     }
 
-    /// One that takes so many requests at a time on each connection.
+    /// Starts an endpoint that accepts at most `streams` concurrent requests on each connection.
     pub(crate) fn with_streams(streams: u32) -> Self {
         Self::at(UdpSocket::bind("127.0.0.1:0").unwrap(), Identity::new(), streams)
     }
@@ -101,7 +101,7 @@ impl Server {
         Self { identity, address, connections, quic }
     }
 
-    /// Has closed all its connections when it returns: its requests are lost.
+    /// Closes all connections at once, so that their requests fail.
     pub(crate) fn kill(&self) {
         self.quic.close(VarInt::from_u32(0x102), b"");
     }
@@ -111,7 +111,7 @@ async fn serve(quic: Endpoint, connections: &AtomicU32) {
     while let Some(incoming) = quic.accept().await {
         connections.fetch_add(1, Ordering::Relaxed);
         tokio::spawn(async move {
-            // Who does not believe us does not come so far.
+            // A client that does not trust the certificate fails the handshake.
             let Ok(connection) = incoming.await else { return };
             let below = connection.clone();
             let connection = h3_quinn::Connection::new(connection);
@@ -122,17 +122,17 @@ async fn serve(quic: Endpoint, connections: &AtomicU32) {
                 let Ok((request, stream)) = request.resolve_request().await else { continue };
                 if request.uri().path() == "/leave" && !leaves {
                     leaves = true;
-                    // What is on its way is served, as RFC 9114 §5.2 advises.
+                    // Requests in flight are served, as RFC 9114 §5.2 advises.
                     connection.shutdown(8).await.unwrap();
                 }
                 tokio::spawn(answer(request, stream));
             }
-            // Who leaves is not gone before all that was said has been heard.
+            // Keeps the connection until the client has closed it, so that all data is delivered.
             below.closed().await;
             drop(connection);
         });
     }
-    // It has been closed, and says so to everybody.
+    // After the close, waits until every client has been notified.
     quic.wait_idle().await;
 }
 
@@ -155,7 +155,7 @@ async fn answer(request: Request<()>, mut stream: Stream) {
         "/break" => {
             stream.send_response(Response::new(())).await.unwrap();
             stream.send_data("half".into()).await.unwrap();
-            // The client says that it has got it.
+            // The client sends a byte after it has received the data.
             stream.recv_data().await.unwrap().unwrap();
             stream.stop_stream(Code::H3_INTERNAL_ERROR);
         }
@@ -174,7 +174,7 @@ fn reset(mut stream: Stream, code: Code) {
     stream.stop_stream(code);
 }
 
-/// Says what was asked, and sends back what came.
+/// Responds with the request's method, URI and fields, and sends back the body.
 async fn echo(request: Request<()>, mut stream: Stream) {
     let method = request.method().clone();
     let mut head = Response::builder().header("x-asked", format!("{method} {}", request.uri()));

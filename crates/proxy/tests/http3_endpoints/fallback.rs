@@ -1,4 +1,4 @@
-//! Endpoints that HTTP/3 does not reach: their requests go by TCP.
+//! Endpoints that HTTP/3 does not reach: their requests fall back to TCP.
 
 use std::future::Future;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
@@ -19,7 +19,7 @@ use tokio_rustls::server::TlsStream;
 use crate::endpoint::{Identity, Server};
 use crate::scene::{PATIENCE, Scene, backend, echo, has};
 
-/// A port of TCP and UDP that nobody else has.
+/// Binds a port that is free for both TCP and UDP.
 fn port() -> (TcpListener, UdpSocket) {
     loop {
         let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -29,7 +29,7 @@ fn port() -> (TcpListener, UdpSocket) {
     }
 }
 
-/// What is there on TCP, and how many connections it has had.
+/// Serves TCP with these ALPN protocols; returns the number of connections.
 fn serve<F: Future<Output = ()> + Send + 'static>(
     listener: TcpListener,
     identity: &Identity,
@@ -59,7 +59,7 @@ fn serve<F: Future<Output = ()> + Send + 'static>(
     connections
 }
 
-/// Says OK to each request.
+/// Responds to each request with 200.
 async fn in_http2(stream: TlsStream<TcpStream>) {
     let Ok(mut connection) = h2::server::handshake(stream).await else { return };
     while let Some(Ok((_, mut respond))) = connection.accept().await {
@@ -68,7 +68,7 @@ async fn in_http2(stream: TlsStream<TcpStream>) {
     }
 }
 
-/// Sends back the bytes of each request, or what comes after one that leaves HTTP.
+/// Sends back the bytes of each request; after an upgrade, all bytes.
 async fn in_http1(mut stream: TlsStream<TcpStream>) {
     let mut read = Vec::new();
     loop {
@@ -91,7 +91,7 @@ async fn in_http1(mut stream: TlsStream<TcpStream>) {
     }
 }
 
-/// The bytes are a request to its end.
+/// True if the bytes are one complete request.
 fn is_whole(bytes: &[u8]) -> bool {
     let text = String::from_utf8_lossy(bytes).to_lowercase();
     let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
@@ -103,20 +103,20 @@ fn is_whole(bytes: &[u8]) -> bool {
     body.len() >= length
 }
 
-fn before(address: SocketAddr, settings: BackendSettings) -> Scene {
+fn proxy_for(address: SocketAddr, settings: BackendSettings) -> Scene {
     Scene::with(vec![backend("backend", address, settings)], None)
 }
 
-/// What is known of HTTP/3 to the endpoint.
-fn standing(scene: &Scene) -> &'static str {
+/// Returns the HTTP/3 reachability of the endpoint.
+fn http3_state(scene: &Scene) -> &'static str {
     scene.proxy.backends()[0].endpoints[0].http3.unwrap()
 }
 
-/// Asks until the answer has this in it.
+/// Sends requests until a response contains `part`.
 fn ask_until(scene: &Scene, part: &str) {
     let begun = clock::now();
     while !scene.ask("GET /", "", "").contains(part) {
-        assert!(clock::now().saturating_since(begun) < PATIENCE, "no answer has {part:?}");
+        assert!(clock::now().saturating_since(begun) < PATIENCE, "no response contains {part:?}");
     }
 }
 
@@ -127,29 +127,29 @@ fn closed_udp_port_falls_back_to_http2() {
     let address = tcp.local_addr().unwrap();
     drop(udp);
     let connections = serve(tcp, &identity, &[b"h2", b"http/1.1"], in_http2);
-    let scene = before(address, identity.settings());
+    let scene = proxy_for(address, identity.settings());
     for _ in 0..3 {
         has(&scene.ask("GET /", "", ""), &["http/1.1 200", "via: 2 sheave", "by http/2"]);
     }
-    assert_eq!(standing(&scene), "avoided");
+    assert_eq!(http3_state(&scene), "avoided");
     assert_eq!(connections.load(Ordering::Relaxed), 1);
 }
 
 #[test]
 fn blocked_udp_falls_back_to_tcp_before_the_connect_timeout() {
     let identity = Identity::new();
-    let (tcp, _deaf) = port();
+    let (tcp, _unanswered) = port();
     let address = tcp.local_addr().unwrap();
     serve(tcp, &identity, &[b"h2"], in_http2);
     let connect_timeout = Duration::from_secs(3);
-    let scene = before(address, BackendSettings { connect_timeout, ..identity.settings() });
+    let scene = proxy_for(address, BackendSettings { connect_timeout, ..identity.settings() });
     let begun = clock::now();
     has(&scene.ask("GET /", "", ""), &["http/1.1 200", "via: 2 sheave"]);
     assert!(
         clock::now().saturating_since(begun) < connect_timeout,
-        "it goes by TCP before QUIC is given up"
+        "the TCP fallback starts before the connect timeout"
     );
-    while standing(&scene) != "avoided" {
+    while http3_state(&scene) != "avoided" {
         assert!(clock::now().saturating_since(begun) < PATIENCE);
         has(&scene.ask("GET /", "", ""), &["http/1.1 200"]);
     }
@@ -162,12 +162,12 @@ fn fallback_uses_http1_if_tcp_negotiates_only_that() {
     let address = tcp.local_addr().unwrap();
     drop(udp);
     let connections = serve(tcp, &identity, &[b"http/1.1"], in_http1);
-    let scene = before(address, identity.settings());
+    let scene = proxy_for(address, identity.settings());
     for _ in 0..3 {
         let answer = scene.ask("GET /a?b", "X-B: 1\r\n", "");
         has(&answer, &["http/1.1 200", "get /a?b http/1.1\r\n"]);
     }
-    // One to find out, and one that is kept.
+    // One connection negotiates the protocol; a second one is kept.
     assert_eq!(connections.load(Ordering::Relaxed), 2);
     let answer = scene.ask("POST /", "Content-Length: 5\r\n", "hello");
     has(&answer, &["content-length: 5\r\n", "\r\n\r\nhello"]);
@@ -186,7 +186,7 @@ fn grpc_call_fails_on_http1_fallback() {
     let address = tcp.local_addr().unwrap();
     drop(udp);
     serve(tcp, &identity, &[b"http/1.1"], in_http1);
-    let scene = before(address, identity.settings());
+    let scene = proxy_for(address, identity.settings());
     let fields = "Content-Type: application/grpc\r\nTE: trailers\r\nContent-Length: 5\r\n";
     let answer = scene.ask("POST /a.B/C", fields, "\0\0\0\0\0");
     has(&answer, &["grpc-status: 14"]);
@@ -195,10 +195,10 @@ fn grpc_call_fails_on_http1_fallback() {
 #[test]
 fn websocket_uses_http1_without_http3_extended_connect() {
     let (tcp, udp) = port();
-    // It takes no extended CONNECT.
+    // The endpoint does not support extended CONNECT.
     let server = Server::at(udp, Identity::new(), 100);
     serve(tcp, &server.identity, &[b"http/1.1"], in_http1);
-    let scene = before(server.address, server.identity.settings());
+    let scene = proxy_for(server.address, server.identity.settings());
     has(&scene.ask("GET /", "", ""), &["via: 3 sheave"]);
     let (mut socket, head) = scene.open_websocket();
     has(&head, &["HTTP/1.1 101 "]);
@@ -212,12 +212,12 @@ fn http3_is_retried_after_the_backoff() {
     let address = tcp.local_addr().unwrap();
     drop(udp);
     serve(tcp, &identity, &[b"h2"], in_http2);
-    let scene = before(address, identity.settings());
+    let scene = proxy_for(address, identity.settings());
     has(&scene.ask("GET /", "", ""), &["via: 2 sheave"]);
-    assert_eq!(standing(&scene), "avoided");
+    assert_eq!(http3_state(&scene), "avoided");
     let _server = Server::at(UdpSocket::bind(address).unwrap(), identity, 100);
     ask_until(&scene, "via: 3 sheave");
-    assert_eq!(standing(&scene), "open");
+    assert_eq!(http3_state(&scene), "open");
 }
 
 #[test]
@@ -226,7 +226,7 @@ fn http3_is_used_once_an_unreachable_endpoint_comes_up() {
     let (tcp, udp) = port();
     let address = tcp.local_addr().unwrap();
     drop((tcp, udp));
-    let scene = before(address, identity.settings());
+    let scene = proxy_for(address, identity.settings());
     has(&scene.ask("GET /", "", ""), &["http/1.1 502", "error=connection_refused"]);
     let _server = Server::at(UdpSocket::bind(address).unwrap(), identity, 100);
     ask_until(&scene, "via: 3 sheave");
@@ -238,6 +238,6 @@ fn certificate_is_verified_on_tcp_fallback() {
     let address = tcp.local_addr().unwrap();
     drop(udp);
     serve(tcp, &Identity::new(), &[b"h2"], in_http2);
-    let scene = before(address, Identity::new().settings());
+    let scene = proxy_for(address, Identity::new().settings());
     has(&scene.ask("GET /", "", ""), &["http/1.1 502", "error=tls_certificate_error"]);
 }

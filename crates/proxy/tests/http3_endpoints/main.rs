@@ -1,14 +1,14 @@
-//! Endpoints that speak HTTP/3, seen by clients of HTTP/1.1.
+//! Endpoints that speak HTTP/3, with HTTP/1.1 clients.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-/// A proxy.
+/// The proxy.
 #[path = "../scene/mod.rs"]
 mod scene;
-/// Endpoints.
+/// HTTP/3 endpoints.
 mod endpoint;
-/// An endpoint that says what no library would.
+/// An endpoint that sends raw bytes.
 mod bare;
-/// What happens where HTTP/3 is not to be had.
+/// Fallback to TCP if HTTP/3 is unavailable.
 mod fallback;
 
 use std::io::{Read, Write};
@@ -20,50 +20,50 @@ use gateway::snapshot::{BackendSettings, TrustAnchors};
 use endpoint::{Identity, Server, settings};
 use scene::{Scene, backend, either, has, read_answer, read_until};
 
-fn before(server: &Server) -> Scene {
+fn proxy_for(server: &Server) -> Scene {
     Scene::with(vec![backend("backend", server.address, server.identity.settings())], None)
 }
 
 #[test]
 fn request_without_a_body_is_sent_as_headers_only() {
     let server = Server::new();
-    either::request_without_a_body_is_sent_as_headers_only(&before(&server), "https", "3");
+    either::request_without_a_body_is_sent_as_headers_only(&proxy_for(&server), "https", "3");
 }
 
 #[test]
 fn bodies_with_and_without_length_arrive() {
     let server = Server::new();
-    either::bodies_with_and_without_length_arrive(&before(&server));
+    either::bodies_with_and_without_length_arrive(&proxy_for(&server));
 }
 
 #[test]
 fn responses_without_a_body_have_none() {
     let server = Server::new();
-    either::responses_without_a_body_have_none(&before(&server));
+    either::responses_without_a_body_have_none(&proxy_for(&server));
 }
 
 #[test]
 fn interim_responses_pass() {
     let server = Server::new();
-    either::interim_responses_pass(&before(&server));
+    either::interim_responses_pass(&proxy_for(&server));
 }
 
 #[test]
 fn refused_stream_is_retried() {
     let server = Server::new();
-    either::refused_stream_is_retried(&before(&server));
+    either::refused_stream_is_retried(&proxy_for(&server));
 }
 
 #[test]
 fn reset_request_is_retried_only_if_idempotent() {
     let server = Server::new();
-    either::reset_request_is_retried_only_if_idempotent(&before(&server));
+    either::reset_request_is_retried_only_if_idempotent(&proxy_for(&server));
 }
 
 #[test]
 fn truncated_response_closes_the_client_connection() {
     let server = Server::new();
-    let scene = before(&server);
+    let scene = proxy_for(&server);
     let mut socket = scene.connect();
     socket.write_all(b"POST /break HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n").unwrap();
     let mut answer = read_until(&mut socket, b"half\r\n");
@@ -71,21 +71,24 @@ fn truncated_response_closes_the_client_connection() {
     let cut = socket.read_to_end(&mut answer);
     let answer = String::from_utf8(answer).unwrap();
     has(&answer, &["HTTP/1.1 200 OK\r\n"]);
-    assert!(cut.is_err() && !answer.contains("\r\n0\r\n"), "it does not look whole: {answer}");
+    assert!(
+        cut.is_err() && !answer.contains("\r\n0\r\n"),
+        "the response must look truncated: {answer}"
+    );
 }
 
 #[test]
 fn no_request_is_lost_on_goaway() {
     let server = Server::new();
-    either::no_request_is_lost_on_goaway(&before(&server));
+    either::no_request_is_lost_on_goaway(&proxy_for(&server));
     assert!(server.connections.load(Ordering::Relaxed) > 1);
 }
 
 #[test]
 fn requests_share_one_connection() {
     let server = Server::new();
-    let scene = before(&server);
-    // Each has its stream open until its body ends.
+    let scene = proxy_for(&server);
+    // Each request keeps its stream open until its body ends.
     let mut open: Vec<_> = (0..50).map(|_| scene.connect()).collect();
     for socket in &mut open {
         socket.write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nh").unwrap();
@@ -101,7 +104,7 @@ fn requests_share_one_connection() {
 #[test]
 fn another_connection_is_opened_when_all_are_full() {
     let server = Server::with_streams(2);
-    let scene = before(&server);
+    let scene = proxy_for(&server);
     let mut open: Vec<_> = (0..6).map(|_| scene.connect()).collect();
     for socket in &mut open {
         socket.write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nh").unwrap();
@@ -147,13 +150,13 @@ fn cap_limits_concurrent_streams() {
 #[test]
 fn other_upgrade_is_ignored() {
     let server = Server::new();
-    either::other_upgrade_is_ignored(&before(&server));
+    either::other_upgrade_is_ignored(&proxy_for(&server));
 }
 
 #[test]
 fn request_in_flight_fails_when_its_endpoint_dies() {
     let server = Server::new();
-    let scene = before(&server);
+    let scene = proxy_for(&server);
     let mut socket = scene.connect();
     socket.write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nh").unwrap();
     socket.read_exact(&mut [0]).unwrap();
@@ -161,21 +164,24 @@ fn request_in_flight_fails_when_its_endpoint_dies() {
     let mut rest = Vec::new();
     let cut = socket.read_to_end(&mut rest);
     let rest = String::from_utf8(rest).unwrap();
-    assert!(cut.is_err() && !rest.contains("\r\n0\r\n"), "it does not look whole: {rest}");
+    assert!(
+        cut.is_err() && !rest.contains("\r\n0\r\n"),
+        "the response must look truncated: {rest}"
+    );
 }
 
 #[test]
 fn untrusted_endpoint_gets_no_request() {
     let server = Server::new();
-    let stranger = Identity::new();
-    let scene = Scene::with(vec![backend("backend", server.address, stranger.settings())], None);
+    let other = Identity::new();
+    let scene = Scene::with(vec![backend("backend", server.address, other.settings())], None);
     has(&scene.ask("GET /", "", ""), &["http/1.1 502", "error=tls_certificate_error"]);
 }
 
 #[test]
 fn any_certificate_is_accepted_without_verification() {
     let server = Server::new();
-    let credulous = settings(TrustAnchors::AcceptAny);
-    let scene = Scene::with(vec![backend("backend", server.address, credulous)], None);
+    let accept_any = settings(TrustAnchors::AcceptAny);
+    let scene = Scene::with(vec![backend("backend", server.address, accept_any)], None);
     has(&scene.ask("GET /", "", ""), &["http/1.1 200 ok\r\n", "via: 3 sheave\r\n"]);
 }

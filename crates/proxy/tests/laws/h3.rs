@@ -1,4 +1,4 @@
-//! The same of HTTP/3: however frames come in, and whatever field sections say.
+//! Properties of HTTP/3: framing does not depend on the step size, and field sections round-trip.
 
 use std::net::SocketAddr;
 
@@ -14,18 +14,18 @@ use proxy::head::{BodyFraming, RequestHead, RequestMethod, ResponseHead};
 
 use super::LIMITS;
 
-/// The most that is gathered of a frame.
+/// Largest frame payload that is buffered.
 const MOST: usize = 256;
 const ROOMY: parse::HeadLimits =
     parse::HeadLimits { head_bytes: 8192, fields: 64, target_bytes: 1024 };
 
-/// However the frames of a stream come in, the same comes of them, and no byte of a body is lost.
+/// Parsing of frames does not depend on the step size, and no byte of a body is lost.
 pub fn frames(bytes: &[u8], step: usize) {
     for peer in [PeerRole::Client, PeerRole::Endpoint] {
         let whole = pieces(bytes, bytes.len(), peer);
         assert_eq!(pieces(bytes, step, peer), whole, "in steps of {step}");
-        let whole = said(bytes, bytes.len(), peer);
-        assert_eq!(said(bytes, step, peer), whole, "in steps of {step}");
+        let whole = control_frames(bytes, bytes.len(), peer);
+        assert_eq!(control_frames(bytes, step, peer), whole, "in steps of {step}");
     }
     let check = |step: usize| {
         let mut stream = QpackDecoderStream::default();
@@ -34,7 +34,7 @@ pub fn frames(bytes: &[u8], step: usize) {
     assert_eq!(check(step), check(bytes.len()));
 }
 
-/// Pieces of a message, data in one, and whether the stream may end there.
+/// Returns the parts of a message, with DATA joined, and true if the stream may end there.
 fn pieces(
     bytes: &[u8],
     step: usize,
@@ -61,19 +61,23 @@ fn pieces(
                 Err(code) => return (found, Err(code)),
             }
         }
-        assert!(input.is_empty(), "all is taken");
+        assert!(input.is_empty(), "all input is consumed");
     }
     (found, Ok(frames.is_at_boundary()))
 }
 
-fn said(bytes: &[u8], step: usize, peer: PeerRole) -> (Vec<ControlFrame>, Result<(), H3ErrorCode>) {
+fn control_frames(
+    bytes: &[u8],
+    step: usize,
+    peer: PeerRole,
+) -> (Vec<ControlFrame>, Result<(), H3ErrorCode>) {
     let mut control = ControlStreamReader::new(peer);
     let mut found = Vec::new();
     for chunk in bytes.chunks(step.max(1)) {
         let mut input = Bytes::copy_from_slice(chunk);
         loop {
             match control.next(&mut input) {
-                Ok(Some(said)) => found.push(said),
+                Ok(Some(frame)) => found.push(frame),
                 Ok(None) => break,
                 Err(code) => return (found, Err(code)),
             }
@@ -82,7 +86,7 @@ fn said(bytes: &[u8], step: usize, peer: PeerRole) -> (Vec<ControlFrame>, Result
     (found, Ok(()))
 }
 
-/// What is read of a section is read again when it is written; and a head that it gives is one in HTTP/1.1 too.
+/// A parsed section can be written and parsed again, and its head is valid in HTTP/1.1 too.
 pub fn section(bytes: &[u8]) {
     if let Ok(lines) = lines(bytes) {
         let mut written = Vec::new();
@@ -106,7 +110,7 @@ pub fn section(bytes: &[u8]) {
     }
 }
 
-/// Names and values, of which there may be many.
+/// Names and values; names may repeat.
 type Lines = Vec<(Vec<u8>, Vec<u8>)>;
 
 fn lines(bytes: &[u8]) -> Result<Lines, QpackError> {
@@ -127,9 +131,9 @@ fn request_head(bytes: &[u8], is_whole: bool) {
     if request::read(bytes, is_whole, &LIMITS, key, &mut head).is_err() {
         return;
     }
-    let somewhere = SocketAddr::from(([10, 0, 0, 1], 80));
+    let endpoint = SocketAddr::from(([10, 0, 0, 1], 80));
     let mut written = Vec::new();
-    request::write(&head, head.framing, somewhere, &mut written);
+    request::write(&head, head.framing, endpoint, &mut written);
     let mut again = RequestHead::new();
     request::read(&written, is_whole, &ROOMY, key, &mut again).unwrap();
     assert_same(&head, &again);
@@ -170,7 +174,7 @@ fn response_head(bytes: &[u8], is_whole: bool) {
     assert_eq!(framing, again.framing);
 }
 
-/// How a body goes by HTTP/1.1.
+/// Returns the framing of the body in HTTP/1.1.
 fn in_http1(framing: BodyFraming) -> BodyFraming {
     if framing == BodyFraming::Stream { BodyFraming::Chunked } else { framing }
 }

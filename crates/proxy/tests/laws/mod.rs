@@ -1,10 +1,11 @@
-//! What holds for any bytes whatever. Tests try mutated messages, fuzzers all that they think of.
+//! Properties that hold for arbitrary bytes. Tests check them on mutated messages, fuzzers on all inputs that they
+//! generate.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 #![allow(dead_code, reason = "each test uses what it needs")]
 #![allow(unreachable_pub, reason = "the fuzz targets are built from this file too")]
 
-/// Frames and field sections of HTTP/3.
+/// Properties of HTTP/3 frames and field sections.
 pub mod h3;
 
 use gateway::snapshot::ProxyVersion;
@@ -14,7 +15,8 @@ use proxy::proxy_protocol;
 
 pub const LIMITS: HeadLimits = HeadLimits { head_bytes: 4096, fields: 32, target_bytes: 1024 };
 
-/// A prefix of `len` bytes gives what the whole gives, or nothing yet; and what is written means what was read.
+/// A prefix of `len` bytes gives the same result as all bytes, or none yet; and a written head parses to the same
+/// meaning.
 pub fn request(bytes: &[u8], len: usize) {
     let mut head = RequestHead::new();
     let taken = parse::request(bytes, &LIMITS, &mut head);
@@ -25,7 +27,7 @@ pub fn request(bytes: &[u8], len: usize) {
 
     let once = written_request(&head);
     let mut again = RequestHead::new();
-    // What is added may not fit, but nothing else may be wrong with it.
+    // Added fields may exceed the limits; larger limits show that nothing else is wrong.
     let roomy = HeadLimits { head_bytes: 8192, fields: 64, target_bytes: 1024 };
     assert_eq!(parse::request(&once, &roomy, &mut again), Ok(Some(once.len())));
     assert_eq!(head.method_bytes(), again.method_bytes());
@@ -44,7 +46,7 @@ fn written_request(head: &RequestHead) -> Vec<u8> {
     out
 }
 
-/// The same of a response to a request with `method`.
+/// Checks the same for a response to a request with `method`.
 pub fn response(bytes: &[u8], len: usize, method: RequestMethod) {
     let mut head = ResponseHead::new();
     let taken = parse::response(bytes, &LIMITS, method, &mut head);
@@ -77,7 +79,7 @@ fn written_response(head: &ResponseHead) -> Vec<u8> {
     out
 }
 
-/// What came of a chunked body.
+/// Result of decoding a chunked body.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Decoded {
     pub data: Vec<u8>,
@@ -88,13 +90,13 @@ pub struct Decoded {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The body took so many bytes.
+    /// The body took this many bytes.
     Complete(usize),
     Incomplete,
     Bad(BadChunk),
 }
 
-/// However a chunked body comes in, the same comes of it; and what is written of it means what was read.
+/// Decoding does not depend on the step size, and a written body decodes to the same data.
 pub fn chunked(bytes: &[u8], step: usize) {
     let whole = decode(bytes, bytes.len());
     assert_eq!(decode(bytes, step), whole, "in steps of {step}");
@@ -117,21 +119,21 @@ pub fn chunked(bytes: &[u8], step: usize) {
     assert_eq!(again.end, End::Complete(out.len()));
 }
 
-/// Reads a chunked body of which `step` more bytes are there each time that more are asked for.
+/// Decodes a chunked body; each time the decoder needs more, `step` more bytes become available.
 pub fn decode(bytes: &[u8], step: usize) -> Decoded {
     let mut reader = ChunkedReader::new();
     let (mut data, mut at, mut seen) = (Vec::new(), 0, 0);
     let end = loop {
         match reader.next(&bytes[at..seen]) {
             Ok(ChunkedEvent::Data { skip, len }) => {
-                assert!(len > 0, "data are something");
+                assert!(len > 0, "a data event has at least one byte");
                 data.extend_from_slice(&bytes[at + skip..][..len]);
                 at += skip + len;
             }
             Ok(ChunkedEvent::End { skip }) => break End::Complete(at + skip),
             Ok(ChunkedEvent::NeedMore { skip }) => {
                 at += skip;
-                assert_eq!(at, seen, "framing is not left in the buffer");
+                assert_eq!(at, seen, "framing is consumed");
                 if seen == bytes.len() {
                     break End::Incomplete;
                 }
@@ -147,7 +149,8 @@ fn named(fields: &FieldSection) -> Vec<(Vec<u8>, Vec<u8>)> {
     fields.iter().map(|(_, name, value)| (name.to_vec(), value.to_vec())).collect()
 }
 
-/// A prefix of a PROXY protocol header gives what the whole gives, or nothing yet; and what is written of it is read again.
+/// A prefix of a PROXY protocol header gives the same result as all bytes, or none yet; and a written header parses
+/// again.
 pub fn proxy_header(bytes: &[u8], len: usize) {
     let taken = proxy_protocol::parse(bytes);
     let early = proxy_protocol::parse(&bytes[..len]);

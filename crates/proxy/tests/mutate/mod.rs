@@ -1,4 +1,4 @@
-//! Messages out of the tables, spoilt a little: where one parser errs, it errs near what another reads.
+//! Messages from the tables, slightly mutated: parser bugs are most likely near messages that are almost valid.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use crate::table::{rows, unescape};
 
-/// What parsers stumble over.
+/// Byte sequences that parsers often handle wrongly.
 const PIECES: &[&[u8]] = &[
     b"\r",
     b"\n",
@@ -53,7 +53,7 @@ const PIECES: &[&[u8]] = &[
     b"0\r\n\r\n",
 ];
 
-/// Bytes that a failing test shows legibly.
+/// Bytes that a failing test prints legibly.
 #[derive(Clone)]
 pub(crate) struct Message(pub(crate) Vec<u8>);
 
@@ -68,11 +68,11 @@ enum Edit {
     Insert(&'static [u8]),
     Overwrite(u8),
     Remove(usize),
-    /// Repeats a stretch where it ends.
+    /// Duplicates a range of bytes.
     Double(usize),
 }
 
-/// One or two messages of a table whose bytes stand in `column`, with up to four edits.
+/// Generates one or two messages from `column` of a table, with up to four edits.
 pub(crate) fn mutated<const N: usize>(
     table: &str,
     column: usize,
@@ -101,8 +101,8 @@ fn edited(mut bytes: Vec<u8>, edits: Vec<(prop::sample::Index, Edit)>) -> Vec<u8
             Edit::Overwrite(byte) => bytes.iter_mut().skip(at).take(1).for_each(|old| *old = byte),
             Edit::Remove(len) => drop(bytes.drain(at..bytes.len().min(at + len))),
             Edit::Double(len) => {
-                let stretch = bytes[at..bytes.len().min(at + len)].to_vec();
-                drop(bytes.splice(at..at, stretch));
+                let range = bytes[at..bytes.len().min(at + len)].to_vec();
+                drop(bytes.splice(at..at, range));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What hyper's server makes of the bytes of a connection, and whether we make the same of them.
+//! Reference parser: compares our parsing of a connection's bytes with that of hyper's server.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 #![allow(unreachable_pub, reason = "the fuzz targets are built from this file too")]
@@ -23,31 +23,35 @@ use proxy::head::{BodyFraming, RequestHead};
 
 const LIMITS: HeadLimits = HeadLimits { head_bytes: 16_384, fields: 100, target_bytes: 8192 };
 
-/// One request, as a server sees it. Bytes are escaped, to be read by people.
+/// One request as parsed by a server. Bytes are escaped for legibility.
 #[derive(Debug)]
 struct Seen {
     method: String,
     target: String,
     authority: String,
-    /// Lower-case names and values.
+    /// Names in lower case, and values.
     fields: Vec<(String, String)>,
     /// `None`: chunked.
     length: Option<u64>,
-    /// `None`: it did not come to its end.
+    /// `None`: incomplete.
     body: Option<String>,
 }
 
-/// Each request that we accept, hyper accepts, and sees the same head, the same body and the same end of it.
+/// Checks that hyper accepts each request that we accept, with the same head, the same body and the same end of the
+/// body.
 pub fn agrees(bytes: &[u8]) {
     let ours = seen_by_us(bytes);
     if ours.is_empty() {
         return;
     }
     let theirs = seen_by_hyper(bytes);
-    assert!(theirs.len() >= ours.len(), "hyper refuses one of ours: {ours:?}, its: {theirs:?}");
+    assert!(
+        theirs.len() >= ours.len(),
+        "hyper rejects a request that we accept: {ours:?}, hyper: {theirs:?}"
+    );
     for (ours, theirs) in ours.iter().zip(&theirs) {
         assert_eq!(ours.method, theirs.method);
-        // hyper knows no asterisk but one that was sent.
+        // hyper reports an asterisk only if one was sent.
         assert!(ours.target == theirs.target || ours.target == "*", "{ours:?} {theirs:?}");
         assert_eq!(ours.authority, theirs.authority);
         assert_eq!(ours.length, theirs.length, "{ours:?} {theirs:?}");
@@ -89,11 +93,13 @@ fn length(framing: BodyFraming) -> Option<u64> {
         BodyFraming::None => Some(0),
         BodyFraming::Length(length) => Some(length),
         BodyFraming::Chunked => None,
-        BodyFraming::UntilClose | BodyFraming::Stream => panic!("no request of HTTP/1.1 ends so"),
+        BodyFraming::UntilClose | BodyFraming::Stream => {
+            panic!("not a framing of an HTTP/1.1 request")
+        }
     }
 }
 
-/// The data of a body, and how many bytes it took.
+/// Returns the data of a body, and the number of bytes that it took.
 fn body(framing: BodyFraming, bytes: &[u8]) -> Option<(Vec<u8>, usize)> {
     if let Some(length) = length(framing) {
         let length = usize::try_from(length).ok()?;
@@ -128,13 +134,13 @@ fn seen_by_hyper(bytes: &[u8]) -> Vec<Seen> {
     });
     let wire = Wire { input: bytes.to_vec(), at: 0 };
     let mut server = http1::Builder::new();
-    // The end of the input must not cut off the answers.
+    // The end of the input must not suppress the responses.
     server.max_headers(200).half_close(true);
     let mut connection = pin!(server.serve_connection(wire, service));
     let mut context = Context::from_waker(Waker::noop());
-    // It yields now and then, and nothing would wake it.
+    // The connection yields from time to time, and no waker would resume it: poll it repeatedly.
     let ends = (0..10_000).any(|_| connection.as_mut().poll(&mut context).is_ready());
-    assert!(ends, "hyper does not come to an end");
+    assert!(ends, "hyper does not finish");
     seen.take()
 }
 
@@ -161,7 +167,7 @@ fn text(bytes: &[u8]) -> String {
     bytes.escape_ascii().to_string()
 }
 
-/// Gives what it holds and then the end; takes what it is given.
+/// A connection that yields the input and then EOF, and discards all output.
 struct Wire {
     input: Vec<u8>,
     at: usize,

@@ -1,11 +1,11 @@
-//! What holds for endpoints of HTTP/2 and of HTTP/3, which echo and do as paths tell them.
+//! Tests that are common to HTTP/2 and HTTP/3 endpoints; the endpoints echo, or act as the request path says.
 
 use std::io::{Read, Write};
 use std::thread;
 
 use super::{Scene, has, read_answer};
 
-/// `scheme` is what the endpoint is asked by, `via` the version that its answer came by.
+/// `scheme` is the scheme of the request to the endpoint, `via` the HTTP version of its response.
 pub(crate) fn request_without_a_body_is_sent_as_headers_only(
     scene: &Scene,
     scheme: &str,
@@ -72,12 +72,12 @@ pub(crate) fn other_upgrade_is_ignored(scene: &Scene) {
 }
 
 pub(crate) fn no_request_is_lost_on_goaway(scene: &Scene) {
-    all_at_once(scene, 4, 50);
+    send_concurrently(scene, 4, 50);
 }
 
-/// So many requests one after the other by each of so many clients.
-fn all_at_once(scene: &Scene, clients: usize, requests: usize) {
-    let asking: Vec<_> = (0..clients)
+/// Sends `requests` requests one after the other from each of `clients` concurrent clients.
+fn send_concurrently(scene: &Scene, clients: usize, requests: usize) {
+    let clients: Vec<_> = (0..clients)
         .map(|_| {
             let mut socket = scene.connect();
             thread::spawn(move || {
@@ -89,12 +89,12 @@ fn all_at_once(scene: &Scene, clients: usize, requests: usize) {
             })
         })
         .collect();
-    asking.into_iter().for_each(|client| client.join().unwrap());
+    clients.into_iter().for_each(|client| client.join().unwrap());
 }
 
-/// The backend has one slot and no queue.
+/// Requires a backend with one slot and no queue.
 pub(crate) fn cap_limits_concurrent_streams(scene: &Scene) {
-    // It holds the one slot as long as its body is not whole.
+    // The request holds the only slot until its body is complete.
     let mut first = scene.connect();
     first.write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nh").unwrap();
     first.read_exact(&mut [0]).unwrap();

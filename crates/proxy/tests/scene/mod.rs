@@ -1,4 +1,4 @@
-//! A proxy, its configuration, and what its clients do.
+//! A proxy with its configuration, and simple clients.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,16 +14,16 @@ use gateway::snapshot::{
 };
 use proxy::{Proxy, ProxySettings};
 
-/// What holds for endpoints of HTTP/2 and of HTTP/3.
+/// Tests that are common to HTTP/2 and HTTP/3 endpoints.
 pub(crate) mod either;
 
-/// Nothing here takes as long.
+/// Time limit; no operation here takes as long.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Clients reach a proxy that sends requests to the first backend.
+/// A proxy that sends all requests to the first backend.
 pub(crate) struct Scene {
     pub(crate) address: SocketAddr,
-    #[allow(dead_code, reason = "what matters to most tests is that it runs")]
+    #[allow(dead_code, reason = "most tests only need it to run")]
     pub(crate) proxy: Proxy,
 }
 
@@ -42,7 +42,7 @@ impl Scene {
         socket
     }
 
-    /// All that is answered to the request, which is the last on its connection.
+    /// Sends a request, the last on its connection, and returns everything that is received, in lower case.
     pub(crate) fn ask(&self, line: &str, fields: &str, body: &str) -> String {
         let mut socket = self.connect();
         let request = format!(
@@ -56,7 +56,7 @@ impl Scene {
 }
 
 impl Scene {
-    /// Asks for a WebSocket; says what comes back before its first byte.
+    /// Requests a WebSocket; returns the connection and the response head.
     pub(crate) fn open_websocket(&self) -> (TcpStream, String) {
         let mut socket = self.connect();
         let request = "GET /chat HTTP/1.1\r\nHost: a.example\r\nConnection: upgrade\r\n\
@@ -68,7 +68,7 @@ impl Scene {
     }
 }
 
-/// Says something to who echoes it.
+/// Sends a message to an echo service, and checks that it comes back.
 pub(crate) fn echo(socket: &mut TcpStream, message: &[u8; 3]) {
     socket.write_all(message).unwrap();
     let mut back = [0; 3];
@@ -76,13 +76,13 @@ pub(crate) fn echo(socket: &mut TcpStream, message: &[u8; 3]) {
     assert_eq!(&back, message);
 }
 
-/// Reads one answer of an echo to its end.
+/// Reads one response of the echo endpoint to its end.
 pub(crate) fn read_answer(socket: &mut impl Read) {
     let answer = read_until(socket, b"x-after: all\r\n\r\n");
     assert!(!answer.starts_with(b"HTTP/1.1 5"), "{}", String::from_utf8_lossy(&answer));
 }
 
-/// Reads up to this ending, or a failure's head, and no further.
+/// Reads up to and including `ending`, or the head of an error response.
 pub(crate) fn read_until(socket: &mut impl Read, ending: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let is_failure =

@@ -1,4 +1,4 @@
-//! The tables of `tests/data`: rows of columns, bytes with escapes.
+//! Reader of the tables in `tests/data`: rows of columns, bytes with escapes.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
@@ -21,7 +21,7 @@ pub(crate) fn path(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data").join(file)
 }
 
-/// `\r \n \t \\ \xNN`, and `\{N*text}` for text N times.
+/// Decodes `\r \n \t \\ \xNN`, and `\{N*text}` as N repetitions of the text.
 pub(crate) fn unescape(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();
@@ -31,7 +31,7 @@ pub(crate) fn unescape(text: &str) -> Vec<u8> {
             bytes.push(byte);
             continue;
         }
-        let (&kind, after) = rest.split_first().expect("something follows a backslash");
+        let (&kind, after) = rest.split_first().expect("a backslash begins an escape sequence");
         rest = after;
         match kind {
             b'r' => bytes.push(b'\r'),

@@ -1,4 +1,5 @@
-//! A day, in order of time: requests come, wait, are served or refused; pods start and go; the scaler looks.
+//! Simulation of a day, in order of time: requests arrive, wait, are served or rejected; pods start
+//! and terminate; the scaler runs.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -35,7 +36,7 @@ pub(crate) struct DaySimulation<'a> {
     demand: DemandAccounting,
     scaler: PodScaler,
     record: DayRecord,
-    /// Sums over the seconds since the last minute, and since the last look of the scaler.
+    /// Sums over the seconds since the last minute, and since the last run of the scaler.
     minute: SecondSums,
     watched: SecondSums,
 }
@@ -43,11 +44,11 @@ pub(crate) struct DaySimulation<'a> {
 enum DayEvent {
     /// The endpoint has finished with a request.
     Finish { endpoint: Arc<PodEndpoint>, started: Time },
-    /// A client that was refused asks again.
+    /// A client that was rejected retries.
     Retry { client: RetryingClient, counted_until: Time },
-    /// A waiter has waited long enough.
+    /// A queued request has waited for its timeout.
     WaitTimeout(u64),
-    /// So many seconds are over.
+    /// This many seconds are over.
     Second(u64),
 }
 
@@ -57,7 +58,7 @@ struct RetryingClient {
     tries: u32,
 }
 
-/// Those who wait, numbered in the order in which they came.
+/// Queued requests, numbered in the order of arrival.
 #[derive(Default)]
 struct WaiterTable {
     first: u64,
@@ -69,14 +70,14 @@ struct WaitingClient {
     ticket: Arc<Ticket<()>>,
 }
 
-/// What the balancer reckons for scalers.
+/// Demand as the balancer computes it for scalers.
 struct DemandAccounting {
     shard: DemandShard,
     rejected: RejectedDemand,
     averager: demand::DemandAverager,
 }
 
-/// Readings of each second, added up.
+/// Sums of readings that are taken each second.
 #[derive(Clone, Copy, Default)]
 struct SecondSums {
     seconds: f64,
@@ -84,7 +85,7 @@ struct SecondSums {
     needed: f64,
     pods: f64,
     ready: f64,
-    /// What they were when the first second began.
+    /// Values at the begin of the first second.
     request_seconds: f64,
     refused: u64,
 }
@@ -123,7 +124,7 @@ impl<'a> DaySimulation<'a> {
         day
     }
 
-    /// Lets the day pass.
+    /// Runs the day.
     pub(crate) fn run(mut self) -> DayRecord {
         while let Some(at) = self.traffic.next() {
             while let Some((at, event)) = self.events.next_until(at) {
@@ -156,12 +157,12 @@ impl<'a> DaySimulation<'a> {
     fn request_slot(&mut self, client: RetryingClient) {
         let client = RetryingClient { tries: client.tries + 1, ..client };
         let until = self.now + self.settings.patience;
-        let rank = QueueParameters { deadline: until, ..QueueParameters::default() };
-        let wish = PickRequest { now: self.now, queueing: rank, ..PickRequest::default() };
+        let queueing = QueueParameters { deadline: until, ..QueueParameters::default() };
+        let request = PickRequest { now: self.now, queueing, ..PickRequest::default() };
         let picker = &mut self.pickers[self.dice.below(WORKERS)];
         let (queue, number) = (&mut self.queue, self.waiting.next_number());
         let limits = self.settings.limits;
-        match self.admission.enter(picker, &self.set, limits, &wish, || queue, || number) {
+        match self.admission.enter(picker, &self.set, limits, &request, || queue, || number) {
             AdmissionDecision::Slot(endpoint) => {
                 self.demand.shard.take(self.now);
                 self.start(client, endpoint);
@@ -176,7 +177,7 @@ impl<'a> DaySimulation<'a> {
         }
     }
 
-    /// The client has its slot.
+    /// Serves a client that has its slot.
     fn start(&mut self, client: RetryingClient, endpoint: Arc<PodEndpoint>) {
         self.record.record_served(self.now.saturating_since(client.arrived));
         let takes = self.dice.exponential(self.settings.service);
@@ -191,22 +192,22 @@ impl<'a> DaySimulation<'a> {
         woken.into_iter().for_each(|number| self.wake(number));
     }
 
-    /// One who waited has a slot.
+    /// Serves a queued request that was granted a slot.
     fn wake(&mut self, number: u64) {
-        let waiter = self.waiting.remove(number).expect("only who waits is woken");
-        let endpoint = waiter.ticket.granted().expect("who is woken has a slot");
+        let waiter = self.waiting.remove(number).expect("only a queued request is woken");
+        let endpoint = waiter.ticket.granted().expect("a woken request has a slot");
         self.demand.shard.grant(self.now);
         self.start(waiter.client, endpoint);
     }
 
     fn wait_timed_out(&mut self, number: u64) {
         let Some(waiter) = self.waiting.remove(number) else { return };
-        assert!(self.admission.cancel(&waiter.ticket), "who is granted a slot is woken at once");
+        assert!(self.admission.cancel(&waiter.ticket), "a granted request is woken at once");
         self.demand.shard.abandon(self.now);
         self.refuse(waiter.client);
     }
 
-    /// The client is answered 429: it comes again later, or goes for good.
+    /// Answers a client with 429: it retries later, or leaves for good.
     fn refuse(&mut self, client: RetryingClient) {
         self.record.record_rejection(self.now);
         let counted_until = self.demand.refuse(self.now);
@@ -219,7 +220,7 @@ impl<'a> DaySimulation<'a> {
         self.events.schedule(self.now + later, DayEvent::Retry { client, counted_until });
     }
 
-    /// A second is over: pods that are ready are published, and on some seconds the scaler looks.
+    /// Ends a second: publishes pods that are ready, and on some seconds runs the scaler.
     fn second(&mut self, second: u64) {
         let needed = self.traffic.needed(second - 1);
         let burst = f64::from(u8::from(self.traffic.is_burst(second - 1)));
@@ -250,7 +251,7 @@ impl<'a> DaySimulation<'a> {
         let SecondSums { seconds, ready, refused, .. } = self.watched;
         let demand = self.demand.averager.average(demand::WINDOW);
         let refused_by_now = self.demand.averager.rejected_requests();
-        let sight = ScalerInput {
+        let input = ScalerInput {
             pods: self.pods.count(),
             ready: self.pods.ready(),
             demand: demand.total(),
@@ -260,13 +261,13 @@ impl<'a> DaySimulation<'a> {
             needed_slots: self.traffic.needed(second) * slots,
         };
         self.watched = SecondSums { refused: refused_by_now, ..SecondSums::default() };
-        let wanted = self.scaler.sync(&sight, self.now);
+        let wanted = self.scaler.sync(&input, self.now);
         if self.pods.scale(wanted, self.now) {
             self.publish();
         }
     }
 
-    /// The balancer learns of the endpoints there are.
+    /// Publishes the endpoints to the balancer.
     fn publish(&mut self) {
         self.set = self.pods.set();
         let (set, limits) = (self.set.clone(), self.settings.limits);
@@ -289,10 +290,10 @@ impl<'a> DaySimulation<'a> {
         });
     }
 
-    /// Nobody was forgotten and every slot is back.
+    /// Checks that every client was counted and every slot is back.
     fn check_end(&self) {
         self.record.check_totals();
-        assert_eq!(self.admission.waiting(), 0, "nobody waits");
+        assert_eq!(self.admission.waiting(), 0, "no request waits");
         let idle = self.set.members().iter().all(|member| member.endpoint.in_flight() == 0);
         assert!(idle, "every count is back at zero");
     }
@@ -305,7 +306,7 @@ impl DemandAccounting {
     }
 
     fn record(&mut self, now: Time) {
-        let mut totals = self.shard.read().expect("nobody else changes it");
+        let mut totals = self.shard.read().expect("no change is in progress");
         totals += self.rejected.read(now);
         self.averager.record(now, totals);
     }
@@ -316,10 +317,10 @@ impl WaiterTable {
         self.first + self.waiters.len() as u64
     }
 
-    /// One who still waits.
+    /// Removes a request that still waits.
     fn remove(&mut self, number: u64) -> Option<WaitingClient> {
-        let place = number.checked_sub(self.first)?;
-        let waiter = self.waiters.get_mut(place as usize)?.take();
+        let index = number.checked_sub(self.first)?;
+        let waiter = self.waiters.get_mut(index as usize)?.take();
         while let Some(None) = self.waiters.front() {
             self.waiters.pop_front();
             self.first += 1;

@@ -1,4 +1,4 @@
-//! The pods of the deployment: starting, ready, gone; and what they have cost.
+//! Pods of the deployment: starting, ready or terminated; and their cost.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,21 +13,21 @@ use crate::random::RandomSource;
 pub(crate) type PodEndpoint = balance::Endpoint<()>;
 
 pub(crate) struct PodSet {
-    ledger: EndpointRegistry<()>,
+    registry: EndpointRegistry<()>,
     dice: RandomSource,
     start: [Duration; 2],
-    /// By when they will be ready.
+    /// Pods by the time at which they will be ready.
     starting: BTreeSet<(Time, u32)>,
-    /// In the order in which they became so.
+    /// Ready pods, in the order in which they became ready.
     ready: Vec<Arc<PodEndpoint>>,
     created: u32,
 }
 
 impl PodSet {
-    /// So many pods that are ready.
+    /// Creates this many ready pods.
     pub(crate) fn new(settings: &DaySettings, ready: u32) -> Self {
         let mut pods = Self {
-            ledger: EndpointRegistry::new(),
+            registry: EndpointRegistry::new(),
             dice: RandomSource::new(settings.seed ^ 1),
             start: settings.start,
             starting: BTreeSet::new(),
@@ -42,19 +42,19 @@ impl PodSet {
         self.ready.len() as u32
     }
 
-    /// All that are paid for.
+    /// Returns the number of all pods that are paid for.
     pub(crate) fn count(&self) -> u32 {
         self.ready() + self.starting.len() as u32
     }
 
-    /// The endpoints, for a balancer.
+    /// Returns the endpoint set for a balancer.
     pub(crate) fn set(&self) -> Arc<EndpointSet<()>> {
         let members = self.ready.iter().map(|endpoint| SetMember::new(endpoint.clone(), 1));
         Arc::new(EndpointSet::new(members.collect()))
     }
 
-    /// From now on there are to be so many. Those that are not yet ready go first, then the newest. Gives whether an
-    /// endpoint has left.
+    /// Scales to this many pods. Pods that are not yet ready are removed first, then the newest.
+    /// True if an endpoint has left.
     pub(crate) fn scale(&mut self, count: u32, now: Time) -> bool {
         let [least, most] = self.start.map(|duration| duration.as_millis() as u32);
         while self.count() < count {
@@ -71,7 +71,7 @@ impl PodSet {
         self.ready() < before
     }
 
-    /// Publishes those that have become ready; gives whether there are any.
+    /// Publishes the pods that have become ready; true if there are any.
     pub(crate) fn become_ready(&mut self, now: Time) -> bool {
         let later = self.starting.split_off(&(now + Duration::from_nanos(1), 0));
         let started = std::mem::replace(&mut self.starting, later);
@@ -81,7 +81,7 @@ impl PodSet {
 
     fn publish(&mut self, number: u32) {
         let address = Ipv4Addr::from_bits(Ipv4Addr::new(10, 0, 0, 0).to_bits() + number);
-        self.ready.push(self.ledger.endpoint(SocketAddr::from((address, 8080)), || ()));
+        self.ready.push(self.registry.endpoint(SocketAddr::from((address, 8080)), || ()));
     }
 }
 
@@ -93,13 +93,13 @@ mod tests {
     fn pods_become_ready_and_starting_pods_are_removed_first() {
         let settings = DaySettings::default();
         let mut pods = PodSet::new(&settings, 2);
-        assert!(!pods.scale(10, Time::ZERO), "nobody has left");
+        assert!(!pods.scale(10, Time::ZERO), "no endpoint has left");
         assert!(!pods.become_ready(Time::ZERO + Duration::from_secs(29)));
         let soon = Time::ZERO + Duration::from_secs(60);
         assert!(pods.become_ready(soon));
         let ready = pods.ready();
         assert!((3..10).contains(&ready), "{ready} within a minute");
-        assert!(!pods.scale(ready, soon), "only starting ones go");
+        assert!(!pods.scale(ready, soon), "only starting pods are removed");
         assert_eq!((pods.count(), pods.ready()), (ready, ready));
         assert!(pods.scale(1, soon));
         assert_eq!(pods.set().members().len(), 1);

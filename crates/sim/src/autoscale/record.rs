@@ -1,11 +1,11 @@
-//! What came of a day, by the minute and as a whole.
+//! Results of a day, by the minute and as a whole.
 
 use std::fmt;
 use std::time::Duration;
 
 use balance::Time;
 
-/// A day so far.
+/// Results of the day so far.
 #[derive(Default)]
 pub(crate) struct DayRecord {
     minutes: Vec<MinuteRow>,
@@ -13,33 +13,33 @@ pub(crate) struct DayRecord {
     waits: WaitHistogram,
     served: u64,
     refusing_seconds: u64,
-    /// The last second in which anything was refused.
+    /// Last second in which a request was rejected.
     refused_at: Option<u64>,
 }
 
-/// What has happened in a minute so far.
+/// Counts of the current minute.
 #[derive(Default)]
 pub(crate) struct MinuteCounts {
-    /// Clients that asked for the first time.
+    /// Clients that sent their first request.
     pub(crate) arrived: u64,
-    /// Answers that said no.
+    /// Rejections.
     refused: u64,
-    /// Clients that went away without having been served.
+    /// Clients that left without having been served.
     pub(crate) lost: u64,
     waits: WaitHistogram,
 }
 
-/// What there was on the average of a minute.
+/// Means over a minute.
 #[derive(Clone, Copy)]
 pub(crate) struct MinuteMeans {
-    /// How much of the minute lies in a burst.
+    /// Share of the minute that lies in a burst.
     pub(crate) burst: f64,
-    /// What the requests of this minute need, in pods all of whose slots are busy.
+    /// Load of this minute's requests, in pods all of whose slots are busy.
     pub(crate) needed: f64,
     /// Pods that are paid for.
     pub(crate) pods: f64,
     pub(crate) ready: f64,
-    /// What the scaler could have read, in requests.
+    /// Demand that the scaler could have read, in requests.
     pub(crate) demand: f64,
 }
 
@@ -65,7 +65,7 @@ impl DayRecord {
         }
     }
 
-    /// A client has a slot, so long after it first asked.
+    /// Records that a client has a slot, this long after its first request.
     pub(crate) fn record_served(&mut self, wait: Duration) {
         self.served += 1;
         self.waits.add(wait);
@@ -78,7 +78,7 @@ impl DayRecord {
         self.minutes.push(MinuteRow { means, arrived, refused, lost, wait_p99 });
     }
 
-    /// No client was forgotten: each was served or went away.
+    /// Checks that each client was either served or left.
     pub(crate) fn check_totals(&self) {
         let sum = |of: &dyn Fn(&MinuteRow) -> u64| self.minutes.iter().map(of).sum::<u64>();
         let ended = self.served + sum(&|row| row.lost) + self.current.lost;
@@ -129,7 +129,7 @@ fn millis(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }
 
-/// Durations, counted by size: each bucket is a thirty-second part of a power of two of microseconds.
+/// Histogram of durations: each bucket is a thirty-second part of a power of two of microseconds.
 #[derive(Default)]
 struct WaitHistogram {
     counts: Vec<u64>,
@@ -148,7 +148,8 @@ impl WaitHistogram {
         self.total += 1;
     }
 
-    /// The least duration of the bucket in which that many of a hundred lie or below; zero where there are none.
+    /// Returns the lower bound of the bucket that contains this percentile; zero if there are no
+    /// durations.
     fn percentile(&self, percent: f64) -> Duration {
         let wanted = self.total as f64 * percent / 100.0;
         let mut counted = 0;
@@ -162,7 +163,7 @@ impl WaitHistogram {
     }
 }
 
-/// Below `2 * PARTS` each number has its own.
+/// Returns the bucket of a duration. Below `2 * PARTS` each number has its own.
 fn bucket(micros: u64) -> usize {
     let power = u64::from((micros / PARTS).max(1).ilog2());
     (power * PARTS + (micros >> power)) as usize

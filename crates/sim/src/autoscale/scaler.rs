@@ -1,4 +1,4 @@
-//! Decides how many pods there are to be, from what it sees every few seconds.
+//! Sets the number of pods, from readings every few seconds.
 
 use balance::Time;
 
@@ -6,28 +6,28 @@ use super::settings::{DaySettings, ScalerKind};
 
 /// Kubernetes' HorizontalPodAutoscaler.
 mod hpa;
-/// A script that reads how many requests are refused.
+/// Script that reads the rate of rejections.
 mod script;
 
 use hpa::HpaScaler;
 use script::RefusalScaler;
 
-/// What can be seen of the deployment.
+/// Readings of the deployment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ScalerInput {
     /// Pods, starting ones included.
     pub(crate) pods: u32,
-    /// Those that are ready.
+    /// Ready pods.
     pub(crate) ready: u32,
-    /// What is in flight and queued and was refused, averaged over the window.
+    /// Requests in flight, queued and rejected, averaged over the window.
     pub(crate) demand: f64,
-    /// What is in flight, averaged over the window.
+    /// Requests in flight, averaged over the window.
     pub(crate) in_flight: f64,
-    /// How much of the slots of ready pods is in use, averaged over the window.
+    /// Share of the slots of ready pods that is in use, averaged over the window.
     pub(crate) utilization: f64,
-    /// Requests refused per second since the last look.
+    /// Requests rejected per second since the last run.
     pub(crate) refusals: f64,
-    /// What the requests of the next second will keep busy, in slots.
+    /// Slots that the requests of the next second will keep busy.
     pub(crate) needed_slots: f64,
 }
 
@@ -48,11 +48,11 @@ impl PodScaler {
         }
     }
 
-    /// How many pods there are to be from now on.
-    pub(crate) fn sync(&mut self, sight: &ScalerInput, now: Time) -> u32 {
+    /// Returns the desired number of pods.
+    pub(crate) fn sync(&mut self, input: &ScalerInput, now: Time) -> u32 {
         match self {
-            Self::Hpa(hpa) => hpa.sync(sight, now),
-            Self::Script(script) => script.sync(sight, now),
+            Self::Hpa(hpa) => hpa.sync(input, now),
+            Self::Script(script) => script.sync(input, now),
         }
     }
 }

@@ -1,88 +1,89 @@
-//! What a day is to be like: numbers by name, as `experiment.toml` has them.
+//! Settings of a day: numbers by name, as in `experiment.toml`.
 
 use std::time::Duration;
 
 use balance::{AdmissionLimits, ConcurrencyCap};
 
-/// What a day is to be like.
+/// Settings of a day.
 #[derive(Clone, Debug)]
 pub(crate) struct DaySettings {
     pub(crate) seed: u64,
     pub(crate) hours: u32,
     pub(crate) traffic: TrafficSettings,
     pub(crate) clients: ClientSettings,
-    /// The mean time to serve a request, exponentially distributed.
+    /// Mean time to serve a request, exponentially distributed.
     pub(crate) service: Duration,
     pub(crate) limits: AdmissionLimits,
-    /// How long a request waits for a slot at most.
+    /// Longest wait of a request for a slot.
     pub(crate) patience: Duration,
-    /// How long a pod takes from its creation until it is ready: evenly between the two.
+    /// Time from a pod's creation until it is ready: uniformly distributed between the two.
     pub(crate) start: [Duration; 2],
     pub(crate) scaler: ScalerSettings,
 }
 
-/// How many requests come, as what they would keep busy.
+/// Traffic, as the load that requests cause.
 #[derive(Clone, Debug)]
 pub(crate) struct TrafficSettings {
-    /// At the height of the day, bursts aside: so many pods, all their slots.
+    /// Load at the peak of the day, bursts excluded: this many pods with all their slots busy.
     pub(crate) busy_pods: u32,
-    /// At its lowest, as a share of the height.
+    /// Load at the lowest point, as a percentage of the peak.
     pub(crate) valley_percent: u32,
-    /// In a day, one in each of as many equal parts of it.
+    /// Number of bursts in a day; the day has as many equal parts with one burst each.
     pub(crate) bursts: u32,
-    /// How many times as many requests come in a burst.
+    /// Factor of the request rate in a burst.
     pub(crate) burst_times: u32,
-    /// How long a burst lasts: evenly between the two.
+    /// Duration of a burst: uniformly distributed between the two.
     pub(crate) burst_minutes: [u32; 2],
 }
 
-/// What clients do that are refused.
+/// Behaviour of rejected clients.
 #[derive(Clone, Debug)]
 pub(crate) struct ClientSettings {
-    /// What a refusal asks them to wait. They wait up to half as long again, so that they do not all return at once.
+    /// `Retry-After` of a rejection. Clients wait up to half as long again, so that they do not all
+    /// return at once.
     pub(crate) retry_after: Duration,
-    /// How many times a client asks before it goes away for good.
+    /// Number of attempts of a client before it leaves for good.
     pub(crate) tries: u32,
 }
 
-/// Who decides how many pods there are.
+/// Scaler of the deployment.
 #[derive(Clone, Debug)]
 pub(crate) struct ScalerSettings {
     pub(crate) kind: ScalerKind,
     pub(crate) sync: Duration,
-    /// Of an HPA: how much of its slots each pod is to have in use.
+    /// For an HPA: desired percentage of a pod's slots in use.
     pub(crate) target_percent: u32,
-    /// Of the script: how many of the pods go in a minute while nothing is refused.
+    /// For the script: percentage of pods removed in a minute while nothing is rejected.
     pub(crate) descent_percent: u32,
-    /// How long there must have been no reason for more pods until there are fewer.
+    /// Time without a reason for more pods before pods are removed.
     pub(crate) stabilization: Duration,
     pub(crate) max_pods: u32,
 }
 
-/// What a scaler looks at.
+/// Input of a scaler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ScalerKind {
-    /// An HPA on the demand: in flight, queued and refused.
+    /// An HPA on the demand: in flight, queued and rejected.
     Demand,
-    /// An HPA on what is in flight alone.
+    /// An HPA on requests in flight alone.
     InFlight,
-    /// An HPA on how busy ready pods are, as of CPU utilization.
+    /// An HPA on the utilization of ready pods, as on CPU utilization.
     Busy,
-    /// An HPA on what the requests that come will need, which nobody can know: something to hold the others against.
+    /// An HPA on the load of future requests, which cannot be known: a reference for the others.
     Need,
-    /// A script on the rate of refusals, which knows of the pods that are starting.
+    /// A script on the rate of rejections, which counts the pods that are starting.
     Refusals,
-    /// The same, which does not.
+    /// The same script without the pods that are starting.
     RefusalsAlone,
 }
 
 impl DaySettings {
-    /// Changes of the usual day, each `name=number`, but `scaler=kind`.
+    /// Parses changes of the default day, each `name=number`, but `scaler=kind`.
     pub(crate) fn parse(options: &[&str]) -> Result<Self, String> {
         let mut settings = Self::default();
         for option in options {
             let (name, value) =
-                option.split_once('=').ok_or_else(|| format!("{option}: name=value is missing"))?;
+                option.split_once('=').ok_or_else(|| format!("{option}: expected name=value"))?;
             settings.set(name, value)?;
         }
         Ok(settings)
@@ -91,7 +92,7 @@ impl DaySettings {
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         if name == "scaler" {
             self.scaler.kind =
-                ScalerKind::parse(value).ok_or_else(|| format!("there is no scaler {value}"))?;
+                ScalerKind::parse(value).ok_or_else(|| format!("unknown scaler {value}"))?;
             return Ok(());
         }
         let number: u32 = value.parse().map_err(|error| format!("{name}: {error}"))?;
@@ -119,22 +120,22 @@ impl DaySettings {
             "descent_percent" => self.scaler.descent_percent = number,
             "stabilization_seconds" => self.scaler.stabilization = seconds,
             "max_pods" => self.scaler.max_pods = number,
-            _ => return Err(format!("there is no {name}")),
+            _ => return Err(format!("unknown setting {name}")),
         }
         if number == 0 && !["seed", "bursts", "queue"].contains(&name) {
-            return Err(format!("{name}: a day needs more than 0"));
+            return Err(format!("{name}: must be greater than 0"));
         }
         Ok(())
     }
 
     /// Slots of each pod.
     pub(crate) fn slots(&self) -> u32 {
-        self.limits.cap.fixed().expect("slots are more than 0").get()
+        self.limits.cap.fixed().expect("the setting is greater than 0").get()
     }
 }
 
 impl Default for DaySettings {
-    /// Small and short: an hour of ten pods.
+    /// Returns a small and short day: an hour of ten pods.
     fn default() -> Self {
         Self {
             seed: 1,
@@ -187,14 +188,14 @@ mod tests {
 
     #[test]
     fn invalid_setting_gives_an_error_message() {
-        for (option, says) in [
-            ("hours", "hours: name=value is missing"),
-            ("ours=3", "there is no ours"),
-            ("hours=0", "hours: a day needs more than 0"),
+        for (option, message) in [
+            ("hours", "hours: expected name=value"),
+            ("ours=3", "unknown setting ours"),
+            ("hours=0", "hours: must be greater than 0"),
             ("hours=-3", "hours: invalid digit found in string"),
-            ("scaler=crystal-ball", "there is no scaler crystal-ball"),
+            ("scaler=crystal-ball", "unknown scaler crystal-ball"),
         ] {
-            assert_eq!(DaySettings::parse(&[option]).map(|_| ()), Err(says.to_owned()));
+            assert_eq!(DaySettings::parse(&[option]).map(|_| ()), Err(message.to_owned()));
         }
     }
 }

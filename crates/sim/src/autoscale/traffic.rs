@@ -1,4 +1,4 @@
-//! Says when requests come: at random, with a rate that follows the hours of a day and has bursts.
+//! Arrival times of requests: random, with a rate that follows the hours of a day and has bursts.
 
 use std::f64::consts::TAU;
 
@@ -8,26 +8,26 @@ use super::settings::DaySettings;
 use crate::random::{RandomSource, ServiceVariance};
 
 const SECONDS_OF_A_DAY: u64 = 86_400;
-/// The day begins at midnight and is lowest at four.
+/// Time of the lowest rate; the day begins at midnight.
 const LOWEST_AT: u64 = 4 * 3_600;
 
-/// A Poisson process whose rate is constant within each second.
+/// Poisson process whose rate is constant within each second.
 pub(crate) struct TrafficSource {
     dice: RandomSource,
-    /// Requests per second at the height of the day.
+    /// Requests per second at the peak of the day.
     height: f64,
     valley: f64,
-    /// What one request per second keeps busy, in pods.
+    /// Pods that one request per second keeps busy.
     pods_per_request: f64,
     bursts: Vec<TrafficBurst>,
-    /// How far the process has come: this second, and this much of it.
+    /// Position of the process: the current second, and the elapsed part of it.
     second: u64,
     within: f64,
     rate: f64,
     end: u64,
 }
 
-/// From the one second until before the other, so many times as many come.
+/// Burst: multiplies the rate from one second until before another.
 struct TrafficBurst {
     begins: u64,
     ends: u64,
@@ -54,7 +54,7 @@ impl TrafficSource {
         traffic
     }
 
-    /// Requests per second in a second of the day.
+    /// Returns the requests per second in a second of the day.
     fn rate(&self, second: u64) -> f64 {
         let hours = (second + SECONDS_OF_A_DAY - LOWEST_AT) % SECONDS_OF_A_DAY;
         let turn = hours as f64 / SECONDS_OF_A_DAY as f64 * TAU;
@@ -63,7 +63,7 @@ impl TrafficSource {
         self.burst(second).map_or(usual, |burst| usual * burst.times)
     }
 
-    /// Whether a second lies in a burst.
+    /// True if a second lies in a burst.
     pub(crate) fn is_burst(&self, second: u64) -> bool {
         self.burst(second).is_some()
     }
@@ -72,17 +72,17 @@ impl TrafficSource {
         self.bursts.iter().find(|burst| (burst.begins..burst.ends).contains(&second))
     }
 
-    /// What the requests of a second keep busy on average, in pods all of whose slots are.
+    /// Returns the mean load of the requests of a second, in pods with all slots busy.
     pub(crate) fn needed(&self, second: u64) -> f64 {
         self.rate(second) * self.pods_per_request
     }
 
-    /// How long the day is.
+    /// Returns the length of the day.
     pub(crate) fn seconds(&self) -> u64 {
         self.end
     }
 
-    /// When the next request comes; `None` when the day is over.
+    /// Returns the time of the next request; `None` after the end of the day.
     pub(crate) fn next(&mut self) -> Option<Time> {
         let mut left = self.dice.service_factor(ServiceVariance::Exponential);
         while self.second < self.end {
@@ -125,13 +125,13 @@ mod tests {
         let mut traffic = TrafficSource::new(&settings);
         let expected: f64 = (0..traffic.end).map(|second| traffic.rate(second)).sum();
         let mut last = Time::ZERO;
-        let mut came = 0_u64;
+        let mut arrived = 0_u64;
         while let Some(at) = traffic.next() {
             assert!(last <= at);
-            (last, came) = (at, came + 1);
+            (last, arrived) = (at, arrived + 1);
         }
-        let off = (came as f64 - expected).abs();
-        assert!(off < 4.0 * expected.sqrt(), "{came} came, {expected} were expected");
+        let deviation = (arrived as f64 - expected).abs();
+        assert!(deviation < 4.0 * expected.sqrt(), "{arrived} arrived, {expected} were expected");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The life of a request: it asks, waits, is sent, and ends or is sent again.
+//! Lifecycle of a request: it asks for a slot, waits, is sent, and ends or is retried.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,15 +13,15 @@ use crate::random::RandomSource;
 use crate::requests::{AttemptId, BackendId, RequestId, RequestStage, SimulatedRequest};
 use crate::server::ReceiveResult;
 
-/// How long a connection attempt may take.
+/// Timeout of a connection attempt.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// At whose expense a request is sent again.
+/// Account that a retry is charged to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RetryCharge {
-    /// Nothing was sent.
+    /// None, because nothing was sent.
     Nothing,
-    /// The endpoint has died with the request.
+    /// The endpoint's resend allowance, because it has died with the request.
     Endpoint,
     Budget,
 }
@@ -38,20 +38,20 @@ impl FaultSimulation {
 
     pub(super) fn arrive_in_turn(&mut self, turn: usize) {
         if self.phase != SimulationPhase::End {
-            let places = self.all_backends();
+            let backend_ids = self.all_backends();
             self.after(self.plan.easy_interval(), SimulationEvent::ArriveInTurn { turn: turn + 1 });
-            self.begin_request(places[turn % places.len()]);
+            self.begin_request(backend_ids[turn % backend_ids.len()]);
         }
     }
 
-    fn begin_request(&mut self, place: BackendId) {
+    fn begin_request(&mut self, backend_id: BackendId) {
         self.counts.arrived += 1;
         let now = self.now;
-        let plan = &self.plan.backends[place.backend];
+        let plan = &self.plan.backends[backend_id.backend];
         let worker = self.dice.below(self.plan.workers);
         let faulty = self.phase == SimulationPhase::Safety;
         let bound = faulty && self.dice.percent(plan.bound_percent);
-        let want = RequestConstraints {
+        let constraints = RequestConstraints {
             tried: TriedServers::default(),
             only: bound.then(|| self.dice.below(self.servers.len())),
             key: Some(self.dice.seed()),
@@ -61,10 +61,10 @@ impl FaultSimulation {
         let stage = RequestStage::Entering;
         let history = RequestHistory::default();
         let request = SimulatedRequest {
-            backend: place,
+            backend: backend_id,
             worker,
             stage,
-            constraints: want,
+            constraints,
             attempts: 0,
             history,
             client_gone: false,
@@ -74,7 +74,7 @@ impl FaultSimulation {
             let stays = self.dice.exponential(plan.patience / 2);
             self.after(stays, SimulationEvent::ClientDisconnect(id));
         }
-        self.backend(place).request(worker, now);
+        self.backend(backend_id).request(worker, now);
         self.request_slot(id);
     }
 
@@ -84,27 +84,27 @@ impl FaultSimulation {
         }
     }
 
-    /// A request asks for a slot.
+    /// Requests a slot for a request.
     fn request_slot(&mut self, id: RequestId) {
-        let SimulatedRequest { backend: place, worker, constraints: want, .. } =
+        let SimulatedRequest { backend: backend_id, worker, constraints, .. } =
             *self.requests.get(id);
-        let until = self.now + self.plan.backends[place.backend].patience;
-        let balancer = &mut self.balancers[place.balancer];
-        let backend = &mut balancer.backends[place.backend];
-        let entry = backend.enter((id, want, until), worker, &balancer.endpoints, self.now);
+        let until = self.now + self.plan.backends[backend_id.backend].patience;
+        let balancer = &mut self.balancers[backend_id.balancer];
+        let backend = &mut balancer.backends[backend_id.backend];
+        let entry = backend.enter((id, constraints, until), worker, &balancer.endpoints, self.now);
         // A probe may hold the slot that the request needs.
         let at_once = matches!(entry, AdmissionDecision::Slot(_)) || balancer.probing > 0;
         assert!(
             self.phase < SimulationPhase::Calm || at_once,
-            "the traces of faults have not gone"
+            "the effects of faults have not ended"
         );
         self.trace(format_args!("{id:?} asks: {entry:?}"));
         match entry {
             AdmissionDecision::Slot(endpoint) => self.start(id, endpoint),
-            AdmissionDecision::Waiting { ticket, evicted: turned_out } => {
+            AdmissionDecision::Waiting { ticket, evicted: victim } => {
                 self.requests.get(id).stage = RequestStage::Queued(ticket, None);
                 self.events.schedule(until, SimulationEvent::WaitTimeout(id));
-                if let Some(victim) = turned_out {
+                if let Some(victim) = victim {
                     self.record_rejection(victim);
                 }
             }
@@ -118,7 +118,7 @@ impl FaultSimulation {
         self.requests.remove(id);
     }
 
-    /// A request that has a slot is sent to its endpoint.
+    /// Sends a request that has a slot to its endpoint.
     fn start(&mut self, id: RequestId, endpoint: Arc<ServerEndpoint>) {
         let server = endpoint.data;
         let request = self.requests.get(id);
@@ -140,7 +140,7 @@ impl FaultSimulation {
                 self.after(Duration::from_micros(100), SimulationEvent::Refuse(job, end));
             }
             ReceiveResult::Begins => self.serve(server, job),
-            // With a kept connection the attempt times out.
+            // On a kept-alive connection the attempt times out.
             ReceiveResult::Dropped if self.dice.percent(50) => {}
             ReceiveResult::Dropped => {
                 self.after(
@@ -152,7 +152,7 @@ impl FaultSimulation {
         }
     }
 
-    /// A thread of the server turns to a request.
+    /// Starts to serve a request in a thread of the server.
     fn serve(&mut self, server: usize, job: AttemptId) {
         let plan = &self.plan.servers[server];
         let varies = plan.varies && self.phase == SimulationPhase::Safety;
@@ -160,7 +160,8 @@ impl FaultSimulation {
         self.after(takes, SimulationEvent::Finish { server, job, end });
     }
 
-    /// A thread of the server has finished, whether or not anybody still waits for the answer.
+    /// Finishes a request in a thread of the server, whether or not a client still waits for the
+    /// response.
     pub(super) fn finish(&mut self, server: usize, job: AttemptId, end: AttemptResult) {
         if let Some(until) = self.servers[server].paused_until(self.now) {
             self.events.schedule(until, SimulationEvent::Finish { server, job, end });
@@ -176,8 +177,8 @@ impl FaultSimulation {
         self.conclude(job, end);
     }
 
-    /// An attempt ends, unless it has ended before. Its outcome is told, its slot comes back, and perhaps there is
-    /// another.
+    /// Ends an attempt, unless it has ended before: records its outcome, releases its slot, and
+    /// perhaps starts a retry.
     pub(super) fn conclude(&mut self, job: AttemptId, end: AttemptResult) {
         if !self.requests.is_in_flight(job) {
             return;
@@ -186,7 +187,7 @@ impl FaultSimulation {
         let RequestStage::InFlight(endpoint, started, level) =
             std::mem::replace(&mut request.stage, RequestStage::Entering)
         else {
-            panic!("only what runs is concluded");
+            panic!("only a request in flight is concluded");
         };
         let in_flight = endpoint.in_flight();
         if end == AttemptResult::ConnectFailed && endpoint.mark_unreachable(self.now) {
@@ -197,20 +198,21 @@ impl FaultSimulation {
         }
         let request = self.requests.get(job.id);
         let end = if request.client_gone { AttemptResult::Cancelled } else { end };
-        let place = request.backend;
+        let backend_id = request.backend;
         let took = self.now.saturating_since(started);
         let answered = matches!(end, AttemptResult::Success | AttemptResult::ServerError);
         let outcome = Outcome { started, head_after: answered.then_some(took), result: end };
-        self.record_outcome(place, &endpoint, &outcome);
+        self.record_outcome(backend_id, &endpoint, &outcome);
         endpoint.limit_counters.learn(LimitSample { level, slot_time: took }, end);
         if let AttemptResult::Refused { retry_after } = end {
             endpoint.record_refusal(level, retry_after, self.now);
         }
-        self.release(place, &endpoint);
+        self.release(backend_id, &endpoint);
         self.finish_or_retry(job.id, end, &endpoint, in_flight);
     }
 
-    /// The control thread of a balancer tries to connect to an endpoint that is marked unreachable.
+    /// Makes a background attempt of the control thread to connect to an endpoint that is marked
+    /// unreachable.
     pub(super) fn attempt(&mut self, balancer: usize, server: usize) {
         let (now, accepts) = (self.now, self.servers[server].accepts(self.now));
         let endpoint = self.balancers[balancer].endpoints[server].clone();
@@ -225,30 +227,35 @@ impl FaultSimulation {
         }
     }
 
-    /// Those who wait look again for what may serve them.
+    /// Makes queued requests look for an endpoint again.
     fn reachability_changed(&mut self, balancer: usize) {
         let now = self.now;
         for backend in 0..self.plan.backends.len() {
-            let place = BackendId { balancer, backend };
-            let woken = self.backend(place).reachability_changed(now);
-            self.wake_up(place, woken);
+            let backend_id = BackendId { balancer, backend };
+            let woken = self.backend(backend_id).reachability_changed(now);
+            self.wake_up(backend_id, woken);
         }
     }
 
-    fn record_outcome(&mut self, place: BackendId, endpoint: &ServerEndpoint, outcome: &Outcome) {
+    fn record_outcome(
+        &mut self,
+        backend_id: BackendId,
+        endpoint: &ServerEndpoint,
+        outcome: &Outcome,
+    ) {
         endpoint.learn(outcome, self.now);
-        let totals = &mut self.balancers[place.balancer].totals[endpoint.data];
+        let totals = &mut self.balancers[backend_id.balancer].totals[endpoint.data];
         match outcome.result.health_signal() {
             HealthSignal::Positive => totals.successes += 1,
             HealthSignal::Negative => totals.failures += 1,
             HealthSignal::Neutral => {}
         }
-        if endpoint.health.learn(outcome, &self.plan.backends[place.backend].health) {
-            self.evaluate_health(place);
+        if endpoint.health.learn(outcome, &self.plan.backends[backend_id.backend].health) {
+            self.evaluate_health(backend_id);
         }
     }
 
-    /// A request whose attempt has ended so is served, tried again, or has failed.
+    /// Finishes a request whose attempt has ended with this result, retries it, or fails it.
     fn finish_or_retry(
         &mut self,
         id: RequestId,
@@ -257,24 +264,24 @@ impl FaultSimulation {
         in_flight: u32,
     ) {
         let (now, server) = (self.now, endpoint.data);
-        let SimulatedRequest { backend: place, client_gone, .. } = *self.requests.get(id);
+        let SimulatedRequest { backend: backend_id, client_gone, .. } = *self.requests.get(id);
         let calm = self.phase >= SimulationPhase::Calm;
-        assert!(!calm || end == AttemptResult::Success, "a request fails though all is well");
+        assert!(!calm || end == AttemptResult::Success, "a request fails though there is no fault");
         if end == AttemptResult::Success {
             self.counts.served += 1;
             if calm {
-                self.backend(place).counts.served[server] += 1;
+                self.backend(backend_id).counts.served[server] += 1;
             }
             return self.requests.remove(id);
         }
-        let SimulatedRequest { constraints: want, history, .. } = self.requests.get(id);
-        want.tried.add(server);
+        let SimulatedRequest { constraints, history, .. } = self.requests.get(id);
+        constraints.tried.add(server);
         history.record_failure(end);
-        let (tried, sent) = (want.tried, history.sent);
-        let retry = self.plan.backends[place.backend].retry;
-        let balancer = &mut self.balancers[place.balancer];
-        let backend = &mut balancer.backends[place.backend];
-        let payer = if client_gone {
+        let (tried, sent) = (constraints.tried, history.sent);
+        let retry = self.plan.backends[backend_id.backend].retry;
+        let balancer = &mut self.balancers[backend_id.balancer];
+        let backend = &mut balancer.backends[backend_id.backend];
+        let charge = if client_gone {
             None
         } else if end == AttemptResult::ConnectFailed {
             (backend.in_force.untried(tried) > 0).then_some(RetryCharge::Nothing)
@@ -286,7 +293,7 @@ impl FaultSimulation {
         } else {
             backend.may_retry(&retry, now).then_some(RetryCharge::Budget)
         };
-        let Some(payer) = payer else {
+        let Some(charge) = charge else {
             if !client_gone {
                 history.check_final_failure(tried, &backend.in_force);
                 self.check_loss();
@@ -294,7 +301,7 @@ impl FaultSimulation {
             self.counts.failed += 1;
             return self.requests.remove(id);
         };
-        history.budgeted += u32::from(payer == RetryCharge::Budget);
+        history.budgeted += u32::from(charge == RetryCharge::Budget);
         self.counts.retried += 1;
         // The first retry is made at once.
         let waits = end != AttemptResult::ConnectFailed && sent > 1;
@@ -303,11 +310,11 @@ impl FaultSimulation {
     }
 
     pub(super) fn wake(&mut self, id: RequestId) {
-        // It may have taken its slot when it lost patience, or have gone.
+        // It may have taken its slot at its timeout, or have left.
         if let Some(SimulatedRequest { stage: RequestStage::Queued(ticket, Some(grant)), .. }) =
             self.requests.find(id)
         {
-            let endpoint = ticket.granted().expect("who is woken has a slot");
+            let endpoint = ticket.granted().expect("a woken request has a slot");
             grant.check_endpoint(&endpoint);
             self.start(id, endpoint);
         }
@@ -315,14 +322,14 @@ impl FaultSimulation {
 
     pub(super) fn wait_timed_out(&mut self, id: RequestId) {
         let Some(SimulatedRequest {
-            backend: place,
+            backend: backend_id,
             stage: RequestStage::Queued(ticket, grant),
             ..
         }) = self.requests.find(id)
         else {
             return;
         };
-        let backend = &mut self.balancers[place.balancer].backends[place.backend];
+        let backend = &mut self.balancers[backend_id.balancer].backends[backend_id.backend];
         match backend.cancel(id, ticket) {
             None => {
                 self.check_loss();
@@ -337,19 +344,20 @@ impl FaultSimulation {
         }
     }
 
-    /// What runs goes on until the endpoint has finished; what waits or is about to ask goes away.
+    /// Handles a client's disconnect: an attempt in flight continues until the endpoint has
+    /// finished; a request that waits or is about to ask for a slot is removed.
     pub(super) fn client_disconnects(&mut self, id: RequestId) {
         let Some(request) = self.requests.find(id) else { return };
         request.client_gone = true;
-        let place = request.backend;
+        let backend_id = request.backend;
         match &request.stage {
             RequestStage::InFlight(..) => return,
             RequestStage::Entering => {}
             RequestStage::Queued(ticket, grant) => {
-                let backend = &mut self.balancers[place.balancer].backends[place.backend];
+                let backend = &mut self.balancers[backend_id.balancer].backends[backend_id.backend];
                 if let Some(endpoint) = backend.cancel(id, ticket) {
                     grant.as_ref().expect("it was woken").check_endpoint(&endpoint);
-                    self.release(place, &endpoint);
+                    self.release(backend_id, &endpoint);
                 }
             }
         }
@@ -357,30 +365,35 @@ impl FaultSimulation {
         self.requests.remove(id);
     }
 
-    /// A slot comes back through one backend; those who wait at the balancer's others may want it too.
-    pub(super) fn release(&mut self, place: BackendId, endpoint: &ServerEndpoint) {
+    /// Releases a slot through one backend, and dispatches requests queued at the balancer's
+    /// others.
+    pub(super) fn release(&mut self, backend_id: BackendId, endpoint: &ServerEndpoint) {
         let now = self.now;
-        let woken = self.backend(place).release(endpoint, now);
-        self.wake_up(place, woken);
-        for backend in (0..self.plan.backends.len()).filter(|&other| other != place.backend) {
-            let place = BackendId { backend, ..place };
-            let woken = self.backend(place).dispatch(now);
-            self.wake_up(place, woken);
+        let woken = self.backend(backend_id).release(endpoint, now);
+        self.wake_up(backend_id, woken);
+        for backend in (0..self.plan.backends.len()).filter(|&other| other != backend_id.backend) {
+            let backend_id = BackendId { backend, ..backend_id };
+            let woken = self.backend(backend_id).dispatch(now);
+            self.wake_up(backend_id, woken);
         }
     }
 
-    pub(super) fn wake_up(&mut self, place: BackendId, woken: impl IntoIterator<Item = RequestId>) {
+    pub(super) fn wake_up(
+        &mut self,
+        backend_id: BackendId,
+        woken: impl IntoIterator<Item = RequestId>,
+    ) {
         for id in woken {
-            let backend = &mut self.balancers[place.balancer].backends[place.backend];
+            let backend = &mut self.balancers[backend_id.balancer].backends[backend_id.backend];
             let granted = backend.queue_model.check_wake(id, &backend.in_force);
             if granted.is_none() {
-                self.trace(format_args!("{id:?} is let go"));
+                self.trace(format_args!("{id:?} is shed"));
                 self.record_rejection(id);
                 continue;
             }
             self.trace(format_args!("{id:?} is granted a slot"));
             let RequestStage::Queued(_, grant @ None) = &mut self.requests.get(id).stage else {
-                panic!("only who waits is granted a slot, and once");
+                panic!("only a queued request is granted a slot, and once");
             };
             *grant = granted.map(Box::new);
             let late = Duration::from_micros(u64::from(self.dice.between(0, 100)));

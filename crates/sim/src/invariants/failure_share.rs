@@ -1,4 +1,5 @@
-//! An endpoint that fails or refuses at once has the least load, and attracts no requests by that.
+//! Check that an endpoint which fails or refuses at once attracts no requests, though it has the
+//! least load.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,15 +15,16 @@ use crate::plan::BackendPlan;
 use crate::random::{RandomSource, ServiceVariance};
 
 const SERVICE: Duration = Duration::from_millis(10);
-/// How long the endpoint takes to fail.
+/// Time until the endpoint fails.
 const FAILS_AFTER: Duration = Duration::from_micros(100);
 const REQUESTS: u32 = 2_000;
-/// Requests before this are not counted: pickers avoid failures once they have seen some.
+/// Time before which requests are not counted: pickers avoid failures once they have seen some.
 const WARMING_UP: Duration = Duration::from_millis(200);
-/// How many times its share the endpoint may get, beside chance.
+/// Multiple of its share that the endpoint may get, apart from chance.
 const MOST: f64 = 1.25;
 
-/// An endpoint that fails or refuses at once gets no more than its share of the requests, where the others serve.
+/// Checks that an endpoint which fails or refuses at once gets no more than its share of the
+/// requests, while the others serve.
 pub(crate) fn failures_attract_nothing(
     plan: &BackendPlan,
     workers: usize,
@@ -53,38 +55,38 @@ pub(crate) fn failures_attract_nothing(
     assert!(f64::from(picked) <= most, "{picked} of {of} go to a share of {share}: {scenario:?}");
 }
 
-/// Requests at even intervals to endpoints that serve any number at a time.
+/// Scenario: requests at even intervals to endpoints that serve any number at a time.
 #[derive(Debug)]
 struct FailureScenario {
     set: EndpointSet<usize>,
     failing: usize,
-    /// How so many of a hundred requests end at the failing endpoint.
+    /// Result of `percent` of the requests at the failing endpoint.
     end: AttemptResult,
     percent: u32,
     gap: Duration,
 }
 
-/// An attempt that has ended.
+/// Attempt that has ended.
 struct FinishedAttempt {
     server: usize,
     outcome: Outcome,
-    /// Requests in flight at its beginning.
+    /// Requests in flight at its begin.
     level: u32,
 }
 
 impl FailureScenario {
-    /// Returns how many requests the failing endpoint gets, and of how many.
+    /// Returns the number of requests that the failing endpoint gets, and the number of all.
     fn run(&self, mut pickers: Vec<Picker>, dice: &mut RandomSource) -> (u32, u32) {
         let admission = Admission::new();
         let mut queue =
             Queue::<_, ()>::new(EndpointSet::empty().into(), AdmissionLimits::default());
-        let mut agenda = EventQueue::new();
+        let mut events = EventQueue::new();
         let start = Time::ZERO + Duration::from_secs(1);
         let (mut picked, mut of) = (0, 0);
         for request in 0..REQUESTS {
             let now = start + self.gap * request;
             while let Some((at, FinishedAttempt { server, outcome, level })) =
-                agenda.next_until(now)
+                events.next_until(now)
             {
                 let endpoint = &self.set.members()[server].endpoint;
                 endpoint.learn(&outcome, at);
@@ -94,9 +96,9 @@ impl FailureScenario {
                 admission.release(endpoint, || at, || &mut queue);
             }
             let worker = dice.below(pickers.len());
-            let wish = PickRequest { now, ..PickRequest::default() };
+            let pick = PickRequest { now, ..PickRequest::default() };
             let endpoint = pickers[worker]
-                .take(&self.set, ConcurrencyCap::None, &wish)
+                .take(&self.set, ConcurrencyCap::None, &pick)
                 .expect("there is no cap");
             let server = endpoint.data;
             let counts = now.saturating_since(start) >= WARMING_UP;
@@ -111,7 +113,7 @@ impl FailureScenario {
                 ),
             };
             let outcome = Outcome { started: now, head_after: Some(takes), result: end };
-            agenda.schedule(
+            events.schedule(
                 now + takes,
                 FinishedAttempt { server, outcome, level: endpoint.in_flight() },
             );
@@ -121,10 +123,10 @@ impl FailureScenario {
 }
 
 fn endpoints(weights: &[u32]) -> EndpointSet<usize> {
-    let mut ledger = EndpointRegistry::new();
+    let mut registry = EndpointRegistry::new();
     let address = |server: usize| SocketAddr::from(([10, 0, 0, 3], server as u16));
     let member = |(server, &weight): (usize, &u32)| {
-        SetMember::new(ledger.endpoint(address(server), || server), weight)
+        SetMember::new(registry.endpoint(address(server), || server), weight)
     };
     EndpointSet::new(weights.iter().enumerate().map(member).collect())
 }

@@ -1,4 +1,4 @@
-//! What is true when faults and their traces have gone.
+//! Checks at the end of a simulation, when faults and their effects have ended.
 
 use std::net::SocketAddr;
 
@@ -10,10 +10,11 @@ use balance::{
 use crate::plan::BackendPlan;
 use crate::random::RandomSource;
 
-/// How many standard deviations chance may bring: once in 500 million.
+/// Standard deviations that chance may cause: exceeded once in 500 million.
 pub(super) const DEVIATIONS: f64 = 6.0;
 
-/// Each server got its share of the requests in turn or at random; what goes by load or key does not keep to weights.
+/// Checks that each server got its share of the requests by round robin or at random; other
+/// algorithms do not keep to weights.
 pub(crate) fn shares_match_weights(plan: &BackendPlan, workers: usize, served: &[u64]) {
     let weights = &plan.weights;
     // Each worker begins elsewhere and may be one request ahead or behind at each server.
@@ -36,14 +37,18 @@ pub(crate) fn shares_match_weights(plan: &BackendPlan, workers: usize, served: &
         let expected = requests * share;
         let deviation = (expected * (1.0 - share)).sqrt();
         let bound = rounding + deviations * deviation;
-        let off = (served as f64 - expected).abs();
-        assert!(off <= bound, "{served} of {requests} requests at weight {weight} of {total}");
+        let difference = (served as f64 - expected).abs();
+        assert!(
+            difference <= bound,
+            "{served} of {requests} requests at weight {weight} of {total}"
+        );
     }
 }
 
-/// When one endpoint joins others, keys stay where they are or go to it, and it gets about its share.
+/// Checks that when one endpoint joins others, keys stay where they are or move to it, and that it
+/// gets about its share.
 pub(crate) fn keys_stay(algorithm: Algorithm, servers: usize, dice: &mut RandomSource) {
-    // Beside its own keys, Maglev moves up to 2 % of the others.
+    // Apart from its own keys, Maglev moves up to 2 % of the others.
     let may_move = match algorithm {
         Algorithm::ConsistentHash => 0.0,
         Algorithm::Maglev => 0.02,
@@ -51,9 +56,9 @@ pub(crate) fn keys_stay(algorithm: Algorithm, servers: usize, dice: &mut RandomS
             return;
         }
     };
-    let mut ledger = EndpointRegistry::new();
+    let mut registry = EndpointRegistry::new();
     let address = |server: usize| SocketAddr::from(([10, 0, 0, 2], server as u16));
-    let member = |server| SetMember::new(ledger.endpoint(address(server), || server), 1);
+    let member = |server| SetMember::new(registry.endpoint(address(server), || server), 1);
     let members: Vec<_> = (0..servers).map(member).collect();
     let newcomer = dice.below(members.len());
     let others = members.iter().enumerate().filter(|(server, _)| *server != newcomer);
@@ -68,7 +73,7 @@ pub(crate) fn keys_stay(algorithm: Algorithm, servers: usize, dice: &mut RandomS
             / KEYS as f64
     };
     let share = 1.0 / servers as f64;
-    assert!(moved(false) <= may_move, "{} of the keys moved for nothing", moved(false));
+    assert!(moved(false) <= may_move, "{} of the keys moved without need", moved(false));
     let chance = DEVIATIONS * (share * (1.0 - share) / KEYS as f64).sqrt();
     let (least, most) = (share * 0.5 - chance, share * 1.5 + chance);
     assert!(
@@ -80,18 +85,18 @@ pub(crate) fn keys_stay(algorithm: Algorithm, servers: usize, dice: &mut RandomS
 
 const KEYS: usize = 2_000;
 
-/// Whose each key is while nothing is in flight.
+/// Returns the owner of each key while nothing is in flight.
 fn owners(algorithm: Algorithm, set: &EndpointSet<usize>, keys: &[u64]) -> Vec<Option<usize>> {
     let admission = balance::Admission::new();
     let mut picker = Picker::new(algorithm, 1);
     let mut owner = |key: &u64| {
-        let wish = PickRequest { key: Some(*key), ..PickRequest::default() };
-        let endpoint = picker.take(set, ConcurrencyCap::None, &wish)?;
-        let nobody = balance::Queue::<usize, ()>::new(
+        let request = PickRequest { key: Some(*key), ..PickRequest::default() };
+        let endpoint = picker.take(set, ConcurrencyCap::None, &request)?;
+        let empty = balance::Queue::<usize, ()>::new(
             EndpointSet::empty().into(),
             AdmissionLimits::default(),
         );
-        admission.release(&endpoint, || Time::ZERO, || Box::new(nobody));
+        admission.release(&endpoint, || Time::ZERO, || Box::new(empty));
         Some(endpoint.data)
     };
     keys.iter().map(&mut owner).collect()

@@ -1,4 +1,5 @@
-//! What happens in one scene: servers that serve some requests at a time, clients, and limits that are learned.
+//! Simulation of one scenario: servers that serve some requests at a time, clients, and learned
+//! limits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,13 +17,13 @@ use crate::endpoint_sets;
 use crate::event_queue::EventQueue;
 use crate::random::RandomSource;
 
-/// Between a response and the next request of the same client.
+/// Time between a response and the next request of the same client.
 const THINK_TIME: Duration = Duration::from_micros(500);
 const UPDATE_INTERVAL: Duration = Duration::from_millis(100);
 
 enum LimitSimulationEvent {
     Arrive,
-    /// The endpoint has finished something, unless it has been given something since.
+    /// The endpoint has finished a request, unless it has been given another since.
     Finish {
         endpoint: usize,
         generation: u64,
@@ -31,12 +32,12 @@ enum LimitSimulationEvent {
     Change(usize),
 }
 
-/// A request at an endpoint.
+/// Request at an endpoint.
 struct RunningRequest {
     arrived: Time,
     started: Time,
     level: u32,
-    /// Seconds of work left.
+    /// Remaining work in seconds.
     work_left: f64,
 }
 
@@ -48,7 +49,7 @@ struct ModelServer {
     generation: u64,
 }
 
-/// The world of one scene.
+/// Simulation of one scenario.
 pub(super) struct LimitSimulation<'s> {
     scene: &'s LimitScenario,
     dice: RandomSource,
@@ -128,14 +129,21 @@ impl<'s> LimitSimulation<'s> {
             self.events.schedule(next, LimitSimulationEvent::Arrive);
         }
         let (queue, now) = (&mut self.queue, self.now);
-        let wish = PickRequest { now, ..PickRequest::default() };
-        let entry =
-            self.admission.enter(&mut self.picker, &self.set, self.limits, &wish, || queue, || now);
+        let request = PickRequest { now, ..PickRequest::default() };
+        let entry = self.admission.enter(
+            &mut self.picker,
+            &self.set,
+            self.limits,
+            &request,
+            || queue,
+            || now,
+        );
         match entry {
             AdmissionDecision::Slot(endpoint) => self.begin(&endpoint, now),
-            // Who waits is known by when it asked; the ticket is for those who may give up.
+            // A waiting request is identified by its arrival time; the ticket is only needed to
+            // cancel.
             AdmissionDecision::Waiting { .. } => {}
-            AdmissionDecision::Rejected(refusal) => panic!("nobody is refused: {refusal:?}"),
+            AdmissionDecision::Rejected(refusal) => panic!("a request is rejected: {refusal:?}"),
         }
     }
 
@@ -165,7 +173,7 @@ impl<'s> LimitSimulation<'s> {
             (0..self.servers[server].jobs.len()).filter(|&job| self.speed(server, job) > 0.0);
         let left = |&job: &usize| self.servers[server].jobs[job].work_left;
         let done = speeds.min_by(|one, other| left(one).total_cmp(&left(other)));
-        let job = self.servers[server].jobs.remove(done.expect("something is finished"));
+        let job = self.servers[server].jobs.remove(done.expect("a request has finished"));
         self.schedule_next_finish(server);
         let late = self.now >= Time::ZERO + LEARNING;
         self.result.served[usize::from(late)] += 1;
@@ -173,9 +181,9 @@ impl<'s> LimitSimulation<'s> {
             self.result.latencies.push(self.now.saturating_since(job.arrived).as_secs_f64());
         }
         let endpoint = self.set.members()[server].endpoint.clone();
-        let visit =
+        let sample =
             LimitSample { level: job.level, slot_time: self.now.saturating_since(job.started) };
-        endpoint.limit_counters.learn(visit, AttemptResult::Success);
+        endpoint.limit_counters.learn(sample, AttemptResult::Success);
         let (queue, now) = (&mut self.queue, self.now);
         if let Some(asked) = self.admission.release(&endpoint, || now, || queue).granted {
             self.begin(&endpoint, asked);
@@ -205,7 +213,7 @@ impl<'s> LimitSimulation<'s> {
         for (member, before) in before.into_iter().enumerate() {
             let endpoint = self.set.members()[member].endpoint.clone();
             for _ in before..endpoint.in_flight() {
-                let asked = woken.next().expect("a slot for each who was woken");
+                let asked = woken.next().expect("a slot for each woken request");
                 self.begin(&endpoint, asked);
             }
         }
@@ -227,7 +235,7 @@ impl<'s> LimitSimulation<'s> {
         }
     }
 
-    /// The part of a worker that a request has.
+    /// Returns the share of a worker that a request has.
     fn speed(&self, server: usize, job: usize) -> f64 {
         let ModelServer { workers, jobs, .. } = &self.servers[server];
         match self.scene.sharing {
@@ -236,7 +244,7 @@ impl<'s> LimitSimulation<'s> {
         }
     }
 
-    /// What was done since the last look.
+    /// Subtracts the work done since the last call.
     fn advance(&mut self, server: usize) {
         let passed = self.now.saturating_since(self.servers[server].as_of).as_secs_f64();
         for job in 0..self.servers[server].jobs.len() {
@@ -246,7 +254,7 @@ impl<'s> LimitSimulation<'s> {
         self.servers[server].as_of = self.now;
     }
 
-    /// When the server finishes something if nothing happens before.
+    /// Schedules the next finish of the server, if nothing happens before.
     fn schedule_next_finish(&mut self, server: usize) {
         self.servers[server].generation += 1;
         let left = |job: usize| {

@@ -1,11 +1,11 @@
-//! What learned limits are held to.
+//! Tests of learned limits.
 
 use super::*;
 
-/// The seconds after which a limit has to be known.
+/// Second by which a limit has to be known.
 const KNOWN: usize = LEARNING.as_secs() as usize;
 
-/// What is wrong with a scene, if anything.
+/// Returns a description of the failure of a scenario, if it fails.
 fn fault(scene: &LimitScenario) -> Option<String> {
     let (learned, fixed) = (scene.run(), scene.fixed().run());
     let part = learned.served[1] as f64 / fixed.served[1] as f64;
@@ -78,7 +78,8 @@ fn shrunken_endpoints_get_lower_limits_in_ten_minutes() {
     assert!(result.share_off_by_more_than_one(900) < 0.2, "{:?}", result.limits[1100]);
 }
 
-/// Whether it is found out is another matter: beside five that have not changed, what it could do is hardly asked for.
+/// The growth need not be detected: beside five unchanged endpoints, the additional capacity is
+/// hardly used.
 #[test]
 fn grown_endpoint_costs_no_throughput() {
     let scene = incidents().into_iter().find(|scene| scene.name == "one grows to 8").unwrap();

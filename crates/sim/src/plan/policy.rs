@@ -1,4 +1,4 @@
-//! Draws what an operator might have written, in the time scale of a world.
+//! Draws policies as an operator might write them, on the time scale of a simulation.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -79,7 +79,8 @@ pub(super) fn draw_retry(dice: &mut RandomSource, service: Duration) -> RetrySet
     }
 }
 
-/// How long it takes at most until an endpoint that is sound has its full share, the waiting for a trial left out.
+/// Returns the maximum time until a healthy endpoint has its full weight, without the wait for a
+/// half-open request.
 pub(super) fn longest_return(health: &HealthSettings) -> Duration {
     let passive = health.passive.map_or(Duration::ZERO, |passive| {
         passive.interval + passive.max_ejection_time.max(passive.base_ejection_time)

@@ -1,4 +1,4 @@
-//! How far slow, cold and quick endpoints get what is theirs, in a small world in which endpoints take time.
+//! Shares of slow, cold and quick endpoints in a small simulation in which endpoints take time.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -11,26 +11,27 @@ use crate::outcome::{AttemptResult, Outcome};
 use crate::pick::{Algorithm, PickRequest, Picker};
 use crate::rng::Rng;
 
-/// Requests come at random times, to each picker as likely as to any other. Each is answered in the endpoint's time.
+/// Simulation: requests come at random times, to each picker with the same probability. Each is
+/// answered after the endpoint's service time.
 struct World {
     set: EndpointSet<usize>,
     pickers: Vec<Picker>,
     rng: Rng,
     now: Time,
-    /// When an attempt ends, at which member, and when it began.
+    /// End of each attempt, its member, and its begin.
     running: BinaryHeap<Reverse<(Time, usize, Time)>>,
     /// Responses of each member.
     answered: Vec<u32>,
-    /// The most requests that each member has had in flight.
+    /// Peak of each member's requests in flight.
     peaks: Vec<u32>,
 }
 
 impl World {
     fn new(endpoints: usize, pickers: u64) -> Self {
-        let mut ledger = EndpointRegistry::new();
+        let mut registry = EndpointRegistry::new();
         let mut member = |number: usize| {
             let address = SocketAddr::from(([10, 0, 0, 1], number as u16));
-            SetMember::new(ledger.endpoint(address, || number), 1)
+            SetMember::new(registry.endpoint(address, || number), 1)
         };
         Self {
             set: EndpointSet::new((0..endpoints).map(&mut member).collect()),
@@ -43,8 +44,8 @@ impl World {
         }
     }
 
-    /// Returns how many requests each endpoint gets in this time. `takes` says how long a member takes for a response,
-    /// of which it has given so many.
+    /// Returns the number of requests that each endpoint gets in this time. `takes` returns the
+    /// duration of a member's next response, given the number of its responses so far.
     fn run(
         &mut self,
         duration: Duration,
@@ -59,8 +60,8 @@ impl World {
             self.now = self.now + Duration::from_nanos(gap);
             self.answer();
             let picker = self.rng.below(self.pickers.len());
-            let wish = PickRequest { now: self.now, ..PickRequest::default() };
-            let picked = self.pickers[picker].take(&self.set, ConcurrencyCap::None, &wish);
+            let request = PickRequest { now: self.now, ..PickRequest::default() };
+            let picked = self.pickers[picker].take(&self.set, ConcurrencyCap::None, &request);
             let endpoint = picked.expect("there is no cap");
             let member = endpoint.data;
             picks[member] += 1;
@@ -84,15 +85,15 @@ impl World {
         }
     }
 
-    fn handicaps(&self) -> MemberPenalties {
-        let mut handicaps = MemberPenalties::default();
-        let field = PickCandidates::new(
+    fn penalties(&self) -> MemberPenalties {
+        let mut penalties = MemberPenalties::default();
+        let candidates = PickCandidates::new(
             &self.set.loads,
             PickCapacity::within(ConcurrencyCap::None),
             PickExclusion::None,
         );
-        handicaps.update(&field, self.now);
-        handicaps
+        penalties.update(&candidates, self.now);
+        penalties
     }
 }
 
@@ -108,7 +109,8 @@ fn assert_near(actual: f64, expected: f64) {
     assert!((actual / expected - 1.0).abs() < 0.1, "{actual} instead of {expected}");
 }
 
-/// In a world that knows nothing, an endpoint is as new as any, so the first responses of only one are slow.
+/// In a simulation without any history all endpoints are equally new, so the first responses of
+/// only one are slow.
 #[test]
 fn new_endpoint_with_slow_first_responses_gets_its_share_afterwards() {
     for cold in [4, 8, 12, 16] {
@@ -133,14 +135,14 @@ fn slow_endpoint_gets_few_picks_after_700_ms_and_is_retried_after_idle() {
         let takes = |member, _| if member == 0 { millis(100) } else { millis(10) };
         world.run(millis(700), per_second, takes);
         let picks = world.run(millis(1_000), per_second, takes);
-        // By load alone it would have a tenth of what another has.
+        // By load alone it would have a tenth of the requests of another endpoint.
         let most = 0.1 / endpoints as f64 / 2.0;
         assert!(share(&picks, 0) < most, "{picks:?}");
     }
     let mut world = World::new(5, 4);
     let takes = |member, _| if member == 0 { millis(100) } else { millis(10) };
     world.run(millis(2_000), 1_000, takes);
-    assert_eq!(world.run(millis(500), 100, takes)[0], 0, "it is avoided");
+    assert_eq!(world.run(millis(500), 100, takes)[0], 0, "the slow endpoint is avoided");
     let picks = world.run(millis(15_000), 100, takes);
     assert!((1..100).contains(&picks[0]), "{picks:?}");
 }
@@ -154,9 +156,9 @@ fn faster_endpoint_is_not_overloaded_by_many_pickers() {
             world.run(millis(1_000), per_second, takes);
             let picks = world.run(millis(2_000), per_second, takes);
             let (quick, others) = (world.peaks[0], &world.peaks[1..]);
-            // It is four times as quick.
+            // The endpoint is four times as quick.
             assert!(others.iter().all(|&peak| quick <= 3 * peak), "{:?}", world.peaks);
-            // Of three endpoints it is the reference, to which the others are slow.
+            // Of three endpoints it is the reference, compared with which the others are slow.
             let most = if endpoints == 3 { 0.85 } else { 4.0 / (endpoints as f64 + 3.0) * 1.1 };
             assert!(share(&picks, 0) < most, "{picks:?}");
         }
@@ -170,9 +172,9 @@ fn latency_differences_below_the_threshold_are_ignored() {
     let takes = |member, _| Duration::from_micros(20 * 4_u64.pow(member as u32));
     for _ in 0..50 {
         let picks = world.run(millis(100), 2_000, takes);
-        assert!(world.handicaps().is_empty(), "{picks:?}");
+        assert!(world.penalties().is_empty(), "{picks:?}");
     }
     let mut world = World::new(4, 4);
     world.run(millis(4_000), 2_000, |member, _| millis(if member == 0 { 20 } else { 1 }));
-    assert!(!world.handicaps().is_empty(), "an endpoint that is slow differs");
+    assert!(!world.penalties().is_empty(), "a slow endpoint has a penalty");
 }

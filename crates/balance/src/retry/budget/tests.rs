@@ -1,8 +1,9 @@
-//! The budget over time, and under threads.
+//! Tests of the budget over time, and under concurrency.
 
 use super::*;
 
-/// How many retries are allowed after so many requests at two workers, at these moments, in milliseconds.
+/// Returns the number of retries allowed after this many requests at two workers, at these moments,
+/// in milliseconds.
 fn allowed(requests: u32, requested_at: u64, retried_at: u64) -> u64 {
     let (budget, settings) = (RetryBudget::new(2), RetrySettings::default());
     for request in 0..requests {
@@ -25,7 +26,7 @@ fn retry_budget_is_a_share_of_requests_or_a_floor() {
 fn requests_count_in_the_retry_budget_for_ten_seconds() {
     assert_eq!(allowed(1000, 500, 9_999), 300);
     assert_eq!(allowed(1000, 500, 10_000), 100);
-    assert_eq!(allowed(1000, 500, 16_500), 100, "where the place is used again");
+    assert_eq!(allowed(1000, 500, 16_500), 100, "after its place is reused");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! A client's connection from its first request to its end.
+//! Client HTTP/2 connection, from its first request to its end.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -19,42 +19,43 @@ use crate::clock;
 use crate::deadline::Deadline;
 use crate::h2::{ResponseScheduler, ScheduledResponse};
 
-/// A client of which nothing has been heard for so long is asked whether it is still there, if anything is under way.
+/// Silence after which a client with work in flight is pinged.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
-/// It has so long to answer.
+/// Time for the client to answer that ping.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
-/// What a client gets to take leave, when nothing is under way any more.
+/// Time for the client to close the connection by itself, once no request is in flight.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A connection on which requests come.
+/// Client connection that accepts requests.
 pub(super) struct H2Connection {
     frames: Connection<MeteredStream, Bytes>,
     multiplexed_client: Rc<MultiplexedClient>,
-    meter: Rc<RefCell<FloodDetector>>,
-    turns: Rc<ResponseScheduler>,
+    detector: Rc<RefCell<FloodDetector>>,
+    scheduler: Rc<ResponseScheduler>,
     phase: H2ShutdownPhase,
-    /// A head has been coming in since then.
+    /// Start time of the head that is incomplete now.
     head_since: Option<Time>,
     fault: Option<H2ClientFault>,
-    /// When to look whether the client is still there, what had been heard of it before, and whether it was asked.
+    /// Time of the next keepalive check. The fields below hold the bytes received at the last
+    /// check, and if a ping was sent.
     next_check_at: Time,
     bytes_received: u64,
     ping_sent: bool,
     pings: Option<PingPong>,
-    /// As far as they have been counted.
+    /// Resets that are already in the metrics.
     streams_reset: u64,
-    /// Streams that have been begun to serve, or counted as refused.
+    /// Streams that were accepted, or counted as refused.
     streams_accepted: u64,
     seen_tick: u32,
 }
 
-/// How far a connection is on its way out, and since when.
+/// Shutdown phase of a connection, with its start time.
 #[derive(Clone, Copy)]
 enum H2ShutdownPhase {
     Serving,
-    /// The client has been told to leave; what it has sent is served.
+    /// GOAWAY has been sent; the requests that the client has sent are served.
     Draining(Time),
-    /// Nothing is served any more.
+    /// No request is served any more.
     Ended(Time),
 }
 
@@ -62,15 +63,15 @@ impl H2Connection {
     pub(super) fn new(
         mut frames: Connection<MeteredStream, Bytes>,
         carrier: MultiplexedClient,
-        meter: Rc<RefCell<FloodDetector>>,
-        turns: Rc<ResponseScheduler>,
+        detector: Rc<RefCell<FloodDetector>>,
+        scheduler: Rc<ResponseScheduler>,
     ) -> Self {
         Self {
             pings: frames.ping_pong(),
             frames,
             multiplexed_client: Rc::new(carrier),
-            meter,
-            turns,
+            detector,
+            scheduler,
             phase: H2ShutdownPhase::Serving,
             head_since: None,
             fault: None,
@@ -83,13 +84,14 @@ impl H2Connection {
         }
     }
 
-    /// Ready when the connection has ended: for what, if it was not its own end.
+    /// Ready when the connection has ended, with the fault for which we ended it; `None` after a
+    /// normal end.
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
         deadline: &mut Deadline,
     ) -> Poll<Option<H2ClientFault>> {
-        self.meter.borrow_mut().begin_poll(self.multiplexed_client.requests_in_flight());
+        self.detector.borrow_mut().begin_poll(self.multiplexed_client.requests_in_flight());
         loop {
             match self.frames.poll_accept(cx) {
                 Poll::Ready(Some(Ok((request, response)))) => {
@@ -104,18 +106,18 @@ impl H2Connection {
                         carrier,
                         request,
                         response,
-                        ScheduledResponse::new(&self.turns),
+                        ScheduledResponse::new(&self.scheduler),
                     );
                     continue;
                 }
                 Poll::Ready(Some(Err(error))) => {
-                    let amid_head = self.meter.borrow().is_within_head();
+                    let amid_head = self.detector.borrow().is_within_head();
                     return Poll::Ready(
                         self.fault.or_else(|| H2ClientFault::from_error(&error, amid_head)),
                     );
                 }
                 Poll::Ready(None) => return Poll::Ready(self.fault),
-                Poll::Pending => self.turns.flushed(),
+                Poll::Pending => self.scheduler.flushed(),
             }
             if self.update_shutdown() {
                 continue;
@@ -128,26 +130,27 @@ impl H2Connection {
         }
     }
 
-    /// Counts what has been reset and refused, and tells the client to leave if it must; true: the library has to send
-    /// that.
+    /// Counts resets and refused streams, and starts the shutdown if it is due. Returns true if the
+    /// library has frames to send for that.
     fn update_shutdown(&mut self) -> bool {
         let carrier = &self.multiplexed_client;
         let (fault, is_closing) = {
-            let meter = self.meter.borrow();
-            if meter.streams_reset != self.streams_reset {
+            let detector = self.detector.borrow();
+            if detector.streams_reset != self.streams_reset {
                 let counters = carrier.worker.counters();
-                counters.http2_streams_reset.add(meter.streams_reset - self.streams_reset);
-                self.streams_reset = meter.streams_reset;
+                counters.http2_streams_reset.add(detector.streams_reset - self.streams_reset);
+                self.streams_reset = detector.streams_reset;
             }
-            // What came to no request was refused by the library: one too many, or with a head that it did not take.
-            let refused = meter.streams_processed.saturating_sub(self.streams_accepted);
+            // The library itself refused each stream without a request: it exceeded the limit, or
+            // its head was not acceptable.
+            let refused = detector.streams_processed.saturating_sub(self.streams_accepted);
             if refused > 0 && matches!(self.phase, H2ShutdownPhase::Serving) {
                 carrier.worker.counters().http2_streams_refused.add(refused);
                 self.streams_accepted += refused;
             }
             self.head_since =
-                meter.is_within_head().then(|| self.head_since.unwrap_or_else(clock::now));
-            (meter.fault(), meter.is_closing)
+                detector.is_within_head().then(|| self.head_since.unwrap_or_else(clock::now));
+            (detector.fault(), detector.is_closing)
         };
         match (self.phase, fault) {
             (H2ShutdownPhase::Serving | H2ShutdownPhase::Draining(_), _) if is_closing => {
@@ -166,20 +169,21 @@ impl H2Connection {
         true
     }
 
-    /// The first GOAWAY and, once the client has seen it, the second, which names the last request that counts.
+    /// Sends the first GOAWAY and, after a round trip, the second, which names the last request
+    /// that is served.
     fn start_graceful_shutdown(&mut self, now: Time) {
         self.phase = H2ShutdownPhase::Draining(now);
         self.frames.graceful_shutdown();
     }
 
-    /// Ends every request, and then the connection.
+    /// Resets every request, and then closes the connection.
     fn abort(&mut self, fault: H2ClientFault) {
         self.fault = Some(fault);
         self.phase = H2ShutdownPhase::Ended(clock::now());
         self.frames.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
     }
 
-    /// When there is something to look for.
+    /// Returns the time of the next check.
     fn deadline(&self) -> Time {
         let (idle_timeout, head_timeout) = self.multiplexed_client.timeouts();
         let head_due = self.head_since.map_or(Time::MAX, |since| since + head_timeout);
@@ -200,15 +204,19 @@ impl H2Connection {
         at.min(idle.unwrap_or(Time::MAX)).min(leave.unwrap_or(Time::MAX))
     }
 
-    /// Does what is due; false: the connection is over.
+    /// Does all work that is due. Returns false if the connection is over.
     fn check_timers(&mut self, now: Time) -> bool {
         let (idle_timeout, head_timeout) = self.multiplexed_client.timeouts();
         let has_come = |at: Option<Time>| at.is_some_and(|at| now >= at);
         let head_is_late = has_come(self.head_since.map(|since| since + head_timeout));
         match self.phase {
-            // The library says what it ended the connection for when the client is waited for no more.
+            // The library reports the error that it ended the connection with only when the wait
+            // for the client's close is over.
             H2ShutdownPhase::Ended(_) => {
-                return !std::mem::replace(&mut self.meter.borrow_mut().close_wait_expired, true);
+                return !std::mem::replace(
+                    &mut self.detector.borrow_mut().close_wait_expired,
+                    true,
+                );
             }
             H2ShutdownPhase::Serving | H2ShutdownPhase::Draining(_) if head_is_late => {
                 self.abort(H2ClientFault::SlowHead)
@@ -235,10 +243,11 @@ impl H2Connection {
         true
     }
 
-    /// Whether the client is still there, as far as is known; asks it if nothing has been heard.
+    /// Returns true while the client counts as alive; pings it if no bytes have arrived since the
+    /// last check.
     fn check_liveness(&mut self, now: Time) -> bool {
-        let heard = self.meter.borrow().bytes_received;
-        let is_silent = std::mem::replace(&mut self.bytes_received, heard) == heard;
+        let received = self.detector.borrow().bytes_received;
+        let is_silent = std::mem::replace(&mut self.bytes_received, received) == received;
         let is_wanted =
             is_silent && (self.multiplexed_client.is_busy() || self.frames.has_streams());
         if !is_wanted {
@@ -250,7 +259,7 @@ impl H2Connection {
             return false;
         }
         if let Some(pings) = &mut self.pings {
-            // An answer that came meanwhile makes room for another ping.
+            // Reading the PONG that has arrived meanwhile makes room for another PING.
             drop(pings.poll_pong(&mut Context::from_waker(Waker::noop())));
             drop(pings.send_ping(Ping::opaque()));
         }

@@ -1,30 +1,31 @@
-//! For what a client's HTTP/2 connection is ended before it would end by itself. One table, with the words of the metric.
+//! Reasons for which we end a client's HTTP/2 connection early. One table, with the metric labels.
 
 use h2::{Error, Reason};
 
-/// What a client did, or did not do.
+/// Misbehaviour of an HTTP/2 client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum H2ClientFault {
-    /// It did not begin as HTTP/2 begins.
+    /// The connection preface is missing or wrong.
     Preface,
-    /// A head was begun and not completed in time.
+    /// A head was not completed within the timeout.
     SlowHead,
-    /// A head that did not end.
+    /// A head exceeded the limit on its fields.
     Fields,
-    /// More streams were reset than anybody has reason to.
+    /// The client reset more streams than its allowance.
     Resets,
-    /// More frames that only keep us busy than anybody has reason to send.
+    /// The client sent more control frames than its allowance.
     Control,
-    /// Other work for nothing, by the library's count: heads that unfold, empty frames, malformed requests.
+    /// Other excessive load, as the library counts it: large decompressed heads, empty frames,
+    /// malformed requests.
     Excess,
-    /// HTTP/2 was not spoken as its rules are.
+    /// The client violated the HTTP/2 protocol.
     Protocol,
-    /// It did not answer in time when it was asked whether it is still there.
+    /// The client did not answer a keepalive ping in time.
     KeepaliveTimeout,
 }
 
 impl H2ClientFault {
-    /// Every one, for the metrics.
+    /// All faults, for the metrics.
     pub(crate) const ALL: [Self; 8] = [
         Self::Preface,
         Self::SlowHead,
@@ -36,7 +37,7 @@ impl H2ClientFault {
         Self::KeepaliveTimeout,
     ];
 
-    /// The metric's label.
+    /// Returns the metric label.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Preface => "preface",
@@ -50,13 +51,15 @@ impl H2ClientFault {
         }
     }
 
-    /// What the library found fault with, perhaps amid a head; `None`: the client has only left.
+    /// Returns the fault behind a library error, which may have occurred within a head; `None` if
+    /// the client has only disconnected.
     pub(super) fn from_error(error: &Error, amid_head: bool) -> Option<Self> {
         if !error.is_library() {
             return None;
         }
         Some(match error.reason() {
-            // The library does not tell what there was too much of; amid a head it can only be fields.
+            // The library does not tell which limit was exceeded; within a head it can only be the
+            // fields.
             Some(Reason::ENHANCE_YOUR_CALM) if amid_head => Self::Fields,
             Some(Reason::ENHANCE_YOUR_CALM) => Self::Excess,
             Some(_) | None => Self::Protocol,

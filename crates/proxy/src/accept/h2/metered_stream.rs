@@ -1,4 +1,4 @@
-//! What the library reads and writes: the client's bytes, by way of the meter.
+//! Byte stream for the HTTP/2 library; passes the client's bytes through the flood detector.
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
@@ -14,25 +14,27 @@ use crate::h2::ResponseScheduler;
 use crate::stream::PeerStream;
 use crate::sys;
 
-/// What a client may still send when all has been sent to it.
+/// Bytes that the client may still send after everything has been sent to it.
 const LINGER_BYTES: usize = 1024 * 1024;
 
-/// From so far away on a client for which there is more than the kernel takes at once gets it spread over the round trip:
-/// a window that comes at once keeps it from growing its own (docs/internals/http2.md). Nearer that would gain little and
-/// cost timers.
+/// Round-trip time from which a client is paced if the kernel does not take a response at once: the
+/// data is then spread over the round trip. Data that arrives in one burst, a whole window at once,
+/// would keep the client from growing its window (docs/internals/http2.md). Below this time pacing
+/// would gain little and cost timers.
 const PACING_MIN_RTT: Duration = Duration::from_millis(10);
 
-/// A client's connection under the frames.
+/// Client connection below the frames.
 pub(super) struct MeteredStream {
     stream: PeerStream,
-    /// Read before it was known that this is HTTP/2, and how much of it the library has had.
+    /// Bytes read before HTTP/2 was detected; the library has consumed `preread_used` of them.
     preread: Vec<u8>,
     preread_used: usize,
-    meter: Rc<RefCell<FloodDetector>>,
-    turns: Rc<ResponseScheduler>,
-    /// The kernel did not take all at once, and the connection is paced since if the client is far away.
+    detector: Rc<RefCell<FloodDetector>>,
+    scheduler: Rc<ResponseScheduler>,
+    /// True once a write had to wait; from then on the connection is paced if the client is far
+    /// away.
     has_waited: bool,
-    /// All has been sent: what still comes is dropped, and not more than this of it.
+    /// Set once everything has been sent: bytes that still arrive are dropped, up to this number.
     discard_left: Option<usize>,
 }
 
@@ -40,15 +42,15 @@ impl MeteredStream {
     pub(super) fn new(
         stream: PeerStream,
         preread: Vec<u8>,
-        meter: Rc<RefCell<FloodDetector>>,
-        turns: Rc<ResponseScheduler>,
+        detector: Rc<RefCell<FloodDetector>>,
+        scheduler: Rc<ResponseScheduler>,
     ) -> Self {
         Self {
             stream,
             preread,
             preread_used: 0,
-            meter,
-            turns,
+            detector,
+            scheduler,
             has_waited: false,
             discard_left: None,
         }
@@ -59,10 +61,10 @@ impl MeteredStream {
             pace_if_far(&self.stream);
         }
         if let Poll::Ready(Ok(count)) = count {
-            self.meter.borrow_mut().record_sent(count);
-            self.turns.written(Some(count));
+            self.detector.borrow_mut().record_sent(count);
+            self.scheduler.written(Some(count));
         } else {
-            self.turns.written(None);
+            self.scheduler.written(None);
         }
         count
     }
@@ -71,7 +73,7 @@ impl MeteredStream {
 fn pace_if_far(stream: &PeerStream) {
     let Some(socket) = stream.socket() else { return };
     if sys::round_trip(socket).is_some_and(|seen| seen >= PACING_MIN_RTT) {
-        // A kernel that cannot sends at once, as before.
+        // A kernel without pacing sends at once, as before.
         drop(sys::enable_pacing(socket));
     }
 }
@@ -84,17 +86,17 @@ impl AsyncRead for MeteredStream {
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let pace = {
-            let mut meter = this.meter.borrow_mut();
-            meter.mark_processed();
-            if meter.fault().is_some() {
-                // Who polls the connection sees that too, and ends it.
+            let mut detector = this.detector.borrow_mut();
+            detector.mark_processed();
+            if detector.fault().is_some() {
+                // The task that polls the connection sees the fault too, and ends the connection.
                 return Poll::Pending;
             }
-            if meter.is_poll_exhausted() {
+            if detector.is_poll_exhausted() {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            meter.pace
+            detector.pace
         };
         let before = space.filled().len();
         if this.preread.is_empty() {
@@ -108,7 +110,7 @@ impl AsyncRead for MeteredStream {
                 this.preread = Vec::new();
             }
         }
-        let passed_on = this.meter.borrow_mut().record_received(&space.filled()[before..]);
+        let passed_on = this.detector.borrow_mut().record_received(&space.filled()[before..]);
         space.set_filled(before + passed_on);
         Poll::Ready(Ok(()))
     }
@@ -143,20 +145,20 @@ impl AsyncWrite for MeteredStream {
         Pin::new(&mut self.get_mut().stream).poll_flush(cx)
     }
 
-    /// Says that nothing more comes, and waits for the client to say so too: a close with unread bytes would be a reset,
-    /// and a reset can overtake our last frames. The connection bounds the time.
+    /// Shuts down our sending side and waits for the client to close: a close with unread bytes
+    /// would be a reset, and a reset can overtake our last frames. The connection bounds the time.
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Self { stream, discard_left: dropping, meter, .. } = self.get_mut();
-        let left = match dropping {
+        let Self { stream, discard_left, detector, .. } = self.get_mut();
+        let left = match discard_left {
             Some(left) => left,
             None => {
-                meter.borrow_mut().is_closing = true;
+                detector.borrow_mut().is_closing = true;
                 ready!(Pin::new(&mut *stream).poll_shutdown(cx))?;
-                dropping.insert(LINGER_BYTES)
+                discard_left.insert(LINGER_BYTES)
             }
         };
         let mut dropped = [0; 4096];
-        while *left > 0 && !meter.borrow().close_wait_expired {
+        while *left > 0 && !detector.borrow().close_wait_expired {
             let mut space = ReadBuf::new(&mut dropped);
             ready!(Pin::new(&mut *stream).poll_read(cx, &mut space))?;
             if space.filled().is_empty() {

@@ -1,4 +1,4 @@
-//! The task of one request.
+//! Task of one HTTP/2 request.
 
 use std::rc::Rc;
 
@@ -13,7 +13,7 @@ use crate::h1::HeadLimits;
 use crate::h2::{H2Stream, ScheduledResponse, request as head};
 use crate::stream::PeerStream;
 
-/// Begins a request, in a task of its own.
+/// Begins a request in a task of its own.
 pub(super) fn begin(
     carrier: &Rc<MultiplexedClient>,
     request: http::Request<RecvStream>,
@@ -32,7 +32,7 @@ pub(super) fn begin(
     });
 }
 
-/// Reads a request's head by the limits that are in force.
+/// Reads a request's head with the limits now in force.
 fn read_head(
     carrier: &MultiplexedClient,
     parts: &http::request::Parts,

@@ -1,4 +1,4 @@
-//! A client's connection from its first request to its end.
+//! Client HTTP/3 connection, from its first request to its end.
 
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -17,47 +17,49 @@ use crate::h1::HeadLimits;
 use crate::h3::{ControlStreams, H3ErrorCode, H3Stream, PeerRole};
 use crate::quic::{QuicConnection, RecvStream, SendStream};
 
-/// While requests are under way, how often it is seen at least whether there is something else to do.
+/// Longest time between two checks while requests are in flight.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
-/// What a client gets at least to hear that it is to leave, before it is told which requests count.
+/// Least time between the first and the second GOAWAY: the client learns that it must leave before
+/// it learns which requests are served.
 const MIN_DRAIN_TIME: Duration = Duration::from_millis(100);
-/// What it gets at most to take the last answer, and to leave by itself.
+/// Longest time for the client to receive the last response and to close the connection by itself.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
-/// Names no request: the last stream that there could be (RFC 9114 §5.2).
+/// Stream ID that excludes no request: the largest possible one (RFC 9114 §5.2).
 const NO_STREAM: u64 = (1 << 62) - 4;
-/// From one request's stream to the next (RFC 9000 §2.1).
+/// Distance between the IDs of two successive request streams (RFC 9000 §2.1).
 const ID_STEP: u64 = 4;
-/// What a field takes of the limit of a head beside its text (RFC 9114 §4.2.2).
+/// Overhead that each field counts toward the field section size, in addition to its text (RFC 9114
+/// §4.2.2).
 const FIELD_OVERHEAD: u64 = 32;
 
-/// A connection on which requests come.
+/// Client connection that accepts requests.
 pub(super) struct H3Connection {
     context: Rc<H3ConnectionContext>,
     control_streams: ControlStreams,
     deadline: Deadline,
     phase: H3ShutdownPhase,
-    /// The stream that the next request will have.
+    /// ID of the next request stream.
     next_id: u64,
     resets: TokenBucket,
-    /// When to see whether there is something to do, while requests are under way.
+    /// Time of the next check while requests are in flight.
     next_check_at: Time,
-    /// When to see whether the client has taken the last answer.
+    /// Time of the check that the client has received the last response.
     linger_until: Time,
     seen_tick: u32,
 }
 
-/// How far a connection is on its way out, and since when.
+/// Shutdown phase of a connection, with its start time.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum H3ShutdownPhase {
     Serving,
-    /// The client has been told to leave; what it has sent is served.
+    /// The first GOAWAY has been sent; all requests that the client sends are served.
     GoawaySent(Time),
-    /// It has been told which requests count, and others are refused.
+    /// The second GOAWAY has named the last request that is served; later requests are rejected.
     Draining(Time),
 }
 
 impl H3Connection {
-    /// `None`: nobody listens there any more.
+    /// Returns `None` if the listener has been removed, or no longer serves HTTP/3.
     pub(super) fn new(connection: QuicConnection, carrier: MultiplexedClient) -> Option<Self> {
         let now = clock::now();
         let (open, limits) = {
@@ -80,11 +82,12 @@ impl H3Connection {
         })
     }
 
-    /// Ready when the connection has ended: for what, if it was not its own end.
+    /// Ready when the connection has ended, with the fault for which we ended it; `None` after a
+    /// normal end.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<H3ClientFault>> {
         loop {
             match self.control_streams.poll(cx) {
-                // Nothing is pushed, and nothing that we send depends on what the client takes.
+                // We push nothing, and none of our frames depends on the client's settings.
                 Poll::Ready(Ok(_event)) => continue,
                 Poll::Ready(Err(code)) => return Poll::Ready(Some(H3ClientFault::from_code(code))),
                 Poll::Pending => {}
@@ -117,7 +120,8 @@ impl H3Connection {
         }
     }
 
-    /// The process ends, nobody listens there any more, or not for HTTP/3.
+    /// True if the process is shutting down, the listener has been removed, or it no longer serves
+    /// HTTP/3.
     fn must_shut_down(&self) -> bool {
         let carrier = &self.context.multiplexed_client;
         let has_http3 = |listener: &ActiveListener| listener.http3.is_some();
@@ -125,7 +129,7 @@ impl H3Connection {
             || !carrier.worker.config().listener(&carrier.bound).is_some_and(has_http3)
     }
 
-    /// A request's stream has come. The fault is that of a client which gives up nearly all that it asks for.
+    /// Accepts a request stream. Returns a fault if the client cancels nearly all of its requests.
     fn accept(&mut self, mut send: SendStream, mut recv: RecvStream) -> Result<(), H3ClientFault> {
         self.next_id = self.next_id.max(recv.id() + ID_STEP);
         let streams = &self.context;
@@ -135,7 +139,7 @@ impl H3Connection {
             return Err(H3ClientFault::Resets);
         }
         if matches!(self.phase, H3ShutdownPhase::Draining(_)) {
-            // It does not count, and the client may send it elsewhere.
+            // The request is not processed, so the client may retry it on another connection.
             send.reset(H3ErrorCode::REQUEST_REJECTED.0);
             recv.stop(H3ErrorCode::REQUEST_REJECTED.0);
             return Ok(());
@@ -154,25 +158,25 @@ impl H3Connection {
         Ok(())
     }
 
-    /// The first GOAWAY, which takes nothing away.
+    /// Sends the first GOAWAY, which excludes no request.
     fn send_first_goaway(&mut self, now: Time) {
         self.control_streams.send_goaway(NO_STREAM);
         self.phase = H3ShutdownPhase::GoawaySent(now);
     }
 
-    /// Ends every request, and the connection.
+    /// Closes the connection, which ends every request.
     fn abort(&self, fault: H3ClientFault) -> H3ClientFault {
         let code = H3ErrorCode::EXCESSIVE_LOAD;
         self.context.connection.close(code.0, code.reason());
         fault
     }
 
-    /// What the client gets to hear something and to answer.
+    /// Returns the time that the client gets to receive a frame and to answer it.
     fn drain_time(&self) -> Duration {
         MIN_DRAIN_TIME.max(3 * self.context.connection.round_trip())
     }
 
-    /// When there is something to look for.
+    /// Returns the time of the next check.
     fn next_deadline(&self) -> Time {
         let carrier = &self.context.multiplexed_client;
         match self.phase {
@@ -189,7 +193,7 @@ impl H3Connection {
         }
     }
 
-    /// Does what is due; false: the connection is over.
+    /// Does all work that is due. Returns false if the connection is over.
     fn check_timers(&mut self, now: Time) -> bool {
         let carrier = &self.context.multiplexed_client;
         let (idle_timeout, _) = carrier.timeouts();
@@ -213,7 +217,8 @@ impl H3Connection {
         true
     }
 
-    /// Closes a connection that is to leave since then, once nothing is under way any more and nothing would be lost.
+    /// Closes a connection that has been draining since `since`, once no request is in flight and
+    /// all data is acknowledged or has timed out.
     fn close_if_drained(&mut self, since: Time, now: Time) -> bool {
         let H3ConnectionContext { multiplexed_client: carrier, connection, .. } = &*self.context;
         let is_taken = !connection.has_unacknowledged();

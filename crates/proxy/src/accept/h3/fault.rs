@@ -1,29 +1,29 @@
-//! For what a client's HTTP/3 connection is ended before it would end by itself. One table, with the words of the metric.
+//! Reasons for which we end a client's HTTP/3 connection early. One table, with the metric labels.
 
 use crate::h3::H3ErrorCode;
 use crate::quic::CloseReason;
 
-/// What a client did, or did not do.
+/// Misbehaviour of an HTTP/3 client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum H3ClientFault {
-    /// More requests were given up than anybody has reason to.
+    /// The client cancelled more requests than its allowance.
     Resets,
-    /// Other work for nothing.
+    /// Other excessive load.
     Excess,
-    /// HTTP/3 was not spoken as its rules are, or QPACK.
+    /// The client violated the HTTP/3 or QPACK protocol.
     Protocol,
-    /// QUIC was not.
+    /// The client violated the QUIC protocol.
     Transport,
-    /// Nothing has been heard of it for too long, though requests were under way.
+    /// The client fell silent for longer than the idle timeout while requests were in flight.
     IdleTimeout,
 }
 
 impl H3ClientFault {
-    /// Every one, for the metrics.
+    /// All faults, for the metrics.
     pub(crate) const ALL: [Self; 5] =
         [Self::Resets, Self::Excess, Self::Protocol, Self::Transport, Self::IdleTimeout];
 
-    /// The metric's label.
+    /// Returns the metric label.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Resets => "resets",
@@ -34,16 +34,17 @@ impl H3ClientFault {
         }
     }
 
-    /// What a connection is closed for with this code.
+    /// Returns the fault behind a connection that we close with this code.
     pub(super) fn from_code(code: H3ErrorCode) -> Self {
         if code == H3ErrorCode::EXCESSIVE_LOAD { Self::Excess } else { Self::Protocol }
     }
 
-    /// What is wrong with a connection that has ended so; `None`: the client has only left.
+    /// Returns the fault behind the end of a connection; `None` if the client has only
+    /// disconnected.
     pub(super) fn from_close(closed: CloseReason, is_busy: bool) -> Option<Self> {
         match closed {
             CloseReason::Transport => Some(Self::Transport),
-            // One of its requests has found what makes the connection useless.
+            // One of its requests has detected an error of the whole connection.
             CloseReason::ByUs => Some(Self::Protocol),
             CloseReason::TimedOut => is_busy.then_some(Self::IdleTimeout),
             CloseReason::ByPeer { .. }

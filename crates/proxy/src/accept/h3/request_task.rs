@@ -1,4 +1,4 @@
-//! The task of one request.
+//! Task of one HTTP/3 request.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -18,14 +18,14 @@ use crate::head::RequestHead;
 use crate::quic::QuicConnection;
 use crate::stream::{PeerStream, StreamError};
 
-/// What requests that came before the handshake was over say to endpoints (RFC 8470 §5.1).
+/// Field that tells endpoints that a request arrived as TLS early data (RFC 8470 §5.1).
 const EARLY_DATA: &str = "Early-Data";
 
-/// A connection as its requests share it.
+/// Connection as its requests share it.
 pub(super) struct H3ConnectionContext {
     pub(super) multiplexed_client: MultiplexedClient,
     pub(super) connection: QuicConnection,
-    /// Requests that the client gave up, as far as they have not been held against it.
+    /// Cancelled requests that have not been charged to the client's token bucket.
     pub(super) uncharged_resets: Cell<u32>,
 }
 
@@ -34,7 +34,7 @@ impl H3ConnectionContext {
         Rc::new(Self { multiplexed_client: carrier, connection, uncharged_resets: Cell::new(0) })
     }
 
-    /// Begins a request, in a task of its own.
+    /// Begins a request in a task of its own.
     pub(super) fn begin_request(self: &Rc<Self>, message: H3Stream) {
         let (mut client, exchange) =
             self.multiplexed_client.begin_request(PeerStream::from(message));
@@ -51,7 +51,8 @@ async fn serve(
     let carrier = &streams.multiplexed_client;
     let read = read_head(&streams, &mut client, &mut exchange).await;
     if read == Err(Failure::ClientGone) {
-        // There is nobody to answer, and nothing to tell of a request that never was.
+        // The client has disconnected before the request was complete: there is no response to send
+        // and no request to log.
         client.last_event_at = clock::now();
     } else {
         carrier.serve_request(&mut client, &mut exchange, read).await;
@@ -65,7 +66,7 @@ async fn serve(
     carrier.end_request(client, exchange);
 }
 
-/// Reads a request's head by the limits that are in force when it begins.
+/// Reads a request's head with the limits in force when the request begins.
 async fn read_head(
     streams: &H3ConnectionContext,
     client: &mut ClientConnection,
@@ -95,8 +96,8 @@ async fn read_head(
     }
 }
 
-/// Whether a request may be served whose client has not shown yet that it is there: whoever has seen it pass can have
-/// sent it, from any address.
+/// Admits a request in early data if replaying it is safe: the client is not yet validated, so an
+/// observer of the packets may have replayed the request, from any address.
 fn admit_early_data(
     client: &ClientConnection,
     settings: &ClientSettings,

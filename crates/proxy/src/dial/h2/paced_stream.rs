@@ -1,4 +1,4 @@
-//! An endpoint's bytes, as many at a time as are passed on before more are read.
+//! Paces reads from an endpoint: no more bytes at a time than are passed on before the next read.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -12,34 +12,34 @@ use crate::dial::multiplex_connection::{ConnectionCounts, DeliveryProgress};
 use crate::h2::frames::{H2FrameScanner, ReadPacer};
 use crate::stream::{ConnectionEnd, PeerStream};
 
-/// A connection to an endpoint under the frames.
+/// The byte stream of a connection to an endpoint, below the frames.
 pub(super) struct PacedStream {
     stream: PeerStream,
     frame_scanner: H2FrameScanner,
     read_pacer: ReadPacer,
     counts: Arc<ConnectionCounts>,
     delivery: Arc<DeliveryProgress>,
-    /// Bytes written before anything was sealed.
+    /// Bytes written before TLS began.
     plaintext_bytes: u64,
-    /// Who has been answered has a turn before more is read.
+    /// True if tasks with new data must run before the next read.
     yields_before_read: bool,
 }
 
 impl PacedStream {
-    /// A connection on which `unsealed` bytes have been written. `tally` counts what is under way to the endpoint,
-    /// `delivery` what has arrived there.
+    /// Creates the stream of a connection on which `unsealed` bytes have been written. `counts` has the streams to
+    /// the endpoint, `delivery` the bytes that arrived there.
     pub(super) fn new(
         stream: PeerStream,
         unsealed: u64,
-        tally: Arc<ConnectionCounts>,
+        counts: Arc<ConnectionCounts>,
         delivery: Arc<DeliveryProgress>,
     ) -> Self {
-        let (walk, pace) = (H2FrameScanner::new(0), ReadPacer::default());
+        let (frame_scanner, read_pacer) = (H2FrameScanner::new(0), ReadPacer::default());
         let mut connection = Self {
             stream,
-            frame_scanner: walk,
-            read_pacer: pace,
-            counts: tally,
+            frame_scanner,
+            read_pacer,
+            counts,
             delivery,
             plaintext_bytes: unsealed,
             yields_before_read: false,
@@ -90,9 +90,9 @@ impl AsyncRead for PacedStream {
             this.record_end(end);
         }
         this.yields_before_read = read?;
-        let mut heard = &space.filled()[before..];
-        let (bytes, mut frames) = (heard.len(), 0);
-        while this.frame_scanner.next(&mut heard).is_some() {
+        let mut received = &space.filled()[before..];
+        let (bytes, mut frames) = (received.len(), 0);
+        while this.frame_scanner.next(&mut received).is_some() {
             frames += 1;
         }
         this.read_pacer.record_read(bytes, frames, this.counts.streams.load(Ordering::Relaxed));

@@ -1,4 +1,4 @@
-//! Streams to endpoints that are `h2`'s own server, over loopback.
+//! Streams to endpoints that run `h2`'s server, over loopback.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -32,11 +32,11 @@ use crate::head::{KnownFieldName, RequestHead, ResponseHead};
 
 type Incoming = server::Connection<TcpStream, Bytes>;
 
-/// An endpoint, and us.
+/// An endpoint, and the state of our pool.
 struct H2PoolFixture {
     endpoint: Arc<Endpoint>,
     current: Rc<BackendConfig>,
-    /// Connections that the endpoint has had, and has.
+    /// Connections that the endpoint has accepted, and those still open.
     accepted: Rc<Cell<u32>>,
     open: Rc<Cell<u32>>,
 }
@@ -45,7 +45,7 @@ fn run(scene: impl Future<Output = ()>) {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().build_local(tokio::runtime::LocalOptions::default());
     runtime.unwrap().block_on(async {
-        tokio::time::timeout(Duration::from_secs(60), scene).await.expect("it comes to an end");
+        tokio::time::timeout(Duration::from_secs(60), scene).await.expect("the test ends in time");
     });
 }
 
@@ -58,7 +58,7 @@ fn in_force(settings: BackendSettings) -> Rc<BackendConfig> {
 }
 
 impl H2PoolFixture {
-    /// An endpoint that lets `most` streams be open at a time and treats each request with `answer`.
+    /// Creates an endpoint with a limit of `most` concurrent streams that handles each request with `answer`.
     async fn new(most: u32, answer: fn(SendResponse<Bytes>, &mut Incoming)) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -94,7 +94,7 @@ impl H2PoolFixture {
     ) -> impl Future<Output = Result<Box<EndpointConnection>, Failure>> + use<> {
         let (endpoint, current) = (Arc::clone(&self.endpoint), Rc::clone(&self.current));
         async move {
-            let order = RequestSource { request: &request, framing: request.framing };
+            let source = RequestSource { request: &request, framing: request.framing };
             let call = StreamRequest {
                 worker: 0,
                 endpoint: &endpoint,
@@ -103,7 +103,7 @@ impl H2PoolFixture {
                 proxy_protocol_header: Vec::new(),
                 fresh: false,
                 now: clock::now(),
-                source: order,
+                source,
             };
             match call.acquire_http2_stream(None)? {
                 StreamGrant::Opened(connection) => Ok(connection),
@@ -112,7 +112,7 @@ impl H2PoolFixture {
         }
     }
 
-    /// Links and streams.
+    /// Returns the number of connections and streams.
     fn open(&self) -> (u32, u32) {
         let ConnectionCounts { connections: links, streams } =
             &*self.endpoint.data.h2_pools[0].counts;
@@ -123,7 +123,7 @@ impl H2PoolFixture {
         self.endpoint.data.counters[0].http2.goaways.value()
     }
 
-    /// Until the endpoint has no connection left.
+    /// Waits until the endpoint has no connection left.
     async fn all_closed(&self) {
         while self.open.get() > 0 {
             tokio::task::yield_now().await;
@@ -132,8 +132,8 @@ impl H2PoolFixture {
 }
 
 async fn serve(socket: TcpStream, most: u32, answer: fn(SendResponse<Bytes>, &mut Incoming)) {
-    let shaken = server::Builder::new().max_concurrent_streams(most).handshake(socket).await;
-    let Ok(mut connection) = shaken else { return };
+    let handshake = server::Builder::new().max_concurrent_streams(most).handshake(socket).await;
+    let Ok(mut connection) = handshake else { return };
     while let Some(Ok((_, respond))) = connection.accept().await {
         answer(respond, &mut connection);
     }
@@ -143,7 +143,7 @@ fn ok(mut respond: SendResponse<Bytes>, _: &mut Incoming) {
     respond.send_response(http::Response::new(()), true).unwrap();
 }
 
-/// Says OK, and GOAWAY behind it.
+/// Responds with 200, then sends GOAWAY.
 fn ok_and_leave(respond: SendResponse<Bytes>, connection: &mut Incoming) {
     ok(respond, connection);
     connection.graceful_shutdown();
@@ -161,7 +161,7 @@ fn request() -> RequestHead {
     head
 }
 
-/// The status of the response, or why there is none, and whether the request is known to be unprocessed.
+/// Returns the status of the response, or the failure, and true if the request is known to be unprocessed.
 async fn outcome(connection: &mut EndpointConnection) -> (Result<u16, Failure>, bool) {
     let (request, mut response) = (request(), ResponseHead::new());
     let read = poll_fn(|cx| poll_response(cx, connection, &request, &mut response)).await;
@@ -286,7 +286,7 @@ fn connections_close_with_their_endpoint_after_running_requests() {
         let mut connection = scene.ask().await.unwrap();
         let H2PoolFixture { endpoint, open, .. } = scene;
         drop(endpoint);
-        assert_eq!(outcome(&mut connection).await, (Ok(200), false), "what runs is finished");
+        assert_eq!(outcome(&mut connection).await, (Ok(200), false), "the request completes");
         drop(connection);
         while open.get() > 0 {
             tokio::task::yield_now().await;
@@ -323,7 +323,7 @@ fn upgrade_fails_without_extended_connect_support() {
     });
 }
 
-/// An endpoint that answers the first request, and resets its connection when it is told to or gets another request.
+/// Runs an endpoint that responds to the first request, and resets its connection on command or at the next request.
 async fn resetting(listener: TcpListener, reset: oneshot::Receiver<()>, done: oneshot::Sender<()>) {
     let (socket, _) = listener.accept().await.unwrap();
     SockRef::from(&socket).set_linger(Some(Duration::ZERO)).unwrap();
@@ -338,8 +338,8 @@ async fn resetting(listener: TcpListener, reset: oneshot::Receiver<()>, done: on
     done.send(()).unwrap();
 }
 
-/// Whether a request is known to be unacknowledged that is lost when its connection is reset, `before` it is sent or
-/// when the endpoint has read it.
+/// Returns true if a request is known to be unacknowledged after a reset of its connection, either `before` it is sent
+/// or when the endpoint has read it.
 async fn is_unacknowledged(before: bool) -> bool {
     let mut scene = H2PoolFixture::new(100, ok).await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -350,12 +350,12 @@ async fn is_unacknowledged(before: bool) -> bool {
     assert_eq!(outcome(&mut scene.ask().await.unwrap()).await, (Ok(200), false));
     if before {
         reset.send(()).unwrap();
-        // The runtime does not look at sockets before the request is sent.
+        // The runtime does not poll sockets before the request is sent.
         is_done.await.unwrap();
     }
     let mut connection = scene.ask().await.unwrap();
     assert_eq!(outcome(&mut connection).await, (Err(Failure::EndpointClosed), false));
-    connection.stream_guard.as_ref().expect("it is a stream of a link").is_unacknowledged()
+    connection.stream_guard.as_ref().expect("it is a stream").is_unacknowledged()
 }
 
 #[test]

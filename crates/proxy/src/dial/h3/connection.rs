@@ -1,8 +1,8 @@
 //! One HTTP/3 connection to an endpoint.
 //!
-//! A link begins when the endpoint has said its settings, so that it is known to speak HTTP/3 before any request depends
-//! on it. Who has gone without a word is noticed by QUIC itself: it does not let a link fall silent, and ends one on which
-//! nothing comes any more.
+//! A connection is usable when the SETTINGS of the endpoint have arrived, so that it is known to speak HTTP/3 before
+//! any request depends on it. QUIC itself detects a dead endpoint: keep-alive packets prevent silence on a live
+//! connection, and the idle timeout ends a dead one.
 
 use std::cell::Cell;
 use std::future::{pending, poll_fn};
@@ -33,31 +33,31 @@ pub(super) struct H3EndpointConnection {
     connection_state: Rc<H3ConnectionState>,
     supports_extended_connect: bool,
     shared: Rc<H3SharedState>,
-    /// Opened to see whether one may be; nothing is sent by that.
+    /// Opened in advance to test the stream limit; this sends nothing.
     next_stream: Option<(SendStream, RecvStream)>,
     usage: ConnectionUsage,
 }
 
-/// What a link and its driver know of each other.
+/// State that a connection and its driver share.
 #[derive(Default)]
 struct H3SharedState {
     goaway_received: Cell<bool>,
-    /// The endpoint allows no more streams now.
+    /// Notified if the endpoint allows no more streams now.
     streams_exhausted: Notify,
 }
 
-/// Agrees with the endpoint on HTTP/3; the caller bounds the time.
+/// Performs the HTTP/3 handshake with the endpoint; the caller bounds the time.
 pub(super) async fn handshake(
     connection: &QuicConnection,
-    room: Arc<Notify>,
-    tally: Arc<ConnectionCounts>,
+    stream_available: Arc<Notify>,
+    counts: Arc<ConnectionCounts>,
 ) -> Result<(H3EndpointConnection, H3ConnectionDriver), Failure> {
     poll_fn(|cx| connection.poll_established(cx)).await.map_err(handshake_failure)?;
     let head = RESPONSE_LIMITS.head_bytes + RESPONSE_LIMITS.fields * FIELD_OVERHEAD;
-    let mut conversation = ControlStreams::new(connection, PeerRole::Endpoint, head as u64);
+    let mut control_streams = ControlStreams::new(connection, PeerRole::Endpoint, head as u64);
     let settings = loop {
         tokio::select! {
-            heard = poll_fn(|cx| conversation.poll(cx)) => match heard {
+            event = poll_fn(|cx| control_streams.poll(cx)) => match event {
                 Ok(ControlEvent::Settings(settings)) => break settings,
                 Ok(ControlEvent::GoAway(_)) => {}
                 Err(_offence) => return Err(Failure::EndpointClosed),
@@ -65,12 +65,12 @@ pub(super) async fn handshake(
             closed = poll_fn(|cx| connection.poll_closed(cx)) => return Err(handshake_failure(closed)),
         }
     };
-    // How many streams there may be, QUIC says.
-    let state = MultiplexState::new(u32::MAX, room, tally, Arc::default());
+    // QUIC itself enforces the stream limit.
+    let state = MultiplexState::new(u32::MAX, stream_available, counts, Arc::default());
     let shared = Rc::new(H3SharedState::default());
     let link = H3EndpointConnection {
         connection: connection.clone(),
-        connection_state: Rc::clone(conversation.connection_state()),
+        connection_state: Rc::clone(control_streams.connection_state()),
         supports_extended_connect: settings.connect_protocol,
         shared: Rc::clone(&shared),
         next_stream: None,
@@ -78,7 +78,7 @@ pub(super) async fn handshake(
     };
     let driver = H3ConnectionDriver {
         connection: connection.clone(),
-        control_streams: conversation,
+        control_streams,
         shared,
         _open: OpenConnectionGuard::new(&state),
         state,
@@ -86,7 +86,7 @@ pub(super) async fn handshake(
     Ok((link, driver))
 }
 
-/// What the end of a connection that carries nothing yet means.
+/// Returns the failure for a connection that ended before it carried any request.
 fn handshake_failure(closed: CloseReason) -> Failure {
     match closed {
         CloseReason::Refused => Failure::ConnectFailed,
@@ -106,9 +106,9 @@ impl multiplex_connection::MultiplexConnection for H3EndpointConnection {
     }
 
     fn protocol_availability(&mut self) -> ConnectionAvailability {
-        let said_goaway = self.shared.goaway_received.get();
-        if said_goaway || self.connection.closed().is_some() {
-            return ConnectionAvailability::Retired { goaway_received: said_goaway };
+        let goaway_received = self.shared.goaway_received.get();
+        if goaway_received || self.connection.closed().is_some() {
+            return ConnectionAvailability::Retired { goaway_received };
         }
         ConnectionAvailability::Usable
     }
@@ -125,21 +125,21 @@ impl multiplex_connection::MultiplexConnection for H3EndpointConnection {
 }
 
 impl H3EndpointConnection {
-    /// Sends the head of a request on a stream of its own.
+    /// Sends the head of a request on a new stream.
     pub(super) fn send(
         &mut self,
         call: &StreamRequest<'_>,
     ) -> Result<(PeerStream, StreamGuard), Failure> {
-        let order = &call.source;
-        // What opens a WebSocket is a CONNECT that not everybody takes (RFC 9220).
-        if order.request.upgrade && !self.supports_extended_connect {
+        let source = &call.source;
+        // A WebSocket needs extended CONNECT, which not every endpoint supports (RFC 9220).
+        if source.request.upgrade && !self.supports_extended_connect {
             return Err(Failure::UpgradeRefused);
         }
-        let (head, framing, address) = (order.request, order.framing, call.endpoint.address);
+        let (head, framing, address) = (source.request, source.framing, call.endpoint.address);
         let section = |out: &mut Vec<u8>| request::write(head, framing, address, out);
-        // The link has just said that it takes one.
+        // The connection has just reported capacity for one stream.
         let (sending, receiving) = self.next_stream.take().ok_or(Failure::EndpointClosed)?;
-        let is_whole = order.is_whole();
+        let is_whole = source.is_whole();
         let message =
             H3Stream::to_endpoint(sending, receiving, &self.connection_state, section, is_whole);
         Ok((PeerStream::from(message), self.usage.begin_stream(call.fresh)))
@@ -152,7 +152,7 @@ impl Drop for H3EndpointConnection {
     }
 }
 
-/// Hears what the endpoint says of a link as a whole, and ends it.
+/// Processes the control streams of a connection, and closes it at its end.
 pub(super) struct H3ConnectionDriver {
     connection: QuicConnection,
     control_streams: ControlStreams,
@@ -162,14 +162,14 @@ pub(super) struct H3ConnectionDriver {
 }
 
 impl H3ConnectionDriver {
-    /// Runs until the link has ended.
+    /// Runs until the connection has ended.
     pub(super) async fn run(mut self) {
-        let Self { connection, control_streams: conversation, shared, state, .. } = &mut self;
+        let Self { connection, control_streams, shared, state, .. } = &mut self;
         tokio::select! {
-            () = watch_control_streams(conversation, shared) => {}
+            () = watch_control_streams(control_streams, shared) => {}
             () = watch_stream_limit(connection, shared, state) => {}
             () = ping_timed_out(connection, state) => {}
-            // How it ended is told to its streams.
+            // Its streams report how it ended.
             _ = poll_fn(|cx| connection.poll_closed(cx)) => {}
             () = state.drained.notified() => {}
         }
@@ -177,18 +177,18 @@ impl H3ConnectionDriver {
     }
 }
 
-/// Ready when the endpoint has offended, for which the connection has been closed.
-async fn watch_control_streams(conversation: &mut ControlStreams, shared: &H3SharedState) {
-    while let Ok(event) = poll_fn(|cx| conversation.poll(cx)).await {
+/// Waits until the endpoint has violated the protocol, for which the connection has been closed.
+async fn watch_control_streams(control_streams: &mut ControlStreams, shared: &H3SharedState) {
+    while let Ok(event) = poll_fn(|cx| control_streams.poll(cx)).await {
         match event {
             ControlEvent::GoAway(_) => shared.goaway_received.set(true),
-            // They come once.
+            // SETTINGS arrive only once.
             ControlEvent::Settings(_) => {}
         }
     }
 }
 
-/// Tells who waits when the endpoint allows more streams.
+/// Wakes the waiting requests when the endpoint allows more streams.
 async fn watch_stream_limit(
     connection: &QuicConnection,
     shared: &H3SharedState,
@@ -203,7 +203,7 @@ async fn watch_stream_limit(
     }
 }
 
-/// Ready when the endpoint, doubted, has not even acknowledged a PING.
+/// Waits until the endpoint, marked as suspect, has not even acknowledged a PING.
 async fn ping_timed_out(connection: &QuicConnection, state: &MultiplexState) {
     loop {
         state.response_overdue.notified().await;

@@ -1,7 +1,7 @@
-//! HTTP/1.1 where it is spoken in HTTP/3's place.
+//! HTTP/1.1 in place of HTTP/3.
 //!
-//! What is sent of a request is made ready before its way is known: a body without framing, whose end is told. A connection
-//! of HTTP/1.1 that gets it so writes the head and frames the body by itself. What comes back is read as ever.
+//! A request is prepared before its transport is known: its body has no framing, and its end is signalled. The
+//! connection here writes the head and frames the body by itself. Responses are read as usual.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -22,19 +22,19 @@ use crate::stream::PeerStream;
 use crate::tls::TlsStream;
 use crate::worker::Worker;
 
-/// A connection that frames what is written to it.
+/// A connection that frames the data written to it.
 pub(crate) struct H1Fallback {
     pub(crate) tls: TlsStream,
-    /// The body goes in chunks.
+    /// True if the body is sent in chunks.
     chunked: bool,
-    /// Framed, of which the first `sent` bytes have been written, and how many bytes of the body it holds.
+    /// Framed bytes, of which the first `sent` are written, and the number of body bytes in them.
     out: Vec<u8>,
     sent: usize,
     held_body_bytes: usize,
 }
 
 impl H1Fallback {
-    /// Writes what is framed. Ready when the connection has all of it.
+    /// Writes the framed bytes. Ready when the connection has all of them.
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.sent < self.out.len() {
             let rest = &self.out[self.sent..];
@@ -48,7 +48,7 @@ impl H1Fallback {
         Poll::Ready(Ok(()))
     }
 
-    /// Sends a part of the body, the end behind it if `is_last`. Who has to wait comes back with the same bytes.
+    /// Sends a part of the body, and its end if `is_last`. After `Pending`, the caller must pass the same bytes again.
     pub(crate) fn poll_write(
         &mut self,
         cx: &mut Context<'_>,
@@ -67,12 +67,12 @@ impl H1Fallback {
             self.held_body_bytes = offered;
         }
         ready!(self.poll_flush(cx))?;
-        let told = std::mem::take(&mut self.held_body_bytes);
-        if is_last && told == offered {
-            // What the connection does not take at once goes before anything is read.
+        let accepted = std::mem::take(&mut self.held_body_bytes);
+        if is_last && accepted == offered {
+            // If the connection does not accept the end at once, it is written before the next read.
             let _pushed = self.poll_end(cx, None)?;
         }
-        Poll::Ready(Ok(told))
+        Poll::Ready(Ok(accepted))
     }
 
     /// Ends the body.
@@ -99,7 +99,7 @@ impl H1Fallback {
         Pin::new(&mut self.tls).poll_read(cx, space)
     }
 
-    /// Ready when a read would not wait, or when there is something to be written before.
+    /// Ready when a read would not wait, or when framed bytes have to be written first.
     pub(crate) fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.out.is_empty() { self.tls.poll_read_ready(cx) } else { Poll::Ready(Ok(())) }
     }
@@ -110,21 +110,29 @@ impl H1Fallback {
     }
 }
 
-/// A connection of HTTP/1.1 on which the head of the request has been sent.
+/// Returns an HTTP/1.1 connection on which the head of the request has been sent.
 pub(in crate::dial) async fn connection(
     worker: &Worker,
     client: &mut ClientConnection,
     exchange: &mut Exchange,
     slot: Slot,
-    effort: AttemptHistory<'_>,
+    history: AttemptHistory<'_>,
     terms: &RequestPolicy<'_>,
-    wish: &ConnectionRequirements<'_>,
+    requirements: &ConnectionRequirements<'_>,
 ) -> Result<(Slot, Box<EndpointConnection>), AttemptFailure> {
-    let order = RequestSource { request: &exchange.request, framing: exchange.request.framing };
+    let source = RequestSource { request: &exchange.request, framing: exchange.request.framing };
     let header = client.proxy_protocol_header(terms.backend_settings());
-    let opening = open(&slot.endpoint, effort.fresh, &header, wish, order);
-    let hurry = effort.patience(&slot, terms);
-    match attempt::await_connection(worker, client, terms, wish.now, hurry, Box::pin(opening)).await
+    let opening = open(&slot.endpoint, history.fresh, &header, requirements, source);
+    let slow_after = history.patience(&slot, terms);
+    match attempt::await_connection(
+        worker,
+        client,
+        terms,
+        requirements.now,
+        slow_after,
+        Box::pin(opening),
+    )
+    .await
     {
         Ok((connection, head_bytes)) => {
             exchange.upload.written += head_bytes;
@@ -134,37 +142,37 @@ pub(in crate::dial) async fn connection(
     }
 }
 
-/// A connection on which the head has been sent, an idle one if it may be, and how long the head is; the caller bounds the
-/// time.
+/// Returns a connection on which the head has been sent, an idle one if possible, and the length of the head; the
+/// caller bounds the time.
 pub(crate) async fn open(
     endpoint: &Endpoint,
     fresh: bool,
     header: &[u8],
-    wish: &ConnectionRequirements<'_>,
-    order: RequestSource<'_>,
+    requirements: &ConnectionRequirements<'_>,
+    source: RequestSource<'_>,
 ) -> Result<(Box<EndpointConnection>, u64), Failure> {
     if !fresh
-        && let Some(idle) = pool::take(endpoint, wish)
-        && let Some(begun) = send_head(idle, order).await
+        && let Some(idle) = pool::take(endpoint, requirements)
+        && let Some(begun) = send_head(idle, source).await
     {
         return Ok(begun);
     }
-    let connection = attempt::open(endpoint, header, wish).await?;
-    send_head(connection, order).await.ok_or(Failure::ConnectFailed)
+    let connection = attempt::open(endpoint, header, requirements).await?;
+    send_head(connection, source).await.ok_or(Failure::ConnectFailed)
 }
 
-/// Sends the head; `None`: the connection has broken.
+/// Sends the head; `None` if the connection has broken.
 async fn send_head(
     mut connection: Box<EndpointConnection>,
-    order: RequestSource<'_>,
+    source: RequestSource<'_>,
 ) -> Option<(Box<EndpointConnection>, u64)> {
-    let RequestSource { request, framing } = order;
+    let RequestSource { request, framing } = source;
     let framing = if framing == BodyFraming::Stream { BodyFraming::Chunked } else { framing };
     let mut head = Vec::new();
     write::request_head(request, framing, request.upgrade, &mut head);
     let tls = match connection.stream {
         PeerStream::Tls(tls) => *tls,
-        // All that was framed for the request before has left, or its response tells nothing of this one.
+        // If framed bytes of the previous request are left, a response cannot be attributed to this one.
         PeerStream::Framed(framed) if framed.out.is_empty() => framed.tls,
         PeerStream::Tcp(_) | PeerStream::H2(_) | PeerStream::H3(_) | PeerStream::Framed(_) => {
             return None;

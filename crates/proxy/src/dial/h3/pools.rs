@@ -1,7 +1,7 @@
 //! A worker's HTTP/3 connections to endpoints.
 //!
-//! QUIC's connections belong to the worker that opened them, down to the memory, so they lie with it and not with their
-//! endpoints. Those of an endpoint that has left are let go at the next sweep; what runs on them is finished.
+//! A QUIC connection belongs to the worker that opened it, including its memory, so it is stored with the worker and
+//! not with its endpoint. Connections to a removed endpoint are released at the next sweep; their requests complete.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -24,8 +24,9 @@ use crate::quic::DialSettings;
 use crate::tls::{EndpointTlsContext, EndpointTlsError, QuicClientTlsConfig};
 use crate::worker::Worker;
 
-/// A link on which nothing comes for as long as `unacknowledged` has broken. It is not for want of anything to say: while
-/// it is open, the endpoint is asked to give a sign of life. Links that are not used end by the backend's policy.
+/// Returns the settings of a connection that is considered broken if nothing arrives on it for the time
+/// `unacknowledged`. An idle connection stays open, because we send PINGs to the endpoint. Unused connections end by
+/// the backend's policy.
 fn dial_settings(unacknowledged: Duration) -> DialSettings {
     DialSettings { idle_timeout: unacknowledged, keep_alive: Some(unacknowledged / 3) }
 }
@@ -34,11 +35,11 @@ fn dial_settings(unacknowledged: Duration) -> DialSettings {
 #[derive(Default)]
 pub(crate) struct H3WorkerPools(RefCell<HashMap<*const Endpoint, H3EndpointPools>>);
 
-/// Those to one endpoint.
+/// The connections to one endpoint.
 struct H3EndpointPools {
-    /// Keeps the address from being used again, and nothing else.
+    /// Keeps the address from being reused, and nothing else.
     endpoint: Weak<Endpoint>,
-    /// By what they are opened with: one, hardly ever two.
+    /// By pool key: one, hardly ever two.
     pools: Vec<MultiplexPool<H3EndpointConnection>>,
 }
 
@@ -46,44 +47,45 @@ impl H3WorkerPools {
     fn with_pool<R>(
         &self,
         endpoint: &Arc<Endpoint>,
-        trust: Option<&Arc<EndpointTlsContext>>,
-        does: impl FnOnce(&mut MultiplexPool<H3EndpointConnection>) -> R,
+        tls_context: Option<&Arc<EndpointTlsContext>>,
+        run: impl FnOnce(&mut MultiplexPool<H3EndpointConnection>) -> R,
     ) -> R {
         let mut entries = self.0.borrow_mut();
         let entry = entries.entry(Arc::as_ptr(endpoint)).or_insert_with(|| H3EndpointPools {
             endpoint: Arc::downgrade(endpoint),
             pools: Vec::new(),
         });
-        does(multiplex_pool::pool_for(
+        run(multiplex_pool::pool_for(
             &mut entry.pools,
-            PoolKey { proxy_protocol_client: None, tls_context: trust },
+            PoolKey { proxy_protocol_client: None, tls_context },
         ))
     }
 
     fn with_pool_for<R>(
         &self,
         call: &StreamRequest<'_>,
-        does: impl FnOnce(&mut MultiplexPool<H3EndpointConnection>) -> R,
+        run: impl FnOnce(&mut MultiplexPool<H3EndpointConnection>) -> R,
     ) -> R {
-        self.with_pool(call.endpoint, call.backend_config.tls_context.as_ref(), does)
+        self.with_pool(call.endpoint, call.backend_config.tls_context.as_ref(), run)
     }
 
-    /// A stream on which the head has been sent, if one can be had at once.
+    /// Opens a stream on which the head has been sent, if a connection has capacity now.
     pub(super) fn try_open_stream(
         &self,
         call: &StreamRequest<'_>,
     ) -> Result<Option<Box<EndpointConnection>>, Failure> {
         let counters = &call.endpoint.data.counters[call.worker].http3;
-        self.with_pool_for(call, |trunk| {
-            let usable = trunk.usable_connection(&call.backend_config.settings, counters, call.now);
+        self.with_pool_for(call, |pool| {
+            let usable = pool.usable_connection(&call.backend_config.settings, counters, call.now);
             let Some(link) = usable else { return Ok(None) };
-            let (stream, berth) = link.send(call)?;
-            let connection = EndpointConnection::for_stream(stream, berth, call.worker, call.now);
+            let (stream, stream_guard) = link.send(call)?;
+            let connection =
+                EndpointConnection::for_stream(stream, stream_guard, call.worker, call.now);
             Ok(Some(Box::new(connection)))
         })
     }
 
-    /// Asks for a stream; `waiting` tells since when.
+    /// Acquires a stream; `waiting` is set if the request has waited already.
     pub(super) fn acquire_stream(
         &self,
         worker: &Rc<Worker>,
@@ -93,19 +95,19 @@ impl H3WorkerPools {
         if let Some(connection) = self.try_open_stream(call)? {
             return Ok(StreamGrant::Opened(connection));
         }
-        if let Some(failure) = self.with_pool_for(call, |trunk| trunk.failure_since(waiting)) {
+        if let Some(failure) = self.with_pool_for(call, |pool| pool.failure_since(waiting)) {
             return Err(failure);
         }
         self.dial(worker, call);
-        Ok(StreamGrant::Wait(self.with_pool_for(call, |trunk| trunk.waiter(waiting))))
+        Ok(StreamGrant::Wait(self.with_pool_for(call, |pool| pool.waiter(waiting))))
     }
 
-    /// Opens another link, unless that is being done or there are as many as may be.
+    /// Opens another connection, unless a dial is in progress or the limit is reached.
     pub(super) fn dial(&self, worker: &Rc<Worker>, call: &StreamRequest<'_>) {
         let (settings, workers) =
             (&call.backend_config.settings, call.endpoint.data.h2_pools.len());
         let wanted =
-            self.with_pool_for(call, |trunk| trunk.try_begin_dial(settings, workers, call.now));
+            self.with_pool_for(call, |pool| pool.try_begin_dial(settings, workers, call.now));
         if wanted {
             let dial = H3DialTask {
                 worker: Rc::clone(worker),
@@ -118,12 +120,12 @@ impl H3WorkerPools {
         }
     }
 
-    /// Since when a link is being opened.
+    /// Returns the start of the current dial.
     pub(super) fn dialing_since(&self, call: &StreamRequest<'_>) -> Option<Time> {
-        self.with_pool_for(call, |trunk| trunk.dialing_since())
+        self.with_pool_for(call, |pool| pool.dialing_since())
     }
 
-    /// Lets go of links to the endpoint that are spent, or that nobody has used for long.
+    /// Releases connections to the endpoint that are retired, or that have been idle for long.
     pub(crate) fn sweep(
         &self,
         endpoint: &Arc<Endpoint>,
@@ -138,7 +140,7 @@ impl H3WorkerPools {
         }
     }
 
-    /// Lets go of what leads to endpoints that have left.
+    /// Removes the connections to endpoints that have been removed.
     pub(crate) fn remove_dropped_endpoints(&self) {
         let stays =
             |entry: &H3EndpointPools| entry.endpoint.strong_count() > 0 && !entry.pools.is_empty();
@@ -146,26 +148,26 @@ impl H3WorkerPools {
     }
 }
 
-/// A link that is to be opened.
+/// Opens a connection in the background.
 struct H3DialTask {
     worker: Rc<Worker>,
     endpoint: Arc<Endpoint>,
     tls_context: Option<Arc<EndpointTlsContext>>,
     connect_timeout: Duration,
-    /// The endpoint is gone that acknowledges nothing for so long.
+    /// The endpoint is considered dead if it acknowledges nothing for this time.
     unacknowledged_timeout: Duration,
 }
 
 impl H3DialTask {
-    /// Opens the link, tells who waits for it, and serves it as long as it lives.
+    /// Opens the connection, wakes the waiting requests, and drives it as long as it lives.
     async fn run(self) {
         let (opened, driver) = match self.open().await {
             Ok((link, driver)) => (Ok(link), Some(driver)),
             Err(failure) => (Err(failure), None),
         };
         self.record_result(opened.as_ref().err().copied());
-        self.with_pool(|trunk| trunk.finish_dial(opened));
-        // An endpoint that has left is not kept by its links, but they by it.
+        self.with_pool(|pool| pool.finish_dial(opened));
+        // Connections must not keep a removed endpoint alive.
         drop(self);
         if let Some(driver) = driver {
             driver.run().await;
@@ -173,16 +175,16 @@ impl H3DialTask {
     }
 
     fn record_result(&self, failure: Option<Failure>) {
-        let reach = &self.endpoint.data.http3_reachability;
-        let (was_open, endpoint) = (reach.is_available(), self.endpoint.address);
+        let reachability = &self.endpoint.data.http3_reachability;
+        let (was_open, endpoint) = (reachability.is_available(), self.endpoint.address);
         match failure {
             None => {
-                reach.record_success();
+                reachability.record_success();
                 if !was_open {
                     tracing::info!(%endpoint, "HTTP/3 works again");
                 }
             }
-            // We are at fault; or it answers by QUIC, as somebody else than it has to be.
+            // The fault is ours; or the endpoint answers over QUIC, but with the wrong certificate.
             Some(
                 Failure::OutOfDescriptors
                 | Failure::EndpointTls(
@@ -190,10 +192,10 @@ impl H3DialTask {
                 ),
             ) => {}
             Some(failure) => {
-                reach.record_failure(clock::now());
+                reachability.record_failure(clock::now());
                 if was_open {
                     let fault = failure.details();
-                    tracing::warn!(%endpoint, fault, "HTTP/3 does not work: requests go by TCP");
+                    tracing::warn!(%endpoint, fault, "HTTP/3 is unavailable: requests fall back to TCP");
                 }
             }
         }
@@ -203,32 +205,33 @@ impl H3DialTask {
         let Self {
             worker,
             endpoint,
-            tls_context: trust,
+            tls_context,
             connect_timeout: patience,
             unacknowledged_timeout: unacknowledged,
         } = self;
-        let secret = trust.as_ref().and_then(|trust| trust.quic());
-        let secret = secret.ok_or(Failure::EndpointTls(EndpointTlsError::UnusableConfig))?;
+        let tls_config = tls_context.as_ref().and_then(|tls_context| tls_context.quic());
+        let tls_config =
+            tls_config.ok_or(Failure::EndpointTls(EndpointTlsError::UnusableConfig))?;
         endpoint.data.counters[worker.index].connections.add(1);
-        let QuicClientTlsConfig { config, name } = secret;
+        let QuicClientTlsConfig { config, name } = tls_config;
         let settings = dial_settings(*unacknowledged);
         let begun_at = clock::now();
         let connection = worker.quic.dial(endpoint.address, name, config, settings)?;
-        let room = self.with_pool(|trunk| trunk.stream_available());
-        let tally = Arc::clone(&endpoint.data.h3_counts[worker.index]);
-        let begun = timeout(*patience, connection::handshake(&connection, room, tally)).await;
-        let begun = begun.unwrap_or(Err(Failure::ConnectTimeout));
-        match &begun {
+        let room = self.with_pool(|pool| pool.stream_available());
+        let counts = Arc::clone(&endpoint.data.h3_counts[worker.index]);
+        let result = timeout(*patience, connection::handshake(&connection, room, counts)).await;
+        let result = result.unwrap_or(Err(Failure::ConnectTimeout));
+        match &result {
             Ok(_) => {
                 let took = clock::now().saturating_since(begun_at);
                 endpoint.data.reachability.record_connect_time(took);
             }
-            Err(_) => connection.close(H3ErrorCode::NO_ERROR.0, "not in time"),
+            Err(_) => connection.close(H3ErrorCode::NO_ERROR.0, "handshake failed"),
         }
-        begun
+        result
     }
 
-    fn with_pool<R>(&self, does: impl FnOnce(&mut MultiplexPool<H3EndpointConnection>) -> R) -> R {
-        self.worker.h3_pools.with_pool(&self.endpoint, self.tls_context.as_ref(), does)
+    fn with_pool<R>(&self, run: impl FnOnce(&mut MultiplexPool<H3EndpointConnection>) -> R) -> R {
+        self.worker.h3_pools.with_pool(&self.endpoint, self.tls_context.as_ref(), run)
     }
 }

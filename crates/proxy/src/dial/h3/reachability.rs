@@ -1,35 +1,36 @@
-//! Whether an endpoint can be reached by QUIC, and what it speaks where it cannot.
+//! Reachability of an endpoint over QUIC, and the protocol of the fallback to TCP.
 //!
-//! What one worker learns holds for all. After a failure QUIC is left alone for a while, which doubles with each further
-//! one; then one request in all tries it again, without waiting for it.
+//! All workers share the result. After a failure QUIC is not used for a backoff time, which doubles with each further
+//! failure; then a single request triggers a new attempt, without waiting for it (half-open).
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use balance::Time;
 
-/// How long QUIC is left alone after its first failure, and at most.
+/// Backoff after the first failure, and its maximum.
 const INITIAL_BACKOFF: Duration = Duration::from_secs(5);
 const MAX_BACKOFF: Duration = Duration::from_secs(300);
 
-/// What is known of the ways to one endpoint. Each field is of use alone, so their order among threads is of no matter.
+/// Known reachability of one endpoint. Each field is useful alone, so their memory order among threads does not
+/// matter.
 #[derive(Default)]
 pub(crate) struct Http3Reachability {
-    /// When QUIC may be tried again, in nanoseconds; 0: it has not failed.
+    /// The time at which QUIC may be tried again, in nanoseconds; 0: it has not failed.
     retry_at: AtomicU64,
-    /// Failures in a row.
+    /// Consecutive failures.
     failures: AtomicU32,
-    /// Over TCP it has chosen HTTP/1.1, though HTTP/2 was offered.
+    /// True if the endpoint has chosen HTTP/1.1 over TCP, though HTTP/2 was offered.
     http1: AtomicBool,
 }
 
 impl Http3Reachability {
-    /// QUIC works, as far as is known.
+    /// True if QUIC works, as far as is known.
     pub(crate) fn is_available(&self) -> bool {
         self.retry_at.load(Ordering::Relaxed) == 0
     }
 
-    /// Whether the caller is to try QUIC again, for all.
+    /// True if the caller is the one that has to try QUIC again.
     pub(super) fn claim_retry(&self, now: Time) -> bool {
         let until = self.retry_at.load(Ordering::Relaxed);
         if until == 0 || now.as_nanos() < until {
@@ -39,28 +40,28 @@ impl Http3Reachability {
         self.retry_at.compare_exchange(until, next, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// QUIC has failed.
+    /// Records a failure of QUIC.
     pub(super) fn record_failure(&self, now: Time) {
-        // Far beyond what doubles the pause.
+        // The counter saturates far beyond the maximum backoff.
         let failures = self.failures.load(Ordering::Relaxed).saturating_add(1);
         self.failures.store(failures, Ordering::Relaxed);
         self.retry_at.store((now + self.backoff()).as_nanos(), Ordering::Relaxed);
     }
 
-    /// QUIC works.
+    /// Records that QUIC works.
     pub(super) fn record_success(&self) {
         self.failures.store(0, Ordering::Relaxed);
         self.retry_at.store(0, Ordering::Relaxed);
     }
 
-    /// The next request may try again.
+    /// Ends the backoff: the next request may try QUIC again.
     pub(super) fn end_backoff(&self, now: Time) {
         if !self.is_available() {
             self.retry_at.fetch_min(now.as_nanos(), Ordering::Relaxed);
         }
     }
 
-    /// Over TCP the endpoint has chosen HTTP/1.1.
+    /// Records that the endpoint has chosen HTTP/1.1 over TCP.
     pub(crate) fn record_http1(&self) {
         self.http1.store(true, Ordering::Relaxed);
     }
@@ -83,50 +84,53 @@ mod tests {
 
     #[test]
     fn http3_is_allowed_before_any_failure() {
-        let reach = Http3Reachability::default();
-        assert!(reach.is_available());
-        assert!(!reach.claim_retry(START));
+        let reachability = Http3Reachability::default();
+        assert!(reachability.is_available());
+        assert!(!reachability.claim_retry(START));
     }
 
     #[test]
     fn only_one_request_retries_http3_after_the_backoff() {
-        let reach = Http3Reachability::default();
-        reach.record_failure(START);
-        assert!(!reach.is_available());
-        assert!(!reach.claim_retry(START + (INITIAL_BACKOFF - Duration::from_nanos(1))));
-        assert!(reach.claim_retry(START + INITIAL_BACKOFF));
-        assert!(!reach.claim_retry(START + INITIAL_BACKOFF), "another does already");
+        let reachability = Http3Reachability::default();
+        reachability.record_failure(START);
+        assert!(!reachability.is_available());
+        assert!(!reachability.claim_retry(START + (INITIAL_BACKOFF - Duration::from_nanos(1))));
+        assert!(reachability.claim_retry(START + INITIAL_BACKOFF));
         assert!(
-            reach.claim_retry(START + INITIAL_BACKOFF * 2),
-            "who has not come back is not waited for"
+            !reachability.claim_retry(START + INITIAL_BACKOFF),
+            "another request tries it already"
         );
-        reach.record_success();
-        assert!(reach.is_available());
+        assert!(
+            reachability.claim_retry(START + INITIAL_BACKOFF * 2),
+            "an attempt without a result does not block the next one"
+        );
+        reachability.record_success();
+        assert!(reachability.is_available());
     }
 
     #[test]
     fn http3_backoff_doubles_up_to_the_maximum() {
-        let reach = Http3Reachability::default();
+        let reachability = Http3Reachability::default();
         let mut pauses = Vec::new();
         for _ in 0..8 {
-            reach.record_failure(START);
-            let until = Time::from_nanos(reach.retry_at.load(Ordering::Relaxed));
+            reachability.record_failure(START);
+            let until = Time::from_nanos(reachability.retry_at.load(Ordering::Relaxed));
             pauses.push(until.saturating_since(START).as_secs());
         }
         assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 300, 300]);
-        reach.record_success();
-        reach.record_failure(START);
-        assert!(reach.claim_retry(START + INITIAL_BACKOFF));
+        reachability.record_success();
+        reachability.record_failure(START);
+        assert!(reachability.claim_retry(START + INITIAL_BACKOFF));
     }
 
     #[test]
     fn http3_backoff_ends_early_without_an_alternative() {
-        let reach = Http3Reachability::default();
-        reach.end_backoff(START);
-        assert!(reach.is_available());
-        reach.record_failure(START);
-        reach.end_backoff(START);
-        assert!(!reach.is_available());
-        assert!(reach.claim_retry(START));
+        let reachability = Http3Reachability::default();
+        reachability.end_backoff(START);
+        assert!(reachability.is_available());
+        reachability.record_failure(START);
+        reachability.end_backoff(START);
+        assert!(!reachability.is_available());
+        assert!(reachability.claim_retry(START));
     }
 }

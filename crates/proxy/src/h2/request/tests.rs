@@ -1,4 +1,4 @@
-//! What becomes of requests: a table of what is read and refused, and that what is written comes back.
+//! Tests of request heads: a table of accepted and rejected heads, and a round trip.
 
 use proptest::prelude::*;
 
@@ -12,7 +12,7 @@ type Pairs<'p> = &'p [(&'p str, &'p str)];
 const LIMITS: HeadLimits = HeadLimits { head_bytes: 500, fields: 6, target_bytes: 40 };
 const KEY: WebSocketKey = *b"dGhlIHNhbXBsZSBub25jZQ==";
 
-/// A request by its target and fields, of which `:protocol` makes it an extended CONNECT.
+/// A request by its target and fields; a field `:protocol` makes it an extended CONNECT.
 fn parts(method: &str, uri: &str, fields: Pairs<'_>) -> Parts {
     let mut request = http::Request::builder().method(method).uri(uri);
     for (name, value) in fields {
@@ -34,7 +34,7 @@ fn read_parts(parts: &Parts, is_whole: bool) -> Result<RequestHead, BadRequest> 
     read(parts, is_whole, &LIMITS, || KEY, &mut head).map(|()| head)
 }
 
-/// The head as an HTTP/1.1 endpoint gets it.
+/// The head as an HTTP/1.1 endpoint receives it.
 fn as_http1(head: &RequestHead) -> String {
     let mut out = Vec::new();
     let framing =

@@ -1,4 +1,4 @@
-//! What becomes of responses, and that what is written comes back.
+//! Tests of response heads: accepted and rejected heads, and a round trip.
 
 use proptest::prelude::*;
 
@@ -28,7 +28,7 @@ fn request(method: RequestMethod, upgrade: bool) -> RequestHead {
     request
 }
 
-/// The response as an HTTP/1.1 client gets it.
+/// The response as an HTTP/1.1 client receives it.
 fn as_http1(parts: &Parts, is_whole: bool, request: &RequestHead) -> Result<String, BadResponse> {
     let mut head = ResponseHead::new();
     read(parts, is_whole, &LIMITS, request, &mut head)?;
@@ -102,9 +102,9 @@ fn switching_protocols_becomes_200_in_http2() {
     for (name, value) in [("Upgrade", "websocket"), ("Sec-WebSocket-Accept", "a"), ("X", "1")] {
         head.fields.append(name, value);
     }
-    let manner =
+    let framing =
         ResponseFraming { upgrade: true, ..ResponseFraming::without_body(HttpVersion::Http2) };
-    let (parts, ()) = write(&head, &manner).unwrap().into_parts();
+    let (parts, ()) = write(&head, &framing).unwrap().into_parts();
     assert_eq!(parts.status, 200);
     assert_eq!(parts.headers.len(), 1);
     assert_eq!(parts.headers["x"], "1");
@@ -131,13 +131,13 @@ proptest! {
         if head.framing == BodyFraming::Chunked {
             head.framing = BodyFraming::Stream;
         }
-        let manner = ResponseFraming {
+        let framing = ResponseFraming {
             version: HttpVersion::Http2,
             framing: head.framing,
             keep_alive: true,
             upgrade: false,
         };
-        let (parts, ()) = write(&head, &manner).unwrap().into_parts();
+        let (parts, ()) = write(&head, &framing).unwrap().into_parts();
         let mut back = ResponseHead::new();
         let is_whole = head.framing == BodyFraming::None;
         read(&parts, is_whole, &LIMITS, &request(RequestMethod::Get, false), &mut back).unwrap();

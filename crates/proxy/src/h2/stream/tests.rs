@@ -1,4 +1,4 @@
-//! Messages over connections in memory, with `h2` at the other end.
+//! Messages over in-memory connections, with an `h2` client as the peer.
 
 use std::future::{Future, poll_fn};
 use std::rc::Rc;
@@ -11,23 +11,23 @@ use tokio::task::{spawn_local, yield_now};
 use super::*;
 use crate::head::{BodyFraming, HttpVersion};
 
-/// A client's request as it comes here, and the client's side of it.
+/// A client's request as the server side sees it, and the client's side of it.
 struct H2StreamFixture {
     message: H2Stream,
     response: ResponseFuture,
     body: SendStream<Bytes>,
 }
 
-fn run(scene: impl Future<Output = ()>) {
+fn run(test: impl Future<Output = ()>) {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().build_local(tokio::runtime::LocalOptions::default());
     runtime.unwrap().block_on(async {
-        tokio::time::timeout(Duration::from_secs(60), scene).await.expect("it comes to an end");
+        tokio::time::timeout(Duration::from_secs(60), test).await.expect("test timed out");
     });
 }
 
 impl H2StreamFixture {
-    /// A client that takes `window` bytes of a response before it has read any.
+    /// Creates a client with a window of `window` bytes for each response.
     async fn new(window: u32) -> Self {
         let (ours, theirs) = tokio::io::duplex(1024 * 1024);
         let mut builder = client::Builder::new();
@@ -51,11 +51,11 @@ impl H2StreamFixture {
     fn begin_response(&mut self) {
         let mut head = ResponseHead::new();
         head.status = 200;
-        let manner = ResponseFraming {
+        let framing = ResponseFraming {
             framing: BodyFraming::Stream,
             ..ResponseFraming::without_body(HttpVersion::Http2)
         };
-        self.message.put_head(&head, &manner).unwrap();
+        self.message.put_head(&head, &framing).unwrap();
     }
 }
 
@@ -67,7 +67,7 @@ impl H2Stream {
         Ok(space.filled().to_vec())
     }
 
-    /// How many of these bytes go, if any go now.
+    /// Tries to write `bytes`; returns how many were accepted, if any were accepted immediately.
     async fn write(&mut self, bytes: &[u8], is_last: bool) -> Option<usize> {
         let slices = [IoSlice::new(bytes)];
         let written = poll_fn(|cx| Poll::Ready(self.poll_write(cx, &slices, is_last))).await;
@@ -96,15 +96,15 @@ fn a_body_is_read_to_its_trailers() {
 #[test]
 fn writes_are_bounded_by_the_flow_control_window() {
     run(async {
-        let mut scene = H2StreamFixture::new(10).await;
-        scene.begin_response();
-        assert_eq!(scene.message.write(&[7; 25], true).await, Some(10));
-        assert_eq!(scene.message.write(&[7; 15], true).await, None);
-        let mut body = scene.response.await.unwrap().into_body();
+        let mut fixture = H2StreamFixture::new(10).await;
+        fixture.begin_response();
+        assert_eq!(fixture.message.write(&[7; 25], true).await, Some(10));
+        assert_eq!(fixture.message.write(&[7; 15], true).await, None);
+        let mut body = fixture.response.await.unwrap().into_body();
         let first = body.data().await.unwrap().unwrap();
         body.flow_control().release_capacity(first.len()).unwrap();
         let more = loop {
-            if let Some(count) = scene.message.write(&[7; 15], true).await {
+            if let Some(count) = fixture.message.write(&[7; 15], true).await {
                 break count;
             }
             yield_now().await;
@@ -117,10 +117,10 @@ fn writes_are_bounded_by_the_flow_control_window() {
 #[test]
 fn last_data_frame_carries_end_stream() {
     run(async {
-        let mut scene = H2StreamFixture::new(100).await;
-        scene.begin_response();
-        assert_eq!(scene.message.write(b"all", true).await, Some(3));
-        let mut body = scene.response.await.unwrap().into_body();
+        let mut fixture = H2StreamFixture::new(100).await;
+        fixture.begin_response();
+        assert_eq!(fixture.message.write(b"all", true).await, Some(3));
+        let mut body = fixture.response.await.unwrap().into_body();
         assert_eq!(body.data().await.unwrap().unwrap(), "all");
         assert!(body.is_end_stream());
     });
@@ -129,14 +129,14 @@ fn last_data_frame_carries_end_stream() {
 #[test]
 fn truncated_response_resets_the_stream() {
     run(async {
-        let mut scene = H2StreamFixture::new(100).await;
-        scene.begin_response();
-        assert_eq!(scene.message.write(b"half", false).await, Some(4));
-        let mut body = scene.response.await.map(Response::into_body).unwrap();
-        drop(scene.message);
+        let mut fixture = H2StreamFixture::new(100).await;
+        fixture.begin_response();
+        assert_eq!(fixture.message.write(b"half", false).await, Some(4));
+        let mut body = fixture.response.await.map(Response::into_body).unwrap();
+        drop(fixture.message);
         let mut data = body.data().await.unwrap();
         while data.is_ok() {
-            data = body.data().await.expect("an end that is none");
+            data = body.data().await.expect("a truncated body must not end cleanly");
         }
         assert_eq!(data.unwrap_err().reason(), Some(Reason::INTERNAL_ERROR));
     });
@@ -157,14 +157,14 @@ fn client_reset_is_detected_as_a_disconnect() {
 #[test]
 fn response_waiting_to_be_scheduled_notices_a_client_reset() {
     run(async {
-        let mut scene = H2StreamFixture::new(1024 * 1024).await;
-        scene.begin_response();
-        // Nobody says that it has been written, so that nothing else is due.
-        assert_eq!(scene.message.write(&[7; 65_536], false).await, Some(65_536));
-        assert_eq!(scene.message.write(b"more", false).await, None);
-        scene.body.send_reset(Reason::CANCEL);
+        let mut fixture = H2StreamFixture::new(1024 * 1024).await;
+        fixture.begin_response();
+        // Nothing reports the first write as written, so no other write may proceed.
+        assert_eq!(fixture.message.write(&[7; 65_536], false).await, Some(65_536));
+        assert_eq!(fixture.message.write(b"more", false).await, None);
+        fixture.body.send_reset(Reason::CANCEL);
         let slices = [IoSlice::new(b"more")];
-        let written = poll_fn(|cx| scene.message.poll_write(cx, &slices, false)).await;
-        assert!(written.is_err() && scene.message.error().is_some());
+        let written = poll_fn(|cx| fixture.message.poll_write(cx, &slices, false)).await;
+        assert!(written.is_err() && fixture.message.error().is_some());
     });
 }

@@ -1,4 +1,4 @@
-//! What becomes of control streams.
+//! Tests of the control stream parser.
 
 use super::*;
 use crate::h3::frame;
@@ -6,8 +6,8 @@ use crate::h3::frame;
 /// Frames by type and payload.
 type Pairs<'p> = &'p [(u64, &'p [u8])];
 
-/// A control stream of SETTINGS and then these frames.
-fn said(peer: PeerRole, frames: Pairs<'_>) -> Result<Vec<ControlFrame>, H3ErrorCode> {
+/// Parses a control stream of SETTINGS and then these frames.
+fn parse(peer: PeerRole, frames: Pairs<'_>) -> Result<Vec<ControlFrame>, H3ErrorCode> {
     let mut bytes = vec![0x4, 0x0];
     for (kind, payload) in frames {
         varint::write(*kind, &mut bytes);
@@ -16,23 +16,23 @@ fn said(peer: PeerRole, frames: Pairs<'_>) -> Result<Vec<ControlFrame>, H3ErrorC
     }
     let mut control = ControlStreamReader::new(peer);
     let mut input = Bytes::from(bytes);
-    let mut said = Vec::new();
+    let mut parsed = Vec::new();
     while let Some(next) = control.next(&mut input)? {
-        said.push(next);
+        parsed.push(next);
     }
-    assert_eq!(said.remove(0), ControlFrame::Settings(H3Settings::default()));
-    Ok(said)
+    assert_eq!(parsed.remove(0), ControlFrame::Settings(H3Settings::default()));
+    Ok(parsed)
 }
 
 #[test]
 fn control_frames_are_read() {
-    let client = said(
+    let client = parse(
         PeerRole::Client,
         &[(0x7, &[0x3]), (0xd, &[0x5]), (0x21, b"what"), (0xd, &[0x5]), (0xf0700, b"\x04u=1")],
     );
     let priority = ResponsePriority::parse(b"u=1");
     assert_eq!(client, Ok(vec![ControlFrame::GoAway(3), ControlFrame::Priority(4, priority)]));
-    let endpoint = said(PeerRole::Endpoint, &[(0x7, &[0x40, 0x80]), (0x7, &[0x8]), (0x7, &[0x8])]);
+    let endpoint = parse(PeerRole::Endpoint, &[(0x7, &[0x40, 0x80]), (0x7, &[0x8]), (0x7, &[0x8])]);
     assert_eq!(
         endpoint,
         Ok(vec![ControlFrame::GoAway(128), ControlFrame::GoAway(8), ControlFrame::GoAway(8)])
@@ -58,7 +58,7 @@ fn invalid_control_frames_are_connection_errors() {
         (PeerRole::Client, &[(0x7, &[7; PAYLOAD_BYTES + 1])], H3ErrorCode::EXCESSIVE_LOAD),
     ];
     for (peer, frames, expected) in cases {
-        assert_eq!(said(*peer, frames), Err(*expected), "{frames:x?}");
+        assert_eq!(parse(*peer, frames), Err(*expected), "{frames:x?}");
     }
 }
 

@@ -1,24 +1,24 @@
-//! Conversations with somebody who says what may and what may not be said.
+//! Tests of the control streams against a peer that sends valid and invalid bytes.
 
 use std::future::poll_fn;
 
 use super::*;
 use crate::h3::fixture::{connect, framed, run};
 
-/// SETTINGS, behind what begins a control stream.
+/// Type of a control stream, followed by SETTINGS.
 const CONTROL_STREAM: &[u8] = &[0x0, 0x4, 0x2, 0x8, 0x1];
 
-async fn next(conversation: &mut ControlStreams) -> Result<ControlEvent, H3ErrorCode> {
-    poll_fn(|cx| conversation.poll(cx)).await
+async fn next(control_streams: &mut ControlStreams) -> Result<ControlEvent, H3ErrorCode> {
+    poll_fn(|cx| control_streams.poll(cx)).await
 }
 
-/// What streams begin with, and whether they end there.
+/// Bytes at the start of each stream, and true if the stream ends after them.
 type Streams<'s> = &'s [(&'s [u8], bool)];
 
-/// What ends the connection when these are opened.
+/// Returns the error code of the connection after the peer has opened these streams.
 async fn fault(peer: PeerRole, streams: Streams<'_>) -> H3ErrorCode {
     let (ours, theirs) = connect().await;
-    let mut conversation = ControlStreams::new(&ours, peer, 1000);
+    let mut control_streams = ControlStreams::new(&ours, peer, 1000);
     let mut open = Vec::new();
     for (bytes, is_ended) in streams {
         let mut stream = theirs.open_uni().await.unwrap();
@@ -29,12 +29,12 @@ async fn fault(peer: PeerRole, streams: Streams<'_>) -> H3ErrorCode {
         open.push(stream);
     }
     let code = loop {
-        if let Err(code) = next(&mut conversation).await {
+        if let Err(code) = next(&mut control_streams).await {
             break code;
         }
     };
     let quinn::ConnectionError::ApplicationClosed(close) = theirs.closed().await else {
-        panic!("the application closes");
+        panic!("expected a close by the application");
     };
     assert_eq!(close.error_code.into_inner(), code.0);
     code
@@ -44,30 +44,30 @@ async fn fault(peer: PeerRole, streams: Streams<'_>) -> H3ErrorCode {
 fn both_sides_exchange_settings_and_goaway() {
     run(async {
         let (ours, theirs) = connect().await;
-        let mut conversation = ControlStreams::new(&ours, PeerRole::Client, 70_000);
+        let mut control_streams = ControlStreams::new(&ours, PeerRole::Client, 70_000);
         let mut control = theirs.open_uni().await.unwrap();
         control.write_all(CONTROL_STREAM).await.unwrap();
         let settings = H3Settings { connect_protocol: true };
-        assert_eq!(next(&mut conversation).await, Ok(ControlEvent::Settings(settings)));
+        assert_eq!(next(&mut control_streams).await, Ok(ControlEvent::Settings(settings)));
         control.write_all(&framed(0x7, &[0x0])).await.unwrap();
-        assert_eq!(next(&mut conversation).await, Ok(ControlEvent::GoAway(0)));
+        assert_eq!(next(&mut control_streams).await, Ok(ControlEvent::GoAway(0)));
 
-        conversation.send_goaway(8);
+        control_streams.send_goaway(8);
         control.write_all(&framed(0x7, &[0x0])).await.unwrap();
-        assert_eq!(next(&mut conversation).await, Ok(ControlEvent::GoAway(0)));
+        assert_eq!(next(&mut control_streams).await, Ok(ControlEvent::GoAway(0)));
         let mut stream = theirs.accept_uni().await.unwrap();
-        let mut said = vec![0; 1];
-        stream.read_exact(&mut said).await.unwrap();
-        assert_eq!(said, [0x0], "a control stream");
+        let mut stream_type = vec![0; 1];
+        stream.read_exact(&mut stream_type).await.unwrap();
+        assert_eq!(stream_type, [0x0], "the type of a control stream");
         let mut reader = ControlStreamReader::new(PeerRole::Endpoint);
-        let mut heard = Vec::new();
-        while heard.len() < 2 {
+        let mut received = Vec::new();
+        while received.len() < 2 {
             let mut chunk = stream.read_chunk(1000, true).await.unwrap().unwrap().bytes;
-            while let Some(said) = reader.next(&mut chunk).unwrap() {
-                heard.push(said);
+            while let Some(frame) = reader.next(&mut chunk).unwrap() {
+                received.push(frame);
             }
         }
-        assert_eq!(heard, [ControlFrame::Settings(settings), ControlFrame::GoAway(8)]);
+        assert_eq!(received, [ControlFrame::Settings(settings), ControlFrame::GoAway(8)]);
     });
 }
 
@@ -98,20 +98,20 @@ fn control_stream_violations_close_the_connection() {
 fn unknown_unidirectional_streams_are_stopped_harmlessly() {
     run(async {
         let (ours, theirs) = connect().await;
-        let mut conversation = ControlStreams::new(&ours, PeerRole::Client, 1000);
+        let mut control_streams = ControlStreams::new(&ours, PeerRole::Client, 1000);
         let mut unknown = theirs.open_uni().await.unwrap();
         unknown.write_all(&[0x40, 0x21, 1, 2, 3]).await.unwrap();
-        let mut nameless = theirs.open_uni().await.unwrap();
-        nameless.write_all(&[0x40]).await.unwrap();
-        nameless.reset(0_u32.into()).unwrap();
+        let mut untyped = theirs.open_uni().await.unwrap();
+        untyped.write_all(&[0x40]).await.unwrap();
+        untyped.reset(0_u32.into()).unwrap();
         let stopped = async { unknown.stopped().await.unwrap().unwrap().into_inner() };
         tokio::select! {
             code = stopped => assert_eq!(code, H3ErrorCode::STREAM_CREATION_ERROR.0),
-            event = next(&mut conversation) => panic!("{event:?}"),
+            event = next(&mut control_streams) => panic!("{event:?}"),
         }
         let mut control = theirs.open_uni().await.unwrap();
         control.write_all(CONTROL_STREAM).await.unwrap();
-        assert!(matches!(next(&mut conversation).await, Ok(ControlEvent::Settings(_))));
+        assert!(matches!(next(&mut control_streams).await, Ok(ControlEvent::Settings(_))));
     });
 }
 
@@ -119,10 +119,10 @@ fn unknown_unidirectional_streams_are_stopped_harmlessly() {
 fn connection_error_in_a_message_closes_the_connection() {
     run(async {
         let (ours, theirs) = connect().await;
-        let mut conversation = ControlStreams::new(&ours, PeerRole::Client, 1000);
-        let ties = Rc::clone(conversation.connection_state());
-        let offend = async { ties.raise_connection_error(H3ErrorCode::DECOMPRESSION_FAILED) };
-        let (ended, ()) = tokio::join!(next(&mut conversation), offend);
+        let mut control_streams = ControlStreams::new(&ours, PeerRole::Client, 1000);
+        let state = Rc::clone(control_streams.connection_state());
+        let raise_error = async { state.raise_connection_error(H3ErrorCode::DECOMPRESSION_FAILED) };
+        let (ended, ()) = tokio::join!(next(&mut control_streams), raise_error);
         assert_eq!(ended, Err(H3ErrorCode::DECOMPRESSION_FAILED));
         assert!(matches!(theirs.closed().await, quinn::ConnectionError::ApplicationClosed(_)));
     });

@@ -1,25 +1,25 @@
-//! What becomes of fields: what is refused and how, and how many there may be.
+//! Tests of field sections: rejected fields and limits.
 
 use super::*;
 use crate::h3::qpack;
 
 const LIMITS: HeadLimits = HeadLimits { head_bytes: 200, fields: 4, target_bytes: 0 };
 
-/// A section whose names, of few bytes, are sent as they are.
+/// Returns a section with literal names of any few bytes, valid or not.
 fn section(lines: &[(&[u8], &[u8])]) -> Vec<u8> {
     let mut section = vec![0, 0];
     for (name, value) in lines {
         let begun = section.len();
         qpack::write(&vec![b'q'; name.len()], value, &mut section);
-        assert!(section[begun] & 0b1110_0000 == 0b0010_0000, "a name of its own");
-        // Its length takes three bits, or a byte more.
+        assert!(section[begun] & 0b1110_0000 == 0b0010_0000, "a literal name");
+        // The length of the name takes three bits, or one more byte.
         let taken = if name.len() < 7 { 1 } else { 2 };
         section[begun + taken..][..name.len()].copy_from_slice(name);
     }
     section
 }
 
-/// The fields that are there afterwards.
+/// Returns the fields that result from parsing.
 fn shown(lines: &[(&[u8], &[u8])]) -> Result<String, FieldSectionError<BadSyntax>> {
     let mut fields = FieldSection::new();
     read::<BadSyntax>(&section(lines), &LIMITS, &mut fields)?;
@@ -65,7 +65,7 @@ fn field_limits_match_http1() {
     let pairs = [(&b"x"[..], &b"1"[..]); 5];
     assert_eq!(shown(&pairs[..4]).as_deref(), Ok("x=1;x=1;x=1;x=1;"));
     assert_eq!(shown(&pairs), bad(BadSyntax::TooManyFields));
-    // As lines of HTTP/1.1: a name, a value and four bytes.
+    // Counted as HTTP/1.1 lines: a name, a value and four bytes.
     assert!(shown(&[(b"x", &[b'~'; 195])]).is_ok());
     assert_eq!(shown(&[(b"x", &[b'~'; 196])]), bad(BadSyntax::TooLarge));
     assert_eq!(shown(&[(b":path", &[b'~'; 192])]), bad(BadSyntax::TooLarge));

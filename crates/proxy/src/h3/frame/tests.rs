@@ -1,4 +1,4 @@
-//! What becomes of frames: a table of what is refused, and that pieces make no difference.
+//! Tests of the frame parser: a table of rejected frames, and input in pieces of any size.
 
 use proptest::prelude::*;
 
@@ -6,7 +6,7 @@ use super::*;
 
 const MOST: usize = 64;
 
-/// What comes of the bytes, however they come in; data in one piece.
+/// Parses the pieces; adjacent parts of DATA are joined.
 fn read(
     place: FrameContext,
     peer: PeerRole,
@@ -24,7 +24,7 @@ fn read(
                 Err(code) => return (found, Err(code)),
             }
         }
-        assert!(input.is_empty(), "all is taken");
+        assert!(input.is_empty(), "all input is consumed");
     }
     (found, Ok(frames.is_at_boundary()))
 }
@@ -36,7 +36,7 @@ fn add_data(found: &mut Vec<FramePart>, more: &Bytes) {
     }
 }
 
-/// A frame of this type with so many bytes.
+/// A frame of this type with a payload of this length.
 fn frame(kind: u64, length: usize) -> Vec<u8> {
     let mut out = Vec::new();
     write(kind, &mut out, |out| out.resize(out.len() + length, 7));
@@ -79,7 +79,7 @@ fn frame_types_are_allowed_only_on_their_streams() {
     let settings = frame(SETTINGS, 0);
     let unexpected = Err(H3ErrorCode::FRAME_UNEXPECTED);
     let fine = Ok(true);
-    // On a client's request, an endpoint's response, and their control streams.
+    // Columns: a client's request, an endpoint's response, and the control streams of both.
     let cases = [
         (DATA, [fine, fine, unexpected, unexpected]),
         (HEADERS, [fine, fine, unexpected, unexpected]),
@@ -136,10 +136,10 @@ fn buffered_frame_payload_is_bounded() {
 fn frame_length_uses_the_shortest_encoding() {
     for length in [0, 63, 64, 16_383, 16_384, 70_000] {
         let out = frame(DATA, length);
-        let (kind, said, taken) = header(&out).unwrap();
-        assert_eq!((kind, said, out.len()), (DATA, length as u64, taken + length));
+        let (kind, read_length, taken) = header(&out).unwrap();
+        assert_eq!((kind, read_length, out.len()), (DATA, length as u64, taken + length));
         let begun = DataHeader::new(length as u64);
-        let read = header(begun.as_bytes()).map(|(_, said, _)| said);
+        let read = header(begun.as_bytes()).map(|(_, read_length, _)| read_length);
         assert_eq!(read, (length > 0).then_some(length as u64));
     }
 }

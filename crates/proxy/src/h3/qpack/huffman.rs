@@ -1,15 +1,15 @@
-//! Text in fewer bits: the Huffman code of RFC 7541 §5.2 and appendix B, which RFC 9204 uses too. It is read and never
-//! written.
+//! Huffman decoder: the code of RFC 7541 §5.2 and appendix B, which RFC 9204 uses too. This proxy decodes it and never
+//! encodes.
 //!
-//! The code is canonical: codes of one length count up in the order of their symbols, and the next length goes on from
-//! there. So the lengths are all there is to write down, and a code is found by its length, without a tree.
+//! The code is canonical: codes of equal length count up in the order of their symbols, and the next length continues
+//! from there. So the table stores only the lengths, and the decoder finds a code by its length, without a tree.
 
-/// The bytes, and the one beyond them, which is in no text: their end.
+/// Number of symbols: all bytes, and the end-of-string symbol (EOS), which occurs in no text.
 const SYMBOLS: usize = 257;
-/// The longest code.
+/// Length of the longest code, in bits.
 const LONGEST: usize = 30;
 
-/// How many bits each symbol takes (RFC 7541, appendix B).
+/// Code length of each symbol, in bits (RFC 7541, appendix B).
 #[rustfmt::skip]
 static LENGTHS: [u8; SYMBOLS] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28,
@@ -31,7 +31,7 @@ static LENGTHS: [u8; SYMBOLS] = [
     30,
 ];
 
-/// The symbols by their codes.
+/// The symbols in the order of their codes.
 static SORTED: [u16; SYMBOLS] = {
     let mut sorted = [0; SYMBOLS];
     let mut place = 0;
@@ -55,7 +55,7 @@ static SORTED: [u16; SYMBOLS] = {
 struct HuffmanCodeRange {
     first: u32,
     count: u32,
-    /// Where their symbols begin in `SORTED`.
+    /// Index in `SORTED` of the first symbol with this length.
     place: usize,
 }
 
@@ -96,11 +96,11 @@ static CODES: [u32; SYMBOLS] = {
 #[derive(Clone, Copy)]
 struct HuffmanSymbol {
     byte: u8,
-    /// 0 where the code is longer than what it was looked for by.
+    /// 0 if the code is longer than the bits that were looked up.
     length: u8,
 }
 
-/// For each eight bits the symbol whose code they begin with.
+/// Lookup table from eight bits to the symbol whose code they begin with.
 static SHORT: [HuffmanSymbol; 256] = {
     let mut short = [HuffmanSymbol { byte: 0, length: 0 }; 256];
     let mut symbol = 0;
@@ -119,18 +119,18 @@ static SHORT: [HuffmanSymbol; 256] = {
     short
 };
 
-/// Appends the text that `bytes` stand for; `None`: they stand for none.
+/// Appends the text that `bytes` encode; `None` if the encoding is invalid.
 pub(super) fn decode(mut bytes: &[u8], out: &mut Vec<u8>) -> Option<()> {
     let start = out.len();
     // The shortest code has five bits.
     out.resize(start + bytes.len() * 8 / 5, 0);
     let space = &mut out[start..];
     let mut place = 0;
-    // What comes next, from the highest bit on, and how much of it.
+    // Buffered bits, left-aligned, and their count.
     let (mut bits, mut count) = (0_u64, 0);
     while !bytes.is_empty() {
         bytes = refill(bytes, &mut bits, &mut count);
-        // No code is cut off here.
+        // With this many bits, the next code is complete.
         while count >= LONGEST as u32 {
             let symbol = first_symbol(bits)?;
             space[place] = symbol.byte;
@@ -153,13 +153,13 @@ pub(super) fn decode(mut bytes: &[u8], out: &mut Vec<u8>) -> Option<()> {
     is_padding(bits, count).then_some(())
 }
 
-/// Takes as many bytes as there is room for; gives the rest.
+/// Loads as many bytes as there is room for, and returns the rest.
 fn refill<'b>(bytes: &'b [u8], bits: &mut u64, count: &mut u32) -> &'b [u8] {
     let room = (64 - *count) / 8;
     let (taken, rest) = bytes.split_at(bytes.len().min(room as usize));
     let mut eight = [0; 8];
     match bytes.first_chunk() {
-        // Eight at once, of which some may come again.
+        // Loads eight bytes at once; some of them may be loaded again.
         Some(next) => eight = *next,
         None => eight[..taken.len()].copy_from_slice(taken),
     }
@@ -169,7 +169,7 @@ fn refill<'b>(bytes: &'b [u8], bits: &mut u64, count: &mut u32) -> &'b [u8] {
     rest
 }
 
-/// The symbol whose code `bits` begin with; `None`: the one that is in no text.
+/// Returns the symbol whose code `bits` begin with; `None` for EOS, which occurs in no text.
 fn first_symbol(bits: u64) -> Option<HuffmanSymbol> {
     let symbol = SHORT[(bits >> 56) as usize];
     if symbol.length > 0 { Some(symbol) } else { first_long_symbol(bits) }
@@ -185,7 +185,7 @@ fn first_long_symbol(bits: u64) -> Option<HuffmanSymbol> {
     })
 }
 
-/// What is left of the last byte is the beginning of the end's code, which is all ones.
+/// True if the remaining bits are valid padding: fewer than eight bits of the EOS code, which is all ones.
 fn is_padding(bits: u64, count: u32) -> bool {
     count < 8 && bits.leading_ones() == count
 }
@@ -196,7 +196,7 @@ mod tests {
 
     use super::*;
 
-    /// The text and then ones, as far as they fill the last byte.
+    /// Returns the encoding of the text, padded with ones to a whole byte.
     fn encode(text: &[u8]) -> Vec<u8> {
         let bits = |byte: &u8| {
             let (code, length) = (CODES[usize::from(*byte)], LENGTHS[usize::from(*byte)]);
@@ -264,7 +264,7 @@ mod tests {
             // Padding that is not all ones: after `0`, three bits.
             &[0b0000_0000],
             &[0b0000_0110],
-            // The end's symbol, alone and in a text.
+            // EOS, alone and within a text.
             &[0xff, 0xff, 0xff, 0xff],
             &[0b0000_0111, 0xff, 0xff, 0xff, 0xff],
         ];

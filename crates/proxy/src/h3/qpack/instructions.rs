@@ -1,14 +1,14 @@
-//! What comes on the streams beside the sections (RFC 9204 §4.3, §4.4), where no dynamic table is kept: hardly anything
-//! may.
+//! Instructions on the QPACK encoder and decoder streams (RFC 9204 §4.3, §4.4). Without a dynamic table, hardly any is
+//! allowed.
 
 use super::super::H3ErrorCode;
 
-/// Sets the capacity of the dynamic table to 0, which it is.
+/// Set Dynamic Table Capacity to 0, its only allowed value.
 const NO_CAPACITY: u8 = 0x20;
-/// More bytes than any integer takes.
+/// Longest integer, in bytes.
 const INTEGER_BYTES: u8 = 10;
 
-/// Looks at what a peer's encoder says: an entry has no place.
+/// Checks the instructions of the peer's encoder: any that needs a dynamic table is an error.
 pub fn check_encoder(bytes: &[u8]) -> Result<(), H3ErrorCode> {
     if bytes.iter().all(|&byte| byte == NO_CAPACITY) {
         return Ok(());
@@ -16,23 +16,24 @@ pub fn check_encoder(bytes: &[u8]) -> Result<(), H3ErrorCode> {
     Err(H3ErrorCode::ENCODER_STREAM_ERROR)
 }
 
-/// What a peer's decoder says: that it has dropped streams, and nothing else, for it has never heard of an entry.
+/// Parser of the peer's decoder stream. Only Stream Cancellation is allowed: the other instructions refer to entries of
+/// the dynamic table, and there are none.
 #[derive(Debug, Default)]
 pub struct QpackDecoderStream {
-    /// How many bytes of an instruction have come, if another is to come.
+    /// Bytes received of an incomplete instruction; 0 between instructions.
     instruction_bytes: u8,
 }
 
 impl QpackDecoderStream {
     pub fn check(&mut self, bytes: &[u8]) -> Result<(), H3ErrorCode> {
         for &byte in bytes {
-            let goes_on = match self.instruction_bytes {
+            let continues = match self.instruction_bytes {
                 0 if byte & 0xc0 != 0x40 => return Err(H3ErrorCode::DECODER_STREAM_ERROR),
                 0 => byte & 0x3f == 0x3f,
                 INTEGER_BYTES.. => return Err(H3ErrorCode::DECODER_STREAM_ERROR),
                 1.. => byte & 0x80 != 0,
             };
-            self.instruction_bytes = if goes_on { self.instruction_bytes + 1 } else { 0 };
+            self.instruction_bytes = if continues { self.instruction_bytes + 1 } else { 0 };
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
-//! Integers that begin within a byte (RFC 7541 §5.1), of up to 62 bits (RFC 9204 §4.1.1).
+//! Prefix integers (RFC 7541 §5.1) of up to 62 bits (RFC 9204 §4.1.1).
 
-/// Takes the integer at the start of `input`, for which the first byte has `bits`. `None`: it is not whole, or too large.
+/// Parses the integer at the start of `input`, with a prefix of `bits` bits in the first byte. Returns `None` if it is
+/// incomplete or too large.
 pub(super) fn read(bits: u32, input: &mut &[u8]) -> Option<u64> {
     let (&first, mut rest) = input.split_first()?;
     let full = (1 << bits) - 1;
@@ -10,7 +11,7 @@ pub(super) fn read(bits: u32, input: &mut &[u8]) -> Option<u64> {
         loop {
             let (&byte, after) = rest.split_first()?;
             rest = after;
-            // Below 64 bits, whatever comes: 63 of this byte, and less of those before.
+            // The sum stays below 64 bits: this byte adds at most 63 bits, and the earlier ones are less.
             number += u64::from(byte & 0x7f) << shift;
             if byte & 0x80 == 0 {
                 break;
@@ -25,7 +26,7 @@ pub(super) fn read(bits: u32, input: &mut &[u8]) -> Option<u64> {
     (number < 1 << 62).then_some(number)
 }
 
-/// Appends an integer for which the first byte has `bits`, below those of `mark`.
+/// Appends an integer with a prefix of `bits` bits in the first byte; `mark` holds the bits above the prefix.
 pub(super) fn write(bits: u32, mark: u8, number: u64, out: &mut Vec<u8>) {
     let full = (1 << bits) - 1;
     if number < full {
@@ -68,7 +69,7 @@ mod tests {
             // 2^62 and more.
             &[0x7f, 0x81, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x3f],
             &[0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f],
-            // Zeros without an end.
+            // Zero bytes that never end.
             &[0x7f, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x00],
         ];
         for bytes in cases {

@@ -1,6 +1,6 @@
-//! The static table (RFC 9204, appendix A): fields that have a number.
+//! The static table of QPACK (RFC 9204, appendix A).
 
-/// Names and values, by their numbers.
+/// Names and values, by index.
 static ENTRIES: [(&str, &str); COUNT] = [
     (":authority", ""),
     (":path", "/"),
@@ -104,10 +104,10 @@ static ENTRIES: [(&str, &str); COUNT] = [
 ];
 
 const COUNT: usize = 99;
-/// The longest name.
+/// Length of the longest name.
 const LONGEST: usize = 32;
 
-/// The numbers, shorter names first, and those of one name beside one another.
+/// Indices, sorted by the length of the name and then by the name.
 static SORTED: [u8; COUNT] = {
     let mut sorted = [0; COUNT];
     let mut place = 0;
@@ -123,7 +123,7 @@ static SORTED: [u8; COUNT] = {
     sorted
 };
 
-/// Where names of each length begin in `SORTED`.
+/// Index in `SORTED` of the first name of each length.
 static STARTS: [u8; LONGEST + 2] = {
     let mut starts = [0; LONGEST + 2];
     let mut length = 0;
@@ -139,7 +139,7 @@ static STARTS: [u8; LONGEST + 2] = {
     starts
 };
 
-/// By length, and then by the alphabet.
+/// True if `name` sorts before `other`: by length, then alphabetically.
 const fn is_before(name: &str, other: &str) -> bool {
     let (name, other) = (name.as_bytes(), other.as_bytes());
     if name.len() != other.len() {
@@ -152,7 +152,7 @@ const fn is_before(name: &str, other: &str) -> bool {
     at < name.len() && name[at] < other[at]
 }
 
-/// What the table has of a field.
+/// Result of a lookup in the table.
 pub(super) enum StaticTableMatch {
     NameAndValue(u64),
     Name(u64),
@@ -163,12 +163,12 @@ pub(super) fn entry(number: u64) -> Option<(&'static str, &'static str)> {
     ENTRIES.get(usize::try_from(number).ok()?).copied()
 }
 
-/// Looks for a field, whose name is a token in any case of letters.
+/// Looks up a field. The name is a token, compared without regard to case.
 pub(super) fn find(name: &[u8], value: &[u8]) -> StaticTableMatch {
     let (Some(&start), Some(&end)) = (STARTS.get(name.len()), STARTS.get(name.len() + 1)) else {
         return StaticTableMatch::NoMatch;
     };
-    // Of the bytes of a token this changes upper-case letters and `_` alone, and no name here has that or DEL.
+    // Among the bytes of a token, this changes only upper-case letters and `_`; no name here contains `_` or DEL.
     let mut lower = [0; LONGEST];
     lower.iter_mut().zip(name).for_each(|(lower, byte)| *lower = byte | 0x20);
     let lower = &lower[..name.len()];

@@ -1,4 +1,4 @@
-//! What becomes of field sections: examples, a table of what is refused, and that what is written comes back.
+//! Tests of field sections: examples, a table of rejected sections, and a round trip.
 
 use proptest::prelude::*;
 
@@ -44,14 +44,14 @@ fn field_lines_are_decoded_in_every_representation() {
             b"\x00\x00\xc0\xd1\xff\x00\xff\x23",
             ":authority=;:method=GET;:status=100;x-frame-options=sameorigin;",
         ),
-        // A name of the table that must not be kept, with a number of two bytes.
+        // Static name reference with the never-indexed bit, and a two-byte index.
         (b"\x00\x00\x7f\x46\x01a", "content-security-policy=a;"),
         (b"\x00\x00\x23abc\x03def", "abc=def;"),
         (b"\x00\x00\x27\x00abcdefg\x00", "abcdefg=;"),
-        // Folded: a name, a value, and the name that must not be kept.
+        // Huffman-coded: a name, a value, and a name with the never-indexed bit.
         (b"\x00\x00\x2a\x1c\x7f\x82\x64\x02", "ab=302;"),
         (b"\x00\x00\x39\x1f\x00", "a=;"),
-        // A base means nothing.
+        // The base has no effect.
         (b"\x00\x05\xd1", ":method=GET;"),
     ];
     for (bytes, expected) in cases {
@@ -73,18 +73,18 @@ fn invalid_or_dynamic_table_sections_are_rejected() {
         b"\x00\x00\x60\x01a",
         b"\x00\x00\x10",
         b"\x00\x00\x00\x01a",
-        // Numbers beyond the table.
+        // Indices beyond the static table.
         b"\x00\x00\xff\x24",
         b"\x00\x00\x5f\x54\x00",
         b"\x00\x00\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
-        // Not whole.
+        // Incomplete sections.
         b"\x00\x00\xff",
         b"\x00\x00\x51",
         b"\x00\x00\x51\x02a",
         b"\x00\x00\x23ab",
         b"\x00\x00\x23abc",
         b"\x00\x00\x51\xff\xff\xff\xff\xff\xff\xff\xff\x3f",
-        // Folded into nothing that could be unfolded.
+        // Invalid Huffman codes.
         b"\x00\x00\x51\x81\xff",
         b"\x00\x00\x29\xff\x00",
     ];

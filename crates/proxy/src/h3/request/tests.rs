@@ -1,4 +1,4 @@
-//! What becomes of requests: a table of what is read and refused, and that what is written comes back.
+//! Tests of request heads: a table of accepted and rejected heads, and a round trip.
 
 use proptest::prelude::*;
 
@@ -6,13 +6,13 @@ use super::*;
 use crate::h1::{BadFraming, BadSyntax, write};
 use crate::head::RequestMethod;
 
-/// Fields by name and value, the pseudo-fields among them.
+/// Fields by name and value, including the pseudo-header fields.
 type Pairs<'p> = &'p [(&'p str, &'p str)];
 
 const LIMITS: HeadLimits = HeadLimits { head_bytes: 500, fields: 6, target_bytes: 40 };
 const KEY: WebSocketKey = *b"dGhlIHNhbXBsZSBub25jZQ==";
 
-/// What most requests begin with.
+/// Pseudo-header fields of most requests.
 const GET: Pairs<'_> =
     &[(":method", "GET"), (":scheme", "https"), (":authority", "a"), (":path", "/")];
 const POST: Pairs<'_> =
@@ -46,7 +46,7 @@ fn read_pairs(
     read(&section(pairs), is_whole, &LIMITS, || KEY, &mut head).map(|()| head)
 }
 
-/// The head as an HTTP/1.1 endpoint gets it.
+/// The head as an HTTP/1.1 endpoint receives it.
 fn as_http1(head: &RequestHead) -> String {
     let mut out = Vec::new();
     let framing =
@@ -139,11 +139,11 @@ fn invalid_pseudo_headers_are_malformed() {
         [GET, &[(":status", "200")]].concat(),
         [GET, &[(":protocol", "websocket")]].concat(),
         [&missing(":authority")[..], &[("host", "")]].concat(),
-        // A CONNECT of old names nothing but an authority.
+        // A plain CONNECT has only an authority.
         vec![(":method", "CONNECT")],
         vec![(":method", "CONNECT"), (":authority", "a"), (":path", "/")],
         vec![(":method", "CONNECT"), (":authority", "a"), (":scheme", "https")],
-        // An extended one names all.
+        // An extended CONNECT has all pseudo-header fields.
         vec![(":method", "CONNECT"), (":protocol", "websocket"), (":authority", "a")],
     ];
     for pairs in cases {
@@ -233,7 +233,7 @@ fn websocket_upgrade_becomes_extended_connect() {
     write(&head, BodyFraming::None, address(), &mut section);
     let mut back = RequestHead::new();
     read(&section, false, &LIMITS, || [b'A'; 24], &mut back).unwrap();
-    // The key is ours each time.
+    // The key is generated anew each time.
     assert_eq!(back.fields.get("sec-websocket-key"), Some([b'A'; 24].as_slice()));
     assert_eq!(back.fields.iter().count(), head.fields.iter().count());
     assert!(back.upgrade && back.method == RequestMethod::Get);

@@ -1,4 +1,4 @@
-//! What becomes of responses, and that what is written comes back.
+//! Tests of response heads: accepted and rejected heads, and a round trip.
 
 use proptest::prelude::*;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::h1::{BadFraming, BadSyntax, parse, write};
 use crate::head::{BodyFraming, KnownFieldName, RequestMethod};
 
-/// Fields by name and value, the pseudo-fields among them.
+/// Fields by name and value, including the pseudo-header fields.
 type Pairs<'p> = &'p [(&'p str, &'p str)];
 
 const LIMITS: HeadLimits = HeadLimits { head_bytes: 4096, fields: 32, target_bytes: 0 };
@@ -29,7 +29,7 @@ fn request(method: RequestMethod, upgrade: bool) -> RequestHead {
     request
 }
 
-/// The response as an HTTP/1.1 client gets it.
+/// The response as an HTTP/1.1 client receives it.
 fn as_http1(
     pairs: Pairs<'_>,
     is_whole: bool,
@@ -128,10 +128,10 @@ fn switching_protocols_becomes_200_in_http3() {
     for (name, value) in [("Upgrade", "websocket"), ("Sec-WebSocket-Accept", "a"), ("X", "1")] {
         head.fields.append(name, value);
     }
-    let manner =
+    let framing =
         ResponseFraming { upgrade: true, ..ResponseFraming::without_body(HttpVersion::Http3) };
     let mut written = Vec::new();
-    write(&head, &manner, &mut written);
+    write(&head, &framing, &mut written);
     assert_eq!(written, section(&[(":status", "200"), ("x", "1")]));
 }
 
@@ -156,14 +156,14 @@ proptest! {
         if head.framing == BodyFraming::Chunked {
             head.framing = BodyFraming::Stream;
         }
-        let manner = ResponseFraming {
+        let framing = ResponseFraming {
             version: HttpVersion::Http3,
             framing: head.framing,
             keep_alive: true,
             upgrade: false,
         };
         let mut written = Vec::new();
-        write(&head, &manner, &mut written);
+        write(&head, &framing, &mut written);
         let mut back = ResponseHead::new();
         let is_whole = head.framing == BodyFraming::None;
         read(&written, is_whole, &LIMITS, &request(RequestMethod::Get, false), &mut back).unwrap();

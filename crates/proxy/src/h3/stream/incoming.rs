@@ -1,4 +1,5 @@
-//! What comes by a stream: heads, a body and trailers, in this order, and as much of a body as its head has said.
+//! The receiving side of a stream: heads, a body and trailers, in this order. The body must have the length that its
+//! head declares.
 
 use std::task::{Context, Poll, ready};
 
@@ -12,14 +13,14 @@ use crate::h3::frame::{FramePart, H3FrameDecoder};
 use crate::head::{BodyFraming, FieldSection};
 use crate::quic::{RecvStream, StreamEnd};
 
-/// Why no more is read.
+/// Reason for which nothing more is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReceiveError {
-    /// The peer has given up, or its connection has ended.
+    /// The peer has reset the stream, or its connection has ended.
     Ended(StreamEnd),
-    /// The message breaks the rules, and its stream is ended for that.
+    /// The message is malformed; its stream is reset with this code.
     Malformed(H3ErrorCode),
-    /// The peer does, and the connection is ended.
+    /// The peer has violated the protocol; the connection is closed with this code.
     ConnectionError(H3ErrorCode),
 }
 
@@ -27,13 +28,13 @@ pub(super) struct IncomingMessage {
     recv: RecvStream,
     state: H3ReadState,
     frame_decoder: H3FrameDecoder,
-    /// Received and not yet taken apart.
+    /// Received bytes that have not been parsed.
     input: Bytes,
-    /// Taken apart ahead of its time, to see whether a head is all there is.
+    /// A frame parsed in advance, to find out if a head is the complete message.
     peeked_part: Option<FramePart>,
-    /// Of the body, and not yet taken.
+    /// Bytes of the body that have been parsed and not consumed.
     data: Bytes,
-    /// Bytes of the body that are to come, if the head has said how many.
+    /// Remaining bytes of the body, if the head declares its length.
     left: Option<u64>,
     pub(super) trailers: Option<Box<FieldSection>>,
 }
@@ -42,7 +43,7 @@ pub(super) struct IncomingMessage {
 enum H3ReadState {
     Head,
     Body,
-    /// Behind the trailers, where nothing is but the end.
+    /// After the trailers, where only the end of the stream may follow.
     AfterTrailers,
     Ended,
     Failed(ReceiveError),
@@ -62,7 +63,7 @@ impl IncomingMessage {
         }
     }
 
-    /// The section of the next head; `None`: it is too large.
+    /// Returns the field section of the next head; `None` if it is too large.
     pub(super) fn poll_section(
         &mut self,
         cx: &mut Context<'_>,
@@ -77,7 +78,7 @@ impl IncomingMessage {
         })
     }
 
-    /// Whether nothing follows, as far as has come.
+    /// True if the end of the stream has been received, and nothing before it.
     pub(super) fn is_whole(&mut self, cx: &mut Context<'_>) -> bool {
         match self.poll_part(cx) {
             Poll::Ready(Ok(None)) => true,
@@ -89,7 +90,7 @@ impl IncomingMessage {
         }
     }
 
-    /// No other head follows, but what the last one says.
+    /// Expects the body of the last head next, and no other head.
     pub(super) fn begin_body(&mut self, framing: BodyFraming) {
         if self.state == H3ReadState::Head {
             self.state = H3ReadState::Body;
@@ -99,7 +100,7 @@ impl IncomingMessage {
         }
     }
 
-    /// Reads some of the body; false: it has ended, and the trailers are there.
+    /// Reads some of the body; false after its end, when the trailers have been stored.
     pub(super) fn poll_data(
         &mut self,
         cx: &mut Context<'_>,
@@ -164,14 +165,14 @@ impl IncomingMessage {
         }
     }
 
-    /// What comes next; `None`: the stream has ended.
+    /// Returns the next part; `None` after the end of the stream.
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<FramePart>, ReceiveError>> {
         if let Some(piece) = self.peeked_part.take() {
             return Poll::Ready(Ok(Some(piece)));
         }
         match self.state {
             H3ReadState::Ended => return Poll::Ready(Ok(None)),
-            H3ReadState::Failed(halt) => return Poll::Ready(Err(halt)),
+            H3ReadState::Failed(error) => return Poll::Ready(Err(error)),
             H3ReadState::Head | H3ReadState::Body | H3ReadState::AfterTrailers => {}
         }
         loop {
@@ -198,13 +199,13 @@ impl IncomingMessage {
         }
     }
 
-    /// Whoever asks again is told the same.
-    fn fail(&mut self, halt: ReceiveError) -> ReceiveError {
-        self.state = H3ReadState::Failed(halt);
-        halt
+    /// Records the error; later calls return the same error.
+    fn fail(&mut self, error: ReceiveError) -> ReceiveError {
+        self.state = H3ReadState::Failed(error);
+        error
     }
 
-    /// Nobody reads on.
+    /// Asks the peer to stop sending, unless the stream has ended.
     pub(super) fn stop(&mut self, code: H3ErrorCode) {
         if self.state != H3ReadState::Ended {
             self.recv.stop(code.0);

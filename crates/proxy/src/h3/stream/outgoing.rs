@@ -1,7 +1,7 @@
-//! What goes by a stream: heads, a body in frames, trailers.
+//! The sending side of a stream: heads, a body in frames, trailers.
 //!
-//! Nothing is copied to wait here. A frame of the body is begun for all that is at hand, and what the peer has no room
-//! for yet goes into the rest of it; whoever writes has it still.
+//! No body bytes are copied into a buffer. A DATA frame is begun with the length of all available bytes. If the peer's
+//! window is smaller, later writes fill the rest of the frame; the caller keeps the bytes until then.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -14,10 +14,10 @@ use crate::h3::{H3ErrorCode, fields};
 use crate::head::FieldSection;
 use crate::quic::{SendStream, StreamEnd};
 
-/// Slices that are written at a time.
+/// Largest number of slices in one write.
 const SLICES: usize = 8;
 
-/// What comes behind a head.
+/// The part of the message after a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AfterHead {
     Head,
@@ -28,19 +28,19 @@ pub(super) enum AfterHead {
 pub(super) struct OutgoingMessage {
     pub(super) send: SendStream,
     state: H3WriteState,
-    /// Goes before all else: the head of a request, or the rest of a frame's header.
+    /// Bytes sent before all others: the head of a request, or the rest of a frame header.
     pending_prefix: Bytes,
-    /// So many of the bytes that are written next are a head, in its frame already.
+    /// Number of the next bytes to write that belong to a head, already framed.
     head_left: usize,
     after_head: AfterHead,
-    /// Room in the frame of the body that has been begun.
+    /// Remaining payload of the current DATA frame.
     frame_left: u64,
     has_trailers: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum H3WriteState {
-    /// A head may be put: of one that was put before nothing has gone.
+    /// A head may be added; an earlier head, if any, may still be replaced because none of it has been sent.
     Head,
     Body,
     Ended,
@@ -59,7 +59,7 @@ impl OutgoingMessage {
         }
     }
 
-    /// Begins with the head which `section` appends.
+    /// Creates a message that begins with the head that `section` appends.
     pub(super) fn to_endpoint(
         send: SendStream,
         section: impl FnOnce(&mut Vec<u8>),
@@ -80,14 +80,14 @@ impl OutgoingMessage {
         self.state == H3WriteState::Ended
     }
 
-    /// Puts a head at the beginning of `out`, which is to be written next; false: it is too late for one.
+    /// Writes a head to the beginning of `out`, which the caller must write next; false if it is too late for a head.
     pub(super) fn put_head(
         &mut self,
         out: &mut Vec<u8>,
         follows: AfterHead,
         section: impl FnOnce(&mut Vec<u8>),
     ) -> bool {
-        debug_assert!(out.is_empty(), "nothing waits before a head");
+        debug_assert!(out.is_empty(), "a head comes first in the buffer");
         if self.state != H3WriteState::Head {
             return false;
         }
@@ -96,7 +96,7 @@ impl OutgoingMessage {
         true
     }
 
-    /// Ready when the peer wants no more.
+    /// Ready when the peer no longer wants the message.
     pub(super) fn poll_stopped(&mut self, cx: &mut Context<'_>) -> Poll<StreamEnd> {
         if self.is_ended() {
             return Poll::Pending;
@@ -105,7 +105,8 @@ impl OutgoingMessage {
         Poll::Ready(stopped.map_or_else(StreamEnd::Connection, StreamEnd::Stopped))
     }
 
-    /// Writes what there is room for, at least a byte, and ends the stream if `is_last` and that is all of it.
+    /// Writes as much as the peer's window allows, at least one byte. If `is_last` and all bytes are written, also ends
+    /// the stream.
     ///
     /// The error is `None` for a stream that has ended.
     pub(super) fn poll_write(
@@ -115,7 +116,7 @@ impl OutgoingMessage {
         is_last: bool,
     ) -> Poll<Result<usize, Option<StreamEnd>>> {
         let wanted = slices.iter().map(|slice| slice.len()).sum();
-        debug_assert!(wanted > 0, "there would be nothing to wait for");
+        debug_assert!(wanted > 0, "an empty write has nothing to wait for");
         loop {
             if self.is_ended() {
                 return Poll::Ready(Err(None));
@@ -130,7 +131,7 @@ impl OutgoingMessage {
         }
     }
 
-    /// Writes once; so many of the bytes have gone.
+    /// Writes once, and returns how many bytes of `slices` were sent.
     fn poll_write_once(
         &mut self,
         cx: &mut Context<'_>,
@@ -160,7 +161,7 @@ impl OutgoingMessage {
         Poll::Ready(Ok(self.record_sent(sent, head, header, wanted - head)))
     }
 
-    /// Of the bytes that have gone, some were ours; counts the others.
+    /// Updates the state after `sent` bytes, and returns how many of them came from the caller.
     fn record_sent(
         &mut self,
         mut sent: usize,
@@ -189,7 +190,7 @@ impl OutgoingMessage {
         of_head + of_body
     }
 
-    /// Some of a head has.
+    /// Updates the state after some bytes of a head.
     fn record_head_sent(&mut self) {
         self.state = H3WriteState::Body;
         match self.after_head {
@@ -200,7 +201,7 @@ impl OutgoingMessage {
         }
     }
 
-    /// Writes the head of a request, and its end if that is all.
+    /// Sends the head of a request, and the end of the stream if no body follows.
     pub(super) fn poll_flush_prefix(
         &mut self,
         cx: &mut Context<'_>,
@@ -215,7 +216,8 @@ impl OutgoingMessage {
         Poll::Ready(Ok(()))
     }
 
-    /// Ends the stream, with trailers. The error is `None` where what was begun cannot be ended.
+    /// Ends the stream, with trailers. The error is `None` if a head or a frame is incomplete and the stream cannot be
+    /// ended.
     pub(super) fn poll_end(
         &mut self,
         cx: &mut Context<'_>,
@@ -244,7 +246,7 @@ impl OutgoingMessage {
         self.send.finish();
     }
 
-    /// The peer is told that what it got is not whole.
+    /// Resets the stream, unless it has ended: the message is incomplete.
     pub(super) fn reset(&mut self, code: H3ErrorCode) {
         if !self.is_ended() {
             self.send.reset(code.0);
@@ -252,7 +254,7 @@ impl OutgoingMessage {
     }
 }
 
-/// The slices of a stretch of their bytes.
+/// Returns the slices that cover a range of their bytes.
 fn slice_range<'s>(
     slices: &'s [IoSlice<'_>],
     range: Range<usize>,

@@ -10,39 +10,39 @@ use crate::quic;
 
 const LIMITS: HeadLimits = HeadLimits { head_bytes: 500, fields: 10, target_bytes: 100 };
 
-/// A frame that means nothing: a stream begins with its first byte.
+/// A frame of an unknown type, which is ignored: the peer sees a new stream only with its first byte.
 const NOTHING: &[u8] = &[0x21, 0x0];
 
-/// A request of a client, and the client's side of it.
+/// A client's request as the server side sees it, and the client's side of it.
 struct H3StreamFixture {
     message: H3Stream,
-    ties: Rc<H3ConnectionState>,
+    state: Rc<H3ConnectionState>,
     send: quinn::SendStream,
     recv: quinn::RecvStream,
-    /// Lives as long as the streams are to.
+    /// Keeps the connection open as long as the streams are used.
     _connections: (quic::QuicConnection, quinn::Connection),
 }
 
 impl H3StreamFixture {
-    /// With what the client begins.
+    /// Creates a stream on which the client has sent these bytes.
     async fn new(begun: &[u8]) -> Self {
         let (ours, theirs) = connect().await;
         let (mut send, recv) = theirs.open_bi().await.unwrap();
         send.write_all(begun).await.unwrap();
         let (sending, receiving) = poll_fn(|cx| ours.poll_accept_bi(cx)).await.unwrap();
-        let ties = Rc::new(H3ConnectionState::new());
-        let message = H3Stream::from_client(sending, receiving, &ties, LIMITS.head_bytes);
-        Self { message, ties, send, recv, _connections: (ours, theirs) }
+        let state = Rc::new(H3ConnectionState::new());
+        let message = H3Stream::from_client(sending, receiving, &state, LIMITS.head_bytes);
+        Self { message, state, send, recv, _connections: (ours, theirs) }
     }
 
-    /// With the head of a request, which has been read.
-    async fn of(method: &str, fields: &[(&str, &str)]) -> Self {
-        let mut scene = Self::new(&fixture::request(method, fields)).await;
-        scene.message.request().await.unwrap();
-        scene
+    /// Creates a stream whose request head has been read.
+    async fn with_request(method: &str, fields: &[(&str, &str)]) -> Self {
+        let mut test = Self::new(&fixture::request(method, fields)).await;
+        test.message.request().await.unwrap();
+        test
     }
 
-    /// What the client is told when it reads on.
+    /// Returns the code of the reset that the client sees, if any.
     async fn reset(mut self) -> Option<u64> {
         drop(self.message);
         match self.recv.read_to_end(1_000_000).await {
@@ -54,7 +54,7 @@ impl H3StreamFixture {
     }
 
     fn fault(&self) -> Option<H3ErrorCode> {
-        self.ties.connection_error(std::task::Waker::noop())
+        self.state.connection_error(std::task::Waker::noop())
     }
 }
 
@@ -84,7 +84,7 @@ impl H3Stream {
         }
     }
 
-    /// Writes all of it, in as many steps as it takes.
+    /// Writes all bytes, in as many steps as needed.
     async fn write(&mut self, mut bytes: &[u8], is_last: bool) -> io::Result<()> {
         while !bytes.is_empty() {
             let (first, second) = bytes.split_at(bytes.len() / 3);
@@ -99,19 +99,19 @@ impl H3Stream {
         poll_fn(|cx| self.poll_end(cx, trailers)).await
     }
 
-    /// A head with what follows it, as it is to be written.
+    /// Returns the encoded head of a response.
     fn head(&mut self, status: u16, framing: BodyFraming) -> Vec<u8> {
         let mut head = ResponseHead::new();
         head.status = status;
-        let manner =
+        let response_framing =
             ResponseFraming { framing, ..ResponseFraming::without_body(HttpVersion::Http3) };
         let mut out = Vec::new();
-        self.put_head(&head, &manner, &mut out).unwrap();
+        self.put_head(&head, &response_framing, &mut out).unwrap();
         out
     }
 }
 
-/// What a stream brought: statuses, the body, trailers.
+/// Returns the statuses, the body and the trailers received on a stream.
 async fn received(mut stream: quinn::RecvStream) -> (Vec<String>, Vec<u8>, Option<String>) {
     let bytes = stream.read_to_end(1_000_000).await.unwrap();
     let mut frames = H3FrameDecoder::new(FrameContext::Request, PeerRole::Endpoint, 1000);
@@ -132,7 +132,7 @@ async fn received(mut stream: quinn::RecvStream) -> (Vec<String>, Vec<u8>, Optio
                     _ => trailers = Some(value),
                 }
             }
-            FramePart::TooLarge => panic!("a head that is too large"),
+            FramePart::TooLarge => panic!("head too large"),
         }
     }
     assert!(frames.is_at_boundary());
@@ -142,8 +142,8 @@ async fn received(mut stream: quinn::RecvStream) -> (Vec<String>, Vec<u8>, Optio
 #[test]
 fn a_request_is_read_to_its_trailers() {
     run(async {
-        let mut scene = H3StreamFixture::new(NOTHING).await;
-        let said = [
+        let mut test = H3StreamFixture::new(NOTHING).await;
+        let bytes = [
             fixture::request("POST", &[("content-length", "15")]),
             framed(0x0, b"fifteen "),
             framed(0x21, b"what"),
@@ -152,21 +152,21 @@ fn a_request_is_read_to_its_trailers() {
             headers(&[("x", "1"), ("via", "2")]),
         ]
         .concat();
-        let mut send = scene.send;
-        // However it comes in.
-        let saying = async {
-            for byte in said {
+        let mut send = test.send;
+        // The request arrives byte by byte.
+        let writing = async {
+            for byte in bytes {
                 send.write_all(&[byte]).await.unwrap();
                 tokio::task::yield_now().await;
             }
             send.finish().unwrap();
         };
-        let message = &mut scene.message;
+        let message = &mut test.message;
         let reading = async {
             let head = message.request().await.unwrap();
             (head.framing, message.read().await.unwrap(), message.take_trailers().unwrap())
         };
-        let ((framing, body, trailers), ()) = tokio::join!(reading, saying);
+        let ((framing, body, trailers), ()) = tokio::join!(reading, writing);
         assert_eq!((framing, &body[..]), (BodyFraming::Length(15), &b"fifteen bytes.."[..]));
         assert_eq!(trailers.get("x"), Some(b"1".as_slice()));
         assert_eq!(trailers.get("via"), None);
@@ -176,21 +176,21 @@ fn a_request_is_read_to_its_trailers() {
 #[test]
 fn request_with_fin_after_headers_has_no_body() {
     run(async {
-        let mut scene = H3StreamFixture::new(NOTHING).await;
-        scene.send.write_all(&fixture::request("GET", &[])).await.unwrap();
-        scene.send.finish().unwrap();
-        assert_eq!(scene.message.request().await.unwrap().framing, BodyFraming::None);
+        let mut test = H3StreamFixture::new(NOTHING).await;
+        test.send.write_all(&fixture::request("GET", &[])).await.unwrap();
+        test.send.finish().unwrap();
+        assert_eq!(test.message.request().await.unwrap().framing, BodyFraming::None);
     });
 }
 
 #[test]
 fn response_carries_interim_head_body_and_trailers() {
     run(async {
-        let mut scene = H3StreamFixture::of("GET", &[]).await;
-        let message = &mut scene.message;
+        let mut test = H3StreamFixture::with_request("GET", &[]).await;
+        let message = &mut test.message;
         let interim = message.head(103, BodyFraming::None);
         message.write(&interim, false).await.unwrap();
-        // Much more than the window.
+        // Many times the flow-control window.
         let body: Vec<u8> = (0..10 * WINDOW).map(|number| number as u8).collect();
         let out = [&message.head(200, BodyFraming::Stream)[..], &body].concat();
         let mut trailers = FieldSection::new();
@@ -199,7 +199,7 @@ fn response_carries_interim_head_body_and_trailers() {
             message.write(&out, false).await.unwrap();
             message.end(Some(&trailers)).await.unwrap();
         };
-        let ((), (statuses, got, trailers)) = tokio::join!(sending, received(scene.recv));
+        let ((), (statuses, got, trailers)) = tokio::join!(sending, received(test.recv));
         assert_eq!(statuses, ["103", "200"]);
         assert!(got == body);
         assert_eq!(trailers.as_deref(), Some("1"));
@@ -209,15 +209,15 @@ fn response_carries_interim_head_body_and_trailers() {
 #[test]
 fn last_data_frame_carries_fin() {
     run(async {
-        let mut scene = H3StreamFixture::of("GET", &[]).await;
-        let out = [&scene.message.head(200, BodyFraming::Stream)[..], b"all"].concat();
-        scene.message.write(&out, true).await.unwrap();
-        let (statuses, body, trailers) = received(scene.recv).await;
+        let mut test = H3StreamFixture::with_request("GET", &[]).await;
+        let out = [&test.message.head(200, BodyFraming::Stream)[..], b"all"].concat();
+        test.message.write(&out, true).await.unwrap();
+        let (statuses, body, trailers) = received(test.recv).await;
         assert_eq!((statuses, &body[..], trailers), (vec!["200".to_owned()], &b"all"[..], None));
         // The rest of the request is not needed.
-        drop(scene.message);
+        drop(test.message);
         assert_eq!(
-            scene.send.stopped().await.unwrap().map(u64::from),
+            test.send.stopped().await.unwrap().map(u64::from),
             Some(H3ErrorCode::NO_ERROR.0)
         );
     });
@@ -226,30 +226,30 @@ fn last_data_frame_carries_fin() {
 #[test]
 fn response_head_may_be_replaced_until_written() {
     run(async {
-        let mut scene = H3StreamFixture::of("GET", &[]).await;
-        scene.message.head(200, BodyFraming::Stream);
-        let out = scene.message.head(204, BodyFraming::None);
-        scene.message.write(&out, false).await.unwrap();
+        let mut test = H3StreamFixture::with_request("GET", &[]).await;
+        test.message.head(200, BodyFraming::Stream);
+        let out = test.message.head(204, BodyFraming::None);
+        test.message.write(&out, false).await.unwrap();
         let head = ResponseHead::new();
-        let late = scene.message.put_head(
+        let late = test.message.put_head(
             &head,
             &ResponseFraming::without_body(HttpVersion::Http3),
             &mut Vec::new(),
         );
         assert_eq!(late, Err(Failure::ClientGone));
-        assert_eq!(received(scene.recv).await.0, ["204"]);
+        assert_eq!(received(test.recv).await.0, ["204"]);
     });
 }
 
 #[test]
 fn truncated_response_resets_the_stream() {
     run(async {
-        let mut scene = H3StreamFixture::of("GET", &[]).await;
-        let out = [&scene.message.head(200, BodyFraming::Stream)[..], b"half"].concat();
-        scene.message.write(&out, false).await.unwrap();
-        assert_eq!(scene.reset().await, Some(H3ErrorCode::INTERNAL_ERROR.0));
-        let scene = H3StreamFixture::of("GET", &[]).await;
-        assert_eq!(scene.reset().await, Some(H3ErrorCode::INTERNAL_ERROR.0));
+        let mut test = H3StreamFixture::with_request("GET", &[]).await;
+        let out = [&test.message.head(200, BodyFraming::Stream)[..], b"half"].concat();
+        test.message.write(&out, false).await.unwrap();
+        assert_eq!(test.reset().await, Some(H3ErrorCode::INTERNAL_ERROR.0));
+        let test = H3StreamFixture::with_request("GET", &[]).await;
+        assert_eq!(test.reset().await, Some(H3ErrorCode::INTERNAL_ERROR.0));
     });
 }
 
@@ -273,16 +273,16 @@ fn malformed_request_resets_only_its_stream() {
         ),
     ];
     run(async {
-        for (said, expected) in cases {
-            let mut scene = H3StreamFixture::new(&said).await;
-            scene.send.finish().unwrap();
-            if scene.message.request().await.is_ok() {
-                assert!(scene.message.read().await.is_err(), "{said:x?}");
-                assert!(scene.message.read().await.is_err(), "as before");
+        for (bytes, expected) in cases {
+            let mut test = H3StreamFixture::new(&bytes).await;
+            test.send.finish().unwrap();
+            if test.message.request().await.is_ok() {
+                assert!(test.message.read().await.is_err(), "{bytes:x?}");
+                assert!(test.message.read().await.is_err(), "the error is repeated");
             }
-            assert_eq!(scene.fault(), None);
-            assert_eq!(scene.message.error(), Some(StreamError::Malformed), "{said:x?}");
-            assert_eq!(scene.reset().await, Some(expected.0), "{said:x?}");
+            assert_eq!(test.fault(), None);
+            assert_eq!(test.message.error(), Some(StreamError::Malformed), "{bytes:x?}");
+            assert_eq!(test.reset().await, Some(expected.0), "{bytes:x?}");
         }
     });
 }
@@ -308,13 +308,13 @@ fn message_frame_violations_close_the_connection() {
         ),
     ];
     run(async {
-        for (said, expected) in cases {
-            let mut scene = H3StreamFixture::new(&said).await;
-            scene.send.finish().unwrap();
-            if scene.message.request().await.is_ok() {
-                assert!(scene.message.read().await.is_err(), "{said:x?}");
+        for (bytes, expected) in cases {
+            let mut test = H3StreamFixture::new(&bytes).await;
+            test.send.finish().unwrap();
+            if test.message.request().await.is_ok() {
+                assert!(test.message.read().await.is_err(), "{bytes:x?}");
             }
-            assert_eq!(scene.fault(), Some(expected), "{said:x?}");
+            assert_eq!(test.fault(), Some(expected), "{bytes:x?}");
         }
     });
 }
@@ -324,12 +324,12 @@ fn oversized_request_head_is_answered_431() {
     run(async {
         for value in [450, 700] {
             let fields = [("x", &*"~".repeat(value))];
-            let mut scene = H3StreamFixture::new(&fixture::request("GET", &fields)).await;
+            let mut test = H3StreamFixture::new(&fixture::request("GET", &fields)).await;
             let refused = Failure::BadRequest(BadSyntax::TooLarge.into());
-            assert_eq!(scene.message.request().await.err(), Some(refused));
-            let out = scene.message.head(431, BodyFraming::None);
-            scene.message.write(&out, false).await.unwrap();
-            assert_eq!(received(scene.recv).await.0, ["431"]);
+            assert_eq!(test.message.request().await.err(), Some(refused));
+            let out = test.message.head(431, BodyFraming::None);
+            test.message.write(&out, false).await.unwrap();
+            assert_eq!(received(test.recv).await.0, ["431"]);
         }
     });
 }
@@ -337,24 +337,24 @@ fn oversized_request_head_is_answered_431() {
 #[test]
 fn stop_sending_is_detected_as_a_disconnect() {
     run(async {
-        let mut scene = H3StreamFixture::of("GET", &[]).await;
-        let gone = poll_fn(|cx| Poll::Ready(scene.message.poll_cancelled(cx))).await;
+        let mut test = H3StreamFixture::with_request("GET", &[]).await;
+        let gone = poll_fn(|cx| Poll::Ready(test.message.poll_cancelled(cx))).await;
         assert!(gone.is_pending());
-        scene.recv.stop(0x10c_u32.into()).unwrap();
-        poll_fn(|cx| scene.message.poll_cancelled(cx)).await;
-        assert_eq!(scene.message.error(), Some(StreamError::Reset));
+        test.recv.stop(0x10c_u32.into()).unwrap();
+        poll_fn(|cx| test.message.poll_cancelled(cx)).await;
+        assert_eq!(test.message.error(), Some(StreamError::Reset));
     });
 }
 
-/// A request to an endpoint, and the endpoint's side of it, which has got the head.
-async fn ask(
+/// Returns a request to an endpoint, and the endpoint's side of it, which has received the head.
+async fn send_request(
     is_whole: bool,
 ) -> (H3Stream, Rc<H3ConnectionState>, quinn::SendStream, quinn::RecvStream, ConnectionPair) {
     let (ours, theirs) = connect().await;
     let (sending, receiving) = ours.open_bi().unwrap();
-    let ties = Rc::new(H3ConnectionState::new());
+    let state = Rc::new(H3ConnectionState::new());
     let section = |section: &mut Vec<u8>| section.extend_from_slice(&[0, 0, 0xd1]);
-    let mut message = H3Stream::to_endpoint(sending, receiving, &ties, section, is_whole);
+    let mut message = H3Stream::to_endpoint(sending, receiving, &state, section, is_whole);
     let mut head = ResponseHead::new();
     let polled = poll_fn(|cx| {
         Poll::Ready(message.poll_response(cx, &RequestHead::new(), &mut head).is_pending())
@@ -364,20 +364,21 @@ async fn ask(
     let mut begun = [0; 6];
     recv.read_exact(&mut begun).await.unwrap();
     assert_eq!(begun, [0x1, 0x40, 0x3, 0, 0, 0xd1]);
-    (message, ties, send, recv, ConnectionPair(ours, theirs))
+    (message, state, send, recv, ConnectionPair(ours, theirs))
 }
 
-/// The connections, whose end is not to come before that of the streams.
+/// Both ends of the connection, which must live as long as the streams.
 struct ConnectionPair(quic::QuicConnection, quinn::Connection);
 
 #[test]
 fn request_to_an_endpoint_gets_its_response() {
     run(async {
-        let (mut message, _, mut send, mut recv, connections) = ask(true).await;
+        let (mut message, _, mut send, mut recv, connections) = send_request(true).await;
         assert!(recv.read_to_end(100).await.unwrap().is_empty());
         let length = [(":status", "200"), ("content-length", "3")];
-        let said = [headers(&[(":status", "103")]), headers(&length), framed(0x0, b"all")].concat();
-        send.write_all(&said).await.unwrap();
+        let bytes =
+            [headers(&[(":status", "103")]), headers(&length), framed(0x0, b"all")].concat();
+        send.write_all(&bytes).await.unwrap();
         send.finish().unwrap();
         assert_eq!(message.response().await.unwrap().status, 103);
         let head = message.response().await.unwrap();
@@ -391,7 +392,7 @@ fn request_to_an_endpoint_gets_its_response() {
 #[test]
 fn request_body_and_trailers_reach_the_endpoint() {
     run(async {
-        let (mut message, _, _send, recv, _connections) = ask(false).await;
+        let (mut message, _, _send, recv, _connections) = send_request(false).await;
         let body = vec![7; 3 * WINDOW as usize];
         let mut trailers = FieldSection::new();
         trailers.append("x", "1");
@@ -412,12 +413,13 @@ fn reset_code_tells_rejected_from_processed_requests() {
             (H3ErrorCode::REQUEST_REJECTED, StreamError::Refused),
             (H3ErrorCode::INTERNAL_ERROR, StreamError::Reset),
         ] {
-            let (mut message, _, mut send, _recv, _connections) = ask(true).await;
+            let (mut message, _, mut send, _recv, _connections) = send_request(true).await;
             send.reset(u32::try_from(code.0).unwrap().into()).unwrap();
             assert_eq!(message.response().await.err(), Some(Failure::EndpointClosed));
             assert_eq!(message.error(), Some(expected));
         }
-        let (mut message, _, _send, _recv, ConnectionPair(_ours, theirs)) = ask(true).await;
+        let (mut message, _, _send, _recv, ConnectionPair(_ours, theirs)) =
+            send_request(true).await;
         theirs.close(0_u32.into(), b"");
         assert_eq!(message.response().await.err(), Some(Failure::EndpointClosed));
         assert_eq!(message.error(), Some(StreamError::Closed));
@@ -427,10 +429,10 @@ fn reset_code_tells_rejected_from_processed_requests() {
 #[test]
 fn request_beyond_goaway_fails_as_unprocessed() {
     run(async {
-        let (mut message, ties, _send, _recv, _connections) = ask(true).await;
+        let (mut message, state, _send, _recv, _connections) = send_request(true).await;
         let leaving = async {
             tokio::task::yield_now().await;
-            ties.record_goaway(0);
+            state.record_goaway(0);
         };
         let (answer, ()) = tokio::join!(message.response(), leaving);
         assert_eq!(answer.err(), Some(Failure::EndpointClosed));
@@ -441,10 +443,10 @@ fn request_beyond_goaway_fails_as_unprocessed() {
 #[test]
 fn dropped_request_is_cancelled() {
     run(async {
-        let (message, _, send, mut recv, _connections) = ask(false).await;
+        let (message, _, send, mut recv, _connections) = send_request(false).await;
         drop(message);
         let Err(quinn::ReadError::Reset(code)) = recv.read_chunk(1, true).await else {
-            panic!("a reset");
+            panic!("expected a reset");
         };
         assert_eq!(code.into_inner(), H3ErrorCode::REQUEST_CANCELLED.0);
         let stopped = send.stopped().await.unwrap().map(u64::from);

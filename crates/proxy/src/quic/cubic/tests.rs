@@ -1,4 +1,4 @@
-//! The window against the formulas of RFC 9438, and laws that hold whatever happens.
+//! The window compared with the formulas of RFC 9438, and invariants that hold for any input.
 
 use std::collections::VecDeque;
 
@@ -20,7 +20,7 @@ impl Path {
         Self { cubic: Cubic::new(DATAGRAM), now: crate::clock::quic_now() }
     }
 
-    /// With a window of so many datagrams, in which something was just lost.
+    /// Creates a path with a window of `datagrams`, in which a datagram was just lost.
     fn lost_at(datagrams: f64) -> Self {
         let mut path = Self::new();
         path.cubic.window = datagrams * f64::from(DATAGRAM);
@@ -28,7 +28,7 @@ impl Path {
         path
     }
 
-    /// So many rounds without a loss.
+    /// Runs rounds without a loss.
     fn run(&mut self, rounds: u32) -> &mut Self {
         for _ in 0..rounds {
             let (sent, window) = (self.now, self.cubic.window);
@@ -40,7 +40,7 @@ impl Path {
         self
     }
 
-    /// A datagram of then is acknowledged alone, while the library takes a round trip for so long.
+    /// Acknowledges one datagram alone, with `smoothed` as the library's round-trip estimate.
     fn hear_of(&mut self, sent: Instant, smoothed: Duration) -> &mut Self {
         self.cubic.observe_newest_ack(self.now - sent, smoothed);
         self.cubic.acknowledged(self.now, sent, DATAGRAM.into(), smoothed);
@@ -48,12 +48,12 @@ impl Path {
         self
     }
 
-    /// How many windows may be under way.
+    /// Returns the limit in flight, in windows.
     fn windows(&self) -> f64 {
         self.cubic.max_in_flight() / self.cubic.window
     }
 
-    /// A loss of what was sent just before.
+    /// Loses a datagram that was sent just before.
     fn lose(&mut self) -> &mut Self {
         let sent = self.now;
         self.now += Duration::from_millis(1);
@@ -88,10 +88,10 @@ fn loss_reduces_the_window_by_thirty_percent_once_per_round_trip() {
     let sent = path.now;
     path.lose();
     near(path.datagrams(), 56.0, 0.01);
-    // Another one of the same round.
+    // Another loss in the same round.
     path.cubic.reduce_window(path.now, sent);
     near(path.datagrams(), 56.0, 0.01);
-    // One of the next round.
+    // A loss in the next round.
     path.lose();
     near(path.datagrams(), 39.2, 0.01);
 }
@@ -112,7 +112,7 @@ fn window_follows_the_cubic_curve() {
         let k = (most * 0.3 / 0.4_f64).cbrt();
         for round in 1..=2 * (k / 0.1) as u32 {
             path.run(1);
-            // The first acknowledgement begins the growth, and the window is to be where the curve is a round later.
+            // The first acknowledgement begins the growth; the window aims at the curve one round later.
             let seconds = f64::from(round) * 0.1;
             let expected = 0.4 * (seconds - k).powi(3) + most;
             near(path.datagrams() / expected, 1.0, 0.02);
@@ -124,7 +124,7 @@ fn window_follows_the_cubic_curve() {
 fn small_window_grows_like_reno() {
     let mut path = Path::lost_at(20.0);
     near(path.datagrams(), 14.0, 0.01);
-    // 3 * (1 - 0.7) / (1 + 0.7) for each round, until it is back where it was.
+    // The window grows by 3 * (1 - 0.7) / (1 + 0.7) datagrams a round, until it is back at its old size.
     path.run(5);
     near(path.datagrams(), 14.0 + 5.0 * 0.529, 0.3);
     path.run(7);
@@ -177,7 +177,7 @@ fn persistent_congestion_restarts_at_two_datagrams() {
     path.now += ROUND;
     path.run(4);
     near(path.datagrams(), 32.0, 0.0);
-    // Up to seven tenths of where it was, and from there on with care: that is the plateau now.
+    // Slow start up to 0.7 of the old window, which is the new plateau, then slow growth.
     path.run(1);
     near(path.datagrams(), 56.0, 1.0);
     path.run(1);
@@ -205,7 +205,7 @@ fn application_limited_time_does_not_grow_the_window() {
         near(idle.datagrams(), busy.datagrams(), 0.0);
         idle.now += Duration::from_secs(60);
         busy.run(10);
-        // The round in which it begins again is that much shorter.
+        // The round in which growth resumes counts for that much less.
         idle.run(11);
         near(idle.datagrams() / busy.datagrams(), 1.0, 0.002);
     }
@@ -229,14 +229,14 @@ fn mtu_increase_raises_the_initial_window_once() {
     near(path.cubic.window, grown + 14_720.0 - 12_000.0, 0.0);
     path.cubic.on_mtu_update(1200);
     near(path.cubic.window, grown + 14_720.0 - 12_000.0, 0.0);
-    // Where the path is known to carry so much only it stays.
+    // In congestion avoidance the window stays.
     let mut path = Path::lost_at(100.0);
     path.cubic.on_mtu_update(1472);
     near(path.cubic.window, 70.0 * f64::from(DATAGRAM), 0.001);
 }
 
-/// In a window of so many datagrams, of which so many are acknowledged at a time, and none that waits for others longer
-/// than this: how many windows arrive in a second.
+/// Returns the number of windows acknowledged in a second, for a fixed window of 30 datagrams. The receiver
+/// acknowledges `at_a_time` datagrams together, and none later than `most_wait` after its arrival.
 fn windows_a_second(at_a_time: usize, most_wait: Duration) -> f64 {
     const DATAGRAMS: f64 = 30.0;
     const SECONDS: u32 = 60;
@@ -244,7 +244,7 @@ fn windows_a_second(at_a_time: usize, most_wait: Duration) -> f64 {
     let begin = path.now;
     path.cubic.window = DATAGRAMS * f64::from(DATAGRAM);
     path.cubic.slow_start_until = 0.0;
-    // When they were sent: those on their way, and those that have arrived.
+    // The send times of datagrams in flight, and of those that have arrived.
     let (mut sent, mut arrived) = (VecDeque::new(), VecDeque::new());
     let mut acknowledged = 0.0;
     while path.now < begin + SECONDS * Duration::from_secs(1) {
@@ -261,7 +261,7 @@ fn windows_a_second(at_a_time: usize, most_wait: Duration) -> f64 {
                 path.cubic.acknowledged(path.now, at, DATAGRAM.into(), ROUND);
                 acknowledged += 1.0;
             }
-            // That it grows is not what is asked here.
+            // Growth of the window is not part of this test.
             path.cubic.window = DATAGRAMS * f64::from(DATAGRAM);
         }
         path.now += Duration::from_millis(1);
@@ -275,12 +275,13 @@ fn delayed_acks_do_not_reduce_the_growth_rate() {
     near(at_once, 10.0, 0.2);
     near(windows_a_second(2, Duration::from_millis(25)), at_once, 0.6);
     near(windows_a_second(10, Duration::from_millis(25)), at_once, 0.6);
-    // Whoever waits for longer than that is not followed.
+    // A longer delay is not compensated.
     let never = windows_a_second(usize::MAX, Duration::from_millis(200));
     assert!(never < at_once * 0.6, "{never}");
 }
 
-/// In slow start, sent as evenly as the library does by this round trip: how many times the window grows in a true one.
+/// Returns the growth of the window per real round trip in slow start, when the library paces by the estimate
+/// `smoothed`.
 fn growth_in_a_round(smoothed: Duration) -> f64 {
     const ROUNDS: u32 = 6;
     let mut path = Path::new();
@@ -305,18 +306,18 @@ fn growth_in_a_round(smoothed: Duration) -> f64 {
         }
         path.now += tick;
     }
-    // The first ones are not under way yet.
+    // Skip the first rounds, in which the pipe is not full yet.
     (grown.last().unwrap() / grown[3]).powf(1.0 / f64::from(ROUNDS))
 }
 
 #[test]
 fn slow_start_doubles_despite_pacing() {
     near(growth_in_a_round(ROUND), 2.0, 0.1);
-    // The round trip is longer than the path's by what the client took to start.
+    // The estimate is longer than the path's round trip because of the client's start-up time.
     near(growth_in_a_round(ROUND * 3 / 2), 2.0, 0.1);
-    // By more than that is not made up for.
+    // A larger difference is not compensated.
     assert!(growth_in_a_round(ROUND * 4) < 1.8);
-    // A connection begins with no more than the RFC allows.
+    // The initial window is no larger than the RFC allows.
     assert_eq!(Cubic::new(DATAGRAM).window(), 12_000);
 }
 
@@ -335,7 +336,7 @@ fn minimum_round_trip_ends_the_handshake_delay_compensation() {
     path.now += ROUND;
     near(path.hear_of(sent, ROUND * 4 / 3).windows(), DOUBLING * 4.0 / 3.0, 0.001);
     near(path.hear_of(sent, ROUND).windows(), DOUBLING, 0.001);
-    // On a path that is quicker now and then.
+    // The estimate rises again on a path whose delay varies.
     near(path.hear_of(sent, ROUND * 2).windows(), DOUBLING, 0.001);
 }
 
@@ -378,12 +379,12 @@ fn single_late_ack_hardly_changes_the_in_flight_bound() {
     path.now += Duration::from_secs(60);
     path.cubic.acknowledged(path.now, sent, DATAGRAM.into(), ROUND);
     near(path.cubic.max_in_flight() / path.cubic.window, 1.0, 0.02);
-    // Nor does one for which there is no round trip yet.
+    // The same holds for one without a round-trip estimate.
     path.cubic.acknowledged(path.now, sent, DATAGRAM.into(), Duration::ZERO);
     near(path.cubic.max_in_flight() / path.cubic.window, 1.0, 0.02);
 }
 
-/// What can happen to a path, a little later than what happened before.
+/// An event on a path, some time after the one before.
 #[derive(Clone, Debug)]
 enum Event {
     Acknowledged { bytes: u64, smoothed: u64, is_last: bool },
@@ -406,7 +407,7 @@ proptest! {
         steps in prop::collection::vec((event(), 0..500_u64, 0..500_u64), 1..400),
     ) {
         let mut path = Path::new();
-        // By no more than what has arrived does it grow.
+        // The window grows by no more than the acknowledged bytes.
         let mut most = path.cubic.window;
         for (event, passed, ago) in steps {
             path.now += Duration::from_millis(passed);

@@ -1,4 +1,4 @@
-//! What a connection has to tell: passed on to the endpoint that knows its ids, and to the tasks that wait.
+//! Events of connections: passed on to the endpoint, which knows their ids, and to the tasks that wait.
 
 use std::cmp::Reverse;
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use crate::quic::{CloseReason, QuicConnection};
 use crate::tls::ClientTlsError;
 
 impl EndpointDriver {
-    /// Passes on what a connection has to tell, to the endpoint and to its tasks.
+    /// Passes the events of a connection on, to the endpoint and to its tasks.
     pub(in crate::quic) fn poll_events(&mut self, inner: &Rc<QuicConnectionInner>) {
         inner.has_input.set(false);
         let mut writable = Vec::new();
@@ -46,7 +46,7 @@ impl EndpointDriver {
         }
     }
 
-    /// The connection is no more; its handle may be another's next.
+    /// Removes the connection; its handle may belong to another connection next.
     fn remove_connection(&mut self, inner: &Rc<QuicConnectionInner>) {
         let state = &mut *inner.state.borrow_mut();
         state.connection_guard = None;
@@ -59,7 +59,7 @@ impl EndpointDriver {
     fn handle_event(&mut self, inner: &Rc<QuicConnectionInner>, event: Event) {
         match event {
             Event::HandshakeDataReady => {
-                // What comes before the handshake's end is served where it is let in at all.
+                // 0-RTT data is served before the handshake completes, where it is accepted at all.
                 if inner.state.borrow().proto.has_0rtt() {
                     self.serve_connection(inner);
                 }
@@ -74,12 +74,12 @@ impl EndpointDriver {
                 inner.state.borrow_mut().set_closed(CloseReason::from(&reason));
             }
             Event::Stream(event) => handle_stream_event(&mut inner.state.borrow_mut(), event),
-            // We let nobody send any.
+            // We announce no support for datagrams (RFC 9221).
             Event::DatagramReceived | Event::DatagramsUnblocked => {}
         }
     }
 
-    /// A client's handshake has come to its end, unless it had before.
+    /// Records the end of a client's handshake, unless it is recorded already.
     pub(super) fn conclude_handshake(
         &self,
         inner: &Rc<QuicConnectionInner>,
@@ -90,7 +90,7 @@ impl EndpointDriver {
         }
     }
 
-    /// Somebody serves the client from now on.
+    /// Starts to serve the client.
     fn serve_connection(&self, inner: &Rc<QuicConnectionInner>) {
         if let DriverRole::Server(server) = &self.role {
             server.serve_connection(&QuicConnection(Rc::clone(inner)));
@@ -106,30 +106,30 @@ fn establish(state: &mut QuicConnectionState) {
     wake(&mut state.wakers.can_open_bi);
 }
 
-/// Wakes who may write on, the most urgent first: there is as much room as the path carries, for all streams together,
-/// and who comes first takes it.
+/// Wakes the tasks that can write again, the most urgent first: all streams together have as much room as the path
+/// carries, and the first writer takes it.
 fn wake_writers(state: &mut QuicConnectionState, mut writable: Vec<StreamId>) {
-    let QuicConnectionState { proto, wakers: sleepers, .. } = state;
+    let QuicConnectionState { proto, wakers, .. } = state;
     writable.sort_by_key(|&id| Reverse(proto.send_stream(id).priority().unwrap_or_default()));
-    let wakers = writable.iter().filter_map(|id| sleepers.writers.remove(id));
-    wakers.for_each(Waker::wake);
+    let writers = writable.iter().filter_map(|id| wakers.writers.remove(id));
+    writers.for_each(Waker::wake);
 }
 
 fn handle_stream_event(state: &mut QuicConnectionState, event: StreamEvent) {
-    let QuicConnectionState { wakers: sleepers, may_open_bi: may_open, .. } = state;
+    let QuicConnectionState { wakers, may_open_bi, .. } = state;
     let waker = match event {
-        StreamEvent::Opened { dir } => sleepers.opened[dir as usize].take(),
-        StreamEvent::Readable { id } => sleepers.readers.remove(&id),
+        StreamEvent::Opened { dir } => wakers.opened[dir as usize].take(),
+        StreamEvent::Readable { id } => wakers.readers.remove(&id),
         StreamEvent::Writable { id } | StreamEvent::Stopped { id, .. } => {
-            sleepers.writers.remove(&id)
+            wakers.writers.remove(&id)
         }
         StreamEvent::Available { dir: Dir::Bi } => {
-            *may_open = true;
-            sleepers.can_open_bi.take()
+            *may_open_bi = true;
+            wakers.can_open_bi.take()
         }
-        // All that we say on such streams is said at the beginning.
+        // We write to such streams only when they begin.
         StreamEvent::Available { dir: Dir::Uni } => None,
-        // Nobody waits for acknowledgements.
+        // No task waits for acknowledgements.
         StreamEvent::Finished { .. } => None,
     };
     if let Some(waker) = waker {

@@ -1,4 +1,4 @@
-//! What has come: found out for which connection, and given to it.
+//! Received datagrams: finds their connection, and passes them to it.
 
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -13,24 +13,24 @@ use crate::quic::socket::BATCH;
 use crate::quic::{DatagramDropReason, ReceivedDatagram};
 
 impl EndpointDriver {
-    /// Hears what has come. True: there may be more.
+    /// Receives datagrams. Returns true if there may be more.
     pub(super) fn receive_datagrams(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
-        for letter in self.driver_handle.take_pending_datagrams() {
-            self.handle_datagram(letter, now);
+        for datagram in self.driver_handle.take_pending_datagrams() {
+            self.handle_datagram(datagram, now);
         }
         let more = self.receive_batch(cx, now);
-        let mut heard = std::mem::take(&mut self.connections_with_input);
-        for inner in heard.drain(..) {
+        let mut with_input = std::mem::take(&mut self.connections_with_input);
+        for inner in with_input.drain(..) {
             self.poll_events(&inner);
             inner.mark_ready();
         }
-        self.connections_with_input = heard;
+        self.connections_with_input = with_input;
         more
     }
 
-    /// Reads a batch. True: there may be more.
+    /// Reads a batch. Returns true if there may be more.
     fn receive_batch(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
-        // After a short batch, once more: to be woken for the next.
+        // After a short batch, polls once more: this registers the waker for the next.
         for _ in 0..2 {
             let buffers = Rc::clone(&self.buffers);
             let inbox = &mut *buffers.receive.borrow_mut();
@@ -48,7 +48,7 @@ impl EndpointDriver {
         true
     }
 
-    /// A datagram from the socket, which may be another worker's.
+    /// Handles a datagram from the socket, which may belong to another worker.
     fn claim_datagram(&mut self, datagram: ReceivedDatagram, now: Instant) {
         self.refusals = 0;
         let ours = match &self.role {
@@ -60,7 +60,7 @@ impl EndpointDriver {
         }
     }
 
-    /// A datagram that is this worker's.
+    /// Handles a datagram that belongs to this worker.
     fn handle_datagram(&mut self, datagram: ReceivedDatagram, now: Instant) {
         let ReceivedDatagram { bytes, peer, local_ip: ours, ecn } = datagram;
         let buffered = self.endpoint.incoming_buffer_bytes();
@@ -71,13 +71,13 @@ impl EndpointDriver {
             }
             Some(DatagramEvent::NewConnection(incoming)) => self.handle_incoming(incoming),
             Some(DatagramEvent::Response(transmit)) => self.send_reply(&transmit),
-            // One that waits for its connection to be begun is not lost.
+            // The datagram is not lost if the library buffers it until its connection is accepted.
             None if self.endpoint.incoming_buffer_bytes() > buffered => {}
             None => self.count_drop(DatagramDropReason::Unknown),
         }
     }
 
-    /// A datagram for a connection: at once, or as a step of its handshake.
+    /// Passes a datagram to its connection: at once, or as a step of its handshake.
     fn dispatch_event(&mut self, handle: ConnectionHandle, event: ConnectionEvent) {
         let Some(inner) = self.connection(handle) else { return };
         if let DriverRole::Server(server) = &mut self.role
@@ -98,7 +98,7 @@ impl EndpointDriver {
         }
     }
 
-    /// Takes one step of one handshake. True: there are more.
+    /// Takes one step of one handshake. Returns true if there are more.
     pub(super) fn advance_handshakes(&mut self, now: Instant) -> bool {
         let DriverRole::Server(server) = &mut self.role else { return false };
         match server.next_step() {

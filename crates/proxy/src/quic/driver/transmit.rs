@@ -1,4 +1,4 @@
-//! What connections have to say, as far as the socket takes it.
+//! Sends the packets of connections, as far as the socket accepts them.
 
 use std::io;
 use std::rc::Rc;
@@ -11,21 +11,21 @@ use super::{DriverRole, EndpointDriver};
 use crate::quic::DatagramDropReason;
 use crate::quic::connection::QuicConnectionInner;
 
-/// Runs of datagrams that are sent in one turn, before what has come is heard again.
+/// Runs of datagrams sent in one turn, before datagrams are received again.
 const MAX_RUNS_PER_POLL: usize = 32;
 
-/// What became of a connection's turn to speak.
+/// The result of sending for one connection.
 enum TransmitOutcome {
-    /// It may have more to say.
+    /// The connection may have more to send.
     More,
-    /// That was all.
+    /// The connection has nothing more to send.
     Done,
-    /// The socket takes no more.
+    /// The socket is full.
     Blocked,
 }
 
 impl EndpointDriver {
-    /// Says what connections have to say, in turns, until the socket is full or others have to have their turn.
+    /// Sends the packets of ready connections, round-robin, until the socket is full or the turn's limit is reached.
     pub(super) fn transmit(&mut self, cx: &mut Context<'_>, now: Instant) {
         if !self.retry_blocked(cx) {
             return;
@@ -69,7 +69,7 @@ impl EndpointDriver {
         TransmitOutcome::Blocked
     }
 
-    /// The connection has no more to say for now.
+    /// Updates the timers and the send window of a connection that has nothing more to send for now.
     fn finish_transmit(&mut self, inner: &Rc<QuicConnectionInner>, now: Instant) {
         if inner.is_removed.get() {
             return;
@@ -90,14 +90,14 @@ impl EndpointDriver {
         self.timers.set(inner.handle, &mut state.timer, next);
     }
 
-    /// False: the socket takes no more.
+    /// Sends a run of datagrams. Returns false if the socket is full.
     fn send(&mut self, transmit: &Transmit, contents: &[u8]) -> bool {
         match self.socket.try_send(transmit, contents) {
             Ok(()) => self.count_sent(transmit),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
-            // Larger than the path carries, as was to be found out.
+            // An MTU probe that is larger than the path carries: this is what the probe was to find out.
             Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => {}
-            // Lost, as on any way: what matters is repeated.
+            // Lost, as on any path: the protocol retransmits what matters.
             Err(error) => {
                 self.count_drop(DatagramDropReason::Send);
                 self.handle_refusal(&error);
@@ -106,7 +106,7 @@ impl EndpointDriver {
         true
     }
 
-    /// Sends what the socket did not take before. False: it still does not.
+    /// Sends the packet that the socket did not accept before. Returns false if the socket is still full.
     fn retry_blocked(&mut self, cx: &mut Context<'_>) -> bool {
         while let Some((transmit, contents)) = self.blocked_transmit.take() {
             let writable = self.socket.poll_writable(cx).is_ready();
@@ -127,7 +127,7 @@ impl EndpointDriver {
         }
     }
 
-    /// Sends what is in the reply, if it can be sent at once: whoever gets none asks again.
+    /// Sends the packet in `reply`, if the socket accepts it at once: a client that gets no reply retransmits.
     pub(in crate::quic) fn send_reply(&mut self, transmit: &Transmit) {
         match self.socket.try_send(transmit, &self.reply) {
             Ok(()) => self.count_sent(transmit),

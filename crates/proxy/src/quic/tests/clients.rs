@@ -1,10 +1,10 @@
-//! Clients that are not ours.
+//! Connections of `quinn` clients.
 
 use quinn::{ConnectionError, VarInt};
 
 use super::*;
 
-/// What comes back for what is sent on one stream.
+/// Sends `bytes` on one stream and returns the response.
 async fn ask(connection: &quinn::Connection, body: &[u8]) -> Vec<u8> {
     let (mut send, mut recv) = connection.open_bi().await.unwrap();
     let write = async {
@@ -77,7 +77,7 @@ fn returning_client_resumes_its_session() {
         for _ in 0..2 {
             let connection = client.connect(scene.address, "a.example.com").unwrap();
             let connection = connection.await.unwrap();
-            // By the time of an answer the tickets have come too.
+            // When a response arrives, the session tickets have arrived too.
             ask(&connection, b"hello").await;
         }
         assert_eq!((scene.handshakes("full"), scene.handshakes("resumed")), (1, 1));
@@ -93,7 +93,7 @@ fn connection_survives_client_migration() {
             client.rebind(std::net::UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
             assert_eq!(ask(&connection, b"still here").await, b"still here");
         }
-        // The kernel knows whose it is.
+        // The kernel knows the worker of the connection.
         assert_eq!(scene.count(|quic| quic.handed_over.value()), 0);
     });
 }
@@ -121,7 +121,7 @@ fn closed_connection_carries_an_error_code() {
         let (mut send, _recv) = connection.open_bi().await.unwrap();
         send.write_all(b"!").await.unwrap();
         let ConnectionError::ApplicationClosed(closed) = connection.closed().await else {
-            panic!("not by the server");
+            panic!("not closed by the server");
         };
         assert_eq!(closed.error_code, VarInt::from_u64(GOODBYE).unwrap());
         assert_eq!(&*closed.reason, b"as you wish");
@@ -135,7 +135,7 @@ fn dropped_stream_sends_stop_sending() {
         let (_client, connection) = scene.connect().await;
         let (mut send, mut recv) = connection.open_bi().await.unwrap();
         send.write_all(b"hello").await.unwrap();
-        // The server stops as it cannot say it again.
+        // The server stops the stream, as it cannot echo any more.
         recv.stop(VarInt::from_u32(7)).unwrap();
         assert_eq!(send.stopped().await.unwrap(), Some(VarInt::from_u32(0x100)));
     });
@@ -160,7 +160,7 @@ fn unknown_server_name_is_refused() {
 fn unknown_alpn_protocol_is_refused() {
     run(async {
         let scene = QuicFixture::new(1);
-        let config = QuicClientConfig::try_from(scene.identity.believer(b"doq")).unwrap();
+        let config = QuicClientConfig::try_from(scene.identity.client_config(b"doq")).unwrap();
         let config = quinn::ClientConfig::new(Arc::new(config));
         let client = scene.client();
         let refused = client.connect_with(config, scene.address, "a.example.com").unwrap().await;
@@ -203,13 +203,13 @@ fn removed_listener_refuses_new_connections_and_can_be_restored() {
         let (_client, connection) = scene.connect().await;
         let seat = &scene.shared.workers[0];
         seat.send(WorkerCommand::UnlistenQuic { place: PLACE });
-        // Heard after that, as it goes by the same worker.
+        // Processed after the command above, as it passes through the same worker.
         assert_eq!(ask(&connection, b"still here").await, b"still here");
         let client = scene.client();
         let refused = client.connect(scene.address, "a.example.com").unwrap().await;
         assert!(matches!(refused, Err(ConnectionError::ConnectionClosed(_))), "{refused:?}");
         scene.listen();
-        // So is this.
+        // This request is served too.
         assert_eq!(ask(&connection, b"still here").await, b"still here");
         let again = client.connect(scene.address, "a.example.com").unwrap().await.unwrap();
         assert_eq!(ask(&again, b"hello").await, b"hello");

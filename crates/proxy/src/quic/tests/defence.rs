@@ -1,4 +1,4 @@
-//! What nobody has asked for: garbage, floods, and those who are not where they say.
+//! Unsolicited traffic: garbage, floods, and clients with unvalidated addresses.
 
 use std::net::UdpSocket;
 
@@ -7,14 +7,14 @@ use quinn_proto::{ClientConfig, Endpoint, EndpointConfig};
 use super::*;
 use crate::clock;
 
-/// How long a socket has to be silent for us to believe that nothing comes any more.
+/// Time without a datagram after which a test assumes that none follows.
 const SILENCE: Duration = Duration::from_millis(300);
-/// How long an answer may take that has to come.
+/// Time limit for a response that has to arrive.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What the handshakes of as many clients begin with.
+/// Returns the first datagrams of `count` client handshakes.
 fn first_datagrams(scene: &QuicFixture, count: usize) -> Vec<Vec<u8>> {
-    let config = scene.identity.believer(b"h3");
+    let config = scene.identity.client_config(b"h3");
     let config = QuicClientConfig::try_from(config).unwrap();
     let config = ClientConfig::new(Arc::new(config));
     let mut endpoint = Endpoint::new(Arc::new(EndpointConfig::default()), None, true, None);
@@ -29,15 +29,15 @@ fn first_datagrams(scene: &QuicFixture, count: usize) -> Vec<Vec<u8>> {
     (0..count).map(first).collect()
 }
 
-/// All that comes within a time, and then without so long a silence.
-fn hear_out(socket: &UdpSocket, patience: Duration) -> Vec<Vec<u8>> {
+/// Receives until no datagram arrives for `patience`, and after the first one for [`SILENCE`].
+fn receive_until_silent(socket: &UdpSocket, patience: Duration) -> Vec<Vec<u8>> {
     socket.set_read_timeout(Some(patience)).unwrap();
-    let (mut heard, mut room) = (Vec::new(), [0; 65_536]);
+    let (mut received, mut room) = (Vec::new(), [0; 65_536]);
     while let Ok(count) = socket.recv(&mut room) {
-        heard.push(room[..count].to_vec());
+        received.push(room[..count].to_vec());
         socket.set_read_timeout(Some(SILENCE)).unwrap();
     }
-    heard
+    received
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn garbage_datagrams_are_dropped_counted_and_harmless() {
             socket.send_to(&vec![0xff; length], scene.address).unwrap();
             sent += 3;
         }
-        // What comes after it is heard after it.
+        // Datagrams that are sent later are processed later.
         for _ in 0..3 {
             let (mut send, mut recv) = connection.open_bi().await.unwrap();
             send.write_all(b"still here").await.unwrap();
@@ -75,13 +75,13 @@ fn unknown_version_gets_version_negotiation() {
     let mut initial = first_datagrams(&scene, 1).remove(0);
     initial[1..5].copy_from_slice(&[0x1a, 0x2a, 0x3a, 0x4a]);
     socket.send_to(&initial, scene.address).unwrap();
-    let heard = hear_out(&socket, PATIENCE);
-    let [answer] = heard.as_slice() else { panic!("{} answers", heard.len()) };
+    let received = receive_until_silent(&socket, PATIENCE);
+    let [answer] = received.as_slice() else { panic!("{} answers", received.len()) };
     assert_eq!(answer[1..5], [0; 4]);
     assert!(answer.ends_with(&[0, 0, 0, 1]), "{answer:?}");
-    // Too short to be answered.
+    // This is too short to get a response.
     socket.send_to(&initial[..1199], scene.address).unwrap();
-    assert!(hear_out(&socket, SILENCE).is_empty());
+    assert!(receive_until_silent(&socket, SILENCE).is_empty());
 }
 
 #[test]
@@ -91,9 +91,9 @@ fn amplification_is_limited_to_three_times_before_address_validation() {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let initial = first_datagrams(&scene, 1).remove(0);
     socket.send_to(&initial, scene.address).unwrap();
-    let heard: usize = hear_out(&socket, PATIENCE).iter().map(Vec::len).sum();
-    assert!(heard > initial.len(), "{heard} bytes");
-    assert!(heard <= 3 * initial.len(), "{heard} bytes for {}", initial.len());
+    let received: usize = receive_until_silent(&socket, PATIENCE).iter().map(Vec::len).sum();
+    assert!(received > initial.len(), "{received} bytes");
+    assert!(received <= 3 * initial.len(), "{received} bytes for {}", initial.len());
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn flood_triggers_address_validation_by_retry() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         for (number, datagram) in first_datagrams(&scene, 400).iter().enumerate() {
             socket.send_to(datagram, scene.address).unwrap();
-            // Not more at a time than the socket's buffer holds.
+            // Do not exceed the socket's receive buffer.
             if number % 50 == 0 {
                 let (mut send, mut recv) = connection.open_bi().await.unwrap();
                 send.write_all(b"hello").await.unwrap();

@@ -1,4 +1,4 @@
-//! Connections to endpoints that are `quinn`'s own server.
+//! Connections to endpoints that run `quinn`'s server.
 
 use gateway::snapshot::{PrivateKey, TlsCertificate};
 use quinn_proto::crypto::rustls::QuicClientConfig as Crypto;
@@ -11,10 +11,10 @@ use crate::tls::EndpointTlsError;
 const SETTINGS: DialSettings =
     DialSettings { idle_timeout: Duration::from_secs(30), keep_alive: None };
 
-/// An endpoint that says on each stream what it hears there.
+/// Starts an endpoint that echoes each stream.
 fn endpoint(identity: &Identity, streams: u32) -> quinn::Endpoint {
     let TlsCertificate { key: PrivateKey::Pkcs8(key), .. } = &*identity.certificate else {
-        panic!("another kind of key");
+        panic!("the key is not PKCS #8");
     };
     let key = PrivatePkcs8KeyDer::from(key.to_vec()).into();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -52,7 +52,7 @@ async fn answer(incoming: quinn::Incoming) {
 }
 
 fn dial(address: SocketAddr, name: &str, identity: &Identity) -> Result<QuicConnection, Failure> {
-    let crypto = Arc::new(Crypto::try_from(identity.believer(b"h3")).unwrap());
+    let crypto = Arc::new(Crypto::try_from(identity.client_config(b"h3")).unwrap());
     QuicDialer::new().dial(address, name, &crypto, SETTINGS)
 }
 
@@ -135,7 +135,7 @@ fn endpoint_close_code_is_reported() {
         let (mut send, mut recv) = connection.open_bi().unwrap();
         write(&mut send, b"hello").await.unwrap();
         send.finish();
-        // Before the endpoint knows that the handshake is over it cannot say.
+        // The endpoint learns that the handshake is complete before it can respond.
         assert_eq!(read(&mut recv).await.unwrap(), b"hello");
         let (_send, mut recv) = connection.open_bi().unwrap();
         endpoint.close(7u32.into(), b"enough");

@@ -1,5 +1,5 @@
-//! Laws of names: for any listeners, server names and hosts, a request reaches the routes of the site that its connection's
-//! handshake was with, or none.
+//! Properties of names: for any listeners, server names and hosts, a request reaches the routes of the SNI entry that
+//! its connection's handshake was with, or none.
 
 use std::sync::LazyLock;
 
@@ -11,7 +11,7 @@ use super::*;
 use crate::active_config::{ActiveListener, ListenerSocket};
 use crate::failure::Failure;
 
-/// What listeners may ask for; `""` is every host.
+/// Host patterns of listeners; `""` is every host.
 const PATTERNS: [&str; 7] = [
     "",
     "example.com",
@@ -22,7 +22,7 @@ const PATTERNS: [&str; 7] = [
     "example.org",
 ];
 
-/// What clients may ask for, before it is spelled in some way.
+/// Names that clients request, before their spelling is varied.
 const NAMES: [&str; 10] = [
     "",
     "example.com",
@@ -36,18 +36,18 @@ const NAMES: [&str; 10] = [
     "[2001:db8::1]",
 ];
 
-/// What becomes of the connections for a pattern.
+/// The treatment of the connections for a pattern.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum ListenerKind {
-    /// They carry requests, of clients that have to show certificates of these authorities; none: of any client.
+    /// They carry requests, of clients that need a certificate of these authorities; if empty, of any client.
     Requests(&'static [usize]),
-    /// They carry requests of clients that are asked for a certificate and may show none.
+    /// They carry requests of clients that are asked for a certificate and may send none.
     Fallback,
     Decrypted,
     PassedThrough,
 }
 
-/// What is served at an address: a kind for each pattern that has a listener.
+/// The listeners at an address: a kind for each pattern that has one.
 type ListenerKinds = [Option<ListenerKind>; PATTERNS.len()];
 
 static AUTHORITIES: LazyLock<[TestAuthority; 2]> =
@@ -67,7 +67,7 @@ fn of_authorities(authorities: &[usize], required: bool) -> Option<ClientCertifi
     (!roots.is_empty()).then_some(ClientCertificates { roots, required })
 }
 
-fn made(place: usize, kind: ListenerKind) -> SniRule {
+fn sni_rule(place: usize, kind: ListenerKind) -> SniRule {
     let clients = match kind {
         ListenerKind::Requests(authorities) => of_authorities(authorities, true),
         ListenerKind::Fallback => of_authorities(&[0], false),
@@ -84,11 +84,11 @@ fn made(place: usize, kind: ListenerKind) -> SniRule {
     }
 }
 
-/// A listener as translation makes it: sites for all TLS, routes for what carries requests. The index of a rule is the place
-/// of its listener's pattern.
+/// Builds a listener as translation does: SNI entries for all TLS, routes for kinds that carry requests. The index of
+/// a rule is the index of its listener's pattern.
 fn listener(kinds: &ListenerKinds) -> ActiveListener {
     let served = || kinds.iter().enumerate().filter_map(|(place, kind)| Some((place, (*kind)?)));
-    let mut all: Vec<_> = served().map(|(place, kind)| made(place, kind)).collect();
+    let mut all: Vec<_> = served().map(|(place, kind)| sni_rule(place, kind)).collect();
     all.sort_by_key(|site| std::cmp::Reverse(site.hosts.specificity()));
     let mut routes = RouteTable::default();
     let path = PathPattern::prefix("/").unwrap();
@@ -122,8 +122,8 @@ fn rule(index: usize) -> Arc<Rule> {
     })
 }
 
-/// What a handshake for this name leaves behind; `None`: it is refused.
-fn shaken(listener: &ActiveListener, server_name: Option<&str>) -> Option<TlsInfo> {
+/// Returns the facts of a handshake for this name; `None` if it is rejected.
+fn tls_info_for(listener: &ActiveListener, server_name: Option<&str>) -> Option<TlsInfo> {
     let server_name = server_name.map(|name| OwnedHostName::new(name.as_bytes()));
     let found =
         listener.sni_table.as_ref()?.find(server_name.as_ref().map(OwnedHostName::borrowed))?;
@@ -131,18 +131,18 @@ fn shaken(listener: &ActiveListener, server_name: Option<&str>) -> Option<TlsInf
     Some(TlsInfo { server_name, sni_entry: site, version: None })
 }
 
-/// The place of the pattern whose routes serve the request.
+/// Returns the index of the pattern whose routes serve the request.
 fn served(
     listener: &ActiveListener,
-    greeting: Option<&TlsInfo>,
+    tls_info: Option<&TlsInfo>,
     host: &str,
 ) -> Result<usize, Failure> {
     let (method, host, path) = ("GET".to_owned(), host.to_owned(), "/".to_owned());
     let request = PlainRequest { method, host, path, ..PlainRequest::default() };
-    listener.request_rule(greeting, &request).map(|rule| rule.index)
+    listener.request_rule(tls_info, &request).map(|rule| rule.index)
 }
 
-/// The place of the pattern that a name belongs to, as plainly as it can be said.
+/// Returns the index of the pattern that a name belongs to, by the simplest definition.
 fn place_of(kinds: &ListenerKinds, written: Option<&str>) -> Option<usize> {
     let Some(written) = written else { return kinds[0].map(|_| 0) };
     let lower = written.to_lowercase();
@@ -169,8 +169,8 @@ fn kinds() -> impl Strategy<Value = ListenerKinds> {
     proptest::array::uniform7(prop::option::weighted(0.6, kind))
 }
 
-/// A name in some spelling: in any case, with dots at its end, or far too long.
-fn spelled() -> impl Strategy<Value = String> {
+/// Generates a name in varied spelling: any case, trailing dots, or far too long.
+fn spelled_name() -> impl Strategy<Value = String> {
     let dots = prop::sample::select(vec!["", "", ".", ".", "..", "..."]);
     let name = (prop::sample::select(NAMES.to_vec()), any::<u32>(), dots, 0..20_u8);
     name.prop_map(|(name, upper, dots, long)| {
@@ -190,16 +190,16 @@ proptest! {
     #[test]
     fn request_reaches_only_the_routes_of_its_negotiated_site(
         kinds in kinds(),
-        server_name in prop::option::weighted(0.9, spelled()),
-        other in spelled(),
+        server_name in prop::option::weighted(0.9, spelled_name()),
+        other in spelled_name(),
         is_same in any::<bool>(),
     ) {
         let host = server_name.as_ref().filter(|_| is_same).unwrap_or(&other);
         let listener = listener(&kinds);
-        let greeting = shaken(&listener, server_name.as_deref());
+        let tls_info = tls_info_for(&listener, server_name.as_deref());
         let of_handshake = place_of(&kinds, server_name.as_deref());
-        prop_assert_eq!(greeting.is_some(), of_handshake.is_some());
-        let (Some(greeting), Some(of_handshake)) = (greeting, of_handshake) else { return Ok(()) };
+        prop_assert_eq!(tls_info.is_some(), of_handshake.is_some());
+        let (Some(tls_info), Some(of_handshake)) = (tls_info, of_handshake) else { return Ok(()) };
         let wanted = place_of(&kinds, Some(host));
         let carries = matches!(kinds[of_handshake], Some(ListenerKind::Requests(_) | ListenerKind::Fallback));
         let expected = match wanted {
@@ -207,11 +207,11 @@ proptest! {
             Some(wanted) if wanted == of_handshake && carries => Ok(wanted),
             Some(_) => Err(Failure::Misdirected),
         };
-        prop_assert_eq!(served(&listener, Some(&greeting), host), expected);
-        // Sites that are made again are the same sites.
+        prop_assert_eq!(served(&listener, Some(&tls_info), host), expected);
+        // A rebuilt table gives the same result.
         let again = self::listener(&kinds);
-        prop_assert_eq!(served(&again, Some(&greeting), host), expected);
-        // What came without TLS came before the listener had it.
+        prop_assert_eq!(served(&again, Some(&tls_info), host), expected);
+        // A connection without TLS is older than the listener's TLS.
         let plain = if wanted.is_some() { Failure::Misdirected } else { Failure::NoRoute };
         prop_assert_eq!(served(&listener, None, host), Err(plain));
     }
@@ -220,19 +220,19 @@ proptest! {
     fn handshake_grants_no_access_to_a_site_with_stricter_client_certificates(
         before in kinds(),
         after in kinds(),
-        server_name in prop::option::weighted(0.9, spelled()),
-        other in spelled(),
+        server_name in prop::option::weighted(0.9, spelled_name()),
+        other in spelled_name(),
         is_same in any::<bool>(),
     ) {
         let host = server_name.as_ref().filter(|_| is_same).unwrap_or(&other);
-        let Some(greeting) = shaken(&listener(&before), server_name.as_deref()) else { return Ok(()) };
-        let Ok(place) = served(&listener(&after), Some(&greeting), host) else { return Ok(()) };
+        let Some(tls_info) = tls_info_for(&listener(&before), server_name.as_deref()) else { return Ok(()) };
+        let Ok(place) = served(&listener(&after), Some(&tls_info), host) else { return Ok(()) };
         prop_assert_eq!(Some(place), place_of(&after, server_name.as_deref()));
         let shown = place_of(&before, server_name.as_deref()).and_then(|place| before[place]);
         prop_assert!(shown != Some(ListenerKind::PassedThrough));
         if let Some(ListenerKind::Requests(asked @ [_, ..])) = after[place] {
             let Some(ListenerKind::Requests(shown @ [_, ..])) = shown else {
-                return Err(TestCaseError::fail("no certificate was shown"));
+                return Err(TestCaseError::fail("no certificate was presented"));
             };
             prop_assert!(shown.iter().all(|authority| asked.contains(authority)));
         }

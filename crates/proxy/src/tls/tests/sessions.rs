@@ -1,4 +1,4 @@
-//! Sessions without sockets, however their bytes come, and whatever bytes come.
+//! Sessions without sockets, with any read boundaries, and with arbitrary bytes.
 
 use balance::Rng;
 use tokio::io::ReadBuf;
@@ -21,11 +21,11 @@ fn failed_handshake_is_detected_across_any_read_boundaries() {
         server.receive_ciphertext(&std::mem::take(&mut client.outgoing));
         server.advance_handshake().unwrap();
         let flight = std::mem::take(&mut server.outgoing);
-        let heard = flight.chunks(flight.len().div_ceil(parts)).find_map(|part| {
+        let result = flight.chunks(flight.len().div_ceil(parts)).find_map(|part| {
             client.receive_ciphertext(part);
             client.advance_handshake().err()
         });
-        let error = heard.expect("nobody vouches for it");
+        let error = result.expect("the client does not trust the authority");
         assert_eq!(EndpointTlsError::from(&error), EndpointTlsError::Certificate);
         assert!(!client.outgoing.is_empty(), "there is an alert");
         assert_eq!(client.advance_handshake(), Err(error.clone()));
@@ -43,7 +43,7 @@ fn failed_handshake_is_detected_across_any_read_boundaries() {
 #[test]
 fn handshake_succeeds_across_any_read_boundaries() {
     let authority = TestAuthority::new();
-    // So many names that the certificates take several records.
+    // The certificates take several records because of the number of names.
     let names: Vec<_> = (0..2000).map(|name| format!("{name}.example.com")).collect();
     let names: Vec<_> = ["a.example.com"].into_iter().chain(names.iter().map(|it| &**it)).collect();
     let (shown, client) = (authority.certificate(&names), authority.certificate(&names));
@@ -80,7 +80,7 @@ fn handshake_succeeds_across_any_read_boundaries() {
     }
 }
 
-/// Whatever a peer sends: an error is the worst that comes of it.
+/// Arbitrary bytes from a peer cause an error at worst.
 #[test]
 fn arbitrary_bytes_never_panic_a_session() {
     let authority = TestAuthority::new();
@@ -104,15 +104,15 @@ fn arbitrary_bytes_never_panic_a_session() {
     }
 }
 
-/// What one has to say, in pieces, now and then with a byte changed.
+/// Passes on the output of a session in pieces, sometimes with a changed bit.
 fn pass_on(rng: &mut Rng, from: &mut TlsSession, to: &mut TlsSession) {
-    let mut said = std::mem::take(&mut from.outgoing);
+    let mut output = std::mem::take(&mut from.outgoing);
     let at = |rng: &mut Rng, below: usize| (rng.next_u64() % below as u64) as usize;
-    if !said.is_empty() && at(rng, 4) == 0 {
-        let place = at(rng, said.len());
-        said[place] ^= 1 << at(rng, 8);
+    if !output.is_empty() && at(rng, 4) == 0 {
+        let place = at(rng, output.len());
+        output[place] ^= 1 << at(rng, 8);
     }
-    for part in said.chunks(1 + at(rng, 2000)) {
+    for part in output.chunks(1 + at(rng, 2000)) {
         to.receive_ciphertext(part);
         drop(to.advance_handshake());
     }
@@ -123,12 +123,16 @@ fn client_hello_is_parsed_only_when_complete() {
     let authority = TestAuthority::new();
     let mut client = client_session(&authority.trust("a.example.com", &[], None));
     client.advance_handshake().unwrap();
-    let said = client.outgoing;
-    for part in 0..said.len() {
-        assert_eq!(ClientHelloParse::parse(&said[..part]), ClientHelloParse::Incomplete, "{part}");
+    let output = client.outgoing;
+    for part in 0..output.len() {
+        assert_eq!(
+            ClientHelloParse::parse(&output[..part]),
+            ClientHelloParse::Incomplete,
+            "{part}"
+        );
     }
     assert_eq!(
-        ClientHelloParse::parse(&said),
+        ClientHelloParse::parse(&output),
         ClientHelloParse::Complete(Some(OwnedHostName::new(b"a.example.com")))
     );
     assert_eq!(ClientHelloParse::parse(b"GET / HTTP/1.1\r\n"), ClientHelloParse::PlainHttp);
@@ -142,18 +146,18 @@ fn client_hello_is_parsed_only_when_complete() {
     ));
 }
 
-/// As some clients write it, though RFC 6066 §3 has no dot at the end of a name.
+/// Some clients send a trailing dot, though RFC 6066 §3 forbids it.
 #[test]
 fn server_name_is_normalized() {
     let authority = TestAuthority::new();
     let (sent, asked) = (b"a.example.comx", b"A.Example.Com.");
     let mut client = client_session(&authority.trust("a.example.comx", &[], None));
     client.advance_handshake().unwrap();
-    let mut said = client.outgoing;
-    let place = said.windows(sent.len()).position(|window| window == sent).unwrap();
-    said[place..place + sent.len()].copy_from_slice(asked);
+    let mut output = client.outgoing;
+    let place = output.windows(sent.len()).position(|window| window == sent).unwrap();
+    output[place..place + sent.len()].copy_from_slice(asked);
     let normal = Some(OwnedHostName::new(b"a.example.com"));
-    assert_eq!(ClientHelloParse::parse(&said), ClientHelloParse::Complete(normal.clone()));
+    assert_eq!(ClientHelloParse::parse(&output), ClientHelloParse::Complete(normal.clone()));
     // QUIC carries the same message without its record.
-    assert_eq!(ClientHelloParse::parse_message(&said[5..]), ClientHelloParse::Complete(normal));
+    assert_eq!(ClientHelloParse::parse_message(&output[5..]), ClientHelloParse::Complete(normal));
 }

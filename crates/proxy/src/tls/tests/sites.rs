@@ -1,4 +1,4 @@
-//! Who is let in, what is shown, and what is resumed.
+//! Client authentication, selection of certificates, and session resumption.
 
 use rcgen::KeyPair;
 use rustls::HandshakeKind;
@@ -26,7 +26,8 @@ fn server_name_selects_the_certificate() {
     for (name, certificate) in
         [("a.example.com", &exact), ("b.example.com", &wildcard), ("b.example.org", &default)]
     {
-        let (client, _) = meet(&authority.trust(name, &[], None), config(&sites, name));
+        let (client, _) =
+            connected_sessions(&authority.trust(name, &[], None), config(&sites, name));
         assert_eq!(shown(&client), &*certificate.chain[0], "{name}");
         assert_eq!(client.common_state().alpn_protocol(), Some(&b"http/1.1"[..]));
     }
@@ -41,7 +42,8 @@ fn first_matching_certificate_of_several_is_presented() {
     let second = authority.certificate_of(rsa, &["b.example.com"]);
     let sites = sites(&mut ServerTlsConfigs::new(), vec![site("", &[&first, &second])]);
     for (name, certificate) in [("a.example.com", &first), ("b.example.com", &second)] {
-        let (client, _) = meet(&authority.trust(name, &[], None), config(&sites, name));
+        let (client, _) =
+            connected_sessions(&authority.trust(name, &[], None), config(&sites, name));
         assert_eq!(shown(&client), &*certificate.chain[0], "{name}");
     }
 }
@@ -56,7 +58,10 @@ fn invalid_site_does_not_affect_others() {
         &mut ServerTlsConfigs::new(),
         vec![site("a.example.com", &[&good]), site("b.example.com", &[&Arc::new(mixed)])],
     );
-    meet(&authority.trust("a.example.com", &[], None), config(&sites, "a.example.com"));
+    connected_sessions(
+        &authority.trust("a.example.com", &[], None),
+        config(&sites, "a.example.com"),
+    );
     let bad = site_of(&sites, "b.example.com").unwrap();
     assert!(matches!(bad.mode, ServerTlsMode::Refuse));
     assert!(site_of(&sites, "c.example.com").is_none() && sites.find(None).is_none());
@@ -72,7 +77,7 @@ fn client_certificates_are_verified_as_required() {
         let sites = sites(&mut ServerTlsConfigs::new(), vec![site]);
         let mut session = TlsSession::server(config(&sites, "a.example.com")).unwrap();
         let trust = ours.trust("a.example.com", &[], client);
-        shake(&mut client_session(&trust), &mut session)
+        run_handshake(&mut client_session(&trust), &mut session)
             .1
             .map_err(|error| ClientTlsError::from(&error))
     };
@@ -92,7 +97,7 @@ fn session_resumes_after_certificate_rotation() {
     for kind in [HandshakeKind::Full, HandshakeKind::Resumed, HandshakeKind::Resumed] {
         let certificate = authority.certificate(&["a.example.com"]);
         let sites = sites(&mut servers, vec![site("", &[&certificate])]);
-        let (client, _) = meet(&trust, config(&sites, "a.example.com"));
+        let (client, _) = connected_sessions(&trust, config(&sites, "a.example.com"));
         assert_eq!(client.common_state().handshake_kind(), Some(kind));
     }
 }
@@ -120,7 +125,7 @@ fn session_ticket_does_not_replace_a_client_certificate() {
     let listeners = servers.sni_tables([Some(&open), Some(&closed)].into_iter());
     let [open, closed] = [0, 1].map(|at: usize| listeners[at].clone().unwrap());
     let trust = authority.trust("a.example.com", &[], None);
-    meet(&trust, config(&open, "a.example.com"));
+    connected_sessions(&trust, config(&open, "a.example.com"));
     let mut session = TlsSession::server(config(&closed, "a.example.com")).unwrap();
-    assert!(shake(&mut client_session(&trust), &mut session).1.is_err());
+    assert!(run_handshake(&mut client_session(&trust), &mut session).1.is_err());
 }

@@ -1,4 +1,4 @@
-//! Sessions over sockets: bytes arrive as they were sent, and nothing is kept.
+//! Sessions over sockets: bytes arrive as they were sent, and no memory is kept.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -9,14 +9,14 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 
-/// Both ends of a connection, the handshake done.
+/// Returns both ends of a connection after the handshake.
 async fn connected() -> (TlsStream, TlsStream) {
     let authority = TestAuthority::new();
     let certificate = authority.certificate(&["a.example.com"]);
     let sites = sites(&mut ServerTlsConfigs::new(), vec![site("", &[&certificate])]);
     let trust = authority.trust("a.example.com", &[], None);
-    let (mut client, mut server) = meet(&trust, config(&sites, "a.example.com"));
-    // What the handshake has left to be read, tickets, has been read.
+    let (mut client, mut server) = connected_sessions(&trust, config(&sites, "a.example.com"));
+    // Read the rest of the handshake: the tickets.
     client.advance_handshake().unwrap();
     server.advance_handshake().unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -58,7 +58,7 @@ async fn a_small_reader_gets_all_of_a_large_record() {
         received.extend_from_slice(&part[..count]);
     }
     assert!(received == sent);
-    // Nothing is left that a look would find.
+    // No unread plaintext is left.
     let ready = poll_fn(|cx| Poll::Ready(server.poll_read_ready(cx).is_ready()));
     assert!(!ready.await || server.is_quiet());
 }
@@ -68,7 +68,7 @@ async fn written_count_covers_only_bytes_accepted_by_the_kernel() {
     let (mut client, mut server) = connected().await;
     let sent = bytes(8 * 1024 * 1024);
     let mut written = 0;
-    // Until the kernel takes no more: nobody reads.
+    // Write until the kernel accepts no more, as the other side does not read.
     while written < sent.len() {
         let once =
             poll_fn(|cx| Poll::Ready(Pin::new(&mut client).poll_write(cx, &sent[written..])));

@@ -1,4 +1,4 @@
-//! Whom endpoints have to be.
+//! Verification of endpoints.
 
 use gateway::snapshot::EndpointProtocol;
 
@@ -14,7 +14,7 @@ fn endpoint_certificate_is_verified_by_authority_and_name() {
     let attempt = |authority: &TestAuthority, name: &str, names: &[SubjectName]| {
         let mut client = client_session(&authority.trust(name, names, None));
         let mut server = TlsSession::server(config(&sites, "any")).unwrap();
-        shake(&mut client, &mut server).0.map_err(|error| EndpointTlsError::from(&error))
+        run_handshake(&mut client, &mut server).0.map_err(|error| EndpointTlsError::from(&error))
     };
     let refused = Err(EndpointTlsError::Certificate);
     assert_eq!(attempt(&ours, "a.example.com", &[]), Ok(()));

@@ -1,7 +1,8 @@
-//! Kubernetes' HorizontalPodAutoscaler, with the behaviour it has unless told otherwise.
+//! Kubernetes' HorizontalPodAutoscaler, with its default behaviour.
 //!
-//! Source: Kubernetes documentation, "Horizontal Pod Autoscaling", the sections on algorithm details, scaling policies
-//! and the stabilization window; where they leave something open, `replica_calculator.go`.
+//! Source: Kubernetes documentation, "Horizontal Pod Autoscaling", the sections on algorithm
+//! details, scaling policies and the stabilization window; for details that they leave open,
+//! `replica_calculator.go`.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,17 +12,17 @@ use balance::Time;
 use super::ScalerInput;
 use crate::autoscale::settings::{DaySettings, ScalerKind};
 
-/// So far a metric may be from its target without anything being done.
+/// Relative deviation of a metric from its target up to which nothing is done.
 const TOLERANCE: f64 = 0.1;
 
 pub(crate) struct HpaScaler {
     kind: ScalerKind,
     slots: f64,
-    /// The share of a pod's slots that is to be in use.
+    /// Desired share of a pod's slots in use.
     target: f64,
     stabilization: Duration,
     max_pods: u32,
-    /// As far back as the stabilization window reaches.
+    /// Recommendations within the stabilization window.
     recommendations: VecDeque<(Time, u32)>,
 }
 
@@ -37,48 +38,48 @@ impl HpaScaler {
         }
     }
 
-    pub(super) fn sync(&mut self, sight: &ScalerInput, now: Time) -> u32 {
-        let recommended = self.recommend(sight).clamp(1, self.max_pods);
+    pub(super) fn sync(&mut self, input: &ScalerInput, now: Time) -> u32 {
+        let recommended = self.recommend(input).clamp(1, self.max_pods);
         self.recommendations.push_back((now, recommended));
         let is_old = |&(at, _): &(Time, u32)| now.saturating_since(at) > self.stabilization;
         while self.recommendations.front().is_some_and(is_old) {
             self.recommendations.pop_front();
         }
-        if recommended >= sight.pods {
-            return recommended.min(fastest(sight.pods));
+        if recommended >= input.pods {
+            return recommended.min(fastest(input.pods));
         }
         let highest = self.recommendations.iter().map(|&(_, pods)| pods).max();
-        highest.map_or(sight.pods, |highest| highest.min(sight.pods))
+        highest.map_or(input.pods, |highest| highest.min(input.pods))
     }
 
-    fn recommend(&self, sight: &ScalerInput) -> u32 {
+    fn recommend(&self, input: &ScalerInput) -> u32 {
         match self.kind {
-            ScalerKind::InFlight => self.from_average_value(sight, sight.in_flight),
-            ScalerKind::Busy => self.from_utilization(sight),
-            ScalerKind::Need => self.from_average_value(sight, sight.needed_slots),
+            ScalerKind::InFlight => self.from_average_value(input, input.in_flight),
+            ScalerKind::Busy => self.from_utilization(input),
+            ScalerKind::Need => self.from_average_value(input, input.needed_slots),
             ScalerKind::Demand | ScalerKind::Refusals | ScalerKind::RefusalsAlone => {
-                self.from_average_value(sight, sight.demand)
+                self.from_average_value(input, input.demand)
             }
         }
     }
 
-    /// An external metric with a target of type `AverageValue`, as KEDA makes one: shared out over all pods, starting
-    /// ones included.
-    fn from_average_value(&self, sight: &ScalerInput, value: f64) -> u32 {
+    /// Recommends pods by an external metric with a target of type `AverageValue`, as KEDA creates
+    /// one: divided by all pods, starting ones included.
+    fn from_average_value(&self, input: &ScalerInput, value: f64) -> u32 {
         let needed = value / (self.target * self.slots);
-        if is_close(needed / f64::from(sight.pods)) { sight.pods } else { needed.ceil() as u32 }
+        if is_close(needed / f64::from(input.pods)) { input.pods } else { needed.ceil() as u32 }
     }
 
-    /// A resource metric with a target of type `Utilization`: the mean of ready pods. In growing, starting pods count
-    /// as idle.
-    fn from_utilization(&self, sight: &ScalerInput) -> u32 {
-        let (pods, ready) = (f64::from(sight.pods), f64::from(sight.ready));
-        let ratio = sight.utilization / self.target;
-        if ratio <= 1.0 || sight.pods == sight.ready {
-            return if is_close(ratio) { sight.pods } else { (ratio * ready).ceil() as u32 };
+    /// Recommends pods by a resource metric with a target of type `Utilization`: the mean of ready
+    /// pods. On scale-up, starting pods count as idle.
+    fn from_utilization(&self, input: &ScalerInput) -> u32 {
+        let (pods, ready) = (f64::from(input.pods), f64::from(input.ready));
+        let ratio = input.utilization / self.target;
+        if ratio <= 1.0 || input.pods == input.ready {
+            return if is_close(ratio) { input.pods } else { (ratio * ready).ceil() as u32 };
         }
         let damped = ratio * ready / pods;
-        if is_close(damped) || damped < 1.0 { sight.pods } else { (damped * pods).ceil() as u32 }
+        if is_close(damped) || damped < 1.0 { input.pods } else { (damped * pods).ceil() as u32 }
     }
 }
 
@@ -86,7 +87,7 @@ fn is_close(ratio: f64) -> bool {
     (1.0 - ratio).abs() <= TOLERANCE
 }
 
-/// Twice as many, or four more, in 15 seconds; whichever is more.
+/// Returns the maximum after 15 seconds: twice as many pods, or four more, whichever is more.
 fn fastest(pods: u32) -> u32 {
     (pods * 2).max(pods + 4)
 }
@@ -99,7 +100,7 @@ mod tests {
         HpaScaler::new(&DaySettings::parse(&[kind, "target_percent=80"]).unwrap())
     }
 
-    fn sight(pods: u32, ready: u32, demand: f64, busy: f64) -> ScalerInput {
+    fn input(pods: u32, ready: u32, demand: f64, busy: f64) -> ScalerInput {
         ScalerInput {
             pods,
             ready,
@@ -122,7 +123,7 @@ mod tests {
             (10, 28.0, 9),
             (1, 40.0, 13),
         ] {
-            let found = hpa("scaler=demand").recommend(&sight(pods, pods / 2, demand, 0.0));
+            let found = hpa("scaler=demand").recommend(&input(pods, pods / 2, demand, 0.0));
             assert_eq!(found, recommended, "{pods} pods, demand {demand}");
         }
     }
@@ -133,14 +134,14 @@ mod tests {
             (10, 10, 0.8, 10),
             (10, 10, 1.0, 13),
             (10, 10, 0.4, 5),
-            // 1.25 by those that are ready, 1 by all.
+            // The ratio is 1.25 by ready pods, 1 by all.
             (10, 8, 1.0, 10),
-            // 1.25 by those that are ready, 0.625 by all: the direction must not turn.
+            // The ratio is 1.25 by ready pods, 0.625 by all: the direction must not change.
             (10, 5, 1.0, 10),
             (20, 19, 1.0, 24),
             (10, 8, 0.4, 4),
         ] {
-            let found = hpa("scaler=busy").recommend(&sight(pods, ready, 0.0, busy));
+            let found = hpa("scaler=busy").recommend(&input(pods, ready, 0.0, busy));
             assert_eq!(found, recommended, "{ready} of {pods} pods ready, busy {busy}");
         }
     }
@@ -149,12 +150,12 @@ mod tests {
     fn hpa_at_most_doubles_and_scales_down_to_the_five_minute_maximum() {
         let mut hpa = hpa("scaler=demand");
         let at = |seconds| Time::ZERO + Duration::from_secs(seconds);
-        assert_eq!(hpa.sync(&sight(1, 1, 400.0, 0.0), at(0)), 5);
-        assert_eq!(hpa.sync(&sight(5, 5, 400.0, 0.0), at(15)), 10);
-        assert_eq!(hpa.sync(&sight(100, 5, 32.0, 0.0), at(30)), 100, "125 were recommended");
-        assert_eq!(hpa.sync(&sight(100, 100, 160.0, 0.0), at(45)), 100);
-        assert_eq!(hpa.sync(&sight(100, 100, 32.0, 0.0), at(330)), 50, "45 s is 285 s ago");
-        assert_eq!(hpa.sync(&sight(50, 50, 32.0, 0.0), at(346)), 10);
-        assert_eq!(hpa.sync(&sight(50, 50, 1e9, 0.0), at(361)), 100);
+        assert_eq!(hpa.sync(&input(1, 1, 400.0, 0.0), at(0)), 5);
+        assert_eq!(hpa.sync(&input(5, 5, 400.0, 0.0), at(15)), 10);
+        assert_eq!(hpa.sync(&input(100, 5, 32.0, 0.0), at(30)), 100, "125 were recommended");
+        assert_eq!(hpa.sync(&input(100, 100, 160.0, 0.0), at(45)), 100);
+        assert_eq!(hpa.sync(&input(100, 100, 32.0, 0.0), at(330)), 50, "45 s is 285 s ago");
+        assert_eq!(hpa.sync(&input(50, 50, 32.0, 0.0), at(346)), 10);
+        assert_eq!(hpa.sync(&input(50, 50, 1e9, 0.0), at(361)), 100);
     }
 }

@@ -1,7 +1,8 @@
-//! The script of article 001: reads how many requests were refused and brings as many pods online as they would need.
+//! Script of article 001: reads the rate of rejections and starts as many pods as these requests
+//! would need.
 //!
-//! The article does not say how pods are switched off again. Refusals tell of too few pods only, so all that is left
-//! is to take some away while nothing is refused, until something is.
+//! The article does not describe scale-down. Rejections indicate only too few pods. So the script
+//! removes some pods at a time while nothing is rejected, until something is.
 
 use std::time::Duration;
 
@@ -10,17 +11,17 @@ use balance::Time;
 use super::ScalerInput;
 use crate::autoscale::settings::{DaySettings, ScalerKind};
 
-/// Between two steps down.
+/// Time between two steps down.
 const STEP: Duration = Duration::from_secs(60);
 
 pub(crate) struct RefusalScaler {
-    /// What one refusal a second is in pods: its operator has measured how long a request takes.
+    /// Pods for one rejection per second: the operator has measured the time of a request.
     pods_per_refusal: f64,
     descent_percent: u32,
     knows_starting: bool,
     quiet_time: Duration,
     max_pods: u32,
-    /// When pods may go next.
+    /// Time from which on pods may be removed.
     next_descent: Time,
 }
 
@@ -36,19 +37,19 @@ impl RefusalScaler {
         }
     }
 
-    pub(super) fn sync(&mut self, sight: &ScalerInput, now: Time) -> u32 {
-        if sight.refusals > 0.0 {
+    pub(super) fn sync(&mut self, input: &ScalerInput, now: Time) -> u32 {
+        if input.refusals > 0.0 {
             self.next_descent = now + self.quiet_time;
-            let missing = (sight.refusals * self.pods_per_refusal).ceil() as u32;
-            let starting = if self.knows_starting { sight.pods - sight.ready } else { 0 };
-            return (sight.pods + missing.saturating_sub(starting)).min(self.max_pods);
+            let missing = (input.refusals * self.pods_per_refusal).ceil() as u32;
+            let starting = if self.knows_starting { input.pods - input.ready } else { 0 };
+            return (input.pods + missing.saturating_sub(starting)).min(self.max_pods);
         }
         if now < self.next_descent {
-            return sight.pods;
+            return input.pods;
         }
         self.next_descent = now + STEP;
-        let fewer = (sight.pods * self.descent_percent / 100).max(1);
-        (sight.pods - fewer).max(1)
+        let fewer = (input.pods * self.descent_percent / 100).max(1);
+        (input.pods - fewer).max(1)
     }
 }
 
@@ -60,7 +61,7 @@ mod tests {
     fn script_scales_up_by_rejections_and_down_in_steps() {
         let mut script = RefusalScaler::new(&DaySettings::parse(&["scaler=refusals"]).unwrap());
         let at = |seconds| Time::ZERO + Duration::from_secs(seconds);
-        let sight = |pods, ready, refusals| ScalerInput {
+        let input = |pods, ready, refusals| ScalerInput {
             pods,
             ready,
             refusals,
@@ -70,13 +71,13 @@ mod tests {
             needed_slots: 0.0,
         };
         // 100 a second for 0.34 s each are 34 slots, or 9 pods.
-        assert_eq!(script.sync(&sight(1, 1, 100.0), at(15)), 10);
-        assert_eq!(script.sync(&sight(10, 1, 100.0), at(30)), 10, "9 are starting");
-        assert_eq!(script.sync(&sight(10, 4, 100.0), at(45)), 13);
-        assert_eq!(script.sync(&sight(40, 40, 0.0), at(344)), 40);
-        assert_eq!(script.sync(&sight(40, 40, 0.0), at(345)), 38);
-        assert_eq!(script.sync(&sight(38, 38, 0.0), at(390)), 38);
-        assert_eq!(script.sync(&sight(2, 2, 0.0), at(405)), 1);
-        assert_eq!(script.sync(&sight(1, 1, 0.0), at(465)), 1);
+        assert_eq!(script.sync(&input(1, 1, 100.0), at(15)), 10);
+        assert_eq!(script.sync(&input(10, 1, 100.0), at(30)), 10, "9 are starting");
+        assert_eq!(script.sync(&input(10, 4, 100.0), at(45)), 13);
+        assert_eq!(script.sync(&input(40, 40, 0.0), at(344)), 40);
+        assert_eq!(script.sync(&input(40, 40, 0.0), at(345)), 38);
+        assert_eq!(script.sync(&input(38, 38, 0.0), at(390)), 38);
+        assert_eq!(script.sync(&input(2, 2, 0.0), at(405)), 1);
+        assert_eq!(script.sync(&input(1, 1, 0.0), at(465)), 1);
     }
 }
