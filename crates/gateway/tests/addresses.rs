@@ -71,7 +71,7 @@ fn name(number: usize) -> GatewayName {
     ("default".to_owned(), format!("g{number}"))
 }
 
-fn dealt(pool: &[IpNet], objects: &[ApiObject], known: &KnownAddresses) -> KnownAddresses {
+fn assigned(pool: &[IpNet], objects: &[ApiObject], known: &KnownAddresses) -> KnownAddresses {
     match assign(pool, objects, known) {
         AddressAssignment::Pool { assigned } => assigned,
         AddressAssignment::Host
@@ -91,7 +91,7 @@ proptest! {
     ) {
         let known = known.into_iter().map(|(number, addresses)| (name(number), addresses)).collect();
         let objects = objects(&wishes);
-        let given = dealt(&pool, &objects, &known);
+        let given = assigned(&pool, &objects, &known);
         let all: Vec<_> = given.values().flatten().copied().collect();
         prop_assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len(), "{:?}", given);
         prop_assert!(all.iter().all(|it| pool.iter().any(|network| network.contains(it))));
@@ -110,11 +110,11 @@ proptest! {
     #[test]
     fn address_assignment_is_idempotent_and_order_independent(pool in pool(), wishes in prop::collection::vec(wish(), 0..12)) {
         let objects = objects(&wishes);
-        let first = dealt(&pool, &objects, &KnownAddresses::new());
-        prop_assert_eq!(&dealt(&pool, &objects, &first), &first);
+        let first = assigned(&pool, &objects, &KnownAddresses::new());
+        prop_assert_eq!(&assigned(&pool, &objects, &first), &first);
         let mut reversed = objects;
         reversed.reverse();
-        prop_assert_eq!(&dealt(&pool, &reversed, &KnownAddresses::new()), &first, "the order of objects counts");
+        prop_assert_eq!(&assigned(&pool, &reversed, &KnownAddresses::new()), &first, "the order of objects counts");
     }
 
     #[test]
@@ -132,7 +132,7 @@ proptest! {
         });
         let said: KnownAddresses = said.collect();
         prop_assert_eq!(AddressAssignment::Pool { assigned: said.clone() }, first);
-        prop_assert_eq!(&dealt(&pool, &objects, &said), &said);
+        prop_assert_eq!(&assigned(&pool, &objects, &said), &said);
     }
 
     #[test]
@@ -140,8 +140,8 @@ proptest! {
         pool in pool(),
         wishes in prop::collection::vec(wish(), 1..12),
     ) {
-        let before = dealt(&pool, &objects(&wishes[..wishes.len() - 1]), &KnownAddresses::new());
-        let after = dealt(&pool, &objects(&wishes), &before);
+        let before = assigned(&pool, &objects(&wishes[..wishes.len() - 1]), &KnownAddresses::new());
+        let after = assigned(&pool, &objects(&wishes), &before);
         for (gateway, addresses) in &before {
             let kept: BTreeSet<_> = after[gateway].iter().collect();
             prop_assert!(addresses.iter().all(|it| kept.contains(it)), "{:?} {:?}", before, after);
@@ -153,7 +153,7 @@ proptest! {
         pool in pool(),
         wishes in prop::collection::vec(wish(), 0..12),
     ) {
-        let given = dealt(&pool, &objects(&wishes), &KnownAddresses::new());
+        let given = assigned(&pool, &objects(&wishes), &KnownAddresses::new());
         let taken: BTreeSet<_> = given.values().flatten().copied().collect();
         let waits = |(n, wish): (usize, &AddressCase)| {
             wish.asked.contains(&None) && given[&name(n)].len() < wish.asked.iter().filter(|it| it.is_none()).count()
@@ -162,7 +162,7 @@ proptest! {
             // Whoever asks for an address by value alone may have come too late; a free one of the pool goes to those
             // who ask for any.
             let fresh = objects(&[wishes, vec![AddressCase { age: 4, asked: vec![None], is_bad: false }]].concat());
-            let again = dealt(&pool, &fresh, &given);
+            let again = assigned(&pool, &fresh, &given);
             let late: BTreeSet<_> = again.values().flatten().copied().collect();
             prop_assert_eq!(late, taken);
         }
@@ -190,9 +190,9 @@ fn invalid_gateway_keeps_its_address() {
     objects.extend(class.0);
     let pool = ["10.0.0.0/24".parse().unwrap()];
     let known = KnownAddresses::from([(name(0), vec![near(7)])]);
-    assert_eq!(dealt(&pool, &objects, &known), known);
+    assert_eq!(assigned(&pool, &objects, &known), known);
     assert_eq!(
-        dealt(&pool, &objects, &KnownAddresses::new()),
+        assigned(&pool, &objects, &KnownAddresses::new()),
         KnownAddresses::from([(name(0), vec![])])
     );
     let statuses = translate(&objects, &assign(&pool, &objects, &known)).statuses;
@@ -208,5 +208,5 @@ fn a_gateway_of_another_class_gets_nothing() {
         "gateways",
     );
     let pool = ["10.0.0.0/24".parse().unwrap()];
-    assert_eq!(dealt(&pool, &objects, &KnownAddresses::new()), KnownAddresses::new());
+    assert_eq!(assigned(&pool, &objects, &KnownAddresses::new()), KnownAddresses::new());
 }

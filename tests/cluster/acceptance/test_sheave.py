@@ -142,9 +142,10 @@ class ReplicasTest(GatewayTest):
         self.api.post(policies, body)
         self.addCleanup(self.api.patch, SYSTEM, {"spec": {"replicas": 2}})
         self.have_replicas(3)
-        dealt = "4 requests in flight per endpoint, divided among 3 replicas: 1 each, and 1 more for 1 of them"
+        shares = "4 requests in flight per endpoint, divided among 3 replicas: 1 each, and 1 more for 1 of them"
         self.wait(
-            lambda: said(self.api.get(f"{policies}/web"), "CapDealt").startswith(dealt), "a status that says the deal"
+            lambda: said(self.api.get(f"{policies}/web"), "CapAssigned").startswith(shares),
+            "a status with the shares",
         )
         self.assertTrue(self.youngest_knew_the_others_before_it_served())
         self.forget_counts()
