@@ -1,4 +1,4 @@
-//! What has to be written of statuses: nothing twice, nothing of others lost.
+//! Status updates: writes nothing twice, and keeps the entries of other controllers.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::net::IpAddr;
@@ -61,7 +61,7 @@ fn gateway(conditions: Vec<StatusCondition>, listeners: &[&str]) -> ResourceStat
     status("Gateway", 2, StatusDetail::Gateway(detail))
 }
 
-/// The status that a cluster has once this is written.
+/// Returns the status in the cluster after an update.
 fn after(written: Option<StatusUpdate>, current: &Value) -> Value {
     match written {
         None => current.clone(),
