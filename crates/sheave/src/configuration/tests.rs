@@ -122,7 +122,7 @@ async fn a_file_without_gateway_class_uses_the_built_in_one() {
     assert_eq!(applied, (ReloadOutcome::Applied, ips(&["10.0.0.1"])));
     // If the file contains a class, only its classes exist.
     let other = format!("{}---\n{without}", class.replace("name: sheave}", "name: other}"));
-    assert_eq!(fixture.reload(&other).await.0, ReloadOutcome::Rejected);
+    assert_eq!(fixture.reload(&other).await.0, ReloadOutcome::Refused);
     assert!(fixture.problems()[0].ends_with("there is no GatewayClass sheave"));
 }
 
