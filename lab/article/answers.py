@@ -20,7 +20,7 @@ class Answer:
     version: str | None = None
 
     @property
-    def came(self) -> float:
+    def received_at(self) -> float:
         return self.sent + self.seconds
 
 

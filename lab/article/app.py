@@ -30,7 +30,7 @@ async def root() -> RootPayload:
 
 
 @final
-class Recorded:
+class ArrivalRecorder:
     """The application, with arrivals noted before it sees them."""
 
     def __init__(self, path: str) -> None:
@@ -46,4 +46,4 @@ def _is_probe(headers: list[tuple[bytes, bytes]]) -> bool:
     return any(name == b"user-agent" and value.startswith(b"kube-probe/") for name, value in headers)
 
 
-app = Recorded(os.environ["ARRIVALS"]) if "ARRIVALS" in os.environ else article
+app = ArrivalRecorder(os.environ["ARRIVALS"]) if "ARRIVALS" in os.environ else article

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from lab.article import crowd
+from lab.article import locust_run
 from lab.certificate import Certificate
 from lab.paths import CACHE, Missing
 from lab.testbed.pods import PORT, SECURE_PORT, Application
@@ -25,7 +25,7 @@ workers = 0
 bind = "{ip}:{secure_port}"
 quic_bind = "{ip}:{secure_port}"
 insecure_bind = "{ip}:{port}"
-alt_svc_headers = ["h3=\\":{told_port}\\"; ma=86400"]
+alt_svc_headers = ["h3=\\":{advertised_port}\\"; ma=86400"]
 certfile = "{certificate.chain}"
 keyfile = "{certificate.key}"
 # As without TLS.
@@ -38,22 +38,24 @@ def obstacle() -> str | None:
     return None if PYTHON.is_file() else f"{PYTHON} is not there: run scripts/setup lab"
 
 
-def application(folder: Path, certificate: Certificate, told_port: int) -> Application:
-    """The article's, over HTTP/1.1 in the clear, HTTP/2 and HTTP/3; told_port is what its Alt-Svc says."""
+def application(folder: Path, certificate: Certificate, advertised_port: int) -> Application:
+    """The article's, over HTTP/1.1 in the clear, HTTP/2 and HTTP/3; advertised_port is what its Alt-Svc says."""
     if reason := obstacle():
         raise Missing(reason)
-    return Application(partial(_hypercorn, folder, certificate, told_port), crowd.answers)
+    return Application(partial(_hypercorn, folder, certificate, advertised_port), locust_run.responds)
 
 
-def _hypercorn(folder: Path, certificate: Certificate, told_port: int, address: str) -> Sequence[object]:
+def _hypercorn(folder: Path, certificate: Certificate, advertised_port: int, address: str) -> Sequence[object]:
     ip = address.partition(":")[0]
     path = folder / f"hypercorn-{ip}.toml"
     path.write_text(
-        HYPERCORN.format(ip=ip, port=PORT, secure_port=SECURE_PORT, told_port=told_port, certificate=certificate)
+        HYPERCORN.format(
+            ip=ip, port=PORT, secure_port=SECURE_PORT, advertised_port=advertised_port, certificate=certificate
+        )
     )
     return [PYTHON, "-m", "hypercorn", "--config", path, "lab.article.app:app"]
 
 
 def locust(address: str, users: int, kind: str) -> list[object]:
     """The command that sends so many users of one of `KINDS` to an address."""
-    return crowd.locust(f"https://{address}", users, kind, python=PYTHON, file=USERS)
+    return locust_run.locust(f"https://{address}", users, kind, python=PYTHON, file=USERS)

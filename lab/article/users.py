@@ -12,7 +12,7 @@ import gevent
 import locust
 
 
-class Desynchronised(locust.FastHttpUser):
+class DesynchronisedUser(locust.FastHttpUser):
     """Users that start together stay together: an application that takes a second answers them in bursts."""
 
     abstract = True
@@ -23,7 +23,7 @@ class Desynchronised(locust.FastHttpUser):
 
 
 @final
-class KeepAliveUser(Desynchronised):
+class KeepAliveUser(DesynchronisedUser):
     """Keeps its connection, and asks again as soon as it is answered."""
 
     @locust.task
@@ -32,7 +32,7 @@ class KeepAliveUser(Desynchronised):
 
 
 @final
-class ClosingUser(Desynchronised):
+class ClosingUser(DesynchronisedUser):
     """Closes its connection before each request, as the article does to be balanced."""
 
     @locust.task

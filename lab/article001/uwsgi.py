@@ -50,10 +50,10 @@ def application(workers: int, work: Path, busy: Path, start_seconds: float) -> A
         return [*argv, "--env", f"WORK={work}", "--env", f"BUSY={busy}"]
 
     busy.write_bytes(bytes(RECORD.size * workers))
-    return Application(command, answers)
+    return Application(command, responds)
 
 
-def answers(address: str, timeout_seconds: float) -> bool:
+def responds(address: str, timeout_seconds: float) -> bool:
     """What a probe with httpGet finds out."""
     client = http.client.HTTPConnection(address, timeout=timeout_seconds)
     try:

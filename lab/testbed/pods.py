@@ -23,7 +23,7 @@ class Application:
     # The command that serves at an address.
     command: Callable[[str], Sequence[object]]
     # Whether it answers at an address, within so many seconds: what a probe asks.
-    answers: Callable[[str, float], bool]
+    responds: Callable[[str, float], bool]
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Pod:
         host.group.limit(limits.startup_millicores)
         env = {"REPLICA": self.name, "ARRIVALS": str(self._arrivals), "PYTHONPATH": str(REPOSITORY)}
         self.child: Child = host.start(application.command(self.address), folder / f"{self.name}.log", env=env)
-        self._prober = Prober(lambda: application.answers(self.address, probe.timeout_seconds), probe)
+        self._prober = Prober(lambda: application.responds(self.address, probe.timeout_seconds), probe)
 
     @property
     def ready(self) -> bool:
@@ -69,7 +69,7 @@ class Pod:
         """A process that is in its namespace from before the application to after it."""
         return self._host.pid
 
-    def settle(self) -> None:
+    def apply_cpu_limit(self) -> None:
         """From here on it has the CPU that its limit says."""
         self._host.group.limit(self._limits.millicores)
 
@@ -88,9 +88,9 @@ class Pod:
 class Prober:
     """Asks from the node, as the kubelet does, until it is stopped."""
 
-    def __init__(self, answers: Callable[[], bool], probe: Probe) -> None:
+    def __init__(self, responds: Callable[[], bool], probe: Probe) -> None:
         self.ready = False
-        self._answers = answers
+        self._responds = responds
         self._probe = probe
         self._stopped = threading.Event()
         # A thread inherits the namespace of the one that makes it.
@@ -103,7 +103,7 @@ class Prober:
     def _run(self) -> None:
         failures = 0
         while not self._stopped.is_set():
-            if self._answers():
+            if self._responds():
                 self.ready, failures = True, 0
             else:
                 failures += 1

@@ -21,6 +21,7 @@ WINDOW_SECONDS = 10
 # From a first user until all are there and their first answers have come.
 RAMP_SECONDS = 5
 
+
 @dataclass(frozen=True)
 class Sample:
     """What the node knew at one moment, by replica."""
@@ -58,21 +59,21 @@ def seconds(recording: Recording) -> list[Row]:
 
 def _second(recording: Recording, number: int) -> Row:
     begin = recording.began + number
-    came = summarize([answer for answer in recording.answers if begin <= answer.came < begin + 1])
-    latencies = [a.seconds for a in recording.answers if begin <= a.came < begin + 1 and a.replica is not None]
+    received = summarize([answer for answer in recording.answers if begin <= answer.received_at < begin + 1])
+    latencies = [a.seconds for a in recording.answers if begin <= a.received_at < begin + 1 and a.replica is not None]
     sent = Counter(a.replica for a in recording.answers if begin <= a.sent < begin + 1)
     row: Row = {
         "second": number + 1,
         "users": sum(user < begin + 1 for user in recording.users),
-        "answers": came.answers - came.failures,
-        "failures": came.failures,
+        "answers": received.answers - received.failures,
+        "failures": received.failures,
         "p50_ms": _milliseconds(_quantile(latencies, 0.5)),
         "p95_ms": _milliseconds(_quantile(latencies, 0.95)),
     }
     before, after = _around(recording.samples, begin)
     for replica in recording.replicas:
         row |= {
-            f"answered.{replica}": came.by_replica.get(replica, 0),
+            f"answered.{replica}": received.by_replica.get(replica, 0),
             f"sent.{replica}": sent[replica],
             f"cpu.{replica}": round(_cpus(before, after, replica), 4),
             f"connections.{replica}": after.connections.get(replica, 0) if after else 0,
@@ -115,10 +116,12 @@ def _cpu_of_requests(recording: Recording) -> Row:
     if len(recording.samples) < 2:
         return {"replica_cpu_ms": None, "balancer_cpu_ms": None}
     first, last = recording.samples[0], recording.samples[-1]
-    answers = sum(first.time <= answer.came < last.time and answer.replica is not None for answer in recording.answers)
+    answers = sum(
+        first.time <= answer.received_at < last.time and answer.replica is not None for answer in recording.answers
+    )
     # A replica that came meanwhile has its start in this; that is not what a request costs.
     old = recording.replicas[0]
-    own = sum(first.time <= a.came < last.time and a.replica == old for a in recording.answers)
+    own = sum(first.time <= a.received_at < last.time and a.replica == old for a in recording.answers)
     balancer = last.balancer_cpu_seconds - first.balancer_cpu_seconds
     replica = last.cpu_seconds.get(old, 0.0) - first.cpu_seconds.get(old, 0.0)
     return {
@@ -176,7 +179,9 @@ def window_shares(answers: Sequence[Answer], replica: str, begin: float, end: fl
 
 def _window(answers: Sequence[Answer], window: tuple[float, float], name: str) -> Row:
     begin, end = window
-    latencies = [answer.seconds for answer in answers if begin <= answer.came < end and answer.replica is not None]
+    latencies = [
+        answer.seconds for answer in answers if begin <= answer.received_at < end and answer.replica is not None
+    ]
     return {
         f"rps_{name}": round(len(latencies) / (end - begin), 2) if end > begin else None,
         f"p50_{name}_ms": _milliseconds(_quantile(latencies, 0.5)),

@@ -11,7 +11,7 @@ from typing import Literal
 
 from lab import certificate
 from lab.article import http3
-from lab.article.crowd import Crowd, answers, hypercorn, locust
+from lab.article.locust_run import LocustRun, hypercorn, locust, responds
 from lab.balancers import Task
 from lab.certificate import Certificate
 from lab.child import ChildFailed, wait_until
@@ -21,9 +21,9 @@ from lab.testbed.other_work import OtherWork
 from lab.testbed.pods import Application, Limits, Pod, Probe
 from lab.testbed.recording import Recording, Sample
 
-APPLICATION = Application(hypercorn, answers)
+APPLICATION = Application(hypercorn, responds)
 # A probe that a saturated replica still passes: the article's is not known, and is no part of its claim.
-PATIENT = Probe(period_seconds=5, timeout_seconds=60, failure_threshold=3)
+PATIENT_PROBE = Probe(period_seconds=5, timeout_seconds=60, failure_threshold=3)
 REPLICAS = ("app-1", "app-2")
 # What leads to replicas without a balancer.
 CLUSTER_ENTRIES = ("clusterip", "nodeport")
@@ -44,14 +44,14 @@ class Scenario:
     scale: bool = True
     # Without the gate a replica is published when it is started.
     gate: bool = True
-    probe: Probe = PATIENT
+    probe: Probe = PATIENT_PROBE
     # So many times the users of the other variants, and the CPU of each replica.
-    crowding: float = 1.0
-    wealth: float = 1.0
+    user_multiplier: float = 1.0
+    cpu_multiplier: float = 1.0
     # What a balancer speaks to replicas.
     speaks: Literal["http1", "http3"] = "http1"
     # The UDP port that replicas with HTTP/3 name to their clients: whether a client can reach it is another matter.
-    told_port: int = HTTPS.port
+    advertised_port: int = HTTPS.port
 
     @property
     def secure(self) -> bool:
@@ -82,24 +82,24 @@ class Load:
 Watcher = Callable[[int, Recording], None]
 
 
-def play(node: Node, scenario: Scenario, load: Load, folder: Path, watch: Watcher) -> Recording:
+def run_scenario(node: Node, scenario: Scenario, load: Load, folder: Path, watch: Watcher) -> Recording:
     """Runs it from an empty cluster to an empty cluster."""
     with ExitStack() as running:
         cluster = running.enter_context(node.cluster(folder))
-        stage = _Stage(cluster, scenario, load, folder)
+        setup = _ScenarioSetup(cluster, scenario, load, folder)
         for _ in range(scenario.replicas):
-            stage.start_pod()
+            setup.start_pod()
         for pod in cluster.pods:
             wait_until(lambda pod=pod: pod.ready, pod.child, pod.name, READY_SECONDS)
-            pod.settle()
+            pod.apply_cpu_limit()
         cluster.publish(cluster.pods)
-        crowd = Crowd(cluster.start_client(stage.users(stage.entry())))
-        recording = _Play(node, stage, crowd, watch).run()
+        locust_run = LocustRun(cluster.start_client(setup.users(setup.entry())))
+        recording = _ScenarioRun(node, setup, locust_run, watch).run()
         (folder / "conntrack.txt").write_text(conntrack.entries(scenario.transport))
         return recording
 
 
-class _Stage:
+class _ScenarioSetup:
     """What a scenario is played on: replicas of its application, its entry, its users."""
 
     def __init__(self, cluster: Cluster, scenario: Scenario, load: Load, folder: Path) -> None:
@@ -110,12 +110,12 @@ class _Stage:
         self._application = APPLICATION
         if scenario.secure or scenario.speaks == "http3":
             self._certificate = certificate.make(folder)
-            self._application = http3.application(folder, self._certificate, scenario.told_port)
+            self._application = http3.application(folder, self._certificate, scenario.advertised_port)
 
     def start_pod(self) -> Pod:
         # The first pods of a run are there before the load; only a newcomer can be published too early.
-        hurried = self.scenario.gate or len(self.cluster.pods) < self.scenario.replicas
-        startup = self.load.startup_millicores if hurried else self.load.millicores
+        boosted = self.scenario.gate or len(self.cluster.pods) < self.scenario.replicas
+        startup = self.load.startup_millicores if boosted else self.load.millicores
         limits = Limits(startup, self.load.millicores)
         return self.cluster.start_pod(self._application, limits, self.scenario.probe)
 
@@ -148,48 +148,48 @@ class _Stage:
         return http3.locust(address, count, kind) if self.scenario.secure else locust(f"http://{address}", count, kind)
 
 
-class _Play:
+class _ScenarioRun:
     """The time from the first user to the last answer."""
 
-    def __init__(self, node: Node, stage: _Stage, crowd: Crowd, watch: Watcher) -> None:
+    def __init__(self, node: Node, setup: _ScenarioSetup, locust_run: LocustRun, watch: Watcher) -> None:
         self._node = node
-        self._stage = stage
-        self._cluster, self._scenario, self._load = stage.cluster, stage.scenario, stage.load
-        self._crowd = crowd
+        self._setup = setup
+        self._cluster, self._scenario, self._load = setup.cluster, setup.scenario, setup.load
+        self._locust = locust_run
         self._watch = watch
         count = self._scenario.replicas + self._scenario.scale
         self._recording = Recording(REPLICAS[:count], began=time.time())
-        self._recording.answers, self._recording.users = crowd.answers, crowd.joined
+        self._recording.answers, self._recording.users = locust_run.answers, locust_run.joined
 
     def run(self) -> Recording:
         recording, others = self._recording, OtherWork(self._node)
-        self._seconds_until(recording.began + self._load.seconds_before)
+        self._run_until(recording.began + self._load.seconds_before)
         if self._scenario.scale:
-            self._scale()
-            self._wait_for_newcomer()
-            self._seconds_until((recording.published or 0) + self._load.seconds_after)
+            self._add_replica()
+            self._wait_until_published()
+            self._run_until((recording.published or 0) + self._load.seconds_after)
         recording.ended = time.time()
         recording.other_work = others.cpus()
-        self._crowd.stop()
+        self._locust.stop()
         recording.arrivals = {pod.name: pod.arrivals() for pod in self._cluster.pods}
         return recording
 
-    def _scale(self) -> None:
+    def _add_replica(self) -> None:
         self._recording.started = time.time()
-        newcomer = self._stage.start_pod()
+        newcomer = self._setup.start_pod()
         if not self._scenario.gate:
             # As if it had no probe: Kubernetes publishes a pod whose container runs.
-            newcomer.settle()
+            newcomer.apply_cpu_limit()
             self._publish([*self._cluster.pods])
 
-    def _wait_for_newcomer(self) -> None:
+    def _wait_until_published(self) -> None:
         deadline, newcomer = time.time() + READY_SECONDS, self._cluster.pods[-1]
         while self._recording.published is None:
             if time.time() > deadline:
                 raise ChildFailed(f"{newcomer.name} was not ready after {READY_SECONDS} s{newcomer.child.log_end()}")
-            self._seconds_until(time.time() + 0.02)
+            self._run_until(time.time() + 0.02)
 
-    def _seconds_until(self, end: float) -> None:
+    def _run_until(self, end: float) -> None:
         """Takes in answers; publishes who is ready; a sample and a word each second."""
         recording = self._recording
         while (now := time.time()) < end:
@@ -198,7 +198,7 @@ class _Play:
                 self._sample(now)
                 if second:
                     self._watch(second, recording)
-            self._crowd.collect(min(end, recording.began + len(recording.samples)), self._reconcile)
+            self._locust.collect(min(end, recording.began + len(recording.samples)), self._reconcile)
 
     def _reconcile(self) -> None:
         self._cluster.check()
@@ -208,7 +208,7 @@ class _Play:
     def _publish(self, pods: list[Pod]) -> None:
         recording, first, newcomer = self._recording, self._cluster.pods[0], self._cluster.pods[-1]
         now = time.time()
-        if not self._cluster.publish(pods, newcomer.settle if newcomer in pods else lambda: None):
+        if not self._cluster.publish(pods, newcomer.apply_cpu_limit if newcomer in pods else lambda: None):
             return
         if first not in pods and recording.withdrawn is None:
             recording.withdrawn = now

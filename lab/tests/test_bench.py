@@ -31,10 +31,10 @@ class BenchTest(unittest.TestCase):
             bench.record({"round": 1, "cost": 2.5})
             raise KeyboardInterrupt
 
-        said = io.StringIO()
-        with self.assertRaises(KeyboardInterrupt), contextlib.redirect_stderr(said):
+        output = io.StringIO()
+        with self.assertRaises(KeyboardInterrupt), contextlib.redirect_stderr(output):
             _run_to_the_end(run, self.bench)
-        self.assertIn("the 2 measurements so far are in", said.getvalue())
+        self.assertIn("the 2 measurements so far are in", output.getvalue())
         with (self.folder / "raw.csv").open() as lines:
             self.assertEqual([row["cost"] for row in csv.DictReader(lines)], ["1.5", "2.5"])
 

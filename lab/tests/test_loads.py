@@ -26,14 +26,14 @@ class LoadTest(unittest.TestCase):
         self.assertEqual(load, Load(812.3, None, ("h3",), "QUIC", 22))
 
     def test_load_that_came_otherwise_is_a_failure(self) -> None:
-        for said, seen in (
+        for reported, seen in (
             ({"protocols": {"h2": 23}}, "22 round trips by h2, QUIC"),
             ({"protocols": {"h3": 22, "h2": 1}}, "22 round trips by h3 and h2, QUIC"),
             ({"tls": "TLS 1.3"}, "22 round trips by h3, TLS 1.3"),
             ({"round_trips": 21}, "21 round trips by h3, QUIC"),
         ):
             with self.subTest(seen):
-                load = checked(read({**SAID, **said}), PROTOCOLS["h3"], 22)
+                load = checked(read({**SAID, **reported}), PROTOCOLS["h3"], 22)
                 self.assertEqual((load.ms, load.failure), (None, f"came otherwise: {seen}"))
 
     def test_load_that_is_not_done_counts_as_long_as_it_was_waited_for(self) -> None:
@@ -126,9 +126,12 @@ class ObstacleTest(unittest.TestCase):
         with tempfile.NamedTemporaryFile("w") as known:
             known.write("reno cubic\n")
             known.flush()
-            with mock.patch.object(link, "DEVICE", "/dev/null"), mock.patch.object(link, "CONTROLLERS", Path(known.name)):
-                said = link.obstacle(["cubic", "bbr"])
-        self.assertEqual(said, "the kernel has no congestion control bbr for TCP; it has reno, cubic")
+            with (
+                mock.patch.object(link, "DEVICE", "/dev/null"),
+                mock.patch.object(link, "CONTROLLERS", Path(known.name)),
+            ):
+                message = link.obstacle(["cubic", "bbr"])
+        self.assertEqual(message, "the kernel has no congestion control bbr for TCP; it has reno, cubic")
 
 
 class FiguresTest(unittest.TestCase):

@@ -16,7 +16,7 @@ from lab.testbed import cluster, other_work, recording
 from lab.testbed.cluster import Node
 from lab.testbed.pods import Probe
 from lab.testbed.recording import Recording
-from lab.testbed.scenario import REPLICAS, Load, Scenario, Watcher, play
+from lab.testbed.scenario import REPLICAS, Load, Scenario, Watcher, run_scenario
 
 FAIR_SHARE = 0.5
 SHOWN_ENTRIES = 20
@@ -53,7 +53,7 @@ def run(bench: Bench) -> dict[str, Figure]:
     with Node.occupied() as node:
         for repetition in range(repetitions):
             for variant in order.sample(variants, len(variants)) if not bench.quick else variants:
-                _play(bench, node, variant, repetition)
+                _run_repetition(bench, node, variant, repetition)
                 progress.step(f"repetition {repetition + 1}, {variant['id']}")
     other_work.note(bench, bench.rows)
     return figures(bench.rows)
@@ -65,31 +65,33 @@ def _variants(bench: Bench) -> list[dict[str, Any]]:
     return [variant for variant in everything if variant["id"] in wanted]
 
 
-def _play(bench: Bench, node: Node, variant: dict[str, Any], repetition: int) -> None:
+def _run_repetition(bench: Bench, node: Node, variant: dict[str, Any], repetition: int) -> None:
     folder = bench.logs / f"{variant['id']}-{repetition + 1}"
     folder.mkdir()
     scenario = _scenario(variant)
     load = Load(
-        users=round(bench.setting("users") * scenario.crowding),
-        millicores=round(bench.setting("millicores") * scenario.wealth),
+        users=round(bench.setting("users") * scenario.user_multiplier),
+        millicores=round(bench.setting("millicores") * scenario.cpu_multiplier),
         startup_millicores=bench.setting("startup_millicores"),
         seconds_before=bench.setting("seconds_before"),
         seconds_after=bench.setting("seconds_after"),
     )
-    played = play(node, scenario, load, folder, _watcher(bench, variant))
-    _keep_requests(played, folder)
+    run_recording = run_scenario(node, scenario, load, folder, _watcher(bench, variant))
+    _keep_requests(run_recording, folder)
     _show_conntrack(bench, variant["id"], folder)
     where = {"variant": variant["id"], "repetition": repetition + 1}
-    bench.append("seconds.csv", [{**where, **_in_columns(row)} for row in recording.seconds(played)])
-    bench.record({**where, "users": load.users, "millicores": load.millicores, **_filled(recording.summary(played))})
+    bench.append("seconds.csv", [{**where, **_in_columns(row)} for row in recording.seconds(run_recording)])
+    bench.record(
+        {**where, "users": load.users, "millicores": load.millicores, **_filled(recording.summary(run_recording))}
+    )
 
 
-def _keep_requests(played: Recording, folder: Path) -> None:
+def _keep_requests(run_recording: Recording, folder: Path) -> None:
     """Every request, in the folder of the logs: too many lines to commit."""
     with gzip.open(folder / "requests.csv.gz", "wt", newline="") as out:
         writer = csv.writer(out)
         writer.writerow(["sent", "seconds", "replica", "failure"])
-        writer.writerows((f"{a.sent:.4f}", f"{a.seconds:.4f}", a.replica, a.failure) for a in played.answers)
+        writer.writerows((f"{a.sent:.4f}", f"{a.seconds:.4f}", a.replica, a.failure) for a in run_recording.answers)
 
 
 def _show_conntrack(bench: Bench, variant: str, folder: Path) -> None:
@@ -124,7 +126,7 @@ def _filled(row: Row) -> Row:
 def _watcher(bench: Bench, variant: dict[str, Any]) -> Watcher:
     """A line a second in a quick run, whose two variants are there to be watched."""
     if not bench.quick:
-        return lambda second, played: None
+        return lambda second, run_recording: None
     table = Table(REPLICAS, "conntrack")
     table.title(variant["title"])
     table.header()
@@ -138,13 +140,13 @@ class _Narrator:
         self._table = table
         self._told: set[str] = set()
 
-    def tell(self, second: int, played: Recording) -> None:
-        begin = played.began + second - 1
-        latest = [answer for answer in played.answers if begin <= answer.came < begin + 1]
-        self._table.line(second, recording.summarize(latest), played.samples[-1].connections)
-        self._once(played.started, f"{REPLICAS[1]} starts")
-        self._once(played.published, f"{REPLICAS[1]} is ready and published")
-        self._once(played.withdrawn, f"{REPLICAS[0]} fails its probe and is withdrawn")
+    def tell(self, second: int, run_recording: Recording) -> None:
+        begin = run_recording.began + second - 1
+        latest = [answer for answer in run_recording.answers if begin <= answer.received_at < begin + 1]
+        self._table.line(second, recording.summarize(latest), run_recording.samples[-1].connections)
+        self._once(run_recording.started, f"{REPLICAS[1]} starts")
+        self._once(run_recording.published, f"{REPLICAS[1]} is ready and published")
+        self._once(run_recording.withdrawn, f"{REPLICAS[0]} fails its probe and is withdrawn")
 
     def _once(self, moment: float | None, text: str) -> None:
         if moment is not None and text not in self._told:

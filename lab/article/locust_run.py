@@ -32,7 +32,7 @@ def locust(
     return [*argv, "--loglevel", "WARNING", "--stop-timeout", str(STOP_SECONDS), kind]
 
 
-class Crowd:
+class LocustRun:
     """A running Locust."""
 
     def __init__(self, child: Child) -> None:
@@ -45,14 +45,14 @@ class Crowd:
         self._reader.start()
         wait_until(lambda: not self._lines.empty(), child, "the first user", seconds=60)
 
-    def collect(self, until: float, also: Callable[[], None] = lambda: None) -> None:
-        """Takes in what comes until a time of the wall clock; `also` is called some fifty times a second."""
+    def collect(self, until: float, on_tick: Callable[[], None] = lambda: None) -> None:
+        """Takes in what comes until a time of the wall clock; `on_tick` is called some fifty times a second."""
         while (left := until - time.time()) > 0:
             try:
-                self._take(self._lines.get(timeout=min(left, 0.02)))
+                self._parse(self._lines.get(timeout=min(left, 0.02)))
             except queue.Empty:
                 pass
-            also()
+            on_tick()
 
     def stop(self) -> None:
         """No new requests; those that run are waited for, so that each one sent has its answer."""
@@ -61,7 +61,7 @@ class Crowd:
         if self._reader.is_alive():
             raise ChildFailed(f"Locust did not end{self.child.log_end()}")
         while not self._lines.empty():
-            self._take(self._lines.get())
+            self._parse(self._lines.get())
 
     def _read(self) -> None:
         for line in self.child.stdout:
@@ -69,12 +69,12 @@ class Crowd:
             if line.startswith("{"):
                 self._lines.put(line)
 
-    def _take(self, line: str) -> None:
-        said: Line = json.loads(line)
-        if "joined" in said:
-            self.joined.append(said["joined"])
+    def _parse(self, line: str) -> None:
+        fields: Line = json.loads(line)
+        if "joined" in fields:
+            self.joined.append(fields["joined"])
         else:
-            self.answers.append(Answer(**said))
+            self.answers.append(Answer(**fields))
 
 
 def hypercorn(address: str) -> Sequence[object]:
@@ -84,7 +84,7 @@ def hypercorn(address: str) -> Sequence[object]:
     return [*argv, "--bind", address, "--backlog", "1024"]
 
 
-def answers(address: str, timeout_seconds: float) -> bool:
+def responds(address: str, timeout_seconds: float) -> bool:
     """What a probe with httpGet on / finds out."""
     client = http.client.HTTPConnection(address, timeout=timeout_seconds)
     try:
