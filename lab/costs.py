@@ -25,7 +25,7 @@ class Case:
         return {arm: Figure.of(costs, self.unit) for arm, costs in self.arms.items()}
 
 
-def recorded(rows: Sequence[Mapping[str, object]]) -> bool:
+def has_format(rows: Sequence[Mapping[str, object]]) -> bool:
     """Whether this is what an experiment recorded."""
     return bool(rows) and all({"case", "arm", "cost", "unit"} <= row.keys() for row in rows)
 

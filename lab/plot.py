@@ -21,11 +21,11 @@ def draw(folder: Path, experiment: Experiment) -> Path:
         return timeline.draw(folder, titles(experiment))
     if (folder / days.MINUTES).is_file():
         return scaled.draw(folder, titles(experiment))
-    if rows.recorded(folder / "raw.csv"):
+    if rows.has_format(folder / "raw.csv"):
         return pictures.draw(folder, titles(experiment))
-    if limits_rows.recorded(folder / "raw.csv"):
+    if limits_rows.has_format(folder / "raw.csv"):
         return limits_pictures.draw(folder, titles(experiment))
-    if loads_rows.recorded(folder / "raw.csv"):
+    if loads_rows.has_format(folder / "raw.csv"):
         return loads_pictures.draw(folder, titles(experiment))
     return costs.draw(folder, experiment.title)
 

@@ -59,7 +59,7 @@ def summary(bench: Bench, figures: dict[str, Figure], claims: list[Claim]) -> st
     for claim in claims:
         value = "not measured" if claim.value is None else f"{claim.value:.3g}"
         lines.append(f"| {claim.text} | {value} | {claim.bound} | {'yes' if claim.holds else '**no**'} |")
-    if costs.recorded(bench.rows):
+    if costs.has_format(bench.rows):
         lines += ["", *costs.table(costs.read(bench.rows))]
     if bench.rows and bench.rows[0].keys() == loads_rows.EMPTY.keys():
         lines += ["", *loads.table(bench.rows)]

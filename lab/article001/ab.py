@@ -15,18 +15,18 @@ NOT_2XX = re.compile(r"Response code not 2xx \((\d+)\)")
 
 
 def prepare() -> str:
-    said = subprocess.run([*_program(), "-V"], check=True, capture_output=True, text=True).stdout
-    found = re.search(r"Version (\S+)", said)
-    return found.group(1) if found else said.strip()
+    output = subprocess.run([*_program(), "-V"], check=True, capture_output=True, text=True).stdout
+    found = re.search(r"Version (\S+)", output)
+    return found.group(1) if found else output.strip()
 
 
-def command(address: str, clients: int, seconds: float, posted: Path) -> list[object]:
+def command(address: str, clients: int, seconds: float, post_file: Path) -> list[object]:
     """The article's words but for `-m post`: with a method in small letters most of its peers refuse every request.
 
     `-v 2` names the status of each answer that is not 2xx.
     """
     flags = ["-t", f"{seconds:g}", "-c", clients, "-k", "-r", "-l", "-v", "2"]
-    return [*_program(), *flags, "-p", posted, "-T", "application/json", f"http://{address}/listings"]
+    return [*_program(), *flags, "-p", post_file, "-T", "application/json", f"http://{address}/listings"]
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ class Report:
 
     def statuses(self) -> dict[str, int]:
         """In columns: 500 and 502 are what proxies answer themselves."""
-        told = {500: self.refused[500], 502: self.refused[502]}
-        other = sum(self.refused.values()) - sum(told.values())
-        columns = {f"status_{status}": count for status, count in told.items()}
+        by_status = {500: self.refused[500], 502: self.refused[502]}
+        other = sum(self.refused.values()) - sum(by_status.values())
+        columns = {f"status_{status}": count for status, count in by_status.items()}
         return columns | {"status_other": other, "broken": self.broken}
 
     @property

@@ -30,15 +30,15 @@ def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> 
     if environ["REQUEST_METHOD"] != "POST":
         # A probe: no work.
         return _answer(start_response, {"ready": True})
-    place = (uwsgi.worker_id() - 1) * RECORD.size
-    os.pwrite(BUSY, RECORD.pack(1, served), place)
+    offset = (uwsgi.worker_id() - 1) * RECORD.size
+    os.pwrite(BUSY, RECORD.pack(1, served), offset)
     time.sleep(TIME.unpack(os.read(WORK, TIME.size))[0])
     served += 1
-    os.pwrite(BUSY, RECORD.pack(0, served), place)
-    return _answer(start_response, _listed(json.loads(body)))
+    os.pwrite(BUSY, RECORD.pack(0, served), offset)
+    return _answer(start_response, _with_ids(json.loads(body)))
 
 
-def _listed(listing: dict[str, Any]) -> dict[str, Any]:
+def _with_ids(listing: dict[str, Any]) -> dict[str, Any]:
     """What the article's engine adds, in about as many bytes. Ids are not always of the same length."""
     items = [
         {"id": item["id"], "title": item["title"], "tags": item["title"].lower().split()} for item in listing["items"]
@@ -46,7 +46,7 @@ def _listed(listing: dict[str, Any]) -> dict[str, Any]:
     return {"request_id": secrets.token_hex(8 + secrets.randbelow(8)), "items": items}
 
 
-def _answer(start_response: Callable[..., Any], said: dict[str, Any]) -> Iterable[bytes]:
-    text = json.dumps(said).encode()
+def _answer(start_response: Callable[..., Any], content: dict[str, Any]) -> Iterable[bytes]:
+    text = json.dumps(content).encode()
     start_response("200 OK", [("Content-Type", "application/json"), ("Content-Length", str(len(text)))])
     return [text]

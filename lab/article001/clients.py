@@ -49,13 +49,13 @@ def _client(
             connection.request("POST", "/listings", body, {"Content-Type": "application/json"})
             response = connection.getresponse()
             response.read()
-            status, told = response.status, response.headers.get("Retry-After")
+            status, retry_after = response.status, response.headers.get("Retry-After")
         except (OSError, http.client.HTTPException):
             connection.close()
-            status, told = 0, None
+            status, retry_after = 0, None
         answers.put({"sent": round(sent, 4), "seconds": round(time.time() - sent, 4), "status": status})
         if status == 429:
-            time.sleep(pause if pause is not None else float(told or 1))
+            time.sleep(pause if pause is not None else float(retry_after or 1))
         elif status == 0:
             # A connection that fails at once is not tried without end.
             time.sleep(0.1)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab.article001 import uwsgi
-from lab.article001.work import Work
+from lab.article001.work import WorkPipe
 from lab.child import ChildFailed, wait_until
 from lab.testbed.backlog import Backlog
 from lab.testbed.cluster import Cluster
@@ -22,7 +22,7 @@ IDLE_SECONDS = 30
 
 
 @dataclass(frozen=True)
-class Load:
+class PodLoad:
     """Of one pod, at one moment."""
 
     serving: int
@@ -36,14 +36,14 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Sample:
+class DeploymentSample:
     """Of all pods, at one moment of the wall clock."""
 
     time: float
-    pods: tuple[Load, ...]
+    pods: tuple[PodLoad, ...]
 
 
-class Member:
+class DeploymentMember:
     """One pod of a deployment."""
 
     def __init__(self, pod: Pod, busy: Path) -> None:
@@ -51,9 +51,9 @@ class Member:
         self._busy = os.open(busy, os.O_RDONLY)
         self._backlog = Backlog(pod.pid)
 
-    def load(self) -> Load:
+    def load(self) -> PodLoad:
         workers = uwsgi.read_busy(self._busy)
-        return Load(workers.serving, self._backlog.waiting(), workers.served)
+        return PodLoad(workers.serving, self._backlog.waiting(), workers.served)
 
     def close(self) -> None:
         os.close(self._busy)
@@ -64,26 +64,26 @@ class Deployment:
     """So many workers in each pod; any number of pods."""
 
     def __init__(self, cluster: Cluster, name: str, workers: int, folder: Path, start_seconds: float = 0) -> None:
-        self.members: list[Member] = []
+        self.members: list[DeploymentMember] = []
         self.workers = workers
-        self.work = Work(folder / f"{name}-work")
+        self.work = WorkPipe(folder / f"{name}-work")
         self._cluster = cluster
         self._name = name
         self._folder = folder
         self._start_seconds = start_seconds
         self._started = 0
 
-    def start(self, on_second_node: bool = False) -> Member:
+    def start(self, on_second_node: bool = False) -> DeploymentMember:
         """One more pod, which will be ready some time."""
         self._started += 1
         busy = self._folder / f"{self._name}-{self._started}-busy"
         application = uwsgi.application(self.workers, self.work.path, busy, self._start_seconds)
         pod = self._cluster.start_pod(application, Limits(), ONCE, 2 if on_second_node else 1)
-        member = Member(pod, busy)
+        member = DeploymentMember(pod, busy)
         self.members.append(member)
         return member
 
-    def remove(self, member: Member) -> None:
+    def remove(self, member: DeploymentMember) -> None:
         self.members.remove(member)
         member.close()
         self._cluster.remove_pod(member.pod)
@@ -96,9 +96,9 @@ class Deployment:
     def addresses(self) -> tuple[str, ...]:
         return tuple(member.pod.address for member in self.members)
 
-    def sample(self) -> Sample:
-        self.work.top_up()
-        return Sample(time.time(), tuple(member.load() for member in self.members))
+    def sample(self) -> DeploymentSample:
+        self.work.fill()
+        return DeploymentSample(time.time(), tuple(member.load() for member in self.members))
 
     def restart(self, times: Iterator[float]) -> None:
         """Waits until nothing is left to do, and begins with other work."""
@@ -115,17 +115,17 @@ class Deployment:
         self.work.close()
 
 
-def watch(until: Callable[[], bool], period: float, look: Callable[[], None]) -> None:
+def poll_until(finished: Callable[[], bool], period: float, action: Callable[[], None]) -> None:
     """Looks at a steady pace, until it is over."""
-    following = time.monotonic()
-    while not until():
-        look()
-        following = max(following + period, time.monotonic())
-        while time.monotonic() < following and not until():
-            time.sleep(min(0.05, max(0.0, following - time.monotonic())))
+    next_time = time.monotonic()
+    while not finished():
+        action()
+        next_time = max(next_time + period, time.monotonic())
+        while time.monotonic() < next_time and not finished():
+            time.sleep(min(0.05, max(0.0, next_time - time.monotonic())))
 
 
-def served(samples: Sequence[Sample], begin: float, end: float) -> int:
+def count_served(samples: Sequence[DeploymentSample], begin: float, end: float) -> int:
     """Requests that were answered between two moments."""
     inside = [sample for sample in samples if begin <= sample.time <= end]
     if len(inside) < 2:

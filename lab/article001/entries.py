@@ -22,7 +22,7 @@ SERVICES = (SERVICE, LOCAL)
 FIRST_PORT = 8081
 
 
-class Entries:
+class EntryPoints:
     """Every variant has its own, from before the first repetition to after the last: an idle one takes no CPU."""
 
     def __init__(self, cluster: Cluster, deployment: Deployment, variants: Sequence[Variant]) -> None:
@@ -37,9 +37,9 @@ class Entries:
         running = self._running.get(variant.id)
         return running.admin if running else None
 
-    def start_ab(self, variant: Variant, clients: int, seconds: float, posted: Path, run: str) -> Child:
+    def start_ab(self, variant: Variant, clients: int, seconds: float, post_file: Path, run: str) -> Child:
         """The article's load, which logs to a file of the run; NodePorts are for who comes from outside."""
-        argv = ab.command(self._address(variant), clients, seconds, posted)
+        argv = ab.command(self._address(variant), clients, seconds, post_file)
         log = f"ab-{variant.id}-{run}.log"
         if variant.entry.startswith("nodeport"):
             assert self._cluster.outside is not None, "NodePorts come with the second node"

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lab.article001.figures import errors_of
+from lab.article001.figures import error_count
 from lab.article001.learning import LEARNED
 from lab.article001.scaling import SCALED
 from lab.article001.throughput import CONCURRENCY
@@ -52,7 +52,7 @@ def _throughput(rows: Sequence[Row], titles: dict[str, str]) -> Any:
     found = [name for name in DISTRIBUTIONS if any(row["distribution"] == name for row in rows)]
     variants = [variant for variant in titles if any(row["variant"] == variant for row in rows)]
     if not found:
-        return _nothing("no throughput was measured in this run")
+        return _empty_picture("no throughput was measured in this run")
     height = 0.36 * len(variants) + 1.3
     figure, panels = pyplot.subplots(
         len(found), 2, figsize=(12.6, height * len(found)), squeeze=False, sharey=True, sharex="col"
@@ -169,14 +169,14 @@ def _errors(rows: Sequence[Row], titles: dict[str, str]) -> Any:
     variants = [variant for variant in titles if any(row["variant"] == variant for row in rows)]
     figure, panel = pyplot.subplots(figsize=(9, 0.42 * len(variants) + 1.1))
     shares = {
-        variant: [100 * errors_of(row) / max(1, row["requests"]) for row in rows if row["variant"] == variant]
+        variant: [100 * error_count(row) / max(1, row["requests"]) for row in rows if row["variant"] == variant]
         for variant in variants
     }
     widest = max(max(values) for values in shares.values()) or 1
     for place, (variant, values) in enumerate(shares.items()):
         _bar(panel, place, values, ORANGE if variant in OURS else BLUE, 0.6)
         own = [row for row in rows if row["variant"] == variant]
-        count = f"{sum(map(errors_of, own)):,} of {sum(row['requests'] for row in own):,}"
+        count = f"{sum(map(error_count, own)):,} of {sum(row['requests'] for row in own):,}"
         panel.text(max(values) + 0.015 * widest, place, count, va="center", fontsize=8, color=DARK)
     panel.set_yticks(range(len(variants)), [titles[variant] for variant in variants])
     panel.invert_yaxis()
@@ -221,7 +221,7 @@ def _scaling(seconds: Sequence[Row], rows: Sequence[Row], titles: dict[str, str]
     return figure
 
 
-def _nothing(text: str) -> Any:
+def _empty_picture(text: str) -> Any:
     from matplotlib import pyplot
 
     figure, panel = pyplot.subplots(figsize=(6, 1))

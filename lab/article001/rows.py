@@ -48,7 +48,7 @@ def record(bench: Bench, **values: Any) -> None:
     bench.record(EMPTY | values)
 
 
-def recorded(path: Path) -> bool:
+def has_format(path: Path) -> bool:
     """Whether the rows of a file are of this experiment."""
     rows = read_rows(path)
     return bool(rows) and rows[0].keys() == EMPTY.keys()

@@ -13,13 +13,13 @@ TIMES_UP = 2
 
 
 @dataclass(frozen=True)
-class Bounds:
+class ReplicaBounds:
     """Of the number of pods."""
 
     least: int
     most: int
 
-    def hold(self, pods: int) -> int:
+    def clamp(self, pods: int) -> int:
         return min(max(pods, self.least), self.most)
 
 
@@ -29,7 +29,7 @@ class DemandScaler:
 
     # Demand that a pod is to have, in requests at once: its workers.
     target: float
-    bounds: Bounds
+    bounds: ReplicaBounds
     # How long fewer pods have to be enough before there are fewer.
     stabilization_seconds: float
     _recommended: list[tuple[float, int]] = field(default_factory=list)
@@ -43,7 +43,7 @@ class DemandScaler:
         if wanted < pods:
             # The highest of what was recommended lately, and not more than there are.
             wanted = min(pods, max(n for _, n in self._recommended))
-        return self.bounds.hold(min(wanted, max(pods + PODS_UP, pods * TIMES_UP)))
+        return self.bounds.clamp(min(wanted, max(pods + PODS_UP, pods * TIMES_UP)))
 
 
 @dataclass
@@ -56,7 +56,7 @@ class RefusalScaler:
 
     workers: int
     service_seconds: float
-    bounds: Bounds
+    bounds: ReplicaBounds
 
     def desired(self, pods: int, refused_per_second: float) -> int:
-        return self.bounds.hold(pods + math.ceil(refused_per_second * self.service_seconds / self.workers))
+        return self.bounds.clamp(pods + math.ceil(refused_per_second * self.service_seconds / self.workers))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from lab.child import ChildFailed
 
-LINE = re.compile(r'^(?P<name>\w+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)', re.MULTILINE)
+LINE = re.compile(r"^(?P<name>\w+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)", re.MULTILINE)
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 LIMIT = "sheave_endpoint_limit"
 DEMAND = "sheave_backend_demand"
@@ -20,7 +20,7 @@ TIMEOUT_SECONDS = 5
 
 
 @dataclass(frozen=True)
-class Measure:
+class MetricSample:
     """One line of the exposition."""
 
     name: str
@@ -28,31 +28,31 @@ class Measure:
     value: float
 
 
-def read(text: str) -> Iterator[Measure]:
+def read(text: str) -> Iterator[MetricSample]:
     """Every series, whatever its name."""
     for found in LINE.finditer(text):
-        yield Measure(found["name"], dict(LABEL.findall(found["labels"] or "")), float(found["value"]))
+        yield MetricSample(found["name"], dict(LABEL.findall(found["labels"] or "")), float(found["value"]))
 
 
-def ask(admin: str) -> list[Measure]:
+def fetch(admin: str) -> list[MetricSample]:
     with urllib.request.urlopen(f"http://{admin}/metrics", timeout=TIMEOUT_SECONDS) as answer:
         return list(read(answer.read().decode()))
 
 
-def limits(measures: list[Measure]) -> dict[str, float]:
+def limits(samples: list[MetricSample]) -> dict[str, float]:
     """What each endpoint is allowed to have in flight, by its address; nothing where none is learned."""
-    return {one.labels["endpoint"]: one.value for one in measures if one.name == LIMIT}
+    return {one.labels["endpoint"]: one.value for one in samples if one.name == LIMIT}
 
 
-def demand(measures: list[Measure]) -> float:
+def demand(samples: list[MetricSample]) -> float:
     """Of the one backend that there is, in requests at once."""
-    found = [one.value for one in measures if one.name == DEMAND]
+    found = [one.value for one in samples if one.name == DEMAND]
     if not found:
         raise ChildFailed(f"this Sheave has no metric {DEMAND}, which the scaler follows")
     return sum(found)
 
 
-def refused(measures: list[Measure]) -> float:
+def refused(samples: list[MetricSample]) -> float:
     """Requests that were answered 429 since the start."""
-    own = (one for one in measures if one.name == FAILURES and one.labels.get("reason", "").startswith(QUEUE))
+    own = (one for one in samples if one.name == FAILURES and one.labels.get("reason", "").startswith(QUEUE))
     return sum(one.value for one in own)

@@ -66,15 +66,15 @@ def responds(address: str, timeout_seconds: float) -> bool:
 
 
 @dataclass(frozen=True)
-class Workers:
+class WorkerCounts:
     """What the workers of a pod say of themselves."""
 
     serving: int
     served: int
 
 
-def read_busy(busy: int) -> Workers:
+def read_busy(busy: int) -> WorkerCounts:
     """From an open file of records, a word for each worker and a count."""
     text = os.pread(busy, 1 << 12, 0)
     records = [RECORD.unpack_from(text, at) for at in range(0, len(text), RECORD.size)]
-    return Workers(sum(serving for serving, _ in records), sum(served for _, served in records))
+    return WorkerCounts(sum(serving for serving, _ in records), sum(served for _, served in records))

@@ -9,8 +9,8 @@ from lab.balancers import Task
 
 Kind = Literal["throughput", "learning", "errors", "scaling"]
 # What leads to pods without a balancer.
-WAYS = ("clusterip", "nodeport-local", "nodeport-cluster")
-WORDS = ("title", "article")
+CLUSTER_ENTRIES = ("clusterip", "nodeport-local", "nodeport-cluster")
+DESCRIPTION_KEYS = ("title", "article")
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Variant:
 
     @property
     def balanced(self) -> bool:
-        return self.entry not in WAYS
+        return self.entry not in CLUSTER_ENTRIES
 
     @property
     def learns(self) -> bool:
@@ -44,5 +44,5 @@ class Variant:
 
 def read(settings: list[dict[str, Any]], wanted: tuple[str, ...]) -> list[Variant]:
     """Those that are wanted, in the order in which they stand."""
-    known = ({name: value for name, value in one.items() if name not in WORDS} for one in settings)
+    known = ({name: value for name, value in one.items() if name not in DESCRIPTION_KEYS} for one in settings)
     return [Variant(**one) for one in known if one["id"] in wanted]

@@ -23,7 +23,7 @@ CHUNK = 4096 // TIME.size
 
 
 @dataclass(frozen=True)
-class Service:
+class ServiceTimes:
     """How long requests take, in seconds."""
 
     distribution: Literal["exponential", "uniform", "fixed"]
@@ -47,7 +47,7 @@ class Service:
                     yield self.mean
 
 
-class Work:
+class WorkPipe:
     """The pipe, which the lab keeps full."""
 
     def __init__(self, path: Path) -> None:
@@ -68,9 +68,9 @@ class Work:
             pass
         self._chunks = _chunks(times)
         self._next = next(self._chunks)
-        self.top_up()
+        self.fill()
 
-    def top_up(self) -> None:
+    def fill(self) -> None:
         """Fills the pipe; to be called before it can be empty, which takes some minutes of the article's load."""
         try:
             while self._next:

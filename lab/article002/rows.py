@@ -22,7 +22,7 @@ EMPTY: Row = dict.fromkeys(
 )  # fmt: skip
 
 
-def recorded(path: Path) -> bool:
+def has_format(path: Path) -> bool:
     """Whether this file of data has these lines."""
     with path.open() as lines:
         return lines.readline().strip() == ",".join(EMPTY)

@@ -32,9 +32,9 @@ def figures(rows: Sequence[Row]) -> dict[str, Figure]:
         failures = sum(row["failure"] is not None for row in own)
         found[f"{variant}.failures"] = Figure.of([failures], "loads")
         if any(row["page"] for row in own):
-            found |= _of_fallback(variant, own)
+            found |= _fallback_figures(variant, own)
         else:
-            found |= _of_loads(variant, own)
+            found |= _load_figures(variant, own)
     return found
 
 
@@ -47,7 +47,7 @@ def cells(rows: Iterable[Row]) -> Cells:
     return dict(sorted(found.items()))
 
 
-def _of_loads(variant: str, rows: list[Row]) -> dict[str, Figure]:
+def _load_figures(variant: str, rows: list[Row]) -> dict[str, Figure]:
     loads = cells(rows)
     found = {
         f"{variant}.{edge}.{site}.{protocol}": Figure.of(list(samples.values()), "ms")
@@ -104,7 +104,7 @@ def _earlier(variant: str, loads: Cells) -> dict[str, Figure]:
     return found
 
 
-def _of_fallback(variant: str, rows: list[Row]) -> dict[str, Figure]:
+def _fallback_figures(variant: str, rows: list[Row]) -> dict[str, Figure]:
     loads = cells(rows)
     found = {
         f"{variant}.{edge}.{site}.{visitor}.{page}": Figure.of(list(samples.values()), "ms")

@@ -21,13 +21,13 @@ FIRST, NEXT = "first", "next"
 Key = tuple[str, str, str, str, int]
 
 
-def recorded(path: Path) -> bool:
+def has_format(path: Path) -> bool:
     """Whether this file of data has these lines."""
     with path.open() as lines:
         return lines.readline().strip() == ",".join(EMPTY)
 
 
-def of_load(load: Load, patience_seconds: float) -> Row:
+def load_columns(load: Load, patience_seconds: float) -> Row:
     """What a load came to."""
     return {
         "ms": 1000 * patience_seconds if load.ms is None else load.ms,

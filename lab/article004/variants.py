@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from lab.testbed.link import Conditions, Direction
 
-WORDS = ("title", "article")
+DESCRIPTION_KEYS = ("title", "article")
 
 
 @dataclass(frozen=True)
@@ -47,4 +47,4 @@ def read(settings: Sequence[dict[str, Any]], wanted: Sequence[str]) -> list[Vari
 
 def _variant(one: dict[str, Any]) -> Variant:
     plain = {name: tuple(value) if isinstance(value, list) else value for name, value in one.items()}
-    return Variant(**{name: value for name, value in plain.items() if name not in WORDS})
+    return Variant(**{name: value for name, value in plain.items() if name not in DESCRIPTION_KEYS})

@@ -19,7 +19,7 @@ SETTLING_MINUTES = 10
 OURS = "demand"
 
 
-def is_whole(text: str) -> bool:
+def is_complete(text: str) -> bool:
     """Whether this is what the simulator prints, to its end."""
     return text.startswith("minute,") and text.count("\n\n") == 1 and text.endswith("\n")
 
@@ -54,17 +54,17 @@ def figures(rows: Sequence[Row]) -> dict[str, Figure]:
     found: dict[str, Figure] = {}
     by_scaler = {row["scaler"]: row for row in rows if row["part"] == DAY}
     for scaler, row in by_scaler.items():
-        for name, figure in _own(row).items():
+        for name, figure in _scaler_figures(row).items():
             found[f"{scaler}.{name}"] = figure
     for other in [scaler for scaler in by_scaler if scaler != OURS] if OURS in by_scaler else []:
         for name in ("pod_hours", "refused", "lost", "refusing_seconds", "wait_p99"):
             ours, theirs = found[f"{OURS}.{name}"].value, found[f"{other}.{name}"].value
             if theirs:
                 found[f"{name}: {OURS} / {other}"] = Figure.of([ours / theirs], "ratio")
-    return found | _trade([row for row in rows if row["part"] == TRADE])
+    return found | _trade_figures([row for row in rows if row["part"] == TRADE])
 
 
-def _own(row: Row) -> dict[str, Figure]:
+def _scaler_figures(row: Row) -> dict[str, Figure]:
     units = {
         "pod_hours": (row["pod_hours"], "pod-hours"),
         "paid": (row["pod_hours"] / row["needed_pod_hours"], "of the pod-hours that are busy"),
@@ -81,7 +81,7 @@ def _own(row: Row) -> dict[str, Figure]:
     return {name: Figure.of([number], unit) for name, (number, unit) in units.items()}
 
 
-def _trade(rows: Sequence[Row]) -> dict[str, Figure]:
+def _trade_figures(rows: Sequence[Row]) -> dict[str, Figure]:
     """Refused requests at the same cost, ours to theirs: over another scaler's settings, and of those the worst for us.
 
     Between two settings of ours the line that the picture shows is taken. What costs less or more than all of ours is
@@ -113,9 +113,7 @@ def trade_points(rows: Sequence[Row]) -> dict[str, dict[str, Row]]:
     days: dict[str, dict[str, list[Row]]] = {}
     for row in rows:
         days.setdefault(row["scaler"], {}).setdefault(row["setting"], []).append(row)
-    return {
-        scaler: {setting: _mean(own) for setting, own in settings.items()} for scaler, settings in days.items()
-    }
+    return {scaler: {setting: _mean(own) for setting, own in settings.items()} for scaler, settings in days.items()}
 
 
 def _mean(days: Sequence[Row]) -> Row:

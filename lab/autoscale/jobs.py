@@ -24,7 +24,7 @@ class Job:
     options: dict[str, Any]
 
     @property
-    def words(self) -> list[str]:
+    def arguments(self) -> list[str]:
         """What the simulator is told."""
         return [f"scaler={self.scaler}", *(f"{name}={value}" for name, value in self.options.items())]
 
@@ -36,10 +36,10 @@ class Job:
 
 def jobs(bench: Bench) -> list[Job]:
     """The day under each variant, then smaller days under each setting."""
-    return [*_days(bench), *_trade(bench)]
+    return [*_day_jobs(bench), *_trade_jobs(bench)]
 
 
-def _days(bench: Bench) -> Iterator[Job]:
+def _day_jobs(bench: Bench) -> Iterator[Job]:
     day = bench.settings["day"] | bench.settings.get(f"{bench.extent}_day", {})
     for variant in bench.settings["variants"]:
         if _is_wanted(bench, variant["id"]):
@@ -48,7 +48,7 @@ def _days(bench: Bench) -> Iterator[Job]:
             yield Job(days.DAY, variant["id"], setting, day | own)
 
 
-def _trade(bench: Bench) -> Iterator[Job]:
+def _trade_jobs(bench: Bench) -> Iterator[Job]:
     settings = bench.settings
     day = settings["day"] | settings["trade_day"] | (settings["quick_day"] if bench.quick else {})
     for scaler, varied in settings["trade"].items():

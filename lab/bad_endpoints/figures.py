@@ -44,13 +44,13 @@ def figures(bench: Bench, scenarios: Sequence[Scenario]) -> dict[str, Figure]:
     found: dict[str, Figure] = {}
     for scenario in scenarios:
         if scenario.load == "open":
-            found |= _of_open_load(bench, scenario, cases)
+            found |= _open_load_figures(bench, scenario, cases)
         else:
-            found |= _of_closed_load(scenario, cases)
+            found |= _closed_load_figures(scenario, cases)
     return found
 
 
-def _of_closed_load(scenario: Scenario, cases: Cases) -> dict[str, Figure]:
+def _closed_load_figures(scenario: Scenario, cases: Cases) -> dict[str, Figure]:
     """The median of the rounds, and the worst of them: what no request may meet, no round may show."""
     found = {}
     for name in scenario.measures:
@@ -63,7 +63,7 @@ def _of_closed_load(scenario: Scenario, cases: Cases) -> dict[str, Figure]:
     return found
 
 
-def _of_open_load(bench: Bench, scenario: Scenario, cases: Cases) -> dict[str, Figure]:
+def _open_load_figures(bench: Bench, scenario: Scenario, cases: Cases) -> dict[str, Figure]:
     failures, latencies = cases[f"{scenario.id}: failed"], cases[f"{scenario.id}: p99"]
     shares = {arm: failures[arm].failed_share() for arm in scenario.arms}
     medians = {arm: latencies[arm].median(P99) for arm in scenario.arms}

@@ -56,7 +56,7 @@ MEASURES = {
 }
 
 
-def of_trace(number: int, scenario: Scenario, arm: str, trace: Trace) -> list[Row]:
+def trace_rows(number: int, scenario: Scenario, arm: str, trace: Trace) -> list[Row]:
     """A row for each measure of a closed load."""
     after, in_flight = trace.after(), trace.in_flight()
     took = sorted(request.took_us for request in after if not request.failed) or [0]
@@ -81,7 +81,7 @@ def of_trace(number: int, scenario: Scenario, arm: str, trace: Trace) -> list[Ro
     return [_row(number, case, arm, each.of(trace), each.unit, counts) for case, each in measures.items()]
 
 
-def of_report(number: int, scenario: Scenario, arm: str, report: LoadReport) -> list[Row]:
+def report_rows(number: int, scenario: Scenario, arm: str, report: LoadReport) -> list[Row]:
     """Two rows of an open load: failures, and the latency of the others."""
     sent = report.requests + report.errors
     counts = {

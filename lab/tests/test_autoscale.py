@@ -25,13 +25,13 @@ def point(scaler: str, setting: str, pod_hours: float, refused: int) -> dict[str
 
 class ReadingTest(unittest.TestCase):
     def test_a_day_is_a_table_of_minutes_and_one_of_the_whole(self) -> None:
-        self.assertTrue(days.is_whole(TEXT))
+        self.assertTrue(days.is_complete(TEXT))
         minutes, day = days.read(TEXT)
         self.assertEqual((len(minutes), minutes[0]["pods"], day["refused"]), (1, 12.0, 3))
 
     def test_half_a_day_or_a_message_is_no_day(self) -> None:
         for text in ("", "there is no ours\n", TEXT[:90], TEXT[:-1]):
-            self.assertFalse(days.is_whole(text), text)
+            self.assertFalse(days.is_complete(text), text)
 
 
 class SteadyTest(unittest.TestCase):

@@ -38,7 +38,7 @@ class LoadTest(unittest.TestCase):
 
     def test_load_that_is_not_done_counts_as_long_as_it_was_waited_for(self) -> None:
         load = checked(read({"failure": "not done"}), PROTOCOLS["h3"], 22)
-        row = rows.of_load(load, 60)
+        row = rows.load_columns(load, 60)
         self.assertEqual((row["ms"], row["failure"]), (60_000, "not done"))
 
     def test_each_protocol_is_forced_at_the_edge_it_is_loaded_from(self) -> None:
@@ -155,7 +155,7 @@ class FiguresTest(unittest.TestCase):
                         where = {"variant": variant.id, "edge": edge, "site": site, "protocol": by, "page": page}
                         for sample in range(1, samples + 1):
                             load = Load(1000 * scale + chance.random(), None, ("h2",), "TLS 1.3", 22)
-                            made.append(rows.EMPTY | where | {"sample": sample} | rows.of_load(load, 60))
+                            made.append(rows.EMPTY | where | {"sample": sample} | rows.load_columns(load, 60))
         return made
 
     def failing(self, *protocols: str) -> list[Row]:
@@ -202,5 +202,5 @@ class FiguresTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             bench = Bench(self.found, "quick", Path(folder), Path(folder))
             bench.record(self.rows(1)[0])
-            self.assertTrue(rows.recorded(Path(folder) / "raw.csv"))
+            self.assertTrue(rows.has_format(Path(folder) / "raw.csv"))
         self.assertEqual(len(set(pictures.PICTURES)), 3)

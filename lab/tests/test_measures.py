@@ -81,9 +81,9 @@ class BadEndpointsTest(unittest.TestCase):
                     ended = report(1000 - errors, errors) if arm == "sheave" else report()
                     trace = trace_of_ours if arm == "sheave-defaults" else GOOD
                     if each.load == "open":
-                        self.bench.rows += rows.of_report(number, each, arm, ended)
+                        self.bench.rows += rows.report_rows(number, each, arm, ended)
                     else:
-                        self.bench.rows += rows.of_trace(number, each, arm, trace)
+                        self.bench.rows += rows.trace_rows(number, each, arm, trace)
         return figures(self.bench, self.scenarios)
 
     def test_scenarios_name_arms_measures_and_endpoints_that_exist(self) -> None:

@@ -80,9 +80,14 @@ def _run_repetition(bench: Bench, node: Node, variant: dict[str, Any], repetitio
     _keep_requests(run_recording, folder)
     _show_conntrack(bench, variant["id"], folder)
     where = {"variant": variant["id"], "repetition": repetition + 1}
-    bench.append("seconds.csv", [{**where, **_in_columns(row)} for row in recording.seconds(run_recording)])
+    bench.append("seconds.csv", [{**where, **_with_replica_columns(row)} for row in recording.seconds(run_recording)])
     bench.record(
-        {**where, "users": load.users, "millicores": load.millicores, **_filled(recording.summary(run_recording))}
+        {
+            **where,
+            "users": load.users,
+            "millicores": load.millicores,
+            **_with_scaling_columns(recording.summary(run_recording)),
+        }
     )
 
 
@@ -110,13 +115,13 @@ def _scenario(variant: dict[str, Any]) -> Scenario:
     return Scenario(**settings)
 
 
-def _in_columns(row: Row) -> Row:
+def _with_replica_columns(row: Row) -> Row:
     """Every run has the columns of both replicas."""
     kinds = ("answered", "sent", "cpu", "connections")
     return row | {f"{kind}.{name}": row.get(f"{kind}.{name}", 0) for name in REPLICAS for kind in kinds}
 
 
-def _filled(row: Row) -> Row:
+def _with_scaling_columns(row: Row) -> Row:
     """Every run has the columns of one that was scaled."""
     after = ("rps_after", "p50_after_ms", "p95_after_ms", "share", "share_lowest", "share_highest")
     first = ("next_request_ms", "first_request_ms", "first_arrival_ms", "first_request_delay_ms", "newcomer_requests")
@@ -138,19 +143,19 @@ class _Narrator:
 
     def __init__(self, table: Table) -> None:
         self._table = table
-        self._told: set[str] = set()
+        self._shown: set[str] = set()
 
     def tell(self, second: int, run_recording: Recording) -> None:
         begin = run_recording.began + second - 1
         latest = [answer for answer in run_recording.answers if begin <= answer.received_at < begin + 1]
         self._table.line(second, recording.summarize(latest), run_recording.samples[-1].connections)
-        self._once(run_recording.started, f"{REPLICAS[1]} starts")
-        self._once(run_recording.published, f"{REPLICAS[1]} is ready and published")
-        self._once(run_recording.withdrawn, f"{REPLICAS[0]} fails its probe and is withdrawn")
+        self._event_once(run_recording.started, f"{REPLICAS[1]} starts")
+        self._event_once(run_recording.published, f"{REPLICAS[1]} is ready and published")
+        self._event_once(run_recording.withdrawn, f"{REPLICAS[0]} fails its probe and is withdrawn")
 
-    def _once(self, moment: float | None, text: str) -> None:
-        if moment is not None and text not in self._told:
-            self._told.add(text)
+    def _event_once(self, moment: float | None, text: str) -> None:
+        if moment is not None and text not in self._shown:
+            self._shown.add(text)
             self._table.event(text)
 
 
@@ -163,21 +168,21 @@ def figures(rows: Sequence[Row]) -> dict[str, Figure]:
             if values := _by_repetition(rows, variant, name):
                 found[f"{variant}.{name}"] = Figure.of(list(values.values()), unit)
         if f"{variant}.rps_after" in found:
-            found |= _of_newcomer(rows, variant)
+            found |= _newcomer_figures(rows, variant)
     for peer in ("haproxy", "nginx", "envoy"):
         if {"sheave", peer} <= set(variants):
             found[f"sheave.gain / {peer}.gain"] = paired_ratio(_gains(rows, "sheave"), _gains(rows, peer))
     before = [row["rps_before"] for row in rows if row["variant"] in ALIKE]
     if len(before) > 1:
         found["machine.rps_before.spread"] = _spread(before)
-    found |= _of_http3(found)
+    found |= _http3_figures(found)
     if {"one", "two"} <= set(variants):
         one, two = (_by_repetition(rows, variant, "rps_before") for variant in ("one", "two"))
         found["two / one"] = paired_ratio(two, one)
     return found
 
 
-def _of_newcomer(rows: Sequence[Row], variant: str) -> dict[str, Figure]:
+def _newcomer_figures(rows: Sequence[Row], variant: str) -> dict[str, Figure]:
     """What became of the second replica; `worst` and `all` are over every repetition."""
     own = [row for row in rows if row["variant"] == variant]
     delays = [row["first_request_delay_ms"] for row in own]
@@ -197,7 +202,7 @@ def _of_newcomer(rows: Sequence[Row], variant: str) -> dict[str, Figure]:
     return found
 
 
-def _of_http3(found: dict[str, Figure]) -> dict[str, Figure]:
+def _http3_figures(found: dict[str, Figure]) -> dict[str, Figure]:
     """The worst of all variants that go through Sheave with HTTP/3 on a side of it."""
     worst: dict[str, Figure] = {}
     for name in ("first_request_delay_ms.worst", "unfairness.worst", "failures.all"):

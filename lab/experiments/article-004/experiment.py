@@ -127,5 +127,5 @@ class _Player:
         turn = self.turn
         where = {"variant": turn.variant.id, "edge": turn.edge, "site": turn.site.id, "protocol": turn.by}
         beside = {"udp_dropped": udp_dropped, "other_work_cpus": round(other_work_cpus, 3)}
-        came_to = rows.of_load(load, self._patience)
+        came_to = rows.load_columns(load, self._patience)
         self._bench.record(rows.EMPTY | where | {"page": page, "sample": turn.sample} | came_to | beside)

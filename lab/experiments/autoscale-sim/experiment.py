@@ -41,12 +41,12 @@ def _pass_days(wanted: Sequence[Job], folder: Path) -> Iterator[tuple[Job, str]]
         while waiting or running:
             while waiting and len(running) < (os.cpu_count() or 1):
                 number, job = waiting.pop(0)
-                argv = [binary("sim"), "--autoscale", *job.words]
+                argv = [binary("sim"), "--autoscale", *job.arguments]
                 child = Child(argv, folder / f"{number}.csv", preferred=False)
                 running[stack.enter_context(child)] = job
             time.sleep(0.05)
             for child in [child for child in running if not child.alive()]:
                 text = child.log.read_text()
-                if not days.is_whole(text):
+                if not days.is_complete(text):
                     raise ChildFailed(f"{' '.join(child.argv)} failed{child.log_end()}")
                 yield running.pop(child), text

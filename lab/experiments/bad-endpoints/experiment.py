@@ -53,7 +53,7 @@ def _measure_open_load(bench: Bench, each: Scenario, arm: str, number: int, seed
             seconds=settings["seconds"],
             processes=running.child.processes(),
         )
-    return rows.of_report(number, each, arm, report)
+    return rows.report_rows(number, each, arm, report)
 
 
 def _measure_closed_load(bench: Bench, each: Scenario, arm: str, number: int, seed: int) -> list[Row]:
@@ -76,7 +76,7 @@ def _measure_closed_load(bench: Bench, each: Scenario, arm: str, number: int, se
             processes=running.child.processes(),
             at_onset=drop_packets,
         )
-    return rows.of_trace(number, each, arm, trace)
+    return rows.trace_rows(number, each, arm, trace)
 
 
 MEASUREMENTS = {"open": _measure_open_load, "closed": _measure_closed_load}
