@@ -17,7 +17,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from lab.balancers import Site, Task, sheave
+from lab.balancers import Placement, Task, sheave
 from lab.child import Child, ChildFailed
 from lab.experiment import EXPERIMENTS
 from lab.load import LoadGenerator, Request
@@ -79,7 +79,7 @@ def _instructions(case: dict[str, Any], requests: int) -> int:
         counts = folder / "callgrind.out"
         wrapper = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={counts}"]
         with LoadGenerator(folder / "loadgen.log", cpus=(), endpoints=4) as load:
-            site = Site(folder, lambda argv, log: Child([*wrapper, *argv], log))
+            site = Placement(folder, lambda argv, log: Child([*wrapper, *argv], log))
             running = sheave.start(Task(endpoints=load.endpoints), site)
             try:
                 # A POST uses no connection older than half of what Sheave has seen endpoints keep. Let it see seconds,

@@ -29,7 +29,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Service:
+class EndpointBehaviour:
     """How endpoints serve: for how long, how many requests at a time, and what goes wrong where."""
 
     delay_us: int = 0
@@ -42,10 +42,10 @@ class Service:
     defects: Mapping[int, str] = field(default_factory=dict)
 
     def arguments(self) -> list[object]:
-        words: list[object] = ["--delay-us", self.delay_us, "--seed", self.seed]
-        words += ["--exponential"] if self.exponential else []
-        words += ["--at-once", self.at_once] if self.at_once else []
-        return words + [word for at, kind in self.defects.items() for word in ("--defect", f"{at}={kind}")]
+        arguments: list[object] = ["--delay-us", self.delay_us, "--seed", self.seed]
+        arguments += ["--exponential"] if self.exponential else []
+        arguments += ["--at-once", self.at_once] if self.at_once else []
+        return arguments + [word for at, kind in self.defects.items() for word in ("--defect", f"{at}={kind}")]
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,10 @@ class LoadReport:
 class LoadGenerator:
     """Endpoints that serve all the time, and one job at a time against a proxy before them."""
 
-    def __init__(self, log: Path, *, cpus: Sequence[int], endpoints: int, service: Service | None = None) -> None:
-        argv = [binary("loadgen"), "--endpoints", endpoints, *(service or Service()).arguments()]
+    def __init__(
+        self, log: Path, *, cpus: Sequence[int], endpoints: int, service: EndpointBehaviour | None = None
+    ) -> None:
+        argv = [binary("loadgen"), "--endpoints", endpoints, *(service or EndpointBehaviour()).arguments()]
         self._child = Child(argv, log, cpus=cpus, piped=True)
         self.endpoints: tuple[str, ...] = tuple(self._answer()["endpoints"])
 
@@ -97,7 +99,7 @@ class LoadGenerator:
         """So many requests, and not one more."""
         return self._load(target, request, connections, {"requests": requests}, (), True)
 
-    def pace(
+    def open_loop(
         self,
         target: str,
         request: Request,
@@ -113,7 +115,7 @@ class LoadGenerator:
 
         Latency counts from the moment when a request was to be sent, and is that of requests that succeeded.
         """
-        self._ask(
+        self._request(
             {
                 "do": "pace",
                 "target": target,
@@ -145,7 +147,7 @@ class LoadGenerator:
 
         `at_onset` is called at the onset, for defects that the load generator cannot make itself.
         """
-        self._ask(
+        self._request(
             {
                 "do": "trace",
                 "target": target,
@@ -162,7 +164,7 @@ class LoadGenerator:
         at_onset()
         return Trace.of(self._answer())
 
-    def shake(
+    def handshakes(
         self,
         target: str,
         *,
@@ -178,7 +180,7 @@ class LoadGenerator:
         """Handshakes of TLS or QUIC, by connections that do nothing else, unless they are to `ask`; they are the
         report's requests.
         """
-        self._ask(
+        self._request(
             {
                 "do": "shake",
                 "target": target,
@@ -203,7 +205,7 @@ class LoadGenerator:
         processes: Sequence[int],
         spin: bool,
     ) -> LoadReport:
-        self._ask(
+        self._request(
             {
                 "do": "load",
                 "target": target,
@@ -216,9 +218,9 @@ class LoadGenerator:
         )
         return LoadReport(**self._answer())
 
-    def hold(self, target: str, request: Request, *, connections: int, at_once: int) -> dict[str, Any]:
-        """Connections that stay open after one request each, until `release`."""
-        self._ask(
+    def open_idle(self, target: str, request: Request, *, connections: int, at_once: int) -> dict[str, Any]:
+        """Connections that stay open after one request each, until `close_idle`."""
+        self._request(
             {
                 "do": "hold",
                 "target": target,
@@ -229,12 +231,12 @@ class LoadGenerator:
         )
         return self._answer()
 
-    def release(self) -> dict[str, Any]:
+    def close_idle(self) -> dict[str, Any]:
         """Closes what is held; the answer counts those that the proxy had closed before."""
-        self._ask({"do": "release"})
+        self._request({"do": "release"})
         return self._answer()
 
-    def _ask(self, job: dict[str, Any]) -> None:
+    def _request(self, job: dict[str, Any]) -> None:
         self._child.stdin.write(json.dumps(job) + "\n")
         self._child.stdin.flush()
 

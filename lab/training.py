@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lab import certificate
-from lab.balancers import Site, Task, sheave
+from lab.balancers import Placement, Task, sheave
 from lab.child import ChildFailed
 from lab.load import LoadGenerator, LoadReport, Request
 from lab.paths import Missing, build
@@ -40,8 +40,8 @@ class Training:
     task: dict[str, Any]
     # Each is what `LoadGenerator.load` takes.
     loads: list[dict[str, Any]]
-    # Each is what `LoadGenerator.shake` takes.
-    shakes: list[dict[str, Any]] = field(default_factory=list)
+    # Each is what `LoadGenerator.handshakes` takes.
+    handshakes: list[dict[str, Any]] = field(default_factory=list)
     tls: bool = False
 
 
@@ -110,22 +110,24 @@ def train(training: Training, seconds: float) -> None:
         own = certificate.make(folder) if training.tls else None
         load = running.enter_context(LoadGenerator(folder / "loadgen.log", cpus=cpus[-1:], endpoints=4))
         task = Task(endpoints=load.endpoints, certificate=own, **training.task)
-        trained = running.enter_context(sheave.start(task, Site.pinned(folder, cpus[:1])))
-        for how in training.loads:
-            _judge(training, how, load.load(trained.address, **extent, **how))
-        for how in training.shakes:
-            shaken = load.shake(trained.address, host=certificate.HOST, ask=False, **extent, **how)
-            _judge(training, how, shaken)
+        instance = running.enter_context(sheave.start(task, Placement.pinned(folder, cpus[:1])))
+        for options in training.loads:
+            _check_report(training, options, load.load(instance.address, **extent, **options))
+        for options in training.handshakes:
+            report = load.handshakes(instance.address, host=certificate.HOST, ask=False, **extent, **options)
+            _check_report(training, options, report)
 
 
-def _judge(training: Training, how: dict[str, Any], report: LoadReport) -> None:
-    words = dict(how)
-    request = words.pop("request", None)
+def _check_report(training: Training, options: dict[str, Any], report: LoadReport) -> None:
+    arguments = dict(options)
+    request = arguments.pop("request", None)
     what = f"{request.method} {request.path}" if request else "handshakes"
-    said = f"{training.name}: {what}, " + ", ".join(f"{name} {value}" for name, value in words.items())
+    description = f"{training.name}: {what}, " + ", ".join(f"{name} {value}" for name, value in arguments.items())
     if report.errors or not report.requests:
-        raise ChildFailed(f"{said}: {report.errors} failed of {report.requests}, the first one: {report.first_error}")
-    print(f"{said}: {report.requests}", file=sys.stderr, flush=True)
+        raise ChildFailed(
+            f"{description}: {report.errors} failed of {report.requests}, the first one: {report.first_error}"
+        )
+    print(f"{description}: {report.requests}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

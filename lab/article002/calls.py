@@ -67,7 +67,7 @@ def busiest(calls: Sequence[Call]) -> float:
 
 
 @dataclass(frozen=True)
-class Arrival:
+class NewServerResult:
     """What became of a server that was published while calls were made."""
 
     # From publication to the first call that it got; infinite if it got none.
@@ -77,7 +77,7 @@ class Arrival:
     highest_share: float | None
 
 
-def arrival(calls: Iterable[Call], newcomer: str, published: float) -> Arrival:
+def new_server_result(calls: Iterable[Call], newcomer: str, published: float) -> NewServerResult:
     """Calls count by when they were sent: that is when a balancer chose."""
     after = sorted((call for call in calls if call.sent >= published), key=lambda call: call.sent)
     first = min((call.sent - published for call in after if call.replica == newcomer), default=math.inf)
@@ -88,10 +88,10 @@ def arrival(calls: Iterable[Call], newcomer: str, published: float) -> Arrival:
     # The last one is cut off by the end of the load.
     whole = [windows[number] for number in sorted(windows)][:-1]
     shares = [sum(call.replica == newcomer for call in window) / len(window) for window in whole]
-    return Arrival(1000 * first, min(shares, default=None), max(shares, default=None))
+    return NewServerResult(1000 * first, min(shares, default=None), max(shares, default=None))
 
 
-def largest(clean: Callable[[int], bool], *, lowest: int, highest: int, factor: float, steps: int) -> int:
+def largest_clean(clean: Callable[[int], bool], *, lowest: int, highest: int, factor: float, steps: int) -> int:
     """The largest number of calls at once that is clean; 0 if not even the lowest one is.
 
     There is no sharp limit: near it a number is clean at one time and not at another, and a search that trusts each

@@ -36,7 +36,7 @@ def _overview(rows: Sequence[Row], titles: dict[str, str]) -> Any:
     colours = dict(zip(bursts, LINES, strict=False))
     _sizes(panels[0][0], bursts, titles, colours, "failed_share", "failed calls, %")
     _sizes(panels[0][1], bursts, titles, colours, "p50_ms", "median latency, ms (failed calls too)")
-    _largest(panels[1][0], bursts, titles, colours)
+    _largest_burst(panels[1][0], bursts, titles, colours)
     _shares(panels[1][1], _by_variant(rows, titles, "shares"), titles)
     if bursts:
         # Few calls at once are as fast with each: there is room.
@@ -82,9 +82,7 @@ def _sizes(
     _name(panel, label)
 
 
-def _largest(
-    panel: Any, bursts: dict[str, list[Row]], titles: dict[str, str], colours: dict[str, str]
-) -> None:
+def _largest_burst(panel: Any, bursts: dict[str, list[Row]], titles: dict[str, str], colours: dict[str, str]) -> None:
     shown = []
     for variant, rows in bursts.items():
         values = [row["largest"] for row in rows if row["largest"] is not None]

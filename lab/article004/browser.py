@@ -64,13 +64,13 @@ PROTOCOLS = {
 }
 # One that comes by HTTP/2 and goes on to HTTP/3 where it is told of it. To force another port makes it take this host's
 # certificate over QUIC, and nothing else: nobody else vouches for it.
-WILLING = Protocol(
+DISCOVERING = Protocol(
     "willing", "told of H3", "h2", "TLS 1.3", TLS_1_3[0], ("--enable-quic", f"--origin-to-force-quic-on={TLS_1_3[0]}:1")
 )
 
 
 @dataclass(frozen=True)
-class Load:
+class PageLoad:
     """One page load. Without a failure all of it came, by what it was to come by."""
 
     ms: float | None
@@ -118,13 +118,13 @@ class Browser:
         """A process that knows nothing, or `again` with what the one before has left."""
         if not again:
             shutil.rmtree(self._profile, ignore_errors=True)
-        self._ask("open", program=program(), profile=str(self._profile), flags=[*self._flags, *flags])
+        self._request("open", program=program(), profile=str(self._profile), flags=[*self._flags, *flags])
         try:
             yield Visit(self)
         finally:
-            self._ask("close")
+            self._request("close")
 
-    def _ask(self, what: str, **job: Any) -> dict[str, Any]:
+    def _request(self, what: str, **job: Any) -> dict[str, Any]:
         self._child.stdin.write(json.dumps({"do": what, **job}) + "\n")
         self._child.stdin.flush()
         line = self._child.stdout.readline()
@@ -132,7 +132,7 @@ class Browser:
             raise ChildFailed(f"the browser's driver ended{self._child.log_end()}")
         return json.loads(line)
 
-    def give_up(self) -> None:
+    def abort(self) -> None:
         """Whoever waits for an answer gets none."""
         self._child.ask_to_end()
 
@@ -146,26 +146,26 @@ class Visit:
     def __init__(self, browser: Browser) -> None:
         self._browser = browser
 
-    def load(self, url: str, patience_seconds: float) -> Load:
+    def load(self, url: str, timeout_seconds: float) -> PageLoad:
         """Whatever it comes by."""
-        return read(self._browser._ask("load", url=url, patience_ms=1000 * patience_seconds))
+        return read(self._browser._request("load", url=url, timeout_ms=1000 * timeout_seconds))
 
 
-def read(said: dict[str, Any]) -> Load:
+def read(said: dict[str, Any]) -> PageLoad:
     """What the driver says of a load."""
     if failure := said.get("failure"):
-        return Load(None, failure)
+        return PageLoad(None, failure)
     counts: dict[str, int] = said["protocols"]
     by = tuple(sorted(counts, key=counts.__getitem__, reverse=True))
-    return Load(round(said["ms"], 1), None, by, said["tls"], said["round_trips"])
+    return PageLoad(round(said["ms"], 1), None, by, said["tls"], said["round_trips"])
 
 
-def checked(load: Load, protocol: Protocol, round_trips: int) -> Load:
+def check_protocol(load: PageLoad, protocol: Protocol, round_trips: int) -> PageLoad:
     """The load, which is a failure if it went by anything else, or was not all."""
     if load.failure:
         return load
-    wanted = Load(load.ms, None, (protocol.name,), protocol.tls, round_trips)
+    wanted = PageLoad(load.ms, None, (protocol.name,), protocol.tls, round_trips)
     if load == wanted:
         return load
     seen = f"{load.round_trips} round trips by {' and '.join(load.by)}, {load.tls}"
-    return Load(None, f"came otherwise: {seen}", load.by, load.tls, load.round_trips)
+    return PageLoad(None, f"came otherwise: {seen}", load.by, load.tls, load.round_trips)

@@ -16,15 +16,17 @@ from lab.testbed.link import Conditions, Link
 class Client:
     """One of those who load at the same time; the line changes."""
 
-    def __init__(self, name: str, address: str, edge: str, pin: str, top: Group, folder: Path, closing: ExitStack) -> None:
+    def __init__(
+        self, name: str, address: str, edge: str, pin: str, top: Group, folder: Path, exit_stack: ExitStack
+    ) -> None:
         folder.mkdir()
         self._host = Host(name, address, top.child(name), folder)
         self._link = Link(self._host, edge, top.child(f"{name}-link"), folder)
         # The host first: one of the line's devices is its link.
-        closing.callback(self._link.remove)
-        closing.callback(self._host.remove)
+        exit_stack.callback(self._link.remove)
+        exit_stack.callback(self._host.remove)
         self.browser = Browser(self._host, edge, pin, folder)
-        closing.callback(self.browser.stop)
+        exit_stack.callback(self.browser.stop)
 
     def use(self, conditions: Conditions, congestion_control: str, seed: int) -> None:
         """From here on the line is like this."""

@@ -22,7 +22,7 @@ def main() -> None:
     with sync_playwright() as playwright:
         driver = Driver(playwright.chromium)
         for line in sys.stdin:
-            answer = driver.obey(json.loads(line))
+            answer = driver.run(json.loads(line))
             print(json.dumps(answer), flush=True)
         driver.close()
 
@@ -34,7 +34,7 @@ class Driver:
         self._chromium = chromium
         self._browser: BrowserContext | None = None
 
-    def obey(self, job: dict[str, Any]) -> dict[str, Any]:
+    def run(self, job: dict[str, Any]) -> dict[str, Any]:
         match job.pop("do"):
             case "open":
                 return self.open(**job)
@@ -48,19 +48,19 @@ class Driver:
         self._browser = self._chromium.launch_persistent_context(profile, executable_path=program, args=flags)
         return {"version": self._browser.browser.version if self._browser.browser else None}
 
-    def load(self, url: str, patience_ms: float) -> dict[str, Any]:
+    def load(self, url: str, timeout_ms: float) -> dict[str, Any]:
         """A page in a tab of its own: what it says of itself, or why it has nothing to say."""
         assert self._browser, "a page is loaded by an open browser"
         began = time.monotonic()
         tab = self._browser.new_page()
         try:
-            response = tab.goto(url, wait_until="commit", timeout=patience_ms)
+            response = tab.goto(url, wait_until="commit", timeout=timeout_ms)
             assert response, "a page of another address has a response"
-            left = patience_ms - 1000 * (time.monotonic() - began)
+            left = timeout_ms - 1000 * (time.monotonic() - began)
             outcome = tab.evaluate(OUTCOME, left) or {"failure": LATE}
             return outcome | {"tls": (response.security_details() or {}).get("protocol")}
         except Error as error:
-            late = 1000 * (time.monotonic() - began) >= patience_ms
+            late = 1000 * (time.monotonic() - began) >= timeout_ms
             return {"failure": LATE if late else error.message.splitlines()[0]}
         finally:
             tab.close()

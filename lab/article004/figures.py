@@ -16,7 +16,7 @@ OURS = "sheave"
 H1, H2, H3 = "h1-tls13", "h2-tls13", "h3"
 RATIOS = {"h2 / h1": (H2, H1), "h3 / h1": (H3, H1), "h3 / h2": (H3, H2)}
 # As often as the article sampled before it went on: what is seen after the first ones, and what after all.
-EARLIER = (10, 25)
+SAMPLE_COUNTS = (10, 25)
 # Of visits where UDP does not come through: who was told of HTTP/3 before, who is told of it now, who does not care.
 RETURNING, NEW, WITHOUT = "returning", "new", "without"
 
@@ -54,12 +54,12 @@ def _load_figures(variant: str, rows: list[Row]) -> dict[str, Figure]:
         for (edge, site, protocol, _), samples in loads.items()
     }
     for edge in _distinct(rows, "edge"):
-        found |= _protocols_compared(f"{variant}.{edge}", edge, loads)
-    found |= _edges_compared(variant, loads)
-    return found | _earlier(variant, loads)
+        found |= _protocol_ratios(f"{variant}.{edge}", edge, loads)
+    found |= _edge_ratios(variant, loads)
+    return found | _convergence(variant, loads)
 
 
-def _protocols_compared(prefix: str, edge: str, loads: Cells) -> dict[str, Figure]:
+def _protocol_ratios(prefix: str, edge: str, loads: Cells) -> dict[str, Figure]:
     found = {}
     for name, (ours, theirs) in RATIOS.items():
         ratios = {
@@ -73,7 +73,7 @@ def _protocols_compared(prefix: str, edge: str, loads: Cells) -> dict[str, Figur
     return found
 
 
-def _edges_compared(variant: str, loads: Cells) -> dict[str, Figure]:
+def _edge_ratios(variant: str, loads: Cells) -> dict[str, Figure]:
     """Ours to whichever peer has the lowest median of the same page by the same protocol."""
     found = {}
     for (edge, site, protocol, _), samples in loads.items():
@@ -90,10 +90,10 @@ def _edges_compared(variant: str, loads: Cells) -> dict[str, Figure]:
     return found
 
 
-def _earlier(variant: str, loads: Cells) -> dict[str, Figure]:
+def _convergence(variant: str, loads: Cells) -> dict[str, Figure]:
     """How far medians after so many samples are from those after all, where there are more."""
     found = {}
-    for count in EARLIER:
+    for count in SAMPLE_COUNTS:
         distances = [
             abs(statistics.median(list(samples.values())[:count]) / statistics.median(samples.values()) - 1)
             for samples in loads.values()

@@ -57,7 +57,9 @@ def _grid(rows: Sequence[Row], titles: dict[str, str], group: Callable[[Row], st
 
     sites = [site for site in SITES if any(row["site"] == site for row in rows)]
     figure, panels = pyplot.subplots(1, len(sites), figsize=(2.4 + 4.2 * len(sites), 4.6), squeeze=False)
-    groups = sorted({group(row) for row in rows}, key=lambda name: (list(titles).index(name) if name in titles else 0, name))
+    groups = sorted(
+        {group(row) for row in rows}, key=lambda name: (list(titles).index(name) if name in titles else 0, name)
+    )
     for panel, site in zip(panels[0], sites, strict=True):
         own = [row for row in rows if row["site"] == site]
         there = [name for name in groups if any(group(row) == name for row in own)]
@@ -89,11 +91,11 @@ def _pages(rows: Sequence[Row], titles: dict[str, str]) -> Any:
 
 def _boxes(panel: Any, groups: Sequence[Sequence[tuple[str, list[Row]]]], names: Sequence[str]) -> None:
     """Medians, quartiles, whiskers to one and a half of their distance; every load is a dot, a failed one a cross."""
-    place, centres = 0.0, []
+    position, centres = 0.0, []
     for boxes in groups:
         filled = [(by, rows) for by, rows in boxes if rows]
         for offset, (by, rows) in enumerate(filled):
-            at = place + offset
+            at = position + offset
             drawn = panel.boxplot(
                 [[row["ms"] / 1000 for row in rows]], positions=[at], widths=BOX_WIDTH, patch_artist=True,
                 medianprops={"color": DARK}, showfliers=False,
@@ -102,8 +104,8 @@ def _boxes(panel: Any, groups: Sequence[Sequence[tuple[str, list[Row]]]], names:
             for row in rows:
                 mark, colour = ("x", RED) if row["failure"] else (".", COLOURS[by])
                 panel.plot(at, row["ms"] / 1000, mark, color=colour, markersize=4)
-        centres.append(place + (len(filled) - 1) / 2)
-        place += len(filled) + 1
+        centres.append(position + (len(filled) - 1) / 2)
+        position += len(filled) + 1
     panel.set_xticks(centres, names, fontsize=8)
     panel.set_ylim(bottom=0)
     panel.set_ylabel("s until all round trips are done")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from lab.article004.browser import Load
+from lab.article004.browser import PageLoad
 from lab.bench import Row
 
 # Every row has all of these. `ms` of a load that failed is as long as it was waited for, whenever that showed.
@@ -27,10 +27,10 @@ def has_format(path: Path) -> bool:
         return lines.readline().strip() == ",".join(EMPTY)
 
 
-def load_columns(load: Load, patience_seconds: float) -> Row:
+def load_columns(load: PageLoad, timeout_seconds: float) -> Row:
     """What a load came to."""
     return {
-        "ms": 1000 * patience_seconds if load.ms is None else load.ms,
+        "ms": 1000 * timeout_seconds if load.ms is None else load.ms,
         "failure": load.failure,
         "by": "+".join(load.by),
         "tls": load.tls,

@@ -6,8 +6,7 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.balancers import Site as Place
-from lab.balancers import listening, nginx
+from lab.balancers import Placement, listening, nginx
 from lab.child import Child
 
 SHORT_BYTES, LONG_BYTES = 1_400, 141_000
@@ -114,9 +113,9 @@ class Site:
 SITES = {site.id: site for site in (Site("small", 11), Site("medium", 51), Site("large", 101))}
 
 
-def start_backend(place: Place) -> tuple[str, Child]:
+def start_backend(placement: Placement) -> tuple[str, Child]:
     """Serves all of them; returns its address too."""
-    files = place.folder / "files"
+    files = placement.folder / "files"
     files.mkdir()
     # Nothing that could be made shorter on the way.
     content = random.Random(4)
@@ -124,8 +123,8 @@ def start_backend(place: Place) -> tuple[str, Child]:
         (files / name).write_bytes(content.randbytes(size))
     for site in SITES.values():
         (files / site.path.strip("/")).write_text(site.page())
-    address = place.choose_address()
-    path = place.folder / "nginx.conf"
-    path.write_text(CONFIGURATION.format(user="user root;", folder=place.folder, address=address))
-    argv = [*nginx.program(), "-c", path, "-p", place.folder, "-e", "stderr"]
-    return address, place.start("backend", argv, listening(address))
+    address = placement.choose_address()
+    path = placement.folder / "nginx.conf"
+    path.write_text(CONFIGURATION.format(user="user root;", folder=placement.folder, address=address))
+    argv = [*nginx.program(), "-c", path, "-p", placement.folder, "-e", "stderr"]
+    return address, placement.start("backend", argv, listening(address))

@@ -33,8 +33,8 @@ class Variant:
 
     def conditions(self, mbit: float, queue_kib: int) -> Conditions:
         """The same both ways."""
-        way = Direction(self.rtt_ms / 2, mbit, queue_kib, self.loss)
-        return Conditions(way, way)
+        direction = Direction(self.rtt_ms / 2, mbit, queue_kib, self.loss)
+        return Conditions(direction, direction)
 
     def samples(self, usual: int) -> int:
         return usual * self.samples_for_one

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from lab.balancers import Guard, Running, Site, Task, balancer
+from lab.balancers import Guard, Placement, Running, Task, balancer
 from lab.bench import Bench
-from lab.load import LoadGenerator, Service
+from lab.load import EndpointBehaviour, LoadGenerator
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def staged(
     folder.mkdir()
     settings = load_settings(bench, scenario)
     defects = {int(endpoint): kind for endpoint, kind in scenario.defects.items()}
-    service = Service(**settings["service"], seed=seed, defects=defects)
+    service = EndpointBehaviour(**settings["service"], seed=seed, defects=defects)
     cpus, count = bench.settings["load_cpus"], settings["endpoints"]
     with (
         LoadGenerator(folder / "loadgen.log", cpus=cpus, endpoints=count, service=service) as load,
@@ -69,4 +69,4 @@ def _start(settings: Mapping[str, Any], arm: str, load: LoadGenerator, folder: P
     peer = balancer(options.pop("balancer"))
     guard = None if options.get("defaults") else Guard(**settings["guard"])
     task = Task(endpoints=load.endpoints, guard=guard, **options)
-    return peer.start(task, Site.pinned(folder, settings["proxy_cpus"]))
+    return peer.start(task, Placement.pinned(folder, settings["proxy_cpus"]))

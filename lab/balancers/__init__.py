@@ -1,6 +1,6 @@
 """The balancers that are compared, each in one file that turns the same task into its own configuration.
 
-A module here has two functions: `prepare()` fetches what is missing and returns the version; `start(task, site)`
+A module here has two functions: `prepare()` fetches what is missing and returns the version; `start(task, placement)`
 returns it running.
 """
 
@@ -77,7 +77,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Site:
+class Placement:
     """Where a balancer runs: a folder of its own for configuration and logs, a way to start processes, an address."""
 
     folder: Path
@@ -137,7 +137,7 @@ class Running:
 class Balancer(Protocol):
     def prepare(self) -> str: ...
 
-    def start(self, task: Task, site: Site) -> Running: ...
+    def start(self, task: Task, placement: Placement) -> Running: ...
 
 
 class Unsupported(Exception):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lab import certificate
-from lab.balancers import Running, Site, Task, Unsupported, listening
+from lab.balancers import Placement, Running, Task, Unsupported, listening
 from lab.debian import Suite
 
 
@@ -20,19 +20,19 @@ def prepare() -> str:
     return found.group(1) if found else said.strip()
 
 
-def start(task: Task, site: Site) -> Running:
+def start(task: Task, placement: Placement) -> Running:
     if task.routes is not None or task.cap is not None or task.splice or task.guard or task.in_flight is not None:
         raise Unsupported("caddy.py writes no routes and no guard; Caddy has no queue for a cap and no splicing")
     if task.speaks != "http1" or task.client_streams or task.hidden or not task.pooled:
         raise Unsupported("caddy.py speaks HTTP/1.1 to endpoints, bounds no streams, hides no fields, and pools")
     if task.quic_congestion_control == "bbr":
         raise Unsupported("Caddy's QUIC goes by CUBIC alone")
-    address = site.choose_address()
-    path = site.folder / "caddy.json"
+    address = placement.choose_address()
+    path = placement.folder / "caddy.json"
     path.write_text(json.dumps(_configuration(address, task), indent=1))
     # Go has no workers; this is the number of threads that run at the same time. It keeps state below HOME.
-    argv = ["env", f"GOMAXPROCS={task.workers}", f"HOME={site.folder}", *_program(), "run", "--config", path]
-    child = site.start("caddy", argv, listening(address))
+    argv = ["env", f"GOMAXPROCS={task.workers}", f"HOME={placement.folder}", *_program(), "run", "--config", path]
+    child = placement.start("caddy", argv, listening(address))
     return Running(address, child, _fixed)
 
 

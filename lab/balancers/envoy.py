@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lab.balancers import Running, Site, Task, Unsupported, listening, replace_file
+from lab.balancers import Placement, Running, Task, Unsupported, listening, replace_file
 from lab.certificate import Certificate
 from lab.paths import CACHE, Missing
 
@@ -46,22 +46,22 @@ def _install() -> None:
         raise Missing(f"cannot fetch Envoy: {done.stderr.strip()}")
 
 
-def start(task: Task, site: Site) -> Running:
+def start(task: Task, placement: Placement) -> Running:
     if task.http3 or task.speaks == "http3" or task.hidden or task.in_flight is not None or not task.pooled:
         raise Unsupported("envoy.py writes no HTTP/3, hides no fields, limits nothing, and pools")
     if task.routes is not None or task.cap is not None or task.splice:
         raise Unsupported("envoy.py writes no routes; Envoy has no queue for a cap on each endpoint and no splicing")
     if task.defaults and task.speaks != "http1":
         raise Unsupported("Envoy's default is HTTP/1.1 to endpoints")
-    address = site.choose_address()
-    endpoints = site.folder / "endpoints.json"
+    address = placement.choose_address()
+    endpoints = placement.folder / "endpoints.json"
     _write_endpoints(endpoints, task.endpoints)
-    path = site.folder / "envoy.json"
+    path = placement.folder / "envoy.json"
     path.write_text(json.dumps(_bootstrap(task, address, endpoints), indent=1))
     argv = [PROGRAM, "--config-path", path, "--concurrency", task.workers]
     # No shared memory between generations of Envoy: there is only one, and others may run beside it.
     argv += ["--disable-hot-restart", "--log-level", "warning"]
-    child = site.start("envoy", argv, listening(address))
+    child = placement.start("envoy", argv, listening(address))
     return Running(address, child, partial(_write_endpoints, endpoints))
 
 

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from lab.balancers import Running, Site, Task, Unsupported, listening
+from lab.balancers import Placement, Running, Task, Unsupported, listening
 from lab.debian import Suite
 
 CONFIGURATION = """\
@@ -89,15 +89,15 @@ def prepare() -> str:
     return found.group(1) if found else done.stdout.strip()
 
 
-def start(task: Task, site: Site) -> Running:
+def start(task: Task, placement: Placement) -> Running:
     if task.routes is not None or task.cap == "auto" or task.queue is not None or task.in_flight is not None:
         raise Unsupported("haproxy.py writes no routes; HAProxy learns no cap and bounds no queue")
     if not task.pooled:
         raise Unsupported("haproxy.py shares idle connections")
     if task.speaks == "http3" or task.hidden:
         raise Unsupported("HAProxy 3.2 speaks no HTTP/3 to its servers, and haproxy.py hides no fields")
-    address = site.choose_address()
-    path = site.folder / "haproxy.cfg"
+    address = placement.choose_address()
+    path = placement.folder / "haproxy.cfg"
     servers = [_server(endpoint, task) for endpoint in task.endpoints]
     path.write_text(
         CONFIGURATION.format(
@@ -118,8 +118,8 @@ def start(task: Task, site: Site) -> Running:
         )
     )
     # The socket's path may have some hundred bytes, and that of its folder more: it is named relative to the folder.
-    child = site.start("haproxy", [*_program(), "-db", "-C", site.folder, "-f", path], listening(address))
-    return Running(address, child, Endpoints(site.folder, task).set)
+    child = placement.start("haproxy", [*_program(), "-db", "-C", placement.folder, "-f", path], listening(address))
+    return Running(address, child, Endpoints(placement.folder, task).set)
 
 
 def _quic(task: Task) -> str:

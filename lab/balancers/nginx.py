@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from lab.balancers import Running, Site, Task, Unsupported, listening
+from lab.balancers import Placement, Running, Task, Unsupported, listening
 from lab.debian import Suite
 
 CONFIGURATION = """\
@@ -107,15 +107,15 @@ def prepare() -> str:
     return found.group(1) if found else done.stderr.strip()
 
 
-def start(task: Task, site: Site) -> Running:
+def start(task: Task, placement: Placement) -> Running:
     if task.routes is not None or task.cap is not None or task.splice or task.guard or task.algorithm:
         raise Unsupported("nginx.py writes no routes and no guard; nginx has no queue for a cap and no splicing")
     if task.speaks == "http3" or task.hidden or task.in_flight is not None or not task.pooled:
         raise Unsupported("nginx speaks no HTTP/3 to endpoints; nginx.py hides no fields, limits nothing, and pools")
     if task.quic_congestion_control == "bbr":
         raise Unsupported("nginx's QUIC goes by CUBIC alone")
-    address = site.choose_address()
-    path = site.folder / "nginx.conf"
+    address = placement.choose_address()
+    path = placement.folder / "nginx.conf"
     # Without a guard servers are not watched, as with the others: by default one failure takes an endpoint out for ten
     # seconds, and whoever comes when all are out is answered 502 at once.
     watched = "" if task.defaults else " max_fails=0"
@@ -126,7 +126,7 @@ def start(task: Task, site: Site) -> Running:
                 # As root nginx would change to another user, who may not write here.
                 user="user root;" if os.geteuid() == 0 else "",
                 workers=task.workers,
-                folder=site.folder,
+                folder=placement.folder,
                 address=address,
                 ssl=" ssl" if task.certificate else "",
                 quic=_quic(task, address),
@@ -145,8 +145,8 @@ def start(task: Task, site: Site) -> Running:
         os.kill(child.pid, signal.SIGHUP)
 
     write(task.endpoints)
-    argv = [*program(), "-c", path, "-p", site.folder, "-e", "stderr"]
-    child = site.start("nginx", argv, listening(address))
+    argv = [*program(), "-c", path, "-p", placement.folder, "-e", "stderr"]
+    child = placement.start("nginx", argv, listening(address))
     return Running(address, child, set_endpoints)
 
 

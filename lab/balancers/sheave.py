@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from textwrap import indent
 
-from lab.balancers import Running, Site, Task, Unsupported, replace_file
+from lab.balancers import Placement, Running, Task, Unsupported, replace_file
 from lab.certificate import HOST, Certificate
 from lab.paths import binary
 
@@ -233,25 +233,25 @@ def prepare() -> str:
     return found.group(0) if found else done.stdout.strip()
 
 
-def start(task: Task, site: Site) -> Running:
+def start(task: Task, placement: Placement) -> Running:
     if task.in_flight is not None or not task.pooled:
         raise Unsupported("sheave.py limits endpoints one by one, and leaves it to Sheave what connections are kept")
-    ready = site.folder / "ready.json"
-    config = _write_config(task, site)
-    argv = [site.program or binary("sheave"), "serve", "--config", config]
+    ready = placement.folder / "ready.json"
+    config = _write_config(task, placement)
+    argv = [placement.program or binary("sheave"), "serve", "--config", config]
     argv += ["--workers", str(task.workers), "--admin", "127.0.0.1:0", "--ready-file", ready]
-    child = site.start("sheave", argv, lambda _: ready.is_file(), seconds=60)
+    child = placement.start("sheave", argv, lambda _: ready.is_file(), seconds=60)
     said = json.loads(ready.read_text())
     set_endpoints = partial(_write_endpoints, config / "endpoints.yaml")
     return Running(said["listeners"][0]["address"], child, set_endpoints, said["admin"])
 
 
-def _write_config(task: Task, site: Site) -> Path:
-    config = site.folder / "config"
+def _write_config(task: Task, placement: Placement) -> Path:
+    config = placement.folder / "config"
     config.mkdir()
     gateway = GATEWAY.format(
-        host=site.host,
-        port=site.port,
+        host=placement.host,
+        port=placement.port,
         protocol="HTTPS" if task.certificate else "HTTP",
         tls=TLS if task.certificate else "",
         speech={"http2": HTTP2, "http3": HTTP3_ENDPOINTS}.get(task.speaks, ""),

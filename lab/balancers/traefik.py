@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lab.balancers import Running, Site, Task, Unsupported, listening, replace_file
+from lab.balancers import Placement, Running, Task, Unsupported, listening, replace_file
 from lab.bench import say
 from lab.golang import go
 from lab.paths import CACHE
@@ -47,22 +47,24 @@ def _build() -> None:
     shutil.rmtree(source)
 
 
-def start(task: Task, site: Site) -> Running:
+def start(task: Task, placement: Placement) -> Running:
     if task.routes is not None or task.cap is not None or task.splice or task.guard or task.algorithm:
-        raise Unsupported("traefik.py writes no routes and no guard; Traefik has neither a cap on endpoints nor splicing")
+        raise Unsupported(
+            "traefik.py writes no routes and no guard; Traefik has neither a cap on endpoints nor splicing"
+        )
     if task.speaks != "http1" or task.certificate or task.client_streams or task.hidden:
         raise Unsupported("traefik.py writes neither TLS nor HTTP/2, and hides no fields")
-    address = site.choose_address()
+    address = placement.choose_address()
     # A folder of its own: Traefik watches all that is in it.
-    watched = site.folder / "watched"
+    watched = placement.folder / "watched"
     watched.mkdir()
     dynamic = watched / "dynamic.yaml"
     _write_dynamic(dynamic, task.in_flight, task.endpoints)
-    static = site.folder / "traefik.yaml"
+    static = placement.folder / "traefik.yaml"
     static.write_text(json.dumps(_static(address, watched, task.pooled), indent=1))
     # Go has no workers; this is the number of threads that run at the same time.
     argv = ["env", f"GOMAXPROCS={task.workers}", PROGRAM, f"--configFile={static}"]
-    child = site.start("traefik", argv, listening(address))
+    child = placement.start("traefik", argv, listening(address))
     return Running(address, child, partial(_write_dynamic, dynamic, task.in_flight))
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from lab.balancers import Running, Site, Task, balancer
+from lab.balancers import Placement, Running, Task, balancer
 from lab.child import Child
 from lab.testbed import cgroups, conntrack, hosts, second_node
 from lab.testbed.cgroups import Group
@@ -142,7 +142,7 @@ class Cluster:
         """
         folder = self._folder / name
         folder.mkdir()
-        site = Site(folder, partial(self._launch, "balancer"), NODE, BALANCER_PORT)
+        site = Placement(folder, partial(self._launch, "balancer"), NODE, BALANCER_PORT)
         task = task or Task(())
         self._balanced_port = SECURE_PORT if task.speaks == "http3" else PORT
         self.balancer = balancer(name).start(replace(task, endpoints=tuple(self._endpoints())), site)
@@ -152,7 +152,7 @@ class Cluster:
         """One that serves beside others, at a port of its own: `publish` is not for it."""
         folder = self._folder / label
         folder.mkdir()
-        running = balancer(name).start(task, Site(folder, partial(self._launch, label), NODE, port))
+        running = balancer(name).start(task, Placement(folder, partial(self._launch, label), NODE, port))
         self._further[label] = running
         return running
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from lab import certificate, network
 from lab.balancers import (
     Guard,
-    Site,
+    Placement,
     Task,
     Unsupported,
     balancer,
@@ -113,7 +113,7 @@ class DefaultsTest(unittest.TestCase):
 
     def test_sheave_has_no_policy(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            config = sheave._write_config(self.task, Site.pinned(Path(folder), ()))
+            config = sheave._write_config(self.task, Placement.pinned(Path(folder), ()))
             self.assertFalse([path for path in config.iterdir() if "Policy" in path.read_text()])
 
     def test_envoy_has_endpoints_and_nothing_else(self) -> None:
@@ -135,7 +135,7 @@ class LimitTest(unittest.TestCase):
     def test_sheave_is_told_or_learns(self) -> None:
         for cap, queue, expected in ((4, None, (4, 1024)), ("auto", None, ("auto", 1024)), (4, 0, (4, 0))):
             with self.subTest(cap=cap, queue=queue), tempfile.TemporaryDirectory() as folder:
-                config = sheave._write_config(Task((), cap=cap, queue=queue), Site.pinned(Path(folder), ()))
+                config = sheave._write_config(Task((), cap=cap, queue=queue), Placement.pinned(Path(folder), ()))
                 text = (config / "gateway.yaml").read_text()
                 self.assertIn(f"  maxInFlightPerEndpoint: {expected[0]}\n", text)
                 self.assertIn(f"    maxRequests: {expected[1]}\n", text)
@@ -155,7 +155,7 @@ class LimitTest(unittest.TestCase):
     def test_who_learns_none_says_so(self) -> None:
         for name in ("haproxy", "nginx", "envoy", "traefik", "caddy"):
             with self.subTest(name), tempfile.TemporaryDirectory() as folder, self.assertRaises(Unsupported):
-                balancer(name).start(Task((), cap="auto"), Site.pinned(Path(folder), ()))
+                balancer(name).start(Task((), cap="auto"), Placement.pinned(Path(folder), ()))
 
     def test_caddy_is_given_its_endpoints(self) -> None:
         text = json.dumps(caddy._configuration("127.0.0.1:2", Task(("127.0.0.1:1",))))
@@ -182,7 +182,7 @@ class Http2Test(unittest.TestCase):
 
     def test_sheave_is_told_by_objects(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            config = sheave._write_config(self.task, Site.pinned(Path(folder), ()))
+            config = sheave._write_config(self.task, Placement.pinned(Path(folder), ()))
             self.assertIn("kind: GRPCRoute", (config / "routes.yaml").read_text())
             self.assertIn("maxConcurrentStreams: 5000", (config / "gateway.yaml").read_text())
             self.assertFalse((config / "secret.yaml").exists())
@@ -206,7 +206,7 @@ class Http3Test(unittest.TestCase):
 
     def test_sheave_is_told_by_a_policy_and_checks_endpoints(self) -> None:
         task = Task((), certificate=self.certificate, http3=True, speaks="http3", trusted=self.certificate)
-        config = sheave._write_config(task, Site.pinned(self.folder, ()))
+        config = sheave._write_config(task, Placement.pinned(self.folder, ()))
         gateway, trust = ((config / name).read_text() for name in ("gateway.yaml", "trust.yaml"))
         self.assertIn("  http3:\n    enabled: true\n", gateway)
         self.assertIn("    appProtocol: sheave.dev/h3\n", gateway)
@@ -220,7 +220,7 @@ class Http3Test(unittest.TestCase):
     def test_who_speaks_none_to_endpoints_says_so(self) -> None:
         for name in ("haproxy", "nginx", "envoy", "traefik", "caddy"):
             with self.subTest(name), self.assertRaises(Unsupported):
-                balancer(name).start(Task((), speaks="http3"), Site.pinned(self.folder, ()))
+                balancer(name).start(Task((), speaks="http3"), Placement.pinned(self.folder, ()))
 
 
 class CertificateTest(unittest.TestCase):
@@ -231,7 +231,7 @@ class CertificateTest(unittest.TestCase):
             made = certificate.make(Path(folder))
             # HAProxy looks for the key there.
             self.assertEqual(made.key.name, f"{made.chain.name}.key")
-            config = sheave._write_config(Task((), certificate=made), Site.pinned(Path(folder), ()))
+            config = sheave._write_config(Task((), certificate=made), Placement.pinned(Path(folder), ()))
             self.assertIn("    -----BEGIN PRIVATE KEY-----", (config / "secret.yaml").read_text())
             self.assertIn("protocol: HTTPS", (config / "gateway.yaml").read_text())
 
@@ -250,5 +250,5 @@ class UnsupportedTest(unittest.TestCase):
         for name in ("haproxy", "nginx", "envoy", "traefik", "caddy"):
             with self.subTest(name), tempfile.TemporaryDirectory() as folder:
                 with self.assertRaises(Unsupported):
-                    balancer(name).start(Task((), routes=5), Site.pinned(Path(folder), ()))
+                    balancer(name).start(Task((), routes=5), Placement.pinned(Path(folder), ()))
                 self.assertEqual(os.listdir(folder), [])

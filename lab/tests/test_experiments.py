@@ -55,8 +55,8 @@ class ExperimentTest(unittest.TestCase):
         found = experiment.find("article-004").beside(Path("before"))
         self.assertEqual((found.expectations, found.balancers(["far"])), ((), ["sheave"]))
         bench = Bench(found, "quick", Path("/nowhere"), Path("/nowhere"))
-        turns = [turn for each in itertools.chain(*plan.rounds(bench)) for turn in each.turns]
-        self.assertEqual({turn.edge for turn in turns}, {"sheave", *found.settings["builds"]})
+        planned = [planned_load for each in itertools.chain(*plan.rounds(bench)) for planned_load in each.planned]
+        self.assertEqual({planned_load.edge for planned_load in planned}, {"sheave", *found.settings["builds"]})
 
     def test_another_build_needs_something_to_stand_against(self) -> None:
         for name in ("article-000", "long-line", "bad-endpoints"):

@@ -9,7 +9,7 @@ from unittest import mock
 
 from lab import experiment
 from lab.article004 import browser, pictures, plan, rows, variants
-from lab.article004.browser import PROTOCOLS, Load, checked, read
+from lab.article004.browser import PROTOCOLS, PageLoad, check_protocol, read
 from lab.article004.figures import NEW, RETURNING, WITHOUT, figures, table
 from lab.article004.rows import FIRST, NEXT
 from lab.article004.sites import SITES
@@ -22,8 +22,8 @@ SAID = {"ms": 812.34, "protocols": {"h3": 23}, "round_trips": 22, "tls": "QUIC"}
 
 class LoadTest(unittest.TestCase):
     def test_load_by_what_was_asked_for_counts(self) -> None:
-        load = checked(read(SAID), PROTOCOLS["h3"], 22)
-        self.assertEqual(load, Load(812.3, None, ("h3",), "QUIC", 22))
+        load = check_protocol(read(SAID), PROTOCOLS["h3"], 22)
+        self.assertEqual(load, PageLoad(812.3, None, ("h3",), "QUIC", 22))
 
     def test_load_that_came_otherwise_is_a_failure(self) -> None:
         for reported, seen in (
@@ -33,11 +33,11 @@ class LoadTest(unittest.TestCase):
             ({"round_trips": 21}, "21 round trips by h3, QUIC"),
         ):
             with self.subTest(seen):
-                load = checked(read({**SAID, **reported}), PROTOCOLS["h3"], 22)
+                load = check_protocol(read({**SAID, **reported}), PROTOCOLS["h3"], 22)
                 self.assertEqual((load.ms, load.failure), (None, f"came otherwise: {seen}"))
 
     def test_load_that_is_not_done_counts_as_long_as_it_was_waited_for(self) -> None:
-        load = checked(read({"failure": "not done"}), PROTOCOLS["h3"], 22)
+        load = check_protocol(read({"failure": "not done"}), PROTOCOLS["h3"], 22)
         row = rows.load_columns(load, 60)
         self.assertEqual((row["ms"], row["failure"]), (60_000, "not done"))
 
@@ -72,9 +72,9 @@ class SettingsTest(unittest.TestCase):
     def test_resumed_run_has_the_same_order_and_every_sample_once(self) -> None:
         plans = [list(plan.rounds(self.bench())) for _ in range(2)]
         self.assertEqual(*plans)
-        turns = [turn for each in itertools.chain(*plans[0]) for turn in each.turns]
-        self.assertEqual(len(turns), len({turn.key for turn in turns}))
-        near = [turn for turn in turns if turn.variant.id == "near"]
+        planned = [planned_load for each in itertools.chain(*plans[0]) for planned_load in each.planned]
+        self.assertEqual(len(planned), len({planned_load.key for planned_load in planned}))
+        near = [planned_load for planned_load in planned if planned_load.variant.id == "near"]
         self.assertEqual(len(near), 25 * 3 * 3 * 5)
 
     def test_variant_has_its_own_number_of_samples(self) -> None:
@@ -95,8 +95,8 @@ class SettingsTest(unittest.TestCase):
 
     def test_round_that_was_cut_off_goes_on_with_what_is_left(self) -> None:
         ((first,), *_) = plan.rounds(self.bench())
-        left = first.without({turn.key for turn in first.turns[:40]})
-        self.assertEqual((left.turns, left.seed), (first.turns[40:], first.seed))
+        left = first.without({planned_load.key for planned_load in first.planned[:40]})
+        self.assertEqual((left.planned, left.seed), (first.planned[40:], first.seed))
 
     def test_visit_is_done_with_its_last_page(self) -> None:
         first = {"variant": "blocked", "edge": "sheave", "site": "small", "protocol": NEW, "page": FIRST, "sample": 1}
@@ -105,7 +105,9 @@ class SettingsTest(unittest.TestCase):
 
     def test_orders_of_samples_differ(self) -> None:
         rounds = itertools.chain(*plan.rounds(self.bench()))
-        near = [[turn.key[:-1] for turn in each.turns] for each in rounds if each.variant.id == "near"]
+        near = [
+            [planned_load.key[:-1] for planned_load in each.planned] for each in rounds if each.variant.id == "near"
+        ]
         self.assertNotEqual(near[0], near[1])
         self.assertEqual(sorted(near[0]), sorted(near[1]))
 
@@ -154,7 +156,7 @@ class FiguresTest(unittest.TestCase):
                         scale += 0.3 if (by, page) == (RETURNING, FIRST) else 0.0
                         where = {"variant": variant.id, "edge": edge, "site": site, "protocol": by, "page": page}
                         for sample in range(1, samples + 1):
-                            load = Load(1000 * scale + chance.random(), None, ("h2",), "TLS 1.3", 22)
+                            load = PageLoad(1000 * scale + chance.random(), None, ("h2",), "TLS 1.3", 22)
                             made.append(rows.EMPTY | where | {"sample": sample} | rows.load_columns(load, 60))
         return made
 

@@ -9,7 +9,7 @@ from lab.bad_endpoints import rows, scenario
 from lab.bad_endpoints.figures import figures
 from lab.bench import Bench, Row
 from lab.figure import Figure
-from lab.load import LoadReport, Service
+from lab.load import EndpointBehaviour, LoadReport
 from lab.trace import Trace, TracedRequest
 
 
@@ -138,7 +138,9 @@ class BadEndpointsTest(unittest.TestCase):
 
 class ServiceTest(unittest.TestCase):
     def test_defects_become_words_of_the_command_line(self) -> None:
-        service = Service(delay_us=5, exponential=True, at_once=4, seed=7, defects={0: "slow:10", 2: "errors"})
-        words = " ".join(map(str, service.arguments()))
-        self.assertIn("--delay-us 5 --seed 7 --exponential --at-once 4", words)
-        self.assertIn("--defect 0=slow:10 --defect 2=errors", words)
+        service = EndpointBehaviour(
+            delay_us=5, exponential=True, at_once=4, seed=7, defects={0: "slow:10", 2: "errors"}
+        )
+        arguments = " ".join(map(str, service.arguments()))
+        self.assertIn("--delay-us 5 --seed 7 --exponential --at-once 4", arguments)
+        self.assertIn("--defect 0=slow:10 --defect 2=errors", arguments)

@@ -14,18 +14,20 @@ class TrainingTest(unittest.TestCase):
         for training in TRAININGS:
             with self.subTest(training.name):
                 Task(endpoints=(), **training.task)
-                for how in training.loads:
-                    inspect.signature(LoadGenerator.load).bind(None, "target", **extent, **how)
-                for how in training.shakes:
-                    inspect.signature(LoadGenerator.shake).bind(
-                        None, "target", host="host", ask=False, **extent, **how
+                for options in training.loads:
+                    inspect.signature(LoadGenerator.load).bind(None, "target", **extent, **options)
+                for options in training.handshakes:
+                    inspect.signature(LoadGenerator.handshakes).bind(
+                        None, "target", host="host", ask=False, **extent, **options
                     )
 
     def test_every_protocol_has_a_load_in_front_and_behind(self) -> None:
         behind = {training.task.get("speaks", "http1") for training in TRAININGS}
         self.assertEqual(behind, {"http1", "http2", "grpc"})
-        loads = [how for training in TRAININGS for how in training.loads]
-        in_front = {"http3" if how.get("http3") else "http2" if "streams" in how else "http1" for how in loads}
+        loads = [options for training in TRAININGS for options in training.loads]
+        in_front = {
+            "http3" if options.get("http3") else "http2" if "streams" in options else "http1" for options in loads
+        }
         self.assertEqual(in_front, {"http1", "http2", "http3"})
 
 

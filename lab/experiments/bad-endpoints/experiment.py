@@ -43,7 +43,7 @@ def _rounds(each: Scenario, everyone: int) -> int:
 def _measure_open_load(bench: Bench, each: Scenario, arm: str, number: int, seed: int) -> list[Row]:
     settings = scenario.load_settings(bench, each)
     with staged(bench, each, arm, number=number, seed=seed) as (load, running):
-        report = load.pace(
+        report = load.open_loop(
             running.address,
             Request(),
             rate=settings["rate"],

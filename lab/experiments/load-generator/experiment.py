@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lab import certificate
-from lab.balancers import Running, Site, Task, balancer
+from lab.balancers import Placement, Running, Task, balancer
 from lab.bench import Bench, Progress, Row
 from lab.debian import Suite
 from lab.figure import Figure, paired_ratio
@@ -36,7 +36,7 @@ def run(bench: Bench) -> dict[str, Figure]:
 def _start(bench: Bench, name: str, task: Task) -> Running:
     folder = bench.logs / name
     folder.mkdir()
-    return balancer("haproxy").start(task, Site.pinned(folder, bench.settings["proxy_cpus"]))
+    return balancer("haproxy").start(task, Placement.pinned(folder, bench.settings["proxy_cpus"]))
 
 
 def _measure(bench: Bench, load: LoadGenerator, proxy: Running, secure_proxy: Running) -> None:
@@ -76,7 +76,7 @@ def _by_loadgen(bench: Bench, load: LoadGenerator, proxy: Running, case: dict[st
 def _by_pace(bench: Bench, load: LoadGenerator, proxy: Running, number: int) -> Row:
     pace = bench.settings["pace"]
     options = {"rate": pace["rate"], "connections": pace["connections"], **_extent(bench, proxy)}
-    return _counts(load.pace(proxy.address, Request(), seed=number, **options))
+    return _counts(load.open_loop(proxy.address, Request(), seed=number, **options))
 
 
 def _extent(bench: Bench, proxy: Running) -> dict[str, Any]:
@@ -94,12 +94,12 @@ def _by_wrk(bench: Bench, proxy: Running, case: dict[str, Any]) -> Row:
     argv += ["--header", "Connection: close"] if case.get("request", {}).get("close") else []
     argv += ["--duration", f"{bench.setting('seconds'):.0f}s", f"http://{proxy.address}/b/100"]
     before = _cpu_ns(proxy)
-    said = subprocess.run(argv, check=True, capture_output=True, text=True).stdout
+    output = subprocess.run(argv, check=True, capture_output=True, text=True).stdout
     cpu_ns = _cpu_ns(proxy) - before
-    total = re.search(r"(\d+) requests in ([\d.]+)s", said)
+    total = re.search(r"(\d+) requests in ([\d.]+)s", output)
     if total is None:
-        raise RuntimeError(f"wrk says nothing of requests:\n{said}")
-    errors = sum(int(count) for line in said.splitlines() if "errors" in line for count in re.findall(r"\d+", line))
+        raise RuntimeError(f"wrk says nothing of requests:\n{output}")
+    errors = sum(int(count) for line in output.splitlines() if "errors" in line for count in re.findall(r"\d+", line))
     requests = int(total.group(1))
     counted = {"requests": requests, "served": requests, "errors": errors}
     return {**counted, "seconds": float(total.group(2)), "cpu_ns": cpu_ns}

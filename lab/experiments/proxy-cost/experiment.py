@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from lab import certificate
-from lab.balancers import Running, Site, Task, balancer
+from lab.balancers import Placement, Running, Task, balancer
 from lab.bench import Bench, Progress, Row, say
 from lab.certificate import Certificate
 from lab.figure import Figure, paired_ratio
@@ -71,9 +71,7 @@ def _run_names(name: str, arm: dict[str, Any]) -> list[str]:
     return [name, *(f"{name}-{copy}" for copy in range(2, arm.get("copies", 1) + 1))]
 
 
-def _start(
-    bench: Bench, load: LoadGenerator, name: str, run_name: str, own: Certificate | None = None
-) -> Running:
+def _start(bench: Bench, load: LoadGenerator, name: str, run_name: str, own: Certificate | None = None) -> Running:
     settings = dict(bench.settings["arms"][name])
     peer, cpus = balancer(settings.pop("balancer")), settings.pop("cpus")
     settings.pop("rounds", None)
@@ -83,7 +81,7 @@ def _start(
         settings["certificate"] = own
     folder = bench.logs / run_name
     folder.mkdir()
-    return peer.start(Task(endpoints=load.endpoints, **settings), Site.pinned(folder, cpus, program))
+    return peer.start(Task(endpoints=load.endpoints, **settings), Placement.pinned(folder, cpus, program))
 
 
 def _check_forwarding(name: str, settings: dict[str, Any], arm: Running) -> None:
@@ -140,11 +138,11 @@ def _load(
         "processes": [process for copy in arm for process in copy.child.processes()],
     }
     if "rate" in case:
-        return load.pace(arm[0].address, request, rate=case["rate"], seed=seed, **extent)
+        return load.open_loop(arm[0].address, request, rate=case["rate"], seed=seed, **extent)
     extent["http3"] = case.get("http3", False)
     if "resume" in case:
         ask = name in case.get("asking", ())
-        return load.shake(arm[0].address, host=certificate.HOST, resume=case["resume"], ask=ask, **extent)
+        return load.handshakes(arm[0].address, host=certificate.HOST, resume=case["resume"], ask=ask, **extent)
     others, streams = [copy.address for copy in arm[1:]], case.get("streams")
     return load.load(arm[0].address, request, spin=case.get("spin", True), others=others, streams=streams, **extent)
 
@@ -191,10 +189,10 @@ def _idle_row(number: int, name: str, load: LoadGenerator, arm: Running, idle: d
     load.load(arm.address, Request(), connections=at_once, warmup_seconds=0, seconds=idle["priming_seconds"])
     load.load_exactly(arm.address, request, connections=at_once, requests=10 * at_once)
     before = arm.child.pss_bytes()
-    held = load.hold(arm.address, request, connections=connections, at_once=at_once)
+    held = load.open_idle(arm.address, request, connections=connections, at_once=at_once)
     after = arm.child.pss_bytes()
     # Counts what the proxy had closed by now as well.
-    released = load.release()
+    released = load.close_idle()
     return {
         "round": number,
         "case": "idle",

@@ -9,7 +9,7 @@ from http import HTTPStatus
 
 from lab import golang
 from lab.article002 import calls
-from lab.article002.stage import MODULE
+from lab.article002.setup import MODULE
 from tests.cluster.acceptance.load import TIMEOUT_SECONDS, Answer, Load
 
 RATE = 500

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lab import golang
-from lab.article002.stage import MODULE
+from lab.article002.setup import MODULE
 from tests.cluster.acceptance.load import Load
 from tests.cluster.api import Object
 from tests.cluster.places import IMAGES, KUBECONFIG, PROGRAMS, REPOSITORY, STATE

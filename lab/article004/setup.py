@@ -13,7 +13,7 @@ from pathlib import Path
 from lab import certificate
 from lab.article004 import sites
 from lab.article004.client import Client
-from lab.balancers import Running, Site, Task, balancer
+from lab.balancers import Placement, Running, Task, balancer
 from lab.certificate import Certificate
 from lab.child import Child
 from lab.testbed.cgroups import Group
@@ -25,26 +25,28 @@ FIRST_PORT = 8443
 BACKEND = "backend"
 
 
-class Stage:
+class PageLoadSetup:
     """One for a whole run; edges and clients come as they are needed."""
 
-    def __init__(self, top: Group, builds: Mapping[str, Path], folder: Path, closing: ExitStack) -> None:
+    def __init__(self, top: Group, builds: Mapping[str, Path], folder: Path, exit_stack: ExitStack) -> None:
         self._top = top
         self._builds = builds
         self._folder = folder
-        self._closing = closing
+        self._exit_stack = exit_stack
         self._edges: dict[tuple[str, str], Running] = {}
         self._certificate = certificate.make(folder)
         self._clients: list[Client] = []
-        self._backend, self._backend_child = sites.start_backend(self._place(BACKEND))
-        closing.callback(self._backend_child.stop)
+        self._backend, self._backend_child = sites.start_backend(self._placement(BACKEND))
+        exit_stack.callback(self._backend_child.stop)
 
     def clients(self, count: int) -> Sequence[Client]:
         """So many; whoever is not there yet comes, and stays to the end."""
         while (number := len(self._clients)) < count:
             name, address = f"client-{number + 1}", f"{NETWORK}.{FIRST_CLIENT + number}"
             folder = self._folder / name
-            self._clients.append(Client(name, address, EDGE, pin(self._certificate), self._top, folder, self._closing))
+            self._clients.append(
+                Client(name, address, EDGE, pin(self._certificate), self._top, folder, self._exit_stack)
+            )
         return self._clients[:count]
 
     def edge(self, name: str, congestion_control: str) -> int:
@@ -56,16 +58,16 @@ class Stage:
                 (self._backend,), certificate=self._certificate, http3=True, quic_congestion_control=congestion_control
             )
             program = self._builds.get(name)
-            place = self._place(f"{name}-{congestion_control}", EDGE, port, program)
-            running = balancer("sheave" if program else name).start(task, place)
-            self._closing.callback(running.child.stop)
+            placement = self._placement(f"{name}-{congestion_control}", EDGE, port, program)
+            running = balancer("sheave" if program else name).start(task, placement)
+            self._exit_stack.callback(running.child.stop)
             self._edges[key] = running
         return FIRST_PORT + list(self._edges).index(key)
 
-    def _place(self, name: str, host: str = "127.0.0.1", port: int = 0, program: Path | None = None) -> Site:
+    def _placement(self, name: str, host: str = "127.0.0.1", port: int = 0, program: Path | None = None) -> Placement:
         folder = self._folder / name
         folder.mkdir()
-        return Site(folder, partial(self._launch, name), host, port, program)
+        return Placement(folder, partial(self._launch, name), host, port, program)
 
     def _launch(self, name: str, argv: Sequence[object], log: Path) -> Child:
         return Child(self._top.child(name).create().entering(argv), log)
@@ -82,10 +84,10 @@ class Stage:
 
 
 @contextmanager
-def stage(top: Group, builds: Mapping[str, Path], folder: Path) -> Iterator[Stage]:
+def open_setup(top: Group, builds: Mapping[str, Path], folder: Path) -> Iterator[PageLoadSetup]:
     """The backend, and whatever comes; nothing is left afterwards. `builds` are edges that are other builds of Sheave."""
-    with ExitStack() as closing:
-        yield Stage(top, builds, folder, closing)
+    with ExitStack() as exit_stack:
+        yield PageLoadSetup(top, builds, folder, exit_stack)
 
 
 def pin(certificate: Certificate) -> str:

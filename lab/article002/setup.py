@@ -43,17 +43,17 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Times:
+class CallTimes:
     """How long a server takes for a call, and how long a client waits for it."""
 
     delay_ms: int
     deadline_ms: int
 
 
-class Stage:
+class GrpcSetup:
     """Servers that are ready, and a way to them."""
 
-    def __init__(self, cluster: Cluster, variant: Variant, times: Times, folder: Path) -> None:
+    def __init__(self, cluster: Cluster, variant: Variant, times: CallTimes, folder: Path) -> None:
         self.cluster = cluster
         self._variant = variant
         self._times = times
@@ -64,8 +64,8 @@ class Stage:
 
     def start_server(self) -> Pod:
         """One more, which is ready, and published to nobody yet."""
-        words = ["-delay", f"{self._times.delay_ms}ms", "-age", f"{self._variant.age_seconds}s"]
-        application = Application(lambda address: [self._program, "serve", address, *words], _accepts)
+        arguments = ["-delay", f"{self._times.delay_ms}ms", "-age", f"{self._variant.age_seconds}s"]
+        application = Application(lambda address: [self._program, "serve", address, *arguments], _accepts_connection)
         pod = self.cluster.start_pod(application, Limits(), PROBE)
         wait_until(lambda: pod.ready, pod.child, pod.name, READY_SECONDS)
         return pod
@@ -73,7 +73,7 @@ class Stage:
     def open(self) -> None:
         """Publishes the servers, and starts what is between them and the client."""
         self.publish()
-        self._target = self._way()
+        self._target = self._entry_address()
 
     def publish(self) -> None:
         """Makes all servers known, to DNS as well."""
@@ -81,7 +81,7 @@ class Stage:
         replace_file(self._dns_records, "\n".join(addresses))
         self.cluster.publish(self.cluster.pods)
 
-    def _way(self) -> str:
+    def _entry_address(self) -> str:
         """What the client is given."""
         match self._variant.entry:
             case "direct":
@@ -95,8 +95,8 @@ class Stage:
                 return self.cluster.start_balancer(name, Task((), speaks="grpc", client_streams=CLIENT_STREAMS))
 
     def _start_resolver(self) -> Child:
-        words = ["resolve", f"{NODE}:{DNS_PORT}", "-name", DNS_NAME, "-servers", self._dns_records]
-        resolver = self.cluster.start_on_node("dns", [self._program, *words])
+        arguments = ["resolve", f"{NODE}:{DNS_PORT}", "-name", DNS_NAME, "-servers", self._dns_records]
+        resolver = self.cluster.start_on_node("dns", [self._program, *arguments])
         wait_until(lambda: "listening" in resolver.log.read_text(), resolver, "the DNS server")
         return resolver
 
@@ -104,10 +104,10 @@ class Stage:
         """So many calls, all at once."""
         return self.finish(self.start_calls("-calls", calls))
 
-    def start_calls(self, *words: object) -> Child:
+    def start_calls(self, *arguments: object) -> Child:
         """A client that is connected and begins."""
         variant = self._variant
-        argv: list[object] = [self._program, "call", self._target, *words, "-policy", variant.policy]
+        argv: list[object] = [self._program, "call", self._target, *arguments, "-policy", variant.policy]
         argv += ["-deadline", f"{self._times.deadline_ms}ms"]
         argv += ["-resolution-interval", f"{variant.resolution_interval_seconds}s"]
         argv += ["-connection-per-call"] if variant.connection_per_call else []
@@ -130,17 +130,17 @@ class Stage:
 
 
 @contextmanager
-def stage(node: Node, variant: Variant, servers: int, times: Times, folder: Path) -> Iterator[Stage]:
+def open_setup(node: Node, variant: Variant, servers: int, times: CallTimes, folder: Path) -> Iterator[GrpcSetup]:
     """An empty cluster, so many servers, a way to them; nothing is left afterwards."""
     with node.cluster(folder) as cluster:
-        made = Stage(cluster, variant, times, folder)
+        setup = GrpcSetup(cluster, variant, times, folder)
         for _ in range(servers):
-            made.start_server()
-        made.open()
-        yield made
+            setup.start_server()
+        setup.open()
+        yield setup
 
 
-def _accepts(address: str, timeout_seconds: float) -> bool:
+def _accepts_connection(address: str, timeout_seconds: float) -> bool:
     """What a probe with tcpSocket finds out."""
     host, _, port = address.rpartition(":")
     try:
