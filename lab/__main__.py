@@ -15,7 +15,7 @@ from pathlib import Path
 from lab import experiment, plot, report
 from lab.bench import say
 from lab.child import ChildFailed
-from lab.paths import Missing
+from lab.paths import MissingRequirement
 from lab.run import run
 from lab.testbed import occupancy
 from lab.testbed.occupancy import Occupied
@@ -28,7 +28,7 @@ def main() -> int:
     try:
         occupancy.sweep()
         return arguments.command(arguments)
-    except (experiment.Unknown, Missing, ChildFailed, Occupied) as error:
+    except (experiment.Unknown, MissingRequirement, ChildFailed, Occupied) as error:
         say(f"lab: {error}")
         return 1
     except KeyboardInterrupt:
@@ -50,14 +50,14 @@ def _list(_: argparse.Namespace) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     found = experiment.find(arguments.name)
     if arguments.json and not arguments.json.resolve().parent.is_dir():
-        raise Missing(f"{arguments.json}: there is no such folder to write to")
+        raise MissingRequirement(f"{arguments.json}: there is no such folder to write to")
     found.check_extent(arguments.extent)
     if arguments.arms:
         found = found.with_arms(arguments.arms.split(","))
     only = found.parts(arguments.only.split(",")) if arguments.only else ()
     if arguments.before:
         if not arguments.before.is_file():
-            raise Missing(f"{arguments.before}: there is no such program")
+            raise MissingRequirement(f"{arguments.before}: there is no such program")
         found = found.beside(arguments.before.resolve())
     if arguments.resume and not found.resumable:
         raise experiment.Unknown(f"{found.name} is run in one go; there is nothing to resume")
@@ -78,7 +78,7 @@ def _plot(arguments: argparse.Namespace) -> int:
 def _report(arguments: argparse.Namespace) -> int:
     folder = arguments.folder or report.newest()
     if not (folder / "seconds.csv").is_file():
-        raise Missing(f"{folder} is not the folder of a run of {report.SUBJECT}")
+        raise MissingRequirement(f"{folder} is not the folder of a run of {report.SUBJECT}")
     print(f"{report.write(folder)} (of {folder})")
     return 0
 

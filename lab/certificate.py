@@ -7,7 +7,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.paths import Missing
+from lab.paths import MissingRequirement
 
 HOST = "lab.example"
 EC = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
@@ -35,7 +35,7 @@ def make(folder: Path) -> Certificate:
     signed nothing else.
     """
     if not shutil.which("openssl"):
-        raise Missing("openssl is not there. Run: sudo apt-get install openssl")
+        raise MissingRequirement("openssl is not there. Run: sudo apt-get install openssl")
     made = Certificate(folder / "lab.pem", folder / "lab.pem.key", folder / "authority.pem")
     signing_key, request, extensions = (folder / name for name in ("authority.key", "lab.csr", "lab.ext"))
     extensions.write_text(LEAF)
@@ -49,4 +49,4 @@ def make(folder: Path) -> Certificate:
 def _openssl(*words: str | Path) -> None:
     done = subprocess.run(["openssl", *words], check=False, capture_output=True, text=True)
     if done.returncode != 0:
-        raise Missing(f"openssl makes no certificate: {done.stderr.strip()}")
+        raise MissingRequirement(f"openssl makes no certificate: {done.stderr.strip()}")

@@ -17,11 +17,11 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from lab.balancers import Placement, Task, sheave
+from lab.balancers import BalancerTask, Placement, sheave
 from lab.child import Child, ChildFailed
 from lab.experiment import EXPERIMENTS
 from lab.load import LoadGenerator, Request
-from lab.paths import Missing, build
+from lab.paths import MissingRequirement, build
 
 FIGURES = EXPERIMENTS / "proxy-cost" / "instructions.toml"
 # Callgrind is about fifty times slower than the machine, and writes its counts as it ends.
@@ -38,14 +38,14 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         return check(update=arguments.update)
-    except (Missing, ChildFailed) as error:
+    except (MissingRequirement, ChildFailed) as error:
         print(f"cost-check: {error}", file=sys.stderr)
         return 2
 
 
 def check(*, update: bool) -> int:
     if not shutil.which("valgrind"):
-        raise Missing("valgrind is not there. Run: sudo apt-get install valgrind")
+        raise MissingRequirement("valgrind is not there. Run: sudo apt-get install valgrind")
     build("sheave", "loadgen")
     settings = tomllib.loads(FIGURES.read_text())
     measured = {name: least(name, case, settings["tolerance"]) for name, case in settings["cases"].items()}
@@ -80,7 +80,7 @@ def _instructions(case: dict[str, Any], requests: int) -> int:
         wrapper = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={counts}"]
         with LoadGenerator(folder / "loadgen.log", cpus=(), endpoints=4) as load:
             site = Placement(folder, lambda argv, log: Child([*wrapper, *argv], log))
-            running = sheave.start(Task(endpoints=load.endpoints), site)
+            running = sheave.start(BalancerTask(endpoints=load.endpoints), site)
             try:
                 # A POST uses no connection older than half of what Sheave has seen endpoints keep. Let it see seconds,
                 # else the count depends on how quick this machine is.

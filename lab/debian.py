@@ -11,12 +11,12 @@ import re
 import subprocess
 from pathlib import Path
 
-from lab.paths import CACHE, Missing
+from lab.paths import CACHE, MissingRequirement
 
 MACHINE_SOURCES = ("/etc/apt/sources.list.d/debian.sources", "/etc/apt/sources.list")
 
 
-class Suite:
+class DebianSuite:
     """One suite, and the folder that its packages are unpacked in."""
 
     def __init__(self, name: str, folder: Path = CACHE / "peers") -> None:
@@ -73,9 +73,9 @@ class Suite:
         try:
             subprocess.run(argv, check=True, capture_output=True, text=True)
         except FileNotFoundError as error:
-            raise Missing(f"{argv[0]} is not there: the peers come as Debian packages") from error
+            raise MissingRequirement(f"{argv[0]} is not there: the peers come as Debian packages") from error
         except subprocess.CalledProcessError as error:
-            raise Missing(f"cannot fetch packages of Debian {self.name}: {error.stderr.strip()}") from error
+            raise MissingRequirement(f"cannot fetch packages of Debian {self.name}: {error.stderr.strip()}") from error
 
 
 def _mirror() -> tuple[str, str]:
@@ -91,4 +91,6 @@ def _mirror() -> tuple[str, str]:
             keyring = re.search(r"^Signed-By:\s*(/\S+)", text, re.MULTILINE)
             default = "/usr/share/keyrings/debian-archive-keyring.gpg"
             return found.group(1), keyring.group(1) if keyring else default
-    raise Missing(f"no Debian mirror is named in {' or '.join(MACHINE_SOURCES)}: the peers come as Debian packages")
+    raise MissingRequirement(
+        f"no Debian mirror is named in {' or '.join(MACHINE_SOURCES)}: the peers come as Debian packages"
+    )

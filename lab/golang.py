@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from lab.paths import CACHE, Missing
+from lab.paths import CACHE, MissingRequirement
 
 
 def obstacle() -> str | None:
@@ -19,11 +19,11 @@ def obstacle() -> str | None:
 def go(words: Sequence[str], cwd: Path) -> str:
     """Runs a command of Go in a folder, and returns what it says."""
     if reason := obstacle():
-        raise Missing(reason)
+        raise MissingRequirement(reason)
     environment = {**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local"}
     done = subprocess.run(["nice", "go", *words], cwd=cwd, env=environment, check=False, capture_output=True, text=True)
     if done.returncode != 0:
-        raise Missing(f"`go {' '.join(words)}` in {cwd} failed: {done.stderr.strip()[-2000:]}")
+        raise MissingRequirement(f"`go {' '.join(words)}` in {cwd} failed: {done.stderr.strip()[-2000:]}")
     return done.stdout
 
 

@@ -10,10 +10,10 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from lab.debian import Suite
-from lab.paths import CACHE, Missing
+from lab.debian import DebianSuite
+from lab.paths import CACHE, MissingRequirement
 
-SUITE = Suite("forky")
+SUITE = DebianSuite("forky")
 # The first of these that the machine has.
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser")
 
@@ -32,7 +32,7 @@ def main(folder: Path) -> None:
         launcher.unlink(missing_ok=True)
         try:
             words = command()
-        except Missing as error:
+        except MissingRequirement as error:
             print(f"conformance: no {name}: {error}", file=sys.stderr)
             continue
         launcher.write_text(f'#!/bin/sh\nexec {shlex.join(map(str, words))} "$@"\n')
@@ -43,13 +43,13 @@ def _browser() -> Sequence[str | Path]:
     for name in BROWSERS:
         if found := shutil.which(name):
             return [found]
-    raise Missing(f"none of {', '.join(BROWSERS)} is there")
+    raise MissingRequirement(f"none of {', '.join(BROWSERS)} is there")
 
 
 def _python(environment: Path) -> Sequence[str | Path]:
     python = environment / "bin" / "python"
     if not python.is_file():
-        raise Missing(f"{python} is not there: run scripts/setup conformance")
+        raise MissingRequirement(f"{python} is not there: run scripts/setup conformance")
     return [python]
 
 

@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from lab.paths import Missing
+from lab.paths import MissingRequirement
 
 CLONE_NEWNET = 0x4000_0000
 CLONE_NEWUSER = 0x1000_0000
@@ -66,7 +66,7 @@ def packets_dropped(address: str) -> Iterator[None]:
     The process must have a network namespace of its own: the rules hold for all of it.
     """
     if os.stat(OWN_NAMESPACE).st_ino == FIRST_NAMESPACE:
-        raise Missing("packets are dropped in a network namespace of the lab's own alone, and it has none")
+        raise MissingRequirement("packets are dropped in a network namespace of the lab's own alone, and it has none")
     _change_rules("-I", address)
     try:
         yield
@@ -79,7 +79,7 @@ def _change_rules(action: str, address: str) -> None:
     argv = ["iptables-restore", "--wait", "5", "--noflush"]
     done = subprocess.run(argv, input=rules, check=False, capture_output=True, text=True)
     if done.returncode != 0:
-        raise Missing(f"packets cannot be dropped: {done.stderr.strip()}")
+        raise MissingRequirement(f"packets cannot be dropped: {done.stderr.strip()}")
 
 
 def free_port() -> int:

@@ -14,7 +14,7 @@ CACHE = REPOSITORY / ".cache"
 SHEAVE_BINARY = "SHEAVE_BINARY"
 
 
-class Missing(Exception):
+class MissingRequirement(Exception):
     """Something that has to be there is not; the message says what to do."""
 
 
@@ -33,16 +33,16 @@ def build(*packages: str, shipped: bool = False) -> None:
     try:
         done = subprocess.run(argv, cwd=REPOSITORY, check=False)
     except FileNotFoundError as error:
-        raise Missing("cargo is not there: run scripts/setup lab") from error
+        raise MissingRequirement("cargo is not there: run scripts/setup lab") from error
     if done.returncode != 0:
-        raise Missing(f"`{' '.join(argv)}` failed")
+        raise MissingRequirement(f"`{' '.join(argv)}` failed")
 
 
 def _build_shipped() -> str:
     """Where it is."""
     done = subprocess.run(["scripts/release"], cwd=REPOSITORY, check=False, stdout=subprocess.PIPE, text=True)
     if done.returncode != 0:
-        raise Missing("`scripts/release` failed")
+        raise MissingRequirement("`scripts/release` failed")
     return done.stdout.strip()
 
 
@@ -53,5 +53,5 @@ def binary(name: str) -> Path:
     if name == "sheave" and SHEAVE_BINARY in os.environ:
         path = Path(os.environ[SHEAVE_BINARY]).resolve()
     if not path.is_file():
-        raise Missing(f"{path} is not there: run `cargo build --release --package {name}`")
+        raise MissingRequirement(f"{path} is not there: run `cargo build --release --package {name}`")
     return path

@@ -15,7 +15,7 @@ from lab.article004 import pictures as loads_pictures
 from lab.claim import Claim
 from lab.experiment import Experiment
 from lab.figure import Figure
-from lab.paths import CACHE, Missing
+from lab.paths import CACHE, MissingRequirement
 from lab.results import read_rows
 
 SUBJECT = "article-000"
@@ -53,7 +53,7 @@ def newest() -> Path:
     """The folder of the newest run, or an error that says how to make one."""
     if folder := _newest_of(SUBJECT):
         return folder
-    raise Missing(f"no run of {SUBJECT} is there: run `make lab EXP={SUBJECT}`")
+    raise MissingRequirement(f"no run of {SUBJECT} is there: run `make lab EXP={SUBJECT}`")
 
 
 def _newest_of(name: str) -> Path | None:

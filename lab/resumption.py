@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from lab.paths import Missing
+from lab.paths import MissingRequirement
 
 MARK = "unfinished.json"
 Terms = dict[str, Any]
@@ -28,12 +28,12 @@ def find(folders: Iterable[Path], terms: Terms) -> Path:
     """The newest of them in which a run on these terms was cut off."""
     marks = [folder / MARK for folder in folders if (folder / MARK).is_file()]
     if not marks:
-        raise Missing("no run was cut off, so there is nothing to resume: run it without --resume")
+        raise MissingRequirement("no run was cut off, so there is nothing to resume: run it without --resume")
     newest = max(marks, key=lambda mark: mark.stat().st_mtime)
     before = json.loads(newest.read_text())
     if changed := [name for name in terms if terms[name] != before.get(name)]:
         name = changed[0]
-        raise Missing(
+        raise MissingRequirement(
             f"{newest.parent} was a run with {name} {before.get(name)!r}, not {terms[name]!r}:"
             " resume it as it was begun, or run everything anew"
         )

@@ -14,7 +14,7 @@ from lab.child import raise_open_files
 from lab.claim import Claim
 from lab.experiment import Experiment
 from lab.figure import Figure
-from lab.paths import CACHE, Missing, build
+from lab.paths import CACHE, MissingRequirement, build
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,10 @@ def run(
     """Runs everything, or with `resume` what is left of it; writes everything, and only then says which claims hold."""
     module = experiment.module()
     if obstacle := getattr(module, "obstacle", lambda: None)():
-        raise Missing(f"{experiment.name} cannot run here: {obstacle}")
-    build(*experiment.settings.get("programs", ("sheave", "loadgen")), shipped=experiment.settings.get("shipped", False))
+        raise MissingRequirement(f"{experiment.name} cannot run here: {obstacle}")
+    build(
+        *experiment.settings.get("programs", ("sheave", "loadgen")), shipped=experiment.settings.get("shipped", False)
+    )
     # What it needs beside balancers, by an experiment that does: fetched, and named with its version.
     versions = getattr(module, "prepare", dict)() | prepare(experiment, _balancers(experiment, extent, only))
     network_used = network.isolate()
@@ -49,7 +51,13 @@ def run(
     described = environment.describe(network_used, versions)
 
     builds = {name: str(program) for name, program in experiment.settings.get("builds", {}).items()}
-    terms = {"extent": extent, "only": list(only), "commit": described["commit"], "versions": versions, "builds": builds}
+    terms = {
+        "extent": extent,
+        "only": list(only),
+        "commit": described["commit"],
+        "versions": versions,
+        "builds": builds,
+    }
     bench = _resumed(experiment, extent, only, terms) if resume else _begun(experiment, extent, only, terms)
     if bench.quick:
         bench.note("A quick run: too few rounds to stand for a claim.")
@@ -76,7 +84,7 @@ def prepare(experiment: Experiment, names: Iterable[str]) -> dict[str, str]:
         pinned = experiment.settings["balancers"][name]
         found = balancer(name).prepare()
         if pinned and not found.startswith(f"{pinned}."):
-            raise Missing(
+            raise MissingRequirement(
                 f"{name} {found} is what there is, but {experiment.name} is about {name} {pinned}:"
                 f" put {name} {pinned} into {CACHE / 'peers'}, or change experiment.toml and run everything anew"
             )

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from lab import certificate
-from lab.balancers import Placement, Task, sheave
+from lab.balancers import BalancerTask, Placement, sheave
 from lab.child import ChildFailed
 from lab.load import LoadGenerator, LoadReport, Request
-from lab.paths import Missing, build
+from lab.paths import MissingRequirement, build
 
 # By count, as the compiler takes it, a second is as good as an hour.
 SECONDS = 1.0
@@ -68,10 +68,10 @@ TRAININGS = [
     Training("many routes", {"routes": 10000}, [{"request": ROUTED, "connections": 64}]),
     Training(
         "HTTP/2 to endpoints",
-        {"speaks": "http2"},
+        {"endpoint_protocol": "http2"},
         [{"request": GET, "connections": 64}, {"request": GET, "connections": 8, "streams": 32}],
     ),
-    Training("gRPC", {"speaks": "grpc"}, [{"request": CALL, "connections": 8, "streams": 32}]),
+    Training("gRPC", {"endpoint_protocol": "grpc"}, [{"request": CALL, "connections": 8, "streams": 32}]),
     Training(
         "TLS and HTTP/3",
         {"http3": True},
@@ -95,7 +95,7 @@ def main() -> int:
         build("sheave", "loadgen")
         for training in TRAININGS:
             train(training, SECONDS)
-    except (Missing, ChildFailed) as error:
+    except (MissingRequirement, ChildFailed) as error:
         print(f"training: {error}", file=sys.stderr)
         return 1
     return 0
@@ -109,7 +109,7 @@ def train(training: Training, seconds: float) -> None:
         folder = Path(name)
         own = certificate.make(folder) if training.tls else None
         load = running.enter_context(LoadGenerator(folder / "loadgen.log", cpus=cpus[-1:], endpoints=4))
-        task = Task(endpoints=load.endpoints, certificate=own, **training.task)
+        task = BalancerTask(endpoints=load.endpoints, certificate=own, **training.task)
         instance = running.enter_context(sheave.start(task, Placement.pinned(folder, cpus[:1])))
         for options in training.loads:
             _check_report(training, options, load.load(instance.address, **extent, **options))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lab.article import locust_run
 from lab.certificate import Certificate
-from lab.paths import CACHE, Missing
+from lab.paths import CACHE, MissingRequirement
 from lab.testbed.pods import PORT, SECURE_PORT, Application
 
 PYTHON = CACHE / "venv-http3" / "bin" / "python"
@@ -41,7 +41,7 @@ def obstacle() -> str | None:
 def application(folder: Path, certificate: Certificate, advertised_port: int) -> Application:
     """The article's, over HTTP/1.1 in the clear, HTTP/2 and HTTP/3; advertised_port is what its Alt-Svc says."""
     if reason := obstacle():
-        raise Missing(reason)
+        raise MissingRequirement(reason)
     return Application(partial(_hypercorn, folder, certificate, advertised_port), locust_run.responds)
 
 

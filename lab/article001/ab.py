@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab.child import ChildFailed
-from lab.debian import Suite
+from lab.debian import DebianSuite
 
 NOT_2XX = re.compile(r"Response code not 2xx \((\d+)\)")
 
@@ -76,4 +76,4 @@ def _number(text: str, pattern: str) -> float:
 
 
 def _program() -> list[str | Path]:
-    return Suite("forky").program("apache2-utils", "usr/bin/ab")
+    return DebianSuite("forky").program("apache2-utils", "usr/bin/ab")

@@ -9,7 +9,7 @@ from pathlib import Path
 from lab.article001 import ab
 from lab.article001.deployment import Deployment
 from lab.article001.variants import Variant
-from lab.balancers import Running
+from lab.balancers import RunningBalancer
 from lab.child import Child
 from lab.testbed.cluster import SERVICE, Cluster
 from lab.testbed.second_node import BOTH_NODES
@@ -27,7 +27,7 @@ class EntryPoints:
 
     def __init__(self, cluster: Cluster, deployment: Deployment, variants: Sequence[Variant]) -> None:
         self._cluster = cluster
-        self._running: dict[str, Running] = {}
+        self._running: dict[str, RunningBalancer] = {}
         for port, variant in enumerate(variants, FIRST_PORT):
             if variant.balanced:
                 task = variant.task(deployment.addresses())

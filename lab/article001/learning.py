@@ -19,7 +19,7 @@ from lab.article001.entries import FIRST_PORT
 from lab.article001.rows import record
 from lab.article001.variants import Variant
 from lab.article001.work import ServiceTimes
-from lab.balancers import Running, Task
+from lab.balancers import BalancerTask, RunningBalancer
 from lab.bench import Bench, Row
 from lab.child import Child
 from lab.testbed.cluster import Cluster, Node
@@ -112,9 +112,11 @@ class _LearningArm:
 
     def open(self, port: int) -> None:
         self.deployment.wait_until_ready()
-        task = replace(Task(self.deployment.addresses()), cap="auto" if self.name == "auto" else self._variant.workers)
+        task = replace(
+            BalancerTask(self.deployment.addresses()), cap="auto" if self.name == "auto" else self._variant.workers
+        )
         label = f"{self.name}-{self.clients}"
-        self._running: Running = self._cluster.start_further_balancer(label, self._variant.entry, task, port)
+        self._running: RunningBalancer = self._cluster.start_further_balancer(label, self._variant.entry, task, port)
 
     def begin(self, seed: str, post_file: Path) -> None:
         self.deployment.restart(self._settings.service.times(seed))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.paths import CACHE, Missing
+from lab.paths import CACHE, MissingRequirement
 from lab.testbed.pods import Application
 
 REQUIREMENT = Path(__file__).with_name("uwsgi-requirements.txt")
@@ -31,7 +31,7 @@ def prepare() -> str:
         done = subprocess.run(argv, check=False, capture_output=True, text=True)
         if done.returncode != 0:
             why = done.stderr.strip()[-800:]
-            raise Missing(f"cannot build uWSGI, which takes a C compiler and Python's headers: {why}")
+            raise MissingRequirement(f"cannot build uWSGI, which takes a C compiler and Python's headers: {why}")
         stamp.write_text(wanted)
     return subprocess.run([PROGRAM, "--version"], check=True, capture_output=True, text=True).stdout.strip()
 

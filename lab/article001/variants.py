@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from lab.balancers import Task
+from lab.balancers import BalancerTask
 
 Kind = Literal["throughput", "learning", "errors", "scaling"]
 # What leads to pods without a balancer.
@@ -38,8 +38,8 @@ class Variant:
     def learns(self) -> bool:
         return self.options.get("cap") == "auto"
 
-    def task(self, endpoints: tuple[str, ...]) -> Task:
-        return Task(endpoints, **self.options)
+    def task(self, endpoints: tuple[str, ...]) -> BalancerTask:
+        return BalancerTask(endpoints, **self.options)
 
 
 def read(settings: list[dict[str, Any]], wanted: tuple[str, ...]) -> list[Variant]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lab import golang
 from lab.article002.calls import Call, read
-from lab.balancers import Task, replace_file
+from lab.balancers import BalancerTask, replace_file
 from lab.child import Child, ChildFailed, wait_until
 from lab.testbed.cluster import NODE, SERVICE, Cluster, Node
 from lab.testbed.pods import PORT, Application, Limits, Pod, Probe
@@ -92,7 +92,9 @@ class GrpcSetup:
                 self._resolver = self._start_resolver()
                 return f"dns://{NODE}:{DNS_PORT}/{DNS_NAME}:{PORT}"
             case name:
-                return self.cluster.start_balancer(name, Task((), speaks="grpc", client_streams=CLIENT_STREAMS))
+                return self.cluster.start_balancer(
+                    name, BalancerTask((), endpoint_protocol="grpc", client_streams=CLIENT_STREAMS)
+                )
 
     def _start_resolver(self) -> Child:
         arguments = ["resolve", f"{NODE}:{DNS_PORT}", "-name", DNS_NAME, "-servers", self._dns_records]

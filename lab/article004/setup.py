@@ -13,7 +13,7 @@ from pathlib import Path
 from lab import certificate
 from lab.article004 import sites
 from lab.article004.client import Client
-from lab.balancers import Placement, Running, Task, balancer
+from lab.balancers import BalancerTask, Placement, RunningBalancer, balancer
 from lab.certificate import Certificate
 from lab.child import Child
 from lab.testbed.cgroups import Group
@@ -33,7 +33,7 @@ class PageLoadSetup:
         self._builds = builds
         self._folder = folder
         self._exit_stack = exit_stack
-        self._edges: dict[tuple[str, str], Running] = {}
+        self._edges: dict[tuple[str, str], RunningBalancer] = {}
         self._certificate = certificate.make(folder)
         self._clients: list[Client] = []
         self._backend, self._backend_child = sites.start_backend(self._placement(BACKEND))
@@ -54,7 +54,7 @@ class PageLoadSetup:
         key = (name, congestion_control)
         if key not in self._edges:
             port = FIRST_PORT + len(self._edges)
-            task = Task(
+            task = BalancerTask(
                 (self._backend,), certificate=self._certificate, http3=True, quic_congestion_control=congestion_control
             )
             program = self._builds.get(name)

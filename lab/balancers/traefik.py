@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lab.balancers import Placement, Running, Task, Unsupported, listening, replace_file
+from lab.balancers import BalancerTask, Placement, RunningBalancer, UnsupportedTask, listening, replace_file
 from lab.bench import say
 from lab.golang import go
 from lab.paths import CACHE
@@ -26,9 +26,9 @@ NAMED = "github.com/traefik/traefik/v3/pkg/version.Version"
 def prepare() -> str:
     if not PROGRAM.is_file():
         _build()
-    said = subprocess.run([PROGRAM, "version"], check=True, capture_output=True, text=True).stdout
-    found = re.search(r"Version:\s+(\S+)", said)
-    return found.group(1) if found else said.strip()
+    output = subprocess.run([PROGRAM, "version"], check=True, capture_output=True, text=True).stdout
+    found = re.search(r"Version:\s+(\S+)", output)
+    return found.group(1) if found else output.strip()
 
 
 def _build() -> None:
@@ -47,13 +47,13 @@ def _build() -> None:
     shutil.rmtree(source)
 
 
-def start(task: Task, placement: Placement) -> Running:
-    if task.routes is not None or task.cap is not None or task.splice or task.guard or task.algorithm:
-        raise Unsupported(
-            "traefik.py writes no routes and no guard; Traefik has neither a cap on endpoints nor splicing"
+def start(task: BalancerTask, placement: Placement) -> RunningBalancer:
+    if task.routes is not None or task.cap is not None or task.splice or task.failure_policy or task.algorithm:
+        raise UnsupportedTask(
+            "traefik.py writes no routes and no failure policy; Traefik has neither a cap on endpoints nor splicing"
         )
-    if task.speaks != "http1" or task.certificate or task.client_streams or task.hidden:
-        raise Unsupported("traefik.py writes neither TLS nor HTTP/2, and hides no fields")
+    if task.endpoint_protocol != "http1" or task.certificate or task.client_streams or task.removed_headers:
+        raise UnsupportedTask("traefik.py writes neither TLS nor HTTP/2, and hides no fields")
     address = placement.choose_address()
     # A folder of its own: Traefik watches all that is in it.
     watched = placement.folder / "watched"
@@ -61,14 +61,14 @@ def start(task: Task, placement: Placement) -> Running:
     dynamic = watched / "dynamic.yaml"
     _write_dynamic(dynamic, task.in_flight, task.endpoints)
     static = placement.folder / "traefik.yaml"
-    static.write_text(json.dumps(_static(address, watched, task.pooled), indent=1))
+    static.write_text(json.dumps(_static(address, watched, task.keep_idle), indent=1))
     # Go has no workers; this is the number of threads that run at the same time.
     argv = ["env", f"GOMAXPROCS={task.workers}", PROGRAM, f"--configFile={static}"]
     child = placement.start("traefik", argv, listening(address))
-    return Running(address, child, partial(_write_dynamic, dynamic, task.in_flight))
+    return RunningBalancer(address, child, partial(_write_dynamic, dynamic, task.in_flight))
 
 
-def _static(address: str, watched: Path, pooled: bool) -> dict[str, Any]:
+def _static(address: str, watched: Path, keep_idle: bool) -> dict[str, Any]:
     """No access log, dashboard, metrics or tracing: all are off unless asked for."""
     return {
         "global": {"checkNewVersion": False, "sendAnonymousUsage": False},
@@ -82,7 +82,7 @@ def _static(address: str, watched: Path, pooled: bool) -> dict[str, Any]:
         "providers": {"file": {"directory": str(watched), "watch": True}, "providersThrottleDuration": "100ms"},
         # The default of 200 idle connections for each endpoint is fewer than some loads have; -1 is none at all.
         "serversTransport": {
-            "maxIdleConnsPerHost": 1024 if pooled else -1,
+            "maxIdleConnsPerHost": 1024 if keep_idle else -1,
             "forwardingTimeouts": {"dialTimeout": "5s", "idleConnTimeout": "60s"},
         },
     }

@@ -14,7 +14,7 @@ from pathlib import Path
 from lab import experiment, report
 from lab.child import ChildFailed
 from lab.demo.loopback import Demo
-from lab.paths import Missing, build
+from lab.paths import MissingRequirement, build
 from lab.run import run
 from lab.testbed import cluster, occupancy
 from lab.testbed.occupancy import Occupied
@@ -31,7 +31,7 @@ def main() -> int:
             print(f"Without kube-proxy's half: {obstacle}.")
             return _on_loopback()
         return _on_testbed()
-    except (Missing, ChildFailed, Occupied) as error:
+    except (MissingRequirement, ChildFailed, Occupied) as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

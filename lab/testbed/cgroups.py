@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.paths import Missing
+from lab.paths import MissingRequirement
 
 # Everything that the lab makes lies below this group, so that whatever a killed lab left can be found.
 TOP = "sheave-lab"
@@ -91,7 +91,7 @@ def version(mounts: str) -> Version | None:
 def of_machine() -> Version:
     found = version(Path("/proc/mounts").read_text())
     if found is None:
-        raise Missing("no control groups are mounted: the testbed limits its pods' CPU with them")
+        raise MissingRequirement("no control groups are mounted: the testbed limits its pods' CPU with them")
     return found
 
 

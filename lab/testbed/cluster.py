@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from lab.balancers import Placement, Running, Task, balancer
+from lab.balancers import BalancerTask, Placement, RunningBalancer, balancer
 from lab.child import Child
 from lab.testbed import cgroups, conntrack, hosts, second_node
 from lab.testbed.cgroups import Group
@@ -93,11 +93,11 @@ class Cluster:
 
     def __init__(self, top: Group, services: Sequence[Service], kube_proxy: KubeProxy, folder: Path) -> None:
         self.pods: list[Pod] = []
-        self.balancer: Running | None = None
+        self.balancer: RunningBalancer | None = None
         self.outside: Outside | None = None
         self._second: SecondNode | None = None
         self._services = services
-        self._further: dict[str, Running] = {}
+        self._further: dict[str, RunningBalancer] = {}
         self._started = 0
         # What a balancer is told of each pod.
         self._balanced_port = PORT
@@ -135,7 +135,7 @@ class Cluster:
         self.pods.remove(pod)
         pod.remove()
 
-    def start_balancer(self, name: str, task: Task | None = None) -> str:
+    def start_balancer(self, name: str, task: BalancerTask | None = None) -> str:
         """A balancer on the node, before the endpoints that are published; returns its address.
 
         A task without endpoints says what else it is to do.
@@ -143,12 +143,12 @@ class Cluster:
         folder = self._folder / name
         folder.mkdir()
         site = Placement(folder, partial(self._launch, "balancer"), NODE, BALANCER_PORT)
-        task = task or Task(())
-        self._balanced_port = SECURE_PORT if task.speaks == "http3" else PORT
+        task = task or BalancerTask(())
+        self._balanced_port = SECURE_PORT if task.endpoint_protocol == "http3" else PORT
         self.balancer = balancer(name).start(replace(task, endpoints=tuple(self._endpoints())), site)
         return self.balancer.address
 
-    def start_further_balancer(self, label: str, name: str, task: Task, port: int) -> Running:
+    def start_further_balancer(self, label: str, name: str, task: BalancerTask, port: int) -> RunningBalancer:
         """One that serves beside others, at a port of its own: `publish` is not for it."""
         folder = self._folder / label
         folder.mkdir()

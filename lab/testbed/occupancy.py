@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lab.lock import take
-from lab.paths import Missing
+from lab.paths import MissingRequirement
 from lab.testbed import cgroups
 from lab.testbed.cgroups import Group
 
@@ -43,7 +43,7 @@ def occupy() -> Iterator[Group]:
             top.open_for_children()
             top.child("lab").create().take(os.getpid())
         except OSError as error:
-            raise Missing(f"control groups cannot be used here: {error}") from error
+            raise MissingRequirement(f"control groups cannot be used here: {error}") from error
         try:
             yield top
         finally:

@@ -12,7 +12,7 @@ from typing import Literal
 from lab import certificate
 from lab.article import http3
 from lab.article.locust_run import LocustRun, hypercorn, locust, responds
-from lab.balancers import Task
+from lab.balancers import BalancerTask
 from lab.certificate import Certificate
 from lab.child import ChildFailed, wait_until
 from lab.testbed import conntrack
@@ -49,7 +49,7 @@ class Scenario:
     user_multiplier: float = 1.0
     cpu_multiplier: float = 1.0
     # What a balancer speaks to replicas.
-    speaks: Literal["http1", "http3"] = "http1"
+    endpoint_protocol: Literal["http1", "http3"] = "http1"
     # The UDP port that replicas with HTTP/3 name to their clients: whether a client can reach it is another matter.
     advertised_port: int = HTTPS.port
 
@@ -62,7 +62,7 @@ class Scenario:
     def transport(self) -> conntrack.Transport:
         """Of the connections that end at replicas."""
         by_balancer = self.entry not in CLUSTER_ENTRIES
-        quic = self.speaks == "http3" if by_balancer else self.users in QUIC_USERS
+        quic = self.endpoint_protocol == "http3" if by_balancer else self.users in QUIC_USERS
         return "udp" if quic else "tcp"
 
 
@@ -108,7 +108,7 @@ class _ScenarioSetup:
         self.load = load
         self._certificate: Certificate | None = None
         self._application = APPLICATION
-        if scenario.secure or scenario.speaks == "http3":
+        if scenario.secure or scenario.endpoint_protocol == "http3":
             self._certificate = certificate.make(folder)
             self._application = http3.application(folder, self._certificate, scenario.advertised_port)
 
@@ -130,16 +130,16 @@ class _ScenarioSetup:
             case name:
                 return self.cluster.start_balancer(name, self._task())
 
-    def _task(self) -> Task:
-        secure, speaks = self.scenario.secure, self.scenario.speaks
-        return Task(
+    def _task(self) -> BalancerTask:
+        secure, endpoint_protocol = self.scenario.secure, self.scenario.endpoint_protocol
+        return BalancerTask(
             (),
             certificate=self._certificate if secure else None,
             http3=secure,
-            speaks=speaks,
-            trusted=self._certificate if speaks == "http3" else None,
+            endpoint_protocol=endpoint_protocol,
+            endpoint_ca=self._certificate if endpoint_protocol == "http3" else None,
             # Hypercorn names a port of its own, which clients of the balancer are not to go to.
-            hidden=("Alt-Svc",) if self._certificate else (),
+            removed_headers=("Alt-Svc",) if self._certificate else (),
         )
 
     def users(self, address: str) -> list[object]:

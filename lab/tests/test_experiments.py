@@ -12,7 +12,7 @@ from lab import cost_check, experiment
 from lab.article004 import plan
 from lab.balancers import balancer
 from lab.bench import Bench
-from lab.paths import REPOSITORY, Missing
+from lab.paths import REPOSITORY, MissingRequirement
 from lab.testbed import cluster
 
 
@@ -106,7 +106,7 @@ class CommandLineTest(unittest.TestCase):
                 done = lab("run", *arguments)
                 self.assertEqual((done.returncode, done.stdout), (1, ""))
                 self.assertIn(sentence, done.stderr)
-        with self.assertRaisesRegex(Missing, "there is no balancer 'nonsense'; there are: .*sheave"):
+        with self.assertRaisesRegex(MissingRequirement, "there is no balancer 'nonsense'; there are: .*sheave"):
             balancer("nonsense")
 
     def test_testbed_without_root_is_refused(self) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lab import experiment, resumption
 from lab.bench import Bench
-from lab.paths import Missing
+from lab.paths import MissingRequirement
 from lab.results import read_rows
 
 TERMS = {"extent": "usual", "only": [], "commit": "abc", "versions": {"nginx": "1.30.6"}}
@@ -36,12 +36,12 @@ class ResumptionTest(unittest.TestCase):
         self.assertEqual(self.find(), second)
 
     def test_nothing_to_resume_is_a_sentence(self) -> None:
-        with self.assertRaisesRegex(Missing, "no run was cut off, so there is nothing to resume"):
+        with self.assertRaisesRegex(MissingRequirement, "no run was cut off, so there is nothing to resume"):
             self.find()
 
     def test_another_commit_or_version_is_another_run(self) -> None:
         self.run_of("before", age=1, commit="def")
-        with self.assertRaisesRegex(Missing, "before was a run with commit 'def', not 'abc'"):
+        with self.assertRaisesRegex(MissingRequirement, "before was a run with commit 'def', not 'abc'"):
             self.find()
 
     def test_line_that_was_cut_off_is_written_again(self) -> None:

@@ -3,7 +3,7 @@
 import inspect
 import unittest
 
-from lab.balancers import Task
+from lab.balancers import BalancerTask
 from lab.load import LoadGenerator
 from lab.training import TRAININGS
 
@@ -13,7 +13,7 @@ class TrainingTest(unittest.TestCase):
         extent = {"warmup_seconds": 0.1, "seconds": 1.0}
         for training in TRAININGS:
             with self.subTest(training.name):
-                Task(endpoints=(), **training.task)
+                BalancerTask(endpoints=(), **training.task)
                 for options in training.loads:
                     inspect.signature(LoadGenerator.load).bind(None, "target", **extent, **options)
                 for options in training.handshakes:
@@ -22,7 +22,7 @@ class TrainingTest(unittest.TestCase):
                     )
 
     def test_every_protocol_has_a_load_in_front_and_behind(self) -> None:
-        behind = {training.task.get("speaks", "http1") for training in TRAININGS}
+        behind = {training.task.get("endpoint_protocol", "http1") for training in TRAININGS}
         self.assertEqual(behind, {"http1", "http2", "grpc"})
         loads = [options for training in TRAININGS for options in training.loads]
         in_front = {

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 
-from lab.paths import Missing
+from lab.paths import MissingRequirement
 from tests.cluster import cluster, control_plane, network, nodes, programs
 from tests.cluster.network import NetworkRefused
 from tests.cluster.places import KUBECONFIG, NODES, POOL, PROGRAMS, node
@@ -37,7 +37,7 @@ def main(words: list[str]) -> int:
     asked = parser.parse_args(words)
     try:
         return run(asked)
-    except (Missing, Died, NetworkRefused, cluster.Exists) as error:
+    except (MissingRequirement, Died, NetworkRefused, cluster.Exists) as error:
         print(f"cluster: {error}", file=sys.stderr)
         return 1
 

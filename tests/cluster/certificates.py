@@ -7,7 +7,7 @@ import json
 import subprocess
 from pathlib import Path
 
-from lab.paths import Missing
+from lab.paths import MissingRequirement
 from tests.cluster.places import API_SERVER, API_SERVER_PORT, API_SERVICE, CERTIFICATES, KUBECONFIG, NODES, Node
 
 DAYS = "30"
@@ -129,4 +129,4 @@ def _base64(path: Path) -> str:
 def _openssl(*words: str | Path) -> None:
     done = subprocess.run(["openssl", *words], check=False, capture_output=True, text=True)
     if done.returncode != 0:
-        raise Missing(f"openssl makes no certificate: {done.stderr.strip()}")
+        raise MissingRequirement(f"openssl makes no certificate: {done.stderr.strip()}")

@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from lab.lock import take
-from lab.paths import Missing
+from lab.paths import MissingRequirement
 from lab.testbed import cgroups
 from tests.cluster import certificates, control_plane, gateway_api, network, nodes, programs, real_node
 from tests.cluster.api import Api, ApiError, Unreachable
@@ -74,7 +74,7 @@ def exists() -> bool:
 def up(real: str | None = None) -> None:
     """Starts a cluster, and returns when it is ready. The node of this name has a real kubelet."""
     if reason := obstacle():
-        raise Missing(f"no cluster here: {reason}")
+        raise MissingRequirement(f"no cluster here: {reason}")
     with _locked():
         if exists():
             raise Exists(f"a cluster runs already, or has left something (see {STATE}): `make cluster-down` removes it")
@@ -94,7 +94,7 @@ def up(real: str | None = None) -> None:
 def down() -> None:
     """Removes whatever there is of a cluster, whole or not."""
     if os.geteuid() != 0:
-        raise Missing("it takes root to remove a cluster")
+        raise MissingRequirement("it takes root to remove a cluster")
     with _locked():
         _remove()
 
@@ -164,7 +164,7 @@ def wait_until(ready: Callable[[], bool], processes: Sequence[Process], what: st
         for process in processes:
             process.check()
         if time.monotonic() > deadline:
-            raise Missing(f"{what} was not ready after {READY_SECONDS:.0f} s{why}")
+            raise MissingRequirement(f"{what} was not ready after {READY_SECONDS:.0f} s{why}")
         time.sleep(POLL_SECONDS)
 
 

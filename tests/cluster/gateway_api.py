@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 
-from lab.paths import Missing
+from lab.paths import MissingRequirement
 from tests.cluster.places import KUBECONFIG, PROGRAMS
 from tests.cluster.programs import GATEWAY_API, module_folder
 
@@ -25,7 +25,7 @@ def kubectl(*words: object) -> str:
     argv = [PROGRAMS / "kubectl", f"--kubeconfig={KUBECONFIG}", *words]
     done = subprocess.run(list(map(str, argv)), capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise Missing(f"`kubectl {' '.join(map(str, words))}` failed: {done.stderr.strip()}")
+        raise MissingRequirement(f"`kubectl {' '.join(map(str, words))}` failed: {done.stderr.strip()}")
     return done.stdout
 
 

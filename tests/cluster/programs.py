@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.debian import Suite
-from lab.paths import Missing
+from lab.debian import DebianSuite
+from lab.paths import MissingRequirement
 from tests.cluster.places import CACHE, FOLDER, PROGRAMS, REPOSITORY
 
 SUITE = "forky"
@@ -55,7 +55,7 @@ def version_of(module: str, folder: Path) -> str:
         words = line.removeprefix("require").split()
         if words[:1] == [module]:
             return words[1]
-    raise Missing(f"{folder}/go.mod does not require {module}")
+    raise MissingRequirement(f"{folder}/go.mod does not require {module}")
 
 
 def _saying_its_version() -> str:
@@ -134,7 +134,7 @@ def _unpack(name: str, package: str, path: str) -> None:
     if launcher.is_file():
         return
     say(f"unpacking {package} of Debian {SUITE}")
-    words = Suite(SUITE, CACHE / "debian").program(package, path)
+    words = DebianSuite(SUITE, CACHE / "debian").program(package, path)
     launcher.write_text(f'#!/bin/sh\nexec {shlex.join(map(str, words))} "$@"\n')
     launcher.chmod(0o755)
 
@@ -146,7 +146,7 @@ def _go_environment() -> dict[str, str]:
 def _run_aloud(argv: Sequence[str], folder: Path, what: str) -> None:
     """A command that may take minutes, with a line now and then that it still does."""
     if not shutil.which("go"):
-        raise Missing("go is not there: install Go 1.26 or newer (https://go.dev/dl)")
+        raise MissingRequirement("go is not there: install Go 1.26 or newer (https://go.dev/dl)")
     began = time.monotonic()
     say(what)
     with subprocess.Popen(
@@ -159,4 +159,4 @@ def _run_aloud(argv: Sequence[str], folder: Path, what: str) -> None:
             except subprocess.TimeoutExpired:
                 say(f"{what}: {time.monotonic() - began:.0f} s, about 5 minutes for all of it on two cores")
     if running.returncode != 0:
-        raise Missing(f"`{' '.join(argv)}` in {folder} failed: {output.strip()[-2000:]}")
+        raise MissingRequirement(f"`{' '.join(argv)}` in {folder} failed: {output.strip()[-2000:]}")

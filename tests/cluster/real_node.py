@@ -12,8 +12,8 @@ import subprocess
 import time
 from pathlib import Path
 
-from lab.debian import Suite
-from lab.paths import Missing
+from lab.debian import DebianSuite
+from lab.paths import MissingRequirement
 from tests.cluster import archives, certificates, nodes, programs
 from tests.cluster.archives import Archive
 from tests.cluster.places import CACHE, NAME, Node
@@ -47,7 +47,7 @@ def make() -> None:
         ("runc", "usr/sbin/runc", OF_MACHINE),
         ("busybox-static", "bin/busybox", OF_MACHINE),
     ):
-        Suite(suite, PACKAGES).file(package, path)
+        DebianSuite(suite, PACKAGES).file(package, path)
     KUBELET.make()
 
 
@@ -200,7 +200,7 @@ def _wait_for(containerd: Process, node: Node) -> None:
         try:
             _ctr(node, "version")
             return
-        except Missing:
+        except MissingRequirement:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.1)
@@ -210,7 +210,7 @@ def _ctr(node: Node, *words: str) -> None:
     argv = [_program("usr/bin/ctr"), f"--address={_socket(node)}", "--namespace=k8s.io", *words]
     done = subprocess.run(list(map(str, argv)), capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise Missing(f"`ctr {' '.join(words)}` failed: {done.stderr.strip()}")
+        raise MissingRequirement(f"`ctr {' '.join(words)}` failed: {done.stderr.strip()}")
 
 
 def _configuration(node: Node) -> Path:

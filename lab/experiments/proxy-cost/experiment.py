@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from lab import certificate
-from lab.balancers import Placement, Running, Task, balancer
+from lab.balancers import BalancerTask, Placement, RunningBalancer, balancer
 from lab.bench import Bench, Progress, Row, say
 from lab.certificate import Certificate
 from lab.figure import Figure, paired_ratio
@@ -20,7 +20,7 @@ GIB = 1 << 30
 DISTURBED = 0.05
 
 # Most arms are one process.
-Arms = dict[str, list[Running]]
+Arms = dict[str, list[RunningBalancer]]
 UNITS = {
     "request": "CPU µs per request",
     "handshake": "CPU µs per handshake",
@@ -71,7 +71,9 @@ def _run_names(name: str, arm: dict[str, Any]) -> list[str]:
     return [name, *(f"{name}-{copy}" for copy in range(2, arm.get("copies", 1) + 1))]
 
 
-def _start(bench: Bench, load: LoadGenerator, name: str, run_name: str, own: Certificate | None = None) -> Running:
+def _start(
+    bench: Bench, load: LoadGenerator, name: str, run_name: str, own: Certificate | None = None
+) -> RunningBalancer:
     settings = dict(bench.settings["arms"][name])
     peer, cpus = balancer(settings.pop("balancer")), settings.pop("cpus")
     settings.pop("rounds", None)
@@ -81,12 +83,12 @@ def _start(bench: Bench, load: LoadGenerator, name: str, run_name: str, own: Cer
         settings["certificate"] = own
     folder = bench.logs / run_name
     folder.mkdir()
-    return peer.start(Task(endpoints=load.endpoints, **settings), Placement.pinned(folder, cpus, program))
+    return peer.start(BalancerTask(endpoints=load.endpoints, **settings), Placement.pinned(folder, cpus, program))
 
 
-def _check_forwarding(name: str, settings: dict[str, Any], arm: Running) -> None:
+def _check_forwarding(name: str, settings: dict[str, Any], arm: RunningBalancer) -> None:
     """Every arm does the same work: the endpoint is told who the client is."""
-    if settings.get("speaks") == "grpc":
+    if settings.get("endpoint_protocol") == "grpc":
         # Not every balancer takes anything but a call there, and each call is checked.
         return
     client = _client(arm.address, tls="tls" in settings)
@@ -128,7 +130,7 @@ def _rounds(bench: Bench, case: dict[str, Any], name: str) -> int:
 
 
 def _load(
-    bench: Bench, load: LoadGenerator, name: str, arm: list[Running], case: dict[str, Any], seed: int
+    bench: Bench, load: LoadGenerator, name: str, arm: list[RunningBalancer], case: dict[str, Any], seed: int
 ) -> LoadReport:
     request = Request(**case.get("request", {}))
     extent = {
@@ -182,7 +184,7 @@ def _measure_memory(bench: Bench, load: LoadGenerator) -> None:
             progress.step(f"idle connections, {name}")
 
 
-def _idle_row(number: int, name: str, load: LoadGenerator, arm: Running, idle: dict[str, Any]) -> Row:
+def _idle_row(number: int, name: str, load: LoadGenerator, arm: RunningBalancer, idle: dict[str, Any]) -> Row:
     request, at_once, connections = Request(**idle["request"]), idle["at_once"], idle["connections"]
     # What first requests make a proxy set up is no cost of a client's connection, nor are connections to endpoints, of
     # which Sheave opens more for a POST until it has seen that the endpoint keeps them.
