@@ -17,8 +17,8 @@ from lab.bench import say
 from lab.child import ChildFailed
 from lab.paths import MissingRequirement
 from lab.run import run
-from lab.testbed import occupancy
-from lab.testbed.occupancy import Occupied
+from lab.testbed import ownership
+from lab.testbed.ownership import TestbedBusy
 
 
 def main() -> int:
@@ -26,9 +26,9 @@ def main() -> int:
     # Whatever was started is ended in the same way as after Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        occupancy.sweep()
+        ownership.remove_leftovers()
         return arguments.command(arguments)
-    except (experiment.Unknown, MissingRequirement, ChildFailed, Occupied) as error:
+    except (experiment.Unknown, MissingRequirement, ChildFailed, TestbedBusy) as error:
         say(f"lab: {error}")
         return 1
     except KeyboardInterrupt:

@@ -9,7 +9,7 @@ from typing import IO
 POLL_SECONDS = 0.05
 
 
-def take(file: IO[str], seconds: float = 0.0) -> bool:
+def try_lock(file: IO[str], seconds: float = 0.0) -> bool:
     """Locks the file, waiting for whoever has it for so long at most; whether it could."""
     deadline = time.monotonic() + seconds
     while True:

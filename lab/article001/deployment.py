@@ -13,7 +13,7 @@ from lab.article001.work import WorkPipe
 from lab.child import ChildFailed, wait_until
 from lab.testbed.backlog import Backlog
 from lab.testbed.cluster import Cluster
-from lab.testbed.pods import Limits, Pod, Probe
+from lab.testbed.pods import CpuLimits, Pod, Probe
 
 # A probe waits in the same line as every request, and none of what is measured is about probes: one success will do.
 ONCE = Probe(period_seconds=3600, timeout_seconds=10, failure_threshold=3)
@@ -53,7 +53,7 @@ class DeploymentMember:
 
     def load(self) -> PodLoad:
         workers = uwsgi.read_busy(self._busy)
-        return PodLoad(workers.serving, self._backlog.waiting(), workers.served)
+        return PodLoad(workers.serving, self._backlog.length(), workers.served)
 
     def close(self) -> None:
         os.close(self._busy)
@@ -78,7 +78,7 @@ class Deployment:
         self._started += 1
         busy = self._folder / f"{self._name}-{self._started}-busy"
         application = uwsgi.application(self.workers, self.work.path, busy, self._start_seconds)
-        pod = self._cluster.start_pod(application, Limits(), ONCE, 2 if on_second_node else 1)
+        pod = self._cluster.start_pod(application, CpuLimits(), ONCE, 2 if on_second_node else 1)
         member = DeploymentMember(pod, busy)
         self.members.append(member)
         return member

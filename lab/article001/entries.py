@@ -31,7 +31,7 @@ class EntryPoints:
         for port, variant in enumerate(variants, FIRST_PORT):
             if variant.balanced:
                 task = variant.task(deployment.addresses())
-                self._running[variant.id] = cluster.start_further_balancer(variant.id, variant.entry, task, port)
+                self._running[variant.id] = cluster.start_extra_balancer(variant.id, variant.entry, task, port)
 
     def admin(self, variant: Variant) -> str | None:
         running = self._running.get(variant.id)
@@ -42,8 +42,8 @@ class EntryPoints:
         argv = ab.command(self._address(variant), clients, seconds, post_file)
         log = f"ab-{variant.id}-{run}.log"
         if variant.entry.startswith("nodeport"):
-            assert self._cluster.outside is not None, "NodePorts come with the second node"
-            return self._cluster.outside.start(argv, log)
+            assert self._cluster.external_client is not None, "NodePorts come with the second node"
+            return self._cluster.external_client.start(argv, log)
         return self._cluster.start_client(argv, log, piped=False)
 
     def _address(self, variant: Variant) -> str:

@@ -17,7 +17,7 @@ from lab.article001.variants import Variant
 from lab.article001.work import ServiceTimes
 from lab.bench import Bench
 from lab.testbed.cluster import Node
-from lab.testbed.other_work import OtherWork
+from lab.testbed.other_work import OtherCpuTime
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def run(
         order = random.Random(f"{bench.settings['seed']}-errors")
         for repetition in range(1, settings.repetitions + 1):
             for variant in order.sample(variants, len(variants)):
-                others = OtherWork(node)
+                others = OtherCpuTime(node)
                 deployment.restart(service.times(""))
                 with entries.start_ab(variant, settings.clients, settings.seconds, post_file, str(repetition)) as child:
                     poll_until(lambda child=child: not child.alive(), PERIOD_SECONDS, deployment.work.fill)

@@ -23,7 +23,7 @@ from lab.balancers import BalancerTask, RunningBalancer
 from lab.bench import Bench, Row
 from lab.child import Child
 from lab.testbed.cluster import Cluster, Node
-from lab.testbed.other_work import OtherWork
+from lab.testbed.other_work import OtherCpuTime
 
 PERIOD_SECONDS = 0.5
 ARMS = ("auto", "fixed")
@@ -76,7 +76,7 @@ def _run_arms(
     for number, arm in enumerate(arms):
         exit_stack.callback(arm.deployment.close)
         arm.open(FIRST_PORT + number)
-    others, post_file = OtherWork(node), listing.write(folder / "listing.json")
+    others, post_file = OtherCpuTime(node), listing.write(folder / "listing.json")
     for arm in arms:
         arm.begin(f"{bench.settings['seed']}-{variant.workers}-{repetition}", post_file)
         exit_stack.enter_context(arm.load)
@@ -116,7 +116,7 @@ class _LearningArm:
             BalancerTask(self.deployment.addresses()), cap="auto" if self.name == "auto" else self._variant.workers
         )
         label = f"{self.name}-{self.clients}"
-        self._running: RunningBalancer = self._cluster.start_further_balancer(label, self._variant.entry, task, port)
+        self._running: RunningBalancer = self._cluster.start_extra_balancer(label, self._variant.entry, task, port)
 
     def begin(self, seed: str, post_file: Path) -> None:
         self.deployment.restart(self._settings.service.times(seed))

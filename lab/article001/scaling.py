@@ -23,7 +23,7 @@ from lab.article001.work import ServiceTimes
 from lab.bench import Bench, Row
 from lab.child import Child, ChildFailed
 from lab.testbed.cluster import Cluster, Node
-from lab.testbed.other_work import OtherWork
+from lab.testbed.other_work import OtherCpuTime
 
 CLIENTS = Path(__file__).with_name("clients.py")
 PERIOD_SECONDS = 0.25
@@ -80,7 +80,7 @@ def _run_arms(
     for number, arm in enumerate(arms):
         exit_stack.callback(arm.deployment.close)
         arm.open(FIRST_PORT + number)
-    others, post_file = OtherWork(node), listing.write(folder / "listing.json")
+    others, post_file = OtherCpuTime(node), listing.write(folder / "listing.json")
     for arm in arms:
         exit_stack.enter_context(arm.begin(f"{bench.settings['seed']}-scaling-{repetition}", post_file))
 
@@ -133,7 +133,7 @@ class _ScalingArm:
         self.deployment.wait_until_ready()
         self._published = self.deployment.addresses()
         task = self.variant.task(self._published)
-        self._running = self._cluster.start_further_balancer(self.variant.id, self.variant.entry, task, port)
+        self._running = self._cluster.start_extra_balancer(self.variant.id, self.variant.entry, task, port)
         if self._running.admin is None:
             raise ChildFailed(f"{self.variant.entry} says nothing that a scaler could follow")
         self._admin = self._running.admin

@@ -18,7 +18,7 @@ from lab.article001.variants import Variant
 from lab.article001.work import ServiceTimes
 from lab.bench import Bench, Row
 from lab.testbed.cluster import Node
-from lab.testbed.other_work import OtherWork
+from lab.testbed.other_work import OtherCpuTime
 
 PERIOD_SECONDS = 0.25
 CONCURRENCY = "concurrency.csv"
@@ -66,7 +66,7 @@ def run(
         order = random.Random(f"{bench.settings['seed']}-{settings.service.distribution}")
         for repetition in range(1, settings.repetitions + 1):
             for variant in order.sample(variants, len(variants)):
-                others = OtherWork(node)
+                others = OtherCpuTime(node)
                 row = throughput_run.measure(variant, repetition)
                 cluster.check()
                 record(bench, **row, other_work_cpus=round(others.cpus(), 3))

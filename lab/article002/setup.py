@@ -14,7 +14,7 @@ from lab.article002.calls import Call, read
 from lab.balancers import BalancerTask, replace_file
 from lab.child import Child, ChildFailed, wait_until
 from lab.testbed.cluster import NODE, SERVICE, Cluster, Node
-from lab.testbed.pods import PORT, Application, Limits, Pod, Probe
+from lab.testbed.pods import PORT, Application, CpuLimits, Pod, Probe
 
 MODULE = Path(__file__).parent
 DNS_NAME = "echo.test."
@@ -66,7 +66,7 @@ class GrpcSetup:
         """One more, which is ready, and published to nobody yet."""
         arguments = ["-delay", f"{self._times.delay_ms}ms", "-age", f"{self._variant.age_seconds}s"]
         application = Application(lambda address: [self._program, "serve", address, *arguments], _accepts_connection)
-        pod = self.cluster.start_pod(application, Limits(), PROBE)
+        pod = self.cluster.start_pod(application, CpuLimits(), PROBE)
         wait_until(lambda: pod.ready, pod.child, pod.name, READY_SECONDS)
         return pod
 

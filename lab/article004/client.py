@@ -8,16 +8,16 @@ from pathlib import Path
 
 from lab.article004.browser import Browser
 from lab.testbed import hosts
-from lab.testbed.cgroups import Group
+from lab.testbed.cgroups import ControlGroup
 from lab.testbed.hosts import Host
-from lab.testbed.link import Conditions, Link
+from lab.testbed.link import Link, LinkConditions
 
 
 class Client:
     """One of those who load at the same time; the line changes."""
 
     def __init__(
-        self, name: str, address: str, edge: str, pin: str, top: Group, folder: Path, exit_stack: ExitStack
+        self, name: str, address: str, edge: str, pin: str, top: ControlGroup, folder: Path, exit_stack: ExitStack
     ) -> None:
         folder.mkdir()
         self._host = Host(name, address, top.child(name), folder)
@@ -28,9 +28,9 @@ class Client:
         self.browser = Browser(self._host, edge, pin, folder)
         exit_stack.callback(self.browser.stop)
 
-    def use(self, conditions: Conditions, congestion_control: str, seed: int) -> None:
+    def apply(self, conditions: LinkConditions, congestion_control: str, seed: int) -> None:
         """From here on the line is like this."""
-        self._link.use(conditions, congestion_control, seed)
+        self._link.apply(conditions, congestion_control, seed)
 
     def udp_dropped(self) -> int:
         """Datagrams that had arrived here, and found no room at who was to read them."""

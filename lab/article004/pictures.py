@@ -62,12 +62,12 @@ def _grid(rows: Sequence[Row], titles: dict[str, str], group: Callable[[Row], st
     )
     for panel, site in zip(panels[0], sites, strict=True):
         own = [row for row in rows if row["site"] == site]
-        there = [name for name in groups if any(group(row) == name for row in own)]
+        forward = [name for name in groups if any(group(row) == name for row in own)]
         boxes = [
             [(by, [row for row in own if group(row) == name and row["protocol"] == by]) for by in PROTOCOLS]
-            for name in there
+            for name in forward
         ]
-        _boxes(panel, boxes, [names.get(name, name) for name in there])
+        _boxes(panel, boxes, [names.get(name, name) for name in forward])
         panel.set_title(f"{site}: {SITES[site].round_trips} round trips", fontsize=9.5, loc="left", fontweight="bold")
     seen = [by for by in PROTOCOLS if any(row["protocol"] == by for row in rows)]
     _legend(figure, {PROTOCOLS[by].title: COLOURS[by] for by in seen})

@@ -16,7 +16,7 @@ from lab.article004.client import Client
 from lab.balancers import BalancerTask, Placement, RunningBalancer, balancer
 from lab.certificate import Certificate
 from lab.child import Child
-from lab.testbed.cgroups import Group
+from lab.testbed.cgroups import ControlGroup
 
 NETWORK = "10.99.0"
 EDGE = f"{NETWORK}.1"
@@ -28,7 +28,7 @@ BACKEND = "backend"
 class PageLoadSetup:
     """One for a whole run; edges and clients come as they are needed."""
 
-    def __init__(self, top: Group, builds: Mapping[str, Path], folder: Path, exit_stack: ExitStack) -> None:
+    def __init__(self, top: ControlGroup, builds: Mapping[str, Path], folder: Path, exit_stack: ExitStack) -> None:
         self._top = top
         self._builds = builds
         self._folder = folder
@@ -70,7 +70,7 @@ class PageLoadSetup:
         return Placement(folder, partial(self._launch, name), host, port, program)
 
     def _launch(self, name: str, argv: Sequence[object], log: Path) -> Child:
-        return Child(self._top.child(name).create().entering(argv), log)
+        return Child(self._top.child(name).create().enter_command(argv), log)
 
     def cpu_seconds(self) -> float:
         """Of everything that runs for the lab."""
@@ -84,7 +84,7 @@ class PageLoadSetup:
 
 
 @contextmanager
-def open_setup(top: Group, builds: Mapping[str, Path], folder: Path) -> Iterator[PageLoadSetup]:
+def open_setup(top: ControlGroup, builds: Mapping[str, Path], folder: Path) -> Iterator[PageLoadSetup]:
     """The backend, and whatever comes; nothing is left afterwards. `builds` are edges that are other builds of Sheave."""
     with ExitStack() as exit_stack:
         yield PageLoadSetup(top, builds, folder, exit_stack)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from lab.testbed.link import Conditions, Direction
+from lab.testbed.link import LinkConditions, LinkDirection
 
 DESCRIPTION_KEYS = ("title", "article")
 
@@ -31,10 +31,10 @@ class Variant:
     # So many of them at the same time, each over a line of its own: where pages wait for packets and hardly for CPU.
     samples_at_once: int = 1
 
-    def conditions(self, mbit: float, queue_kib: int) -> Conditions:
+    def conditions(self, mbit: float, queue_kib: int) -> LinkConditions:
         """The same both ways."""
-        direction = Direction(self.rtt_ms / 2, mbit, queue_kib, self.loss)
-        return Conditions(direction, direction)
+        direction = LinkDirection(self.rtt_ms / 2, mbit, queue_kib, self.loss)
+        return LinkConditions(direction, direction)
 
     def samples(self, usual: int) -> int:
         return usual * self.samples_for_one

@@ -24,15 +24,15 @@ class Backlog:
 
     def __init__(self, pid: int) -> None:
         libc = ctypes.CDLL(None, use_errno=True)
-        with open("/proc/self/ns/net") as home, open(f"/proc/{pid}/ns/net") as there:
-            _enter(libc, there.fileno())
+        with open("/proc/self/ns/net") as home, open(f"/proc/{pid}/ns/net") as target:
+            _enter(libc, target.fileno())
             try:
                 self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, NETLINK_SOCK_DIAG)
             finally:
                 _enter(libc, home.fileno())
         self._request = _request()
 
-    def waiting(self) -> int:
+    def length(self) -> int:
         """Of all listening sockets together: connected, and not yet accepted."""
         self._socket.send(self._request)
         waiting = 0
@@ -52,8 +52,8 @@ class Backlog:
 
 
 def _request() -> bytes:
-    asked = struct.pack("=BBBBI", socket.AF_INET, socket.IPPROTO_TCP, 0, 0, 1 << TCP_LISTEN) + bytes(48)
-    return HEADER.pack(HEADER.size + len(asked), SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST_DUMP, 1, 0) + asked
+    query = struct.pack("=BBBBI", socket.AF_INET, socket.IPPROTO_TCP, 0, 0, 1 << TCP_LISTEN) + bytes(48)
+    return HEADER.pack(HEADER.size + len(query), SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST_DUMP, 1, 0) + query
 
 
 def _enter(libc: ctypes.CDLL, namespace: int) -> None:

@@ -21,7 +21,7 @@ REMOVAL_SECONDS = 10.0
 ENTER = 'while [ "$1" != -- ]; do echo $$ >"$1/cgroup.procs" || exit 1; shift; done; shift; exec "$@"'
 
 
-class Version1:
+class CgroupV1:
     """A hierarchy for each controller: quotas are in that of `cpu`, CPU time in that of `cpuacct`, maybe the same."""
 
     controllers = ("cpu", "cpuacct")
@@ -30,7 +30,7 @@ class Version1:
         self.mounts = tuple(dict.fromkeys((cpu, accounting)))
         self._cpu, self._accounting = cpu, accounting
 
-    def open_for_children(self, name: str) -> None:
+    def delegate_controllers(self, name: str) -> None:
         """Whatever has a group may have groups below it."""
 
     def files(self, millicores: int | None) -> Mapping[str, str]:
@@ -49,7 +49,7 @@ class Version1:
         return int((self._accounting / name / "cpuacct.usage").read_text()) / 1e9
 
 
-class Version2:
+class CgroupV2:
     """One hierarchy; a group has a controller if the group above it passes it on."""
 
     # In /proc/PID/cgroup its one line names none.
@@ -59,7 +59,7 @@ class Version2:
         self.mounts = (mount,)
         self._mount = mount
 
-    def open_for_children(self, name: str) -> None:
+    def delegate_controllers(self, name: str) -> None:
         for folder in (self._mount, self._mount / name):
             (folder / "cgroup.subtree_control").write_text("+cpu")
 
@@ -75,27 +75,27 @@ class Version2:
         return next(int(line.split()[1]) for line in lines if line.startswith("usage_usec")) / 1e6
 
 
-Version = Version1 | Version2
+Version = CgroupV1 | CgroupV2
 
 
-def version(mounts: str) -> Version | None:
+def detect_version(mounts: str) -> Version | None:
     """What there is, by the text of /proc/mounts. A machine with both has its CPU controller in version 1."""
     lines = [line.split() for line in mounts.splitlines()]
     old = [(Path(target), options.split(",")) for _, target, kind, options, *_ in lines if kind == "cgroup"]
     controllers = {option: target for target, options in old for option in options}
     if "cpu" in controllers and "cpuacct" in controllers:
-        return Version1(controllers["cpu"], controllers["cpuacct"])
-    return next((Version2(Path(target)) for _, target, kind, *_ in lines if kind == "cgroup2"), None)
+        return CgroupV1(controllers["cpu"], controllers["cpuacct"])
+    return next((CgroupV2(Path(target)) for _, target, kind, *_ in lines if kind == "cgroup2"), None)
 
 
-def of_machine() -> Version:
-    found = version(Path("/proc/mounts").read_text())
+def machine_version() -> Version:
+    found = detect_version(Path("/proc/mounts").read_text())
     if found is None:
         raise MissingRequirement("no control groups are mounted: the testbed limits its pods' CPU with them")
     return found
 
 
-def current(version: Version, text: str) -> list[Path]:
+def process_groups(version: Version, text: str) -> list[Path]:
     """The groups of a process, in the hierarchies that the testbed uses, by the text of its /proc/PID/cgroup."""
     paths: dict[str, str] = {}
     for line in text.splitlines():
@@ -105,7 +105,7 @@ def current(version: Version, text: str) -> list[Path]:
 
 
 @dataclass(frozen=True)
-class Group:
+class ControlGroup:
     """One group below `TOP`, or that itself."""
 
     version: Version
@@ -115,17 +115,17 @@ class Group:
     def folders(self) -> list[Path]:
         return [mount / self.name for mount in self.version.mounts]
 
-    def child(self, name: str) -> Group:
-        return Group(self.version, f"{self.name}/{name}")
+    def child(self, name: str) -> ControlGroup:
+        return ControlGroup(self.version, f"{self.name}/{name}")
 
-    def create(self, millicores: int | None = None) -> Group:
+    def create(self, millicores: int | None = None) -> ControlGroup:
         for folder in self.folders:
             folder.mkdir(exist_ok=True)
         self.limit(millicores)
         return self
 
-    def open_for_children(self) -> None:
-        self.version.open_for_children(self.name)
+    def delegate_controllers(self) -> None:
+        self.version.delegate_controllers(self.name)
 
     def limit(self, millicores: int | None) -> None:
         """How much CPU its processes may have; None is as much as there is."""
@@ -136,11 +136,11 @@ class Group:
     def cpu_seconds(self) -> float:
         return self.version.cpu_seconds(self.name)
 
-    def entering(self, argv: Sequence[object]) -> list[object]:
+    def enter_command(self, argv: Sequence[object]) -> list[object]:
         """A command that runs in this group."""
         return ["sh", "-c", ENTER, "enter", *self.folders, "--", *argv]
 
-    def take(self, pid: int) -> None:
+    def add_process(self, pid: int) -> None:
         for folder in self.folders:
             (folder / "cgroup.procs").write_text(str(pid))
 
@@ -152,7 +152,7 @@ class Group:
                 found.update(map(int, (folder / "cgroup.procs").read_text().split()))
         return found
 
-    def _below(self) -> set[str]:
+    def _child_names(self) -> set[str]:
         folders = [folder for folder in self.folders if folder.is_dir()]
         return {path.name for folder in folders for path in folder.iterdir() if path.is_dir()}
 
@@ -160,7 +160,7 @@ class Group:
         """Ends all processes of it and of what is below it, and removes it; a process takes a moment to be gone."""
         deadline = time.monotonic() + REMOVAL_SECONDS
         while True:
-            for name in self._below():
+            for name in self._child_names():
                 self.child(name).remove()
             for pid in self.processes() - {os.getpid()}:
                 with contextlib.suppress(ProcessLookupError):

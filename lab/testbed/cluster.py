@@ -15,12 +15,12 @@ from typing import Literal
 from lab.balancers import BalancerTask, Placement, RunningBalancer, balancer
 from lab.child import Child
 from lab.testbed import cgroups, conntrack, hosts, second_node
-from lab.testbed.cgroups import Group
+from lab.testbed.cgroups import ControlGroup
 from lab.testbed.hosts import Host
-from lab.testbed.kube_proxy import KubeProxy, Service
-from lab.testbed.occupancy import occupy
-from lab.testbed.pods import PORT, SECURE_PORT, Application, Limits, Pod, Probe
-from lab.testbed.second_node import Outside, SecondNode
+from lab.testbed.kube_proxy import KubeProxy, ServicePort
+from lab.testbed.ownership import acquire
+from lab.testbed.pods import PORT, SECURE_PORT, Application, CpuLimits, Pod, Probe
+from lab.testbed.second_node import ExternalClient, SecondNode
 
 # Addresses as k3s gives them. The client is a pod of another node, whose packets come in over a link.
 POD_SUBNET = "10.42.0.0/24"
@@ -28,7 +28,7 @@ NODE_IN_POD_SUBNET = "10.42.0.1"
 CLIENT_SUBNET = "10.42.1.0/24"
 NODE = "10.42.1.1"
 CLIENT = "10.42.1.2"
-SERVICE = Service("default/app:http", "10.43.0.80", 80, 30080, PORT, cluster_subnet="10.42.0.0/16")
+SERVICE = ServicePort("default/app:http", "10.43.0.80", 80, 30080, PORT, cluster_subnet="10.42.0.0/16")
 # The same Service's other ports, of which only applications with TLS have something behind them.
 HTTPS = replace(SERVICE, name="default/app:https", port=443, node_port=30443, target_port=SECURE_PORT)
 QUIC = replace(HTTPS, name="default/app:quic", transport="udp")
@@ -52,7 +52,7 @@ def obstacle() -> str | None:
         return f"missing: {', '.join(missing)}; run scripts/setup lab"
     if subprocess.run(["unshare", "--net", "true"], capture_output=True, check=False).returncode != 0:
         return "root may not make network namespaces here, as in most containers"
-    groups = cgroups.version(Path("/proc/mounts").read_text())
+    groups = cgroups.detect_version(Path("/proc/mounts").read_text())
     if groups is None or not all(os.access(mount, os.W_OK) for mount in groups.mounts):
         return "root may not make control groups here, as in most containers"
     return None
@@ -61,7 +61,7 @@ def obstacle() -> str | None:
 class Node:
     """What lasts over the runs of an experiment: the bridge, kube-proxy's rules, the client's place."""
 
-    def __init__(self, top: Group, services: Sequence[Service]) -> None:
+    def __init__(self, top: ControlGroup, services: Sequence[ServicePort]) -> None:
         self._top = top
         self._services = services
         hosts.make_bridge(NODE_IN_POD_SUBNET, POD_SUBNET)
@@ -69,9 +69,9 @@ class Node:
 
     @classmethod
     @contextmanager
-    def occupied(cls, services: Sequence[Service] = SERVICES) -> Iterator[Node]:
+    def acquire(cls, services: Sequence[ServicePort] = SERVICES) -> Iterator[Node]:
         """The node, which is the network namespace that this process is in; nothing of it is left afterwards."""
-        with occupy() as top:
+        with acquire() as top:
             yield cls(top, services)
 
     @contextmanager
@@ -91,13 +91,13 @@ class Node:
 class Cluster:
     """The pods of one run, a balancer that they are published to, others that are told of theirs."""
 
-    def __init__(self, top: Group, services: Sequence[Service], kube_proxy: KubeProxy, folder: Path) -> None:
+    def __init__(self, top: ControlGroup, services: Sequence[ServicePort], kube_proxy: KubeProxy, folder: Path) -> None:
         self.pods: list[Pod] = []
         self.balancer: RunningBalancer | None = None
-        self.outside: Outside | None = None
+        self.external_client: ExternalClient | None = None
         self._second: SecondNode | None = None
         self._services = services
-        self._further: dict[str, RunningBalancer] = {}
+        self._extra_balancers: dict[str, RunningBalancer] = {}
         self._started = 0
         # What a balancer is told of each pod.
         self._balanced_port = PORT
@@ -106,7 +106,7 @@ class Cluster:
         self._kube_proxy = kube_proxy
         self._published: list[str] = []
         self._others: dict[str, Child] = {}
-        conntrack.forget()
+        conntrack.flush()
         kube_proxy.set_endpoints(())
         self._client = Host("client", CLIENT, top.child("client"), folder)
         hosts.connect(self._client, NODE, CLIENT_SUBNET)
@@ -114,9 +114,9 @@ class Cluster:
     def add_second_node(self) -> None:
         """From here on there are two, and clients from outside. Pods say which one they are for."""
         self._second = SecondNode(self._top, self._folder, self._services)
-        self.outside = Outside(self._top, self._folder)
+        self.external_client = ExternalClient(self._top, self._folder)
 
-    def start_pod(self, application: Application, limits: Limits, probe: Probe, node: Literal[1, 2] = 1) -> Pod:
+    def start_pod(self, application: Application, limits: CpuLimits, probe: Probe, node: Literal[1, 2] = 1) -> Pod:
         self._started += 1
         name = f"app-{self._started}"
         subnet = POD_SUBNET if node == 1 else second_node.POD_SUBNET
@@ -148,12 +148,12 @@ class Cluster:
         self.balancer = balancer(name).start(replace(task, endpoints=tuple(self._endpoints())), site)
         return self.balancer.address
 
-    def start_further_balancer(self, label: str, name: str, task: BalancerTask, port: int) -> RunningBalancer:
+    def start_extra_balancer(self, label: str, name: str, task: BalancerTask, port: int) -> RunningBalancer:
         """One that serves beside others, at a port of its own: `publish` is not for it."""
         folder = self._folder / label
         folder.mkdir()
         running = balancer(name).start(task, Placement(folder, partial(self._launch, label), NODE, port))
-        self._further[label] = running
+        self._extra_balancers[label] = running
         return running
 
     def balancer_cpu_seconds(self) -> float:
@@ -170,7 +170,7 @@ class Cluster:
         return child
 
     def _launch(self, name: str, argv: Sequence[object], log: Path) -> Child:
-        return Child(self._top.child(name).create().entering(argv), log)
+        return Child(self._top.child(name).create().enter_command(argv), log)
 
     def start_client(self, argv: Sequence[object], log: str = "client.log", *, piped: bool = True) -> Child:
         return self._client.start(argv, self._folder / log, piped=piped)
@@ -192,7 +192,7 @@ class Cluster:
 
     def check(self) -> None:
         """Raises if something that has to run has ended."""
-        balancers = [running.child for running in (self.balancer, *self._further.values()) if running]
+        balancers = [running.child for running in (self.balancer, *self._extra_balancers.values()) if running]
         for child in (*(pod.child for pod in self.pods), *balancers, *self._others.values()):
             child.check()
 
@@ -200,7 +200,7 @@ class Cluster:
         if self.balancer:
             self.balancer.child.stop()
             self._top.child("balancer").remove()
-        for label, running in self._further.items():
+        for label, running in self._extra_balancers.items():
             running.child.stop()
             self._top.child(label).remove()
         for name, child in self._others.items():
@@ -208,7 +208,7 @@ class Cluster:
             self._top.child(name).remove()
         for pod in self.pods:
             pod.remove()
-        for beside in (self.outside, self._second):
+        for beside in (self.external_client, self._second):
             if beside:
                 beside.remove()
         self._client.remove()

@@ -24,7 +24,7 @@ def established(listing: str, transport: Transport = "tcp") -> Counter[str]:
     return Counter(found.group(1) for line in listing.splitlines() if (found := ANSWERS[transport].search(line)))
 
 
-def of_node(transport: Transport = "tcp") -> Counter[str]:
+def node_connections(transport: Transport = "tcp") -> Counter[str]:
     return established(entries(transport), transport)
 
 
@@ -33,7 +33,7 @@ def entries(transport: Transport) -> str:
     return _conntrack("-L", "-p", transport)
 
 
-def forget() -> None:
+def flush() -> None:
     _conntrack("-F")
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from lab.child import Child, ChildFailed
 from lab.network import CONGESTION_CONTROL
-from lab.testbed.cgroups import Group
+from lab.testbed.cgroups import ControlGroup
 
 BRIDGE = "cni0"
 # Of its own, as CNI's plugin gives one: a bridge without one has the lowest of its ports', so a pod which comes may
@@ -23,7 +23,7 @@ BRIDGE_MAC = "0a:58:0a:2a:00:01"
 class Host:
     """A namespace with an address, whose processes run in a group of their own."""
 
-    def __init__(self, name: str, address: str, group: Group, folder: Path) -> None:
+    def __init__(self, name: str, address: str, group: ControlGroup, folder: Path) -> None:
         self.name = name
         self.address = address
         self.group = group.create()
@@ -31,7 +31,7 @@ class Host:
         # Where the other end of its link is, if that is not this process's node.
         self._node: Host | None = None
         argv = ["unshare", "--net", "--", "sh", "-c", "echo; exec cat"]
-        self._pause = Child(self.group.entering(argv), folder / f"{name}-pause.log", piped=True)
+        self._pause = Child(self.group.enter_command(argv), folder / f"{name}-pause.log", piped=True)
         if not self._pause.stdout.readline():
             raise ChildFailed(f"{name} got no network namespace{self._pause.log_end()}")
 
@@ -44,7 +44,7 @@ class Host:
         self, argv: Sequence[object], log: Path, *, piped: bool = False, env: Mapping[str, str] | None = None
     ) -> Child:
         """A process of this host."""
-        return Child(self.group.entering([*self._entering(), *argv]), log, piped=piped, env=env)
+        return Child(self.group.enter_command([*self._enter_command(), *argv]), log, piped=piped, env=env)
 
     def configure(self, *commands: str) -> None:
         """Commands of `ip`, on this host."""
@@ -52,7 +52,7 @@ class Host:
 
     def run(self, argv: Sequence[str], text: str) -> None:
         """A command that sets something up on this host, with this input."""
-        run_on_node([*self._entering(), *argv], text)
+        run_on_node([*self._enter_command(), *argv], text)
 
     def remove(self) -> None:
         """Ends everything on it, and so its namespace. The link would follow in its own time, so it goes first."""
@@ -60,7 +60,7 @@ class Host:
         self.group.remove()
         self._pause.stop()
 
-    def _entering(self) -> list[str]:
+    def _enter_command(self) -> list[str]:
         return ["nsenter", f"--net=/proc/{self.pid}/ns/net", "--"]
 
 

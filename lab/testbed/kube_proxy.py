@@ -61,7 +61,7 @@ LAST = (
 
 
 @dataclass(frozen=True)
-class Service:
+class ServicePort:
     """One port of a Service, with a ClusterIP and a NodePort."""
 
     # Namespace, name and port, as in default/app:http.
@@ -90,7 +90,7 @@ Runner = Callable[[Sequence[str], str], None]
 class KubeProxy:
     """Writes the rules of a Service's ports into the namespace of this process, or into that of a runner."""
 
-    def __init__(self, services: Sequence[Service], run: Runner | None = None) -> None:
+    def __init__(self, services: Sequence[ServicePort], run: Runner | None = None) -> None:
         self._services = services
         self._run = run or _run
         self._chains: frozenset[str] = frozenset()
@@ -111,31 +111,31 @@ class KubeProxy:
 
 
 def rules(
-    services: Sequence[Service], pods: Sequence[str], local: Sequence[str] | None = None
+    services: Sequence[ServicePort], pods: Sequence[str], local: Sequence[str] | None = None
 ) -> dict[str, tuple[str, ...]]:
     """By table, the rules for these pods, by their addresses, in kube-proxy's order."""
     if not pods:
-        refused = tuple(rule for service in services for rule in _refuse(service))
+        refused = tuple(rule for service in services for rule in _reject_rules(service))
         return {"filter": (*refused, *ALWAYS["filter"]), "nat": ALWAYS["nat"]}
     near = pods if local is None else local
     dispatched = tuple(rule for service in services for rule in _dispatch(service, pods, near))
     return {"filter": ALWAYS["filter"], "nat": (*ALWAYS["nat"], *dispatched, LAST)}
 
 
-def _endpoints(service: Service, pods: Sequence[str]) -> list[str]:
+def _endpoints(service: ServicePort, pods: Sequence[str]) -> list[str]:
     return [f"{pod}:{service.target_port}" for pod in pods]
 
 
-def _dispatch(service: Service, pods: Sequence[str], local: Sequence[str]) -> tuple[str, ...]:
+def _dispatch(service: ServicePort, pods: Sequence[str], local: Sequence[str]) -> tuple[str, ...]:
     chain, external = _service_chain(service, "SVC"), _service_chain(service, "EXT")
     name = f"-m comment --comment {service.name}"
     address = f'-m comment --comment "{service.name} cluster IP" {service.match} -d {service.address}'
     written = [
         f"-A KUBE-SERVICES {address} --dport {service.port} -j {chain}",
         f"-A KUBE-NODEPORTS {name} {service.match} --dport {service.node_port} -j {external}",
-        *_from_outside(service, local),
+        *_external_rules(service, local),
         f"-A {chain} {address} --dport {service.port} ! -s {service.cluster_subnet} -j KUBE-MARK-MASQ",
-        *_choices(service, chain, _endpoints(service, pods)),
+        *_random_choice_rules(service, chain, _endpoints(service, pods)),
     ]
     for endpoint in _endpoints(service, pods):
         target = _endpoint_chain(service, endpoint)
@@ -144,7 +144,7 @@ def _dispatch(service: Service, pods: Sequence[str], local: Sequence[str]) -> tu
     return tuple(written)
 
 
-def _from_outside(service: Service, local: Sequence[str]) -> tuple[str, ...]:
+def _external_rules(service: ServicePort, local: Sequence[str]) -> tuple[str, ...]:
     """What becomes of who comes by a NodePort."""
     chain, external = _service_chain(service, "SVC"), _service_chain(service, "EXT")
     if service.external_traffic_policy == "Cluster":
@@ -160,11 +160,11 @@ def _from_outside(service: Service, local: Sequence[str]) -> tuple[str, ...]:
         f'-A {external} -m comment --comment "route LOCAL traffic for {service.name} external destinations"'
         f" {here} -j {chain}",
         f"-A {external} -j {near}",
-        *_choices(service, near, _endpoints(service, local)),
+        *_random_choice_rules(service, near, _endpoints(service, local)),
     )
 
 
-def _choices(service: Service, chain: str, endpoints: Sequence[str]) -> Iterator[str]:
+def _random_choice_rules(service: ServicePort, chain: str, endpoints: Sequence[str]) -> Iterator[str]:
     """A draw among endpoints, each as likely as any other."""
     for number, endpoint in enumerate(endpoints):
         left = len(endpoints) - number
@@ -174,7 +174,7 @@ def _choices(service: Service, chain: str, endpoints: Sequence[str]) -> Iterator
         yield f'-A {chain} -m comment --comment "{service.name} -> {endpoint}"{chance} -j {target}'
 
 
-def _refuse(service: Service) -> tuple[str, ...]:
+def _reject_rules(service: ServicePort) -> tuple[str, ...]:
     comment = f'-m comment --comment "{service.name} has no endpoints"'
     return (
         f"-A KUBE-SERVICES {comment} {service.match} -d {service.address} --dport {service.port} -j REJECT",
@@ -201,25 +201,23 @@ def _run(argv: Sequence[str], text: str) -> None:
         raise ChildFailed(f"{argv[0]} refuses kube-proxy's rules: {done.stderr.strip()}")
 
 
-def _chains(services: Sequence[Service], pods: Sequence[str]) -> frozenset[str]:
+def _chains(services: Sequence[ServicePort], pods: Sequence[str]) -> frozenset[str]:
     """The Service's own chains, of which one without endpoints has none."""
     if not pods:
         return frozenset()
     own = {_service_chain(service, kind) for service in services for kind in _kinds(service)}
-    return frozenset(
-        own | {_endpoint_chain(service, one) for service in services for one in _endpoints(service, pods)}
-    )
+    return frozenset(own | {_endpoint_chain(service, one) for service in services for one in _endpoints(service, pods)})
 
 
-def _kinds(service: Service) -> tuple[str, ...]:
+def _kinds(service: ServicePort) -> tuple[str, ...]:
     return ("SVC", "EXT") if service.external_traffic_policy == "Cluster" else ("SVC", "EXT", "SVL")
 
 
-def _service_chain(service: Service, kind: str) -> str:
+def _service_chain(service: ServicePort, kind: str) -> str:
     return f"KUBE-{kind}-{_hash(f'{service.name}{service.transport}')}"
 
 
-def _endpoint_chain(service: Service, endpoint: str) -> str:
+def _endpoint_chain(service: ServicePort, endpoint: str) -> str:
     return f"KUBE-SEP-{_hash(f'{service.name}{service.transport}{endpoint}')}"
 
 

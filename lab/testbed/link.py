@@ -17,7 +17,7 @@ from lab import network
 from lab.child import Child, ChildFailed
 from lab.paths import binary
 from lab.testbed import hosts
-from lab.testbed.cgroups import Group
+from lab.testbed.cgroups import ControlGroup
 from lab.testbed.hosts import Host
 
 DEVICE = "/dev/net/tun"
@@ -27,11 +27,11 @@ IFF_TUN, IFF_NO_PI = 0x0001, 0x1000
 DEVICE_QUEUE_PACKETS = 10_000
 CONTROLLERS = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 # What one connection has found out would be told to the next one, which is to be measured by itself.
-FORGETTING = ("sh", "-c", "cat >/proc/sys/net/ipv4/tcp_no_metrics_save")
+NO_METRICS_SAVE = ("sh", "-c", "cat >/proc/sys/net/ipv4/tcp_no_metrics_save")
 
 
 @dataclass(frozen=True)
-class Direction:
+class LinkDirection:
     """How it is, one way."""
 
     delay_ms: float = 0.0
@@ -48,11 +48,11 @@ class Direction:
 
 
 @dataclass(frozen=True)
-class Conditions:
+class LinkConditions:
     """From the node to the host, and back."""
 
-    there: Direction
-    back: Direction
+    forward: LinkDirection
+    reverse: LinkDirection
 
 
 def obstacle(controllers: Sequence[str] = ()) -> str | None:
@@ -70,7 +70,7 @@ def obstacle(controllers: Sequence[str] = ()) -> str | None:
 class Link:
     """A line between the node and one host, and the only way to it."""
 
-    def __init__(self, host: Host, gateway: str, group: Group, folder: Path) -> None:
+    def __init__(self, host: Host, gateway: str, group: ControlGroup, folder: Path) -> None:
         self._host = host
         self._gateway = gateway
         self._group = group.create()
@@ -79,14 +79,14 @@ class Link:
         self._near, self._far = _device(host.name), _device(f"{host.name}-far")
         _set_up(host, gateway)
 
-    def use(self, conditions: Conditions, congestion_control: str, seed: int) -> None:
+    def apply(self, conditions: LinkConditions, congestion_control: str, seed: int) -> None:
         """From here on the line is like this, and TCP on both sides of it uses that. What was on its way is lost."""
         self._stop()
-        _use(self._host, self._gateway, congestion_control)
+        _set_congestion_control(self._host, self._gateway, congestion_control)
         if (used := network.congestion_control(self._host.address)) != congestion_control:
             raise ChildFailed(f"TCP uses {used} towards {self._host.name}, where {congestion_control} is asked for")
-        argv = [binary("link"), "--seed", seed, "--there", conditions.there, "--back", conditions.back]
-        self._child = Child(self._group.entering(argv), self._log, between=(self._near, self._far))
+        argv = [binary("link"), "--seed", seed, "--there", conditions.forward, "--back", conditions.reverse]
+        self._child = Child(self._group.enter_command(argv), self._log, between=(self._near, self._far))
 
     def check(self) -> None:
         if self._child:
@@ -124,11 +124,11 @@ def _set_up(host: Host, gateway: str) -> None:
         f"address add {host.address} peer {gateway} dev eth0",
         f"link set eth0 txqueuelen {DEVICE_QUEUE_PACKETS} up",
     )
-    hosts.run_on_node(FORGETTING, "1")
-    host.run(FORGETTING, "1")
+    hosts.run_on_node(NO_METRICS_SAVE, "1")
+    host.run(NO_METRICS_SAVE, "1")
 
 
-def _use(host: Host, gateway: str, congestion_control: str) -> None:
+def _set_congestion_control(host: Host, gateway: str, congestion_control: str) -> None:
     hosts.configure_node(f"route replace {host.address} dev {host.name} src {gateway} congctl {congestion_control}")
     host.configure(
         f"route replace {gateway} dev eth0 src {host.address} congctl {congestion_control}",

@@ -6,7 +6,7 @@ import subprocess
 
 from lab.testbed import hosts
 from lab.testbed.hosts import Host
-from lab.testbed.link import Conditions, Direction
+from lab.testbed.link import LinkConditions, LinkDirection
 
 # In packets; beyond them it drops what comes.
 LIMIT_PACKETS = 100_000
@@ -29,12 +29,12 @@ class Netem:
         hosts.configure_node(f"link set {host.name} gso_max_segs 1")
         host.configure("link set eth0 gso_max_segs 1")
 
-    def use(self, conditions: Conditions) -> None:
-        hosts.run_on_node(["tc", "-batch", "-"], _discipline(self._host.name, conditions.there))
-        self._host.run(["tc", "-batch", "-"], _discipline("eth0", conditions.back))
+    def apply(self, conditions: LinkConditions) -> None:
+        hosts.run_on_node(["tc", "-batch", "-"], _discipline(self._host.name, conditions.forward))
+        self._host.run(["tc", "-batch", "-"], _discipline("eth0", conditions.reverse))
 
 
-def _discipline(device: str, direction: Direction) -> str:
+def _discipline(device: str, direction: LinkDirection) -> str:
     words = f"qdisc replace dev {device} root netem limit {LIMIT_PACKETS} delay {direction.delay_ms}ms"
     words += f" loss {100 * direction.loss}%" if direction.loss else ""
     words += f" rate {direction.mbit}mbit" if direction.mbit else ""

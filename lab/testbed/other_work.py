@@ -13,16 +13,16 @@ from lab.bench import Bench, Row
 DISTURBING_CPUS = 0.25
 
 
-class OwnWork(Protocol):
+class LabCpuTime(Protocol):
     """What knows how much CPU the lab's own programs have taken."""
 
     def cpu_seconds(self) -> float: ...
 
 
-class OtherWork:
+class OtherCpuTime:
     """What other programs take, from when this is made."""
 
-    def __init__(self, node: OwnWork) -> None:
+    def __init__(self, node: LabCpuTime) -> None:
         self._node = node
         self._before = (time.monotonic(), _machine_cpu_seconds() - node.cpu_seconds())
 

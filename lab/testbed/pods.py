@@ -36,7 +36,7 @@ class Probe:
 
 
 @dataclass(frozen=True)
-class Limits:
+class CpuLimits:
     """How much CPU a pod may have, in thousandths of one; None is as much as there is."""
 
     # A replica may start with more than its limit, where its start is not the subject.
@@ -47,7 +47,7 @@ class Limits:
 class Pod:
     """One replica. Its CPU is limited from the start, or only once it is ready."""
 
-    def __init__(self, host: Host, folder: Path, application: Application, limits: Limits, probe: Probe) -> None:
+    def __init__(self, host: Host, folder: Path, application: Application, limits: CpuLimits, probe: Probe) -> None:
         self.name = host.name
         self.ip = host.address
         self.address = f"{host.address}:{PORT}"

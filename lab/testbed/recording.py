@@ -70,7 +70,7 @@ def _second(recording: Recording, number: int) -> Row:
         "p50_ms": _milliseconds(_quantile(latencies, 0.5)),
         "p95_ms": _milliseconds(_quantile(latencies, 0.95)),
     }
-    before, after = _around(recording.samples, begin)
+    before, after = _samples_around(recording.samples, begin)
     for replica in recording.replicas:
         row |= {
             f"answered.{replica}": received.by_replica.get(replica, 0),
@@ -83,27 +83,27 @@ def _second(recording: Recording, number: int) -> Row:
 
 def summary(recording: Recording) -> Row:
     """What one run comes to, in a row."""
-    alone = (recording.began + RAMP_SECONDS, recording.started or recording.ended)
+    before_scaling = (recording.began + RAMP_SECONDS, recording.started or recording.ended)
     row: Row = {
         "requests": len(recording.answers),
         "failures": sum(answer.replica is None for answer in recording.answers),
-        **_window(recording.answers, alone, "before"),
-        "started_second": _since(recording.began, recording.started),
-        "published_second": _since(recording.began, recording.published),
-        "withdrawn_second": _since(recording.began, recording.withdrawn),
+        **_window(recording.answers, before_scaling, "before"),
+        "started_second": _seconds_since(recording.began, recording.started),
+        "published_second": _seconds_since(recording.began, recording.published),
+        "withdrawn_second": _seconds_since(recording.began, recording.withdrawn),
         "other_work_cpus": round(recording.other_work, 3),
         **_cpu_of_requests(recording),
         "http3_share": round(version_share(recording.answers, "3"), 4),
     }
     if recording.published is None:
         return row
-    together = (recording.published + SETTLING_SECONDS, recording.ended)
+    after_scaling = (recording.published + SETTLING_SECONDS, recording.ended)
     newcomer = recording.replicas[-1]
-    shares = window_shares(recording.answers, newcomer, *together)
+    shares = window_shares(recording.answers, newcomer, *after_scaling)
     return {
         **row,
-        **_window(recording.answers, together, "after"),
-        "share": round(share(recording.answers, newcomer, *together), 4),
+        **_window(recording.answers, after_scaling, "after"),
+        "share": round(share(recording.answers, newcomer, *after_scaling), 4),
         "share_lowest": round(min(shares), 4) if shares else None,
         "share_highest": round(max(shares), 4) if shares else None,
         **_first_request(recording, recording.published),
@@ -153,14 +153,14 @@ def _first_request(recording: Recording, published: float) -> Row:
     if first_sent is not None:
         delay = max((answer.sent - published for answer in sent if answer.sent < first_sent), default=0.0)
     return {
-        "next_request_ms": _milliseconds(_after(published, next_sent)),
-        "first_request_ms": _milliseconds(_after(published, first_sent)),
-        "first_arrival_ms": _milliseconds(_after(published, arrived)),
+        "next_request_ms": _milliseconds(_interval(published, next_sent)),
+        "first_request_ms": _milliseconds(_interval(published, first_sent)),
+        "first_arrival_ms": _milliseconds(_interval(published, arrived)),
         "first_request_delay_ms": _milliseconds(delay),
     }
 
 
-def _after(begin: float, moment: float | None) -> float | None:
+def _interval(begin: float, moment: float | None) -> float | None:
     return None if moment is None else moment - begin
 
 
@@ -189,7 +189,7 @@ def _window(answers: Sequence[Answer], window: tuple[float, float], name: str) -
     }
 
 
-def _around(samples: Sequence[Sample], begin: float) -> tuple[Sample | None, Sample | None]:
+def _samples_around(samples: Sequence[Sample], begin: float) -> tuple[Sample | None, Sample | None]:
     """The last samples before this second and before its end."""
     before = max((s for s in samples if s.time <= begin), key=lambda s: s.time, default=None)
     after = max((s for s in samples if s.time <= begin + 1), key=lambda s: s.time, default=None)
@@ -213,5 +213,5 @@ def _milliseconds(value: float | None) -> float | None:
     return None if value is None else round(value * 1000, 1)
 
 
-def _since(began: float, moment: float | None) -> float | None:
+def _seconds_since(began: float, moment: float | None) -> float | None:
     return None if moment is None else round(moment - began, 2)

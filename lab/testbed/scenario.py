@@ -17,8 +17,8 @@ from lab.certificate import Certificate
 from lab.child import ChildFailed, wait_until
 from lab.testbed import conntrack
 from lab.testbed.cluster import HTTPS, NODE, SERVICE, Cluster, Node
-from lab.testbed.other_work import OtherWork
-from lab.testbed.pods import Application, Limits, Pod, Probe
+from lab.testbed.other_work import OtherCpuTime
+from lab.testbed.pods import Application, CpuLimits, Pod, Probe
 from lab.testbed.recording import Recording, Sample
 
 APPLICATION = Application(hypercorn, responds)
@@ -116,7 +116,7 @@ class _ScenarioSetup:
         # The first pods of a run are there before the load; only a newcomer can be published too early.
         boosted = self.scenario.gate or len(self.cluster.pods) < self.scenario.replicas
         startup = self.load.startup_millicores if boosted else self.load.millicores
-        limits = Limits(startup, self.load.millicores)
+        limits = CpuLimits(startup, self.load.millicores)
         return self.cluster.start_pod(self._application, limits, self.scenario.probe)
 
     def entry(self) -> str:
@@ -162,7 +162,7 @@ class _ScenarioRun:
         self._recording.answers, self._recording.users = locust_run.answers, locust_run.joined
 
     def run(self) -> Recording:
-        recording, others = self._recording, OtherWork(self._node)
+        recording, others = self._recording, OtherCpuTime(self._node)
         self._run_until(recording.began + self._load.seconds_before)
         if self._scenario.scale:
             self._add_replica()
@@ -216,7 +216,7 @@ class _ScenarioRun:
             recording.published = now
 
     def _sample(self, now: float) -> None:
-        connections = conntrack.of_node(self._scenario.transport)
+        connections = conntrack.node_connections(self._scenario.transport)
         self._recording.samples.append(
             Sample(
                 now,

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from lab.child import Child
 from lab.testbed import hosts
-from lab.testbed.cgroups import Group
+from lab.testbed.cgroups import ControlGroup
 from lab.testbed.hosts import Host
-from lab.testbed.kube_proxy import KubeProxy, Service
+from lab.testbed.kube_proxy import KubeProxy, ServicePort
 
 NAME = "node-2"
 ADDRESS = "10.42.2.2"
@@ -31,7 +31,7 @@ BOTH_NODES = "203.0.113.1"
 class SecondNode:
     """A namespace that forwards; the first node is its way to everything else."""
 
-    def __init__(self, top: Group, folder: Path, services: Sequence[Service]) -> None:
+    def __init__(self, top: ControlGroup, folder: Path, services: Sequence[ServicePort]) -> None:
         self.host = Host(NAME, ADDRESS, top.child(NAME), folder)
         hosts.connect(self.host, FIRST_NODE, LINK)
         hosts.make_bridge(IN_POD_SUBNET, POD_SUBNET, self.host)
@@ -45,14 +45,14 @@ class SecondNode:
         self.host.remove()
 
 
-class Outside:
+class ExternalClient:
     """A client beyond the nodes, and the balancer of connections that is in front of them."""
 
-    def __init__(self, top: Group, folder: Path) -> None:
+    def __init__(self, top: ControlGroup, folder: Path) -> None:
         self._host = Host("outside", OUTSIDE, top.child("outside"), folder)
         self._folder = folder
         hosts.connect(self._host, FIRST_NODE_OUTSIDE, OUTSIDE_SUBNET)
-        self._host.run(["iptables-restore", "--wait", "5"], _drawn((FIRST_NODE_OUTSIDE, ADDRESS)))
+        self._host.run(["iptables-restore", "--wait", "5"], _random_node_rules((FIRST_NODE_OUTSIDE, ADDRESS)))
 
     def start(self, argv: Sequence[object], log: str) -> Child:
         return self._host.start(argv, self._folder / log)
@@ -61,7 +61,7 @@ class Outside:
         self._host.remove()
 
 
-def _drawn(nodes: Sequence[str]) -> str:
+def _random_node_rules(nodes: Sequence[str]) -> str:
     """Each node as likely as any other."""
     lines = []
     for number, node in enumerate(nodes):
@@ -69,4 +69,3 @@ def _drawn(nodes: Sequence[str]) -> str:
         chance = f"-m statistic --mode random --probability {1 / left:.10f} " if left > 1 else ""
         lines.append(f"-A OUTPUT -d {BOTH_NODES} -p tcp {chance}-j DNAT --to-destination {node}")
     return "\n".join(["*nat", *lines, "COMMIT"]) + "\n"
-

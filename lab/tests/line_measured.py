@@ -9,7 +9,7 @@ from pathlib import Path
 from lab import experiment, network
 from lab.bench import Bench
 from lab.paths import build
-from lab.testbed.occupancy import Occupied
+from lab.testbed.ownership import TestbedBusy
 
 
 def main(folder: Path) -> None:
@@ -25,5 +25,5 @@ def main(folder: Path) -> None:
 if __name__ == "__main__":
     try:
         main(Path(sys.argv[1]))
-    except Occupied as error:
+    except TestbedBusy as error:
         sys.exit(str(error))

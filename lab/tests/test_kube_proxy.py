@@ -3,10 +3,10 @@
 import unittest
 
 from lab.testbed.conntrack import established
-from lab.testbed.kube_proxy import Service, _hash, rules
+from lab.testbed.kube_proxy import ServicePort, _hash, rules
 
-SERVICE = Service("default/app:http", "10.43.0.80", 80, 30080, 5080, cluster_subnet="10.42.0.0/16")
-QUIC = Service("default/app:quic", "10.43.0.80", 443, 30443, 5443, cluster_subnet="10.42.0.0/16", transport="udp")
+SERVICE = ServicePort("default/app:http", "10.43.0.80", 80, 30080, 5080, cluster_subnet="10.42.0.0/16")
+QUIC = ServicePort("default/app:quic", "10.43.0.80", 443, 30443, 5443, cluster_subnet="10.42.0.0/16", transport="udp")
 
 
 def nat(*pods: str) -> list[str]:
@@ -46,7 +46,7 @@ class RulesTest(unittest.TestCase):
 class LocalTest(unittest.TestCase):
     """externalTrafficPolicy: Local."""
 
-    service = Service(
+    service = ServicePort(
         "default/app:http", "10.43.0.80", 80, 30080, 5080, "10.42.0.0/16", external_traffic_policy="Local"
     )
 

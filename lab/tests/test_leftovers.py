@@ -11,10 +11,10 @@ import uuid
 from pathlib import Path
 
 from lab.paths import REPOSITORY
-from lab.testbed import cgroups, cluster, occupancy
-from lab.testbed.cgroups import Group
-from lab.testbed.occupancy import Occupied
-from lab.tests import occupant
+from lab.testbed import cgroups, cluster, ownership
+from lab.testbed.cgroups import ControlGroup
+from lab.testbed.ownership import TestbedBusy
+from lab.tests import testbed_owner
 
 KILLS = 10
 SEED = 20261120
@@ -26,22 +26,22 @@ class LeftoversTest(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
-        # Every process that the occupant starts can be told by this.
+        # Every process that the testbed owner starts can be told by this.
         self.mark = f"LAB_TEST={uuid.uuid4()}"
         try:
-            with occupancy.occupy():
+            with ownership.acquire():
                 pass
-        except Occupied as error:
+        except TestbedBusy as error:
             self.skipTest(str(error))
 
     def test_killed_labs_leave_nothing(self) -> None:
         chance = random.Random(SEED)
         rules = iptables()
         for number in range(KILLS):
-            step = chance.choice(occupant.STEPS)
+            step = chance.choice(testbed_owner.STEPS)
             ending = (signal.SIGINT, signal.SIGKILL)[number % 2]
             with self.subTest(step=step, ending=ending.name):
-                running = self.occupy(until=step)
+                running = self.start_owner(until=step)
                 made = {namespace(pid) for pid in self.processes()} - {namespace("self"), None}
                 running.send_signal(ending)
                 running.wait(timeout=30)
@@ -52,7 +52,7 @@ class LeftoversTest(unittest.TestCase):
                 self.assertEqual(iptables(), rules)
 
     def test_living_lab_is_left_alone_and_keeps_others_out(self) -> None:
-        running = self.occupy(until="running")
+        running = self.start_owner(until="running")
         self.clean()
         self.assertGreater(len(self.processes()), 3)
         second = subprocess.run(self.command(), cwd=REPOSITORY, capture_output=True, text=True, check=False)
@@ -61,8 +61,8 @@ class LeftoversTest(unittest.TestCase):
         self.assertEqual(running.wait(timeout=30), 130)
         self.assertEqual(self.processes(), [])
 
-    def occupy(self, until: str) -> subprocess.Popen[str]:
-        """An occupant that has just done this step, and goes on."""
+    def start_owner(self, until: str) -> subprocess.Popen[str]:
+        """A testbed owner that has just done this step, and goes on."""
         name, _, value = self.mark.partition("=")
         running = subprocess.Popen(
             self.command(), cwd=REPOSITORY, env={**os.environ, name: value}, stdout=subprocess.PIPE, text=True
@@ -72,10 +72,10 @@ class LeftoversTest(unittest.TestCase):
         for line in running.stdout:
             if line.strip() == until:
                 return running
-        raise AssertionError(f"the occupant ended before it said {until}")
+        raise AssertionError(f"the testbed owner ended before it said {until}")
 
     def command(self) -> list[str]:
-        return [sys.executable, "-m", "lab.tests.occupant", self.folder]
+        return [sys.executable, "-m", "lab.tests.testbed_owner", self.folder]
 
     def clean(self) -> None:
         """The next command of the lab, whichever."""
@@ -107,7 +107,7 @@ def namespace(pid: str) -> str | None:
 
 
 def top_folders() -> list[Path]:
-    return Group(cgroups.of_machine()).folders
+    return ControlGroup(cgroups.machine_version()).folders
 
 
 def iptables() -> list[str]:

@@ -171,11 +171,11 @@ class PodsTest(unittest.TestCase):
         with socket.create_server(("127.0.0.1", 0)) as server:
             backlog = Backlog(os.getpid())
             self.addCleanup(backlog.close)
-            before = backlog.waiting()
+            before = backlog.length()
             with socket.create_connection(server.getsockname()), socket.create_connection(server.getsockname()):
-                self.assertEqual(backlog.waiting() - before, 2)
+                self.assertEqual(backlog.length() - before, 2)
                 server.accept()[0].close()
-                self.assertEqual(backlog.waiting() - before, 1)
+                self.assertEqual(backlog.length() - before, 1)
 
 
 class ClientsTest(unittest.TestCase):

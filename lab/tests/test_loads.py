@@ -15,7 +15,7 @@ from lab.article004.rows import FIRST, NEXT
 from lab.article004.sites import SITES
 from lab.bench import Bench, Row
 from lab.testbed import link
-from lab.testbed.link import Direction
+from lab.testbed.link import LinkDirection
 
 SAID = {"ms": 812.34, "protocols": {"h3": 23}, "round_trips": 22, "tls": "QUIC"}
 
@@ -65,9 +65,9 @@ class SettingsTest(unittest.TestCase):
 
     def test_line_is_alike_both_ways_and_half_the_round_trip_each(self) -> None:
         lossy = variants.read(self.found.settings["variants"], ["loss-bbr"])[0].conditions(1000, 4096)
-        self.assertEqual(lossy.there, Direction(50.0, 1000, 4096, 0.01))
-        self.assertEqual(lossy.there, lossy.back)
-        self.assertEqual(str(lossy.there), "delay-us=50000,queue-bytes=4194304,loss=0.01,kbit=1000000")
+        self.assertEqual(lossy.forward, LinkDirection(50.0, 1000, 4096, 0.01))
+        self.assertEqual(lossy.forward, lossy.reverse)
+        self.assertEqual(str(lossy.forward), "delay-us=50000,queue-bytes=4194304,loss=0.01,kbit=1000000")
 
     def test_resumed_run_has_the_same_order_and_every_sample_once(self) -> None:
         plans = [list(plan.rounds(self.bench())) for _ in range(2)]

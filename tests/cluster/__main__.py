@@ -58,7 +58,10 @@ def run(asked: argparse.Namespace) -> int:
             shell = os.environ.get("SHELL", "sh")
             os.execve(shutil.which(shell) or "/bin/sh", [shell], {**os.environ, **ENVIRONMENT})
         case "enter":
-            argv = [*network.entering(node(asked.node).namespace), *(asked.argv or [os.environ.get("SHELL", "sh")])]
+            argv = [
+                *network.netns_prefix(node(asked.node).namespace),
+                *(asked.argv or [os.environ.get("SHELL", "sh")]),
+            ]
             os.execvp(argv[0], argv)
         case "stop-node":
             nodes.stop(node(asked.node))

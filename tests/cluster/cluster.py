@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from lab.lock import take
+from lab.lock import try_lock
 from lab.paths import MissingRequirement
 from lab.testbed import cgroups
 from tests.cluster import certificates, control_plane, gateway_api, network, nodes, programs, real_node
@@ -60,7 +60,7 @@ def obstacle() -> str | None:
         return f"missing: {', '.join(missing)}; run scripts/setup cluster"
     if subprocess.run(["unshare", "--net", "--mount", "true"], capture_output=True, check=False).returncode != 0:
         return "root may not make namespaces here, as in most containers"
-    groups = cgroups.version(Path("/proc/mounts").read_text())
+    groups = cgroups.detect_version(Path("/proc/mounts").read_text())
     if groups is None or not all(os.access(mount, os.W_OK) for mount in groups.mounts):
         return "root may not make control groups here, as in most containers"
     return None
@@ -191,6 +191,6 @@ def _remove() -> None:
 def _locked() -> Iterator[None]:
     """Only one command at a time makes or removes a cluster."""
     with LOCK.open("a+") as lock:
-        if not take(lock, LOCK_SECONDS):
+        if not try_lock(lock, LOCK_SECONDS):
             raise Exists("another command is just making or removing a cluster: wait until it ends")
         yield

@@ -178,7 +178,7 @@ def _single(address: str) -> list[str]:
 
 
 def _run_on(node: Node, *words: str, check: bool = True) -> None:
-    subprocess.run([*network.entering(node.namespace), *words], cwd=REPOSITORY, check=check)
+    subprocess.run([*network.netns_prefix(node.namespace), *words], cwd=REPOSITORY, check=check)
 
 
 if __name__ == "__main__":

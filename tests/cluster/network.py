@@ -82,7 +82,7 @@ def plug(node: Node) -> None:
     _ip_in(CONTROL_PLANE_NAMESPACE, f"link set {node.name} up")
 
 
-def entering(namespace: str) -> list[str]:
+def netns_prefix(namespace: str) -> list[str]:
     """How a command begins that runs in a namespace. `ip netns exec` would hide the control groups from it."""
     return ["nsenter", f"--net=/run/netns/{namespace}", "--"]
 
@@ -180,7 +180,7 @@ def _set(namespace: str, settings: dict[str, str]) -> None:
     """What lies in /proc/sys/net is of the namespace of whoever opens it. A kernel may lack some of it."""
     script = 'while [ $# -gt 0 ]; do [ ! -e "/proc/sys/$1" ] || echo "$2" >"/proc/sys/$1"; shift 2; done'
     words = [word for setting in settings.items() for word in setting]
-    _run([*entering(namespace), "sh", "-c", script, "set", *words])
+    _run([*netns_prefix(namespace), "sh", "-c", script, "set", *words])
 
 
 def _ip_in(namespace: str, *commands: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lab.testbed import cgroups
-from lab.testbed.cgroups import Group
+from lab.testbed.cgroups import ControlGroup
 from tests.cluster import network
 from tests.cluster.places import LOGS, NAME
 
@@ -19,22 +19,22 @@ class Died(Exception):
     """A process of the cluster ended; the message has the end of its log."""
 
 
-def top_group() -> Group:
+def top_group() -> ControlGroup:
     """The group that everything of a cluster is in."""
-    return Group(cgroups.of_machine(), NAME)
+    return ControlGroup(cgroups.machine_version(), NAME)
 
 
 def make_groups(names: Sequence[str]) -> None:
     """One for each part, with one below it for its own processes, and room for those of pods."""
     top = top_group().create()
-    top.open_for_children()
+    top.delegate_controllers()
     for name in names:
         part = top.child(name).create()
-        part.open_for_children()
+        part.delegate_controllers()
         own_group(name).create()
 
 
-def own_group(part: str) -> Group:
+def own_group(part: str) -> ControlGroup:
     """Of the processes that a node or the control plane consists of."""
     return top_group().child(part).child("own")
 
@@ -53,14 +53,14 @@ class Process:
         name: str,
         argv: Sequence[object],
         *,
-        group: Group,
+        group: ControlGroup,
         namespace: str,
         folder: Path,
         env: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
         self.log = LOGS / f"{name}.log"
-        words = group.entering(["env", f"--chdir={folder}", *network.entering(namespace), *argv])
+        words = group.enter_command(["env", f"--chdir={folder}", *network.netns_prefix(namespace), *argv])
         appending = os.O_WRONLY | os.O_APPEND | os.O_CREAT
         self._pid = os.posix_spawnp(
             str(words[0]),

@@ -50,7 +50,7 @@ def run(bench: Bench) -> dict[str, Figure]:
     order = random.Random(bench.settings["seed"])
     repetitions = bench.setting("repetitions")
     progress = Progress(repetitions * len(variants))
-    with Node.occupied() as node:
+    with Node.acquire() as node:
         for repetition in range(repetitions):
             for variant in order.sample(variants, len(variants)) if not bench.quick else variants:
                 _run_repetition(bench, node, variant, repetition)

@@ -34,7 +34,7 @@ def run(bench: Bench) -> dict[str, Figure]:
         if (of_kind := [variant for variant in chosen if variant.kind == kind])
     ]
     progress = Progress(sum(_steps(bench, settings, of_kind) for settings, of_kind, _ in selected))
-    with Node.occupied(SERVICES) as node:
+    with Node.acquire(SERVICES) as node:
         for settings, of_kind, runner in selected:
             runner(bench, node, settings, of_kind, progress.step)
     other_work.note(bench, bench.rows)

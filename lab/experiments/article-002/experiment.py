@@ -19,7 +19,7 @@ from lab.bench import Bench, Progress
 from lab.figure import Figure
 from lab.testbed import cluster, other_work
 from lab.testbed.cluster import Node
-from lab.testbed.other_work import OtherWork
+from lab.testbed.other_work import OtherCpuTime
 
 # Beside the time for which calls are made: a server starts meanwhile.
 START_SECONDS = 2
@@ -35,7 +35,7 @@ def run(bench: Bench) -> dict[str, Figure]:
     repetitions = bench.setting("repetitions")
     progress = Progress(repetitions * len(variants))
     kinds = {"bursts": _bursts, "shares": _shares, "newcomer": _newcomer}
-    with Node.occupied() as node:
+    with Node.acquire() as node:
         for repetition in range(repetitions):
             for variant in order.sample(variants, len(variants)) if not bench.quick else variants:
                 variant_run = _VariantRun(bench, node, variant, repetition)
@@ -66,7 +66,7 @@ class _VariantRun:
         self.repetition = repetition + 1
         self.folder: Path = bench.logs / f"{variant.id}-{repetition + 1}"
         self.folder.mkdir()
-        self._others = OtherWork(node)
+        self._others = OtherCpuTime(node)
 
     def open_setup(self, servers: int) -> AbstractContextManager[GrpcSetup]:
         return open_setup(self.node, self.variant, servers, CallTimes(**self.bench.settings["times"]), self.folder)
@@ -75,7 +75,7 @@ class _VariantRun:
         where = {"variant": self.variant.id, "kind": self.variant.kind, "repetition": self.repetition}
         others = {"other_work_cpus": round(self._others.cpus(), 3)}
         self.bench.record(rows.EMPTY | where | rows.summary(calls) | others | more)
-        self._others = OtherWork(self.node)
+        self._others = OtherCpuTime(self.node)
 
     def record_seconds(self, calls: Sequence[Call]) -> None:
         """Of whole seconds."""

@@ -16,8 +16,8 @@ from lab.balancers import nginx
 from lab.bench import Bench, Progress
 from lab.figure import Figure
 from lab.testbed import cluster, link, other_work
-from lab.testbed.occupancy import occupy
-from lab.testbed.other_work import OtherWork
+from lab.testbed.other_work import OtherCpuTime
+from lab.testbed.ownership import acquire
 
 CONTROLLERS = ("cubic", "bbr")
 PLAIN = PROTOCOLS["h2-tls13"]
@@ -38,13 +38,13 @@ def run(bench: Bench) -> dict[str, Figure]:
     known = rows.done(bench.rows)
     rounds = [[each.without(known) for each in together] for together in plan.rounds(bench)]
     progress = Progress(sum(len(each.planned) for together in rounds for each in together))
-    with occupy() as top, open_setup(top, bench.settings.get("builds", {}), bench.logs) as setup:
+    with acquire() as top, open_setup(top, bench.settings.get("builds", {}), bench.logs) as setup:
         for together in rounds:
             left = [each for each in together if each.planned]
             clients = setup.clients(len(left))
             queues = []
             for client, each in zip(clients, left, strict=True):
-                client.use(each.variant.conditions(**bench.settings["line"]), each.variant.congestion, each.seed)
+                client.apply(each.variant.conditions(**bench.settings["line"]), each.variant.congestion, each.seed)
                 queues.append([_LoadRun(bench, setup, client, planned_load) for planned_load in each.planned])
             _run_clients(queues, clients, progress)
     other_work.note(bench, bench.rows)
@@ -122,7 +122,7 @@ class _LoadRun:
         return visit.load(f"https://{protocol.host}:{self._port}{self.planned_load.site.path}", self._timeout)
 
     def _record(self, visit: Visit, protocol: Protocol, page: str | None = None) -> None:
-        others, dropped = OtherWork(self._setup), self._client.udp_dropped()
+        others, dropped = OtherCpuTime(self._setup), self._client.udp_dropped()
         load = check_protocol(self._load(visit, protocol), protocol, self.planned_load.site.round_trips)
         self._store(load, page, self._client.udp_dropped() - dropped, others.cpus())
 

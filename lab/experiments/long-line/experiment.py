@@ -17,9 +17,9 @@ from lab.figure import Figure
 from lab.network import listens
 from lab.testbed import cluster, hosts, link, netem
 from lab.testbed.hosts import Host
-from lab.testbed.link import Conditions, Direction, Link
+from lab.testbed.link import Link, LinkConditions, LinkDirection
 from lab.testbed.netem import Netem
-from lab.testbed.occupancy import occupy
+from lab.testbed.ownership import acquire
 
 TOOLS = {"ping": "iputils-ping", "iperf3": "iperf3"}
 OURS, KERNELS = "link", "netem"
@@ -48,7 +48,7 @@ def run(bench: Bench) -> dict[str, Figure]:
     else:
         kinds.append(KERNELS)
     progress = Progress(bench.setting("rounds") * len(cases) * len(kinds))
-    with occupy() as top, ExitStack() as exit_stack:
+    with acquire() as top, ExitStack() as exit_stack:
         line_hosts = {kind: _LineHost(bench, kind, top, exit_stack) for kind in kinds}
         for round_number in range(1, bench.setting("rounds") + 1):
             for case in chance.sample(cases, len(cases)):
@@ -84,12 +84,14 @@ class _LineHost:
         _set_buffer_sizes(host, bench.settings["window_bytes"])
 
     def measure(self, case: dict[str, Any], seed: int) -> float:
-        direction = Direction(case["rtt_ms"] / 2, case.get("mbit"), case.get("queue_kib", 1024), case.get("loss", 0.0))
-        conditions = Conditions(direction, direction)
+        direction = LinkDirection(
+            case["rtt_ms"] / 2, case.get("mbit"), case.get("queue_kib", 1024), case.get("loss", 0.0)
+        )
+        conditions = LinkConditions(direction, direction)
         if isinstance(self._line, Link):
-            self._line.use(conditions, CONGESTION_CONTROL, seed)
+            self._line.apply(conditions, CONGESTION_CONTROL, seed)
         else:
-            self._line.use(conditions)
+            self._line.apply(conditions)
         match case["by"]:
             case "ping":
                 return self._ping()

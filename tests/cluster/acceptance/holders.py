@@ -93,7 +93,7 @@ class Holders:
 
 
 def _onlooker(node: Node, address: str) -> subprocess.Popen[str]:
-    argv = [*network.entering(node.namespace), sys.executable, "-m", __name__, node.name, address]
+    argv = [*network.netns_prefix(node.namespace), sys.executable, "-m", __name__, node.name, address]
     return subprocess.Popen(argv, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
 
 

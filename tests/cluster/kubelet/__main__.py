@@ -34,7 +34,7 @@ class Kubelet:
         group.remove()
         shutil.rmtree(here.folder / "pods", ignore_errors=True)
         self._home = Home(here, group.create(), Addresses(), self._contents, Reporter(api), Events(api, here.name))
-        group.open_for_children()
+        group.delegate_controllers()
 
     def run(self) -> None:
         self._contents.start()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from lab.testbed.cgroups import Group
+from lab.testbed.cgroups import ControlGroup
 from tests.cluster.api import Object
 from tests.cluster.kubelet import environment, images, probes, security
 from tests.cluster.kubelet.environment import Data, NotYet
@@ -37,7 +37,7 @@ class Surroundings:
     # As it is at this moment.
     pod: Callable[[], Object]
     folder: Path
-    group: Group
+    group: ControlGroup
     network: Path
     addresses: dict[str, str]
     data: Data

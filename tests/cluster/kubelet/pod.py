@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lab.testbed.cgroups import Group
+from lab.testbed.cgroups import ControlGroup
 from tests.cluster.api import Object
 from tests.cluster.kubelet import status
 from tests.cluster.kubelet.container import Container, Kind, Surroundings
@@ -35,7 +35,7 @@ class Home:
     """What all pods of a node share."""
 
     node: Node
-    group: Group
+    group: ControlGroup
     addresses: Addresses
     contents: Contents
     reporter: Reporter
@@ -121,7 +121,7 @@ class Pod(threading.Thread):
         if self._around is not None:
             return self._around
         self._group.create()
-        self._group.open_for_children()
+        self._group.delegate_controllers()
         (self._folder / "logs").mkdir(parents=True, exist_ok=True)
         spec = self.object["spec"]
         if self._sandbox is None:

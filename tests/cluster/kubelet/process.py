@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from lab.testbed.cgroups import Group
+from lab.testbed.cgroups import ControlGroup
 from tests.cluster.kubelet import logs
 
 ENTER = Path(__file__).with_name("enter.py")
@@ -49,7 +49,7 @@ class Process:
     """Begins at once; tells by `ended` with an exit code, from a thread of its own."""
 
     def __init__(
-        self, asked: Asked, network: Path, group: Group, log: Path, file: Path, ended: Callable[[int], None]
+        self, asked: Asked, network: Path, group: ControlGroup, log: Path, file: Path, ended: Callable[[int], None]
     ) -> None:
         # Before anybody can ask for it.
         log.touch()
@@ -60,7 +60,7 @@ class Process:
         file.chmod(0o600)
         argv = [f"--net={network}", "--", *NAMESPACES, sys.executable, "-I", "-S", ENTER, file]
         self._process = subprocess.Popen(
-            list(map(str, group.entering(["nsenter", *argv]))),
+            list(map(str, group.enter_command(["nsenter", *argv]))),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -102,9 +102,19 @@ class Process:
         first = self._first() if self.begun() else None
         if first is None:
             return "the container does not run"
-        entering = ["nsenter", f"--target={first}", "--mount", "--uts", "--ipc", "--net", "--pid", "--root", "--wd"]
+        prefix = [
+            "nsenter",
+            f"--target={first}",
+            "--mount",
+            "--uts",
+            "--ipc",
+            "--net",
+            "--pid",
+            "--root",
+            "--wd",
+        ]
         identity = [f"--setuid={self.asked.user}", f"--setgid={self.asked.group}"] if self.asked.user else []
-        argv = self._group.entering([*entering, *identity, "--", *command])
+        argv = self._group.enter_command([*prefix, *identity, "--", *command])
         try:
             done = subprocess.run(
                 list(map(str, argv)),

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from ipaddress import ip_network
 from pathlib import Path
 
-from lab.testbed.cgroups import Group
+from lab.testbed.cgroups import ControlGroup
 from tests.cluster.network import CUBIC
 from tests.cluster.places import Node
 
@@ -54,7 +54,7 @@ class Addresses:
 class Sandbox:
     """Of a pod with a network of its own."""
 
-    def __init__(self, node: Node, group: Group, numbers: Addresses) -> None:
+    def __init__(self, node: Node, group: ControlGroup, numbers: Addresses) -> None:
         self._numbers = numbers
         self._number = numbers.take()
         self.addresses: Sequence[str] = tuple(str(ip_network(net)[self._number]) for net in node.pods)
@@ -122,8 +122,8 @@ class NodesOwn:
         """The node's network stays."""
 
 
-def _pause(group: Group) -> subprocess.Popen[str]:
-    argv = group.entering(["unshare", "--net", "--", "sh", "-c", PAUSE])
+def _pause(group: ControlGroup) -> subprocess.Popen[str]:
+    argv = group.enter_command(["unshare", "--net", "--", "sh", "-c", PAUSE])
     pause = subprocess.Popen(
         list(map(str, argv)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -133,8 +133,8 @@ def _pause(group: Group) -> subprocess.Popen[str]:
 
 
 def _ip(*commands: str, within: Path | None = None) -> None:
-    entering = ["nsenter", f"--net={within}", "--"] if within else []
-    argv = [*entering, "ip", "-batch", "-"]
+    prefix = ["nsenter", f"--net={within}", "--"] if within else []
+    argv = [*prefix, "ip", "-batch", "-"]
     done = subprocess.run(argv, input="\n".join(commands) + "\n", capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise SandboxFailed(f"ip: {done.stderr.strip()}")

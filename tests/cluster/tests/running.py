@@ -149,7 +149,7 @@ def status_of(pod: Object, index: int = 0) -> Object:
 
 def on_node(node: Node, code: str) -> str:
     """What Python says in a node's network."""
-    argv = [*network.entering(node.namespace), sys.executable, "-c", code]
+    argv = [*network.netns_prefix(node.namespace), sys.executable, "-c", code]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
     return done.stdout + done.stderr
 

@@ -279,11 +279,11 @@ class OutageTest(ClusterTest):
 class WayTest(unittest.TestCase):
     def test_address_of_the_pool_is_reached_from_the_machine_wherever_it_is(self) -> None:
         for here in NODES[:2]:
-            entering = network.entering(here.namespace)
-            link = [*entering, "ip", "address"]
+            prefix = network.netns_prefix(here.namespace)
+            link = [*prefix, "ip", "address"]
             subprocess.run([*link, "add", "10.200.1.7/32", "dev", "eth0"], check=True)
             serving = subprocess.Popen(
-                [*entering, "python3", "-m", "http.server", "--bind", "10.200.1.7", "8080"],
+                [*prefix, "python3", "-m", "http.server", "--bind", "10.200.1.7", "8080"],
                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/",
             )  # fmt: skip
             try:

@@ -11,37 +11,37 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lab.lock import take
+from lab.lock import try_lock
 from lab.paths import MissingRequirement
 from lab.testbed import cgroups
-from lab.testbed.cgroups import Group
+from lab.testbed.cgroups import ControlGroup
 
 LOCK = Path("/run/sheave-lab.lock")
 # Another command may hold the lock for the moment that it takes to look for leftovers.
 PATIENCE_SECONDS = 2.0
 
 
-class Occupied(Exception):
+class TestbedBusy(Exception):
     """Another lab runs."""
 
 
 @contextmanager
-def occupy() -> Iterator[Group]:
+def acquire() -> Iterator[ControlGroup]:
     """Takes the testbed, empty; yields the group that everything is to run in. This process runs in it too."""
     with LOCK.open("a+") as lock:
-        if not take(lock, PATIENCE_SECONDS):
+        if not try_lock(lock, PATIENCE_SECONDS):
             lock.seek(0)
             owner = lock.read().strip() or "unknown"
-            raise Occupied(f"another lab runs (process {owner}): wait until it ends, or end it")
+            raise TestbedBusy(f"another lab runs (process {owner}): wait until it ends, or end it")
         lock.truncate(0)
         print(os.getpid(), file=lock, flush=True)
-        top = Group(cgroups.of_machine())
+        top = ControlGroup(cgroups.machine_version())
         top.remove()
-        home = cgroups.current(top.version, Path("/proc/self/cgroup").read_text())
+        home = cgroups.process_groups(top.version, Path("/proc/self/cgroup").read_text())
         try:
             top.create()
-            top.open_for_children()
-            top.child("lab").create().take(os.getpid())
+            top.delegate_controllers()
+            top.child("lab").create().add_process(os.getpid())
         except OSError as error:
             raise MissingRequirement(f"control groups cannot be used here: {error}") from error
         try:
@@ -52,11 +52,11 @@ def occupy() -> Iterator[Group]:
             top.remove()
 
 
-def sweep() -> None:
+def remove_leftovers() -> None:
     """Removes what a lab left that was killed, and nothing of one that is alive. Without root there is nothing."""
-    found = cgroups.version(Path("/proc/mounts").read_text())
-    if os.geteuid() != 0 or found is None or not any(folder.exists() for folder in Group(found).folders):
+    found = cgroups.detect_version(Path("/proc/mounts").read_text())
+    if os.geteuid() != 0 or found is None or not any(folder.exists() for folder in ControlGroup(found).folders):
         return
     with LOCK.open("a+") as lock:
-        if take(lock):
-            Group(found).remove()
+        if try_lock(lock):
+            ControlGroup(found).remove()
