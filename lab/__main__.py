@@ -13,7 +13,7 @@ import traceback
 from pathlib import Path
 
 from lab import experiment, plot, report
-from lab.bench import say
+from lab.bench import print_status
 from lab.child import ChildFailed
 from lab.paths import MissingRequirement
 from lab.run import run
@@ -28,11 +28,11 @@ def main() -> int:
     try:
         ownership.remove_leftovers()
         return arguments.command(arguments)
-    except (experiment.Unknown, MissingRequirement, ChildFailed, TestbedBusy) as error:
-        say(f"lab: {error}")
+    except (experiment.UnknownName, MissingRequirement, ChildFailed, TestbedBusy) as error:
+        print_status(f"lab: {error}")
         return 1
     except KeyboardInterrupt:
-        say("lab: interrupted")
+        print_status("lab: interrupted")
         return 130
     except Exception:
         # Python's own exit code for this is 1, which says that something is wrong with what was asked for.
@@ -58,9 +58,9 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.before:
         if not arguments.before.is_file():
             raise MissingRequirement(f"{arguments.before}: there is no such program")
-        found = found.beside(arguments.before.resolve())
+        found = found.with_before_build(arguments.before.resolve())
     if arguments.resume and not found.resumable:
-        raise experiment.Unknown(f"{found.name} is run in one go; there is nothing to resume")
+        raise experiment.UnknownName(f"{found.name} is run in one go; there is nothing to resume")
     outcome = run(found, extent=arguments.extent, only=only, json_file=arguments.json, resume=arguments.resume)
     for claim in outcome.claims:
         print(claim)

@@ -31,7 +31,7 @@ class Bench:
     notes: list[str] = field(default_factory=list)
     # The variants that were asked for; empty is all that the extent has.
     only: tuple[str, ...] = ()
-    _recording: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     @property
     def quick(self) -> bool:
@@ -52,17 +52,17 @@ class Bench:
 
     def record(self, row: Row) -> None:
         """Keeps a row, on disk at once: what is interrupted has its data up to there. From any thread."""
-        with self._recording:
+        with self._lock:
             self.append("raw.csv", [row])
             self.rows.append(row)
 
     def append(self, name: str, rows: Sequence[Row]) -> None:
         """Adds rows of the same columns to a CSV file of the run."""
         path = self.folder / name
-        fresh = not path.exists()
+        is_new = not path.exists()
         with path.open("a", newline="") as out:
             writer = csv.DictWriter(out, fieldnames=list(rows[0]))
-            if fresh:
+            if is_new:
                 writer.writeheader()
             writer.writerows(rows)
 
@@ -80,11 +80,11 @@ class Progress:
         self._done = 0
         self._began = time.monotonic()
         self._live = sys.stderr.isatty()
-        self._stepping = threading.Lock()
+        self._lock = threading.Lock()
 
     def step(self, what: str) -> None:
         """One step is done, in any thread. On a terminal the line is rewritten; elsewhere there is one for each tenth."""
-        with self._stepping:
+        with self._lock:
             self._step(what)
 
     def _step(self, what: str) -> None:
@@ -99,7 +99,7 @@ class Progress:
             print(line, file=sys.stderr, flush=True)
 
 
-def say(text: str) -> None:
+def print_status(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 

@@ -18,7 +18,7 @@ class ChildFailed(Exception):
 
 
 class Child:
-    """One process and whatever it starts. Its output that is not a pipe goes to `log`. `between` are descriptors of its
+    """One process and whatever it starts. Its output that is not a pipe goes to `log`. `stdio` are descriptors of its
     input and output where it is to have other ones.
 
     What is not measured need not be preferred to the machine's other work.
@@ -32,26 +32,26 @@ class Child:
         cpus: Sequence[int] = (),
         piped: bool = False,
         env: Mapping[str, str] | None = None,
-        preferred: bool = True,
-        between: tuple[int, int] | None = None,
+        high_priority: bool = True,
+        stdio: tuple[int, int] | None = None,
     ) -> None:
         self.argv = [str(word) for word in argv]
         self.log = log
         pipe = subprocess.PIPE if piped else None
         with log.open("ab") as out:
-            given, taken = between or (pipe or subprocess.DEVNULL, pipe or out)
+            stdin, stdout = stdio or (pipe or subprocess.DEVNULL, pipe or out)
             self._process = subprocess.Popen(
                 [*_launcher(cpus), *self.argv],
-                stdin=given,
-                stdout=taken,
+                stdin=stdin,
+                stdout=stdout,
                 stderr=out,
                 # A backtrace would push the message out of the end of the log that an error shows.
                 env={**os.environ, "RUST_BACKTRACE": "0", **(env or {})},
                 text=True,
                 start_new_session=True,
             )
-        if preferred:
-            _prefer(self.pid)
+        if high_priority:
+            _raise_priority(self.pid)
 
     @property
     def pid(self) -> int:
@@ -94,13 +94,13 @@ class Child:
         lines = self.log.read_text(errors="replace").splitlines()[-15:]
         return "".join(f"\n    {line}" for line in lines)
 
-    def ask_to_end(self) -> None:
+    def terminate(self) -> None:
         """SIGTERM, without waiting for what comes of it."""
         self._signal(signal.SIGTERM)
 
     def stop(self, grace_seconds: float = 5.0) -> None:
         """Asks the whole session to end, and makes it end after the grace."""
-        self.ask_to_end()
+        self.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(grace_seconds)
         self._signal(signal.SIGKILL)
@@ -147,7 +147,7 @@ def _launcher(cpus: Sequence[int]) -> list[str]:
     return ["setpriv", "--pdeathsig", "KILL", "--", *pinned]
 
 
-def _prefer(pid: int) -> None:
+def _raise_priority(pid: int) -> None:
     """Where CPU is shared out by session, nice means nothing between sessions: this is what does. Root only."""
     with contextlib.suppress(OSError):
         Path(f"/proc/{pid}/autogroup").write_text("-20")

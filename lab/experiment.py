@@ -17,7 +17,7 @@ from lab.paths import REPOSITORY
 EXPERIMENTS = REPOSITORY / "lab" / "experiments"
 
 
-class Unknown(Exception):
+class UnknownName(Exception):
     """There is no experiment, or no variant of it, of this name."""
 
 
@@ -55,10 +55,10 @@ class Experiment:
         known = [part["id"] for part in self._parts]
         if unknown := [name for name in names if name not in known]:
             there_are = f"there are: {', '.join(known)}" if known else "it is run as a whole"
-            raise Unknown(f"{self.name} has no part '{unknown[0]}'; {there_are}")
+            raise UnknownName(f"{self.name} has no part '{unknown[0]}'; {there_are}")
         return tuple(names)
 
-    def beside(self, before: Path) -> Experiment:
+    def with_before_build(self, before: Path) -> Experiment:
         """The same loads with another build of Sheave in the place of all peers: what a change costs, or wins.
 
         No claim is about that.
@@ -75,7 +75,7 @@ class Experiment:
                 variant["edges"] = ["sheave", *settings["builds"]]
             settings.pop("quick_edges", None)
         else:
-            raise Unknown(f"{self.name} has nothing in which one balancer stands against another")
+            raise UnknownName(f"{self.name} has nothing in which one balancer stands against another")
         settings["balancers"] = {"sheave": settings["balancers"]["sheave"]}
         return replace(self, settings=settings, expectations=())
 
@@ -83,9 +83,9 @@ class Experiment:
         """The same with these arms alone. Claims about other arms, or that compare with them, are left out."""
         parts = self.settings.get("parts", "variants")
         if not all("arms" in part for part in self._parts) or not self._parts:
-            raise Unknown(f"{self.name} has no arms to choose from")
+            raise UnknownName(f"{self.name} has no arms to choose from")
         if unknown := [name for name in names if name not in self.settings["arms"]]:
-            raise Unknown(f"{self.name} has no arm '{unknown[0]}'; there are: {', '.join(self.settings['arms'])}")
+            raise UnknownName(f"{self.name} has no arm '{unknown[0]}'; there are: {', '.join(self.settings['arms'])}")
         settings = copy.deepcopy(self.settings)
         for part in settings[parts]:
             part["arms"] = [name for name in part["arms"] if name in names]
@@ -97,7 +97,7 @@ class Experiment:
     def check_extent(self, extent: str) -> None:
         """Refuses a full run of what has no size but its own."""
         if extent == "full" and not any(name.startswith("full_") for name in self.settings):
-            raise Unknown(f"{self.name} has no full size; it is run as it is, or with --quick")
+            raise UnknownName(f"{self.name} has no full size; it is run as it is, or with --quick")
 
     @property
     def resumable(self) -> bool:
@@ -117,7 +117,7 @@ def find(name: str) -> Experiment:
     """The experiment of this name, or an error that lists those there are."""
     folder = EXPERIMENTS / name
     if not (folder / "experiment.toml").is_file():
-        raise Unknown(f"there is no experiment '{name}'; there are: {', '.join(names())}")
+        raise UnknownName(f"there is no experiment '{name}'; there are: {', '.join(names())}")
     settings = tomllib.loads((folder / "experiment.toml").read_text())
     expected = tomllib.loads((folder / "expect.toml").read_text())
     return Experiment(name, folder, settings, tuple(Expectation(**claim) for claim in expected["claim"]))

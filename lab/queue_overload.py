@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lab.paths import REPOSITORY
 from lab.results import read_rows
-from lab.timeline import prepare, save
+from lab.timeline import configure_matplotlib, save
 
 FOLDER = REPOSITORY / "docs" / "internals"
 COLOURS = {"patient": "#777777", "foresight": "#e69f00", "target": "#0072b2", "deadline": "#009e73"}
@@ -14,7 +14,7 @@ COLOURS = {"patient": "#777777", "foresight": "#e69f00", "target": "#0072b2", "d
 
 def draw(table: Path, picture: Path) -> None:
     """Left the wait of those who were served, p99 drawn through and median dotted; right the work that was for somebody."""
-    prepare()
+    configure_matplotlib()
     from matplotlib import pyplot
 
     rows = read_rows(table)

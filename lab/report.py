@@ -97,7 +97,7 @@ used.</blockquote>
 {_svg(folder / "rates.svg")}
 {sections}
 {_machine(folder)}
-{_others()}
+{_other_sections()}
 </html>
 """
 
@@ -135,18 +135,20 @@ and H3, performance is close, but H2 seems to edge out H3 in most of the trials.
 {_pictures(folder, loads_pictures.PICTURES)}"""
 
 
-def _others() -> str:
+def _other_sections() -> str:
     """What the newest run of each other experiment has to tell, or how to make one."""
-    return "\n".join(_told(name, tell) for name, tell in ((LIMITS, _limits), (GRPC, _grpc), (LOADS, _loads)))
+    return "\n".join(
+        _other_section(name, render) for name, render in ((LIMITS, _limits), (GRPC, _grpc), (LOADS, _loads))
+    )
 
 
-def _told(name: str, tell: Callable[[Experiment, Path, dict[str, Figure], list[Claim]], str]) -> str:
+def _other_section(name: str, render: Callable[[Experiment, Path, dict[str, Figure], list[Claim]], str]) -> str:
     folder = _newest_of(name)
     if folder is None:
         return f"<p><small>There is more once `make lab EXP={name}` has run.</small></p>"
     found = experiment.find(name)
-    figures, claims = _redrawn(found, folder)
-    return f"{tell(found, folder, figures, claims)}\n{_machine(folder)}"
+    figures, claims = _redraw(found, folder)
+    return f"{render(found, folder, figures, claims)}\n{_machine(folder)}"
 
 
 def _pictures(folder: Path, more: Iterable[str]) -> str:
@@ -154,7 +156,7 @@ def _pictures(folder: Path, more: Iterable[str]) -> str:
     return "\n".join(_svg(path) for name in ("plot.svg", *more) if (path := folder / name).is_file())
 
 
-def _redrawn(found: Experiment, folder: Path) -> tuple[dict[str, Figure], list[Claim]]:
+def _redraw(found: Experiment, folder: Path) -> tuple[dict[str, Figure], list[Claim]]:
     """What a run's rows come to, with its pictures drawn anew."""
     plot.draw(folder, found)
     figures = found.module().figures(read_rows(folder / "raw.csv"))
@@ -192,22 +194,22 @@ def _claims(claims: list[Claim]) -> str:
 
 
 def _section(variant: dict[str, str], figures: dict[str, Figure], pictures: Path) -> str:
-    seen = _seen(variant["id"], figures)
+    seen = _variant_summary(variant["id"], figures)
     return f"""<h2>{escape(variant["title"])}</h2>
 <p><b>The article:</b> {escape(variant["article"])}<br><b>Here:</b> {escape(seen)}</p>
 {_svg(pictures / f"{variant['id']}.svg")}
 """
 
 
-def _seen(variant: str, figures: dict[str, Figure]) -> str:
+def _variant_summary(variant: str, figures: dict[str, Figure]) -> str:
     before, failures = figures[f"{variant}.rps_before"], figures[f"{variant}.failures"]
     latency = figures[f"{variant}.p50_before_ms"]
-    said = f"{before.value:.0f} requests per second at a median of {latency.value:.0f} ms"
+    text = f"{before.value:.0f} requests per second at a median of {latency.value:.0f} ms"
     if after := figures.get(f"{variant}.rps_after"):
         share, later = figures[f"{variant}.share"], figures[f"{variant}.p50_after_ms"]
-        said += f" before, {after.value:.0f} at {later.value:.0f} ms after; the new replica got {share.value:.1%}"
+        text += f" before, {after.value:.0f} at {later.value:.0f} ms after; the new replica got {share.value:.1%}"
     many = f"medians of {before.count} repetitions, of which the picture shows one"
-    return f"{said}; {failures.value:.0f} failed ({many if before.count > 1 else 'one repetition'})."
+    return f"{text}; {failures.value:.0f} failed ({many if before.count > 1 else 'one repetition'})."
 
 
 def _notes(folder: Path) -> str:

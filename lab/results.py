@@ -76,7 +76,7 @@ def environment_text(environment: dict[str, Any]) -> str:
             flat |= {f"{name}.{key}": inner for key, inner in value.items()}
         else:
             flat[name] = value
-    return "".join(f"{name}: {_words(value)}\n" for name, value in flat.items())
+    return "".join(f"{name}: {_format_value(value)}\n" for name, value in flat.items())
 
 
 def _value(text: str) -> Any:
@@ -90,5 +90,5 @@ def _value(text: str) -> Any:
     return text
 
 
-def _words(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return " ".join(f"{item:.2f}" for item in value) if isinstance(value, list) else str(value)

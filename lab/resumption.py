@@ -12,35 +12,35 @@ from typing import Any
 
 from lab.paths import MissingRequirement
 
-MARK = "unfinished.json"
-Terms = dict[str, Any]
+MARKER = "unfinished.json"
+RunIdentity = dict[str, Any]
 
 
-def begin(folder: Path, terms: Terms) -> None:
-    (folder / MARK).write_text(json.dumps(terms, indent=1) + "\n")
+def begin(folder: Path, identity: RunIdentity) -> None:
+    (folder / MARKER).write_text(json.dumps(identity, indent=1) + "\n")
 
 
 def end(folder: Path) -> None:
-    (folder / MARK).unlink()
+    (folder / MARKER).unlink()
 
 
-def find(folders: Iterable[Path], terms: Terms) -> Path:
+def find(folders: Iterable[Path], identity: RunIdentity) -> Path:
     """The newest of them in which a run on these terms was cut off."""
-    marks = [folder / MARK for folder in folders if (folder / MARK).is_file()]
-    if not marks:
+    markers = [folder / MARKER for folder in folders if (folder / MARKER).is_file()]
+    if not markers:
         raise MissingRequirement("no run was cut off, so there is nothing to resume: run it without --resume")
-    newest = max(marks, key=lambda mark: mark.stat().st_mtime)
+    newest = max(markers, key=lambda marker: marker.stat().st_mtime)
     before = json.loads(newest.read_text())
-    if changed := [name for name in terms if terms[name] != before.get(name)]:
+    if changed := [name for name in identity if identity[name] != before.get(name)]:
         name = changed[0]
         raise MissingRequirement(
-            f"{newest.parent} was a run with {name} {before.get(name)!r}, not {terms[name]!r}:"
+            f"{newest.parent} was a run with {name} {before.get(name)!r}, not {identity[name]!r}:"
             " resume it as it was begun, or run everything anew"
         )
     return newest.parent
 
 
-def mend(path: Path) -> None:
+def drop_partial_line(path: Path) -> None:
     """Takes a line off the end of a file that was not written to its end."""
     if path.is_file():
         whole, _, _ = path.read_bytes().rpartition(b"\n")

@@ -51,10 +51,10 @@ class Run:
         return [math.nan if row[name] is None else row[name] for row in self.seconds]
 
     def smooth(self, name: str) -> list[float]:
-        return smoothed(self.column(name))
+        return moving_average(self.column(name))
 
 
-def smoothed(values: Sequence[float]) -> list[float]:
+def moving_average(values: Sequence[float]) -> list[float]:
     """The mean around each value, of what is there: at the ends the window is shorter."""
     reach = SMOOTHED_SECONDS // 2
     windows = [values[max(0, at - reach) : at + reach + 1] for at in range(len(values))]
@@ -64,7 +64,7 @@ def smoothed(values: Sequence[float]) -> list[float]:
 
 def draw(folder: Path, titles: dict[str, str]) -> Path:
     """The pictures of all variants, beside their data; returns the one with every replica's requests."""
-    prepare()
+    configure_matplotlib()
     runs = read(folder)
     variants = [variant for variant in titles if variant in runs]
     if pair := [variant for variant in PAIR if variant in variants][1:]:
@@ -75,9 +75,9 @@ def draw(folder: Path, titles: dict[str, str]) -> Path:
 
 def draw_details(folder: Path, titles: dict[str, str], out: Path) -> None:
     """A picture of each variant, in a folder of its own."""
-    prepare()
+    configure_matplotlib()
     for variant, runs in read(folder).items():
-        save(_details(typical(runs), titles[variant]), out / f"{variant}.svg")
+        save(_details(median_runs(runs), titles[variant]), out / f"{variant}.svg")
 
 
 def read(folder: Path) -> dict[str, list[Run]]:
@@ -91,13 +91,13 @@ def read(folder: Path) -> dict[str, list[Run]]:
     return runs
 
 
-def typical(runs: Sequence[Run]) -> Run:
+def median_runs(runs: Sequence[Run]) -> Run:
     """The repetition in the middle, by what it came to."""
     ordered = sorted(runs, key=lambda run: run.summary["rps_after"] or run.summary["rps_before"])
     return ordered[len(ordered) // 2]
 
 
-def prepare() -> None:
+def configure_matplotlib() -> None:
     """How every picture of a run over time is drawn."""
     import matplotlib
 
@@ -124,7 +124,7 @@ def _overview(runs: dict[str, list[Run]], variants: Sequence[str], titles: dict[
     for panel in panels.flat[len(variants) :]:
         panel.set_axis_off()
     for panel, variant in zip(panels.flat, variants, strict=False):
-        run = typical(runs[variant])
+        run = median_runs(runs[variant])
         _stack(panel, run)
         _moments(panel, run)
         panel.set_title(titles[variant], fontsize=9.5, loc="left", fontweight="bold")

@@ -56,7 +56,7 @@ class LocustRun:
 
     def stop(self) -> None:
         """No new requests; those that run are waited for, so that each one sent has its answer."""
-        self.child.ask_to_end()
+        self.child.terminate()
         self._reader.join(STOP_SECONDS + 15)
         if self._reader.is_alive():
             raise ChildFailed(f"Locust did not end{self.child.log_end()}")

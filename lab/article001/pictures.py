@@ -18,7 +18,7 @@ from lab.article001.scaling import SCALED
 from lab.article001.throughput import CONCURRENCY
 from lab.bench import Row
 from lab.results import read_rows
-from lab.timeline import prepare, save
+from lab.timeline import configure_matplotlib, save
 
 DARK, LIGHT, RED, BLUE, ORANGE = "#333333", "#9a9a9a", "#c0392b", "#31688e", "#f08a24"
 PODS = ("#31688e", "#f08a24", "#6aa84f", "#8e6bbf", "#d4a017", "#7a4b2a")
@@ -31,7 +31,7 @@ PICTURES = ("concurrency.svg", "learning.svg", "errors.svg", "scaling.svg")
 
 def draw(folder: Path, titles: dict[str, str]) -> Path:
     """Whatever the run has data for, beside the data; returns plot.svg."""
-    prepare()
+    configure_matplotlib()
     rows = read_rows(folder / "raw.csv")
     of_kind = {kind: [row for row in rows if row["kind"] == kind] for kind in ("throughput", "errors", "scaling")}
     if (folder / CONCURRENCY).is_file():

@@ -10,7 +10,7 @@ from typing import Any
 from lab.article002.rows import PER_SECOND, REPLICAS
 from lab.bench import Row
 from lab.results import read_rows
-from lab.timeline import prepare, save
+from lab.timeline import configure_matplotlib, save
 
 COLOURS = dict(zip(REPLICAS, ("#31688e", "#f08a24", "#6aa84f"), strict=True))
 DARK, RED = "#333333", "#c0392b"
@@ -21,7 +21,7 @@ SERVERS = "servers.svg"
 
 def draw(folder: Path, titles: dict[str, str]) -> Path:
     """The pictures, beside their data; returns the one of everything. Bursts alone have no seconds."""
-    prepare()
+    configure_matplotlib()
     rows = read_rows(folder / "raw.csv")
     if (folder / PER_SECOND).is_file():
         save(_each_second(rows, read_rows(folder / PER_SECOND), titles), folder / SERVERS)

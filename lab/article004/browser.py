@@ -134,7 +134,7 @@ class Browser:
 
     def abort(self) -> None:
         """Whoever waits for an answer gets none."""
-        self._child.ask_to_end()
+        self._child.terminate()
 
     def stop(self) -> None:
         self._child.stop()

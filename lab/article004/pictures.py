@@ -12,7 +12,7 @@ from lab.article004.rows import FIRST, NEXT
 from lab.article004.sites import SITES
 from lab.bench import Row
 from lab.results import read_rows
-from lab.timeline import prepare, save
+from lab.timeline import configure_matplotlib, save
 
 COLOURS = {
     "h1-tls12": "#9a9a9a", "h1-tls13": "#5f5f5f", "h2-tls12": "#8fbcd9", "h2-tls13": "#31688e", "h3": "#f08a24",
@@ -28,7 +28,7 @@ BOX_WIDTH = 0.8
 
 def draw(folder: Path, titles: dict[str, str]) -> Path:
     """The pictures, beside their data; returns the article's, near beside far, of every site, if it is there."""
-    prepare()
+    configure_matplotlib()
     rows = read_rows(folder / "raw.csv")
     loads = [row for row in rows if not row["page"]]
     calm = [row for row in loads if not row["variant"].startswith("loss")]

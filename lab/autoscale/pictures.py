@@ -9,7 +9,7 @@ from typing import Any
 from lab.autoscale import days
 from lab.bench import Row
 from lab.results import read_rows
-from lab.timeline import prepare, save
+from lab.timeline import configure_matplotlib, save
 
 COLOURS = {
     "demand": "#0072b2",
@@ -29,7 +29,7 @@ MINUTES_BEFORE, MINUTES_AFTER = 5, 25
 
 def draw(folder: Path, titles: dict[str, str]) -> Path:
     """The pictures, beside their data; returns the one of the whole day."""
-    prepare()
+    configure_matplotlib()
     rows = read_rows(folder / "raw.csv")
     minutes = _by_scaler(read_rows(folder / days.MINUTES), titles)
     if points := days.trade_points([row for row in rows if row["part"] == days.TRADE]):
@@ -70,9 +70,7 @@ def _day(minutes: dict[str, list[Row]], titles: dict[str, str]) -> Any:
     for panel in panels.flat:
         panel.set_ylim(bottom=0)
         panel.grid(axis="y", alpha=0.25)
-    figure.suptitle(
-        "Pods that are paid for; grey: what the requests keep busy", x=0.01, ha="left", fontsize=10
-    )
+    figure.suptitle("Pods that are paid for; grey: what the requests keep busy", x=0.01, ha="left", fontsize=10)
     figure.tight_layout()
     return figure
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.balancers import BalancerTask, Placement, RunningBalancer, UnsupportedTask, listening, replace_file
-from lab.bench import say
+from lab.bench import print_status
 from lab.golang import go
 from lab.paths import CACHE
 
@@ -33,7 +33,7 @@ def prepare() -> str:
 
 def _build() -> None:
     """There is no package of it, and `go install` refuses modules that replace others: so from a copy of its source."""
-    say(f"building Traefik {VERSION}: some ten minutes of a CPU, once")
+    print_status(f"building Traefik {VERSION}: some ten minutes of a CPU, once")
     FOLDER.mkdir(parents=True, exist_ok=True)
     module = json.loads(go(["mod", "download", "-json", MODULE], cwd=FOLDER))
     source = FOLDER / "source"

@@ -105,7 +105,7 @@ class Cluster:
         self._top = top
         self._kube_proxy = kube_proxy
         self._published: list[str] = []
-        self._others: dict[str, Child] = {}
+        self._other_processes: dict[str, Child] = {}
         conntrack.flush()
         kube_proxy.set_endpoints(())
         self._client = Host("client", CLIENT, top.child("client"), folder)
@@ -166,7 +166,7 @@ class Cluster:
     def start_on_node(self, name: str, argv: Sequence[object]) -> Child:
         """Some other process of the node, in a group of its own, which ends with the cluster."""
         child = self._launch(name, argv, self._folder / f"{name}.log")
-        self._others[name] = child
+        self._other_processes[name] = child
         return child
 
     def _launch(self, name: str, argv: Sequence[object], log: Path) -> Child:
@@ -193,7 +193,7 @@ class Cluster:
     def check(self) -> None:
         """Raises if something that has to run has ended."""
         balancers = [running.child for running in (self.balancer, *self._extra_balancers.values()) if running]
-        for child in (*(pod.child for pod in self.pods), *balancers, *self._others.values()):
+        for child in (*(pod.child for pod in self.pods), *balancers, *self._other_processes.values()):
             child.check()
 
     def remove(self) -> None:
@@ -203,14 +203,14 @@ class Cluster:
         for label, running in self._extra_balancers.items():
             running.child.stop()
             self._top.child(label).remove()
-        for name, child in self._others.items():
+        for name, child in self._other_processes.items():
             child.stop()
             self._top.child(name).remove()
         for pod in self.pods:
             pod.remove()
-        for beside in (self.external_client, self._second):
-            if beside:
-                beside.remove()
+        for with_before_build in (self.external_client, self._second):
+            if with_before_build:
+                with_before_build.remove()
         self._client.remove()
 
 

@@ -86,7 +86,7 @@ class Link:
         if (used := network.congestion_control(self._host.address)) != congestion_control:
             raise ChildFailed(f"TCP uses {used} towards {self._host.name}, where {congestion_control} is asked for")
         argv = [binary("link"), "--seed", seed, "--there", conditions.forward, "--back", conditions.reverse]
-        self._child = Child(self._group.enter_command(argv), self._log, between=(self._near, self._far))
+        self._child = Child(self._group.enter_command(argv), self._log, stdio=(self._near, self._far))
 
     def check(self) -> None:
         if self._child:

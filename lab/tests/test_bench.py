@@ -14,7 +14,7 @@ from lab.bench import Bench
 from lab.claim import Expectation
 from lab.experiment import Experiment
 from lab.figure import Figure
-from lab.run import _run_to_the_end
+from lab.run import _run_and_report_interruption
 
 
 class BenchTest(unittest.TestCase):
@@ -33,7 +33,7 @@ class BenchTest(unittest.TestCase):
 
         output = io.StringIO()
         with self.assertRaises(KeyboardInterrupt), contextlib.redirect_stderr(output):
-            _run_to_the_end(run, self.bench)
+            _run_and_report_interruption(run, self.bench)
         self.assertIn("the 2 measurements so far are in", output.getvalue())
         with (self.folder / "raw.csv").open() as lines:
             self.assertEqual([row["cost"] for row in csv.DictReader(lines)], ["1.5", "2.5"])

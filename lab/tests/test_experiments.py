@@ -44,7 +44,7 @@ class ExperimentTest(unittest.TestCase):
             self.assertIn(arm["balancer"], settings["balancers"], name)
 
     def test_another_build_takes_the_place_of_all_peers(self) -> None:
-        found = experiment.find("proxy-cost").beside(Path("before"))
+        found = experiment.find("proxy-cost").with_before_build(Path("before"))
         self.assertEqual((found.expectations, [*found.settings["balancers"]]), ((), ["sheave"]))
         for case in [*found.settings["cases"], found.settings["idle"]]:
             now, then = case["arms"]
@@ -52,7 +52,7 @@ class ExperimentTest(unittest.TestCase):
             self.assertEqual(found.settings["arms"][then], {**found.settings["arms"][now], "program": Path("before")})
 
     def test_another_build_is_an_edge_beside_ours(self) -> None:
-        found = experiment.find("article-004").beside(Path("before"))
+        found = experiment.find("article-004").with_before_build(Path("before"))
         self.assertEqual((found.expectations, found.balancers(["far"])), ((), ["sheave"]))
         bench = Bench(found, "quick", Path("/nowhere"), Path("/nowhere"))
         planned = [planned_load for each in itertools.chain(*plan.rounds(bench)) for planned_load in each.planned]
@@ -60,8 +60,8 @@ class ExperimentTest(unittest.TestCase):
 
     def test_another_build_needs_something_to_stand_against(self) -> None:
         for name in ("article-000", "long-line", "bad-endpoints"):
-            with self.subTest(name), self.assertRaises(experiment.Unknown):
-                experiment.find(name).beside(Path("before"))
+            with self.subTest(name), self.assertRaises(experiment.UnknownName):
+                experiment.find(name).with_before_build(Path("before"))
 
     def test_chosen_arms_leave_out_the_others_and_their_balancers(self) -> None:
         found = experiment.find("bad-endpoints").with_arms(["sheave-defaults", "nginx-defaults"])

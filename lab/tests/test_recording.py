@@ -4,7 +4,7 @@ import unittest
 
 from lab.article.answers import Answer
 from lab.testbed.recording import Recording, Sample, seconds, summary, version_share, window_shares
-from lab.timeline import smoothed
+from lab.timeline import moving_average
 
 
 def make_recording(newcomer_from: float, every: int = 2) -> Recording:
@@ -83,4 +83,4 @@ class SecondsTest(unittest.TestCase):
         self.assertEqual((rows[5]["answers"], rows[5]["sent.app-1"], rows[5]["cpu.app-1"]), (100, 100, 0.1))
 
     def test_smoothing_leaves_out_what_is_not_there(self) -> None:
-        self.assertEqual(smoothed([1.0, float("nan"), 3.0]), [1.0, 2.0, 3.0])
+        self.assertEqual(moving_average([1.0, float("nan"), 3.0]), [1.0, 2.0, 3.0])

@@ -23,7 +23,7 @@ class ResumptionTest(unittest.TestCase):
         folder = self.place / name
         folder.mkdir()
         resumption.begin(folder, TERMS | changed)
-        os.utime(folder / resumption.MARK, (2_000_000_000 - age, 2_000_000_000 - age))
+        os.utime(folder / resumption.MARKER, (2_000_000_000 - age, 2_000_000_000 - age))
         return folder
 
     def find(self) -> Path:
@@ -50,6 +50,6 @@ class ResumptionTest(unittest.TestCase):
         bench.record({"sample": 1, "ms": 2.5})
         with path.open("a") as out:
             out.write("2,")
-        resumption.mend(path)
+        resumption.drop_partial_line(path)
         bench.record({"sample": 2, "ms": 3.5})
         self.assertEqual(read_rows(path), [{"sample": 1, "ms": 2.5}, {"sample": 2, "ms": 3.5}])

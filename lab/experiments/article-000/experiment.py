@@ -135,7 +135,7 @@ def _watcher(bench: Bench, variant: dict[str, Any]) -> Watcher:
     table = Table(REPLICAS, "conntrack")
     table.title(variant["title"])
     table.header()
-    return _Narrator(table).tell
+    return _Narrator(table).render
 
 
 class _Narrator:
@@ -145,7 +145,7 @@ class _Narrator:
         self._table = table
         self._shown: set[str] = set()
 
-    def tell(self, second: int, run_recording: Recording) -> None:
+    def render(self, second: int, run_recording: Recording) -> None:
         begin = run_recording.began + second - 1
         latest = [answer for answer in run_recording.answers if begin <= answer.received_at < begin + 1]
         self._table.line(second, recording.summarize(latest), run_recording.samples[-1].connections)

@@ -66,16 +66,16 @@ class _VariantRun:
         self.repetition = repetition + 1
         self.folder: Path = bench.logs / f"{variant.id}-{repetition + 1}"
         self.folder.mkdir()
-        self._others = OtherCpuTime(node)
+        self._other_cpu = OtherCpuTime(node)
 
     def open_setup(self, servers: int) -> AbstractContextManager[GrpcSetup]:
         return open_setup(self.node, self.variant, servers, CallTimes(**self.bench.settings["times"]), self.folder)
 
     def record(self, calls: Sequence[Call], **more: Any) -> None:
         where = {"variant": self.variant.id, "kind": self.variant.kind, "repetition": self.repetition}
-        others = {"other_work_cpus": round(self._others.cpus(), 3)}
+        others = {"other_work_cpus": round(self._other_cpu.cpus(), 3)}
         self.bench.record(rows.EMPTY | where | rows.summary(calls) | others | more)
-        self._others = OtherCpuTime(self.node)
+        self._other_cpu = OtherCpuTime(self.node)
 
     def record_seconds(self, calls: Sequence[Call]) -> None:
         """Of whole seconds."""

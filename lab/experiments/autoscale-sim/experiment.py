@@ -42,7 +42,7 @@ def _pass_days(wanted: Sequence[Job], folder: Path) -> Iterator[tuple[Job, str]]
             while waiting and len(running) < (os.cpu_count() or 1):
                 number, job = waiting.pop(0)
                 argv = [binary("sim"), "--autoscale", *job.arguments]
-                child = Child(argv, folder / f"{number}.csv", preferred=False)
+                child = Child(argv, folder / f"{number}.csv", high_priority=False)
                 running[stack.enter_context(child)] = job
             time.sleep(0.05)
             for child in [child for child in running if not child.alive()]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from lab import certificate
 from lab.balancers import BalancerTask, Placement, RunningBalancer, balancer
-from lab.bench import Bench, Progress, Row, say
+from lab.bench import Bench, Progress, Row, print_status
 from lab.certificate import Certificate
 from lab.figure import Figure, paired_ratio
 from lab.load import LoadGenerator, LoadReport, Request
@@ -51,7 +51,7 @@ def _measure_requests(bench: Bench, cases: list[dict[str, Any]]) -> None:
                 endpoints=bench.settings["endpoints"],
             )
         )
-        say(f"starting {', '.join(wanted)}")
+        print_status(f"starting {', '.join(wanted)}")
         arms = {
             name: [running.enter_context(_start(bench, load, name, copy, own)) for copy in _run_names(name, arm)]
             for name, arm in wanted.items()
