@@ -14,7 +14,7 @@ from lab.lock import try_lock
 from lab.paths import MissingRequirement
 from lab.testbed import cgroups
 from tests.cluster import certificates, control_plane, gateway_api, network, nodes, programs, real_node
-from tests.cluster.api import Api, ApiError, Unreachable
+from tests.cluster.api import Api, ApiError, ApiUnreachable
 from tests.cluster.places import CACHE, KUBECONFIG, LOCK, LOGS, NODES, STATE, Node
 from tests.cluster.processes import Process, end_part, make_groups, top_group
 
@@ -159,7 +159,7 @@ def wait_until(ready: Callable[[], bool], processes: Sequence[Process], what: st
         try:
             if ready():
                 return
-        except (ApiError, Unreachable) as error:
+        except (ApiError, ApiUnreachable) as error:
             why = f": {error}"
         for process in processes:
             process.check()

@@ -53,43 +53,43 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main(file: str) -> None:
-    with open(file, "r+") as asking:
-        asked = json.load(asking)
-        become(asked)
-        asking.truncate(0)
-    os.execvpe(asked["argv"][0], asked["argv"], asked["environment"])
+    with open(file, "r+") as spec_file:
+        spec = json.load(spec_file)
+        set_up_container(spec)
+        spec_file.truncate(0)
+    os.execvpe(spec["argv"][0], spec["argv"], spec["environment"])
 
 
-def become(asked: dict) -> None:
-    root = Path(asked["root"])
-    make_root(root, asked)
-    socket.sethostname(asked["hostname"])
+def set_up_container(spec: dict) -> None:
+    root = Path(spec["root"])
+    make_root(root, spec)
+    socket.sethostname(spec["hostname"])
     enter_root(root)
-    if asked["read_only"]:
+    if spec["read_only"]:
         mount(None, Path("/"), REMOUNT | BIND | READ_ONLY)
     os.umask(0o022)
-    give_up(asked)
-    os.chdir(asked["folder"])
+    drop_privileges(spec)
+    os.chdir(spec["folder"])
 
 
-def make_root(root: Path, asked: dict) -> None:
+def make_root(root: Path, spec: dict) -> None:
     root.mkdir(exist_ok=True)
     mount("tmpfs", root, NO_SUID, kind="tmpfs", options="mode=755,size=512m")
     for name in SYSTEM:
-        bring(Path("/", name), root / name)
+        bind_system_path(Path("/", name), root / name)
     for name in CONFIGURATION:
-        bring(Path("/etc", name), root / "etc" / name)
-    for name, text in asked["files"].items():
+        bind_system_path(Path("/etc", name), root / "etc" / name)
+    for name, text in spec["files"].items():
         path = root / name.lstrip("/")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     (root / "tmp").mkdir()
     (root / "tmp").chmod(0o1777)
-    make_kernel_folders(root, asked["privileged"])
-    if program := asked["program"]:
+    make_kernel_folders(root, spec["privileged"])
+    if program := spec["program"]:
         bind(Path(program["source"]), root / program["target"].lstrip("/"), read_only=True)
     # A mount may lie in another one.
-    for volume in sorted(asked["mounts"], key=lambda volume: volume["target"]):
+    for volume in sorted(spec["mounts"], key=lambda volume: volume["target"]):
         bind(Path(volume["source"]), root / volume["target"].lstrip("/"), read_only=volume["read_only"])
 
 
@@ -114,7 +114,7 @@ def make_kernel_folders(root: Path, privileged: bool) -> None:
     (root / "dev" / "shm").chmod(0o1777)
 
 
-def bring(source: Path, target: Path) -> None:
+def bind_system_path(source: Path, target: Path) -> None:
     """Something of the machine, where it is there; a link is a link to the same place."""
     if source.is_symlink():
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -143,26 +143,26 @@ def enter_root(root: Path) -> None:
     os.chdir("/")
 
 
-def give_up(asked: dict) -> None:
-    kept = {CAPABILITIES.index(name) for name in asked["capabilities"]}
-    if not asked["privileged"]:
+def drop_privileges(spec: dict) -> None:
+    kept = {CAPABILITIES.index(name) for name in spec["capabilities"]}
+    if not spec["privileged"]:
         for number in range(int(Path("/proc/sys/kernel/cap_last_cap").read_text()) + 1):
             if number not in kept:
                 check(libc.prctl(DROP_FROM_BOUNDING_SET, number, 0, 0, 0), "dropping a capability")
     # As a container runtime does it: who is not root is permitted what the container has, and a program with file
     # capabilities may make use of that.
-    keeps = not asked["privileged"] and asked["user"] != 0
+    keeps = not spec["privileged"] and spec["user"] != 0
     check(libc.prctl(KEEP_CAPABILITIES, int(keeps), 0, 0, 0), "keeping capabilities")
-    os.setgroups(asked["groups"])
-    os.setgid(asked["group"])
-    os.setuid(asked["user"])
+    os.setgroups(spec["groups"])
+    os.setgid(spec["group"])
+    os.setuid(spec["user"])
     if keeps:
-        permit(sum(1 << number for number in kept))
-    if asked["no_new_privileges"]:
+        set_capabilities(sum(1 << number for number in kept))
+    if spec["no_new_privileges"]:
         check(libc.prctl(SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "no new privileges")
 
 
-def permit(permitted: int) -> None:
+def set_capabilities(permitted: int) -> None:
     header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
     low, high = permitted & 0xFFFFFFFF, permitted >> 32
     # Effective, permitted, inheritable, twice.

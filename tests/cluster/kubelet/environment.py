@@ -22,7 +22,7 @@ SUFFIXES = {
 Data = Callable[[str, str, str], Mapping[str, bytes] | None]
 
 
-class NotYet(Exception):
+class MissingSource(Exception):
     """Something that a container needs is not there; the message says what, and may be shown as a status."""
 
 
@@ -38,7 +38,7 @@ def build(pod: Object, container: Object, addresses: Mapping[str, str], data: Da
         "HOME": "/root" if container.get("securityContext", {}).get("runAsUser", 0) == 0 else "/",
     }
     for source in container.get("envFrom", []):
-        environment |= _all_of(source, pod["metadata"]["namespace"], data)
+        environment |= _all_keys(source, pod["metadata"]["namespace"], data)
     for entry in container.get("env", []):
         if "valueFrom" in entry:
             value = _value_from(entry["valueFrom"], pod, container, addresses, data)
@@ -74,7 +74,7 @@ def field(pod: Object, path: str, addresses: Mapping[str, str]) -> str:
         **addresses,
     }
     if path not in plain:
-        raise NotYet(f"unsupported field path {path}")
+        raise MissingSource(f"unsupported field path {path}")
     return plain[path]
 
 
@@ -91,7 +91,7 @@ def quantity(text: str) -> float:
     """As `500m` or `1Gi` is meant."""
     found = re.fullmatch(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)([a-zA-Z]*)", text)
     if not found or found[2] not in SUFFIXES:
-        raise NotYet(f"{text} is no quantity")
+        raise MissingSource(f"{text} is no quantity")
     return float(found[1]) * SUFFIXES[found[2]]
 
 
@@ -101,13 +101,13 @@ def _expanded(found: re.Match[str], environment: Mapping[str, str]) -> str:
     return environment.get(found[1], found[0])
 
 
-def _all_of(source: Object, namespace: str, data: Data) -> dict[str, str]:
+def _all_keys(source: Object, namespace: str, data: Data) -> dict[str, str]:
     prefix = source.get("prefix", "")
     for word, kind in (("secretRef", "secrets"), ("configMapRef", "configmaps")):
         if reference := source.get(word):
-            held = _held(kind, namespace, reference, data)
+            held = _source_data(kind, namespace, reference, data)
             return {prefix + key: value.decode(errors="replace") for key, value in (held or {}).items()}
-    raise NotYet(f"unsupported source of an environment: {source}")
+    raise MissingSource(f"unsupported source of an environment: {source}")
 
 
 def _value_from(source: Object, pod: Object, container: Object, addresses: Mapping[str, str], data: Data) -> str | None:
@@ -119,17 +119,19 @@ def _value_from(source: Object, pod: Object, container: Object, addresses: Mappi
         return resource(pod, reference, container)
     for word, kind in (("secretKeyRef", "secrets"), ("configMapKeyRef", "configmaps")):
         if reference := source.get(word):
-            held = _held(kind, namespace, reference, data)
+            held = _source_data(kind, namespace, reference, data)
             if held is None or reference["key"] not in held:
                 if reference.get("optional"):
                     return None
-                raise NotYet(f"couldn't find key {reference['key']} in {kind[:-1]} {namespace}/{reference['name']}")
+                raise MissingSource(
+                    f"couldn't find key {reference['key']} in {kind[:-1]} {namespace}/{reference['name']}"
+                )
             return held[reference["key"]].decode(errors="replace")
-    raise NotYet(f"unsupported source of a variable: {source}")
+    raise MissingSource(f"unsupported source of a variable: {source}")
 
 
-def _held(kind: str, namespace: str, reference: Mapping[str, Any], data: Data) -> Mapping[str, bytes] | None:
+def _source_data(kind: str, namespace: str, reference: Mapping[str, Any], data: Data) -> Mapping[str, bytes] | None:
     held = data(kind, namespace, reference["name"])
     if held is None and not reference.get("optional"):
-        raise NotYet(f'{kind[:-1]} "{reference["name"]}" not found')
+        raise MissingSource(f'{kind[:-1]} "{reference["name"]}" not found')
     return held

@@ -7,8 +7,8 @@ import threading
 import uuid
 from dataclasses import dataclass
 
-from tests.cluster.api import Api, ApiError, Object, Unreachable
-from tests.cluster.kubelet.moment import now
+from tests.cluster.api import Api, ApiError, ApiUnreachable, Object
+from tests.cluster.kubelet.timestamp import now
 
 # As the kubelet's own; all others are for information.
 WARNINGS = ("Failed", "BackOff", "Unhealthy", "FailedMount", "FailedPostStartHook", "FailedPreStopHook")
@@ -22,7 +22,7 @@ class Event:
     message: str
 
 
-class Events(threading.Thread):
+class EventRecorder(threading.Thread):
     """What cannot be told is lost: nobody waits for it."""
 
     def __init__(self, api: Api, node: str) -> None:
@@ -30,7 +30,7 @@ class Events(threading.Thread):
         self._api, self._node = api, node
         self._waiting: queue.Queue[Event] = queue.Queue(MOST_WAITING)
 
-    def tell(self, pod: Object, reason: str, message: str) -> None:
+    def record(self, pod: Object, reason: str, message: str) -> None:
         metadata = pod["metadata"]
         print(f"{metadata['namespace']}/{metadata['name']}: {reason}: {message}", flush=True)
         if not self._waiting.full():
@@ -42,7 +42,7 @@ class Events(threading.Thread):
             try:
                 namespace = event.pod["metadata"]["namespace"]
                 self._api.post(f"/api/v1/namespaces/{namespace}/events", self._object(event))
-            except (ApiError, Unreachable) as error:
+            except (ApiError, ApiUnreachable) as error:
                 print(f"event lost: {error}", flush=True)
 
     def _object(self, event: Event) -> Object:

@@ -7,8 +7,8 @@ import threading
 import time
 from datetime import UTC, datetime
 
-from tests.cluster.api import STRATEGIC_MERGE, Api, ApiError, Object, Unreachable
-from tests.cluster.kubelet.moment import now
+from tests.cluster.api import STRATEGIC_MERGE, Api, ApiError, ApiUnreachable, Object
+from tests.cluster.kubelet.timestamp import now
 from tests.cluster.places import Node
 
 PORT = 10250
@@ -41,7 +41,7 @@ class Heartbeat(threading.Thread):
                     told = time.monotonic()
                 self._renew()
                 time.sleep(RENEW_EVERY_SECONDS)
-            except (Unreachable, ApiError) as error:
+            except (ApiUnreachable, ApiError) as error:
                 print(f"heartbeat: {error}", flush=True)
                 # Who comes back has been written off, maybe, and says at once that it is there.
                 told = -STATUS_EVERY_SECONDS

@@ -14,7 +14,7 @@ from tests.cluster.places import IMAGES, PROGRAMS
 KNOWN = Path(__file__).with_name("images.toml")
 
 
-class NoImage(Exception):
+class ImageNotFound(Exception):
     """Nothing stands for an image; the message says why."""
 
 
@@ -35,7 +35,7 @@ def find(reference: str) -> Image:
         for name in names(reference):
             if name in table:
                 return parse(name, table[name], {**os.environ, "PROGRAMS": str(PROGRAMS)})
-    raise NoImage(f"no image {reference}: nothing in images.toml stands for it")
+    raise ImageNotFound(f"no image {reference}: nothing in images.toml stands for it")
 
 
 def names(reference: str) -> list[str]:
@@ -43,27 +43,29 @@ def names(reference: str) -> list[str]:
     reference = reference.partition("@")[0]
     folders, slash, last = reference.rpartition("/")
     plain = folders + slash + last.partition(":")[0]
-    return [*_ends(reference), *_ends(plain)]
+    return [*_path_suffixes(reference), *_path_suffixes(plain)]
 
 
 def parse(name: str, entry: Mapping[str, object], variables: Mapping[str, str]) -> Image:
     program = None
     if "program" in entry:
-        program = Path(_filled(name, str(entry["program"]), variables))
+        program = Path(_expand_variables(name, str(entry["program"]), variables))
         if not program.is_file():
-            raise NoImage(f"image {name} is {program}, which is not there")
+            raise ImageNotFound(f"image {name} is {program}, which is not there")
     path = str(entry.get("path", f"/{program.name}" if program else ""))
     command = list(entry.get("command", [path] if path else []))
     return Image(program, path, command, list(entry.get("args", [])))
 
 
-def _ends(reference: str) -> list[str]:
+def _path_suffixes(reference: str) -> list[str]:
     parts = reference.split("/")
     return ["/".join(parts[at:]) for at in range(len(parts))]
 
 
-def _filled(name: str, text: str, variables: Mapping[str, str]) -> str:
+def _expand_variables(name: str, text: str, variables: Mapping[str, str]) -> str:
     try:
         return string.Template(text).substitute(variables)
     except KeyError as error:
-        raise NoImage(f"image {name} is ${{{error.args[0]}}}, which is not in the cluster's environment") from error
+        raise ImageNotFound(
+            f"image {name} is ${{{error.args[0]}}}, which is not in the cluster's environment"
+        ) from error

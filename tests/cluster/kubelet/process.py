@@ -25,7 +25,7 @@ POLL_SECONDS = 0.005
 
 
 @dataclass(frozen=True)
-class Asked:
+class ProcessSpec:
     """What `enter.py` is asked for."""
 
     root: str
@@ -46,17 +46,23 @@ class Asked:
 
 
 class Process:
-    """Begins at once; tells by `ended` with an exit code, from a thread of its own."""
+    """Begins at once; tells by `on_exit` with an exit code, from a thread of its own."""
 
     def __init__(
-        self, asked: Asked, network: Path, group: ControlGroup, log: Path, file: Path, ended: Callable[[int], None]
+        self,
+        spec: ProcessSpec,
+        network: Path,
+        group: ControlGroup,
+        log: Path,
+        file: Path,
+        on_exit: Callable[[int], None],
     ) -> None:
         # Before anybody can ask for it.
         log.touch()
-        self.asked = asked
+        self.spec = spec
         self._file = file
         self._group = group
-        file.write_text(json.dumps(asdict(asked)))
+        file.write_text(json.dumps(asdict(spec)))
         file.chmod(0o600)
         argv = [f"--net={network}", "--", *NAMESPACES, sys.executable, "-I", "-S", ENTER, file]
         self._process = subprocess.Popen(
@@ -66,13 +72,13 @@ class Process:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        self._over = threading.Event()
-        threading.Thread(target=self._attend, args=(log, ended), daemon=True).start()
+        self._exited = threading.Event()
+        threading.Thread(target=self._wait_for_exit, args=(log, on_exit), daemon=True).start()
 
     def alive(self) -> bool:
-        return not self._over.is_set()
+        return not self._exited.is_set()
 
-    def begun(self) -> bool:
+    def wait_started(self) -> bool:
         """Returns when the command runs in its root, or has ended: before, it is in that of the machine."""
         while self.alive():
             with contextlib.suppress(FileNotFoundError):
@@ -83,12 +89,12 @@ class Process:
 
     def wait(self, seconds: float) -> bool:
         """Whether it ends within this time."""
-        return self._over.wait(seconds)
+        return self._exited.wait(seconds)
 
     def signal(self, number: signal.Signals) -> None:
         """To the container's first process, as a runtime does it."""
         with contextlib.suppress(ProcessLookupError):
-            if first := self._first():
+            if first := self._first_pid():
                 os.kill(first, number)
 
     def kill(self) -> None:
@@ -99,7 +105,7 @@ class Process:
 
     def execute(self, command: Sequence[str], timeout: float) -> str | None:
         """Runs a command in the container; why it failed, or None."""
-        first = self._first() if self.begun() else None
+        first = self._first_pid() if self.wait_started() else None
         if first is None:
             return "the container does not run"
         prefix = [
@@ -113,12 +119,12 @@ class Process:
             "--root",
             "--wd",
         ]
-        identity = [f"--setuid={self.asked.user}", f"--setgid={self.asked.group}"] if self.asked.user else []
+        identity = [f"--setuid={self.spec.user}", f"--setgid={self.spec.group}"] if self.spec.user else []
         argv = self._group.enter_command([*prefix, *identity, "--", *command])
         try:
             done = subprocess.run(
                 list(map(str, argv)),
-                env=self.asked.environment | {"PATH": os.environ["PATH"] + ":" + self.asked.environment["PATH"]},
+                env=self.spec.environment | {"PATH": os.environ["PATH"] + ":" + self.spec.environment["PATH"]},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 timeout=timeout,
@@ -126,10 +132,12 @@ class Process:
             )
         except subprocess.TimeoutExpired:
             return f"command {list(command)} timed out after {timeout:g} s"
-        said = (done.stdout + done.stderr).decode(errors="replace").strip()
-        return None if done.returncode == 0 else f"command {list(command)} ended with {done.returncode}: {said[:1000]}"
+        output = (done.stdout + done.stderr).decode(errors="replace").strip()
+        return (
+            None if done.returncode == 0 else f"command {list(command)} ended with {done.returncode}: {output[:1000]}"
+        )
 
-    def _first(self) -> int | None:
+    def _first_pid(self) -> int | None:
         """The process that is the first one in its namespace, by its number on the machine. It takes a moment to be."""
         deadline = time.monotonic() + 1.0
         pid = self._process.pid
@@ -141,9 +149,9 @@ class Process:
             time.sleep(POLL_SECONDS)
         return None
 
-    def _attend(self, log: Path, ended: Callable[[int], None]) -> None:
+    def _wait_for_exit(self, log: Path, on_exit: Callable[[int], None]) -> None:
         logs.record(os.dup(self._process.stdout.fileno()), log)
         self._process.stdout.close()
         code = self._process.wait()
-        self._over.set()
-        ended(code if code >= 0 else 128 - code)
+        self._exited.set()
+        on_exit(code if code >= 0 else 128 - code)

@@ -6,14 +6,14 @@ import threading
 from copy import deepcopy
 from dataclasses import dataclass
 
-from tests.cluster.api import STRATEGIC_MERGE, Api, ApiError, Object, Unreachable
+from tests.cluster.api import STRATEGIC_MERGE, Api, ApiError, ApiUnreachable, Object
 
 PAUSE_SECONDS = 0.3
 NOT_FOUND, CONFLICT = 404, 409
 
 
 @dataclass
-class Report:
+class StatusReport:
     namespace: str
     name: str
     status: Object
@@ -21,72 +21,72 @@ class Report:
     final: bool
 
 
-class Reporter(threading.Thread):
+class StatusReporter(threading.Thread):
     """One thread for all pods of a node; a server that is away keeps none of them waiting."""
 
     def __init__(self, api: Api) -> None:
         super().__init__(daemon=True)
         self._api = api
-        self._waiting: dict[str, Report] = {}
-        self._said: dict[str, Object] = {}
-        self._news = threading.Condition()
+        self._pending: dict[str, StatusReport] = {}
+        self._sent: dict[str, Object] = {}
+        self._changed = threading.Condition()
 
-    def tell(self, pod: Object, status: Object, *, final: bool = False) -> None:
+    def submit(self, pod: Object, status: Object, *, final: bool = False) -> None:
         metadata = pod["metadata"]
-        with self._news:
-            waiting = self._waiting.get(metadata["uid"])
-            if waiting and waiting.final:
+        with self._changed:
+            pending = self._pending.get(metadata["uid"])
+            if pending and pending.final:
                 return
-            self._waiting[metadata["uid"]] = Report(metadata["namespace"], metadata["name"], status, final)
-            self._news.notify()
+            self._pending[metadata["uid"]] = StatusReport(metadata["namespace"], metadata["name"], status, final)
+            self._changed.notify()
 
-    def seen(self, pod: Object) -> None:
+    def observe(self, pod: Object) -> None:
         """So the API server has it: where a controller has said otherwise, as of the pods of a node that was not heard of
         for a while, the same is said again."""
-        with self._news:
+        with self._changed:
             uid = pod["metadata"]["uid"]
-            said, has = self._said.get(uid), _conditions(pod.get("status", {}))
-            if said and any(has.get(kind) != holds for kind, holds in _conditions(said).items()):
-                del self._said[uid]
+            sent, current = self._sent.get(uid), _conditions(pod.get("status", {}))
+            if sent and any(current.get(kind) != holds for kind, holds in _conditions(sent).items()):
+                del self._sent[uid]
 
     def forget(self, uid: str) -> None:
         """Its object is gone."""
-        with self._news:
-            self._waiting.pop(uid, None)
-            self._said.pop(uid, None)
+        with self._changed:
+            self._pending.pop(uid, None)
+            self._sent.pop(uid, None)
 
     def run(self) -> None:
         while True:
-            with self._news:
-                self._news.wait_for(lambda: self._waiting)
-                uid = next(iter(self._waiting))
-                report = self._waiting.pop(uid)
+            with self._changed:
+                self._changed.wait_for(lambda: self._pending)
+                uid = next(iter(self._pending))
+                report = self._pending.pop(uid)
             try:
                 self._send(uid, report)
-            except Unreachable:
-                self._keep(uid, report)
+            except ApiUnreachable:
+                self._requeue(uid, report)
                 threading.Event().wait(PAUSE_SECONDS)
             except ApiError as error:
                 # Another pod may have the name by now, or none.
                 if error.status not in (NOT_FOUND, CONFLICT):
                     print(f"{report.namespace}/{report.name}: status refused: {error}", flush=True)
-                    self._keep(uid, report)
+                    self._requeue(uid, report)
                     threading.Event().wait(PAUSE_SECONDS)
 
-    def _send(self, uid: str, report: Report) -> None:
+    def _send(self, uid: str, report: StatusReport) -> None:
         path = f"/api/v1/namespaces/{report.namespace}/pods/{report.name}"
-        if self._said.get(uid) != report.status:
+        if self._sent.get(uid) != report.status:
             body = {"metadata": {"uid": uid}, "status": report.status}
             self._api.patch(f"{path}/status", body, STRATEGIC_MERGE)
-            with self._news:
-                self._said[uid] = deepcopy(report.status)
+            with self._changed:
+                self._sent[uid] = deepcopy(report.status)
         if report.final:
             self._api.delete(path, {"gracePeriodSeconds": 0, "preconditions": {"uid": uid}})
 
-    def _keep(self, uid: str, report: Report) -> None:
+    def _requeue(self, uid: str, report: StatusReport) -> None:
         """For the next try, unless there is something newer."""
-        with self._news:
-            self._waiting.setdefault(uid, report)
+        with self._changed:
+            self._pending.setdefault(uid, report)
 
 
 def _conditions(status: Object) -> dict[str, str]:

@@ -33,20 +33,20 @@ class SandboxFailed(Exception):
     """A pod got no network; the message has what a command said."""
 
 
-class Addresses:
+class AddressPool:
     """The numbers of a node's pods. One that has just been given back is the last to be given again."""
 
     def __init__(self) -> None:
         self._free = list(range(2, 251))
         self._lock = threading.Lock()
 
-    def take(self) -> int:
+    def allocate(self) -> int:
         with self._lock:
             if not self._free:
                 raise SandboxFailed("all addresses of the node are taken")
             return self._free.pop(0)
 
-    def give_back(self, number: int) -> None:
+    def release(self, number: int) -> None:
         with self._lock:
             self._free.append(number)
 
@@ -54,11 +54,11 @@ class Addresses:
 class Sandbox:
     """Of a pod with a network of its own."""
 
-    def __init__(self, node: Node, group: ControlGroup, numbers: Addresses) -> None:
+    def __init__(self, node: Node, group: ControlGroup, numbers: AddressPool) -> None:
         self._numbers = numbers
-        self._number = numbers.take()
+        self._number = numbers.allocate()
         self.addresses: Sequence[str] = tuple(str(ip_network(net)[self._number]) for net in node.pods)
-        self._pause = _pause(group)
+        self._pause_process = _start_pause_process(group)
         try:
             self._connect(node)
         except SandboxFailed:
@@ -67,17 +67,17 @@ class Sandbox:
 
     @property
     def namespace(self) -> Path:
-        return Path(f"/proc/{self._pause.pid}/ns/net")
+        return Path(f"/proc/{self._pause_process.pid}/ns/net")
 
     def alive(self) -> bool:
-        return self._pause.poll() is None
+        return self._pause_process.poll() is None
 
     def remove(self) -> None:
         """The link goes first, so that its name is free at once; it may have gone with the namespace."""
         subprocess.run(["ip", "link", "delete", self._link], capture_output=True, check=False)
-        self._pause.kill()
-        self._pause.communicate()
-        self._numbers.give_back(self._number)
+        self._pause_process.kill()
+        self._pause_process.communicate()
+        self._numbers.release(self._number)
 
     @property
     def _link(self) -> str:
@@ -89,7 +89,7 @@ class Sandbox:
         via4, via6 = str(ip_network(node.pods[0])[1]), GATEWAY_V6
         from4, from6 = node.addresses
         _ip(
-            f"link add {self._link} type veth peer name eth0 netns {self._pause.pid}",
+            f"link add {self._link} type veth peer name eth0 netns {self._pause_process.pid}",
             f"address add {via4}/32 dev {self._link}",
             f"address add {via6}/64 dev {self._link} nodad",
             f"link set {self._link} up",
@@ -108,7 +108,7 @@ class Sandbox:
         )
 
 
-class NodesOwn:
+class HostNetwork:
     """Of a pod that shares its node's network."""
 
     def __init__(self, node: Node) -> None:
@@ -122,7 +122,7 @@ class NodesOwn:
         """The node's network stays."""
 
 
-def _pause(group: ControlGroup) -> subprocess.Popen[str]:
+def _start_pause_process(group: ControlGroup) -> subprocess.Popen[str]:
     argv = group.enter_command(["unshare", "--net", "--", "sh", "-c", PAUSE])
     pause = subprocess.Popen(
         list(map(str, argv)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True

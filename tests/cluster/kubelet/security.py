@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tests.cluster.api import Object
 from tests.cluster.kubelet.enter import CAPABILITIES
-from tests.cluster.kubelet.environment import NotYet
+from tests.cluster.kubelet.environment import MissingSource
 
 # Those of containerd and Docker.
 USUAL = (
@@ -32,7 +32,7 @@ def identity(pod: Object, container: Object) -> Identity:
     merged = {**wide, **own}
     user = merged.get("runAsUser", 0)
     if merged.get("runAsNonRoot") and user == 0:
-        raise NotYet("container has runAsNonRoot and image will run as root")
+        raise MissingSource("container has runAsNonRoot and image will run as root")
     groups = [*wide.get("supplementalGroups", []), *([wide["fsGroup"]] if "fsGroup" in wide else [])]
     return Identity(
         user=user,
@@ -53,7 +53,7 @@ def capabilities(asked: Object) -> list[str]:
         kept = set(CAPABILITIES) - set(dropped)
     unknown = set(added) - set(CAPABILITIES) - {"ALL"}
     if unknown:
-        raise NotYet(f"unknown capabilities: {', '.join(sorted(unknown))}")
+        raise MissingSource(f"unknown capabilities: {', '.join(sorted(unknown))}")
     return sorted(kept | (set(added) - {"ALL"}))
 
 

@@ -19,7 +19,7 @@ WANTED_CLIENT = "kube-apiserver-kubelet-client"
 Find = Callable[[str, str], Pod | None]
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """A request that gets no log: its status, and why."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -62,8 +62,8 @@ class Handler(BaseHTTPRequestHandler):
             elif len(parts) == 4 and parts[0] == "containerLogs":
                 self._send_logs(*parts[1:], query)
             else:
-                raise Refused(404, f"this kubelet has no {place.path}")
-        except Refused as error:
+                raise RequestRefused(404, f"this kubelet has no {place.path}")
+        except RequestRefused as error:
             self._answer(error.status, str(error).encode())
         except OSError:
             self.close_connection = True
@@ -74,17 +74,17 @@ class Handler(BaseHTTPRequestHandler):
     def _check_client(self) -> None:
         subject = dict(pair for part in self.connection.getpeercert()["subject"] for pair in part)
         if subject.get("commonName") != WANTED_CLIENT:
-            raise Refused(403, f"{subject.get('commonName')} may not ask a kubelet")
+            raise RequestRefused(403, f"{subject.get('commonName')} may not ask a kubelet")
 
     def _send_logs(self, namespace: str, name: str, container: str, query: dict[str, str]) -> None:
         pod = self.server.find(namespace, name)
         found = pod.container(container) if pod else None
         if found is None:
-            raise Refused(404, f"pod {namespace}/{name} has no container {container} here")
+            raise RequestRefused(404, f"pod {namespace}/{name} has no container {container} here")
         previous = query.get("previous") == "true"
         lives = found.logs[:-1] if previous else found.logs
         if not lives:
-            raise Refused(400, f'{"previous terminated " if previous else ""}container "{container}" not found')
+            raise RequestRefused(400, f'{"previous terminated " if previous else ""}container "{container}" not found')
         path, process = lives[-1], found.process
         since, tail = _since(query), _tail(query)
         if query.get("follow") == "true" and not previous:
@@ -126,7 +126,7 @@ def _since(query: dict[str, str]) -> bytes:
         if "sinceSeconds" in query:
             return logs.stamp(datetime.now(UTC) - timedelta(seconds=int(query["sinceSeconds"])))
     except ValueError as error:
-        raise Refused(400, str(error)) from error
+        raise RequestRefused(400, str(error)) from error
     return b""
 
 
@@ -134,4 +134,4 @@ def _tail(query: dict[str, str]) -> int | None:
     try:
         return int(query["tailLines"]) if "tailLines" in query else None
     except ValueError as error:
-        raise Refused(400, str(error)) from error
+        raise RequestRefused(400, str(error)) from error

@@ -7,7 +7,7 @@ import time
 import unittest
 
 from tests.cluster import cluster, control_plane, network, nodes
-from tests.cluster.api import STRATEGIC_MERGE, Unreachable
+from tests.cluster.api import STRATEGIC_MERGE, ApiUnreachable
 from tests.cluster.places import NODES, node
 from tests.cluster.tests import running
 from tests.cluster.tests.running import ECHO, ClusterTest, container, fetch, is_ready, shell, status_of
@@ -256,7 +256,7 @@ class OutageTest(ClusterTest):
         address = self.wait_until_ready("p")["status"]["podIP"]
         control_plane.stop_api_server()
         try:
-            with self.assertRaises(Unreachable):
+            with self.assertRaises(ApiUnreachable):
                 self.api.get("/version")
             self.assertIn('"pod"', fetch(NODES[0], f"http://{address}:3000/"))
         finally:
