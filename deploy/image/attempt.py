@@ -30,7 +30,7 @@ CLONE_NEWNET = 0x40000000
 PR_CAPBSET_DROP, PR_SET_KEEPCAPS, PR_SET_NO_NEW_PRIVS = 24, 8, 38
 CAPABILITY_VERSION_3 = 0x20080522
 # Longer than it takes on a machine that is busy.
-BOUND_SECONDS = 30
+TIMEOUT_SECONDS = 30
 libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -63,12 +63,12 @@ def unpack(archive: Path, root: Path) -> dict:
             tar.extractall(root, filter="fully_trusted")
             if os.geteuid() == 0:
                 for member in tar:
-                    extended(root / member.name, member.pax_headers)
+                    set_extended_attributes(root / member.name, member.pax_headers)
     root.chmod(0o755)
     return json.loads(blob(manifest["config"]))["config"]
 
 
-def extended(path: Path, headers: dict[str, str]) -> None:
+def set_extended_attributes(path: Path, headers: dict[str, str]) -> None:
     """Sets the attributes that a tar file holds beyond the usual ones."""
     for name, value in headers.items():
         if name.startswith("SCHILY.xattr."):
@@ -77,11 +77,11 @@ def extended(path: Path, headers: dict[str, str]) -> None:
 
 def in_container(root: Path, image: dict, may_bind: bool, arguments: list[str]) -> str:
     command = image["Entrypoint"] + arguments
-    confine = lambda: confined(root, image, may_bind)
-    return subprocess.check_output(command, preexec_fn=confine, text=True, timeout=BOUND_SECONDS)
+    enter = lambda: confine(root, image, may_bind)
+    return subprocess.check_output(command, preexec_fn=enter, text=True, timeout=TIMEOUT_SECONDS)
 
 
-def confined(root: Path, image: dict, may_bind: bool) -> None:
+def confine(root: Path, image: dict, may_bind: bool) -> None:
     """What a container runtime does to a process before it runs it, in its order."""
     user, group = map(int, image["User"].split(":"))
     os.chroot(root)
@@ -107,22 +107,22 @@ def serve(root: Path, image: dict) -> None:
     (root / "etc/hosts").write_text("127.0.0.1 endpoint.test\n")
     (root / "run").mkdir()
     os.chown(root / "run", *map(int, image["User"].split(":")))
-    own_network()
+    isolate_network()
     with endpoint() as port:
         arguments = ["serve", "--listen", "http://127.0.0.1:80", "--to", f"endpoint.test:{port}"]
         arguments += ["--admin", "off", "--ready-file", "/run/ready.json"]
-        confine = lambda: confined(root, image, may_bind=True)
-        with subprocess.Popen(image["Entrypoint"] + arguments, preexec_fn=confine) as process:
+        enter = lambda: confine(root, image, may_bind=True)
+        with subprocess.Popen(image["Entrypoint"] + arguments, preexec_fn=enter) as process:
             try:
                 wait_for(root / "run/ready.json", process)
-                with urllib.request.urlopen("http://127.0.0.1:80/", timeout=BOUND_SECONDS) as answer:
+                with urllib.request.urlopen("http://127.0.0.1:80/", timeout=TIMEOUT_SECONDS) as answer:
                     assert answer.read() == b"here", "not the endpoint's answer"
             finally:
                 process.terminate()
         assert process.returncode == 0, f"ended with {process.returncode}"
 
 
-def own_network() -> None:
+def isolate_network() -> None:
     """A namespace of our own, where the machine's ports and settings mean nothing."""
     if libc.unshare(CLONE_NEWNET) != 0:
         raise OSError(ctypes.get_errno(), "no network namespace")
@@ -149,7 +149,7 @@ def endpoint() -> Iterator[int]:
 
 
 def wait_for(path: Path, process: subprocess.Popen) -> None:
-    deadline = time.monotonic() + BOUND_SECONDS
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while not path.exists():
         if process.poll() is not None or time.monotonic() > deadline:
             raise AssertionError(f"{path.name} does not come; ended with {process.poll()}")

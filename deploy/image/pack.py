@@ -45,7 +45,7 @@ def main() -> None:
     if authorities.is_file():
         files[AUTHORITIES] = authorities.read_bytes()
     path = folder / f"sheave-{version()}-{architecture}.tar"
-    path.write_bytes(archive(files, architecture, version(), made_at()))
+    path.write_bytes(archive(files, architecture, version(), created_at()))
     print(path)
 
 
@@ -54,7 +54,7 @@ def version() -> str:
     return tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package"]["version"]
 
 
-def made_at() -> int:
+def created_at() -> int:
     """SOURCE_DATE_EPOCH, as reproducible-builds.org has it; else the beginning of time."""
     return int(os.environ.get("SOURCE_DATE_EPOCH", "0"))
 
@@ -63,7 +63,7 @@ def checked(binary: bytes, architecture: str) -> bytes:
     """The binary, if it is for this architecture and needs no loader."""
     if binary[:6] != b"\x7fELF\x02\x01":
         sys.exit("pack: this is no program for 64 bits, little endian")
-    machine, = struct.unpack_from("<H", binary, 18)
+    (machine,) = struct.unpack_from("<H", binary, 18)
     if machine != ARCHITECTURES[architecture]:
         sys.exit(f"pack: this program is not for {architecture}")
     if INTERPRETER in segments(binary):
@@ -76,7 +76,7 @@ INTERPRETER = 3
 
 def segments(binary: bytes) -> list[int]:
     """The types of an ELF file's program headers."""
-    start, = struct.unpack_from("<Q", binary, 32)
+    (start,) = struct.unpack_from("<Q", binary, 32)
     size, count = struct.unpack_from("<HH", binary, 54)
     return [struct.unpack_from("<I", binary, start + n * size)[0] for n in range(count)]
 
@@ -139,8 +139,8 @@ def layer(files: dict[str, bytes]) -> bytes:
     members += [(folder + "/", 0o755, b"", {}) for folder in sorted(folders)]
     for name, content in sorted(files.items()):
         is_program = "/" not in name
-        extended = {"SCHILY.xattr.security.capability": capability()} if is_program else {}
-        members.append((name, 0o755 if is_program else 0o644, content, extended))
+        attributes = {"SCHILY.xattr.security.capability": capability()} if is_program else {}
+        members.append((name, 0o755 if is_program else 0o644, content, attributes))
     return tar(members)
 
 
@@ -157,10 +157,10 @@ def tar(members: list[tuple]) -> bytes:
     """A tar file of root's, without dates."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as file:
-        for name, mode, content, extended in members:
+        for name, mode, content, attributes in members:
             member = tarfile.TarInfo(name.rstrip("/"))
             member.type = tarfile.DIRTYPE if name.endswith("/") else tarfile.REGTYPE
-            member.mode, member.size, member.pax_headers = mode, len(content), extended
+            member.mode, member.size, member.pax_headers = mode, len(content), attributes
             file.addfile(member, io.BytesIO(content))
     return out.getvalue()
 

@@ -87,9 +87,9 @@ def program() -> str | None:
 
 
 def version() -> str:
-    said = subprocess.run([str(program()), "--version"], check=True, capture_output=True, text=True).stdout
-    found = re.search(r"\d+\.\d+\.\d+\.\d+", said)
-    return found.group(0) if found else said.strip()
+    output = subprocess.run([str(program()), "--version"], check=True, capture_output=True, text=True).stdout
+    found = re.search(r"\d+\.\d+\.\d+\.\d+", output)
+    return found.group(0) if found else output.strip()
 
 
 def obstacle() -> str | None:
@@ -151,13 +151,13 @@ class Visit:
         return read(self._browser._request("load", url=url, timeout_ms=1000 * timeout_seconds))
 
 
-def read(said: dict[str, Any]) -> PageLoad:
+def read(output: dict[str, Any]) -> PageLoad:
     """What the driver says of a load."""
-    if failure := said.get("failure"):
+    if failure := output.get("failure"):
         return PageLoad(None, failure)
-    counts: dict[str, int] = said["protocols"]
+    counts: dict[str, int] = output["protocols"]
     by = tuple(sorted(counts, key=counts.__getitem__, reverse=True))
-    return PageLoad(round(said["ms"], 1), None, by, said["tls"], said["round_trips"])
+    return PageLoad(round(output["ms"], 1), None, by, output["tls"], output["round_trips"])
 
 
 def check_protocol(load: PageLoad, protocol: Protocol, round_trips: int) -> PageLoad:

@@ -9,15 +9,15 @@ import sys
 
 from lab.paths import MissingRequirement
 from tests.cluster import cluster, control_plane, network, nodes, programs
-from tests.cluster.network import NetworkRefused
-from tests.cluster.places import KUBECONFIG, NODES, POOL, PROGRAMS, node
-from tests.cluster.processes import Died
+from tests.cluster.layout import KUBECONFIG, NODES, POOL, PROGRAMS, node
+from tests.cluster.network import NetworkError
+from tests.cluster.processes import ProcessDied
 
-SAID = f"export KUBECONFIG={KUBECONFIG} PATH={PROGRAMS}:$PATH"
+EXPORT_COMMAND = f"export KUBECONFIG={KUBECONFIG} PATH={PROGRAMS}:$PATH"
 ENVIRONMENT = {"KUBECONFIG": str(KUBECONFIG), "PATH": f"{PROGRAMS}:{os.environ.get('PATH', '')}"}
 
 
-def main(words: list[str]) -> int:
+def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.cluster", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     up = commands.add_parser("up", help="build what is missing, start a cluster, return when it is ready")
@@ -34,39 +34,39 @@ def main(words: list[str]) -> int:
         commands.add_parser(name, help=text).add_argument("node", choices=[node.name for node in NODES])
     commands.add_parser("stop-api-server", help="end the API server; all else goes on")
     commands.add_parser("start-api-server", help="start it again, and return when it is ready")
-    asked = parser.parse_args(words)
+    arguments = parser.parse_args(argv)
     try:
-        return run(asked)
-    except (MissingRequirement, Died, NetworkRefused, cluster.Exists) as error:
+        return run(arguments)
+    except (MissingRequirement, ProcessDied, NetworkError, cluster.ClusterExists) as error:
         print(f"cluster: {error}", file=sys.stderr)
         return 1
 
 
-def run(asked: argparse.Namespace) -> int:
-    match asked.command:
+def run(arguments: argparse.Namespace) -> int:
+    match arguments.command:
         case "up":
-            cluster.up(asked.real)
+            cluster.up(arguments.real)
             print(_usage(), end="")
         case "down":
             cluster.down()
         case "build":
-            programs.make_suite() if asked.conformance else programs.make()
+            programs.make_suite() if arguments.conformance else programs.make()
             print(PROGRAMS)
         case "environment":
-            print(SAID)
+            print(EXPORT_COMMAND)
         case "shell":
             shell = os.environ.get("SHELL", "sh")
             os.execve(shutil.which(shell) or "/bin/sh", [shell], {**os.environ, **ENVIRONMENT})
         case "enter":
             argv = [
-                *network.netns_prefix(node(asked.node).namespace),
-                *(asked.argv or [os.environ.get("SHELL", "sh")]),
+                *network.netns_prefix(node(arguments.node).namespace),
+                *(arguments.argv or [os.environ.get("SHELL", "sh")]),
             ]
             os.execvp(argv[0], argv)
         case "stop-node":
-            nodes.stop(node(asked.node))
+            nodes.stop(node(arguments.node))
         case "start-node":
-            cluster.restart_node(node(asked.node))
+            cluster.restart_node(node(arguments.node))
         case "stop-api-server":
             control_plane.stop_api_server()
         case "start-api-server":
@@ -76,7 +76,7 @@ def run(asked: argparse.Namespace) -> int:
 
 def _usage() -> str:
     lines = [f"{node.name}  {', '.join(node.addresses)}  kube-proxy with {node.proxy_mode}" for node in NODES]
-    return "\n".join([SAID, *lines, f"free addresses: {', '.join(POOL)}"]) + "\n"
+    return "\n".join([EXPORT_COMMAND, *lines, f"free addresses: {', '.join(POOL)}"]) + "\n"
 
 
 if __name__ == "__main__":

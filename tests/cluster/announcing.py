@@ -31,8 +31,8 @@ def _by_arp(link: str, hardware: bytes, address: IPv4Address) -> None:
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as sending:
         sending.bind((link, 0))
         kind = struct.pack("!HHBBH", ETHERNET, 0x0800, 6, 4, REPLY)
-        said = hardware + address.packed + EVERYBODY + address.packed
-        sending.send(EVERYBODY + hardware + struct.pack("!H", ARP) + kind + said)
+        payload = hardware + address.packed + EVERYBODY + address.packed
+        sending.send(EVERYBODY + hardware + struct.pack("!H", ARP) + kind + payload)
 
 
 def _by_neighbour_discovery(link: str, hardware: bytes, address: IPv6Address) -> None:

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 from lab.paths import MissingRequirement
-from tests.cluster.places import API_SERVER, API_SERVER_PORT, API_SERVICE, CERTIFICATES, KUBECONFIG, NODES, Node
+from tests.cluster.layout import API_SERVER, API_SERVER_PORT, API_SERVICE, CERTIFICATES, KUBECONFIG, NODES, Node
 
 DAYS = "30"
 CLIENT = "extendedKeyUsage=clientAuth"
@@ -99,11 +99,21 @@ def _make_key(name: str) -> None:
 
 
 def _sign(name: str, subject: str, extensions: str) -> None:
-    request, said = CERTIFICATES / f"{name}.csr", CERTIFICATES / f"{name}.ext"
-    said.write_text(extensions)
+    request, extension_file = CERTIFICATES / f"{name}.csr", CERTIFICATES / f"{name}.ext"
+    extension_file.write_text(extensions)
     _make_key(name)
     _openssl("req", "-new", "-key", key(name), "-subj", subject, "-out", request)
-    signing = ("-CA", authority(), "-CAkey", key("authority"), "-CAcreateserial", "-days", DAYS, "-extfile", said)
+    signing = (
+        "-CA",
+        authority(),
+        "-CAkey",
+        key("authority"),
+        "-CAcreateserial",
+        "-days",
+        DAYS,
+        "-extfile",
+        extension_file,
+    )
     _openssl("x509", "-req", "-in", request, *signing, "-out", certificate(name))
 
 

@@ -15,8 +15,8 @@ from lab.paths import MissingRequirement
 from lab.testbed import cgroups
 from tests.cluster import certificates, control_plane, gateway_api, network, nodes, programs, real_node
 from tests.cluster.api import Api, ApiError, ApiUnreachable
-from tests.cluster.places import CACHE, KUBECONFIG, LOCK, LOGS, NODES, STATE, Node
-from tests.cluster.processes import Process, end_part, make_groups, top_group
+from tests.cluster.layout import CACHE, KUBECONFIG, LOCK, LOGS, NODES, STATE, Node
+from tests.cluster.processes import Process, make_groups, stop_part, top_group
 
 READY_SECONDS = 120.0
 POLL_SECONDS = 0.1
@@ -47,7 +47,7 @@ KUBELETS = {
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 
 
-class Exists(Exception):
+class ClusterExists(Exception):
     """There is a cluster, or what one has left."""
 
 
@@ -77,7 +77,9 @@ def up(real: str | None = None) -> None:
         raise MissingRequirement(f"no cluster here: {reason}")
     with _locked():
         if exists():
-            raise Exists(f"a cluster runs already, or has left something (see {STATE}): `make cluster-down` removes it")
+            raise ClusterExists(
+                f"a cluster runs already, or has left something (see {STATE}): `make cluster-down` removes it"
+            )
         programs.make()
         if real:
             real_node.make()
@@ -88,7 +90,7 @@ def up(real: str | None = None) -> None:
             _keep_logs()
             _remove()
             raise
-    programs.say(f"ready after {time.monotonic() - began:.0f} s")
+    programs.print_status(f"ready after {time.monotonic() - began:.0f} s")
 
 
 def down() -> None:
@@ -107,13 +109,13 @@ def start_api_server() -> None:
 
 
 def start_node(node: Node, *, real: bool) -> list[Process]:
-    network.plug(node)
+    network.connect_node(node)
     return real_node.start(node) if real else nodes.start(node)
 
 
 def restart_node(node: Node) -> list[Process]:
     """One that was stopped, as what it was."""
-    return start_node(node, real=real_node.was_here(node))
+    return start_node(node, real=real_node.is_real_node(node))
 
 
 def _start(real: str | None) -> None:
@@ -127,7 +129,7 @@ def _start(real: str | None) -> None:
 
 def _start_processes(api: Api, real: str | None) -> None:
     processes = [control_plane.start_etcd(), control_plane.start_api_server()]
-    programs.say("waiting for the API server")
+    programs.print_status("waiting for the API server")
     wait_until(lambda: api.text("/readyz") == "ok", processes, "the API server")
     processes += control_plane.start_controllers()
     api.apply(f"{RBAC}/clusterroles/process-kubelet", KUBELET_RIGHTS)
@@ -135,7 +137,7 @@ def _start_processes(api: Api, real: str | None) -> None:
     for node in NODES:
         processes += start_node(node, real=node.name == real)
     processes.append(control_plane.start_load_balancers())
-    programs.say("waiting for the nodes, and installing the Gateway API")
+    programs.print_status("waiting for the nodes, and installing the Gateway API")
     gateway_api.install()
     for node in NODES:
         wait_until(lambda name=node.name: node_is_ready(api, name), processes, f"node {node.name}")
@@ -174,13 +176,13 @@ def _keep_logs() -> None:
     shutil.rmtree(kept, ignore_errors=True)
     if LOGS.is_dir():
         shutil.copytree(LOGS, kept)
-        programs.say(f"logs are in {kept}")
+        programs.print_status(f"logs are in {kept}")
 
 
 def _remove() -> None:
     """Processes first: mounts are theirs alone and go with them, links with the namespaces."""
     for part in (*(node.name for node in NODES), *control_plane.GROUPS):
-        end_part(part)
+        stop_part(part)
     top_group().remove()
     real_node.remove_groups()
     network.remove()
@@ -192,5 +194,5 @@ def _locked() -> Iterator[None]:
     """Only one command at a time makes or removes a cluster."""
     with LOCK.open("a+") as lock:
         if not try_lock(lock, LOCK_SECONDS):
-            raise Exists("another command is just making or removing a cluster: wait until it ends")
+            raise ClusterExists("another command is just making or removing a cluster: wait until it ends")
         yield

@@ -8,7 +8,7 @@ import signal
 import sys
 
 from tests.cluster import certificates
-from tests.cluster.places import (
+from tests.cluster.layout import (
     API_SERVER,
     API_SERVER_PORT,
     CONTROL_PLANE_NAMESPACE,

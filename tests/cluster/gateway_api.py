@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 
 from lab.paths import MissingRequirement
-from tests.cluster.places import KUBECONFIG, PROGRAMS
+from tests.cluster.layout import KUBECONFIG, PROGRAMS
 from tests.cluster.programs import GATEWAY_API, module_folder
 
 MODULE = "sigs.k8s.io/gateway-api"

@@ -17,7 +17,7 @@ from ipaddress import ip_network
 
 from tests.cluster import certificates, network
 from tests.cluster.api import Api, ApiError, ApiUnreachable, Object, follow
-from tests.cluster.places import BALANCED, NODES, REPOSITORY, Node
+from tests.cluster.layout import BALANCED, NODES, REPOSITORY, Node
 
 FAMILIES = {"IPv4": 0, "IPv6": 1}
 SERVICE_OF_SLICE = "kubernetes.io/service-name"

@@ -12,7 +12,7 @@ from ipaddress import ip_network
 from pathlib import Path
 
 from lab.network import CONGESTION_CONTROL
-from tests.cluster.places import (
+from tests.cluster.layout import (
     API_SERVER,
     CONTROL_PLANE_NAMESPACE,
     MACHINE,
@@ -43,7 +43,7 @@ SETTINGS = {
 }
 
 
-class NetworkRefused(Exception):
+class NetworkError(Exception):
     """A command that sets up the network failed; the message has what it said."""
 
 
@@ -70,12 +70,12 @@ def exists() -> bool:
     return any(Path("/run/netns").glob(f"{NAME}-*"))
 
 
-def unplug(node: Node) -> None:
+def disconnect_node(node: Node) -> None:
     """Nobody hears it any more."""
     _ip_in(CONTROL_PLANE_NAMESPACE, f"link set {node.name} down")
 
 
-def plug(node: Node) -> None:
+def connect_node(node: Node) -> None:
     """With no address but its own, as it is after it was switched on."""
     free = (f"address flush dev eth0 to {addresses}" for addresses in POOL)
     _ip_in(node.namespace, *free)
@@ -95,10 +95,10 @@ def _make_control_plane() -> None:
         f"link add {BRIDGE} address 0a:58:0a:c8:00:01 type bridge",
         *_addresses(BRIDGE_ADDRESSES, BRIDGE),
         f"link set {BRIDGE} up",
-        *_ways(BRIDGE_ADDRESSES, BRIDGE),
+        *_network_routes(BRIDGE_ADDRESSES, BRIDGE),
     )
     # Frames between nodes are nobody's business on the way.
-    _set(
+    _write_settings(
         CONTROL_PLANE_NAMESPACE, {"net/bridge/bridge-nf-call-iptables": "0", "net/bridge/bridge-nf-call-ip6tables": "0"}
     )
 
@@ -110,7 +110,7 @@ def _make_node(node: Node) -> None:
         node.namespace,
         *_addresses(node.addresses, "eth0"),
         "link set eth0 up",
-        *_ways(node.addresses, "eth0"),
+        *_network_routes(node.addresses, "eth0"),
         # Nowhere. But what goes to a Service from the node itself needs a way before it is given another destination.
         *(f"route replace default via {address} {CUBIC}" for address in BRIDGE_ADDRESSES),
     )
@@ -129,7 +129,7 @@ def _link_machine() -> None:
     _ip(
         *_addresses(MACHINE, MACHINE_LINK),
         f"link set {MACHINE_LINK} up",
-        *_ways(MACHINE, MACHINE_LINK),
+        *_network_routes(MACHINE, MACHINE_LINK),
         *_routes_to(NODES),
         *services,
     )
@@ -137,7 +137,7 @@ def _link_machine() -> None:
 
 def _make_namespace(name: str) -> None:
     _run(["ip", "netns", "add", name])
-    _set(name, SETTINGS)
+    _write_settings(name, SETTINGS)
     _ip_in(name, "link set lo up")
 
 
@@ -160,7 +160,7 @@ def _addresses(addresses: Iterable[str], link: str) -> list[str]:
     ]
 
 
-def _ways(addresses: Iterable[str], link: str) -> list[str]:
+def _network_routes(addresses: Iterable[str], link: str) -> list[str]:
     """To what is on the nodes' network itself."""
     return [
         f"route replace {net} dev {link} src {address} {CUBIC}" for net, address in zip(NETWORK, addresses, strict=True)
@@ -176,7 +176,7 @@ def _routes_to(nodes: Iterable[Node]) -> list[str]:
     ]
 
 
-def _set(namespace: str, settings: dict[str, str]) -> None:
+def _write_settings(namespace: str, settings: dict[str, str]) -> None:
     """What lies in /proc/sys/net is of the namespace of whoever opens it. A kernel may lack some of it."""
     script = 'while [ $# -gt 0 ]; do [ ! -e "/proc/sys/$1" ] || echo "$2" >"/proc/sys/$1"; shift 2; done'
     words = [word for setting in settings.items() for word in setting]
@@ -194,4 +194,4 @@ def _ip(*commands: str) -> None:
 def _run(argv: list[str], text: str = "") -> None:
     done = subprocess.run(argv, input=text, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise NetworkRefused(f"`{' '.join(argv)}` refuses to set up the cluster's network: {done.stderr.strip()}")
+        raise NetworkError(f"`{' '.join(argv)}` refuses to set up the cluster's network: {done.stderr.strip()}")

@@ -6,8 +6,8 @@ import json
 import sys
 
 from tests.cluster import certificates, network
-from tests.cluster.places import PODS, PROGRAMS, REPOSITORY, Node
-from tests.cluster.processes import PYTHON, Process, end_part, make_groups, own_group
+from tests.cluster.layout import PODS, PROGRAMS, REPOSITORY, Node
+from tests.cluster.processes import PYTHON, Process, make_groups, own_group, stop_part
 
 
 def start(node: Node) -> list[Process]:
@@ -35,8 +35,8 @@ def start_proxy(node: Node) -> Process:
 
 def stop(node: Node) -> None:
     """As if its power had gone: it is silent at once, and whatever runs on it ends without a goodbye."""
-    network.unplug(node)
-    end_part(node.name)
+    network.disconnect_node(node)
+    stop_part(node.name)
     make_groups([node.name])
 
 

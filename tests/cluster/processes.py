@@ -9,13 +9,13 @@ from pathlib import Path
 from lab.testbed import cgroups
 from lab.testbed.cgroups import ControlGroup
 from tests.cluster import network
-from tests.cluster.places import LOGS, NAME
+from tests.cluster.layout import LOGS, NAME
 
 # What a program of ours is started with: it writes nothing into the tree, and its log at once.
 PYTHON = {"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-class Died(Exception):
+class ProcessDied(Exception):
     """A process of the cluster ended; the message has the end of its log."""
 
 
@@ -39,7 +39,7 @@ def own_group(part: str) -> ControlGroup:
     return top_group().child(part).child("own")
 
 
-def end_part(part: str) -> None:
+def stop_part(part: str) -> None:
     """All of a node or the control plane. Its own processes first: a kubelet makes and removes groups of pods."""
     own_group(part).remove()
     top_group().child(part).remove()
@@ -84,6 +84,6 @@ class Process:
         pid, status = os.waitpid(self._pid, os.WNOHANG)
         if pid:
             lines = self.log.read_text(errors="replace").splitlines()[-15:]
-            said = "".join(f"\n    {line}" for line in lines)
+            log_end = "".join(f"\n    {line}" for line in lines)
             code = os.waitstatus_to_exitcode(status)
-            raise Died(f"{self.name} ended with {code}; the end of {self.log}:{said}")
+            raise ProcessDied(f"{self.name} ended with {code}; the end of {self.log}:{log_end}")

@@ -16,7 +16,7 @@ from lab.debian import DebianSuite
 from lab.paths import MissingRequirement
 from tests.cluster import archives, certificates, nodes, programs
 from tests.cluster.archives import Archive
-from tests.cluster.places import CACHE, NAME, Node
+from tests.cluster.layout import CACHE, NAME, Node
 from tests.cluster.processes import Process, own_group
 
 KUBELET = programs.kubernetes("kubelet")
@@ -62,7 +62,7 @@ def start(node: Node) -> list[Process]:
     return [nodes.start_proxy(node), containerd, _start_kubelet(node, containerd.pid)]
 
 
-def was_here(node: Node) -> bool:
+def is_real_node(node: Node) -> bool:
     """Whether it is such a one that has been started."""
     return _configuration(node).exists()
 

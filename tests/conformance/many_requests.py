@@ -25,7 +25,7 @@ MOVED_BYTES = 50_000
 SECONDS = 60
 
 
-class Wrong(Exception):
+class CheckFailed(Exception):
     """What came is not what should have come."""
 
 
@@ -48,7 +48,7 @@ class Answer:
             self.done.set_result(self)
 
 
-class Client(QuicConnectionProtocol):
+class Http3Client(QuicConnectionProtocol):
     """One connection."""
 
     def __init__(self, *arguments, **options) -> None:
@@ -69,7 +69,7 @@ class Client(QuicConnectionProtocol):
         for stream in streams:
             answer = self._answers.get(stream)
             if answer and not answer.done.done():
-                answer.done.set_exception(Wrong(reason))
+                answer.done.set_exception(CheckFailed(reason))
 
     async def ask(self, method: str, authority: str, path: str, body: bytes = b"") -> Answer:
         stream = self._quic.get_next_available_stream_id()
@@ -84,10 +84,10 @@ class Client(QuicConnectionProtocol):
         async with asyncio.timeout(SECONDS):
             await answer.done
         if answer.status != 200:
-            raise Wrong(f"{method} {path}: status {answer.status}")
+            raise CheckFailed(f"{method} {path}: status {answer.status}")
         return answer
 
-    async def move(self) -> None:
+    async def migrate(self) -> None:
         """Goes on from another port."""
         self._transport.close()
         await asyncio.get_running_loop().create_datagram_endpoint(lambda: self, local_addr=("::", 0))
@@ -95,32 +95,32 @@ class Client(QuicConnectionProtocol):
 
 def check(answer: Answer, body: bytes) -> None:
     if answer.digest.digest() != hashlib.sha256(body).digest():
-        raise Wrong(f"{answer.bytes} bytes came back of {len(body)}, or others")
+        raise CheckFailed(f"{answer.bytes} bytes came back of {len(body)}, or others")
 
 
-async def many_at_once(client: Client, authority: str) -> None:
+async def many_at_once(client: Http3Client, authority: str) -> None:
     bodies = [f"the body of request {number}".encode() for number in range(AT_ONCE)]
     answers = await asyncio.gather(*(client.ask("POST", authority, "/", body) for body in bodies))
     for body, answer in zip(bodies, answers, strict=True):
         check(answer, body)
 
 
-async def large_both_ways(client: Client, authority: str) -> None:
+async def large_both_ways(client: Http3Client, authority: str) -> None:
     body = random.Random(1).randbytes(LARGE_BYTES)
     check(await client.ask("POST", authority, "/large", body), body)
 
 
-async def while_it_moves(client: Client, authority: str) -> None:
+async def during_migration(client: Http3Client, authority: str) -> None:
     body = random.Random(2).randbytes(MOVED_BYTES)
     for number in range(MOVES):
         asking = asyncio.create_task(client.ask("POST", authority, f"/move/{number}", body))
         # Lets it send the first of its datagrams from the old port.
         await asyncio.sleep(0)
-        await client.move()
+        await client.migrate()
         check(await asking, body)
 
 
-async def with_other_keys(client: Client, authority: str) -> None:
+async def with_other_keys(client: Http3Client, authority: str) -> None:
     client.request_key_update()
     body = b"after a key update"
     check(await client.ask("POST", authority, "/keys", body), body)
@@ -130,11 +130,11 @@ async def main(host: str, port: int, authority_file: str) -> None:
     configuration = QuicConfiguration(is_client=True, alpn_protocols=H3_ALPN, server_name="localhost")
     configuration.load_verify_locations(authority_file)
     authority = f"localhost:{port}"
-    async with connect(host, port, configuration=configuration, create_protocol=Client) as client:
-        for part in (many_at_once, large_both_ways, with_other_keys, while_it_moves):
+    async with connect(host, port, configuration=configuration, create_protocol=Http3Client) as client:
+        for part in (many_at_once, large_both_ways, with_other_keys, during_migration):
             try:
                 await part(client, authority)
-            except (Wrong, TimeoutError) as error:
+            except (CheckFailed, TimeoutError) as error:
                 sys.exit(f"{part.__name__}: {type(error).__name__} {error}")
     print("OK")
 

@@ -19,13 +19,13 @@ TIMEOUT_SECONDS = 30
 VERSIONS = {11: "HTTP/1.1", 20: "HTTP/2", 30: "HTTP/3"}
 
 
-def main(url: str, authority: str, way: str, count: int) -> None:
-    only = {} if way == "discovering" else {"disable_http1": True, "disable_http2": True}
+def main(url: str, authority: str, mode: str, count: int) -> None:
+    only = {} if mode == "discovering" else {"disable_http1": True, "disable_http2": True}
     with niquests.Session(multiplexed=False, **only) as session:
         if only:
             place = urlsplit(url)
             session.quic_cache_layer.add_domain(place.hostname, place.port)
-        verify = False if way == "unchecked" else authority
+        verify = False if mode == "unchecked" else authority
         for _ in range(count):
             answer = session.get(url, verify=verify, timeout=TIMEOUT_SECONDS)
             print(VERSIONS[answer.http_version], answer.status_code, len(answer.content))

@@ -17,7 +17,7 @@ from lab import golang
 from lab.article002.setup import MODULE
 from tests.cluster.acceptance.load import Load
 from tests.cluster.api import Object
-from tests.cluster.places import IMAGES, KUBECONFIG, PROGRAMS, REPOSITORY, STATE
+from tests.cluster.layout import IMAGES, KUBECONFIG, PROGRAMS, REPOSITORY, STATE
 from tests.cluster.tests import running
 from tests.cluster.tests.running import ECHO, ClusterTest, container
 
@@ -40,7 +40,7 @@ KINDS = {
 
 def install() -> None:
     """Begins a cluster with Sheave in it, for a module's tests; they are skipped where there can be none."""
-    _begin()
+    _start_cluster()
     kubectl("apply", "--server-side", "--filename", str(REPOSITORY / "deploy/manifests/install.yaml"))
     kubectl("--namespace", "sheave-system", "rollout", "status", "--timeout=60s", "deployment/sheave")
 
@@ -52,12 +52,12 @@ def install_chart(*settings: str, workload: str = "daemonset") -> None:
     for setting in settings:
         helm += ["--set", setting]
     manifests = subprocess.run(helm, capture_output=True, text=True, check=True).stdout
-    _begin()
+    _start_cluster()
     kubectl("apply", "--server-side", "--filename", "-", text=manifests)
     kubectl("--namespace", "sheave-system", "rollout", "status", "--timeout=60s", f"{workload}/sheave")
 
 
-def _begin() -> None:
+def _start_cluster() -> None:
     """A cluster that has the kinds and the image."""
     binary = Path(os.environ.get("SHEAVE_BINARY", REPOSITORY / "target" / "release" / "sheave"))
     if not binary.exists():
@@ -153,15 +153,15 @@ class GatewayTest(ClusterTest):
         endpoints = [endpoint for it in slices for endpoint in it.get("endpoints") or []]
         return {endpoint["targetRef"]["name"] for endpoint in endpoints if endpoint["conditions"].get("ready")}
 
-    def roll_over(self, path: str) -> None:
+    def roll_out(self, path: str) -> None:
         """Replaces every pod of a Deployment."""
         annotations = {"rolled-over": str(time.time())}
-        asked = self.api.patch(path, {"spec": {"template": {"metadata": {"annotations": annotations}}}})
-        self.wait(lambda: self.is_rolled_over(path, asked["metadata"]["generation"]), "the roll-over")
+        patched = self.api.patch(path, {"spec": {"template": {"metadata": {"annotations": annotations}}}})
+        self.wait(lambda: self.is_rolled_out(path, patched["metadata"]["generation"]), "the rollout")
         pods = path.replace("/apis/apps/v1", "/api/v1").rsplit("/deployments/", 1)[0] + "/pods"
         self.wait(lambda: not any(is_ending(pod) for pod in self.api.get(pods)["items"]), "the end of the old pods")
 
-    def is_rolled_over(self, path: str, generation: int) -> bool:
+    def is_rolled_out(self, path: str, generation: int) -> bool:
         now = self.api.get(path)
         status, wanted = now["status"], now["spec"]["replicas"]
         counts = [status.get(name) for name in ("replicas", "updatedReplicas", "readyReplicas")]

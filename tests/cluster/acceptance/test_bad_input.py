@@ -63,8 +63,8 @@ class BadInputTest(GatewayTest):
 
         def message() -> str | None:
             found = conditions(self.api.get(path).get("status", {}))
-            said = (it["message"] for it in found if (it["type"], it["reason"]) == (kind, reason))
-            return next((words or "(no words)" for words in said), None)
+            messages = (it["message"] for it in found if (it["type"], it["reason"]) == (kind, reason))
+            return next((words or "(no words)" for words in messages), None)
 
         return self.wait(message, f"{kind} with {reason}")
 
@@ -79,8 +79,8 @@ class BadInputTest(GatewayTest):
         with self.load():
             self.create("gateways", "other", gatewayClassName="sheave", listeners=listeners)
             path = self.path("gateways", "other")
-            said = self.wait_for_reason(path, "ResolvedRefs", "InvalidCertificateRef")
-            self.assertIn("tls.key", said)
+            message = self.wait_for_reason(path, "ResolvedRefs", "InvalidCertificateRef")
+            self.assertIn("tls.key", message)
             # Nobody has a route there yet, but it is served.
             self.wait_for_status(self.host_of("other"), 404)
 

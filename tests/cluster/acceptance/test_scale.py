@@ -41,7 +41,7 @@ class ScaleTest(GatewayTest):
             changes = [self.change(index * 7 % ROUTES, index + 1) for index in range(CHANGES)]
             waits = sorted(map(sum, changes))
             tell(f"apply to served, {ROUTES} routes, {CHANGES} changes", milliseconds(waits))
-            tell("of which the API server took", milliseconds(sorted(asked for asked, _ in changes)))
+            tell("of which the API server took", milliseconds(sorted(api_seconds for api_seconds, _ in changes)))
             tell("and Sheave", milliseconds(sorted(served for _, served in changes)))
             self.at_hand(self.make_route, range(ROUTES, MANY_ROUTES))
             self.until_served(MANY_ROUTES - 1, 0)

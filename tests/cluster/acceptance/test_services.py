@@ -119,8 +119,8 @@ class ServicesTest(GatewayTest):
         self.addCleanup(self.api.delete, f"{SERVICES}/{name}")
         listener = {"name": "http", "port": 80, "protocol": "HTTP"}
         self.create("gateways", "one", gatewayClassName="sheave", listeners=[listener])
-        said = self.wait(lambda: self.programmed("one"), "what is said of the Gateway")
-        self.assertIn("not Sheave's", said)
+        message = self.wait(lambda: self.programmed("one"), "what is said of the Gateway")
+        self.assertIn("not Sheave's", message)
         self.assertEqual([it["port"] for it in self.api.get(f"{SERVICES}/{name}")["spec"]["ports"]], [99])
 
     def programmed(self, name: str) -> str | None:

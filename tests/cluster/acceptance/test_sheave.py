@@ -91,7 +91,7 @@ class PodsTest(GatewayTest):
         for pod in old | since.keys():
             self.assertAlmostEqual(shares[pod] / fair, 1, delta=SHARE_TOLERANCE)
         with self.load():
-            self.roll_over(self.path("deployments", "web"))
+            self.roll_out(self.path("deployments", "web"))
 
 
 class GrpcPodsTest(PodsTest):
@@ -114,7 +114,7 @@ class ReplicasTest(GatewayTest):
         self.serve(2, WEB)
         self.have_replicas(3)
         with self.load():
-            self.roll_over(SYSTEM)
+            self.roll_out(SYSTEM)
 
     def test_no_request_fails_without_the_api_server_and_then_all_is_caught_up_with(self) -> None:
         self.serve(1, WEB)
@@ -144,7 +144,8 @@ class ReplicasTest(GatewayTest):
         self.have_replicas(3)
         dealt = "4 requests at once at each endpoint, dealt over 3 replicas: 1 each, and 1 more for 1 of them"
         self.wait(
-            lambda: said(self.api.get(f"{policies}/web"), "CapDealt").startswith(dealt), "a status that says the deal"
+            lambda: condition_message(self.api.get(f"{policies}/web"), "CapDealt").startswith(dealt),
+            "a status that says the deal",
         )
         self.assertTrue(self.youngest_knew_the_others_before_it_served())
         self.forget_counts()
@@ -168,7 +169,7 @@ class ReplicasTest(GatewayTest):
     def have_replicas(self, count: int) -> None:
         self.api.patch(SYSTEM, {"spec": {"replicas": count}})
         self.wait(
-            lambda: len(self.replicas()) == count and self.is_rolled_over(SYSTEM, 0), f"{count} replicas of Sheave"
+            lambda: len(self.replicas()) == count and self.is_rolled_out(SYSTEM, 0), f"{count} replicas of Sheave"
         )
         # Who is new uses its part only when the others have let go of it.
         time.sleep(4)
@@ -195,7 +196,7 @@ class ReplicasTest(GatewayTest):
 
     def forget_counts(self) -> None:
         """Pods that began before the cap did have seen more: others take their place."""
-        self.roll_over(self.path("deployments", "web"))
+        self.roll_out(self.path("deployments", "web"))
 
     def most_at_once(self) -> dict[str, int]:
         """What each pod says of itself, asked directly."""
@@ -203,10 +204,10 @@ class ReplicasTest(GatewayTest):
         return {pod["metadata"]["name"]: _most(pod["status"]["podIP"]) for pod in pods if not is_ending(pod)}
 
 
-def said(policy: dict, condition: str) -> str:
+def condition_message(policy: dict, condition: str) -> str:
     """What a policy's status says in words, at its only target."""
-    said = (it["message"] for it in conditions(policy.get("status", {})) if it["type"] == condition)
-    return next(said, "")
+    messages = (it["message"] for it in conditions(policy.get("status", {})) if it["type"] == condition)
+    return next(messages, "")
 
 
 def _most(address: str) -> int:

@@ -18,7 +18,7 @@ from tests.cluster.kubelet.pod import NodeContext, Pod
 from tests.cluster.kubelet.reporter import StatusReporter
 from tests.cluster.kubelet.sandbox import AddressPool
 from tests.cluster.kubelet.server import Server
-from tests.cluster.places import Node, node
+from tests.cluster.layout import Node, node
 from tests.cluster.processes import top_group
 
 

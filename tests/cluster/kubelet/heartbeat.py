@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from tests.cluster.api import STRATEGIC_MERGE, Api, ApiError, ApiUnreachable, Object
 from tests.cluster.kubelet.timestamp import now
-from tests.cluster.places import Node
+from tests.cluster.layout import Node
 
 PORT = 10250
 LEASE_SECONDS = 20

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.cluster.places import IMAGES, PROGRAMS
+from tests.cluster.layout import IMAGES, PROGRAMS
 
 KNOWN = Path(__file__).with_name("images.toml")
 

@@ -21,7 +21,7 @@ from tests.cluster.kubelet.sandbox import AddressPool, HostNetwork, Sandbox, San
 from tests.cluster.kubelet.status import PodState
 from tests.cluster.kubelet.timestamp import now
 from tests.cluster.kubelet.volumes import Volumes, VolumeSources
-from tests.cluster.places import Node
+from tests.cluster.layout import Node
 
 # How long a pod sleeps when nothing is to happen; tokens are renewed when it wakes.
 LONGEST_SLEEP_SECONDS = 60.0

@@ -13,8 +13,8 @@ from ipaddress import ip_network
 from pathlib import Path
 
 from lab.testbed.cgroups import ControlGroup
+from tests.cluster.layout import Node
 from tests.cluster.network import CUBIC
-from tests.cluster.places import Node
 
 # The node's end of every link has the same addresses, which are a pod's way to everywhere: the first of the node's
 # range, as whom kube-proxy's rules let a node ask its own pods, and of the other family this.

@@ -45,9 +45,9 @@ def identity(pod: Object, container: Object) -> Identity:
     )
 
 
-def capabilities(asked: Object) -> list[str]:
-    added = [_plain(name) for name in asked.get("add") or []]
-    dropped = [_plain(name) for name in asked.get("drop") or []]
+def capabilities(requested: Object) -> list[str]:
+    added = [_plain(name) for name in requested.get("add") or []]
+    dropped = [_plain(name) for name in requested.get("drop") or []]
     kept = set() if "ALL" in dropped else set(USUAL) - set(dropped)
     if "ALL" in added:
         kept = set(CAPABILITIES) - set(dropped)

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 from tests.cluster import certificates
 from tests.cluster.kubelet import logs
 from tests.cluster.kubelet.pod import Pod
-from tests.cluster.places import Node
+from tests.cluster.layout import Node
 
 WANTED_CLIENT = "kube-apiserver-kubelet-client"
 

@@ -104,9 +104,9 @@ class Volumes:
                 item["path"]: VolumeFile(self._pod_field_content(item, pod), item.get("mode", mode)) for item in items
             }
         if "serviceAccountToken" in source:
-            asked = source["serviceAccountToken"]
-            token = self._sources.token(asked.get("audience"), asked.get("expirationSeconds", TOKEN_SECONDS))
-            return {asked["path"]: VolumeFile(token.encode(), TOKEN_MODE)}
+            projection = source["serviceAccountToken"]
+            token = self._sources.token(projection.get("audience"), projection.get("expirationSeconds", TOKEN_SECONDS))
+            return {projection["path"]: VolumeFile(token.encode(), TOKEN_MODE)}
         raise MissingSource(f"unsupported source of a volume: {', '.join(source)}")
 
     def _object_content(self, kind: str, source: Object, mode: int, pod: Object) -> dict[str, VolumeFile]:

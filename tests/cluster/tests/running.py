@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from tests.cluster import cluster, network, programs
 from tests.cluster.api import Api, ApiError, Object
-from tests.cluster.places import KUBECONFIG, Node
+from tests.cluster.layout import KUBECONFIG, Node
 
 PATIENCE_SECONDS = 60.0
 POLL_SECONDS = 0.05
@@ -43,7 +43,7 @@ def start() -> None:
         raise unittest.SkipTest(reason)
     try:
         cluster.up(REAL)
-    except cluster.Exists as error:
+    except cluster.ClusterExists as error:
         raise unittest.SkipTest(str(error)) from error
 
 

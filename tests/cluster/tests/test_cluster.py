@@ -8,7 +8,7 @@ import unittest
 
 from tests.cluster import cluster, control_plane, network, nodes
 from tests.cluster.api import STRATEGIC_MERGE, ApiUnreachable
-from tests.cluster.places import NODES, node
+from tests.cluster.layout import NODES, node
 from tests.cluster.tests import running
 from tests.cluster.tests.running import ECHO, ClusterTest, container, fetch, is_ready, shell, status_of
 

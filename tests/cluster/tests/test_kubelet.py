@@ -216,9 +216,9 @@ class GrpcHealthTest(unittest.TestCase):
     def answer(server: socket.socket, body: bytes) -> None:
         connection, _ = server.accept()
         with connection:
-            asked = b""
-            while b"a.service" not in asked:
-                asked += connection.recv(4096)
+            received = b""
+            while b"a.service" not in received:
+                received += connection.recv(4096)
             settings = grpc_health._frame(grpc_health.SETTINGS, 0, 0, b"")
             head = grpc_health._frame(grpc_health.HEADERS, grpc_health.END_HEADERS, 1, b"\x88")
             data = grpc_health._frame(grpc_health.DATA, 0, 1, b"\0" + len(body).to_bytes(4) + body)

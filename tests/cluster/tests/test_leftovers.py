@@ -7,7 +7,7 @@ import unittest
 from pathlib import Path
 
 from tests.cluster import cluster, network
-from tests.cluster.places import REPOSITORY, STATE
+from tests.cluster.layout import REPOSITORY, STATE
 from tests.cluster.processes import top_group
 from tests.cluster.tests import running
 
@@ -18,7 +18,7 @@ class LeftoverTest(unittest.TestCase):
         self.addCleanup(running.stop)
 
     def test_two_at_once_are_refused_and_nothing_is_left_of_one(self) -> None:
-        with self.assertRaisesRegex(cluster.Exists, "a cluster runs already"):
+        with self.assertRaisesRegex(cluster.ClusterExists, "a cluster runs already"):
             cluster.up()
         of_cluster = {pid for pid in pids() if in_cluster(pid)}
         self.assertGreater(len(of_cluster), 8)

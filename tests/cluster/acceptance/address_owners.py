@@ -1,6 +1,6 @@
 """Who has an address, and since when: one onlooker on each node.
 
-    python -m tests.cluster.acceptance.holders NODE ADDRESS
+    python -m tests.cluster.acceptance.address_owners NODE ADDRESS
 
 prints a line whenever that changes on the node whose network it runs in.
 """
@@ -16,34 +16,34 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tests.cluster import network
-from tests.cluster.places import NODES, REPOSITORY, Node
+from tests.cluster.layout import NODES, REPOSITORY, Node
 
-LOOK_SECONDS = 0.01
-FAR = float("inf")
+POLL_SECONDS = 0.01
+NEVER = float("inf")
 
 
 @dataclass(frozen=True)
-class Time:
+class OwnershipInterval:
     """A time on one node, by the clock that all of them share."""
 
     node: str
     begin: float
-    end: float = FAR
+    end: float = NEVER
 
 
-class Holders:
+class AddressOwners:
     """Looks at all nodes for as long as it is entered."""
 
     def __init__(self, address: str) -> None:
         self._address = address
         self._lock = threading.Lock()
-        self._times: list[Time] = []
+        self._intervals: list[OwnershipInterval] = []
         self._processes: list[subprocess.Popen[str]] = []
         self._threads: list[threading.Thread] = []
 
-    def __enter__(self) -> Holders:
+    def __enter__(self) -> AddressOwners:
         for node in NODES:
-            process = _onlooker(node, self._address)
+            process = _start_watcher(node, self._address)
             assert process.stdout
             self._processes.append(process)
             thread = threading.Thread(target=self._follow, args=(node.name, process.stdout), daemon=True)
@@ -64,40 +64,40 @@ class Holders:
 
     def _follow(self, node: str, lines: Iterable[str]) -> None:
         for line in lines:
-            at, has = line.split()
+            at, is_local = line.split()
             with self._lock:
-                if has == "True":
-                    self._times.append(Time(node, float(at)))
+                if is_local == "True":
+                    self._intervals.append(OwnershipInterval(node, float(at)))
                     continue
-                for n, known in enumerate(self._times):
-                    if known.node == node and known.end == FAR:
-                        self._times[n] = Time(node, known.begin, float(at))
+                for n, known in enumerate(self._intervals):
+                    if known.node == node and known.end == NEVER:
+                        self._intervals[n] = OwnershipInterval(node, known.begin, float(at))
 
-    def times(self) -> list[Time]:
+    def intervals(self) -> list[OwnershipInterval]:
         """Every time of every node, the earliest first."""
         with self._lock:
-            return sorted(self._times, key=lambda it: it.begin)
+            return sorted(self._intervals, key=lambda it: it.begin)
 
-    def now(self) -> list[str]:
-        return [it.node for it in self.times() if it.end == FAR]
+    def current_owners(self) -> list[str]:
+        return [it.node for it in self.intervals() if it.end == NEVER]
 
-    def overlaps(self) -> list[tuple[Time, Time]]:
+    def overlaps(self) -> list[tuple[OwnershipInterval, OwnershipInterval]]:
         """Where two nodes had it at once."""
-        times = self.times()
+        intervals = self.intervals()
         return [
             (one, other)
-            for n, one in enumerate(times)
-            for other in times[n + 1 :]
-            if other.node != one.node and other.begin < one.end - LOOK_SECONDS
+            for n, one in enumerate(intervals)
+            for other in intervals[n + 1 :]
+            if other.node != one.node and other.begin < one.end - POLL_SECONDS
         ]
 
 
-def _onlooker(node: Node, address: str) -> subprocess.Popen[str]:
+def _start_watcher(node: Node, address: str) -> subprocess.Popen[str]:
     argv = [*network.netns_prefix(node.namespace), sys.executable, "-m", __name__, node.name, address]
     return subprocess.Popen(argv, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
 
 
-def has(address: str) -> bool:
+def is_local(address: str) -> bool:
     """Whether the kernel here takes the address for its own."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as trying:
@@ -108,15 +108,15 @@ def has(address: str) -> bool:
     return True
 
 
-def look(address: str) -> None:
+def watch_address(address: str) -> None:
     before = False
     while True:
-        now = has(address)
+        now = is_local(address)
         if now != before:
             print(time.monotonic(), now, flush=True)
         before = now
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
 
 
 if __name__ == "__main__":
-    look(sys.argv[2])
+    watch_address(sys.argv[2])
