@@ -1,7 +1,7 @@
-"""The article's application: one route that takes a second and says which replica answers.
+"""The article's application: one route that takes a second and returns the replica's name.
 
-All replicas run on one machine, so the name that the article takes from the host comes from the environment. Where
-ARRIVALS names a file, the time of each request's arrival is written there, a line each, without those of probes.
+All replicas run on one machine, so the name comes from the environment, where the article uses the host name. If
+ARRIVALS names a file, the application writes the arrival time of each request there, one a line, except for probes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ async def root() -> RootPayload:
 
 @final
 class ArrivalRecorder:
-    """The application, with arrivals noted before it sees them."""
+    """ASGI wrapper that records the arrival time before it calls the application."""
 
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

@@ -1,4 +1,4 @@
-"""The article's Locust users. What happens to them is written to standard output, a line of JSON each."""
+"""The article's Locust users. Each writes its requests to standard output as lines of JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ import locust
 
 
 class DesynchronisedUser(locust.FastHttpUser):
-    """Users that start together stay together: an application that takes a second answers them in bursts."""
+    """User with a random initial delay: without it, users that start together stay in step with the application's
+    second.
+    """
 
     abstract = True
 
@@ -24,7 +26,7 @@ class DesynchronisedUser(locust.FastHttpUser):
 
 @final
 class KeepAliveUser(DesynchronisedUser):
-    """Keeps its connection, and asks again as soon as it is answered."""
+    """User with one persistent connection and no pause between requests."""
 
     @locust.task
     def root(self) -> None:
@@ -33,7 +35,7 @@ class KeepAliveUser(DesynchronisedUser):
 
 @final
 class ClosingUser(DesynchronisedUser):
-    """Closes its connection before each request, as the article does to be balanced."""
+    """User that closes its connection before each request, as the article does to balance its load."""
 
     @locust.task
     def root(self) -> None:

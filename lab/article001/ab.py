@@ -1,4 +1,4 @@
-"""ApacheBench, which the article measured with: how it is fetched, asked, and read."""
+"""ApacheBench, the article's load generator: its installation, its command line and the parser of its report."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def prepare() -> str:
 
 
 def command(address: str, clients: int, seconds: float, post_file: Path) -> list[object]:
-    """The article's words but for `-m post`: with a method in small letters most of its peers refuse every request.
+    """Returns the article's command without `-m post`, because most peers refuse a method in lower case.
 
-    `-v 2` names the status of each answer that is not 2xx.
+    `-v 2` prints the status of each answer that is not 2xx.
     """
     flags = ["-t", f"{seconds:g}", "-c", clients, "-k", "-r", "-l", "-v", "2"]
     return [*_program(), *flags, "-p", post_file, "-T", "application/json", f"http://{address}/listings"]
@@ -31,19 +31,19 @@ def command(address: str, clients: int, seconds: float, post_file: Path) -> list
 
 @dataclass(frozen=True)
 class Report:
-    """What ab says at its end."""
+    """Report of ab."""
 
     requests: int
     seconds: float
     mean_ms: float
     p99_ms: float
-    # Of answers that are not 2xx, how many of each status.
+    # Number of answers that are not 2xx, by status.
     refused: Counter[int]
-    # Without an answer.
+    # Requests without an answer.
     broken: int
 
     def statuses(self) -> dict[str, int]:
-        """In columns: 500 and 502 are what proxies answer themselves."""
+        """Returns columns by status; proxies themselves answer 500 and 502."""
         by_status = {500: self.refused[500], 502: self.refused[502]}
         other = sum(self.refused.values()) - sum(by_status.values())
         columns = {f"status_{status}": count for status, count in by_status.items()}
@@ -51,12 +51,12 @@ class Report:
 
     @property
     def rps(self) -> float:
-        """Answers of the application alone: a refusal is no throughput."""
+        """Answers of the application a second, without refusals."""
         return (self.requests - sum(self.refused.values()) - self.broken) / self.seconds
 
 
 def read(text: str) -> Report:
-    """From what it prints; a run that did not come to its end is an error."""
+    """Parses the output of ab; raises ChildFailed if the run is incomplete."""
     refused = Counter(int(status) for status in NOT_2XX.findall(text))
     return Report(
         requests=int(_number(text, r"Complete requests:\s+(\d+)")),

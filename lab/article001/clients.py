@@ -1,7 +1,7 @@
-"""Clients that always have one more request: each sends, waits for the answer, and sends again.
+"""Closed-loop clients: each sends a request, waits for the answer, and sends the next one.
 
-Who is refused with 429 asks again after what Retry-After says, or after a pause of its own. Every answer is a line of
-JSON. Standard library only, for it runs on a host of its own.
+After a 429 a client waits for Retry-After or for a fixed pause. Each answer is one line of JSON. The module uses only
+the standard library, because it runs on a separate host.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument("address")
     parser.add_argument("posted", type=Path)
     parser.add_argument("--clients", type=int, required=True)
-    parser.add_argument("--pause", type=float, help="seconds after a refusal; default: what the answer says")
+    parser.add_argument("--pause", type=float, help="seconds after a refusal; default: Retry-After")
     parser.add_argument("--seconds", type=float, required=True)
     wanted = parser.parse_args()
     answers: queue.SimpleQueue[dict[str, object] | None] = queue.SimpleQueue()
@@ -57,7 +57,7 @@ def _client(
         if status == 429:
             time.sleep(pause if pause is not None else float(retry_after or 1))
         elif status == 0:
-            # A connection that fails at once is not tried without end.
+            # Avoids a busy loop if every connection fails at once.
             time.sleep(0.1)
 
 

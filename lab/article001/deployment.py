@@ -1,4 +1,4 @@
-"""Pods of one kind, which take their work from one pipe, and what they are seen to do."""
+"""Deployments: pods that take their service times from one pipe, and samples of their load."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lab.testbed.backlog import Backlog
 from lab.testbed.cluster import Cluster
 from lab.testbed.pods import CpuLimits, Pod, Probe
 
-# A probe waits in the same line as every request, and none of what is measured is about probes: one success will do.
+# Probes wait in the same queue as requests and are not measured, so one success is enough.
 ONCE = Probe(period_seconds=3600, timeout_seconds=10, failure_threshold=3)
 READY_SECONDS = 60
 IDLE_SECONDS = 30
@@ -23,7 +23,7 @@ IDLE_SECONDS = 30
 
 @dataclass(frozen=True)
 class PodLoad:
-    """Of one pod, at one moment."""
+    """Load of one pod at one moment."""
 
     serving: int
     waiting: int
@@ -31,13 +31,13 @@ class PodLoad:
 
     @property
     def requests(self) -> int:
-        """At the pod: what the article's picture of HAProxy calls sessions."""
+        """Requests at the pod, which the article's HAProxy chart calls sessions."""
         return self.serving + self.waiting
 
 
 @dataclass(frozen=True)
 class DeploymentSample:
-    """Of all pods, at one moment of the wall clock."""
+    """Load of all pods at one moment (wall clock)."""
 
     time: float
     pods: tuple[PodLoad, ...]
@@ -61,7 +61,7 @@ class DeploymentMember:
 
 
 class Deployment:
-    """So many workers in each pod; any number of pods."""
+    """Any number of pods with a fixed number of workers each."""
 
     def __init__(self, cluster: Cluster, name: str, workers: int, folder: Path, start_seconds: float = 0) -> None:
         self.members: list[DeploymentMember] = []
@@ -74,7 +74,7 @@ class Deployment:
         self._started = 0
 
     def start(self, on_second_node: bool = False) -> DeploymentMember:
-        """One more pod, which will be ready some time."""
+        """Starts one more pod; it becomes ready later."""
         self._started += 1
         busy = self._folder / f"{self._name}-{self._started}-busy"
         application = uwsgi.application(self.workers, self.work.path, busy, self._start_seconds)
@@ -101,7 +101,7 @@ class Deployment:
         return DeploymentSample(time.time(), tuple(member.load() for member in self.members))
 
     def restart(self, times: Iterator[float]) -> None:
-        """Waits until nothing is left to do, and begins with other work."""
+        """Waits until all requests have ended, then starts new work."""
         deadline = time.monotonic() + IDLE_SECONDS
         while any(load.requests for load in self.sample().pods):
             if time.monotonic() > deadline:
@@ -116,7 +116,7 @@ class Deployment:
 
 
 def poll_until(finished: Callable[[], bool], period: float, action: Callable[[], None]) -> None:
-    """Looks at a steady pace, until it is over."""
+    """Calls `action` once a period until `finished()`."""
     next_time = time.monotonic()
     while not finished():
         action()
@@ -126,7 +126,7 @@ def poll_until(finished: Callable[[], bool], period: float, action: Callable[[],
 
 
 def count_served(samples: Sequence[DeploymentSample], begin: float, end: float) -> int:
-    """Requests that were answered between two moments."""
+    """Returns the number of requests answered between two moments."""
     inside = [sample for sample in samples if begin <= sample.time <= end]
     if len(inside) < 2:
         return 0

@@ -1,4 +1,4 @@
-"""The ways to the pods: kube-proxy's rules on two nodes, and balancers, which all run side by side."""
+"""Entry points of the pods: kube-proxy's rules on two nodes, and balancers that run side by side."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lab.child import Child
 from lab.testbed.cluster import SERVICE, Cluster
 from lab.testbed.second_node import BOTH_NODES
 
-# The same pods by two Services: what differs is what becomes of who comes from outside.
+# Two Services for the same pods that differ in their external traffic policy.
 LOCAL = replace(
     SERVICE, name="default/app-local:http", address="10.43.0.81", node_port=30081, external_traffic_policy="Local"
 )
@@ -23,7 +23,7 @@ FIRST_PORT = 8081
 
 
 class EntryPoints:
-    """Every variant has its own, from before the first repetition to after the last: an idle one takes no CPU."""
+    """Entry point of each variant, open during all repetitions: an idle one uses no CPU."""
 
     def __init__(self, cluster: Cluster, deployment: Deployment, variants: Sequence[Variant]) -> None:
         self._cluster = cluster
@@ -38,11 +38,11 @@ class EntryPoints:
         return running.admin if running else None
 
     def start_ab(self, variant: Variant, clients: int, seconds: float, post_file: Path, run: str) -> Child:
-        """The article's load, which logs to a file of the run; NodePorts are for who comes from outside."""
+        """Starts the article's load, with a log file for the run; NodePorts serve external clients."""
         argv = ab.command(self._address(variant), clients, seconds, post_file)
         log = f"ab-{variant.id}-{run}.log"
         if variant.entry.startswith("nodeport"):
-            assert self._cluster.external_client is not None, "NodePorts come with the second node"
+            assert self._cluster.external_client is not None, "NodePorts require the second node"
             return self._cluster.external_client.start(argv, log)
         return self._cluster.start_client(argv, log, piped=False)
 

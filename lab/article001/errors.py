@@ -1,4 +1,4 @@
-"""The second part: pods that close connections unannounced, POST, and proxies that keep connections for later."""
+"""The errors part: pods that close connections without notice, POST requests, and proxies with connection pools."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lab.testbed.other_work import OtherCpuTime
 
 @dataclass(frozen=True)
 class ErrorSettings:
-    """Short requests: an answer, the end of its connection, and the next request are close together."""
+    """Settings of short requests, so that an answer, the end of its connection and the next request are close together."""
 
     repetitions: int
     pods: int

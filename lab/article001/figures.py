@@ -1,4 +1,4 @@
-"""What the runs come to, by variant; `worst` and `all` are over every repetition."""
+"""Figures by variant; `worst` and `all` are over every repetition."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OURS = ("sheave-cap", "sheave-auto")
 
 
 def figures(rows: Sequence[Row]) -> dict[str, Figure]:
-    """For as many variants as there are."""
+    """Returns the figures of the variants that have rows."""
     found: dict[str, Figure] = {}
     for kind, of_kind in (
         ("throughput", _throughput_figures),
@@ -54,7 +54,7 @@ def _throughput_figures(rows: Sequence[Row]) -> dict[str, Figure]:
 
 
 def _paired(rows: Sequence[Row], distribution: str) -> dict[str, Figure]:
-    """Everything against what is known to be the best, and those of the article against ours."""
+    """Returns ratios to the best peer, and of the article's entry points to ours."""
     found: dict[str, Figure] = {}
     present = {row["variant"] for row in rows}
     for variant, other in [(variant, BEST_PEER) for variant in OURS] + [("sheave-auto", "sheave-cap")]:
@@ -72,7 +72,7 @@ def _paired(rows: Sequence[Row], distribution: str) -> dict[str, Figure]:
 
 
 def _learning_figures(rows: Sequence[Row]) -> dict[str, Figure]:
-    """By workers and clients. A limit shows where there is more to do than the workers can."""
+    """Returns figures by workers and clients. A limit is visible only if the clients exceed the workers."""
     found: dict[str, Figure] = {}
     errors, ratios, tails = [], [], []
     for workers, clients in dict.fromkeys((row["workers"], row["clients"]) for row in rows):
@@ -108,7 +108,7 @@ def _error_figures(rows: Sequence[Row]) -> dict[str, Figure]:
     return found
 
 
-# Those that keep idle connections and know nothing of their end until they have sent a request.
+# Proxies that pool idle connections and detect a closed one only when they send a request.
 POOLING = ("502-traefik", "502-caddy", "502-nginx")
 
 
@@ -137,7 +137,7 @@ def _by_repetition(rows: Sequence[Row], variant: str, column: str) -> dict[int, 
 
 
 def error_count(row: Row) -> int:
-    """Answers of a proxy that got none itself: 502, and what Traefik makes of some of them, 500."""
+    """Returns the number of proxy errors: 502, and 500 where Traefik answers it instead."""
     return row["status_502"] + row["status_500"]
 
 

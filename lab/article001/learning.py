@@ -1,7 +1,7 @@
-"""The limit that is learned, from nothing: pods of some number of workers, several numbers of clients.
+"""The learning part: the limit that Sheave learns from nothing, by number of workers and of clients.
 
-Each number of clients has two arms with pods of their own, the learned limit and the true one, which run at the same
-time with the same work. What disturbs one disturbs both.
+Each number of clients has two arms with separate pods, the learned limit and the true one. Both run at the same time
+with the same work, so a disturbance affects both.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ LEARNED = "learned.csv"
 
 @dataclass(frozen=True)
 class LearningSettings:
-    """How the learning goes: by so many clients at so many pods, for so long."""
+    """Settings: the numbers of clients, the pods and the duration."""
 
     repetitions: int
     service: ServiceTimes
     clients: Sequence[int]
     pods: int
     seconds: float
-    # The arms are compared from here on; the limits are those of the last seconds.
+    # The comparison starts here; the limits are those of the last seconds.
     compared_from: float
     last_seconds: float
 
@@ -51,7 +51,7 @@ def run(
     settings: LearningSettings,
     report_step: Callable[[str], None],
 ) -> None:
-    """One variant after the other, which is one number of workers after the other."""
+    """Runs the variants one after the other; each has its number of workers."""
     for repetition in range(1, settings.repetitions + 1):
         for variant in variants:
             folder = bench.logs / f"{variant.id}-{repetition}"
@@ -92,7 +92,7 @@ def _run_arms(
 
 
 class _LearningArm:
-    """Pods, a Sheave that knows their limit or learns it, and a load."""
+    """Pods, a Sheave that knows or learns their limit, and a load."""
 
     load: Child
 
@@ -149,7 +149,7 @@ class _LearningArm:
         }
 
     def _limit_columns(self) -> Row:
-        """The limits of the last seconds, and how far the worst of them is from the truth."""
+        """Returns the limits of the last seconds and their largest error."""
         if not self._limits:
             return {}
         begin = self._began + self._settings.seconds - self._settings.last_seconds
@@ -161,7 +161,7 @@ class _LearningArm:
         }
 
     def sample_rows(self, where: Row) -> list[Row]:
-        """What was answered and what was allowed, look by look."""
+        """Returns answers and limits, one row for each sample."""
         limits = dict(enumerate(values for _, values in self._limits))
         rows = []
         for number, (before, after) in enumerate(zip(self._samples, self._samples[1:], strict=False), 1):
@@ -181,5 +181,5 @@ class _LearningArm:
 
 def _ordered_limits(learned: Mapping[str, float], addresses: Sequence[str]) -> list[float]:
     missing = [address for address in addresses if address not in learned]
-    # An endpoint that has no limit yet is nowhere near the truth, and no figure may say otherwise.
+    # An endpoint without a limit yet counts as not a number.
     return [learned[address] if address not in missing else float("nan") for address in addresses]

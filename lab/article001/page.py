@@ -1,4 +1,4 @@
-"""Article 001 on the page of the report: tables, the article's figures beside ours."""
+"""Article 001 on the report page: tables with the article's figures beside ours."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Variants = Sequence[Mapping[str, Any]]
 
 
 def tables(variants: Variants, figures: Mapping[str, Figure]) -> str:
-    """What was measured of each variant; a quick run has some of them."""
+    """Returns the tables of the measured variants; a quick run measures some of them."""
     throughput = [_name_and_titles(variant, "exponential.", figures, "rps") for variant in variants]
     errors = [_name_and_titles(variant, "", figures, "502s") for variant in variants]
     scaling = [_name_and_titles(variant, "", figures, "refused") for variant in variants]

@@ -1,4 +1,4 @@
-"""The third part: one pod, forty clients, a scaler. All variants run at the same time, each with pods of its own."""
+"""The scaling part: one pod, forty clients, a scaler. All variants run at the same time, with separate pods."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ REFUSED = 429
 
 @dataclass(frozen=True)
 class ScalingSettings:
-    """What every variant of this kind has to cope with."""
+    """Settings that all variants of this kind share."""
 
     repetitions: int
     service: ServiceTimes
@@ -41,17 +41,17 @@ class ScalingSettings:
     clients: int
     seconds: float
     sync_seconds: float
-    # What a pod takes until it starts to be ready.
+    # Delay before a pod starts to become ready.
     start_seconds: float
     least: int
     most: int
     stabilization_seconds: float
-    # At the end, when what was to be done has been done.
+    # Steady state at the end of the run.
     steady_seconds: float
 
     @property
     def needed(self) -> float:
-        """Pods that have a worker for every client."""
+        """Number of pods that have a worker for every client."""
         return self.clients / self.workers
 
 
@@ -99,7 +99,7 @@ def _run_arms(
 
 @dataclass(frozen=True)
 class _Observation:
-    """What there was at one moment of the wall clock."""
+    """State at one moment (wall clock)."""
 
     time: float
     started: int
@@ -108,7 +108,7 @@ class _Observation:
 
 
 class _ScalingArm:
-    """A deployment that grows, its Sheave, its scaler, its clients."""
+    """A growing deployment with its Sheave, its scaler and its clients."""
 
     load: Child
 
@@ -154,7 +154,7 @@ class _ScalingArm:
             self._answers.append(json.loads(line))
 
     def step(self) -> None:
-        """Publishes who is ready, ends who has left, and asks the scaler when it is time."""
+        """Publishes ready pods, removes terminated ones, and runs the scaler when it is due."""
         now = time.time()
         self.deployment.work.fill()
         self._publish()
@@ -179,7 +179,7 @@ class _ScalingArm:
             self._running.set_endpoints(addresses)
 
     def _sync(self, now: float) -> float:
-        """One round of the scaler; returns what it followed, in requests at once."""
+        """Runs the scaler once; returns its signal, in concurrent requests."""
         samples, pods = sheave_admin.fetch(self._admin), len(self._active_members())
         if self.variant.scaler == "demand":
             followed = sheave_admin.demand(samples)
@@ -193,7 +193,7 @@ class _ScalingArm:
         for _ in range(pods, desired):
             self.deployment.start()
         for member in self._active_members()[desired:]:
-            # What it serves is served; a pod has 30 s for that in Kubernetes.
+            # Requests in flight end within 5 s; Kubernetes grants a pod 30 s.
             self._terminating.append((now + 5, member))
         return followed
 
@@ -223,7 +223,7 @@ class _ScalingArm:
             "broken": statuses.count(0),
             "refused": len(refused),
             "last_refusal_second": round(last, 2),
-            # Those that had been by then; the next one found nothing refused.
+            # Syncs until the last refusal; the next sync found none.
             "syncs": int(last / self._settings.sync_seconds),
             "pods_steady": round(statistics.fmean(steady), 3),
             "pods_most": max(observation.started for observation in self._observations),
@@ -231,12 +231,12 @@ class _ScalingArm:
         }
 
     def _pod_seconds(self) -> float:
-        """From when each was started, as a bill has it."""
+        """Returns the pod-seconds from each pod's start, as billed."""
         pairs = zip(self._observations, self._observations[1:], strict=False)
         return sum(before.started * (after.time - before.time) for before, after in pairs)
 
     def rows(self, where: Row) -> list[Row]:
-        """A row for each second."""
+        """Returns one row for each second."""
         rows = []
         for second in range(int(self._settings.seconds)):
             begin = self._began + second

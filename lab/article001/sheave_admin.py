@@ -1,4 +1,4 @@
-"""What Sheave says of itself in its metrics: learned limits, what it refused, the demand for a backend."""
+"""Sheave's metrics: learned limits, refusals, and the demand for a backend."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 LIMIT = "sheave_endpoint_limit"
 DEMAND = "sheave_backend_demand"
 FAILURES = "sheave_failures_total"
-# What all reasons begin with for which a request gets no slot: the queue is full, the wait too long.
+# Common prefix of the reasons for requests without a slot, such as a full queue.
 QUEUE = "queue_"
 TIMEOUT_SECONDS = 5
 
 
 @dataclass(frozen=True)
 class MetricSample:
-    """One line of the exposition."""
+    """One line of the exposition format."""
 
     name: str
     labels: dict[str, str]
@@ -29,7 +29,7 @@ class MetricSample:
 
 
 def read(text: str) -> Iterator[MetricSample]:
-    """Every series, whatever its name."""
+    """Parses all series."""
     for found in LINE.finditer(text):
         yield MetricSample(found["name"], dict(LABEL.findall(found["labels"] or "")), float(found["value"]))
 
@@ -40,19 +40,19 @@ def fetch(admin: str) -> list[MetricSample]:
 
 
 def limits(samples: list[MetricSample]) -> dict[str, float]:
-    """What each endpoint is allowed to have in flight, by its address; nothing where none is learned."""
+    """Returns the learned limit of each endpoint by address."""
     return {one.labels["endpoint"]: one.value for one in samples if one.name == LIMIT}
 
 
 def demand(samples: list[MetricSample]) -> float:
-    """Of the one backend that there is, in requests at once."""
+    """Returns the demand for the only backend, in concurrent requests."""
     found = [one.value for one in samples if one.name == DEMAND]
     if not found:
-        raise ChildFailed(f"this Sheave has no metric {DEMAND}, which the scaler follows")
+        raise ChildFailed(f"this Sheave has no metric {DEMAND}, the scaler's signal")
     return sum(found)
 
 
 def refused(samples: list[MetricSample]) -> float:
-    """Requests that were answered 429 since the start."""
+    """Returns the number of requests answered 429 since the start."""
     own = (one for one in samples if one.name == FAILURES and one.labels.get("reason", "").startswith(QUEUE))
     return sum(one.value for one in own)

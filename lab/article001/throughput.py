@@ -1,4 +1,4 @@
-"""The first part: the article's six pods of four workers, and `ab -k -c 24` by every way to them."""
+"""The throughput part: the article's six pods of four workers, and `ab -k -c 24` at every entry point."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from lab.testbed.other_work import OtherCpuTime
 
 PERIOD_SECONDS = 0.25
 CONCURRENCY = "concurrency.csv"
-# Samples are shown of this repetition.
+# Repetition whose samples are recorded.
 SHOWN_REPETITION = 1
 
 
 @dataclass(frozen=True)
 class ThroughputSettings:
-    """All repetitions with one distribution of service times."""
+    """Settings of all repetitions with one distribution of service times."""
 
     service: ServiceTimes
     repetitions: int
@@ -46,7 +46,7 @@ def run(
     settings: ThroughputSettings,
     report_step: Callable[[str], None],
 ) -> None:
-    """Every variant in each repetition, in an order drawn anew, before the same pods."""
+    """Runs every variant in each repetition, in random order, before the same pods."""
     folder = bench.logs / settings.service.distribution
     folder.mkdir()
     with ExitStack() as exit_stack:
@@ -87,7 +87,7 @@ class _ThroughputRun:
         self._run(variant, self._settings.warm_seconds, "warm")
 
     def measure(self, variant: Variant, repetition: int) -> Row:
-        """The same work for every variant of a repetition."""
+        """Measures a variant; all variants of a repetition have the same work."""
         report, samples = self._run(variant, self._settings.seconds, str(repetition))
         where = {
             "kind": variant.kind,
@@ -108,7 +108,7 @@ class _ThroughputRun:
             return ab.read(child.log.read_text()), samples
 
     def _limits(self, variant: Variant) -> str:
-        """What was learned, pod by pod."""
+        """Returns the learned limits, pod by pod."""
         admin = self._entries.admin(variant)
         if not variant.learns or admin is None:
             return ""
@@ -116,8 +116,8 @@ class _ThroughputRun:
 
 
 def summary_columns(report: ab.Report, samples: Sequence[DeploymentSample], workers: int) -> dict[str, Any]:
-    """What a run of ab comes to, and what its pods looked like meanwhile."""
-    # The first and the last second are the beginning and the end of the load.
+    """Returns the columns of a run of ab and of its pods' samples."""
+    # The first and the last second are the ramps of the load.
     begin, end = samples[0].time + 1, samples[-1].time - 1
     inside = [sample for sample in samples if begin <= sample.time <= end] or list(samples)
     serving = [sum(load.serving for load in sample.pods) / (workers * len(sample.pods)) for sample in inside]
