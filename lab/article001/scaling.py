@@ -135,7 +135,7 @@ class _ScalingArm:
         task = self.variant.task(self._published)
         self._running = self._cluster.start_extra_balancer(self.variant.id, self.variant.entry, task, port)
         if self._running.admin is None:
-            raise ChildFailed(f"{self.variant.entry} says nothing that a scaler could follow")
+            raise ChildFailed(f"{self.variant.entry} has no admin address with metrics for the scaler")
         self._admin = self._running.admin
 
     def begin(self, seed: str, post_file: Path) -> Child:

@@ -1,4 +1,4 @@
-"""What the runs come to, by variant; `worst`, `lowest`, `highest` and `all` are over every repetition."""
+"""Figures by variant; `worst`, `lowest`, `highest` and `all` are over every repetition."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UNITS = {"p50_ms": "ms", "p99_ms": "ms", "failed": "calls"}
 
 
 def figures(rows: Sequence[Row]) -> dict[str, Figure]:
-    """What the runs come to, for as many variants as there are."""
+    """Returns the figures of the variants that have rows."""
     found: dict[str, Figure] = {}
     for variant in dict.fromkeys(row["variant"] for row in rows):
         own = [row for row in rows if row["variant"] == variant]
@@ -59,7 +59,7 @@ def _share_figures(variant: str, rows: list[Row]) -> dict[str, Figure]:
 def _newcomer_figures(variant: str, rows: list[Row]) -> dict[str, Figure]:
     found = _steady_figures(variant, rows)
     firsts = [row["first_call_ms"] for row in rows]
-    # A server that got no call has no median of when.
+    # A server without calls has no median.
     if all(map(math.isfinite, firsts)):
         found[f"{variant}.first_call_ms"] = Figure.of(firsts, "ms")
     found[f"{variant}.first_call_ms.worst"] = Figure.of([max(firsts)], "ms")

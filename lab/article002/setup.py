@@ -1,4 +1,4 @@
-"""The article's servers and client on the testbed, with something between them."""
+"""The article's servers and client on the testbed, with an entry point between them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lab.testbed.pods import PORT, Application, CpuLimits, Pod, Probe
 MODULE = Path(__file__).parent
 DNS_NAME = "echo.test."
 DNS_PORT = 53
-# As many as there are calls at once, of which each balancer's default is a hundred or so.
+# More than the concurrent calls; each balancer's default is about a hundred.
 CLIENT_STREAMS = 10_000
 PROBE = Probe(period_seconds=5, timeout_seconds=1, failure_threshold=3)
 READY_SECONDS = 15
@@ -27,16 +27,16 @@ READY_SECONDS = 15
 
 @dataclass(frozen=True)
 class Variant:
-    """What differs from one to the next."""
+    """Settings of one variant."""
 
     id: str
-    # bursts: calls all at once, at one server. shares: calls at a steady rate, at three. newcomer: the third one comes
-    # while they are made.
+    # bursts: simultaneous calls to one server. shares: calls at a steady rate to three. newcomer: the third server
+    # starts during the calls.
     kind: str
     # direct, clusterip, dns, or the name of a balancer.
     entry: str
     connection_per_call: bool = False
-    # MaxConnectionAge.
+    # gRPC's MaxConnectionAge.
     age_seconds: float = 0
     resolution_interval_seconds: float = 30
     policy: str = "pick_first"
@@ -44,14 +44,14 @@ class Variant:
 
 @dataclass(frozen=True)
 class CallTimes:
-    """How long a server takes for a call, and how long a client waits for it."""
+    """Service time of a call, and the client's deadline."""
 
     delay_ms: int
     deadline_ms: int
 
 
 class GrpcSetup:
-    """Servers that are ready, and a way to them."""
+    """Ready servers, and an entry point to them."""
 
     def __init__(self, cluster: Cluster, variant: Variant, times: CallTimes, folder: Path) -> None:
         self.cluster = cluster
@@ -63,7 +63,7 @@ class GrpcSetup:
         self._target = ""
 
     def start_server(self) -> Pod:
-        """One more, which is ready, and published to nobody yet."""
+        """Starts one more server and waits until it is ready, without publishing it."""
         arguments = ["-delay", f"{self._times.delay_ms}ms", "-age", f"{self._variant.age_seconds}s"]
         application = Application(lambda address: [self._program, "serve", address, *arguments], _accepts_connection)
         pod = self.cluster.start_pod(application, CpuLimits(), PROBE)
@@ -71,18 +71,18 @@ class GrpcSetup:
         return pod
 
     def open(self) -> None:
-        """Publishes the servers, and starts what is between them and the client."""
+        """Publishes the servers, and starts the entry point."""
         self.publish()
         self._target = self._entry_address()
 
     def publish(self) -> None:
-        """Makes all servers known, to DNS as well."""
+        """Publishes all servers, to DNS as well."""
         addresses = [pod.address.partition(":")[0] for pod in self.cluster.pods]
         replace_file(self._dns_records, "\n".join(addresses))
         self.cluster.publish(self.cluster.pods)
 
     def _entry_address(self) -> str:
-        """What the client is given."""
+        """Returns the address for the client."""
         match self._variant.entry:
             case "direct":
                 return self.cluster.pods[0].address
@@ -103,11 +103,11 @@ class GrpcSetup:
         return resolver
 
     def burst(self, calls: int) -> list[Call]:
-        """So many calls, all at once."""
+        """Sends `calls` simultaneous calls."""
         return self.finish(self.start_calls("-calls", calls))
 
     def start_calls(self, *arguments: object) -> Child:
-        """A client that is connected and begins."""
+        """Starts a client that is connected and begins to send."""
         variant = self._variant
         argv: list[object] = [self._program, "call", self._target, *arguments, "-policy", variant.policy]
         argv += ["-deadline", f"{self._times.deadline_ms}ms"]
@@ -120,20 +120,20 @@ class GrpcSetup:
         return client
 
     def finish(self, client: Child) -> list[Call]:
-        """Waits for the end of the client; what became of its calls."""
+        """Waits for the client's exit; returns its calls."""
         with client:
             calls = read(client.stdout)
         self.cluster.check()
         return calls
 
     def dns_questions(self) -> int | None:
-        """Those about the servers' addresses, so far."""
+        """Returns the number of DNS queries for the servers so far."""
         return self._resolver.log.read_text().splitlines().count(DNS_NAME) if self._resolver else None
 
 
 @contextmanager
 def open_setup(node: Node, variant: Variant, servers: int, times: CallTimes, folder: Path) -> Iterator[GrpcSetup]:
-    """An empty cluster, so many servers, a way to them; nothing is left afterwards."""
+    """Yields an empty cluster with `servers` servers and an entry point; removes everything afterwards."""
     with node.cluster(folder) as cluster:
         setup = GrpcSetup(cluster, variant, times, folder)
         for _ in range(servers):
@@ -143,7 +143,7 @@ def open_setup(node: Node, variant: Variant, servers: int, times: CallTimes, fol
 
 
 def _accepts_connection(address: str, timeout_seconds: float) -> bool:
-    """What a probe with tcpSocket finds out."""
+    """Returns true if the address passes a probe with tcpSocket."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout_seconds).close()
@@ -153,5 +153,5 @@ def _accepts_connection(address: str, timeout_seconds: float) -> bool:
 
 
 def sleep_until(moment: float) -> None:
-    """Of the wall clock, by which calls say when they were sent."""
+    """Sleeps until a time of the wall clock, which calls use for their send times."""
     time.sleep(max(0.0, moment - time.time()))

@@ -1,4 +1,4 @@
-"""The browser of one client: how it is made to speak this protocol and no other, and what a load came to."""
+"""Browser of one client: flags that force a protocol, and the result of a load."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from lab.testbed.hosts import Host
 
 PYTHON = CACHE / "venv-browser" / "bin" / "python"
 DRIVER = Path(__file__).with_name("driver.py")
-# The whole browser: the shell without a head has no switch for versions of TLS.
+# Full browsers: the headless shell has no switch for TLS versions.
 PROGRAMS = ("chromium", "chromium-browser")
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """What a load is to go by."""
+    """Protocol that a load must use."""
 
     id: str
     title: str
-    # In the browser's words: nextHopProtocol, securityDetails.
+    # In the browser's terms: nextHopProtocol, securityDetails.
     name: str
     tls: str
-    # The host's name of the article: one is for each version of TLS.
+    # Host name of the article, one for each TLS version.
     host: str
     flags: tuple[str, ...]
 
@@ -51,7 +51,7 @@ def _over_tcp(id: str, title: str, http: tuple[str, tuple[str, ...]], tls: tuple
     return Protocol(id, title, name, version, host, (*flags, flag))
 
 
-# In the article's order. There is no HTTP/3 with TLS 1.2: on that host it is QUIC's own 1.3 as well.
+# In the article's order. HTTP/3 does not exist with TLS 1.2: on that host it uses QUIC's TLS 1.3 as well.
 PROTOCOLS = {
     protocol.id: protocol
     for protocol in (
@@ -62,8 +62,8 @@ PROTOCOLS = {
         Protocol("h3", "H3", "h3", "QUIC", TLS_1_3[0], ("--enable-quic", "--origin-to-force-quic-on={origin}")),
     )
 }
-# One that comes by HTTP/2 and goes on to HTTP/3 where it is told of it. To force another port makes it take this host's
-# certificate over QUIC, and nothing else: nobody else vouches for it.
+# A browser that starts with HTTP/2 and follows Alt-Svc to HTTP/3. To force QUIC on another port makes it accept this
+# host's certificate over QUIC, which no trusted authority has signed, and has no other effect.
 DISCOVERING = Protocol(
     "willing", "told of H3", "h2", "TLS 1.3", TLS_1_3[0], ("--enable-quic", f"--origin-to-force-quic-on={TLS_1_3[0]}:1")
 )
@@ -71,18 +71,18 @@ DISCOVERING = Protocol(
 
 @dataclass(frozen=True)
 class PageLoad:
-    """One page load. Without a failure all of it came, by what it was to come by."""
+    """One page load. Without a failure it is complete and used the expected protocol."""
 
     ms: float | None
     failure: str | None
-    # What its requests went by, most first.
+    # Protocols of its requests, the most frequent first.
     by: tuple[str, ...] = ()
     tls: str | None = None
     round_trips: int = 0
 
 
 def program() -> str | None:
-    """The first of PROGRAMS that the machine has."""
+    """Returns the first installed program of PROGRAMS."""
     return next(filter(None, map(shutil.which, PROGRAMS)), None)
 
 
@@ -94,19 +94,19 @@ def version() -> str:
 
 def obstacle() -> str | None:
     if program() is None:
-        return f"no browser is there ({' or '.join(PROGRAMS)}); run scripts/setup lab, or install Debian's chromium"
+        return f"no browser is installed ({' or '.join(PROGRAMS)}); run scripts/setup lab, or install Debian's chromium"
     if not PYTHON.is_file():
-        return f"{PYTHON} is not there: run scripts/setup lab"
+        return f"{PYTHON} is missing: run scripts/setup lab"
     return None
 
 
 class Browser:
-    """Chromium on a host, a fresh process for each visit."""
+    """Chromium on a host, with a fresh process for each visit."""
 
     def __init__(self, host: Host, address: str, pin: str, folder: Path) -> None:
         self._profile = folder / "profile"
         self._flags = (
-            # Names lead to the edge, and to nobody else.
+            # All names resolve to the edge; all others fail.
             f"--host-resolver-rules=MAP *.lab.example {address}, MAP * ~NOTFOUND",
             f"--ignore-certificate-errors-spki-list={pin}",
         )
@@ -115,7 +115,7 @@ class Browser:
 
     @contextmanager
     def visit(self, flags: Sequence[str], *, again: bool = False) -> Iterator[Visit]:
-        """A process that knows nothing, or `again` with what the one before has left."""
+        """Yields a browser with an empty profile, or with the previous profile if `again`."""
         if not again:
             shutil.rmtree(self._profile, ignore_errors=True)
         self._request("open", program=program(), profile=str(self._profile), flags=[*self._flags, *flags])
@@ -129,11 +129,11 @@ class Browser:
         self._child.stdin.flush()
         line = self._child.stdout.readline()
         if not line:
-            raise ChildFailed(f"the browser's driver ended{self._child.log_end()}")
+            raise ChildFailed(f"the browser's driver exited{self._child.log_end()}")
         return json.loads(line)
 
     def abort(self) -> None:
-        """Whoever waits for an answer gets none."""
+        """Ends the driver, so that a pending request fails."""
         self._child.terminate()
 
     def stop(self) -> None:
@@ -141,18 +141,18 @@ class Browser:
 
 
 class Visit:
-    """While the browser is open."""
+    """An open browser."""
 
     def __init__(self, browser: Browser) -> None:
         self._browser = browser
 
     def load(self, url: str, timeout_seconds: float) -> PageLoad:
-        """Whatever it comes by."""
+        """Loads a page by any protocol."""
         return read(self._browser._request("load", url=url, timeout_ms=1000 * timeout_seconds))
 
 
 def read(output: dict[str, Any]) -> PageLoad:
-    """What the driver says of a load."""
+    """Parses the driver's report of a load."""
     if failure := output.get("failure"):
         return PageLoad(None, failure)
     counts: dict[str, int] = output["protocols"]
@@ -161,7 +161,7 @@ def read(output: dict[str, Any]) -> PageLoad:
 
 
 def check_protocol(load: PageLoad, protocol: Protocol, round_trips: int) -> PageLoad:
-    """The load, which is a failure if it went by anything else, or was not all."""
+    """Returns the load, or a failure if it used another protocol or is incomplete."""
     if load.failure:
         return load
     wanted = PageLoad(load.ms, None, (protocol.name,), protocol.tls, round_trips)

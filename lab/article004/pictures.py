@@ -1,4 +1,4 @@
-"""Pictures of article 004: raw.csv in, box plots out."""
+"""Pictures of article 004: box plots from raw.csv."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ COLOURS = {
 }  # fmt: skip
 VISITORS = {WITHOUT: "H2 alone", NEW: "told of H3 now", RETURNING: "knew of H3"}
 DARK, RED = "#333333", "#c0392b"
-# The article's first graphs, and its zoom on the high latency; then what it did not try.
+# The article's first graphs and its zoom on the high latency, then conditions that it did not try.
 EDGES, LOSSES, BLOCKED = "edges.svg", "loss.svg", "blocked.svg"
 PICTURES = (EDGES, LOSSES, BLOCKED)
 BOX_WIDTH = 0.8
 
 
 def draw(folder: Path, titles: dict[str, str]) -> Path:
-    """The pictures, beside their data; returns the article's, near beside far, of every site, if it is there."""
+    """Draws the pictures beside their data; returns the article's picture (near and far, every site), if it exists."""
     configure_matplotlib()
     rows = read_rows(folder / "raw.csv")
     loads = [row for row in rows if not row["page"]]
@@ -52,7 +52,7 @@ def _controller(titles: dict[str, str], row: Row) -> str:
 
 
 def _grid(rows: Sequence[Row], titles: dict[str, str], group: Callable[[Row], str], names: dict[str, str]) -> Any:
-    """A panel for each site; in it a group of boxes for each that `group` tells apart, a box for each protocol."""
+    """Draws one panel for each site, one group of boxes for each value of `group`, one box for each protocol."""
     from matplotlib import pyplot
 
     sites = [site for site in SITES if any(row["site"] == site for row in rows)]
@@ -75,7 +75,7 @@ def _grid(rows: Sequence[Row], titles: dict[str, str], group: Callable[[Row], st
 
 
 def _pages(rows: Sequence[Row], titles: dict[str, str]) -> Any:
-    """What a visitor's first and next page took where UDP does not come through."""
+    """Draws a visitor's first and next page without UDP."""
     from matplotlib import pyplot
 
     figure, panel = pyplot.subplots(figsize=(7, 4.2))
@@ -90,7 +90,7 @@ def _pages(rows: Sequence[Row], titles: dict[str, str]) -> Any:
 
 
 def _boxes(panel: Any, groups: Sequence[Sequence[tuple[str, list[Row]]]], names: Sequence[str]) -> None:
-    """Medians, quartiles, whiskers to one and a half of their distance; every load is a dot, a failed one a cross."""
+    """Draws medians, quartiles, and whiskers of 1.5 interquartile ranges; a load is a dot, a failed load a cross."""
     position, centres = 0.0, []
     for boxes in groups:
         filled = [(by, rows) for by, rows in boxes if rows]

@@ -1,4 +1,4 @@
-"""What a run does, in which order: sample by sample, so that what is compared is measured side by side."""
+"""Order of a run: sample by sample, so that compared loads run close together."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from lab.bench import Bench
 
 @dataclass(frozen=True)
 class PlannedLoad:
-    """One load of one edge's site, or one visit where UDP is blocked."""
+    """One load of a site from an edge, or one visit without UDP."""
 
     variant: Variant
     edge: str
     site: Site
-    # A protocol's, or a visitor's.
+    # Name of a protocol or of a visitor.
     by: str
     sample: int
 
@@ -38,17 +38,17 @@ class SampleRound:
     """One sample of one variant."""
 
     variant: Variant
-    # Of what the line loses.
+    # Seed of the link's packet loss.
     seed: int
     planned: Sequence[PlannedLoad]
 
     def without(self, known: Set[rows.Key]) -> SampleRound:
-        """What is left of it."""
+        """Returns the round without completed loads."""
         return replace(self, planned=[planned_load for planned_load in self.planned if planned_load.key not in known])
 
 
 def rounds(bench: Bench) -> Iterator[Sequence[SampleRound]]:
-    """Those that are played at the same time; the same for the same seed, so that a run that was cut off can go on."""
+    """Yields concurrent rounds. The same seed gives the same rounds, so an interrupted run can resume."""
     settings = bench.settings
     wanted = bench.only or settings.get(f"{bench.extent}_variants") or [each["id"] for each in settings["variants"]]
     chosen = variants.read(settings["variants"], wanted)

@@ -1,4 +1,4 @@
-"""Clients with browsers, each at the end of a line; edges and the one backend behind them at the other."""
+"""Clients with browsers, each at the end of a link; edges and their one backend at the other end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BACKEND = "backend"
 
 
 class PageLoadSetup:
-    """One for a whole run; edges and clients come as they are needed."""
+    """Setup of a whole run; edges and clients start on demand."""
 
     def __init__(self, top: ControlGroup, builds: Mapping[str, Path], folder: Path, exit_stack: ExitStack) -> None:
         self._top = top
@@ -40,7 +40,7 @@ class PageLoadSetup:
         exit_stack.callback(self._backend_child.stop)
 
     def clients(self, count: int) -> Sequence[Client]:
-        """So many; whoever is not there yet comes, and stays to the end."""
+        """Returns `count` clients; starts missing ones, which run until the end."""
         while (number := len(self._clients)) < count:
             name, address = f"client-{number + 1}", f"{NETWORK}.{FIRST_CLIENT + number}"
             folder = self._folder / name
@@ -50,7 +50,7 @@ class PageLoadSetup:
         return self._clients[:count]
 
     def edge(self, name: str, congestion_control: str) -> int:
-        """The port of an edge whose QUIC uses this; it is started where it is not there, and runs to the end."""
+        """Returns the port of an edge with this QUIC congestion control; starts it if necessary."""
         key = (name, congestion_control)
         if key not in self._edges:
             port = FIRST_PORT + len(self._edges)
@@ -73,11 +73,11 @@ class PageLoadSetup:
         return Child(self._top.child(name).create().enter_command(argv), log)
 
     def cpu_seconds(self) -> float:
-        """Of everything that runs for the lab."""
+        """Returns the CPU time of everything that runs for the lab."""
         return self._top.cpu_seconds()
 
     def check(self) -> None:
-        """Raises if something that has to run has ended."""
+        """Raises if a required process has ended."""
         children = (self._backend_child, *(running.child for running in self._edges.values()))
         for each in (*self._clients, *children):
             each.check()
@@ -85,13 +85,15 @@ class PageLoadSetup:
 
 @contextmanager
 def open_setup(top: ControlGroup, builds: Mapping[str, Path], folder: Path) -> Iterator[PageLoadSetup]:
-    """The backend, and whatever comes; nothing is left afterwards. `builds` are edges that are other builds of Sheave."""
+    """Yields a setup with the backend; removes everything afterwards. `builds` maps edge names to other builds of
+    Sheave.
+    """
     with ExitStack() as exit_stack:
         yield PageLoadSetup(top, builds, folder, exit_stack)
 
 
 def pin(certificate: Certificate) -> str:
-    """By which a browser knows a certificate's key: SHA-256, in base64."""
+    """Returns the SHA-256 of a certificate's key in base64, which the browser uses as a pin."""
     argv = ["openssl", "x509", "-in", str(certificate.chain), "-noout", "-pubkey"]
     key = subprocess.run(argv, check=True, capture_output=True, text=True).stdout
     body = "".join(line for line in key.splitlines() if not line.startswith("-"))

@@ -1,4 +1,4 @@
-"""The article's sites, and the one backend that has them: nginx with files, behind whatever the edge is."""
+"""The article's sites, and the one backend behind every edge: nginx with files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lab.child import Child
 
 SHORT_BYTES, LONG_BYTES = 1_400, 141_000
 
-# A page that asks for everything at once, and says when all of it has come, and what it came by.
+# A page that requests everything at once, and reports its completion and the protocols.
 PAGE = """\
 <!doctype html>
 <meta charset="utf-8">
@@ -82,7 +82,7 @@ http {{
         listen {address};
         root {folder}/files;
         etag off;
-        # Nobody keeps anything.
+        # No caching.
         add_header Cache-Control no-store;
         location /short/ {{ try_files /short =404; }}
         location /long/ {{ try_files /long =404; }}
@@ -93,7 +93,7 @@ http {{
 
 @dataclass(frozen=True)
 class Site:
-    """So many short round trips, and as many long ones."""
+    """A number of short round trips and the same number of long ones."""
 
     id: str
     each_size: int
@@ -114,10 +114,10 @@ SITES = {site.id: site for site in (Site("small", 11), Site("medium", 51), Site(
 
 
 def start_backend(placement: Placement) -> tuple[str, Child]:
-    """Serves all of them; returns its address too."""
+    """Starts the backend of all sites; returns its address and process."""
     files = placement.folder / "files"
     files.mkdir()
-    # Nothing that could be made shorter on the way.
+    # Random content cannot be compressed.
     content = random.Random(4)
     for name, size in (("short", SHORT_BYTES), ("long", LONG_BYTES)):
         (files / name).write_bytes(content.randbytes(size))

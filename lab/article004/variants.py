@@ -1,4 +1,4 @@
-"""What is compared, as experiment.toml has it."""
+"""Variants of experiment.toml."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ DESCRIPTION_KEYS = ("title", "article")
 
 @dataclass(frozen=True)
 class Variant:
-    """One of them: the line, and who loads what over it."""
+    """Link conditions, edges, sites and protocols of one variant."""
 
     id: str
-    # loads: pages by each protocol. fallback: pages where UDP does not come through.
+    # loads: pages by each protocol. fallback: pages without UDP.
     kind: Literal["loads", "fallback"]
     rtt_ms: float
-    # Of TCP and of QUIC.
+    # Congestion control of TCP and of QUIC.
     congestion: Literal["cubic", "bbr"]
     edges: tuple[str, ...]
     sites: tuple[str, ...]
     protocols: tuple[str, ...] = ()
-    # The share of packets that are lost, in each direction.
+    # Share of lost packets in each direction.
     loss: float = 0.0
-    # Samples for each that the others have: more where loads differ much.
+    # Factor of the usual number of samples, for loads with a large spread.
     samples_for_one: int = 1
-    # So many of them at the same time, each over a line of its own: where pages wait for packets and hardly for CPU.
+    # Number of concurrent samples, each over a separate link, for pages that wait for packets rather than for CPU.
     samples_at_once: int = 1
 
     def conditions(self, mbit: float, queue_kib: int) -> LinkConditions:
-        """The same both ways."""
+        """Returns symmetric link conditions."""
         direction = LinkDirection(self.rtt_ms / 2, mbit, queue_kib, self.loss)
         return LinkConditions(direction, direction)
 
@@ -41,7 +41,7 @@ class Variant:
 
 
 def read(settings: Sequence[dict[str, Any]], wanted: Sequence[str]) -> list[Variant]:
-    """Those that are wanted, in the order in which they stand."""
+    """Returns the wanted variants in the order of the file."""
     return [_variant(one) for one in settings if one["id"] in wanted]
 
 

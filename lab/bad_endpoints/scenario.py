@@ -1,4 +1,4 @@
-"""Scenarios of experiment.toml, and the staging of one: endpoints and a balancer before them."""
+"""Scenarios of experiment.toml, and the setup of one: endpoints and a balancer."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from lab.load import EndpointBehaviour, LoadGenerator
 
 @dataclass(frozen=True)
 class Scenario:
-    """One `[[scenarios]]` of experiment.toml."""
+    """One `[[scenarios]]` table of experiment.toml."""
 
     id: str
     load: Literal["open", "closed"]
     arms: tuple[str, ...]
-    # By endpoint: what goes wrong there at the onset.
+    # Defect of each endpoint at the onset.
     defects: Mapping[str, str] = field(default_factory=dict)
     # Endpoints whose packets are dropped from the onset on.
     unreachable: tuple[int, ...] = ()
-    # Measures of a closed load; an open one has its own.
+    # Measures of a closed load; an open load has fixed ones.
     measures: tuple[str, ...] = ()
-    # Fewer rounds than the run has.
+    # Number of rounds, if lower than the run's.
     rounds: int | None = None
-    # Numbers that differ from those of all loads of its kind.
+    # Settings that override those of the load kind.
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read(bench: Bench) -> list[Scenario]:
-    """The scenarios that the run is about."""
+    """Returns the scenarios of the run."""
     everything = bench.settings["scenarios"]
     wanted = bench.only or bench.settings.get(f"{bench.extent}_variants") or [each["id"] for each in everything]
     return [Scenario(**each) for each in everything if each["id"] in wanted]
 
 
 def load_settings(bench: Bench, scenario: Scenario) -> dict[str, Any]:
-    """The numbers of a scenario's load: its own, else those of all loads of its kind."""
+    """Returns the settings of a scenario's load: its own, else those of the load kind."""
     common = bench.settings[f"{scenario.load}_load"]
     quick = bench.settings.get(f"quick_{scenario.load}_load", {}) if bench.quick else {}
     return {**common, **scenario.settings, **quick}
@@ -50,7 +50,7 @@ def load_settings(bench: Bench, scenario: Scenario) -> dict[str, Any]:
 def staged(
     bench: Bench, scenario: Scenario, arm: str, *, number: int, seed: int
 ) -> Iterator[tuple[LoadGenerator, RunningBalancer]]:
-    """The load generator with its endpoints, and the balancer of an arm before them."""
+    """Yields the load generator with its endpoints, and an arm's balancer."""
     folder = bench.logs / f"{number}-{scenario.id}-{arm}"
     folder.mkdir()
     settings = load_settings(bench, scenario)

@@ -1,4 +1,4 @@
-"""Caddy, as its documentation has a reverse proxy in front of several endpoints."""
+"""Caddy, configured as the reverse proxy of its documentation with several endpoints."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def start(task: BalancerTask, placement: Placement) -> RunningBalancer:
     address = placement.choose_address()
     path = placement.folder / "caddy.json"
     path.write_text(json.dumps(_configuration(address, task), indent=1))
-    # Go has no workers; this is the number of threads that run at the same time. It keeps state below HOME.
+    # Go has no workers; this is the number of parallel threads. Caddy keeps state below HOME.
     argv = ["env", f"GOMAXPROCS={task.workers}", f"HOME={placement.folder}", *_program(), "run", "--config", path]
     child = placement.start("caddy", argv, listening(address))
     return RunningBalancer(address, child, _refuse_endpoints)
@@ -49,13 +49,13 @@ def _refuse_endpoints(_: Sequence[str]) -> None:
 
 
 def _configuration(address: str, task: BalancerTask) -> dict[str, Any]:
-    """Without its administration, certificates that it sees to itself, and an access log."""
+    """Returns a configuration without the admin API, automatic certificates and the access log."""
     proxy = {
         "handler": "reverse_proxy",
         "upstreams": [{"dial": endpoint} for endpoint in task.endpoints],
-        # By load, as the others choose.
+        # By load, like the other balancers.
         "load_balancing": {"selection_policy": {"policy": task.algorithm or "least_conn"}},
-        # The default of 32 idle connections for each endpoint is fewer than some loads have.
+        # The default of 32 idle connections for each endpoint is too low for some loads.
         "transport": {"protocol": "http", "keep_alive": {"max_idle_conns_per_host": 1024}},
     }
     server = {"listen": [address], "routes": [{"handle": [proxy]}], "automatic_https": {"disable": True}}
@@ -63,7 +63,7 @@ def _configuration(address: str, task: BalancerTask) -> dict[str, Any]:
     if task.certificate:
         pair = {"certificate": str(task.certificate.chain), "key": str(task.certificate.key)}
         apps["tls"] = {"certificates": {"load_files": [pair]}}
-        # Whoever names nobody gets it too. HTTP/3 is at the UDP port of the same number.
+        # Clients without SNI get the certificate too. HTTP/3 uses the UDP port of the same number.
         policy = {"default_sni": certificate.HOST}
         server |= {"tls_connection_policies": [policy], "protocols": ["h1", "h2", *(["h3"] if task.http3 else [])]}
     return {"admin": {"disabled": True}, "apps": apps}

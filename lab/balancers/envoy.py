@@ -19,7 +19,7 @@ REQUIREMENT = Path(__file__).with_name("envoy-requirements.txt")
 FOLDER = CACHE / "peers" / "envoy"
 PROGRAM = FOLDER / "envoy" / "_bin" / "envoy"
 
-# Envoy has no switch against its circuit breakers; its FAQ gives this number.
+# Envoy cannot disable its circuit breakers; its FAQ recommends this number.
 UNLIMITED = 1_000_000_000
 PREVIOUS_HOSTS = "envoy.retry_host_predicates.previous_hosts"
 PREVIOUS_HOSTS_CONFIG = "envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate"
@@ -38,7 +38,7 @@ def prepare() -> str:
 
 
 def _install() -> None:
-    """Beside the other peers rather than into the lab's environment, which is for what every run needs."""
+    """Installs Envoy beside the other peers; the lab's environment has only what every run needs."""
     argv = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--upgrade"]
     argv += ["--target", str(FOLDER), "--requirement", str(REQUIREMENT)]
     done = subprocess.run(argv, check=False, capture_output=True, text=True)
@@ -67,14 +67,14 @@ def start(task: BalancerTask, placement: Placement) -> RunningBalancer:
     path = placement.folder / "envoy.json"
     path.write_text(json.dumps(_bootstrap(task, address, endpoints), indent=1))
     argv = [PROGRAM, "--config-path", path, "--concurrency", task.workers]
-    # No shared memory between generations of Envoy: there is only one, and others may run beside it.
+    # Disables shared memory between generations of Envoy, because other instances may run at the same time.
     argv += ["--disable-hot-restart", "--log-level", "warning"]
     child = placement.start("envoy", argv, listening(address))
     return RunningBalancer(address, child, partial(_write_endpoints, endpoints))
 
 
 def _bootstrap(task: BalancerTask, address: str, endpoints: Path) -> dict[str, Any]:
-    """Neither `admin` nor an access log: nothing but the traffic is served."""
+    """Returns a configuration without `admin` and access log."""
     return {
         "node": {"id": "lab", "cluster": "lab"},
         "static_resources": {"listeners": [_listener(task, address)], "clusters": [_cluster(task, endpoints)]},
@@ -86,9 +86,9 @@ def _listener(task: BalancerTask, address: str) -> dict[str, Any]:
         "@type": _type("envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"),
         "stat_prefix": "lab",
         "codec_type": "AUTO",
-        # As the others do: X-Forwarded-For of the client, who is not believed to have set it before.
+        # Like the other balancers: X-Forwarded-For has the client's address, and values from the client do not count.
         "use_remote_address": True,
-        # The guide for benchmarks: both cost every request.
+        # The guide for benchmarks advises both, because they cost every request.
         "generate_request_id": False,
         "http_filters": [
             {
@@ -99,7 +99,7 @@ def _listener(task: BalancerTask, address: str) -> dict[str, Any]:
                 },
             }
         ],
-        # As long as the others; the default is an hour.
+        # Same timeout as the other balancers; the default is an hour.
         "common_http_protocol_options": {"idle_timeout": "60s"},
         "http2_protocol_options": _http2(task.client_streams),
         "route_config": {
@@ -113,7 +113,7 @@ def _listener(task: BalancerTask, address: str) -> dict[str, Any]:
 
 
 def _http2(streams: int | None) -> dict[str, Any]:
-    """The windows that the guide for edge proxies gives; as many streams as it gives, or as are asked for."""
+    """Returns the windows of the guide for edge proxies, and its number of streams unless the task sets one."""
     return {
         "max_concurrent_streams": streams or 100,
         "initial_stream_window_size": 64 * 1024,
@@ -140,7 +140,7 @@ def _route(task: BalancerTask) -> dict[str, Any]:
     if not task.defaults:
         action["timeout"] = "60s"
     if task.failure_policy:
-        # The guide for transient failures: never again where it has just failed.
+        # The guide for transient failures: no retry on the same host.
         action["retry_policy"] = {
             "retry_on": "5xx",
             "num_retries": task.failure_policy.attempts - 1,
@@ -162,7 +162,7 @@ def _cluster(task: BalancerTask, endpoints: Path) -> dict[str, Any]:
 
 
 def _cluster_options(task: BalancerTask) -> dict[str, Any]:
-    """What a cluster has beside its endpoints."""
+    """Returns the options of a cluster besides its endpoints."""
     everything = {
         "max_connections": UNLIMITED,
         "max_pending_requests": UNLIMITED,
@@ -193,12 +193,12 @@ def _cluster_options(task: BalancerTask) -> dict[str, Any]:
 def _endpoint_protocol_options(task: BalancerTask) -> dict[str, Any]:
     if task.endpoint_protocol == "http1":
         return {"http_protocol_options": {}}
-    # How many streams a connection to an endpoint may have is the endpoint's to say.
+    # The endpoint decides the number of streams of a connection.
     return {"http2_protocol_options": {"initial_connection_window_size": 1024 * 1024}}
 
 
 def _least_request(task: BalancerTask) -> dict[str, Any]:
-    """Two endpoints drawn at random and the better of them, Envoy's default; FULL_SCAN looks at all of them."""
+    """Returns least request with two random choices, Envoy's default; FULL_SCAN compares all endpoints."""
     return {
         "name": "envoy.load_balancing_policies.least_request",
         "typed_config": {
@@ -209,7 +209,7 @@ def _least_request(task: BalancerTask) -> dict[str, Any]:
 
 
 def _write_endpoints(path: Path, endpoints: Sequence[str]) -> None:
-    """A file that Envoy watches, as it would a control plane: it notices files that are moved into place."""
+    """Writes the file that Envoy watches as its control plane; Envoy detects files that are moved into place."""
     assignment = {
         "@type": _type("envoy.config.endpoint.v3.ClusterLoadAssignment"),
         "cluster_name": "endpoints",

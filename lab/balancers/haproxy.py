@@ -1,4 +1,4 @@
-"""HAProxy, configured as its manual advises a proxy with keep-alive on both sides."""
+"""HAProxy, configured as its manual advises for keep-alive on both sides."""
 
 from __future__ import annotations
 
@@ -50,30 +50,30 @@ backend endpoints
 {servers}
 """
 
-# In the folder of a run.
+# Relative to the folder of the run.
 SOCKET = "haproxy.sock"
 
-# The manual's default is 100. What endpoints allow holds beside it.
+# The manual's default is 100. The limits of endpoints apply as well.
 STREAMS = """\
     tune.h2.fe.max-concurrent-streams {streams}
     tune.h2.be.max-concurrent-streams {streams}"""
 
-# Of the tuning of QUIC the manual advises to leave pacing out where latency is low and bandwidth high: it costs CPU.
+# For low latency and high bandwidth the manual advises to disable QUIC pacing, which costs CPU.
 QUIC = "    tune.quic.disable-tx-pacing"
-# For clients that are far away pacing stays, and BBR has to be asked for twice.
+# For long-distance clients pacing stays, and BBR needs two options.
 QUIC_FAR = {"cubic": "    # QUIC as it is.", "bbr": "    expose-experimental-directives"}
 BIND_QUIC = "    bind quic4@{address} ssl crt {chain} alpn h3{congestion}"
-# The default window of 480 KiB is 39 Mbit/s at 100 ms.
+# The default window of 480 KiB allows 39 Mbit/s at 100 ms.
 CONGESTION = " quic-cc-algo {algorithm}(16m)"
 
-# Idle connections to endpoints are shared by all clients: endpoints here never close them early, for which the manual
-# recommends it. With the default each client's first request would open one.
+# All clients share idle connections to endpoints. The manual recommends this for endpoints that never close them early,
+# as here. With the default, each client's first request would open a connection.
 REUSE = "    http-reuse always"
 
-# What the manual's examples have: a request whose server cannot be reached goes to another one.
+# From the manual's examples: a request to an unreachable server is redispatched.
 REDISPATCH = "    option redispatch"
 
-# `observe` needs the check, which also decides when a server comes back.
+# `observe` requires the check, which also decides when a server returns.
 FAILURE_POLICY = """\
     option httpchk GET /b/100
     retries {retries}
@@ -108,7 +108,7 @@ def start(task: BalancerTask, placement: Placement) -> RunningBalancer:
             quic=_quic(task),
             bind_quic=_bind_quic(task, address),
             address=address,
-            # The key lies where it is looked for.
+            # HAProxy finds the key beside the certificate.
             tls=f" ssl crt {task.certificate.chain} alpn h2,http/1.1" if task.certificate else "",
             algorithm=task.algorithm or "leastconn",
             connect_timeout_ms=task.failure_policy.connect_timeout_ms if task.failure_policy else 5000,
@@ -117,7 +117,7 @@ def start(task: BalancerTask, placement: Placement) -> RunningBalancer:
             servers="\n".join(f"    server {server}" for server in servers),
         )
     )
-    # The socket's path may have some hundred bytes, and that of its folder more: it is named relative to the folder.
+    # A socket path has at most about a hundred bytes, and the folder's path may be longer, so it is relative.
     child = placement.start("haproxy", [*_program(), "-db", "-C", placement.folder, "-f", path], listening(address))
     return RunningBalancer(address, child, ServerUpdates(placement.folder, task).set)
 
@@ -147,7 +147,7 @@ def _failure_policy(task: BalancerTask) -> str:
 
 
 def _server(endpoint: str, task: BalancerTask) -> str:
-    """What a server line says, and `add server` as well. A server is named by its address."""
+    """Returns the arguments of a `server` line and of `add server`. The address is the server's name."""
     limit = f" maxconn {task.cap}" if task.cap else ""
     failure_policy = CHECKED_SERVER.format(failures=task.failure_policy.failures) if task.failure_policy else ""
     protocol = "" if task.endpoint_protocol == "http1" else " proto h2"
@@ -155,7 +155,7 @@ def _server(endpoint: str, task: BalancerTask) -> str:
 
 
 class ServerUpdates:
-    """Changes the servers of a running HAProxy as its management guide has it: add and enable, or maintenance."""
+    """Changes the servers of a running HAProxy as its management guide advises: add and enable, or maintenance."""
 
     def __init__(self, folder: Path, task: BalancerTask) -> None:
         self._folder = folder
@@ -171,7 +171,7 @@ class ServerUpdates:
                 self._known.add(endpoint)
             self._command(f"set server endpoints/{endpoint} state ready")
         for endpoint in self._known.difference(endpoints):
-            # What runs there goes on; nothing new is sent.
+            # Requests in flight continue; new ones go elsewhere.
             self._command(f"set server endpoints/{endpoint} state maint")
 
     def _command(self, command: str, expected: str = "") -> None:

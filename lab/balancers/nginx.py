@@ -1,4 +1,4 @@
-"""nginx, configured as its documentation advises a proxy with keep-alive on both sides."""
+"""nginx, configured as its documentation advises for keep-alive on both sides."""
 
 from __future__ import annotations
 
@@ -87,14 +87,14 @@ CERTIFICATE = """\
         # What the documentation advises for handshakes: sessions are kept, by tickets and for all workers.
         ssl_session_cache shared:lab:10m;
         ssl_session_timeout 10m;"""
-# As the documentation of the module configures it: a queue for each worker, and many datagrams for each call to the
-# kernel, which is off by default. Neither Retry nor early data, which are off by default too.
+# As the module's documentation advises: one queue for each worker, and several datagrams for each system call, which is
+# off by default. Retry and early data stay off, as by default.
 QUIC = """\
         listen {address} quic reuseport;
         quic_gso on;
         quic_retry off;
         ssl_early_data off;"""
-# For clients that are far away: the default of 64 KiB is what may be under way of one answer.
+# For long-distance clients: the default allows 64 KiB of an answer in flight.
 QUIC_FAR = """
         http3_stream_buffer_size 1m;"""
 # nginx's default.
@@ -120,14 +120,14 @@ def start(task: BalancerTask, placement: Placement) -> RunningBalancer:
         raise UnsupportedTask("nginx's QUIC goes by CUBIC alone")
     address = placement.choose_address()
     path = placement.folder / "nginx.conf"
-    # Without a failure_policy servers are not watched, as with the others: by default one failure takes an endpoint out for ten
-    # seconds, and whoever comes when all are out is answered 502 at once.
+    # Without a failure policy nginx must not eject servers, like the other balancers: by default one failure ejects an
+    # endpoint for ten seconds, and requests fail with 502 at once if all are ejected.
     watched = "" if task.defaults else " max_fails=0"
 
     def write(endpoints: Sequence[str]) -> None:
         path.write_text(
             CONFIGURATION.format(
-                # As root nginx would change to another user, who may not write here.
+                # As root nginx would change to another user, which cannot write here.
                 user="user root;" if os.geteuid() == 0 else "",
                 workers=task.workers,
                 folder=placement.folder,
@@ -144,7 +144,7 @@ def start(task: BalancerTask, placement: Placement) -> RunningBalancer:
         )
 
     def set_endpoints(endpoints: Sequence[str]) -> None:
-        # Without nginx's commercial API there is only the reload: new workers, and old ones that finish and go.
+        # Without nginx's commercial API a reload is the only way: new workers start, old ones finish and exit.
         write(endpoints)
         os.kill(child.pid, signal.SIGHUP)
 
@@ -173,5 +173,5 @@ def _certificate(task: BalancerTask) -> str:
 
 
 def program() -> list[str | Path]:
-    """The words of a command that runs it; fetched if it is not there."""
+    """Returns the command line of nginx; installs it if it is missing."""
     return DebianSuite("forky").program("nginx", "usr/sbin/nginx")

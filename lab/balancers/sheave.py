@@ -1,4 +1,4 @@
-"""Sheave, by its command line and a directory of Kubernetes objects, with everything on that is on by default."""
+"""Sheave, configured by its command line and a directory of Kubernetes objects, with all defaults on."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ HTTP3 = """\
     congestionControl: {congestion_control}
 """
 
-# Of the Service's port.
+# Line of the Service's port.
 HTTP2 = """\
     appProtocol: kubernetes.io/h2c
 """
@@ -153,7 +153,7 @@ CAP = """\
 
 QUEUE = 1024
 
-# The rest is as it is by default.
+# All other settings are defaults.
 FAILURE_POLICY = """\
   retry:
     attempts: {attempts}
@@ -206,7 +206,7 @@ HEADER_FILTER = """\
         remove: {names}
 """
 
-# Its backends speak HTTP/2 without being told.
+# Its backends use HTTP/2 without further configuration.
 GRPC_ROUTE = """\
 ---
 apiVersion: gateway.networking.k8s.io/v1
@@ -222,7 +222,7 @@ spec:
       port: 80
 """
 
-# Routes are spread over hosts and paths. This one, h43.lab.example/p57, is among them however few there are.
+# Routes are spread over hosts and paths. Clients request this one, h43.lab.example/p57, which always exists.
 HOSTS = 100
 REQUESTED_ROUTE = 5743
 

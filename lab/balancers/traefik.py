@@ -1,4 +1,4 @@
-"""Traefik, built from its source and configured by files, as its manual has it for endpoints that change."""
+"""Traefik, built from source and configured by files, as its manual advises for changing endpoints."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def prepare() -> str:
 
 
 def _build() -> None:
-    """There is no package of it, and `go install` refuses modules that replace others: so from a copy of its source."""
-    print_status(f"building Traefik {VERSION}: some ten minutes of a CPU, once")
+    """Builds Traefik from a copy of its source: no package exists, and `go install` rejects replacements."""
+    print_status(f"building Traefik {VERSION}, once; this takes about ten minutes of CPU")
     FOLDER.mkdir(parents=True, exist_ok=True)
     module = json.loads(go(["mod", "download", "-json", MODULE], cwd=FOLDER))
     source = FOLDER / "source"
     shutil.rmtree(source, ignore_errors=True)
-    # The module cache is read-only, a copy that is built in must not be.
+    # The module cache is read-only; a copy to build in must be writable.
     subprocess.run(["cp", "--recursive", "--no-preserve=mode", module["Dir"], source], check=True)
     fresh = FOLDER / "traefik.fresh"
     flags = ["-trimpath", "-ldflags", f"-s -w -X {NAMED}={VERSION}"]
@@ -55,21 +55,21 @@ def start(task: BalancerTask, placement: Placement) -> RunningBalancer:
     if task.endpoint_protocol != "http1" or task.certificate or task.client_streams or task.removed_headers:
         raise UnsupportedTask("traefik.py writes neither TLS nor HTTP/2, and hides no fields")
     address = placement.choose_address()
-    # A folder of its own: Traefik watches all that is in it.
+    # A separate folder, because Traefik watches all its files.
     watched = placement.folder / "watched"
     watched.mkdir()
     dynamic = watched / "dynamic.yaml"
     _write_dynamic(dynamic, task.in_flight, task.endpoints)
     static = placement.folder / "traefik.yaml"
     static.write_text(json.dumps(_static(address, watched, task.keep_idle), indent=1))
-    # Go has no workers; this is the number of threads that run at the same time.
+    # Go has no workers; this is the number of parallel threads.
     argv = ["env", f"GOMAXPROCS={task.workers}", PROGRAM, f"--configFile={static}"]
     child = placement.start("traefik", argv, listening(address))
     return RunningBalancer(address, child, partial(_write_dynamic, dynamic, task.in_flight))
 
 
 def _static(address: str, watched: Path, keep_idle: bool) -> dict[str, Any]:
-    """No access log, dashboard, metrics or tracing: all are off unless asked for."""
+    """Returns a static configuration; access log, dashboard, metrics and tracing are off by default."""
     return {
         "global": {"checkNewVersion": False, "sendAnonymousUsage": False},
         "log": {"level": "WARN"},
@@ -80,7 +80,7 @@ def _static(address: str, watched: Path, keep_idle: bool) -> dict[str, Any]:
             }
         },
         "providers": {"file": {"directory": str(watched), "watch": True}, "providersThrottleDuration": "100ms"},
-        # The default of 200 idle connections for each endpoint is fewer than some loads have; -1 is none at all.
+        # The default of 200 idle connections for each endpoint is too low for some loads; -1 disables them.
         "serversTransport": {
             "maxIdleConnsPerHost": 1024 if keep_idle else -1,
             "forwardingTimeouts": {"dialTimeout": "5s", "idleConnTimeout": "60s"},
@@ -96,7 +96,7 @@ def _write_dynamic(path: Path, in_flight: int | None, endpoints: Sequence[str]) 
         "services": {"endpoints": {"loadBalancer": {"servers": servers, "passHostHeader": True}}},
     }
     if in_flight is not None:
-        # By the client's address, as the annotations of its first version had it.
+        # By the client's address, like the annotations of its first version.
         limit = {"amount": in_flight, "sourceCriterion": {"ipStrategy": {"depth": 0}}}
         http["middlewares"] = {"limit": {"inFlightReq": limit}}
         router["middlewares"] = ["limit"]

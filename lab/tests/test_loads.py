@@ -115,7 +115,7 @@ class SettingsTest(unittest.TestCase):
 class ObstacleTest(unittest.TestCase):
     def test_machine_without_a_browser_says_so(self) -> None:
         with mock.patch("shutil.which", return_value=None):
-            self.assertIn("no browser is there (chromium or chromium-browser)", browser.obstacle() or "")
+            self.assertIn("no browser is installed (chromium or chromium-browser)", browser.obstacle() or "")
 
     def test_machine_without_tun_says_so(self) -> None:
         with mock.patch.object(link, "DEVICE", "/nowhere/tun"):
