@@ -1,5 +1,5 @@
-"""Launchers by which tests call programs that the project does not build: those of Debian's next suite, this machine's
-browser, and Python with the packages of each environment. A program that is not there gets none.
+"""Launchers of third-party programs for tests: those of Debian's next suite, the machine's browser, and Python with the
+packages of each environment. A missing program gets no launcher.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from lab.debian import DebianSuite
 from lab.paths import CACHE, MissingRequirement
 
 SUITE = DebianSuite("forky")
-# The first of these that the machine has.
+# The first installed one is used.
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser")
 
 
 def main(folder: Path) -> None:
-    """Writes each of them into a folder."""
+    """Writes the launchers into a folder."""
     programs: dict[str, Callable[[], Sequence[str | Path]]] = {
         "curl": lambda: SUITE.program("curl", "usr/bin/curl"),
         "nginx": lambda: SUITE.program("nginx", "usr/sbin/nginx"),
@@ -43,13 +43,13 @@ def _browser() -> Sequence[str | Path]:
     for name in BROWSERS:
         if found := shutil.which(name):
             return [found]
-    raise MissingRequirement(f"none of {', '.join(BROWSERS)} is there")
+    raise MissingRequirement(f"none of {', '.join(BROWSERS)} is installed")
 
 
 def _python(environment: Path) -> Sequence[str | Path]:
     python = environment / "bin" / "python"
     if not python.is_file():
-        raise MissingRequirement(f"{python} is not there: run scripts/setup conformance")
+        raise MissingRequirement(f"{python} is missing: run scripts/setup conformance")
     return [python]
 
 

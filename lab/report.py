@@ -1,4 +1,4 @@
-"""One page of a run, self-contained: what was claimed, what was seen, the pictures."""
+"""Report page of a run, self-contained: claims, observations and pictures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOADS = "article-004"
 LOADS_SOURCE = "»Benchmarking HTTP/3 Performance with Ambassador Edge Stack and Envoy Proxy«"
 GRPC_SOURCE = "»Load balancing gRPC in K8s without service mesh«"
 SOURCE = "»Fixing Kubernetes Load Balancing with HTTP/3«, April 10, 2026"
-# The article as it is told here, in words, and the columns of the comparison.
+# The article's results in words, and the columns of the comparison.
 COMPARED = ("clusterip", "haproxy", "nginx", "envoy", "sheave")
 ROWS = (
     ("requests/s before", "rps_before", "about 250"),
@@ -50,14 +50,14 @@ pre { font-size: 0.8em; overflow-x: auto; background: #f6f6f6; padding: 1em; }
 
 
 def newest() -> Path:
-    """The folder of the newest run, or an error that says how to make one."""
+    """Returns the folder of the newest run; raises an error with instructions if there is none."""
     if folder := _newest_of(SUBJECT):
         return folder
-    raise MissingRequirement(f"no run of {SUBJECT} is there: run `make lab EXP={SUBJECT}`")
+    raise MissingRequirement(f"no run of {SUBJECT} exists: run `make lab EXP={SUBJECT}`")
 
 
 def _newest_of(name: str) -> Path | None:
-    """Of all runs that are committed or in the cache."""
+    """Returns the newest of the committed and cached runs."""
     found = experiment.find(name)
     folders = [path.parent for path in (*found.folder.glob("runs/*/raw.csv"), *CACHE.glob(f"lab/{name}/*/raw.csv"))]
     whole = [folder for folder in folders if (folder / "summary.md").is_file()]
@@ -65,7 +65,7 @@ def _newest_of(name: str) -> Path | None:
 
 
 def write(folder: Path) -> Path:
-    """Draws the pictures anew, and writes the page into the cache."""
+    """Redraws the pictures, and writes the page into the cache."""
     found = experiment.find(SUBJECT)
     pictures = CACHE / "lab" / "report"
     pictures.mkdir(parents=True, exist_ok=True)
@@ -136,7 +136,7 @@ and H3, performance is close, but H2 seems to edge out H3 in most of the trials.
 
 
 def _other_sections() -> str:
-    """What the newest run of each other experiment has to tell, or how to make one."""
+    """Returns the section of each other experiment's newest run, or instructions."""
     return "\n".join(
         _other_section(name, render) for name, render in ((LIMITS, _limits), (GRPC, _grpc), (LOADS, _loads))
     )
@@ -152,19 +152,19 @@ def _other_section(name: str, render: Callable[[Experiment, Path, dict[str, Figu
 
 
 def _pictures(folder: Path, more: Iterable[str]) -> str:
-    """What every experiment draws, and what this one draws besides, as far as the run has it."""
+    """Returns the overview and further pictures, if the run has them."""
     return "\n".join(_svg(path) for name in ("plot.svg", *more) if (path := folder / name).is_file())
 
 
 def _redraw(found: Experiment, folder: Path) -> tuple[dict[str, Figure], list[Claim]]:
-    """What a run's rows come to, with its pictures drawn anew."""
+    """Redraws the pictures of a run; returns its figures and claims."""
     plot.draw(folder, found)
     figures = found.module().figures(read_rows(folder / "raw.csv"))
     return figures, [claim.check(figures) for claim in found.expectations if claim.figure in figures]
 
 
 def _comparison(figures: dict[str, Figure]) -> str:
-    """The article beside everything that balances: medians, and the lowest and highest quartile."""
+    """Returns the article's table beside all balancers: medians and quartiles."""
     shown = [variant for variant in COMPARED if f"{variant}.rps_after" in figures]
     names = {"clusterip": "ClusterIP", "haproxy": "HAProxy", "nginx": "nginx", "envoy": "Envoy", "sheave": "Sheave"}
     head = "".join(f"<th>{escape(names[variant])}</th>" for variant in shown)
@@ -213,12 +213,12 @@ def _variant_summary(variant: str, figures: dict[str, Figure]) -> str:
 
 
 def _notes(folder: Path) -> str:
-    """What the run's summary says its reader must know."""
+    """Returns the notes of the run's summary."""
     notes = re.findall(r"^> (.*)$", (folder / "summary.md").read_text(), re.MULTILINE)
     return "".join(f"<p><b>{escape(note)}</b></p>" for note in notes)
 
 
 def _svg(path: Path) -> str:
-    """The drawing without the prologue and the description of a file of its own."""
+    """Returns the drawing without the prologue and metadata of a standalone file."""
     text = path.read_text()
     return re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)

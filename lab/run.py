@@ -19,7 +19,7 @@ from lab.paths import CACHE, MissingRequirement, build
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """What a run came to."""
+    """Result of a run."""
 
     folder: Path
     claims: list[Claim]
@@ -37,14 +37,14 @@ def run(
     json_file: Path | None = None,
     resume: bool = False,
 ) -> RunOutcome:
-    """Runs everything, or with `resume` what is left of it; writes everything, and only then says which claims hold."""
+    """Runs an experiment, or the rest of an interrupted run; writes the results before it checks the claims."""
     module = experiment.module()
     if obstacle := getattr(module, "obstacle", lambda: None)():
         raise MissingRequirement(f"{experiment.name} cannot run here: {obstacle}")
     build(
         *experiment.settings.get("programs", ("sheave", "loadgen")), shipped=experiment.settings.get("shipped", False)
     )
-    # What it needs beside balancers, by an experiment that does: fetched, and named with its version.
+    # An experiment may fetch other requirements than balancers, and names their versions.
     versions = getattr(module, "prepare", dict)() | prepare(experiment, _balancers(experiment, extent, only))
     network_used = network.isolate()
     raise_open_files()
@@ -80,7 +80,7 @@ def run(
 
 
 def prepare(experiment: Experiment, names: Iterable[str]) -> dict[str, str]:
-    """Fetches balancers of an experiment; a version other than the pinned one is an error."""
+    """Fetches the balancers of an experiment; raises if a version differs from the pinned one."""
     versions = {}
     for name in names:
         pinned = experiment.settings["balancers"][name]
@@ -95,7 +95,7 @@ def prepare(experiment: Experiment, names: Iterable[str]) -> dict[str, str]:
 
 
 def _balancers(experiment: Experiment, extent: Extent, only: tuple[str, ...]) -> list[str]:
-    """Those that the run is about: all, or the entries of the variants that are asked for."""
+    """Returns the balancers of the run: all, or those of the selected variants."""
     wanted = only or experiment.settings.get(f"{extent}_variants")
     return experiment.balancers(wanted) if wanted else list(experiment.settings["balancers"])
 
@@ -114,7 +114,7 @@ def _run_and_report_interruption(function, bench: Bench) -> dict[str, Figure]:
 def _new_bench(
     experiment: Experiment, extent: Extent, only: tuple[str, ...], identity: resumption.RunIdentity
 ) -> Bench:
-    """Whole runs are for committing and lie with the experiment; others in the cache."""
+    """Creates a bench. Complete runs are for committing and lie with the experiment; others lie in the cache."""
     now = datetime.datetime.now()
     if _counts_for_claims(experiment, extent, only):
         size = "-full" if extent == "full" else ""
@@ -129,7 +129,7 @@ def _new_bench(
 def _resumed_bench(
     experiment: Experiment, extent: Extent, only: tuple[str, ...], identity: resumption.RunIdentity
 ) -> Bench:
-    """With the rows that there are."""
+    """Returns a bench with the existing rows."""
     place = experiment.folder / "runs" if _counts_for_claims(experiment, extent, only) else _cache(experiment)
     folder = resumption.find(place.glob("*"), identity)
     raw = folder / "raw.csv"
@@ -142,7 +142,7 @@ def _resumed_bench(
 
 
 def _counts_for_claims(experiment: Experiment, extent: Extent, only: tuple[str, ...]) -> bool:
-    """Whether it can stand for the experiment's claims."""
+    """Returns true if the run can support the experiment's claims."""
     return extent != "quick" and not only and not experiment.arms and bool(experiment.expectations)
 
 
@@ -159,7 +159,7 @@ def _timestamp() -> str:
 
 
 def _new_folder(wanted: Path) -> Path:
-    """A new folder of this name, or of this name with a number."""
+    """Creates a folder with this name, or with this name and a number."""
     folder, number = wanted, 1
     while folder.exists():
         number += 1

@@ -1,7 +1,7 @@
-"""Puts a Sheave under every kind of load that the compiler is to know: what `scripts/release` builds by.
+"""Training loads for the profile-guided build of `scripts/release`.
 
-What is not seen here counts as hardly ever executed: so each protocol has a load, in front and behind, and each way that
-a body takes.
+The compiler treats code that the training does not execute as cold, so every protocol on both sides, and every path of
+a body, has a load.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lab.child import ChildFailed
 from lab.load import LoadGenerator, LoadReport, Request
 from lab.paths import MissingRequirement, build
 
-# By count, as the compiler takes it, a second is as good as an hour.
+# The compiler uses relative counts, so one second is enough.
 SECONDS = 1.0
 WARMUP_SECONDS = 0.1
 
@@ -34,13 +34,13 @@ LARGE = Request(path="/b/144384", answer_bytes=144384)
 
 @dataclass(frozen=True)
 class Training:
-    """One Sheave, and what comes to it."""
+    """One Sheave instance and its loads."""
 
     name: str
     task: dict[str, Any]
-    # Each is what `LoadGenerator.load` takes.
+    # Arguments of `LoadGenerator.load`.
     loads: list[dict[str, Any]]
-    # Each is what `LoadGenerator.handshakes` takes.
+    # Arguments of `LoadGenerator.handshakes`.
     handshakes: list[dict[str, Any]] = field(default_factory=list)
     tls: bool = False
 
@@ -102,7 +102,7 @@ def main() -> int:
 
 
 def train(training: Training, seconds: float) -> None:
-    """Fails with the first request that does: a Sheave that fails has not done what it is to be built for."""
+    """Runs the loads of one training; raises on the first failed request, because the profile would be wrong."""
     cpus = sorted(os.sched_getaffinity(0))
     extent = {"warmup_seconds": WARMUP_SECONDS, "seconds": seconds}
     with tempfile.TemporaryDirectory(prefix="sheave-training-") as name, ExitStack() as running:

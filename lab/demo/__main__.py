@@ -1,4 +1,4 @@
-"""Runs the demo: as root with kube-proxy's rules beside Sheave, else Sheave alone on loopback.
+"""Runs the demo: as root with kube-proxy's rules beside Sheave, otherwise Sheave alone on loopback.
 
 Exit codes: 0 the new replica got its share, 1 the demo cannot run here, 2 it did not, 130 interrupted.
 """

@@ -1,4 +1,4 @@
-"""The demo without root: the article's application behind Sheave on loopback, a second replica in the middle."""
+"""The demo without root: the article's application behind Sheave on loopback; a second replica joins."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Replica:
     child: Child
 
     def responds(self) -> bool:
-        """What a readiness probe asks."""
+        """Returns true if the replica passes a readiness probe."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/", timeout=5) as answer:
                 return answer.status == 200
@@ -47,11 +47,11 @@ class Demo:
         self._config.mkdir()
         self._table = Table(REPLICAS, "in flight")
         self._replicas: list[Replica] = []
-        # When the second replica's address was in place, by the clock of the answers.
+        # Time at which the second replica's address was written, by the clock of the answers.
         self._joined: float | None = None
 
     def run(self) -> bool:
-        """Says what it sees; returns whether the new replica got its share."""
+        """Runs the demo and prints its progress; returns whether the new replica got its share."""
         print(f"{USERS} users; one replica, and a second one after about {SECONDS_ALONE} s.\n", flush=True)
         first = self._start_replica(REPLICAS[0])
         wait_until(first.responds, first.child, first.name, seconds=60)
@@ -86,7 +86,7 @@ class Demo:
         return addresses["listeners"][0]["address"]
 
     def _watch(self) -> None:
-        """Prints a line a second, and starts the second replica in the middle."""
+        """Prints a line every second, and starts the second replica in the middle."""
         self._table.header()
         began, second, last, told = time.time(), 0, None, False
         while last is None or second < last:
@@ -115,7 +115,7 @@ class Demo:
         self._table.line(second, summarize(latest), self._in_flight())
 
     def _in_flight(self) -> dict[str, int]:
-        """By replica, as Sheave's admin API has it."""
+        """Returns the requests in flight by replica, from Sheave's admin API."""
         with urllib.request.urlopen(f"http://{self._admin}/api/v1/backends", timeout=5) as answer:
             backends = json.load(answer)
         by_address = {

@@ -97,7 +97,7 @@ class CommandLineTest(unittest.TestCase):
         for arguments, sentence in {
             ("article-000", "--only", "nonsense"): "article-000 has no part 'nonsense'; there are: one, two, clusterip",
             ("proxy-cost", "--only", "sheave"): "proxy-cost has no part 'sheave'; there are: get-64, get-512",
-            ("long-line", "--only", "slow"): "long-line has no part 'slow'; it is run as a whole",
+            ("long-line", "--only", "slow"): "long-line has no part 'slow'; it has no parts",
             ("bad-endpoints", "--arms", "sheave,nonsense"): "bad-endpoints has no arm 'nonsense'; there are: sheave, ",
             ("article-000", "--arms", "sheave"): "article-000 has no arms to choose from",
             ("proxy-cost", "--full"): "proxy-cost has no full size",

@@ -36,7 +36,7 @@ class ResumptionTest(unittest.TestCase):
         self.assertEqual(self.find(), second)
 
     def test_nothing_to_resume_is_a_sentence(self) -> None:
-        with self.assertRaisesRegex(MissingRequirement, "no run was cut off, so there is nothing to resume"):
+        with self.assertRaisesRegex(MissingRequirement, "no interrupted run to resume"):
             self.find()
 
     def test_another_commit_or_version_is_another_run(self) -> None:

@@ -1,4 +1,4 @@
-"""Plays the variants of experiment.toml one after the other, in an order drawn anew in each repetition."""
+"""Runs the variants of experiment.toml one after the other, in random order in each repetition."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from lab.testbed.scenario import REPLICAS, Load, Scenario, Watcher, run_scenario
 FAIR_SHARE = 0.5
 SHOWN_ENTRIES = 20
 THROUGH_SHEAVE = ("sheave-h3-h1", "sheave-alt-svc", "sheave-h3-h3", "sheave-h1-h3", "sheave-h2-h3")
-# Until the second replica comes these have the same work for the same replica: what they differ by is the machine's.
+# Until the second replica starts, these have the same work for the same replica: their differences show the machine's
+# noise.
 ALIKE = ("one", "clusterip", "nodeport", "haproxy", "nginx", "envoy", "sheave")
 UNITS = {
     "rps_before": "requests per second",
@@ -92,7 +93,7 @@ def _run_repetition(bench: Bench, node: Node, variant: dict[str, Any], repetitio
 
 
 def _keep_requests(run_recording: Recording, folder: Path) -> None:
-    """Every request, in the folder of the logs: too many lines to commit."""
+    """Writes every request to the folder of the logs, because there are too many lines to commit."""
     with gzip.open(folder / "requests.csv.gz", "wt", newline="") as out:
         writer = csv.writer(out)
         writer.writerow(["sent", "seconds", "replica", "failure"])
@@ -100,7 +101,7 @@ def _keep_requests(run_recording: Recording, folder: Path) -> None:
 
 
 def _show_conntrack(bench: Bench, variant: str, folder: Path) -> None:
-    """Some of what the kernel remembered at the end, for those who want to see it."""
+    """Copies some conntrack entries of the run's end to its folder."""
     entries = (folder / "conntrack.txt").read_text().splitlines()
     shown = bench.folder / f"conntrack-{variant}.txt"
     if variant in bench.settings["conntrack_variants"] and not shown.exists():
@@ -116,20 +117,20 @@ def _scenario(variant: dict[str, Any]) -> Scenario:
 
 
 def _with_replica_columns(row: Row) -> Row:
-    """Every run has the columns of both replicas."""
+    """Returns the row with the columns of both replicas."""
     kinds = ("answered", "sent", "cpu", "connections")
     return row | {f"{kind}.{name}": row.get(f"{kind}.{name}", 0) for name in REPLICAS for kind in kinds}
 
 
 def _with_scaling_columns(row: Row) -> Row:
-    """Every run has the columns of one that was scaled."""
+    """Returns the row with the columns of a scaled run."""
     after = ("rps_after", "p50_after_ms", "p95_after_ms", "share", "share_lowest", "share_highest")
     first = ("next_request_ms", "first_request_ms", "first_arrival_ms", "first_request_delay_ms", "newcomer_requests")
     return row | {name: row.get(name) for name in (*after, *first)}
 
 
 def _watcher(bench: Bench, variant: dict[str, Any]) -> Watcher:
-    """A line a second in a quick run, whose two variants are there to be watched."""
+    """Returns a watcher that prints a line every second of a quick run."""
     if not bench.quick:
         return lambda second, run_recording: None
     table = Table(REPLICAS, "conntrack")
@@ -139,7 +140,7 @@ def _watcher(bench: Bench, variant: dict[str, Any]) -> Watcher:
 
 
 class _Narrator:
-    """The live table of one run."""
+    """Live table of one run."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -160,7 +161,7 @@ class _Narrator:
 
 
 def figures(rows: Sequence[Row]) -> dict[str, Figure]:
-    """What the runs come to, for as many variants as there are."""
+    """Returns the figures of the variants that have rows."""
     variants = list(dict.fromkeys(row["variant"] for row in rows))
     found: dict[str, Figure] = {}
     for variant in variants:
@@ -183,7 +184,7 @@ def figures(rows: Sequence[Row]) -> dict[str, Figure]:
 
 
 def _newcomer_figures(rows: Sequence[Row], variant: str) -> dict[str, Figure]:
-    """What became of the second replica; `worst` and `all` are over every repetition."""
+    """Returns the figures of the second replica; `worst` and `all` are over every repetition."""
     own = [row for row in rows if row["variant"] == variant]
     delays = [row["first_request_delay_ms"] for row in own]
     found = {
@@ -193,17 +194,17 @@ def _newcomer_figures(rows: Sequence[Row], variant: str) -> dict[str, Figure]:
         f"{variant}.share.worst": Figure.of([max(row["share"] for row in own)], "share"),
         f"{variant}.failures.all": Figure.of([sum(row["failures"] for row in own)], "requests"),
     }
-    # A run may be too short for a window.
+    # A run may be shorter than a window.
     if None not in (row["share_lowest"] for row in own):
         found[f"{variant}.unfairness.worst"] = Figure.of([max(map(_unfairness, own))], "share of a fair share")
-    # A replica that got nothing has no first request, and so no figure.
+    # A replica without requests has no first request, and so no figure.
     if None not in delays:
         found[f"{variant}.first_request_delay_ms.worst"] = Figure.of([max(delays)], "ms")
     return found
 
 
 def _http3_figures(found: dict[str, Figure]) -> dict[str, Figure]:
-    """The worst of all variants that go through Sheave with HTTP/3 on a side of it."""
+    """Returns the worst figures of all variants that use HTTP/3 on one side of Sheave."""
     worst: dict[str, Figure] = {}
     for name in ("first_request_delay_ms.worst", "unfairness.worst", "failures.all"):
         own = [found[key] for variant in THROUGH_SHEAVE if (key := f"{variant}.{name}") in found]
@@ -213,12 +214,12 @@ def _http3_figures(found: dict[str, Figure]) -> dict[str, Figure]:
 
 
 def _spread(values: Sequence[float]) -> Figure:
-    """How far the highest is above the lowest; 0 where all are 0."""
+    """Returns the ratio of the highest to the lowest value less 1; 0 if all are 0."""
     return Figure.of([max(values) / min(values) - 1 if min(values) else 0.0], "highest / lowest - 1")
 
 
 def _unfairness(row: Row) -> float:
-    """How far the new replica was from half of the requests, in the window where it was farthest."""
+    """Returns the largest distance of the new replica's share from one half in any window."""
     return max(abs(row[edge] - FAIR_SHARE) for edge in ("share_lowest", "share_highest")) / FAIR_SHARE
 
 
@@ -228,6 +229,6 @@ def _gains(rows: Sequence[Row], variant: str) -> dict[int, float]:
 
 
 def _by_repetition(rows: Sequence[Row], variant: str, name: str) -> dict[int, float]:
-    """Of a committed run that is older than a column there is nothing of it."""
+    """Returns the column by repetition; older committed runs may lack it."""
     own = (row for row in rows if row["variant"] == variant)
     return {row["repetition"]: row[name] for row in own if row.get(name) is not None}

@@ -1,4 +1,4 @@
-"""Plays the four kinds of variants of experiment.toml, one kind after the other."""
+"""Runs the four kinds of variants of experiment.toml, one kind after the other."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ RUNNERS: dict[Kind, Runner] = {
 
 
 def _steps(bench: Bench, settings: Settings, of_kind: list[Variant]) -> int:
-    """How often a player says that something is done."""
+    """Returns the number of steps that a runner reports."""
     match of_kind[0].kind:
         case "throughput":
             learners = sum(variant.learns for variant in of_kind)

@@ -1,4 +1,4 @@
-"""Plays the variants of experiment.toml one after the other, in an order drawn anew in each repetition."""
+"""Runs the variants of experiment.toml one after the other, in random order in each repetition."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lab.testbed import cluster, other_work
 from lab.testbed.cluster import Node
 from lab.testbed.other_work import OtherCpuTime
 
-# Beside the time for which calls are made: a server starts meanwhile.
+# Additional duration of the load, in which a server starts.
 START_SECONDS = 2
 
 
@@ -57,7 +57,7 @@ def _variants(bench: Bench) -> list[Variant]:
 
 
 class _VariantRun:
-    """One repetition of one variant: its settings, and where its rows go."""
+    """One repetition of one variant, with its settings and output."""
 
     def __init__(self, bench: Bench, node: Node, variant: Variant, repetition: int) -> None:
         self.bench = bench
@@ -78,7 +78,7 @@ class _VariantRun:
         self._other_cpu = OtherCpuTime(self.node)
 
     def record_seconds(self, calls: Sequence[Call]) -> None:
-        """Of whole seconds."""
+        """Records whole seconds."""
         where = {"variant": self.variant.id, "repetition": self.repetition}
         rate = round(self.bench.settings["rate"])
         whole = calls[: len(calls) // rate * rate]

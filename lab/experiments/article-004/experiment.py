@@ -1,4 +1,4 @@
-"""Plays the variants of experiment.toml sample by sample: in each one every load once, in an order drawn anew."""
+"""Runs the variants of experiment.toml sample by sample; each sample has every load once, in random order."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def obstacle() -> str | None:
 
 
 def prepare() -> dict[str, str]:
-    # Whatever the edges are, nginx is behind them: fetched now, for the run has no network but its own.
+    # nginx is behind every edge. It is fetched now, because the run has an isolated network.
     return {"browser": browser.version(), "backend": nginx.prepare()}
 
 
@@ -52,14 +52,14 @@ def run(bench: Bench) -> dict[str, Figure]:
 
 
 def _run_clients(queues: Sequence[Sequence[_LoadRun]], clients: Sequence[Client], progress: Progress) -> None:
-    """What a client does one after another, the clients at the same time."""
+    """Runs the clients concurrently; each client runs its loads one after the other."""
     with ThreadPoolExecutor(max(1, len(queues))) as threads:
         running = [threads.submit(_run_in_order, load_runs, progress) for load_runs in queues]
         try:
             for each in as_completed(running):
                 each.result()
         except BaseException:
-            # Nobody waits for what the others have begun.
+            # Aborts the loads of the other clients.
             for client in clients:
                 client.browser.abort()
             raise
@@ -72,7 +72,7 @@ def _run_in_order(load_runs: Sequence[_LoadRun], progress: Progress) -> None:
 
 
 class _LoadRun:
-    """What is done in a turn."""
+    """Execution of one planned load."""
 
     def __init__(self, bench: Bench, setup: PageLoadSetup, client: Client, planned_load: PlannedLoad) -> None:
         self._bench = bench
@@ -100,7 +100,7 @@ class _LoadRun:
                     self._record(visit, protocol)
 
     def _learn_then_block_udp(self, protocol: Protocol, expected_protocol: str) -> None:
-        """From a network that lets UDP through, where the browser learns what it may go on by, to one that does not."""
+        """Loads pages with UDP until the browser has learned the protocol, then visits without UDP."""
         with self._client.browser.visit(protocol.flags_for(self._port)) as visit:
             loads = [self._load(visit, protocol) for _ in range(PAGES_TO_LEARN)]
         if expected_protocol in loads[-1].by:

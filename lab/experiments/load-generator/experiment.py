@@ -1,4 +1,4 @@
-"""Drives one HAProxy in turn with the lab's load generator and with wrk, or curl over HTTP/3, on the same CPU."""
+"""Loads one HAProxy in turn with the lab's load generator and with wrk, or curl over HTTP/3, on the same CPU."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CURL = ("curl", "usr/bin/curl")
 
 def run(bench: Bench) -> dict[str, Figure]:
     if not shutil.which("wrk"):
-        raise MissingRequirement("wrk is not there. Run: sudo apt-get install wrk")
+        raise MissingRequirement("wrk is not installed. Run: sudo apt-get install wrk")
     settings, logs = bench.settings, bench.logs
     with LoadGenerator(logs / "loadgen.log", cpus=settings["load_cpus"], endpoints=settings["endpoints"]) as load:
         plain = BalancerTask(endpoints=load.endpoints)
@@ -54,7 +54,7 @@ def _measure(bench: Bench, load: LoadGenerator, proxy: RunningBalancer, secure_p
 
 
 def _arms(case: dict[str, Any]) -> tuple[str, str]:
-    """Ours, and what it is held against."""
+    """Returns our load generator and its reference."""
     return ("loadgen", "curl" if case.get("http3") else "wrk")
 
 
@@ -106,7 +106,7 @@ def _by_wrk(bench: Bench, proxy: RunningBalancer, case: dict[str, Any]) -> Row:
 
 
 def _by_curl(bench: Bench, proxy: RunningBalancer, case: dict[str, Any]) -> Row:
-    """So many requests over one connection, with as many under way. Each answer is told, and has to be right."""
+    """Sends requests over one connection with a fixed concurrency; every answer that curl reports must be correct."""
     requests, streams = bench.setting("curl_requests"), case["streams"]
     argv = [
         "taskset",

@@ -1,4 +1,4 @@
-"""Each case of experiment.toml once a round, over our line and, where the kernel has it, over netem."""
+"""Runs each case of experiment.toml once a round, over our link and, if the kernel has it, over netem."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from lab.testbed.ownership import acquire
 
 TOOLS = {"ping": "iputils-ping", "iperf3": "iperf3"}
 OURS, KERNELS = "link", "netem"
-# Of the node and of the host at the other end, for each kind of line.
+# Addresses of the node and of the far host, for each kind of link.
 ADDRESSES = {OURS: ("10.99.0.1", "10.99.0.2"), KERNELS: ("10.98.0.1", "10.98.0.2")}
-# It is not loss that such a connection goes by, so it shows what the line carries.
+# BBR does not react to loss, so it shows the capacity of the link.
 CONGESTION_CONTROL = "bbr"
 IPERF_PORT = 5201
 UNITS = {"ping": "ms", "datagrams": "% lost", "stream": "Mbit/s"}
-# Of a connection's time the first part is left out.
+# Start of a connection that is not measured.
 WARM_UP_SECONDS = 2
 
 
@@ -61,7 +61,7 @@ def run(bench: Bench) -> dict[str, Figure]:
 
 
 def figures(rows: Sequence[Row]) -> dict[str, Figure]:
-    """By case, over our line."""
+    """Returns the figures of our link by case."""
     found: dict[str, list[Row]] = {}
     for row in rows:
         if row["arm"] == OURS:
@@ -70,7 +70,7 @@ def figures(rows: Sequence[Row]) -> dict[str, Figure]:
 
 
 class _LineHost:
-    """A host at the end of a line of one kind."""
+    """A host at the far end of a link of one kind."""
 
     def __init__(self, bench: Bench, kind: str, top: Any, exit_stack: ExitStack) -> None:
         self._bench = bench
@@ -106,11 +106,11 @@ class _LineHost:
         output = _output(["ping", "-q", "-c", self._bench.settings["pings"], "-i", "0.02", self._address])
         found = re.search(r"= [\d.]+/([\d.]+)/", output)
         if not found:
-            raise ChildFailed(f"ping says nothing of round trips: {output}")
+            raise ChildFailed(f"ping reports no round-trip times: {output}")
         return float(found.group(1))
 
     def _iperf(self, *words: object) -> dict[str, Any]:
-        """With a server of its own: one that has not heard the end of the last measurement takes no other."""
+        """Runs iperf3 with a new server, because an old one may still wait for the end of the previous measurement."""
         seconds = round(self._bench.setting("seconds"))
         log = self._bench.logs / f"iperf3-{self._host.name}.log"
         with self._host.start(["iperf3", "--server", "--one-off", "--bind", self._address], log) as server:
