@@ -136,7 +136,7 @@ def _resumed_bench(
     resumption.drop_partial_line(raw)
     rows = results.read_rows(raw) if raw.is_file() else []
     bench = Bench(experiment, extent, folder, _logs(experiment), rows=rows, only=only)
-    bench.note(f"The run was cut off and resumed: {len(rows)} measurements are from before {_timestamp()}.")
+    bench.note(f"The run was interrupted and resumed: {len(rows)} measurements are from before {_timestamp()}.")
     print_status(f"going on with {folder}, which has {len(rows)} measurements")
     return bench
 

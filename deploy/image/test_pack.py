@@ -19,8 +19,11 @@ import pack  # noqa: E402
 
 def program(machine: int, segments: list[int]) -> bytes:
     """An ELF file of nothing but its headers."""
-    head = b"\x7fELF\x02\x01\x01" + bytes(9) + struct.pack("<HHIQQQIHHHHHH", 2, machine, 1, 0, 64, 0, 0, 64, 56,
-                                                            len(segments), 0, 0, 0)
+    head = (
+        b"\x7fELF\x02\x01\x01"
+        + bytes(9)
+        + struct.pack("<HHIQQQIHHHHHH", 2, machine, 1, 0, 64, 0, 0, 64, 56, len(segments), 0, 0, 0)
+    )
     return head + b"".join(struct.pack("<I", kind) + bytes(52) for kind in segments)
 
 
@@ -43,7 +46,7 @@ class Pack(unittest.TestCase):
         return content
 
     def test_containerd_finds_the_image_by_its_name(self) -> None:
-        described, = json.loads(self.members["index.json"])["manifests"]
+        (described,) = json.loads(self.members["index.json"])["manifests"]
         self.assertEqual(described["annotations"]["io.containerd.image.name"], "localhost/sheave:1.2.3")
         self.assertEqual(described["platform"], {"architecture": "amd64", "os": "linux"})
         manifest = json.loads(self.blob(described))
@@ -56,12 +59,12 @@ class Pack(unittest.TestCase):
         self.assertEqual(members(layers[0]), self.files)
 
     def test_docker_finds_the_same(self) -> None:
-        for_docker, = json.loads(self.members["manifest.json"])
+        (for_docker,) = json.loads(self.members["manifest.json"])
         self.assertEqual(for_docker["RepoTags"], ["localhost/sheave:1.2.3"])
         for path in [for_docker["Config"], *for_docker["Layers"]]:
             self.assertIn(path, self.members)
 
-    def test_the_program_may_be_permitted_what_it_can_make_use_of(self) -> None:
+    def test_program_has_its_permitted_capabilities(self) -> None:
         with tarfile.open(fileobj=io.BytesIO(pack.layer(self.files))) as tar:
             of_program, of_file = tar.getmember("sheave"), tar.getmember("etc/ssl/certs/ca-certificates.crt")
         self.assertEqual((of_program.mode, of_file.mode), (0o755, 0o644))
@@ -73,7 +76,7 @@ class Pack(unittest.TestCase):
     def test_the_same_input_gives_the_same_bytes(self) -> None:
         self.assertEqual(self.archive, pack.archive(dict(reversed(self.files.items())), "amd64", "1.2.3", 86_400))
 
-    def test_what_would_not_run_is_refused(self) -> None:
+    def test_unusable_binary_is_rejected(self) -> None:
         pack.checked(program(0xB7, [1, 2]), "arm64")
         cases = [
             (program(0x3E, [1, 3]), "amd64", "static"),

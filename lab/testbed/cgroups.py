@@ -1,4 +1,4 @@
-"""Control groups: CPU quotas, CPU time, and every process of a run by name. Both versions, as the machine has them."""
+"""Control groups of versions 1 and 2: CPU quotas, CPU time, and the processes of a run by name."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from pathlib import Path
 
 from lab.paths import MissingRequirement
 
-# Everything that the lab makes lies below this group, so that whatever a killed lab left can be found.
+# Parent of all groups of the lab, so that leftovers of a killed lab can be found.
 TOP = "sheave-lab"
 PERIOD_MICROSECONDS = 100_000
 REMOVAL_SECONDS = 10.0
 
-# Enters groups and becomes the command, so that nothing the command does happens outside of them.
+# Enters the groups, then replaces itself with the command, so that the command never runs outside of them.
 ENTER = 'while [ "$1" != -- ]; do echo $$ >"$1/cgroup.procs" || exit 1; shift; done; shift; exec "$@"'
 
 
 class CgroupV1:
-    """A hierarchy for each controller: quotas are in that of `cpu`, CPU time in that of `cpuacct`, maybe the same."""
+    """Version 1: one hierarchy for each controller. Quotas are in `cpu`, CPU time in `cpuacct`; both may be one
+    hierarchy.
+    """
 
     controllers = ("cpu", "cpuacct")
 
@@ -31,11 +33,11 @@ class CgroupV1:
         self._cpu, self._accounting = cpu, accounting
 
     def delegate_controllers(self, name: str) -> None:
-        """Whatever has a group may have groups below it."""
+        """Does nothing: every group may have child groups."""
 
     def files(self, millicores: int | None) -> Mapping[str, str]:
         quota = -1 if millicores is None else _quota(millicores)
-        # The shares are against whatever else the machine does; the lab's own groups are equal.
+        # Shares are relative to the machine's other groups; the lab's own groups are equal.
         return {
             "cpu.shares": "40000",
             "cpu.cfs_period_us": str(PERIOD_MICROSECONDS),
@@ -50,9 +52,9 @@ class CgroupV1:
 
 
 class CgroupV2:
-    """One hierarchy; a group has a controller if the group above it passes it on."""
+    """Version 2: one hierarchy. A group has a controller if its parent delegates it."""
 
-    # In /proc/PID/cgroup its one line names none.
+    # The only line of /proc/PID/cgroup names no controller.
     controllers = ("",)
 
     def __init__(self, mount: Path) -> None:
@@ -79,7 +81,7 @@ Version = CgroupV1 | CgroupV2
 
 
 def detect_version(mounts: str) -> Version | None:
-    """What there is, by the text of /proc/mounts. A machine with both has its CPU controller in version 1."""
+    """Returns the version in /proc/mounts. A hybrid machine has its CPU controller in version 1."""
     lines = [line.split() for line in mounts.splitlines()]
     old = [(Path(target), options.split(",")) for _, target, kind, options, *_ in lines if kind == "cgroup"]
     controllers = {option: target for target, options in old for option in options}
@@ -91,12 +93,12 @@ def detect_version(mounts: str) -> Version | None:
 def machine_version() -> Version:
     found = detect_version(Path("/proc/mounts").read_text())
     if found is None:
-        raise MissingRequirement("no control groups are mounted: the testbed limits its pods' CPU with them")
+        raise MissingRequirement("no control groups are mounted; the testbed needs them for the pods' CPU quotas")
     return found
 
 
 def process_groups(version: Version, text: str) -> list[Path]:
-    """The groups of a process, in the hierarchies that the testbed uses, by the text of its /proc/PID/cgroup."""
+    """Returns the groups of a process in the testbed's hierarchies, from its /proc/PID/cgroup."""
     paths: dict[str, str] = {}
     for line in text.splitlines():
         _, controllers, path = line.split(":", 2)
@@ -106,7 +108,7 @@ def process_groups(version: Version, text: str) -> list[Path]:
 
 @dataclass(frozen=True)
 class ControlGroup:
-    """One group below `TOP`, or that itself."""
+    """`TOP` or a group below it."""
 
     version: Version
     name: str = TOP
@@ -128,7 +130,7 @@ class ControlGroup:
         self.version.delegate_controllers(self.name)
 
     def limit(self, millicores: int | None) -> None:
-        """How much CPU its processes may have; None is as much as there is."""
+        """Sets the CPU quota; None is unlimited."""
         folder = self.version.settings_folder(self.name)
         for name, text in self.version.files(millicores).items():
             (folder / name).write_text(text)
@@ -137,7 +139,7 @@ class ControlGroup:
         return self.version.cpu_seconds(self.name)
 
     def enter_command(self, argv: Sequence[object]) -> list[object]:
-        """A command that runs in this group."""
+        """Returns a command that runs in this group."""
         return ["sh", "-c", ENTER, "enter", *self.folders, "--", *argv]
 
     def add_process(self, pid: int) -> None:
@@ -145,7 +147,7 @@ class ControlGroup:
             (folder / "cgroup.procs").write_text(str(pid))
 
     def processes(self) -> set[int]:
-        """Of the group alone, not of those below it."""
+        """Returns the processes of this group, without those of its child groups."""
         found: set[int] = set()
         for folder in self.folders:
             with contextlib.suppress(FileNotFoundError):
@@ -157,7 +159,9 @@ class ControlGroup:
         return {path.name for folder in folders for path in folder.iterdir() if path.is_dir()}
 
     def remove(self) -> None:
-        """Ends all processes of it and of what is below it, and removes it; a process takes a moment to be gone."""
+        """Kills all processes of the group and its child groups, and removes the groups; retries until the processes
+        are gone.
+        """
         deadline = time.monotonic() + REMOVAL_SECONDS
         while True:
             for name in self._child_names():

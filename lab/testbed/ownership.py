@@ -1,7 +1,7 @@
-"""One lab at a time has the testbed; whoever comes next removes what a killed one left.
+"""Ownership of the testbed: one lab at a time, which removes the leftovers of a killed one.
 
-The lock is the kernel's and goes with its process, however that ends. So whoever holds it knows that what lies around
-belongs to nobody. Namespaces, links and rules need no removal: they go with the processes in them.
+The kernel releases the lock with its process, so the owner of the lock knows that all leftovers are stale. Namespaces,
+links and rules need no removal: they end with their processes.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from lab.testbed import cgroups
 from lab.testbed.cgroups import ControlGroup
 
 LOCK = Path("/run/sheave-lab.lock")
-# Another command may hold the lock for the moment that it takes to look for leftovers.
+# Another command may hold the lock while it looks for leftovers.
 PATIENCE_SECONDS = 2.0
 
 
 class TestbedBusy(Exception):
-    """Another lab runs."""
+    """Another lab owns the testbed."""
 
 
 @contextmanager
 def acquire() -> Iterator[ControlGroup]:
-    """Takes the testbed, empty; yields the group that everything is to run in. This process runs in it too."""
+    """Acquires the testbed and empties it; yields the parent of all control groups. This process joins a group too."""
     with LOCK.open("a+") as lock:
         if not try_lock(lock, PATIENCE_SECONDS):
             lock.seek(0)
@@ -43,7 +43,7 @@ def acquire() -> Iterator[ControlGroup]:
             top.delegate_controllers()
             top.child("lab").create().add_process(os.getpid())
         except OSError as error:
-            raise MissingRequirement(f"control groups cannot be used here: {error}") from error
+            raise MissingRequirement(f"cannot use control groups: {error}") from error
         try:
             yield top
         finally:
@@ -53,7 +53,7 @@ def acquire() -> Iterator[ControlGroup]:
 
 
 def remove_leftovers() -> None:
-    """Removes what a lab left that was killed, and nothing of one that is alive. Without root there is nothing."""
+    """Removes the leftovers of a killed lab, unless a lab is running. Without root there are none."""
     found = cgroups.detect_version(Path("/proc/mounts").read_text())
     if os.geteuid() != 0 or found is None or not any(folder.exists() for folder in ControlGroup(found).folders):
         return

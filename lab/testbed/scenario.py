@@ -1,4 +1,4 @@
-"""Plays a scenario: users before one replica or two, a second replica in the middle, and what comes of it."""
+"""Scenarios: users and one or two replicas; a second replica may join in the middle."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from lab.testbed.pods import Application, CpuLimits, Pod, Probe
 from lab.testbed.recording import Recording, Sample
 
 APPLICATION = Application(hypercorn, responds)
-# A probe that a saturated replica still passes: the article's is not known, and is no part of its claim.
+# A probe that even a saturated replica passes; the article's probe is unknown and not part of its claim.
 PATIENT_PROBE = Probe(period_seconds=5, timeout_seconds=60, failure_threshold=3)
 REPLICAS = ("app-1", "app-2")
-# What leads to replicas without a balancer.
+# Entry points without a balancer.
 CLUSTER_ENTRIES = ("clusterip", "nodeport")
 QUIC_USERS = ("Http3User", "DiscoveringUser")
-# Nothing but the replica's own start: with the CPU of its limit alone that takes ten seconds and more.
+# Maximum start time of a replica; with its final CPU quota a start takes ten seconds or more.
 READY_SECONDS = 120
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """What differs from one variant of an experiment to the next."""
+    """Settings of one variant."""
 
     id: str
     # One of CLUSTER_ENTRIES, or the name of a balancer.
@@ -42,25 +42,25 @@ class Scenario:
     users: str = "KeepAliveUser"
     replicas: int = 1
     scale: bool = True
-    # Without the gate a replica is published when it is started.
+    # If false, a replica is published at its start, before it is ready.
     gate: bool = True
     probe: Probe = PATIENT_PROBE
-    # So many times the users of the other variants, and the CPU of each replica.
+    # Factors of the usual number of users, and of each replica's CPU.
     user_multiplier: float = 1.0
     cpu_multiplier: float = 1.0
-    # What a balancer speaks to replicas.
+    # Protocol from a balancer to replicas.
     endpoint_protocol: Literal["http1", "http3"] = "http1"
-    # The UDP port that replicas with HTTP/3 name to their clients: whether a client can reach it is another matter.
+    # UDP port in the Alt-Svc of replicas with HTTP/3; clients may not be able to reach it.
     advertised_port: int = HTTPS.port
 
     @property
     def secure(self) -> bool:
-        """Whether clients come by TLS."""
+        """True if clients use TLS."""
         return self.users in http3.KINDS
 
     @property
     def transport(self) -> conntrack.Transport:
-        """Of the connections that end at replicas."""
+        """Transport protocol of the connections to replicas."""
         by_balancer = self.entry not in CLUSTER_ENTRIES
         quic = self.endpoint_protocol == "http3" if by_balancer else self.users in QUIC_USERS
         return "udp" if quic else "tcp"
@@ -68,22 +68,22 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Load:
-    """How much, and for how long."""
+    """Users, CPU quotas and duration."""
 
     users: int
     millicores: int
-    # A replica may start with more than its limit, where its start is not the subject.
+    # Quota during the start, which may be higher if the start is not measured.
     startup_millicores: int
     seconds_before: float
     seconds_after: float
 
 
-# Told once a second: the second's number and the recording so far.
+# Called once a second with the second's number and the recording so far.
 Watcher = Callable[[int, Recording], None]
 
 
 def run_scenario(node: Node, scenario: Scenario, load: Load, folder: Path, watch: Watcher) -> Recording:
-    """Runs it from an empty cluster to an empty cluster."""
+    """Runs a scenario in an empty cluster; returns its recording."""
     with ExitStack() as running:
         cluster = running.enter_context(node.cluster(folder))
         setup = _ScenarioSetup(cluster, scenario, load, folder)
@@ -100,7 +100,7 @@ def run_scenario(node: Node, scenario: Scenario, load: Load, folder: Path, watch
 
 
 class _ScenarioSetup:
-    """What a scenario is played on: replicas of its application, its entry, its users."""
+    """Replicas, entry point and users of a scenario."""
 
     def __init__(self, cluster: Cluster, scenario: Scenario, load: Load, folder: Path) -> None:
         self.cluster = cluster
@@ -113,14 +113,14 @@ class _ScenarioSetup:
             self._application = http3.application(folder, self._certificate, scenario.advertised_port)
 
     def start_pod(self) -> Pod:
-        # The first pods of a run are there before the load; only a newcomer can be published too early.
+        # The first pods start before the load; only a later one can be published too early.
         boosted = self.scenario.gate or len(self.cluster.pods) < self.scenario.replicas
         startup = self.load.startup_millicores if boosted else self.load.millicores
         limits = CpuLimits(startup, self.load.millicores)
         return self.cluster.start_pod(self._application, limits, self.scenario.probe)
 
     def entry(self) -> str:
-        """The address that users are given."""
+        """Starts the entry point; returns its address for the users."""
         service = HTTPS if self.scenario.secure else SERVICE
         match self.scenario.entry:
             case "clusterip":
@@ -138,18 +138,18 @@ class _ScenarioSetup:
             http3=secure,
             endpoint_protocol=endpoint_protocol,
             endpoint_ca=self._certificate if endpoint_protocol == "http3" else None,
-            # Hypercorn names a port of its own, which clients of the balancer are not to go to.
+            # Hypercorn advertises its own port, which clients of the balancer must not use.
             removed_headers=("Alt-Svc",) if self._certificate else (),
         )
 
     def users(self, address: str) -> list[object]:
-        """The command that is the load."""
+        """Returns the command of the load."""
         count, kind = self.load.users, self.scenario.users
         return http3.locust(address, count, kind) if self.scenario.secure else locust(f"http://{address}", count, kind)
 
 
 class _ScenarioRun:
-    """The time from the first user to the last answer."""
+    """The run from the first user to the last answer."""
 
     def __init__(self, node: Node, setup: _ScenarioSetup, locust_run: LocustRun, watch: Watcher) -> None:
         self._node = node
@@ -178,7 +178,7 @@ class _ScenarioRun:
         self._recording.started = time.time()
         newcomer = self._setup.start_pod()
         if not self._scenario.gate:
-            # As if it had no probe: Kubernetes publishes a pod whose container runs.
+            # Without a probe, Kubernetes publishes a pod as soon as its container runs.
             newcomer.apply_cpu_limit()
             self._publish([*self._cluster.pods])
 
@@ -190,7 +190,7 @@ class _ScenarioRun:
             self._run_until(time.time() + 0.02)
 
     def _run_until(self, end: float) -> None:
-        """Takes in answers; publishes who is ready; a sample and a word each second."""
+        """Collects answers and publishes ready pods; takes a sample and calls the watcher every second."""
         recording = self._recording
         while (now := time.time()) < end:
             second = len(recording.samples)

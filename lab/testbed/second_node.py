@@ -1,7 +1,7 @@
-"""A second node beside the first, with pods and kube-proxy's rules of its own, and clients that come from outside.
+"""A second node with its own pods and kube-proxy rules, and an external client.
 
-Both nodes have each Service's NodePort. Whoever comes from outside comes by an address that stands for both, as the
-balancer of a cloud has one: it draws a node for each connection, as that does, and sees nothing of requests.
+Both nodes have each Service's NodePort. External traffic uses one address for both nodes, as with a cloud's load
+balancer, which chooses a random node for each connection and does not see requests.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FIRST_NODE = "10.42.2.1"
 LINK = "10.42.2.0/24"
 IN_POD_SUBNET = "10.42.3.1"
 POD_SUBNET = "10.42.3.0/24"
-# Of the ranges that are for documentation: nobody's.
+# From the ranges for documentation, which are not routed.
 OUTSIDE = "192.0.2.2"
 FIRST_NODE_OUTSIDE = "192.0.2.1"
 OUTSIDE_SUBNET = "192.0.2.0/24"
@@ -29,7 +29,7 @@ BOTH_NODES = "203.0.113.1"
 
 
 class SecondNode:
-    """A namespace that forwards; the first node is its way to everything else."""
+    """A forwarding namespace, which reaches everything else through the first node."""
 
     def __init__(self, top: ControlGroup, folder: Path, services: Sequence[ServicePort]) -> None:
         self.host = Host(NAME, ADDRESS, top.child(NAME), folder)
@@ -46,7 +46,7 @@ class SecondNode:
 
 
 class ExternalClient:
-    """A client beyond the nodes, and the balancer of connections that is in front of them."""
+    """An external client, with a connection-level load balancer before the nodes."""
 
     def __init__(self, top: ControlGroup, folder: Path) -> None:
         self._host = Host("outside", OUTSIDE, top.child("outside"), folder)
@@ -62,7 +62,7 @@ class ExternalClient:
 
 
 def _random_node_rules(nodes: Sequence[str]) -> str:
-    """Each node as likely as any other."""
+    """Returns rules that choose each node with the same probability."""
     lines = []
     for number, node in enumerate(nodes):
         left = len(nodes) - number

@@ -1,6 +1,6 @@
-"""Measures the long line as `make lab EXP=long-line ARGS=--quick` does, without the pictures. Root only.
+"""Measures the long-distance link like `make lab EXP=long-line ARGS=--quick`, without the pictures. Root only.
 
-A process of its own, for it moves into a network namespace.
+It is a separate process, because it moves into a network namespace.
 """
 
 import sys

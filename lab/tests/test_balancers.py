@@ -1,4 +1,4 @@
-"""Balancers' files, and what each relies on: knowing when a process listens, and files that change as a whole."""
+"""Configurations of balancers, detection of listeners, and atomic replacement of files."""
 
 import json
 import os
@@ -75,7 +75,7 @@ with socket.create_server(("127.0.1.1", 0)) as server:
 
 
 class ReplaceFileTest(unittest.TestCase):
-    def test_reader_of_the_old_file_keeps_it_whole(self) -> None:
+    def test_reader_of_the_old_file_keeps_its_content(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "endpoints.yaml"
             replace_file(path, "old")
@@ -86,7 +86,7 @@ class ReplaceFileTest(unittest.TestCase):
 
 
 class FailurePolicyTest(unittest.TestCase):
-    """The same failure policy, in the words of each: attempts are counted with or without the first one."""
+    """The same failure policy in each balancer's terms; attempts may exclude the first one."""
 
     task = BalancerTask(("127.0.0.1:1",), failure_policy=FailurePolicy(attempts=3, failures=5, connect_timeout_ms=1000))
 
@@ -107,7 +107,7 @@ class FailurePolicyTest(unittest.TestCase):
 
 
 class DefaultsTest(unittest.TestCase):
-    """What a user begins with: nothing decides about endpoints but each program's own default."""
+    """Beginner's configurations: only the program's own defaults affect endpoints and failures."""
 
     task = BalancerTask(("127.0.1.1:1",), defaults=True)
 
@@ -132,9 +132,9 @@ class DefaultsTest(unittest.TestCase):
 
 
 class LimitTest(unittest.TestCase):
-    """What endpoints may have in flight, each in its own words, or says that it cannot."""
+    """In-flight limits in each balancer's terms, or an error."""
 
-    def test_sheave_is_told_or_learns(self) -> None:
+    def test_sheave_has_a_fixed_or_learned_limit(self) -> None:
         for cap, queue, expected in ((4, None, (4, 1024)), ("auto", None, ("auto", 1024)), (4, 0, (4, 0))):
             with self.subTest(cap=cap, queue=queue), tempfile.TemporaryDirectory() as folder:
                 config = sheave._write_config(
@@ -158,7 +158,7 @@ class LimitTest(unittest.TestCase):
         ]
         self.assertEqual(idle, [-1, 1024])
 
-    def test_who_learns_none_says_so(self) -> None:
+    def test_balancer_without_a_learned_limit_raises(self) -> None:
         for name in ("haproxy", "nginx", "envoy", "traefik", "caddy"):
             with self.subTest(name), tempfile.TemporaryDirectory() as folder, self.assertRaises(UnsupportedTask):
                 balancer(name).start(BalancerTask((), cap="auto"), Placement.pinned(Path(folder), ()))
@@ -171,7 +171,7 @@ class LimitTest(unittest.TestCase):
 
 
 class Http2Test(unittest.TestCase):
-    """Each is told what endpoints speak, and what a client may have under way, in its own words."""
+    """Endpoint protocols and stream limits in each balancer's terms."""
 
     task = BalancerTask(("127.0.0.1:1",), endpoint_protocol="grpc", client_streams=5000)
 
@@ -186,7 +186,7 @@ class Http2Test(unittest.TestCase):
         self.assertEqual(envoy._http2(self.task.client_streams)["max_concurrent_streams"], 5000)
         self.assertIn("http2_protocol_options", envoy._endpoint_protocol_options(self.task))
 
-    def test_sheave_is_told_by_objects(self) -> None:
+    def test_sheave_is_configured_by_objects(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             config = sheave._write_config(self.task, Placement.pinned(Path(folder), ()))
             self.assertIn("kind: GRPCRoute", (config / "routes.yaml").read_text())
@@ -195,7 +195,7 @@ class Http2Test(unittest.TestCase):
 
 
 class Http3Test(unittest.TestCase):
-    """Each listens at the UDP port too, in its own words, or says that it cannot."""
+    """HTTP/3 listeners in each balancer's terms, or an error."""
 
     def setUp(self) -> None:
         if not shutil.which("openssl"):
@@ -210,7 +210,7 @@ class Http3Test(unittest.TestCase):
         self.assertIn("bind quic4@1.2.3.4:5 ssl crt", haproxy._bind_quic(task, "1.2.3.4:5"))
         self.assertNotIn("bind", haproxy._bind_quic(BalancerTask((), certificate=self.certificate), "1.2.3.4:5"))
 
-    def test_sheave_is_told_by_a_policy_and_checks_endpoints(self) -> None:
+    def test_sheave_enables_http3_by_policy_and_verifies_endpoints(self) -> None:
         task = BalancerTask(
             (), certificate=self.certificate, http3=True, endpoint_protocol="http3", endpoint_ca=self.certificate
         )
@@ -228,7 +228,7 @@ class Http3Test(unittest.TestCase):
         )
         self.assertNotIn("filters", sheave._routes(BalancerTask((), routes=2)))
 
-    def test_who_speaks_none_to_endpoints_says_so(self) -> None:
+    def test_balancer_without_http3_to_endpoints_raises(self) -> None:
         for name in ("haproxy", "nginx", "envoy", "traefik", "caddy"):
             with self.subTest(name), self.assertRaises(UnsupportedTask):
                 balancer(name).start(BalancerTask((), endpoint_protocol="http3"), Placement.pinned(self.folder, ()))

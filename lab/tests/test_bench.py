@@ -1,4 +1,4 @@
-"""What a run keeps on disk, whatever becomes of it."""
+"""Files of a run, also of an interrupted one."""
 
 import contextlib
 import csv
@@ -41,7 +41,7 @@ class BenchTest(unittest.TestCase):
     def test_quick_run_takes_the_quick_setting(self) -> None:
         self.assertEqual(self.bench.setting("rounds"), 3)
 
-    def test_setting_without_a_quick_one_is_what_it_always_is(self) -> None:
+    def test_setting_without_a_quick_one_is_the_usual_one(self) -> None:
         found = Experiment("test", self.folder, {"title": "A test", "users": 300}, ())
         self.assertEqual(Bench(found, "quick", self.folder, self.folder).setting("users"), 300)
 

@@ -1,4 +1,4 @@
-"""What gRPC calls come to: shares, windows, and the search for the most calls at once."""
+"""Statistics of gRPC calls: shares, windows, and the search for the largest burst."""
 
 import math
 import random

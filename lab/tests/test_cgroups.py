@@ -1,4 +1,4 @@
-"""Control groups of both versions: which the machine has, what is written where. Plain folders stand in for them."""
+"""Control groups of both versions: detection and files, with plain folders in their place."""
 
 import tempfile
 import unittest

@@ -1,4 +1,4 @@
-"""Every experiment says what it claims in terms of what it measures, and the command line says what is wrong."""
+"""Settings and claims of every experiment, and error messages of the command line."""
 
 import itertools
 import subprocess
@@ -111,7 +111,7 @@ class CommandLineTest(unittest.TestCase):
 
     def test_testbed_without_root_is_refused(self) -> None:
         with mock.patch("os.geteuid", return_value=1000):
-            self.assertRegex(cluster.obstacle() or "", "it takes root")
+            self.assertRegex(cluster.obstacle() or "", "root is required")
 
     def test_json_file_in_a_missing_folder_is_refused_before_the_run(self) -> None:
         done = lab("run", "proxy-cost", "--quick", "--json", "/nowhere/at/all.json")

@@ -1,4 +1,4 @@
-"""Whatever becomes of a lab, the next command finds nothing of it: no process, namespace, control group or rule."""
+"""Clean-up after a killed lab: no process, namespace, control group or rule remains after the next command."""
 
 import os
 import random
@@ -26,7 +26,7 @@ class LeftoversTest(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
-        # Every process that the testbed owner starts can be told by this.
+        # Identifies every process that the testbed owner starts.
         self.mark = f"LAB_TEST={uuid.uuid4()}"
         try:
             with ownership.acquire():
@@ -62,7 +62,7 @@ class LeftoversTest(unittest.TestCase):
         self.assertEqual(self.processes(), [])
 
     def start_owner(self, until: str) -> subprocess.Popen[str]:
-        """A testbed owner that has just done this step, and goes on."""
+        """Starts a testbed owner and returns after the given step."""
         name, _, value = self.mark.partition("=")
         running = subprocess.Popen(
             self.command(), cwd=REPOSITORY, env={**os.environ, name: value}, stdout=subprocess.PIPE, text=True
@@ -78,7 +78,7 @@ class LeftoversTest(unittest.TestCase):
         return [sys.executable, "-m", "lab.tests.testbed_owner", self.folder]
 
     def clean(self) -> None:
-        """The next command of the lab, whichever."""
+        """Runs the lab's next command, whichever it is."""
         done = subprocess.run([sys.executable, "-m", "lab", "list"], cwd=REPOSITORY, capture_output=True, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
 
@@ -91,7 +91,7 @@ def pids() -> list[str]:
 
 
 def environment(pid: str) -> str:
-    """Nothing if the process has just ended."""
+    """Returns the environment of a process, empty if it has ended."""
     try:
         return Path(f"/proc/{pid}/environ").read_text(errors="replace")
     except OSError:
@@ -99,7 +99,7 @@ def environment(pid: str) -> str:
 
 
 def namespace(pid: str) -> str | None:
-    """Its network namespace; none if it has just ended."""
+    """Returns the network namespace of a process, None if it has ended."""
     try:
         return os.readlink(f"/proc/{pid}/ns/net")
     except OSError:
@@ -111,6 +111,6 @@ def top_folders() -> list[Path]:
 
 
 def iptables() -> list[str]:
-    """The rules of the machine itself, without the comments, which have the time."""
+    """Returns the machine's own rules without the comments, which contain the time."""
     text = subprocess.run(["iptables-save"], capture_output=True, text=True, check=True).stdout
     return [line for line in text.splitlines() if not line.startswith("#")]

@@ -1,4 +1,4 @@
-"""Article 001: what is drawn, asked, read, decided and counted, without a testbed."""
+"""Article 001 without a testbed: service times, parsers, scalers and figures."""
 
 import http.server
 import itertools
@@ -102,7 +102,7 @@ class ScalerTest(unittest.TestCase):
     def test_formula_of_kubernetes(self) -> None:
         for pods, demand, expected in (
             (10, 40.0, 10),
-            # Within the tolerance of a tenth nothing is done.
+            # Within the tolerance of a tenth the number stays.
             (10, 43.9, 10),
             (10, 44.1, 12),
             (9, 40.0, 10),
@@ -122,7 +122,7 @@ class ScalerTest(unittest.TestCase):
         self.assertEqual([scaler.desired(at, 10, 8) for at in (15, 30, 45)], [10, 10, 10])
         self.assertEqual(scaler.desired(61, 10, 8), 2)
 
-    def test_script_adds_what_refusals_would_keep_busy(self) -> None:
+    def test_script_adds_the_pods_that_refusals_would_keep_busy(self) -> None:
         scaler = RefusalScaler(workers=4, service_seconds=0.34, bounds=ReplicaBounds(1, 20))
         for pods, rate, expected in ((1, 0.0, 1), (1, 0.1, 2), (1, 32.0, 4), (4, 20.0, 6), (1, 1000.0, 20)):
             with self.subTest(pods=pods, rate=rate):
@@ -154,7 +154,7 @@ class AdminTest(unittest.TestCase):
 
 
 class PodsTest(unittest.TestCase):
-    def test_workers_say_whether_they_serve_and_what_they_served(self) -> None:
+    def test_workers_record_serving_flags_and_counts(self) -> None:
         with tempfile.TemporaryFile() as busy:
             busy.write(b"".join(struct.pack("=QQ", *record) for record in ((1, 10), (0, 5), (1, 7))))
             busy.flush()
@@ -165,7 +165,7 @@ class PodsTest(unittest.TestCase):
         self.assertEqual(count_served(samples, 2, 5), 33)
         self.assertEqual(samples[0].pods[1].requests, 6)
 
-    def test_connection_that_nobody_accepts_waits(self) -> None:
+    def test_unaccepted_connection_waits(self) -> None:
         if os.geteuid() != 0:
             self.skipTest("entering a namespace takes root")
         with socket.create_server(("127.0.0.1", 0)) as server:
@@ -212,7 +212,7 @@ class ClientsTest(unittest.TestCase):
 
 
 class FiguresTest(unittest.TestCase):
-    """One measurement of each variant, and two of those that are compared in pairs."""
+    """Figures of one measurement of each variant, and of two of the paired ones."""
 
     def setUp(self) -> None:
         self.experiment = experiment.find("article-001")
@@ -281,7 +281,7 @@ class FiguresTest(unittest.TestCase):
         claim = next(claim for claim in self.experiment.expectations if claim.id == "no-502")
         self.assertFalse(claim.check(figures(spoilt)).holds)
 
-    def test_page_has_a_line_for_each_way_with_what_the_article_saw(self) -> None:
+    def test_page_has_a_line_for_each_entry_point_with_the_articles_result(self) -> None:
         text = page.tables(self.experiment.settings["variants"], figures(self.rows()))
         for variant in self.experiment.settings["variants"]:
             if variant["kind"] != "learning":

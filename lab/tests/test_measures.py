@@ -1,4 +1,4 @@
-"""What experiments make of their rows: each claim has its figure, and failures are not hidden by a median."""
+"""Figures of experiments: each claim has its figure, and medians do not hide failures."""
 
 import unittest
 from dataclasses import replace
@@ -14,7 +14,7 @@ from lab.trace import Trace, TracedRequest
 
 
 def bench(name: str) -> Bench:
-    """One that records nothing on disk."""
+    """Returns a bench that writes nothing to disk."""
     return Bench(experiment.find(name), "quick", Path(), Path())
 
 
@@ -53,7 +53,7 @@ class ProxyCostTest(unittest.TestCase):
 
 
 def traced(*requests: tuple[int, int, str], served: tuple[tuple[int, ...], ...] = (), unanswered: int = 0) -> Trace:
-    """A trace of these requests: when each began and how long it took, in ms, and how it ended."""
+    """Returns a trace of requests, each with start and duration in ms and its outcome."""
     samples = served or ((0, 0, 0), *((10 * sample,) * 3 for sample in range(1, 11)))
     made = tuple(TracedRequest(1000 * began, 1000 * took, outcome) for began, took, outcome in requests)
     return Trace(made, samples, 100, (unanswered, 0, 0), 2.0, 10_000_000, 0)

@@ -1,4 +1,4 @@
-"""What a run comes to: shares by when requests were sent, the first request of a new replica, a row each second."""
+"""Results of a run: shares by send time, the first request of a new replica, one row for each second."""
 
 import unittest
 
@@ -8,7 +8,7 @@ from lab.timeline import moving_average
 
 
 def make_recording(newcomer_from: float, every: int = 2) -> Recording:
-    """Ten seconds alone and fifteen together, a request each 10 ms that takes a second."""
+    """Returns ten seconds of one replica and fifteen of two, with a request every 10 ms that takes a second."""
     answers = [
         Answer(
             sent=100 + number / 100,
@@ -71,7 +71,7 @@ class RequestsTest(unittest.TestCase):
             Sample(110.0, {"app-1": 3.0, "app-2": 9.0}, {}, 2.9),
         ]
         row = summary(recording)
-        # 900 answers came within that time, all of the old replica.
+        # 900 answers of the old replica arrived within that time.
         self.assertEqual((row["replica_cpu_ms"], row["balancer_cpu_ms"]), (2.222, 1.0))
 
 
@@ -82,5 +82,5 @@ class SecondsTest(unittest.TestCase):
         self.assertEqual((rows[0]["users"], rows[1]["users"], rows[0]["answers"]), (2, 3, 0))
         self.assertEqual((rows[5]["answers"], rows[5]["sent.app-1"], rows[5]["cpu.app-1"]), (100, 100, 0.1))
 
-    def test_smoothing_leaves_out_what_is_not_there(self) -> None:
+    def test_moving_average_skips_missing_values(self) -> None:
         self.assertEqual(moving_average([1.0, float("nan"), 3.0]), [1.0, 2.0, 3.0])

@@ -1,4 +1,4 @@
-"""A run that was cut off goes on as the same run, or not at all."""
+"""Resumption of an interrupted run with the same identity."""
 
 import os
 import tempfile

@@ -1,4 +1,4 @@
-"""What a release is built by: loads that there are, for balancers that there are."""
+"""Training loads of a release: valid arguments, and all protocols on both sides."""
 
 import inspect
 import unittest

@@ -1,4 +1,4 @@
-"""A lab in small, for tests to kill: says a word after each step of setting up a testbed, and waits. Root only."""
+"""A small lab for tests to kill: sets up a testbed, prints each completed step, and waits. Root only."""
 
 import signal
 import sys
@@ -10,7 +10,7 @@ from lab.testbed.hosts import Host
 from lab.testbed.kube_proxy import KubeProxy
 from lab.testbed.ownership import TestbedBusy, acquire
 
-# What gives a clean-up the most trouble: it ignores being asked, and has a child in a session of its own.
+# The hardest process to remove: it ignores SIGTERM, and has a child in another session.
 STUBBORN = """\
 import os, signal
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -48,7 +48,7 @@ def report(step: str) -> None:
 
 
 if __name__ == "__main__":
-    # Tests that run in the background of a shell inherit that it is ignored.
+    # Background jobs of a shell, and their tests, inherit an ignored SIGINT.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         main(Path(sys.argv[1]))

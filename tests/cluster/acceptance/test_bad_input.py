@@ -68,7 +68,7 @@ class BadInputTest(GatewayTest):
 
         return self.wait(message, f"{kind} with {reason}")
 
-    def test_secret_without_a_key_costs_its_own_listener_alone(self) -> None:
+    def test_secret_without_a_key_affects_only_its_own_listener(self) -> None:
         chain = Path(certificates.certificate("api-server")).read_bytes()
         secret = {"metadata": {"name": "half"}, "data": {"tls.crt": base64.b64encode(chain).decode()}}
         self.api.post(f"/api/v1/namespaces/{self.namespace}/secrets", secret)
@@ -84,14 +84,14 @@ class BadInputTest(GatewayTest):
             # Nobody has a route there yet, but it is served.
             self.wait_for_status(self.host_of("other"), 404)
 
-    def test_port_that_another_protocol_has_is_told_of_the_younger_listener(self) -> None:
+    def test_port_conflict_of_protocols_is_reported_on_the_younger_listener(self) -> None:
         listener = {"name": "raw", "port": 80, "protocol": "TCP"}
         with self.load():
             self.create("gateways", "other", gatewayClassName="sheave", listeners=[listener])
             path = self.path("gateways", "other")
             self.assertIn("speaks another protocol", self.wait_for_reason(path, "Conflicted", "ProtocolConflict"))
 
-    def test_grant_that_is_withdrawn_closes_the_way_for_whom_it_opened_it(self) -> None:
+    def test_withdrawn_grant_revokes_its_references(self) -> None:
         namespace = f"{self.namespace}-guest"
         self.api.post("/api/v1/namespaces", {"metadata": {"name": namespace}})
         self.addCleanup(self.api.delete, f"/api/v1/namespaces/{namespace}")
@@ -108,7 +108,7 @@ class BadInputTest(GatewayTest):
             path = self.path("httproutes", "guest", namespace)
             self.wait_for_reason(path, "ResolvedRefs", "RefNotPermitted")
 
-    def test_service_that_is_deleted_under_load_is_missed_by_its_own_route_alone(self) -> None:
+    def test_deleted_service_affects_only_its_own_route(self) -> None:
         self.open_gateway()
         ports = {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 3000}]}
         self.make("services", "other", spec=ports)
@@ -123,7 +123,7 @@ class BadInputTest(GatewayTest):
             self.wait_for_status(self.host_of("other"), 200)
             self.wait_for_reason(path, "ResolvedRefs", "ResolvedRefs")
 
-    def test_names_may_be_as_long_as_kubernetes_lets_them(self) -> None:
+    def test_names_may_have_the_maximum_length_of_kubernetes(self) -> None:
         self.open_gateway()
         self.make("services", LONG, spec={"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 3000}]})
         with self.load() as load:
@@ -131,7 +131,7 @@ class BadInputTest(GatewayTest):
             self.wait_for_status(self.host_of(LONG), 200)
             self.wait(lambda: len(load.answers) > 10 * CLIENTS, "answers")
 
-    def test_endpoint_that_is_said_twice_counts_once_and_one_without_conditions_counts(self) -> None:
+    def test_duplicate_endpoint_counts_once_and_endpoint_without_conditions_counts(self) -> None:
         self.open_gateway()
         self.make("services", "other", spec={"ports": [{"port": 80, "targetPort": 3000}]})
         pod = self.api.get(self.path("pods"), labelSelector="app=web")["items"][0]["status"]["podIP"]
@@ -152,7 +152,7 @@ class BadInputTest(GatewayTest):
             # A backend without endpoints.
             self.wait_for_status(self.host_of("other"), 503)
 
-    def test_what_another_controller_writes_is_mended_once_or_left_where_it_is_none_of_ours(self) -> None:
+    def test_foreign_status_is_corrected_once_or_left_if_it_is_not_ours(self) -> None:
         path = self.path("gateways", "web")
         time_of_it = {"lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 1, "message": ""}
         foreign = {**time_of_it, "type": "example.com/Checked", "status": "True", "reason": "Checked"}
@@ -167,7 +167,7 @@ class BadInputTest(GatewayTest):
             kinds = [it["type"] for it in mended["status"]["conditions"]]
             self.assertIn("example.com/Checked", kinds)
 
-    def test_class_of_another_controller_is_not_ours_and_comes_and_goes(self) -> None:
+    def test_class_of_another_controller_is_ignored(self) -> None:
         theirs = {"metadata": {"name": self.namespace}, "spec": {"controllerName": "example.com/another"}}
         classes = f"{GATEWAY_API}/gatewayclasses"
         self.api.post(classes, {"apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass", **theirs})

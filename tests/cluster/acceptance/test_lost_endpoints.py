@@ -75,7 +75,7 @@ class LostEndpointsTest(GatewayTest):
         super().setUp()
         self.serve(3, IMAGE, spread=True)
 
-    def test_no_get_fails_as_a_pod_is_killed_that_its_slice_still_lists(self) -> None:
+    def test_no_get_fails_as_a_pod_is_killed_while_its_slice_lists_it(self) -> None:
         pod, node = next(iter(self.places().items()))
         with self.clients() as load:
             time.sleep(STEADY_SECONDS)
@@ -92,7 +92,7 @@ class LostEndpointsTest(GatewayTest):
         self.assertGreater(late.total(), CLIENTS)
         self.assertEqual(len(self.ready()), 3)
 
-    def test_no_get_fails_as_a_node_stops_whose_pods_the_slice_still_lists(self) -> None:
+    def test_no_get_fails_as_a_node_stops_while_the_slice_lists_its_pods(self) -> None:
         # A node with a Sheave takes its clients' connections with it.
         occupied = set(self.places("sheave-system").values())
         pod, node = next((pod, node) for pod, node in self.places().items() if node not in occupied)

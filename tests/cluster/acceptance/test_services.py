@@ -70,7 +70,7 @@ class ServicesTest(GatewayTest):
             connection.close()
         return next((name for name in ("one", "two") if f'"{name}-' in body), None)
 
-    def test_gateways_with_one_port_have_an_address_each_until_they_go(self) -> None:
+    def test_gateways_with_the_same_port_have_separate_addresses(self) -> None:
         one, two = self.address_of("one"), self.address_of("two")
         self.assertNotEqual(one, two)
         self.wait(lambda: self.app_at(one, 80) == "one", "an answer of one")
@@ -107,7 +107,7 @@ class ServicesTest(GatewayTest):
         self.assertEqual(load.problems(), [])
         self.assertEqual(self.address_of("one"), address)
 
-    def test_a_service_of_somebody_else_is_left_alone(self) -> None:
+    def test_foreign_service_is_not_changed(self) -> None:
         self.address_of("one")
         service = self.service_of("one")
         assert service

@@ -116,7 +116,7 @@ class ReplicasTest(GatewayTest):
         with self.load():
             self.roll_out(SYSTEM)
 
-    def test_no_request_fails_without_the_api_server_and_then_all_is_caught_up_with(self) -> None:
+    def test_no_request_fails_without_the_api_server_and_changes_apply_afterwards(self) -> None:
         self.serve(1, WEB)
         with self.load():
             command("stop-api-server")

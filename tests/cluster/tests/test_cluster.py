@@ -54,7 +54,7 @@ class ServiceTest(ClusterTest):
                 with self.subTest(node=here.name, mode=here.proxy_mode, url=url):
                     self.wait(lambda here=here, url=url: self.answers(here, url), "all three pods at the Service")
 
-    def test_load_balancer_of_local_policy_shows_pods_who_asks(self) -> None:
+    def test_load_balancer_of_local_policy_preserves_the_clients_address(self) -> None:
         self.make_pod("echo", ECHO_CONTAINER, nodeName="n2", **QUICK)
         self.wait_until_ready("echo")
         ports = [{"port": 80, "targetPort": 3000}]
@@ -103,7 +103,7 @@ class ContentTest(ClusterTest):
         self.api.patch(self.path("configmaps", "m"), {"data": {"one": "second\n"}})
         self.wait_for_logs("p", "second")
 
-    def test_pod_waits_for_what_is_not_there_and_says_what(self) -> None:
+    def test_pod_waits_for_a_missing_object_and_names_it(self) -> None:
         volumes = [{"name": "v", "secret": {"secretName": "late"}}]
         self.make_pod(
             "p", shell("cat /v/key; sleep 100", volumeMounts=[{"name": "v", "mountPath": "/v"}]), volumes=volumes
@@ -112,7 +112,7 @@ class ContentTest(ClusterTest):
         self.make("secrets", "late", stringData={"key": "here at last\n"})
         self.wait_for_logs("p", "here at last")
 
-    def test_container_begins_again_though_its_secret_has_gone(self) -> None:
+    def test_container_restarts_although_its_secret_is_gone(self) -> None:
         self.make("secrets", "s", stringData={"key": "still here\n"})
         # Alive as long as nothing is in the ConfigMap's place.
         self.make("configmaps", "m", data={"alive": ""})
@@ -142,7 +142,7 @@ class ContentTest(ClusterTest):
 
 
 class LifeTest(ClusterTest):
-    def test_container_that_fails_its_liveness_probe_begins_again(self) -> None:
+    def test_container_with_a_failed_liveness_probe_restarts(self) -> None:
         well = "touch /tmp/well; sleep 1; rm /tmp/well"
         script = f"trap 'echo asked to end; exit 0' TERM; echo begun; {well}; while :; do sleep 0.1; done"
         probe = {"exec": {"command": ["cat", "/tmp/well"]}, "periodSeconds": 1, "failureThreshold": 2}
@@ -219,14 +219,14 @@ class LifeTest(ClusterTest):
 
         self.assertFalse(is_ready(self.wait_for_pod("p", is_half_ready, "half of it ready")))
 
-    def test_pod_that_is_ready_is_so_again_when_a_controller_has_said_otherwise(self) -> None:
+    def test_ready_status_is_restored_after_a_controller_changed_it(self) -> None:
         self.make_pod("p", ECHO_CONTAINER, **QUICK)
         self.wait_until_ready("p")
         lost = {"status": {"conditions": [{"type": "Ready", "status": "False", "reason": "NodeNotReady"}]}}
         self.assertFalse(is_ready(self.api.patch(self.path("pods", "p") + "/status", lost, STRATEGIC_MERGE)))
         self.wait_until_ready("p")
 
-    def test_unknown_image_is_said_so(self) -> None:
+    def test_unknown_image_is_reported(self) -> None:
         self.make_pod("p", container("registry.example/nothing:1"))
         pod = self.wait_for_pod("p", lambda pod: "waiting" in status_of(pod).get("state", {}), "waiting")
         pod = self.wait_for_pod(
@@ -251,7 +251,7 @@ class LifeTest(ClusterTest):
 
 
 class OutageTest(ClusterTest):
-    def test_pods_go_on_while_the_api_server_is_away(self) -> None:
+    def test_pods_continue_during_an_outage_of_the_api_server(self) -> None:
         self.make_pod("p", ECHO_CONTAINER, nodeName="n2", **QUICK)
         address = self.wait_until_ready("p")["status"]["podIP"]
         control_plane.stop_api_server()

@@ -31,12 +31,12 @@ def data(kind: str, namespace: str, name: str) -> dict[str, bytes] | None:
 
 
 class ImagesTest(unittest.TestCase):
-    def test_image_is_known_by_the_end_of_its_path_whatever_registry_and_tag(self) -> None:
+    def test_image_is_known_by_its_path_suffix_without_registry_and_tag(self) -> None:
         names = images.names("registry.example:5000/gateway-api/echo-basic:v1@sha256:00")
         self.assertIn("gateway-api/echo-basic", names)
         self.assertLess(names.index("echo-basic:v1"), names.index("gateway-api/echo-basic"))
 
-    def test_program_that_is_not_there_is_said_so(self) -> None:
+    def test_missing_program_is_reported(self) -> None:
         with self.assertRaisesRegex(ImageNotFound, r"image x is /nowhere, which is not there"):
             images.parse("x", {"program": "${PLACE}"}, {"PLACE": "/nowhere"})
         with self.assertRaisesRegex(
@@ -82,7 +82,7 @@ class EnvironmentTest(unittest.TestCase):
     def test_api_server_is_found_by_its_service(self) -> None:
         self.check({}, {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"})
 
-    def test_what_is_lacking_is_said_unless_it_is_optional(self) -> None:
+    def test_missing_source_is_reported_unless_it_is_optional(self) -> None:
         source = {"name": "none", "key": "k"}
         with self.assertRaisesRegex(MissingSource, 'secret "none" not found'):
             environment.build(POD, {"env": [{"name": "X", "valueFrom": {"secretKeyRef": source}}]}, ADDRESSES, data)
@@ -162,7 +162,7 @@ class LogsTest(unittest.TestCase):
         self.assertEqual(self.lines(since=logs.stamp(datetime.now(UTC))), [])
         self.assertEqual(self.lines(since=logs.stamp(datetime(2020, 1, 1, tzinfo=UTC)))[0], b"one\n")
 
-    def test_last_lines_are_heard_though_the_file_has_gone(self) -> None:
+    def test_last_lines_are_read_although_the_file_is_removed(self) -> None:
         self.record(b"one\n")
         goes_on = iter([True, False])
         heard = []

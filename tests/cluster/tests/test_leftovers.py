@@ -30,7 +30,7 @@ class LeftoverTest(unittest.TestCase):
         links = subprocess.run(["ip", "-brief", "link"], capture_output=True, text=True, check=True).stdout
         self.assertNotIn("sheave-cluster", links)
 
-    def test_killed_up_is_cleared_away(self) -> None:
+    def test_leftovers_of_a_killed_up_are_removed(self) -> None:
         cluster.down()
         argv = ["scripts/python", "-m", "tests.cluster", "up"]
         with subprocess.Popen(
