@@ -91,7 +91,7 @@ class Progress:
         self._done += 1
         elapsed = time.monotonic() - self._began
         left = elapsed / self._done * (self._steps - self._done)
-        line = f"{self._done}/{self._steps} {what}; {_clock(elapsed)} elapsed,{_clock(left)} left"
+        line = f"{self._done}/{self._steps} {what}; {_clock(elapsed)} elapsed, {_clock(left)} left"
         if self._live:
             end = "\n" if self._done == self._steps else ""
             print(f"\r\x1b[K{line}", end=end, file=sys.stderr, flush=True)

@@ -130,7 +130,7 @@ def wait_until(ready, child: Child, what: str, seconds: float = 15.0):
             return value
         child.check()
         if time.monotonic() > deadline:
-            raise ChildFailed(f"{what} was not ready after{seconds:.0f} s{child.log_end()}")
+            raise ChildFailed(f"{what} was not ready after {seconds:.0f} s{child.log_end()}")
         time.sleep(0.01)
 
 

@@ -1,4 +1,4 @@
-"""What pack.py packs, looked at as `ctr images import` and `docker load` do."""
+"""Images of pack.py, as `ctr images import` and `docker load` read them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pack  # noqa: E402
 
 
 def program(machine: int, segments: list[int]) -> bytes:
-    """An ELF file of nothing but its headers."""
+    """Returns an ELF file that has only headers."""
     head = (
         b"\x7fELF\x02\x01\x01"
         + bytes(9)
@@ -69,7 +69,7 @@ class Pack(unittest.TestCase):
             of_program, of_file = tar.getmember("sheave"), tar.getmember("etc/ssl/certs/ca-certificates.crt")
         self.assertEqual((of_program.mode, of_file.mode), (0o755, 0o644))
         words = struct.unpack("<5I", of_program.pax_headers["SCHILY.xattr.security.capability"].encode())
-        # Revision 2 and not effective; permitted: NET_BIND_SERVICE, NET_ADMIN, NET_RAW; inheritable: none.
+        # Revision 2, not effective; permitted: NET_BIND_SERVICE, NET_ADMIN, NET_RAW; inheritable: none.
         self.assertEqual(words, (0x02000000, 1 << 10 | 1 << 12 | 1 << 13, 0, 0, 0))
         self.assertEqual(of_file.pax_headers, {})
 
@@ -77,15 +77,15 @@ class Pack(unittest.TestCase):
         self.assertEqual(self.archive, pack.archive(dict(reversed(self.files.items())), "amd64", "1.2.3", 86_400))
 
     def test_unusable_binary_is_rejected(self) -> None:
-        pack.checked(program(0xB7, [1, 2]), "arm64")
+        pack.check_binary(program(0xB7, [1, 2]), "arm64")
         cases = [
             (program(0x3E, [1, 3]), "amd64", "static"),
             (program(0x3E, [1]), "arm64", "not for arm64"),
-            (b"#!/bin/sh\n" + bytes(100), "amd64", "no program"),
+            (b"#!/bin/sh\n" + bytes(100), "amd64", "not a 64-bit"),
         ]
         for binary, architecture, message in cases:
             with self.assertRaises(SystemExit) as refused:
-                pack.checked(binary, architecture)
+                pack.check_binary(binary, architecture)
             self.assertIn(message, str(refused.exception))
 
 

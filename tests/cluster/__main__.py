@@ -1,4 +1,4 @@
-"""The test cluster's command: up, down, and into its nodes."""
+"""Starts and removes the test cluster, and runs commands in it."""
 
 from __future__ import annotations
 

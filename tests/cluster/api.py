@@ -1,4 +1,4 @@
-"""A client of the API server: requests in JSON, and objects followed as they change."""
+"""Client of the API server: JSON requests, lists and watches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from urllib.parse import urlencode, urlsplit
 Object = dict[str, Any]
 
 TIMEOUT_SECONDS = 10.0
-# A watch whose connection is dead says nothing either; bookmarks come about once a minute.
+# A dead connection of a watch is silent as well; bookmarks arrive about once a minute.
 WATCH_SILENCE_SECONDS = 120.0
 PAUSE_SECONDS = 0.3
 MERGE = "application/merge-patch+json"
@@ -27,7 +27,7 @@ GONE = 410
 
 
 class ApiError(Exception):
-    """The API server's no."""
+    """Error answer of the API server."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"{status}: {message}")
@@ -35,11 +35,11 @@ class ApiError(Exception):
 
 
 class ApiUnreachable(Exception):
-    """The API server is not there, or does not answer."""
+    """The API server does not answer."""
 
 
 class Api:
-    """One server, one user. Any thread may use it; connections are kept."""
+    """Client with one server and one user. It is thread-safe and keeps idle connections."""
 
     def __init__(self, kubeconfig: Path) -> None:
         config = json.loads(kubeconfig.read_text())
@@ -55,7 +55,7 @@ class Api:
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """The connections that are kept."""
+        """Closes the idle connections."""
         with self._lock:
             for connection in self._idle:
                 connection.close()
@@ -65,7 +65,7 @@ class Api:
         return json.loads(self.request("GET", _with_query(path, query)))
 
     def text(self, path: str, **query: object) -> str:
-        """What is no object: health, logs."""
+        """Returns plain text, such as health and logs."""
         return self.request("GET", _with_query(path, query)).decode(errors="replace")
 
     def post(self, path: str, body: Object) -> Object:
@@ -75,7 +75,7 @@ class Api:
         return json.loads(self.request("PATCH", _with_query(path, query), body, kind))
 
     def apply(self, path: str, body: Object) -> Object:
-        """Makes an object so, whether it is there or not."""
+        """Creates or updates an object by server-side apply."""
         return self.patch(path, body, APPLY, fieldManager="sheave-cluster", force="true")
 
     def delete(self, path: str, body: Object | None = None) -> None:
@@ -90,7 +90,7 @@ class Api:
         return answer
 
     def watch(self, path: str, resource_version: str, **query: object) -> Iterator[tuple[str, Object]]:
-        """What happens from a version on, until the server ends it."""
+        """Yields events from a resource version on, until the server ends the watch."""
         parameters = {"watch": "1", "allowWatchBookmarks": "true", "resourceVersion": resource_version, **query}
         connection = self._connection(WATCH_SILENCE_SECONDS)
         try:
@@ -107,7 +107,7 @@ class Api:
             connection.close()
 
     def _answer(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> tuple[int, bytes]:
-        """A kept connection may have been closed meanwhile; a second failure is the server's."""
+        """Sends a request. Retries if an idle connection fails, because the server may have closed it."""
         while True:
             with self._lock:
                 kept = self._idle.pop() if self._idle else None
@@ -137,7 +137,9 @@ def follow(
     on_synced: Callable[[], None] = lambda: None,
     **query: object,
 ) -> None:
-    """Tells for ever what is there and what goes, whatever becomes of the server. What went unheard is told as well."""
+    """Calls back for every object and deletion, without end and over outages of the server. Missed changes are reported
+    after an outage.
+    """
     known: dict[str, Object] = {}
     while True:
         try:
@@ -163,7 +165,7 @@ def _watch_until_expired(
     on_delete: Callable[[Object], None],
     query: dict[str, object],
 ) -> None:
-    """Until the server does not know the version any more, or is not there."""
+    """Watches until the resource version expires or the server is unreachable."""
     while True:
         for kind, item in api.watch(path, version, **query):
             if kind == "ERROR":

@@ -1,4 +1,4 @@
-"""The Gateway API's CRDs, of its standard channel, from its Go module."""
+"""CRDs of the Gateway API's standard channel, from its Go module."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PATIENCE_SECONDS = 60
 
 def install() -> None:
     folder = module_folder(MODULE, GATEWAY_API) / "config" / "crd" / "standard"
-    # The annotation of a client-side apply would be longer than the API allows.
+    # The annotation of a client-side apply would exceed the API's limit.
     kubectl("apply", "--server-side", "--filename", folder)
     names = [line.removeprefix("customresourcedefinition.apiextensions.k8s.io/") for line in _crds()]
     kubectl("wait", f"--for={ESTABLISHED}", f"--timeout={PATIENCE_SECONDS}s", "crd", *names)

@@ -1,9 +1,9 @@
-"""Gives Services of type LoadBalancer their addresses, as a cloud or MetalLB does: one node carries each.
+"""Load balancer controller, which assigns addresses to Services of type LoadBalancer like a cloud or MetalLB.
 
     python -m tests.cluster.load_balancers
 
-Which one is none of a Service's business, but with externalTrafficPolicy Local it is one that has an endpoint that serves,
-be it one that ends. The rest is kube-proxy's.
+One node owns each address. With externalTrafficPolicy Local it must have a serving endpoint, which may be terminating.
+kube-proxy does the rest.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Key = tuple[str, str]
 
 @dataclass
 class Allocation:
-    """What a Service has."""
+    """Addresses of a Service, and the node that owns them."""
 
     addresses: tuple[str, ...]
     node: Node | None = None
@@ -37,7 +37,7 @@ class Allocation:
 
 @dataclass
 class ObservedObjects:
-    """What the API says, by key."""
+    """Objects of the API by key."""
 
     services: dict[Key, Object] = field(default_factory=dict)
     slices: dict[Key, Object] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class ObservedObjects:
 
 
 class LoadBalancers:
-    """One loop that makes what is asked for, whenever anything changes."""
+    """Reconciliation loop, which runs at every change."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -71,7 +71,7 @@ class LoadBalancers:
             try:
                 self._reconcile_all()
             except (ApiError, ApiUnreachable, subprocess.CalledProcessError) as error:
-                print(f"once more in {RETRY_SECONDS} s: {error}", flush=True)
+                print(f"retry in {RETRY_SECONDS} s: {error}", flush=True)
                 threading.Timer(RETRY_SECONDS, self._changed.set).start()
 
     def _follow(self, path: str, objects: dict[Key, Object]) -> threading.Event:
@@ -111,7 +111,7 @@ class LoadBalancers:
             self._api.patch(path, {"status": {"loadBalancer": {"ingress": ingress}}})
 
     def _allocate(self, service: Object) -> tuple[str, ...]:
-        """What it has already, of a process before this one, or new ones."""
+        """Returns the addresses that the Service has from an earlier process, or new ones."""
         ingress = service.get("status", {}).get("loadBalancer", {}).get("ingress", [])
         if ingress:
             return tuple(entry["ip"] for entry in ingress)
@@ -146,7 +146,7 @@ class LoadBalancers:
 
 
 def _host_addresses(pool: str) -> Iterator[object]:
-    """All addresses but the first, each once."""
+    """Returns all addresses except the first."""
     hosts = ip_network(pool).hosts()
     next(hosts)
     return hosts
@@ -173,7 +173,7 @@ def _key(item: Object) -> Key:
 
 
 def _host_prefix(address: str) -> list[str]:
-    """To be used at once: nobody else has it."""
+    """Returns an address with its full prefix, without duplicate address detection."""
     return [f"{address}/128", "nodad"] if ":" in address else [f"{address}/32"]
 
 

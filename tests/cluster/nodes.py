@@ -1,4 +1,4 @@
-"""A node: kube-proxy and the kubelet, in the node's namespace."""
+"""A node: kube-proxy and the kubelet in the node's namespace."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def start_proxy(node: Node) -> Process:
 
 
 def stop(node: Node) -> None:
-    """As if its power had gone: it is silent at once, and whatever runs on it ends without a goodbye."""
+    """Simulates a power failure: the node is silent at once, and its processes are killed."""
     network.disconnect_node(node)
     stop_part(node.name)
     make_groups([node.name])
@@ -49,7 +49,7 @@ def _proxy_configuration(node: Node) -> str:
         "clientConnection": {"kubeconfig": str(certificates.kubeconfig("proxy"))},
         "clusterCIDR": ",".join(PODS),
         "bindAddress": node.addresses[0],
-        # What the whole machine has is not a node's to set.
+        # Machine-wide settings, which a node must not change.
         "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
         "nodePortAddresses": ["primary"],
         "iptables": {"minSyncPeriod": "0s", "syncPeriod": "30s"},

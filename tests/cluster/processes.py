@@ -1,4 +1,4 @@
-"""The cluster's own processes: each in a group and a namespace, with a log; they outlive whoever starts them."""
+"""Processes of the cluster: each in a control group and a namespace, with a log; they outlive their starter."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lab.testbed.cgroups import ControlGroup
 from tests.cluster import network
 from tests.cluster.layout import LOGS, NAME
 
-# What a program of ours is started with: it writes nothing into the tree, and its log at once.
+# Environment of our programs: no bytecode files in the tree, unbuffered logs.
 PYTHON = {"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
@@ -20,12 +20,12 @@ class ProcessDied(Exception):
 
 
 def top_group() -> ControlGroup:
-    """The group that everything of a cluster is in."""
+    """Returns the parent of all groups of a cluster."""
     return ControlGroup(cgroups.machine_version(), NAME)
 
 
 def make_groups(names: Sequence[str]) -> None:
-    """One for each part, with one below it for its own processes, and room for those of pods."""
+    """Creates a group for each part, with child groups for its own processes and for pods."""
     top = top_group().create()
     top.delegate_controllers()
     for name in names:
@@ -35,18 +35,20 @@ def make_groups(names: Sequence[str]) -> None:
 
 
 def own_group(part: str) -> ControlGroup:
-    """Of the processes that a node or the control plane consists of."""
+    """Returns the group of a node's or the control plane's own processes."""
     return top_group().child(part).child("own")
 
 
 def stop_part(part: str) -> None:
-    """All of a node or the control plane. Its own processes first: a kubelet makes and removes groups of pods."""
+    """Stops a node or the control plane. Its own processes end first, because a kubelet creates and removes groups of
+    pods.
+    """
     own_group(part).remove()
     top_group().child(part).remove()
 
 
 class Process:
-    """One of them, while the command that has started it waits for it."""
+    """A process, while the command that started it waits for it."""
 
     def __init__(
         self,
@@ -76,11 +78,11 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Of the command itself: whatever leads to it becomes it."""
+        """Returns the PID of the command itself, which replaces its launchers."""
         return self._pid
 
     def check(self) -> None:
-        """Raises if it has ended."""
+        """Raises if the process has ended."""
         pid, status = os.waitpid(self._pid, os.WNOHANG)
         if pid:
             lines = self.log.read_text(errors="replace").splitlines()[-15:]

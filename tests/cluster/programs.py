@@ -1,4 +1,4 @@
-"""The programs that a cluster consists of: built from Go modules, or unpacked from Debian packages, once."""
+"""Programs of a cluster, built once from Go modules or unpacked from Debian packages."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ SUITE = "forky"
 KUBERNETES = FOLDER / "kubernetes"
 GATEWAY_API = REPOSITORY / "tests" / "conformance" / "gateway-api"
 COREDNS = GATEWAY_API / "coredns"
-# Its output is what somebody waits for who sees nothing else for minutes.
+# Interval of progress lines during builds of several minutes.
 STATUS_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
 class GoProgram:
-    """A program from a Go module, in the version of the `go.mod` in this folder."""
+    """A program from a Go module, in the version of the folder's `go.mod`."""
 
     name: str
     module: Path
@@ -39,7 +39,7 @@ class GoProgram:
         return PROGRAMS / self.name
 
     def make(self) -> None:
-        """Go itself knows whether anything is to do, but takes a second to say so: the `go.mod` decides."""
+        """Builds the program if the `go.mod` has changed; Go's own check would take a second."""
         stamp = PROGRAMS / f".{self.name}.go.mod"
         wanted = (self.module / "go.mod").read_bytes()
         if self.path.is_file() and stamp.is_file() and stamp.read_bytes() == wanted:
@@ -50,7 +50,7 @@ class GoProgram:
 
 
 def version_of(module: str, folder: Path) -> str:
-    """Of a module that a `go.mod` requires."""
+    """Returns the version of a module that a `go.mod` requires."""
     for line in (folder / "go.mod").read_text().splitlines():
         words = line.removeprefix("require").split()
         if words[:1] == [module]:
@@ -59,7 +59,7 @@ def version_of(module: str, folder: Path) -> str:
 
 
 def _version_flags() -> str:
-    """Without the version, Kubernetes says that it is v0.0.0, and clients believe it."""
+    """Returns linker flags with the version; without them Kubernetes reports v0.0.0, which clients believe."""
     version = version_of("k8s.io/kubernetes", KUBERNETES)
     major, minor, _ = version.removeprefix("v").split(".")
     values = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
@@ -79,10 +79,10 @@ SUITE_OF_GATEWAY_API = GoProgram(
     "conformance.test", GATEWAY_API, "sigs.k8s.io/gateway-api/conformance", subcommand=("test", "-c", "-vet=off")
 )
 LIST_OF_SUITE = GoProgram("conformance-list", GATEWAY_API, "./list")
-# One of the pods that the suite waits for before anything else.
+# A pod that the suite waits for before its tests.
 COREDNS_SERVER = GoProgram("coredns", COREDNS, "github.com/coredns/coredns")
 
-# A package of Debian, and where the program is in it. Clients of Kubernetes are in its package by an exact version.
+# Debian packages, and the path of the program in each. The package of Kubernetes' clients has an exact version.
 PACKAGES = {
     "etcd": ("etcd-server", "usr/bin/etcd"),
     "kubectl": ("kubectl=1.36.4+ds-1", "usr/bin/kubectl"),
@@ -90,7 +90,7 @@ PACKAGES = {
 
 
 def make() -> None:
-    """Everything that a cluster needs."""
+    """Builds and unpacks all programs of a cluster."""
     PROGRAMS.mkdir(parents=True, exist_ok=True)
     for name, (package, path) in PACKAGES.items():
         _unpack(name, package, path)
@@ -99,20 +99,20 @@ def make() -> None:
 
 
 def make_suite() -> None:
-    """What the Gateway API's conformance tests need beside a cluster."""
+    """Builds further programs for the Gateway API's conformance tests."""
     PROGRAMS.mkdir(parents=True, exist_ok=True)
     for program in (LIST_OF_SUITE, ECHO, COREDNS_SERVER, SUITE_OF_GATEWAY_API):
         program.make()
 
 
 def missing() -> list[str]:
-    """What has not been made yet."""
+    """Returns the names of missing programs."""
     names = [*PACKAGES, *(program.name for program in (*CONTROL_PLANE, ECHO))]
     return [name for name in names if not (PROGRAMS / name).is_file()]
 
 
 def module_folder(module: str, folder: Path) -> Path:
-    """Where Go keeps the sources of a module, which it fetches if they are not there."""
+    """Returns the folder of a module's source, which Go fetches if it is missing."""
     argv = ["go", "mod", "download", module]
     if not (found := _module_folder(module, folder)).is_dir():
         _run_with_progress(argv, folder, f"fetching {module}")
@@ -131,7 +131,7 @@ def _module_folder(module: str, folder: Path) -> Path:
 
 
 def _unpack(name: str, package: str, path: str) -> None:
-    """A launcher in the folder of programs, because the program runs under the loader of its own suite."""
+    """Writes a launcher into the folder of programs, because the program runs under its suite's loader."""
     launcher = PROGRAMS / name
     if launcher.is_file():
         return
@@ -146,9 +146,9 @@ def _go_environment() -> dict[str, str]:
 
 
 def _run_with_progress(argv: Sequence[str], folder: Path, what: str) -> None:
-    """A command that may take minutes, with a line now and then that it still does."""
+    """Runs a command of several minutes, and prints progress lines."""
     if not shutil.which("go"):
-        raise MissingRequirement("go is not there: install Go 1.26 or newer (https://go.dev/dl)")
+        raise MissingRequirement("go is not installed: install Go 1.26 or newer (https://go.dev/dl)")
     began = time.monotonic()
     print_status(what)
     with subprocess.Popen(
@@ -159,6 +159,8 @@ def _run_with_progress(argv: Sequence[str], folder: Path, what: str) -> None:
                 output, _ = running.communicate(timeout=STATUS_SECONDS)
                 break
             except subprocess.TimeoutExpired:
-                print_status(f"{what}: {time.monotonic() - began:.0f} s, about 5 minutes for all of it on two cores")
+                print_status(
+                    f"{what}: {time.monotonic() - began:.0f} s, a whole build takes about 5 minutes on two cores"
+                )
     if running.returncode != 0:
         raise MissingRequirement(f"`{' '.join(argv)}` in {folder} failed: {output.strip()[-2000:]}")

@@ -1,8 +1,8 @@
-"""Requests over HTTP/3 by aioquic, as a program: many at once, large ones both ways, and over a connection that moves.
+"""HTTP/3 client with aioquic: many concurrent requests, large bodies both ways, and a migrating connection.
 
     python many_requests.py HOST PORT AUTHORITY
 
-Says OK when every answer was right, else why not. The server sends back each request's body.
+It prints OK if every answer was correct, else the failure. The server echoes each request's body.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ SECONDS = 60
 
 
 class CheckFailed(Exception):
-    """What came is not what should have come."""
+    """An answer is not as expected."""
 
 
 class Answer:
-    """One answer on its way in."""
+    """One answer in progress."""
 
     def __init__(self) -> None:
         self.status = 0
@@ -88,7 +88,7 @@ class Http3Client(QuicConnectionProtocol):
         return answer
 
     async def migrate(self) -> None:
-        """Goes on from another port."""
+        """Migrates the connection to another port."""
         self._transport.close()
         await asyncio.get_running_loop().create_datagram_endpoint(lambda: self, local_addr=("::", 0))
 
@@ -114,7 +114,7 @@ async def during_migration(client: Http3Client, authority: str) -> None:
     body = random.Random(2).randbytes(MOVED_BYTES)
     for number in range(MOVES):
         asking = asyncio.create_task(client.ask("POST", authority, f"/move/{number}", body))
-        # Lets it send the first of its datagrams from the old port.
+        # Let the client send its first datagrams from the old port.
         await asyncio.sleep(0)
         await client.migrate()
         check(await asking, body)

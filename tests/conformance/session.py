@@ -1,9 +1,9 @@
-"""A session of Niquests, as a program: by which version of HTTP each of some requests is answered, a line each.
+"""Niquests session that prints the HTTP version of each answer, one a line.
 
     python session.py URL AUTHORITY forced|discovering|unchecked COUNT
 
-`forced` begins with HTTP/3, as the users of article 000 do; `discovering` over TCP, and goes where `Alt-Svc` says;
-`unchecked` is forced and checks no certificate, as there.
+`forced` starts with HTTP/3, like the users of article 000; `discovering` starts over TCP and follows `Alt-Svc`;
+`unchecked` is forced and checks no certificate, like those users.
 """
 
 from __future__ import annotations

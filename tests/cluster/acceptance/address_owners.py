@@ -1,8 +1,8 @@
-"""Who has an address, and since when: one onlooker on each node.
+"""Owners of an address over time, with one watcher on each node.
 
     python -m tests.cluster.acceptance.address_owners NODE ADDRESS
 
-prints a line whenever that changes on the node whose network it runs in.
+This prints a line at every change on the node, in whose network namespace it runs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NEVER = float("inf")
 
 @dataclass(frozen=True)
 class OwnershipInterval:
-    """A time on one node, by the clock that all of them share."""
+    """Interval of ownership by one node, on the common monotonic clock."""
 
     node: str
     begin: float
@@ -32,7 +32,7 @@ class OwnershipInterval:
 
 
 class AddressOwners:
-    """Looks at all nodes for as long as it is entered."""
+    """Watchers on all nodes, as a context manager."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -74,7 +74,7 @@ class AddressOwners:
                         self._intervals[n] = OwnershipInterval(node, known.begin, float(at))
 
     def intervals(self) -> list[OwnershipInterval]:
-        """Every time of every node, the earliest first."""
+        """Returns all intervals, the earliest first."""
         with self._lock:
             return sorted(self._intervals, key=lambda it: it.begin)
 
@@ -82,7 +82,7 @@ class AddressOwners:
         return [it.node for it in self.intervals() if it.end == NEVER]
 
     def overlaps(self) -> list[tuple[OwnershipInterval, OwnershipInterval]]:
-        """Where two nodes had it at once."""
+        """Returns pairs of overlapping intervals on different nodes."""
         intervals = self.intervals()
         return [
             (one, other)
@@ -98,7 +98,7 @@ def _start_watcher(node: Node, address: str) -> subprocess.Popen[str]:
 
 
 def is_local(address: str) -> bool:
-    """Whether the kernel here takes the address for its own."""
+    """Returns true if the kernel has the address as a local one."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as trying:
         try:

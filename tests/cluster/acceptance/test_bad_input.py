@@ -1,4 +1,4 @@
-"""What is wrong is said where it is wrong, and takes nothing else down: a neighbour is under load all the while."""
+"""Invalid input: each error is reported on its object, and does not affect a neighbour under load."""
 
 import base64
 import http.client
@@ -15,21 +15,21 @@ setUpModule = gateway.install
 tearDownModule = running.stop
 
 GRANT = {"apiVersion": "gateway.networking.k8s.io/v1beta1", "kind": "ReferenceGrant", "metadata": {"name": "web"}}
-# As long as a name of a Service, or a label, may be.
+# Maximum length of a Service's name and of a label.
 LONG = "a" * 63
-# So long nobody has to write anything where all is said.
-CALM_SECONDS = 3.0
+# Time in which nothing may be written once all statuses are complete.
+IDLE_SECONDS = 3.0
 
 
 class BadInputTest(GatewayTest):
-    """`web` is in order, and has load; `other` is not."""
+    """`web` is valid and has load; `other` is invalid."""
 
     def setUp(self) -> None:
         super().setUp()
         self.serve(1, WEB)
 
     def route(self, name: str, namespace: str = "", service: str = "web") -> None:
-        """To a Service of the namespace that has the load, for a host that is called as the route is."""
+        """Creates a route to a Service of the namespace under load, with a host named after the route."""
         parent = {"name": "web", "namespace": self.namespace}
         backend = {"name": service, "port": 80, "namespace": self.namespace}
         hosts, rules = [self.host_of(name)], [{"backendRefs": [backend]}]
@@ -39,11 +39,11 @@ class BadInputTest(GatewayTest):
         return f"{name}.{self.host}"
 
     def open_gateway(self) -> None:
-        """For routes of any namespace, and hosts below its own."""
-        speaks = {"port": 80, "protocol": "HTTP", "allowedRoutes": {"namespaces": {"from": "All"}}}
+        """Opens the Gateway to routes of any namespace with subdomains of its host."""
+        listener_settings = {"port": 80, "protocol": "HTTP", "allowedRoutes": {"namespaces": {"from": "All"}}}
         listeners = [
-            {"name": "http", "hostname": self.host, **speaks},
-            {"name": "others", "hostname": f"*.{self.host}", **speaks},
+            {"name": "http", "hostname": self.host, **listener_settings},
+            {"name": "others", "hostname": f"*.{self.host}", **listener_settings},
         ]
         self.api.patch(self.path("gateways", "web"), {"spec": {"listeners": listeners}})
 
@@ -59,7 +59,7 @@ class BadInputTest(GatewayTest):
         self.wait(lambda: self.status(host) == status, f"status {status} for {host}")
 
     def wait_for_reason(self, path: str, kind: str, reason: str) -> str:
-        """Why a condition has come about, in words, wherever the status has it."""
+        """Waits until a condition at any depth of the status has this reason; returns its message."""
 
         def message() -> str | None:
             found = conditions(self.api.get(path).get("status", {}))
@@ -81,7 +81,7 @@ class BadInputTest(GatewayTest):
             path = self.path("gateways", "other")
             message = self.wait_for_reason(path, "ResolvedRefs", "InvalidCertificateRef")
             self.assertIn("tls.key", message)
-            # Nobody has a route there yet, but it is served.
+            # The listener serves, although it has no route yet.
             self.wait_for_status(self.host_of("other"), 404)
 
     def test_port_conflict_of_protocols_is_reported_on_the_younger_listener(self) -> None:
@@ -162,7 +162,7 @@ class BadInputTest(GatewayTest):
             self.api.patch(f"{path}/status", body, APPLY, fieldManager="another", force="true")
             self.wait_for_reason(path, "Accepted", "Accepted")
             mended = self.api.get(path)
-            time.sleep(CALM_SECONDS)
+            time.sleep(IDLE_SECONDS)
             self.assertEqual(self.api.get(path)["metadata"]["resourceVersion"], mended["metadata"]["resourceVersion"])
             kinds = [it["type"] for it in mended["status"]["conditions"]]
             self.assertIn("example.com/Checked", kinds)
@@ -175,7 +175,7 @@ class BadInputTest(GatewayTest):
         with self.load():
             listener = {"name": "http", "port": 80, "protocol": "HTTP", "hostname": self.host_of("other")}
             self.create("gateways", "other", gatewayClassName=self.namespace, listeners=[listener])
-            time.sleep(CALM_SECONDS)
+            time.sleep(IDLE_SECONDS)
             path = self.path("gateways", "other")
             self.assertEqual({it["reason"] for it in conditions(self.api.get(path)["status"])}, {"Pending"})
             self.api.patch(path, {"spec": {"gatewayClassName": "sheave"}}, MERGE)

@@ -1,4 +1,4 @@
-"""Addresses of a pool on the cluster's nodes: one carries each, and another does soon when it dies."""
+"""Pool addresses on the cluster's nodes: one node owns each, and another takes over after a failure."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ from tests.cluster.tests.running import ECHO, container
 tearDownModule = running.stop
 
 TAKEOVER_SECONDS = 5.0
-# Between two requests, each on a connection of its own.
+# Pause between two requests, each on a new connection.
 REQUEST_SECONDS = 0.02
 
 
@@ -31,7 +31,7 @@ def setUpModule() -> None:
 
 
 class ProbeClient:
-    """Asks a Gateway again and again, each time on a new connection, and notes when it was answered."""
+    """Client that sends requests to a Gateway on new connections, and records the times of answers."""
 
     def __init__(self, address: str, host: str) -> None:
         self._target, self._host = (address, 80), host
@@ -70,12 +70,12 @@ class ProbeClient:
 class PoolTest(GatewayTest):
     def setUp(self) -> None:
         super().setUp()
-        # A node may have lost its Sheave in the test before.
+        # The previous test may have removed Sheave from a node.
         kubectl("--namespace", "sheave-system", "rollout", "status", "--timeout=60s", "daemonset/sheave")
         self.make("services", "web", spec={"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 3000}]})
         self.run_on("n2", 1)
         self.wait_for_replicas(1)
-        # The Gateway comes last, so that it is known at once which node is near.
+        # The Gateway comes last, so that the choice of the node is immediate.
         self.create(
             "httproutes", "web", parentRefs=[{"name": "web"}], rules=[{"backendRefs": [{"name": "web", "port": 80}]}]
         )
@@ -87,7 +87,7 @@ class PoolTest(GatewayTest):
         self.addCleanup(self.delete_gateway, path)
 
     def delete_gateway(self, path: str) -> None:
-        """Until nobody carries the addresses: the next Gateway gets the same, and who carries one keeps it for a while."""
+        """Deletes the Gateway and waits until no node owns its addresses: the next Gateway gets the same ones."""
         self.api.delete(path)
         leases = "/apis/coordination.k8s.io/v1/namespaces/sheave-system/leases"
         held = lambda: [
@@ -95,13 +95,13 @@ class PoolTest(GatewayTest):
             for it in self.api.get(leases, labelSelector="sheave.dev/lease=address")["items"]
             if it["spec"]["holderIdentity"]
         ]
-        self.wait(lambda: not held(), "addresses that nobody carries")
+        self.wait(lambda: not held(), "addresses without an owner")
 
     def find_address(self) -> None:
-        """It is the Gateway's own, once there is one."""
+        """Returns the Gateway's own address, which exists later."""
 
     def run_on(self, name: str, replicas: int) -> None:
-        """So many pods behind the Gateway on a node."""
+        """Starts `replicas` pods behind the Gateway on a node."""
         image = container(ECHO, env=[POD_NAME, NAMESPACE], readinessProbe=PROBE)
         labels = {"app": "web", "on": name}
         spec = {"containers": [image], "nodeName": name, "terminationGracePeriodSeconds": 1}
@@ -111,7 +111,7 @@ class PoolTest(GatewayTest):
 
     @contextmanager
     def watch_owners(self) -> Iterator[tuple[AddressOwners, ProbeClient]]:
-        """Once somebody carries the address; never are they two."""
+        """Waits for an owner of each address; asserts that there are never two."""
         with AddressOwners(self.address) as owners, AddressOwners(self.address_v6) as others:
             self.wait(
                 lambda: len(owners.current_owners()) == 1 and len(others.current_owners()) == 1,
@@ -129,7 +129,7 @@ class PoolTest(GatewayTest):
             self.assertEqual(each_owners.overlaps(), [])
 
     def assert_taken_over(self, owners: AddressOwners, probe_client: ProbeClient, since: float, before: str) -> None:
-        """Another node carries it within the time that we promise, and requests are answered again."""
+        """Asserts that another node takes over within the promised time and requests are answered again."""
         self.wait(lambda: [it for it in owners.current_owners() if it != before], "another node with the address")
         self.wait(
             lambda: probe_client.answered(since + 1) and probe_client.answered(owners.intervals()[-1].begin),
@@ -138,7 +138,7 @@ class PoolTest(GatewayTest):
         taken = owners.intervals()[-1].begin - since
         silence = probe_client.longest_silence(since - 1)
         print(f"{self.id()}: taken over after {taken:.2f} s; no answer for {silence:.2f} s", file=sys.stderr)
-        # When a node's power goes is not known to the tenth of a second; what a client meets is.
+        # The exact time of the power failure is unknown, so the interruption seen by the client counts.
         self.assertLess(silence, TAKEOVER_SECONDS)
 
     def test_the_node_with_the_endpoints_carries_it_and_an_outage_of_the_api_server_changes_nothing(self) -> None:
@@ -195,7 +195,7 @@ class PoolTest(GatewayTest):
             self.assertLess(silence, TAKEOVER_SECONDS)
 
     def test_another_node_takes_over_from_one_without_power(self) -> None:
-        # The pods of that node go with it.
+        # The pods of that node fail too.
         self.run_on("n3", 1)
         self.run_on("n1", 1)
         self.wait_for_replicas(3)
@@ -223,7 +223,7 @@ class PoolTest(GatewayTest):
 
 
 def announcers(where: Node) -> list[int]:
-    """The processes on a node that announce."""
+    """Returns the announcing processes on a node."""
     network = os.stat(f"/run/netns/{where.namespace}").st_ino
     return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit() and _announces(path, network)]
 
@@ -233,5 +233,5 @@ def _announces(process: Path, network: int) -> bool:
         words = (process / "cmdline").read_bytes().split(b"\0")
         return words[1:2] == [b"announce"] and os.stat(process / "ns/net").st_ino == network
     except OSError:
-        # It has ended meanwhile.
+        # The process has ended meanwhile.
         return False

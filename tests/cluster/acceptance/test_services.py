@@ -1,4 +1,4 @@
-"""A Service in front of each Gateway: with an address of its own, though all Gateways share Sheave's pods."""
+"""Services of Gateways: each has its own address, although all Gateways share Sheave's pods."""
 
 import http.client
 
@@ -26,7 +26,7 @@ class ServicesTest(GatewayTest):
             self.make_gateway(name, 80)
 
     def find_address(self) -> None:
-        """Each Gateway has its own."""
+        """Does nothing, because each Gateway has its own address."""
 
     def run_app(self, name: str) -> None:
         image = container(ECHO, env=[POD_NAME, NAMESPACE], readinessProbe=PROBE)
@@ -36,7 +36,7 @@ class ServicesTest(GatewayTest):
         self.make("services", name, spec={"selector": labels, "ports": [{"port": 80, "targetPort": 3000}]})
 
     def make_gateway(self, name: str, port: int) -> None:
-        """All of its requests go to the Service of that name."""
+        """Creates a Gateway that sends all requests to the Service of that name."""
         listener = {"name": "http", "port": port, "protocol": "HTTP"}
         infrastructure = {"labels": {"team": name}, "annotations": {"lb.test/of": name}}
         self.create("gateways", name, gatewayClassName="sheave", listeners=[listener], infrastructure=infrastructure)
@@ -58,7 +58,7 @@ class ServicesTest(GatewayTest):
         return found[0] if found else None
 
     def app_at(self, address: str, port: int) -> str | None:
-        """Which application answers there."""
+        """Returns the application that answers at an address."""
         connection = http.client.HTTPConnection(address, port, timeout=2)
         try:
             connection.request("GET", "/")
@@ -86,7 +86,7 @@ class ServicesTest(GatewayTest):
         with Load(one, "any.test", 4, 0.01) as load:
             self.api.delete(self.path("gateways", "two"))
             self.wait(lambda: self.service_of("two") is None, "the end of the Service of two")
-            # What somebody else changes is changed back; what is said of other things stays.
+            # Sheave reverts foreign changes of its own fields and keeps all other fields.
             path = f"{SERVICES}/{service['metadata']['name']}"
             self.api.patch(path, {"metadata": {"labels": {"team": "nobody", "theirs": "yes"}}})
             self.wait(lambda: self.labels(path).get("team") == "one", "the label of one")
@@ -124,7 +124,7 @@ class ServicesTest(GatewayTest):
         self.assertEqual([it["port"] for it in self.api.get(f"{SERVICES}/{name}")["spec"]["ports"]], [99])
 
     def programmed(self, name: str) -> str | None:
-        """Why it is not."""
+        """Returns the message that the Gateway's address is in use, if there is one."""
         conditions = self.gateway(name).get("status", {}).get("conditions", [])
         found = [
             it["message"] for it in conditions if it["type"] == "Programmed" and it["reason"] == "AddressNotAssigned"

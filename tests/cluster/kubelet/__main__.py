@@ -1,4 +1,4 @@
-"""The kubelet of one node, whose network namespace it is started in.
+"""Kubelet of one node, which runs in the node's network namespace.
 
 python -m tests.cluster.kubelet NODE
 """
@@ -23,13 +23,13 @@ from tests.cluster.processes import top_group
 
 
 class Kubelet:
-    """Which pods are here."""
+    """Pods of the node."""
 
     def __init__(self, here: Node, api: Api) -> None:
         self._pods: dict[str, Pod] = {}
         self._api = api
         self._contents = ApiContents(api, self._refresh)
-        # Of a kubelet before this one nothing goes on: its pods begin anew.
+        # The pods of an earlier kubelet do not continue: they restart.
         group = top_group().child(here.name).child("pods")
         group.remove()
         shutil.rmtree(here.folder / "pods", ignore_errors=True)
@@ -46,7 +46,7 @@ class Kubelet:
         follow(self._api, "/api/v1/pods", self._on_change, self._on_delete, fieldSelector=selector)
 
     def find(self, namespace: str, name: str) -> Pod | None:
-        """The one whose logs are asked for by this name; the newest, if one of it is just ending."""
+        """Returns the newest pod of this name, for its logs."""
         for pod in reversed(list(self._pods.values())):
             metadata = pod.object["metadata"]
             if (metadata["namespace"], metadata["name"]) == (namespace, name):
@@ -73,7 +73,7 @@ class Kubelet:
         self._node_context.reporter.forget(uid)
 
     def _refresh(self, namespace: str) -> None:
-        """Something that its pods may have a volume of has changed."""
+        """Wakes the pods of a namespace, because a source of their volumes may have changed."""
         for pod in list(self._pods.values()):
             if pod.object["metadata"]["namespace"] == namespace:
                 pod.wake()

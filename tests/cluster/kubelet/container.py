@@ -1,4 +1,4 @@
-"""One container of a pod, over all its lives: what it is asked, when it is ended, when it may begin again."""
+"""A container of a pod over all its restarts: process specification, probes, termination and backoff."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from tests.cluster.kubelet.process import Process, ProcessSpec
 from tests.cluster.kubelet.timestamp import now
 from tests.cluster.kubelet.volumes import Volumes
 
-# As the kubelet has it: who ends at once begins again at once, and then later and later.
+# Back-off of the real kubelet: the first restart is immediate, later ones wait longer and longer.
 FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS = 10.0, 300.0
 BACKOFF_RESET_SECONDS = 600.0
-# What a container has left after a preStop hook that took its whole grace.
+# Minimum grace after a preStop hook that used the whole grace period.
 LEAST_GRACE_SECONDS = 2.0
 HOOK_SECONDS = 600.0
 
@@ -32,9 +32,9 @@ Kind = Literal["main", "init", "sidecar"]
 
 @dataclass(frozen=True)
 class PodContext:
-    """What the containers of a pod have in common."""
+    """Common context of the containers of a pod."""
 
-    # As it is at this moment.
+    # Returns the current object.
     pod: Callable[[], Object]
     folder: Path
     group: ControlGroup
@@ -42,14 +42,14 @@ class PodContext:
     addresses: dict[str, str]
     data: Data
     volumes: Volumes
-    # Something has changed that a status or the next container depends on.
+    # Wakes the pod after a change that affects the status or the next container.
     wake: Callable[[], None]
-    # An event of the pod: why, and what.
+    # Records an event of the pod with a reason and a message.
     record_event: Callable[[str, str], None]
 
 
 class Container:
-    """Its state is in the words of the API."""
+    """A container with its state in the API's format."""
 
     def __init__(self, spec: Object, kind: Kind, restarts: int = 0) -> None:
         self.spec = spec
@@ -75,20 +75,20 @@ class Container:
 
     @property
     def exit_code(self) -> int | None:
-        """Of its last life; None if it runs, or never did."""
+        """Exit code of the last run; None if the container runs or has never run."""
         return None if self.running or not self.last_state else self.last_state["terminated"]["exitCode"]
 
     def set_waiting(self, reason: str, message: str = "") -> None:
         self.state = {"waiting": {"reason": reason, **({"message": message} if message else {})}}
 
     def should_restart(self, policy: str) -> bool:
-        """Whether it is for this restart policy to begin after it has ended."""
+        """Returns true if the restart policy allows another start."""
         if self.kind == "sidecar" or (policy == "Always" and self.kind == "main"):
             return True
         return policy != "Never" and self.exit_code != 0
 
     def start(self, context: PodContext) -> None:
-        """A life more. What is missing for it is a state, and the next try comes later."""
+        """Starts the container once more. A missing requirement becomes its state, and a later attempt follows."""
         try:
             process_spec = _process_spec(self.spec, context)
         except ImageNotFound as error:
@@ -120,7 +120,7 @@ class Container:
         threading.Thread(target=self._run_hook_and_probes, args=(self.process, context), daemon=True).start()
 
     def stop(self, grace_seconds: float, context: PodContext) -> None:
-        """Asks it to end, makes it end after the grace, and returns when it has ended."""
+        """Sends the stop signal, kills the process after the grace period, and returns when it has ended."""
         process = self.process
         if process is None or not process.alive():
             return
@@ -148,7 +148,7 @@ class Container:
                 probe.end()
 
     def _run_hook_and_probes(self, process: Process, context: PodContext) -> None:
-        """Its hook and then its probes, from a thread of their own."""
+        """Runs the postStart hook and then the probes, in a separate thread."""
         if not process.wait_started():
             return
         target = self._target(process, context)
@@ -206,10 +206,10 @@ class Container:
         return Target(context.addresses["status.podIP"], ports, process.execute)
 
     def _end(self, code: int, context: PodContext) -> None:
-        """From the thread that has waited for it."""
+        """Records the exit; runs in the thread that waited for it."""
         self.end_probes()
         self._probes = []
-        # Before the state says that a next life may have the group.
+        # Remove the group before the state allows the next start, which reuses it.
         context.group.child(self.name).remove()
         self.ready, self.started = False, False
         ran = time.monotonic() - self._began
@@ -286,7 +286,7 @@ def _mount(mount: Object, pod: Object, context: PodContext, variables: dict[str,
 
 
 def _files(pod: Object, addresses: dict[str, str]) -> dict[str, str]:
-    """Names, as a kubelet writes them. There is no DNS in the cluster."""
+    """Returns name files as a kubelet writes them. The cluster has no DNS."""
     name = addresses["hostname"]
     hosts = ["127.0.0.1\tlocalhost", "::1\tlocalhost ip6-localhost ip6-loopback"]
     hosts += [f"{address}\t{name}" for address in addresses["status.podIPs"].split(",")]
@@ -298,7 +298,7 @@ def _files(pod: Object, addresses: dict[str, str]) -> dict[str, str]:
 
 
 def _run_hook(hook: Object, target: Target, seconds: float) -> str | None:
-    """Why it failed, or None."""
+    """Runs a hook; returns the failure or None."""
     if "sleep" in hook:
         time.sleep(min(hook["sleep"]["seconds"], seconds))
         return None

@@ -1,4 +1,4 @@
-"""What pods are given from the API: Secrets and ConfigMaps as they are now, and tokens while they are good."""
+"""API contents for pods: current Secrets and ConfigMaps, and valid tokens."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tests.cluster.api import Api, ApiError, ApiUnreachable, Object, follow
 from tests.cluster.kubelet.environment import MissingSource
 
 KINDS = ("secrets", "configmaps")
-# A token is renewed when this much of its life is over.
+# Share of a token's lifetime after which it is renewed.
 RENEWED_AFTER = 0.8
 
 
 class ApiContents:
-    """Followed for the whole cluster: it is a small one."""
+    """Cache of the whole cluster's Secrets and ConfigMaps, which is small."""
 
     def __init__(self, api: Api, changed: Callable[[str], None]) -> None:
         self._api = api
@@ -26,7 +26,7 @@ class ApiContents:
         self._synced = {kind: threading.Event() for kind in KINDS}
 
     def start(self) -> None:
-        """Returns when it knows what there is."""
+        """Returns when the cache is complete."""
         for kind in KINDS:
             threading.Thread(target=self._follow, args=(kind,), daemon=True).start()
         for event in self._synced.values():
@@ -62,7 +62,7 @@ class ApiContents:
         return self._tokens[key][0]
 
     def forget(self, uid: str) -> None:
-        """Tokens of a pod that is gone."""
+        """Deletes the tokens of a removed pod."""
         for key in [key for key in self._tokens if key[0] == uid]:
             del self._tokens[key]
 

@@ -1,4 +1,4 @@
-"""What a container's environment is: literal values, and those that come from the pod, Secrets and ConfigMaps."""
+"""Environment of a container: literal values, and values from the pod, Secrets and ConfigMaps."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ SUFFIXES = {
     "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60,
 }  # fmt: skip
 
-# (kind, namespace, name) -> what it holds; None if it is not there. The kind is "secrets" or "configmaps".
+# Maps (kind, namespace, name) to content, or None if it is missing. The kind is "secrets" or "configmaps".
 Data = Callable[[str, str, str], Mapping[str, bytes] | None]
 
 
 class MissingSource(Exception):
-    """Something that a container needs is not there; the message says what, and may be shown as a status."""
+    """A container's requirement is missing; the message may appear in a status."""
 
 
 def build(pod: Object, container: Object, addresses: Mapping[str, str], data: Data) -> dict[str, str]:
-    """Later ones go before earlier ones, as the API has it."""
+    """Returns the environment; later entries override earlier ones, as the API specifies."""
     four, six = API_SERVICE
     environment = {
         "PATH": PATH,
@@ -50,7 +50,7 @@ def build(pod: Object, container: Object, addresses: Mapping[str, str], data: Da
 
 
 def expand(text: str, environment: Mapping[str, str]) -> str:
-    """`$(NAME)` is replaced if there is such a variable, and `$$` stands for one dollar."""
+    """Expands `$(NAME)` if the variable exists; `$$` is one dollar."""
     return REFERENCE.sub(lambda found: _expanded(found, environment), text)
 
 
@@ -59,7 +59,7 @@ def expand_all(words: Sequence[str], environment: Mapping[str, str]) -> list[str
 
 
 def field(pod: Object, path: str, addresses: Mapping[str, str]) -> str:
-    """Of the pod itself, by the paths that the API allows."""
+    """Returns a field of the pod, for the paths that the API allows."""
     metadata, spec = pod["metadata"], pod["spec"]
     if found := SUBSCRIPT.fullmatch(path):
         return metadata.get(found[1], {}).get(found[2], "")
@@ -79,7 +79,7 @@ def field(pod: Object, path: str, addresses: Mapping[str, str]) -> str:
 
 
 def resource(pod: Object, reference: Mapping[str, str], container: Object | None = None) -> str:
-    """What a container may have, or asks for, in units of the divisor, rounded up."""
+    """Returns a container's limit or request in units of the divisor, rounded up."""
     if name := reference.get("containerName"):
         container = next(found for found in pod["spec"]["containers"] if found["name"] == name)
     kind, _, name = reference["resource"].partition(".")
@@ -88,10 +88,10 @@ def resource(pod: Object, reference: Mapping[str, str], container: Object | None
 
 
 def quantity(text: str) -> float:
-    """As `500m` or `1Gi` is meant."""
+    """Parses quantities such as `500m` or `1Gi`."""
     found = re.fullmatch(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)([a-zA-Z]*)", text)
     if not found or found[2] not in SUFFIXES:
-        raise MissingSource(f"{text} is no quantity")
+        raise MissingSource(f"{text} is not a quantity")
     return float(found[1]) * SUFFIXES[found[2]]
 
 
@@ -111,7 +111,7 @@ def _all_keys(source: Object, namespace: str, data: Data) -> dict[str, str]:
 
 
 def _value_from(source: Object, pod: Object, container: Object, addresses: Mapping[str, str], data: Data) -> str | None:
-    """None if an optional source is not there."""
+    """Returns a value, or None if an optional source is missing."""
     namespace = pod["metadata"]["namespace"]
     if reference := source.get("fieldRef"):
         return field(pod, reference["fieldPath"], addresses)

@@ -1,4 +1,4 @@
-"""Events of pods, for whoever asks with `kubectl describe` why one does not do what it should."""
+"""Events of pods, which `kubectl describe` shows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tests.cluster.api import Api, ApiError, ApiUnreachable, Object
 from tests.cluster.kubelet.timestamp import now
 
-# As the kubelet's own; all others are for information.
+# Reasons that the kubelet reports as warnings; all others are informational.
 WARNINGS = ("Failed", "BackOff", "Unhealthy", "FailedMount", "FailedPostStartHook", "FailedPreStopHook")
 MOST_WAITING = 1000
 
@@ -23,7 +23,7 @@ class Event:
 
 
 class EventRecorder(threading.Thread):
-    """What cannot be told is lost: nobody waits for it."""
+    """Recorder of events, which drops an event if the API server does not answer."""
 
     def __init__(self, api: Api, node: str) -> None:
         super().__init__(daemon=True)

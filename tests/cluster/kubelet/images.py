@@ -1,4 +1,4 @@
-"""Which program stands for an image: names end in a path that `images.toml` knows."""
+"""Programs that stand for images, by the path suffixes in `images.toml`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ KNOWN = Path(__file__).with_name("images.toml")
 
 
 class ImageNotFound(Exception):
-    """Nothing stands for an image; the message says why."""
+    """No program stands for the image; the message has the reason."""
 
 
 @dataclass(frozen=True)
 class Image:
-    """What a container's root has beside what every root has, and what runs in it."""
+    """Additional files of a container's root, and its command."""
 
     program: Path | None
     path: str
@@ -29,17 +29,17 @@ class Image:
 
 
 def find(reference: str) -> Image:
-    """Read anew for each container, so that tests may put another program in an image's place."""
+    """Returns the program of an image. Reads the file for each container, so that tests may replace a program."""
     tables = [tomllib.loads(path.read_text()) for path in (IMAGES, KNOWN) if path.is_file()]
     for table in tables:
         for name in names(reference):
             if name in table:
                 return parse(name, table[name], {**os.environ, "PROGRAMS": str(PROGRAMS)})
-    raise ImageNotFound(f"no image {reference}: nothing in images.toml stands for it")
+    raise ImageNotFound(f"no image {reference}: images.toml has no program for it")
 
 
 def names(reference: str) -> list[str]:
-    """What an image may be called, the most exact first."""
+    """Returns the possible names of an image, the most specific first."""
     reference = reference.partition("@")[0]
     folders, slash, last = reference.rpartition("/")
     plain = folders + slash + last.partition(":")[0]
@@ -51,7 +51,7 @@ def parse(name: str, entry: Mapping[str, object], variables: Mapping[str, str]) 
     if "program" in entry:
         program = Path(_expand_variables(name, str(entry["program"]), variables))
         if not program.is_file():
-            raise ImageNotFound(f"image {name} is {program}, which is not there")
+            raise ImageNotFound(f"image {name} is {program}, which does not exist")
     path = str(entry.get("path", f"/{program.name}" if program else ""))
     command = list(entry.get("command", [path] if path else []))
     return Image(program, path, command, list(entry.get("args", [])))

@@ -1,4 +1,4 @@
-"""A pod from its binding to its end: network, volumes, containers in their order, and how all of it is ended."""
+"""A pod from its binding to its end: network, volumes, ordered containers, and termination."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from tests.cluster.kubelet.timestamp import now
 from tests.cluster.kubelet.volumes import Volumes, VolumeSources
 from tests.cluster.layout import Node
 
-# How long a pod sleeps when nothing is to happen; tokens are renewed when it wakes.
+# Longest sleep of an idle pod; it renews tokens when it wakes.
 LONGEST_SLEEP_SECONDS = 60.0
 RETRY_SECONDS = 1.0
-# Beside the groups of containers, whose names have no dots.
+# Group beside those of containers, whose names have no dots.
 NETWORK_GROUP = "pod.network"
 
 
 @dataclass(frozen=True)
 class NodeContext:
-    """What all pods of a node share."""
+    """Common context of all pods of a node."""
 
     node: Node
     group: ControlGroup
@@ -43,7 +43,7 @@ class NodeContext:
 
 
 class Pod(threading.Thread):
-    """One thread that moves it forward; containers and whoever sees changes poke it."""
+    """Thread that advances a pod; containers and watches wake it."""
 
     def __init__(self, pod: Object, node_context: NodeContext) -> None:
         super().__init__(daemon=True)
@@ -68,12 +68,12 @@ class Pod(threading.Thread):
         self.ended = threading.Event()
 
     def update(self, pod: Object) -> None:
-        """A newer version of its object."""
+        """Accepts a newer version of the object."""
         self.object = pod
         self.wake()
 
     def delete(self) -> None:
-        """Its object is gone: nobody waits for a grace."""
+        """Kills the containers without a grace period, because the object is gone."""
         self._gone = True
         for container in self.containers:
             threading.Thread(target=container.kill, daemon=True).start()
@@ -94,7 +94,7 @@ class Pod(threading.Thread):
                 self._report_wait(error)
                 pause = RETRY_SECONDS
             except Exception:
-                # One pod's trouble is not the node's.
+                # A failure of one pod must not affect the node.
                 print(f"{self._full_name()}: {traceback.format_exc()}", flush=True)
                 pause = RETRY_SECONDS
             if not self.ended.is_set():
@@ -103,7 +103,7 @@ class Pod(threading.Thread):
                 self._wake.clear()
 
     def _advance(self) -> float:
-        """Does what can be done now; how long nothing more is to do unless something happens."""
+        """Does what is possible now; returns the seconds until the next attempt."""
         if self._gone or "deletionTimestamp" in self.object["metadata"]:
             return self._end()
         if self._facts.ended:
@@ -117,7 +117,7 @@ class Pod(threading.Thread):
         return pause
 
     def _prepare(self) -> PodContext:
-        """Its network and folders, made if they are not there."""
+        """Creates the pod's network and folders if they are missing."""
         if self._pod_context is not None:
             return self._pod_context
         self._group.create()
@@ -153,7 +153,7 @@ class Pod(threading.Thread):
         return self._pod_context
 
     def _refresh(self, volumes: Volumes) -> None:
-        """What has been there once stays as it was if its source goes."""
+        """Refreshes the volumes; an existing volume keeps its content if its source disappears."""
         try:
             volumes.refresh(self.object)
         except MissingSource as error:
@@ -163,7 +163,7 @@ class Pod(threading.Thread):
         self._has_volumes = True
 
     def _start_init_containers(self, context: PodContext) -> float:
-        """Init containers one after the other; a sidecar has only to have started."""
+        """Runs the init containers in order; a sidecar only has to have started."""
         for container in self._containers_of_kind("init", "sidecar"):
             if container.kind == "init" and container.exit_code == 0:
                 continue
@@ -183,12 +183,12 @@ class Pod(threading.Thread):
         return min(pauses)
 
     def _start(self, container: Container, context: PodContext) -> float:
-        """Begins a container if it is to run and does not; how long until it may."""
+        """Starts a container if it should run; returns the seconds until the next attempt."""
         if container.running:
             return LONGEST_SLEEP_SECONDS
         policy = self.object["spec"].get("restartPolicy", "Always")
         if container.exit_code is not None and not container.should_restart(policy):
-            # An init container that failed for good is the end of the pod.
+            # A permanent failure of an init container ends the pod.
             if container.kind == "init":
                 self._finish()
             return LONGEST_SLEEP_SECONDS
@@ -205,12 +205,12 @@ class Pod(threading.Thread):
         return RETRY_SECONDS if "waiting" in container.state else LONGEST_SLEEP_SECONDS
 
     def _finish(self) -> None:
-        """Its containers have ended for good, but for sidecars."""
+        """Ends the pod after the permanent end of its containers, except sidecars."""
         self._facts.ended = True
         self._stop_in_background(0.0)
 
     def _end(self) -> float:
-        """Ends everything, and when everything has ended, the pod."""
+        """Stops everything, then removes the pod."""
         metadata = self.object["metadata"]
         grace = 0.0 if self._gone else float(metadata.get("deletionGracePeriodSeconds", 30))
         if self._stopper is None:
@@ -233,7 +233,7 @@ class Pod(threading.Thread):
         self._stopper.start()
 
     def _stop(self, grace: float, context: PodContext) -> None:
-        """The main containers side by side, then the sidecars, the last one first."""
+        """Stops the main containers concurrently, then the sidecars in reverse order."""
         deadline = time.monotonic() + grace
         stopping = [
             threading.Thread(target=container.stop, args=(grace, context), daemon=True)
@@ -245,11 +245,11 @@ class Pod(threading.Thread):
             thread.join()
         for container in reversed(self._containers_of_kind("sidecar")):
             container.stop(max(deadline - time.monotonic(), 0.0), context)
-        # The thread of a pod looks at whether this one is alive.
+        # The pod's thread checks whether this thread is alive.
         threading.Timer(0.01, self.wake).start()
 
     def _release_network(self) -> None:
-        """When nothing runs in it any more."""
+        """Releases the network when no container runs."""
         if self._sandbox is not None and not (self._stopper and self._stopper.is_alive()):
             self._sandbox.remove()
             self._sandbox = None
@@ -261,7 +261,7 @@ class Pod(threading.Thread):
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _report_wait(self, error: Exception) -> None:
-        """What has to be waited for, once."""
+        """Records a reason for waiting once."""
         if str(error) != self._last_wait_reason:
             self._last_wait_reason = str(error)
             self._record_event("FailedMount", str(error))
@@ -279,7 +279,7 @@ class Pod(threading.Thread):
         return [container for container in self.containers if container.kind in kinds]
 
     def _addresses_by_field(self, addresses: Sequence[str]) -> dict[str, str]:
-        """By the names that fields have."""
+        """Returns the addresses by field path."""
         spec = self.object["spec"]
         hosts = self._node_context.node.addresses
         hostname = (
@@ -301,7 +301,7 @@ class Pod(threading.Thread):
 
 
 def _containers(pod: Object) -> list[Container]:
-    """As the object has them; lives that were before this kubelet count on."""
+    """Returns the containers of the object, with the restart counts of an earlier kubelet."""
     status_before = pod.get("status", {})
     before = {
         known["name"]: known["restartCount"] + ("waiting" not in known["state"])

@@ -1,4 +1,4 @@
-"""Probes: what a container is asked, how often, and from how many answers a result is made."""
+"""Probes: their requests, intervals and thresholds."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tests.cluster.kubelet import grpc_health
 
 KINDS = {"startup": "startupProbe", "liveness": "livenessProbe", "readiness": "readinessProbe"}
 
-# A command in the container, and how long it may take -> why it failed, or None.
+# Runs a command in the container within a timeout; returns the failure or None.
 Execute = Callable[[Sequence[str], float], str | None]
-# Whether it is well, and why not.
+# Called with the new health and the reason.
 OnChange = Callable[[bool, str], None]
 
 
 @dataclass(frozen=True)
 class Target:
-    """A container as probes and hooks find it."""
+    """Addresses and commands of a container for probes and hooks."""
 
     address: str
     ports: dict[str, int]
@@ -30,7 +30,7 @@ class Target:
 
 
 def check(handler: Object, target: Target, timeout: float) -> str | None:
-    """Asks once: why the answer is no, or None if it is yes."""
+    """Runs a probe once; returns the failure or None."""
     try:
         if "exec" in handler:
             return target.execute(handler["exec"]["command"], timeout)
@@ -49,7 +49,7 @@ def check(handler: Object, target: Target, timeout: float) -> str | None:
 
 
 class Probe(threading.Thread):
-    """Asks for as long as the container runs, and tells when the result changes. At first it may be known by nobody."""
+    """Thread that probes a running container and reports changes. The initial health may be unknown."""
 
     def __init__(self, spec: Object, target: Target, on_change: OnChange, *, healthy: bool | None) -> None:
         super().__init__(daemon=True)

@@ -1,4 +1,4 @@
-"""One life of a container: a process in namespaces of its own, with its root, its control group and its log."""
+"""One run of a container: a process in its own namespaces, with root, control group and log."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from lab.testbed.cgroups import ControlGroup
 from tests.cluster.kubelet import logs
 
 ENTER = Path(__file__).with_name("enter.py")
-# That of util-linux holds the namespaces' first process, and passes on how that ends.
+# util-linux's unshare holds the first process of the namespaces, and passes its exit code on.
 NAMESPACES = ("unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child=KILL", "--")
 POLL_SECONDS = 0.005
 
 
 @dataclass(frozen=True)
 class ProcessSpec:
-    """What `enter.py` is asked for."""
+    """Specification for `enter.py`."""
 
     root: str
     hostname: str
@@ -46,7 +46,7 @@ class ProcessSpec:
 
 
 class Process:
-    """Begins at once; tells by `on_exit` with an exit code, from a thread of its own."""
+    """A process that starts at once; a thread calls `on_exit` with its exit code."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Process:
         file: Path,
         on_exit: Callable[[int], None],
     ) -> None:
-        # Before anybody can ask for it.
+        # The log must exist before a client can request it.
         log.touch()
         self.spec = spec
         self._file = file
@@ -79,7 +79,7 @@ class Process:
         return not self._exited.is_set()
 
     def wait_started(self) -> bool:
-        """Returns when the command runs in its root, or has ended: before, it is in that of the machine."""
+        """Waits until the command runs in its root or has ended; before, it runs in the machine's root."""
         while self.alive():
             with contextlib.suppress(FileNotFoundError):
                 if self._file.stat().st_size == 0:
@@ -88,11 +88,11 @@ class Process:
         return False
 
     def wait(self, seconds: float) -> bool:
-        """Whether it ends within this time."""
+        """Returns true if the process ends within this time."""
         return self._exited.wait(seconds)
 
     def signal(self, number: signal.Signals) -> None:
-        """To the container's first process, as a runtime does it."""
+        """Sends a signal to the container's first process, like a container runtime."""
         with contextlib.suppress(ProcessLookupError):
             if first := self._first_pid():
                 os.kill(first, number)
@@ -100,14 +100,14 @@ class Process:
     def kill(self) -> None:
         self.signal(signal.SIGKILL)
         if not self.wait(1.0):
-            # It may not have got as far as to have a first process.
+            # The first process may not exist yet.
             self._group.remove()
 
     def execute(self, command: Sequence[str], timeout: float) -> str | None:
-        """Runs a command in the container; why it failed, or None."""
+        """Runs a command in the container; returns the failure or None."""
         first = self._first_pid() if self.wait_started() else None
         if first is None:
-            return "the container does not run"
+            return "the container is not running"
         prefix = [
             "nsenter",
             f"--target={first}",
@@ -138,7 +138,7 @@ class Process:
         )
 
     def _first_pid(self) -> int | None:
-        """The process that is the first one in its namespace, by its number on the machine. It takes a moment to be."""
+        """Returns the host PID of the first process in the namespace, which may need a moment to start."""
         deadline = time.monotonic() + 1.0
         pid = self._process.pid
         while self.alive() and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""Tells the API server what has become of pods: for each the newest status, until it has been heard."""
+"""Reports pod statuses to the API server: the newest status of each pod, until it is accepted."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class StatusReport:
     namespace: str
     name: str
     status: Object
-    # There is nothing left of the pod: its object may go.
+    # True if the pod has ended and its object can be deleted.
     final: bool
 
 
 class StatusReporter(threading.Thread):
-    """One thread for all pods of a node; a server that is away keeps none of them waiting."""
+    """Thread for all pods of a node; an outage of the API server does not block the pods."""
 
     def __init__(self, api: Api) -> None:
         super().__init__(daemon=True)
@@ -41,8 +41,9 @@ class StatusReporter(threading.Thread):
             self._changed.notify()
 
     def observe(self, pod: Object) -> None:
-        """So the API server has it: where a controller has said otherwise, as of the pods of a node that was not heard of
-        for a while, the same is said again."""
+        """Observes the server's status. If a controller has changed it, as for the pods of an unreachable node, the
+        last status is sent again.
+        """
         with self._changed:
             uid = pod["metadata"]["uid"]
             sent, current = self._sent.get(uid), _conditions(pod.get("status", {}))
@@ -50,7 +51,7 @@ class StatusReporter(threading.Thread):
                 del self._sent[uid]
 
     def forget(self, uid: str) -> None:
-        """Its object is gone."""
+        """Deletes the state of a removed pod."""
         with self._changed:
             self._pending.pop(uid, None)
             self._sent.pop(uid, None)
@@ -67,7 +68,7 @@ class StatusReporter(threading.Thread):
                 self._requeue(uid, report)
                 threading.Event().wait(PAUSE_SECONDS)
             except ApiError as error:
-                # Another pod may have the name by now, or none.
+                # The name may belong to another pod, or to none.
                 if error.status not in (NOT_FOUND, CONFLICT):
                     print(f"{report.namespace}/{report.name}: status refused: {error}", flush=True)
                     self._requeue(uid, report)
@@ -84,7 +85,7 @@ class StatusReporter(threading.Thread):
             self._api.delete(path, {"gracePeriodSeconds": 0, "preconditions": {"uid": uid}})
 
     def _requeue(self, uid: str, report: StatusReport) -> None:
-        """For the next try, unless there is something newer."""
+        """Queues a report again, unless there is a newer one."""
         with self._changed:
             self._pending.setdefault(uid, report)
 

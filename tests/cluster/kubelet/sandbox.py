@@ -1,7 +1,7 @@
-"""A pod's place in the network: a namespace with one address of each family, routed by the node.
+"""Network of a pod: a namespace with one address of each family, routed by the node.
 
-No bridge: each pod has a link of its own, and everything that it sends passes through the node's routing, where
-kube-proxy's rules are. A process that does nothing holds the namespace open, as a pause container does.
+There is no bridge: each pod has its own link, and all its packets pass through the node's routing and kube-proxy's
+rules. An idle process holds the namespace open, like a pause container.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from lab.testbed.cgroups import ControlGroup
 from tests.cluster.layout import Node
 from tests.cluster.network import CUBIC
 
-# The node's end of every link has the same addresses, which are a pod's way to everywhere: the first of the node's
-# range, as whom kube-proxy's rules let a node ask its own pods, and of the other family this.
+# Gateway addresses of every pod, on the node's end of every link: the first address of the node's range, which
+# kube-proxy's rules use as the node's source address, and this one of the other family.
 GATEWAY_V6 = "fe80::1"
-# Any user of a container may listen at any port, as container runtimes have it today.
+# Any user of a container may listen on any port, as in current container runtimes.
 PAUSE = """\
 echo 0 >/proc/sys/net/ipv4/ip_unprivileged_port_start
 echo 0 >/proc/sys/net/ipv6/conf/all/accept_dad
@@ -30,11 +30,11 @@ exec cat
 
 
 class SandboxFailed(Exception):
-    """A pod got no network; the message has what a command said."""
+    """A pod has no network; the message has the failed command's output."""
 
 
 class AddressPool:
-    """The numbers of a node's pods. One that has just been given back is the last to be given again."""
+    """Pod addresses of a node. The most recently released one is allocated last."""
 
     def __init__(self) -> None:
         self._free = list(range(2, 251))
@@ -43,7 +43,7 @@ class AddressPool:
     def allocate(self) -> int:
         with self._lock:
             if not self._free:
-                raise SandboxFailed("all addresses of the node are taken")
+                raise SandboxFailed("the node has no free address")
             return self._free.pop(0)
 
     def release(self, number: int) -> None:
@@ -52,7 +52,7 @@ class AddressPool:
 
 
 class Sandbox:
-    """Of a pod with a network of its own."""
+    """Network of a pod with its own namespace."""
 
     def __init__(self, node: Node, group: ControlGroup, numbers: AddressPool) -> None:
         self._numbers = numbers
@@ -73,7 +73,7 @@ class Sandbox:
         return self._pause_process.poll() is None
 
     def remove(self) -> None:
-        """The link goes first, so that its name is free at once; it may have gone with the namespace."""
+        """Removes the link first, so that its name is free at once; it may have vanished with the namespace."""
         subprocess.run(["ip", "link", "delete", self._link], capture_output=True, check=False)
         self._pause_process.kill()
         self._pause_process.communicate()
@@ -84,7 +84,7 @@ class Sandbox:
         return f"pod{self._number}"
 
     def _connect(self, node: Node) -> None:
-        """This process is in the node's namespace."""
+        """Connects the pod; this process is in the node's namespace."""
         four, six = self.addresses
         via4, via6 = str(ip_network(node.pods[0])[1]), GATEWAY_V6
         from4, from6 = node.addresses
@@ -109,7 +109,7 @@ class Sandbox:
 
 
 class HostNetwork:
-    """Of a pod that shares its node's network."""
+    """Network of a pod that shares its node's."""
 
     def __init__(self, node: Node) -> None:
         self.addresses: Sequence[str] = node.addresses
@@ -119,7 +119,7 @@ class HostNetwork:
         return True
 
     def remove(self) -> None:
-        """The node's network stays."""
+        """Does nothing: the node's network stays."""
 
 
 def _start_pause_process(group: ControlGroup) -> subprocess.Popen[str]:
@@ -128,7 +128,7 @@ def _start_pause_process(group: ControlGroup) -> subprocess.Popen[str]:
         list(map(str, argv)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
     if not pause.stdout.readline():
-        raise SandboxFailed("no network namespace could be made")
+        raise SandboxFailed("cannot create a network namespace")
     return pause
 
 

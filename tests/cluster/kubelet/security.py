@@ -1,4 +1,4 @@
-"""Who a container's process is, and what it may: of the pod's security context and the container's own."""
+"""Identity and privileges of a container's process, from both security contexts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.cluster.api import Object
 from tests.cluster.kubelet.enter import CAPABILITIES
 from tests.cluster.kubelet.environment import MissingSource
 
-# Those of containerd and Docker.
+# Defaults of containerd and Docker.
 USUAL = (
     "CHOWN", "DAC_OVERRIDE", "FSETID", "FOWNER", "MKNOD", "NET_RAW", "SETGID", "SETUID", "SETFCAP", "SETPCAP",
     "NET_BIND_SERVICE", "SYS_CHROOT", "KILL", "AUDIT_WRITE",

@@ -1,4 +1,4 @@
-"""What the API server asks of a kubelet: logs. Over TLS, and of it alone."""
+"""Server for logs, which only the API server may request, over TLS."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.cluster.layout import Node
 
 WANTED_CLIENT = "kube-apiserver-kubelet-client"
 
-# (namespace, name) -> the pod of this node.
+# Maps (namespace, name) to a pod of this node.
 Find = Callable[[str, str], Pod | None]
 
 
 class RequestRefused(Exception):
-    """A request that gets no log: its status, and why."""
+    """A rejected request with its status and reason."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -39,7 +39,7 @@ class Server(ThreadingHTTPServer):
         self._context = context
 
     def finish_request(self, request, address) -> None:
-        """In the thread of the connection: who shakes hands slowly keeps nobody else waiting."""
+        """Performs the TLS handshake in the connection's thread, so that a slow client does not block others."""
         try:
             with self._context.wrap_socket(request, server_side=True) as secured:
                 super().finish_request(secured, address)
@@ -69,7 +69,7 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: who asks is the API server, which has a log itself."""
+        """Logs nothing, because the API server logs its requests."""
 
     def _check_client(self) -> None:
         subject = dict(pair for part in self.connection.getpeercert()["subject"] for pair in part)
@@ -119,7 +119,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def _since(query: dict[str, str]) -> bytes:
-    """As logs have it; the beginning of time if nothing is asked."""
+    """Returns the start time of the requested logs; default: the epoch."""
     try:
         if "sinceTime" in query:
             return logs.stamp(datetime.fromisoformat(query["sinceTime"]).astimezone(UTC))

@@ -1,4 +1,4 @@
-"""A pod's status in the words of the API, of what its containers are. Pure, but for the moments of transitions."""
+"""A pod's status in the API's format, from its containers; pure except for timestamps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.cluster.kubelet.timestamp import now
 
 @dataclass
 class PodState:
-    """What a status is made of beside the containers."""
+    """State of a pod besides its containers."""
 
     start_time: str
     host_addresses: Sequence[str]
@@ -20,16 +20,16 @@ class PodState:
     has_sandbox: bool = False
     initialized: bool = False
     stopping: bool = False
-    # Its containers have ended and do not begin again.
+    # True if the containers have ended and do not restart.
     ended: bool = False
     message: str = ""
-    # What conditions were, so that the moment of their last transition lasts.
+    # Previous conditions, to preserve their transition times.
     conditions: dict[str, Object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class ConditionResult:
-    """Whether a condition holds, and why not."""
+    """Value of a condition, with its reason."""
 
     holds: bool
     reason: str = ""
@@ -99,7 +99,7 @@ def _conditions(
 def _ready_condition(
     holds: bool, facts: PodState, main: Sequence[Container], reason: str, message: str
 ) -> ConditionResult:
-    """Nothing of a pod is ready that is over."""
+    """Returns the condition; nothing of an ended pod is ready."""
     return ConditionResult(False, *_completed_reason(main)) if facts.ended else ConditionResult(holds, reason, message)
 
 
@@ -109,7 +109,7 @@ def _completed_reason(main: Sequence[Container]) -> tuple[str, str]:
 
 
 def _names(containers: Sequence[Container]) -> str:
-    """As Go prints a list."""
+    """Formats names like a Go list."""
     return f"[{' '.join(container.name for container in containers)}]"
 
 
@@ -118,7 +118,7 @@ def _condition(kind: str, result: ConditionResult, before: dict[str, Object], ge
     known = before.get(kind)
     moment = known["lastTransitionTime"] if known and known["status"] == value else now()
     condition = {"type": kind, "status": value, "lastTransitionTime": moment, "observedGeneration": generation}
-    # Patches are merged: what is not said any more has to be taken back.
+    # Patches are merged, so an omitted field must be reset explicitly.
     reported = not result.holds or result.reason == "PodCompleted"
     condition |= {"reason": reported and result.reason or None, "message": reported and result.message or None}
     before[kind] = condition
@@ -140,5 +140,5 @@ def _container(container: Container, pod: Object) -> Object:
 
 
 def _addresses(addresses: Sequence[str]) -> list[Mapping[str, str]]:
-    """In place of those that were: they are merged otherwise, and a pod that begins anew would keep old ones."""
+    """Replaces the list, because it is merged otherwise and a restarted pod would keep old addresses."""
     return [{"$patch": "replace"}, *({"ip": address} for address in addresses)]

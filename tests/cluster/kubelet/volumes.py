@@ -1,7 +1,7 @@
-"""A pod's volumes as folders of the node: those with content are kept as the content is.
+"""Volumes of a pod as folders of the node, whose content is kept current.
 
-Content changes as a whole: `..data` is a link to a folder of one moment, and is replaced by a rename. What a container
-reads are links through it, so it sees either the old files or the new ones.
+Updates are atomic: `..data` is a link to a versioned folder, and a rename replaces it. A container reads files through
+links below it, so it sees either the old or the new files.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class VolumeFile:
     mode: int
 
 
-# An audience (none is the API server's own) and seconds -> a token of the pod's service account.
+# Returns a service account token for an audience (None is the API server's) and a lifetime in seconds.
 Tokens = Callable[[str | None, int], str]
 
 
 @dataclass(frozen=True)
 class VolumeSources:
-    """Where the content of volumes comes from."""
+    """Sources of volume contents."""
 
     data: Data
     token: Tokens
@@ -43,20 +43,20 @@ class VolumeSources:
 
 
 class Volumes:
-    """Of one pod."""
+    """Volumes of one pod."""
 
     def __init__(self, folder: Path, sources: VolumeSources) -> None:
         self._folder = folder
         self._sources = sources
 
     def refresh(self, pod: Object) -> None:
-        """Makes what is not there, and renews what has changed. NotYet if something has to be waited for."""
+        """Creates and updates the volumes. Raises MissingSource if a source is missing."""
         lacking: MissingSource | None = None
         for volume in pod["spec"].get("volumes", []):
             try:
                 self._refresh(volume, pod)
             except MissingSource as error:
-                # No volume waits for another one.
+                # A missing source of one volume does not delay the others.
                 lacking = lacking or error
         if lacking:
             raise lacking
@@ -132,7 +132,7 @@ class Volumes:
 
 
 def write(folder: Path, files: Mapping[str, VolumeFile], owner: tuple[int, int] = (0, 0)) -> bool:
-    """Makes the files be the content of the folder, all at once; whether anything changed."""
+    """Replaces the content of the folder atomically; returns true if anything changed."""
     current = folder / DATA
     if current.is_dir() and _read(current) == dict(files):
         return False
@@ -156,14 +156,14 @@ def write(folder: Path, files: Mapping[str, VolumeFile], owner: tuple[int, int] 
 
 
 def _read(folder: Path) -> dict[str, VolumeFile]:
-    """As it was written."""
+    """Returns the files as written."""
     paths = [path for path in folder.resolve().rglob("*") if path.is_file()]
     top = folder.resolve()
     return {str(path.relative_to(top)): VolumeFile(path.read_bytes(), path.stat().st_mode & 0o7777) for path in paths}
 
 
 def _link(folder: Path, names: set[str]) -> None:
-    """What a container sees of the content: a link for each name, and none for what is not there any more."""
+    """Updates the container's links to the content: one link for each name."""
     there = {path.name for path in folder.iterdir() if not path.name.startswith("..")}
     for name in there - names:
         (folder / name).unlink()
@@ -172,7 +172,7 @@ def _link(folder: Path, names: set[str]) -> None:
 
 
 def _owner(pod: Object) -> tuple[int, int]:
-    """A token is for the user of the containers alone, if all of them have the same; the group is the pod's."""
+    """Returns the owner: the containers' common user, if there is one, and the pod's group."""
     context = pod["spec"].get("securityContext") or {}
     containers = [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]
     users = {
@@ -183,7 +183,7 @@ def _owner(pod: Object) -> tuple[int, int]:
 
 
 def _with_group(files: dict[str, VolumeFile], pod: Object) -> dict[str, VolumeFile]:
-    """Where a pod has a group for its volumes, the group may read them."""
+    """Makes the files readable for the pod's volume group, if any."""
     if "fsGroup" not in (pod["spec"].get("securityContext") or {}):
         return files
     return {name: VolumeFile(file.content, file.mode | 0o440) for name, file in files.items()}

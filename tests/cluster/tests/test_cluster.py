@@ -1,4 +1,4 @@
-"""A cluster that runs: pods are reached, get what they ask for, begin again, and end as they should."""
+"""A running cluster: pods are reachable, get their configuration, restart, and terminate correctly."""
 
 import json
 import subprocess
@@ -66,7 +66,7 @@ class ServiceTest(ClusterTest):
         self.wait_for_logs("echo", f"to client ({NODES[0].addresses[0]}:")
 
     def answers(self, here, url: str) -> bool:
-        """Whether all pods answer, of which two are on other nodes."""
+        """Returns true if all pods answer, including those on other nodes."""
         found = set()
         for _ in range(12):
             text = fetch(here, url)
@@ -76,7 +76,7 @@ class ServiceTest(ClusterTest):
 
 
 def balanced(service):
-    """It, once it has an address from outside."""
+    """Returns the Service when it has an external address."""
     return service if service["status"].get("loadBalancer", {}).get("ingress") else None
 
 
@@ -114,7 +114,7 @@ class ContentTest(ClusterTest):
 
     def test_container_restarts_although_its_secret_is_gone(self) -> None:
         self.make("secrets", "s", stringData={"key": "still here\n"})
-        # Alive as long as nothing is in the ConfigMap's place.
+        # The container runs while the ConfigMap has this key.
         self.make("configmaps", "m", data={"alive": ""})
         mounts = [{"name": "s", "mountPath": "/s"}, {"name": "m", "mountPath": "/m"}]
         volumes = [{"name": "s", "secret": {"secretName": "s"}}, {"name": "m", "configMap": {"name": "m"}}]

@@ -1,4 +1,4 @@
-"""What the kubelet decides without a cluster: images, environments, volumes, logs, what a container may."""
+"""The kubelet without a cluster: images, environments, volumes, logs and privileges."""
 
 import os
 import socket
@@ -37,7 +37,7 @@ class ImagesTest(unittest.TestCase):
         self.assertLess(names.index("echo-basic:v1"), names.index("gateway-api/echo-basic"))
 
     def test_missing_program_is_reported(self) -> None:
-        with self.assertRaisesRegex(ImageNotFound, r"image x is /nowhere, which is not there"):
+        with self.assertRaisesRegex(ImageNotFound, r"image x is /nowhere, which does not exist"):
             images.parse("x", {"program": "${PLACE}"}, {"PLACE": "/nowhere"})
         with self.assertRaisesRegex(
             ImageNotFound, r"image x is \$\{PLACE\}, which is not in the cluster's environment"
@@ -50,7 +50,7 @@ class ImagesTest(unittest.TestCase):
 
     def test_every_known_image_parses(self) -> None:
         self.assertEqual(images.find("docker.io/library/busybox:1.36").command, ["sh"])
-        with self.assertRaisesRegex(ImageNotFound, "nothing in images.toml stands for it"):
+        with self.assertRaisesRegex(ImageNotFound, "images.toml has no program for it"):
             images.find("registry.example/unknown:1")
 
 
@@ -201,7 +201,7 @@ class SecurityTest(unittest.TestCase):
 
 
 class GrpcHealthTest(unittest.TestCase):
-    """Against a server that says what a real one says, byte for byte."""
+    """gRPC health probe against recorded bytes of a real server."""
 
     def check(self, body: bytes, expected: str | None) -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:

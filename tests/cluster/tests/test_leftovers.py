@@ -1,4 +1,4 @@
-"""What is left of a cluster, however it ended: nothing."""
+"""Clean-up of a cluster, however it ended."""
 
 import os
 import signal
@@ -55,7 +55,7 @@ def in_cluster(pid: str) -> bool:
 
 
 def alive(pid: str) -> bool:
-    """Who is only waited for by nobody does nothing any more."""
+    """Returns true if the process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
