@@ -62,7 +62,7 @@ def run(
         for variant in variants:
             if variant.learns:
                 throughput_run.warm(variant)
-                report_step(f"{variant.id} has had {settings.warm_seconds:g} s of this load before")
+                report_step(f"{variant.id} warmed up for {settings.warm_seconds:g} s")
         order = random.Random(f"{bench.settings['seed']}-{settings.service.distribution}")
         for repetition in range(1, settings.repetitions + 1):
             for variant in order.sample(variants, len(variants)):

@@ -168,4 +168,4 @@ def check_protocol(load: PageLoad, protocol: Protocol, round_trips: int) -> Page
     if load == wanted:
         return load
     seen = f"{load.round_trips} round trips by {' and '.join(load.by)}, {load.tls}"
-    return PageLoad(None, f"came otherwise: {seen}", load.by, load.tls, load.round_trips)
+    return PageLoad(None, f"unexpected transfer: {seen}", load.by, load.tls, load.round_trips)

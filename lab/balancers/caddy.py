@@ -29,12 +29,12 @@ def start(task: BalancerTask, placement: Placement) -> RunningBalancer:
         or task.in_flight is not None
     ):
         raise UnsupportedTask(
-            "caddy.py writes no routes and no failure policy; Caddy has no queue for a cap and no splicing"
+            "caddy.py supports no routes and no failure policy; Caddy has no queue for a cap and no splicing"
         )
     if task.endpoint_protocol != "http1" or task.client_streams or task.removed_headers or not task.keep_idle:
-        raise UnsupportedTask("caddy.py speaks HTTP/1.1 to endpoints, bounds no streams, hides no fields, and pools")
+        raise UnsupportedTask("caddy.py supports only pooled HTTP/1.1 to endpoints, default streams and all headers")
     if task.quic_congestion_control == "bbr":
-        raise UnsupportedTask("Caddy's QUIC goes by CUBIC alone")
+        raise UnsupportedTask("Caddy's QUIC supports only CUBIC")
     address = placement.choose_address()
     path = placement.folder / "caddy.json"
     path.write_text(json.dumps(_configuration(address, task), indent=1))
@@ -45,7 +45,7 @@ def start(task: BalancerTask, placement: Placement) -> RunningBalancer:
 
 
 def _refuse_endpoints(_: Sequence[str]) -> None:
-    raise UnsupportedTask("caddy.py starts with all of its endpoints")
+    raise UnsupportedTask("caddy.py cannot change its endpoints")
 
 
 def _configuration(address: str, task: BalancerTask) -> dict[str, Any]:

@@ -54,10 +54,10 @@ def start(task: BalancerTask, placement: Placement) -> RunningBalancer:
         or task.in_flight is not None
         or not task.keep_idle
     ):
-        raise UnsupportedTask("envoy.py writes no HTTP/3, hides no fields, limits nothing, and pools")
+        raise UnsupportedTask("envoy.py supports no HTTP/3, no removed headers, no limit, and only pooled connections")
     if task.routes is not None or task.cap is not None or task.splice:
         raise UnsupportedTask(
-            "envoy.py writes no routes; Envoy has no queue for a cap on each endpoint and no splicing"
+            "envoy.py supports no routes; Envoy has no queue for a cap on each endpoint and no splicing"
         )
     if task.defaults and task.endpoint_protocol != "http1":
         raise UnsupportedTask("Envoy's default is HTTP/1.1 to endpoints")

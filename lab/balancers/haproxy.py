@@ -61,7 +61,7 @@ STREAMS = """\
 # For low latency and high bandwidth the manual advises to disable QUIC pacing, which costs CPU.
 QUIC = "    tune.quic.disable-tx-pacing"
 # For long-distance clients pacing stays, and BBR needs two options.
-QUIC_FAR = {"cubic": "    # QUIC as it is.", "bbr": "    expose-experimental-directives"}
+QUIC_FAR = {"cubic": "    # QUIC defaults.", "bbr": "    expose-experimental-directives"}
 BIND_QUIC = "    bind quic4@{address} ssl crt {chain} alpn h3{congestion}"
 # The default window of 480 KiB allows 39 Mbit/s at 100 ms.
 CONGESTION = " quic-cc-algo {algorithm}(16m)"
@@ -91,11 +91,11 @@ def prepare() -> str:
 
 def start(task: BalancerTask, placement: Placement) -> RunningBalancer:
     if task.routes is not None or task.cap == "auto" or task.queue is not None or task.in_flight is not None:
-        raise UnsupportedTask("haproxy.py writes no routes; HAProxy learns no cap and bounds no queue")
+        raise UnsupportedTask("haproxy.py supports no routes; HAProxy learns no cap and has no queue limit")
     if not task.keep_idle:
-        raise UnsupportedTask("haproxy.py shares idle connections")
+        raise UnsupportedTask("haproxy.py supports only shared idle connections")
     if task.endpoint_protocol == "http3" or task.removed_headers:
-        raise UnsupportedTask("HAProxy 3.2 speaks no HTTP/3 to its servers, and haproxy.py hides no fields")
+        raise UnsupportedTask("HAProxy 3.2 has no HTTP/3 to servers, and haproxy.py supports no removed headers")
     address = placement.choose_address()
     path = placement.folder / "haproxy.cfg"
     servers = [_server(endpoint, task) for endpoint in task.endpoints]
@@ -104,7 +104,7 @@ def start(task: BalancerTask, placement: Placement) -> RunningBalancer:
             workers=task.workers,
             socket=SOCKET,
             splice="option splice-auto" if task.splice else "# Bodies are copied.",
-            streams=STREAMS.format(streams=task.client_streams) if task.client_streams else "    # HTTP/2 is as it is.",
+            streams=STREAMS.format(streams=task.client_streams) if task.client_streams else "    # HTTP/2 defaults.",
             quic=_quic(task),
             bind_quic=_bind_quic(task, address),
             address=address,

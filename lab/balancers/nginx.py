@@ -110,14 +110,14 @@ def prepare() -> str:
 def start(task: BalancerTask, placement: Placement) -> RunningBalancer:
     if task.routes is not None or task.cap is not None or task.splice or task.failure_policy or task.algorithm:
         raise UnsupportedTask(
-            "nginx.py writes no routes and no failure policy; nginx has no queue for a cap and no splicing"
+            "nginx.py supports no routes and no failure policy; nginx has no queue for a cap and no splicing"
         )
     if task.endpoint_protocol == "http3" or task.removed_headers or task.in_flight is not None or not task.keep_idle:
         raise UnsupportedTask(
-            "nginx speaks no HTTP/3 to endpoints; nginx.py hides no fields, limits nothing, and pools"
+            "nginx has no HTTP/3 to endpoints; it has no removed headers or limits here, and pools"
         )
     if task.quic_congestion_control == "bbr":
-        raise UnsupportedTask("nginx's QUIC goes by CUBIC alone")
+        raise UnsupportedTask("nginx's QUIC supports only CUBIC")
     address = placement.choose_address()
     path = placement.folder / "nginx.conf"
     # Without a failure policy nginx must not eject servers, like the other balancers: by default one failure ejects an

@@ -236,7 +236,7 @@ def prepare() -> str:
 def start(task: BalancerTask, placement: Placement) -> RunningBalancer:
     if task.in_flight is not None or not task.keep_idle:
         raise UnsupportedTask(
-            "sheave.py limits endpoints one by one, and leaves it to Sheave what connections are kept"
+            "sheave.py supports only limits of each endpoint, and Sheave manages idle connections itself"
         )
     ready = placement.folder / "ready.json"
     config = _write_config(task, placement)

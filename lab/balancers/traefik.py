@@ -50,10 +50,10 @@ def _build() -> None:
 def start(task: BalancerTask, placement: Placement) -> RunningBalancer:
     if task.routes is not None or task.cap is not None or task.splice or task.failure_policy or task.algorithm:
         raise UnsupportedTask(
-            "traefik.py writes no routes and no failure policy; Traefik has neither a cap on endpoints nor splicing"
+            "traefik.py supports no routes and no failure policy; Traefik has neither a cap on endpoints nor splicing"
         )
     if task.endpoint_protocol != "http1" or task.certificate or task.client_streams or task.removed_headers:
-        raise UnsupportedTask("traefik.py writes neither TLS nor HTTP/2, and hides no fields")
+        raise UnsupportedTask("traefik.py supports neither TLS nor HTTP/2 nor removed headers")
     address = placement.choose_address()
     # A separate folder, because Traefik watches all its files.
     watched = placement.folder / "watched"

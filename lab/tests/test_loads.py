@@ -34,7 +34,7 @@ class LoadTest(unittest.TestCase):
         ):
             with self.subTest(seen):
                 load = check_protocol(read({**SAID, **reported}), PROTOCOLS["h3"], 22)
-                self.assertEqual((load.ms, load.failure), (None, f"came otherwise: {seen}"))
+                self.assertEqual((load.ms, load.failure), (None, f"unexpected transfer: {seen}"))
 
     def test_incomplete_load_counts_with_the_timeout(self) -> None:
         load = check_protocol(read({"failure": "not done"}), PROTOCOLS["h3"], 22)

@@ -78,7 +78,7 @@ def up(real: str | None = None) -> None:
     with _locked():
         if exists():
             raise ClusterExists(
-                f"a cluster runs already, or has left something (see {STATE}): `make cluster-down` removes it"
+                f"a cluster, or its leftovers, exist already (see {STATE}): `make cluster-down` removes it"
             )
         programs.make()
         if real:

@@ -108,7 +108,7 @@ class _LoadRun:
             return
         for page in PAGES:
             self._store(
-                PageLoad(None, f"had not learnt to go by {expected_protocol}: {loads[-1].failure or loads[-1].by}"),
+                PageLoad(None, f"did not learn to use {expected_protocol}: {loads[-1].failure or loads[-1].by}"),
                 page,
             )
 

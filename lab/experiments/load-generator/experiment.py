@@ -98,7 +98,7 @@ def _by_wrk(bench: Bench, proxy: RunningBalancer, case: dict[str, Any]) -> Row:
     cpu_ns = _cpu_ns(proxy) - before
     total = re.search(r"(\d+) requests in ([\d.]+)s", output)
     if total is None:
-        raise RuntimeError(f"wrk says nothing of requests:\n{output}")
+        raise RuntimeError(f"wrk reports no requests:\n{output}")
     errors = sum(int(count) for line in output.splitlines() if "errors" in line for count in re.findall(r"\d+", line))
     requests = int(total.group(1))
     counted = {"requests": requests, "served": requests, "errors": errors}

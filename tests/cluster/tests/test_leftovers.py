@@ -18,7 +18,7 @@ class LeftoverTest(unittest.TestCase):
         self.addCleanup(running.stop)
 
     def test_two_at_once_are_refused_and_nothing_is_left_of_one(self) -> None:
-        with self.assertRaisesRegex(cluster.ClusterExists, "a cluster runs already"):
+        with self.assertRaisesRegex(cluster.ClusterExists, "a cluster, or its leftovers, exist already"):
             cluster.up()
         of_cluster = {pid for pid in pids() if in_cluster(pid)}
         self.assertGreater(len(of_cluster), 8)
