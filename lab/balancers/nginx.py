@@ -114,7 +114,7 @@ def start(task: BalancerTask, placement: Placement) -> RunningBalancer:
         )
     if task.endpoint_protocol == "http3" or task.removed_headers or task.in_flight is not None or not task.keep_idle:
         raise UnsupportedTask(
-            "nginx has no HTTP/3 to endpoints; it has no removed headers or limits here, and pools"
+            "nginx has no HTTP/3 to endpoints; nginx.py supports no removed headers, no limits, only pooling"
         )
     if task.quic_congestion_control == "bbr":
         raise UnsupportedTask("nginx's QUIC supports only CUBIC")

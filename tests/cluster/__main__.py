@@ -21,7 +21,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.cluster", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     up = commands.add_parser("up", help="build what is missing, start a cluster, return when it is ready")
-    up.add_argument("--real", choices=[node.name for node in NODES], help="start this node with containerd and a real kubelet")
+    up.add_argument("--real", choices=[node.name for node in NODES], help="run a real kubelet on this node")
     commands.add_parser("down", help="remove the cluster, or the leftovers of a killed one")
     build = commands.add_parser("build", help="build what is missing, and print the folder of programs")
     build.add_argument("--conformance", action="store_true", help="also build the Gateway API's conformance suite")
@@ -30,7 +30,7 @@ def main(argv: list[str]) -> int:
     enter = commands.add_parser("enter", help="run a command, or a shell, in the network namespace of a node")
     enter.add_argument("node", choices=[node.name for node in NODES])
     enter.add_argument("argv", nargs=argparse.REMAINDER, metavar="COMMAND")
-    for name, text in (("stop-node", "kill everything on a node at once"), ("start-node", "start a stopped node again")):
+    for name, text in (("stop-node", "kill everything on a node"), ("start-node", "start a stopped node again")):
         commands.add_parser(name, help=text).add_argument("node", choices=[node.name for node in NODES])
     commands.add_parser("stop-api-server", help="kill the API server; everything else continues")
     commands.add_parser("start-api-server", help="start the API server, and return when it is ready")
