@@ -1,7 +1,7 @@
 # Commands for people and for CI. Recipes call; what has a life of its own is in scripts/ or lab/.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check conformance acceptance cluster cluster-down cluster-shell sim lab report fuzz gen release image fmt clean cost-check
+.PHONY: help demo test check conformance acceptance cluster cluster-down cluster-shell sim lab report fuzz gen docs release image fmt clean cost-check
 
 # Where rustup puts cargo, which a shell started before the installation does not know.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -62,6 +62,10 @@ fuzz: ## each fuzz target for SECONDS=60; TARGET=name for one
 gen: ## write generated files anew: CRDs, reference pages, plain manifests; needs Go
 	@scripts/setup gen
 	@scripts/gen
+
+docs: ## a site of docs/ in target/docs, its links checked
+	@scripts/setup docs
+	@scripts/docs
 
 release: ## build Sheave as it is shipped, optimised by what a load shows; a quarter of an hour at first
 	@scripts/release

@@ -161,7 +161,7 @@ async fn check_reports_certificate_errors() -> Result {
     ensure!(code == Some(1) && text.contains(line), "{text}");
 
     let (code, text) = check("no PEM at all", &key).await?;
-    let line = "document 1: Secret default/shop: data.tls.crt: holds no PEM of a certificate";
+    let line = "document 1: Secret default/shop: data.tls.crt: contains no PEM of a certificate";
     ensure!(code == Some(1) && text.contains(line), "{text}");
     Ok(())
 }

@@ -79,7 +79,7 @@ async fn wait_until_loaded(scene: &HttpFixture, host: &str) -> Result {
 
 #[tokio::test]
 async fn invalid_edit_is_reported_and_changes_nothing() -> Result {
-    const REFUSED: &str = "what was in force still is";
+    const REFUSED: &str = "the previous one stays in force";
     let scene = HttpFixture::of(EndpointBehaviour::ok()).await?;
     let load = LoadGenerator::start(scene.sheave.address(), 2, ClientPattern::GET);
     let mut lines = scene.sheave.log_line_count();

@@ -215,23 +215,23 @@ async fn invalid_scaler_metadata_is_reported() -> Result {
         (
             vec![("service", "shop")],
             Code::NotFound,
-            "Service default/shop: no such Service that a route names",
+            "Service default/shop: no route refers to this Service",
         ),
         (
             vec![("service", "shop/app")],
             Code::NotFound,
-            "Service shop/app: no such Service that a route names",
+            "Service shop/app: no route refers to this Service",
         ),
         (
             vec![("service", "app"), ("port", "81")],
             Code::NotFound,
-            "Service default/app:81: no such port that a route names, but 80",
+            "Service default/app:81: no route refers to this port, only to 80",
         ),
-        (vec![], Code::InvalidArgument, "service: needed, as NAME or NAMESPACE/NAME"),
+        (vec![], Code::InvalidArgument, "service: required, NAME or NAMESPACE/NAME"),
         (
             vec![("service", "app"), ("targetSize", "4")],
             Code::InvalidArgument,
-            "targetSize: unknown, there are service, port, target, activationDemand, window",
+            "targetSize: unknown key; known keys: service, port, target, activationDemand, window",
         ),
         (
             vec![("service", "app"), ("target", "four")],
@@ -254,7 +254,12 @@ async fn invalid_scaler_metadata_is_reported() -> Result {
     let mut keda = KedaClient::connect(&scene.sheave, &[("service", "app")]).await?;
     let status = keda.target().await.expect_err("there is no cap");
     ensure!(status.code() == Code::InvalidArgument, "{status:?}");
-    ensure!(status.message().starts_with("target: needed, as the Service has no "), "{status:?}");
+    ensure!(
+        status.message().starts_with(
+            "target: required (concurrent requests per replica), because the Service has no "
+        ),
+        "{status:?}"
+    );
     let status = keda.metric_value("rps").await.expect_err("there is no such metric");
     ensure!(status.message() == "metricName: there is no \"rps\", only \"demand\"", "{status:?}");
     Ok(())
@@ -288,7 +293,7 @@ async fn demand_is_per_service_and_its_stream_ends_with_the_service() -> Result 
     configuration.remove("other.yaml")?;
     let status = stream.next().await?.expect_err("the Service is removed");
     ensure!(status.code() == Code::NotFound, "{status:?}");
-    let named = "Service default/other: no such Service that a route names";
+    let named = "Service default/other: no route refers to this Service";
     ensure!(status.message() == named, "{status:?}");
     ensure!(other.is_active().await.expect_err("the Service is removed").message() == named);
     Ok(())

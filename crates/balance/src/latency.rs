@@ -188,9 +188,12 @@ impl LatencyTracker {
     /// True if a response of this latency counts in the mean.
     #[inline]
     fn is_sample(&self, latency: Duration, now: Time) -> bool {
-        let since_last = since(&self.mean_at, now);
+        // Nearly every response comes soon after the last sample.
+        if is_within(SAMPLING, &self.mean_at, now) {
+            return false;
+        }
         let is_cold = || self.samples.load(Ordering::Relaxed) < COLD_SAMPLES;
-        since_last >= SAMPLING && (since_last >= latency / 2 || is_cold())
+        since(&self.mean_at, now) >= latency / 2 || is_cold()
     }
 
     /// Adds a sample. The caller samples by time and not by latency, so that the mean is unbiased.

@@ -1,17 +1,17 @@
-//! Addresses of a pool on the interfaces of nodes: each is carried by one node at a time, which tells the others on the
-//! link; when it dies, another one does.
+//! Addresses of a pool on the interfaces of nodes: one node at a time holds each address and announces it on the link;
+//! if that node fails, another node takes the address over.
 //!
-//! `claim` decides; here is done what it asks for.
+//! `ownership` decides; this module executes its decisions.
 
-/// Who is to carry an address, and until when.
+/// Decisions of one node about the ownership of an address.
 mod ownership;
-/// Which node is the better place.
+/// Ranking of the nodes for an address.
 mod ranking;
 /// The Lease of an address.
 mod address_lease;
-/// The kernel's side of an address.
+/// The address on an interface of the kernel.
 mod interface;
-/// What is sent over the link.
+/// Frames sent on the link.
 mod frame;
 
 use std::collections::BTreeMap;
@@ -35,52 +35,51 @@ use ownership::{
 };
 use ranking::NodeRanking;
 
-/// How long the API server may take to answer: it is asked each second.
+/// Time limit of a request to the API server, well below the renewal interval of one second.
 const API_TIMEOUT: Duration = Duration::from_millis(800);
-/// Longer than anything takes that is decided and then done, unless the process was stopped in between.
+/// Longest time between a decision and its execution, unless the process was stopped in between.
 const MAX_DECISION_AGE: Duration = Duration::from_millis(100);
-/// Before an interface that failed us is tried again.
+/// Delay before an interface that failed is tried again.
 const INTERFACE_RETRY_DELAY: Duration = Duration::from_secs(10);
 
-/// How many endpoints behind each address are on which node; only addresses that are served here, and nodes that could
-/// carry them.
+/// Number of endpoints per node, for each address; only addresses served on this node, and nodes that can hold them.
 pub type EndpointCountsByAddress = BTreeMap<IpAddr, BTreeMap<String, usize>>;
 
-/// Where addresses are announced.
+/// Settings of the announcer.
 #[derive(Clone, Debug)]
 pub struct AnnouncerConfig {
     /// The node's name.
     pub node: String,
-    /// Where the Leases are.
+    /// Namespace of the Leases.
     pub namespace: String,
-    /// The interface that carries addresses; `None`: the one on whose network an address is.
+    /// Interface for the addresses; `None`: for each address, the interface on its network.
     pub interface: Option<String>,
 }
 
-/// The Leases of addresses by name; `None`: they have not been told yet.
+/// Leases of addresses, by name; `None`: the initial list has not arrived yet.
 type AddressLeases = Option<BTreeMap<String, Lease>>;
 
-/// Carries addresses as long as somebody tells which; then gives them up.
+/// Announces the addresses in the channel until it closes; then releases all of them.
 pub async fn announce(
     cluster: &ClusterClient,
     announcing: &AnnouncerConfig,
-    mut places: Receiver<EndpointCountsByAddress>,
+    mut endpoint_counts: Receiver<EndpointCountsByAddress>,
 ) {
     let api = Api::namespaced(cluster.client.clone(), &announcing.namespace);
-    let (tell, leases) = channel(None);
-    let watching = tokio::spawn(watch_leases(api.clone(), tell));
+    let (sender, leases) = channel(None);
+    let watching = tokio::spawn(watch_leases(api.clone(), sender));
     let begun = Instant::now();
-    let mut carriers = BTreeMap::new();
+    let mut announcers = BTreeMap::new();
     loop {
-        let addresses: Vec<_> = places.borrow_and_update().keys().copied().collect();
+        let addresses: Vec<_> = endpoint_counts.borrow_and_update().keys().copied().collect();
         for address in addresses {
-            carriers.entry(address).or_insert_with(|| {
-                let carrier = AddressAnnouncer {
+            announcers.entry(address).or_insert_with(|| {
+                let announcer = AddressAnnouncer {
                     address,
                     name: address_lease::lease_name(address),
                     config: announcing.clone(),
                     api: api.clone(),
-                    endpoint_counts: places.clone(),
+                    endpoint_counts: endpoint_counts.clone(),
                     leases: leases.clone(),
                     ownership: AddressOwnership::new(announcing.node.clone()),
                     started_at: begun,
@@ -92,19 +91,19 @@ pub async fn announce(
                     is_contested: false,
                     retry_at: ElapsedTime::ZERO,
                 };
-                tokio::spawn(carrier.run())
+                tokio::spawn(announcer.run())
             });
         }
-        if places.changed().await.is_err() {
+        if endpoint_counts.changed().await.is_err() {
             break;
         }
     }
-    join_all(carriers.into_values()).await;
+    join_all(announcers.into_values()).await;
     watching.abort();
 }
 
-/// Follows the Leases of all addresses.
-async fn watch_leases(api: Api<Lease>, tell: Sender<AddressLeases>) {
+/// Watches the Leases of all addresses.
+async fn watch_leases(api: Api<Lease>, sender: Sender<AddressLeases>) {
     let config = Config::default().labels(address_lease::SELECTOR);
     let mut events = pin!(watcher(api, config.streaming_lists()).default_backoff());
     let mut arriving = BTreeMap::new();
@@ -116,16 +115,16 @@ async fn watch_leases(api: Api<Lease>, tell: Sender<AddressLeases>) {
             Ok(Event::InitApply(lease)) => drop(arriving.insert(name(&lease), lease)),
             Ok(Event::InitDone) => {
                 is_failing = false;
-                tell.send_replace(Some(std::mem::take(&mut arriving)));
+                sender.send_replace(Some(std::mem::take(&mut arriving)));
             }
-            Ok(Event::Apply(lease)) => tell.send_modify(|leases| {
+            Ok(Event::Apply(lease)) => sender.send_modify(|leases| {
                 leases.get_or_insert_default().insert(name(&lease), lease);
             }),
-            Ok(Event::Delete(lease)) => tell.send_modify(|leases| {
+            Ok(Event::Delete(lease)) => sender.send_modify(|leases| {
                 leases.get_or_insert_default().remove(&name(&lease));
             }),
             Err(error) => {
-                // Once for each outage.
+                // Log once per outage.
                 if !std::mem::replace(&mut is_failing, true) {
                     tracing::warn!(%error, "cannot watch the Leases of addresses");
                 }
@@ -134,10 +133,10 @@ async fn watch_leases(api: Api<Lease>, tell: Sender<AddressLeases>) {
     }
 }
 
-/// One address, as one node sees it.
+/// One address, from the view of this node.
 struct AddressAnnouncer {
     address: IpAddr,
-    /// Of its Lease.
+    /// Name of its Lease.
     name: String,
     config: AnnouncerConfig,
     api: Api<Lease>,
@@ -145,16 +144,16 @@ struct AddressAnnouncer {
     leases: Receiver<AddressLeases>,
     ownership: AddressOwnership,
     started_at: Instant,
-    /// As it was seen last.
+    /// Last observed Lease.
     lease: Option<Lease>,
-    /// Whether the watch has told of it.
+    /// True if the watch has reported the Lease.
     was_listed: bool,
     interface: Option<EthernetInterface>,
     is_carried: bool,
     is_failing: bool,
-    /// Somebody else on the link has answered for it.
+    /// True if another machine on the link has answered for the address.
     is_contested: bool,
-    /// Nothing is tried before.
+    /// Time before which nothing is attempted.
     retry_at: ElapsedTime,
 }
 
@@ -179,11 +178,11 @@ impl AddressAnnouncer {
         }
     }
 
-    /// Until that moment, or until something new is known; true: it is over.
+    /// Waits until the given time or until new information arrives; returns true at shutdown.
     async fn wait(&mut self, until: ElapsedTime) -> bool {
-        // A rest ends too, though `claim` knows nothing of it.
-        let rest = Some(self.retry_at).filter(|rest| *rest > self.now());
-        let until = self.started_at.checked_add(rest.map_or(until, |rest| rest.min(until)));
+        // A backoff ends too, although `ownership` does not know of it.
+        let retry_at = Some(self.retry_at).filter(|at| *at > self.now());
+        let until = self.started_at.checked_add(retry_at.map_or(until, |at| at.min(until)));
         let time = async {
             match until {
                 Some(until) => sleep_until(until).await,
@@ -192,11 +191,11 @@ impl AddressAnnouncer {
         };
         tokio::select! {
             () = time => false,
-            told = self.leases.changed() => {
-                // Whoever watches ends after us.
-                told.is_err()
+            changed = self.leases.changed() => {
+                // The watching task outlives this one.
+                changed.is_err()
             }
-            told = self.endpoint_counts.changed() => told.is_err(),
+            changed = self.endpoint_counts.changed() => changed.is_err(),
         }
     }
 
@@ -204,21 +203,22 @@ impl AddressAnnouncer {
         self.started_at.elapsed()
     }
 
-    /// What the watch has told, unless we know better: it may be late.
+    /// Observes the Lease that the watch reports, unless a newer one is known: the watch may lag
+    /// behind.
     fn follow_lease(&mut self) {
-        let news = {
+        let update = {
             let leases = self.leases.borrow_and_update();
             let Some(leases) = &*leases else { return };
-            let told = leases.get(&self.name);
-            let was_told = std::mem::replace(&mut self.was_listed, told.is_some());
-            let is_news = match told {
+            let reported = leases.get(&self.name);
+            let was_listed = std::mem::replace(&mut self.was_listed, reported.is_some());
+            let is_news = match reported {
                 Some(lease) => address_lease::is_newer(lease, self.lease.as_ref()),
-                // One that we have made may not have been told of yet.
-                None => was_told || self.lease.is_none(),
+                // A Lease that we have created may not have been reported yet.
+                None => was_listed || self.lease.is_none(),
             };
-            is_news.then(|| told.cloned())
+            is_news.then(|| reported.cloned())
         };
-        if let Some(lease) = news {
+        if let Some(lease) = update {
             self.observe_lease(lease);
         }
     }
@@ -237,7 +237,7 @@ impl AddressAnnouncer {
             .set_ranking(endpoints.map(|endpoints| NodeRanking { address, endpoints }), now);
     }
 
-    /// Whether there is an interface to carry it.
+    /// True if an interface can hold the address.
     fn find_interface(&mut self) -> bool {
         if self.interface.is_none() || self.is_failing {
             match EthernetInterface::find(self.address, self.config.interface.as_deref()) {
@@ -248,16 +248,16 @@ impl AddressAnnouncer {
         self.interface.is_some()
     }
 
-    /// Lets others carry it for a while.
+    /// Logs the error and leaves the address to other nodes for a while.
     fn back_off(&mut self, sentence: &str) {
         if !std::mem::replace(&mut self.is_failing, true) {
-            tracing::error!(address = %self.address, "cannot carry the address: {sentence}");
+            tracing::error!(address = %self.address, "cannot hold the address: {sentence}");
         }
         self.retry_at = self.now() + INTERFACE_RETRY_DELAY;
         self.ownership.set_ranking(None, self.now());
     }
 
-    /// Makes of the interface what is decided.
+    /// Applies the decision to the interface.
     fn apply_interface_action(&mut self) {
         let now = self.now();
         match self.ownership.interface_action(now) {
@@ -272,17 +272,17 @@ impl AddressAnnouncer {
         match link.install_address(self.address, seconds) {
             Ok(()) => self.ownership.record_installed(seconds, now),
             Err(error) => {
-                let sentence = format!("{} does not take it: {error}", link.name);
+                let sentence = format!("{} rejects it: {error}", link.name);
                 self.back_off(&sentence);
                 return self.remove_address();
             }
         }
         (self.is_failing, self.is_contested) = (false, false);
         if !std::mem::replace(&mut self.is_carried, true) {
-            tracing::info!(address = %self.address, interface = link.name, "carries the address");
+            tracing::info!(address = %self.address, interface = link.name, "holds the address");
         }
         if self.now() > now + MAX_DECISION_AGE {
-            // The kernel was told too late: what was decided may no longer hold.
+            // The kernel was told too late: the decision may no longer be valid.
             self.remove_address();
         }
     }
@@ -294,13 +294,13 @@ impl AddressAnnouncer {
         self.ownership.record_installed(0, self.now());
         let Some(link) = &self.interface else { return };
         match link.remove_address(self.address) {
-            Ok(()) => tracing::info!(address = %self.address, "no longer carries the address"),
-            // The kernel does so by itself.
+            Ok(()) => tracing::info!(address = %self.address, "no longer holds the address"),
+            // The kernel removes it when its lifetime expires.
             Err(error) => {
-                tracing::warn!(address = %self.address, %error, "cannot drop the address")
+                tracing::warn!(address = %self.address, %error, "cannot remove the address")
             }
         }
-        // The interface may be another one next time.
+        // Select the interface anew next time.
         self.interface = None;
     }
 
@@ -310,22 +310,22 @@ impl AddressAnnouncer {
         };
         match link.probe(self.address).await {
             Ok(is_answered) => {
-                // Once, not each second.
+                // Log once, not each second.
                 if is_answered && !std::mem::replace(&mut self.is_contested, is_answered) {
                     tracing::warn!(address = %self.address, "another machine answers for the address");
                 }
                 self.ownership.record_probe(is_answered, self.now());
             }
             Err(error) => {
-                let sentence = format!("{} cannot be asked who has it: {error}", link.name);
+                let sentence = format!("cannot probe the address on {}: {error}", link.name);
                 self.back_off(&sentence);
             }
         }
     }
 
     fn announce(&mut self) {
-        let told = self.interface.as_ref().map(|link| link.announce(self.address));
-        if let Some(Err(error)) = told {
+        let result = self.interface.as_ref().map(|link| link.announce(self.address));
+        if let Some(Err(error)) = result {
             tracing::warn!(address = %self.address, %error, "cannot announce the address");
         }
         self.ownership.record_announcement();
@@ -335,7 +335,7 @@ impl AddressAnnouncer {
         if matches!(write, LeaseWrite::HandOver(_) | LeaseWrite::Release) {
             self.remove_address();
         }
-        let asked = self.now();
+        let started = self.now();
         let names = (&*self.name, &*self.config.node);
         let written = address_lease::write_lease(&self.api, names, self.lease.as_ref(), write);
         let (outcome, lease) =
@@ -343,6 +343,6 @@ impl AddressAnnouncer {
         if let Some(lease) = lease {
             self.observe_lease(lease);
         }
-        self.ownership.record_write(write, outcome, asked, self.now());
+        self.ownership.record_write(write, outcome, started, self.now());
     }
 }

@@ -1,5 +1,5 @@
-//! An API server in memory, for tests: it lists, watches and keeps objects as a real one does, as far as that is asked of
-//! it, and can be told to refuse or not to answer.
+//! In-memory API server for tests: it lists, watches and stores objects as a real one does, as far as the tests need
+//! it, and can be told to reject requests or not to answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -21,7 +21,7 @@ use tower::service_fn;
 
 use crate::ClusterClient;
 
-/// Handed out to whoever needs to look at it or to change it.
+/// Shared handle to the server, to inspect and change its state.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ApiServer(Arc<Mutex<ApiServerState>>);
 
@@ -29,27 +29,27 @@ pub(crate) struct ApiServer(Arc<Mutex<ApiServerState>>);
 struct ApiServerState {
     objects: BTreeMap<ObjectPath, Value>,
     version: u64,
-    /// What has changed, by version and collection, as watches tell it.
+    /// Watch events, by version and collection.
     history: Vec<(u64, String, Value)>,
     watches: Vec<(String, UnboundedSender<Value>)>,
-    /// The objects whose statuses were written, or were to be, in order.
+    /// Objects whose statuses were written, including rejected writes, in order.
     writes: Vec<String>,
     has_no_streaming_lists: bool,
-    /// By name, the objects whose statuses may not be written, and why.
+    /// Objects whose statuses may not be written, by name, with the response status.
     rejected: BTreeMap<String, StatusCode>,
-    /// By name, the objects whose writers wait for ever.
+    /// Objects for which writes never get an answer, by name.
     unresponsive: BTreeSet<String>,
-    /// How long an answer to a write takes.
+    /// Latency of a write.
     delay: Duration,
 }
 
-/// Where an object is: its collection, its namespace (empty for none) and its name.
+/// Path of an object: its collection, its namespace (empty for none) and its name.
 type ObjectPath = (String, String, String);
 
 type ApiResponse = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
 impl ApiServer {
-    /// As Kubernetes up to 1.33, but for 1.32, is unless it is configured otherwise.
+    /// Starts a server without streaming lists, the default of Kubernetes up to 1.33, except 1.32.
     pub(crate) fn without_streaming_lists() -> Self {
         let server = Self::default();
         server.state().has_no_streaming_lists = true;
@@ -65,7 +65,7 @@ impl ApiServer {
         ClusterClient { client: Client::new(service, "default") }
     }
 
-    /// An object as somebody else writes it, by the path of its collection.
+    /// Writes an object as another client would, by the path of its collection.
     pub(crate) fn put(&self, collection: &str, mut object: Value) {
         let text = |name: &str| object["metadata"][name].as_str().unwrap_or_default().to_owned();
         let place = (collection.to_owned(), text("namespace"), text("name"));
@@ -76,7 +76,7 @@ impl ApiServer {
         state.store(place, object);
     }
 
-    /// An object as it is now.
+    /// Returns the current object.
     pub(crate) fn object(&self, collection: &str, namespace: &str, name: &str) -> Option<Value> {
         let place = (collection.to_owned(), namespace.to_owned(), name.to_owned());
         self.state().objects.get(&place).cloned()
@@ -94,7 +94,8 @@ impl ApiServer {
         self.state().delay = delay;
     }
 
-    /// The objects whose statuses were written since this was asked, be it in vain.
+    /// Returns the objects whose statuses were written since the last call, including rejected
+    /// writes.
     pub(crate) fn writes(&self) -> Vec<String> {
         std::mem::take(&mut self.state().writes)
     }
@@ -170,31 +171,32 @@ impl ApiServerState {
         )
     }
 
-    /// From a version on; `sendInitialEvents` asks for what there is first, and for a mark where that ends.
+    /// Watches from a version on; with `sendInitialEvents`, sends the existing objects first, and a bookmark at their
+    /// end.
     fn watch(&mut self, collection: &str, query: &str) -> ApiResponse {
         let streams = query.contains("sendInitialEvents=true");
         if streams && self.has_no_streaming_lists {
             return error_response(StatusCode::UNPROCESSABLE_ENTITY);
         }
-        let (tell, told) = unbounded_channel();
+        let (sender, events) = unbounded_channel();
         if streams {
             for object in self.in_collection(collection) {
-                tell.send(json!({ "type": "ADDED", "object": object })).unwrap();
+                sender.send(json!({ "type": "ADDED", "object": object })).unwrap();
             }
             let annotations = json!({ "k8s.io/initial-events-end": "true" });
             let version = self.version.to_string();
             let metadata = json!({ "resourceVersion": version, "annotations": annotations });
             let mark = json!({ "kind": "Any", "apiVersion": "v1", "metadata": metadata });
-            tell.send(json!({ "type": "BOOKMARK", "object": mark })).unwrap();
+            sender.send(json!({ "type": "BOOKMARK", "object": mark })).unwrap();
         } else {
             let since =
                 query.split('&').find_map(|it| it.strip_prefix("resourceVersion=")).unwrap();
             let since: u64 = since.parse().unwrap();
             let missed = self.history.iter().filter(|it| it.0 > since && it.1 == collection);
-            missed.for_each(|(_, _, event)| tell.send(event.clone()).unwrap());
+            missed.for_each(|(_, _, event)| sender.send(event.clone()).unwrap());
         }
-        self.watches.push((collection.to_owned(), tell));
-        Response::new(StreamBody::new(lines(told)).boxed_unsync())
+        self.watches.push((collection.to_owned(), sender));
+        Response::new(StreamBody::new(lines(events)).boxed_unsync())
     }
 
     fn object(&self, place: &ObjectPath) -> ApiResponse {
@@ -218,7 +220,7 @@ impl ApiServerState {
         json_response(StatusCode::OK, &self.store(place, object))
     }
 
-    /// Whichever way it is patched: whoever asks this server is the only one who writes it.
+    /// Patches a status, whatever the type of the patch: the caller is the only writer.
     fn patch_status(&mut self, place: ObjectPath, patch: &Value) -> ApiResponse {
         self.writes.push(place.2.clone());
         if let Some(status) = self.rejected.get(&place.2) {
@@ -234,14 +236,14 @@ impl ApiServerState {
         json_response(StatusCode::OK, &self.store(place, object))
     }
 
-    /// Whether what is written was made from what is there, as far as it says so.
+    /// True if the written object has the current version, or names none.
     fn is_current(&self, place: &ObjectPath, written: &Value) -> bool {
         let version = |of: &Value| of["metadata"]["resourceVersion"].as_str().map(str::to_owned);
         version(written).is_none_or(|it| Some(it) == self.objects.get(place).and_then(version))
     }
 }
 
-/// Of a path, and whether it is that of a status.
+/// Parses a path; true if it is that of a status.
 fn parse_path(path: &str) -> (ObjectPath, bool) {
     let parts: Vec<_> = path.trim_matches('/').split('/').collect();
     let (api, rest) = parts.split_at(if parts[0] == "api" { 2 } else { 3 });
@@ -254,11 +256,11 @@ fn parse_path(path: &str) -> (ObjectPath, bool) {
     ((collection, namespace.to_owned(), name.to_owned()), rest.get(2) == Some(&"status"))
 }
 
-/// What is told, a line each, as long as somebody may tell more.
+/// Streams events, one per line, until all senders are dropped.
 fn lines(
-    told: UnboundedReceiver<Value>,
+    events: UnboundedReceiver<Value>,
 ) -> impl stream::Stream<Item = Result<Frame<Bytes>, Infallible>> {
-    stream::unfold(told, |mut told| async move { Some((told.recv().await?, told)) })
+    stream::unfold(events, |mut events| async move { Some((events.recv().await?, events)) })
         .map(|event| Ok(Frame::data(Bytes::from(format!("{event}\n")))))
 }
 

@@ -1,19 +1,21 @@
-//! Writes that failed, by object: each is tried again later and later, whatever becomes of others.
+//! Backoff of failed writes, per object: each is retried after an increasing delay, independently
+//! of the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Before a first failure is tried again; twice as long after each further one.
+/// Delay after the first failure; it doubles with each further one.
 const MIN_BACKOFF: Duration = Duration::from_secs(2);
-/// What is mended elsewhere, as permissions are, is seen after so long at most.
+/// Longest delay: a cause that is fixed elsewhere, such as permissions, is noticed within this
+/// time.
 const MAX_BACKOFF: Duration = Duration::from_secs(64);
 
-/// A kind, a namespace, a name and a version: an object that has changed is another matter.
+/// Kind, namespace, name and version: a new version of an object starts without backoff.
 pub(crate) type WriteKey = (&'static str, String, String, String);
 
-/// What failed, as long as it is to be written.
+/// Writes that failed and are still pending.
 #[derive(Debug, Default)]
 pub(crate) struct WriteBackoff(BTreeMap<WriteKey, BackoffEntry>);
 
@@ -24,27 +26,27 @@ struct BackoffEntry {
 }
 
 impl WriteBackoff {
-    /// Forgets all that is not due any more.
+    /// Removes entries of writes that are no longer pending.
     pub(crate) fn retain_pending(&mut self, due: &BTreeSet<WriteKey>) {
         self.0.retain(|key, _| due.contains(key));
     }
 
-    /// Whether it is time to try this, for the first time or again.
+    /// True if the write may be attempted, for the first time or again.
     pub(crate) fn is_due(&self, key: &WriteKey, now: Instant) -> bool {
-        self.0.get(key).is_none_or(|refusal| refusal.retry_at <= now)
+        self.0.get(key).is_none_or(|it| it.retry_at <= now)
     }
 
-    /// It has failed; tells whether for the first time.
+    /// Records a failure; returns whether it is the first one.
     pub(crate) fn record_failure(&mut self, key: WriteKey, now: Instant) -> bool {
-        let before = self.0.get(&key).map(|refusal| refusal.delay);
+        let before = self.0.get(&key).map(|it| it.delay);
         let pause = before.map_or(MIN_BACKOFF, |pause| (2 * pause).min(MAX_BACKOFF));
         self.0.insert(key, BackoffEntry { retry_at: now + pause, delay: pause });
         before.is_none()
     }
 
-    /// When something is to be tried again.
+    /// Returns the earliest time of a retry.
     pub(crate) fn next_retry_at(&self) -> Option<Instant> {
-        self.0.values().map(|refusal| refusal.retry_at).min()
+        self.0.values().map(|it| it.retry_at).min()
     }
 }
 

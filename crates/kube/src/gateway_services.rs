@@ -1,6 +1,6 @@
-//! Services in front of Gateways, written where the cluster does not say the same already, by the replica that leads.
+//! Writes the managed Services in front of Gateways if they differ from those in the cluster; only the leader writes.
 //!
-//! What they say is for `gateway::fronts` to know. A Service that is not ours is never touched.
+//! `gateway::managed_services` knows their content. A Service of another owner is never changed.
 
 use std::collections::BTreeSet;
 
@@ -14,20 +14,20 @@ use crate::WRITER;
 use crate::kind::WatchedKind;
 use crate::store::Store;
 
-/// The Services that there should be in front of Gateways.
+/// The managed Services that should exist.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DesiredServices {
-    /// Where all of them are.
+    /// Namespace of all of them.
     pub namespace: String,
-    /// As they should be.
+    /// The manifests.
     pub desired: Vec<Value>,
-    /// The Gateways, as their annotation names them, whose Services stay as they are.
+    /// Gateways, as named by the annotation, whose Services are left unchanged.
     pub retained: BTreeSet<String>,
-    /// The Service with which all of them go.
+    /// The Service that owns all of them: deleting it deletes them.
     pub owner: Option<String>,
 }
 
-/// A difference between what there is and what there should be.
+/// Difference between the existing and the desired Services.
 #[derive(Debug)]
 pub(crate) enum ServiceChange {
     Apply(Value),
@@ -36,7 +36,7 @@ pub(crate) enum ServiceChange {
 
 const KIND: &str = "Service";
 
-/// What has to be written.
+/// Returns the changes to write.
 pub(crate) fn pending_changes(known: &Store, services: &DesiredServices) -> Vec<ServiceChange> {
     let namespace = &services.namespace;
     let owner = services.owner.as_ref().and_then(|owner| {
@@ -72,14 +72,14 @@ pub(crate) fn pending_changes(known: &Store, services: &DesiredServices) -> Vec<
     due
 }
 
-/// All of a Service that is one of ours, its status too.
+/// Returns the whole of a managed Service, including its status.
 pub(crate) fn managed_service(kind: &WatchedKind, object: &DynamicObject) -> Option<Value> {
     let labels = object.metadata.labels.as_ref()?;
     if kind.name != KIND || !labels.contains_key(SERVICE_LABEL) {
         return None;
     }
     let mut all = object.data.clone();
-    // A list does not say of each of its objects what it is.
+    // Items of a list do not carry their apiVersion and kind.
     all["apiVersion"] = json!(kind.api_version());
     all["kind"] = json!(kind.name);
     all["metadata"] = json!(ObjectMeta { managed_fields: None, ..object.metadata.clone() });
@@ -87,7 +87,7 @@ pub(crate) fn managed_service(kind: &WatchedKind, object: &DynamicObject) -> Opt
 }
 
 impl ServiceChange {
-    /// The Service's namespace and name.
+    /// Returns the namespace and name of the Service.
     pub(crate) fn name(&self) -> (&str, &str) {
         match self {
             Self::Apply(service) => {
@@ -113,12 +113,12 @@ pub(crate) async fn write_service(
             tracing::info!(%namespace, %name, "wrote the Service of a Gateway");
         }
         ServiceChange::Delete { uid, .. } => {
-            // That one, and none that has its name since.
+            // Deletes this object only, not a later one of the same name.
             let uid = Some(uid.clone());
             let preconditions = Some(Preconditions { uid, resource_version: None });
             let params = DeleteParams { preconditions, ..DeleteParams::default() };
             api.delete(name, &params).await?;
-            tracing::info!(%namespace, %name, "deleted the Service of a Gateway that has gone");
+            tracing::info!(%namespace, %name, "deleted the Service of a deleted Gateway");
         }
     }
     Ok(())
@@ -151,11 +151,11 @@ mod tests {
 
     fn known(objects: &[Value]) -> Store {
         let mut known = Store::new();
-        let place = WatchedKind::index_of(KIND).unwrap();
+        let index = WatchedKind::index_of(KIND).unwrap();
         for object in objects {
             let mut object: DynamicObject = serde_json::from_value(object.clone()).unwrap();
             object.metadata.uid = Some("u1".to_owned());
-            known.apply_event(place, Event::Apply(object));
+            known.apply_event(index, Event::Apply(object));
         }
         known
     }

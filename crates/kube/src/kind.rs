@@ -1,22 +1,23 @@
-//! Which objects of a cluster matter, and how each is asked for.
+//! The watched kinds, with their resources and selectors.
 
 use gateway::ingress;
 use gateway::managed_services::{GATEWAY_ANNOTATION, PublishedAddress};
 use kube_core::{ApiResource, DynamicObject};
 use serde_json::Value;
 
-/// A kind of objects.
+/// A watched kind.
 #[derive(Debug)]
 pub(crate) struct WatchedKind {
     pub(crate) group: &'static str,
     pub(crate) version: &'static str,
     pub(crate) name: &'static str,
     pub(crate) plural: &'static str,
-    /// Which of them are left out by the API server; none: none are.
+    /// Field selector by which the API server leaves objects out; `None`: no selector.
     pub(crate) field_selector: Option<&'static str>,
-    /// Whether a change is for endpoints alone, and takes the short way.
+    /// True if a change affects endpoints only and takes the fast path.
     pub(crate) is_endpoints: bool,
-    /// Whether its status is a list that others write as well, of which ours must go when we have nothing more to say.
+    /// True if its status is a list with entries of several controllers, so that our entry must be removed when it is
+    /// no longer wanted.
     pub(crate) has_status_entries: bool,
 }
 
@@ -24,20 +25,22 @@ const GATEWAY_API: &str = "gateway.networking.k8s.io";
 const SHEAVE: &str = "sheave.dev";
 const INGRESS: &str = "networking.k8s.io";
 
-/// That of Gateway tells which version of Gateway API is installed.
+/// The CRD of Gateway shows which version of Gateway API is installed.
 pub(crate) const CRD_KIND: &str = "CustomResourceDefinition";
 
-/// The values of Secrets and ConfigMaps that are looked at.
+/// Keys of Secrets and ConfigMaps that are read.
 const CHAIN: &str = "tls.crt";
 const KEY: &str = "tls.key";
 const CA_BUNDLE: &str = "ca.crt";
 
-/// Of Secrets, those that never hold a certificate are most of what a cluster has, and the largest.
+/// Excludes the types of Secrets that never hold a certificate: they are most of the Secrets in a
+/// cluster, and the largest.
 const CERTIFICATE_SECRETS_SELECTOR: &str = "type!=kubernetes.io/service-account-token,type!=helm.sh/release.v1,\
      type!=bootstrap.kubernetes.io/token,type!=kubernetes.io/dockerconfigjson,\
      type!=kubernetes.io/dockercfg,type!=kubernetes.io/basic-auth,type!=kubernetes.io/ssh-auth";
 
-/// Every kind; never Pods, which change far more often and say nothing that EndpointSlices do not.
+/// Every watched kind. Pods are not watched: they change far more often than EndpointSlices and add
+/// no information.
 pub(crate) const KINDS: [WatchedKind; 20] = [
     WatchedKind {
         field_selector: Some("metadata.name=gateways.gateway.networking.k8s.io"),
@@ -98,22 +101,22 @@ const fn kind_with_entries(
 }
 
 impl WatchedKind {
-    /// The kind of a name: no two of ours share one.
+    /// Returns the kind with this name; the names are unique in [`KINDS`].
     pub(crate) fn by_name(name: &str) -> Option<&'static Self> {
         KINDS.iter().find(|kind| kind.name == name)
     }
 
-    /// Its place in [`KINDS`].
+    /// Returns the index of a kind in [`KINDS`].
     pub(crate) fn index_of(name: &str) -> Option<usize> {
         KINDS.iter().position(|kind| kind.name == name)
     }
 
-    /// The namespace of one of its objects: a GatewayClass has none, whatever was filled in.
+    /// Returns the namespace of an object; a GatewayClass has none, even if the field is set.
     pub(crate) fn namespace_of<'n>(&self, namespace: &'n str) -> &'n str {
         if self.name == "GatewayClass" { "" } else { namespace }
     }
 
-    /// As `apiVersion` says it.
+    /// Returns the value of `apiVersion`.
     pub(crate) fn api_version(&self) -> String {
         match self.group {
             "" => self.version.to_owned(),
@@ -131,7 +134,7 @@ impl WatchedKind {
         }
     }
 
-    /// Where a status of this kind says that clients find it: that is asked for by whoever knows it.
+    /// Returns the addresses in a status of this kind at which clients reach it.
     pub(crate) fn status_addresses(&self, status: Option<&Value>) -> Vec<PublishedAddress> {
         let (list, ip, name) = match self.name {
             "Gateway" => ("/addresses", "value", None),
@@ -140,16 +143,16 @@ impl WatchedKind {
         };
         let list = status.and_then(|status| status.pointer(list)?.as_array());
         let text = |entry: &Value, field: &str| Some(entry.get(field)?.as_str()?.to_owned());
-        let place = |entry: &Value| {
+        let address = |entry: &Value| {
             let address = text(entry, ip).and_then(|text| text.parse().ok());
             let name = || text(entry, name?).filter(|name| !name.is_empty());
             address.map(PublishedAddress::Ip).or_else(|| name().map(PublishedAddress::Hostname))
         };
-        list.into_iter().flatten().filter_map(place).collect()
+        list.into_iter().flatten().filter_map(address).collect()
     }
 
-    /// Whether an object of this kind can matter at all. Of Secrets and ConfigMaps, which a cluster has many of, those that
-    /// hold certificates do.
+    /// True if an object of this kind can affect the configuration. Of Secrets and ConfigMaps, which are numerous in a
+    /// cluster, only those with certificates can.
     pub(crate) fn is_relevant(&self, content: &Value) -> bool {
         let holds = |name: &str| content.pointer("/data").is_some_and(|it| it.get(name).is_some());
         match self.name {
@@ -159,9 +162,10 @@ impl WatchedKind {
         }
     }
 
-    /// Leaves out what is never looked at, so that it takes no room and its changes go unnoticed.
+    /// Removes fields that are never read, to save memory and to ignore their changes.
     pub(crate) fn trim(&self, object: &mut DynamicObject) {
-        // Who wrote which field is most of an object's metadata.
+        // The managed fields (the writer of each field) are the largest part of an object's
+        // metadata.
         object.metadata.managed_fields = None;
         let is_read = |name: &str| match self.name {
             "Ingress" | "IngressClass" => ingress::is_known_annotation(name),

@@ -1,8 +1,8 @@
-//! A Lease: which of several replicas does what only one may do. Who holds it renews it; who does not looks on, and takes
-//! it when it has not been renewed for as long as it says.
+//! Leader election with a Lease: one of several replicas does what only one may do. The holder renews the Lease; the
+//! others observe it, and take it over when it has not been renewed for its duration.
 //!
-//! Clocks of machines are never compared: a Lease has run out when *we* have seen no renewal for its duration. The holder
-//! counts from before it asked for the renewal, so it stops before anybody else may begin.
+//! Clocks of machines are never compared: a Lease has expired when *this replica* has seen no renewal for its duration.
+//! The holder counts from before it sent the renewal, so it stops before any other replica may begin.
 
 use std::time::Duration;
 
@@ -17,41 +17,41 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::{ClusterClient, ReplicaIdentity};
 
-/// Of who writes statuses: nothing breaks while nobody does.
+/// Timing for the writer of statuses: a gap without a leader breaks nothing.
 const LEADER_TIMING: LeaseTiming = LeaseTiming {
     duration: Duration::from_secs(15),
     retry_period: Duration::from_secs(3),
     request_timeout: Duration::from_secs(5),
 };
 
-/// How a Lease is held.
+/// Timing of a Lease.
 #[derive(Clone, Copy, Debug)]
 struct LeaseTiming {
-    /// After the last renewal it is another's to take. Whole seconds.
+    /// Time after the last renewal at which another replica may take the Lease. Whole seconds.
     duration: Duration,
-    /// Between renewals, and between looks at it.
+    /// Interval of renewals, and of checks by the other replicas.
     retry_period: Duration,
-    /// How long the API server may take to answer.
+    /// Time limit for a request to the API server.
     request_timeout: Duration,
 }
 
-/// Tells from now on until when we hold the Lease of that name; `None`: we do not. When nobody asks any more, the Lease is
-/// given back; the task ends with that.
+/// Starts the election. The receiver holds the time until which this replica is the leader; `None`: it is not. When the
+/// receiver is dropped, the Lease is released and the task ends.
 pub(crate) fn start_election(
     cluster: &ClusterClient,
     identity: ReplicaIdentity,
     name: &'static str,
 ) -> (Receiver<Option<Instant>>, JoinHandle<()>) {
-    let (held, told) = channel(None);
+    let (sender, leadership) = channel(None);
     let api = Api::namespaced(cluster.client.clone(), &identity.namespace);
-    let contender = LeaderElector {
+    let elector = LeaderElector {
         api,
         name,
         identity: identity.name,
         timing: LEADER_TIMING,
         observed_renewal: None,
     };
-    (told, tokio::spawn(contender.run(held)))
+    (leadership, tokio::spawn(elector.run(sender)))
 }
 
 struct LeaderElector {
@@ -59,67 +59,68 @@ struct LeaderElector {
     name: &'static str,
     identity: String,
     timing: LeaseTiming,
-    /// The renewal that was seen last, and since when it has been the last.
+    /// The last observed renewal, and the time when it was first observed.
     observed_renewal: Option<(LeaseRenewal, Instant)>,
 }
 
-/// What changes with each renewal.
+/// Fields that change with each renewal.
 type LeaseRenewal = (Option<String>, Option<MicroTime>);
 
 impl LeaderElector {
-    /// Until nobody asks any more; then the Lease is given back, so that nobody has to wait for its end.
-    async fn run(mut self, held: Sender<Option<Instant>>) {
+    /// Runs until the receiver is dropped, then releases the Lease, so that another replica need not wait for its
+    /// expiry.
+    async fn run(mut self, sender: Sender<Option<Instant>>) {
         let mut is_failing = false;
-        while !held.is_closed() {
-            let asked = Instant::now();
-            let look = timeout(self.timing.request_timeout, self.try_acquire_or_renew());
+        while !sender.is_closed() {
+            let started = Instant::now();
+            let attempt = timeout(self.timing.request_timeout, self.try_acquire_or_renew());
             let result = tokio::select! {
-                result = look => result,
-                () = held.closed() => break,
+                result = attempt => result,
+                () = sender.closed() => break,
             };
             match result {
                 Ok(Ok(is_ours)) => {
                     is_failing = false;
-                    self.publish(&held, is_ours.then(|| asked + self.timing.duration));
+                    self.publish(&sender, is_ours.then(|| started + self.timing.duration));
                 }
                 result => {
                     if !std::mem::replace(&mut is_failing, true) {
                         self.log_failure(&result);
                     }
-                    let until = held.borrow().filter(|until| *until > Instant::now());
-                    self.publish(&held, until);
+                    let until = sender.borrow().filter(|until| *until > Instant::now());
+                    self.publish(&sender, until);
                 }
             }
             tokio::select! {
                 () = sleep(self.timing.retry_period) => {}
-                () = held.closed() => {}
+                () = sender.closed() => {}
             }
         }
-        self.publish(&held, None);
-        // A look that was broken off may have taken it, so that the Lease itself is asked. If that fails, it runs out.
+        self.publish(&sender, None);
+        // A cancelled attempt may have taken the Lease, so the Lease itself is read. If this fails, the Lease expires.
         drop(timeout(self.timing.request_timeout, self.release()).await);
     }
 
-    /// A renewal wakes nobody.
+    /// Publishes the leadership. A renewal does not notify the receivers.
     fn publish(&self, held: &Sender<Option<Instant>>, until: Option<Instant>) {
         let changed = held
             .send_if_modified(|held| std::mem::replace(held, until).is_some() != until.is_some());
         if changed {
             let is_ours = until.is_some();
-            let message = if is_ours { "holds the Lease" } else { "no longer holds the Lease" };
+            let message = if is_ours { "became the leader" } else { "no longer the leader" };
             tracing::info!(lease = self.name, "{message}");
         }
     }
 
     fn log_failure(&self, result: &Result<Result<bool, Error>, tokio::time::error::Elapsed>) {
-        let why = match result {
+        let reason = match result {
             Ok(Err(error)) => error.to_string(),
             Ok(Ok(_)) | Err(_) => "the API server does not answer".to_owned(),
         };
-        tracing::warn!(lease = self.name, error = why, "cannot renew or see the Lease");
+        tracing::warn!(lease = self.name, error = reason, "cannot renew or read the Lease");
     }
 
-    /// Renews or takes the Lease if it is ours to; tells whether we hold it.
+    /// Takes or renews the Lease if allowed; returns whether this replica holds it.
     async fn try_acquire_or_renew(&mut self) -> Result<bool, Error> {
         let Some(lease) = self.api.get_opt(self.name).await? else {
             return self.create().await;
@@ -153,7 +154,7 @@ impl LeaderElector {
         )
     }
 
-    /// With the version that was read: if another was quicker, it is theirs.
+    /// Replaces the version that was read: if another replica wrote first, the Lease belongs to it.
     async fn update(&self, lease: Lease, spec: LeaseSpec) -> Result<bool, Error> {
         let spec = Some(self.held_spec(spec));
         let lease = Lease { spec, metadata: lease.metadata };
@@ -168,7 +169,7 @@ impl LeaderElector {
         }
     }
 
-    /// As it is while we hold it.
+    /// Returns the spec of a Lease held by this replica.
     fn held_spec(&self, before: LeaseSpec) -> LeaseSpec {
         renewed_spec(before, &self.identity, self.timing.duration)
     }
@@ -186,7 +187,7 @@ impl LeaderElector {
     }
 }
 
-/// As a Lease is from now on, when somebody takes or renews it.
+/// Returns the spec of a Lease that `holder` takes or renews now.
 pub(crate) fn renewed_spec(before: LeaseSpec, holder: &str, duration: Duration) -> LeaseSpec {
     let now = MicroTime(Timestamp::now());
     let is_new = before.holder_identity.as_deref() != Some(holder);

@@ -1,26 +1,27 @@
-//! The API server's side: what a cluster asks for, and what is told of it there.
+//! The client of the Kubernetes API server: reads the objects of a cluster and writes their
+//! statuses.
 //!
-//! It watches objects and writes statuses. What objects mean is for `gateway` to know; nothing of the data plane is known
-//! here, and nothing of it ever waits for the API server.
+//! It watches objects and writes statuses. `gateway` knows what objects mean; this crate knows nothing of the data
+//! plane, and the data plane never waits for the API server.
 #![warn(missing_docs)]
 
-/// Which objects of a cluster matter.
+/// The watched kinds.
 mod kind;
-/// What the cluster holds, as far as it has been told.
+/// The objects of the cluster, as far as they are known.
 mod store;
-/// From the API server's watches to what is known.
+/// Reflectors: one watch per kind, which fills the store.
 mod watch;
-/// Statuses, written where they differ.
+/// Writes statuses that differ from those in the cluster.
 mod publish;
-/// Which of them could not be written.
+/// Backoff of failed writes, per object.
 mod backoff;
-/// Services in front of Gateways, written where they differ.
+/// Writes managed Services in front of Gateways that differ from those in the cluster.
 mod gateway_services;
-/// Which of several replicas writes.
+/// Leader election among the replicas.
 mod leader_election;
-/// Which node carries an address, and that it does.
+/// Announces addresses: one node holds each address.
 mod announce;
-/// What tests watch and write to.
+/// In-memory API server for tests.
 #[cfg(test)]
 mod api_server;
 
@@ -32,37 +33,38 @@ pub use gateway_services::DesiredServices;
 pub use publish::{DesiredStatuses, IngressAddresses, StatusAddresses};
 pub use watch::{ClusterContents, ClusterObjects};
 
-/// As whom we write: the field manager of statuses, and the name of the Lease.
+/// Our name as a writer: the field manager of statuses, and the name of the Lease.
 const WRITER: &str = "sheave";
 
-/// Why there is no cluster to speak to.
+/// Error that prevents a connection to a cluster.
 #[derive(Debug, Error)]
 pub enum Error {
-    /// Neither a kubeconfig nor the files of a pod.
-    #[error("there are no credentials for an API server, neither of a kubeconfig nor of a pod")]
+    /// Neither a kubeconfig nor the files of a pod exist.
+    #[error("no credentials for an API server found, neither a kubeconfig nor those of a pod")]
     Credentials(#[source] Box<kube_client::config::InferConfigError>),
-    /// Credentials that cannot be used.
+    /// The credentials are invalid.
     #[error("the credentials for the API server cannot be used")]
     Client(#[source] Box<kube_client::Error>),
 }
 
-/// An API server that we may speak to.
+/// Client of an API server.
 #[derive(Clone)]
 pub struct ClusterClient {
     client: Client,
 }
 
-/// Who we are among the replicas.
+/// Identity of this replica.
 #[derive(Clone, Debug)]
 pub struct ReplicaIdentity {
-    /// Unique among them.
+    /// Name, unique among the replicas.
     pub name: String,
-    /// Where the Lease is.
+    /// Namespace of the Lease.
     pub namespace: String,
 }
 
 impl ClusterClient {
-    /// By the kubeconfig of the environment, or as a pod. Nothing is asked yet: an API server that is down is waited for.
+    /// Uses the kubeconfig of the environment, or the credentials of the pod. Sends no request yet: if the API server
+    /// is down, later requests wait for it.
     ///
     /// # Errors
     /// If there are no credentials, or they cannot be used.
@@ -72,7 +74,7 @@ impl ClusterClient {
         Ok(Self { client })
     }
 
-    /// The namespace that the credentials name.
+    /// Returns the namespace of the credentials.
     #[must_use]
     pub fn namespace(&self) -> &str {
         self.client.default_namespace()

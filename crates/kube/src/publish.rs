@@ -1,6 +1,6 @@
-//! Statuses, written where the cluster does not say the same already, by the replica that leads.
+//! Writes statuses that differ from those in the cluster; only the leader writes.
 //!
-//! What a status says and what of it is ours is for `gateway::status` to know.
+//! `gateway::status` knows the content of a status and which part of it is ours.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -29,38 +29,38 @@ use crate::kind::{KINDS, WatchedKind};
 use crate::store::{Store, StoredObject};
 use crate::watch::{SharedStore, lock};
 
-/// Writes that are under way at once: many routes change together, and each write takes the API server milliseconds.
+/// Maximum number of concurrent writes: many routes change together, and each write takes the API server milliseconds.
 const MAX_CONCURRENT_WRITES: usize = 16;
-/// Before a write that failed is tried again; by then a watch has told what was written in between.
+/// Delay before a retry after a conflict; by then the watch has reported the conflicting change.
 const CONFLICT_RETRY_DELAY: Duration = Duration::from_millis(200);
-/// While the API server cannot be reached.
+/// Delay before a retry while the API server is unreachable.
 const UNAVAILABLE_RETRY_DELAY: Duration = Duration::from_secs(2);
-/// How long a write may take.
+/// Time limit of a write.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Of many failures at once, so many are told one by one.
+/// Maximum number of failures that are logged individually in one pass.
 const MAX_LOGGED_FAILURES: usize = 8;
 
 /// Addresses of Gateways, or of Ingresses, by namespace and name.
 pub type StatusAddresses = BTreeMap<(String, String), Vec<IpAddr>>;
 
-/// Where clients find Gateways, or Ingresses, by namespace and name.
+/// Addresses at which clients reach Gateways or Ingresses, by namespace and name.
 pub type IngressAddresses = BTreeMap<(String, String), Vec<PublishedAddress>>;
 
-/// What is to be said in the cluster.
+/// Statuses and Services to write to the cluster.
 #[derive(Clone, Debug, Default)]
 pub struct DesiredStatuses {
-    /// Of objects of Gateway API and of our own.
+    /// Statuses of objects of Gateway API and of our own kinds.
     pub statuses: Arc<[ResourceStatus]>,
-    /// Where Ingresses are served; of one that is served nowhere, none.
+    /// Addresses of Ingresses that are served; an Ingress that is not served has none.
     pub ingresses: IngressAddresses,
-    /// The Services in front of Gateways; `None`: those are nobody's business.
+    /// The managed Services in front of Gateways; `None`: Services are not managed.
     pub services: Option<DesiredServices>,
-    /// How many replicas share what policies allow, this one included; `None`: nobody knows.
+    /// Number of replicas that share fixed limits, this one included; `None`: unknown.
     pub replicas: Option<u32>,
 }
 
 impl DesiredStatuses {
-    /// Whether they are certain to say the same, which takes no time to see.
+    /// True if both are certainly equal, which is cheap to determine.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.statuses, &other.statuses)
             && self.ingresses == other.ingresses
@@ -69,30 +69,30 @@ impl DesiredStatuses {
     }
 }
 
-/// Writes statuses.
+/// Writer of statuses.
 pub(crate) struct StatusPublisher {
     pub(crate) client: Client,
     pub(crate) store: SharedStore,
-    /// What is to be said.
+    /// Statuses to write.
     pub(crate) statuses: Receiver<Option<DesiredStatuses>>,
-    /// Something that is known has changed.
+    /// Notifies of changes in the store.
     pub(crate) store_changes: Receiver<()>,
-    /// Until when it is for us to write.
+    /// Time until which this replica is the leader.
     pub(crate) leadership: Receiver<Option<Instant>>,
     pub(crate) backoff: WriteBackoff,
     pub(crate) written: WrittenStatuses,
 }
 
-/// What the cluster was seen to say already: nothing is due before a status or its object changes, and of thousands of
-/// routes it is one that does.
+/// Statuses that the cluster is known to have: nothing is written until a status or its object changes, and of
+/// thousands of routes usually one does.
 #[derive(Default)]
 pub(crate) struct WrittenStatuses {
     statuses: Arc<[ResourceStatus]>,
-    /// The place of an object's status among those, and the version of the object that had it.
+    /// Index of an object's status in `statuses`, and the version of the object that had it.
     objects: HashMap<ObjectIdentity, (usize, String)>,
 }
 
-/// Something to be written.
+/// A write to do.
 struct PendingWrite {
     kind: &'static WatchedKind,
     namespace: String,
@@ -103,20 +103,20 @@ struct PendingWrite {
 
 enum WriteContent {
     Status(StatusUpdate),
-    /// A Service in front of a Gateway.
+    /// Change of a managed Service.
     Service(ServiceChange),
 }
 
-/// How a write went.
+/// Outcome of a write.
 enum WriteOutcome {
     Done,
-    /// Somebody else wrote in between: to be looked at again.
+    /// Another writer changed the object in between: to be examined again.
     Conflict,
-    /// The API server does not want it, and says why.
+    /// The API server rejected the write, with this message.
     Rejected(String),
-    /// The API server has not said anything.
+    /// The API server did not answer, with this error.
     Unavailable(String),
-    /// The Lease has gone.
+    /// This replica is no longer the leader.
     NotLeader,
 }
 
@@ -143,65 +143,65 @@ impl StatusPublisher {
         }
     }
 
-    /// Writes what differs; tells when to look again, whatever else happens.
+    /// Writes all differences; returns when to try again in any case.
     async fn write_all(&mut self) -> Option<Instant> {
         if leader_until(&self.leadership).is_none() {
             return recheck_leadership_at(&self.leadership);
         }
         let statuses = self.statuses.borrow_and_update().clone()?;
         let mut writes = self.pending_writes(&statuses);
-        let Self { client, leadership: leads, backoff: refusals, .. } = self;
+        let Self { client, leadership: leads, backoff, .. } = self;
         let (client, leads) = (&*client, &*leads);
-        refusals.retain_pending(&writes.iter().map(PendingWrite::key).collect());
+        backoff.retain_pending(&writes.iter().map(PendingWrite::key).collect());
         let now = Instant::now();
-        writes.retain(|it| refusals.is_due(&it.key(), now));
+        writes.retain(|it| backoff.is_due(&it.key(), now));
         let mut results = stream::iter(writes)
             .map(|it| async move { (write_in_time(client, leads, &it).await, it) })
             .buffer_unordered(MAX_CONCURRENT_WRITES);
         let mut again = None;
-        let mut told = LogLimiter::default();
+        let mut limiter = LogLimiter::default();
         while let Some((outcome, it)) = results.next().await {
             let now = Instant::now();
-            let mut fail = |why: &str| {
-                if refusals.record_failure(it.key(), now) {
-                    told.warn(&it, why);
+            let mut fail = |reason: &str| {
+                if backoff.record_failure(it.key(), now) {
+                    limiter.warn(&it, reason);
                 }
             };
             match outcome {
                 WriteOutcome::Done => {}
                 WriteOutcome::Conflict => again = Some(now + CONFLICT_RETRY_DELAY),
-                WriteOutcome::Rejected(why) => fail(&why),
-                WriteOutcome::Unavailable(why) => {
-                    fail(&why);
-                    // What is left would most likely wait as long.
+                WriteOutcome::Rejected(reason) => fail(&reason),
+                WriteOutcome::Unavailable(reason) => {
+                    fail(&reason);
+                    // The remaining writes would most likely time out too.
                     return Some(now + UNAVAILABLE_RETRY_DELAY);
                 }
                 WriteOutcome::NotLeader => return recheck_leadership_at(leads),
             }
         }
-        again.into_iter().chain(refusals.next_retry_at()).min()
+        again.into_iter().chain(backoff.next_retry_at()).min()
     }
 
-    /// What the cluster does not say yet, or still says.
+    /// Returns the writes that are needed: statuses that differ, and statuses to remove.
     fn pending_writes(&mut self, wanted: &DesiredStatuses) -> Vec<PendingWrite> {
         let DesiredStatuses { statuses, ingresses, services, replicas } = wanted;
-        let Self { store: known, written: said, .. } = self;
+        let Self { store: known, written: current, .. } = self;
         let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let known = lock(known);
         let differences = services
             .iter()
             .flat_map(|services| gateway_services::pending_changes(&known, services));
         let mut due: Vec<_> = differences.filter_map(PendingWrite::for_service).collect();
-        let mut spoken_of: HashSet<(&str, &str, &str)> = HashSet::new();
-        let mut before = mem::replace(said, WrittenStatuses::of(statuses));
-        for (place, status) in statuses.iter().enumerate() {
+        let mut reported: HashSet<(&str, &str, &str)> = HashSet::new();
+        let mut before = mem::replace(current, WrittenStatuses::of(statuses));
+        for (index, status) in statuses.iter().enumerate() {
             let object = &status.object;
             let Some(kind) = WatchedKind::by_name(object.kind) else { continue };
             let namespace = kind.namespace_of(&object.namespace);
-            spoken_of.insert((kind.name, namespace, &object.name));
+            reported.insert((kind.name, namespace, &object.name));
             let Some(held) = known.find(kind.name, namespace, &object.name) else { continue };
             if before.take_if_unchanged(status, held) {
-                said.add(place, status, held);
+                current.add(index, status, held);
                 continue;
             }
             let completed = complete_status(status, known.bundle_version(), *replicas);
@@ -209,14 +209,14 @@ impl StatusPublisher {
                 Some(written) => {
                     due.push(PendingWrite::new(kind, namespace, &object.name, held, written));
                 }
-                // What is completed depends on more than the status.
-                None if matches!(completed, Cow::Borrowed(_)) => said.add(place, status, held),
+                // A completed status depends on more than the status itself.
+                None if matches!(completed, Cow::Borrowed(_)) => current.add(index, status, held),
                 None => {}
             }
         }
         for ((namespace, name), places) in ingresses {
             let Some(kind) = WatchedKind::by_name("Ingress") else { continue };
-            spoken_of.insert((kind.name, namespace, name));
+            reported.insert((kind.name, namespace, name));
             let Some(held) = known.find(kind.name, namespace, name) else { continue };
             let status = ingress::status(places);
             if held.status.as_ref() != Some(&status) {
@@ -231,7 +231,7 @@ impl StatusPublisher {
         }
         for kind in KINDS.iter().filter(|kind| kind.has_status_entries || kind.name == "Ingress") {
             for ((namespace, name), held) in known.all(kind.name) {
-                if spoken_of.contains(&(kind.name, namespace.as_str(), name.as_str())) {
+                if reported.contains(&(kind.name, namespace.as_str(), name.as_str())) {
                     continue;
                 }
                 let written = withdrawal(kind, held);
@@ -249,29 +249,30 @@ impl WrittenStatuses {
         Self { statuses: Arc::clone(statuses), objects: HashMap::with_capacity(statuses.len()) }
     }
 
-    fn add(&mut self, place: usize, status: &ResourceStatus, held: &StoredObject) {
-        self.objects.insert(status.object.clone(), (place, held.resource_version.clone()));
+    fn add(&mut self, index: usize, status: &ResourceStatus, held: &StoredObject) {
+        self.objects.insert(status.object.clone(), (index, held.resource_version.clone()));
     }
 
-    /// Whether an object has been seen to have that status, and has not changed since.
+    /// True if the object had this status, and has not changed since.
     fn take_if_unchanged(&mut self, status: &ResourceStatus, held: &StoredObject) -> bool {
-        self.objects.remove(&status.object).is_some_and(|(place, version)| {
-            version == held.resource_version && self.statuses[place] == *status
+        self.objects.remove(&status.object).is_some_and(|(index, version)| {
+            version == held.resource_version && self.statuses[index] == *status
         })
     }
 }
 
-/// What takes back what we have said of an object of which we say nothing any more.
+/// Returns the update that removes our status from an object that we no longer report on.
 fn withdrawal(kind: &WatchedKind, held: &StoredObject) -> Option<StatusUpdate> {
     if kind.has_status_entries {
         return held.status.as_ref().and_then(status::status_removal);
     }
-    // Whoever applies nothing owns nothing, and what nobody owns goes.
+    // Server-side apply with an empty configuration gives up our fields, and fields without an
+    // owner are removed.
     (kind.name == "Ingress" && held.has_our_status).then_some(StatusUpdate::Apply(Value::Null))
 }
 
-/// A GatewayClass says as well whether we know the definitions of Gateway API that are there, and a policy how replicas
-/// share what it allows.
+/// Completes a status: a GatewayClass reports whether the installed version of Gateway API is supported, and a policy
+/// how replicas share its limits.
 fn complete_status<'s>(
     status: &'s ResourceStatus,
     version: Option<&str>,
@@ -290,13 +291,14 @@ fn complete_status<'s>(
     status
 }
 
-/// Waits until a status in the cluster has changed: it may be another's doing, and ours to mend.
+/// Waits until a status in the cluster has changed: another writer may have changed it, and then it
+/// must be restored.
 async fn wait_for_status_change(
     known: &SharedStore,
-    told: &mut Receiver<()>,
+    store_changes: &mut Receiver<()>,
 ) -> Result<(), RecvError> {
     while !mem::take(&mut lock(known).changes.statuses) {
-        told.changed().await?;
+        store_changes.changed().await?;
     }
     Ok(())
 }
@@ -337,7 +339,7 @@ impl PendingWrite {
     }
 }
 
-/// How many failures have been told of, so that what goes wrong with all does not drown everything else.
+/// Counts failures, so that an error that affects all objects does not flood the log.
 #[derive(Default)]
 struct LogLimiter(usize);
 
@@ -346,7 +348,7 @@ impl LogLimiter {
         self.0 += 1;
         if self.0 <= MAX_LOGGED_FAILURES {
             let PendingWrite { kind, namespace, name, .. } = it;
-            tracing::warn!(kind = kind.name, %namespace, %name, error, "cannot write to the cluster; it is tried again");
+            tracing::warn!(kind = kind.name, %namespace, %name, error, "cannot write to the cluster; the write is retried");
         }
     }
 }
@@ -354,22 +356,22 @@ impl LogLimiter {
 impl Drop for LogLimiter {
     fn drop(&mut self) {
         if let Some(others @ 1..) = self.0.checked_sub(MAX_LOGGED_FAILURES) {
-            tracing::warn!(others, "cannot write other objects either; they are tried again");
+            tracing::warn!(others, "cannot write further objects; the writes are retried");
         }
     }
 }
 
-/// Until when it is for us to write.
+/// Returns the time until which this replica is the leader.
 fn leader_until(leads: &Receiver<Option<Instant>>) -> Option<Instant> {
     leads.borrow().filter(|until| *until > Instant::now())
 }
 
-/// When to look whether it is again for us to write: a Lease that was held all along, and renewed late, wakes nobody.
+/// Returns when to check leadership again: a Lease that is still held but renewed late notifies no receiver.
 fn recheck_leadership_at(leads: &Receiver<Option<Instant>>) -> Option<Instant> {
     leads.borrow().map(|_| Instant::now() + UNAVAILABLE_RETRY_DELAY)
 }
 
-/// Writes if that is still for us to do, and no longer than it is.
+/// Writes if this replica is the leader, and only as long as it is.
 async fn write_in_time(
     client: &Client,
     leads: &Receiver<Option<Instant>>,
@@ -382,8 +384,8 @@ async fn write_in_time(
     }
 }
 
-/// Lists that are maps are applied, so that what others say in them stays by itself; the others are replaced as they were
-/// read, or not at all.
+/// Status lists that are maps are applied server-side, so that entries of others are preserved; the others are replaced
+/// on the version that was read, or not at all.
 async fn execute_write(client: &Client, it: &PendingWrite) -> Result<(), Error> {
     let written = match &it.content {
         WriteContent::Status(written) => written,
@@ -422,7 +424,7 @@ async fn execute_write(client: &Client, it: &PendingWrite) -> Result<(), Error> 
 
 fn classify_error(error: Error) -> WriteOutcome {
     match error {
-        // It has gone, and nobody has to be told.
+        // The object has been deleted; there is nothing to report.
         Error::Api(status) if status.code == 404 => WriteOutcome::Done,
         Error::Api(status) if status.code == 409 => WriteOutcome::Conflict,
         Error::Api(_) => WriteOutcome::Rejected(error.to_string()),
@@ -430,7 +432,7 @@ fn classify_error(error: Error) -> WriteOutcome {
     }
 }
 
-/// The addresses that the objects of a kind have by their statuses.
+/// Returns the addresses in the statuses of a kind.
 pub(crate) fn status_addresses(known: &Store, kind: &str) -> StatusAddresses {
     let Some(kind) = WatchedKind::by_name(kind) else { return StatusAddresses::new() };
     let address = |place: PublishedAddress| match place {
@@ -443,7 +445,8 @@ pub(crate) fn status_addresses(known: &Store, kind: &str) -> StatusAddresses {
     known.all(kind.name).map(|(name, held)| (name.clone(), given(held))).collect()
 }
 
-/// Where clients find a Service, by what its load balancer says in its status.
+/// Returns the addresses at which clients reach a Service, from the status that its load balancer
+/// writes.
 pub(crate) fn service_addresses(
     known: &Store,
     namespace: &str,

@@ -1,6 +1,6 @@
-//! What the cluster holds, as far as it has been told: objects, what is wrong with them, and their present status.
+//! Store of the objects of a cluster, as far as they are known, with their errors and present statuses.
 //!
-//! It knows what came in and whether that changed anything; it must not know how it comes in.
+//! It knows watch events and whether they change anything; it must not know how they arrive.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,60 +14,61 @@ use crate::WRITER;
 use crate::gateway_services;
 use crate::kind::{CRD_KIND, KINDS, WatchedKind};
 
-/// The annotation of Gateway API's definitions that tells their version.
+/// Annotation with the version of Gateway API on its CRDs.
 const BUNDLE_VERSION: &str = "gateway.networking.k8s.io/bundle-version";
 
-/// A namespace, which is empty for what has none, and a name.
+/// Namespace (empty for cluster-scoped objects) and name.
 pub(crate) type ObjectName = (String, String);
 
-/// Everything that is known.
+/// All known objects.
 #[derive(Debug)]
 pub(crate) struct Store {
-    /// In the order of [`KINDS`].
+    /// One store per kind, in the order of [`KINDS`].
     kinds: Vec<KindStore>,
     pub(crate) changes: PendingChanges,
 }
 
-/// What has changed since it was last looked at.
+/// Changes since they were last handled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PendingChanges {
-    /// Something that takes a translation.
+    /// Changes that need a translation.
     pub(crate) objects: bool,
-    /// Endpoints.
+    /// Changes of endpoints only.
     pub(crate) endpoints: bool,
-    /// Statuses, be it that they came back as we wrote them, or what they depend on.
+    /// Changes of statuses, including our own writes, and of their inputs.
     pub(crate) statuses: bool,
 }
 
 #[derive(Debug, Default)]
 struct KindStore {
     objects: BTreeMap<ObjectName, StoredObject>,
-    /// What has come of a list that is not complete; until it is, what was known before holds.
+    /// Incomplete list that is being received; until it is complete, the previous objects stay
+    /// valid.
     partial_list: Option<BTreeMap<ObjectName, StoredObject>>,
-    /// Whether a whole list has come.
+    /// True if a complete list has been received.
     is_complete: bool,
 }
 
 /// One object.
 #[derive(Debug)]
 pub(crate) struct StoredObject {
-    /// None if it has errors, or means nothing to us.
+    /// None if it has errors, or does not concern us.
     object: Option<ApiObject>,
     problems: Vec<ObjectProblem>,
     pub(crate) status: Option<Value>,
-    /// Of optimistic writes.
+    /// Resource version, for optimistic concurrency.
     pub(crate) resource_version: String,
-    /// Whether some of the status is what we have said.
+    /// True if part of the status was written by us.
     pub(crate) has_our_status: bool,
-    /// Of a definition.
+    /// Version annotation of a CRD.
     bundle_version: Option<String>,
     pub(crate) uid: String,
-    /// All of it, with its status, if it is a Service of ours: what somebody else writes there matters to us.
+    /// The whole object with its status, if it is a managed Service: changes by others are restored.
     managed_service: Option<Value>,
 }
 
 impl StoredObject {
-    /// All of it, if it is a Service of ours in front of a Gateway.
+    /// Returns the whole object, if it is a managed Service in front of a Gateway.
     pub(crate) const fn managed_service(&self) -> Option<&Value> {
         self.managed_service.as_ref()
     }
@@ -81,15 +82,15 @@ impl Store {
         }
     }
 
-    /// Whether a whole list of each kind has come: before that, what is missing may just not have been told.
+    /// True if a complete list of each kind has been received: before that, a missing object may not have arrived yet.
     pub(crate) fn has_synced(&self) -> bool {
         self.kinds.iter().all(|kind| kind.is_complete)
     }
 
-    /// Takes what a watch says.
-    pub(crate) fn apply_event(&mut self, place: usize, event: Event<DynamicObject>) {
-        let kind = &KINDS[place];
-        let of_kind = &mut self.kinds[place];
+    /// Applies a watch event.
+    pub(crate) fn apply_event(&mut self, index: usize, event: Event<DynamicObject>) {
+        let kind = &KINDS[index];
+        let of_kind = &mut self.kinds[index];
         let changes = match event {
             Event::Init => {
                 of_kind.partial_list = Some(BTreeMap::new());
@@ -114,43 +115,44 @@ impl Store {
         self.changes = self.changes.union(changes);
     }
 
-    /// The API server has no such kind. If that is the first answer, there are none; if it had some before, it is
-    /// starting, or they are being taken away one by one: what is known holds until it says otherwise.
-    pub(crate) fn mark_kind_absent(&mut self, place: usize) {
-        let of_kind = &mut self.kinds[place];
+    /// Records that the API server does not have this kind. If this is the first answer, there are no objects of it. If
+    /// there were some before, the API server is starting or its CRDs are being removed one by one: the known objects
+    /// stay until it reports otherwise.
+    pub(crate) fn mark_kind_absent(&mut self, index: usize) {
+        let of_kind = &mut self.kinds[index];
         if !of_kind.is_complete {
             of_kind.is_complete = true;
             self.changes.objects = true;
         }
     }
 
-    /// Every object without an error, and all that is wrong with the others.
+    /// Returns every object without an error, and the errors of all others.
     pub(crate) fn contents(&self) -> (Vec<ApiObject>, Vec<ObjectProblem>) {
         let held = || self.kinds.iter().flat_map(|kind| kind.objects.values());
         let objects = held().filter_map(|held| held.object.clone()).collect();
         (objects, held().flat_map(|held| held.problems.iter().cloned()).collect())
     }
 
-    /// What is held of an object.
+    /// Returns the stored object.
     pub(crate) fn find(&self, kind: &str, namespace: &str, name: &str) -> Option<&StoredObject> {
         let of_kind = &self.kinds[WatchedKind::index_of(kind)?];
         of_kind.objects.get(&(namespace.to_owned(), name.to_owned()))
     }
 
-    /// The version of Gateway API's definitions, where they say it.
+    /// Returns the version of Gateway API's CRDs, if they have one.
     pub(crate) fn bundle_version(&self) -> Option<&str> {
         let (_, held) = self.all(CRD_KIND).next()?;
         held.bundle_version.as_deref()
     }
 
-    /// All objects of a kind, by name.
+    /// Returns all objects of a kind, by name.
     pub(crate) fn all(&self, kind: &str) -> impl Iterator<Item = (&ObjectName, &StoredObject)> {
-        WatchedKind::index_of(kind).into_iter().flat_map(|place| &self.kinds[place].objects)
+        WatchedKind::index_of(kind).into_iter().flat_map(|index| &self.kinds[index].objects)
     }
 }
 
 impl KindStore {
-    /// A whole list has come; tells how it differs from what was known.
+    /// Replaces the objects with a complete list; returns the changes.
     fn replace(
         &mut self,
         kind: &WatchedKind,
@@ -180,22 +182,23 @@ impl KindStore {
 }
 
 impl StoredObject {
-    /// What has changed since it was like this; none: it was not there.
+    /// Returns the changes compared with the previous object; `None`: it did not exist.
     fn changes(&self, kind: &WatchedKind, before: Option<&Self>) -> PendingChanges {
-        let asks_same = before
+        let has_same_content = before
             .is_some_and(|before| before.object == self.object && before.problems == self.problems);
-        let asks_same =
-            asks_same && before.and_then(Self::managed_service) == self.managed_service();
+        let has_same_content =
+            has_same_content && before.and_then(Self::managed_service) == self.managed_service();
         let statuses = before.map_or((None, None), Self::status_inputs) != self.status_inputs();
-        // A replica that knows no better goes by the addresses that another one has given.
-        let places = |held: &Self| kind.status_addresses(held.status.as_ref());
-        let has_same = before.is_some_and(|before| places(before) == places(self));
-        let is_same = asks_same && has_same;
-        let asked = if is_same { PendingChanges::default() } else { PendingChanges::of_kind(kind) };
-        asked.union(PendingChanges { statuses, ..PendingChanges::default() })
+        // A replica that is not the leader uses the addresses that the leader has assigned.
+        let addresses = |held: &Self| kind.status_addresses(held.status.as_ref());
+        let has_same = before.is_some_and(|before| addresses(before) == addresses(self));
+        let is_same = has_same_content && has_same;
+        let changes =
+            if is_same { PendingChanges::default() } else { PendingChanges::of_kind(kind) };
+        changes.union(PendingChanges { statuses, ..PendingChanges::default() })
     }
 
-    /// All that a status goes by.
+    /// Returns all inputs of a status.
     fn status_inputs(&self) -> (Option<&Value>, Option<&str>) {
         (self.status.as_ref(), self.bundle_version.as_deref())
     }
@@ -214,7 +217,7 @@ impl PendingChanges {
         }
     }
 
-    /// Whether something is asked for that was not.
+    /// True if the changes need a translation or a new set of endpoints.
     pub(crate) fn needs_translation(self) -> bool {
         self.objects || self.endpoints
     }
@@ -225,7 +228,7 @@ fn name_of(object: &DynamicObject) -> ObjectName {
     (metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default())
 }
 
-/// What is kept of an object; none if it cannot matter.
+/// Converts an object to its stored form; `None` if it is irrelevant.
 fn to_stored(kind: &WatchedKind, mut object: DynamicObject) -> Option<(ObjectName, StoredObject)> {
     if !kind.is_relevant(&object.data) {
         return None;
@@ -264,7 +267,7 @@ fn to_stored(kind: &WatchedKind, mut object: DynamicObject) -> Option<(ObjectNam
     Some((name, held))
 }
 
-/// Whether we have applied a status that is still there, as far as others have left it.
+/// True if we have applied a status that is still there, at least partly.
 fn has_our_status(metadata: &ObjectMeta) -> bool {
     let mut writers = metadata.managed_fields.iter().flatten();
     writers.any(|it| {
@@ -273,8 +276,8 @@ fn has_our_status(metadata: &ObjectMeta) -> bool {
     })
 }
 
-/// A Service that stands for a name in DNS: whoever may write one could lead requests to what is not theirs
-/// (CVE-2021-25740), so that it counts in files alone.
+/// Returns the problem of an ExternalName Service: a user that may write one could route requests to foreign hosts
+/// (CVE-2021-25740), so it is honoured in files only.
 fn external_name_problem(
     kind: &WatchedKind,
     name: &ObjectName,

@@ -1,5 +1,5 @@
-//! From the API server's watches to what is known: one task for each kind, which comes back by itself after whatever
-//! ends it. While it is away, what was known holds.
+//! Reflectors: one task per kind watches the API server and fills the store. A task resumes by itself after any
+//! failure. Meanwhile the last known objects stay valid.
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, Once};
@@ -22,31 +22,31 @@ use crate::publish::{self, DesiredStatuses, StatusAddresses};
 use crate::store::{PendingChanges, Store};
 use crate::{ClusterClient, ReplicaIdentity, WRITER, leader_election};
 
-/// Changes that follow one another within this are taken together.
+/// Time within which successive changes are coalesced into one.
 const COALESCE: Duration = Duration::from_millis(5);
-/// However they follow one another, none waits longer than this.
+/// Longest time that a change waits to be coalesced.
 const MAX_COALESCE: Duration = Duration::from_millis(50);
 
-/// How long the API server may take until another replica may write.
+/// Time limit to release the Lease, so that another replica may write.
 const RESIGN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What a cluster asks for.
+/// Content of a cluster.
 #[derive(Debug, Default)]
 pub struct ClusterContents {
     /// Every object without an error.
     pub objects: Vec<ApiObject>,
-    /// All that is wrong with the others.
+    /// The errors of all other objects.
     pub problems: Vec<ObjectProblem>,
 }
 
-/// What is known, shared by those who watch and those who write.
+/// The store, shared by the reflectors and the publisher.
 pub(crate) type SharedStore = Arc<Mutex<Store>>;
 
 pub(crate) fn lock(known: &SharedStore) -> MutexGuard<'_, Store> {
-    known.lock().expect("nobody panics while holding it")
+    known.lock().expect("no holder of the lock panics")
 }
 
-/// The objects of a cluster, watched; and their statuses, written by the replica that leads.
+/// The objects of a cluster, watched; their statuses are written by the leader.
 pub struct ClusterObjects {
     store: SharedStore,
     store_changes: Receiver<()>,
@@ -55,28 +55,28 @@ pub struct ClusterObjects {
     writers: Option<WriterTasks>,
 }
 
-/// Who makes of us the replica that writes.
+/// Tasks of the leader election and of the status writes.
 struct WriterTasks {
     publisher: JoinHandle<()>,
     elector: JoinHandle<()>,
 }
 
 impl ClusterObjects {
-    /// Begins to watch. Needs a running tokio runtime.
+    /// Starts to watch. Needs a running tokio runtime.
     #[must_use]
     pub fn new(cluster: &ClusterClient, identity: ReplicaIdentity) -> Self {
         let store = Arc::new(Mutex::new(Store::new()));
-        let (tell, store_changes) = channel::channel(());
+        let (notify, store_changes) = channel::channel(());
         let (statuses, published) = channel::channel(None);
-        let follower = Reflector {
+        let reflector = Reflector {
             client: cluster.client.clone(),
             store: Arc::clone(&store),
-            notify: tell,
+            notify,
             list_fallback_logged: Arc::new(Once::new()),
         };
-        let follow = |place| tokio::spawn(follower.clone().run(place));
-        let reflectors = (0..KINDS.len()).map(follow).collect();
-        let (leads, contender) = leader_election::start_election(cluster, identity, WRITER);
+        let start = |index| tokio::spawn(reflector.clone().run(index));
+        let reflectors = (0..KINDS.len()).map(start).collect();
+        let (leads, elector) = leader_election::start_election(cluster, identity, WRITER);
         let publisher = publish::StatusPublisher {
             client: cluster.client.clone(),
             store: Arc::clone(&store),
@@ -87,26 +87,26 @@ impl ClusterObjects {
             written: publish::WrittenStatuses::default(),
         };
         let publisher = tokio::spawn(publisher.run());
-        let writers = Some(WriterTasks { publisher, elector: contender });
+        let writers = Some(WriterTasks { publisher, elector });
         Self { store, store_changes, statuses, reflectors, writers }
     }
 
-    /// Waits until the cluster asks for something else, and not before it has told all that it holds. May be dropped and
-    /// called again: nothing is lost.
+    /// Waits until the content of the cluster changes, and not before the initial lists of all kinds are complete.
+    /// Cancel-safe: nothing is lost.
     pub async fn changed(&mut self) {
         while !self.has_changes() {
             self.wait_for_update().await;
         }
-        // Endpoints take the short way, and at once.
+        // Endpoint changes take the fast path without a delay.
         if !self.pending().objects {
             return;
         }
         let settle = async { while timeout(COALESCE, self.wait_for_update()).await.is_ok() {} };
-        // Either they have settled, or this has lasted long enough.
+        // The changes have settled, or the longest delay has passed.
         drop(timeout(MAX_COALESCE, settle).await);
     }
 
-    /// What the cluster asks for now.
+    /// Returns the content of the cluster now.
     pub fn load(&mut self) -> ClusterContents {
         let mut known = lock(&self.store);
         known.changes.objects = false;
@@ -115,44 +115,45 @@ impl ClusterObjects {
         ClusterContents { objects, problems }
     }
 
-    /// The addresses that Gateways have by their statuses.
+    /// Returns the addresses in the statuses of Gateways.
     #[must_use]
     pub fn addresses(&self) -> StatusAddresses {
         publish::status_addresses(&lock(&self.store), "Gateway")
     }
 
-    /// The addresses that Ingresses have by their statuses.
+    /// Returns the addresses in the statuses of Ingresses.
     #[must_use]
     pub fn ingress_addresses(&self) -> StatusAddresses {
         publish::status_addresses(&lock(&self.store), "Ingress")
     }
 
-    /// Where clients find a Service.
+    /// Returns the addresses at which clients reach a Service.
     #[must_use]
     pub fn service_addresses(&self, namespace: &str, name: &str) -> Vec<PublishedAddress> {
         publish::service_addresses(&lock(&self.store), namespace, name)
     }
 
-    /// Lets the statuses be written. Those that were given before change nothing.
+    /// Hands over the statuses to write; statuses that are the same as the last ones have no
+    /// effect.
     pub fn publish(&self, statuses: DesiredStatuses) {
-        self.statuses.send_if_modified(|said| {
-            let is_new = !said.as_ref().is_some_and(|said| said.is_same(&statuses));
+        self.statuses.send_if_modified(|current| {
+            let is_new = !current.as_ref().is_some_and(|it| it.is_same(&statuses));
             if is_new {
-                *said = Some(statuses);
+                *current = Some(statuses);
             }
             is_new
         });
     }
 
-    /// Leaves the statuses to another replica: nothing is written from now on, and the Lease is given back. The API server
-    /// is waited for, but not for long.
+    /// Gives up leadership: nothing is written from now on, and the Lease is released. Waits for the API server, but
+    /// only for a short time.
     pub async fn resign(&mut self) {
-        let Some(WriterTasks { publisher, elector: contender }) = self.writers.take() else {
+        let Some(WriterTasks { publisher, elector }) = self.writers.take() else {
             return;
         };
         publisher.abort();
-        // If this takes too long, the Lease runs out.
-        drop(timeout(RESIGN_TIMEOUT, contender).await);
+        // If this takes too long, the Lease expires.
+        drop(timeout(RESIGN_TIMEOUT, elector).await);
     }
 
     fn has_changes(&self) -> bool {
@@ -165,7 +166,7 @@ impl ClusterObjects {
     }
 
     async fn wait_for_update(&mut self) {
-        // The tasks that hold its other end live as long as this does.
+        // The tasks with the senders live as long as this object.
         if self.store_changes.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
@@ -179,35 +180,37 @@ impl Drop for ClusterObjects {
     }
 }
 
-/// Hears what the API server says of each kind.
+/// Watches the kinds and applies their events to the store.
 #[derive(Clone)]
 struct Reflector {
     client: Client,
     store: SharedStore,
     notify: Sender<()>,
-    /// It has been said that the API server is asked for lists.
+    /// Ensures that the fallback to list requests is logged once.
     list_fallback_logged: Arc<Once>,
 }
 
-/// The API server cannot tell what there is in a watch.
+/// The API server does not support streaming lists.
 struct CannotStream;
 
 impl Reflector {
-    /// Takes all that the API server says of a kind, for ever.
-    async fn run(self, place: usize) {
-        let fields = KINDS[place].field_selector.map(str::to_owned);
+    /// Applies all events of a kind to the store, forever.
+    async fn run(self, index: usize) {
+        let fields = KINDS[index].field_selector.map(str::to_owned);
         let config = Config { field_selector: fields, ..Config::default() };
-        if let Err(CannotStream) = self.watch_kind(place, config.clone().streaming_lists()).await {
+        if let Err(CannotStream) = self.watch_kind(index, config.clone().streaming_lists()).await {
             self.list_fallback_logged.call_once(|| {
-                tracing::info!("the API server cannot stream lists: it is asked for them");
+                tracing::info!(
+                    "the API server does not support streaming lists: using list requests"
+                );
             });
-            // A watcher ends only with what drives it.
-            self.watch_kind(place, config).await.ok();
+            // A watch without streaming lists never returns.
+            self.watch_kind(index, config).await.ok();
         }
     }
 
-    async fn watch_kind(&self, place: usize, config: Config) -> Result<(), CannotStream> {
-        let kind = &KINDS[place];
+    async fn watch_kind(&self, index: usize, config: Config) -> Result<(), CannotStream> {
+        let kind = &KINDS[index];
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &kind.resource());
         let streams = config.initial_list_strategy == InitialListStrategy::StreamingList;
         let mut events = pin!(watcher(api, config).default_backoff());
@@ -218,19 +221,19 @@ impl Reflector {
                     if std::mem::take(&mut is_failing) {
                         tracing::info!(kind = kind.name, "watching again");
                     }
-                    lock(&self.store).apply_event(place, event);
+                    lock(&self.store).apply_event(index, event);
                 }
                 Err(error) if status_code(&error) == Some(404) => {
-                    lock(&self.store).mark_kind_absent(place)
+                    lock(&self.store).mark_kind_absent(index)
                 }
-                // Kubernetes up to 1.33, but for 1.32, streams none unless it is configured to.
+                // Kubernetes up to 1.33, except 1.32, has streaming lists disabled by default.
                 Err(error) if streams && matches!(status_code(&error), Some(400 | 422)) => {
                     return Err(CannotStream);
                 }
                 Err(error) => {
-                    // Once for each outage: it is tried again and again.
+                    // Log once per outage: the watch is retried repeatedly.
                     if !std::mem::replace(&mut is_failing, true) {
-                        tracing::warn!(kind = kind.name, %error, "cannot watch; what is known holds");
+                        tracing::warn!(kind = kind.name, %error, "cannot watch; the last known objects stay valid");
                     }
                 }
             }
@@ -240,7 +243,7 @@ impl Reflector {
     }
 }
 
-/// With which status the API server has refused to tell of a kind at all.
+/// Returns the HTTP status with which the API server rejected the list or the watch.
 fn status_code(error: &watcher::Error) -> Option<u16> {
     let (watcher::Error::InitialListFailed(error) | watcher::Error::WatchStartFailed(error)) =
         error

@@ -517,10 +517,10 @@ pub(crate) fn enter(
     backend: &BackendRef,
     worker: usize,
     pick: &PickRequest<'_, EndpointData>,
+    current: &BackendConfig,
     waker: impl FnOnce() -> Waker,
 ) -> SlotAdmission {
-    let current = backend.config();
-    enter_within(backend, worker, pick, &current, current.limits, waker)
+    enter_within(backend, worker, pick, current, current.limits, waker)
 }
 
 /// Asks for a slot for one request that must not wait in the queue.

@@ -65,7 +65,8 @@ pub(crate) async fn enter(
     };
     let pick = PickRequest { tried, key, now, queueing, ..PickRequest::default() };
     let entered = poll_fn(|cx| {
-        Poll::Ready(backend::enter(backend, worker.index, &pick, || cx.waker().clone()))
+        let waker = || cx.waker().clone();
+        Poll::Ready(backend::enter(backend, worker.index, &pick, &backend.config(), waker))
     });
     match entered.await {
         SlotAdmission::Slot(slot) => Ok(L4Admission::Slot(slot)),

@@ -316,7 +316,11 @@ async fn enter(
     record: &mut AccessRecord,
 ) -> Result<Slot, Failure> {
     let entered = poll_fn(|cx| {
-        Poll::Ready(backend::enter(backend, worker.index, pick, || cx.waker().clone()))
+        // A first attempt uses the configuration of the backend that the request has just taken.
+        let newer = (!pick.tried.is_empty()).then(|| backend.config());
+        let current = newer.as_ref().unwrap_or(&policy.backend_config);
+        let waker = || cx.waker().clone();
+        Poll::Ready(backend::enter(backend, worker.index, pick, current, waker))
     });
     let place = match entered.await {
         SlotAdmission::Slot(slot) => return Ok(slot),

@@ -1,19 +1,18 @@
-//! The admin API: what this process does and why, over HTTP. It only shows; nothing can be changed here, and no secret is
-//! ever shown.
+//! The admin API: the state of this process over HTTP. It is read-only, and it never shows a secret.
 
-/// Connections: few, and not for ever.
+/// Connections: bounded in number and idle time.
 mod accept;
 /// State as JSON.
 mod api;
 /// The addresses of a pool, as JSON.
 mod addresses;
-/// What became of each object, as JSON.
+/// Status of each object, as JSON.
 mod status;
-/// Asking it.
+/// Client of the admin API.
 mod client;
-/// Metrics of the process, and all of them together.
+/// Metrics of the process, and the whole of `/metrics`.
 mod metrics;
-/// Metrics as text.
+/// Metrics in the text formats of Prometheus and OpenMetrics.
 mod exposition;
 
 use std::net::SocketAddr;
@@ -38,20 +37,20 @@ pub(crate) use client::query;
 use exposition::ExpositionFormat;
 use metrics::ProcessState;
 
-/// Every path, and what it shows.
+/// Index page: every path with a description.
 const INDEX: &str = "\
 Sheave's admin API
 
 /healthz            200 while the process runs
-/readyz             200 when requests are served, else 503
-/metrics            for Prometheus: OpenMetrics if asked for, else its older text
-/api/v1/listeners   addresses that are listened on
-/api/v1/backends    backends, their endpoints and what is in flight
-/api/v1/addresses   of a pool: those that are served here, and how many endpoints each node has
-/api/v1/config      what is in force, and the errors of what was read last
+/readyz             200 while requests are served, else 503
+/metrics            Prometheus metrics: OpenMetrics if the Accept field asks for it, else the older text format
+/api/v1/listeners   listeners and their addresses
+/api/v1/backends    backends, their endpoints and the requests in flight
+/api/v1/addresses   pool addresses served here, and the number of endpoints on each node
+/api/v1/config      the configuration in force, and the errors of the one read last
 ";
 
-/// What the API shows.
+/// State shared by the handlers of the admin API.
 #[derive(Clone)]
 struct ApiState {
     proxy: Arc<Proxy>,
@@ -59,7 +58,7 @@ struct ApiState {
     started: SystemTime,
 }
 
-/// Answers on the address from now on; returns it as bound.
+/// Binds the address and serves the API on it; returns the bound address.
 pub(crate) async fn start(
     address: SocketAddr,
     proxy: Arc<Proxy>,
@@ -67,16 +66,16 @@ pub(crate) async fn start(
 ) -> Result<SocketAddr, Failure> {
     let listener = BoundedListener::bind(address, "--admin").await?;
     let address = listener.address;
-    let subject = ApiState { proxy, report, started: proxy::clock::wall() };
+    let state = ApiState { proxy, report, started: proxy::clock::wall() };
     tokio::spawn(async move {
-        let served = axum::serve(listener, router(subject)).await;
-        tracing::error!(?served, "the admin API has ended");
+        let served = axum::serve(listener, router(state)).await;
+        tracing::error!(?served, "the admin API has stopped");
     });
     tracing::info!(%address, "admin API");
     Ok(address)
 }
 
-fn router(subject: ApiState) -> Router {
+fn router(state: ApiState) -> Router {
     Router::new()
         .route("/", get(async || INDEX))
         .route("/healthz", get(async || "ok\n"))
@@ -90,43 +89,43 @@ fn router(subject: ApiState) -> Router {
         .method_not_allowed_fallback(async || {
             error_response(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD")
         })
-        .with_state(subject)
+        .with_state(state)
 }
 
-async fn ready(State(subject): State<ApiState>) -> (StatusCode, &'static str) {
-    match subject.report.borrow().phase {
+async fn ready(State(state): State<ApiState>) -> (StatusCode, &'static str) {
+    match state.report.borrow().phase {
         ProcessPhase::Starting => (StatusCode::SERVICE_UNAVAILABLE, "starting\n"),
         ProcessPhase::Ready => (StatusCode::OK, "ready\n"),
-        // For whoever asks this it is one: nothing new is to come.
+        // To clients of /readyz, both phases are the same: send no new connections.
         ProcessPhase::Leaving | ProcessPhase::Draining => {
             (StatusCode::SERVICE_UNAVAILABLE, "draining\n")
         }
     }
 }
 
-async fn metrics(State(subject): State<ApiState>, headers: HeaderMap) -> Response {
+async fn metrics(State(state): State<ApiState>, headers: HeaderMap) -> Response {
     let accept = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let format = ExpositionFormat::negotiate(&accept.collect::<Vec<_>>().join(","));
-    let process =
-        ProcessState { report: subject.report.borrow().clone(), started: subject.started };
-    let text = metrics::render(&subject.proxy, &process, format);
+    let process = ProcessState { report: state.report.borrow().clone(), started: state.started };
+    let text = metrics::render(&state.proxy, &process, format);
     ([(header::CONTENT_TYPE, format.content_type())], text).into_response()
 }
 
-async fn listeners(State(subject): State<ApiState>) -> Json<api::ListenersResponse> {
-    Json(api::listeners(subject.proxy.listeners()))
+async fn listeners(State(state): State<ApiState>) -> Json<api::ListenersResponse> {
+    Json(api::listeners(state.proxy.listeners()))
 }
 
-async fn backends(State(subject): State<ApiState>) -> Json<BackendsResponse> {
-    Json(api::backends(subject.proxy.backends()))
+async fn backends(State(state): State<ApiState>) -> Json<BackendsResponse> {
+    Json(api::backends(state.proxy.backends()))
 }
 
-/// Who carries an address goes by it: as long as a Sheave takes in who comes, it may stay.
-async fn addresses(State(subject): State<ApiState>) -> Response {
-    let report = subject.report.borrow().clone();
+/// The announcer follows this answer. While this Sheave accepts new connections, also during the
+/// drain delay, the address may stay here.
+async fn addresses(State(state): State<ApiState>) -> Response {
+    let report = state.report.borrow().clone();
     match report.phase {
         ProcessPhase::Ready | ProcessPhase::Leaving => {
-            Json(AddressesResponse::of(&report, &subject.proxy.listeners())).into_response()
+            Json(AddressesResponse::of(&report, &state.proxy.listeners())).into_response()
         }
         ProcessPhase::Starting | ProcessPhase::Draining => {
             error_response(StatusCode::SERVICE_UNAVAILABLE, "not ready").into_response()
@@ -134,8 +133,8 @@ async fn addresses(State(subject): State<ApiState>) -> Response {
     }
 }
 
-async fn config(State(subject): State<ApiState>) -> Json<api::ConfigResponse> {
-    Json(api::config(&subject.report.borrow()))
+async fn config(State(state): State<ApiState>) -> Json<api::ConfigResponse> {
+    Json(api::config(&state.report.borrow()))
 }
 
 fn error_response(status: StatusCode, error: &str) -> (StatusCode, Json<serde_json::Value>) {

@@ -1,7 +1,7 @@
-//! `sheave announce`: carries the addresses that the Sheave beside it serves.
+//! `sheave announce`: announces the addresses that the Sheave on this node serves.
 //!
-//! It asks that Sheave and nobody else what to carry, so that no request comes where nobody takes it, and so that it needs
-//! to see nothing of the cluster but its own Leases.
+//! It asks only that Sheave which addresses to announce. So no traffic goes to a node where no Sheave accepts it, and
+//! the announcer needs no permission in the cluster except for its own Leases.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -21,9 +21,9 @@ use crate::flags::AnnounceFlags;
 use crate::log;
 use crate::process;
 
-/// Between two questions.
+/// Interval between two queries to the admin API.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
-/// What giving up addresses may take.
+/// Time limit for the release of all addresses.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Runs until a signal ends it.
@@ -34,7 +34,7 @@ pub(crate) fn run(flags: AnnounceFlags) -> Result<(), Failure> {
         .build()
         .context("cannot start its thread")?;
     let result = runtime.block_on(announce(flags));
-    // A question that nobody answers is not waited for.
+    // Do not wait for a query that is still unanswered.
     runtime.shutdown_background();
     result
 }
@@ -44,11 +44,11 @@ async fn announce(flags: AnnounceFlags) -> Result<(), Failure> {
     let namespace = flags.namespace.unwrap_or_else(|| cluster.namespace().to_owned());
     let node = flags.node.unwrap_or_else(process::host_name);
     let announcing = AnnouncerConfig { node, namespace, interface: flags.interface };
-    let mut terminate = signal(SignalKind::terminate()).context("cannot take signals")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot take signals")?;
+    let mut terminate = signal(SignalKind::terminate()).context("cannot handle signals")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot handle signals")?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), node = announcing.node, "sheave announces");
-    let (tell, places) = watch::channel(EndpointCountsByAddress::new());
-    let mut carrying = std::pin::pin!(kube::announce(&cluster, &announcing, places));
+    let (sender, counts) = watch::channel(EndpointCountsByAddress::new());
+    let mut carrying = std::pin::pin!(kube::announce(&cluster, &announcing, counts));
     let signalled = async {
         tokio::select! {
             _ = terminate.recv() => {}
@@ -58,37 +58,39 @@ async fn announce(flags: AnnounceFlags) -> Result<(), Failure> {
     };
     tokio::select! {
         () = &mut carrying => {}
-        () = poll_served_addresses(flags.admin, &tell) => {}
+        () = poll_served_addresses(flags.admin, &sender) => {}
         () = signalled => {}
     }
-    tracing::info!("gives all addresses up");
-    drop(tell);
+    tracing::info!("releasing all addresses");
+    drop(sender);
     if timeout(RELEASE_TIMEOUT, carrying).await.is_err() {
-        tracing::warn!("the API server does not answer: others take over when the Leases run out");
+        tracing::warn!(
+            "the API server does not answer: other nodes take over when the Leases expire"
+        );
     }
     Ok(())
 }
 
-/// Tells what is served here, for ever.
-async fn poll_served_addresses(admin: SocketAddr, tell: &watch::Sender<EndpointCountsByAddress>) {
+/// Polls the admin API and sends the served addresses, forever.
+async fn poll_served_addresses(admin: SocketAddr, sender: &watch::Sender<EndpointCountsByAddress>) {
     let mut is_failing = false;
     loop {
-        let asked = task::spawn_blocking(move || admin::query(admin, "/api/v1/addresses")).await;
-        let places = match asked.map_err(|error| error.to_string()).flatten() {
+        let response = task::spawn_blocking(move || admin::query(admin, "/api/v1/addresses")).await;
+        let counts = match response.map_err(|error| error.to_string()).flatten() {
             Ok(AddressesResponse { addresses }) => {
                 if std::mem::take(&mut is_failing) {
-                    tracing::info!(%admin, "the Sheave here is ready");
+                    tracing::info!(%admin, "the Sheave on this node is ready");
                 }
                 addresses.into_iter().map(|it| (it.address, it.endpoints)).collect()
             }
-            Err(why) => {
+            Err(reason) => {
                 if !std::mem::replace(&mut is_failing, true) {
-                    tracing::warn!(%admin, why, "the Sheave here is not ready: nothing is carried");
+                    tracing::warn!(%admin, reason, "the Sheave on this node is not ready: no address is announced");
                 }
                 EndpointCountsByAddress::new()
             }
         };
-        tell.send_if_modified(|before| std::mem::replace(before, places) != *before);
+        sender.send_if_modified(|before| std::mem::replace(before, counts) != *before);
         sleep(POLL_INTERVAL).await;
     }
 }

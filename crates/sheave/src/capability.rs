@@ -1,11 +1,10 @@
-//! What the process may do beyond what any other may: bind ports below 1024, and carry addresses, where its container lets
-//! it.
+//! Linux capabilities of the process: binding ports below 1024 and announcing addresses, if its container permits it.
 
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
-/// Makes use of what is permitted. The image has these as permitted and not as effective, so that it starts in a container
-/// without them too; whoever needs one has to ask. Capabilities are a thread's own and pass to those that it starts, so
-/// this comes first of all.
+/// Makes the permitted capabilities effective. The image has them as permitted and not as effective, so that it also
+/// starts in a container without them; a process then has to raise them itself. Capabilities belong to a thread and are
+/// inherited by the threads that it starts, so this runs first.
 pub(crate) fn take_permitted() {
     let Ok(mut sets) = capabilities(None) else { return };
     let wanted =
@@ -13,7 +12,8 @@ pub(crate) fn take_permitted() {
     let permitted = sets.permitted.intersection(wanted);
     if !sets.effective.contains(permitted) {
         sets.effective |= permitted;
-        // What is permitted may be made effective; where that fails, whatever needs it says so.
+        // A permitted capability may be made effective. If that fails, the operation that needs it
+        // reports the error.
         set_capabilities(None, sets).ok();
     }
 }

@@ -1,4 +1,4 @@
-//! `sheave check`: every error of some files, as lines.
+//! `sheave check`: prints every error in configuration files, one per line.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use crate::configuration;
 use crate::failure::Failure;
 use crate::files;
 
-/// Prints every error and their count, or the number of objects.
+/// Prints every error and their count, or the number of valid objects.
 pub(crate) fn run(paths: &[PathBuf]) -> Result<(), Failure> {
     let mut lines = Vec::new();
     let checked = configuration::check(files::read(paths)).and_then(|checked| {
@@ -40,7 +40,7 @@ fn write(lines: &[String]) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     for line in lines {
         match writeln!(stdout, "{line}") {
-            // The reader has seen enough, as `head` has.
+            // The reader has closed the pipe, as `head` does.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
             written => written?,
         }
@@ -48,7 +48,7 @@ fn write(lines: &[String]) -> io::Result<()> {
     Ok(())
 }
 
-/// `1 error`, `2 errors`.
+/// Formats a count with its noun: `1 error`, `2 errors`.
 pub(crate) fn pluralize(count: usize, noun: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} {noun}{plural}")

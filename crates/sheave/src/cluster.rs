@@ -1,6 +1,6 @@
-//! A Kubernetes cluster as a source of objects, and where their statuses are written.
+//! A Kubernetes cluster as a source of objects, and as the place where their statuses are written.
 //!
-//! It knows flags and the API server's side; what becomes of objects is for the configuration to know.
+//! It knows the flags and the API server; the configuration decides how objects take effect.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -30,7 +30,7 @@ use crate::report::{ProcessReport, TranslatedServices};
 use crate::terminating_peers::TerminatingPeers;
 use crate::timer;
 
-/// What ending takes beyond what the flags allow: until the pod is told of it, and to say the last of it.
+/// Time that a shutdown takes beyond the flags: until the pod receives the signal, and for the last writes.
 const SHUTDOWN_MARGIN: Duration = Duration::from_secs(10);
 
 /// The objects of a cluster, watched.
@@ -39,38 +39,37 @@ pub(crate) struct ClusterSource {
     mode: AddressMode,
     /// Our own namespace.
     namespace: String,
-    /// What Gateways were given last; a status that says so may still be on its way.
+    /// Addresses assigned to Gateways last; the status that shows them may not have arrived yet.
     assigned_addresses: StatusAddresses,
-    /// Which ports of ours stand for those of Gateways, as it was decided last; a Service that says so may still be on its
-    /// way.
+    /// Target ports assigned to the ports of Gateways last; the Service that shows them may not have arrived yet.
     target_ports: BTreeMap<GatewayName, TargetPortMap>,
-    /// Where Ingresses are served.
+    /// Addresses at which Ingresses are served.
     ingresses: IngressAddresses,
-    /// The headless Service of all Sheaves, and who of them serves.
+    /// The headless Service of all replicas, and the replicas that serve.
     peers: Option<PeerReplicas>,
 }
 
-/// Where Gateways are served.
+/// Source of the addresses of Gateways.
 enum AddressMode {
-    /// On the addresses of the machine, all together; behind this Service, if it is named.
+    /// All Gateways share the addresses of the machine; if a Service is named, they are behind it.
     Shared(Option<String>),
-    /// Each on an address of its own.
+    /// Each Gateway has an address of its own from the pool.
     Pool(Vec<IpNet>),
-    /// Each behind a Service of its own, made of a template.
+    /// Each Gateway is behind a Service of its own, made from a template.
     PerGatewayServices(Value),
 }
 
-/// The Sheaves that share fixed caps.
+/// The replicas that share fixed limits.
 struct PeerReplicas {
     namespace: String,
     service: String,
     serving: Vec<SocketAddr>,
     terminating: TerminatingPeers,
-    /// Where those are that are ready.
+    /// Nodes of the replicas that are ready.
     nodes: Arc<BTreeSet<Arc<str>>>,
 }
 
-/// The API server that the environment names.
+/// Connects to the API server that the environment names.
 pub(crate) async fn connect() -> Result<kube::ClusterClient, Failure> {
     kube::ClusterClient::connect().await.map_err(|error| {
         let error = anyhow::Error::from(error);
@@ -79,8 +78,8 @@ pub(crate) async fn connect() -> Result<kube::ClusterClient, Failure> {
 }
 
 impl ClusterSource {
-    /// Begins to watch where the flags ask for it. `drain` is what a Sheave may take to end, from when it is told to. Needs a
-    /// running tokio runtime.
+    /// Starts to watch the cluster if the flags ask for it. `drain` is the longest time that a shutdown of a replica
+    /// takes, from its signal on. Needs a running tokio runtime.
     pub(crate) async fn connect(
         flags: &ClusterFlags,
         drain: Duration,
@@ -97,7 +96,7 @@ impl ClusterSource {
             namespace: identity.namespace.clone(),
             service,
             serving: Vec::new(),
-            // The others are told what we are.
+            // The other replicas are assumed to have the same flags as this one.
             terminating: TerminatingPeers::new(drain + SHUTDOWN_MARGIN),
             nodes: Arc::default(),
         });
@@ -107,19 +106,19 @@ impl ClusterSource {
             None if flags.pool.is_empty() => AddressMode::Shared(flags.published_service.clone()),
             None => AddressMode::Pool(flags.pool.clone()),
         };
-        let (dealt, targets, ingresses) = Default::default();
+        let (assigned, targets, ingresses) = Default::default();
         Ok(Some(Self {
             objects,
             mode,
             namespace,
-            assigned_addresses: dealt,
+            assigned_addresses: assigned,
             target_ports: targets,
             ingresses,
             peers,
         }))
     }
 
-    /// What the cluster asks for now, and each Gateway's address.
+    /// Returns the objects of the cluster now, and the address of each Gateway.
     pub(crate) fn load(&mut self) -> SourceContents {
         let kube::ClusterContents { objects, problems } = self.objects.load();
         if let Some(peers) = &mut self.peers {
@@ -129,8 +128,8 @@ impl ClusterSource {
         let addresses = match &self.mode {
             AddressMode::Shared(None) => gateway::AddressAssignment::Host,
             AddressMode::Shared(Some(service)) => {
-                let places = self.objects.service_addresses(&self.namespace, service);
-                gateway::AddressAssignment::SharedService(places)
+                let published = self.objects.service_addresses(&self.namespace, service);
+                gateway::AddressAssignment::SharedService(published)
             }
             AddressMode::Pool(pool) => {
                 let known = known_addresses(
@@ -145,33 +144,33 @@ impl ClusterSource {
             }
         };
         self.assigned_addresses = addresses.pool_assignments();
-        let place = |it: ServedIngress| {
-            let places = addresses.published_addresses(&it.gateway);
-            (!places.is_empty()).then_some(((it.namespace, it.name), places))
+        let with_addresses = |it: ServedIngress| {
+            let published = addresses.published_addresses(&it.gateway);
+            (!published.is_empty()).then_some(((it.namespace, it.name), published))
         };
-        self.ingresses = served.into_iter().filter_map(place).collect();
+        self.ingresses = served.into_iter().filter_map(with_addresses).collect();
         SourceContents { objects, problems, addresses, error_policy: ErrorPolicy::SkipInvalid }
     }
 
-    /// What Services in front of Gateways say. That goes before what we remember: another replica leads, perhaps.
+    /// Returns the state of the managed Services. The state in the cluster takes precedence over our memory, because
+    /// another replica may be the leader.
     fn managed_services(&self, objects: &[ApiObject]) -> ManagedServices {
-        let mut fronts = ManagedServices::read(objects, &self.namespace);
-        for (gateway, known) in &mut fronts.services {
+        let mut managed = ManagedServices::read(objects, &self.namespace);
+        for (gateway, known) in &mut managed.services {
             known.addresses = self
                 .objects
                 .service_addresses(&self.namespace, &managed_services::service_name(gateway));
         }
         for (gateway, targets) in &self.target_ports {
-            let known = fronts.services.entry(gateway.clone()).or_default();
+            let known = managed.services.entry(gateway.clone()).or_default();
             for (port, target) in targets {
                 known.target_ports.entry(*port).or_insert(*target);
             }
         }
-        fronts
+        managed
     }
 
-    /// Waits until there is something to load, and not before the cluster has told all that it holds. May be dropped and
-    /// called again.
+    /// Waits until there is something to load, and not before the initial lists of all kinds are complete. Cancel-safe.
     pub(crate) async fn changed(&mut self) {
         let has_ended = self.peers.as_ref().and_then(|peers| peers.terminating.next_expiry());
         tokio::select! {
@@ -180,22 +179,22 @@ impl ClusterSource {
         }
     }
 
-    /// Who shares fixed caps with this Sheave; `None`: nobody has said where to look.
+    /// Returns the replicas that share fixed limits; `None` without `--peers`.
     pub(crate) fn replicas(&self) -> Option<Vec<SocketAddr>> {
         self.peers.as_ref().map(|peers| peers.serving.clone())
     }
 
-    /// The nodes on which a Sheave is ready; none: nobody has said where to look.
+    /// Returns the nodes with a ready replica; empty without `--peers`.
     pub(crate) fn nodes(&self) -> Arc<BTreeSet<Arc<str>>> {
         self.peers.as_ref().map(|peers| Arc::clone(&peers.nodes)).unwrap_or_default()
     }
 
-    /// Lets another replica write them from now on.
+    /// Gives up leadership, so that another replica writes statuses.
     pub(crate) async fn resign(&mut self) {
         self.objects.resign().await;
     }
 
-    /// Lets statuses and Services be written, by whichever replica leads.
+    /// Hands over statuses and Services to write; the leader writes them.
     pub(crate) fn publish(&mut self, report: &ProcessReport) {
         let (statuses, ingresses) = (Arc::clone(&report.statuses), self.ingresses.clone());
         let services = match &self.mode {
@@ -204,41 +203,41 @@ impl ClusterSource {
                 Some(self.services(template, &report.services))
             }
         };
-        let targets = |front: &DesiredService| {
-            let ports = front.ports.iter().map(|((port, _), target)| (*port, *target));
-            (front.gateway.clone(), ports.collect())
+        let targets = |service: &DesiredService| {
+            let ports = service.ports.iter().map(|((port, _), target)| (*port, *target));
+            (service.gateway.clone(), ports.collect())
         };
-        self.target_ports = report.services.fronts.iter().map(targets).collect();
+        self.target_ports = report.services.desired.iter().map(targets).collect();
         let replicas = self.peers.as_ref().map(|peers| peers.serving.len().max(1));
         let replicas = replicas.and_then(|replicas| replicas.try_into().ok());
         self.objects.publish(DesiredStatuses { statuses, ingresses, services, replicas });
     }
 
-    fn services(&self, template: &Value, fronting: &TranslatedServices) -> DesiredServices {
-        let service = |front: &DesiredService| {
-            managed_services::service_manifest(front, template, &self.namespace)
+    fn services(&self, template: &Value, translated: &TranslatedServices) -> DesiredServices {
+        let manifest = |service: &DesiredService| {
+            managed_services::service_manifest(service, template, &self.namespace)
         };
         let name = |(namespace, name): &GatewayName| format!("{namespace}/{name}");
         DesiredServices {
             namespace: self.namespace.clone(),
-            desired: fronting.fronts.iter().map(service).collect(),
-            retained: fronting.retained.iter().map(name).collect(),
+            desired: translated.desired.iter().map(manifest).collect(),
+            retained: translated.retained.iter().map(name).collect(),
             owner: self.peers.as_ref().map(|peers| peers.service.clone()),
         }
     }
 }
 
-/// The addresses that Gateways have, those that stand for classes of Ingresses among them. What a status says goes before
-/// what we remember: another replica may have dealt otherwise.
+/// Returns the current addresses of Gateways, including those that stand for classes of Ingresses. The addresses in a
+/// status take precedence over our memory, because another replica may have assigned others.
 fn known_addresses(
     mut remembered: StatusAddresses,
     objects: &ClusterObjects,
     served: &[ServedIngress],
 ) -> StatusAddresses {
-    let said = objects.ingress_addresses();
+    let published = objects.ingress_addresses();
     for ingress in served {
         let name = (ingress.namespace.clone(), ingress.name.clone());
-        if let Some(addresses) = said.get(&name).filter(|it| !it.is_empty()) {
+        if let Some(addresses) = published.get(&name).filter(|it| !it.is_empty()) {
             remembered.insert(ingress.gateway.clone(), addresses.clone());
         }
     }
@@ -247,8 +246,9 @@ fn known_addresses(
 }
 
 impl PeerReplicas {
-    /// Those that are ready, as the slices of the Service say, and those that end: they keep their slots until they have
-    /// let their last requests go, or must have.
+    /// Updates the serving replicas from the EndpointSlices of the Service: those that are ready, and those that are
+    /// terminating. A terminating replica keeps its slots until it has finished its last requests or its shutdown time
+    /// has passed.
     fn update(&mut self, objects: &[ApiObject], now: Time) {
         let slices = objects.iter().filter_map(|object| self.own_slice(object));
         let endpoints: Vec<_> = slices.flat_map(|slice| &slice.spec.endpoints).collect();
@@ -267,7 +267,7 @@ impl PeerReplicas {
         self.serving = serving.into_iter().map(|address| SocketAddr::new(address, 0)).collect();
     }
 
-    /// What an object says of them.
+    /// Returns the object if it is an EndpointSlice of the peers' Service.
     fn own_slice<'o>(&self, object: &'o ApiObject) -> Option<&'o TypedObject<EndpointSliceSpec>> {
         let ApiObject::EndpointSlice(slice) = object else { return None };
         let metadata = &slice.metadata;

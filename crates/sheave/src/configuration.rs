@@ -1,6 +1,6 @@
-//! From what the sources hold to what is in force: all of it, or none of it.
+//! Applies the content of the sources to the data plane: all of it, or none of it.
 //!
-//! It knows objects and the data plane; it must not know where objects come from.
+//! It knows objects and the data plane; it must not know the sources of objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
@@ -22,50 +22,53 @@ use crate::failure::bind_advice;
 use crate::files::SourceContents;
 use crate::report::{ProcessReport, ReloadOutcome, TranslatedServices};
 
-/// How long it takes until an address that cannot be listened on is tried again.
+/// Interval between two attempts to bind an address that could not be bound.
 const REBIND_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What is in force.
+/// The configuration in force.
 pub(crate) struct ConfigurationController {
     proxy: Arc<Proxy>,
     dns: DnsWatcher,
     objects: Vec<ApiObject>,
     addresses: AddressAssignment,
-    /// What the translation in force left out.
+    /// Problems of the objects that the translation in force skipped.
     skipped_problems: Vec<ObjectProblem>,
-    /// What is wrong and has been told.
+    /// Problems that have been logged.
     logged_problems: Vec<ObjectProblem>,
-    /// When to try once more to listen where it has failed.
+    /// Time of the next attempt to bind failed addresses.
     rebind_at: Option<Instant>,
-    /// With the endpoints that they have now.
+    /// Backends with their current endpoints.
     backends: Vec<Backend>,
-    /// Which of them are behind each address of a pool.
+    /// Backends behind each address of a pool.
     backends_by_address: BTreeMap<IpAddr, BTreeSet<BackendKey>>,
     report: watch::Sender<ProcessReport>,
 }
 
-/// What is made of contents with errors.
+/// Handling of content with errors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum ErrorPolicy {
-    /// Nothing of them is put in force: files are edited by those who see the errors, and what was in force still is.
+    /// Rejects everything: the editor of a file sees the errors, and the previous configuration stays in force.
     #[default]
     RejectAll,
-    /// What is in error is left out: objects of a cluster have many owners, and none takes another down.
+    /// Skips the invalid objects: objects of a cluster have many owners, and an error of one must not affect another.
     SkipInvalid,
 }
 
-/// Objects that may be put in force, and what they come to.
+/// Objects that may be applied, with their translation.
 pub(crate) struct CheckedConfiguration {
     pub(crate) objects: Vec<ApiObject>,
     pub(crate) addresses: AddressAssignment,
     pub(crate) error_policy: ErrorPolicy,
-    /// With all that is wrong, none unless it is left out.
+    /// The translation, with all problems; there are none unless invalid objects are skipped.
     pub(crate) translation: TranslationResult,
 }
 
-/// Every error of the contents, or what they come to.
+/// Translates the content, or returns every error in it.
 pub(crate) fn check(contents: SourceContents) -> Result<CheckedConfiguration, Vec<ObjectProblem>> {
-    let SourceContents { objects, mut problems, addresses, error_policy: errors } = contents;
+    let SourceContents { mut objects, mut problems, addresses, error_policy: errors } = contents;
+    if errors == ErrorPolicy::RejectAll {
+        gateway::objects::add_default_class(&mut objects);
+    }
     let mut translation = gateway::translate(&objects, &addresses);
     problems.append(&mut translation.problems);
     if errors == ErrorPolicy::RejectAll && !problems.is_empty() {
@@ -76,21 +79,21 @@ pub(crate) fn check(contents: SourceContents) -> Result<CheckedConfiguration, Ve
 }
 
 impl CheckedConfiguration {
-    /// A problem for each certificate that does not hold at this time. Nobody else is taken down by it: what to make of
-    /// it is for the client to decide.
+    /// Returns a problem for each certificate that is not valid at this time. Such a certificate is still served and
+    /// affects no other object: the client decides.
     pub(crate) fn expired_certificates(&self, now: SystemTime) -> Vec<ObjectProblem> {
-        // A clock before 1970 is wrong, and finds that no certificate holds yet.
+        // A clock before 1970 is wrong; then no certificate is valid yet.
         let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
         self.translation
             .certificate_validities
             .iter()
-            .filter_map(|dated| dated.problem(now))
+            .filter_map(|validity| validity.problem(now))
             .collect()
     }
 }
 
 impl ConfigurationController {
-    /// Nothing is in force yet.
+    /// Starts without a configuration in force.
     pub(crate) fn new(
         proxy: Arc<Proxy>,
         dns: DnsWatcher,
@@ -114,17 +117,17 @@ impl ConfigurationController {
         }
     }
 
-    /// Puts the contents in force by the shortest way, or reports every error and leaves all as it is.
+    /// Applies the content by the shortest path, or reports every error and changes nothing.
     pub(crate) async fn reload(&mut self, contents: SourceContents) {
         let had_problems = !self.report.borrow().problems.is_empty();
         let reload = self.apply_contents(contents).await;
         self.report.send_modify(|report| report.count(reload));
         if had_problems && self.report.borrow().problems.is_empty() {
-            tracing::info!("the configuration is mended");
+            tracing::info!("the configuration is valid again");
         }
     }
 
-    /// Puts a new Snapshot in force; tells which addresses cannot be listened on.
+    /// Applies a new Snapshot; returns the addresses that could not be bound.
     pub(crate) async fn apply(&mut self, checked: CheckedConfiguration) -> Vec<String> {
         for problem in checked.expired_certificates(proxy::clock::wall()) {
             tracing::warn!(file = %problem.origin.file, object = problem.object, "{}", problem.message);
@@ -133,10 +136,10 @@ impl ConfigurationController {
         let TranslationResult {
             mut snapshot,
             mut statuses,
-            certificate_validities: dated,
+            certificate_validities: validities,
             problems,
-            managed_services: fronts,
-            retained_gateways: kept,
+            managed_services: services,
+            retained_gateways: retained,
         } = translation;
         self.dns.watch_hosts(dns_hosts(&snapshot)).await;
         for backend in &mut snapshot.backends {
@@ -162,16 +165,16 @@ impl ConfigurationController {
         self.rebind_at = (!unbound.is_empty()).then(|| Instant::now() + REBIND_INTERVAL);
         self.update_report(|report| {
             report.statuses = statuses.into();
-            report.services = TranslatedServices { fronts, retained: kept }.into();
-            report.certificates = dated.into_iter().collect();
+            report.services = TranslatedServices { desired: services, retained }.into();
+            report.certificates = validities.into_iter().collect();
             report.unbound = unbound.clone().into();
         });
         self.set_problems(Vec::new());
         unbound
     }
 
-    /// Waits until DNS has something new for a backend, or an address is to be listened on once more, and takes it. May be
-    /// dropped and called again.
+    /// Waits until the addresses of a DNS name change or a failed address is due for another attempt, and handles it.
+    /// Cancel-safe.
     pub(crate) async fn follow(&mut self) {
         let bind = async |at: Option<Instant>| match at {
             Some(at) => sleep_until(at).await,
@@ -199,7 +202,7 @@ impl ConfigurationController {
         self.update_report(|_| {});
     }
 
-    /// Who was in the way may have gone.
+    /// Tries again to bind the failed addresses: the conflicting process may have stopped.
     async fn rebind(&mut self) {
         let translation = gateway::translate(&self.objects, &self.addresses);
         let (objects, addresses) = (self.objects.clone(), self.addresses.clone());
@@ -212,11 +215,11 @@ impl ConfigurationController {
         self.apply_and_log(checked).await;
     }
 
-    /// Tells of each address that cannot be listened on when it begins to be so.
+    /// Applies the configuration, and logs each address that newly fails to bind.
     async fn apply_and_log(&mut self, checked: CheckedConfiguration) {
-        let told = Arc::clone(&self.report.borrow().unbound);
+        let logged = Arc::clone(&self.report.borrow().unbound);
         let unbound = self.apply(checked).await;
-        for sentence in unbound.iter().filter(|it| !told.contains(it)) {
+        for sentence in unbound.iter().filter(|it| !logged.contains(it)) {
             tracing::error!("{sentence}");
         }
     }
@@ -248,7 +251,7 @@ impl ConfigurationController {
         }
     }
 
-    /// The short way: no translation, no new Snapshot.
+    /// Fast path: replaces endpoints without a translation and without a new Snapshot.
     fn swap_endpoints(&mut self, contents: SourceContents) -> ReloadOutcome {
         let SourceContents { objects, mut problems, error_policy: errors, .. } = contents;
         let changed = EndpointIndex::new(&objects);
@@ -271,8 +274,8 @@ impl ConfigurationController {
         ReloadOutcome::Endpoints
     }
 
-    /// What is wrong now: that, and what the translation in force left out. Each is told once, however often the rest
-    /// changes.
+    /// Reports the current problems together with those of the translation in force. Each problem is logged once,
+    /// however often the others change.
     fn set_problems(&mut self, mut problems: Vec<ObjectProblem>) {
         let more = self.skipped_problems.iter().filter(|it| !problems.contains(it));
         let more: Vec<_> = more.cloned().collect();
@@ -288,11 +291,11 @@ impl ConfigurationController {
     fn reject(&self, problems: Vec<ObjectProblem>) {
         problems.iter().for_each(log_problem);
         let errors = problems.len();
-        tracing::error!(errors, "the configuration has errors: what was in force still is");
+        tracing::error!(errors, "configuration rejected: the previous one stays in force");
         self.report.send_modify(|report| report.problems = problems.into());
     }
 
-    /// Names and addresses; HTTP/3 has one of its own.
+    /// Returns names and addresses; HTTP/3 has an entry of its own.
     fn listening_addresses(&self) -> Vec<(Arc<str>, String)> {
         let addresses = |view: ListenerView| {
             let address = view.address;
@@ -312,11 +315,12 @@ impl ConfigurationController {
         }
     }
 
-    /// Something new is in force.
+    /// Updates the report after a change took effect.
     fn update_report(&self, detail: impl FnOnce(&mut ProcessReport)) {
-        let near = addresses::endpoints_by_address(&self.backends_by_address, &self.backends);
+        let endpoint_counts =
+            addresses::endpoints_by_address(&self.backends_by_address, &self.backends);
         self.report.send_modify(|report| {
-            report.endpoint_counts = near.into();
+            report.endpoint_counts = endpoint_counts.into();
             report.generation += 1;
             report.applied_at = Some(proxy::clock::wall());
             report.problems = Arc::default();
@@ -337,7 +341,7 @@ fn log_problem(problem: &ObjectProblem) {
     );
 }
 
-/// The names that backends stand for.
+/// Returns the DNS names of backends.
 fn dns_hosts(snapshot: &Snapshot) -> BTreeSet<Arc<str>> {
     let host = |backend: &Backend| match &backend.source {
         EndpointSource::Dns { host, .. } => Some(host.clone()),
@@ -346,7 +350,7 @@ fn dns_hosts(snapshot: &Snapshot) -> BTreeSet<Arc<str>> {
     snapshot.backends.iter().filter_map(host).collect()
 }
 
-/// Fills in what is known of the backend's name.
+/// Sets the endpoints of a backend from the known addresses of its DNS name.
 fn resolve(backend: &mut Backend, names: &DnsWatcher) {
     let EndpointSource::Dns { host, port } = &backend.source else { return };
     let endpoint = |address| {
@@ -356,10 +360,10 @@ fn resolve(backend: &mut Backend, names: &DnsWatcher) {
     backend.endpoints = names.addresses(host).into_iter().map(endpoint).collect();
 }
 
-/// The short way of one backend.
+/// Replaces the endpoints of one backend in the data plane.
 fn set_endpoints(proxy: &Proxy, backend: &Backend) {
     let known = proxy.set_endpoints(&backend.key, &backend.endpoints);
-    debug_assert!(known, "the data plane knows the backends of the Snapshot in force");
+    debug_assert!(known, "the backend is in the Snapshot in force");
     let endpoints = backend.endpoints.len();
     tracing::info!(backend = %backend.key, endpoints, "endpoints changed");
 }
@@ -380,8 +384,8 @@ fn with_advice(error: &proxy::ListenError) -> String {
 }
 
 fn differ_in_slices_alone(some: &[ApiObject], others: &[ApiObject]) -> bool {
-    let kept = |object: &&ApiObject| !matches!(object, ApiObject::EndpointSlice(_));
-    some.iter().filter(kept).eq(others.iter().filter(kept))
+    let is_other = |object: &&ApiObject| !matches!(object, ApiObject::EndpointSlice(_));
+    some.iter().filter(is_other).eq(others.iter().filter(is_other))
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! Names as endpoints: what DNS says of them, asked again as often as the answers' TTL wants.
+//! DNS names as endpoints: each name is resolved again when the TTL of its last answer ends.
 //!
-//! It knows names and addresses; what is made of them is for others to know. A failure changes nothing: the last answer
-//! stays.
+//! It knows names and addresses only; the configuration turns them into endpoints. A failed lookup changes nothing: the
+//! last known addresses stay in use.
 
-/// One question, and what came of it.
+/// One lookup of a name, and its result.
 mod lookup;
-/// What is known of a name.
+/// Last known addresses of a name.
 mod resolved_name;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,17 +22,18 @@ use crate::report::ProcessReport;
 use lookup::{DualStackLookup, HostResolver};
 use resolved_name::ResolvedName;
 
-/// Names that are asked for at the same time.
+/// Maximum number of concurrent lookups.
 const MAX_CONCURRENT_LOOKUPS: usize = 16;
-/// How soon a name is asked for again, whatever its TTL; and the first pause after a failure, doubled with each.
+/// Shortest time between two lookups of a name, whatever its TTL, and the initial backoff after a failure, doubled with
+/// each further failure.
 const MIN_REFRESH: Duration = Duration::from_secs(1);
-/// So that a mistake with a long TTL heals.
+/// Longest time between two lookups, so that a mistaken record with a long TTL is corrected.
 const MAX_REFRESH: Duration = Duration::from_secs(3600);
 const MAX_FAILURE_DELAY: Duration = Duration::from_secs(30);
-/// How long a configuration waits for the first answer to its names.
+/// Time that a configuration waits for the first answers of its names.
 const FIRST_LOOKUP_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The names that somebody wants to know.
+/// The DNS names in use, each with a task that resolves it.
 pub(crate) struct DnsWatcher {
     resolver: Arc<HostResolver>,
     names: BTreeMap<Arc<str>, WatchedName>,
@@ -54,7 +55,7 @@ impl Drop for WatchedName {
 }
 
 impl DnsWatcher {
-    /// Asks this server, or those of `/etc/resolv.conf`.
+    /// Uses this server, or the servers of `/etc/resolv.conf`.
     pub(crate) fn new(server: Option<SocketAddr>, report: watch::Sender<ProcessReport>) -> Self {
         let (sender, lookups) = mpsc::channel(MAX_CONCURRENT_LOOKUPS);
         Self {
@@ -67,7 +68,7 @@ impl DnsWatcher {
         }
     }
 
-    /// Follows these names from now on and no other, and waits a while for the first answers to those that are new.
+    /// Resolves these names from now on and no others, and waits a limited time for the first answers of new names.
     pub(crate) async fn watch_hosts(&mut self, hosts: BTreeSet<Arc<str>>) {
         self.names.retain(|host, _| hosts.contains(host));
         for host in hosts {
@@ -77,16 +78,16 @@ impl DnsWatcher {
             }
         }
         let answered = async {
-            while self.names.values().any(|followed| followed.resolved.is_pending()) {
+            while self.names.values().any(|watched| watched.resolved.is_pending()) {
                 self.take_lookup().await;
             }
         };
-        // Who is slower is heard of later.
+        // Slower answers arrive later, through `changed`.
         timeout(FIRST_LOOKUP_TIMEOUT, answered).await.ok();
         self.count_failing();
     }
 
-    /// Waits for the next name whose addresses have changed. May be dropped and called again: nothing is lost.
+    /// Waits for the next name whose addresses have changed. Cancel-safe: nothing is lost.
     pub(crate) async fn changed(&mut self) -> Arc<str> {
         loop {
             if let Some(host) = self.take_lookup().await {
@@ -95,41 +96,41 @@ impl DnsWatcher {
         }
     }
 
-    /// Sorted; none while none is known.
+    /// Returns the addresses of a name, sorted; empty while none is known.
     pub(crate) fn addresses(&self, host: &str) -> Vec<IpAddr> {
-        self.names.get(host).map(|followed| followed.resolved.addresses()).unwrap_or_default()
+        self.names.get(host).map(|watched| watched.resolved.addresses()).unwrap_or_default()
     }
 
-    /// The name, if its addresses have changed by the next round.
+    /// Takes the next lookup result; returns the name if its addresses have changed.
     async fn take_lookup(&mut self) -> Option<Arc<str>> {
-        let (host, round) = self.lookups.recv().await.expect("one sender is ours");
-        let followed = self.names.get_mut(&host)?;
-        let failed = round.problem().is_some();
-        let changed = followed.resolved.update(&host, round);
+        let (host, lookup) = self.lookups.recv().await.expect("self holds a sender");
+        let watched = self.names.get_mut(&host)?;
+        let failed = lookup.problem().is_some();
+        let changed = watched.resolved.update(&host, lookup);
         self.report.send_modify(|report| report.lookups[usize::from(failed)] += 1);
         self.count_failing();
         changed.then_some(host)
     }
 
     fn count_failing(&self) {
-        let failing = self.names.values().filter(|followed| followed.resolved.is_failing()).count();
+        let failing = self.names.values().filter(|watched| watched.resolved.is_failing()).count();
         self.report.send_if_modified(|report| {
             std::mem::replace(&mut report.names_failing, failing) != failing
         });
     }
 
-    /// Asks for a name for ever, and tells what came of it.
+    /// Resolves a name repeatedly, forever, and sends the results.
     fn lookup_loop(&self, host: Arc<str>) -> impl Future<Output = ()> + use<> {
-        let (ask, permits, sender) =
+        let (resolver, permits, sender) =
             (self.resolver.clone(), self.permits.clone(), self.sender.clone());
         async move {
             let mut failures = 0;
             loop {
                 let permit = permits.acquire().await.expect("the semaphore is never closed");
-                let round = ask.lookup(&host).await;
+                let lookup = resolver.lookup(&host).await;
                 drop(permit);
-                let pause = refresh_delay(&round, &mut failures);
-                if sender.send((host.clone(), round)).await.is_err() {
+                let pause = refresh_delay(&lookup, &mut failures);
+                if sender.send((host.clone(), lookup)).await.is_err() {
                     return;
                 }
                 sleep(pause + jitter(pause)).await;
@@ -138,18 +139,18 @@ impl DnsWatcher {
     }
 }
 
-/// How long an answer holds, or how long to leave a server alone that has failed so many times on end.
-fn refresh_delay(round: &DualStackLookup, failures: &mut u32) -> Duration {
-    if round.problem().is_none() {
+/// Returns the time until the next lookup: the TTL of an answer, or the backoff after consecutive failures.
+fn refresh_delay(lookup: &DualStackLookup, failures: &mut u32) -> Duration {
+    if lookup.problem().is_none() {
         *failures = 0;
-        return round.ttl().clamp(MIN_REFRESH, MAX_REFRESH);
+        return lookup.ttl().clamp(MIN_REFRESH, MAX_REFRESH);
     }
     let pause = MIN_REFRESH * 2u32.pow((*failures).min(5));
     *failures += 1;
     pause.min(MAX_FAILURE_DELAY)
 }
 
-/// Up to a tenth more, so that names that were asked for together do not stay together.
+/// Adds up to 10 % of random delay, so that names resolved at the same time spread out.
 fn jitter(pause: Duration) -> Duration {
     let random = RandomState::new().build_hasher().finish();
     pause.mul_f64((random % 1000) as f64 / 10_000.0)
@@ -176,10 +177,10 @@ mod tests {
     #[test]
     fn dns_failures_back_off() {
         let failed = || FamilyLookup::Failed("no answer".into());
-        let round = DualStackLookup { v4: failed(), v6: failed() };
+        let lookup = DualStackLookup { v4: failed(), v6: failed() };
         let mut failures = 0;
         let pauses: Vec<u64> =
-            (0..7).map(|_| refresh_delay(&round, &mut failures).as_secs()).collect();
+            (0..7).map(|_| refresh_delay(&lookup, &mut failures).as_secs()).collect();
         assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30]);
     }
 

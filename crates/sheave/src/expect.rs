@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::{env, fs};
 
-/// The file of the repository holds this text.
+/// Asserts that a file of the repository has this text.
 pub(crate) fn expect_file(path: &str, text: &str) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path);
     if env::var_os("UPDATE_EXPECT").is_some() {

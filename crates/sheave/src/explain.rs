@@ -1,10 +1,10 @@
-//! `sheave explain`: what would become of a request, and why; from files, without a running Sheave.
+//! `sheave explain`: how a request would be routed, and why; from files, without a running Sheave.
 
-/// The request, as it is typed.
+/// The request, parsed from the command line.
 mod request;
-/// Matches and filters in words.
+/// Descriptions of matches and filters.
 mod describe;
-/// A backend's settings, and who set them.
+/// The settings of a backend, each with its source.
 mod policy;
 
 use std::path::PathBuf;
@@ -22,28 +22,31 @@ use crate::files;
 use crate::flags::ExplainFlags;
 use request::ExplainRequest;
 
-/// Rules that do not serve the request are listed up to so many, the nearest first.
+/// Maximum number of listed rules that do not serve the request; the nearest come first.
 const MAX_OTHER_RULES: usize = 20;
 
-/// Prints what would become of the request.
+/// Prints how the request would be routed.
 pub(crate) fn run(flags: &ExplainFlags) -> Result<(), Failure> {
-    let asked =
+    let request =
         ExplainRequest::parse(&flags.method, &flags.url, &flags.header).map_err(Failure::input)?;
     let paths: &[PathBuf] = std::slice::from_ref(&flags.path);
     let checked = configuration::check(files::read(paths)).map_err(|problems| {
         let mut lines: Vec<_> = problems.iter().map(ToString::to_string).collect();
-        lines.push("sheave: with these errors nothing would be in force".to_owned());
+        lines.push("sheave: a configuration with these errors would be rejected".to_owned());
         Failure::Input(lines)
     })?;
-    print(&explain(&asked, &checked).map_err(Failure::input)?)
+    print(&explain(&request, &checked).map_err(Failure::input)?)
 }
 
-/// The lines to print, or why there is nothing to explain.
-fn explain(asked: &ExplainRequest, checked: &CheckedConfiguration) -> Result<Vec<String>, String> {
+/// Returns the lines to print, or the reason why there is nothing to explain.
+fn explain(
+    request: &ExplainRequest,
+    checked: &CheckedConfiguration,
+) -> Result<Vec<String>, String> {
     let CheckedConfiguration { objects, translation, .. } = checked;
-    let listeners = asked.listeners(&translation.snapshot.listeners);
+    let listeners = request.listeners(&translation.snapshot.listeners);
     if listeners.is_empty() {
-        return Err(no_listener_message(asked, &translation.snapshot));
+        return Err(no_listener_message(request, &translation.snapshot));
     }
     let mut lines = Vec::new();
     for (listener, routes) in listeners {
@@ -51,25 +54,25 @@ fn explain(asked: &ExplainRequest, checked: &CheckedConfiguration) -> Result<Vec
             lines.push(String::new());
         }
         let page = ExplanationWriter { objects, translation, lines: &mut lines };
-        page.listener(asked, listener, routes);
+        page.listener(request, listener, routes);
     }
     Ok(lines)
 }
 
-fn no_listener_message(asked: &ExplainRequest, snapshot: &Snapshot) -> String {
+fn no_listener_message(request: &ExplainRequest, snapshot: &Snapshot) -> String {
     let http =
         snapshot.listeners.iter().filter(|it| matches!(it.protocol, ListenerProtocol::Http(_)));
     let addresses: Vec<String> = http.map(|it| format!("{} ({})", it.address, it.name)).collect();
-    let asked = asked.port;
+    let port = request.port;
     match addresses.as_slice() {
-        [] => "no listener in these files takes requests".to_owned(),
+        [] => "no listener in these files accepts requests".to_owned(),
         some => {
-            format!("no listener takes requests on port {asked}: there are {}", some.join(", "))
+            format!("no listener accepts requests on port {port}: there are {}", some.join(", "))
         }
     }
 }
 
-/// The explanation as it grows.
+/// Writer of the explanation, line by line.
 struct ExplanationWriter<'p> {
     objects: &'p [ApiObject],
     translation: &'p TranslationResult,
@@ -77,9 +80,9 @@ struct ExplanationWriter<'p> {
 }
 
 impl ExplanationWriter<'_> {
-    fn listener(mut self, asked: &ExplainRequest, listener: &Listener, routes: &RouteTable) {
+    fn listener(mut self, request: &ExplainRequest, listener: &Listener, routes: &RouteTable) {
         self.put("listener", format!("{} on {}", listener.name, listener.address));
-        let (lines, goes_on) = describe::tls(listener.tls.as_deref(), asked);
+        let (lines, goes_on) = describe::tls(listener.tls.as_deref(), request);
         self.list("tls", lines);
         if !goes_on {
             return;
@@ -87,9 +90,9 @@ impl ExplanationWriter<'_> {
         if let Some(http3) = listener.http3 {
             self.put("http3", describe::http3(http3, listener.address.port()));
         }
-        let RouteExplanation { listener: hosts, verdicts } = routes.explain(&asked.request);
+        let RouteExplanation { listener: hosts, verdicts } = routes.explain(&request.request);
         match hosts {
-            None => self.put("", "no listener of this address is for this host"),
+            None => self.put("", "no listener on this address matches this host"),
             Some(HostPattern::Any) => {}
             Some(hosts) => self.put("", format!("for {}", describe::hosts(hosts))),
         }
@@ -99,7 +102,7 @@ impl ExplanationWriter<'_> {
                 self.other_rules(others);
             }
             Some(_) | None => {
-                self.put("rule", "none: the answer is 404 (no_route)");
+                self.put("rule", "none: the response is 404 (no_route)");
                 self.other_rules(&verdicts);
             }
         }
@@ -125,11 +128,11 @@ impl ExplanationWriter<'_> {
             let share = format!("weight {weight} of {total}: {share:.0} % of the rule's requests");
             match target.target {
                 RuleTarget::Unresolved => {
-                    self.put("backend", "none: the answer is 500 (unresolved_backend)");
+                    self.put("backend", "none: the response is 500 (unresolved_backend)");
                     self.put("", share);
                 }
-                RuleTarget::Backend(place) => {
-                    let backend = &self.translation.snapshot.backends[place];
+                RuleTarget::Backend(index) => {
+                    let backend = &self.translation.snapshot.backends[index];
                     self.put("backend", &backend.key);
                     self.put("", share);
                     if let Some(filters) = &target.filters {
@@ -148,7 +151,7 @@ impl ExplanationWriter<'_> {
                 self.put("endpoints", format!("the addresses of {host} in DNS, port {port}"));
             }
             EndpointSource::Slices if backend.endpoints.is_empty() => {
-                self.put("endpoints", "none: the answer is 503 (no_endpoint)");
+                self.put("endpoints", "none: the response is 503 (no_endpoint)");
             }
             EndpointSource::Slices => {
                 self.list("endpoints", describe::endpoints(&backend.endpoints))
@@ -167,10 +170,10 @@ impl ExplanationWriter<'_> {
         self.list("not", lines);
     }
 
-    /// The head of the list beside its first line.
+    /// Puts the label in front of the first line of the list.
     fn list(&mut self, head: &str, lines: Vec<String>) {
-        for (place, line) in lines.into_iter().enumerate() {
-            self.put(if place == 0 { head } else { "" }, line);
+        for (index, line) in lines.into_iter().enumerate() {
+            self.put(if index == 0 { head } else { "" }, line);
         }
     }
 

@@ -1,31 +1,31 @@
-//! What ends the process early, what is said then, and the exit code.
+//! Errors that end the process: the message on standard error, and the exit code.
 
 use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-/// Why a command did not do what was asked.
+/// Reason why a command failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// What the person gave us is wrong: one line each.
+    /// The user's input is invalid: one line per error.
     Input(Vec<String>),
-    /// Running requests were cut off.
+    /// The shutdown closed connections with requests in flight.
     CutOff,
-    /// It is our doing, or the machine's.
+    /// An error of Sheave itself or of the machine.
     Internal(anyhow::Error),
 }
 
-/// The exit code for wrong input, a command line that clap refuses included.
+/// Exit code for invalid input, including a command line that clap rejects.
 pub(crate) const INPUT_EXIT_CODE: u8 = 1;
 const INTERNAL_EXIT_CODE: u8 = 2;
 
 impl Failure {
-    /// Wrong input that takes one sentence.
+    /// Returns a failure for invalid input with a message of one sentence.
     pub(crate) fn input(sentence: impl fmt::Display) -> Self {
         Self::Input(vec![format!("sheave: {sentence}")])
     }
 
-    /// Says what is to be said on standard error.
+    /// Prints the message on standard error and returns the exit code.
     pub(crate) fn report(self) -> ExitCode {
         let (lines, code) = match self {
             Self::Input(lines) => (lines, INPUT_EXIT_CODE),
@@ -34,7 +34,7 @@ impl Failure {
         };
         let mut stderr = io::stderr().lock();
         for line in lines {
-            // There is nobody else to tell.
+            // If this write fails, there is no other place to report it.
             writeln!(stderr, "{line}").ok();
         }
         ExitCode::from(code)
@@ -47,7 +47,7 @@ impl From<anyhow::Error> for Failure {
     }
 }
 
-/// What a person can do about an address that cannot be listened on.
+/// Returns the remedy for an address that cannot be bound.
 pub(crate) fn bind_advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::AddrInUse => {

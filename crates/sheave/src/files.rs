@@ -1,16 +1,16 @@
-//! Files as a source of objects: read once, or watched.
+//! Files as a source of objects: read once, or watched for changes.
 //!
-//! It knows when the files' content may have changed and what objects they hold, not what the objects mean.
+//! It knows when the content of files may have changed and which objects they hold, not what the objects mean.
 
-/// Which files the paths stand for.
+/// The files that a list of paths resolves to.
 mod resolved_paths;
-/// From files to objects.
+/// Reads and parses files.
 mod read;
-/// What happens in their directories.
+/// Changes in watched directories, by inotify.
 mod watch;
-/// Which of them may have changed.
+/// Files that may have changed since they were read.
 mod path_tracker;
-/// Files of certificates and keys.
+/// Certificate and key files.
 mod certificates;
 
 use std::collections::BTreeSet;
@@ -23,7 +23,7 @@ use read::FileCache;
 pub(crate) use read::SourceContents;
 use resolved_paths::{ResolvedPaths, StaleFiles};
 
-/// Reads every file that the paths stand for.
+/// Reads every file that the paths resolve to.
 pub(crate) fn read(paths: &[PathBuf]) -> SourceContents {
     FileCache::default().refresh(
         &ResolvedPaths::resolve(paths),
@@ -32,7 +32,7 @@ pub(crate) fn read(paths: &[PathBuf]) -> SourceContents {
     )
 }
 
-/// Files of objects, watched.
+/// Watched files of objects.
 #[derive(Debug)]
 pub(crate) struct FileSource {
     tracker: PathTracker,
@@ -45,19 +45,18 @@ impl FileSource {
         Ok(Self { tracker: PathTracker::new(paths)?, cache: FileCache::default() })
     }
 
-    /// Lets the next [`FileSource::load`] read everything.
+    /// Makes the next [`FileSource::load`] read everything.
     pub(crate) fn expire(&mut self) {
         self.tracker.expire();
     }
 
-    /// What the files hold now; reads those that have changed.
+    /// Returns the content of the files now; reads only those that have changed.
     pub(crate) fn load(&mut self) -> SourceContents {
-        let PathChanges { resolved: survey, stale, unfinished: begun } =
-            self.tracker.take_changes();
-        self.cache.refresh(survey, &stale, begun)
+        let PathChanges { resolved, stale, unfinished } = self.tracker.take_changes();
+        self.cache.refresh(resolved, &stale, unfinished)
     }
 
-    /// Waits until there is something to load. May be dropped and called again: nothing is lost.
+    /// Waits until there is something to load. Cancel-safe: nothing is lost.
     pub(crate) async fn changed(&mut self) -> io::Result<()> {
         self.tracker.changed().await
     }

@@ -1,8 +1,8 @@
-//! The command line: what a person may type, and the checked request that comes of it.
+//! The command line: its flags, and the checks that need more than one of them.
 
-/// Addresses, shares and durations as they are typed.
+/// Parsers for the values of flags: addresses, shares and durations.
 mod values;
-/// Objects that `--listen` and `--to` stand for.
+/// Kubernetes objects built from `--listen` and `--to`.
 mod shorthand;
 
 use std::net::SocketAddr;
@@ -28,7 +28,7 @@ Examples:
   sheave explain /etc/sheave GET http://shop.example/cart
   sheave top
 
-Exit codes: 0 fine, 1 the input is wrong, 2 Sheave failed.")]
+Exit codes: 0 success, 1 invalid input, 2 Sheave failed.")]
 pub(crate) struct CommandLine {
     #[command(subcommand)]
     pub(crate) command: CliCommand,
@@ -38,59 +38,62 @@ pub(crate) struct CommandLine {
 pub(crate) enum CliCommand {
     /// Serve requests.
     ///
-    /// What to serve comes from files of Kubernetes objects (--config), from --listen and --to, from a cluster
-    /// (--kubernetes), or from several of them. Files are watched: an edit is in force within milliseconds, and an edit
+    /// The configuration comes from files of Kubernetes objects (--config), from --listen and --to, from a cluster
+    /// (--kubernetes), or from several of them. Files are watched: an edit takes effect within milliseconds. An edit
     /// with errors is reported and changes nothing.
     Serve(Box<ServeFlags>),
-    /// Check configuration files, and report every error in them.
+    /// Check configuration files and report every error in them.
     ///
-    /// Each error is a line on standard output: file, document, object, field, message. The exit code is 1 if there is
-    /// any.
+    /// Prints one line per error on standard output: file, document, object, field, message. The exit code is 1 if
+    /// there is an error.
     Check(CheckFlags),
-    /// Explain what would become of a request, and why.
+    /// Explain how a request would be routed, and why.
     ///
-    /// From files alone: which listener and rule would take it and why no other, what is changed on the way, which
-    /// backends and endpoints it may go to, and every setting that holds there, with who set it. Nothing is sent.
+    /// Reads files only and sends nothing. Prints the listener and the rule that would match and why no other rule
+    /// does, the changes made to the request, the backends and endpoints it may go to, and every setting in effect with
+    /// its source.
     Explain(ExplainFlags),
-    /// Show what a running Sheave does, backend by backend.
+    /// Show live statistics of a running Sheave, per backend.
     ///
-    /// A table that is kept fresh: requests, failures and retries a second, requests in flight of the slots there are,
-    /// requests that wait, demand (requests at a time, the mean over 15 s), latency to the response's head (learned by
-    /// PeakEwma alone), health. Without a terminal it is printed once.
+    /// Refreshes a table in the terminal: requests, failures and retries per second, requests in flight and the slots
+    /// available, queued requests, demand (concurrent requests, mean over 15 s), latency to the response header
+    /// (learned by PeakEwma only), health. Without a terminal, prints the table once.
     Top(TopFlags),
-    /// Carry the addresses of a cluster's pool on this node, as long as a Sheave serves them here.
+    /// Announce the addresses of a cluster's pool on this node, as long as a Sheave serves them
+    /// here.
     ///
-    /// For clusters without a load balancer, beside `sheave serve --kubernetes --pool`. Of all nodes one carries each
-    /// address and says so on the link (ARP, Neighbor Discovery): the one with most of the endpoints behind it. They agree
-    /// by a Lease for each address. When that node dies, another one has the address within 5 s. Needs NET_ADMIN and
-    /// NET_RAW in the node's network, and the API server of KUBECONFIG or of its pod.
+    /// For clusters without a load balancer, beside `sheave serve --kubernetes --pool`. For each address, one node
+    /// holds the address and announces it on the link (ARP, Neighbor Discovery): the node with the most of the
+    /// endpoints behind it. Nodes agree by leader election with one Lease per address. If that node fails, another node
+    /// takes the address over within 5 s. Needs NET_ADMIN and NET_RAW in the node's network namespace, and the API
+    /// server of KUBECONFIG or of its pod.
     Announce(AnnounceFlags),
 }
 
-/// `sheave serve`.
+/// Flags of `sheave serve`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   Two endpoints behind one port:
     sheave serve --listen http://:8080 --to 10.0.0.1:80,10.0.0.2:80
-  At most 4 requests at once for each, the rest waits up to 2 seconds:
+  At most 4 requests in flight per endpoint; others wait in the queue for up to 2 seconds:
     sheave serve --listen http://:8080 --to 10.0.0.1:80,10.0.0.2:80 --max-in-flight 4 --queue-timeout 2s
-  HTTPS with a certificate that is read again when it is renewed (without one: self-signed):
+  HTTPS with a certificate that is reloaded on renewal (without one: self-signed):
     sheave serve --listen https://:443 --cert tls.crt --key tls.key --to 10.0.0.1:80,10.0.0.2:80
-  Connections, each to the database with the fewest:
+  TCP connections, each to the database with the fewest connections:
     sheave serve --listen tcp://:5432 --to 10.0.0.1:5432,10.0.0.2:5432
-  What a Kubernetes cluster asks for, each Gateway at an address of its own:
+  The Gateways of a Kubernetes cluster, each at an address of its own:
     sheave serve --kubernetes --pool 192.0.2.0/24
-  A directory of Kubernetes objects, watched, with a hundredth of the requests logged:
+  A directory of Kubernetes objects, watched, with 1 % of the requests logged:
     sheave serve --config /etc/sheave --access-log 0.01
 
-Signals: SIGTERM and SIGINT let running requests end (a second one stops at once), SIGHUP reads the files again.
-Events go to standard error; SHEAVE_LOG=debug shows more of them, SHEAVE_LOG=error fewer.
-Exit codes: 0 fine, 1 the input is wrong, 2 Sheave failed or had to cut requests off.")]
+Signals: SIGTERM and SIGINT start a graceful shutdown (a second signal stops at once), SIGHUP reloads the files.
+Log events go to standard error; SHEAVE_LOG sets the level (debug, info, warn, error).
+Exit codes: 0 success, 1 invalid input, 2 Sheave failed or closed connections with requests in flight.")]
 pub(crate) struct ServeFlags {
     /// File or directory of Kubernetes objects (YAML or JSON); repeatable.
     ///
-    /// Of a directory, the files *.yaml, *.yml and *.json count; hidden files and directories within do not.
+    /// In a directory, the files *.yaml, *.yml and *.json are read; hidden files and subdirectories are not.
     #[arg(long, value_name = "PATH", help_heading = SOURCES)]
     pub(crate) config: Vec<PathBuf>,
 
@@ -100,20 +103,20 @@ pub(crate) struct ServeFlags {
     #[command(flatten)]
     pub(crate) shorthand: ListenFlags,
 
-    /// Name server to ask for the addresses of ExternalName Services, as ADDRESS or ADDRESS:PORT [default: those of
+    /// DNS server for the addresses of ExternalName Services, as ADDRESS or ADDRESS:PORT [default: the servers of
     /// /etc/resolv.conf].
     #[arg(long, value_name = "ADDR", value_parser = values::name_server, help_heading = SOURCES)]
     pub(crate) dns: Option<SocketAddr>,
 
-    /// Sheaves that serve the same endpoints, this one included, as ADDRESS:PORT: fixed limits are dealt over them, so
-    /// that all of them together keep to each.
+    /// Replicas that serve the same endpoints, this one included, as ADDRESS:PORT. Fixed limits are divided among the
+    /// replicas, so that all of them together keep each limit.
     ///
-    /// The addresses are names, and nobody is asked there: give each Sheave the same list. One that starts uses its part
-    /// after 2 s.
+    /// The addresses are identifiers only: no connection is made to them. Give each replica the same list. After its
+    /// start, a replica uses its share after 2 s.
     #[arg(long, value_name = "ADDR,ADDR...", value_delimiter = ',', value_parser = values::replica, help_heading = SOURCES)]
     pub(crate) replicas: Vec<SocketAddr>,
 
-    /// Which of --replicas this one is; of --peers, the pod's address.
+    /// Entry of --replicas that stands for this replica; with --peers, the pod's address.
     #[arg(long, value_name = "ADDR", value_parser = values::own_replica, help_heading = SOURCES)]
     pub(crate) replica: Option<SocketAddr>,
 
@@ -123,171 +126,176 @@ pub(crate) struct ServeFlags {
 
     /// Address of KEDA's external scaler (gRPC without TLS), or `off`; port 0 takes any free port.
     ///
-    /// It tells whoever asks how many requests a Service is asked for. KEDA's operator has to reach it, so it is apart
-    /// from the admin API: in a cluster, :9901.
+    /// It reports the demand of a Service (concurrent requests) to KEDA. KEDA's operator has to reach it, so it has a
+    /// port apart from the admin API: in a cluster, use :9901.
     #[arg(long, value_name = "ADDR", default_value = "off", help_heading = PROCESS)]
     pub(crate) scaler: AdminAddress,
 
-    /// Threads that serve requests [default: one per CPU that this process may use].
+    /// Worker threads that serve requests [default: one per CPU available to this process].
     #[arg(long, value_name = "N", value_parser = values::workers, help_heading = PROCESS)]
     pub(crate) workers: Option<NonZeroUsize>,
 
-    /// How long new connections are still taken in after SIGTERM, while others learn that this process ends.
+    /// Time after SIGTERM during which new connections are still accepted, while load balancers and clients learn of
+    /// the shutdown.
     ///
-    /// /readyz says so at once, and clients are told with each answer to connect anew. In a cluster: as long as it takes
-    /// until nobody sends clients here any more.
+    /// /readyz answers 503 at once, and each response tells the client to reconnect. In a cluster, set it to the time
+    /// until no more new connections are sent to this pod.
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = values::duration, help_heading = PROCESS)]
     pub(crate) drain_delay: Duration,
 
-    /// How long running requests may take to end after that.
+    /// Time that requests in flight have to complete after the drain delay.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = values::duration, help_heading = PROCESS)]
     pub(crate) drain_timeout: Duration,
 
-    /// File to write once every address is listened on: JSON with the addresses.
+    /// File to write when all listeners are bound: JSON with their addresses.
     #[arg(long, value_name = "PATH", help_heading = PROCESS)]
     pub(crate) ready_file: Option<PathBuf>,
 
-    /// One line of JSON per request on standard output: `off`, `on`, or the share of requests that are logged.
+    /// Access log, one line of JSON per request on standard output: `off`, `on`, or the share of
+    /// requests that are logged.
     #[arg(long, value_name = "off|on|FRACTION", default_value = "off", help_heading = OBSERVE)]
     pub(crate) access_log: LoggedShare,
 
-    /// Let /metrics name traces: each bucket of a histogram of durations carries the id of the last sampled trace that
-    /// fell into it (OpenMetrics exemplars).
+    /// Add OpenMetrics exemplars to /metrics: each bucket of a duration histogram carries the id of the last sampled
+    /// trace that fell into it.
     #[arg(long, help_heading = OBSERVE)]
     pub(crate) exemplars: bool,
 
-    /// How events are written to standard error.
+    /// Format of log events on standard error.
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text, help_heading = OBSERVE)]
     pub(crate) log_format: LogFormat,
 }
 
-/// What to do with a cluster.
+/// Flags for a Kubernetes cluster as the configuration source.
 #[derive(Debug, Default, Args)]
 pub(crate) struct ClusterFlags {
-    /// Serve what a Kubernetes cluster asks for: its Gateways, routes, Services and policies, watched.
+    /// Serve the Gateways, routes, Services and policies of a Kubernetes cluster, and watch them for changes.
     ///
     /// The API server and the credentials are those of the pod, or of the kubeconfig (KUBECONFIG, ~/.kube/config). An
-    /// object with errors gets its conditions and takes nothing else down. The API server may be away for as long as it
-    /// likes: what it said last is served.
+    /// object with errors gets status conditions and does not affect other objects. If the API server is unreachable,
+    /// the last known configuration stays in force.
     #[arg(long, help_heading = CLUSTER)]
     pub(crate) kubernetes: bool,
 
-    /// Addresses to give to Gateways, one each, as CIDR blocks; `sheave announce` brings them to a node [default: every
-    /// Gateway is served on the addresses that it asks for, else on all of the machine].
+    /// Address pool for Gateways, as CIDR blocks: each Gateway gets one address, and `sheave announce` announces it on
+    /// a node [default: each Gateway is served on the addresses in its spec, else on all addresses of the machine].
     #[arg(long, value_name = "CIDR,CIDR...", value_delimiter = ',', requires = "kubernetes", help_heading = CLUSTER)]
     pub(crate) pool: Vec<IpNet>,
 
-    /// Give each Gateway a Service of its own in front of the Sheaves, made of this template, in --namespace: JSON of a Service
+    /// Create a Service in front of the Sheaves for each Gateway, from this template, in --namespace: JSON of a Service
     /// with `spec.selector`, for example '{"spec":{"type":"LoadBalancer","selector":{"app":"sheave"}}}'.
     ///
-    /// Its ports are those of the Gateway's listeners and lead to ports of Sheave's from 20000 on; the Gateway's status has
-    /// the address that its load balancer gives. Where --peers names a Service, all of them go when that goes.
+    /// The ports of the Service are those of the Gateway's listeners; their target ports are ports of Sheave from 20000
+    /// on. The Gateway's status shows the address assigned by the load balancer. If --peers names a Service, deleting
+    /// that Service deletes all of these.
     #[arg(long, value_name = "JSON", requires = "kubernetes", conflicts_with = "pool", value_parser = values::service_template, help_heading = CLUSTER)]
     pub(crate) service_template: Option<ServiceTemplate>,
 
-    /// The Service in front of the Sheaves, in --namespace: its addresses, which its load balancer gives, are said in the
-    /// statuses of Gateways and Ingresses.
+    /// Service in front of the Sheaves, in --namespace. The addresses assigned by its load balancer are published in
+    /// the statuses of Gateways and Ingresses.
     #[arg(long, value_name = "NAME", requires = "kubernetes", conflicts_with_all = ["pool", "service_template"], help_heading = CLUSTER)]
     pub(crate) published_service: Option<String>,
 
-    /// Headless Service of the Sheaves that serve the same endpoints, in --namespace: fixed limits are dealt over those
-    /// that are ready.
+    /// Headless Service of the replicas that serve the same endpoints, in --namespace: fixed limits are divided among
+    /// the replicas that are ready.
     #[arg(long, value_name = "NAME", requires = "kubernetes", help_heading = CLUSTER)]
     pub(crate) peers: Option<String>,
 
-    /// Name of this replica, unlike that of any other [default: the host's].
+    /// Name of this replica; it must be unique [default: the host name].
     #[arg(long, value_name = "NAME", requires = "kubernetes", help_heading = CLUSTER)]
     pub(crate) identity: Option<String>,
 
-    /// Namespace of the Lease by which replicas agree on who writes statuses [default: that of the credentials].
+    /// Namespace of the Lease for the leader election: the leader writes statuses [default: that of the credentials].
     #[arg(long, value_name = "NAME", requires = "kubernetes", help_heading = CLUSTER)]
     pub(crate) namespace: Option<String>,
 }
 
-/// Flags that stand for objects.
+/// Flags that stand for Kubernetes objects.
 #[derive(Debug, Default, Args)]
 pub(crate) struct ListenFlags {
-    /// Where to accept: requests at http://ADDRESS:PORT, with TLS (and HTTP/3) at https://, connections at tcp://, flows
-    /// of datagrams at udp://. Without ADDRESS: on all, with port 0: on any free port; repeatable.
+    /// Address to listen on: http://ADDRESS:PORT for requests, https:// with TLS (and HTTP/3), tcp:// for connections,
+    /// udp:// for flows of datagrams. Without ADDRESS: all addresses; with port 0: any free port; repeatable.
     #[arg(long, value_name = "URL", help_heading = SOURCES)]
     pub(crate) listen: Vec<ListenUrl>,
 
-    /// Certificate of https, PEM with its chain; repeatable, each with its --key. Clients get the first that suits the
-    /// name they ask for, else the first. The files are watched [default: one that is self-signed].
+    /// Certificate for https, PEM with its chain; repeatable, each with its --key. A client gets the first certificate
+    /// that matches its SNI host name, else the first of all. The files are watched [default: a self-signed
+    /// certificate].
     #[arg(long, value_name = "FILE", help_heading = SOURCES)]
     pub(crate) cert: Vec<PathBuf>,
 
-    /// Key of a certificate, PEM; repeatable, in the order of --cert.
+    /// Private key of a certificate, PEM; repeatable, in the order of --cert.
     #[arg(long, value_name = "FILE", help_heading = SOURCES)]
     pub(crate) key: Vec<PathBuf>,
 
-    /// Serve https without HTTP/3, which takes the UDP port of the same number.
+    /// Serve https without HTTP/3. HTTP/3 uses the UDP port of the same number.
     #[arg(long, help_heading = SOURCES)]
     pub(crate) no_http3: bool,
 
-    /// Endpoints to balance over, as ADDRESS:PORT or NAME:PORT. A name is resolved once, at the start, and all its
-    /// addresses are endpoints.
+    /// Endpoints to balance over, as ADDRESS:PORT or NAME:PORT. A name is resolved once at the start, and each of its
+    /// addresses becomes an endpoint.
     #[arg(long, value_name = "ADDR,ADDR...", value_delimiter = ',', help_heading = SOURCES)]
     pub(crate) to: Vec<ToAddress>,
 
-    /// Requests in flight at one endpoint of --to, at most: a number, or `auto` for as many as each endpoint is found to
-    /// bear [default: no limit].
+    /// Maximum number of requests in flight per endpoint of --to: a number, or `auto` for an adaptive concurrency limit
+    /// per endpoint [default: no limit].
     #[arg(long, value_name = "N", value_parser = values::max_in_flight, help_heading = SOURCES)]
     pub(crate) max_in_flight: Option<MaxInFlight>,
 
-    /// Requests that may wait for an endpoint of --to; beyond it they are answered 429 [default: 1024 with
-    /// --max-in-flight, else 0].
+    /// Maximum number of requests queued for the endpoints of --to; if the queue is full, requests are rejected with
+    /// 429 [default: 1024 with --max-in-flight, else 0].
     #[arg(long, value_name = "N", help_heading = SOURCES)]
     pub(crate) queue: Option<u32>,
 
-    /// How long a request may wait for an endpoint of --to [default: 5s].
+    /// Maximum time that a request waits in the queue for an endpoint of --to [default: 5s].
     #[arg(long, value_name = "DURATION", value_parser = values::positive_duration, help_heading = SOURCES)]
     pub(crate) queue_timeout: Option<Duration>,
 }
 
-/// `sheave check`.
+/// Flags of `sheave check`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   sheave check /etc/sheave
   sheave check gateway.yaml routes.yaml
 
-Files are checked together: a route in one may name a Gateway in another.
-Exit codes: 0 no error, 1 errors.")]
+Files are checked together: a route in one may refer to a Gateway in another.
+Exit codes: 0 no errors, 1 errors.")]
 pub(crate) struct CheckFlags {
     /// Files and directories, as for `sheave serve --config`.
     #[arg(required = true, value_name = "PATH")]
     pub(crate) paths: Vec<PathBuf>,
 }
 
-/// `sheave explain`.
+/// Flags of `sheave explain`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   sheave explain /etc/sheave GET http://shop.example/cart
   sheave explain gateway.yaml POST 'http://127.0.0.1:8080/search?q=a' -H 'Host: shop.example' -H 'X-Canary: yes'
 
-The URL's port chooses the listener.
-Exit codes: 0 explained, 1 the request or the files are wrong, or nobody listens there.")]
+The port of the URL selects the listener.
+Exit codes: 0 success, 1 the request or the files are invalid, or no listener has that port.")]
 pub(crate) struct ExplainFlags {
     /// File or directory, as for `sheave serve --config`.
     #[arg(value_name = "PATH")]
     pub(crate) path: PathBuf,
 
-    /// The request's method, as GET.
+    /// Method of the request, for example GET.
     #[arg(value_name = "METHOD")]
     pub(crate) method: String,
 
-    /// What is asked for, as http://HOST:PORT/PATH?QUERY.
+    /// URL of the request, as http://HOST:PORT/PATH?QUERY.
     #[arg(value_name = "URL")]
     pub(crate) url: String,
 
-    /// Header field of the request, as 'name: value'; repeatable. Host goes before the URL's host.
+    /// Header field of the request, as 'name: value'; repeatable. A Host field overrides the host
+    /// of the URL.
     #[arg(short = 'H', long, value_name = "FIELD")]
     pub(crate) header: Vec<String>,
 }
 
-/// `sheave top`.
+/// Flags of `sheave top`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -297,71 +305,71 @@ Examples:
     sheave top --interval 5s --count 10 > top.txt
 
 Keys: q quits; r, i, w, f, t, l and n sort by requests, in flight, waiting, failures, retries, latency and name.
-Exit codes: 0 fine, 1 nothing answers there.")]
+Exit codes: 0 success, 1 the admin API does not answer.")]
 pub(crate) struct TopFlags {
     /// Address of the admin API.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9900", value_parser = values::admin_api)]
     pub(crate) admin: SocketAddr,
 
-    /// Between two looks [default: 1s].
+    /// Refresh interval [default: 1s].
     #[arg(long, value_name = "DURATION", value_parser = values::positive_duration)]
     pub(crate) interval: Option<Duration>,
 
-    /// Plain tables to print before it ends [default: in a terminal none, one table is kept fresh; else 1, or with
-    /// --interval no end].
+    /// Number of tables to print as plain text before exiting [default: in a terminal, one table that is refreshed
+    /// until `q`; else 1, or unlimited with --interval].
     #[arg(long, value_name = "N")]
     pub(crate) count: Option<NonZeroU32>,
 
-    /// What comes first.
+    /// Column to sort by.
     #[arg(long, value_name = "COLUMN", value_enum, default_value_t = SortOrder::Requests)]
     pub(crate) sort: SortOrder,
 }
 
-/// `sheave announce`.
+/// Flags of `sheave announce`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  In a pod with the node's network, the node's name by the downward API:
+  In a pod with hostNetwork, with the node name from the downward API:
     sheave announce --node $(NODE_NAME)
-  For addresses of a network that the node has no address of:
+  For addresses of a network in which the node has no address:
     sheave announce --interface eth1
 
-It asks the Sheave at --admin what to carry: none of that is served while it is not ready, and nothing is carried then.
-Signals: SIGTERM and SIGINT give all addresses up, so that another node takes them.
-Exit codes: 0 fine, 1 the input is wrong, 2 Sheave failed.")]
+The Sheave at --admin tells which addresses to announce. While it is not ready, no address is announced.
+Signals: SIGTERM and SIGINT release all addresses, so that another node takes them over.
+Exit codes: 0 success, 1 invalid input, 2 Sheave failed.")]
 pub(crate) struct AnnounceFlags {
-    /// Address of the admin API of the Sheave that serves here.
+    /// Address of the admin API of the Sheave on this node.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9900", value_parser = values::admin_api)]
     pub(crate) admin: SocketAddr,
 
-    /// Name of this node, as Kubernetes has it [default: the host's].
+    /// Name of this node in Kubernetes [default: the host name].
     #[arg(long, value_name = "NAME")]
     pub(crate) node: Option<String>,
 
-    /// Namespace of the Leases, one for each address [default: that of the credentials].
+    /// Namespace of the Leases, one per address [default: that of the credentials].
     #[arg(long, value_name = "NAME")]
     pub(crate) namespace: Option<String>,
 
-    /// Interface that carries addresses, of Ethernet [default: for each address, the one on whose network it is].
+    /// Ethernet interface for the addresses [default: for each address, the interface on the network of that address].
     #[arg(long, value_name = "NAME")]
     pub(crate) interface: Option<String>,
 
-    /// How long after SIGTERM addresses are still carried, while the Sheave here tells its clients to connect anew: less than
-    /// its own --drain-delay.
+    /// Time after SIGTERM during which the addresses are still announced, while the Sheave on this node tells its
+    /// clients to reconnect. Set it lower than the --drain-delay of that Sheave.
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = values::duration)]
     pub(crate) drain_delay: Duration,
 
-    /// How events are written to standard error.
+    /// Format of log events on standard error.
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text)]
     pub(crate) log_format: LogFormat,
 }
 
-/// How events are written.
+/// Format of log events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
-    /// One readable line an event.
+    /// One readable line per event.
     Text,
-    /// One JSON object an event.
+    /// One JSON object per event.
     Json,
 }
 
@@ -371,7 +379,8 @@ const PROCESS: &str = "Process";
 const OBSERVE: &str = "Logs and metrics";
 
 impl ServeFlags {
-    /// What is wrong with the flags taken together: one sentence, which says what to do.
+    /// Returns the error of a combination of flags that is invalid: one sentence that names the
+    /// remedy.
     pub(crate) fn conflict(&self) -> Option<&'static str> {
         let ListenFlags { listen, cert, key, no_http3, to, max_in_flight, queue, queue_timeout } =
             &self.shorthand;
@@ -394,18 +403,22 @@ impl ServeFlags {
         match self.replica {
             None if has_peers => {
                 return Some(
-                    "say which of --peers this Sheave is: add --replica with the pod's address",
+                    "--peers needs the address of this replica: add --replica with the pod's address",
                 );
             }
             Some(_) if has_peers && !self.replicas.is_empty() => {
-                return Some("give --peers in a cluster, or --replicas elsewhere, not both");
+                return Some(
+                    "--peers and --replicas exclude each other: use --peers in a cluster, --replicas elsewhere",
+                );
             }
             Some(_) if has_peers => {}
             Some(me) if !self.replicas.contains(&me) => {
-                return Some("--replica is to be one of --replicas, which all Sheaves have alike");
+                return Some(
+                    "--replica must be one of --replicas, and all replicas must have the same list",
+                );
             }
             None if !self.replicas.is_empty() => {
-                return Some("say which of --replicas this Sheave is: add --replica ADDR");
+                return Some("--replicas needs the address of this replica: add --replica ADDR");
             }
             Some(_) | None => {}
         }
@@ -423,15 +436,15 @@ impl ServeFlags {
                 "--to needs an address to accept requests on: add --listen http://127.0.0.1:8080",
             ),
             (false, true) => Some(
-                "--listen needs endpoints to send requests to: add --to ADDR,ADDR; to serve an \
-                 address as files say, write it into a Gateway of --config instead",
+                "--listen needs endpoints to send requests to: add --to ADDR,ADDR; to \
+                 configure the listener by files, add it to a Gateway of --config instead",
             ),
             (true, true) | (false, false) => None,
         }
     }
 }
 
-/// `docs/reference/cli.md`.
+/// Generator of `docs/reference/cli.md`.
 #[cfg(test)]
 mod reference;
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Events on standard error, one line each.
+//! Log events on standard error, one line each.
 
 use std::io;
 
@@ -7,20 +7,20 @@ use tracing_subscriber::filter::LevelFilter;
 
 use crate::flags::LogFormat;
 
-/// Which events are shown: a level, or `tracing`'s directives.
+/// Environment variable with the log level or with `tracing` directives.
 const FILTER_VARIABLE: &str = "SHEAVE_LOG";
 
-/// The client of the API server tells each failure before whoever asked does, who knows what it means.
+/// The Kubernetes client logs each failure itself, before its caller logs it with more context.
 const DUPLICATE_LOG_DIRECTIVE: &str = "kube_client::client::builder=off";
 
-/// From here on events are written.
+/// Starts to write log events.
 pub(crate) fn start(format: LogFormat) {
-    // Directives that make no sense are named on standard error, and left out.
+    // Invalid directives are reported on standard error and ignored.
     let filter = EnvFilter::builder()
         .with_default_directive(LevelFilter::INFO.into())
         .with_env_var(FILTER_VARIABLE)
         .from_env_lossy()
-        .add_directive(DUPLICATE_LOG_DIRECTIVE.parse().expect("a directive"));
+        .add_directive(DUPLICATE_LOG_DIRECTIVE.parse().expect("the directive is valid"));
     let events = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     match format {
         LogFormat::Text => {

@@ -1,6 +1,6 @@
 //! Sheave: one binary. It reads the command line and the sources of objects, and runs the data plane.
 
-/// What a person may type.
+/// The command line.
 mod flags;
 /// `sheave serve`.
 mod serve;
@@ -12,41 +12,41 @@ mod explain;
 mod top;
 /// `sheave announce`.
 mod announce;
-/// Files as a source of objects.
+/// Files as a source of Kubernetes objects.
 mod files;
-/// A cluster as a source of objects.
+/// A Kubernetes cluster as a source of objects.
 mod cluster;
-/// Peers that end.
+/// Peer replicas that are terminating.
 mod terminating_peers;
-/// The certificate where none is given.
+/// The self-signed certificate used without `--cert`.
 mod self_signed;
-/// Names in DNS as endpoints.
+/// DNS names as endpoints.
 mod dns;
-/// From objects to what is in force.
+/// Applies objects to the data plane.
 mod configuration;
-/// Waiting for what may be due some time.
+/// Waits until an optional deadline.
 mod timer;
-/// The end of the process.
+/// Graceful shutdown of the process.
 mod shutdown;
-/// The Sheaves that share limits with this one.
+/// Replicas that share limits with this one.
 mod replicas;
-/// What is in force and what was refused.
+/// The configuration in force and the rejected objects.
 mod report;
-/// The HTTP API that shows it.
+/// The HTTP API that shows this report.
 mod admin;
-/// KEDA's external scaler: how much each Service is asked for.
+/// KEDA's external scaler: the demand of each Service.
 mod scaler;
 /// The ready file.
 mod ready;
-/// The allocator, and when it gives memory back.
+/// The allocator, and when it returns memory to the system.
 mod memory;
-/// What the kernel says of this process.
+/// Memory and file descriptors of this process, as the kernel reports them.
 mod process;
-/// What it may do beyond what any other may.
+/// Linux capabilities of this process.
 mod capability;
-/// Events on standard error.
+/// Log events on standard error.
 mod log;
-/// What ends the process, and its exit code.
+/// Errors that end the process, and its exit code.
 mod failure;
 
 use std::process::ExitCode;
@@ -75,9 +75,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints help, the version, or what is wrong with the command line.
+/// Prints help, the version, or the error in the command line.
 fn print_usage_error(answer: &clap::Error) -> ExitCode {
-    // There is nobody else to tell.
+    // If this write fails, there is no other place to report it.
     answer.print().ok();
     if answer.use_stderr() { ExitCode::from(failure::INPUT_EXIT_CODE) } else { ExitCode::SUCCESS }
 }

@@ -1,26 +1,26 @@
-//! What the kernel says of this process: memory and descriptors.
+//! Memory and file descriptors of this process, as the kernel reports them.
 
 use std::fs;
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 use rustix::system::uname;
 
-/// Descriptors that the process may have.
+/// Returns the limit of open file descriptors.
 pub(crate) fn max_descriptors() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
-/// Takes as many descriptors as it may: the usual soft limit of 1024 is for programs that call `select`, and each
-/// connection takes one.
+/// Raises the limit of open file descriptors to the hard limit: the usual soft limit of 1024 exists for programs that
+/// call `select`, and each connection takes one descriptor.
 pub(crate) fn raise_max_descriptors() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     if let Err(error) = setrlimit(Resource::Nofile, limit) {
-        tracing::warn!(%error, "cannot raise the limit of open descriptors");
+        tracing::warn!(%error, "cannot raise the limit of open file descriptors");
     }
 }
 
-/// The host's name: of a pod, its own.
+/// Returns the host name; in a pod, this is the pod's name.
 pub(crate) fn host_name() -> String {
     uname().nodename().to_string_lossy().into_owned()
 }
@@ -29,12 +29,12 @@ pub(crate) fn open_descriptors() -> Option<u64> {
     Some(fs::read_dir("/proc/self/fd").ok()?.count() as u64)
 }
 
-/// Memory in use, shared pages included.
+/// Returns the resident memory, including shared pages.
 pub(crate) fn resident_bytes() -> Option<u64> {
     resident(&fs::read_to_string("/proc/self/status").ok()?)
 }
 
-/// From the text of `/proc/PID/status`.
+/// Parses the text of `/proc/PID/status`.
 fn resident(status: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     let kibibytes: u64 = line.strip_suffix("kB")?.trim().parse().ok()?;

@@ -1,4 +1,4 @@
-//! The ready file: tells whoever started us which addresses we took.
+//! The ready file: it tells the parent process the bound addresses.
 
 use std::fs;
 use std::io;
@@ -21,7 +21,7 @@ struct ReadyListener {
     address: SocketAddr,
 }
 
-/// Writes the file under another name and renames it, so that nobody reads half of it.
+/// Writes a temporary file and renames it, so that a reader never sees a partial file.
 pub(crate) fn write(
     path: &Path,
     admin: Option<SocketAddr>,

@@ -1,5 +1,4 @@
-//! The Sheaves that share fixed caps with this one: over whom slots are dealt, and when those that others let go of may be
-//! used.
+//! Slot assignment: divides fixed limits among the replicas, and applies the slots that other replicas have released.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,23 +7,23 @@ use proxy::{Proxy, SlotAssigner, Time, clock};
 
 use crate::timer;
 
-/// Keeps the data plane's deal up to date.
+/// Keeps the slot assignment of the data plane up to date.
 pub(crate) struct SlotAssignmentUpdater {
     proxy: Arc<Proxy>,
     assigner: SlotAssigner,
-    /// When another deal is to be put in force.
+    /// Time at which the next assignment takes effect.
     due: Option<Time>,
-    /// Who was named last.
+    /// Members of the last list.
     members: Vec<SocketAddr>,
 }
 
 impl SlotAssignmentUpdater {
-    /// Nobody else is known yet; `me` is how lists of replicas name this one.
+    /// Starts without other replicas; `me` is the entry of this replica in lists of replicas.
     pub(crate) fn new(me: SocketAddr, proxy: Arc<Proxy>) -> Self {
         Self { proxy, assigner: SlotAssigner::new(me), due: None, members: Vec::new() }
     }
 
-    /// These serve now.
+    /// Sets the replicas that serve now.
     pub(crate) fn set_members(&mut self, members: Vec<SocketAddr>) {
         if members == self.members {
             return;
@@ -34,7 +33,7 @@ impl SlotAssignmentUpdater {
         self.apply_assignment();
     }
 
-    /// Puts in force what is to be, as time goes by. May be dropped and called again.
+    /// Waits until an assignment takes effect, and applies it. Cancel-safe.
     pub(crate) async fn wait_and_apply(&mut self) {
         timer::wait_until(self.due).await;
         self.apply_assignment();
@@ -42,13 +41,13 @@ impl SlotAssignmentUpdater {
 
     fn apply_assignment(&mut self) {
         let now = clock::now();
-        let deal = self.assigner.assignment(now);
+        let assignment = self.assigner.assignment(now);
         tracing::info!(
-            replicas = deal.members(),
-            takes_part = deal.takes_part(),
-            "slots are dealt"
+            replicas = assignment.members(),
+            takes_part = assignment.takes_part(),
+            "slot assignment changed"
         );
-        self.proxy.set_slot_assignment(deal);
+        self.proxy.set_slot_assignment(assignment);
         self.due = self.assigner.next_change(now);
     }
 }

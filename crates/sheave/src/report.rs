@@ -1,4 +1,5 @@
-//! What is in force and what was refused: written by the control loop, read by the admin API.
+//! The configuration in force and the rejected objects: written by the control loop, read by the
+//! admin API.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,64 +12,64 @@ use gateway::managed_services::DesiredService;
 use gateway::status::ResourceStatus;
 use gateway::translate::CertificateValidity;
 
-/// Where the process is in its life.
+/// Phase of the process life cycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProcessPhase {
     Starting,
     Ready,
-    /// It ends, and still takes in who comes.
+    /// Drain delay: the process shuts down, and still accepts new connections.
     Leaving,
     Draining,
 }
 
-/// What became of a configuration that was read.
+/// Result of reading a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReloadOutcome {
-    /// It is what was in force already.
+    /// It is the same as the configuration in force.
     Unchanged,
-    /// Endpoints alone changed, and were swapped.
+    /// Only endpoints changed, and were replaced.
     Endpoints,
     /// A new Snapshot is in force.
     Applied,
-    /// It had errors; what was in force still is.
+    /// It had errors; the previous configuration stays in force.
     Refused,
 }
 
-/// What a translation says of Services in front of Gateways.
+/// Managed Services of a translation.
 #[derive(Debug, Default)]
 pub(crate) struct TranslatedServices {
-    pub(crate) fronts: Vec<DesiredService>,
-    /// Gateways whose Services stay as they are.
+    pub(crate) desired: Vec<DesiredService>,
+    /// Gateways whose Services are left unchanged.
     pub(crate) retained: BTreeSet<GatewayName>,
 }
 
-/// The state of configuration.
+/// State of the process and its configuration.
 #[derive(Clone, Debug)]
 pub(crate) struct ProcessReport {
     pub(crate) phase: ProcessPhase,
-    /// How many configurations have been put in force, counted from 1.
+    /// Number of configurations applied since the start; the first is 1.
     pub(crate) generation: u64,
-    /// When the one in force was.
+    /// Time at which the configuration in force was applied.
     pub(crate) applied_at: Option<SystemTime>,
-    /// Errors of what was read last; empty: it is in force.
+    /// Errors of the configuration read last; if empty, it is in force.
     pub(crate) problems: Arc<[ObjectProblem]>,
-    /// Addresses that cannot be listened on, and why.
+    /// Addresses that could not be bound, with the reason.
     pub(crate) unbound: Arc<[String]>,
-    /// What became of each object in force.
+    /// Status of each object in force.
     pub(crate) statuses: Arc<[ResourceStatus]>,
-    /// The Services that should be in front of Gateways.
+    /// The managed Services that should exist in front of Gateways.
     pub(crate) services: Arc<TranslatedServices>,
     /// Certificates in use.
     pub(crate) certificates: Arc<[CertificateValidity]>,
-    /// How many endpoints of each address of a pool are on which node.
+    /// Number of endpoints per node, for each address of a pool.
     pub(crate) endpoint_counts: Arc<BTreeMap<IpAddr, EndpointsByNode>>,
-    /// The nodes on which a Sheave is ready, where the cluster knows.
+    /// Nodes with a ready replica, if the cluster is the source.
     pub(crate) nodes: Arc<BTreeSet<Arc<str>>>,
-    /// How often each came, in the order of [`ReloadOutcome::ALL`].
+    /// Count per outcome, in the order of [`ReloadOutcome::ALL`].
     pub(crate) reloads: [u64; ReloadOutcome::ALL.len()],
-    /// Questions to DNS: answered, failed.
+    /// DNS lookups: answered, failed.
     pub(crate) lookups: [u64; 2],
-    /// Names of which the last question failed.
+    /// Number of names whose last lookup failed.
     pub(crate) names_failing: usize,
 }
 
@@ -76,7 +77,7 @@ impl ReloadOutcome {
     pub(crate) const ALL: [Self; 4] =
         [Self::Unchanged, Self::Endpoints, Self::Applied, Self::Refused];
 
-    /// The metric's label.
+    /// Returns the label value for metrics.
     pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Unchanged => "unchanged",

@@ -1,19 +1,19 @@
-//! KEDA's external scaler over gRPC: tells an autoscaler how much each Service is asked for, and at once when a Service
-//! that has nothing to do is asked for something.
+//! KEDA's external scaler over gRPC: reports the demand of each Service to an autoscaler, and reports at once when an
+//! idle Service receives a request.
 //!
 //! It has an address of its own, apart from the admin API: KEDA's operator has to reach it from another pod, and the
-//! admin API stays where it was. It shows no more than the demand for Services that somebody names.
+//! admin API can stay on the loopback address. It shows only the demand of Services that a client names.
 
-/// What the .proto file comes to.
+/// Code generated from the .proto file.
 #[allow(
     clippy::all,
     clippy::allow_attributes_without_reason,
     unreachable_pub,
     unused_qualifications,
-    reason = "made by a program"
+    reason = "generated code"
 )]
 mod externalscaler;
-/// What a trigger of KEDA's asks for.
+/// Metadata of a KEDA trigger.
 mod trigger;
 
 use std::sync::Arc;
@@ -37,24 +37,23 @@ use externalscaler::{
 };
 use trigger::ScalerTrigger;
 
-/// The one metric that there is, as KEDA and the HorizontalPodAutoscaler name it.
+/// The only metric, as KEDA and the HorizontalPodAutoscaler name it.
 const METRIC: &str = "demand";
 
-/// How often demand is looked at where nobody tells of it: that it has ended, or that it passes a threshold.
+/// Poll interval for changes of demand without a notification: demand has ended, or it passes a threshold above 0.
 const ACTIVITY_POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How often it is looked at what an endpoint may be given.
+/// Poll interval for changes of the limit per endpoint.
 const SPEC_POLL_INTERVAL: Duration = Duration::from_secs(15);
 
-/// A client that says nothing is asked whether it is there, well within the time after which an idle connection is
-/// closed: a stream says nothing for hours.
+/// Interval of HTTP/2 keepalive pings, well below the idle timeout of a connection: a stream may be silent for hours.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Triggers that one connection watches.
+/// Maximum number of triggers watched over one connection.
 const MAX_STREAMS: u32 = 4096;
 
-/// Answers there from now on.
+/// Serves the external scaler on this listener.
 pub(crate) fn serve(
     listener: BoundedListener,
     proxy: Arc<Proxy>,
@@ -70,12 +69,12 @@ pub(crate) fn serve(
         .serve_with_incoming(accept(listener));
     tokio::spawn(async move {
         let served = server.await;
-        tracing::error!(?served, "the external scaler has ended");
+        tracing::error!(?served, "the external scaler has stopped");
     });
     tracing::info!(%address, "external scaler for KEDA");
 }
 
-/// Connections, a bounded number of them at a time.
+/// Accepts connections, with the listener's limit on their number.
 fn accept(mut listener: BoundedListener) -> ReceiverStream<std::io::Result<IdleTimeoutConnection>> {
     let (sender, connections) = mpsc::channel(1);
     tokio::spawn(async move {
@@ -165,7 +164,7 @@ impl ExternalScaler for ScalerService {
 }
 
 impl ScalerService {
-    /// What is asked for, and the demand that it is about.
+    /// Parses the trigger and returns it with the demand of its Service.
     fn resolve(
         &self,
         reference: &ScaledObjectRef,
@@ -178,34 +177,36 @@ impl ScalerService {
 
     fn demand(&self, trigger: &ScalerTrigger) -> Result<BackendDemand, Status> {
         let key = trigger.select_backend(self.proxy.backend_keys())?;
-        // It has gone since: as if it had before.
-        let gone = || Status::not_found(format!("Service {}: no longer routed to", trigger.name()));
+        // The backend has gone since its selection.
+        let gone = || {
+            Status::not_found(format!("Service {}: no route refers to it any more", trigger.name()))
+        };
         self.proxy.demand(&key).ok_or_else(gone)
     }
 
-    /// Says whether there is demand, at once and whenever that changes, until the client leaves, the Service has gone or
-    /// the process ends.
+    /// Sends whether there is demand, at once and on each change, until the client disconnects, the Service is gone or
+    /// the process shuts down.
     async fn stream_activity(
         mut self,
         trigger: ScalerTrigger,
         sender: mpsc::Sender<Result<IsActiveResponse, Status>>,
     ) {
-        let mut told = None;
+        let mut sent = None;
         loop {
             let mut demand = match self.demand(&trigger) {
                 Ok(demand) => demand,
                 Err(status) => return drop(sender.send(Err(status)).await),
             };
-            // Before the look, so that what comes after it is told of.
+            // Subscribe before reading the demand, so that no later rise is missed.
             demand.expect_rise();
             let result = demand.is_active(trigger.window, trigger.activation);
-            if told != Some(result) {
-                told = Some(result);
+            if sent != Some(result) {
+                sent = Some(result);
                 if sender.send(Ok(IsActiveResponse { result })).await.is_err() {
                     return;
                 }
             }
-            // Above a threshold that is not 0, one request more says little.
+            // If the threshold is not 0, a single request does not decide.
             let is_first_awaited = !result && trigger.activation == 0.0;
             tokio::select! {
                 () = demand.wait_for_rise(), if is_first_awaited => {}
@@ -216,21 +217,21 @@ impl ScalerService {
         }
     }
 
-    /// Says what one replica is to bear, at once and whenever that changes.
+    /// Sends the target per replica, at once and on each change.
     async fn stream_specs(
         mut self,
         trigger: ScalerTrigger,
         sender: mpsc::Sender<Result<GetMetricSpecResponse, Status>>,
     ) {
-        let mut told = None;
+        let mut sent = None;
         loop {
             let target = self.demand(&trigger).and_then(|demand| target(&trigger, &demand));
             let target = match target {
                 Ok(target) => target,
                 Err(status) => return drop(sender.send(Err(status)).await),
             };
-            if told != Some(target) {
-                told = Some(target);
+            if sent != Some(target) {
+                sent = Some(target);
                 if sender.send(Ok(spec(target))).await.is_err() {
                     return;
                 }
@@ -244,9 +245,9 @@ impl ScalerService {
     }
 }
 
-/// Who is told this asks another replica, or this one's successor.
+/// Waits for the drain; the client then asks another replica or the successor of this one.
 async fn wait_for_drain(report: &mut watch::Receiver<ProcessReport>) -> Status {
-    // Its sender lives as long as the process.
+    // The sender of the report lives as long as the process.
     drop(
         report
             .wait_for(|report| {
@@ -254,14 +255,14 @@ async fn wait_for_drain(report: &mut watch::Receiver<ProcessReport>) -> Status {
             })
             .await,
     );
-    Status::unavailable("this Sheave drains")
+    Status::unavailable("this Sheave is draining")
 }
 
-/// What one replica is to bear.
+/// Returns the target of concurrent requests per replica.
 fn target(trigger: &ScalerTrigger, demand: &BackendDemand) -> Result<f64, Status> {
     let uncapped = || {
-        let message = "target: needed, as the Service has no maxInFlightPerEndpoint that is known: how many \
-                       requests at a time one replica is to bear";
+        let message = "target: required (concurrent requests per replica), because the Service has no \
+                       known maxInFlightPerEndpoint";
         Status::invalid_argument(message)
     };
     trigger.target.or_else(|| demand.cap().map(f64::from)).ok_or_else(uncapped)

@@ -1,4 +1,5 @@
-//! The certificate of `--listen https://` where none is given: made at the start, for this machine, believed by nobody.
+//! The self-signed certificate of `--listen https://` without `--cert`: created at the start for this machine, trusted
+//! by no client.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -9,13 +10,13 @@ use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair};
 use rustix::system::uname;
 use time::OffsetDateTime;
 
-/// What browsers allow for.
+/// Longest validity that browsers accept.
 const VALIDITY_PERIOD: Duration = Duration::from_secs(397 * 24 * 3600);
 
-/// Clocks of clients may be slow.
+/// Allowance for clients with slow clocks.
 const CLOCK_SKEW_ALLOWANCE: Duration = Duration::from_secs(24 * 3600);
 
-/// A Secret with a certificate for the names of this machine as it sees itself.
+/// Returns a Secret with a certificate for the names of this machine.
 pub(crate) fn secret(now: SystemTime) -> anyhow::Result<ApiObject> {
     let names = names();
     let key = KeyPair::generate().context("cannot make a key")?;
@@ -27,14 +28,14 @@ pub(crate) fn secret(now: SystemTime) -> anyhow::Result<ApiObject> {
     let certificate = params.self_signed(&key).context("cannot sign a certificate")?;
     tracing::warn!(
         names = names.join(" "),
-        "no --cert is given: the certificate of https is self-signed, and clients will not believe it"
+        "no --cert is given: https uses a self-signed certificate, which clients do not trust"
     );
     let origin = ObjectOrigin { file: Arc::from("self-signed"), document: 0 };
     let (chain, key) = (certificate.pem().into_bytes(), key.serialize_pem().into_bytes());
     Ok(objects::certificate(1, origin, chain, key))
 }
 
-/// The host name, if it is one that a certificate can hold, and what is always this machine.
+/// Returns the host name, if a certificate can hold it, and the loopback names.
 fn names() -> Vec<String> {
     let host = uname().nodename().to_string_lossy().to_lowercase();
     let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.';
@@ -61,7 +62,7 @@ mod tests {
         let mut objects = shorthand(&flags);
         objects.push(secret(now).unwrap());
         let translation = gateway::translate(&objects, &AddressAssignment::Host);
-        // Nobody serves on port 0, which says nothing of the certificate.
+        // No server listens on port 0, which does not matter for the certificate.
         assert_eq!(translation.problems, []);
         assert!(translation.snapshot.listeners[0].tls.is_some());
         let day = 24 * 3600;

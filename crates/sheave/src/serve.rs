@@ -1,5 +1,5 @@
-//! `sheave serve`: one thread that watches, answers the admin API and obeys signals, beside the workers of the data
-//! plane.
+//! `sheave serve`: one thread that watches the sources, serves the admin API and handles signals, beside the workers of
+//! the data plane.
 
 use std::future::pending;
 use std::io;
@@ -34,7 +34,7 @@ use crate::scaler;
 use crate::self_signed;
 use crate::shutdown::Shutdown;
 
-/// Runs until a signal ends it.
+/// Runs until a signal stops the process.
 pub(crate) fn run(flags: ServeFlags) -> Result<(), Failure> {
     if let Some(conflict) = flags.conflict() {
         return Err(Failure::input(conflict));
@@ -45,13 +45,13 @@ pub(crate) fn run(flags: ServeFlags) -> Result<(), Failure> {
         .build()
         .context("cannot start the control thread")?;
     let result = control.block_on(serve(flags));
-    // A drain that a second signal cut short still waits on a thread of its own: nobody waits for that.
+    // A drain that a second signal cuts short still blocks a thread of its own; do not wait for it.
     control.shutdown_background();
     result
 }
 
 async fn serve(flags: ServeFlags) -> Result<(), Failure> {
-    let mut signals = ProcessSignals::new().context("cannot take signals")?;
+    let mut signals = ProcessSignals::new().context("cannot handle signals")?;
     let mut sources = ObjectSources::new(&flags).await?;
     let checked = match sources.load_now() {
         Some(contents) => Some(configuration::check(contents).map_err(rejection)?),
@@ -77,13 +77,13 @@ async fn serve(flags: ServeFlags) -> Result<(), Failure> {
             }
         },
     };
-    // Before anything is served: until others are known, each cap is ours alone.
+    // Before serving starts: until other replicas are known, this replica has each limit to itself.
     if let Some(replicas) = &mut replicas {
         replicas.set_members(sources.replicas().unwrap_or(flags.replicas));
     }
     apply_first(&mut configuration, checked).await?;
     sources.publish(&report);
-    // Now it knows which Services there are.
+    // The scaler starts now, when the Services are known.
     if let Some(listener) = scaler {
         scaler::serve(listener, Arc::clone(&proxy), reported);
     }
@@ -92,9 +92,9 @@ async fn serve(flags: ServeFlags) -> Result<(), Failure> {
         write_ready_file(path, admin, scaler_address, &proxy)?;
     }
 
-    let mut leftovers = MemoryTrim::default();
-    leftovers.schedule();
-    let mut ending = Shutdown::new(proxy, flags.drain_delay, flags.drain_timeout, report.clone());
+    let mut trim = MemoryTrim::default();
+    trim.schedule();
+    let mut shutdown = Shutdown::new(proxy, flags.drain_delay, flags.drain_timeout, report.clone());
     loop {
         tokio::select! {
             changed = sources.changed() => changed.context("cannot watch files")?,
@@ -103,12 +103,12 @@ async fn serve(flags: ServeFlags) -> Result<(), Failure> {
                 continue;
             }
             () = follow_slot_assignment(&mut replicas) => continue,
-            () = leftovers.trim() => continue,
-            ended = ending.wait_until_drained() => return ended,
+            () = trim.trim() => continue,
+            ended = shutdown.wait_until_drained() => return ended,
             signal = signals.next() => match signal {
                 SignalRequest::Reload => sources.expire(),
                 SignalRequest::Stop => {
-                    ending.begin()?;
+                    shutdown.begin()?;
                     sources.resign().await;
                     continue;
                 }
@@ -116,14 +116,14 @@ async fn serve(flags: ServeFlags) -> Result<(), Failure> {
         }
         configuration.reload(sources.load()).await;
         sources.publish(&report);
-        leftovers.schedule();
+        trim.schedule();
         if let (Some(replicas), Some(members)) = (&mut replicas, sources.replicas()) {
             replicas.set_members(members);
         }
     }
 }
 
-/// Waits until slots are to be dealt anew, and does it.
+/// Waits until the slot assignment changes, and applies it.
 async fn follow_slot_assignment(replicas: &mut Option<SlotAssignmentUpdater>) {
     match replicas {
         Some(replicas) => replicas.wait_and_apply().await,
@@ -131,13 +131,13 @@ async fn follow_slot_assignment(replicas: &mut Option<SlotAssignmentUpdater>) {
     }
 }
 
-/// Where objects come from.
+/// Sources of Kubernetes objects.
 struct ObjectSources {
-    /// What the flags stand for.
+    /// Objects built from flags.
     objects: Vec<ApiObject>,
     files: FileSource,
     cluster: Option<ClusterSource>,
-    /// Those of `--cert` and `--key`.
+    /// Files of `--cert` and `--key`.
     certificates: CertificateFiles,
 }
 
@@ -155,14 +155,14 @@ impl ObjectSources {
         Ok(Self { objects, files, cluster, certificates })
     }
 
-    /// What there is without waiting for it; none if a cluster has to be asked first.
+    /// Returns the content that is available without waiting; `None` if a cluster is a source.
     fn load_now(&mut self) -> Option<SourceContents> {
         self.cluster.is_none().then(|| self.load())
     }
 
-    /// What there is once the cluster has told all that it holds.
+    /// Returns the content after the initial lists of the cluster are complete.
     async fn load_first(&mut self) -> SourceContents {
-        tracing::info!("waiting for the cluster to tell what it holds");
+        tracing::info!("waiting for the initial lists of the cluster");
         if let Some(cluster) = &mut self.cluster {
             cluster.changed().await;
         }
@@ -184,7 +184,7 @@ impl ObjectSources {
         contents
     }
 
-    /// Waits until there is something to load. May be dropped and called again.
+    /// Waits until there is something to load. Cancel-safe.
     async fn changed(&mut self) -> io::Result<()> {
         let cluster = async {
             match &mut self.cluster {
@@ -199,12 +199,12 @@ impl ObjectSources {
         }
     }
 
-    /// Who shares fixed caps with this Sheave, where the cluster knows.
+    /// Returns the replicas that share fixed limits, if the cluster is the source.
     fn replicas(&self) -> Option<Vec<SocketAddr>> {
         self.cluster.as_ref()?.replicas()
     }
 
-    /// Tells the cluster what became of its objects.
+    /// Hands the statuses of objects over, to be written to the cluster.
     fn publish(&mut self, report: &watch::Sender<ProcessReport>) {
         if let Some(cluster) = &mut self.cluster {
             cluster.publish(&report.borrow());
@@ -212,7 +212,7 @@ impl ObjectSources {
         }
     }
 
-    /// Leaves it to others to tell the cluster what becomes of its objects: this process ends.
+    /// Gives up leadership, so that another replica writes statuses: this process shuts down.
     async fn resign(&mut self) {
         if let Some(cluster) = &mut self.cluster {
             cluster.resign().await;
@@ -225,7 +225,7 @@ impl ObjectSources {
     }
 }
 
-/// What signals ask for.
+/// Request made by a signal.
 enum SignalRequest {
     Reload,
     Stop,
@@ -269,7 +269,7 @@ fn settings(flags: &ServeFlags) -> ProxySettings {
     ProxySettings { workers, access_log, exemplars: flags.exemplars }
 }
 
-/// Binds the admin address and answers on it; returns it as bound.
+/// Binds the admin address and serves the API on it; returns the bound address.
 async fn start_admin(
     address: AdminAddress,
     proxy: &Arc<Proxy>,
@@ -288,7 +288,7 @@ async fn bind_scaler(address: AdminAddress) -> Result<Option<BoundedListener>, F
     }
 }
 
-/// The first configuration is served as a whole or not at all, unless what is in error may be left out.
+/// Applies the first configuration as a whole or not at all, unless its error policy is to skip invalid objects.
 async fn apply_first(
     configuration: &mut ConfigurationController,
     checked: CheckedConfiguration,
@@ -308,7 +308,7 @@ async fn apply_first(
 fn rejection(problems: Vec<gateway::ObjectProblem>) -> Failure {
     let mut lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
     lines.push(format!(
-        "sheave: {} in the configuration, nothing is served",
+        "sheave: {} in the configuration: nothing is served",
         pluralize(lines.len(), "error")
     ));
     Failure::Input(lines)

@@ -1,6 +1,7 @@
-//! The end of the process: who comes is taken in for a while still, then what runs may end.
+//! Graceful shutdown: new connections are still accepted for a while, then requests in flight may
+//! complete.
 //!
-//! Meanwhile all else goes on: requests that wait or are tried again are to find the endpoints that there are by then.
+//! Everything else continues meanwhile: queued and retried requests need the endpoints of that time.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -15,23 +16,24 @@ use tokio::time::{Instant, sleep_until};
 use crate::failure::Failure;
 use crate::report::{ProcessPhase, ProcessReport};
 
-/// How far the process is on its way out.
+/// Progress of the graceful shutdown.
 pub(crate) struct Shutdown {
     proxy: Arc<Proxy>,
-    /// How long new connections are taken in.
+    /// Time during which new connections are still accepted.
     delay: Duration,
-    /// How long running requests may take from then on.
+    /// Time that requests in flight have after that.
     timeout: Duration,
     report: watch::Sender<ProcessReport>,
     stage: ShutdownPhase,
 }
 
 enum ShutdownPhase {
-    /// Nobody has asked for it.
+    /// No shutdown has been requested.
     Running,
-    /// Clients are told, until then.
+    /// Clients are told to reconnect, until this time.
     Leaving(Instant),
-    /// Nobody is taken in any more. True: all connections had gone in time.
+    /// New connections are no longer accepted. The result is true if all connections closed in
+    /// time.
     Draining(JoinHandle<bool>),
 }
 
@@ -45,15 +47,19 @@ impl Shutdown {
         Self { proxy, delay, timeout, report, stage: ShutdownPhase::Running }
     }
 
-    /// A signal has asked for it. The second is an error: what still runs is cut off.
+    /// Begins the shutdown after a signal. A second signal is an error: connections with requests
+    /// in flight are closed.
     pub(crate) fn begin(&mut self) -> Result<(), Failure> {
         if !matches!(self.stage, ShutdownPhase::Running) {
-            tracing::warn!("a second signal: the requests that still run are cut off");
+            tracing::warn!("second signal: closing connections with requests in flight");
             return Err(Failure::CutOff);
         }
         if !self.delay.is_zero() {
             let delay_seconds = self.delay.as_secs_f64();
-            tracing::info!(delay_seconds, "leaving: new connections are still taken in");
+            tracing::info!(
+                delay_seconds,
+                "shutting down: new connections are still accepted during the drain delay"
+            );
             self.proxy.announce_shutdown();
         }
         self.report.send_modify(|report| report.phase = ProcessPhase::Leaving);
@@ -61,7 +67,7 @@ impl Shutdown {
         Ok(())
     }
 
-    /// Waits for the end, however long it is ahead. May be dropped and called again.
+    /// Waits for the end of the shutdown, or forever if none has begun. Cancel-safe.
     pub(crate) async fn wait_until_drained(&mut self) -> Result<(), Failure> {
         loop {
             match &mut self.stage {
@@ -76,7 +82,7 @@ impl Shutdown {
                         return Ok(());
                     }
                     tracing::warn!(
-                        "the drain timeout has passed: the requests that still run are cut off"
+                        "the drain timeout has passed: closing connections with requests in flight"
                     );
                     return Err(Failure::CutOff);
                 }
@@ -87,7 +93,10 @@ impl Shutdown {
     fn drain(&self) -> JoinHandle<bool> {
         let timeout = self.timeout;
         self.report.send_modify(|report| report.phase = ProcessPhase::Draining);
-        tracing::info!(timeout_seconds = timeout.as_secs_f64(), "draining: no new requests");
+        tracing::info!(
+            timeout_seconds = timeout.as_secs_f64(),
+            "draining: new requests are no longer accepted"
+        );
         let proxy = Arc::clone(&self.proxy);
         spawn_blocking(move || proxy.drain(timeout))
     }

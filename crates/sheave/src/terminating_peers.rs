@@ -1,5 +1,5 @@
-//! Peers that end: each keeps its slots for as long as it may take to end, and no longer. A pod of a node that is gone is
-//! said to end until somebody takes it away.
+//! Terminating peers: each keeps its slots for the longest time that its shutdown may take, and no longer. A pod of a
+//! failed node stays in the state terminating until its object is removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use proxy::Time;
 
-/// Who ends.
+/// Peers that are terminating.
 #[derive(Debug)]
 pub(crate) struct TerminatingPeers {
-    /// How long ending may take.
+    /// Longest time that a shutdown may take.
     termination_timeout: Duration,
-    /// Until when each counts.
+    /// Time until which each peer keeps its slots.
     expires_at: BTreeMap<IpAddr, Time>,
     next_expiry: Option<Time>,
 }
@@ -22,7 +22,7 @@ impl TerminatingPeers {
         Self { termination_timeout, expires_at: BTreeMap::new(), next_expiry: None }
     }
 
-    /// Those still count that have not been said to end for too long.
+    /// Returns the terminating peers whose time has not expired.
     pub(crate) fn update(&mut self, ending: &BTreeSet<IpAddr>, now: Time) -> Vec<IpAddr> {
         self.expires_at.retain(|address, _| ending.contains(address));
         for address in ending {
@@ -33,7 +33,7 @@ impl TerminatingPeers {
         counts().map(|(address, _)| *address).collect()
     }
 
-    /// When one of those that were counted last counts no more.
+    /// Returns the next time at which a peer of the last update expires.
     pub(crate) const fn next_expiry(&self) -> Option<Time> {
         self.next_expiry
     }
@@ -43,7 +43,7 @@ impl TerminatingPeers {
 mod tests {
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(40);
+    const TERMINATION_TIMEOUT: Duration = Duration::from_secs(40);
 
     fn at(seconds: u64) -> Time {
         Time::ZERO + Duration::from_secs(seconds)
@@ -52,23 +52,23 @@ mod tests {
     #[test]
     fn terminating_peer_counts_for_the_grace_period() {
         let [a, b] = [1, 2].map(|last| IpAddr::from([10, 0, 0, last]));
-        let mut parting = TerminatingPeers::new(PATIENCE);
-        assert_eq!(parting.update(&[a].into(), at(0)), [a]);
-        assert_eq!(parting.update(&[a, b].into(), at(10)), [a, b]);
-        assert_eq!(parting.next_expiry(), Some(at(40)));
-        assert_eq!(parting.update(&[a, b].into(), at(39)), [a, b]);
-        assert_eq!(parting.update(&[a, b].into(), at(40)), [b]);
-        assert_eq!(parting.next_expiry(), Some(at(50)));
-        assert!(parting.update(&[a, b].into(), at(50)).is_empty());
-        assert_eq!(parting.next_expiry(), None);
+        let mut peers = TerminatingPeers::new(TERMINATION_TIMEOUT);
+        assert_eq!(peers.update(&[a].into(), at(0)), [a]);
+        assert_eq!(peers.update(&[a, b].into(), at(10)), [a, b]);
+        assert_eq!(peers.next_expiry(), Some(at(40)));
+        assert_eq!(peers.update(&[a, b].into(), at(39)), [a, b]);
+        assert_eq!(peers.update(&[a, b].into(), at(40)), [b]);
+        assert_eq!(peers.next_expiry(), Some(at(50)));
+        assert!(peers.update(&[a, b].into(), at(50)).is_empty());
+        assert_eq!(peers.next_expiry(), None);
     }
 
     #[test]
     fn new_pod_with_the_same_address_gets_its_own_grace_period() {
         let a = IpAddr::from([10, 0, 0, 1]);
-        let mut parting = TerminatingPeers::new(PATIENCE);
-        parting.update(&[a].into(), at(0));
-        parting.update(&[].into(), at(100));
-        assert_eq!(parting.update(&[a].into(), at(200)), [a]);
+        let mut peers = TerminatingPeers::new(TERMINATION_TIMEOUT);
+        peers.update(&[a].into(), at(0));
+        peers.update(&[].into(), at(100));
+        assert_eq!(peers.update(&[a].into(), at(200)), [a]);
     }
 }

@@ -1,6 +1,7 @@
-//! `sheave top`: what a running Sheave does, as a table that is kept fresh; or as plain tables, without a terminal.
+//! `sheave top`: live statistics of a running Sheave, as a table refreshed in a terminal, or as plain tables without
+//! one.
 
-/// From what was read to the lines of a table.
+/// Builds the table from two API responses.
 mod table;
 /// The terminal.
 mod screen;
@@ -20,19 +21,19 @@ use screen::{KeyCommand, TerminalScreen};
 use table::BackendTable;
 pub(crate) use table::SortOrder;
 
-/// How wide a table is where nobody says how wide it may be.
+/// Width of a table without a terminal.
 const PLAIN_WIDTH: usize = 80;
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Shows until it is told to stop, or so many tables as were asked for.
+/// Shows tables until it is stopped, or the requested number of tables.
 pub(crate) fn run(flags: &TopFlags) -> Result<(), Failure> {
     let interval = flags.interval.unwrap_or(INTERVAL);
-    let first = backends(flags.admin).map_err(|why| unreachable(flags.admin, &why))?;
+    let first = backends(flags.admin).map_err(|reason| unreachable(flags.admin, &reason))?;
     let watch = TopSession { admin: flags.admin, before: first, order: flags.sort };
     if flags.count.is_none() && io::stdout().is_terminal() && io::stdin().is_terminal() {
         return watch.live(interval).context("the terminal").map_err(Failure::from);
     }
-    // Who asks for an interval wants a table for each.
+    // An explicit interval means a table per interval, without end.
     let endless = flags.count.is_none() && flags.interval.is_some();
     let count = if endless { None } else { Some(flags.count.map_or(1, Into::into)) };
     watch.plain(interval, count)
@@ -42,13 +43,13 @@ fn backends(admin: SocketAddr) -> Result<BackendsResponse, String> {
     admin::query(admin, "/api/v1/backends")
 }
 
-fn unreachable(admin: SocketAddr, why: &str) -> Failure {
+fn unreachable(admin: SocketAddr, reason: &str) -> Failure {
     Failure::input(format_args!(
-        "nothing to show of {admin}: {why}: is `sheave serve` running, with this address as --admin?"
+        "cannot query {admin}: {reason}: is `sheave serve` running, with this address as --admin?"
     ))
 }
 
-/// One look at the API after another: rates are differences.
+/// Session of successive API queries: rates are differences between two of them.
 struct TopSession {
     admin: SocketAddr,
     before: BackendsResponse,
@@ -56,14 +57,14 @@ struct TopSession {
 }
 
 impl TopSession {
-    /// So many tables, or tables for ever, one below the other.
+    /// Prints the given number of tables, or tables forever, one below the other.
     fn plain(mut self, interval: Duration, count: Option<u32>) -> Result<(), Failure> {
         let mut left = count;
         while left != Some(0) {
             left = left.map(|left| left - 1);
             let since = proxy::clock::now();
             thread::sleep(interval);
-            let now = backends(self.admin).map_err(|why| unreachable(self.admin, &why))?;
+            let now = backends(self.admin).map_err(|reason| unreachable(self.admin, &reason))?;
             let passed = proxy::clock::now().saturating_since(since);
             let table = BackendTable::of(&self.before, &now, passed);
             let lines = table.lines(self.order, PLAIN_WIDTH);
@@ -73,7 +74,7 @@ impl TopSession {
         Ok(())
     }
 
-    /// A table in place of the last, until `q`.
+    /// Refreshes the table in place until `q`.
     fn live(mut self, interval: Duration) -> io::Result<()> {
         let mut screen = TerminalScreen::enter()?;
         let mut table = BackendTable::of(&self.before, &self.before, interval);
@@ -96,7 +97,7 @@ impl TopSession {
                             self.before = now;
                             trouble = None;
                         }
-                        Err(why) => trouble = Some(why),
+                        Err(reason) => trouble = Some(reason),
                     }
                 }
             }

@@ -1,4 +1,4 @@
-//! What the command line says: how each direction is.
+//! The command line: the conditions of each direction.
 
 use std::num::NonZeroU64;
 use std::str::FromStr;
@@ -8,22 +8,22 @@ use anyhow::{Context as _, Error, Result, anyhow, bail, ensure};
 
 const USAGE: &str = "usage: link [--seed N] [--there CONDITIONS] [--back CONDITIONS] <>NEAR >&FAR
 
-Carries packets between two TUN devices, its standard input and output, until it is ended. CONDITIONS
-of the way there, from NEAR to FAR, and back are delay-us=N,kbit=N,queue-bytes=N,loss=SHARE; what is
-not given is no delay, no limit, 1 MiB, no loss.";
+Forwards packets between two TUN devices, its standard input and output, until it is stopped.
+CONDITIONS of each direction (--there from NEAR to FAR, --back from FAR to NEAR) are
+delay-us=N,kbit=N,queue-bytes=N,loss=SHARE [no delay, no rate limit, 1 MiB, no loss].";
 
-/// Of either direction, where nothing is said.
+/// Queue size of a direction by default.
 const QUEUE_BYTES: u64 = 1 << 20;
 
-/// How one direction is.
+/// Conditions of one direction.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct LinkConditions {
-    /// From the end of a packet's transmission to its arrival.
+    /// Time from the end of a packet's transmission to its arrival.
     pub(crate) delay: Duration,
     pub(crate) bits_per_second: Option<NonZeroU64>,
-    /// How much may wait for its transmission; without a rate nothing does.
+    /// Size of the queue in front of the bottleneck; without a rate nothing is queued.
     pub(crate) queue_bytes: u64,
-    /// The share of packets that are lost, each by itself.
+    /// Share of packets that are lost, each independently.
     pub(crate) loss: f64,
 }
 
@@ -37,35 +37,35 @@ impl FromStr for LinkConditions {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let mut said = Self::default();
+        let mut conditions = Self::default();
         for part in text.split(',').filter(|part| !part.is_empty()) {
             let (name, value) =
                 part.split_once('=').with_context(|| format!("{part}: not NAME=VALUE"))?;
             match name {
-                "delay-us" => said.delay = Duration::from_micros(number(part, value)?),
-                "kbit" => said.bits_per_second = Some(rate(part, value)?),
-                "queue-bytes" => said.queue_bytes = number(part, value)?,
-                "loss" => said.loss = share(part, value)?,
-                _ => bail!("{part}: there are delay-us, kbit, queue-bytes and loss"),
+                "delay-us" => conditions.delay = Duration::from_micros(number(part, value)?),
+                "kbit" => conditions.bits_per_second = Some(rate(part, value)?),
+                "queue-bytes" => conditions.queue_bytes = number(part, value)?,
+                "loss" => conditions.loss = share(part, value)?,
+                _ => bail!("{part}: unknown, use delay-us, kbit, queue-bytes or loss"),
             }
         }
-        Ok(said)
+        Ok(conditions)
     }
 }
 
 fn number<N: FromStr>(part: &str, value: &str) -> Result<N> {
-    value.parse().map_err(|_number| anyhow!("{part}: not a number that fits"))
+    value.parse().map_err(|_number| anyhow!("{part}: not a number in range"))
 }
 
 fn rate(part: &str, value: &str) -> Result<NonZeroU64> {
     let kbit: u64 = number(part, value)?;
     let rate = kbit.checked_mul(1000).and_then(NonZeroU64::new);
-    rate.with_context(|| format!("{part}: not a rate at which anything arrives"))
+    rate.with_context(|| format!("{part}: the rate must be above 0 and in range"))
 }
 
 fn share(part: &str, value: &str) -> Result<f64> {
     let share = number(part, value)?;
-    ensure!((0.0..=1.0).contains(&share), "{part}: a share is from 0 to 1");
+    ensure!((0.0..=1.0).contains(&share), "{part}: a share must be from 0 to 1");
     Ok(share)
 }
 
@@ -108,13 +108,13 @@ mod tests {
     #[test]
     fn invalid_condition_gives_a_one_line_error() {
         for (text, sentence) in [
-            ("loss=1.5", "loss=1.5: a share is from 0 to 1"),
-            ("loss=NaN", "loss=NaN: a share is from 0 to 1"),
-            ("kbit=0", "kbit=0: not a rate at which anything arrives"),
-            ("kbit=99999999999999999999", "kbit=99999999999999999999: not a number that fits"),
-            ("delay-us=-1", "delay-us=-1: not a number that fits"),
+            ("loss=1.5", "loss=1.5: a share must be from 0 to 1"),
+            ("loss=NaN", "loss=NaN: a share must be from 0 to 1"),
+            ("kbit=0", "kbit=0: the rate must be above 0 and in range"),
+            ("kbit=99999999999999999999", "kbit=99999999999999999999: not a number in range"),
+            ("delay-us=-1", "delay-us=-1: not a number in range"),
             ("delay", "delay: not NAME=VALUE"),
-            ("jitter=1", "jitter=1: there are delay-us, kbit, queue-bytes and loss"),
+            ("jitter=1", "jitter=1: unknown, use delay-us, kbit, queue-bytes or loss"),
         ] {
             assert_eq!(text.parse::<LinkConditions>().unwrap_err().to_string(), sentence);
         }

@@ -1,24 +1,25 @@
-//! One direction of the line: whether a packet arrives, and when. Time and chance are given; nothing is carried here.
+//! One direction of the link: computes whether a packet arrives, and when. Time and seed are arguments; no packet is
+//! forwarded here.
 
 use std::time::Duration;
 
 use crate::conditions::LinkConditions;
 
-/// A bottleneck with a queue before it, and behind it a wire that takes its time and loses packets.
+/// Bottleneck with a queue in front of it, followed by a wire that delays and loses packets.
 pub(crate) struct EmulatedLink {
     conditions: LinkConditions,
     chance: SplitMixRandom,
-    /// When the last packet that was let in has left the bottleneck.
+    /// Time at which the last accepted packet leaves the bottleneck.
     free_at: Duration,
 }
 
-/// What becomes of a packet.
+/// Outcome of a packet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum PacketOutcome {
     Arrives(Duration),
-    /// On the wire, after it had its turn at the bottleneck.
+    /// Lost on the wire, after its transmission at the bottleneck.
     Lost,
-    /// There was no room for it in the queue.
+    /// Dropped, because the queue had no room for it.
     QueueFull,
 }
 
@@ -27,7 +28,7 @@ impl EmulatedLink {
         Self { conditions, chance: SplitMixRandom(seed), free_at: Duration::ZERO }
     }
 
-    /// What becomes of a packet of so many bytes that is sent now. Packets keep their order.
+    /// Computes the outcome of a packet of this size that is sent now. Packets keep their order.
     pub(crate) fn send(&mut self, now: Duration, bytes: usize) -> PacketOutcome {
         if self.waiting_bytes(now) > self.queue_room(bytes) {
             return PacketOutcome::QueueFull;
@@ -39,7 +40,7 @@ impl EmulatedLink {
         PacketOutcome::Arrives(self.free_at + self.conditions.delay)
     }
 
-    /// Of packets that have not left the bottleneck, the one that is leaving included.
+    /// Returns the bytes that have not left the bottleneck, including the packet in transmission.
     fn waiting_bytes(&self, now: Duration) -> u64 {
         let Some(rate) = self.conditions.bits_per_second else { return 0 };
         let busy = self.free_at.saturating_sub(now).as_nanos();
@@ -58,11 +59,11 @@ impl EmulatedLink {
     }
 }
 
-/// Draws that are the same for the same seed: Steele's SplitMix64.
+/// Reproducible random numbers: Steele's SplitMix64.
 struct SplitMixRandom(u64);
 
 impl SplitMixRandom {
-    /// From 0, below 1.
+    /// Draws from [0, 1).
     fn draw(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = self.0;
@@ -96,7 +97,7 @@ mod tests {
         let mut slow = line("delay-us=5000,kbit=10000");
         let fates: Vec<PacketOutcome> = (0..3).map(|_| slow.send(Duration::ZERO, 1250)).collect();
         assert_eq!(fates, [6, 7, 8].map(|at| PacketOutcome::Arrives(at * MILLISECOND)));
-        // Once the line has been idle nobody waits for those before.
+        // After an idle time, a packet does not wait for earlier ones.
         assert_eq!(slow.send(100 * MILLISECOND, 1250), PacketOutcome::Arrives(106 * MILLISECOND));
     }
 
@@ -115,7 +116,7 @@ mod tests {
                 PacketOutcome::QueueFull
             ]
         );
-        // What was refused has taken nobody's time.
+        // A dropped packet takes no transmission time.
         assert_eq!(slow.send(MILLISECOND, 1250), arrives(4));
         assert_eq!(slow.send(MILLISECOND, 1250), PacketOutcome::QueueFull);
     }
@@ -128,7 +129,7 @@ mod tests {
         let count = lost.iter().filter(|&&lost| lost).count();
         // Within four standard deviations (44.5) of 2,000.
         assert!((1_822..=2_178).contains(&count), "{count}");
-        // Whoever follows a lost packet is no more likely to be lost: 20 pairs expected.
+        // Losses are independent: 20 pairs of successive losses are expected.
         let pairs = lost.windows(2).filter(|pair| pair[0] && pair[1]).count();
         assert!((3..=40).contains(&pairs), "{pairs}");
     }

@@ -1,4 +1,4 @@
-//! Packets in at one device, and out of the other one when they are due.
+//! Reads packets from one device and writes them to the other when they are due.
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
@@ -10,14 +10,14 @@ use rustix::io::{Errno, read, write};
 
 use crate::emulated_link::{EmulatedLink, PacketOutcome};
 
-/// The largest that IP has.
+/// Largest IP packet.
 const PACKET_BYTES: usize = 1 << 16;
-/// Read of one direction before the other one has its turn.
+/// Packets read from one direction before the other one is served.
 const BATCH: usize = 64;
-/// A direction has no more under way, whatever its delay: 96 MiB of full packets.
+/// Limit of packets in flight per direction, whatever its delay: 96 MiB of full packets.
 const MAX_IN_FLIGHT: usize = 1 << 16;
 
-/// One direction: the devices, the line between them, and what is on it.
+/// One direction: the devices, the link between them, and the packets in flight.
 pub(crate) struct LinkDirection<'a> {
     from: BorrowedFd<'a>,
     to: BorrowedFd<'a>,
@@ -30,7 +30,7 @@ struct DelayedPacket {
     bytes: Vec<u8>,
 }
 
-/// Carries packets until a device is gone. Both devices have to be non-blocking.
+/// Forwards packets until a device is gone. Both devices have to be non-blocking.
 pub(crate) fn forward_packets(mut ways: [LinkDirection<'_>; 2]) -> Result<()> {
     let began = Instant::now();
     let mut buffer = vec![0; PACKET_BYTES];
@@ -59,13 +59,13 @@ impl<'a> LinkDirection<'a> {
         Self { from, to, line, in_flight: VecDeque::new() }
     }
 
-    /// Lets packets in that have come.
+    /// Reads packets and schedules their delivery.
     fn receive(&mut self, now: Duration, buffer: &mut [u8]) -> Result<()> {
         for _ in 0..BATCH {
             let length = match read(self.from, &mut *buffer) {
                 Ok(length) => length,
                 Err(Errno::AGAIN) => return Ok(()),
-                Err(error) => return Err(error).context("a device gives no packets any more"),
+                Err(error) => return Err(error).context("cannot read from a device"),
             };
             if self.in_flight.len() == MAX_IN_FLIGHT {
                 continue;
@@ -77,13 +77,13 @@ impl<'a> LinkDirection<'a> {
         Ok(())
     }
 
-    /// Lets packets out whose time has come.
+    /// Writes the packets that are due.
     fn deliver(&mut self, now: Duration) -> Result<()> {
         while let Some(packet) = self.in_flight.pop_front_if(|packet| packet.due <= now) {
             match write(self.to, &packet.bytes) {
                 // A device that is down or has no memory loses packets, as a network card would.
                 Ok(_) | Err(Errno::AGAIN | Errno::NOBUFS | Errno::IO) => {}
-                Err(error) => return Err(error).context("a device takes no packets any more"),
+                Err(error) => return Err(error).context("cannot write to a device"),
             }
         }
         Ok(())
@@ -101,7 +101,7 @@ mod tests {
 
     use super::*;
 
-    /// Two devices, and the ends that programs hold.
+    /// Returns two devices, each with the end that a program holds.
     fn devices() -> [(UnixDatagram, UnixDatagram); 2] {
         [(); 2].map(|()| {
             let (device, end) = UnixDatagram::pair().unwrap();
@@ -166,6 +166,6 @@ mod tests {
         sender.send(b"last").unwrap();
         drop(receiver);
         let error = forward_packets(ways).unwrap_err();
-        assert_eq!(error.to_string(), "a device takes no packets any more");
+        assert_eq!(error.to_string(), "cannot write to a device");
     }
 }

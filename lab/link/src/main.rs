@@ -1,9 +1,9 @@
-//! A long line for the lab: carries IP packets between two TUN devices, late, at a rate, and not all of them.
+//! A long link for the lab: forwards IP packets between two TUN devices with a delay, a rate and losses.
 //!
-//! The devices are its standard input and output, opened by whoever starts it, without offloads: each read is one packet
-//! as it would be on a wire, so loss is drawn for each of them. It ends with its starter.
+//! The devices are its standard input and output, opened by its parent process without offloads. So each read is one
+//! packet as it would be on a wire, and loss is drawn for each of them. It ends with its parent.
 
-// What a line does to packets; then the devices; then what both are told.
+// In reading order: the link, the devices, the command line.
 mod emulated_link;
 mod forwarding;
 mod conditions;

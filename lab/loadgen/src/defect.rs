@@ -1,4 +1,4 @@
-//! What may be wrong with an endpoint.
+//! Defects of endpoints.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail};
 use mio::Registry;
 use mio::net::TcpListener;
 
-/// Far longer than a connection over loopback takes.
+/// Time after which a backlog counts as full, far longer than a connection over loopback takes.
 const FULL_AFTER: Duration = Duration::from_millis(50);
 /// Connections that may still fit before the backlog is full.
 const MAX_FILL: usize = 16;
@@ -58,8 +58,8 @@ impl FromStr for EndpointDefect {
     }
 }
 
-/// Makes a listener deaf: nobody accepts, and its backlog is full, so the kernel drops each SYN. The fillers
-/// must be kept.
+/// Makes a listener unresponsive: no connection is accepted and its backlog is full, so the kernel drops each SYN. The
+/// caller must keep the fillers.
 pub(crate) fn fill_backlog(
     listener: &mut TcpListener,
     registry: &Registry,
@@ -77,7 +77,7 @@ pub(crate) fn fill_backlog(
     Ok(fillers)
 }
 
-/// One more connection in the backlog, or nothing if it is full.
+/// Adds a connection to the backlog; `None` if it is full.
 fn add_filler(address: SocketAddr) -> Result<Option<TcpStream>> {
     match TcpStream::connect_timeout(&address, FULL_AFTER) {
         Ok(filler) => Ok(Some(filler)),

@@ -1,5 +1,5 @@
-//! The endpoints: as little server as a proxy can be measured against. They speak HTTP/1.1 and HTTP/2 at the
-//! same address, each with who begins with it.
+//! The endpoints: the lightest server a proxy can be measured against. They speak HTTP/1.1 and HTTP/2 at the same
+//! address, selected by the first bytes of the client.
 
 mod http1;
 mod http2;
@@ -23,22 +23,22 @@ use crate::service::{PendingRequest, ServiceModel};
 
 pub(crate) struct EndpointServers {
     addresses: Vec<SocketAddr>,
-    /// By endpoint; none while it is dead.
+    /// Listeners by endpoint; none while an endpoint is dead.
     listeners: Vec<Option<TcpListener>>,
     connections: Slab<ServerConnection>,
-    /// Requests answered, by endpoint; a 500 is no answer.
+    /// Answered requests, by endpoint; a 500 does not count.
     served: Vec<u64>,
-    /// Requests whose bytes an endpoint had received, in part or whole, and not answered when it died.
+    /// Requests that an endpoint had received, in part or whole, and not answered when it died.
     unanswered: Vec<u64>,
     answers: CachedResponses,
     service: ServiceModel,
-    /// What will go wrong, and where.
+    /// Defects to inject, with their endpoints.
     defects: Vec<(usize, EndpointDefect)>,
-    /// Dead endpoints that return, with the time of that.
+    /// Dead endpoints that return, with the time of their return.
     revivals: Vec<(Instant, usize)>,
-    /// What keeps the backlogs of black holes full.
+    /// Connections that keep the backlogs of black holes full.
     backlog_fillers: Vec<StdStream>,
-    /// Tells a connection from an earlier one that had its place.
+    /// Serial number that distinguishes a connection from an earlier one at the same index.
     next_serial: u64,
 }
 
@@ -51,11 +51,11 @@ struct ServerConnection {
 }
 
 enum ServerProtocol {
-    /// The client has yet to begin.
+    /// The client has not sent anything yet.
     Undetected(TcpStream),
     Http1(Http1Server),
     Http2(Box<Http2Server>),
-    /// It went to another place just now.
+    /// Placeholder while the protocol changes.
     Taken,
 }
 
@@ -96,7 +96,7 @@ impl EndpointServers {
         &self.unanswered
     }
 
-    /// How long until an answer falls due or an endpoint returns.
+    /// Returns the time until a response is due or an endpoint returns.
     pub(crate) fn next_due(&self) -> Duration {
         let returns = self.revivals.iter().map(|(at, _)| *at);
         let Some(next) = returns.chain(self.service.next_due()).min() else {
@@ -105,7 +105,7 @@ impl EndpointServers {
         next.saturating_duration_since(Instant::now())
     }
 
-    /// From now on every endpoint has the defect that was announced for it.
+    /// Injects the configured defect into every endpoint.
     pub(crate) fn inject_defects(&mut self, registry: &Registry) -> Result<()> {
         for (endpoint, defect) in std::mem::take(&mut self.defects) {
             self.service.inject_defect(endpoint, defect);
@@ -127,10 +127,10 @@ impl EndpointServers {
         Ok(())
     }
 
-    /// Closes everything that an endpoint has. The kernel resets connections with unread bytes, ends the
-    /// others, and refuses new ones.
+    /// Closes all sockets of an endpoint. The kernel resets connections with unread bytes, closes the others, and
+    /// refuses new ones.
     fn kill(&mut self, endpoint: usize, registry: &Registry) -> Result<()> {
-        // Bytes may have been received on connections that wait to be accepted.
+        // Connections in the backlog may have received bytes.
         self.accept(endpoint, registry)?;
         self.listeners[endpoint] = None;
         for (_, connection) in self.connections.iter().filter(|(_, c)| c.endpoint == endpoint) {
@@ -140,10 +140,10 @@ impl EndpointServers {
         Ok(())
     }
 
-    /// Lets endpoints listen again whose time has come.
+    /// Lets endpoints listen again when their return is due.
     pub(crate) fn revive_due(&mut self, now: Instant, registry: &Registry) -> Result<()> {
-        while let Some(place) = self.revivals.iter().position(|(at, _)| *at <= now) {
-            let (_, endpoint) = self.revivals.swap_remove(place);
+        while let Some(index) = self.revivals.iter().position(|(at, _)| *at <= now) {
+            let (_, endpoint) = self.revivals.swap_remove(index);
             let listener = listen(endpoint, self.addresses[endpoint], registry)?;
             self.listeners[endpoint] = Some(listener);
         }
@@ -173,8 +173,8 @@ impl EndpointServers {
         }
     }
 
-    /// Takes a connection as far as it goes; one that closes or fails is dropped. The client side counts
-    /// what that does to a request.
+    /// Advances a connection as far as its socket allows; drops it if it closes or fails. The client side counts the
+    /// effect on a request.
     pub(crate) fn serve(&mut self, index: usize, scratch: &mut [u8]) {
         if self.connections.contains(index) && self.try_to_serve(index, scratch).is_err() {
             self.connections.remove(index);
@@ -192,7 +192,7 @@ impl EndpointServers {
             let Some((stream, wanted)) = request else { return Ok(()) };
             self.answer_or_wait(index, stream, wanted)?;
             if stream == 0 {
-                // Over HTTP/1.1 the next request comes once the answer is there, with an event of its own.
+                // Over HTTP/1.1 the next request comes after the response, with an event of its own.
                 return Ok(());
             }
         }
@@ -217,7 +217,7 @@ impl EndpointServers {
         Ok(())
     }
 
-    /// Sends the answers whose time has come.
+    /// Sends the responses that are due.
     pub(crate) fn answer_due(&mut self, now: Instant) {
         while let Some(pending) = self.service.finish_one(now) {
             let PendingRequest { connection, serial, stream, wanted } = pending;
@@ -241,8 +241,8 @@ impl EndpointServers {
     }
 }
 
-/// An address of its own for each endpoint, so that rules for packets can tell them apart. Clients are
-/// at 127.0.0.1 and cannot be given the address of a dead endpoint as their own.
+/// Returns the address of an endpoint. Each has its own, so that packet filter rules can tell them apart. Clients use
+/// 127.0.0.1 and cannot be assigned the address of a dead endpoint as their own.
 fn host(endpoint: usize) -> Result<IpAddr> {
     let last = u8::try_from(endpoint + 1).context("there are at most 254 endpoints")?;
     Ok(IpAddr::from([127, 0, 1, last]))
@@ -250,13 +250,14 @@ fn host(endpoint: usize) -> Result<IpAddr> {
 
 fn listen(endpoint: usize, address: SocketAddr, registry: &Registry) -> Result<TcpListener> {
     let mut listener = TcpListener::bind(address)
-        .with_context(|| format!("cannot listen on {address}, which has to be on loopback"))?;
+        .with_context(|| format!("cannot listen on the loopback address {address}"))?;
     registry.register(&mut listener, EventSource::Listener.token(endpoint), Interest::READABLE)?;
     Ok(listener)
 }
 
 impl ServerConnection {
-    /// Requests of which bytes were received and which have not been answered.
+    /// Returns the number of requests that were received, at least in part, and have not been
+    /// answered.
     fn unanswered(&self) -> u64 {
         let partial = match &self.protocol {
             ServerProtocol::Undetected(socket) => http1::has_unread_bytes(socket),
@@ -266,12 +267,12 @@ impl ServerConnection {
         self.in_flight.max(u64::from(partial))
     }
 
-    /// Finds out what the client speaks, once it says something.
+    /// Detects the protocol of the client from its first bytes.
     fn detect_protocol(&mut self) -> Result<(), MessageError> {
         let ServerProtocol::Undetected(socket) = &self.protocol else { return Ok(()) };
         let mut beginning = [0; 3];
         match socket.peek(&mut beginning) {
-            // Closed without a word, which reading finds out.
+            // The client closed without sending; the next read detects it.
             Ok(0) => {}
             Ok(count) if count < beginning.len() => return Ok(()),
             Ok(_) => {}
@@ -316,7 +317,7 @@ impl ServerProtocol {
     }
 }
 
-/// Whole answers, made once for each length. An experiment asks for one or two.
+/// Complete responses, cached per length. An experiment uses one or two lengths.
 #[derive(Default)]
 struct CachedResponses {
     http1: http1::Http1Responses,

@@ -1,4 +1,4 @@
-//! A closed loop of handshakes, of TLS 1.3 over TCP or of QUIC: each connection ends as soon as it is there.
+//! Closed loop of handshakes of TLS 1.3 over TCP or of QUIC: each connection is closed as soon as it is established.
 
 mod tcp;
 
@@ -23,10 +23,10 @@ pub(crate) struct HandshakeRun {
     course: RunProgress,
 }
 
-/// One connection after another.
+/// A sequence of connections, one after another.
 struct ConnectionSequence {
     dialer: HandshakeConnector,
-    /// None once no more are wanted.
+    /// The current connection; `None` at the end of the load.
     connection: Option<HandshakeConnection>,
     began: Instant,
 }
@@ -43,13 +43,14 @@ enum HandshakeConnection {
 
 impl HandshakeRun {
     pub(crate) fn start(job: HandshakeJob, served: &[u64], registry: &Registry) -> Result<Self> {
-        let mut places =
-            dialers(&job)?.into_iter().map(ConnectionSequence::new).collect::<Vec<_>>();
-        for (index, place) in places.iter_mut().enumerate() {
-            place.connect(&job, index, registry)?;
+        let mut sequences =
+            connectors(&job)?.into_iter().map(ConnectionSequence::new).collect::<Vec<_>>();
+        for (index, sequence) in sequences.iter_mut().enumerate() {
+            sequence.connect(&job, index, registry)?;
         }
-        let course = RunProgress::begin(job.extent, job.processes.clone(), places.len(), served)?;
-        Ok(Self { job, sequences: places, course })
+        let course =
+            RunProgress::begin(job.extent, job.processes.clone(), sequences.len(), served)?;
+        Ok(Self { job, sequences, course })
     }
 
     pub(crate) fn spins(&self) -> bool {
@@ -60,31 +61,32 @@ impl HandshakeRun {
         self.course.is_counting()
     }
 
-    /// Takes one connection as far as it goes; when it is over, the next one begins.
+    /// Advances one connection as far as its socket allows; when it has ended, starts the next one.
     pub(crate) fn advance(
         &mut self,
         index: usize,
         registry: &Registry,
         scratch: &mut [u8],
     ) -> Result<()> {
-        let place = &mut self.sequences[index];
-        let Some(connection) = &mut place.connection else { return Ok(()) };
-        // The first of a place that resumes has nothing to resume, and is no part of the load.
+        let sequence = &mut self.sequences[index];
+        let Some(connection) = &mut sequence.connection else { return Ok(()) };
+        // If sessions are resumed, the first connection of a sequence has none to resume, and does
+        // not count.
         let counts = connection.resumes() == self.job.resume;
         let again = match connection.advance(scratch) {
             Ok(false) => return Ok(()),
             Ok(true) if counts => {
-                self.course.record_success(place.began.elapsed());
+                self.course.record_success(sequence.began.elapsed());
                 self.course.should_issue()
             }
             Ok(true) => true,
             Err(fault) => self.course.record_failure(&fault),
         };
-        place.connection = None;
-        if again { place.connect(&self.job, index, registry) } else { Ok(()) }
+        sequence.connection = None;
+        if again { sequence.connect(&self.job, index, registry) } else { Ok(()) }
     }
 
-    /// Lets timers of connections fire, and moves the course on.
+    /// Handles due timers of connections, and updates the progress.
     pub(crate) fn tick(
         &mut self,
         now: Instant,
@@ -97,16 +99,16 @@ impl HandshakeRun {
                 self.advance(index, registry, scratch)?;
             }
         }
-        let places = &self.sequences;
-        self.course.tick(now, served, || places.iter().all(|place| place.connection.is_none()))
+        let sequences = &self.sequences;
+        self.course.tick(now, served, || sequences.iter().all(|it| it.connection.is_none()))
     }
 }
 
-/// One for each place.
-fn dialers(job: &HandshakeJob) -> Result<Vec<HandshakeConnector>> {
+/// Returns a connector for each sequence.
+fn connectors(job: &HandshakeJob) -> Result<Vec<HandshakeConnector>> {
     if job.http3 {
         if job.resume || job.ask {
-            bail!("over QUIC sessions are not resumed, and nothing is asked");
+            bail!("over QUIC, sessions are not resumed and no request is sent");
         }
         let dialer = Rc::new(quic::QuicConnector::new()?);
         return Ok((0..job.connections)
@@ -137,7 +139,7 @@ impl ConnectionSequence {
         Ok(())
     }
 
-    /// Whether a timer of its connection is due, which TCP has in the kernel.
+    /// True if a timer of the connection is due; the timers of TCP are in the kernel.
     fn is_due(&self, now: Instant) -> bool {
         matches!(&self.connection, Some(HandshakeConnection::Quic(quic)) if quic.is_due(now))
     }
@@ -151,7 +153,7 @@ impl HandshakeConnection {
         }
     }
 
-    /// True when it is over.
+    /// Advances the handshake; true when it is complete.
     fn advance(&mut self, scratch: &mut [u8]) -> Result<bool, MessageError> {
         match self {
             Self::Tcp(connection) => connection.advance(),
@@ -160,7 +162,7 @@ impl HandshakeConnection {
     }
 }
 
-/// Over when the server has said that it has the client's last word; what is dropped then says good-bye.
+/// Advances a QUIC handshake; true when the server has confirmed it. Dropping the connection then closes it.
 fn advance_quic_handshake(quic: &mut QuicClient, scratch: &mut [u8]) -> Result<bool, MessageError> {
     loop {
         quic.flush()?;

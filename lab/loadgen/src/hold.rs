@@ -1,4 +1,5 @@
-//! Connections that have served one request each and stay open: what an idle client costs a proxy.
+//! Connections that have served one request each and stay open, to measure the cost of idle
+//! clients.
 
 use anyhow::{Context as _, Result};
 use mio::Registry;
@@ -36,7 +37,7 @@ impl HoldRun {
         Ok(())
     }
 
-    /// True at the moment when the last connection has had its answer.
+    /// Advances a connection; true when the last connection has received its response.
     pub(crate) fn advance(
         &mut self,
         index: usize,

@@ -1,5 +1,5 @@
-//! As much HTTP/1.1 as the lab needs: messages framed by Content-Length, one at a time. Anything else a
-//! proxy might make of them is an error, and counted as one.
+//! Minimal HTTP/1.1 for the lab: messages framed by Content-Length, one at a time. Any other form that a proxy might
+//! use is counted as an error.
 
 use std::fmt;
 use std::io::{self, Read as _};
@@ -10,7 +10,7 @@ use rustix::net::RecvFlags;
 const HEAD_READ_BYTES: usize = 16 * 1024;
 const MAX_HEADERS: usize = 64;
 
-/// Why a message is not what it should be.
+/// Error in a received message.
 #[derive(Debug)]
 pub(crate) enum MessageError {
     Closed,
@@ -23,12 +23,12 @@ pub(crate) enum MessageError {
     Frame,
     Reset(u64),
     GoAway(u64),
-    /// What a gRPC call ended with, if that is not 0.
+    /// Status of a gRPC call other than 0.
     GrpcStatus(String),
     Tls(rustls::Error),
     Quic(quinn_proto::ConnectionError),
     NotResumed,
-    /// Over HTTP/2 the lab sends bodies of one frame.
+    /// The body exceeds one frame, the limit of the lab over HTTP/2.
     TooLong(usize),
 }
 
@@ -37,26 +37,28 @@ impl fmt::Display for MessageError {
         match self {
             Self::Closed => write!(out, "the connection was closed"),
             Self::Io(error) => write!(out, "{error}"),
-            Self::Head(error) => write!(out, "a head is malformed: {error}"),
-            Self::NoLength => write!(out, "a message has no usable Content-Length"),
-            Self::TrailingBytes => write!(out, "there are bytes after the end of a message"),
+            Self::Head(error) => write!(out, "malformed message head: {error}"),
+            Self::NoLength => write!(out, "no valid Content-Length"),
+            Self::TrailingBytes => write!(out, "bytes after the end of a message"),
             Self::Status(status) => write!(out, "status {status}"),
-            Self::Length(bytes) => write!(out, "a body of {bytes} bytes"),
-            Self::Frame => write!(out, "a frame is malformed"),
-            Self::Reset(code) => write!(out, "a stream was reset with code {code}"),
-            Self::GoAway(code) => write!(out, "the connection is to end, with code {code}"),
+            Self::Length(bytes) => write!(out, "unexpected body length: {bytes} bytes"),
+            Self::Frame => write!(out, "malformed frame"),
+            Self::Reset(code) => write!(out, "stream reset with code {code}"),
+            Self::GoAway(code) => write!(out, "GOAWAY with code {code}"),
             Self::GrpcStatus(status) => write!(out, "gRPC status {status}"),
             Self::Tls(error) => write!(out, "{error}"),
             Self::Quic(error) => write!(out, "{error}"),
-            Self::NotResumed => write!(out, "a session was not resumed"),
-            Self::TooLong(bytes) => write!(out, "a body of {bytes} bytes over HTTP/2"),
+            Self::NotResumed => write!(out, "the TLS session was not resumed as expected"),
+            Self::TooLong(bytes) => {
+                write!(out, "a body of {bytes} bytes is too long for HTTP/2 in the lab")
+            }
         }
     }
 }
 
 /// The part of a message before its body.
 pub(crate) trait MessageHead: Sized {
-    /// The head and its length in bytes, or nothing while it is incomplete.
+    /// Parses the head and returns it with its length in bytes; `None` while it is incomplete.
     fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, MessageError>;
     fn body_bytes(&self) -> u64;
 }
@@ -66,13 +68,13 @@ pub(crate) struct RequestHead {
     pub(crate) wanted: ResponseSpec,
 }
 
-/// What a request's path asks an endpoint to answer.
+/// Response that a request's path asks of an endpoint.
 pub(crate) enum ResponseSpec {
-    /// `…/b/N`: a body of N bytes; anything else is as `/b/100`.
+    /// For `…/b/N`: a body of N bytes; any other path is treated as `/b/100`.
     Bytes(usize),
-    /// `…/echo`: the request's head as it arrived.
+    /// For `…/echo`: the head of the request as it arrived.
     Echo(Vec<u8>),
-    /// The same path in a gRPC call: a message of N bytes.
+    /// For `…/b/N` in a gRPC call: a message of N bytes.
     Call(usize),
 }
 
@@ -107,7 +109,7 @@ pub(crate) fn bytes_in_path(path: &str) -> usize {
 pub(crate) struct ResponseHead {
     pub(crate) status: u16,
     pub(crate) body_bytes: u64,
-    /// True if the connection takes no further request.
+    /// True if the connection accepts no further request.
     pub(crate) closes: bool,
 }
 
@@ -146,9 +148,9 @@ fn content_length(headers: &[httparse::Header<'_>]) -> Result<Option<u64>, Messa
     text.parse().map(Some).map_err(|_number| MessageError::NoLength)
 }
 
-/// One message on its way in. The body is counted and dropped.
+/// Reader of one message. The body is counted and discarded.
 pub(crate) struct MessageReader<H> {
-    /// Bytes of a head that came in more than one piece.
+    /// Bytes of an incomplete head.
     partial: Vec<u8>,
     head: Option<H>,
     body_left: u64,
@@ -159,28 +161,28 @@ impl<H: MessageHead> MessageReader<H> {
         Self { partial: Vec::new(), head: None, body_left: 0 }
     }
 
-    /// True if a part of a message has been read.
+    /// True if part of a message has been read.
     pub(crate) fn is_partial(&self) -> bool {
         self.head.is_some() || !self.partial.is_empty()
     }
 
-    /// Reads until one message is complete or the socket has no more. A read shorter than asked for has
-    /// drained the socket: the next bytes bring a new event.
+    /// Reads until one message is complete or the socket has no more bytes. A read shorter than requested has drained
+    /// the socket: the next bytes raise a new event.
     pub(crate) fn read(
         &mut self,
         socket: &TcpStream,
         scratch: &mut [u8],
     ) -> Result<Option<H>, MessageError> {
         loop {
-            let asked;
+            let requested;
             let count;
             if self.head.is_none() {
-                asked = HEAD_READ_BYTES;
-                count = or_blocked((&mut &*socket).read(&mut scratch[..asked]))?;
+                requested = HEAD_READ_BYTES;
+                count = or_blocked((&mut &*socket).read(&mut scratch[..requested]))?;
                 self.take_head(&scratch[..count.unwrap_or(0)])?;
             } else {
-                asked = self.body_left.min(scratch.len() as u64) as usize;
-                count = or_blocked(discard(socket, &mut scratch[..asked]))?;
+                requested = self.body_left.min(scratch.len() as u64) as usize;
+                count = or_blocked(discard(socket, &mut scratch[..requested]))?;
                 self.body_left -= count.unwrap_or(0) as u64;
             }
             if self.head.is_some() && self.body_left == 0 {
@@ -188,7 +190,7 @@ impl<H: MessageHead> MessageReader<H> {
             }
             match count {
                 Some(0) => return Err(MessageError::Closed),
-                Some(count) if count == asked => {}
+                Some(count) if count == requested => {}
                 Some(_) | None => return Ok(None),
             }
         }
@@ -216,7 +218,7 @@ impl<H: MessageHead> MessageReader<H> {
     }
 }
 
-/// Reads without copying: the kernel drops what `MSG_TRUNC` asks for, which keeps the lab's own CPU light.
+/// Reads without copying: with `MSG_TRUNC` the kernel discards the bytes, which saves CPU time of the lab.
 fn discard(socket: &TcpStream, scratch: &mut [u8]) -> io::Result<usize> {
     let (_, count) = rustix::net::recv(socket, scratch, RecvFlags::TRUNC)?;
     Ok(count)

@@ -1,4 +1,4 @@
-//! One client connection and the one request under way on it.
+//! One client connection with its request in flight.
 
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use mio::{Interest, Registry, Token};
 use crate::http::{MessageError, MessageReader, ResponseHead};
 use crate::request::JobRequest;
 
-/// What is said over every connection of a job, and what must come back.
+/// The request of every connection of a job, and the expected response.
 pub(crate) struct RequestTemplate {
     request: Vec<u8>,
     answer_bytes: u64,
@@ -35,18 +35,18 @@ impl RequestTemplate {
 
 pub(crate) struct Http1Client {
     socket: TcpStream,
-    /// Bytes of the request that the kernel has taken; all of them means that the answer is awaited.
+    /// Bytes of the request written to the kernel; if all, the response is pending.
     sent: usize,
     incoming: MessageReader<ResponseHead>,
-    /// An answer after which the proxy has yet to close.
+    /// A complete response, after which the proxy has not closed yet.
     awaiting_close: Option<ResponseHead>,
     idle: bool,
-    /// True if the last answer announced that the connection closes after it.
+    /// True if the last response announced that the connection closes after it.
     closing: bool,
 }
 
 impl Http1Client {
-    /// Begins to connect, with nothing to send yet.
+    /// Starts to connect, without a request.
     pub(crate) fn connect_idle(
         target: SocketAddr,
         registry: &Registry,
@@ -58,7 +58,7 @@ impl Http1Client {
         Ok(Self { socket, sent: 0, incoming, awaiting_close: None, idle: true, closing: false })
     }
 
-    /// Begins to connect. The first request goes out when the socket turns writable.
+    /// Starts to connect. The first request is sent when the socket becomes writable.
     pub(crate) fn connect(
         target: SocketAddr,
         registry: &Registry,
@@ -78,28 +78,28 @@ impl Http1Client {
         self.idle
     }
 
-    /// True if the connection takes another request once this one has ended as it did.
+    /// True if the connection accepts another request after this outcome.
     pub(crate) fn is_reusable_after(&self, outcome: &Result<bool, MessageError>) -> bool {
         !self.closing && matches!(outcome, Ok(_) | Err(MessageError::Status(_)))
     }
 
-    /// Sends and receives as far as the socket goes. True when the answer is complete and as it should be.
+    /// Sends and receives as far as the socket allows; true when the response is complete and as expected.
     pub(crate) fn advance(
         &mut self,
         script: &RequestTemplate,
         scratch: &mut [u8],
     ) -> Result<bool, MessageError> {
         if self.idle && script.close {
-            // Closed already, or not used yet.
+            // The connection is closed already, or not used yet.
             return Ok(false);
         }
         if self.idle {
-            // Nothing is due on an idle connection: whatever comes is the other side closing it.
+            // No response is due on an idle connection: only the peer closing it is expected.
             return self.incoming.read(&self.socket, scratch).map(|_surplus| false);
         }
         let fresh = self.sent == 0;
         if !self.send(&script.request)? || fresh {
-            // The answer to what was only just sent cannot be there yet, and will be an event.
+            // The response to a request that was only just sent comes with an event of its own.
             return Ok(false);
         }
         if self.awaiting_close.is_none() {
@@ -129,7 +129,7 @@ impl Http1Client {
         script.check(&head).map(|()| true)
     }
 
-    /// True when the whole request is sent.
+    /// Sends the request; true when all of it is sent.
     fn send(&mut self, request: &[u8]) -> Result<bool, MessageError> {
         while self.sent < request.len() {
             match self.socket.write(&request[self.sent..]) {
@@ -142,7 +142,7 @@ impl Http1Client {
     }
 }
 
-/// A socket that is still connecting says `NotConnected`.
+/// True if the operation would block; a socket that is still connecting returns `NotConnected`.
 fn would_block(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::NotConnected)
 }

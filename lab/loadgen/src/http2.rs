@@ -1,5 +1,5 @@
-//! As much HTTP/2 as the lab needs, for both sides: whole messages whose body fits into one frame, within
-//! the flow control that the other side keeps. Compression of heads is a library's.
+//! Minimal HTTP/2 for the lab, for both sides: whole messages with a body of at most one frame, within the flow-control
+//! window of the peer. A library does the header compression.
 
 mod frame;
 
@@ -18,15 +18,15 @@ use self::frame::{
 use crate::http::MessageError;
 use crate::message::{DecodedFields, HeaderPair, HttpMessage, MessageEvent};
 
-/// The largest body: a frame of the size that everybody must accept.
+/// Largest body: one frame of the size that every peer must accept.
 pub(crate) const MAX_BODY_BYTES: usize = 16_384;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const READ_BYTES: usize = 64 * 1024;
-/// What we let the other side send: so much that it never waits for us.
+/// Flow-control window for the peer, so large that the peer never waits for it.
 const OUR_WINDOW: u32 = 1 << 30;
 const INITIAL_WINDOW: u32 = 65_535;
-/// As real servers allow: nginx 128, Go 250, Envoy and Apache 100.
+/// Concurrent streams, a value that real servers use: nginx 128, Go 250, Envoy and Apache 100.
 const OUR_STREAMS: u32 = 128;
 const OUR_TABLE_BYTES: u32 = 4096;
 
@@ -34,24 +34,24 @@ const OUR_TABLE_BYTES: u32 = 4096;
 pub(crate) struct Http2Session {
     socket: TcpStream,
     inbox: Vec<u8>,
-    /// How far the inbox has been read.
+    /// Number of bytes of the inbox that have been processed.
     consumed: usize,
-    /// The last read had all that was there; another one would find nothing.
+    /// True if the last read drained the socket, so that another one would find nothing.
     drained: bool,
     closed: bool,
-    /// Bytes of the client's preface that are still to come.
+    /// Bytes of the client's preface that are still expected.
     preface_bytes: usize,
-    /// A head that comes in several frames: its stream, whether it is all of the message, and the block.
+    /// A head in several frames: its stream, whether it ends the stream, and the partial block.
     partial: Option<(u32, bool, Vec<u8>)>,
     decoder: Decoder<'static>,
-    /// What the other side has sent of what we let it send.
+    /// Bytes received since the last window update.
     received: u32,
     outbox: Vec<u8>,
     sent: usize,
     encoder: Encoder<'static>,
-    /// A smaller table that the other side wants, of which it is yet to be told that we have it.
+    /// Smaller table size that the peer has requested and that is not acknowledged yet.
     table_bytes: Option<u32>,
-    /// What we may send.
+    /// Connection window for sending.
     window: i64,
     /// Messages that wait for the window.
     blocked_messages: VecDeque<(u32, Rc<HttpMessage>)>,
@@ -59,19 +59,19 @@ pub(crate) struct Http2Session {
 
 impl Http2Session {
     pub(crate) fn of_client(socket: TcpStream) -> Self {
-        let mut wire = Self::new(socket, 0);
-        wire.outbox.extend_from_slice(PREFACE);
-        wire.send_settings(&[(ENABLE_PUSH, 0), (INITIAL_WINDOW_SIZE, OUR_WINDOW)]);
-        wire
+        let mut session = Self::new(socket, 0);
+        session.outbox.extend_from_slice(PREFACE);
+        session.send_settings(&[(ENABLE_PUSH, 0), (INITIAL_WINDOW_SIZE, OUR_WINDOW)]);
+        session
     }
 
     pub(crate) fn of_server(socket: TcpStream) -> Self {
-        let mut wire = Self::new(socket, PREFACE.len());
-        wire.send_settings(&[
+        let mut session = Self::new(socket, PREFACE.len());
+        session.send_settings(&[
             (MAX_CONCURRENT_STREAMS, OUR_STREAMS),
             (INITIAL_WINDOW_SIZE, OUR_WINDOW),
         ]);
-        wire
+        session
     }
 
     fn new(socket: TcpStream, preface_bytes: usize) -> Self {
@@ -100,7 +100,7 @@ impl Http2Session {
         self.put(WINDOW_UPDATE, 0, 0, &(OUR_WINDOW - INITIAL_WINDOW).to_be_bytes());
     }
 
-    /// Sends a message, or keeps it until the other side's window has room for it.
+    /// Sends a message, or keeps it until the peer's window has room for it.
     pub(crate) fn send(&mut self, stream: u32, message: Rc<HttpMessage>) {
         self.blocked_messages.push_back((stream, message));
         self.send_blocked();
@@ -133,13 +133,13 @@ impl Http2Session {
         const FORMAT: u8 = Encoder::BEST_FORMAT | Encoder::HUFFMAN_NAME | Encoder::HUFFMAN_VALUE;
         let mut block = Vec::with_capacity(128);
         if let Some(bytes) = self.table_bytes.take() {
-            self.encoder.update_max_dynamic_size(bytes, &mut block).expect("any size is a size");
+            self.encoder.update_max_dynamic_size(bytes, &mut block).expect("every size is valid");
         }
         for (name, value) in fields {
-            // Paths differ from request to request: browsers and nghttp2 do not fill the table with them.
+            // Paths differ between requests: browsers and nghttp2 do not add them to the table.
             let indexing = if name == b":path" { 0 } else { Encoder::WITH_INDEXING };
             let field = (name.clone(), value.clone(), FORMAT | indexing);
-            self.encoder.encode(field, &mut block).expect("any octet has a code");
+            self.encoder.encode(field, &mut block).expect("every octet has a Huffman code");
         }
         self.put(HEADERS, END_HEADERS | flags, stream, &block);
     }
@@ -148,7 +148,7 @@ impl Http2Session {
         write_frame(&mut self.outbox, kind, flags, stream, payload);
     }
 
-    /// Writes as much as the socket takes.
+    /// Writes as much as the socket accepts.
     pub(crate) fn flush(&mut self) -> Result<(), MessageError> {
         while self.sent < self.outbox.len() {
             match self.socket.write(&self.outbox[self.sent..]) {
@@ -162,8 +162,8 @@ impl Http2Session {
         Ok(())
     }
 
-    /// Reads once; false if the socket had nothing. A read shorter than asked for has drained it, so that the
-    /// next one is left to the next event.
+    /// Reads once; false if the socket had nothing. A read shorter than requested has drained the socket, so the next
+    /// read waits for the next event.
     pub(crate) fn fill(&mut self, scratch: &mut [u8]) -> Result<bool, MessageError> {
         if std::mem::take(&mut self.drained) {
             return Ok(false);
@@ -181,12 +181,12 @@ impl Http2Session {
         Ok(true)
     }
 
-    /// Whether something has come that has not been looked at.
+    /// True if received bytes have not been processed yet.
     pub(crate) fn has_more(&self) -> bool {
         self.consumed < self.inbox.len()
     }
 
-    /// The next thing that has come in whole. What concerns the connection alone is dealt with here.
+    /// Returns the next complete event. Frames of the connection itself are handled here.
     pub(crate) fn next_event(&mut self) -> Result<Option<MessageEvent>, MessageError> {
         loop {
             let Some(frame) = self.next_frame() else {
@@ -242,7 +242,7 @@ impl Http2Session {
                 self.send_blocked();
                 Ok(None)
             }
-            // Windows of streams are larger than a body. What is unknown is to be ignored (RFC 9113 §4.1).
+            // Stream windows are larger than a body. Unknown frames are ignored (RFC 9113 §4.1).
             _ => Ok(None),
         }
     }
@@ -276,7 +276,7 @@ impl Http2Session {
         Ok(())
     }
 
-    /// Lets the other side send again what it has sent, in large pieces.
+    /// Replenishes the peer's window, in large steps.
     fn replenish_window(&mut self, bytes: u32) {
         self.received += bytes;
         if self.received > OUR_WINDOW / 2 {
@@ -286,7 +286,7 @@ impl Http2Session {
     }
 }
 
-/// A socket that is still connecting says `NotConnected`.
+/// True if the operation would block; a socket that is still connecting returns `NotConnected`.
 fn would_block(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::NotConnected)
 }

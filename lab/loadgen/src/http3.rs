@@ -1,5 +1,5 @@
-//! As much HTTP/3 as the lab needs, for the client's side: the same request on every stream, and of each answer its
-//! status and its length.
+//! Minimal HTTP/3 client for the lab: the same request on every stream, and the status and body length of each
+//! response.
 
 mod response_reader;
 mod fields;
@@ -9,21 +9,21 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use quinn_proto::coding::Codec as _;
-use quinn_proto::{Dir, Event as Happening, ReadError, StreamEvent, StreamId, VarInt};
+use quinn_proto::{Dir, Event as QuicEvent, ReadError, StreamEvent, StreamId, VarInt};
 
 use self::response_reader::{ResponsePart, ResponseReader};
 use crate::http::MessageError;
 use crate::message::{DecodedFields, HttpMessage, MessageEvent};
 use crate::quic::QuicClient;
 
-/// Kinds of frames (RFC 9114 §7.2).
+/// Frame types (RFC 9114 §7.2).
 const DATA: u32 = 0;
 const HEADERS: u32 = 1;
 const SETTINGS: u32 = 4;
-/// What a stream that goes one way begins with (RFC 9114 §6.2).
+/// Type of a unidirectional stream: control (RFC 9114 §6.2).
 const CONTROL: u32 = 0;
 
-/// The bytes of a stream that says this and nothing else.
+/// Returns the bytes of a request stream with this message.
 pub(crate) fn request(message: &HttpMessage) -> Rc<[u8]> {
     let mut bytes = Vec::new();
     put_frame(&mut bytes, HEADERS, &fields::encode(&message.head));
@@ -35,19 +35,19 @@ pub(crate) fn request(message: &HttpMessage) -> Rc<[u8]> {
 
 fn put_frame(bytes: &mut Vec<u8>, kind: u32, payload: &[u8]) {
     VarInt::from_u32(kind).encode(bytes);
-    VarInt::try_from(payload.len()).expect("a payload of the lab is small").encode(bytes);
+    VarInt::try_from(payload.len()).expect("payloads of the lab are small").encode(bytes);
     bytes.extend_from_slice(payload);
 }
 
-/// One connection of a client. Streams have the numbers of their requests, from 0.
+/// One client connection. Streams have the numbers of their requests, from 0.
 pub(crate) struct Http3Session {
     quic: QuicClient,
     request: Rc<[u8]>,
     connected: bool,
-    /// Requests that are to be sent, and those of them that have a stream.
+    /// Requests that were begun, and those of them that have a stream.
     begun: u32,
     opened: u32,
-    /// Streams on which part of the request is still to be sent, and how much has been.
+    /// Streams with an unsent part of the request, with the number of bytes sent.
     unsent: Vec<(StreamId, usize)>,
     answers: Vec<(StreamId, ResponseReader)>,
     events: VecDeque<MessageEvent>,
@@ -67,7 +67,7 @@ impl Http3Session {
         }
     }
 
-    /// Begins a request, or lets it wait until the server allows one more stream.
+    /// Begins a request, or queues it until the server permits another stream.
     pub(crate) fn begin(&mut self) -> u32 {
         let number = self.begun;
         self.begun += 1;
@@ -85,24 +85,24 @@ impl Http3Session {
         }
     }
 
-    /// Sends as much of the request as flow control allows.
+    /// Sends as much of the request as flow control permits.
     fn write(&mut self, stream: StreamId) {
-        let Some(place) = self.unsent.iter().position(|(own, _)| *own == stream) else { return };
-        let sent = &mut self.unsent[place].1;
+        let Some(index) = self.unsent.iter().position(|(own, _)| *own == stream) else { return };
+        let sent = &mut self.unsent[index].1;
         let mut writer = self.quic.connection().send_stream(stream);
         while *sent < self.request.len() {
             match writer.write(&self.request[*sent..]) {
                 Ok(count) => *sent += count,
                 Err(quinn_proto::WriteError::Blocked) => return,
-                // The server wants no more of it. What it answers is what counts.
+                // The server stopped reading the request. Its response counts.
                 Err(_) => break,
             }
         }
         writer.finish().ok();
-        self.unsent.swap_remove(place);
+        self.unsent.swap_remove(index);
     }
 
-    /// Lets timers fire that are due, and writes as much as the socket takes.
+    /// Handles due timers, and writes as much as the socket accepts.
     pub(crate) fn flush(&mut self) -> Result<(), MessageError> {
         self.quic.flush()
     }
@@ -116,25 +116,25 @@ impl Http3Session {
         self.quic.is_due(now)
     }
 
-    /// The next thing that has come. What concerns the connection alone is dealt with here.
+    /// Returns the next event. Events of the connection itself are handled here.
     pub(crate) fn next_event(&mut self) -> Result<Option<MessageEvent>, MessageError> {
         loop {
             if let Some(event) = self.events.pop_front() {
                 return Ok(Some(event));
             }
-            let Some(happening) = self.quic.next_event() else { return Ok(None) };
-            self.take(happening)?;
+            let Some(quic_event) = self.quic.next_event() else { return Ok(None) };
+            self.take(quic_event)?;
         }
     }
 
-    fn take(&mut self, happening: Happening) -> Result<(), MessageError> {
-        match happening {
-            Happening::Connected => self.send_settings()?,
-            Happening::ConnectionLost { reason } => return Err(MessageError::Quic(reason)),
-            Happening::Stream(StreamEvent::Available { dir: Dir::Bi }) => self.open_streams(),
-            Happening::Stream(StreamEvent::Writable { id }) => self.write(id),
-            Happening::Stream(StreamEvent::Readable { id }) => self.read(id)?,
-            Happening::Stream(StreamEvent::Opened { dir }) => {
+    fn take(&mut self, event: QuicEvent) -> Result<(), MessageError> {
+        match event {
+            QuicEvent::Connected => self.send_settings()?,
+            QuicEvent::ConnectionLost { reason } => return Err(MessageError::Quic(reason)),
+            QuicEvent::Stream(StreamEvent::Available { dir: Dir::Bi }) => self.open_streams(),
+            QuicEvent::Stream(StreamEvent::Writable { id }) => self.write(id),
+            QuicEvent::Stream(StreamEvent::Readable { id }) => self.read(id)?,
+            QuicEvent::Stream(StreamEvent::Opened { dir }) => {
                 while let Some(stream) = self.quic.connection().streams().accept(dir) {
                     self.read(stream)?;
                 }
@@ -144,7 +144,7 @@ impl Http3Session {
         Ok(())
     }
 
-    /// The control stream: settings are what they are by default, so there is no dynamic table.
+    /// Opens the control stream with default settings, so there is no dynamic table.
     fn send_settings(&mut self) -> Result<(), MessageError> {
         let stream = self.quic.connection().streams().open(Dir::Uni).ok_or(MessageError::Frame)?;
         let mut bytes = Vec::new();
@@ -160,7 +160,7 @@ impl Http3Session {
     }
 
     fn read(&mut self, stream: StreamId) -> Result<(), MessageError> {
-        let place = self.answers.iter().position(|(own, _)| *own == stream);
+        let index = self.answers.iter().position(|(own, _)| *own == stream);
         let number = stream.index() as u32;
         let mut reader = self.quic.connection().recv_stream(stream);
         let Ok(mut chunks) = reader.read(true) else { return Ok(()) };
@@ -171,15 +171,15 @@ impl Http3Session {
                 Err(ReadError::Blocked) => break None,
                 Err(ReadError::Reset(code)) => break Some(ResponseEnd::Reset(code.into_inner())),
             };
-            // What servers say of settings and tables is of no use to us.
-            let Some(place) = place else { continue };
-            let tell = |part| self.events.push_back(event(number, part));
-            self.answers[place].1.take(&chunk.bytes, tell)?;
+            // Control and QPACK streams of the server are ignored.
+            let Some(index) = index else { continue };
+            let emit = |part| self.events.push_back(event(number, part));
+            self.answers[index].1.take(&chunk.bytes, emit)?;
         };
-        // The server may send as much again, as the next datagram tells it.
+        // Dropping the chunks extends the flow-control window; the next datagram announces it.
         drop(chunks);
-        let (Some(place), Some(end)) = (place, end) else { return Ok(()) };
-        let (_, answer) = self.answers.swap_remove(place);
+        let (Some(index), Some(end)) = (index, end) else { return Ok(()) };
+        let (_, answer) = self.answers.swap_remove(index);
         self.events.push_back(match end {
             ResponseEnd::Reset(code) => MessageEvent::Reset { stream: number, code },
             ResponseEnd::Finished if answer.is_whole() => {
@@ -191,7 +191,7 @@ impl Http3Session {
     }
 }
 
-/// How a stream of the server's ends.
+/// End of a response stream.
 enum ResponseEnd {
     Finished,
     Reset(u64),

@@ -1,4 +1,4 @@
-//! The language spoken on standard input and output, and the command line.
+//! The command line, and the messages on standard input and output.
 
 use std::net::SocketAddr;
 use std::str::FromStr;
@@ -14,16 +14,16 @@ use crate::service::ServiceTime;
 const USAGE: &str = "usage: loadgen [--endpoints N] [--delay-us N] [--exponential] [--at-once N] [--seed N]
                [--defect ENDPOINT=KIND]...
 
-Serves as N endpoints [4] on loopback, each answering after a delay [0] and serving so many requests at
-a time [no limit], and runs the jobs that come as JSON lines on standard input. The endpoints' addresses
-are the first line of output. --exponential draws each delay, with --delay-us as the mean. KIND is
-slow:FACTOR, errors, black-hole, dead or dead:MILLISECONDS until it is back; it sets in when the first job
-begins to count.";
+Serves as N endpoints [4] on loopback and runs the jobs that come as JSON lines on standard input. Each
+endpoint answers after a delay [0] and serves --at-once requests concurrently [no limit]. The addresses of
+the endpoints are the first line of output. --exponential draws each delay, with --delay-us as the mean.
+KIND is slow:FACTOR, errors, black-hole, dead or dead:MILLISECONDS until it is back; the defect is injected
+when the first job begins to count.";
 
 pub(crate) struct LoadgenArguments {
     pub(crate) endpoints: usize,
     pub(crate) service_time: ServiceTime,
-    /// By the number of the endpoint, from 0.
+    /// Defects with the number of their endpoint, from 0.
     pub(crate) defects: Vec<(usize, EndpointDefect)>,
 }
 
@@ -47,14 +47,14 @@ impl LoadgenArguments {
             }
         }
         if let Some((endpoint, _)) = parsed.defects.iter().find(|(n, _)| *n >= parsed.endpoints) {
-            bail!("--defect {endpoint}: there are {} endpoints, the first is 0", parsed.endpoints);
+            bail!("--defect {endpoint}: there are {} endpoints, numbered from 0", parsed.endpoints);
         }
         Ok(parsed)
     }
 }
 
 fn number<N: FromStr>(word: &str, value: &str) -> Result<N> {
-    value.parse().map_err(|_number| anyhow!("{word} {value}: not a number that fits"))
+    value.parse().map_err(|_number| anyhow!("{word} {value}: not a number in range"))
 }
 
 fn defect(text: &str) -> Result<(usize, EndpointDefect)> {
@@ -75,18 +75,18 @@ pub(crate) enum LoadgenJob {
     Release,
 }
 
-/// A closed loop: over each of so many connections a request as soon as the one before it is answered.
+/// Closed loop: each connection sends a request as soon as the previous one is answered.
 #[derive(Deserialize)]
 pub(crate) struct LoadJob {
     pub(crate) target: SocketAddr,
-    /// More targets, which connections take in turn with the first.
+    /// Further targets; connections use all targets in turn.
     #[serde(default)]
     pub(crate) others: Vec<SocketAddr>,
     pub(crate) connections: usize,
-    /// HTTP/2, with so many requests under way on each connection. Without it, HTTP/1.1.
+    /// Concurrent requests per connection over HTTP/2. Without it, HTTP/1.1.
     #[serde(default)]
     pub(crate) streams: Option<usize>,
-    /// HTTP/3 in its place.
+    /// True for HTTP/3 instead of HTTP/2.
     #[serde(default)]
     pub(crate) http3: bool,
     pub(crate) request: JobRequest,
@@ -95,32 +95,34 @@ pub(crate) struct LoadJob {
     /// Spin instead of sleeping, so that the proxy never pays for a wake-up.
     #[serde(default = "yes")]
     pub(crate) spin: bool,
-    /// The proxy's processes, whose CPU time is read at both ends of the window.
+    /// Processes of the proxy; their CPU time is read at both ends of the window.
     #[serde(default)]
     pub(crate) processes: Vec<u32>,
 }
 
 impl LoadJob {
-    /// Where a connection goes, by its number.
+    /// Returns the target of a connection, by its index.
     pub(crate) fn target_of(&self, index: usize) -> SocketAddr {
-        let place = index % (self.others.len() + 1);
-        place.checked_sub(1).map_or(self.target, |other| self.others[other])
+        let index = index % (self.others.len() + 1);
+        index.checked_sub(1).map_or(self.target, |other| self.others[other])
     }
 }
 
-/// A closed loop of handshakes: in each of so many places a connection that ends once it could be used.
+/// Closed loop of handshakes: a number of successive connections in parallel, each closed once it could be used.
 #[derive(Deserialize)]
 pub(crate) struct HandshakeJob {
     pub(crate) target: SocketAddr,
-    /// The name that is asked for.
+    /// SNI host name.
     pub(crate) host: String,
     pub(crate) connections: usize,
-    /// Each but the first of a place resumes the session of the one before.
+    /// True if each connection except the first of a sequence resumes the session of its
+    /// predecessor.
     pub(crate) resume: bool,
-    /// A request goes with each, for servers that send tickets with their first answer.
+    /// True if each connection sends a request, for servers that send tickets with their first
+    /// response.
     #[serde(default)]
     pub(crate) ask: bool,
-    /// Of QUIC rather than of TLS over TCP; there, sessions are not resumed and nothing is asked.
+    /// True for QUIC instead of TLS over TCP; then sessions are not resumed and no request is sent.
     #[serde(default)]
     pub(crate) http3: bool,
     #[serde(flatten)]
@@ -131,15 +133,16 @@ pub(crate) struct HandshakeJob {
     pub(crate) processes: Vec<u32>,
 }
 
-/// An open loop: requests at times that do not depend on answers. Whether one is counted, and how long it
-/// took, goes by the time when it was to be sent.
+/// Open loop: requests are sent at times that do not depend on responses. The intended send time decides whether a
+/// request counts, and its latency counts from then.
 #[derive(Deserialize)]
 pub(crate) struct OpenLoopJob {
     pub(crate) target: SocketAddr,
     /// Requests per second, at intervals drawn exponentially.
     pub(crate) rate: f64,
     pub(crate) seed: u64,
-    /// Requests that may be under way; the next ones wait for a connection, and their clocks run.
+    /// Maximum number of requests in flight; further requests wait for a connection, and their
+    /// latency counts from the intended send time.
     pub(crate) connections: usize,
     pub(crate) request: JobRequest,
     pub(crate) warmup_seconds: f64,
@@ -176,15 +179,15 @@ pub(crate) struct HoldJob {
     pub(crate) target: SocketAddr,
     pub(crate) connections: usize,
     pub(crate) request: JobRequest,
-    /// How many requests are in flight at a time: the proxy needs as many connections to endpoints.
+    /// Requests in flight at a time: the proxy needs as many connections to endpoints.
     pub(crate) at_once: usize,
 }
 
-/// How long a load lasts.
+/// Duration of a load.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum LoadExtent {
-    /// Exactly so many requests, all of them counted.
+    /// A fixed number of requests, all of them counted.
     Requests { requests: u64 },
     /// Requests are counted for `seconds`, after `warmup_seconds` in which they are not.
     Time { warmup_seconds: f64, seconds: f64 },
@@ -196,7 +199,7 @@ pub(crate) struct ReadyLine<'a> {
     pub(crate) endpoints: &'a [SocketAddr],
 }
 
-/// One line of output for each job that has ended; a trace has one more at the onset of defects.
+/// One line of output for each completed job; a trace has one more at the onset of defects.
 #[derive(Serialize)]
 #[serde(untagged)]
 pub(crate) enum JobReport {
@@ -206,12 +209,12 @@ pub(crate) enum JobReport {
     Hold(HoldReport),
 }
 
-/// What was counted inside the window. Errors of a closed loop are counted beyond it as well.
+/// Results of the measurement window. Errors of a closed loop are counted outside of it too.
 #[derive(Serialize)]
 pub(crate) struct LoadReport {
     pub(crate) requests: u64,
     pub(crate) errors: u64,
-    /// The first error in words, if there was one.
+    /// Text of the first error, if there was one.
     pub(crate) first_error: Option<String>,
     pub(crate) seconds: f64,
     pub(crate) latency_p50_us: f64,
@@ -224,14 +227,14 @@ pub(crate) struct LoadReport {
     pub(crate) wait_ns: u64,
 }
 
-/// Requests sent from now on are sent after the onset.
+/// Report of the onset: requests sent from now on are after it.
 #[derive(Serialize)]
 pub(crate) struct OnsetReport {
     pub(crate) onset: bool,
 }
 
-/// Every request that ended after the warm-up or had no answer by the end, in the order of their ends. Times
-/// count from the onset.
+/// Every request that ended after the warm-up or had no response by the end, in the order of their ends. Times count
+/// from the onset.
 #[derive(Default, Serialize)]
 pub(crate) struct TraceReport {
     /// Start of each request; negative if it began before the onset.

@@ -1,8 +1,8 @@
-//! Latencies in buckets of 1 %: exact enough to read, small enough to stay in the cache.
+//! Latency histogram with buckets of 1 %: exact enough to read, small enough to stay in the cache.
 
 use std::time::Duration;
 
-/// Buckets for each doubling.
+/// Buckets per doubling.
 const FINE: u32 = 128;
 const FINE_BITS: u32 = FINE.trailing_zeros();
 
@@ -24,7 +24,7 @@ impl LatencyHistogram {
         self.total += 1;
     }
 
-    /// The upper edge, in microseconds, of the bucket that holds this share of all latencies.
+    /// Returns the upper edge, in microseconds, of the bucket at this quantile.
     pub(crate) fn quantile_us(&self, share: f64) -> f64 {
         let rank = (share * self.total as f64).ceil().max(1.0) as u64;
         let mut seen = 0;

@@ -1,5 +1,4 @@
-//! A closed loop over HTTP/1.1: so many connections, each sending its next request when the last one is
-//! answered.
+//! Closed loop over HTTP/1.1: each connection sends its next request when the previous one is answered.
 
 use std::time::Instant;
 
@@ -42,7 +41,7 @@ impl Http1LoadRun {
         self.course.is_counting()
     }
 
-    /// Takes one connection as far as it goes: the answer, the next request, its answer if it is there.
+    /// Advances one connection as far as its socket allows: the response, the next request, its response if available.
     pub(crate) fn advance(
         &mut self,
         index: usize,
@@ -76,7 +75,7 @@ impl Http1LoadRun {
         }
     }
 
-    /// Another connection, with a request of its own.
+    /// Replaces a connection by a new one with a request of its own.
     fn replace(&mut self, index: usize, registry: &Registry) -> Result<()> {
         let mut fresh = connect(&self.job, index, registry)?;
         fresh.exchange.begin();
@@ -90,7 +89,7 @@ impl Http1LoadRun {
     }
 }
 
-/// Begins to connect, with nothing to send yet.
+/// Starts to connect, without a request.
 fn connect(job: &LoadJob, index: usize, registry: &Registry) -> Result<LoadConnection> {
     let began = Instant::now();
     let target = job.target_of(index);

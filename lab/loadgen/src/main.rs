@@ -1,10 +1,10 @@
-//! Load and endpoints for the lab, in one loop on one thread.
+//! Load generator and endpoints for the lab, in one loop on one thread.
 //!
-//! A proxy is measured by the CPU time it takes, so what surrounds it must be light, fit on one other
-//! CPU and never let the proxy pay for waking it up: the loop spins while a load runs. Jobs come as JSON
-//! lines on standard input, reports go as JSON lines to standard output; `job` holds both.
+//! A proxy is measured by the CPU time it takes, so the load generator must be light, fit on one other CPU and never
+//! let the proxy pay for waking it up: the loop spins while a load runs. Jobs come as JSON lines on standard input,
+//! reports go as JSON lines to standard output; `job` defines both.
 
-// What is asked and what is reported; then the two sides of the wire; then what both rest on.
+// In reading order: jobs and reports; the client side; the endpoints; their common basis.
 mod job;
 mod request;
 mod load;
@@ -46,10 +46,10 @@ use crate::multiplex::MultiplexedLoadRun;
 use crate::open_loop::OpenLoopRun;
 use crate::trace::TraceRun;
 
-/// Discarded bytes are counted in here, never read back. As large as the largest body of the lab.
+/// Size of the buffer for discarded bytes, as large as the largest body of the lab.
 pub(crate) const SCRATCH_BYTES: usize = 1 << 20;
 
-/// Whom an event is for: the upper half of a token says which side, the lower half which socket.
+/// Target of an event: the upper half of a token selects the side, the lower half the socket.
 #[derive(Clone, Copy)]
 pub(crate) enum EventSource {
     Input = 0,
@@ -74,7 +74,7 @@ impl EventSource {
     }
 }
 
-/// What the client side is busy with. Endpoints serve all the time.
+/// Activity of the client side. Endpoints serve all the time.
 enum ClientActivity {
     Idle,
     Loading(Box<Http1LoadRun>),
@@ -107,7 +107,7 @@ struct EventLoop {
     endpoints: EndpointServers,
     scratch: Vec<u8>,
     activity: ClientActivity,
-    /// Bytes of standard input that do not yet make a line.
+    /// Bytes of standard input that do not make a whole line yet.
     input: Vec<u8>,
 }
 
@@ -141,7 +141,7 @@ impl EventLoop {
     }
 
     fn poll_timeout(&self) -> Option<Duration> {
-        // Phases end and delayed answers fall due by the clock: look often enough, and no oftener.
+        // Phases and delayed responses depend on the clock: poll often enough, but not more often.
         let soon = || self.endpoints.next_due().min(Duration::from_millis(1));
         match &self.activity {
             ClientActivity::Loading(load) if load.spins() => Some(Duration::ZERO),
@@ -221,9 +221,9 @@ impl EventLoop {
         Ok(())
     }
 
-    /// Takes what standard input has; every whole line is a job. Returns the bytes read: 0 is the end.
+    /// Reads standard input and starts a job for every whole line. Returns the number of bytes read: 0 is the end.
     fn read_input(&mut self) -> Result<usize> {
-        // One read for each event: far more than the jobs that can wait, since each waits for the last.
+        // One read per event is enough, because each job waits for the previous one.
         let mut chunk = [0; 1 << 16];
         let count = io::stdin().lock().read(&mut chunk).context("cannot read standard input")?;
         self.input.extend_from_slice(&chunk[..count]);
@@ -278,5 +278,5 @@ fn emit(line: &impl serde::Serialize) -> Result<()> {
     text.push(b'\n');
     let mut out = io::stdout().lock();
     out.write_all(&text)?;
-    out.flush().context("nobody reads standard output")
+    out.flush().context("cannot write to standard output")
 }

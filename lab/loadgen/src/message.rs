@@ -1,5 +1,5 @@
-//! Messages as their senders and receivers see them, whatever speaks them: heads, bodies, trailers. A stream is the
-//! number that its connection has for it.
+//! Protocol-independent HTTP messages: heads, bodies, trailers. A stream is the number that its connection assigns to
+//! it.
 
 /// Name and value.
 pub(crate) type HeaderPair = (Vec<u8>, Vec<u8>);
@@ -8,14 +8,14 @@ pub(crate) fn field(name: &str, value: &str) -> HeaderPair {
     (name.into(), value.into())
 }
 
-/// A request or a response; its stream ends with its last part.
+/// A request or a response; its last part ends the stream.
 pub(crate) struct HttpMessage {
     pub(crate) head: Vec<HeaderPair>,
     pub(crate) body: Vec<u8>,
     pub(crate) trailers: Vec<HeaderPair>,
 }
 
-/// What came from the other side.
+/// Event received from the peer.
 pub(crate) enum MessageEvent {
     Head { stream: u32, fields: DecodedFields, last: bool },
     Data { stream: u32, bytes: u64, last: bool },
@@ -23,7 +23,7 @@ pub(crate) enum MessageEvent {
     GoAway { code: u64 },
 }
 
-/// A head or trailers as they were decoded.
+/// Decoded header or trailer fields.
 pub(crate) struct DecodedFields(pub(crate) Vec<(Vec<u8>, Vec<u8>, u8)>);
 
 impl DecodedFields {
@@ -32,7 +32,7 @@ impl DecodedFields {
         found.map(|(_, value, _)| value.as_slice())
     }
 
-    /// A line for each, as HTTP/1.1 would have it.
+    /// Formats the fields as lines of HTTP/1.1.
     pub(crate) fn to_text(&self) -> Vec<u8> {
         let line = |(name, value, _): &(Vec<u8>, Vec<u8>, u8)| {
             [name, ": ".as_bytes(), value, b"\r\n"].concat()

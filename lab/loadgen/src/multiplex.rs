@@ -1,4 +1,4 @@
-//! A closed loop over HTTP/2 or HTTP/3: so many connections, on each so many requests under way at any time.
+//! Closed loop over HTTP/2 or HTTP/3: a number of connections, with a number of concurrent requests on each.
 
 mod session;
 
@@ -21,7 +21,7 @@ pub(crate) struct MultiplexedLoadRun {
     course: RunProgress,
 }
 
-/// What every answer must be.
+/// Expected properties of every response.
 struct ExpectedResponse {
     body_bytes: u64,
     grpc: bool,
@@ -33,7 +33,7 @@ struct LoadSession {
     calls: Vec<StreamCall>,
 }
 
-/// One request under way.
+/// One request in flight.
 struct StreamCall {
     stream: u32,
     began: Instant,
@@ -50,17 +50,17 @@ impl MultiplexedLoadRun {
         registry: &Registry,
     ) -> Result<Self> {
         if job.request.close {
-            bail!("a connection for each request has no streams");
+            bail!("a connection per request cannot have concurrent streams");
         }
-        let speech = SessionConnector::of(&job)?;
+        let connector = SessionConnector::of(&job)?;
         let sessions = (0..job.connections)
-            .map(|index| LoadSession::open(&speech, &job, index, streams, registry))
+            .map(|index| LoadSession::open(&connector, &job, index, streams, registry))
             .collect::<Result<Vec<_>>>()?;
         let issued = job.connections * streams;
         let course = RunProgress::begin(job.extent, job.processes.clone(), issued, served)?;
         let expected =
             ExpectedResponse { body_bytes: job.request.expected_bytes(), grpc: job.request.grpc };
-        Ok(Self { connector: speech, expected, sessions, course, job })
+        Ok(Self { connector, expected, sessions, course, job })
     }
 
     pub(crate) fn spins(&self) -> bool {
@@ -71,7 +71,7 @@ impl MultiplexedLoadRun {
         self.course.is_counting()
     }
 
-    /// Takes one connection as far as it goes. One that fails takes its requests with it, and is opened anew.
+    /// Advances one connection as far as its socket allows. If it fails, its requests fail too, and it is reopened.
     pub(crate) fn advance(
         &mut self,
         index: usize,
@@ -88,13 +88,13 @@ impl MultiplexedLoadRun {
 
     fn try_to_advance(&mut self, index: usize, scratch: &mut [u8]) -> Result<(), MessageError> {
         let session = &mut self.sessions[index];
-        // Timers may have something to say.
+        // Timers may have data to send.
         session.transport.flush()?;
         loop {
             while let Some(event) = session.transport.next_event()? {
                 let Some((call, reset)) = session.take(event)? else { continue };
-                let verdict = reset.map_or_else(|| self.expected.check(&call), Err);
-                let again = match verdict {
+                let result = reset.map_or_else(|| self.expected.check(&call), Err);
+                let again = match result {
                     Ok(()) => {
                         self.course.record_success(call.began.elapsed());
                         self.course.should_issue()
@@ -112,7 +112,7 @@ impl MultiplexedLoadRun {
         }
     }
 
-    /// Lets timers of connections fire, and moves the course on.
+    /// Handles due timers of connections, and updates the progress.
     pub(crate) fn tick(
         &mut self,
         now: Instant,
@@ -146,16 +146,16 @@ impl ExpectedResponse {
 }
 
 impl LoadSession {
-    /// Begins to connect, with so many requests to send.
+    /// Starts to connect, with this number of requests to send.
     fn open(
-        speech: &SessionConnector,
+        connector: &SessionConnector,
         job: &LoadJob,
         index: usize,
         requests: usize,
         registry: &Registry,
     ) -> Result<Self> {
-        let wire = speech.connect(job, index, registry)?;
-        let mut session = Self { transport: wire, calls: Vec::with_capacity(requests) };
+        let transport = connector.connect(job, index, registry)?;
+        let mut session = Self { transport, calls: Vec::with_capacity(requests) };
         for _ in 0..requests {
             session.begin();
         }
@@ -172,7 +172,7 @@ impl LoadSession {
         });
     }
 
-    /// The request that has ended with this, and the fault if it was reset.
+    /// Returns the request that this event ends, with the error if it was reset.
     fn take(
         &mut self,
         event: MessageEvent,
@@ -197,7 +197,7 @@ impl LoadSession {
             return Ok(None);
         }
         let ended = self.calls.iter().position(|call| call.stream == stream);
-        Ok(ended.map(|place| (self.calls.swap_remove(place), fault)))
+        Ok(ended.map(|index| (self.calls.swap_remove(index), fault)))
     }
 
     fn call(&mut self, stream: u32) -> Option<&mut StreamCall> {
@@ -206,7 +206,7 @@ impl LoadSession {
 }
 
 impl StreamCall {
-    /// A head that is not interim, or trailers.
+    /// Records a final head, or trailers.
     fn take_fields(&mut self, fields: &DecodedFields) {
         let text =
             |name| fields.value(name).map(|value| String::from_utf8_lossy(value).into_owned());

@@ -1,4 +1,4 @@
-//! An open loop: requests go out when they are to, whatever became of those before them.
+//! Open loop: requests are sent at scheduled times, independent of earlier responses.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::job::{LoadReport, OpenLoopJob};
 use crate::random::XorShiftRandom;
 use crate::window::{ErrorCounter, MeasurementWindow, SuccessCounter, WindowResult};
 
-/// How long requests that count may take to end once the window has closed. Then they have failed.
+/// Time after the window in which counted requests may end; later they count as failed.
 const DRAIN: Duration = Duration::from_secs(10);
 
 pub(crate) struct OpenLoopRun {
@@ -21,13 +21,13 @@ pub(crate) struct OpenLoopRun {
     script: RequestTemplate,
     random: XorShiftRandom,
     connections: Vec<OpenLoopConnection>,
-    /// Connections without a request, by number: the last used is used next.
+    /// Idle connections, by index: the last used is used next.
     idle: Vec<usize>,
-    /// Requests whose time has come, and for which there is no connection.
+    /// Requests that are due and wait for a connection.
     waiting: VecDeque<ScheduledRequest>,
     next_at: Instant,
     phase: OpenLoopPhase,
-    /// Requests that count and have not ended.
+    /// Counted requests that have not ended.
     open: u64,
     tally: SuccessCounter,
     errors: ErrorCounter,
@@ -38,7 +38,7 @@ struct OpenLoopConnection {
     in_flight: Option<ScheduledRequest>,
 }
 
-/// A request, by the time when it was to be sent.
+/// A request with its intended send time.
 #[derive(Clone, Copy)]
 struct ScheduledRequest {
     at: Instant,
@@ -93,7 +93,7 @@ impl OpenLoopRun {
         self.job.spin
     }
 
-    /// How long until a request is to be sent.
+    /// Returns the time until the next request is due.
     pub(crate) fn next_due(&self, now: Instant) -> Duration {
         self.next_at.saturating_duration_since(now)
     }
@@ -102,8 +102,7 @@ impl OpenLoopRun {
         matches!(self.phase, OpenLoopPhase::Counting { .. })
     }
 
-    /// Sends what is due and moves through the phases; yields the report once every request that counts
-    /// has ended.
+    /// Sends due requests and moves through the phases; returns the report once every counted request has ended.
     pub(crate) fn tick(
         &mut self,
         now: Instant,
@@ -121,7 +120,7 @@ impl OpenLoopRun {
         if self.phase_ends(now) { self.change_phase(now, served) } else { Ok(None) }
     }
 
-    /// Takes one connection as far as it goes.
+    /// Advances one connection as far as its socket allows.
     pub(crate) fn advance(
         &mut self,
         index: usize,
@@ -156,7 +155,7 @@ impl OpenLoopRun {
             let connection = &mut self.connections[index];
             connection.in_flight = Some(due);
             connection.exchange.begin();
-            // Its socket is writable already, of which there is no new event.
+            // The socket is writable already, so no new event will come.
             self.advance(index, registry, scratch)?;
         }
         Ok(())

@@ -1,14 +1,14 @@
-//! What the kernel knows of the proxy's processes.
+//! CPU time of the proxy's processes, from the kernel.
 
 use std::fs;
 
 use anyhow::{Context as _, Result};
 
-/// Summed over all threads of some processes.
+/// CPU time of all threads of some processes.
 #[derive(Default)]
 pub(crate) struct CpuTime {
     pub(crate) run_ns: u64,
-    /// Runnable, but not running.
+    /// Time in which threads were runnable, but not running.
     pub(crate) wait_ns: u64,
 }
 

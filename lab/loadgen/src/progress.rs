@@ -1,4 +1,4 @@
-//! The course of a closed loop: warm-up, counting, and waiting for what is still under way.
+//! Progress of a closed loop: warm-up, counting, draining.
 
 use std::time::{Duration, Instant};
 
@@ -8,9 +8,9 @@ use crate::http::MessageError;
 use crate::job::{LoadExtent, LoadReport};
 use crate::window::{ErrorCounter, MeasurementWindow, SuccessCounter, WindowResult};
 
-/// More errors than this and the load is not worth finishing.
+/// Maximum number of errors; with more, the load is aborted.
 const MAX_ERRORS: u64 = 10_000;
-/// How long requests under way at the end of the window may take to end.
+/// Time after the window in which requests in flight may end.
 const DRAIN: Duration = Duration::from_secs(10);
 
 pub(crate) struct RunProgress {
@@ -19,7 +19,7 @@ pub(crate) struct RunProgress {
     phase: RunPhase,
     issued: u64,
     tally: SuccessCounter,
-    /// From the first connection to the last answer, not only inside the window.
+    /// Errors from the first connection to the last response, not only inside the window.
     errors: ErrorCounter,
 }
 
@@ -41,7 +41,7 @@ enum RunPhase {
 }
 
 impl RunProgress {
-    /// Begins, with so many requests issued already.
+    /// Begins, with this number of requests issued already.
     pub(crate) fn begin(
         extent: LoadExtent,
         processes: Vec<u32>,
@@ -70,7 +70,7 @@ impl RunProgress {
         matches!(self.phase, RunPhase::Counting { .. })
     }
 
-    /// Whether one more request is to be sent, which then counts as issued.
+    /// Returns whether to send another request, which then counts as issued.
     pub(crate) fn should_issue(&mut self) -> bool {
         let issues = match (&self.phase, &self.extent) {
             (RunPhase::Draining { .. }, _) => false,
@@ -85,13 +85,13 @@ impl RunProgress {
         self.tally.add(latency);
     }
 
-    /// Whether the request that failed is to be sent again, which does not count as issued anew.
+    /// Records a failed request; returns whether to send it again, which does not count as issued.
     pub(crate) fn record_failure(&mut self, fault: &MessageError) -> bool {
         self.errors.add(fault);
         !matches!(self.phase, RunPhase::Draining { .. })
     }
 
-    /// Moves through the phases; yields the report once every request has ended.
+    /// Moves through the phases; returns the report once every request has ended.
     pub(crate) fn tick(
         &mut self,
         now: Instant,

@@ -1,5 +1,5 @@
-//! QUIC, as far as a client of the lab needs it: one connection over a UDP socket of its own, as real clients have,
-//! whose state machine is a library's and whose sockets and timers are the loop's.
+//! QUIC client for the lab: one connection over a UDP socket of its own, as real clients have. A library provides the
+//! state machine; the event loop provides sockets and timers.
 
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
@@ -21,20 +21,20 @@ use rustls::client::Resumption;
 use crate::http::MessageError;
 use crate::tls;
 
-/// Datagrams of one call to the kernel, as many as it joins, are no longer than this.
+/// Size of a batch: the datagrams that the kernel joins in one receive buffer.
 const BATCH_BYTES: usize = 64 * 1024;
-/// Batches of one call.
+/// Batches per system call.
 const BATCHES: usize = 8;
-/// What the kernel splits for us may be no longer than one datagram.
+/// Maximum number of segments per send (GSO): their total must not exceed one datagram.
 const MAX_SEGMENTS: usize = 44;
-/// A burst of a server must not be lost for want of room: the loop has other work too.
+/// Socket buffer size: a burst of a server must not be lost, because the loop has other work too.
 const SOCKET_BYTES: usize = 8 << 20;
-/// What we let the other side send: so much that it never waits for us.
+/// Flow-control window for the peer, so large that the peer never waits for it.
 const OUR_WINDOW: VarInt = VarInt::from_u32(1 << 30);
-/// The application's code for an end without a fault (RFC 9114 §8.1).
+/// Application error code of a close without an error (RFC 9114 §8.1).
 const NO_ERROR: VarInt = VarInt::from_u32(0x100);
 
-/// What all connections of a job are made with.
+/// Configuration of all connections of a job.
 pub(crate) struct QuicConnector {
     client: ClientConfig,
     endpoint: Arc<EndpointConfig>,
@@ -49,11 +49,11 @@ impl QuicConnector {
         let mut transport = TransportConfig::default();
         transport.stream_receive_window(OUR_WINDOW).receive_window(OUR_WINDOW);
         client.transport_config(Arc::new(transport));
-        // Datagrams are of at most 1472 bytes, as on Ethernet: the loopback's 64 KiB would be nobody's network.
+        // Datagrams have at most 1472 bytes, as on Ethernet: the 64 KiB of loopback would match no real network.
         Ok(Self { client, endpoint: Arc::new(EndpointConfig::default()) })
     }
 
-    /// Begins to connect.
+    /// Starts to connect.
     pub(crate) fn connect(
         &self,
         target: SocketAddr,
@@ -64,7 +64,7 @@ impl QuicConnector {
         let any =
             SocketAddr::new(if target.is_ipv4() { [0, 0, 0, 0].into() } else { [0; 16].into() }, 0);
         let mut socket = UdpSocket::bind(any).context("cannot bind a UDP socket")?;
-        // Only a client that is asked to can be told that nobody listens.
+        // Only a connected socket receives the ICMP error of a closed port.
         socket.connect(target)?;
         enlarge(&socket)?;
         let state = UdpSocketState::new((&socket).into())?;
@@ -87,7 +87,7 @@ impl QuicConnector {
     }
 }
 
-/// Beyond what the machine allows everybody, where we may.
+/// Enlarges the receive buffer beyond the system limit, if permitted.
 fn enlarge(socket: &UdpSocket) -> Result<()> {
     use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_recv_buffer_size_force};
     if set_socket_recv_buffer_size_force(socket, SOCKET_BYTES).is_err() {
@@ -104,31 +104,31 @@ pub(crate) struct QuicClient {
     handle: ConnectionHandle,
     connection: Connection,
     outbox: Vec<u8>,
-    /// What the outbox holds, if the socket would not take it.
+    /// The transmit in the outbox that the socket has not accepted yet.
     unsent: Option<quinn_proto::Transmit>,
-    /// When a timer fires; set anew by each flush.
+    /// Time of the next timer; updated by each flush.
     due: Option<Instant>,
-    /// The last read had all that was there; another one would find nothing.
+    /// True if the last read drained the socket, so that another one would find nothing.
     drained: bool,
 }
 
 impl QuicClient {
-    /// The streams of the connection. Whoever has used them flushes.
+    /// Returns the connection with its streams. The caller must flush after using them.
     pub(crate) fn connection(&mut self) -> &mut Connection {
         &mut self.connection
     }
 
-    /// The server has said that it has all of the handshake.
+    /// True if the server has confirmed the handshake.
     pub(crate) fn is_confirmed(&self) -> bool {
         self.connection.stats().frame_rx.handshake_done > 0
     }
 
-    /// What has happened, without what concerns datagrams alone.
+    /// Returns the next event of the connection, without events of datagrams.
     pub(crate) fn next_event(&mut self) -> Option<Event> {
         self.connection.poll()
     }
 
-    /// Lets timers fire that are due, and writes as much as the socket takes.
+    /// Handles due timers, and writes as much as the socket accepts.
     pub(crate) fn flush(&mut self) -> Result<(), MessageError> {
         self.fire_timers(Instant::now());
         loop {
@@ -159,13 +159,13 @@ impl QuicClient {
         match self.state.try_send((&self.socket).into(), &datagrams) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
-            // A probe for a larger path than this one is; its loss is the answer.
+            // The datagram was a path MTU probe larger than the path; its loss is the result.
             Err(error) if quinn_udp::is_msg_size_err(&error) => Ok(true),
             Err(error) => Err(MessageError::Io(error)),
         }
     }
 
-    /// Reads once; false if the socket had nothing. A read of fewer batches than asked for has drained it.
+    /// Reads once; false if the socket had nothing. A read of fewer batches than requested has drained the socket.
     pub(crate) fn fill(&mut self, scratch: &mut [u8]) -> Result<bool, MessageError> {
         if std::mem::take(&mut self.drained) {
             return Ok(false);
@@ -194,7 +194,7 @@ impl QuicClient {
         let datagram = BytesMut::from(datagram);
         let mut answer = Vec::new();
         let event = self.endpoint.handle(now, meta.addr, meta.dst_ip, ecn, datagram, &mut answer);
-        // What belongs to no connection of ours is not answered.
+        // Datagrams of unknown connections are ignored.
         if let Some(DatagramEvent::ConnectionEvent(_, event)) = event {
             self.connection.handle_event(event);
         }
@@ -212,7 +212,7 @@ impl QuicClient {
         }
     }
 
-    /// What the connection wants of its endpoint, and the other way round.
+    /// Exchanges events between the connection and its endpoint.
     fn process_endpoint_events(&mut self) {
         while let Some(event) = self.connection.poll_endpoint_events() {
             if let Some(event) = self.endpoint.handle_event(self.handle, event) {
@@ -223,7 +223,7 @@ impl QuicClient {
 }
 
 impl Drop for QuicClient {
-    /// Says good-bye, as clients do; whether it arrives is nobody's business any more.
+    /// Closes the connection, as clients do, without waiting for the delivery.
     fn drop(&mut self) {
         self.connection.close(Instant::now(), NO_ERROR, Bytes::new());
         self.flush().ok();

@@ -1,4 +1,4 @@
-//! Draws that are the same for the same seed.
+//! Reproducible random numbers.
 
 use std::time::Duration;
 
@@ -7,16 +7,16 @@ pub(crate) struct XorShiftRandom(u64);
 
 impl XorShiftRandom {
     pub(crate) fn new(seed: u64) -> Self {
-        // Neighbouring seeds must not begin alike, and zero would stay zero.
+        // Adjacent seeds must not start with similar draws, and zero would stay zero.
         Self(seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    /// Exponentially distributed: gaps between independent arrivals, and service times of great variance.
+    /// Draws from an exponential distribution: gaps between independent arrivals, and service times of great variance.
     pub(crate) fn exponential(&mut self, mean: Duration) -> Duration {
         mean.mul_f64(-self.unit().ln())
     }
 
-    /// Above 0, at most 1.
+    /// Draws from (0, 1].
     fn unit(&mut self) -> f64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;

@@ -1,13 +1,13 @@
-//! What every request of a job says, in the words of each protocol.
+//! The request of a job, encoded for each protocol.
 
 use serde::Deserialize;
 
 use crate::message::{HttpMessage, field};
 
-/// Before each message of a call: whether it is compressed, and its length.
+/// Prefix of each gRPC message: the compressed flag and the length.
 const GRPC_PREFIX_BYTES: u64 = 5;
 
-/// What every request of a job says.
+/// The request of a job; all its requests are equal.
 #[derive(Deserialize)]
 pub(crate) struct JobRequest {
     pub(crate) method: String,
@@ -15,19 +15,19 @@ pub(crate) struct JobRequest {
     pub(crate) path: String,
     #[serde(default)]
     pub(crate) body_bytes: usize,
-    /// The length that every answer must have.
+    /// Required body length of every response.
     pub(crate) answer_bytes: u64,
-    /// A connection for each request: it says `Connection: close`, and its answer is complete when the
+    /// True for a connection per request: the request has `Connection: close`, and its response is complete when the
     /// proxy has closed.
     #[serde(default)]
     pub(crate) close: bool,
-    /// A unary gRPC call: messages in the place of bodies, and a status in the trailers. Over HTTP/2 alone.
+    /// True for a unary gRPC call: messages instead of bodies, and a status in the trailers. Over HTTP/2 only.
     #[serde(default)]
     pub(crate) grpc: bool,
 }
 
 impl JobRequest {
-    /// The request as it goes over the wire.
+    /// Encodes the request for HTTP/1.1.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let Self { method, host, path, body_bytes, close, .. } = self;
         let mut text = format!(
@@ -46,7 +46,7 @@ impl JobRequest {
         bytes
     }
 
-    /// The same over HTTP/2 and HTTP/3.
+    /// Encodes the request for HTTP/2 and HTTP/3.
     pub(crate) fn to_message(&self, scheme: &str) -> HttpMessage {
         let Self { method, host, path, body_bytes, grpc, .. } = self;
         let mut head = vec![
@@ -73,15 +73,15 @@ impl JobRequest {
         HttpMessage { head, body, trailers: Vec::new() }
     }
 
-    /// How long the body of every answer must be.
+    /// Returns the required body length of every response on the wire.
     pub(crate) fn expected_bytes(&self) -> u64 {
         self.answer_bytes + if self.grpc { GRPC_PREFIX_BYTES } else { 0 }
     }
 }
 
-/// A message as gRPC frames it: not compressed, then its length.
+/// Builds a gRPC message: the uncompressed flag, then its length.
 pub(crate) fn grpc_message(bytes: usize) -> Vec<u8> {
-    let length = u32::try_from(bytes).expect("a message of the lab is small");
+    let length = u32::try_from(bytes).expect("messages of the lab are small");
     let mut message = vec![0];
     message.extend_from_slice(&length.to_be_bytes());
     message.resize(message.len() + bytes, b'x');

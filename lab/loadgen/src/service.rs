@@ -1,4 +1,4 @@
-//! How long endpoints take over requests, and which requests wait there for others to be done.
+//! Service times of endpoints, and their queues.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, VecDeque};
@@ -8,12 +8,12 @@ use crate::defect::EndpointDefect;
 use crate::http::ResponseSpec;
 use crate::random::XorShiftRandom;
 
-/// How all endpoints serve while nothing is wrong with them.
+/// Service time of all endpoints without a defect.
 pub(crate) struct ServiceTime {
     pub(crate) mean: Duration,
-    /// Drawn exponentially, rather than the same each time.
+    /// True if service times are drawn from an exponential distribution; else they are constant.
     pub(crate) random: bool,
-    /// Requests that one endpoint serves at a time; the others wait their turn there.
+    /// Concurrency limit of one endpoint; further requests wait in its queue.
     pub(crate) at_once: usize,
     pub(crate) seed: u64,
 }
@@ -21,9 +21,9 @@ pub(crate) struct ServiceTime {
 /// A request that an endpoint has read.
 pub(crate) struct PendingRequest {
     pub(crate) connection: usize,
-    /// Tells a connection from an earlier one that had its place.
+    /// Serial number that distinguishes a connection from an earlier one at the same index.
     pub(crate) serial: u64,
-    /// 0 over HTTP/1.1.
+    /// Stream of the request; 0 over HTTP/1.1.
     pub(crate) stream: u32,
     pub(crate) wanted: ResponseSpec,
 }
@@ -36,7 +36,7 @@ pub(crate) struct ServiceModel {
     begun: u64,
 }
 
-/// One endpoint's state.
+/// State of one endpoint.
 #[derive(Default)]
 struct EndpointServiceState {
     defect: Option<EndpointDefect>,
@@ -46,7 +46,8 @@ struct EndpointServiceState {
 
 struct ServiceCompletion {
     at: Instant,
-    /// Of two that are due at once, the one that began first.
+    /// Order of the starts: of two completions at the same time, the one that started first comes
+    /// first.
     order: u64,
     endpoint: usize,
     pending: PendingRequest,
@@ -79,16 +80,17 @@ impl ServiceModel {
         }
     }
 
-    /// The next request whose time is over. Its endpoint goes on with the next that waits.
+    /// Returns the next request whose service has ended. Its endpoint starts with the next one in
+    /// its queue.
     pub(crate) fn finish_one(&mut self, now: Instant) -> Option<PendingRequest> {
         if self.next_due()? > now {
             return None;
         }
         let Reverse(due) = self.due.pop()?;
-        let place = &mut self.endpoints[due.endpoint];
-        place.serving -= 1;
-        if let Some(next) = place.waiting.pop_front() {
-            // From when the place was free: that the loop came late must not make the endpoint slower.
+        let state = &mut self.endpoints[due.endpoint];
+        state.serving -= 1;
+        if let Some(next) = state.waiting.pop_front() {
+            // Start at the time when the previous service ended: a late event loop must not make the endpoint slower.
             self.begin(due.endpoint, next, due.at);
         }
         Some(due.pending)
@@ -103,15 +105,15 @@ impl ServiceModel {
             true => self.random.exponential(self.time.mean),
             false => self.time.mean,
         };
-        let place = &mut self.endpoints[endpoint];
-        let takes = match place.defect {
+        let state = &mut self.endpoints[endpoint];
+        let takes = match state.defect {
             Some(EndpointDefect::Slow(factor)) => usual.mul_f64(factor),
             Some(
                 EndpointDefect::Errors | EndpointDefect::BlackHole | EndpointDefect::Dead { .. },
             )
             | None => usual,
         };
-        place.serving += 1;
+        state.serving += 1;
         self.begun += 1;
         self.due.push(Reverse(ServiceCompletion {
             at: now + takes,

@@ -1,5 +1,4 @@
-//! TLS of the client side. What a client may leave out (checking the certificate) this one leaves out: what is
-//! measured is the server.
+//! TLS client. It omits every optional check, such as that of the certificate, because the server is what is measured.
 
 use std::sync::Arc;
 
@@ -10,12 +9,12 @@ use rustls::crypto::aws_lc_rs::{default_provider, kx_group};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
 
-/// X25519 alone, so that every server exchanges keys in the same way.
+/// Returns a provider with X25519 only, so that every server uses the same key exchange.
 pub(crate) fn provider() -> CryptoProvider {
     CryptoProvider { kx_groups: vec![kx_group::X25519], ..default_provider() }
 }
 
-/// TLS 1.3, with whoever answers.
+/// Returns a TLS 1.3 configuration that accepts any server.
 pub(crate) fn client_config(provider: &Arc<CryptoProvider>) -> Result<ClientConfig> {
     Ok(ClientConfig::builder_with_provider(Arc::clone(provider))
         .with_protocol_versions(&[&rustls::version::TLS13])?
@@ -24,7 +23,7 @@ pub(crate) fn client_config(provider: &Arc<CryptoProvider>) -> Result<ClientConf
         .with_no_client_auth())
 }
 
-/// Takes any certificate.
+/// Verifier that accepts any certificate.
 #[derive(Debug)]
 struct AnyCertificateVerifier;
 

@@ -1,6 +1,6 @@
-//! A closed loop over HTTP/1.1 that reports each request: when it began, how long it took, how it ended.
+//! Closed loop over HTTP/1.1 that reports each request: its start, duration and outcome.
 //!
-//! Defects set in at its onset. Clients keep their connections as long as the proxy does, and a client whose
+//! Defects are injected at the onset. Clients keep their connections as long as the proxy does, and a client whose
 //! request fails sends the next one at once.
 
 use std::time::{Duration, Instant};
@@ -23,9 +23,9 @@ pub(crate) struct TraceRun {
     connections: Vec<TraceConnection>,
     phase: TracePhase,
     requests: Vec<TracedRequest>,
-    /// Distinct outcomes in words; a request has the index of its own.
+    /// Texts of the distinct outcomes; a request refers to its outcome by index.
     outcomes: Vec<String>,
-    /// Requests that endpoints have answered, at the onset and each `SAMPLE` after it.
+    /// Requests answered by each endpoint, at the onset and each `SAMPLE` after it.
     served: Vec<Vec<u64>>,
 }
 
@@ -88,7 +88,7 @@ impl TraceRun {
         matches!(self.phase, TracePhase::After { .. })
     }
 
-    /// Takes one connection as far as it goes: the answer, the next request, its answer if it is there.
+    /// Advances one connection as far as its socket allows: the response, the next request, its response if available.
     pub(crate) fn advance(
         &mut self,
         index: usize,
@@ -118,7 +118,7 @@ impl TraceRun {
         }
     }
 
-    /// Moves through the phases; reports the onset, and in the end everything.
+    /// Moves through the phases; reports the onset, and everything else at the end.
     pub(crate) fn tick(
         &mut self,
         now: Instant,
@@ -175,10 +175,10 @@ impl TraceRun {
     }
 
     fn record(&mut self, began: Instant, ended: Instant, fault: Option<String>) {
-        let words = fault.unwrap_or_else(|| SUCCESS.to_owned());
-        let known = self.outcomes.iter().position(|known| *known == words);
+        let text = fault.unwrap_or_else(|| SUCCESS.to_owned());
+        let known = self.outcomes.iter().position(|known| *known == text);
         let outcome = known.unwrap_or_else(|| {
-            self.outcomes.push(words);
+            self.outcomes.push(text);
             self.outcomes.len() - 1
         });
         self.requests.push(TracedRequest { began, took: ended - began, outcome });
@@ -192,7 +192,7 @@ impl TraceRun {
         }
     }
 
-    /// Keeps what endpoints have answered, if a sample is due.
+    /// Records the requests answered by endpoints, if a sample is due.
     fn sample(&mut self, now: Instant, served: &[u64]) {
         let TracePhase::After { onset, .. } = self.phase else { return };
         let taken = u32::try_from(self.served.len()).expect("a trace lasts for seconds");
@@ -221,7 +221,7 @@ impl TraceRun {
     }
 }
 
-/// A connection whose first request goes out as soon as it is there.
+/// Starts to connect; the first request is sent as soon as the connection is established.
 fn connect(job: &TraceJob, index: usize, registry: &Registry) -> Result<TraceConnection> {
     let exchange = Http1Client::connect(job.target, registry, EventSource::Client.token(index))
         .with_context(|| format!("cannot connect to {}", job.target))?;

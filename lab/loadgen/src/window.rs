@@ -1,4 +1,4 @@
-//! What is counted between two moments.
+//! Measurement window.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use crate::job::LoadReport;
 use crate::latency::LatencyHistogram;
 use crate::process::CpuTime;
 
-/// What was read when the counting began.
+/// Counters at the beginning of the window.
 pub(crate) struct MeasurementWindow {
     began: Instant,
     cpu: CpuTime,
@@ -39,14 +39,14 @@ impl MeasurementWindow {
     }
 }
 
-/// What lies between the beginning and the end of the counting.
+/// Differences between the end and the beginning of the window.
 pub(crate) struct WindowResult {
     pub(crate) length: Duration,
     pub(crate) cpu: CpuTime,
     served: Vec<u64>,
 }
 
-/// The requests that were answered as they should be.
+/// Successful requests.
 #[derive(Default)]
 pub(crate) struct SuccessCounter {
     requests: u64,
@@ -79,7 +79,7 @@ impl SuccessCounter {
     }
 }
 
-/// The requests that were not.
+/// Failed requests.
 #[derive(Default)]
 pub(crate) struct ErrorCounter {
     pub(crate) count: u64,
@@ -87,9 +87,9 @@ pub(crate) struct ErrorCounter {
 }
 
 impl ErrorCounter {
-    pub(crate) fn add(&mut self, what: impl ToString) {
+    pub(crate) fn add(&mut self, error: impl ToString) {
         self.count += 1;
-        self.first.get_or_insert_with(|| what.to_string());
+        self.first.get_or_insert_with(|| error.to_string());
     }
 
     pub(crate) fn first_in_words(&self) -> &str {

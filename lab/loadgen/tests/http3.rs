@@ -1,4 +1,5 @@
-//! HTTP/3 from outside, against a server of others: every request is sent once, answered whole, and judged.
+//! Tests of HTTP/3 from outside, against an independent server: every request is sent once, answered completely, and
+//! checked.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -18,10 +19,10 @@ use rustls::pki_types::PrivateKeyDer;
 use serde_json::{Value, json};
 use tokio::runtime::Builder;
 
-/// Longer than a thread waits for its turn.
+/// Time limit far longer than a thread waits for a CPU.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a server of `quinn` and `h3` has seen.
+/// Counters of the server made with `quinn` and `h3`.
 #[derive(Debug, Default)]
 struct ServerCounters {
     connections: AtomicUsize,
@@ -29,7 +30,7 @@ struct ServerCounters {
     body_bytes: AtomicUsize,
 }
 
-/// A server that answers a path `/b/N` with N bytes; its address, and what it sees.
+/// Starts a server that answers a path `/b/N` with N bytes; returns its address and counters.
 fn server() -> (SocketAddr, Arc<ServerCounters>) {
     let own = rcgen::generate_simple_self_signed(["lab.example".to_owned()]).unwrap();
     let key = PrivateKeyDer::try_from(own.signing_key.serialize_der()).unwrap();
@@ -81,13 +82,13 @@ async fn answer(request: RequestResolver<h3_quinn::Connection, Bytes>, seen: Arc
     stream.finish().await.unwrap();
 }
 
-/// What a job comes to; it sleeps between events, since tests run side by side.
+/// Runs a job and returns its report; it sleeps between events, since tests run in parallel.
 fn run(mut job: Value) -> Value {
     job["spin"] = json!(false);
     job["http3"] = json!(true);
     let mut child = Loadgen::start();
     writeln!(child.0.stdin.as_mut().unwrap(), "{job}").unwrap();
-    // The first line is its endpoints.
+    // The first line lists its endpoints.
     let mut lines = BufReader::new(child.0.stdout.take().unwrap()).lines().skip(1);
     serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap()
 }
@@ -142,7 +143,7 @@ fn large_bodies_pass_both_ways() {
 
 #[test]
 fn answers_of_another_status_or_length_are_errors() {
-    for (path, said) in [("/b/418", "status 418"), ("/b/99", "a body of 99 bytes")] {
+    for (path, error) in [("/b/418", "status 418"), ("/b/99", "unexpected body length: 99 bytes")] {
         let (target, _) = server();
         let usual =
             json!({"method": "GET", "host": "lab.example", "path": path, "answer_bytes": 100});
@@ -150,7 +151,7 @@ fn answers_of_another_status_or_length_are_errors() {
             "do": "load", "target": target, "connections": 1, "streams": 2, "request": usual,
             "warmup_seconds": 0.0, "seconds": 0.05,
         }));
-        assert_eq!((&report["requests"], &report["first_error"]), (&json!(0), &json!(said)));
+        assert_eq!((&report["requests"], &report["first_error"]), (&json!(0), &json!(error)));
     }
 }
 
@@ -162,7 +163,7 @@ fn each_handshake_opens_its_own_connection() {
         "requests": 50,
     }));
     assert_eq!((&report["requests"], &report["errors"]), (&json!(50), &json!(0)), "{report}");
-    // The server's last word is out before it has counted the connection.
+    // The client sees the server's confirmation before the server has counted the connection.
     let began = Instant::now();
     while seen.connections.load(Ordering::Relaxed) < 50 {
         assert!(began.elapsed() < PATIENCE, "{seen:?}");

@@ -1,4 +1,5 @@
-//! Jobs from outside: lines in, lines out, with the program's own endpoints as the target.
+//! Tests of jobs from outside: JSON lines in, JSON lines out, with the program's own endpoints as
+//! the target.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -38,7 +39,7 @@ impl Loadgen {
         self.run_at(&target, job, request)
     }
 
-    /// Runs a job. It sleeps between events: tests run side by side.
+    /// Runs a job. It sleeps between events, because tests run in parallel.
     fn run_at(&mut self, target: &str, mut job: Value, request: Value) -> Value {
         let get = json!({"method": "GET", "host": "h", "path": "/b/100", "answer_bytes": 100});
         job["request"] = get;
@@ -115,7 +116,7 @@ fn answer_of_another_length_is_an_error() {
     let report = Loadgen::start("--endpoints 1").run(0, paced(), request);
     assert_eq!(
         (&report["requests"], &report["first_error"]),
-        (&json!(0), &json!("a body of 100 bytes"))
+        (&json!(0), &json!("unexpected body length: 100 bytes"))
     );
 }
 
@@ -128,7 +129,7 @@ fn http2_streams_send_exactly_the_requested_number() {
 
 #[test]
 fn http2_bodies_respect_the_flow_control_window() {
-    // 16 of them are more than a connection may send at once.
+    // 16 bodies exceed the window of a connection.
     let request =
         json!({"method": "POST", "body_bytes": 16384, "path": "/b/16384", "answer_bytes": 16384});
     let report = Loadgen::start("").run(0, multiplexed(500), request);
@@ -147,7 +148,7 @@ fn grpc_calls_are_checked_by_status_and_message() {
     job["seconds"] = json!(0.05);
     let call = json!({"method": "POST", "grpc": true, "answer_bytes": 99});
     let report = loadgen.run(1, job, call);
-    assert_eq!(report["first_error"], "a body of 105 bytes");
+    assert_eq!(report["first_error"], "unexpected body length: 105 bytes");
     assert_eq!(report["requests"], 0);
 }
 
@@ -163,7 +164,7 @@ fn handshakes_are_counted_by_kind() {
     }
 }
 
-/// A server that resumes sessions; its address, and what each of its handshakes was.
+/// Starts a server that resumes sessions; returns its address, and the kind of each handshake.
 fn tls_server() -> (String, mpsc::Receiver<HandshakeKind>) {
     let own = rcgen::generate_simple_self_signed(["lab.example".to_owned()]).unwrap();
     let key = PrivateKeyDer::try_from(own.signing_key.serialize_der()).unwrap();
@@ -182,7 +183,7 @@ fn tls_server() -> (String, mpsc::Receiver<HandshakeKind>) {
             let mut tls = ServerConnection::new(Arc::clone(&config)).unwrap();
             let mut client = client.unwrap();
             let mut stream = rustls::Stream::new(&mut tls, &mut client);
-            // Nothing but its end.
+            // Only the end of the stream is expected.
             assert_eq!(stream.read(&mut [0; 16]).unwrap_or(0), 0);
             if said.send(tls.handshake_kind().unwrap()).is_err() {
                 return;
@@ -203,7 +204,8 @@ fn open_loop_counts_latency_and_service() {
 
 #[test]
 fn requests_queue_at_an_endpoint_with_concurrency_one() {
-    // Arrivals at twice the rate that can be served: the clocks of those that wait run.
+    // Arrivals at twice the service rate: the latency of queued requests counts from their intended
+    // send time.
     let mut loadgen = Loadgen::start("--endpoints 1 --delay-us 5000 --at-once 1");
     let report = loadgen.run(0, paced(), json!({}));
     assert_eq!(report["errors"], 0, "{report}");
@@ -228,7 +230,7 @@ fn traced(loadgen: &mut Loadgen, seconds_after: f64) -> Value {
     line(&mut loadgen.output)
 }
 
-/// When each request began, in microseconds from the onset, and how it ended.
+/// Returns the start of each request, in microseconds from the onset, and its outcome.
 fn requests(trace: &Value) -> Vec<(i64, &str)> {
     let began = trace["began_us"].as_array().unwrap().iter();
     let outcomes = trace["outcome"].as_array().unwrap().iter();
@@ -240,7 +242,7 @@ fn requests(trace: &Value) -> Vec<(i64, &str)> {
 
 #[test]
 fn dead_endpoint_breaks_requests_in_flight_and_refuses_new_ones() {
-    // It dies before the first answers are due.
+    // The endpoint dies before the first response is due.
     let trace =
         traced(&mut Loadgen::start("--endpoints 1 --delay-us 9000000 --defect 0=dead"), 0.05);
     assert_eq!(trace["unanswered"], json!([8]));
@@ -265,7 +267,7 @@ fn dead_endpoint_returns_at_the_same_address() {
 
 #[test]
 fn trace_lists_requests_without_an_answer() {
-    // The answer takes longer than the trace.
+    // The response takes longer than the trace.
     let trace = traced(&mut Loadgen::start("--endpoints 1 --delay-us 9000000"), 0.05);
     let requests = requests(&trace);
     assert_eq!(requests.len(), 8);

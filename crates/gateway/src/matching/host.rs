@@ -1,22 +1,24 @@
-//! The normal form of host names, in which alone they are compared.
+//! Normalised host names. Host names are compared only in this form.
 //!
-//! TLS server names and the hosts of requests come from clients, who may write one name in several ways. If two places
-//! normalised them differently, a connection could be secured for one listener and its requests routed by another.
+//! TLS server names and the hosts of requests come from clients, which may write one name in several ways. If two
+//! places normalised them differently, a connection could be secured for one listener and its requests routed by
+//! another.
 
-/// The longest name that DNS has, 253 bytes and a dot at the end.
+/// Longest name in DNS: 253 bytes, and a dot at the end.
 const MAX_BYTES: usize = 254;
 
-/// A host name in normal form: lower case, without a dot at its end, empty if it is longer than any name of DNS.
+/// A normalised host name: lower case, without a dot at its end, empty if it is longer than the DNS limit.
 ///
-/// One dot is removed, as it only marks the name as absolute. A second one is an empty label, which no pattern matches.
+/// One dot is removed, because it only marks the name as absolute. A second one is an empty label, which no pattern
+/// matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostName<'b>(&'b [u8]);
 
-/// Space for a host name in normal form; unused if it is written so already.
+/// Buffer for a normalised host name; unused if the name is already normalised.
 #[derive(Default)]
 pub struct HostNameBuffer(Option<[u8; MAX_BYTES]>);
 
-/// A host name in normal form that owns its bytes.
+/// A normalised host name that owns its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnedHostName(Box<[u8]>);
 
@@ -24,13 +26,12 @@ impl<'b> HostName<'b> {
     /// Normalises a host without its port.
     #[inline]
     pub fn new(written: &'b [u8], buffer: &'b mut HostNameBuffer) -> Self {
-        let is_normal = written.len() <= MAX_BYTES
-            && written.last() != Some(&b'.')
-            && !written.iter().any(u8::is_ascii_uppercase);
+        let is_normal =
+            written.len() <= MAX_BYTES && written.last() != Some(&b'.') && !has_uppercase(written);
         if is_normal { Self(written) } else { Self::normalised(written, buffer) }
     }
 
-    /// Kept apart, because clients mostly write names in normal form.
+    /// Normalises a name into the buffer. A function of its own, because clients mostly send normalised names.
     #[cold]
     fn normalised(written: &[u8], buffer: &'b mut HostNameBuffer) -> Self {
         let space = buffer.0.insert([0; MAX_BYTES]);
@@ -46,8 +47,23 @@ impl<'b> HostName<'b> {
     }
 }
 
+/// True if the text contains an upper-case letter. Every request takes this path, so eight bytes are compared at once.
+#[inline]
+fn has_uppercase(text: &[u8]) -> bool {
+    let (words, rest) = text.as_chunks();
+    let spread = |byte: u8| u64::from_ne_bytes([byte; 8]);
+    let is_upper = |word: &[u8; 8]| {
+        let word = u64::from_ne_bytes(*word);
+        // The top bit of each byte becomes 1 if its other bits are at least `A`, or above `Z`.
+        let low = word & spread(0x7F);
+        let (from_a, above_z) = (low + spread(0x80 - b'A'), low + spread(0x7F - b'Z'));
+        from_a & !above_z & !word & spread(0x80) != 0
+    };
+    words.iter().any(is_upper) || rest.iter().any(u8::is_ascii_uppercase)
+}
+
 impl HostNameBuffer {
-    /// Makes an empty buffer.
+    /// Creates an empty buffer.
     pub fn new() -> Self {
         Self::default()
     }
@@ -68,6 +84,19 @@ impl OwnedHostName {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn upper_case_is_found_at_every_position() {
+        for length in 0..20 {
+            for place in 0..length {
+                for byte in 0..=u8::MAX {
+                    let mut text = vec![b'a'; length];
+                    text[place] = byte;
+                    assert_eq!(has_uppercase(&text), byte.is_ascii_uppercase(), "{text:?}");
+                }
+            }
+        }
+    }
 
     #[test]
     fn host_name_is_normalized() {

@@ -1,4 +1,4 @@
-//! The Lease of an address, as the API server has it.
+//! The Lease of an address in the API server.
 
 use std::net::IpAddr;
 
@@ -9,12 +9,13 @@ use kube_client::{Api, Error};
 use super::ownership::{LEASE_DURATION, LeaseState, LeaseWrite, LeaseWriteOutcome};
 use crate::leader_election::renewed_spec;
 
-/// What all Leases of addresses have, and no others.
+/// Label of all Leases of addresses.
 pub(super) const SELECTOR: &str = "sheave.dev/lease=address";
-/// Whose place would be better than the holder's.
+/// Annotation with the node that is preferred to the holder.
 const WANTED_BY: &str = "sheave.dev/wanted-by";
 
-/// The name of an address's Lease: names have no colons, and end in no dash.
+/// Returns the name of the Lease of an address. Object names have no colons and do not end in a
+/// dash.
 pub(super) fn lease_name(address: IpAddr) -> String {
     match address {
         IpAddr::V4(ip) => format!("sheave-address-{ip}"),
@@ -25,7 +26,7 @@ pub(super) fn lease_name(address: IpAddr) -> String {
     }
 }
 
-/// What a Lease says.
+/// Reads the state of a Lease.
 pub(super) fn lease_state(lease: &Lease) -> LeaseState {
     let spec = lease.spec.clone().unwrap_or_default();
     let annotations = lease.metadata.annotations.as_ref();
@@ -36,15 +37,15 @@ pub(super) fn lease_state(lease: &Lease) -> LeaseState {
     }
 }
 
-/// Whether a Lease is newer than what is known of it.
+/// True if a Lease is newer than the known one.
 pub(super) fn is_newer(lease: &Lease, known: Option<&Lease>) -> bool {
     let Some(known) = known else { return true };
-    // The versions of one object are numbers that grow.
+    // Resource versions of one object are increasing numbers.
     let version = |lease: &Lease| lease.metadata.resource_version.as_deref()?.parse::<u64>().ok();
     lease.metadata.uid != known.metadata.uid || version(lease) > version(known)
 }
 
-/// Writes a Lease if it is as it is known; tells what came of it, and the Lease as it is now where that is known.
+/// Writes a Lease if it is unchanged since it was read; returns the outcome, and the current Lease if it is known.
 pub(super) async fn write_lease(
     api: &Api<Lease>,
     (name, node): (&str, &str),
@@ -68,9 +69,9 @@ pub(super) async fn write_lease(
 fn classify_error(error: &Error) -> LeaseWriteOutcome {
     match error {
         Error::Api(status) if [404, 409].contains(&status.code) => LeaseWriteOutcome::Conflict,
-        // Too many requests: it may answer the next one.
+        // Too many requests: a later one may succeed.
         Error::Api(status) if (400..500).contains(&status.code) && status.code != 429 => {
-            tracing::warn!(%error, "may not write the Lease of an address");
+            tracing::warn!(%error, "the API server rejects the Lease of an address");
             LeaseWriteOutcome::Rejected
         }
         _ => LeaseWriteOutcome::Unavailable,

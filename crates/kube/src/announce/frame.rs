@@ -1,33 +1,33 @@
-//! The frames by which a link is told where an address is, and asked who has it, byte for byte: ARP (RFC 826, RFC 5227) for
-//! IPv4, Neighbor Discovery (RFC 4861) for IPv6.
+//! Frames that announce an address on the link or probe for it, byte for byte: ARP (RFC 826, RFC 5227) for IPv4,
+//! Neighbor Discovery (RFC 4861) for IPv6.
 //!
 //! Pure: bytes in, bytes out.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// An address of Ethernet.
+/// An Ethernet address.
 pub(super) type MacAddress = [u8; 6];
 
 const BROADCAST_MAC: MacAddress = [0xff; 6];
 const UNKNOWN_MAC: MacAddress = [0; 6];
 const ETHERTYPE_ARP: [u8; 2] = [0x08, 0x06];
 const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
-/// Of Ethernet and IPv4, with the lengths of their addresses.
+/// Hardware type Ethernet and protocol type IPv4, with the lengths of their addresses.
 const ARP_KIND: [u8; 6] = [0, 1, 0x08, 0, 6, 4];
 const REQUEST: u8 = 1;
 const REPLY: u8 = 2;
 const ICMPV6: u8 = 58;
 const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
-/// An advertisement that replaces what was known.
+/// Flag of an advertisement that overrides cached entries.
 const OVERRIDE: u8 = 0x20;
 const TARGET_LINK_ADDRESS: u8 = 2;
-/// Anything less has come through a router and is not heard.
+/// Receivers ignore messages with a lower value, because they have passed a router.
 const HOP_LIMIT: u8 = 255;
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
-/// What tells everybody on the link that an address is at `mac` now. Some heed a request and some a reply, so of ARP it is
-/// both.
+/// Returns the frames that announce to all hosts on the link that the address is at `mac` now. Some hosts accept an ARP
+/// request and some an ARP reply, so both are sent.
 pub(super) fn announcement(address: IpAddr, mac: MacAddress) -> Vec<Vec<u8>> {
     match address {
         IpAddr::V4(ip) => {
@@ -41,8 +41,8 @@ pub(super) fn announcement(address: IpAddr, mac: MacAddress) -> Vec<Vec<u8>> {
     }
 }
 
-/// What asks everybody on the link whether they have an address, without a claim to it: a probe (RFC 5227 §2.1.1), or what
-/// detects duplicates (RFC 4862 §5.4.2).
+/// Returns the frame that probes all hosts on the link for the address without claiming it: an ARP probe (RFC 5227
+/// §2.1.1), or duplicate address detection (RFC 4862 §5.4.2).
 pub(super) fn probe(address: IpAddr, mac: MacAddress) -> Vec<u8> {
     match address {
         IpAddr::V4(ip) => arp(REQUEST, (mac, Ipv4Addr::UNSPECIFIED), (UNKNOWN_MAC, ip)),
@@ -53,7 +53,7 @@ pub(super) fn probe(address: IpAddr, mac: MacAddress) -> Vec<u8> {
     }
 }
 
-/// Who says in a frame of ARP that an IPv4 address is theirs.
+/// Returns the sender of an ARP frame that claims the IPv4 address.
 pub(super) fn claimant(frame: &[u8], address: Ipv4Addr) -> Option<MacAddress> {
     let message = frame.get(14..42)?;
     let is_arp = frame[12..14] == ETHERTYPE_ARP && message[..6] == ARP_KIND;
@@ -61,7 +61,7 @@ pub(super) fn claimant(frame: &[u8], address: Ipv4Addr) -> Option<MacAddress> {
     (is_arp && is_claimed).then(|| message[8..14].try_into().ok()).flatten()
 }
 
-/// Whether a message of ICMPv6 is an advertisement of an IPv6 address.
+/// True if an ICMPv6 message is an advertisement of the IPv6 address.
 pub(super) fn advertises(message: &[u8], address: Ipv6Addr) -> bool {
     message.first() == Some(&ADVERTISEMENT) && message.get(8..24) == Some(&address.octets())
 }
@@ -77,7 +77,7 @@ fn arp(operation: u8, sender: (MacAddress, Ipv4Addr), target: (MacAddress, Ipv4A
     frame
 }
 
-/// A message of Neighbor Discovery about an address, to a group.
+/// Builds a Neighbor Discovery message about an address, sent to a multicast group.
 fn neighbor(
     kind: u8,
     flags: u8,
@@ -106,13 +106,13 @@ fn ethernet(to: MacAddress, from: MacAddress, kind: [u8; 2]) -> Vec<u8> {
     [&to[..], &from, &kind].concat()
 }
 
-/// The group of all whose address ends like this one (RFC 4291 §2.7.1).
+/// Returns the solicited-node multicast address (RFC 4291 §2.7.1).
 fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     let [.., high, low] = address.segments();
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | (high & 0xff), low)
 }
 
-/// Of a message and the pseudo-header (RFC 8200 §8.1).
+/// Computes the checksum of a message and the pseudo-header (RFC 8200 §8.1).
 fn checksum(from: Ipv6Addr, to: Ipv6Addr, message: &[u8]) -> [u8; 2] {
     let [high, low] = length(message).to_be_bytes();
     let (from, to) = (from.octets(), to.octets());
@@ -128,7 +128,7 @@ fn checksum(from: Ipv6Addr, to: Ipv6Addr, message: &[u8]) -> [u8; 2] {
 }
 
 fn length(message: &[u8]) -> u16 {
-    u16::try_from(message.len()).expect("a message of a few octets")
+    u16::try_from(message.len()).expect("the message is a few octets long")
 }
 
 #[cfg(test)]
@@ -172,7 +172,8 @@ mod tests {
         }
     }
 
-    /// A receiver sums all of it with the checksum, and comes to all ones.
+    /// True if the checksum is valid: the sum over all of the message, including the checksum, is
+    /// all ones.
     fn verifies(frame: &[u8]) -> bool {
         let (from, to): ([u8; 16], [u8; 16]) =
             (frame[22..38].try_into().unwrap(), frame[38..54].try_into().unwrap());

@@ -1,4 +1,4 @@
-//! An address on an interface: put there for some seconds, told of, asked for. The kernel's side of it.
+//! An address on an interface of the kernel: installed for some seconds, announced, probed.
 
 use std::io;
 use std::net::IpAddr;
@@ -23,30 +23,30 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::frame::{self, MacAddress};
 
-/// ARPHRD_ETHER: what has frames that ours fit.
+/// ARPHRD_ETHER: interfaces with Ethernet frames.
 const ETHERNET: u16 = 1;
 const ETHERTYPE_ARP: u16 = 0x0806;
-/// When a link is asked, as many times as frames may be lost; and how long it is listened to.
+/// Times of the probes, several because frames may be lost, and the time to wait for answers.
 const PROBE_SCHEDULE: [Duration; 3] =
     [Duration::ZERO, Duration::from_millis(80), Duration::from_millis(160)];
 const PROBE_TIMEOUT: Duration = Duration::from_millis(250);
-/// More than any frame of a link has that we hear.
+/// Larger than any frame that we receive.
 const MAX_FRAME_BYTES: usize = 2048;
 
-/// An interface with Ethernet's frames.
+/// An Ethernet interface.
 #[derive(Clone, Debug)]
 pub(super) struct EthernetInterface {
     pub(super) name: String,
     link_address: LinkAddr,
     mac: MacAddress,
-    /// Those of all interfaces of this machine: some answer for one another.
+    /// MAC addresses of all interfaces of this machine: some answer for one another.
     own_macs: Vec<MacAddress>,
 }
 
 impl EthernetInterface {
-    /// The interface of that name, or the one on whose network an address is; an error is a sentence.
+    /// Returns the interface with this name, or the one on the network of the address; the error is a sentence.
     pub(super) fn find(address: IpAddr, name: Option<&str>) -> Result<Self, String> {
-        let cannot = |error| format!("cannot look at the interfaces: {error}");
+        let cannot = |error| format!("cannot list the interfaces: {error}");
         let interfaces: Vec<_> = getifaddrs().map_err(cannot)?.collect();
         let name = match name {
             Some(name) => name,
@@ -55,35 +55,40 @@ impl EthernetInterface {
                 .find(|it| is_on_network(it, address))
                 .map(|it| &*it.interface_name)
                 .ok_or_else(|| {
-                    format!("no interface is on the network of {address}: name one by --interface")
+                    format!(
+                        "no interface is on the network of {address}: name one with --interface"
+                    )
                 })?,
         };
-        let links = || interfaces.iter().filter_map(|it| Some((it, *it.address?.as_link_addr()?)));
-        let place = links().find(|(it, _)| it.interface_name == name).map(|(_, place)| place);
-        let place = place.ok_or_else(|| format!("there is no interface {name}"))?;
-        let mac = place.addr().filter(|_| place.hatype() == ETHERNET);
-        let mac =
-            mac.ok_or_else(|| format!("{name} is no Ethernet, and cannot carry an address"))?;
-        let ours = links().filter_map(|(_, place)| place.addr()).collect();
-        Ok(Self { name: name.to_owned(), link_address: place, mac, own_macs: ours })
+        let link_addresses =
+            || interfaces.iter().filter_map(|it| Some((it, *it.address?.as_link_addr()?)));
+        let link_address =
+            link_addresses().find(|(it, _)| it.interface_name == name).map(|(_, it)| it);
+        let link_address = link_address.ok_or_else(|| format!("there is no interface {name}"))?;
+        let mac = link_address.addr().filter(|_| link_address.hatype() == ETHERNET);
+        let mac = mac.ok_or_else(|| format!("{name} is not an Ethernet interface"))?;
+        let own_macs = link_addresses().filter_map(|(_, it)| it.addr()).collect();
+        Ok(Self { name: name.to_owned(), link_address, mac, own_macs })
     }
 
-    /// Lets the kernel keep an address for so many seconds from now on, whatever becomes of us.
+    /// Installs the address in the kernel for this number of seconds, independent of this process.
     pub(super) fn install_address(&self, address: IpAddr, seconds: u32) -> io::Result<()> {
         let mut message = self.address_message(address);
         let mut lifetime = CacheInfo::default();
         lifetime.ifa_valid = seconds;
-        // Nobody is to take it for the source of what a node begins itself; of a /32 of IPv4 nobody does.
+        // The address must not become the source of connections that the node opens; with a /32 of IPv4 this does not
+        // happen.
         lifetime.ifa_preferred = if address.is_ipv4() { seconds } else { 0 };
         message.attributes.push(AddressAttribute::CacheInfo(lifetime));
         if address.is_ipv6() {
-            // The link has been asked already; and who finds a duplicate would never use it again.
+            // The link has been probed already; and with duplicate address detection, a duplicate
+            // would disable the address for good.
             message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
         }
         netlink_request(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_REPLACE)
     }
 
-    /// Takes an address away, if it is there.
+    /// Removes the address, if it is installed.
     pub(super) fn remove_address(&self, address: IpAddr) -> io::Result<()> {
         match netlink_request(RouteNetlinkMessage::DelAddress(self.address_message(address)), 0) {
             Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => Ok(()),
@@ -91,7 +96,7 @@ impl EthernetInterface {
         }
     }
 
-    /// Tells the link that an address is here now.
+    /// Announces on the link that the address is here now.
     pub(super) fn announce(&self, address: IpAddr) -> io::Result<()> {
         let socket = self.frame_socket(0)?;
         for frame in frame::announcement(address, self.mac) {
@@ -100,26 +105,26 @@ impl EthernetInterface {
         Ok(())
     }
 
-    /// Asks the link whether anybody else has an address.
+    /// Probes the link for another machine that has the address.
     pub(super) async fn probe(&self, address: IpAddr) -> io::Result<bool> {
         let listening = match address {
             IpAddr::V4(_) => self.frame_socket(ETHERTYPE_ARP)?,
             IpAddr::V6(_) => self.icmpv6_socket()?,
         };
-        // It is none of UDP, but receives as one does.
+        // The socket is not UDP, but `UdpSocket` can receive from it.
         let listening = UdpSocket::from_std(listening.into())?;
-        let asking = self.frame_socket(0)?;
+        let probing = self.frame_socket(0)?;
         let begun = Instant::now();
-        let ask = async {
+        let send_probes = async {
             for after in PROBE_SCHEDULE {
                 sleep_until(begun + after).await;
-                asking.send(&frame::probe(address, self.mac))?;
+                probing.send(&frame::probe(address, self.mac))?;
             }
             std::future::pending().await
         };
         let answer = async {
             tokio::select! {
-                failed = ask => failed,
+                failed = send_probes => failed,
                 answer = self.wait_for_claim(&listening, address) => answer,
             }
         };
@@ -129,17 +134,17 @@ impl EthernetInterface {
         }
     }
 
-    /// Returns when somebody else has said that they have the address.
+    /// Returns when another machine has claimed the address.
     async fn wait_for_claim(&self, listening: &UdpSocket, address: IpAddr) -> io::Result<()> {
         let mut buffer = [0; MAX_FRAME_BYTES];
         loop {
             let read = listening.recv(&mut buffer).await?;
-            let heard = &buffer[..read];
+            let received = &buffer[..read];
             let is_answer = match address {
                 IpAddr::V4(ip) => {
-                    frame::claimant(heard, ip).is_some_and(|it| !self.own_macs.contains(&it))
+                    frame::claimant(received, ip).is_some_and(|it| !self.own_macs.contains(&it))
                 }
-                IpAddr::V6(ip) => frame::advertises(heard, ip),
+                IpAddr::V6(ip) => frame::advertises(received, ip),
             };
             if is_answer {
                 return Ok(());
@@ -155,13 +160,13 @@ impl EthernetInterface {
         };
         message.header.scope = AddressScope::Universe;
         message.header.index =
-            u32::try_from(self.link_address.ifindex()).expect("a number of an interface");
+            u32::try_from(self.link_address.ifindex()).expect("interface indexes fit 32 bits");
         message.attributes =
             vec![AddressAttribute::Local(address), AddressAttribute::Address(address)];
         message
     }
 
-    /// A socket for whole frames; it hears those of one kind, or none.
+    /// Opens a socket for whole frames, which receives those of one kind; 0: none.
     fn frame_socket(&self, kind: u16) -> io::Result<Socket> {
         let kind = Protocol::from(i32::from(kind.to_be()));
         let socket = Socket::new(Domain::PACKET, Type::RAW, Some(kind))?;
@@ -170,7 +175,7 @@ impl EthernetInterface {
         Ok(socket)
     }
 
-    /// A socket that hears messages of ICMPv6.
+    /// Opens a socket that receives ICMPv6 messages.
     fn icmpv6_socket(&self) -> io::Result<Socket> {
         let socket = Socket::new(Domain::IPV6, Type::RAW, Some(Protocol::ICMPV6))?;
         socket.set_nonblocking(true)?;
@@ -179,7 +184,8 @@ impl EthernetInterface {
     }
 }
 
-/// Whether an interface is on the network that an address is of. What is a network of its own is on none.
+/// True if the address is in the network of an interface. An interface address with a full-length prefix has no
+/// network.
 fn is_on_network(interface: &InterfaceAddress, address: IpAddr) -> bool {
     let (Some(own), Some(mask)) = (interface.address, interface.netmask) else { return false };
     if !interface.flags.contains(InterfaceFlags::IFF_UP) {
@@ -206,7 +212,7 @@ where
     mask != alone && address & mask == own & mask
 }
 
-/// One request of the kernel, and its answer, which is there at once.
+/// Sends one request to the kernel and reads its answer, which is available at once.
 fn netlink_request(message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
     let mut request = NetlinkMessage::from(message);
     request.header.flags = NLM_F_REQUEST | NLM_F_ACK | flags;

@@ -1,146 +1,149 @@
-//! Who is to carry an address, and until when: the decisions of one node about one address.
+//! Ownership of an address: the decisions of one node about whether, and until when, it holds the
+//! address.
 //!
-//! Pure: what is seen goes in with the time, and what is to be done comes out. Nothing here knows how a Lease is written,
-//! how a link is asked, or how an address comes to an interface.
+//! Pure: observations go in with the time, and actions come out. It does not know how a Lease is written, how the link
+//! is probed, or how an address is installed on an interface.
 //!
-//! Two fences keep an address from being carried twice. The Lease: who holds it lets the kernel drop the address before
-//! anybody else may take it. The link: nobody takes an address that somebody on the link still answers for. By the second
-//! alone a holder goes on while the API server does not answer: nobody else could take over then, and all would lose.
+//! Two fences prevent two nodes from holding an address at the same time. The Lease: the holder lets the kernel drop
+//! the address before another node may take it. The link: no node takes an address for which another machine on the
+//! link still answers. By the second fence alone, a holder keeps the address while the API server does not answer: no
+//! other node could take it over then, and otherwise all nodes would lose their addresses.
 
 use std::time::Duration;
 
 use super::ranking::NodeRanking;
 
-/// Time since the process began.
+/// Time since the start of the process.
 pub(super) type ElapsedTime = Duration;
 
-/// After the last renewal that was seen, a Lease is another's to take. Whole seconds.
+/// Time after the last observed renewal at which another node may take the Lease. Whole seconds.
 pub(super) const LEASE_DURATION: Duration = Duration::from_secs(4);
-/// Between renewals.
+/// Interval of renewals.
 const RENEW_INTERVAL: Duration = Duration::from_secs(1);
-/// How long the kernel keeps an address that is not renewed: whole seconds.
+/// Lifetime of an address in the kernel if it is not renewed: whole seconds.
 const ADDRESS_LIFETIME_SECONDS: u32 = 3;
-/// By how much the kernel may be late in dropping it: 0.2 s were measured.
+/// Delay with which the kernel may drop the address: 0.2 s were measured.
 const KERNEL_EXPIRY_SLACK: Duration = Duration::from_millis(500);
-/// How long the answer of the link holds.
+/// Time for which the result of a probe is valid.
 const PROBE_VALIDITY: Duration = Duration::from_millis(600);
-/// So long before a Lease runs out the link is asked.
+/// Time before the expiry of a Lease at which the link is probed.
 const PROBE_AHEAD: Duration = Duration::from_millis(300);
-/// How long each that is preferred is given to be quicker, where a holder has died.
+/// Head start of each node that is preferred, after a holder has failed.
 const TAKEOVER_STAGGER: Duration = Duration::from_millis(150);
-/// The same where nobody had it: they learn that it is served at different times, half a second apart.
+/// Head start if no node held the address: nodes learn at different times, up to half a second apart, that it is
+/// served.
 const INITIAL_STAGGER: Duration = Duration::from_millis(700);
-/// However many are preferred.
+/// Upper bound of the number of head starts.
 const MAX_STAGGER_STEPS: u32 = 3;
-/// Before what failed is tried again.
+/// Delay before a failed write is retried.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// Before a write that another overtook.
+/// Delay before a write is retried after a conflict.
 const CONFLICT_RETRY_DELAY: Duration = Duration::from_millis(50);
-/// How long a node has to have been the better place before the address moves, which cuts all connections.
+/// Time for which another node must be preferred before the address moves, because a move cuts all connections.
 pub(super) const HANDOVER_DELAY: Duration = Duration::from_secs(30);
-/// How long who has it keeps it at least.
+/// Shortest time between two moves of an address.
 const MIN_TENURE: Duration = Duration::from_secs(60);
-/// When it is told on the link that the address is here now: frames get lost.
+/// Times of the announcements on the link after the installation: frames may be lost.
 const ANNOUNCE_SCHEDULE: [Duration; 4] =
     [Duration::ZERO, Duration::from_millis(100), Duration::from_secs(1), Duration::from_secs(2)];
-/// Nothing is due.
+/// No action is due.
 pub(super) const NEVER: ElapsedTime = ElapsedTime::MAX;
 
-/// What a Lease says.
+/// State of a Lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct LeaseState {
-    /// None: it is nobody's.
+    /// Node that holds it; `None`: no node does.
     pub(super) holder: Option<String>,
-    /// Another one with each renewal.
+    /// Value that changes with each renewal.
     pub(super) renewal: String,
-    /// Who would be a better place.
+    /// Node that requests a handover, because it is preferred.
     pub(super) wanted_by: Option<String>,
 }
 
-/// What to do next.
+/// Next action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum OwnershipAction {
-    /// Nothing before then, unless something is seen.
+    /// Wait until this time, or until a new observation.
     Wait(ElapsedTime),
-    /// Ask the link whether somebody has the address.
+    /// Probe the link for another machine that has the address.
     Probe,
-    /// Tell the link that it is here.
+    /// Announce on the link that the address is here.
     Announce,
     /// Write the Lease.
     WriteLease(LeaseWrite),
 }
 
-/// What to write to the Lease.
+/// Write to the Lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum LeaseWrite {
-    /// It is ours: taken, or renewed.
+    /// Acquire the Lease, or renew it.
     AcquireOrRenew,
-    /// We would be a better place.
+    /// Request a handover to this node, because it is preferred.
     RequestHandover,
-    /// It is another's now. The address has to be dropped before.
+    /// Hand the Lease over to another node. The address has to be removed before.
     HandOver(String),
-    /// It is nobody's. The address has to be dropped before.
+    /// Release the Lease. The address has to be removed before.
     Release,
 }
 
-/// What came of a write.
+/// Outcome of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LeaseWriteOutcome {
     Done,
-    /// Somebody else wrote first.
+    /// Another node wrote first.
     Conflict,
-    /// The API server did not answer, or not to the question.
+    /// The API server did not answer, or failed.
     Unavailable,
-    /// It does not let us.
+    /// The API server rejected the write.
     Rejected,
 }
 
-/// What is to become of the address on our interface.
+/// Action on our interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum InterfaceAction {
-    /// It is to be dropped if it is there.
+    /// Remove the address, if it is installed.
     Remove,
-    /// What the kernel was told last still holds.
+    /// Leave the address as it is.
     Keep,
-    /// The kernel is to keep it for so many seconds from now.
+    /// Install the address, or extend its lifetime, for this number of seconds from now.
     InstallFor(u32),
 }
 
-/// What one node knows of one address.
+/// State of one address, from the view of one node.
 #[derive(Debug)]
 pub(super) struct AddressOwnership {
     own_node: String,
-    /// Whether it is served here, and who else serves it.
+    /// Nodes that serve the address; `None`: it is not served here.
     ranking: Option<NodeRanking>,
-    /// Since when it has been served here.
+    /// Time since which it has been served here.
     served_since: ElapsedTime,
-    /// What the Lease says; none: there is none.
+    /// State of the Lease; `None`: it does not exist.
     lease: Option<LeaseState>,
-    /// Whether anything is known of the Lease.
+    /// True if the state of the Lease is known.
     is_lease_known: bool,
-    /// Since when we have seen no other renewal.
+    /// Time at which the last new renewal was observed.
     renewal_seen_at: ElapsedTime,
-    /// Since when it has been whose it is.
+    /// Time since which the holder has been the same.
     holder_since: ElapsedTime,
-    /// The Lease as far as it is ours.
+    /// The Lease, if this node holds it.
     held_lease: Option<HeldLease>,
-    /// When the link was asked last, and whether somebody answered.
+    /// Time of the last probe, and whether another machine answered.
     last_probe: Option<(ElapsedTime, bool)>,
-    /// Nothing is written before.
+    /// Time before which nothing is written.
     not_before: ElapsedTime,
-    /// Since when we have been the better place.
+    /// Time since which this node has been preferred to the holder.
     better_since: Option<ElapsedTime>,
-    /// No more is asked for before.
+    /// Time before which no further handover is requested.
     next_handover_request_at: ElapsedTime,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct HeldLease {
-    /// When we asked for the last renewal that was granted.
+    /// Time at which the last successful renewal was sent.
     renewed_at: ElapsedTime,
-    /// Until when the kernel keeps the address; none: we do not carry it.
+    /// The address in the kernel; `None`: it is not installed.
     installed: Option<InstalledAddress>,
-    /// Whether the API server has not answered since.
+    /// True if the API server has not answered since the last renewal.
     is_cut_off: bool,
 }
 
@@ -148,7 +151,7 @@ struct HeldLease {
 struct InstalledAddress {
     since: ElapsedTime,
     until: ElapsedTime,
-    /// How often the link has been told.
+    /// Number of announcements sent on the link.
     announcements_sent: usize,
 }
 
@@ -170,44 +173,45 @@ impl AddressOwnership {
         }
     }
 
-    /// Takes what the Lease says.
-    pub(super) fn observe_lease(&mut self, said: Option<LeaseState>, now: ElapsedTime) {
-        let holder = |said: &Option<LeaseState>| said.as_ref()?.holder.clone();
-        let renewal = |said: &Option<LeaseState>| said.as_ref().map(|said| said.renewal.clone());
-        let is_new = !self.is_lease_known || holder(&said) != holder(&self.lease);
+    /// Records the observed state of the Lease.
+    pub(super) fn observe_lease(&mut self, state: Option<LeaseState>, now: ElapsedTime) {
+        let holder = |state: &Option<LeaseState>| state.as_ref()?.holder.clone();
+        let renewal =
+            |state: &Option<LeaseState>| state.as_ref().map(|state| state.renewal.clone());
+        let is_new = !self.is_lease_known || holder(&state) != holder(&self.lease);
         if is_new {
             self.holder_since = now;
             self.better_since = None;
         }
-        if is_new || renewal(&said) != renewal(&self.lease) {
+        if is_new || renewal(&state) != renewal(&self.lease) {
             self.renewal_seen_at = now;
         }
         self.is_lease_known = true;
-        self.lease = said;
+        self.lease = state;
         if !self.is_holder() {
             self.held_lease = None;
         }
     }
 
-    /// Takes who serves the address; none: nobody here.
-    pub(super) fn set_ranking(&mut self, standing: Option<NodeRanking>, now: ElapsedTime) {
+    /// Sets the nodes that serve the address; `None`: it is not served here.
+    pub(super) fn set_ranking(&mut self, ranking: Option<NodeRanking>, now: ElapsedTime) {
         if self.ranking.is_none() {
             self.served_since = now;
         }
-        self.ranking = standing;
+        self.ranking = ranking;
     }
 
-    /// Takes what came of a write that was begun at `asked`.
+    /// Records the outcome of a write that was started at `started`.
     pub(super) fn record_write(
         &mut self,
         write: &LeaseWrite,
         outcome: LeaseWriteOutcome,
-        asked: ElapsedTime,
+        started: ElapsedTime,
         now: ElapsedTime,
     ) {
         self.not_before = match outcome {
             LeaseWriteOutcome::Done if *write == LeaseWrite::AcquireOrRenew => {
-                asked + RENEW_INTERVAL
+                started + RENEW_INTERVAL
             }
             LeaseWriteOutcome::Done => now,
             LeaseWriteOutcome::Conflict => now + CONFLICT_RETRY_DELAY,
@@ -215,9 +219,9 @@ impl AddressOwnership {
         };
         match (write, outcome) {
             (LeaseWrite::AcquireOrRenew, LeaseWriteOutcome::Done) => {
-                let carried = self.held_lease.and_then(|held| held.installed);
+                let installed = self.held_lease.and_then(|held| held.installed);
                 self.held_lease =
-                    Some(HeldLease { renewed_at: asked, installed: carried, is_cut_off: false });
+                    Some(HeldLease { renewed_at: started, installed, is_cut_off: false });
             }
             (LeaseWrite::HandOver(_) | LeaseWrite::Release, _) => self.held_lease = None,
             (
@@ -232,7 +236,7 @@ impl AddressOwnership {
         }
     }
 
-    /// Takes whether somebody on the link has the address.
+    /// Records the result of a probe: true if another machine on the link has the address.
     pub(super) fn record_probe(&mut self, is_answered: bool, now: ElapsedTime) {
         self.last_probe = Some((now, is_answered));
         if is_answered {
@@ -241,15 +245,16 @@ impl AddressOwnership {
         }
     }
 
-    /// What is to become of the address on our interface.
+    /// Returns the action on our interface.
     pub(super) fn interface_action(&self, now: ElapsedTime) -> InterfaceAction {
         let Some(held) = self.held_lease.filter(|_| self.ranking.is_some()) else {
             return InterfaceAction::Remove;
         };
-        let until = held.installed.map(|carried| carried.until).filter(|until| *until > now);
+        let until = held.installed.map(|installed| installed.until).filter(|until| *until > now);
         let by_lease = (held.renewed_at + LEASE_DURATION).saturating_sub(now + KERNEL_EXPIRY_SLACK);
         let seconds = match until {
-            // Who held it before goes by the link while cut off, and may have found it free when we did not carry it yet.
+            // A previous holder that is cut off relies on the link, and may have found the address free before we
+            // installed it.
             None if !self.is_probed_free(now) => 0,
             Some(_) if held.is_cut_off && self.is_probed_free(now) => ADDRESS_LIFETIME_SECONDS,
             Some(_) | None => whole_seconds(by_lease),
@@ -262,90 +267,91 @@ impl AddressOwnership {
         }
     }
 
-    /// Takes that the kernel keeps the address for so long from now on, or none of it.
+    /// Records that the kernel keeps the address for this number of seconds from now; 0: it was
+    /// removed.
     pub(super) fn record_installed(&mut self, seconds: u32, now: ElapsedTime) {
         let Some(held) = &mut self.held_lease else { return };
         let until = now + from_seconds(seconds);
-        let before = held.installed.filter(|carried| carried.until > now);
-        let carried =
+        let before = held.installed.filter(|installed| installed.until > now);
+        let installed =
             before.unwrap_or(InstalledAddress { since: now, until, announcements_sent: 0 });
-        held.installed = (seconds > 0).then_some(InstalledAddress { until, ..carried });
+        held.installed = (seconds > 0).then_some(InstalledAddress { until, ..installed });
     }
 
-    /// Takes that the link was told that the address is here.
+    /// Records an announcement on the link.
     pub(super) fn record_announcement(&mut self) {
-        if let Some(carried) = self.held_lease.as_mut().and_then(|held| held.installed.as_mut()) {
-            carried.announcements_sent += 1;
+        if let Some(installed) = self.held_lease.as_mut().and_then(|held| held.installed.as_mut()) {
+            installed.announcements_sent += 1;
         }
     }
 
-    /// What to do next.
+    /// Returns the next action.
     pub(super) fn next_action(&mut self, now: ElapsedTime) -> OwnershipAction {
         match (self.ranking.clone(), self.held_lease) {
-            (Some(standing), Some(held)) => self.next_as_holder(&standing, held, now),
-            (Some(standing), None) if self.is_lease_known => {
-                let step = self.next_without_holder(&standing, now);
-                step.unwrap_or_else(|| self.next_as_observer(&standing, now))
+            (Some(ranking), Some(held)) => self.next_as_holder(&ranking, held, now),
+            (Some(ranking), None) if self.is_lease_known => {
+                let step = self.next_without_holder(&ranking, now);
+                step.unwrap_or_else(|| self.next_as_observer(&ranking, now))
             }
-            // Where it is no longer served here.
+            // The address is no longer served here.
             (None, Some(_)) => OwnershipAction::WriteLease(LeaseWrite::Release),
             (Some(_) | None, None) => OwnershipAction::Wait(NEVER),
         }
     }
 
-    /// As long as it is ours.
+    /// Returns the next action while this node holds the Lease.
     fn next_as_holder(
         &self,
-        standing: &NodeRanking,
+        ranking: &NodeRanking,
         held: HeldLease,
         now: ElapsedTime,
     ) -> OwnershipAction {
-        let carried = held.installed.filter(|carried| carried.until > now);
-        let tell_at = carried.map_or(NEVER, |it| {
+        let installed = held.installed.filter(|installed| installed.until > now);
+        let announce_at = installed.map_or(NEVER, |it| {
             ANNOUNCE_SCHEDULE.get(it.announcements_sent).map_or(NEVER, |after| it.since + *after)
         });
-        if tell_at <= now {
+        if announce_at <= now {
             return OwnershipAction::Announce;
         }
-        let wanted_by = self.lease.as_ref().and_then(|said| said.wanted_by.as_deref());
+        let wanted_by = self.lease.as_ref().and_then(|state| state.wanted_by.as_deref());
         if let Some(other) =
-            wanted_by.filter(|other| standing.is_move_worthwhile(&self.own_node, other))
+            wanted_by.filter(|other| ranking.is_move_worthwhile(&self.own_node, other))
         {
             return OwnershipAction::WriteLease(LeaseWrite::HandOver(other.to_owned()));
         }
-        if (held.is_cut_off || carried.is_none()) && !self.is_probe_fresh(now) {
+        if (held.is_cut_off || installed.is_none()) && !self.is_probe_fresh(now) {
             return OwnershipAction::Probe;
         }
         if self.not_before <= now {
             return OwnershipAction::WriteLease(LeaseWrite::AcquireOrRenew);
         }
-        OwnershipAction::Wait(self.not_before.min(tell_at))
+        OwnershipAction::Wait(self.not_before.min(announce_at))
     }
 
-    /// Where nobody has it, or whoever had it has let it run out.
+    /// Returns the next action if no node holds the Lease, or its holder has let it expire.
     fn next_without_holder(
         &self,
-        standing: &NodeRanking,
+        ranking: &NodeRanking,
         now: ElapsedTime,
     ) -> Option<OwnershipAction> {
-        let holder = self.lease.as_ref().and_then(|said| said.holder.as_deref());
+        let holder = self.lease.as_ref().and_then(|state| state.holder.as_deref());
         let holder = holder.filter(|holder| *holder != self.own_node);
-        let (since, turn) = match holder {
+        let (since, stagger) = match holder {
             Some(_) => (self.renewal_seen_at + LEASE_DURATION, TAKEOVER_STAGGER),
-            // It is ours already, be it that another has given it to us.
+            // This node holds it already, for example after a handover.
             None if self.is_holder() => (self.holder_since, TAKEOVER_STAGGER),
-            // It has been given back, or there never was one. Everybody asks the link before turns begin.
+            // The Lease was released, or never existed. All nodes probe the link before the first one may write.
             None => (self.holder_since.max(self.served_since) + PROBE_AHEAD, INITIAL_STAGGER),
         };
-        let turns = if self.is_holder() { 0 } else { standing.rank(&self.own_node, holder) };
-        let turns = u32::try_from(turns).unwrap_or(MAX_STAGGER_STEPS).min(MAX_STAGGER_STEPS);
-        let due = since + turn * turns;
-        let ask_at = due.saturating_sub(PROBE_AHEAD).max(self.not_before);
+        let steps = if self.is_holder() { 0 } else { ranking.rank(&self.own_node, holder) };
+        let steps = u32::try_from(steps).unwrap_or(MAX_STAGGER_STEPS).min(MAX_STAGGER_STEPS);
+        let due = since + stagger * steps;
+        let probe_at = due.saturating_sub(PROBE_AHEAD).max(self.not_before);
         if holder.is_some() && since > now + PROBE_AHEAD {
             return None;
         }
-        Some(if ask_at > now {
-            OwnershipAction::Wait(ask_at)
+        Some(if probe_at > now {
+            OwnershipAction::Wait(probe_at)
         } else if !self.is_probe_fresh(now) {
             OwnershipAction::Probe
         } else if due <= now {
@@ -355,17 +361,17 @@ impl AddressOwnership {
         })
     }
 
-    /// While another has it: it may be worth moving.
-    fn next_as_observer(&mut self, standing: &NodeRanking, now: ElapsedTime) -> OwnershipAction {
-        let run_out = (self.renewal_seen_at + LEASE_DURATION)
+    /// Returns the next action while another node holds the Lease: a move may be worthwhile.
+    fn next_as_observer(&mut self, ranking: &NodeRanking, now: ElapsedTime) -> OwnershipAction {
+        let expires_at = (self.renewal_seen_at + LEASE_DURATION)
             .saturating_sub(PROBE_AHEAD)
             .max(self.not_before);
         let holder =
-            self.lease.as_ref().and_then(|said| said.holder.as_deref()).unwrap_or_default();
-        let is_best = standing.rank(&self.own_node, None) == 0;
-        if !is_best || !standing.is_move_worthwhile(holder, &self.own_node) {
+            self.lease.as_ref().and_then(|state| state.holder.as_deref()).unwrap_or_default();
+        let is_best = ranking.rank(&self.own_node, None) == 0;
+        if !is_best || !ranking.is_move_worthwhile(holder, &self.own_node) {
             self.better_since = None;
-            return OwnershipAction::Wait(run_out);
+            return OwnershipAction::Wait(expires_at);
         }
         let since = *self.better_since.get_or_insert(now);
         let due = (since + HANDOVER_DELAY)
@@ -373,23 +379,23 @@ impl AddressOwnership {
             .max(self.next_handover_request_at)
             .max(self.not_before);
         if due > now {
-            return OwnershipAction::Wait(due.min(run_out));
+            return OwnershipAction::Wait(due.min(expires_at));
         }
         self.next_handover_request_at = now + HANDOVER_DELAY;
         OwnershipAction::WriteLease(LeaseWrite::RequestHandover)
     }
 
     fn is_holder(&self) -> bool {
-        let holder = self.lease.as_ref().and_then(|said| said.holder.as_ref());
+        let holder = self.lease.as_ref().and_then(|state| state.holder.as_ref());
         holder == Some(&self.own_node)
     }
 
-    /// Whether what the link said still holds.
+    /// True if the result of the last probe is still valid.
     fn is_probe_fresh(&self, now: ElapsedTime) -> bool {
         self.last_probe.is_some_and(|(at, _)| now <= at + PROBE_VALIDITY)
     }
 
-    /// Whether the link has just said that nobody else has the address.
+    /// True if a valid probe found no other machine with the address.
     fn is_probed_free(&self, now: ElapsedTime) -> bool {
         self.last_probe.is_some_and(|(at, is_answered)| now <= at + PROBE_VALIDITY && !is_answered)
     }

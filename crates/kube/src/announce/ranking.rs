@@ -1,15 +1,15 @@
-//! Which node is the better place for an address: the one with more of the endpoints behind it.
+//! Ranking of nodes for an address: the node with more of the endpoints behind it is preferred.
 //!
-//! Pure: a function of what the Sheaves of all nodes see alike.
+//! Pure function of data that all nodes have in common.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 
-/// So many times the endpoints make a move worth while. A move cuts every connection, and saves the others a hop.
+/// Factor of endpoints that makes a move worthwhile. A move cuts every connection, and saves later ones a hop.
 const MOVE_FACTOR: usize = 2;
 
-/// The nodes that can carry an address, and how many endpoints each has.
+/// Nodes that can hold an address, with the number of endpoints on each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NodeRanking {
     pub(crate) address: IpAddr,
@@ -17,20 +17,22 @@ pub(crate) struct NodeRanking {
 }
 
 impl NodeRanking {
-    /// How many other nodes are preferred to one. Somebody may be left out: who has just let the address go.
+    /// Returns the number of nodes that are preferred to this one. `except` is left out: the node that has just
+    /// released the address.
     pub(super) fn rank(&self, node: &str, except: Option<&str>) -> usize {
-        let ours = self.preference(node);
+        let own = self.preference(node);
         let others = self.endpoints.keys().map(String::as_str);
         let others = others.filter(|other| *other != node && Some(*other) != except);
-        others.filter(|other| self.preference(other) > ours).count()
+        others.filter(|other| self.preference(other) > own).count()
     }
 
-    /// Whether an address should move from one node to another.
+    /// True if the address should move from one node to the other.
     pub(super) fn is_move_worthwhile(&self, from: &str, to: &str) -> bool {
         self.count(to) > MOVE_FACTOR * self.count(from)
     }
 
-    /// More is better. Where nodes have as many, each address has a favourite of its own, so that not one node carries all.
+    /// Returns the preference of a node; more is better. Among nodes with equal counts, each address prefers a
+    /// different node, so that one node does not hold all of them.
     fn preference<'n>(&self, node: &'n str) -> (bool, usize, u64, &'n str) {
         let mut hasher = DefaultHasher::new();
         (self.address, node).hash(&mut hasher);
@@ -46,33 +48,33 @@ impl NodeRanking {
 mod tests {
     use super::*;
 
-    fn standing<const N: usize>(endpoints: [(&str, usize); N]) -> NodeRanking {
+    fn ranking<const N: usize>(endpoints: [(&str, usize); N]) -> NodeRanking {
         let endpoints = endpoints.map(|(node, count)| (node.to_owned(), count)).into();
         NodeRanking { address: IpAddr::from([192, 0, 2, 1]), endpoints }
     }
 
     #[test]
     fn node_with_more_endpoints_ranks_first() {
-        let standing = standing([("n1", 1), ("n2", 3), ("n3", 2)]);
-        let ranks = ["n1", "n2", "n3", "nobody"].map(|node| standing.rank(node, None));
+        let ranking = ranking([("n1", 1), ("n2", 3), ("n3", 2)]);
+        let ranks = ["n1", "n2", "n3", "unknown"].map(|node| ranking.rank(node, None));
         assert_eq!(ranks, [2, 0, 1, 3]);
-        assert_eq!(standing.rank("n3", Some("n2")), 0);
+        assert_eq!(ranking.rank("n3", Some("n2")), 0);
     }
 
     #[test]
     fn node_ranks_are_unique() {
-        let standing = standing([("n1", 2), ("n2", 2), ("n3", 2)]);
-        let mut ranks = ["n1", "n2", "n3"].map(|node| standing.rank(node, None));
+        let ranking = ranking([("n1", 2), ("n2", 2), ("n3", 2)]);
+        let mut ranks = ["n1", "n2", "n3"].map(|node| ranking.rank(node, None));
         ranks.sort_unstable();
         assert_eq!(ranks, [0, 1, 2]);
     }
 
     #[test]
     fn move_requires_more_than_twice_the_endpoints() {
-        let standing = standing([("n1", 2), ("n2", 4), ("n3", 5), ("n4", 0)]);
-        assert!(!standing.is_move_worthwhile("n1", "n2"));
-        assert!(standing.is_move_worthwhile("n1", "n3"));
-        assert!(standing.is_move_worthwhile("n4", "n1"));
-        assert!(!standing.is_move_worthwhile("n4", "nobody"));
+        let ranking = ranking([("n1", 2), ("n2", 4), ("n3", 5), ("n4", 0)]);
+        assert!(!ranking.is_move_worthwhile("n1", "n2"));
+        assert!(ranking.is_move_worthwhile("n1", "n3"));
+        assert!(ranking.is_move_worthwhile("n4", "n1"));
+        assert!(!ranking.is_move_worthwhile("n4", "unknown"));
     }
 }

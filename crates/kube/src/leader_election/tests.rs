@@ -1,4 +1,4 @@
-//! Who holds the Lease, and what becomes of it when they leave.
+//! Tests of the Lease: its holder, and its release.
 
 use super::*;
 use crate::ClusterObjects;
@@ -11,17 +11,17 @@ fn join(server: &ApiServer, name: &str) -> ClusterObjects {
     ClusterObjects::new(&server.cluster(), identity)
 }
 
-/// Who holds it as the API server has it; empty: nobody.
+/// Returns the holder of the Lease in the API server; empty: it was released.
 fn holder(server: &ApiServer) -> Option<String> {
     let lease = server.object(LEASES, "sheave", crate::WRITER)?;
     Some(lease["spec"]["holderIdentity"].as_str()?.to_owned())
 }
 
-/// How long it takes until somebody holds it, in virtual time.
+/// Waits until this replica holds the Lease; returns the time taken, in virtual time.
 async fn until_held_by(server: &ApiServer, name: &str) -> Duration {
     let begun = Instant::now();
     while holder(server).as_deref() != Some(name) {
-        assert!(begun.elapsed() < 10 * LEADER_TIMING.duration, "{name} does not get it");
+        assert!(begun.elapsed() < 10 * LEADER_TIMING.duration, "{name} does not acquire it");
         sleep(Duration::from_millis(10)).await;
     }
     begun.elapsed()

@@ -1,4 +1,4 @@
-//! What is written, and what becomes of it when the API server refuses or does not answer.
+//! Tests of status writes, also when the API server rejects them or does not answer.
 
 use std::sync::Mutex;
 
@@ -22,7 +22,7 @@ fn gateway(name: &str) -> Value {
     json!({ "metadata": metadata, "spec": { "gatewayClassName": "ours", "listeners": [] } })
 }
 
-/// Of a Gateway; the message is what differs from time to time.
+/// Returns the status of a Gateway; the message distinguishes versions of it.
 fn status(name: &str, message: &str) -> ResourceStatus {
     let (namespace, name) = ("shop".into(), name.into());
     let message = message.to_owned();
@@ -40,7 +40,7 @@ fn statuses(names: &[&str], message: &str) -> DesiredStatuses {
     DesiredStatuses { statuses, ..DesiredStatuses::default() }
 }
 
-/// Gateways of these names, watched, and a replica that leads.
+/// Returns the watched Gateways of these names, with this replica as the leader.
 async fn lead(server: &ApiServer, names: &[&str]) -> ClusterObjects {
     names.iter().for_each(|name| server.put(GATEWAYS, gateway(name)));
     let identity = ReplicaIdentity { name: "us".to_owned(), namespace: "sheave".to_owned() };
@@ -49,17 +49,17 @@ async fn lead(server: &ApiServer, names: &[&str]) -> ClusterObjects {
     objects
 }
 
-/// What the API server has of what we say.
-fn said(server: &ApiServer, name: &str) -> Option<String> {
+/// Returns the message of the status in the API server.
+fn published(server: &ApiServer, name: &str) -> Option<String> {
     let gateway = server.object(GATEWAYS, "shop", name)?;
     Some(gateway.pointer("/status/conditions/0/message")?.as_str()?.to_owned())
 }
 
-/// Waits in virtual time.
-async fn until_said(server: &ApiServer, name: &str, message: &str) {
+/// Waits in virtual time until the status has this message.
+async fn until_published(server: &ApiServer, name: &str, message: &str) {
     let begun = Instant::now();
-    while said(server, name).as_deref() != Some(message) {
-        assert!(begun.elapsed() < Duration::from_secs(600), "{name} never says {message}");
+    while published(server, name).as_deref() != Some(message) {
+        assert!(begun.elapsed() < Duration::from_secs(600), "{name} never has {message}");
         sleep(Duration::from_millis(10)).await;
     }
 }
@@ -70,10 +70,10 @@ async fn hanging_status_write_does_not_block_other_writes() {
     server.ignore("a");
     let objects = lead(&server, &["a", "b"]).await;
     objects.publish(statuses(&["a", "b"], "first"));
-    until_said(&server, "b", "first").await;
+    until_published(&server, "b", "first").await;
     objects.publish(statuses(&["a", "b"], "second"));
-    until_said(&server, "b", "second").await;
-    assert_eq!(said(&server, "a"), None);
+    until_published(&server, "b", "second").await;
+    assert_eq!(published(&server, "a"), None);
 }
 
 #[tokio::test(start_paused = true)]
@@ -82,20 +82,20 @@ async fn rejected_status_write_backs_off_until_the_object_changes() {
     server.reject_status_writes("a", StatusCode::UNPROCESSABLE_ENTITY);
     let objects = lead(&server, &["a", "b"]).await;
     objects.publish(statuses(&["a", "b"], "first"));
-    until_said(&server, "b", "first").await;
+    until_published(&server, "b", "first").await;
     sleep(Duration::from_secs(600)).await;
     let writes = server.writes();
     assert_eq!(writes.iter().filter(|name| *name == "b").count(), 1);
-    let refused = writes.iter().filter(|name| *name == "a").count();
-    assert!((5..20).contains(&refused), "{refused} in ten minutes");
-    // What is wrong with it may be mended.
+    let attempts = writes.iter().filter(|name| *name == "a").count();
+    assert!((5..20).contains(&attempts), "{attempts} in ten minutes");
+    // A new version of the object may be valid.
     server.put(GATEWAYS, gateway("a"));
     objects.publish(statuses(&["a", "b"], "second"));
     sleep(CONFLICT_RETRY_DELAY).await;
     assert!(server.writes().contains(&"a".to_owned()));
 }
 
-/// One that leads, of itself, and writes what it is given.
+/// Returns a publisher that is the leader without an election.
 fn publisher(
     server: &ApiServer,
     known: Store,
@@ -103,23 +103,23 @@ fn publisher(
     until: Instant,
 ) -> StatusPublisher {
     let (_, statuses) = channel(Some(statuses));
-    let (_, told) = channel(());
-    let (_, leads) = channel(Some(until));
+    let (_, store_changes) = channel(());
+    let (_, leadership) = channel(Some(until));
     let (client, known) = (server.cluster().client, Arc::new(Mutex::new(known)));
-    let (refusals, said) = (WriteBackoff::default(), WrittenStatuses::default());
+    let (backoff, published) = (WriteBackoff::default(), WrittenStatuses::default());
     StatusPublisher {
         client,
         store: known,
         statuses,
-        store_changes: told,
-        leadership: leads,
-        backoff: refusals,
-        written: said,
+        store_changes,
+        leadership,
+        backoff,
+        written: published,
     }
 }
 
-/// What is known once an object has been told of.
-fn tell(known: &mut Store, kind: &str, object: Value) {
+/// Applies an object to the store.
+fn apply(known: &mut Store, kind: &str, object: Value) {
     let object = serde_json::from_value(object).unwrap();
     known.apply_event(WatchedKind::index_of(kind).unwrap(), Event::Apply(object));
 }
@@ -130,7 +130,7 @@ async fn no_status_is_written_after_the_lease_expires() {
         (0..3 * MAX_CONCURRENT_WRITES).map(|index| format!("gateway-{index:02}")).collect();
     let names: Vec<_> = names.iter().map(String::as_str).collect();
     let mut known = Store::new();
-    names.iter().for_each(|name| tell(&mut known, "Gateway", gateway(name)));
+    names.iter().for_each(|name| apply(&mut known, "Gateway", gateway(name)));
     let server = ApiServer::default();
     server.slow_down(Duration::from_secs(2));
     let until = Instant::now() + Duration::from_secs(3);
@@ -145,15 +145,15 @@ async fn status_is_rewritten_when_it_or_the_object_changes() {
     let objects = lead(&server, &["a", "b"]).await;
     for message in ["first", "second", "first"] {
         objects.publish(statuses(&["a", "b"], message));
-        until_said(&server, "b", message).await;
-        until_said(&server, "a", message).await;
-        // Time to see that it is said, and that nothing is due.
+        until_published(&server, "b", message).await;
+        until_published(&server, "a", message).await;
+        // Time to observe the status, and to see that nothing is due.
         sleep(CONFLICT_RETRY_DELAY).await;
         let mut emptied = gateway("a");
         emptied["status"] = json!({});
         server.put(GATEWAYS, emptied);
-        assert_eq!(said(&server, "a"), None);
-        until_said(&server, "a", message).await;
+        assert_eq!(published(&server, "a"), None);
+        until_published(&server, "a", message).await;
     }
     assert_eq!(server.writes().iter().filter(|name| *name == "b").count(), 3);
 }
@@ -171,7 +171,7 @@ fn ingress(manager: &str) -> Value {
 
 async fn ingress_left_to_others(manager: &str) -> (Vec<String>, Option<Value>) {
     let mut known = Store::new();
-    tell(&mut known, "Ingress", ingress(manager));
+    apply(&mut known, "Ingress", ingress(manager));
     let server = ApiServer::default();
     server.put(INGRESSES, ingress(manager));
     let until = Instant::now() + Duration::from_secs(3);

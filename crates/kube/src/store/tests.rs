@@ -1,4 +1,4 @@
-//! What a watch says, and what is made of it.
+//! Tests of the store: watch events and their effects.
 
 use super::*;
 
@@ -14,17 +14,17 @@ fn service(name: &str, port: u16) -> DynamicObject {
     object(name, json!({"spec": {"ports": [{"port": port}]}}))
 }
 
-fn place() -> usize {
+fn service_index() -> usize {
     WatchedKind::index_of("Service").unwrap()
 }
 
-/// Says it all at once, and tells what changed.
+/// Applies a complete list, and returns the changes.
 fn list(known: &mut Store, objects: impl IntoIterator<Item = DynamicObject>) -> PendingChanges {
-    known.apply_event(place(), Event::Init);
+    known.apply_event(service_index(), Event::Init);
     for object in objects {
-        known.apply_event(place(), Event::InitApply(object));
+        known.apply_event(service_index(), Event::InitApply(object));
     }
-    known.apply_event(place(), Event::InitDone);
+    known.apply_event(service_index(), Event::InitDone);
     std::mem::take(&mut known.changes)
 }
 
@@ -35,10 +35,10 @@ fn names(known: &Store) -> Vec<String> {
 #[test]
 fn store_is_complete_once_every_kind_is_listed() {
     let mut known = Store::new();
-    for place in 0..KINDS.len() {
+    for index in 0..KINDS.len() {
         assert!(!known.has_synced());
-        known.apply_event(place, Event::Init);
-        known.apply_event(place, Event::InitDone);
+        known.apply_event(index, Event::Init);
+        known.apply_event(index, Event::InitDone);
     }
     assert!(known.has_synced());
 }
@@ -47,10 +47,10 @@ fn store_is_complete_once_every_kind_is_listed() {
 fn list_takes_effect_when_complete() {
     let mut known = Store::new();
     list(&mut known, [service("a", 80), service("b", 80)]);
-    known.apply_event(place(), Event::Init);
-    known.apply_event(place(), Event::InitApply(service("a", 80)));
+    known.apply_event(service_index(), Event::Init);
+    known.apply_event(service_index(), Event::InitApply(service("a", 80)));
     assert_eq!(names(&known), ["a", "b"]);
-    known.apply_event(place(), Event::InitDone);
+    known.apply_event(service_index(), Event::InitDone);
     assert_eq!(names(&known), ["a"]);
     assert!(known.changes.objects);
 }
@@ -69,7 +69,7 @@ fn status_only_update_requests_no_translation() {
     list(&mut known, [service("a", 80)]);
     let mut with_status = service("a", 80);
     with_status.data["status"] = json!({"loadBalancer": {}});
-    known.apply_event(place(), Event::Apply(with_status));
+    known.apply_event(service_index(), Event::Apply(with_status));
     assert!(!known.changes.needs_translation() && known.changes.statuses);
     assert_eq!(
         known.find("Service", "shop", "a").unwrap().status,
@@ -161,10 +161,10 @@ fn invalid_object_is_left_out_and_reported() {
 #[test]
 fn kind_absent_at_start_is_empty_and_later_absence_keeps_objects() {
     let mut known = Store::new();
-    known.mark_kind_absent(place());
-    assert!(known.kinds[place()].is_complete);
+    known.mark_kind_absent(service_index());
+    assert!(known.kinds[service_index()].is_complete);
     list(&mut known, [service("a", 80)]);
-    known.mark_kind_absent(place());
+    known.mark_kind_absent(service_index());
     assert_eq!(names(&known), ["a"]);
     assert_eq!(known.changes, PendingChanges::default());
 }

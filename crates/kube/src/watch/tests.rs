@@ -1,4 +1,4 @@
-//! What an API server holds, and how it comes here.
+//! Tests of the watch against the in-memory API server.
 
 use gateway::managed_services::PublishedAddress;
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use super::*;
 use crate::api_server::ApiServer;
 
 const SERVICES: &str = "/api/v1/services";
-/// Of virtual time: far more than any retry takes.
+/// Virtual time, far longer than any retry takes.
 const LONG: Duration = Duration::from_secs(600);
 
 fn service(name: &str) -> Value {
@@ -20,7 +20,7 @@ fn watch(server: &ApiServer) -> ClusterObjects {
     ClusterObjects::new(&server.cluster(), identity)
 }
 
-/// The names of the Services, once something has changed.
+/// Waits for a change and returns the names of the Services.
 async fn services(objects: &mut ClusterObjects) -> Vec<String> {
     timeout(LONG, objects.changed()).await.expect("something changes");
     let name = |object: ApiObject| {

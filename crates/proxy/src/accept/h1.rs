@@ -124,11 +124,15 @@ impl ClientConnection {
         }
         self.deadline.set(self.last_event_at + listener.client.connection_idle_timeout);
         drop(live);
+        // The first poll follows directly on the lookup above.
+        let mut is_first = true;
         poll_fn(|cx| {
             if self.stream.poll_read_ready(cx).is_ready() {
                 return Poll::Ready(IdleOutcome::Request);
             }
-            if worker.stage() == DrainStage::Closing || self.listener(&worker.config()).is_none() {
+            let has_listener =
+                std::mem::take(&mut is_first) || self.listener(&worker.config()).is_some();
+            if worker.stage() == DrainStage::Closing || !has_listener {
                 return Poll::Ready(IdleOutcome::Over);
             }
             self.deadline.poll(cx).map(|()| IdleOutcome::Over)

@@ -124,19 +124,35 @@ impl KnownFieldName {
     }
 }
 
-/// Returns the candidate that equals `name` without regard to case. The length is a compile-time constant, so each
-/// comparison takes a few instructions.
+/// Returns the candidate that equals `name` without regard to case. All candidates have the same length.
+#[inline]
 fn one_of<const LENGTH: usize, const COUNT: usize>(
     name: &[u8],
     candidates: [(&[u8; LENGTH], KnownFieldName); COUNT],
 ) -> KnownFieldName {
-    let Ok(name) = <[u8; LENGTH]>::try_from(name) else { return KnownFieldName::Other };
+    let Ok(name) = <&[u8; LENGTH]>::try_from(name) else { return KnownFieldName::Other };
     // Among the bytes of a token, this changes only upper-case letters and `_`; no candidate contains `_` or DEL.
-    let lower = name.map(|byte| byte | 0x20);
+    let lower = words(name).map(|word| word | u64::from_ne_bytes([0x20; 8]));
+    let is_name = |text| words(text).map(|word| word | u64::from_ne_bytes([0x20; 8])) == lower;
     candidates
         .iter()
-        .find(|(text, _)| **text == lower)
+        .find(|(text, _)| is_name(*text))
         .map_or(KnownFieldName::Other, |&(_, known)| known)
+}
+
+/// Returns all bytes of a text of up to 24 bytes, some of them twice. The length is a compile-time constant, so a
+/// comparison of two names takes a few instructions.
+#[inline]
+fn words<const LENGTH: usize>(text: &[u8; LENGTH]) -> [u64; 3] {
+    const { assert!(LENGTH > 0 && LENGTH <= 24) };
+    let eight = |at: usize| text[at..].first_chunk().map_or(0, |word| u64::from_ne_bytes(*word));
+    let four = |at: usize| text[at..].first_chunk().map_or(0, |word| u32::from_ne_bytes(*word));
+    match LENGTH {
+        16.. => [eight(0), eight(8), eight(LENGTH - 8)],
+        8.. => [eight(0), eight(LENGTH - 8), 0],
+        4.. => [four(0).into(), four(LENGTH - 4).into(), 0],
+        _ => [text[0].into(), text[LENGTH / 2].into(), text[LENGTH - 1].into()],
+    }
 }
 
 #[cfg(test)]

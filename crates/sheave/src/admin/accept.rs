@@ -1,4 +1,5 @@
-//! Connections to the admin API, or to the external scaler: a bounded number, each closed when nothing moves for a minute.
+//! Connections to the admin API or to the external scaler: bounded in number, each closed after one minute without
+//! progress.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,19 +17,19 @@ use tokio::time::{Sleep, sleep};
 
 use crate::failure::{Failure, bind_advice};
 
-/// Scrapers and a few people; more wait to be accepted.
+/// Limit for scrapers and a few users; further connections wait in the accept backlog.
 const MAX_CONNECTIONS: usize = 256;
 
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Accepts no more than it may.
+/// Listener with a limit on concurrent connections.
 pub(crate) struct BoundedListener {
     pub(crate) address: SocketAddr,
     listener: TcpListener,
     permits: Arc<Semaphore>,
 }
 
-/// A connection that ends when it is idle for too long.
+/// Connection that fails with a timeout if it is idle for too long.
 pub(crate) struct IdleTimeoutConnection {
     stream: TcpStream,
     idle: Pin<Box<Sleep>>,
@@ -36,7 +37,7 @@ pub(crate) struct IdleTimeoutConnection {
 }
 
 impl BoundedListener {
-    /// Listens on the address that the flag names.
+    /// Binds the address of the named flag.
     pub(crate) async fn bind(address: SocketAddr, flag: &str) -> Result<Self, Failure> {
         let listener = TcpListener::bind(address).await.map_err(|error| {
             let advice = bind_advice(&error);
@@ -55,8 +56,8 @@ impl Listener for BoundedListener {
         let permits = self.permits.clone();
         let permit = permits.acquire_owned().await.expect("the semaphore is never closed");
         let (stream, address) = Listener::accept(&mut self.listener).await;
-        // What is told in small pieces must not wait for the acknowledgement of the last one (Nagle's algorithm), which
-        // comes 40 ms late. A connection that has gone already shows soon.
+        // Small responses must not wait for the acknowledgement of the previous segment (Nagle's algorithm and delayed
+        // ACK: 40 ms). If the connection has already gone, the next read shows it.
         drop(stream.set_nodelay(true));
         (
             IdleTimeoutConnection { stream, idle: Box::pin(sleep(IDLE_TIMEOUT)), _permit: permit },
@@ -70,7 +71,7 @@ impl Listener for BoundedListener {
 }
 
 impl IdleTimeoutConnection {
-    /// Passes on what a read or a write came to, unless it has been pending for too long.
+    /// Passes the result of a read or a write on, or fails if it has been pending for too long.
     fn check_idle<T>(
         &mut self,
         cx: &mut Context<'_>,

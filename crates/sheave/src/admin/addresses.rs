@@ -1,4 +1,4 @@
-//! The addresses of a pool as JSON: what whoever carries them goes by.
+//! The addresses of a pool as JSON, for the announcer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::report::ProcessReport;
 
-/// Those that are served here. The announcer reads it back.
+/// Pool addresses served on this node. The announcer parses it.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct AddressesResponse {
     pub(crate) addresses: Vec<AddressInfo>,
@@ -19,25 +19,25 @@ pub(crate) struct AddressesResponse {
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct AddressInfo {
     pub(crate) address: IpAddr,
-    /// Of each node on which a Sheave is ready, how many endpoints are there.
+    /// Number of endpoints on each node that has a ready replica.
     pub(crate) endpoints: BTreeMap<String, usize>,
 }
 
 impl AddressesResponse {
-    /// An address of which no socket could be bound here is not served here.
+    /// Excludes addresses without a bound socket here: they are not served here.
     pub(super) fn of(report: &ProcessReport, listening: &[ListenerView]) -> Self {
         let bound: BTreeSet<_> = listening.iter().map(|listener| listener.address.ip()).collect();
         let served = report.endpoint_counts.iter().filter(|(address, _)| bound.contains(address));
-        let address = |(address, near): (&IpAddr, &EndpointsByNode)| AddressInfo {
+        let address = |(address, counts): (&IpAddr, &EndpointsByNode)| AddressInfo {
             address: *address,
-            endpoints: counts_by_node(near, &report.nodes),
+            endpoints: counts_by_node(counts, &report.nodes),
         };
         Self { addresses: served.map(address).collect() }
     }
 }
 
-fn counts_by_node(near: &EndpointsByNode, nodes: &BTreeSet<Arc<str>>) -> BTreeMap<String, usize> {
-    let count = |node: &Arc<str>| (node.to_string(), near.get(node).copied().unwrap_or_default());
+fn counts_by_node(counts: &EndpointsByNode, nodes: &BTreeSet<Arc<str>>) -> BTreeMap<String, usize> {
+    let count = |node: &Arc<str>| (node.to_string(), counts.get(node).copied().unwrap_or_default());
     nodes.iter().map(count).collect()
 }
 
@@ -47,9 +47,9 @@ mod tests {
 
     #[test]
     fn only_nodes_with_a_ready_replica_are_counted() {
-        let near = EndpointsByNode::from([("n1".into(), 3), ("n3".into(), 1)]);
+        let counts = EndpointsByNode::from([("n1".into(), 3), ("n3".into(), 1)]);
         let nodes = BTreeSet::from(["n1".into(), "n2".into()]);
         let expected = [("n1".to_owned(), 3), ("n2".to_owned(), 0)];
-        assert_eq!(counts_by_node(&near, &nodes), BTreeMap::from(expected));
+        assert_eq!(counts_by_node(&counts, &nodes), BTreeMap::from(expected));
     }
 }

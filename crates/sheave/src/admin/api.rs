@@ -1,4 +1,4 @@
-//! State as JSON: the shapes of `/api/v1`, apart from the data plane's own types so that they can stay as they are.
+//! State as JSON: the schema of `/api/v1`, separate from the data plane's own types so that it can stay stable.
 
 use std::borrow::Cow;
 use std::net::SocketAddr;
@@ -20,12 +20,12 @@ pub(super) struct ListenersResponse {
 struct ListenerInfo {
     name: String,
     address: SocketAddr,
-    /// HTTP/3 is served at the UDP port of the same number.
+    /// True if HTTP/3 is served at the UDP port of the same number.
     http3: bool,
     connections: u64,
 }
 
-/// What `sheave top` reads back.
+/// Response of `/api/v1/backends`; `sheave top` parses it.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct BackendsResponse {
     pub(crate) backends: Vec<BackendInfo>,
@@ -33,35 +33,35 @@ pub(crate) struct BackendsResponse {
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct BackendInfo {
-    /// As metrics and logs name it.
+    /// Name of the backend in metrics and logs.
     pub(crate) name: String,
     namespace: String,
     service: String,
     port: u16,
     algorithm: String,
     pub(crate) max_in_flight_per_endpoint: Option<u32>,
-    /// The limit of each endpoint is learned.
+    /// True if the limit of each endpoint is learned (adaptive concurrency).
     auto_limit: bool,
     queue_max_requests: u32,
     queue_timeout_seconds: f64,
     pub(crate) waiting: u32,
-    /// Health is ignored, because too few endpoints are well.
+    /// True in panic mode: health is ignored, because too few endpoints are healthy.
     panicking: bool,
     pub(crate) retries: u64,
     pub(crate) demand: DemandInfo,
-    /// How long a request holds a slot, on average; `null`: none has yet.
+    /// Mean time that a request holds a slot; `null`: no request has completed yet.
     service_time_seconds: Option<f64>,
     pub(crate) endpoints: Vec<EndpointInfo>,
 }
 
-/// Requests at a time, on average over the last 15 s.
+/// Concurrent requests, as a mean over the last 15 s.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct DemandInfo {
-    /// All of it.
+    /// Sum of the parts below.
     pub(crate) total: f64,
     in_flight: f64,
     queued: f64,
-    /// Refused, each for as long as it would have taken.
+    /// Rejected requests, each counted for the mean service time.
     shed: f64,
 }
 
@@ -79,17 +79,18 @@ pub(crate) struct EndpointInfo {
     /// `serving`, `starting`, `ejected`, `trial` or `unfit`.
     pub(crate) health: Cow<'static, str>,
     pub(crate) in_flight: u32,
-    /// How many requests it may have at once; `null`: any number.
+    /// Maximum number of concurrent requests; `null`: unlimited.
     pub(crate) limit: Option<u32>,
-    /// `fixed`, `assigned`, learned (`start`, `growing`, `knee`, `trial`, `shared`), `said` by the endpoint,
-    /// or `full` while it is given less.
+    /// Origin of the limit: `fixed`, `assigned` to this replica, learned (`start`, `growing`, `knee`, `trial`, `shared`),
+    /// `said` by the endpoint, or `full` while a rejection by the endpoint lowers it.
     limit_reason: Option<Cow<'static, str>>,
     idle_connections: usize,
     pub(crate) requests: u64,
     pub(crate) failures: u64,
-    /// To the head of the response, with peaks that fade, as PeakEwma learns it; `null`: by no other algorithm, or not yet.
+    /// Latency to the response header, a decaying peak as PeakEwma learns it; `null`: another algorithm, or no sample
+    /// yet.
     pub(crate) latency_seconds: Option<f64>,
-    /// `open`, or `avoided` after a failure, while requests go by TCP; `null`: HTTP/3 is not what its backend speaks.
+    /// `open`, or `avoided` after a failure while requests use TCP; `null`: the protocol of the backend is not HTTP/3.
     http3: Option<Cow<'static, str>>,
 }
 

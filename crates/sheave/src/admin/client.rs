@@ -1,4 +1,4 @@
-//! One question to the admin API, within a bounded time.
+//! Client of the admin API: one query with a time limit.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -6,20 +6,21 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
-/// To connect, and for each read.
+/// Time limit to connect, and for each read.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// More than the state of any Sheave takes.
+/// Size limit of a response, larger than the state of any Sheave.
 const MAX_RESPONSE_BYTES: u64 = 64 * 1024 * 1024;
 
-/// What a path shows now, or why that is not known: part of a sentence.
+/// Returns the parsed response of a path, or the error as a sentence fragment.
 pub(crate) fn query<T: DeserializeOwned>(admin: SocketAddr, path: &str) -> Result<T, String> {
     let answer = get(admin, path).map_err(|error| error.to_string())?;
-    let body = body(&answer).ok_or("what answers there is not Sheave's admin API")?;
-    serde_json::from_slice(body)
-        .map_err(|_error| "it answers in another form: it may be another version".to_owned())
+    let body = body(&answer).ok_or("the server there is not Sheave's admin API")?;
+    serde_json::from_slice(body).map_err(|_error| {
+        "the response has an unknown format: it may be another version of Sheave".to_owned()
+    })
 }
 
-/// HTTP/1.0: the end of the connection is the end of the answer.
+/// Sends the request as HTTP/1.0, so that the end of the connection ends the response.
 fn get(admin: SocketAddr, path: &str) -> std::io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect_timeout(&admin, TIMEOUT)?;
     stream.set_read_timeout(Some(TIMEOUT))?;
@@ -30,7 +31,7 @@ fn get(admin: SocketAddr, path: &str) -> std::io::Result<Vec<u8>> {
     Ok(answer)
 }
 
-/// The body of an answer with the status 200.
+/// Returns the body of a response with status 200.
 fn body(answer: &[u8]) -> Option<&[u8]> {
     let line = answer.split(|byte| *byte == b'\r').next()?;
     let is_fine = line.starts_with(b"HTTP/1.") && line.get(8..13) == Some(b" 200 ");

@@ -1,6 +1,6 @@
-//! Samples as text, in the format that the client asks for: OpenMetrics 1.0, or Prometheus' own before it.
+//! Metrics as text, in the format that the client asks for: OpenMetrics 1.0 or the older Prometheus text format.
 //!
-//! It knows how metrics are written, not which there are.
+//! It knows the text formats, not the metrics.
 
 use std::fmt::{self, Display, Write};
 use std::ptr;
@@ -10,17 +10,17 @@ use proxy::observe::{
     HistogramData, MetricDescription, MetricKind, MetricReading, MetricSample, TraceExemplar,
 };
 
-/// How metrics are written.
+/// Text format of metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ExpositionFormat {
-    /// With units and exemplars.
+    /// OpenMetrics 1.0, with units and exemplars.
     OpenMetrics,
-    /// What every reader of metrics understands.
+    /// Prometheus text format 0.0.4, understood by every scraper.
     Prometheus,
 }
 
 impl ExpositionFormat {
-    /// OpenMetrics is for who asks for it by name; a `q` that refuses it is respected.
+    /// Selects OpenMetrics if `accept` names it with a `q` other than 0.
     pub(super) fn negotiate(accept: &str) -> Self {
         let asks = |range: &str| {
             let mut parts = range.split(';').map(str::trim);
@@ -44,11 +44,11 @@ impl ExpositionFormat {
     }
 }
 
-/// Text that grows sample by sample; those of one metric come together.
+/// Writer of samples as text; the samples of one metric must be consecutive.
 pub(super) struct ExpositionWriter {
     format: ExpositionFormat,
     text: String,
-    /// Whose samples are being written.
+    /// Metric of the samples being written.
     metric: Option<&'static MetricDescription>,
 }
 
@@ -83,7 +83,7 @@ impl ExpositionWriter {
             MetricKind::Gauge => ("gauge", ""),
             MetricKind::Histogram => ("histogram", ""),
         };
-        // OpenMetrics names the family, the older format the sample.
+        // OpenMetrics names the metric family, the older format names the sample.
         let suffix = if self.format == ExpositionFormat::OpenMetrics { "" } else { suffix };
         let name = metric.name;
         self.put(format_args!("# HELP {name}{suffix} "));
@@ -98,10 +98,10 @@ impl ExpositionWriter {
         let HistogramData { bounds, counts, sum, exemplars } = distribution;
         let bounds = bounds.iter().copied().chain([f64::INFINITY]);
         let mut below = 0;
-        for (place, (bound, count)) in bounds.zip(counts).enumerate() {
+        for (index, (bound, count)) in bounds.zip(counts).enumerate() {
             below += count;
             self.line(sample, "_bucket", Some(bound), below);
-            if let Some(Some(exemplar)) = exemplars.get(place)
+            if let Some(Some(exemplar)) = exemplars.get(index)
                 && self.format == ExpositionFormat::OpenMetrics
             {
                 self.exemplar(exemplar);
@@ -129,7 +129,7 @@ impl ExpositionWriter {
         }
         match bound {
             Some(f64::INFINITY) => self.put(format_args!("{before}le=\"+Inf\"}}")),
-            // `1.0` and not `1`: both formats take it, and OpenMetrics asks for it.
+            // Writes `1.0` and not `1`: both formats accept it, and OpenMetrics requires it.
             Some(bound) => self.put(format_args!("{before}le=\"{bound:?}\"}}")),
             None if before == ',' => self.text.push('}'),
             None => {}
@@ -137,7 +137,7 @@ impl ExpositionWriter {
         self.put(format_args!(" {value}\n"));
     }
 
-    /// At the end of the line that was written last.
+    /// Appends the exemplar to the last line.
     fn exemplar(&mut self, exemplar: &TraceExemplar) {
         let TraceExemplar { trace_id, value, at } = exemplar;
         self.text.truncate(self.text.trim_end().len());
@@ -145,7 +145,7 @@ impl ExpositionWriter {
     }
 
     fn put(&mut self, arguments: fmt::Arguments<'_>) {
-        self.text.write_fmt(arguments).expect("a String takes what is written");
+        self.text.write_fmt(arguments).expect("writing to a String cannot fail");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Metrics of the process and its configuration, and how all of them become one text.
+//! Metrics of the process and its configuration, and the text of `/metrics`.
 
 use std::time::SystemTime;
 
@@ -9,7 +9,7 @@ use super::exposition::{ExpositionFormat, ExpositionWriter, seconds};
 use crate::process;
 use crate::report::{ProcessReport, ReloadOutcome};
 
-/// What the data plane does not know. To add a metric is to add a row.
+/// Metrics that the data plane does not have. To add a metric, add a row.
 pub(crate) static METRICS: &[MetricRow<ProcessState>] = &[
     MetricRow::new(
         "sheave_build_info",
@@ -21,19 +21,19 @@ pub(crate) static METRICS: &[MetricRow<ProcessState>] = &[
         "process_start_time_seconds",
         &[],
         MetricReader::Gauge(|it| seconds(it.started)),
-        "When the process started, in seconds since 1970.",
+        "Start time of the process, in seconds since the Unix epoch.",
     ),
     MetricRow::new(
         "process_resident_memory_bytes",
         &[],
         MetricReader::Gauge(|_| process::resident_bytes().unwrap_or_default() as f64),
-        "Memory in use, shared pages included; 0: the kernel does not tell.",
+        "Resident memory, including shared pages; 0 if unknown.",
     ),
     MetricRow::new(
         "process_open_fds",
         &[],
         MetricReader::Gauge(|_| process::open_descriptors().unwrap_or_default() as f64),
-        "Open descriptors; each connection is one.",
+        "Open file descriptors; each connection uses one.",
     ),
     MetricRow::new(
         "process_max_fds",
@@ -41,31 +41,31 @@ pub(crate) static METRICS: &[MetricRow<ProcessState>] = &[
         MetricReader::Gauge(|_| {
             process::max_descriptors().map_or(f64::INFINITY, |most| most as f64)
         }),
-        "Descriptors that may be open.",
+        "Limit of open file descriptors.",
     ),
     MetricRow::new(
         "sheave_config_generation",
         &[],
         MetricReader::Gauge(|it| it.report.generation as f64),
-        "How many configurations have been put in force since the start.",
+        "Configurations applied since the start.",
     ),
     MetricRow::new(
         "sheave_config_last_applied_timestamp_seconds",
         &[],
         MetricReader::Gauge(|it| it.report.applied_at.map_or(0.0, seconds)),
-        "When the configuration in force was put in force, in seconds since 1970.",
+        "Time at which the configuration in force was applied, in seconds since the Unix epoch.",
     ),
     MetricRow::new(
         "sheave_config_errors",
         &[],
         MetricReader::Gauge(|it| it.report.problems.len() as f64),
-        "Errors in the configuration that was read last; 0: it is in force.",
+        "Errors in the configuration read last; if 0, that configuration is in force.",
     ),
     MetricRow::new(
         "sheave_config_unbound_listeners",
         &[],
         MetricReader::Gauge(|it| it.report.unbound.len() as f64),
-        "Addresses of the configuration in force that cannot be listened on.",
+        "Listener addresses of the configuration in force that could not be bound.",
     ),
     MetricRow::new(
         "sheave_config_reloads",
@@ -75,17 +75,17 @@ pub(crate) static METRICS: &[MetricRow<ProcessState>] = &[
                 each(reload.label(), count);
             }
         }),
-        "Configurations read since the start, by what became of them.",
+        "Configurations read since the start, by result.",
     ),
     MetricRow::new(
         "sheave_certificate_expiry_timestamp_seconds",
         &["certificate"],
         MetricReader::Gauges(|it, each| {
-            for dated in it.report.certificates.iter() {
-                each(dated.name(), dated.not_after() as f64);
+            for validity in it.report.certificates.iter() {
+                each(validity.name(), validity.not_after() as f64);
             }
         }),
-        "Until when a certificate that is in use holds, in seconds since 1970.",
+        "Expiry time of a certificate in use, in seconds since the Unix epoch.",
     ),
     MetricRow::new(
         "sheave_dns_lookups",
@@ -95,23 +95,23 @@ pub(crate) static METRICS: &[MetricRow<ProcessState>] = &[
                 each(result, count);
             }
         }),
-        "Questions to DNS for the addresses of a name, by what became of them.",
+        "DNS lookups of endpoint names, by result.",
     ),
     MetricRow::new(
         "sheave_dns_names_failing",
         &[],
         MetricReader::Gauge(|it| it.report.names_failing as f64),
-        "Names of which the last question failed; their last addresses are still used.",
+        "Endpoint names whose last DNS lookup failed; their last known addresses stay in use.",
     ),
 ];
 
-/// What these are metrics of.
+/// Input of the readers of these metrics.
 pub(crate) struct ProcessState {
     pub(super) report: ProcessReport,
     pub(super) started: SystemTime,
 }
 
-/// The text that `/metrics` answers.
+/// Returns the response body of `/metrics`.
 pub(super) fn render(proxy: &Proxy, process: &ProcessState, format: ExpositionFormat) -> String {
     let mut exposition = ExpositionWriter::new(format);
     for row in METRICS {

@@ -1,10 +1,10 @@
-//! What became of each object, in the shape that Kubernetes gives the status of the same object.
+//! Status of each object, in the format of its Kubernetes status.
 
 use gateway::status::{ResourceStatus, status_json};
 use serde::Serialize;
 use serde_json::Value;
 
-/// An object's status beside its name.
+/// Status of an object, with its name.
 #[derive(Serialize)]
 pub(super) struct ObjectStatus {
     kind: &'static str,

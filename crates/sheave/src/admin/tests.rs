@@ -1,4 +1,4 @@
-//! What the admin API answers, over a real connection.
+//! Tests of the admin API over a real connection.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ use super::metrics::METRICS;
 use super::*;
 use crate::expect::expect_file;
 
-/// The answer to one request, up to the end of the connection.
+/// Returns the response to one request, up to the end of the connection.
 fn exchange(address: SocketAddr, request: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     write!(stream, "{request} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
@@ -20,7 +20,7 @@ fn exchange(address: SocketAddr, request: &str) -> String {
     answer
 }
 
-/// An admin API of a proxy that serves nothing, in the given phase, asked these things.
+/// Starts an admin API for a proxy without listeners, in the given phase, and sends these requests.
 fn ask(phase: ProcessPhase, requests: &'static [&str]) -> Vec<String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -108,8 +108,8 @@ fn metrics_reference_page_is_fresh() {
 fn reference_page() -> String {
     let mut page = String::from(
         "# Metrics\n\n<!-- Made from the metrics themselves by `make gen`. -->\n\n\
-         `GET /metrics` on the admin address answers OpenMetrics 1.0 to who asks for it in `Accept`, as Prometheus does, and\n\
-         Prometheus' older text to all others. Series are bounded: labels name listeners, routes, backends and endpoints of\n\
+         `GET /metrics` on the admin address answers in OpenMetrics 1.0 if the `Accept` field asks for it, as Prometheus does,\n\
+         else in the older Prometheus text format. Series are bounded: labels name listeners, routes, backends and endpoints of\n\
          the configuration, or come from closed sets; never a path, a host or a client. A route is `namespace/route/rule`, a\n\
          backend `namespace/service:port`.\n\
          \n\

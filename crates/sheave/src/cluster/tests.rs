@@ -1,4 +1,4 @@
-//! Who is counted among the Sheaves that share caps.
+//! Tests of the replicas that count as members.
 
 use super::*;
 
@@ -8,7 +8,7 @@ fn at(seconds: u64) -> Time {
     Time::ZERO + Duration::from_secs(seconds)
 }
 
-/// A slice of the peers' Service, an endpoint for each of the conditions.
+/// Returns a slice of the peers' Service with an endpoint for each of the conditions.
 fn slice(conditions: &[&str]) -> Vec<ApiObject> {
     let endpoint = |(index, it): (usize, &&str)| {
         format!("- {{addresses: [10.0.0.{index}], conditions: {{{it}}}}}\n")

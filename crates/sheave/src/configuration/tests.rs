@@ -1,4 +1,4 @@
-//! What is in force after a sequence of contents, by a data plane that runs.
+//! Tests of the configuration in force after a sequence of reloads, with a running data plane.
 
 use std::net::TcpListener;
 use std::num::NonZeroUsize;
@@ -7,7 +7,7 @@ use proxy::ProxySettings;
 
 use super::*;
 
-/// A Gateway on this port, a route, a Service, and a slice with these endpoints.
+/// Returns a Gateway on this port, a route, a Service, and an EndpointSlice with these endpoints.
 fn text(port: u16, endpoints: &[&str]) -> String {
     let addresses: String =
         endpoints.iter().map(|endpoint| format!("- addresses: [{endpoint}]\n")).collect();
@@ -48,7 +48,7 @@ endpoints:
     )
 }
 
-/// A configuration, and what it tells.
+/// A controller and its report.
 struct ConfigurationFixture {
     proxy: Arc<Proxy>,
     configuration: ConfigurationController,
@@ -69,7 +69,7 @@ impl ConfigurationFixture {
         }
     }
 
-    /// What becomes of the text, and the endpoints after it.
+    /// Reloads the text; returns the outcome and the endpoints after it.
     async fn reload(&mut self, text: &str) -> (ReloadOutcome, Vec<String>) {
         let (objects, problems) = gateway::parse(text, "test.yaml");
         let before = self.report.borrow().reloads;
@@ -103,23 +103,36 @@ fn ips(endpoints: &[&str]) -> Vec<String> {
 
 #[tokio::test]
 async fn endpoint_slice_change_takes_the_fast_path() {
-    let mut scene = ConfigurationFixture::new();
-    let first = scene.reload(&text(0, &["10.0.0.1"])).await;
+    let mut fixture = ConfigurationFixture::new();
+    let first = fixture.reload(&text(0, &["10.0.0.1"])).await;
     assert_eq!(first, (ReloadOutcome::Applied, ips(&["10.0.0.1"])));
-    let address = scene.proxy.listeners()[0].address;
-    let second = scene.reload(&text(0, &["10.0.0.1", "10.0.0.2"])).await;
+    let address = fixture.proxy.listeners()[0].address;
+    let second = fixture.reload(&text(0, &["10.0.0.1", "10.0.0.2"])).await;
     assert_eq!(second, (ReloadOutcome::Endpoints, ips(&["10.0.0.1", "10.0.0.2"])));
-    assert_eq!(scene.generation(), 2);
-    assert_eq!(scene.proxy.listeners()[0].address, address);
+    assert_eq!(fixture.generation(), 2);
+    assert_eq!(fixture.proxy.listeners()[0].address, address);
+}
+
+#[tokio::test]
+async fn a_file_without_gateway_class_uses_the_built_in_one() {
+    let mut fixture = ConfigurationFixture::new();
+    let whole = text(0, &["10.0.0.1"]);
+    let (class, without) = whole.split_once("---\n").unwrap();
+    let applied = fixture.reload(without).await;
+    assert_eq!(applied, (ReloadOutcome::Applied, ips(&["10.0.0.1"])));
+    // If the file contains a class, only its classes exist.
+    let other = format!("{}---\n{without}", class.replace("name: sheave}", "name: other}"));
+    assert_eq!(fixture.reload(&other).await.0, ReloadOutcome::Refused);
+    assert!(fixture.problems()[0].ends_with("there is no GatewayClass sheave"));
 }
 
 #[tokio::test]
 async fn same_objects_change_nothing() {
-    let mut scene = ConfigurationFixture::new();
-    scene.reload(&text(0, &["10.0.0.1"])).await;
-    let again = scene.reload(&format!("# a comment\n{}", text(0, &["10.0.0.1"]))).await;
+    let mut fixture = ConfigurationFixture::new();
+    fixture.reload(&text(0, &["10.0.0.1"])).await;
+    let again = fixture.reload(&format!("# a comment\n{}", text(0, &["10.0.0.1"]))).await;
     assert_eq!(again, (ReloadOutcome::Unchanged, ips(&["10.0.0.1"])));
-    assert_eq!(scene.generation(), 1);
+    assert_eq!(fixture.generation(), 1);
 }
 
 #[tokio::test]
@@ -131,14 +144,18 @@ async fn invalid_configuration_is_rejected_until_fixed() {
         (text(0, &["10.0.0.2", "nowhere"]), "endpoints[1].addresses[0]"),
         (format!("{good}---\n{{"), "test.yaml"),
     ] {
-        let mut scene = ConfigurationFixture::new();
-        scene.reload(&good).await;
-        assert_eq!(scene.reload(&bad).await, (ReloadOutcome::Refused, ips(&["10.0.0.1"])), "{bad}");
-        assert_eq!(scene.generation(), 1);
-        let problems = scene.problems().join("\n");
+        let mut fixture = ConfigurationFixture::new();
+        fixture.reload(&good).await;
+        assert_eq!(
+            fixture.reload(&bad).await,
+            (ReloadOutcome::Refused, ips(&["10.0.0.1"])),
+            "{bad}"
+        );
+        assert_eq!(fixture.generation(), 1);
+        let problems = fixture.problems().join("\n");
         assert!(problems.contains(part), "{problems}");
-        assert_eq!(scene.reload(&good).await.0, ReloadOutcome::Unchanged);
-        assert_eq!(scene.problems(), [""; 0]);
+        assert_eq!(fixture.reload(&good).await.0, ReloadOutcome::Unchanged);
+        assert_eq!(fixture.problems(), [""; 0]);
     }
 }
 
@@ -146,33 +163,34 @@ async fn invalid_configuration_is_rejected_until_fixed() {
 async fn address_in_use_is_reported_and_retried_on_reload() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
-    let mut scene = ConfigurationFixture::new();
-    assert_eq!(scene.reload(&text(port, &["10.0.0.1"])).await.0, ReloadOutcome::Applied);
-    let unbound = scene.report.borrow().unbound.to_vec();
+    let mut fixture = ConfigurationFixture::new();
+    assert_eq!(fixture.reload(&text(port, &["10.0.0.1"])).await.0, ReloadOutcome::Applied);
+    let unbound = fixture.report.borrow().unbound.to_vec();
     assert_eq!(unbound.len(), 1);
     assert!(
         unbound[0].starts_with(&format!("cannot listen on 127.0.0.1:{port} (default/edge/http)"))
     );
     assert!(unbound[0].ends_with("stop it, or choose another port"), "{unbound:?}");
     drop(taken);
-    assert_eq!(scene.reload(&text(port, &["10.0.0.1"])).await.0, ReloadOutcome::Applied);
-    assert!(scene.report.borrow().unbound.is_empty());
-    assert_eq!(scene.proxy.listeners()[0].address.port(), port);
+    assert_eq!(fixture.reload(&text(port, &["10.0.0.1"])).await.0, ReloadOutcome::Applied);
+    assert!(fixture.report.borrow().unbound.is_empty());
+    assert_eq!(fixture.proxy.listeners()[0].address.port(), port);
 }
 
-/// Who is in the way of one address is in nobody else's: endpoints take the short way, and nobody has to ask again.
+/// An address in use blocks no other update: endpoint changes still take the fast path, and the address is retried
+/// without a request.
 #[tokio::test]
 async fn address_in_use_blocks_no_update_and_is_retried() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
-    let mut scene = ConfigurationFixture::new();
-    scene.reload(&text(port, &["10.0.0.1"])).await;
-    let reloaded = scene.reload(&text(port, &["10.0.0.2"])).await;
+    let mut fixture = ConfigurationFixture::new();
+    fixture.reload(&text(port, &["10.0.0.1"])).await;
+    let reloaded = fixture.reload(&text(port, &["10.0.0.2"])).await;
     assert_eq!(reloaded, (ReloadOutcome::Endpoints, ips(&["10.0.0.2"])));
-    assert_eq!(scene.report.borrow().unbound.len(), 1);
+    assert_eq!(fixture.report.borrow().unbound.len(), 1);
     drop(taken);
-    scene.configuration.rebind_at = Some(Instant::now());
-    scene.configuration.follow().await;
-    assert!(scene.report.borrow().unbound.is_empty());
-    assert_eq!(scene.proxy.listeners()[0].address.port(), port);
+    fixture.configuration.rebind_at = Some(Instant::now());
+    fixture.configuration.follow().await;
+    assert!(fixture.report.borrow().unbound.is_empty());
+    assert_eq!(fixture.proxy.listeners()[0].address.port(), port);
 }

@@ -1,4 +1,4 @@
-//! One question to the name servers for both families, and what came of it.
+//! One lookup of a name for both address families, and its result.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
@@ -12,30 +12,30 @@ use hickory_resolver::proto::rr::Name;
 use hickory_resolver::{Resolver, TokioResolver};
 use tokio::time::timeout;
 
-/// One try at one server.
+/// Time limit for one query to one server.
 const TRY_TIMEOUT: Duration = Duration::from_secs(2);
 const TRIES: usize = 2;
-/// All tries at all servers.
+/// Time limit for all queries to all servers.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// Who is asked.
+/// The DNS resolver.
 pub(super) struct HostResolver {
     resolver: Result<TokioResolver, NetError>,
 }
 
-/// What came of asking for a name once.
+/// Result of one lookup of a name.
 pub(super) struct DualStackLookup {
     pub(super) v4: FamilyLookup,
     pub(super) v6: FamilyLookup,
 }
 
-/// What was found for one family.
+/// Result for one address family.
 pub(super) enum FamilyLookup {
-    /// With the time for which they hold.
+    /// The addresses, with their TTL.
     Addresses(Vec<IpAddr>, Duration),
-    /// The name is known, and has no address of this family.
+    /// The name exists and has no address of this family.
     NoAddress,
-    /// For this reason.
+    /// The lookup failed, for this reason.
     Failed(Cow<'static, str>),
 }
 
@@ -53,7 +53,8 @@ impl HostResolver {
             Ok(name) => name,
             Err(error) => return DualStackLookup::failed(&error.to_string()),
         };
-        // The name is whole (an ExternalName is canonical): no search list.
+        // The name is fully qualified (an ExternalName is canonical): the search list does not
+        // apply.
         name.set_fqdn(true);
         let both = async {
             tokio::join!(resolver.ipv4_lookup(name.clone()), resolver.ipv6_lookup(name.clone()))
@@ -78,7 +79,7 @@ fn resolver(server: Option<SocketAddr>) -> Result<TokioResolver, NetError> {
     let options = builder.options_mut();
     options.timeout = TRY_TIMEOUT;
     options.attempts = TRIES;
-    // Each answer is kept here, for as long as its TTL says.
+    // The caller keeps each answer for its TTL, so the resolver's own cache is off.
     options.cache_size = 0;
     if server.is_some() {
         options.use_hosts_file = ResolveHosts::Never;
@@ -100,7 +101,7 @@ impl DualStackLookup {
         Self { v4: failed(), v6: failed() }
     }
 
-    /// Why this is no whole answer.
+    /// Returns the error if the answer is incomplete.
     pub(super) fn problem(&self) -> Option<&str> {
         match (&self.v4, &self.v6) {
             (FamilyLookup::Failed(reason), _) | (_, FamilyLookup::Failed(reason)) => Some(reason),
@@ -113,7 +114,7 @@ impl DualStackLookup {
         }
     }
 
-    /// The shorter of both families'.
+    /// Returns the shorter TTL of the two families.
     pub(super) fn ttl(&self) -> Duration {
         let of = |found: &FamilyLookup| match found {
             FamilyLookup::Addresses(_, ttl) => *ttl,

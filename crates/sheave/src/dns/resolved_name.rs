@@ -1,21 +1,21 @@
-//! What is known of a name: the last answer of each family, and whether the last question failed.
+//! Last known addresses of a name, per family, and the error of its last lookup.
 
 use std::net::IpAddr;
 
 use super::lookup::{DualStackLookup, FamilyLookup};
 
-/// Of one name.
+/// State of one name.
 #[derive(Default)]
 pub(super) struct ResolvedName {
     v4: Vec<IpAddr>,
     v6: Vec<IpAddr>,
     was_looked_up: bool,
-    /// Why the last question failed.
+    /// Error of the last lookup.
     problem: Option<String>,
 }
 
 impl ResolvedName {
-    /// Nothing has come of the first question yet.
+    /// True until the first lookup has a result.
     pub(super) fn is_pending(&self) -> bool {
         !self.was_looked_up
     }
@@ -24,7 +24,7 @@ impl ResolvedName {
         self.problem.is_some()
     }
 
-    /// Sorted, each once.
+    /// Returns the addresses, sorted and without duplicates.
     pub(super) fn addresses(&self) -> Vec<IpAddr> {
         let mut addresses = [&self.v4[..], &self.v6[..]].concat();
         addresses.sort_unstable();
@@ -32,12 +32,17 @@ impl ResolvedName {
         addresses
     }
 
-    /// Takes what came of asking; says whether the addresses have changed. Tells each change of fortune once.
-    pub(super) fn update(&mut self, host: &str, round: DualStackLookup) -> bool {
-        let problem = round.problem().map(str::to_owned);
+    /// Applies the result of a lookup; returns whether the addresses have changed. Logs each change between success and
+    /// failure once.
+    pub(super) fn update(&mut self, host: &str, lookup: DualStackLookup) -> bool {
+        let problem = lookup.problem().map(str::to_owned);
         match &problem {
             Some(reason) if self.problem.as_ref() != Some(reason) => {
-                tracing::warn!(name = host, reason, "cannot resolve: the last answer stays");
+                tracing::warn!(
+                    name = host,
+                    reason,
+                    "cannot resolve: keeping the last known addresses"
+                );
             }
             None if self.problem.is_some() => tracing::info!(name = host, "resolves again"),
             Some(_) | None => {}
@@ -46,15 +51,15 @@ impl ResolvedName {
         self.was_looked_up = true;
         let before = self.addresses();
         let answered =
-            [&round.v4, &round.v6].iter().any(|it| matches!(it, FamilyLookup::Addresses(..)));
-        replace(&mut self.v4, round.v4, answered);
-        replace(&mut self.v6, round.v6, answered);
+            [&lookup.v4, &lookup.v6].iter().any(|it| matches!(it, FamilyLookup::Addresses(..)));
+        replace(&mut self.v4, lookup.v4, answered);
+        replace(&mut self.v6, lookup.v6, answered);
         self.addresses() != before
     }
 }
 
-/// A family that failed keeps what it had. One that has nothing loses it only where the other has something: a name
-/// without any address is taken for a mistake.
+/// Updates one family. A family whose lookup failed keeps its addresses. A family without addresses is cleared only if
+/// the other family has some: a name without any address is assumed to be a mistake.
 fn replace(known: &mut Vec<IpAddr>, found: FamilyLookup, answered: bool) {
     match found {
         FamilyLookup::Addresses(addresses, _) => *known = addresses,
@@ -78,11 +83,11 @@ mod tests {
         FamilyLookup::Failed("no answer".into())
     }
 
-    /// What is known after these rounds, and whether the last changed it.
-    fn after(rounds: Vec<(FamilyLookup, FamilyLookup)>) -> (Vec<String>, bool, bool) {
+    /// Returns the state after these lookups, and whether the last one changed it.
+    fn after(lookups: Vec<(FamilyLookup, FamilyLookup)>) -> (Vec<String>, bool, bool) {
         let mut known = ResolvedName::default();
         let mut changed = false;
-        for (v4, v6) in rounds {
+        for (v4, v6) in lookups {
             changed = known.update("a.test", DualStackLookup { v4, v6 });
         }
         let addresses = known.addresses().iter().map(ToString::to_string).collect();

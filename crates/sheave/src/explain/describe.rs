@@ -1,4 +1,4 @@
-//! Matches, filters and endpoints in words, as a person would say them who has read the objects.
+//! Descriptions of matches, filters and endpoints in the terms of the objects that define them.
 
 use std::time::Duration;
 
@@ -21,50 +21,65 @@ pub(super) fn hosts(pattern: &HostPattern) -> String {
     }
 }
 
-/// What TLS makes of a connection, and whether requests come out of it.
-pub(super) fn tls(tls: Option<&ListenerTls>, asked: &ExplainRequest) -> (Vec<String>, bool) {
-    let name = asked.server_name.as_ref().map(OwnedHostName::borrowed);
+/// Describes the TLS handling of a connection; true if requests come out of it.
+pub(super) fn tls(tls: Option<&ListenerTls>, request: &ExplainRequest) -> (Vec<String>, bool) {
+    let name = request.server_name.as_ref().map(OwnedHostName::borrowed);
     let line = |text: &str, goes_on| (vec![text.to_owned()], goes_on);
-    let site = match (tls, asked.is_https) {
+    let entry = match (tls, request.is_https) {
         (None, false) => return (Vec::new(), true),
-        (None, true) => return line("none here: the URL must begin with http://", false),
-        (Some(_), false) => return line("needed here: the URL must begin with https://", false),
+        (None, true) => {
+            return line("not on this listener: the URL must begin with http://", false);
+        }
+        (Some(_), false) => {
+            return line("required on this listener: the URL must begin with https://", false);
+        }
         (Some(tls), true) => tls.find(name),
     };
-    let Some(site) = site else {
-        return line("no certificate is for this name: the connection is refused", false);
+    let Some(entry) = entry else {
+        return line("no certificate matches this name: the connection is refused", false);
     };
-    let Some(terms) = &site.terminate else {
-        return line(&format!("passed through as it is, for {}", hosts(&site.hosts)), false);
+    let Some(termination) = &entry.terminate else {
+        return line(&format!("TLS passthrough, for {}", hosts(&entry.hosts)), false);
     };
-    let mut lines: Vec<_> = terms.certificates.iter().map(|it| it.name.to_string()).collect();
-    lines.extend(terms.clients.as_ref().map(|clients| match clients.required {
-        true => "clients must show a certificate".to_owned(),
-        false => "clients are asked for a certificate, and let in whatever they show".to_owned(),
+    let mut lines: Vec<_> = termination.certificates.iter().map(|it| it.name.to_string()).collect();
+    lines.extend(termination.clients.as_ref().map(|clients| {
+        match clients.required {
+            true => "a client certificate is required".to_owned(),
+            false => {
+                "a client certificate is requested; clients without a valid one are accepted too"
+                    .to_owned()
+            }
+        }
     }));
-    match site.payload {
+    match entry.payload {
         TlsPayload::Requests => (lines, true),
         TlsPayload::Connections(_) => {
-            lines.push(format!("carried on as a connection, for {}", hosts(&site.hosts)));
+            lines.push(format!(
+                "TLS terminated, then proxied as a TCP connection, for {}",
+                hosts(&entry.hosts)
+            ));
             (lines, false)
         }
     }
 }
 
-/// Where HTTP/3 is served beside a listener of this port.
+/// Describes HTTP/3 on a listener of this port.
 pub(super) fn http3(http3: Http3Settings, port: u16) -> String {
     let Http3Settings { max_concurrent_streams, zero_rtt, congestion_control, advertised_port } =
         http3;
-    let told = advertised_port.map(|told| format!(", told as port {told}")).unwrap_or_default();
-    let early = if zero_rtt { ", safe requests before the handshake is over (0-RTT)" } else { "" };
+    let advertised =
+        advertised_port.map(|it| format!(", advertised as port {it}")).unwrap_or_default();
+    let early = if zero_rtt { ", safe requests accepted in 0-RTT" } else { "" };
     let pace = match congestion_control {
         CongestionControl::Cubic => "",
-        CongestionControl::Bbr => ", sent by BBR",
+        CongestionControl::Bbr => ", congestion control BBR",
     };
-    format!("on UDP port {port}{told}, {max_concurrent_streams} requests at a time{early}{pace}")
+    format!(
+        "on UDP port {port}{advertised}, {max_concurrent_streams} concurrent requests{early}{pace}"
+    )
 }
 
-/// What a way to a rule asks of a request.
+/// Describes the conditions of a match.
 pub(super) fn conditions(verdict: &RuleVerdict<'_>) -> String {
     let path = match &verdict.route_match.path {
         PathPattern::Exact(path) => format!("path {path}"),
@@ -91,11 +106,11 @@ fn field(kind: &str, condition: &FieldCondition) -> String {
     }
 }
 
-/// A rule that does not serve the request, and why.
+/// Describes a rule that does not serve the request, with the reason.
 pub(super) fn rejected_rule(verdict: &RuleVerdict<'_>) -> String {
-    let why = match verdict.result {
+    let reason = match verdict.result {
         MatchResult::Chosen => "it is chosen".to_owned(),
-        MatchResult::LowerPrecedence => "it matches too, but the other goes before it".to_owned(),
+        MatchResult::LowerPrecedence => "it also matches, but has lower precedence".to_owned(),
         MatchResult::Unmet(UnmetCondition::Method(method)) => format!("the method is not {method}"),
         MatchResult::Unmet(UnmetCondition::Header(name)) => {
             format!("the header field {name} does not match")
@@ -103,25 +118,26 @@ pub(super) fn rejected_rule(verdict: &RuleVerdict<'_>) -> String {
         MatchResult::Unmet(UnmetCondition::QueryParam(name)) => {
             format!("the query's {name} does not match")
         }
-        MatchResult::OtherPath => "the path is another".to_owned(),
-        MatchResult::OtherHost => "the host is another".to_owned(),
-        MatchResult::OtherListener => "it is of another listener of this address".to_owned(),
+        MatchResult::OtherPath => "the path does not match".to_owned(),
+        MatchResult::OtherHost => "the host does not match".to_owned(),
+        MatchResult::OtherListener => "it belongs to another listener on this address".to_owned(),
     };
-    format!("{}: {why} ({})", verdict.rule.name, conditions(verdict))
+    format!("{}: {reason} ({})", verdict.rule.name, conditions(verdict))
 }
 
-/// What the rule itself says of time and retries.
+/// Describes the timeouts and retries that the rule itself sets.
 pub(super) fn limits(rule: &Rule) -> Vec<String> {
-    let limit = |what: &str, timeout: Option<Duration>| {
+    let limit = |name: &str, timeout: Option<Duration>| {
         let timeout = match timeout? {
             Duration::MAX => "no limit".to_owned(),
             timeout => format!("{timeout:?}"),
         };
-        Some(format!("{what} {timeout}"))
+        Some(format!("{name} {timeout}"))
     };
-    let retry = rule.retry.as_ref().map(|retry| {
-        format!("attempts {}, statuses that are tried again {:?}", retry.attempts, retry.statuses)
-    });
+    let retry = rule
+        .retry
+        .as_ref()
+        .map(|retry| format!("attempts {}, retried statuses {:?}", retry.attempts, retry.statuses));
     let request = limit("the whole request", rule.request_timeout);
     let attempt = limit("each attempt", rule.attempt_timeout);
     request.into_iter().chain(attempt).chain(retry).collect()
@@ -135,7 +151,7 @@ pub(super) fn endpoints(endpoints: &[EndpointSpec]) -> Vec<String> {
     endpoints.iter().map(endpoint).collect()
 }
 
-/// What filters do, in the order in which they are applied.
+/// Describes filters in the order in which they are applied.
 pub(super) fn filters(filters: &RouteFilters, snapshot: &Snapshot) -> Vec<String> {
     let RouteFilters { cors, redirect, rewrite, request_headers, response_headers, mirrors } =
         filters;

@@ -1,4 +1,4 @@
-//! A backend's settings, each with who set it: a policy, or nobody.
+//! The settings of a backend, each with its source: a policy or the default.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -7,7 +7,8 @@ use gateway::ApiObject;
 use gateway::snapshot::{BackendKey, BackendSettings, PriorityRules};
 use gateway::status::{ConditionType, ResourceStatus, StatusDetail, TargetStatus};
 
-/// `namespace/name` of the BackendPolicy that holds for the backend: one for its port goes before one for its Service.
+/// Returns `namespace/name` of the BackendPolicy that applies to the backend: a policy for its port takes precedence
+/// over one for its Service.
 pub(super) fn policy_name(
     objects: &[ApiObject],
     statuses: &[ResourceStatus],
@@ -44,7 +45,7 @@ fn accepts(status: &ResourceStatus, service: &str, section: Option<&str>) -> boo
     })
 }
 
-/// Each field as the policy writes it, its value, and whether it is the default.
+/// Returns a line per field, as the policy names it, with its value and its source.
 pub(super) fn lines(settings: &BackendSettings, policy: Option<&str>) -> Vec<String> {
     let defaults = values(&BackendSettings::default());
     let line = |((field, value), (_, default)): ((&str, String), (&str, String))| {
@@ -58,7 +59,7 @@ pub(super) fn lines(settings: &BackendSettings, policy: Option<&str>) -> Vec<Str
 }
 
 fn values(settings: &BackendSettings) -> Vec<(&'static str, String)> {
-    // Taken apart, so that a new field is not forgotten.
+    // The struct is destructured, so that a new field is not forgotten.
     let BackendSettings {
         algorithm,
         hash_key,
@@ -131,7 +132,7 @@ fn values(settings: &BackendSettings) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Who goes first, in a few words.
+/// Describes the priority rules in a few words.
 fn priorities(priorities: &PriorityRules) -> String {
     let PriorityRules { header, routes, default } = priorities;
     let header = header.iter().map(|header| format!("{}, else ", header.name));

@@ -1,26 +1,26 @@
-//! The request to explain, from what a person types.
+//! The request to explain, parsed from the command line.
 
 use std::net::IpAddr;
 
 use gateway::matching::{OwnedHostName, PlainRequest, RouteTable};
 use gateway::snapshot::{Listener, ListenerProtocol};
 
-/// A request that is only thought of.
+/// Hypothetical request.
 #[derive(Debug)]
 pub(super) struct ExplainRequest {
     pub(super) request: PlainRequest,
-    /// Where it would be sent.
+    /// Port that it would be sent to.
     pub(super) port: u16,
-    /// Whether it would be sent inside of TLS.
+    /// True if it would be sent over TLS.
     pub(super) is_https: bool,
-    /// The name that TLS would ask for; an address is none.
+    /// SNI host name; none for an IP address.
     pub(super) server_name: Option<OwnedHostName>,
-    /// Whether the port was written.
+    /// True if the URL names the port.
     is_port_given: bool,
 }
 
 impl ExplainRequest {
-    /// The request, or what is wrong with it: one sentence, which says what to write.
+    /// Parses the request, or returns the error: one sentence that names the valid form.
     pub(super) fn parse(method: &str, url: &str, headers: &[String]) -> Result<Self, String> {
         if method.is_empty() || !method.bytes().all(is_token) {
             return Err(format!("{method:?} is not a method: write one such as GET"));
@@ -30,7 +30,7 @@ impl ExplainRequest {
         let (is_https, usual_port) = match scheme {
             "http" => (false, 80),
             "https" => (true, 443),
-            _ => return Err(format!("{scheme} is not a scheme of requests: use http or https")),
+            _ => return Err(format!("{scheme} is not supported: use http or https")),
         };
         let rest = rest.split('#').next().unwrap_or_default();
         let end = rest.find(['/', '?']).unwrap_or(rest.len());
@@ -55,7 +55,7 @@ impl ExplainRequest {
         Ok(Self { request, port, is_https, server_name, is_port_given })
     }
 
-    /// Who would get it: listeners of its port; where no port was written and none has the usual one, all.
+    /// Returns the listeners on the request's port; if the URL names no port and no listener has the default port, all.
     pub(super) fn listeners<'l>(&self, all: &'l [Listener]) -> Vec<(&'l Listener, &'l RouteTable)> {
         let http: Vec<_> = all.iter().filter_map(routes).collect();
         let here = http.iter().filter(|(listener, _)| listener.address.port() == self.port);
@@ -73,7 +73,7 @@ fn routes(listener: &Listener) -> Option<(&Listener, &RouteTable)> {
 
 fn host_and_port(authority: &str) -> Result<(&str, Option<u16>), String> {
     let (host, port) = match authority.rsplit_once(':') {
-        // The last colon may be one of an IPv6 address.
+        // The last colon may belong to an IPv6 address.
         Some((host, port)) if !port.contains(']') => (host, Some(port)),
         Some(_) | None => (authority, None),
     };
@@ -96,7 +96,7 @@ fn header(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), value.trim().to_owned()))
 }
 
-/// RFC 9110 §5.6.2.
+/// True for a character of a token (RFC 9110 §5.6.2).
 fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }

@@ -1,4 +1,4 @@
-//! What is said of a few requests.
+//! Tests of explanations for a few requests.
 
 use super::*;
 use crate::files::SourceContents;
@@ -58,11 +58,11 @@ fn explained(url: &str) -> Result<String, String> {
     let checked =
         configuration::check(SourceContents { objects, problems, ..SourceContents::default() })
             .unwrap();
-    let asked = ExplainRequest::parse("GET", url, &[]).unwrap();
-    explain(&asked, &checked).map(|lines| lines.join("\n"))
+    let request = ExplainRequest::parse("GET", url, &[]).unwrap();
+    explain(&request, &checked).map(|lines| lines.join("\n"))
 }
 
-/// The explanation holds all of these lines.
+/// Asserts that the explanation contains all of these lines.
 fn says(url: &str, lines: &[&str]) {
     let text = explained(url).unwrap();
     for line in lines {
@@ -84,8 +84,8 @@ fn explain_shows_rule_backend_and_settings_with_reasons() {
             "policy algorithm LeastLoad default",
             "maxInFlightPerEndpoint 4 BackendPolicy default/limits",
             "backend default/gone:80",
-            "endpoints none: the answer is 503 (no_endpoint)",
-            "not default/shop/1: it matches too, but the other goes before it (matches host \
+            "endpoints none: the response is 503 (no_endpoint)",
+            "not default/shop/1: it also matches, but has lower precedence (matches host \
              shop.example, path prefix /)",
         ],
     );
@@ -93,7 +93,7 @@ fn explain_shows_rule_backend_and_settings_with_reasons() {
         "http://shop.example:8080/other",
         &[
             "rule default/shop/1",
-            "not default/shop/0: the path is another (matches host shop.example, path prefix /cart)",
+            "not default/shop/0: the path does not match (matches host shop.example, path prefix /cart)",
         ],
     );
 }
@@ -101,7 +101,7 @@ fn explain_shows_rule_backend_and_settings_with_reasons() {
 #[test]
 fn explain_shows_the_tls_handling() {
     let example = include_str!("../../../../examples/tls-passthrough.yaml");
-    let told = |url: &str| {
+    let explanation = |url: &str| {
         let (objects, problems) = gateway::parse(example, "example.yaml");
         let checked =
             configuration::check(SourceContents { objects, problems, ..SourceContents::default() })
@@ -112,13 +112,16 @@ fn explain_shows_the_tls_handling() {
     for (url, part) in [
         ("https://shop.example:8443/", "tls        Secret default/shop"),
         ("https://shop.example:8443/", "rule       default/web/0"),
-        ("https://orders.db.example:8443/", "passed through as it is, for orders.db.example"),
-        ("https://queue.shop.example:8443/", "carried on as a connection, for queue.shop.example"),
+        ("https://orders.db.example:8443/", "TLS passthrough, for orders.db.example"),
+        (
+            "https://queue.shop.example:8443/",
+            "TLS terminated, then proxied as a TCP connection, for queue.shop.example",
+        ),
         ("https://other.example:8443/", "the connection is refused"),
         ("https://127.0.0.1:8443/", "the connection is refused"),
         ("http://shop.example:8443/", "the URL must begin with https://"),
     ] {
-        assert!(told(url).contains(part), "{url}: {}", told(url));
+        assert!(explanation(url).contains(part), "{url}: {}", explanation(url));
     }
     let error = explained("https://shop.example:8080/").unwrap();
     assert!(error.contains("the URL must begin with http://"), "{error}");
@@ -127,17 +130,21 @@ fn explain_shows_the_tls_handling() {
 #[test]
 fn explain_shows_http3_availability() {
     let example = include_str!("../../../../examples/http3.yaml");
-    let told = |example: &str| {
+    let explanation = |example: &str| {
         let (objects, problems) = gateway::parse(example, "example.yaml");
         let contents = SourceContents { objects, problems, ..SourceContents::default() };
         let checked = configuration::check(contents).unwrap();
-        let asked = ExplainRequest::parse("GET", "https://shop.example:8443/", &[]).unwrap();
-        explain(&asked, &checked).unwrap().join("\n") + "\n"
+        let request = ExplainRequest::parse("GET", "https://shop.example:8443/", &[]).unwrap();
+        explain(&request, &checked).unwrap().join("\n") + "\n"
     };
-    let line = "http3      on UDP port 8443, 128 requests at a time";
-    assert!(told(example).contains(&format!("{line}\n")), "{}", told(example));
+    let line = "http3      on UDP port 8443, 128 concurrent requests";
+    assert!(explanation(example).contains(&format!("{line}\n")), "{}", explanation(example));
     let by_bbr = example.replace("congestionControl: Cubic", "congestionControl: Bbr");
-    assert!(told(&by_bbr).contains(&format!("{line}, sent by BBR\n")), "{}", told(&by_bbr));
+    assert!(
+        explanation(&by_bbr).contains(&format!("{line}, congestion control BBR\n")),
+        "{}",
+        explanation(&by_bbr)
+    );
 }
 
 #[test]
@@ -145,11 +152,11 @@ fn explain_shows_why_no_rule_matches() {
     says(
         "http://other.example:8080/",
         &[
-            "rule none: the answer is 404 (no_route)",
-            "default/shop/1: the host is another (matches host shop.example, path prefix /)",
+            "rule none: the response is 404 (no_route)",
+            "default/shop/1: the host does not match (matches host shop.example, path prefix /)",
         ],
     );
     let error = explained("http://shop.example:81/").unwrap_err();
     assert!(error.contains("port 81") && error.contains("127.0.0.1:8080"), "{error}");
-    assert!(explained("http://shop.example/cart").is_ok(), "no port was written");
+    assert!(explained("http://shop.example/cart").is_ok(), "the URL names no port");
 }

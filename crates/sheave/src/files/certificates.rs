@@ -1,6 +1,6 @@
-//! Certificates and keys in files of their own, as `--cert` and `--key` name them: they become Secrets.
+//! Certificate and key files of `--cert` and `--key`: they become Secrets.
 //!
-//! They are watched as files of objects are, links included, so that what renews certificates need tell nobody.
+//! The files are watched as files of objects are, including symbolic links, so a renewal needs no notification.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,22 +13,22 @@ use gateway::{ApiObject, ObjectOrigin, objects};
 use super::path_tracker::{PathChanges, PathTracker};
 use super::read::{SourceContents, error_text, file_problem};
 
-/// A chain of a hundred certificates takes a quarter of it.
+/// Size limit of a file; a chain of a hundred certificates takes a quarter of it.
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
 
-/// The files of a certificate and of its key.
+/// Paths of a certificate and its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CertificateKeyPair {
     pub(crate) certificate: PathBuf,
     pub(crate) key: PathBuf,
 }
 
-/// Pairs of files, watched.
+/// Watched certificate and key files.
 #[derive(Debug)]
 pub(crate) struct CertificateFiles {
     pairs: Vec<CertificateKeyPair>,
     tracker: PathTracker,
-    /// What they held when they were last read.
+    /// Content of the files when they were last read.
     pem_by_path: BTreeMap<PathBuf, Vec<u8>>,
 }
 
@@ -43,19 +43,19 @@ impl CertificateFiles {
         })
     }
 
-    /// Lets the next [`CertificateFiles::load`] read everything.
+    /// Makes the next [`CertificateFiles::load`] read everything.
     pub(crate) fn expire(&mut self) {
         self.tracker.expire();
     }
 
-    /// A Secret for each pair. A file that is being written stands for what it held before.
+    /// Returns a Secret for each pair. A file that is being written keeps its previous content.
     pub(crate) fn load(&mut self) -> SourceContents {
         let mut contents = SourceContents::default();
-        let PathChanges { stale, unfinished: begun, .. } = self.tracker.take_changes();
+        let PathChanges { stale, unfinished, .. } = self.tracker.take_changes();
         let paths = self.pairs.iter().flat_map(|pair| [&pair.certificate, &pair.key]);
         for path in paths {
             let is_held = self.pem_by_path.contains_key(path);
-            if is_held && (begun.contains(path) || !stale.contains(path)) {
+            if is_held && (unfinished.contains(path) || !stale.contains(path)) {
                 continue;
             }
             match read(path) {
@@ -71,12 +71,12 @@ impl CertificateFiles {
         contents
     }
 
-    /// Waits until there is something to load. May be dropped and called again: nothing is lost.
+    /// Waits until there is something to load. Cancel-safe: nothing is lost.
     pub(crate) async fn changed(&mut self) -> io::Result<()> {
         self.tracker.changed().await
     }
 
-    /// None if one of its files could not be read.
+    /// Returns the Secret of a pair; `None` if one of its files could not be read.
     fn secret(&self, number: usize, pair: &CertificateKeyPair) -> Option<ApiObject> {
         let (certificate, key) =
             (self.pem_by_path.get(&pair.certificate)?, self.pem_by_path.get(&pair.key)?);
@@ -90,7 +90,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut pem = Vec::new();
     let read = File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut pem)?;
     if read as u64 > MAX_FILE_BYTES {
-        return Err(io::Error::other("larger than 1 MiB: this is no certificate or key"));
+        return Err(io::Error::other("larger than 1 MiB: not a certificate or key"));
     }
     Ok(pem)
 }

@@ -1,6 +1,6 @@
-//! Which files of a list of paths may have changed since they were last read.
+//! Tracks which files of a list of paths may have changed since they were last read.
 //!
-//! It knows directories and what happens in them, and reads no file.
+//! It watches directories and reads no file.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -14,32 +14,33 @@ use tokio::time::sleep;
 use super::resolved_paths::{ResolvedPaths, StaleFiles};
 use super::watch::{DirectoryChange, DirectoryWatcher};
 
-/// Changes that follow one another within this are read together.
+/// Time within which successive changes are coalesced into one.
 const COALESCE: Duration = Duration::from_millis(5);
 
-/// How much longer a name may be missing before it counts as removed: editors rename the old file away before they write
-/// the new one, and nothing should stop serving in between.
+/// Additional time that a name may be missing before it counts as removed: editors rename the old file away before they
+/// write the new one, and serving must not stop in between.
 const RENAME_GRACE: Duration = Duration::from_millis(20);
 
-/// Directories appear while they are looked up; whoever creates them faster than this is not waited for.
+/// Limit of passes: directories may appear while paths are resolved, and a writer that creates them faster than this is
+/// not followed.
 const MAX_RESOLVE_PASSES: usize = 8;
 
-/// A list of paths, and what has happened to them since they were last read.
+/// A list of paths, with the changes since they were last read.
 #[derive(Debug)]
 pub(super) struct PathTracker {
     paths: Vec<PathBuf>,
     watcher: DirectoryWatcher,
     resolved: ResolvedPaths,
     stale: StaleFiles,
-    /// Files that were created and not yet closed.
+    /// Files that were created and not closed yet.
     unfinished: BTreeSet<PathBuf>,
 }
 
-/// What a look at the paths tells.
+/// Changes since the last call of [`PathTracker::take_changes`].
 pub(super) struct PathChanges<'t> {
     pub(super) resolved: &'t ResolvedPaths,
     pub(super) stale: StaleFiles,
-    /// Files that are being written.
+    /// Files that are still being written.
     pub(super) unfinished: &'t BTreeSet<PathBuf>,
 }
 
@@ -55,13 +56,13 @@ impl PathTracker {
         })
     }
 
-    /// Lets the next [`PathTracker::take_changes`] tell everything.
+    /// Makes the next [`PathTracker::take_changes`] report everything.
     pub(super) fn expire(&mut self) {
         self.stale = StaleFiles::Everything;
         self.unfinished.clear();
     }
 
-    /// What the paths stand for now, and what of it must be read again.
+    /// Returns the files that the paths resolve to now, and those that must be read again.
     pub(super) fn take_changes(&mut self) -> PathChanges<'_> {
         self.resolve_paths();
         let stale = std::mem::replace(&mut self.stale, StaleFiles::none());
@@ -69,7 +70,7 @@ impl PathTracker {
         PathChanges { resolved: &self.resolved, stale, unfinished: &self.unfinished }
     }
 
-    /// Waits until there is something to load. May be dropped and called again: nothing is lost.
+    /// Waits until there is something to load. Cancel-safe: nothing is lost.
     pub(super) async fn changed(&mut self) -> io::Result<()> {
         loop {
             while self.stale.is_none() {
@@ -84,7 +85,7 @@ impl PathTracker {
         }
     }
 
-    /// Watches first and looks second, so that no change falls between the two.
+    /// Sets watches first and resolves second, so that no change falls between the two.
     fn resolve_paths(&mut self) {
         for _ in 0..MAX_RESOLVE_PASSES {
             self.resolved = ResolvedPaths::resolve(&self.paths);
@@ -98,7 +99,7 @@ impl PathTracker {
         let mut end = pin!(sleep(span));
         while pending(self) {
             tokio::select! {
-                // What has happened is noted before the end is looked at: a file that is there may be half written.
+                // Pending events are handled before the timer: a file that exists may be half written.
                 biased;
                 change = self.watcher.next_change() => self.apply_change(change?),
                 () = &mut end => return Ok(()),
@@ -107,7 +108,7 @@ impl PathTracker {
         Ok(())
     }
 
-    /// Whether a file that has changed is not there: its successor may be on its way.
+    /// True if a changed file does not exist: its successor may be on its way.
     fn is_file_missing(&self) -> bool {
         match &self.stale {
             StaleFiles::Everything => self.paths.iter().any(|path| !path.exists()),
@@ -128,7 +129,7 @@ impl PathTracker {
         }
     }
 
-    /// A file that is being written keeps what it held until it is closed.
+    /// Keeps the previous content of a file that is being written, until it is closed.
     fn mark_unfinished(&mut self, directory: &Path, name: &OsStr) {
         let StaleFiles::Files(files) = self.resolved.affected_by(directory, name) else {
             return;

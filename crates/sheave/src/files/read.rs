@@ -1,4 +1,4 @@
-//! Reads files and parses them; remembers what it has read, so that one changed file costs one parse.
+//! Reads and parses files; caches the results, so that one changed file costs one parse.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -11,20 +11,20 @@ use gateway::{AddressAssignment, ApiObject, ObjectOrigin, ObjectProblem};
 use super::resolved_paths::{ResolvedPaths, StaleFiles};
 use crate::configuration::ErrorPolicy;
 
-/// Ten thousand routes take about 5 MiB.
+/// Size limit of a file; ten thousand routes take about 5 MiB.
 const MAX_FILE_BYTES: u64 = 64 * 1024 * 1024;
 
-/// What the files hold.
+/// Content of a configuration source.
 #[derive(Debug, Default)]
 pub(crate) struct SourceContents {
     pub(crate) objects: Vec<ApiObject>,
     pub(crate) problems: Vec<ObjectProblem>,
-    /// What Gateways are served on.
+    /// Addresses on which Gateways are served.
     pub(crate) addresses: AddressAssignment,
     pub(crate) error_policy: ErrorPolicy,
 }
 
-/// What has been read, by path.
+/// Parsed files, by path.
 #[derive(Debug, Default)]
 pub(crate) struct FileCache {
     files: BTreeMap<PathBuf, ParsedFile>,
@@ -37,24 +37,24 @@ struct ParsedFile {
 }
 
 impl FileCache {
-    /// Reads what is stale or new, forgets what has gone. A file in `begun` is being written: it stands for what it held
-    /// before, or for nothing yet.
+    /// Reads files that are stale or new, and drops files that are gone. A file in `unfinished` is
+    /// being written: it keeps its previous content, or is skipped if it has none.
     pub(crate) fn refresh(
         &mut self,
-        survey: &ResolvedPaths,
+        resolved: &ResolvedPaths,
         stale: &StaleFiles,
-        begun: &BTreeSet<PathBuf>,
+        unfinished: &BTreeSet<PathBuf>,
     ) -> SourceContents {
         let mut contents = SourceContents::default();
-        for (path, why) in &survey.unreadable {
-            contents.problems.push(file_problem(path, why.clone()));
+        for (path, reason) in &resolved.unreadable {
+            contents.problems.push(file_problem(path, reason.clone()));
         }
         let mut before = std::mem::take(&mut self.files);
-        for path in &survey.files {
+        for path in &resolved.files {
             let known = before.remove(path).filter(|_| !stale.contains(path));
             let parsed = match known {
                 Some(parsed) => parsed,
-                None if begun.contains(path) => continue,
+                None if unfinished.contains(path) => continue,
                 None => ParsedFile::read(path),
             };
             contents.objects.extend(parsed.objects.iter().cloned());
@@ -88,13 +88,13 @@ fn read_text(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// A problem of a file as a whole.
+/// Returns a problem that concerns a file as a whole.
 pub(super) fn file_problem(path: &Path, message: String) -> ObjectProblem {
     let origin = ObjectOrigin { file: Arc::from(path.to_string_lossy()), document: 0 };
     ObjectProblem { origin, object: String::new(), field: String::new(), message }
 }
 
-/// The error as a person would say it.
+/// Returns the error in plain words.
 pub(super) fn error_text(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => "no such file or directory".to_owned(),

@@ -1,8 +1,9 @@
-//! Which files a list of paths stands for, and every directory entry on which that answer depends.
+//! Resolves a list of paths to files, and records every directory entry on which the result
+//! depends.
 //!
 //! A mounted ConfigMap is a directory of links to `..data/NAME`, where `..data` is itself a link that is replaced as a
 //! whole; an editor saves by renaming; a volume may vanish and return. All of these are changes of directory entries,
-//! so a path is walked as the kernel walks it, and each entry on the way is noted.
+//! so a path is walked as the kernel walks it, and each entry on the way is recorded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -12,28 +13,28 @@ use std::path::{Component, Path, PathBuf};
 
 use super::read::error_text;
 
-/// As many links as the kernel follows in one path.
+/// Maximum number of links in one path, the same as the kernel's.
 const MAX_LINKS: usize = 40;
 
-/// What must be read again.
+/// Files that must be read again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum StaleFiles {
     Everything,
     Files(BTreeSet<PathBuf>),
 }
 
-/// What a list of paths stands for.
+/// Files that a list of paths resolves to, with their dependencies.
 #[derive(Debug, Default)]
 pub(crate) struct ResolvedPaths {
     /// The files to read, as the paths name them, in their order.
     pub(crate) files: Vec<PathBuf>,
     /// Paths that cannot be read, and why.
     pub(crate) unreadable: Vec<(PathBuf, String)>,
-    /// What a change of a directory entry makes stale.
+    /// Files that become stale when a directory entry changes.
     entries: BTreeMap<PathBuf, BTreeMap<OsString, StaleFiles>>,
-    /// Directories in which each configuration file counts: as resolved, and as named.
+    /// Directories whose configuration files all count: the resolved path, and the path as given.
     folders: BTreeMap<PathBuf, PathBuf>,
-    /// Files as resolved, so that one that is named twice is read once.
+    /// Resolved files, so that a file that is named twice is read once.
     seen: BTreeSet<PathBuf>,
 }
 
@@ -67,26 +68,26 @@ impl StaleFiles {
 }
 
 impl ResolvedPaths {
-    /// Looks the paths up; reads no file.
+    /// Resolves the paths; reads no file.
     pub(crate) fn resolve(paths: &[PathBuf]) -> Self {
-        let mut survey = Self::default();
+        let mut resolved = Self::default();
         for path in paths {
-            if let Err(error) = survey.add(path) {
-                survey.unreadable.push((path.clone(), error_text(&error)));
+            if let Err(error) = resolved.add(path) {
+                resolved.unreadable.push((path.clone(), error_text(&error)));
             }
         }
-        survey
+        resolved
     }
 
-    /// The directories whose entries matter.
+    /// Returns the directories to watch.
     pub(crate) fn directories(&self) -> impl Iterator<Item = &Path> {
         self.entries.keys().chain(self.folders.keys()).map(PathBuf::as_path)
     }
 
-    /// What a change of this entry makes stale.
+    /// Returns the files that become stale when this entry changes.
     pub(crate) fn affected_by(&self, directory: &Path, name: &OsStr) -> StaleFiles {
-        let noted = self.entries.get(directory).and_then(|names| names.get(name));
-        if let Some(stale) = noted {
+        let recorded = self.entries.get(directory).and_then(|names| names.get(name));
+        if let Some(stale) = recorded {
             return stale.clone();
         }
         match self.folders.get(directory) {
@@ -105,7 +106,8 @@ impl ResolvedPaths {
         }
     }
 
-    /// Its configuration files, in the order of their names; not those of directories within.
+    /// Adds the configuration files of a directory in the order of their names; subdirectories are
+    /// not read.
     fn add_folder(&mut self, path: &Path, resolved: PathBuf) -> io::Result<()> {
         let mut names = Vec::new();
         for entry in fs::read_dir(&resolved)? {
@@ -137,7 +139,7 @@ impl ResolvedPaths {
         Ok(())
     }
 
-    /// Resolves an absolute path and notes each entry on the way, those before a missing one included.
+    /// Resolves an absolute path and records each entry on the way, including those before a missing one.
     fn walk(&mut self, absolute: &Path, dependents: &StaleFiles) -> io::Result<PathBuf> {
         let mut at = PathBuf::from("/");
         let mut links = 0;
@@ -175,12 +177,12 @@ impl ResolvedPaths {
     }
 }
 
-/// The components of a path, the first one last.
+/// Splits a path into its components, the first one last.
 fn parts(path: &Path) -> Vec<PathBuf> {
     path.components().rev().map(|component| PathBuf::from(component.as_os_str())).collect()
 }
 
-/// Whether a directory's entry of this name counts; hidden files do not.
+/// True if a directory entry with this name is a configuration file; hidden files are not.
 fn is_configuration(name: &OsStr) -> bool {
     let path = Path::new(name);
     let known = path.extension().is_some_and(|it| it == "yaml" || it == "yml" || it == "json");

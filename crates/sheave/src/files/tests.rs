@@ -1,4 +1,4 @@
-//! Real files and real events: what is read, and when.
+//! Tests with real files and real inotify events.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -12,10 +12,10 @@ use tokio::time::timeout;
 
 use super::*;
 
-/// Longer than any of this takes; a test that waits for nothing ends.
+/// Time limit far above the duration of any test, so that a test without the expected change ends.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// An object by which a test tells one text from another.
+/// Returns an object with this name, to tell one text from another.
 fn text(name: &str) -> String {
     format!(
         "apiVersion: gateway.networking.k8s.io/v1\nkind: GatewayClass\nmetadata: {{name: {name}}}\n\
@@ -36,7 +36,7 @@ fn messages(contents: &SourceContents) -> Vec<&str> {
     contents.problems.iter().map(|problem| problem.message.as_str()).collect()
 }
 
-/// A directory and files that watch it.
+/// A directory and the files watched in it.
 struct FilesFixture {
     folder: TempDir,
     files: FileSource,
@@ -54,7 +54,7 @@ impl FilesFixture {
         self.folder.path().join(name)
     }
 
-    /// What is loaded at the next change.
+    /// Waits for the next change and loads the files.
     async fn next(&mut self) -> SourceContents {
         timeout(PATIENCE, self.files.changed()).await.expect("a change is seen").unwrap();
         self.files.load()
@@ -120,52 +120,52 @@ fn each_unreadable_path_is_a_separate_problem() {
 
 #[tokio::test]
 async fn new_file_is_loaded_when_closed() {
-    let mut scene = FilesFixture::watching(folder_of(&["b"]), &[""]);
-    scene.files.load();
-    let mut half = File::create(scene.path("a.yaml")).unwrap();
+    let mut fixture = FilesFixture::watching(folder_of(&["b"]), &[""]);
+    fixture.files.load();
+    let mut half = File::create(fixture.path("a.yaml")).unwrap();
     half.write_all(b"half: writ").unwrap();
-    fs::write(scene.path("c.yaml"), text("c")).unwrap();
-    scene.expect(&["b", "c"]).await;
+    fs::write(fixture.path("c.yaml"), text("c")).unwrap();
+    fixture.expect(&["b", "c"]).await;
     half.set_len(0).unwrap();
-    fs::write(scene.path("a.yaml"), text("a")).unwrap();
+    fs::write(fixture.path("a.yaml"), text("a")).unwrap();
     drop(half);
-    scene.expect(&["a", "b", "c"]).await;
+    fixture.expect(&["a", "b", "c"]).await;
 }
 
 #[tokio::test]
 async fn overwritten_file_keeps_its_objects_until_it_is_closed() {
-    let mut scene = FilesFixture::watching(folder_of(&["a"]), &[""]);
-    scene.files.load();
-    let mut half = File::create(scene.path("a.yaml")).unwrap();
+    let mut fixture = FilesFixture::watching(folder_of(&["a"]), &[""]);
+    fixture.files.load();
+    let mut half = File::create(fixture.path("a.yaml")).unwrap();
     half.write_all(b"half: writ").unwrap();
-    fs::write(scene.path("b.yaml"), text("b")).unwrap();
-    scene.expect(&["a", "b"]).await;
+    fs::write(fixture.path("b.yaml"), text("b")).unwrap();
+    fixture.expect(&["a", "b"]).await;
 }
 
 #[tokio::test]
 async fn editor_may_rename_the_old_file_away_first() {
-    let mut scene = FilesFixture::watching(folder_of(&["a", "b"]), &[""]);
-    scene.files.load();
-    fs::rename(scene.path("a.yaml"), scene.path("a.yaml~")).unwrap();
-    let mut new = File::create(scene.path("a.yaml")).unwrap();
-    fs::write(scene.path("b.yaml"), text("b2")).unwrap();
-    scene.expect(&["a", "b2"]).await;
+    let mut fixture = FilesFixture::watching(folder_of(&["a", "b"]), &[""]);
+    fixture.files.load();
+    fs::rename(fixture.path("a.yaml"), fixture.path("a.yaml~")).unwrap();
+    let mut new = File::create(fixture.path("a.yaml")).unwrap();
+    fs::write(fixture.path("b.yaml"), text("b2")).unwrap();
+    fixture.expect(&["a", "b2"]).await;
     new.write_all(text("a2").as_bytes()).unwrap();
     drop(new);
-    scene.expect(&["a2", "b2"]).await;
+    fixture.expect(&["a2", "b2"]).await;
 }
 
 #[tokio::test]
 async fn renamed_and_linked_and_removed_files_are_seen() {
-    let mut scene = FilesFixture::watching(folder_of(&["a"]), &[""]);
-    scene.files.load();
-    fs::write(scene.path("b.new"), text("b")).unwrap();
-    fs::rename(scene.path("b.new"), scene.path("b.yaml")).unwrap();
-    scene.expect(&["a", "b"]).await;
-    fs::hard_link(scene.path("b.yaml"), scene.path("c.yaml")).unwrap();
-    scene.expect(&["a", "b", "b"]).await;
-    fs::remove_file(scene.path("b.yaml")).unwrap();
-    scene.expect(&["a", "b"]).await;
+    let mut fixture = FilesFixture::watching(folder_of(&["a"]), &[""]);
+    fixture.files.load();
+    fs::write(fixture.path("b.new"), text("b")).unwrap();
+    fs::rename(fixture.path("b.new"), fixture.path("b.yaml")).unwrap();
+    fixture.expect(&["a", "b"]).await;
+    fs::hard_link(fixture.path("b.yaml"), fixture.path("c.yaml")).unwrap();
+    fixture.expect(&["a", "b", "b"]).await;
+    fs::remove_file(fixture.path("b.yaml")).unwrap();
+    fixture.expect(&["a", "b"]).await;
 }
 
 #[tokio::test]
@@ -184,12 +184,12 @@ async fn mounted_config_map_is_swapped_as_a_whole() {
         symlink("..data/a.yaml", path.join("a.yaml")).unwrap();
         symlink("..data/b.yaml", path.join("b.yaml")).unwrap();
     };
-    let mut scene = FilesFixture::watching(mount, &[""]);
-    assert_eq!(names(&scene.files.load()), ["a1", "b1"]);
-    version(scene.folder.path(), "..2", &["a2", "b2"]);
-    scene.expect(&["a2", "b2"]).await;
-    version(scene.folder.path(), "..3", &["a3", "b3"]);
-    scene.expect(&["a3", "b3"]).await;
+    let mut fixture = FilesFixture::watching(mount, &[""]);
+    assert_eq!(names(&fixture.files.load()), ["a1", "b1"]);
+    version(fixture.folder.path(), "..2", &["a2", "b2"]);
+    fixture.expect(&["a2", "b2"]).await;
+    version(fixture.folder.path(), "..3", &["a3", "b3"]);
+    fixture.expect(&["a3", "b3"]).await;
 }
 
 #[tokio::test]
@@ -199,21 +199,21 @@ async fn symlink_target_is_watched() {
         fs::write(path.join("elsewhere/real.yaml"), text("before")).unwrap();
         symlink("elsewhere/real.yaml", path.join("link.yaml")).unwrap();
     };
-    let mut scene = FilesFixture::watching(linked, &["link.yaml"]);
-    scene.files.load();
-    fs::write(scene.path("elsewhere/real.yaml"), text("after")).unwrap();
-    scene.expect(&["after"]).await;
+    let mut fixture = FilesFixture::watching(linked, &["link.yaml"]);
+    fixture.files.load();
+    fs::write(fixture.path("elsewhere/real.yaml"), text("after")).unwrap();
+    fixture.expect(&["after"]).await;
 }
 
 #[tokio::test]
 async fn file_that_vanishes_is_a_problem_until_it_returns() {
-    let mut scene = FilesFixture::watching(folder_of(&["a", "other"]), &["a.yaml"]);
-    scene.files.load();
-    fs::remove_file(scene.path("a.yaml")).unwrap();
-    assert_eq!(messages(&scene.next().await), ["no such file or directory"]);
-    fs::write(scene.path("other.yaml"), text("unrelated")).unwrap();
-    fs::write(scene.path("a.yaml"), text("again")).unwrap();
-    scene.expect(&["again"]).await;
+    let mut fixture = FilesFixture::watching(folder_of(&["a", "other"]), &["a.yaml"]);
+    fixture.files.load();
+    fs::remove_file(fixture.path("a.yaml")).unwrap();
+    assert_eq!(messages(&fixture.next().await), ["no such file or directory"]);
+    fs::write(fixture.path("other.yaml"), text("unrelated")).unwrap();
+    fs::write(fixture.path("a.yaml"), text("again")).unwrap();
+    fixture.expect(&["again"]).await;
 }
 
 #[tokio::test]
@@ -222,20 +222,20 @@ async fn folder_that_vanishes_is_a_problem_until_it_returns() {
         fs::create_dir_all(path.join("x/y")).unwrap();
         fs::write(path.join("x/y/a.yaml"), text("a")).unwrap();
     };
-    let mut scene = FilesFixture::watching(nested, &["x/y"]);
-    scene.files.load();
-    fs::rename(scene.path("x"), scene.path("z")).unwrap();
-    assert_eq!(messages(&scene.next().await), ["no such file or directory"]);
-    fs::rename(scene.path("z"), scene.path("x")).unwrap();
-    scene.expect(&["a"]).await;
-    fs::write(scene.path("x/y/b.yaml"), text("b")).unwrap();
-    scene.expect(&["a", "b"]).await;
+    let mut fixture = FilesFixture::watching(nested, &["x/y"]);
+    fixture.files.load();
+    fs::rename(fixture.path("x"), fixture.path("z")).unwrap();
+    assert_eq!(messages(&fixture.next().await), ["no such file or directory"]);
+    fs::rename(fixture.path("z"), fixture.path("x")).unwrap();
+    fixture.expect(&["a"]).await;
+    fs::write(fixture.path("x/y/b.yaml"), text("b")).unwrap();
+    fixture.expect(&["a", "b"]).await;
 }
 
 #[tokio::test]
 async fn expired_files_are_read_again_without_an_event() {
-    let mut scene = FilesFixture::watching(folder_of(&["a"]), &[""]);
-    scene.files.load();
-    scene.files.expire();
-    scene.expect(&["a"]).await;
+    let mut fixture = FilesFixture::watching(folder_of(&["a"]), &[""]);
+    fixture.files.load();
+    fixture.files.expire();
+    fixture.expect(&["a"]).await;
 }

@@ -1,7 +1,8 @@
-//! What happens in directories, by inotify: a file was completed, is being written, or has gone.
+//! Changes in directories, by inotify: a file was completed, is being written, or was removed.
 //!
 //! It knows names and directories, not configuration. A file counts as complete when it was closed after writing, or
-//! came by a rename or a link: what an editor or `kubectl` has half written is never announced as complete.
+//! appeared by a rename or a link. So a file that an editor or `kubectl` has half written is never announced as
+//! complete.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
@@ -12,10 +13,10 @@ use std::path::{Path, PathBuf};
 
 use inotify::{EventMask, EventOwned, EventStream, Inotify, StreamExt, WatchDescriptor, WatchMask};
 
-/// Room for a few hundred events; a burst beyond it is read in several turns.
+/// Buffer for a few hundred events; a larger burst takes several reads.
 const BUFFER_BYTES: usize = 16 * 1024;
 
-/// Something happened to an entry of a watched directory.
+/// Change of an entry in a watched directory.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum DirectoryChange {
     /// The entry is complete: written and closed, renamed to, linked, or a directory.
@@ -24,21 +25,21 @@ pub(crate) enum DirectoryChange {
     Writing(PathBuf, OsString),
     /// The entry was removed or renamed away.
     Removed(PathBuf, OsString),
-    /// The kernel dropped events: anything may have happened.
+    /// The kernel dropped events: any entry may have changed.
     Overflow,
 }
 
-/// Watches a set of directories.
+/// Watches on a set of directories.
 #[derive(Debug)]
 pub(crate) struct DirectoryWatcher {
     events: EventStream<Vec<u8>>,
     directories: HashMap<WatchDescriptor, PathBuf>,
-    /// Directories that could not be watched; each is reported once.
+    /// Directories that could not be watched; each is logged once.
     unwatchable: BTreeSet<PathBuf>,
 }
 
 impl DirectoryWatcher {
-    /// Watches nothing yet. Needs a running tokio runtime.
+    /// Creates a watcher without watches. Needs a running tokio runtime.
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
             events: Inotify::init()?.into_event_stream(vec![0; BUFFER_BYTES])?,
@@ -47,36 +48,36 @@ impl DirectoryWatcher {
         })
     }
 
-    /// Watches exactly these directories; tells whether one of them was not watched before.
+    /// Watches exactly these directories; returns whether one of them was not watched before.
     ///
-    /// A path that has come to mean another directory is a new one: the kernel watches directories, not paths.
+    /// A path that now resolves to another directory counts as new: the kernel watches directories, not paths.
     pub(crate) fn watch<'a>(&mut self, directories: impl Iterator<Item = &'a Path>) -> bool {
-        let mut followed = HashMap::new();
+        let mut watched = HashMap::new();
         for directory in directories.collect::<BTreeSet<_>>() {
             if let Some(watch) = self.add(directory) {
-                followed.insert(watch, directory.to_owned());
+                watched.insert(watch, directory.to_owned());
             }
         }
-        let grown = followed.keys().any(|watch| !self.directories.contains_key(watch));
-        for watch in self.directories.keys().filter(|watch| !followed.contains_key(*watch)) {
-            // It fails only if the directory has gone, and its watch with it.
+        let has_new = watched.keys().any(|watch| !self.directories.contains_key(watch));
+        for watch in self.directories.keys().filter(|watch| !watched.contains_key(*watch)) {
+            // This fails only if the directory has gone, and its watch with it.
             self.events.watches().remove(watch.clone()).ok();
         }
-        self.directories = followed;
-        grown
+        self.directories = watched;
+        has_new
     }
 
-    /// The next change. Nothing is lost if the future is dropped.
+    /// Waits for the next change. Cancel-safe: nothing is lost.
     pub(crate) async fn next_change(&mut self) -> io::Result<DirectoryChange> {
         loop {
-            let event = self.events.next().await.expect("a stream of events has no end")?;
+            let event = self.events.next().await.expect("an inotify event stream never ends")?;
             if let Some(change) = self.to_change(event) {
                 return Ok(change);
             }
         }
     }
 
-    /// What an event says; `None`: nothing to us.
+    /// Converts an event; `None` if it is irrelevant.
     fn to_change(&mut self, event: EventOwned) -> Option<DirectoryChange> {
         if event.mask.contains(EventMask::Q_OVERFLOW) {
             return Some(DirectoryChange::Overflow);
@@ -109,14 +110,15 @@ impl DirectoryWatcher {
                 self.unwatchable.remove(directory);
                 Some(watch)
             }
-            // It has gone since it was looked up; an entry of its parent tells when it returns.
+            // The directory has gone since it was resolved; an event in its parent reports its
+            // return.
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => {
                 if self.unwatchable.insert(directory.to_owned()) {
                     tracing::warn!(
                         directory = %directory.display(),
                         %error,
-                        "changes in this directory go unseen: after one, send SIGHUP"
+                        "cannot watch this directory: send SIGHUP after a change"
                     );
                 }
                 None
@@ -125,7 +127,8 @@ impl DirectoryWatcher {
     }
 }
 
-/// Whether a file that has just been created came by `open` and not by `link`, `symlink` or `mkdir`. It will be closed.
+/// True if a file that has just been created came from `open` and not from `link`, `symlink` or `mkdir`: it will be
+/// closed.
 fn is_being_written(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.nlink() == 1)
 }

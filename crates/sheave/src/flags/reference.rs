@@ -1,4 +1,4 @@
-//! The reference page of the command line, made from the flags themselves.
+//! Generator of the command-line reference page, from the flags themselves.
 
 use std::fmt::Write;
 
@@ -29,17 +29,22 @@ fn page() -> String {
 fn section(page: &mut String, command: &clap::Command) {
     let about = command.get_long_about().or_else(|| command.get_about()).unwrap();
     write!(page, "\n## `sheave {}`\n\n{}\n", command.get_name(), wrap(&about.to_string())).unwrap();
-    let mut heading = None;
+    let mut sections: Vec<(&str, Vec<&Arg>)> = Vec::new();
     for argument in
         command.get_arguments().filter(|it| it.get_id() != "help" && it.get_id() != "version")
     {
-        if argument.get_help_heading() != heading || heading.is_none() {
-            heading = argument.get_help_heading();
-            let heading = heading.unwrap_or("Arguments");
-            write!(page, "\n### {heading}\n\n| flag | meaning | default |\n| --- | --- | --- |\n")
-                .unwrap();
+        let heading = argument.get_help_heading().unwrap_or("Arguments");
+        match sections.iter_mut().find(|(known, _)| *known == heading) {
+            Some((_, arguments)) => arguments.push(argument),
+            None => sections.push((heading, vec![argument])),
         }
-        row(page, argument);
+    }
+    for (heading, arguments) in sections {
+        write!(page, "\n### {heading}\n\n| flag | meaning | default |\n| --- | --- | --- |\n")
+            .unwrap();
+        for argument in arguments {
+            row(page, argument);
+        }
     }
     let examples = command.get_after_help().unwrap().to_string();
     let (examples, rest) = examples.split_once("\n\n").unwrap();
@@ -60,19 +65,19 @@ fn row(page: &mut String, argument: &Arg) {
         None => format!("`{value}`"),
     };
     let help = argument.get_long_help().or_else(|| argument.get_help()).unwrap().to_string();
-    let (help, told) = match help.split_once(" [default: ") {
-        Some((help, told)) => (help.to_owned(), told.trim_end_matches(['.', ']']).to_owned()),
+    let (help, written) = match help.split_once(" [default: ") {
+        Some((help, rest)) => (help.to_owned(), rest.trim_end_matches(['.', ']']).to_owned()),
         None => (help, String::new()),
     };
     let default = argument.get_default_values().first().filter(|_| takes_values);
     let default = default.map(|it| format!("`{}`", it.to_string_lossy()));
     let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
     let help = help.trim_end_matches('.');
-    let (flag, default) = (flag.replace('|', "\\|"), default.unwrap_or(told));
+    let (flag, default) = (flag.replace('|', "\\|"), default.unwrap_or(written));
     writeln!(page, "| {flag} | {help} | {default} |").unwrap();
 }
 
-/// Paragraphs wrapped at 120 columns; lines that stand alone are kept.
+/// Wraps paragraphs at 120 columns and keeps line breaks.
 fn wrap(text: &str) -> String {
     let mut wrapped = String::new();
     for line in text.lines() {

@@ -1,4 +1,4 @@
-//! The objects that `--listen` and `--to` stand for, names resolved.
+//! Kubernetes objects built from `--listen` and `--to`, with names resolved.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::files::CertificateKeyPair;
 
 impl ListenFlags {
-    /// The files of each certificate.
+    /// Returns the certificate and key file of each `--cert`.
     pub(crate) fn pairs(&self) -> Vec<CertificateKeyPair> {
         let pair = |(certificate, key): (&PathBuf, &PathBuf)| CertificateKeyPair {
             certificate: certificate.clone(),
@@ -20,7 +20,7 @@ impl ListenFlags {
         self.cert.iter().zip(&self.key).map(pair).collect()
     }
 
-    /// Whether there is a listener that needs a certificate, and none for it.
+    /// True if a listener needs a certificate and `--cert` gives none.
     pub(crate) fn needs_certificate(&self) -> bool {
         self.cert.is_empty() && self.listens_to_https()
     }
@@ -29,7 +29,7 @@ impl ListenFlags {
         self.listen.iter().any(|url| url.0.protocol == ListenFlagProtocol::Https)
     }
 
-    /// The objects, but for the Secrets of certificates; none without `--listen`.
+    /// Returns the objects except the Secrets of certificates; empty without `--listen`.
     pub(crate) fn objects(&self) -> Result<Vec<ApiObject>, Failure> {
         if self.listen.is_empty() {
             return Ok(Vec::new());
@@ -42,7 +42,7 @@ impl ListenFlags {
         to.dedup();
         Ok(objects::shorthand(&objects::ShorthandFlags {
             listen: self.listen.iter().map(|url| url.0).collect(),
-            // One that is self-signed where none is given.
+            // Without `--cert` there is one self-signed certificate.
             certificates: self.cert.len().max(1),
             http3: !self.no_http3,
             to,

@@ -1,10 +1,10 @@
-//! What command lines come to.
+//! Tests of command-line parsing.
 
 use clap::CommandFactory;
 
 use super::*;
 
-/// The flags of `sheave serve`, or what is said instead, up to the hint at the end.
+/// Parses flags of `sheave serve`, or returns the error message up to the hint at its end.
 fn serve(arguments: &str) -> Result<ServeFlags, String> {
     let words = ["sheave", "serve"].into_iter().chain(arguments.split_whitespace());
     let line = CommandLine::try_parse_from(words).map_err(|error| {
@@ -91,9 +91,9 @@ fn invalid_flags_give_an_actionable_error() {
     refused("--config x --to 10.0.0.1:0", "no endpoint serves port 0");
     refused("--config x --to :80", "write ADDRESS:PORT or NAME:PORT");
     let replicas = "--config x --replicas 10.0.0.1:80,10.0.0.2:80";
-    refused(replicas, "say which of --replicas this Sheave is: add --replica");
-    refused(&format!("{replicas} --replica 10.0.0.3:80"), "--replica is to be one of --replicas");
-    refused("--config x --replica 10.0.0.1:80", "--replica is to be one of --replicas");
+    refused(replicas, "--replicas needs the address of this replica: add --replica");
+    refused(&format!("{replicas} --replica 10.0.0.3:80"), "--replica must be one of --replicas");
+    refused("--config x --replica 10.0.0.1:80", "--replica must be one of --replicas");
     refused("--config x --replicas here:80", "write an IP address and a port, as 10.0.0.7:8080");
     refused("--config x --replicas 10.0.0.1", "write the port too: 10.0.0.1:8080");
     refused("--confg x", "unexpected argument '--confg'");

@@ -1,4 +1,5 @@
-//! Values of flags: parsed once, into types that cannot be wrong; each error says what to write instead.
+//! Values of flags: each is parsed once into a type that admits valid values only; each error message names the valid
+//! form.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::num::{NonZeroU32, NonZeroUsize};
@@ -8,37 +9,37 @@ use std::time::Duration;
 use gateway::objects::{self, ListenFlag, ListenFlagProtocol, MaxInFlight};
 use serde_json::{Map, Value};
 
-/// More threads than any machine of today has CPUs.
+/// Upper bound of `--workers`: more threads than any present machine has CPUs.
 const MAX_WORKERS: usize = 1024;
 
 const DNS_PORT: u16 = 53;
 
-/// `--listen`: where to accept.
+/// Value of `--listen`: the protocol and the address to listen on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ListenUrl(pub(crate) ListenFlag);
 
-/// `--to`: an endpoint, or a name for several.
+/// Value of `--to`: an endpoint, or a DNS name that stands for several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ToAddress {
     Address(SocketAddr),
     Name(String, u16),
 }
 
-/// `--admin` and `--scaler`.
+/// Value of `--admin` and `--scaler`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AdminAddress {
     Off,
     At(SocketAddr),
 }
 
-/// `--access-log`: the share of requests that are logged.
+/// Value of `--access-log`: the share of requests that are logged.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum LoggedShare {
     Nothing,
     Fraction(f64),
 }
 
-/// `--service-template`: what all Services in front of Gateways say.
+/// Value of `--service-template`: the common fields of all managed Services in front of Gateways.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServiceTemplate(pub(crate) Value);
 
@@ -126,7 +127,7 @@ impl FromStr for LoggedShare {
     }
 }
 
-/// `--service-template`.
+/// Parses `--service-template`.
 pub(super) fn service_template(text: &str) -> Result<ServiceTemplate, String> {
     let example = r#"write a Service without ports, as {"spec":{"selector":{"app":"sheave"}}}"#;
     let value: Value = serde_json::from_str(text).map_err(|error| format!("{error}: {example}"))?;
@@ -141,7 +142,7 @@ pub(super) fn service_template(text: &str) -> Result<ServiceTemplate, String> {
     Ok(ServiceTemplate(value))
 }
 
-/// `--workers`.
+/// Parses `--workers`.
 pub(super) fn workers(text: &str) -> Result<NonZeroUsize, String> {
     match text.parse::<NonZeroUsize>() {
         Ok(workers) if workers.get() <= MAX_WORKERS => Ok(workers),
@@ -149,7 +150,7 @@ pub(super) fn workers(text: &str) -> Result<NonZeroUsize, String> {
     }
 }
 
-/// `--admin` of who asks.
+/// Parses `--admin` of the commands that query the admin API.
 pub(super) fn admin_api(text: &str) -> Result<SocketAddr, String> {
     match text.parse()? {
         AdminAddress::At(address) => Ok(address),
@@ -157,7 +158,7 @@ pub(super) fn admin_api(text: &str) -> Result<SocketAddr, String> {
     }
 }
 
-/// `--dns`.
+/// Parses `--dns`.
 pub(super) fn name_server(text: &str) -> Result<SocketAddr, String> {
     if let Some(address) = ip(text) {
         return Ok(SocketAddr::new(address, DNS_PORT));
@@ -165,19 +166,20 @@ pub(super) fn name_server(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_error| "write an IP address, as 10.0.0.10, or 10.0.0.10:53".to_owned())
 }
 
-/// `--replica`. In a cluster, where a replica is known by its pod's address, there is no port.
+/// Parses `--replica`. With `--peers`, a replica is identified by its pod's address, without a
+/// port.
 pub(super) fn own_replica(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_or_else(|_error| replica(text), |address| Ok(SocketAddr::new(address, 0)))
 }
 
-/// `--replicas`.
+/// Parses an entry of `--replicas`.
 pub(super) fn replica(text: &str) -> Result<SocketAddr, String> {
     let (host, port) = host_and_port(text)?;
     let address = ip(host).ok_or("write an IP address and a port, as 10.0.0.7:8080")?;
     Ok(SocketAddr::new(address, port))
 }
 
-/// `--max-in-flight`.
+/// Parses `--max-in-flight`.
 pub(super) fn max_in_flight(text: &str) -> Result<MaxInFlight, String> {
     if text == MaxInFlight::AUTO {
         return Ok(MaxInFlight::Auto);
@@ -188,7 +190,7 @@ pub(super) fn max_in_flight(text: &str) -> Result<MaxInFlight, String> {
     })
 }
 
-/// A duration as Gateway API writes it.
+/// Parses a duration in the format of Gateway API (GEP-2257).
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     match objects::Duration::parse(text) {
         Some(objects::Duration(duration)) => Ok(duration),
@@ -196,7 +198,7 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A duration that is not nothing.
+/// Parses a duration above zero.
 pub(super) fn positive_duration(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         Duration::ZERO => Err("write a duration above 0, such as 100ms".to_owned()),
@@ -204,7 +206,7 @@ pub(super) fn positive_duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// `[::1]:80`, `127.0.0.1:80`, `name:80` or `:80`.
+/// Splits `[::1]:80`, `127.0.0.1:80`, `name:80` or `:80` into host and port.
 fn host_and_port(text: &str) -> Result<(&str, u16), String> {
     let Some((host, port)) = text.rsplit_once(':') else {
         return Err(format!("write the port too: {text}:8080"));
@@ -218,7 +220,7 @@ fn host_and_port(text: &str) -> Result<(&str, u16), String> {
     Ok((host, port))
 }
 
-/// No address stands for all of them, IPv4 and IPv6.
+/// Parses an IP address; an empty host means all addresses, IPv4 and IPv6.
 fn ip_or_all(host: &str) -> Option<IpAddr> {
     if host.is_empty() { Some(IpAddr::V6(Ipv6Addr::UNSPECIFIED)) } else { ip(host) }
 }

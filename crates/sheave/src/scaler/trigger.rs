@@ -1,5 +1,5 @@
-//! What a trigger of KEDA's asks for: the metadata of a ScaledObject's trigger, parsed once and strictly, so that a typing
-//! error is an error and not a Service that never scales.
+//! Metadata of a KEDA trigger in a ScaledObject, parsed once and strictly, so that a typing error is reported instead
+//! of creating a Service that never scales.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -9,30 +9,31 @@ use gateway::snapshot::{BackendKey, TransportProtocol};
 use proxy::{LONGEST_WINDOW, WINDOW};
 use tonic::Status;
 
-/// What KEDA reads itself, and passes on with the rest.
+/// Keys that KEDA reads itself and passes on with the rest.
 const KEDA_KEYS: [&str; 3] = ["scalerAddress", "enableTLS", "unsafeSsl"];
 
 const KEYS: &str = "service, port, target, activationDemand, window";
 
-/// More than any replica can bear, or any Service is asked for.
+/// Upper bound of numbers, above the capacity of any replica and the demand of any Service.
 const MAX_VALUE: f64 = 1e9;
 
-/// The demand for one Service, and what of it matters.
+/// The Service whose demand is reported, with thresholds.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ScalerTrigger {
     namespace: String,
     service: String,
     port: Option<u16>,
-    /// What one replica is to bear; `None`: as much as the Service's policy lets an endpoint have.
+    /// Target of concurrent requests per replica; `None`: the limit per endpoint of the Service's
+    /// policy.
     pub(super) target: Option<f64>,
-    /// Demand up to here is none.
+    /// Threshold: demand up to this value counts as none.
     pub(super) activation: f64,
-    /// Over how long demand is averaged.
+    /// Averaging window of the demand.
     pub(super) window: Duration,
 }
 
 impl ScalerTrigger {
-    /// `namespace`: the ScaledObject's, where the Service is if it says no other. Errors name the key.
+    /// Parses the metadata. `namespace` is that of the ScaledObject, the default for the Service. Errors name the key.
     pub(super) fn parse(
         namespace: &str,
         metadata: &HashMap<String, String>,
@@ -50,45 +51,46 @@ impl ScalerTrigger {
                 "activationDemand" => activation = parse_number(key, value, 0.0)?,
                 "window" => window = parse_window(value)?,
                 known if KEDA_KEYS.contains(&known) => {}
-                unknown => return Err(format!("{unknown}: unknown, there are {KEYS}")),
+                unknown => return Err(format!("{unknown}: unknown key; known keys: {KEYS}")),
             }
         }
         let Some((namespace, service)) = service else {
-            return Err("service: needed, as NAME or NAMESPACE/NAME".to_owned());
+            return Err("service: required, NAME or NAMESPACE/NAME".to_owned());
         };
         Ok(Self { namespace, service, port, target, activation, window })
     }
 
-    /// The Service as metrics name it.
+    /// Returns the name of the Service as metrics show it.
     pub(super) fn name(&self) -> String {
         let Self { namespace, service, port, .. } = self;
         let port = port.map(|port| format!(":{port}")).unwrap_or_default();
         format!("{namespace}/{service}{port}")
     }
 
-    /// The backend that is meant, of those that there are.
+    /// Selects the backend of the trigger from the existing ones.
     pub(super) fn select_backend(&self, keys: Vec<BackendKey>) -> Result<BackendKey, Status> {
         let mut ports: Vec<_> = keys
             .into_iter()
             .filter(|key| *key.namespace == *self.namespace && *key.service == *self.service)
             .collect();
-        // Of a port that is both, what is over TCP; there is no Service with several where none is asked for.
+        // If a port has both transports, TCP counts. A trigger without a port needs a Service with a single routed
+        // port.
         ports.sort_unstable_by_key(|key| (key.port, key.transport == TransportProtocol::Udp));
         ports.dedup_by_key(|key| key.port);
         let numbers: Vec<_> = ports.iter().map(|key| key.port.to_string()).collect();
         let numbers = numbers.join(", ");
         let name = self.name();
         match self.port {
-            _ if ports.is_empty() => Err(Status::not_found(format!(
-                "Service {name}: no such Service that a route names"
-            ))),
+            _ if ports.is_empty() => {
+                Err(Status::not_found(format!("Service {name}: no route refers to this Service")))
+            }
             Some(port) => ports.into_iter().find(|key| key.port == port).ok_or_else(|| {
                 Status::not_found(format!(
-                    "Service {name}: no such port that a route names, but {numbers}"
+                    "Service {name}: no route refers to this port, only to {numbers}"
                 ))
             }),
             None if ports.len() > 1 => Err(Status::invalid_argument(format!(
-                "port: needed, as Service {name} has several: {numbers}"
+                "port: required, because Service {name} has several: {numbers}"
             ))),
             None => Ok(ports.remove(0)),
         }
@@ -162,7 +164,7 @@ mod tests {
     #[test]
     fn invalid_trigger_values_are_reported_by_key() {
         for (pairs, message) in [
-            (vec![], "service: needed, as NAME or NAMESPACE/NAME"),
+            (vec![], "service: required, NAME or NAMESPACE/NAME"),
             (vec![("service", "")], "service: \"\" is not NAME or NAMESPACE/NAME"),
             (vec![("service", "a/b/c")], "service: \"a/b/c\" is not NAME or NAMESPACE/NAME"),
             (vec![("service", "Web")], "service: \"Web\" is not NAME or NAMESPACE/NAME"),
@@ -180,7 +182,7 @@ mod tests {
             (vec![("window", "15")], "window: \"15\" is not a duration from 1s to 60s"),
             (
                 vec![("Service", "web")],
-                "Service: unknown, there are service, port, target, activationDemand, window",
+                "Service: unknown key; known keys: service, port, target, activationDemand, window",
             ),
         ] {
             assert_eq!(parse(&pairs).unwrap_err(), message, "{pairs:?}");
@@ -196,14 +198,17 @@ mod tests {
         assert_eq!(web.select_backend(both).unwrap(), http);
         let status = web.select_backend(vec![http.clone(), dns.clone()]).unwrap_err();
         assert_eq!(status.code(), tonic::Code::InvalidArgument);
-        assert_eq!(status.message(), "port: needed, as Service shop/web has several: 53, 80");
+        assert_eq!(
+            status.message(),
+            "port: required, because Service shop/web has several: 53, 80"
+        );
         let at = parse(&[("service", "web"), ("port", "53")]).unwrap();
         assert_eq!(at.select_backend(vec![http.clone(), dns.clone()]).unwrap(), dns);
         let status = at.select_backend(vec![http]).unwrap_err();
         assert_eq!(status.code(), tonic::Code::NotFound);
         assert_eq!(
             status.message(),
-            "Service shop/web:53: no such port that a route names, but 80"
+            "Service shop/web:53: no route refers to this port, only to 80"
         );
     }
 
@@ -212,6 +217,6 @@ mod tests {
         let status = parse(&[("service", "back/web")]).unwrap();
         let status = status.select_backend(vec![key(80, TransportProtocol::Tcp)]).unwrap_err();
         assert_eq!(status.code(), tonic::Code::NotFound);
-        assert_eq!(status.message(), "Service back/web: no such Service that a route names");
+        assert_eq!(status.message(), "Service back/web: no route refers to this Service");
     }
 }

@@ -1,4 +1,4 @@
-//! The terminal: entered, drawn on, asked for keys, and left as it was found.
+//! The terminal: sets it up, draws, reads keys, and restores it.
 
 use std::io::{self, Stdout, Write};
 use std::time::Duration;
@@ -11,32 +11,32 @@ use crossterm::{execute, queue};
 
 use super::table::{LineStyle, SortOrder, TableLine};
 
-/// The terminal while it is ours.
+/// The terminal in raw mode, on the alternate screen.
 pub(super) struct TerminalScreen {
     stdout: Stdout,
-    /// See <https://no-color.org>.
+    /// True unless `NO_COLOR` is set; see <https://no-color.org>.
     is_coloured: bool,
 }
 
-/// What a person wants.
+/// Command of a key press.
 pub(super) enum KeyCommand {
     Quit,
     Sort(SortOrder),
-    /// To be drawn anew: another size, or a key of no meaning.
+    /// Redraw: the size has changed, or the key has no meaning.
     Other,
 }
 
 impl TerminalScreen {
     pub(super) fn enter() -> io::Result<Self> {
         terminal::enable_raw_mode()?;
-        // From here on what was done is undone when the screen is dropped.
+        // From here on, dropping the screen restores the terminal.
         let is_coloured = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         let mut screen = Self { stdout: io::stdout(), is_coloured };
         execute!(screen.stdout, EnterAlternateScreen, Hide)?;
         Ok(screen)
     }
 
-    /// Draws a title and lines of at most the terminal's width, as many as fit.
+    /// Draws a title and as many lines as fit, each cut at the terminal's width.
     pub(super) fn draw(
         &mut self,
         title: &str,
@@ -56,9 +56,9 @@ impl TerminalScreen {
         self.stdout.flush()
     }
 
-    /// The key that is pressed within this time.
-    pub(super) fn key(&self, patience: Duration) -> io::Result<Option<KeyCommand>> {
-        if !event::poll(patience)? {
+    /// Waits up to the given time for a key press.
+    pub(super) fn key(&self, timeout: Duration) -> io::Result<Option<KeyCommand>> {
+        if !event::poll(timeout)? {
             return Ok(None);
         }
         let Event::Key(KeyEvent { code, modifiers, kind: KeyEventKind::Press, .. }) =
@@ -76,8 +76,8 @@ impl TerminalScreen {
         }))
     }
 
-    fn line(&mut self, text: &str, width: usize, tone: LineStyle) -> io::Result<()> {
-        match tone {
+    fn line(&mut self, text: &str, width: usize, style: LineStyle) -> io::Result<()> {
+        match style {
             LineStyle::Heading => queue!(self.stdout, SetAttribute(Attribute::Reverse))?,
             LineStyle::Backend => queue!(self.stdout, SetAttribute(Attribute::Bold))?,
             LineStyle::Bad if self.is_coloured => {
@@ -101,7 +101,7 @@ impl TerminalScreen {
 
 impl Drop for TerminalScreen {
     fn drop(&mut self) {
-        // Nobody is left to tell.
+        // If restoring fails, there is no place to report it.
         execute!(self.stdout, LeaveAlternateScreen, Show).ok();
         terminal::disable_raw_mode().ok();
     }

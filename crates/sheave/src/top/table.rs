@@ -1,4 +1,4 @@
-//! From two looks at the backends to the lines of a table. Nothing here knows a terminal but its width.
+//! Builds the lines of a table from two API responses. It knows nothing of the terminal except its width.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -9,22 +9,22 @@ use clap::ValueEnum;
 use crate::admin::{BackendInfo, BackendsResponse, EndpointInfo};
 use crate::check::pluralize;
 
-/// What comes first; of equals, names in their order.
+/// Sort order; equal rows are ordered by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SortOrder {
-    /// The most requests a second.
+    /// Most requests per second first.
     Requests,
-    /// The most in flight.
+    /// Most requests in flight first.
     InFlight,
-    /// The most that wait.
+    /// Most queued requests first.
     Queue,
-    /// The most failures a second.
+    /// Most failures per second first.
     Failures,
-    /// The most retries a second.
+    /// Most retries per second first.
     Retries,
-    /// The slowest.
+    /// Highest latency first.
     Latency,
-    /// Names.
+    /// By name.
     Name,
 }
 
@@ -57,13 +57,13 @@ impl SortOrder {
     }
 }
 
-/// Backends with their endpoints, as they are and as fast as they went.
+/// Backends with their endpoints: current values, and rates.
 #[derive(Debug, PartialEq)]
 pub(super) struct BackendTable {
     backends: Vec<(TableRow, Vec<TableRow>)>,
 }
 
-/// One backend or endpoint; `None` where there is no such thing, or it is not known.
+/// One backend or endpoint; `None` if the value does not apply or is not known.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct TableRow {
     name: String,
@@ -78,7 +78,7 @@ struct TableRow {
     health: String,
 }
 
-/// A line, and what it is.
+/// A line and its style.
 #[derive(Debug, PartialEq)]
 pub(super) struct TableLine {
     pub(super) text: String,
@@ -89,16 +89,16 @@ pub(super) struct TableLine {
 pub(super) enum LineStyle {
     Heading,
     Plain,
-    /// A backend, above its endpoints.
+    /// Backend, above its endpoints.
     Backend,
-    /// Nothing is left: a request would wait.
+    /// No free slot: a request would be queued.
     Full,
-    /// Something fails.
+    /// Failures or bad health.
     Bad,
 }
 
 impl BackendTable {
-    /// What happened between two looks, this long apart.
+    /// Builds the table from two API responses with this time between them.
     pub(super) fn of(before: &BackendsResponse, now: &BackendsResponse, passed: Duration) -> Self {
         let before: HashMap<&str, &BackendInfo> =
             before.backends.iter().map(|it| (it.name.as_str(), it)).collect();
@@ -113,7 +113,7 @@ impl BackendTable {
         format!("{backends}, {}", pluralize(endpoints, "endpoint"))
     }
 
-    /// A heading and a line for each, no longer than `width`, which is taken for 80 where it is less.
+    /// Returns a heading and a line per row, cut at `width`; a smaller `width` than 80 counts as 80.
     pub(super) fn lines(&self, order: SortOrder, width: usize) -> Vec<TableLine> {
         let name_width = width.max(80) - COLUMNS_WIDTH;
         let mut backends: Vec<_> = self.backends.iter().collect();
@@ -129,7 +129,7 @@ impl BackendTable {
     }
 }
 
-/// From counters to numbers a second.
+/// Converts counters to rates per second.
 struct RateCalculator(f64);
 
 impl RateCalculator {
@@ -172,7 +172,8 @@ impl RateCalculator {
         }
     }
 
-    /// A counter that has become less began anew; one that is new has no rate yet.
+    /// Returns the rate of a counter. A counter that has decreased restarted from 0; a new counter
+    /// has no rate yet.
     fn rate(&self, before: Option<u64>, now: u64) -> f64 {
         let Some(before) = before else { return 0.0 };
         now.checked_sub(before).unwrap_or(now) as f64 / self.0.max(f64::EPSILON)
@@ -193,7 +194,7 @@ fn compare(order: SortOrder, a: &TableRow, b: &TableRow) -> Ordering {
     by_value.then_with(|| a.name.cmp(&b.name))
 }
 
-/// All columns but the name.
+/// Width of all columns except the name.
 const COLUMNS_WIDTH: usize = 8 + 10 + 6 + 7 + 7 + 8 + 8 + 9;
 
 fn heading(name_width: usize) -> TableLine {
@@ -247,7 +248,7 @@ impl TableRow {
     }
 }
 
-/// Four digits at most, and no more behind the point than matter.
+/// Formats a rate with at most four digits, with as many decimals as matter.
 fn rate(rate: f64) -> String {
     match rate {
         0.0 => "0".to_owned(),
@@ -267,7 +268,7 @@ fn latency(seconds: f64) -> String {
     }
 }
 
-/// What does not fit loses its middle: the beginning and the end tell names apart.
+/// Shortens a name by its middle, because the beginning and the end distinguish names.
 fn shortened(name: &str, width: usize) -> String {
     let characters: Vec<char> = name.chars().collect();
     if characters.len() <= width {

@@ -1,4 +1,4 @@
-//! An endpoint's side of an HTTP/1.1 connection: one request, one answer, the next request.
+//! Server side of an HTTP/1.1 connection: one request, one response, the next request.
 
 use std::io::{self, Write as _};
 use std::rc::Rc;
@@ -35,7 +35,7 @@ impl Http1Server {
         Ok(head.map(|head| (0, head.wanted)))
     }
 
-    /// True if the client has sent bytes of a request that has not been read whole.
+    /// True if the client has sent part of a request.
     pub(super) fn has_part_of_a_request(&self) -> bool {
         self.incoming.is_partial() || has_unread_bytes(&self.socket)
     }

@@ -1,4 +1,4 @@
-//! An endpoint's side of an HTTP/2 connection: requests of many streams, each answered when it is whole.
+//! Server side of an HTTP/2 connection: concurrent streams, each answered when its request is complete.
 
 use std::rc::Rc;
 
@@ -11,7 +11,7 @@ use crate::request::grpc_message;
 
 pub(super) struct Http2Server {
     wire: Http2Session,
-    /// Requests whose body has yet to end.
+    /// Requests whose body has not ended yet.
     incomplete: Vec<(u32, ResponseSpec)>,
 }
 
@@ -26,7 +26,7 @@ impl Http2Server {
     ) -> Result<Option<(u32, ResponseSpec)>, MessageError> {
         loop {
             let Some(event) = self.wire.next_event()? else {
-                // All that is here has been answered, in one write.
+                // All requests received so far are answered with one write.
                 self.wire.flush()?;
                 if !self.wire.fill(scratch)? {
                     return Ok(None);
@@ -39,7 +39,7 @@ impl Http2Server {
         }
     }
 
-    /// The request that is whole with this.
+    /// Returns the request that this event completes.
     fn take(&mut self, event: MessageEvent) -> Option<(u32, ResponseSpec)> {
         match event {
             MessageEvent::Head { stream, fields, last: true } => Some((stream, wanted(&fields))),
@@ -57,11 +57,11 @@ impl Http2Server {
     }
 
     fn remove(&mut self, stream: u32) -> Option<(u32, ResponseSpec)> {
-        let place = self.incomplete.iter().position(|(own, _)| *own == stream)?;
-        Some(self.incomplete.swap_remove(place))
+        let index = self.incomplete.iter().position(|(own, _)| *own == stream)?;
+        Some(self.incomplete.swap_remove(index))
     }
 
-    /// Goes out at once if nothing else is to be read first.
+    /// Sends a response, at once if no further request is buffered.
     pub(super) fn send(
         &mut self,
         stream: u32,
@@ -130,7 +130,7 @@ fn response(status: &str, body: Vec<u8>) -> Rc<HttpMessage> {
     Rc::new(HttpMessage { head, body, trailers: Vec::new() })
 }
 
-/// What a call that went well comes to.
+/// Returns the response of a successful gRPC call.
 fn result(bytes: usize) -> Rc<HttpMessage> {
     Rc::new(HttpMessage {
         head: vec![field(":status", "200"), field("content-type", "application/grpc")],

@@ -1,5 +1,5 @@
-//! A handshake of TLS 1.3 over TCP: the client closes as soon as it could send something, and the handshake is
-//! over when the server has closed as well, since it has then dealt with the client's last word.
+//! Handshake of TLS 1.3 over TCP. The client closes as soon as it could send data, and the handshake is complete when
+//! the server has closed as well, since the server has then processed the client's Finished.
 
 use std::io::{self, Write as _};
 use std::net::Shutdown;
@@ -20,7 +20,7 @@ use crate::http::MessageError;
 use crate::job::HandshakeJob;
 use crate::tls;
 
-/// What the connections of one place are made with.
+/// Connector of one sequence of connections.
 pub(super) struct TcpConnector {
     config: Arc<ClientConfig>,
     tickets: Arc<TicketStore>,
@@ -62,19 +62,19 @@ pub(super) struct TlsHandshakeConnection {
     socket: TcpStream,
     tls: ClientConnection,
     tickets: Arc<TicketStore>,
-    /// It offers a ticket, and so must be resumed.
+    /// True if the connection offers a ticket, and therefore must be resumed.
     pub(super) resumes: bool,
-    /// What is still to be said once that is possible.
+    /// Request to send once the handshake permits it; empty after that.
     request: String,
-    /// We have said that nothing more will come.
+    /// True after our close_notify.
     close_sent: bool,
 }
 
 impl TlsHandshakeConnection {
-    /// True when the other side has closed as well.
+    /// Advances the connection; true when the server has closed as well.
     pub(super) fn advance(&mut self) -> Result<bool, MessageError> {
         match self.try_to_advance() {
-            // How a connection ends that nobody needs any more is no fault.
+            // After our close_notify, an error at the end of the connection does not matter.
             Err(MessageError::Io(_) | MessageError::Closed) if self.close_sent => Ok(true),
             outcome => outcome,
         }
@@ -109,7 +109,7 @@ impl TlsHandshakeConnection {
         }
     }
 
-    /// Says that nothing more will come.
+    /// Sends close_notify, after a check that resumption was as expected.
     fn finish(&mut self) -> Result<(), MessageError> {
         let resumed = self.tls.handshake_kind() == Some(HandshakeKind::Resumed);
         if resumed != self.resumes {
@@ -122,17 +122,17 @@ impl TlsHandshakeConnection {
     }
 }
 
-/// The last ticket of a place, for the next connection alone.
+/// The last ticket of a sequence, for the next connection only.
 #[derive(Debug)]
 struct TicketStore {
-    /// Each connection is to wait for one.
+    /// True if each connection has to wait for a ticket.
     wanted: bool,
     received: AtomicBool,
     last: Mutex<Option<Tls13ClientSessionValue>>,
 }
 
 impl TicketStore {
-    /// A connection begins; says whether there is a ticket for it.
+    /// Begins a connection; returns whether there is a ticket for it.
     fn begin(&self) -> bool {
         self.received.store(false, Ordering::Relaxed);
         self.last.lock().unwrap_or_else(PoisonError::into_inner).is_some()
@@ -170,7 +170,7 @@ impl ClientSessionStore for TicketStore {
     }
 }
 
-/// A request that is the only one of its connection.
+/// Returns the only request of a connection.
 fn request_text(host: &str) -> String {
     format!("GET /b/100 HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")
 }

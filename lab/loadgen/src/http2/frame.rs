@@ -1,4 +1,4 @@
-//! Frames as bytes (RFC 9113 §4 and §6).
+//! Frames in bytes (RFC 9113 §4 and §6).
 
 use std::ops::Range;
 
@@ -28,7 +28,7 @@ pub(super) const ENABLE_PUSH: u16 = 2;
 pub(super) const MAX_CONCURRENT_STREAMS: u16 = 3;
 pub(super) const INITIAL_WINDOW_SIZE: u16 = 4;
 
-/// One that is there in whole, by where it lies in what was received.
+/// A complete frame, as positions in the receive buffer.
 pub(super) struct Http2Frame {
     pub(super) kind: u8,
     flags: u8,
@@ -37,7 +37,7 @@ pub(super) struct Http2Frame {
 }
 
 impl Http2Frame {
-    /// The frame that begins there, if it is whole.
+    /// Reads the frame at this position; `None` if it is incomplete.
     pub(super) fn read(inbox: &[u8], begin: usize) -> Option<Self> {
         let head = inbox.get(begin..begin + HEAD_BYTES)?;
         let length = number([0, head[0], head[1], head[2]]) as usize;
@@ -51,7 +51,7 @@ impl Http2Frame {
         self.flags & flag != 0
     }
 
-    /// Where the payload is without padding and priority, of a head or of data.
+    /// Returns the position of the payload of HEADERS or DATA without padding and priority.
     pub(super) fn content(&self, inbox: &[u8]) -> Result<Range<usize>, MessageError> {
         let Range { mut start, mut end } = self.payload;
         if self.has(PADDED) {
@@ -83,7 +83,7 @@ impl Http2Frame {
 }
 
 pub(super) fn write_frame(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
-    let length = u32::try_from(payload.len()).expect("a payload of the lab is small");
+    let length = u32::try_from(payload.len()).expect("payloads of the lab are small");
     out.extend_from_slice(&length.to_be_bytes()[1..]);
     out.extend_from_slice(&[kind, flags]);
     out.extend_from_slice(&stream.to_be_bytes());

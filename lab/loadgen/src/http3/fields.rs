@@ -1,18 +1,18 @@
-//! Heads without a dynamic table (RFC 9204), of which we write requests and read one field: the status of an answer.
+//! QPACK without a dynamic table (RFC 9204): encodes requests, and decodes one field, the status of a response.
 
 use httlib_huffman::{DecoderSpeed, decode, encode as compress};
 
 use crate::http::MessageError;
 use crate::message::HeaderPair;
 
-/// Fields that are in the static table as a whole, of those that the lab sends (RFC 9204, appendix A).
+/// Fields with their value in the static table, of those that the lab sends (RFC 9204, appendix A).
 const STATIC_FIELDS: &[(u64, &str, &str)] = &[
     (17, ":method", "GET"),
     (20, ":method", "POST"),
     (23, ":scheme", "https"),
     (29, "accept", "*/*"),
 ];
-/// Names that are in it.
+/// Names in the static table.
 const STATIC_NAMES: &[(u64, &str)] = &[
     (0, ":authority"),
     (1, ":path"),
@@ -21,7 +21,7 @@ const STATIC_NAMES: &[(u64, &str)] = &[
     (44, "content-type"),
     (95, "user-agent"),
 ];
-/// The statuses that are in it.
+/// Statuses in the static table.
 const STATIC_STATUSES: &[(u64, u16)] = &[
     (24, 103),
     (25, 200),
@@ -41,7 +41,7 @@ const STATIC_STATUSES: &[(u64, u16)] = &[
 const MAX_INTEGER_BYTES: usize = 8;
 
 pub(super) fn encode(fields: &[HeaderPair]) -> Vec<u8> {
-    // What the block needs of a dynamic table: nothing.
+    // Prefix of the block: it needs no dynamic table.
     let mut block = vec![0, 0];
     for (name, value) in fields {
         let is = |own: &str| own.as_bytes() == name.as_slice();
@@ -75,18 +75,18 @@ fn put_integer(block: &mut Vec<u8>, first: u8, bits: u32, value: u64) {
     block.push(left as u8);
 }
 
-/// Compressed, as clients do. The bit above the length says so.
+/// Writes a Huffman-coded string, as clients do. The bit above the length marks the coding.
 fn put_text(block: &mut Vec<u8>, first: u8, bits: u32, text: &[u8]) {
     let mut compressed = Vec::with_capacity(text.len());
-    compress(text, &mut compressed).expect("any octet has a code");
+    compress(text, &mut compressed).expect("every octet has a Huffman code");
     put_integer(block, first | 1 << bits, bits, compressed.len() as u64);
     block.extend_from_slice(&compressed);
 }
 
-/// What a head says as its status; trailers say none.
+/// Returns the status in a field section; trailers have none.
 pub(super) fn status(block: &[u8]) -> Result<Option<u16>, MessageError> {
     let mut rest = BlockReader(block);
-    // We have no dynamic table, so there is nothing in it to refer to.
+    // Our dynamic table has no capacity, so no reference to it is valid.
     if (rest.integer(8)?, rest.integer(7)?) != (0, 0) {
         return Err(MessageError::Frame);
     }
@@ -114,7 +114,7 @@ pub(super) fn status(block: &[u8]) -> Result<Option<u16>, MessageError> {
     Ok(None)
 }
 
-/// What is still to be read of a block.
+/// The unread part of a block.
 struct BlockReader<'a>(&'a [u8]);
 
 impl BlockReader<'_> {

@@ -1,4 +1,4 @@
-//! The frames of an answer, in whatever pieces they come.
+//! Parser of the frames of a response, independent of read boundaries.
 
 use bytes::Buf;
 use quinn_proto::VarInt;
@@ -7,12 +7,12 @@ use quinn_proto::coding::Codec as _;
 use super::{DATA, HEADERS, fields};
 use crate::http::MessageError;
 
-/// What has come of one answer.
+/// Parser state of one response.
 #[derive(Default)]
 pub(super) struct ResponseReader {
-    /// The frame that we are in.
+    /// The current frame.
     frame: Option<Http3Frame>,
-    /// A frame's first bytes while they do not say what it is, or a head that is not complete.
+    /// The first bytes of an incomplete frame header, or an incomplete head.
     partial: Vec<u8>,
 }
 
@@ -22,24 +22,24 @@ struct Http3Frame {
 }
 
 pub(super) enum ResponsePart {
-    /// The status of a head; trailers have none, and are no part.
+    /// Status of a head; trailers have no status and are not reported.
     Head(u16),
     Data(u64),
 }
 
 impl ResponseReader {
-    /// Tells of each part that these bytes complete. What is unknown is to be ignored (RFC 9114 §9).
+    /// Reports each part that these bytes complete. Unknown frames are ignored (RFC 9114 §9).
     pub(super) fn take(
         &mut self,
         mut bytes: &[u8],
-        mut tell: impl FnMut(ResponsePart),
+        mut emit: impl FnMut(ResponsePart),
     ) -> Result<(), MessageError> {
         while let Some(&first) = bytes.first() {
             let Some(frame) = &mut self.frame else {
                 self.partial.push(first);
                 bytes = &bytes[1..];
                 self.frame = self.begun_frame();
-                self.end_frame(&mut tell)?;
+                self.end_frame(&mut emit)?;
                 continue;
             };
             let count = frame.left.min(bytes.len() as u64);
@@ -49,14 +49,14 @@ impl ResponseReader {
             if frame.kind == u64::from(HEADERS) {
                 self.partial.extend_from_slice(now);
             } else if frame.kind == u64::from(DATA) {
-                tell(ResponsePart::Data(count));
+                emit(ResponsePart::Data(count));
             }
-            self.end_frame(&mut tell)?;
+            self.end_frame(&mut emit)?;
         }
         Ok(())
     }
 
-    /// No frame was cut off.
+    /// True if no frame is incomplete.
     pub(super) fn is_whole(&self) -> bool {
         self.frame.is_none() && self.partial.is_empty()
     }
@@ -65,17 +65,17 @@ impl ResponseReader {
         let mut bytes = self.partial.as_slice();
         let kind = VarInt::decode(&mut bytes).ok()?.into_inner();
         let left = VarInt::decode(&mut bytes).ok()?.into_inner();
-        debug_assert!(!bytes.has_remaining(), "bytes are looked at one by one");
+        debug_assert!(!bytes.has_remaining(), "bytes are parsed one by one");
         self.partial.clear();
         Some(Http3Frame { kind, left })
     }
 
-    fn end_frame(&mut self, tell: &mut impl FnMut(ResponsePart)) -> Result<(), MessageError> {
+    fn end_frame(&mut self, emit: &mut impl FnMut(ResponsePart)) -> Result<(), MessageError> {
         let Some(Http3Frame { kind, left: 0 }) = self.frame else { return Ok(()) };
         self.frame = None;
         if kind == u64::from(HEADERS) {
             if let Some(status) = fields::status(&self.partial)? {
-                tell(ResponsePart::Head(status));
+                emit(ResponsePart::Head(status));
             }
             self.partial.clear();
         }
@@ -87,17 +87,17 @@ impl ResponseReader {
 mod tests {
     use super::*;
 
-    /// A head of status 200, data in two frames around one that nobody knows, and trailers.
+    /// Head of status 200, data in two frames with an unknown frame between them, and trailers.
     const ANSWER: &[u8] = b"\x01\x03\0\0\xd9\x00\x02ab\x21\x01?\x00\x01c\x01\x05\0\0\x21a\0";
 
     fn parts(pieces: &[&[u8]]) -> (Vec<u16>, u64, bool) {
         let (mut answer, mut heads, mut bytes) = (ResponseReader::default(), Vec::new(), 0);
         for piece in pieces {
-            let tell = |part| match part {
+            let emit = |part| match part {
                 ResponsePart::Head(status) => heads.push(status),
                 ResponsePart::Data(count) => bytes += count,
             };
-            answer.take(piece, tell).unwrap();
+            answer.take(piece, emit).unwrap();
         }
         (heads, bytes, answer.is_whole())
     }

@@ -1,4 +1,4 @@
-//! What the connections of a load speak, for a loop that need not know: HTTP/2 over TCP, or HTTP/3 over QUIC.
+//! The protocol of the connections of a load, hidden from the loop: HTTP/2 over TCP, or HTTP/3 over QUIC.
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -14,7 +14,7 @@ use crate::message::{HttpMessage, MessageEvent};
 use crate::quic::QuicConnector;
 use crate::{http2, http3};
 
-/// With what is said over every connection.
+/// Connector with the request for every connection.
 pub(super) enum SessionConnector {
     Http2(Rc<HttpMessage>),
     Http3 { dialer: QuicConnector, request: Rc<[u8]> },
@@ -24,7 +24,7 @@ impl SessionConnector {
     pub(super) fn of(job: &LoadJob) -> Result<Self> {
         if job.http3 {
             if job.request.grpc {
-                bail!("calls of gRPC go over HTTP/2");
+                bail!("gRPC calls need HTTP/2");
             }
             let request = http3::request(&job.request.to_message("https"));
             return Ok(Self::Http3 { dialer: QuicConnector::new()?, request });
@@ -36,7 +36,7 @@ impl SessionConnector {
         Ok(Self::Http2(Rc::new(message)))
     }
 
-    /// Begins to connect.
+    /// Starts to connect.
     pub(super) fn connect(
         &self,
         job: &LoadJob,
@@ -106,7 +106,7 @@ impl StreamSession {
         }
     }
 
-    /// Whether a timer is due, which TCP has in the kernel.
+    /// True if a timer is due; the timers of TCP are in the kernel.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         match self {
             Self::Http2 { .. } => false,

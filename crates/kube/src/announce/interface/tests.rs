@@ -1,4 +1,4 @@
-//! Two nodes of one link, each a thread in a network namespace of its own: what the kernel really does.
+//! Tests with two nodes on one link, each a thread in a network namespace of its own, against the real kernel.
 
 use std::process::Command;
 use std::sync::mpsc::{Sender, channel};
@@ -12,7 +12,7 @@ use super::*;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A thread in a namespace of its own, which goes with it.
+/// A thread in a network namespace of its own, which ends with the thread.
 struct Node {
     jobs: Sender<Job>,
     id: String,
@@ -21,20 +21,20 @@ struct Node {
 impl Node {
     fn new() -> Self {
         let (jobs, to_do) = channel::<Job>();
-        let (tell, told) = channel();
+        let (sender, receiver) = channel();
         thread::spawn(move || {
             unshare(CloneFlags::CLONE_NEWNET).unwrap();
-            tell.send(gettid().to_string()).unwrap();
+            sender.send(gettid().to_string()).unwrap();
             to_do.iter().for_each(|job| job());
         });
-        Self { jobs, id: told.recv().unwrap() }
+        Self { jobs, id: receiver.recv().unwrap() }
     }
 
-    /// Does something there.
+    /// Runs a job in the namespace.
     fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {
-        let (tell, told) = channel();
-        self.jobs.send(Box::new(move || drop(tell.send(job())))).unwrap();
-        told.recv().unwrap()
+        let (sender, receiver) = channel();
+        self.jobs.send(Box::new(move || drop(sender.send(job())))).unwrap();
+        receiver.recv().unwrap()
     }
 
     fn ip(&self, words: &str) {
@@ -48,7 +48,7 @@ impl Node {
         self.run(move || wait(async { link.probe(address).await.unwrap() }))
     }
 
-    /// Whether the kernel takes the address for its own.
+    /// True if the kernel has the address.
     fn has(&self, address: IpAddr) -> bool {
         self.run(move || std::net::UdpSocket::bind((address, 0)).is_ok())
     }
@@ -58,12 +58,12 @@ fn wait<T>(future: impl Future<Output = T>) -> T {
     runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
-/// Two nodes with a network between them; none where that may not be made.
+/// Returns two nodes with a network between them; `None` if that is not permitted.
 fn nodes() -> Option<[(Node, EthernetInterface); 2]> {
     let may = geteuid().is_root()
         && thread::spawn(|| unshare(CloneFlags::CLONE_NEWNET)).join().unwrap().is_ok();
     if !may {
-        eprintln!("skipped: it takes root, and network namespaces");
+        eprintln!("skipped: needs root and network namespaces");
         return None;
     }
     let nodes = [Node::new(), Node::new()];
@@ -89,12 +89,12 @@ const V6: &str = "fd00:9::100";
 fn probe_detects_an_address_in_use_on_the_link() {
     let Some([(here, near), (there, far)]) = nodes() else { return };
     for address in [V4, V6].map(|text| text.parse().unwrap()) {
-        assert!(!here.ask(&near, address), "nobody has {address}");
+        assert!(!here.ask(&near, address), "no node has {address}");
         let link = far.clone();
         there.run(move || link.install_address(address, 3).unwrap());
         assert!(there.has(address), "at once");
-        assert!(here.ask(&near, address), "the other one has {address}");
-        assert!(!there.ask(&far, address), "it does not hear itself");
+        assert!(here.ask(&near, address), "the other node has {address}");
+        assert!(!there.ask(&far, address), "a node does not receive its own frames");
         let link = far.clone();
         there.run(move || {
             (link.remove_address(address).unwrap(), link.remove_address(address).unwrap())
@@ -134,5 +134,5 @@ fn unsuitable_interface_gives_a_clear_error() {
     };
     assert!(cannot("192.0.2.1", None).contains("no interface is on the network of 192.0.2.1"));
     assert_eq!(cannot(V4, Some("eth7")), "there is no interface eth7");
-    assert_eq!(cannot(V4, Some("lo")), "lo is no Ethernet, and cannot carry an address");
+    assert_eq!(cannot(V4, Some("lo")), "lo is not an Ethernet interface");
 }

@@ -1,4 +1,5 @@
-//! Several nodes, one Lease, kernels that keep what they were told, and faults: never two carriers, and one again soon.
+//! Tests with several nodes, one Lease, kernels that keep installed addresses, and faults: never two holders, and a new
+//! holder soon.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -8,47 +9,47 @@ use proptest::prelude::*;
 use super::*;
 
 const TICK: Duration = Duration::from_millis(10);
-/// How long the link is listened to.
-const LISTEN: Duration = Duration::from_millis(250);
-/// How long an answer of the API server is waited for.
-const PATIENCE: Duration = Duration::from_millis(800);
-/// Somebody carries the address again after its holder has died.
-const TAKEN_OVER: Duration = Duration::from_secs(5);
+/// Duration of a probe.
+const PROBE_TIME: Duration = Duration::from_millis(250);
+/// Time limit of a request to the API server.
+const API_TIMEOUT: Duration = Duration::from_millis(800);
+/// Time limit for another node to take the address over after its holder has failed.
+const TAKEOVER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What happens to a node.
+/// Fault of a node.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
-    /// Its announcer is killed and comes back with nothing; its kernel keeps what it has.
+    /// The announcer is killed and restarts without state; its kernel keeps what it has.
     Kill,
-    /// Its announcer does nothing for a while.
+    /// The announcer is paused.
     Pause(Duration),
-    /// The whole node is gone for a while.
+    /// The whole node is off.
     PowerOff(Duration),
-    /// It cannot reach the API server for a while.
+    /// The node cannot reach the API server.
     CutOff(Duration),
-    /// Nobody can.
+    /// No node can reach the API server.
     Outage(Duration),
-    /// Its Sheave is not ready for a while.
+    /// The Sheave on the node is not ready.
     NotReady(Duration),
-    /// It has so many endpoints from now on.
+    /// The number of endpoints on the node changes.
     Endpoints(usize),
 }
 
 struct Lease {
-    said: LeaseState,
+    state: LeaseState,
     version: u64,
     written: ElapsedTime,
 }
 
 struct Node {
     name: String,
-    claim: AddressOwnership,
-    /// Until when the kernel has the address.
+    ownership: AddressOwnership,
+    /// Time until which the kernel has the address.
     kernel: Option<ElapsedTime>,
-    /// What it knows of the Lease.
+    /// Version of the Lease that the node has observed.
     version: u64,
-    doing: Option<PendingOperation>,
-    asleep: ElapsedTime,
+    pending: Option<PendingOperation>,
+    paused: ElapsedTime,
     off: ElapsedTime,
     cut_off: ElapsedTime,
     not_ready: ElapsedTime,
@@ -57,11 +58,11 @@ struct Node {
 enum PendingOperation {
     Write {
         write: LeaseWrite,
-        asked: ElapsedTime,
+        started: ElapsedTime,
         outcome: Option<LeaseWriteOutcome>,
         done: ElapsedTime,
     },
-    Ask {
+    Probe {
         done: ElapsedTime,
         is_answered: bool,
     },
@@ -73,8 +74,8 @@ struct World {
     endpoints: BTreeMap<String, usize>,
     lease: Lease,
     latency: Duration,
-    /// The carriers in turn.
-    carriers: Vec<usize>,
+    /// Successive holders of the address.
+    holders: Vec<usize>,
 }
 
 impl World {
@@ -82,32 +83,32 @@ impl World {
         let name = |n: usize| format!("n{n}");
         let node = |n| Node {
             name: name(n),
-            claim: AddressOwnership::new(name(n)),
+            ownership: AddressOwnership::new(name(n)),
             kernel: None,
             version: 0,
-            doing: None,
-            asleep: ElapsedTime::ZERO,
+            pending: None,
+            paused: ElapsedTime::ZERO,
             off: ElapsedTime::ZERO,
             cut_off: ElapsedTime::ZERO,
             not_ready: ElapsedTime::ZERO,
         };
         Self {
-            // Clocks that begin at zero hide underflows.
+            // A clock that starts at zero would hide underflows.
             now: Duration::from_secs(100),
             nodes: (0..endpoints.len()).map(node).collect(),
             endpoints: endpoints.iter().enumerate().map(|(n, count)| (name(n), *count)).collect(),
-            lease: Lease { said: LeaseState::default(), version: 1, written: ElapsedTime::ZERO },
+            lease: Lease { state: LeaseState::default(), version: 1, written: ElapsedTime::ZERO },
             latency,
-            carriers: Vec::new(),
+            holders: Vec::new(),
         }
     }
 
-    fn strike(&mut self, n: usize, fault: Fault) {
+    fn inject(&mut self, n: usize, fault: Fault) {
         let now = self.now;
         let node = &mut self.nodes[n];
         match fault {
             Fault::Kill => node.restart(),
-            Fault::Pause(time) => node.asleep = now + time,
+            Fault::Pause(time) => node.paused = now + time,
             Fault::PowerOff(time) => {
                 node.off = now + time;
                 node.kernel = None;
@@ -130,166 +131,168 @@ impl World {
             self.now += TICK;
             for n in 0..self.nodes.len() {
                 self.serve(n);
-                self.live(n);
+                self.step_announcer(n);
             }
-            let carriers: Vec<_> = self.carriers_now().collect();
-            assert!(carriers.len() < 2, "{carriers:?} carry it at {:?}", self.now);
-            if let [one] = carriers[..]
-                && self.carriers.last() != Some(&one)
+            let holders: Vec<_> = self.current_holders().collect();
+            assert!(holders.len() < 2, "{holders:?} hold it at {:?}", self.now);
+            if let [one] = holders[..]
+                && self.holders.last() != Some(&one)
             {
-                self.carriers.push(one);
+                self.holders.push(one);
             }
         }
     }
 
-    fn carriers_now(&self) -> impl Iterator<Item = usize> {
+    fn current_holders(&self) -> impl Iterator<Item = usize> {
         let has = |node: &Node| node.kernel.is_some_and(|until| until > self.now);
         self.nodes.iter().enumerate().filter(move |(_, node)| has(node)).map(|(n, _)| n)
     }
 
-    /// The API server takes a write half way between the question and the answer.
+    /// Lets the API server process a write halfway between request and response.
     fn serve(&mut self, n: usize) {
         let (now, node) = (self.now, &mut self.nodes[n]);
         let is_cut_off = node.cut_off > now;
-        let Some(PendingOperation::Write { write, asked, outcome: outcome @ None, done }) =
-            &mut node.doing
+        let Some(PendingOperation::Write { write, started, outcome: outcome @ None, done }) =
+            &mut node.pending
         else {
             return;
         };
         if is_cut_off {
-            if now >= *asked + PATIENCE {
+            if now >= *started + API_TIMEOUT {
                 (*outcome, *done) = (Some(LeaseWriteOutcome::Unavailable), now);
             }
             return;
         }
-        if now < *asked + self.latency / 2 {
+        if now < *started + self.latency / 2 {
             return;
         }
-        *done = *asked + self.latency;
+        *done = *started + self.latency;
         if node.version != self.lease.version {
             *outcome = Some(LeaseWriteOutcome::Conflict);
             return;
         }
-        let said = &mut self.lease.said;
+        let state = &mut self.lease.state;
         match write {
             LeaseWrite::AcquireOrRenew => {
-                *said = LeaseState { holder: Some(node.name.clone()), ..LeaseState::default() };
+                *state = LeaseState { holder: Some(node.name.clone()), ..LeaseState::default() };
             }
-            LeaseWrite::RequestHandover => said.wanted_by = Some(node.name.clone()),
+            LeaseWrite::RequestHandover => state.wanted_by = Some(node.name.clone()),
             LeaseWrite::HandOver(other) => {
-                *said = LeaseState { holder: Some(other.clone()), ..LeaseState::default() };
+                *state = LeaseState { holder: Some(other.clone()), ..LeaseState::default() };
             }
-            LeaseWrite::Release => *said = LeaseState::default(),
+            LeaseWrite::Release => *state = LeaseState::default(),
         }
         self.lease.version += 1;
         self.lease.written = now;
         if *write != LeaseWrite::RequestHandover {
-            self.lease.said.renewal = self.lease.version.to_string();
+            self.lease.state.renewal = self.lease.version.to_string();
         }
         *outcome = Some(LeaseWriteOutcome::Done);
     }
 
-    /// What the announcer of a node does in a tick.
-    fn live(&mut self, n: usize) {
+    /// Runs the announcer of a node for one tick.
+    fn step_announcer(&mut self, n: usize) {
         let now = self.now;
-        let others = self.carriers_now().any(|other| other != n);
-        let standing = NodeRanking {
+        let others = self.current_holders().any(|other| other != n);
+        let ranking = NodeRanking {
             address: IpAddr::from([192, 0, 2, 1]),
             endpoints: self.endpoints.clone(),
         };
         let node = &mut self.nodes[n];
-        if let Some(PendingOperation::Ask { is_answered, .. }) = &mut node.doing {
+        if let Some(PendingOperation::Probe { is_answered, .. }) = &mut node.pending {
             *is_answered |= others;
         }
-        if node.asleep > now || node.off > now {
+        if node.paused > now || node.off > now {
             return;
         }
         node.finish(&self.lease, now);
-        // Nothing is looked at while something is awaited.
-        if node.doing.is_some() {
+        // The announcer observes nothing while an operation is pending.
+        if node.pending.is_some() {
             return;
         }
-        let is_told = now >= self.lease.written + self.latency && node.cut_off <= now;
-        if is_told && node.version < self.lease.version {
-            node.see(&self.lease, now);
+        let is_notified = now >= self.lease.written + self.latency && node.cut_off <= now;
+        if is_notified && node.version < self.lease.version {
+            node.observe(&self.lease, now);
         }
-        node.claim.set_ranking((node.not_ready <= now).then_some(standing), now);
-        node.follow(now);
+        node.ownership.set_ranking((node.not_ready <= now).then_some(ranking), now);
+        node.apply_interface_action(now);
         for _ in 0..9 {
-            if node.doing.is_some() {
+            if node.pending.is_some() {
                 return;
             }
-            match node.claim.next_action(now) {
+            match node.ownership.next_action(now) {
                 OwnershipAction::Wait(until) => {
-                    assert!(until > now, "it would spin");
+                    assert!(until > now, "the wait is not over at once");
                     return;
                 }
                 OwnershipAction::Probe => {
-                    node.doing =
-                        Some(PendingOperation::Ask { done: now + LISTEN, is_answered: others });
+                    node.pending = Some(PendingOperation::Probe {
+                        done: now + PROBE_TIME,
+                        is_answered: others,
+                    });
                 }
                 OwnershipAction::Announce => {
                     assert!(
                         node.kernel.is_some_and(|until| until > now),
-                        "told of what is not here"
+                        "announced without being installed"
                     );
-                    node.claim.record_announcement();
+                    node.ownership.record_announcement();
                 }
                 OwnershipAction::WriteLease(write) => {
                     if matches!(write, LeaseWrite::HandOver(_) | LeaseWrite::Release) {
                         node.kernel = None;
-                        node.claim.record_installed(0, now);
+                        node.ownership.record_installed(0, now);
                     }
-                    let (asked, outcome, done) = (now, None, NEVER);
-                    node.doing = Some(PendingOperation::Write { write, asked, outcome, done });
+                    let (started, outcome, done) = (now, None, NEVER);
+                    node.pending = Some(PendingOperation::Write { write, started, outcome, done });
                 }
             }
-            node.follow(now);
+            node.apply_interface_action(now);
         }
-        panic!("it never comes to rest");
+        panic!("the announcer never waits");
     }
 }
 
 impl Node {
     fn restart(&mut self) {
-        self.claim = AddressOwnership::new(self.name.clone());
-        self.doing = None;
+        self.ownership = AddressOwnership::new(self.name.clone());
+        self.pending = None;
         self.version = 0;
     }
 
-    fn see(&mut self, lease: &Lease, now: ElapsedTime) {
+    fn observe(&mut self, lease: &Lease, now: ElapsedTime) {
         self.version = lease.version;
-        self.claim.observe_lease(Some(lease.said.clone()), now);
+        self.ownership.observe_lease(Some(lease.state.clone()), now);
     }
 
     fn finish(&mut self, lease: &Lease, now: ElapsedTime) {
-        match self.doing.take() {
-            Some(PendingOperation::Ask { done, is_answered }) if done <= now => {
-                self.claim.record_probe(is_answered, now);
+        match self.pending.take() {
+            Some(PendingOperation::Probe { done, is_answered }) if done <= now => {
+                self.ownership.record_probe(is_answered, now);
             }
-            Some(PendingOperation::Write { write, asked, outcome: Some(outcome), done })
+            Some(PendingOperation::Write { write, started, outcome: Some(outcome), done })
                 if done <= now =>
             {
                 if matches!(outcome, LeaseWriteOutcome::Done | LeaseWriteOutcome::Conflict) {
-                    self.see(lease, now);
+                    self.observe(lease, now);
                 }
-                self.claim.record_write(&write, outcome, asked, now);
+                self.ownership.record_write(&write, outcome, started, now);
             }
-            doing => self.doing = doing,
+            pending => self.pending = pending,
         }
     }
 
-    fn follow(&mut self, now: ElapsedTime) {
-        match self.claim.interface_action(now) {
+    fn apply_interface_action(&mut self, now: ElapsedTime) {
+        match self.ownership.interface_action(now) {
             InterfaceAction::Keep => {}
             InterfaceAction::Remove => {
                 self.kernel = None;
-                self.claim.record_installed(0, now);
+                self.ownership.record_installed(0, now);
             }
             InterfaceAction::InstallFor(seconds) => {
-                // The kernel is as late as was measured.
+                // The kernel drops the address with the delay that was measured.
                 self.kernel = Some(now + from_seconds(seconds) + Duration::from_millis(300));
-                self.claim.record_installed(seconds, now);
+                self.ownership.record_installed(seconds, now);
             }
         }
     }
@@ -323,12 +326,12 @@ proptest! {
         let mut world = World::new(&[1, 2, 3], latency);
         world.run(Duration::from_secs(2));
         for (n, fault, pause) in faults {
-            world.strike(n, fault);
+            world.inject(n, fault);
             world.run(Duration::from_millis(pause));
         }
-        // When all is well again, somebody carries it.
+        // After the end of all faults, one node holds the address.
         world.run(Duration::from_secs(24));
-        prop_assert_eq!(world.carriers_now().count(), 1);
+        prop_assert_eq!(world.current_holders().count(), 1);
     }
 
     #[test]
@@ -339,34 +342,34 @@ proptest! {
     ) {
         let mut world = World::new(&[1, 2, 3], latency);
         world.run(Duration::from_millis(after));
-        let holder = world.carriers_now().next().unwrap();
+        let holder = world.current_holders().next().unwrap();
         let gone = Duration::from_secs(60);
-        world.strike(holder, if is_power { Fault::PowerOff(gone) } else { Fault::Pause(gone) });
-        world.run(TAKEN_OVER);
-        prop_assert_eq!(world.carriers_now().count(), 1);
-        prop_assert!(world.carriers_now().all(|now| now != holder));
+        world.inject(holder, if is_power { Fault::PowerOff(gone) } else { Fault::Pause(gone) });
+        world.run(TAKEOVER_TIMEOUT);
+        prop_assert_eq!(world.current_holders().count(), 1);
+        prop_assert!(world.current_holders().all(|now| now != holder));
     }
 
     #[test]
     fn api_server_outage_does_not_move_the_address(latency in latency(), time in 1u64..120) {
         let mut world = World::new(&[1, 2, 3], latency);
         world.run(Duration::from_secs(3));
-        world.strike(0, Fault::Outage(Duration::from_secs(time)));
+        world.inject(0, Fault::Outage(Duration::from_secs(time)));
         for _ in 0..time + 10 {
             world.run(Duration::from_secs(1));
-            prop_assert_eq!(world.carriers_now().count(), 1);
+            prop_assert_eq!(world.current_holders().count(), 1);
         }
-        prop_assert_eq!(world.carriers.len(), 1);
+        prop_assert_eq!(world.holders.len(), 1);
     }
 
     #[test]
     fn holder_cut_off_from_the_api_server_keeps_the_address(latency in latency()) {
         let mut world = World::new(&[1, 2, 3], latency);
         world.run(Duration::from_secs(3));
-        let holder = world.carriers[0];
-        world.strike(holder, Fault::CutOff(Duration::from_secs(60)));
+        let holder = world.holders[0];
+        world.inject(holder, Fault::CutOff(Duration::from_secs(60)));
         world.run(Duration::from_secs(90));
-        prop_assert_eq!(&world.carriers, &[holder]);
+        prop_assert_eq!(&world.holders, &[holder]);
     }
 
     #[test]
@@ -377,8 +380,8 @@ proptest! {
         let mut world = World::new(&endpoints, latency);
         world.run(Duration::from_secs(300));
         let most = endpoints.iter().max();
-        prop_assert_eq!(world.carriers.len(), 1);
-        prop_assert_eq!(Some(&endpoints[world.carriers[0]]), most);
+        prop_assert_eq!(world.holders.len(), 1);
+        prop_assert_eq!(Some(&endpoints[world.holders[0]]), most);
     }
 
     #[test]
@@ -388,20 +391,20 @@ proptest! {
     ) {
         let mut world = World::new(&[1, 1, 1], latency);
         world.run(Duration::from_secs(3));
-        // Counts that change every 20 s have not settled, so nothing moves while they go on about one node.
+        // Counts that change every 20 s have not settled, so the address does not move while they change on one node.
         for (_, count) in changes {
-            let other = (world.carriers[0] + 1) % 3;
-            world.strike(other, Fault::Endpoints(count));
+            let other = (world.holders[0] + 1) % 3;
+            world.inject(other, Fault::Endpoints(count));
             world.run(Duration::from_secs(20));
-            world.strike(other, Fault::Endpoints(1));
+            world.inject(other, Fault::Endpoints(1));
             world.run(Duration::from_secs(1));
         }
-        prop_assert_eq!(world.carriers.len(), 1);
-        // What lasts is followed, once.
-        let other = (world.carriers[0] + 1) % 3;
-        world.strike(other, Fault::Endpoints(3));
+        prop_assert_eq!(world.holders.len(), 1);
+        // A lasting change moves the address, once.
+        let other = (world.holders[0] + 1) % 3;
+        world.inject(other, Fault::Endpoints(3));
         world.run(MIN_TENURE + HANDOVER_DELAY * 2);
-        prop_assert_eq!(&world.carriers[1..], &[other]);
+        prop_assert_eq!(&world.holders[1..], &[other]);
     }
 }
 
@@ -409,28 +412,27 @@ proptest! {
 fn holder_that_becomes_unready_releases_the_address_at_once() {
     let mut world = World::new(&[2, 1], Duration::from_millis(10));
     world.run(Duration::from_secs(3));
-    let holder = world.carriers[0];
-    world.strike(holder, Fault::NotReady(Duration::from_secs(60)));
+    let holder = world.holders[0];
+    world.inject(holder, Fault::NotReady(Duration::from_secs(60)));
     world.run(Duration::from_secs(2));
-    assert_eq!(world.carriers, [holder, 1 - holder]);
+    assert_eq!(world.holders, [holder, 1 - holder]);
 }
 
 #[test]
 fn slow_lease_renewal_shortens_the_hold_time() {
-    let mut claim = AddressOwnership::new("n1".to_owned());
-    let standing =
-        NodeRanking { address: IpAddr::from([192, 0, 2, 1]), endpoints: BTreeMap::new() };
-    claim.set_ranking(Some(standing), Duration::from_secs(9));
-    let said = LeaseState { holder: Some("n1".to_owned()), ..LeaseState::default() };
-    claim.observe_lease(Some(said), Duration::from_secs(9));
-    let asked = Duration::from_secs(10);
-    claim.record_write(&LeaseWrite::AcquireOrRenew, LeaseWriteOutcome::Done, asked, asked);
-    // Somebody may have it yet who is cut off: the link is asked first.
-    assert_eq!(claim.interface_action(asked), InterfaceAction::Remove);
+    let mut ownership = AddressOwnership::new("n1".to_owned());
+    let ranking = NodeRanking { address: IpAddr::from([192, 0, 2, 1]), endpoints: BTreeMap::new() };
+    ownership.set_ranking(Some(ranking), Duration::from_secs(9));
+    let state = LeaseState { holder: Some("n1".to_owned()), ..LeaseState::default() };
+    ownership.observe_lease(Some(state), Duration::from_secs(9));
+    let started = Duration::from_secs(10);
+    ownership.record_write(&LeaseWrite::AcquireOrRenew, LeaseWriteOutcome::Done, started, started);
+    // A previous holder that is cut off may still have the address: the link is probed first.
+    assert_eq!(ownership.interface_action(started), InterfaceAction::Remove);
     let mut after = |millis| {
-        let now = asked + Duration::from_millis(millis);
-        claim.record_probe(false, now);
-        claim.interface_action(now)
+        let now = started + Duration::from_millis(millis);
+        ownership.record_probe(false, now);
+        ownership.interface_action(now)
     };
     assert_eq!(after(0), InterfaceAction::InstallFor(3));
     assert_eq!(after(500), InterfaceAction::InstallFor(3));

@@ -1,4 +1,4 @@
-//! What metrics look like in both formats.
+//! Tests of both text formats of metrics.
 
 use std::time::Duration;
 
@@ -9,9 +9,14 @@ use super::*;
 struct SampleSource;
 
 static ROWS: &[MetricRow<SampleSource>] = &[
-    MetricRow::new("sent_bytes", &["who"], MetricReader::Count(|_| 3), "A \"count\"\\."),
-    MetricRow::new("started_seconds", &[], MetricReader::Gauge(|_| 1.5), "When."),
-    MetricRow::new("waited_seconds", &["who"], MetricReader::Histogram(|_| waited()), "How long."),
+    MetricRow::new("sent_bytes", &["client"], MetricReader::Count(|_| 3), "A \"count\"\\."),
+    MetricRow::new("started_seconds", &[], MetricReader::Gauge(|_| 1.5), "Start time."),
+    MetricRow::new(
+        "waited_seconds",
+        &["client"],
+        MetricReader::Histogram(|_| waited()),
+        "Waiting time.",
+    ),
 ];
 
 fn waited() -> HistogramData {
@@ -37,19 +42,19 @@ fn open_metrics_has_units_exemplars_and_eof() {
         r#"# HELP sent_bytes A \"count\"\\.
 # TYPE sent_bytes counter
 # UNIT sent_bytes bytes
-sent_bytes_total{who="a\"b\\\n"} 3
-# HELP started_seconds When.
+sent_bytes_total{client="a\"b\\\n"} 3
+# HELP started_seconds Start time.
 # TYPE started_seconds gauge
 # UNIT started_seconds seconds
 started_seconds 1.5
-# HELP waited_seconds How long.
+# HELP waited_seconds Waiting time.
 # TYPE waited_seconds histogram
 # UNIT waited_seconds seconds
-waited_seconds_bucket{who="a\"b\\\n",le="0.1"} 4
-waited_seconds_bucket{who="a\"b\\\n",le="1.0"} 5 # {trace_id="abc"} 0.75 1.500
-waited_seconds_bucket{who="a\"b\\\n",le="+Inf"} 5
-waited_seconds_sum{who="a\"b\\\n"} 7.25
-waited_seconds_count{who="a\"b\\\n"} 5
+waited_seconds_bucket{client="a\"b\\\n",le="0.1"} 4
+waited_seconds_bucket{client="a\"b\\\n",le="1.0"} 5 # {trace_id="abc"} 0.75 1.500
+waited_seconds_bucket{client="a\"b\\\n",le="+Inf"} 5
+waited_seconds_sum{client="a\"b\\\n"} 7.25
+waited_seconds_count{client="a\"b\\\n"} 5
 # EOF
 "#
     );

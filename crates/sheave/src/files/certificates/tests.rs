@@ -1,4 +1,4 @@
-//! Certificates that are renewed while they are watched.
+//! Tests of certificates that are renewed while they are watched.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -9,10 +9,10 @@ use tokio::time::timeout;
 
 use super::*;
 
-/// Longer than any of this takes; a test that waits for nothing ends.
+/// Time limit far above the duration of any test, so that a test without the expected change ends.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A directory as the kubelet mounts a Secret: links to `..data/NAME`, where `..data` is replaced as a whole.
+/// Directory as the kubelet mounts a Secret: links to `..data/NAME`, where `..data` is replaced as a whole.
 struct SecretMount {
     folder: TempDir,
     files: CertificateFiles,

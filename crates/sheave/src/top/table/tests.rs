@@ -1,4 +1,4 @@
-//! What a table shows of two looks.
+//! Tests of the table built from two API responses.
 
 use serde_json::json;
 
@@ -26,7 +26,7 @@ fn backends(backends: &[serde_json::Value]) -> BackendsResponse {
     serde_json::from_value(json!({ "backends": backends })).unwrap()
 }
 
-/// Two backends, two seconds apart.
+/// Returns a table of two backends, with two seconds between the responses.
 fn table() -> BackendTable {
     let look = |first: u64, second: u64| {
         let web = vec![
