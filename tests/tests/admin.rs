@@ -78,7 +78,7 @@ async fn open_metrics(scene: &HttpFixture) -> Result<String> {
 async fn exemplars_name_sampled_traces_when_switched_on() -> Result {
     const SAMPLED: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
     const DROPPED: &str = "1234567890abcdef1234567890abcdef";
-    for (arguments, wanted) in [(&["--exemplars"][..], 1), (&[], 0)] {
+    for (arguments, expected) in [(&["--exemplars"][..], 1), (&[], 0)] {
         let endpoints = vec![Endpoint::start(EndpointBehaviour::ok()).await?];
         let scene = HttpFixture::with(endpoints, &[], arguments).await?;
         let mut client = scene.client().await?;
@@ -89,7 +89,7 @@ async fn exemplars_name_sampled_traces_when_switched_on() -> Result {
         let text = open_metrics(&scene).await?;
         let exemplar = format!("# {{trace_id=\"{SAMPLED}\"}} ");
         let lines = text.lines().filter(|line| line.contains(&exemplar)).count();
-        ensure!(lines == wanted && !text.contains(DROPPED), "{arguments:?}: {text}");
+        ensure!(lines == expected && !text.contains(DROPPED), "{arguments:?}: {text}");
     }
     Ok(())
 }

@@ -67,8 +67,8 @@ impl AttackTarget {
     pub(crate) async fn wait_for_metric(&self, metric: &str, reason: &str) -> Result {
         let label = format!("\"{reason}\"");
         let samples = async || self.scene.sheave.metric_samples(metric).await;
-        let wanted = |(labels, count): &(String, f64)| labels.contains(&label) && *count > 0.0;
-        eventually(reason, samples, |samples| samples.iter().any(wanted)).await?;
+        let is_counted = |(labels, count): &(String, f64)| labels.contains(&label) && *count > 0.0;
+        eventually(reason, samples, |samples| samples.iter().any(is_counted)).await?;
         Ok(())
     }
 }

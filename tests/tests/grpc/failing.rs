@@ -37,8 +37,8 @@ async fn start_server_with_health(serving: Arc<AtomicBool>) -> Result<Http2TestE
                 return call.reply(b"").await;
             }
             // HealthCheckRequest { service = 1: "test.Echo" } and HealthCheckResponse { status = 1 }.
-            let asked = grpc::messages(call.read().await?.bytes).expect("whole messages");
-            assert_eq!(asked, [[b"\x0a\x09", &b"test.Echo"[..]].concat()]);
+            let request = grpc::messages(call.read().await?.bytes).expect("whole messages");
+            assert_eq!(request, [[b"\x0a\x09", &b"test.Echo"[..]].concat()]);
             call.reply(&[8, if serving { 1 } else { 2 }]).await
         }
     })

@@ -35,16 +35,18 @@ async fn connect_with_early_data(
 async fn only_safe_requests_are_served_from_early_data() -> Result {
     let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
     let (_site, client, accepted) = connect_with_early_data(&endpoint).await?;
-    let (mut asking, asked) = client.send_request(http3::get("/early")).await?;
-    let (mut posting, posted) = client.send_request(http3::post("/early")).await?;
-    asking.finish().await?;
-    posting.send_data(Bytes::from_static(b"hello")).await?;
-    posting.finish().await?;
+    let (mut get_sending, get_response) = client.send_request(http3::get("/early")).await?;
+    let (mut post_sending, post_response) = client.send_request(http3::post("/early")).await?;
+    get_sending.finish().await?;
+    post_sending.send_data(Bytes::from_static(b"hello")).await?;
+    post_sending.finish().await?;
     ensure!(within("an answer", accepted).await?, "early data was refused");
-    let asked = within("an answer", http3::Http3TestClient::response(asked)).await??;
-    let posted = within("an answer", http3::Http3TestClient::response(posted)).await??;
-    ensure!(asked.status() == 200, "{asked:?}");
-    ensure!(posted.status() == 425, "{posted:?}");
+    let get_response =
+        within("an answer", http3::Http3TestClient::response(get_response)).await??;
+    let post_response =
+        within("an answer", http3::Http3TestClient::response(post_response)).await??;
+    ensure!(get_response.status() == 200, "{get_response:?}");
+    ensure!(post_response.status() == 425, "{post_response:?}");
     // A request that is sent again after the handshake is served normally.
     ensure!(client.post("/late", "hello").await?.status() == 200);
 

@@ -61,8 +61,8 @@ impl Http3Fixture {
     pub(crate) async fn wait_for_metric(&self, metric: &str, reason: &str) -> Result {
         let label = format!("\"{reason}\"");
         let samples = async || self.sheave.metric_samples(metric).await;
-        let wanted = |(labels, count): &(String, f64)| labels.contains(&label) && *count > 0.0;
-        tests::eventually(reason, samples, |samples| samples.iter().any(wanted)).await?;
+        let is_counted = |(labels, count): &(String, f64)| labels.contains(&label) && *count > 0.0;
+        tests::eventually(reason, samples, |samples| samples.iter().any(is_counted)).await?;
         Ok(())
     }
 }

@@ -24,10 +24,10 @@ async fn no_request_fails_during_client_migration_and_reloads() -> Result {
     let site = Http3Fixture::of(&addresses(&servers)).await?;
     let client = Arc::new(site.client().await?);
     let answered = Arc::new(AtomicU64::new(0));
-    let mut asking = JoinSet::new();
+    let mut requests = JoinSet::new();
     for _ in 0..CONCURRENT_REQUESTS {
         let (client, answered) = (client.clone(), answered.clone());
-        asking.spawn(async move {
+        requests.spawn(async move {
             for _ in 0..REQUESTS / CONCURRENT_REQUESTS {
                 let response = client.get("/").await?;
                 ensure!(response.status() == 200 && response.text() == "ok", "{response:?}");
@@ -49,7 +49,7 @@ async fn no_request_fails_during_client_migration_and_reloads() -> Result {
         let taken = async || self::generation(&site).await;
         eventually("the next generation", taken, |now| *now > generation).await?;
     }
-    for outcome in asking.join_all().await {
+    for outcome in requests.join_all().await {
         outcome?;
     }
     let lines = site.sheave.wait_for_access_log(REQUESTS as usize).await?;

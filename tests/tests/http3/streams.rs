@@ -141,12 +141,12 @@ async fn concurrent_streams_are_limited_by_policy() -> Result {
 async fn many_streams_on_many_connections_are_served() -> Result {
     let servers = start_endpoints(3, &EndpointBehaviour::ok()).await?;
     let site = Http3Fixture::of(&addresses(&servers)).await?;
-    let mut asking = JoinSet::new();
+    let mut requests = JoinSet::new();
     for _ in 0..8 {
         let client = Arc::new(site.client().await?);
         for _ in 0..16 {
             let client = client.clone();
-            asking.spawn(async move {
+            requests.spawn(async move {
                 for _ in 0..25 {
                     let response = client.post("/", "hello").await?;
                     ensure!(response.status() == 200 && response.text() == "ok", "{response:?}");
@@ -155,7 +155,7 @@ async fn many_streams_on_many_connections_are_served() -> Result {
             });
         }
     }
-    for outcome in asking.join_all().await {
+    for outcome in requests.join_all().await {
         outcome?;
     }
     let served: u64 = servers.iter().map(|server| server.counts().requests).sum();
