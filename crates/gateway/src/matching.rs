@@ -1,21 +1,21 @@
-//! From a request to the rule that serves it, in a time that does not grow with the number of routes.
+//! Request matching: finds the rule that serves a request in a time that does not grow with the number of routes.
 //!
-//! The order is Gateway API's: the listener with the most specific hostname, within it the route hostname that is most
-//! specific, then the path: exact, then regular expressions, then the longest prefix; then what asks for a method, for
-//! more header fields, for more parameters of the query; then the oldest. Hosts are a tree of labels read from the
-//! right, paths a tree of segments; a request costs one hash lookup per label and segment, one step back for each less
-//! specific match it falls back to, and a look at each rule of the very paths that it reaches. It must not know where
-//! rules come from or where they lead.
+//! The precedence is Gateway API's: the listener with the most specific hostname, within it the most specific route
+//! hostname, then the path (exact, then regular expressions, then the longest prefix), then a method match, then the
+//! larger number of header fields, then the larger number of query parameters, then the oldest rule. Hosts are a tree
+//! of labels read from the right, paths a tree of segments. A request costs one hash lookup per label and segment, one
+//! step back for each less specific match it falls back to, and a check of each rule at the paths that it reaches. The
+//! module must not know where rules come from or where they lead.
 
 /// A tree of words with one hash lookup per word.
 mod trie;
 /// Host names in normal form.
 mod host;
-/// Which hosts and paths are meant.
+/// Host and path patterns.
 mod pattern;
-/// What else is asked of a request.
+/// Match conditions besides host and path.
 mod condition;
-/// Why a rule serves a request, and the others do not.
+/// Explanation of a match: why one rule serves a request, and the others do not.
 mod explain;
 #[cfg(test)]
 mod tests;
@@ -34,11 +34,11 @@ pub use pattern::{HostPattern, InvalidHost, InvalidPath, PathPattern};
 use crate::snapshot::Rule;
 use trie::{TriePosition, WordTrie};
 
-/// What a request must show to be matched.
+/// Attributes of a request that rules match on.
 pub trait RequestAttributes {
-    /// The method, as it was written.
+    /// The method as the client wrote it.
     fn method(&self) -> &[u8];
-    /// The authority without its port, in any case; may be empty.
+    /// The authority without its port, in any letter case; may be empty.
     fn host(&self) -> &[u8];
     /// The path without its query; it begins with `/`.
     fn path(&self) -> &[u8];
@@ -48,32 +48,33 @@ pub trait RequestAttributes {
     fn headers<'r>(&'r self, name: &'r str) -> impl Iterator<Item = &'r [u8]>;
 }
 
-/// What a rule asks of requests; of several the first in Gateway API's order wins.
+/// One match of a rule. Of several matches the first in Gateway API's order wins.
 #[derive(Clone, Debug)]
 pub struct RouteMatch {
-    /// Of this path.
+    /// The path that the request must have.
     pub path: PathPattern,
-    /// And this as well.
+    /// Further conditions that the request must meet.
     pub conditions: MatchConditions,
 }
 
-/// The rules of one address, found by what a request asks for.
+/// The rules of one address, indexed by host and path.
 #[derive(Clone, Debug, Default)]
 pub struct RouteTable {
-    /// A request belongs to the most specific of the listeners that share the address, and to no other.
+    /// Routes by listener hostname. A request belongs to the most specific of the listeners that share the address, and
+    /// to no other.
     listeners: HostTrie<ListenerRoutes>,
-    /// In the order in which they were added.
+    /// All entries in the order in which they were added.
     entries: Vec<RouteEntry>,
 }
 
-/// What a listener asks for, and its rules.
+/// The hosts of a listener, and its rules.
 #[derive(Clone, Debug, Default)]
 struct ListenerRoutes {
     hosts: HostPattern,
     routes: HostTrie<PathTrie>,
 }
 
-/// A rule, and one way to it.
+/// A rule under one of its matches.
 #[derive(Clone, Debug)]
 struct RouteEntry {
     listener: HostPattern,
@@ -83,44 +84,44 @@ struct RouteEntry {
 }
 
 impl RouteTable {
-    /// Adds a listener, so that it takes the requests for its hosts even where none of its rules matches.
+    /// Adds a listener. The listener takes the requests for its hosts even if none of its rules matches.
     pub fn add_listener(&mut self, hosts: &HostPattern) {
         self.listeners.entry(hosts).hosts = hosts.clone();
     }
 
-    /// Adds a rule to a listener. Of two that ask for the same the first that was added wins.
+    /// Adds a rule to a listener. Of two rules with the same match the one added first wins.
     pub fn add_rule(
         &mut self,
         listener: &HostPattern,
         hosts: &HostPattern,
-        asked: &Arc<RouteMatch>,
+        route_match: &Arc<RouteMatch>,
         rule: &Arc<Rule>,
     ) {
-        let (number, asked, rule) = (self.entries.len(), Arc::clone(asked), Arc::clone(rule));
+        let (number, rule) = (self.entries.len(), Arc::clone(rule));
         self.entries.push(RouteEntry {
             listener: listener.clone(),
             hosts: hosts.clone(),
-            route_match: asked,
+            route_match: Arc::clone(route_match),
             rule,
         });
         self.add_listener(listener);
         self.listeners.entry(listener).routes.entry(hosts).add(number, &self.entries);
     }
 
-    /// Every rule, once for each way to it.
+    /// Returns every rule, once for each of its matches.
     pub fn rules(&self) -> impl Iterator<Item = &Arc<Rule>> {
         self.entries.iter().map(|entry| &entry.rule)
     }
 
-    /// The rule that serves a request.
+    /// Returns the rule that serves a request.
     ///
-    /// A host longer than any name of DNS matches only what asks for no host.
+    /// A host longer than the DNS limit matches only patterns without a host.
     pub fn find(&self, request: &impl RequestAttributes) -> Option<&Arc<Rule>> {
         let mut buffer = HostNameBuffer::new();
         self.find_at(HostName::new(request.host(), &mut buffer), request)
     }
 
-    /// The rule that serves a request whose host is `host`, for callers that need the name in normal form themselves.
+    /// Returns the rule that serves a request with this host. For callers that need the normalised name themselves.
     pub fn find_at(
         &self,
         host: HostName<'_>,
@@ -139,13 +140,13 @@ impl RouteTable {
     }
 }
 
-/// A `T` for each pattern of hosts.
+/// A map from host patterns to `T`.
 #[derive(Clone, Debug)]
 pub struct HostTrie<T> {
     labels: WordTrie<HostNode<T>>,
 }
 
-/// What is known of one name: `T`s for the name itself and for the names below it.
+/// The values of one name: for the name itself and for its subdomains.
 #[derive(Clone, Debug)]
 struct HostNode<T> {
     exact: Option<T>,
@@ -165,7 +166,7 @@ impl<T> Default for HostNode<T> {
 }
 
 impl<T: Default> HostTrie<T> {
-    /// That of a pattern; it is made if there is none.
+    /// Returns the value of a pattern, and creates it if there is none.
     pub fn entry(&mut self, pattern: &HostPattern) -> &mut T {
         let slot = match pattern {
             HostPattern::Any => &mut self.labels.entry(std::iter::empty()).wildcard,
@@ -177,7 +178,7 @@ impl<T: Default> HostTrie<T> {
 }
 
 impl<T> HostTrie<T> {
-    /// Those of all patterns that mean every host of `pattern`.
+    /// Returns the values of all patterns that cover every host of `pattern`.
     pub(crate) fn covering(&self, pattern: &HostPattern) -> Vec<&T> {
         let end = self.descend(pattern);
         let names = end.is_exact.then(|| self.labels.value(end));
@@ -190,7 +191,7 @@ impl<T> HostTrie<T> {
         own.into_iter().chain(above.filter_map(|names| names.wildcard.as_ref())).collect()
     }
 
-    /// Those of all patterns that have a host in common with `pattern`.
+    /// Returns the values of all patterns that have a host in common with `pattern`.
     pub(crate) fn common(&self, pattern: &HostPattern) -> Vec<&T> {
         let mut found = self.covering(pattern);
         let end = self.descend(pattern);
@@ -211,12 +212,13 @@ impl<T> HostTrie<T> {
         }
     }
 
-    /// That of the most specific pattern that matches `host`.
+    /// Returns the value of the most specific pattern that matches `host`.
     pub fn find(&self, host: HostName<'_>) -> Option<&T> {
         self.find_first(host, Some)
     }
 
-    /// The first that `accept` takes of the `T`s whose patterns match `host`, the most specific first.
+    /// Returns the first result of `accept` over the values of the patterns that match `host`, the most specific
+    /// pattern first.
     fn find_first<'a, R>(
         &'a self,
         host: HostName<'_>,
@@ -229,7 +231,7 @@ impl<T> HostTrie<T> {
         {
             return Some(found);
         }
-        // `*.example.com` is not `example.com`: the whole host is no name below itself.
+        // `*.example.com` does not match `example.com`: the whole host is not a subdomain of itself.
         let mut next = if end.is_exact { self.labels.parent(end) } else { Some(end) };
         while let Some(at) = next {
             if let Some(found) = self.labels.value(at).wildcard.as_ref().and_then(&accept) {
@@ -241,30 +243,30 @@ impl<T> HostTrie<T> {
     }
 }
 
-/// The rules of one pattern of hosts, by path: places among the entries.
+/// The rules of one host pattern, by path, as indices into the entries.
 #[derive(Clone, Debug, Default)]
 struct PathTrie {
     segments: WordTrie<PathRules>,
-    /// Whether any path is a regular expression: most tables need not look.
+    /// True if any path is a regular expression. Most tables have none and skip the check.
     has_patterns: bool,
 }
 
-/// The rules of one path, each list in the order in which they are tried.
+/// The rules of one path, each list in the order of precedence.
 #[derive(Clone, Debug, Default)]
 struct PathRules {
-    /// For it alone.
+    /// Rules for exactly this path.
     exact: Vec<usize>,
-    /// For what matches an expression and begins with it.
+    /// Rules with a regular expression that has this path as its literal prefix.
     patterns: Vec<usize>,
-    /// For it and all below it.
+    /// Rules for this path and all paths below it.
     prefix: Vec<usize>,
 }
 
 impl PathTrie {
     fn add(&mut self, number: usize, entries: &[RouteEntry]) {
-        let asked = |number: usize| &entries[number].route_match;
-        let ends = self.segments.entry(segments(asked(number).path.literal_prefix()));
-        let list = match asked(number).path {
+        let route_match = |number: usize| &entries[number].route_match;
+        let ends = self.segments.entry(segments(route_match(number).path.literal_prefix()));
+        let list = match route_match(number).path {
             PathPattern::Exact(_) => &mut ends.exact,
             PathPattern::Prefix(_) => &mut ends.prefix,
             PathPattern::Regex(_) => {
@@ -273,12 +275,12 @@ impl PathTrie {
             }
         };
         let order = |number: &usize| {
-            let RouteMatch { path, conditions } = &**asked(*number);
+            let RouteMatch { path, conditions } = &**route_match(*number);
             Reverse((path.pattern_length(), conditions.precedence()))
         };
-        // Those of the same order stay in the order in which they were added.
-        let place = list.partition_point(|other| order(other) <= order(&number));
-        list.insert(place, number);
+        // Entries of equal precedence stay in the order in which they were added.
+        let position = list.partition_point(|other| order(other) <= order(&number));
+        list.insert(position, number);
     }
 
     fn find<'e>(
@@ -298,10 +300,10 @@ impl PathTrie {
         {
             return Some(found);
         }
-        let mut ways = self.segments.ancestors(end);
+        let mut ancestors = self.segments.ancestors(end);
         if self.has_patterns {
             let matches = |number: &&usize| entries[**number].route_match.path.matches(path);
-            let found = ways.clone().find_map(|ends| {
+            let found = ancestors.clone().find_map(|ends| {
                 let mut matching =
                     ends.patterns.iter().filter(matches).map(|&number| &entries[number]);
                 matching.find(|entry| entry.route_match.conditions.are_met_by(request))
@@ -310,16 +312,16 @@ impl PathTrie {
                 return found;
             }
         }
-        ways.find_map(|ends| first(&ends.prefix))
+        ancestors.find_map(|ends| first(&ends.prefix))
     }
 }
 
-/// The labels of a name, the top-level domain first.
+/// Returns the labels of a name, the top-level domain first.
 fn labels(name: &[u8]) -> impl Iterator<Item = &[u8]> {
     name.rsplit(|&byte| byte == b'.')
 }
 
-/// What follows each `/` of a path: none for the empty path, one empty segment for `/`.
+/// Returns the segments after each `/` of a path: none for the empty path, one empty segment for `/`.
 fn segments(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.split(|&byte| byte == b'/').skip(1)
 }

@@ -122,7 +122,9 @@ pub use service::{
     AddressType, EndpointConditions, EndpointSliceSpec, ServicePort, ServiceSpec, ServiceType,
     SliceEndpoint, SlicePort,
 };
-pub use shorthand::{ListenFlag, ListenFlagProtocol, ShorthandFlags, certificate, shorthand};
+pub use shorthand::{
+    ListenFlag, ListenFlagProtocol, ShorthandFlags, add_default_class, certificate, shorthand,
+};
 pub use stream_route::{StreamBackendRef, StreamRouteRule, StreamRouteSpec};
 pub use tls_route::TlsRouteSpec;
 

@@ -168,7 +168,7 @@ pub enum ConditionType {
     /// condition.
     InsecureEndpoints,
     /// Replicas share the limit of a policy for each endpoint. This type is Sheave's own as well.
-    CapDealt,
+    CapAssigned,
     /// The version of the Gateway API CRDs is supported.
     SupportedVersion,
 }
@@ -185,7 +185,7 @@ impl ConditionType {
         Self::InsecureFrontendValidationMode,
         Self::Http3,
         Self::InsecureEndpoints,
-        Self::CapDealt,
+        Self::CapAssigned,
         Self::SupportedVersion,
     ];
 }
@@ -197,10 +197,10 @@ pub enum ConditionReason {
     Accepted,
     AddressNotAssigned,
     AddressNotUsable,
+    Assigned,
     BackendNotFound,
     ConfigurationChanged,
     Conflicted,
-    Dealt,
     HostnameConflict,
     IncompatibleFilters,
     Invalid,

@@ -1,65 +1,65 @@
-//! From objects to a Snapshot and statuses, as Gateway API v1.7 says: a pure function.
+//! Translation of Kubernetes objects into a Snapshot and statuses by Gateway API v1.7. It is a pure function.
 //!
-//! What is in error is left out or answers 500, and takes nothing else down. Every reason is reported, as a problem for
-//! who wrote the object and as a condition of its status.
+//! Configuration that is in error is left out or answers 500, and does not affect anything else. Every error is
+//! reported as a problem for the author of the object and as a condition of its status.
 
 /// Objects by name and age.
 mod index;
-/// Ingresses, as objects of Gateway API that mean the same.
+/// Ingresses, expanded into equivalent objects of Gateway API.
 pub mod ingress;
 /// Objects of any kind.
 mod owner;
-/// From PEM to certificates.
+/// Certificates and keys in PEM.
 mod certificate;
 /// References to certificates.
 mod reference;
-/// Which namespaces others may attach from.
+/// Namespaces that routes and ListenerSets may attach from.
 mod namespace_scope;
-/// Gateways: where to accept, and which listener is whose.
+/// Gateways and their listeners.
 mod listener;
-/// Which listeners are added to a Gateway from beside it.
+/// ListenerSets, which add listeners to a Gateway.
 mod listener_set;
 /// The TLS of listeners.
 mod listener_tls;
-/// What becomes of Gateways.
+/// Statuses of Gateways.
 mod gateway_status;
-/// Listeners that claim the same.
+/// Conflicts between listeners for the same address, port and hostname.
 mod conflict;
 /// Listeners that serve HTTP/3 too.
 mod http3;
-/// The addresses that we accept on.
+/// Listen addresses.
 mod address;
-/// The Services in front of Gateways.
+/// Managed Services in front of Gateways.
 mod managed_service;
-/// Where routes attach.
+/// Attachment of routes to listeners.
 mod attach;
-/// Routes that wait for places in a Snapshot.
+/// Routes before their rules and backends have indices in a Snapshot.
 mod draft;
 /// HTTPRoutes and GRPCRoutes.
 mod route;
-/// Their rules: where they lead.
+/// Rules of HTTPRoutes and GRPCRoutes.
 mod rule;
-/// What the rules of HTTPRoutes ask for.
+/// Matches of HTTPRoute rules.
 mod matches;
-/// What the rules of GRPCRoutes ask for.
+/// Matches of GRPCRoute rules.
 mod grpc_match;
-/// The filters of both.
+/// Filters of HTTPRoutes and GRPCRoutes.
 mod filter;
 /// TLSRoutes, TCPRoutes and UDPRoutes.
 mod stream_route;
 /// Objects that cannot be read.
 mod invalid_object;
-/// Services and EndpointSlices: what references lead to.
+/// Services and EndpointSlices: the targets of backend references.
 mod backend;
-/// What may be referred to from other namespaces.
+/// ReferenceGrants, which allow references from other namespaces.
 mod grant;
-/// BackendTLSPolicies: how connections to endpoints are encrypted.
+/// BackendTLSPolicies: TLS of connections to endpoints.
 mod backend_tls;
-/// What is spoken to endpoints.
+/// Protocol and TLS of connections to endpoints.
 mod backend_transport;
-/// Policies: what applies to whom.
+/// BackendPolicies and ClientPolicies: which policy applies to which target.
 mod policy;
-/// What policies say, with every default filled in.
+/// Settings of policies with every default filled in.
 mod settings;
 
 use std::collections::BTreeSet;
@@ -82,44 +82,44 @@ use draft::{RouteDraft, RuleDraft};
 use index::ObjectIndex;
 use owner::OwnerObject;
 
-/// What objects come to.
+/// The result of a translation.
 #[derive(Clone, Debug, Default)]
 pub struct TranslationResult {
-    /// What the data plane is asked to do; valid, whatever the problems are.
+    /// The configuration of the data plane; valid even if there are problems.
     pub snapshot: Snapshot,
-    /// What became of each object of ours.
+    /// The status of each object of our classes.
     pub statuses: Vec<ResourceStatus>,
-    /// Everything that is wrong, in the order of files and documents.
+    /// Every problem, in the order of files and documents.
     pub problems: Vec<ObjectProblem>,
-    /// The certificates that are in use, each once: when they hold is for who knows what time it is.
+    /// The certificates in use, each once, with their validity periods. The caller compares them with the clock.
     pub certificate_validities: BTreeSet<CertificateValidity>,
-    /// The Services that should be in front of Gateways, where clients come by such.
+    /// The Services that Gateways need in front of them if clients connect through managed Services.
     pub managed_services: Vec<DesiredService>,
-    /// The Gateways that have none of these and keep what Service they have: they are ours, and are not served now.
+    /// The Gateways of our classes that are not served now. They get no Service here, and keep one that they have.
     pub retained_gateways: BTreeSet<GatewayName>,
 }
 
-/// What these objects ask for, where Gateways have these addresses.
+/// Translates objects, given the addresses of Gateways.
 pub fn translate(objects: &[ApiObject], addresses: &AddressAssignment) -> TranslationResult {
     let mut report = TranslationReport::default();
     let mut index = ObjectIndex::new(objects, &mut report);
-    let made = ingress::expand(&index, &mut report);
-    index.add(&made.objects, &mut report);
+    let expansion = ingress::expand(&index, &mut report);
+    index.add(&expansion.objects, &mut report);
     let client_policies = policy::client_policies(&index, &mut report);
     let tls_policies = backend_tls::backend_tls_policies(&index, &mut report);
     let backend_policies = policy::backend_policies(&index, &tls_policies, &mut report);
 
     let mut gateways = listener::gateways(&index, addresses, &mut report);
     http3::find(&mut gateways, &client_policies, &mut report);
-    let known = ParentIndex::new(&gateways);
-    let mut routes = route::drafts(&index, &known, &mut gateways, &mut report);
-    routes.extend(stream_route::drafts(&index, &known, &mut gateways, &mut report));
+    let parents = ParentIndex::new(&gateways);
+    let mut routes = route::drafts(&index, &parents, &mut gateways, &mut report);
+    routes.extend(stream_route::drafts(&index, &parents, &mut gateways, &mut report));
     let mut listeners = address::listeners(&gateways, addresses, &client_policies, &mut report);
     gateway_status::statuses(&gateways, addresses, &mut report);
-    invalid_object::statuses(&index, &known, &gateways, addresses, &mut report);
-    let users = backend_transport::backend_usage(&routes);
-    users.report_ignored_client_certificates(&tls_policies, &gateways, &mut report);
-    tls_policies.statuses(&users.ancestors, &gateways, &mut report);
+    invalid_object::statuses(&index, &parents, &gateways, addresses, &mut report);
+    let usage = backend_transport::backend_usage(&routes);
+    usage.report_ignored_client_certificates(&tls_policies, &gateways, &mut report);
+    tls_policies.statuses(&usage.ancestors, &gateways, &mut report);
 
     let keys = backend_keys(&routes);
     let endpoints = EndpointIndex::of_index(&index);
@@ -129,8 +129,8 @@ pub fn translate(objects: &[ApiObject], addresses: &AddressAssignment) -> Transl
         source: backend::source(&index, key),
         endpoints: endpoints.of(key),
         settings: {
-            let speech = users.transport(key, &index, &tls_policies, &gateways);
-            backend_policies.settings(&index, key, speech)
+            let transport = usage.transport(key, &index, &tls_policies, &gateways);
+            backend_policies.settings(&index, key, transport)
         },
     };
     let mut snapshot =
@@ -143,38 +143,39 @@ pub fn translate(objects: &[ApiObject], addresses: &AddressAssignment) -> Transl
         }
     }
     snapshot.listeners = listeners.into_listeners();
-    let (fronts, kept) = managed_service::desired_services(&index, &gateways);
-    let TranslationReport { statuses, problems, certificate_validities: dated, .. } = report;
+    let (managed_services, retained_gateways) =
+        managed_service::desired_services(&index, &gateways);
+    let TranslationReport { statuses, problems, certificate_validities, .. } = report;
     let mut translation = TranslationResult {
         snapshot,
         statuses,
         problems,
-        certificate_validities: dated,
-        managed_services: fronts,
-        retained_gateways: kept,
+        certificate_validities,
+        managed_services,
+        retained_gateways,
     };
-    made.attribute(&mut translation);
+    expansion.attribute(&mut translation);
     translation.problems.sort_by(|a, b| a.origin.cmp(&b.origin));
     translation
 }
 
-/// Every backend that a rule names, sorted, each once.
+/// Returns every backend that a rule names, sorted, each once.
 fn backend_keys(routes: &[RouteDraft]) -> Vec<BackendKey> {
     let keys = routes.iter().flat_map(|route| &route.rules).flat_map(RuleDraft::keys);
     keys.cloned().collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// What is said about the objects.
+/// The statuses, problems and certificates that a translation collects.
 #[derive(Default)]
 struct TranslationReport {
     statuses: Vec<ResourceStatus>,
     problems: Vec<ObjectProblem>,
     certificate_validities: BTreeSet<CertificateValidity>,
-    /// What several have come upon, and has been said.
+    /// Problems already reported, so that each is reported once.
     reported_once: BTreeSet<ObjectProblem>,
 }
 
-/// A reason against something: where, and in words for programs and for people.
+/// An error in an object: the field, a reason for programs and a message for people.
 #[derive(Clone, Debug)]
 struct ValidationFault {
     reason: ConditionReason,
@@ -199,7 +200,8 @@ impl TranslationReport {
         self.problems.push(object.problem(kind, field, message));
     }
 
-    /// What is a problem if the object is meant for us. In a cluster it may be somebody else's, of whom we say nothing.
+    /// Reports a problem if the object is from a file, and so meant for us. An object in a cluster may belong to
+    /// another controller.
     fn problem_if_ours<S>(
         &mut self,
         kind: &str,
@@ -212,7 +214,7 @@ impl TranslationReport {
         }
     }
 
-    /// A problem that several may come upon.
+    /// Reports a problem that several callers may find; repeated reports are dropped.
     fn problem_once(&mut self, problem: ObjectProblem) {
         if self.reported_once.insert(problem.clone()) {
             self.problems.push(problem);
@@ -245,7 +247,7 @@ impl TranslationReport {
     }
 }
 
-/// It holds unless there is something against it.
+/// Returns a condition that holds unless there is a fault.
 fn condition(
     kind: ConditionType,
     fine: ConditionReason,

@@ -1,4 +1,4 @@
-//! Laws of who gets which address of a pool.
+//! Laws of address assignment from a pool.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,20 +15,20 @@ use serde_json::json;
 
 type KnownAddresses = BTreeMap<GatewayName, Vec<IpAddr>>;
 
-/// What a Gateway asks for: nothing, any address, or one of 10.0.0.0/28 or near it.
+/// A Gateway and the addresses that it requests: none, any, or one in or near 10.0.0.0/28.
 #[derive(Clone, Debug)]
 struct AddressCase {
     age: u8,
-    asked: Vec<Option<u8>>,
-    /// It is not accepted, for another reason.
+    requested: Vec<Option<u8>>,
+    /// True if it is not accepted for another reason.
     is_bad: bool,
 }
 
-fn wish() -> impl Strategy<Value = AddressCase> {
-    let asked = prop::collection::btree_set(prop::option::of(0..20_u8), 0..3);
-    (0..5_u8, asked, any::<bool>()).prop_map(|(age, asked, is_bad)| AddressCase {
+fn address_case() -> impl Strategy<Value = AddressCase> {
+    let requested = prop::collection::btree_set(prop::option::of(0..20_u8), 0..3);
+    (0..5_u8, requested, any::<bool>()).prop_map(|(age, requested, is_bad)| AddressCase {
         age,
-        asked: asked.into_iter().collect(),
+        requested: requested.into_iter().collect(),
         is_bad,
     })
 }
@@ -43,23 +43,23 @@ fn near(number: u8) -> IpAddr {
     Ipv4Addr::new(10, 0, 0, number).into()
 }
 
-fn objects(wishes: &[AddressCase]) -> Vec<ApiObject> {
+fn objects(cases: &[AddressCase]) -> Vec<ApiObject> {
     let mut text = "apiVersion: gateway.networking.k8s.io/v1\nkind: GatewayClass\n\
                     metadata: {name: ours}\nspec: {controllerName: sheave.dev/gateway}\n"
         .to_owned();
-    for (n, wish) in wishes.iter().enumerate() {
-        let address = |asked: &Option<u8>| match asked {
+    for (n, address_case) in cases.iter().enumerate() {
+        let address = |requested: &Option<u8>| match requested {
             Some(number) => format!("{{value: {}}}", near(*number)),
             None => "{type: IPAddress}".to_owned(),
         };
-        let asked: Vec<_> = wish.asked.iter().map(address).collect();
+        let requested: Vec<_> = address_case.requested.iter().map(address).collect();
         text += &format!(
             "---\napiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\n\
              metadata: {{name: g{n}, creationTimestamp: 2026-01-0{}T00:00:00Z}}\n\
              spec: {{gatewayClassName: ours, addresses: [{}], listeners: [{{name: a, port: 1, protocol: TCP}}]{}}}\n",
-            wish.age + 1,
-            asked.join(", "),
-            if wish.is_bad { ", infrastructure: {parametersRef: {name: a}}" } else { "" },
+            address_case.age + 1,
+            requested.join(", "),
+            if address_case.is_bad { ", infrastructure: {parametersRef: {name: a}}" } else { "" },
         );
     }
     let (objects, problems) = parse(&text, "gateways");
@@ -71,7 +71,7 @@ fn name(number: usize) -> GatewayName {
     ("default".to_owned(), format!("g{number}"))
 }
 
-fn dealt(pool: &[IpNet], objects: &[ApiObject], known: &KnownAddresses) -> KnownAddresses {
+fn assigned(pool: &[IpNet], objects: &[ApiObject], known: &KnownAddresses) -> KnownAddresses {
     match assign(pool, objects, known) {
         AddressAssignment::Pool { assigned } => assigned,
         AddressAssignment::Host
@@ -86,42 +86,42 @@ proptest! {
     #[test]
     fn addresses_are_assigned_once_and_only_from_the_pool(
         pool in pool(),
-        wishes in prop::collection::vec(wish(), 0..12),
+        cases in prop::collection::vec(address_case(), 0..12),
         known in prop::collection::btree_map(0..12_usize, prop::collection::vec((0..20_u8).prop_map(near), 0..3), 0..6),
     ) {
         let known = known.into_iter().map(|(number, addresses)| (name(number), addresses)).collect();
-        let objects = objects(&wishes);
-        let given = dealt(&pool, &objects, &known);
+        let objects = objects(&cases);
+        let given = assigned(&pool, &objects, &known);
         let all: Vec<_> = given.values().flatten().copied().collect();
         prop_assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len(), "{:?}", given);
         prop_assert!(all.iter().all(|it| pool.iter().any(|network| network.contains(it))));
-        prop_assert_eq!(given.len(), wishes.len());
-        for (n, wish) in wishes.iter().enumerate() {
+        prop_assert_eq!(given.len(), cases.len());
+        for (n, address_case) in cases.iter().enumerate() {
             let own = &given[&name(n)];
-            let wanted: BTreeSet<_> = wish.asked.iter().flatten().copied().map(near).collect();
-            let is_free = wish.asked.is_empty() || wish.asked.contains(&None);
+            let wanted: BTreeSet<_> = address_case.requested.iter().flatten().copied().map(near).collect();
+            let is_free = address_case.requested.is_empty() || address_case.requested.contains(&None);
             prop_assert!(is_free || own.iter().all(|it| wanted.contains(it)), "{:?}", own);
-            // One of each family at most where nothing is asked for.
-            let most = if wish.asked.is_empty() { 2 } else { wish.asked.len() };
+            // Without a request, at most one address of each family.
+            let most = if address_case.requested.is_empty() { 2 } else { address_case.requested.len() };
             prop_assert!(own.len() <= most);
         }
     }
 
     #[test]
-    fn address_assignment_is_idempotent_and_order_independent(pool in pool(), wishes in prop::collection::vec(wish(), 0..12)) {
-        let objects = objects(&wishes);
-        let first = dealt(&pool, &objects, &KnownAddresses::new());
-        prop_assert_eq!(&dealt(&pool, &objects, &first), &first);
+    fn address_assignment_is_idempotent_and_order_independent(pool in pool(), cases in prop::collection::vec(address_case(), 0..12)) {
+        let objects = objects(&cases);
+        let first = assigned(&pool, &objects, &KnownAddresses::new());
+        prop_assert_eq!(&assigned(&pool, &objects, &first), &first);
         let mut reversed = objects;
         reversed.reverse();
-        prop_assert_eq!(&dealt(&pool, &reversed, &KnownAddresses::new()), &first, "the order of objects counts");
+        prop_assert_eq!(&assigned(&pool, &reversed, &KnownAddresses::new()), &first, "the order of objects counts");
     }
 
     #[test]
-    fn gateway_statuses_report_assigned_addresses(pool in pool(), wishes in prop::collection::vec(wish(), 0..12)) {
-        let objects = objects(&wishes);
+    fn gateway_statuses_report_assigned_addresses(pool in pool(), cases in prop::collection::vec(address_case(), 0..12)) {
+        let objects = objects(&cases);
         let first = assign(&pool, &objects, &KnownAddresses::new());
-        let said = translate(&objects, &first).statuses.into_iter().filter_map(|status| {
+        let reported = translate(&objects, &first).statuses.into_iter().filter_map(|status| {
             let StatusDetail::Gateway(detail) = status.detail else { return None };
             let addresses = detail.addresses.into_iter().map(|place| match place {
                 PublishedAddress::Ip(address) => address,
@@ -130,18 +130,18 @@ proptest! {
             let ObjectIdentity { namespace, name, .. } = status.object;
             Some(((namespace.to_string(), name.to_string()), addresses.collect()))
         });
-        let said: KnownAddresses = said.collect();
-        prop_assert_eq!(AddressAssignment::Pool { assigned: said.clone() }, first);
-        prop_assert_eq!(&dealt(&pool, &objects, &said), &said);
+        let reported: KnownAddresses = reported.collect();
+        prop_assert_eq!(AddressAssignment::Pool { assigned: reported.clone() }, first);
+        prop_assert_eq!(&assigned(&pool, &objects, &reported), &reported);
     }
 
     #[test]
     fn new_gateway_takes_no_assigned_address(
         pool in pool(),
-        wishes in prop::collection::vec(wish(), 1..12),
+        cases in prop::collection::vec(address_case(), 1..12),
     ) {
-        let before = dealt(&pool, &objects(&wishes[..wishes.len() - 1]), &KnownAddresses::new());
-        let after = dealt(&pool, &objects(&wishes), &before);
+        let before = assigned(&pool, &objects(&cases[..cases.len() - 1]), &KnownAddresses::new());
+        let after = assigned(&pool, &objects(&cases), &before);
         for (gateway, addresses) in &before {
             let kept: BTreeSet<_> = after[gateway].iter().collect();
             prop_assert!(addresses.iter().all(|it| kept.contains(it)), "{:?} {:?}", before, after);
@@ -151,18 +151,18 @@ proptest! {
     #[test]
     fn no_gateway_waits_while_an_address_is_free(
         pool in pool(),
-        wishes in prop::collection::vec(wish(), 0..12),
+        cases in prop::collection::vec(address_case(), 0..12),
     ) {
-        let given = dealt(&pool, &objects(&wishes), &KnownAddresses::new());
+        let given = assigned(&pool, &objects(&cases), &KnownAddresses::new());
         let taken: BTreeSet<_> = given.values().flatten().copied().collect();
-        let waits = |(n, wish): (usize, &AddressCase)| {
-            wish.asked.contains(&None) && given[&name(n)].len() < wish.asked.iter().filter(|it| it.is_none()).count()
+        let waits = |(n, address_case): (usize, &AddressCase)| {
+            address_case.requested.contains(&None) && given[&name(n)].len() < address_case.requested.iter().filter(|it| it.is_none()).count()
         };
-        if wishes.iter().enumerate().any(waits) {
-            // Whoever asks for an address by value alone may have come too late; a free one of the pool goes to those
-            // who ask for any.
-            let fresh = objects(&[wishes, vec![AddressCase { age: 4, asked: vec![None], is_bad: false }]].concat());
-            let again = dealt(&pool, &fresh, &given);
+        if cases.iter().enumerate().any(waits) {
+            // A Gateway that requests specific addresses may be too late for them. A free address of the pool goes to a
+            // Gateway that requests any.
+            let fresh = objects(&[cases, vec![AddressCase { age: 4, requested: vec![None], is_bad: false }]].concat());
+            let again = assigned(&pool, &fresh, &given);
             let late: BTreeSet<_> = again.values().flatten().copied().collect();
             prop_assert_eq!(late, taken);
         }
@@ -190,14 +190,14 @@ fn invalid_gateway_keeps_its_address() {
     objects.extend(class.0);
     let pool = ["10.0.0.0/24".parse().unwrap()];
     let known = KnownAddresses::from([(name(0), vec![near(7)])]);
-    assert_eq!(dealt(&pool, &objects, &known), known);
+    assert_eq!(assigned(&pool, &objects, &known), known);
     assert_eq!(
-        dealt(&pool, &objects, &KnownAddresses::new()),
+        assigned(&pool, &objects, &KnownAddresses::new()),
         KnownAddresses::from([(name(0), vec![])])
     );
     let statuses = translate(&objects, &assign(&pool, &objects, &known)).statuses;
-    let is_told = |status: &&ResourceStatus| matches!(&status.detail, StatusDetail::Gateway(it) if it.addresses == [PublishedAddress::Ip(near(7))]);
-    assert_eq!(statuses.iter().filter(is_told).count(), 1, "{statuses:?}");
+    let has_address = |status: &&ResourceStatus| matches!(&status.detail, StatusDetail::Gateway(it) if it.addresses == [PublishedAddress::Ip(near(7))]);
+    assert_eq!(statuses.iter().filter(has_address).count(), 1, "{statuses:?}");
 }
 
 #[test]
@@ -208,5 +208,5 @@ fn a_gateway_of_another_class_gets_nothing() {
         "gateways",
     );
     let pool = ["10.0.0.0/24".parse().unwrap()];
-    assert_eq!(dealt(&pool, &objects, &KnownAddresses::new()), KnownAddresses::new());
+    assert_eq!(assigned(&pool, &objects, &KnownAddresses::new()), KnownAddresses::new());
 }

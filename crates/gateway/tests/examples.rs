@@ -1,4 +1,4 @@
-//! Every example translates without a problem and leads somewhere.
+//! Every example translates without a problem and has listeners, endpoints and targets.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
@@ -20,7 +20,7 @@ fn every_example_translates_without_a_problem() {
         assert_eq!(problems, [], "{}", path.display());
         let snapshot = translation.snapshot;
         assert!(!snapshot.listeners.is_empty(), "{}", path.display());
-        // Whose come from DNS get them when the example runs.
+        // Backends with endpoints from DNS get them when the example runs.
         let has_endpoints =
             |it: &Backend| it.source != EndpointSource::Slices || !it.endpoints.is_empty();
         assert!(snapshot.backends.iter().all(has_endpoints), "{}", path.display());

@@ -1,10 +1,15 @@
-//! Every `testdata/NAME.in.yaml` comes to what `testdata/NAME.out.yaml` says; `UPDATE_EXPECT=1` rewrites the latter.
+//! Golden tests: `testdata/NAME.in.yaml` must translate to `testdata/NAME.out.yaml`. `UPDATE_EXPECT=1` rewrites the
+//! latter.
 //!
-//! A comment `# request: HOST PATH` in a case asks where such a request goes, `# name: NAME` what becomes of a TLS
-//! connection that asks for a name, and of one that asks for none. With `# pool: NETWORK` Gateways get the addresses of
-//! a cluster, and `# known: NAMESPACE/GATEWAY ADDRESS` says what one of them had. With `# services: NAMESPACE` each has a
-//! Service in front of it there, and `# known:` says what load balancers gave; with `# service: ADDRESS` all have one, which
-//! has this address. With `# cluster` objects are read as those of an API server.
+//! Comments in a case are directives:
+//! - `# request: HOST PATH` routes such a request.
+//! - `# name: NAME` looks up the SNI rule of a TLS connection, `# name: none` that of a connection without SNI.
+//! - `# pool: NETWORK` gives Gateways the addresses of a cluster's pool.
+//! - `# services: NAMESPACE` puts a managed Service there in front of each Gateway.
+//! - `# known: NAMESPACE/GATEWAY ADDRESS` is the former address of a Gateway, or the one that its load balancer has
+//!   assigned.
+//! - `# service: ADDRESS` puts all Gateways behind one Service with this address.
+//! - `# cluster` reads the objects as those of an API server.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
@@ -41,11 +46,11 @@ fn every_golden_case_matches_its_expected_output() {
         }
         let expected = fs::read_to_string(&expected_path).unwrap_or_default();
         if actual != expected {
-            println!("{file} comes to:\n{actual}\nand should come to:\n{expected}");
+            println!("{file} gives:\n{actual}\nexpected:\n{expected}");
             wrong.push(file.to_owned());
         }
     }
-    assert!(wrong.is_empty(), "{wrong:?} (UPDATE_EXPECT=1 accepts what they come to)");
+    assert!(wrong.is_empty(), "{wrong:?} (UPDATE_EXPECT=1 accepts the actual output)");
 }
 
 fn cases() -> Vec<PathBuf> {
@@ -71,13 +76,13 @@ fn output(input: &str, file: &str) -> String {
             TransportProtocol::Udp => "/udp",
         };
         let http3 = it.http3.map(|http3| format!(" and {http3:?}")).unwrap_or_default();
-        let free = if it.free_bind { " wherever it is" } else { "" };
+        let free = if it.free_bind { " free-bind" } else { "" };
         let public = it.public_port.map(|port| format!(" for {port}")).unwrap_or_default();
         let address = format!("{}{transport}{public}{free}{http3}", it.address);
         described(&it.name, &address, &it.client, &defaults.0.client)
     };
     section(&mut out, "listeners", snapshot.listeners.iter().map(listener));
-    section(&mut out, "tls", snapshot.listeners.iter().flat_map(|it| sites(it, snapshot)));
+    section(&mut out, "tls", snapshot.listeners.iter().flat_map(|it| sni_rules(it, snapshot)));
     section(&mut out, "names", input.lines().flat_map(|line| names(line, snapshot)));
     section(&mut out, "rules", snapshot.rules.iter().filter_map(|rule| special(rule, snapshot)));
     section(&mut out, "requests", input.lines().filter_map(|line| request(line, snapshot)));
@@ -92,15 +97,15 @@ fn output(input: &str, file: &str) -> String {
         };
         let tls = it.settings.tls.as_deref();
         let from = tls.map_or_else(|| from.clone(), |tls| format!("{from} {}", endpoint_tls(tls)));
-        // In words, for it holds whole certificates.
+        // Described in words, because it contains whole certificates.
         let settings = BackendSettings { tls: None, ..it.settings.clone() };
         described(&it.key, &from, &settings, &defaults.1.settings)
     };
     section(&mut out, "backends", snapshot.backends.iter().map(backend));
-    section(&mut out, "fronts", translation.managed_services.iter().map(front));
-    let kept =
+    section(&mut out, "managed_services", translation.managed_services.iter().map(managed_service));
+    let retained =
         translation.retained_gateways.iter().map(|(namespace, name)| format!("{namespace}/{name}"));
-    section(&mut out, "kept", kept.filter(|_| input.contains("# services: ")));
+    section(&mut out, "retained_gateways", retained.filter(|_| input.contains("# services: ")));
     section(&mut out, "statuses", translation.statuses.iter().flat_map(status));
     out
 }
@@ -131,12 +136,12 @@ fn addresses(input: &str, objects: &[ApiObject]) -> AddressAssignment {
         known.entry(gateway).or_default().push(address.parse().unwrap());
     }
     if let Some(namespace) = input.lines().find_map(|line| line.strip_prefix("# services: ")) {
-        let mut fronts = ManagedServices::read(objects, namespace);
+        let mut managed = ManagedServices::read(objects, namespace);
         for (gateway, addresses) in known {
-            let places = addresses.into_iter().map(PublishedAddress::Ip).collect();
-            fronts.services.entry(gateway).or_default().addresses = places;
+            let published = addresses.into_iter().map(PublishedAddress::Ip).collect();
+            managed.services.entry(gateway).or_default().addresses = published;
         }
-        return AddressAssignment::ManagedServices(fronts);
+        return AddressAssignment::ManagedServices(managed);
     }
     let shared = input.lines().filter_map(|line| line.strip_prefix("# service: ")?.parse().ok());
     let shared: Vec<_> = shared.map(PublishedAddress::Ip).collect();
@@ -146,23 +151,21 @@ fn addresses(input: &str, objects: &[ApiObject]) -> AddressAssignment {
     if pool.is_empty() { AddressAssignment::Host } else { assign(&pool, objects, &known) }
 }
 
-fn front(front: &DesiredService) -> String {
-    let DesiredService {
-        gateway: (namespace, gateway),
-        ports,
-        infrastructure,
-        requested_address: wish,
-    } = front;
-    let ports: Vec<_> =
-        ports.iter().map(|((port, over), ours)| format!("{port} {over:?} -> {ours}")).collect();
-    let name = managed_services::service_name(&front.gateway);
+fn managed_service(service: &DesiredService) -> String {
+    let DesiredService { gateway: (namespace, gateway), ports, infrastructure, requested_address } =
+        service;
+    let ports: Vec<_> = ports
+        .iter()
+        .map(|((port, transport), target)| format!("{port} {transport:?} -> {target}"))
+        .collect();
+    let name = managed_services::service_name(&service.gateway);
     let (labels, annotations) = (&infrastructure.labels, &infrastructure.annotations);
-    let wish = wish.map(|wish| format!(" at {wish}")).unwrap_or_default();
+    let address = requested_address.map(|it| format!(" at {it}")).unwrap_or_default();
     let ports = ports.join(", ");
-    quoted(&format!("{name}{wish} of {namespace}/{gateway}: {ports} {labels:?} {annotations:?}"))
+    quoted(&format!("{name}{address} of {namespace}/{gateway}: {ports} {labels:?} {annotations:?}"))
 }
 
-/// What a listener and a backend are without any policy.
+/// Returns a listener and a backend without any policy.
 fn defaults() -> (Listener, Backend) {
     let address = "127.0.0.1:0".parse().unwrap();
     let listen = ListenFlag { protocol: ListenFlagProtocol::Http, address };
@@ -186,10 +189,10 @@ fn quoted(text: &impl ToString) -> String {
     format!("{:?}", text.to_string())
 }
 
-/// A name, what it has, and the settings that are not the defaults.
+/// Describes a name, its content, and the settings that differ from the defaults.
 fn described<S: Debug>(
     name: &impl std::fmt::Display,
-    what: &impl std::fmt::Display,
+    content: &impl std::fmt::Display,
     settings: &S,
     defaults: &S,
 ) -> String {
@@ -198,44 +201,48 @@ fn described<S: Debug>(
         let start = text.find('{').unwrap() + 1;
         text[start..].trim_end_matches('}').trim().split(", ").map(str::to_owned).collect()
     };
-    let usual = parts(&defaults);
+    let default_parts = parts(&defaults);
     let special: Vec<_> =
-        parts(&settings).into_iter().filter(|part| !usual.contains(part)).collect();
-    quoted(&format!("{name} {what} {}", special.join(", ")).trim_end())
+        parts(&settings).into_iter().filter(|part| !default_parts.contains(part)).collect();
+    quoted(&format!("{name} {content} {}", special.join(", ")).trim_end())
 }
 
-/// What becomes of TLS at a listener, the most specific hosts first.
-fn sites(listener: &Listener, snapshot: &Snapshot) -> Vec<String> {
-    let sites = listener.tls.iter().flat_map(|tls| &tls.sni_rules);
-    sites.map(|it| quoted(&format!("{} {}", listener.address, site(it, snapshot)))).collect()
+/// Describes the SNI rules of a listener, the most specific hosts first.
+fn sni_rules(listener: &Listener, snapshot: &Snapshot) -> Vec<String> {
+    let sni_rules = listener.tls.iter().flat_map(|tls| &tls.sni_rules);
+    sni_rules
+        .map(|it| quoted(&format!("{} {}", listener.address, sni_rule(it, snapshot))))
+        .collect()
 }
 
-fn site(site: &SniRule, snapshot: &Snapshot) -> String {
-    let terms = site.terminate.as_ref().map_or_else(
+fn sni_rule(rule: &SniRule, snapshot: &Snapshot) -> String {
+    let termination = rule.terminate.as_ref().map_or_else(
         || "passed through".to_owned(),
-        |terms| {
-            let names: Vec<_> = terms.certificates.iter().map(|it| &*it.name).collect();
-            let clients = terms.clients.as_ref().map(|ClientCertificates { roots, required }| {
-                format!(", clients of {} authorities required={required}", roots.len())
-            });
+        |termination| {
+            let names: Vec<_> = termination.certificates.iter().map(|it| &*it.name).collect();
+            let clients =
+                termination.clients.as_ref().map(|ClientCertificates { roots, required }| {
+                    format!(", clients of {} authorities required={required}", roots.len())
+                });
             format!("by {}{}", names.join(" and "), clients.unwrap_or_default())
         },
     );
-    let carries = match &site.payload {
+    let payload = match &rule.payload {
         TlsPayload::Requests => "requests".to_owned(),
         TlsPayload::Connections(None) => "closed".to_owned(),
         TlsPayload::Connections(Some(rule)) => shares(rule, snapshot),
     };
-    format!("{:?}: {terms}; {carries}", site.hosts)
+    format!("{:?}: {termination}; {payload}", rule.hosts)
 }
 
 fn names(line: &str, snapshot: &Snapshot) -> Vec<String> {
     let Some(name) = line.strip_prefix("# name: ") else { return Vec::new() };
-    let asked = (name != "none").then(|| OwnedHostName::new(name.as_bytes()));
+    let server_name = (name != "none").then(|| OwnedHostName::new(name.as_bytes()));
     let listeners = snapshot.listeners.iter().filter_map(|it| Some((it.address, it.tls.as_ref()?)));
     let answer = |(address, tls): (_, &std::sync::Arc<gateway::snapshot::ListenerTls>)| {
-        let found =
-            tls.find(asked.as_ref().map(OwnedHostName::borrowed)).map(|it| site(it, snapshot));
+        let found = tls
+            .find(server_name.as_ref().map(OwnedHostName::borrowed))
+            .map(|it| sni_rule(it, snapshot));
         quoted(&format!("{name} at {address} -> {}", found.as_deref().unwrap_or("refused")))
     };
     listeners.map(answer).collect()
@@ -246,14 +253,14 @@ fn endpoint_tls(tls: &EndpointTls) -> String {
     let roots = match roots {
         TrustAnchors::System => "the system".to_owned(),
         TrustAnchors::Given(roots) => format!("{} authorities", roots.len()),
-        TrustAnchors::AcceptAny => "anybody".to_owned(),
+        TrustAnchors::AcceptAny => "any certificate".to_owned(),
     };
-    let client = client.as_ref().map(|client| format!(" shown {}", client.name));
+    let client = client.as_ref().map(|client| format!(" presenting {}", client.name));
     let client = client.unwrap_or_default();
-    format!("TLS to {server_name} {subject_names:?} believing {roots}{client}")
+    format!("TLS to {server_name} {subject_names:?} trusting {roots}{client}")
 }
 
-/// What is not plain in a rule.
+/// Describes the filters, timeouts and retries of a rule, if there are any.
 fn special(rule: &Rule, snapshot: &Snapshot) -> Option<String> {
     let mut parts = Vec::new();
     let mut add = |name: &str, part: Option<String>| {
@@ -269,7 +276,7 @@ fn special(rule: &Rule, snapshot: &Snapshot) -> Option<String> {
     (!parts.is_empty()).then(|| quoted(&format!("{}: {}", rule.name, parts.join("; "))))
 }
 
-/// The filters that there are.
+/// Describes the filters that are set.
 fn filters(filters: &RouteFilters, snapshot: &Snapshot) -> String {
     let mut parts = Vec::new();
     parts.extend(filters.cors.as_ref().map(|it| format!("{it:?}")));
@@ -290,8 +297,8 @@ fn filters(filters: &RouteFilters, snapshot: &Snapshot) -> String {
 }
 
 fn request(line: &str, snapshot: &Snapshot) -> Option<String> {
-    let asked = line.strip_prefix("# request: ")?;
-    let request = written_out(asked)?;
+    let text = line.strip_prefix("# request: ")?;
+    let request = parse_request(text)?;
     let mut answers = snapshot.listeners.iter().map(|listener| {
         let rule = match &listener.protocol {
             ListenerProtocol::Http(routes) => routes.find(&request),
@@ -304,12 +311,12 @@ fn request(line: &str, snapshot: &Snapshot) -> Option<String> {
         )
     });
     let answer = answers.by_ref().collect::<Vec<_>>().join("; ");
-    Some(quoted(&format!("{asked} -> {answer}")))
+    Some(quoted(&format!("{text} -> {answer}")))
 }
 
-/// `HOST PATH[?QUERY] [METHOD] [NAME:VALUE]...`
-fn written_out(asked: &str) -> Option<PlainRequest> {
-    let mut words = asked.split(' ').map(str::to_owned);
+/// Parses `HOST PATH[?QUERY] [METHOD] [NAME:VALUE]...`.
+fn parse_request(text: &str) -> Option<PlainRequest> {
+    let mut words = text.split(' ').map(str::to_owned);
     let (host, target) = (words.next()?, words.next()?);
     let (path, query) = target.split_once('?').unwrap_or((&target, ""));
     let (path, query) = (path.to_owned(), query.to_owned());
@@ -325,8 +332,8 @@ fn written_out(asked: &str) -> Option<PlainRequest> {
 
 fn shares(rule: &Rule, snapshot: &Snapshot) -> String {
     let shares = rule.targets.iter().map(|share| match share.target {
-        RuleTarget::Backend(place) => {
-            format!("{} x {}", share.weight, snapshot.backends[place].key)
+        RuleTarget::Backend(index) => {
+            format!("{} x {}", share.weight, snapshot.backends[index].key)
         }
         RuleTarget::Unresolved => format!("{} x 500", share.weight),
     });

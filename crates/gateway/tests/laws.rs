@@ -1,4 +1,4 @@
-//! Laws over random input: nothing panics, a Snapshot is valid, and the short way is the long one.
+//! Laws over random input: nothing panics, every Snapshot is valid, and the fast path agrees with a full translation.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use proptest::prelude::*;
 
 type AssignedAddresses = BTreeMap<GatewayName, Vec<IpAddr>>;
 
-/// Every input of the golden tests.
+/// Returns every input of the golden tests.
 fn inputs() -> Vec<String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata");
     let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
@@ -28,7 +28,7 @@ fn inputs() -> Vec<String> {
     paths.iter().map(|path| fs::read_to_string(path).unwrap()).collect()
 }
 
-/// What `proxy` relies on without looking.
+/// Asserts the invariants that `proxy` relies on without checks.
 fn assert_valid(snapshot: &Snapshot) {
     let of = |listener: &Listener| (listener.protocol.transport(), listener.address);
     let mut addresses: Vec<_> = snapshot.listeners.iter().map(of).collect();
@@ -38,11 +38,11 @@ fn assert_valid(snapshot: &Snapshot) {
     assert!(snapshot.backends.is_sorted_by(|a, b| a.key < b.key), "backends are not sorted");
     for (listener, tls) in snapshot.listeners.iter().filter_map(|it| Some((it, it.tls.as_ref()?))) {
         assert!(!tls.sni_rules.is_empty());
-        for site in &tls.sni_rules {
-            assert!(site.terminate.as_ref().is_none_or(|terms| !terms.certificates.is_empty()));
-            match (&site.payload, &listener.protocol) {
+        for sni_rule in &tls.sni_rules {
+            assert!(sni_rule.terminate.as_ref().is_none_or(|it| !it.certificates.is_empty()));
+            match (&sni_rule.payload, &listener.protocol) {
                 (TlsPayload::Requests, ListenerProtocol::Http(_)) => {
-                    assert!(site.terminate.is_some())
+                    assert!(sni_rule.terminate.is_some())
                 }
                 (
                     TlsPayload::Connections(_),
@@ -58,7 +58,7 @@ fn assert_valid(snapshot: &Snapshot) {
         let redirects = rule.filters.as_ref().is_some_and(|filters| filters.redirect.is_some());
         assert_eq!(rule.targets.is_empty(), redirects);
         let is_known = |target| match target {
-            RuleTarget::Backend(place) => place < snapshot.backends.len(),
+            RuleTarget::Backend(index) => index < snapshot.backends.len(),
             RuleTarget::Unresolved => true,
         };
         assert!(rule.targets.iter().all(|share| is_known(share.target)));
@@ -70,7 +70,7 @@ fn assert_valid(snapshot: &Snapshot) {
     }
 }
 
-/// Once a status is written, it is not written again.
+/// Asserts that a written status is not written again.
 fn assert_written_once(status: &ResourceStatus) {
     let (Some(StatusUpdate::Apply(first)) | Some(StatusUpdate::Replace(first))) =
         status_update(status, None, "2026-01-01T00:00:00Z")
@@ -80,7 +80,7 @@ fn assert_written_once(status: &ResourceStatus) {
     assert_eq!(status_update(status, Some(&first), "2026-02-02T00:00:00Z"), None);
 }
 
-/// A line is cut out, written twice, or cut short.
+/// Damages an input: removes a line, duplicates it, or cuts it short.
 fn damaged(input: &str, line: usize, damage: usize) -> String {
     let mut lines: Vec<_> = input.lines().collect();
     let line = line % lines.len();
@@ -92,7 +92,7 @@ fn damaged(input: &str, line: usize, damage: usize) -> String {
     lines.join("\n")
 }
 
-/// Slices of the Service that the flags make, in any state.
+/// Generates EndpointSlices of the Service that the flags create, in any state.
 fn slices() -> impl Strategy<Value = Vec<EndpointSliceSpec>> {
     let condition = || prop::option::of(any::<bool>());
     let conditions =
@@ -118,14 +118,14 @@ fn http(address: SocketAddr) -> ListenFlag {
     ListenFlag { protocol: ListenFlagProtocol::Http, address }
 }
 
-/// The objects of the flags, with these slices in place of their own.
+/// Returns the objects of the flags, with these slices in place of their own.
 fn with_slices(slices: Vec<EndpointSliceSpec>) -> Vec<ApiObject> {
     let address = "127.0.0.1:80".parse().unwrap();
     let flags =
         ShorthandFlags { listen: vec![http(address)], to: vec![address], ..Default::default() };
     let mut objects = shorthand(&flags);
-    let place = objects.iter().position(|it| matches!(it, ApiObject::EndpointSlice(_))).unwrap();
-    let ApiObject::EndpointSlice(template) = objects.remove(place) else { unreachable!() };
+    let position = objects.iter().position(|it| matches!(it, ApiObject::EndpointSlice(_))).unwrap();
+    let ApiObject::EndpointSlice(template) = objects.remove(position) else { unreachable!() };
     objects.extend(slices.into_iter().enumerate().map(|(n, spec)| {
         let mut slice = (*template).clone();
         slice.metadata.name = format!("slice-{n}");
@@ -178,7 +178,7 @@ proptest! {
         max_in_flight in prop::option::of(1..1000_u32),
         queue in prop::option::of(0..1000_u32),
     ) {
-        // Scopes and flow labels of IPv6 are not part of an address that Kubernetes knows, and no endpoint has port 0.
+        // IPv6 scopes and flow labels are not part of an address in Kubernetes, and an endpoint cannot have port 0.
         let plain = |address: &SocketAddr| SocketAddr::new(address.ip(), address.port().max(1));
         let listen: std::collections::BTreeSet<_> = listen.iter().map(plain).collect();
         let to: std::collections::BTreeSet<_> = to.iter().map(plain).collect();

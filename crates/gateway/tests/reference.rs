@@ -1,5 +1,5 @@
-//! `docs/reference/policies.md` and `deploy/crds/*.yaml` are made from the policy types; `UPDATE_EXPECT=1` rewrites
-//! them.
+//! Generates `docs/reference/policies.md` and `deploy/crds/*.yaml` from the policy types. The tests fail if the files
+//! are outdated; `UPDATE_EXPECT=1` rewrites them.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
@@ -8,7 +8,7 @@ use std::path::Path;
 use gateway::objects::{BackendPolicySpec, ClientPolicySpec, schema};
 use serde_json::{Map, Value, json};
 
-/// Prose is wrapped here.
+/// Width of wrapped prose.
 const COLUMNS: usize = 120;
 
 /// A policy as it is published.
@@ -66,24 +66,24 @@ fn every_number_has_limits_and_every_field_a_description() {
     }
 }
 
-fn visit(schema: &Value, path: &str, see: &mut impl FnMut(&str, &Value)) {
-    see(path, schema);
+fn visit(schema: &Value, path: &str, check: &mut impl FnMut(&str, &Value)) {
+    check(path, schema);
     for (name, field) in schema["properties"].as_object().into_iter().flatten() {
-        visit(field, &format!("{path}.{name}"), see);
+        visit(field, &format!("{path}.{name}"), check);
     }
     for (name, field) in schema["items"]["properties"].as_object().into_iter().flatten() {
-        visit(field, &format!("{path}[].{name}"), see);
+        visit(field, &format!("{path}[].{name}"), check);
     }
 }
 
-fn assert_fresh(path: &str, made: &str) {
+fn assert_fresh(path: &str, expected: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path);
     if std::env::var_os("UPDATE_EXPECT").is_some() {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(&path, made).unwrap();
+        fs::write(&path, expected).unwrap();
     }
     let found = fs::read_to_string(&path).unwrap_or_default();
-    assert!(found == made, "{} is not fresh: UPDATE_EXPECT=1 rewrites it", path.display());
+    assert!(found == expected, "{} is outdated: UPDATE_EXPECT=1 rewrites it", path.display());
 }
 
 fn definition(policy: &PublishedPolicy) -> Value {
@@ -108,7 +108,7 @@ fn definition(policy: &PublishedPolicy) -> Value {
         "kind": "CustomResourceDefinition",
         "metadata": {
             "name": format!("{plural}.sheave.dev"),
-            // Gateway API asks for it of policies that change what they are attached to and nothing else.
+            // Gateway API demands this label on policies that change only their targets.
             "labels": { "gateway.networking.k8s.io/policy": "Direct" },
         },
         "spec": {
@@ -133,7 +133,7 @@ fn definition(policy: &PublishedPolicy) -> Value {
     })
 }
 
-/// What an API server takes: it has formats of its own, and it drops unknown fields without being told.
+/// Makes a schema structural, as API servers demand: they have different formats, and always drop unknown fields.
 fn make_structural(schema: &mut Value) {
     let Value::Object(keys) = schema else { return };
     keys.remove("additionalProperties");
@@ -155,7 +155,7 @@ fn as_api_server_checks(format: &str) -> Map<String, Value> {
         let message = format!("must be from {least} to 24h");
         json!({
             "pattern": "^([0-9]{1,5}(h|m|s|ms)){1,4}$",
-            // Four pairs at their longest; an API server counts the cost of a rule by it.
+            // The longest value has four pairs. API servers estimate the cost of a rule by the length.
             "maxLength": 28,
             "x-kubernetes-validations": [{ "rule": rule, "message": message }],
         })
@@ -186,19 +186,19 @@ const PAGE_HEAD: &str = "\
 <!-- Made from the policy types by crates/gateway/tests/reference.rs. -->
 # Policies
 
-Policies of `apiVersion: sheave.dev/v1alpha1` are attached to what they change by `spec.targetRefs`. An unknown field, a
-value of the wrong type and one beyond its limits are errors. Durations are written as in Gateway API (GEP-2257): `5s`,
-`100ms`, `1h30m`.
+A policy of `apiVersion: sheave.dev/v1alpha1` is attached to its targets by `spec.targetRefs`. An unknown field, a value of
+the wrong type and a value outside of its limits are errors. The format of durations is that of Gateway API (GEP-2257):
+`5s`, `100ms`, `1h30m`.
 
-In a file such an error refuses the edit. In a cluster, whose definitions may be newer or older than Sheave, the part of
-the spec that it is in (`queue`, `timeouts`, ...) is as if it were not given, and all other parts apply: an endpoint does
-not lose its limit because of an algorithm that this version does not know. The status says so, with `Accepted` false
-and the first reason. Two parts are not left out alone: with an unreadable `targetRefs` nobody can say whom the policy is
-for, and nothing of it applies; with an unreadable `tls` nobody can say whom to believe, and connections to the endpoints
-fail unless a BackendTLSPolicy says so.
+In a file, an error rejects the edit. In a cluster, the custom resource definitions may be newer or older than Sheave. If
+the spec has an error there, the part with the error (`queue`, `timeouts`, ...) has its defaults, and all other parts
+apply: an endpoint does not lose its limit because of an algorithm that this version does not know. The status has the
+condition `Accepted` with the value false and the first error. Two parts have further effects. If `targetRefs` cannot be
+read, the targets are unknown, and the policy does not apply. If `tls` cannot be read, the trusted certificates are
+unknown, and connections to the endpoints fail unless a BackendTLSPolicy applies.
 ";
 
-/// A line for each field; those of objects follow under their own heading.
+/// Adds a line for each field. Fields of objects follow under their own heading.
 fn describe(schema: &Value, path: &str, page: &mut String) {
     let fields = |is_object: bool| {
         let fields = schema["properties"].as_object().into_iter().flatten();
@@ -225,7 +225,7 @@ fn describe(schema: &Value, path: &str, page: &mut String) {
     }
 }
 
-/// Type, whether it must be there, default and limits.
+/// Returns the type of a field, whether it is required, its default and its limits.
 fn kind(parent: &Value, name: &str) -> String {
     let field = &parent["properties"][name];
     let mut parts = vec![type_name(field)];
@@ -274,13 +274,13 @@ fn text(schema: &Value) -> String {
     schema["description"].as_str().unwrap_or_default().to_owned()
 }
 
-/// The description of an enum, and those of its values.
+/// Splits the description of an enum from those of its values.
 fn split_values(text: &str) -> (String, Vec<String>) {
     let mut parts = text.split("\n- ").map(str::to_owned);
     (parts.next().unwrap_or_default(), parts.collect())
 }
 
-/// `first` and the text, with `indent` before all lines but the one that `first` begins.
+/// Wraps `first` and the text. Lines after the first begin with `indent`.
 fn wrapped(text: &str, first: &str, indent: &str) -> String {
     let marker = &first[..first.len() - first.trim_start().len()];
     let mut lines = String::new();

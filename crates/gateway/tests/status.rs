@@ -1,4 +1,4 @@
-//! What has to be written of statuses: nothing twice, nothing of others lost.
+//! Status updates: writes nothing twice, and keeps the entries of other controllers.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::net::IpAddr;
@@ -61,7 +61,7 @@ fn gateway(conditions: Vec<StatusCondition>, listeners: &[&str]) -> ResourceStat
     status("Gateway", 2, StatusDetail::Gateway(detail))
 }
 
-/// The status that a cluster has once this is written.
+/// Returns the status in the cluster after an update.
 fn after(written: Option<StatusUpdate>, current: &Value) -> Value {
     match written {
         None => current.clone(),
@@ -308,18 +308,24 @@ fn cap_division_condition_is_set_on_affected_policy_targets() {
     let mut statuses = translate(&objects, &AddressAssignment::Host).statuses;
     report_slot_assignment(&mut statuses, 2);
     report_slot_assignment(&mut statuses, 3);
-    let dealt = |name: &str| -> Vec<_> {
+    let assigned = |name: &str| -> Vec<_> {
         let status = statuses.iter().find(|it| &*it.object.name == name).unwrap();
         let StatusDetail::Policy(targets) = &status.detail else { panic!("{name} is no policy") };
         let all = targets.iter().map(|target| target.conditions.iter());
-        let dealt = all.map(|it| it.filter(|it| it.kind == ConditionType::CapDealt).collect());
-        dealt.map(|it: Vec<_>| it.iter().map(|it| it.message.clone()).collect::<String>()).collect()
+        let assigned =
+            all.map(|it| it.filter(|it| it.kind == ConditionType::CapAssigned).collect());
+        assigned
+            .map(|it: Vec<_>| it.iter().map(|it| it.message.clone()).collect::<String>())
+            .collect()
     };
     let begins = |told: &[String], begin: &str| told.len() == 1 && told[0].starts_with(begin);
     let all = "in flight per endpoint, divided among 3 replicas: 1";
-    assert!(begins(&dealt("everything"), &format!("4 requests {all} each, and 1 more for 1 of")));
-    assert!(begins(&dealt("capped"), &format!("1 request {all} for 1 of them")));
-    assert_eq!(dealt("learned"), [""]);
+    assert!(begins(
+        &assigned("everything"),
+        &format!("4 requests {all} each, and 1 more for 1 of")
+    ));
+    assert!(begins(&assigned("capped"), &format!("1 request {all} for 1 of them")));
+    assert_eq!(assigned("learned"), [""]);
 }
 
 #[test]

@@ -1,6 +1,6 @@
-//! What a rule asks of a request beyond its host and path.
+//! Match conditions of a rule besides its host and path.
 //!
-//! Parsed and compiled when the table is made; here a request is only looked at.
+//! Conditions are parsed and compiled when the table is built. Here requests are only checked against them.
 
 use std::borrow::Cow;
 
@@ -8,80 +8,80 @@ use regex::bytes::{Regex, RegexBuilder};
 
 use super::RequestAttributes;
 
-/// What a compiled regular expression may take, at most.
+/// Largest size of a compiled regular expression, in bytes.
 const MAX_REGEX_BYTES: usize = 1 << 18;
 
-/// What a rule asks of a request beyond its host and path: all of it.
+/// Conditions of a rule besides its host and path. A request must meet all of them.
 #[derive(Clone, Debug, Default)]
 pub struct MatchConditions {
-    /// This method.
+    /// The method that the request must have; `None` allows any.
     pub method: Option<Box<str>>,
-    /// These header fields, each name once.
+    /// The header fields that the request must have, each name once.
     pub headers: Vec<FieldCondition>,
-    /// These parameters of the query, each name once.
+    /// The query parameters that the request must have, each name once.
     pub query: Vec<FieldCondition>,
 }
 
-/// A field by name, and what its value must be.
+/// A named field, and the condition on its value.
 #[derive(Clone, Debug)]
 pub struct FieldCondition {
-    /// The name; of a header field in lower case.
+    /// The name; for a header field in lower case.
     pub name: Box<str>,
-    /// What the value must be.
+    /// The condition on the value.
     pub value: ValuePattern,
 }
 
-/// What a value must be.
+/// A condition on a value.
 #[derive(Clone, Debug)]
 pub enum ValuePattern {
-    /// This, byte for byte.
+    /// The value must equal this text, byte for byte.
     Exact(Box<str>),
-    /// Something that the whole expression matches.
+    /// The regular expression must match the whole value.
     Regex(RegexPattern),
 }
 
-/// A regular expression that matches whole texts, in time linear in the text.
+/// A regular expression that matches whole texts, in time linear in the length of the text.
 #[derive(Clone, Debug)]
 pub struct RegexPattern {
     text: Box<str>,
     regex: Regex,
 }
 
-/// Why a regular expression cannot be used.
+/// The reason why a regular expression cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("is no regular expression that we can use: {0}")]
+#[error("is not a supported regular expression: {0}")]
 pub struct InvalidPattern(String);
 
 /// A condition that a request does not meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnmetCondition<'t> {
-    /// The method is another.
+    /// The request has another method.
     Method(&'t str),
-    /// A header field is not there, or has another value.
+    /// The header field is absent or has another value.
     Header(&'t str),
-    /// A parameter of the query is not there, or has another value.
+    /// The query parameter is absent or has another value.
     QueryParam(&'t str),
 }
 
 impl MatchConditions {
-    /// Nothing is asked for.
+    /// True if there are no conditions.
     pub fn is_empty(&self) -> bool {
         self.method.is_none() && self.headers.is_empty() && self.query.is_empty()
     }
 
-    /// How particular they are, as Gateway API orders rules of one path: method, number of header fields, number of
-    /// parameters.
+    /// Returns the precedence of the conditions by Gateway API's order of rules with the same path: method, number of
+    /// header fields, number of query parameters.
     pub(super) fn precedence(&self) -> impl Ord + use<> {
         (self.method.is_some(), self.headers.len(), self.query.len())
     }
 
-    /// Whether a request meets them all.
+    /// True if a request meets all conditions.
     pub(super) fn are_met_by(&self, request: &impl RequestAttributes) -> bool {
-        // Most rules ask for nothing more.
+        // Most rules have no further conditions.
         self.is_empty() || self.first_unmet(request).is_none()
     }
 
-    /// The first that a request does not meet.
+    /// Returns the first condition that a request does not meet.
     pub(super) fn first_unmet(
         &self,
         request: &impl RequestAttributes,
@@ -91,15 +91,15 @@ impl MatchConditions {
         {
             return Some(UnmetCondition::Method(method));
         }
-        let is_unmet = |asked: &&FieldCondition| {
-            !request.headers(&asked.name).any(|value| asked.value.matches(value))
+        let is_unmet = |condition: &&FieldCondition| {
+            !request.headers(&condition.name).any(|value| condition.value.matches(value))
         };
         if let Some(header) = self.headers.iter().find(is_unmet) {
             return Some(UnmetCondition::Header(&header.name));
         }
-        let is_unmet = |asked: &&FieldCondition| {
-            !query_value(request.query(), asked.name.as_bytes())
-                .is_some_and(|value| asked.value.matches(&value))
+        let is_unmet = |condition: &&FieldCondition| {
+            !query_value(request.query(), condition.name.as_bytes())
+                .is_some_and(|value| condition.value.matches(&value))
         };
         self.query.iter().find(is_unmet).map(|param| UnmetCondition::QueryParam(&param.name))
     }
@@ -115,15 +115,16 @@ impl ValuePattern {
 }
 
 impl RegexPattern {
-    /// Compiles it for bytes, not Unicode, so that no class is large; what would be large nevertheless is refused.
+    /// Compiles the expression for bytes, not Unicode, so that no character class is large. An expression that is still
+    /// too large is rejected.
     pub fn new(text: &str) -> Result<Self, InvalidPattern> {
-        // First alone: `a)|(b` is an expression only in the parentheses that we put around it.
+        // First without the added parentheses: `a)|(b` is a valid expression only inside them.
         compile(text)?;
         let regex = compile(&format!("^(?:{text})$"))?;
         Ok(Self { text: text.into(), regex })
     }
 
-    /// As it was written.
+    /// Returns the expression as written.
     pub fn text(&self) -> &str {
         &self.text
     }
@@ -142,13 +143,13 @@ fn compile(text: &str) -> Result<Regex, InvalidPattern> {
         .map_err(|error| InvalidPattern(last_line(&error.to_string())))
 }
 
-/// Where the parser says what is wrong, below a picture of the place.
+/// Returns the last line, which has the error. The parser prints the expression with a marker above it.
 fn last_line(message: &str) -> String {
     let line = message.lines().last().unwrap_or_default();
     line.strip_prefix("error: ").unwrap_or(line).trim_end_matches('.').to_lowercase()
 }
 
-/// The value of the first parameter of a name in a query (without its `?`), decoded.
+/// Returns the decoded value of the first parameter with this name in a query (without its `?`).
 pub fn query_value<'q>(query: &'q [u8], name: &[u8]) -> Option<Cow<'q, [u8]>> {
     let mut pairs = query.split(|&byte| byte == b'&').map(|pair| {
         let end = pair.iter().position(|&byte| byte == b'=').unwrap_or(pair.len());
@@ -157,7 +158,7 @@ pub fn query_value<'q>(query: &'q [u8], name: &[u8]) -> Option<Cow<'q, [u8]>> {
     pairs.find(|(key, _)| *decoded(key) == *name).map(|(_, value)| decoded(value))
 }
 
-/// A part of a form (the URL standard, application/x-www-form-urlencoded): `+` is a space, and `%20` as well.
+/// Decodes a part of a form (the URL standard, application/x-www-form-urlencoded): `+` is a space, and `%20` as well.
 fn decoded(text: &[u8]) -> Cow<'_, [u8]> {
     if !text.iter().any(|byte| b"%+".contains(byte)) {
         return Cow::Borrowed(text);
@@ -169,7 +170,7 @@ fn decoded(text: &[u8]) -> Cow<'_, [u8]> {
             (b'+', _) => (b' ', after),
             (b'%', [high, low, after @ ..]) => match (hex(*high), hex(*low)) {
                 (Some(high), Some(low)) => (high << 4 | low, after),
-                // Not escaped after all: it stands for itself.
+                // Not a valid escape: the `%` stands for itself.
                 (Some(_) | None, _) => (b'%', rest.get(1..).unwrap_or_default()),
             },
             (byte, _) => (*byte, after),

@@ -1,6 +1,6 @@
-//! Why a rule serves a request, and the others do not: the same decision as [`RouteTable::find`] makes, told in full.
+//! Explanation of the decision of [`RouteTable::find`]: why one rule serves a request, and the others do not.
 //!
-//! It looks at every rule, and is for people who ask, not for requests.
+//! It checks every rule. It is for diagnostics, not for the request path.
 
 use super::condition::UnmetCondition;
 use super::{
@@ -8,18 +8,18 @@ use super::{
 };
 use crate::snapshot::Rule;
 
-/// A request that is written out, for those who ask what would become of one.
+/// A request given as text, for the explanation of a hypothetical request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlainRequest {
-    /// As `GET`.
+    /// The method, such as `GET`.
     pub method: String,
-    /// Without a port.
+    /// The host without a port.
     pub host: String,
-    /// Without a query.
+    /// The path without a query.
     pub path: String,
-    /// Without its `?`.
+    /// The query without its `?`.
     pub query: String,
-    /// Names and values of header fields.
+    /// Names and values of the header fields.
     pub headers: Vec<(String, String)>,
 }
 
@@ -46,48 +46,47 @@ impl RequestAttributes for PlainRequest {
     }
 }
 
-/// What becomes of a request at a table.
+/// The result of matching a request against a table.
 #[derive(Clone, Debug)]
 pub struct RouteExplanation<'t> {
-    /// The hosts of the listener that the request belongs to; `None`: it belongs to none.
+    /// The hosts of the listener that the request belongs to; `None` if it belongs to none.
     pub listener: Option<&'t HostPattern>,
-    /// Every way to a rule, with what is to be said of it; the one that is chosen, if any, comes first, then those that
-    /// are nearest to it.
+    /// A verdict for every match of every rule. The chosen one, if any, comes first, then the nearest misses.
     pub verdicts: Vec<RuleVerdict<'t>>,
 }
 
-/// What is to be said of one way to a rule.
+/// The verdict on one match of a rule.
 #[derive(Clone, Debug)]
 pub struct RuleVerdict<'t> {
-    /// Where it leads.
+    /// The rule.
     pub rule: &'t Rule,
-    /// The hosts it asks for.
+    /// The hosts of the match.
     pub hosts: &'t HostPattern,
-    /// What else it asks for.
+    /// The path and the conditions of the match.
     pub route_match: &'t RouteMatch,
-    /// Why it serves the request, or does not.
+    /// The reason why it serves the request, or does not.
     pub result: MatchResult<'t>,
 }
 
-/// Why a rule serves a request, or does not; in the order of nearness.
+/// The reason why a rule serves a request, or does not; the variants are in the order of nearness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MatchResult<'t> {
-    /// It serves the request.
+    /// The rule serves the request.
     Chosen,
-    /// It would, but the one that is chosen goes before it.
+    /// The rule matches, but the chosen one has precedence.
     LowerPrecedence,
-    /// Host and path are right, but not this.
+    /// Host and path match, but this condition is not met.
     Unmet(UnmetCondition<'t>),
-    /// The host is right, the path another.
+    /// The host matches, the path does not.
     OtherPath,
-    /// The host is another.
+    /// The host does not match.
     OtherHost,
-    /// It is of another listener on the same address.
+    /// The rule belongs to another listener on the same address.
     OtherListener,
 }
 
 impl RouteTable {
-    /// Why a rule serves a request, and the others do not.
+    /// Explains why a rule serves a request, and the others do not.
     pub fn explain(&self, request: &impl RequestAttributes) -> RouteExplanation<'_> {
         let mut buffer = HostNameBuffer::new();
         let host = HostName::new(request.host(), &mut buffer);
@@ -120,20 +119,20 @@ fn verdict<'t>(
     listener: Option<&HostPattern>,
     chosen: Option<&RouteEntry>,
 ) -> RuleVerdict<'t> {
-    let RouteEntry { hosts, route_match: asked, rule, .. } = entry;
-    let why = if chosen.is_some_and(|chosen| std::ptr::eq(chosen, entry)) {
+    let RouteEntry { hosts, route_match, rule, .. } = entry;
+    let result = if chosen.is_some_and(|chosen| std::ptr::eq(chosen, entry)) {
         MatchResult::Chosen
     } else if listener != Some(&entry.listener) {
         MatchResult::OtherListener
     } else if !hosts.matches(host) {
         MatchResult::OtherHost
-    } else if !asked.path.matches(request.path()) {
+    } else if !route_match.path.matches(request.path()) {
         MatchResult::OtherPath
     } else {
-        asked
+        route_match
             .conditions
             .first_unmet(request)
             .map_or(MatchResult::LowerPrecedence, MatchResult::Unmet)
     };
-    RuleVerdict { rule, hosts, route_match: asked, result: why }
+    RuleVerdict { rule, hosts, route_match, result }
 }

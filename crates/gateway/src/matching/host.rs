@@ -1,22 +1,24 @@
-//! The normal form of host names, in which alone they are compared.
+//! Normalised host names. Host names are compared only in this form.
 //!
-//! TLS server names and the hosts of requests come from clients, who may write one name in several ways. If two places
-//! normalised them differently, a connection could be secured for one listener and its requests routed by another.
+//! TLS server names and the hosts of requests come from clients, which may write one name in several ways. If two
+//! places normalised them differently, a connection could be secured for one listener and its requests routed by
+//! another.
 
-/// The longest name that DNS has, 253 bytes and a dot at the end.
+/// Longest name in DNS: 253 bytes, and a dot at the end.
 const MAX_BYTES: usize = 254;
 
-/// A host name in normal form: lower case, without a dot at its end, empty if it is longer than any name of DNS.
+/// A normalised host name: lower case, without a dot at its end, empty if it is longer than the DNS limit.
 ///
-/// One dot is removed, as it only marks the name as absolute. A second one is an empty label, which no pattern matches.
+/// One dot is removed, because it only marks the name as absolute. A second one is an empty label, which no pattern
+/// matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostName<'b>(&'b [u8]);
 
-/// Space for a host name in normal form; unused if it is written so already.
+/// Buffer for a normalised host name; unused if the name is already normalised.
 #[derive(Default)]
 pub struct HostNameBuffer(Option<[u8; MAX_BYTES]>);
 
-/// A host name in normal form that owns its bytes.
+/// A normalised host name that owns its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnedHostName(Box<[u8]>);
 
@@ -29,7 +31,7 @@ impl<'b> HostName<'b> {
         if is_normal { Self(written) } else { Self::normalised(written, buffer) }
     }
 
-    /// Kept apart, because clients mostly write names in normal form.
+    /// Normalises a name into the buffer. A function of its own, because clients mostly send normalised names.
     #[cold]
     fn normalised(written: &[u8], buffer: &'b mut HostNameBuffer) -> Self {
         let space = buffer.0.insert([0; MAX_BYTES]);
@@ -61,7 +63,7 @@ fn has_uppercase(text: &[u8]) -> bool {
 }
 
 impl HostNameBuffer {
-    /// Makes an empty buffer.
+    /// Creates an empty buffer.
     pub fn new() -> Self {
         Self::default()
     }

@@ -1,38 +1,38 @@
-//! Which hosts and paths are meant, parsed once so that what exists is well formed.
+//! Host and path patterns. They are parsed once, so that every existing value is well formed.
 
 use super::condition::{InvalidPattern, RegexPattern};
 use super::host::HostName;
 
-/// A Gateway API hostname that a listener or route asks for.
+/// A Gateway API hostname of a listener or route.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HostPattern {
-    /// No hostname: every host.
+    /// No hostname: matches every host.
     #[default]
     Any,
-    /// `*.example.com`, kept as `example.com`: every host with one label or more before it.
+    /// `*.example.com`, stored as `example.com`: matches every host with one or more labels before it.
     Wildcard(Box<str>),
-    /// Exactly this host.
+    /// Matches exactly this host.
     Exact(Box<str>),
 }
 
-/// What paths a rule asks for.
+/// A path match of a rule.
 #[derive(Clone, Debug)]
 pub enum PathPattern {
-    /// Exactly this path, byte for byte.
+    /// Matches exactly this path, byte for byte.
     Exact(Box<str>),
-    /// This path and all below it, segment by segment: `/a` is `/a`, `/a/` and `/a/b`, not `/ab`.
+    /// Matches this path and all paths below it, segment by segment: `/a` matches `/a`, `/a/` and `/a/b`, not `/ab`.
     Prefix(Box<str>),
-    /// Paths that a regular expression matches as a whole.
+    /// Matches paths that the regular expression matches as a whole.
     Regex(RegexPattern),
 }
 
-/// Not a hostname.
+/// Error: the text is not a hostname.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("must be a host name in lower case, or `*.` and one")]
+#[error("must be a hostname in lower case, optionally with the prefix `*.`")]
 pub struct InvalidHost;
 
 impl HostPattern {
-    /// `*.example.com` or `example.com`, in lower case; IP addresses are no hostnames.
+    /// Parses `*.example.com` or `example.com`, in lower case; IP addresses are not hostnames.
     pub fn parse(text: &str) -> Result<Self, InvalidHost> {
         let name = text.strip_prefix("*.").unwrap_or(text);
         if !is_host_name(name) {
@@ -45,7 +45,7 @@ impl HostPattern {
         })
     }
 
-    /// The hosts that both ask for; `None`: there are none.
+    /// Returns the hosts that both patterns match; `None` if there are none.
     pub fn intersect(&self, other: &Self) -> Option<Self> {
         if self.covers(other) {
             return Some(other.clone());
@@ -53,7 +53,7 @@ impl HostPattern {
         other.covers(self).then(|| self.clone())
     }
 
-    /// Whether a host is meant.
+    /// True if the pattern matches a host.
     pub fn matches(&self, host: HostName<'_>) -> bool {
         let host = host.as_bytes();
         match self {
@@ -65,7 +65,8 @@ impl HostPattern {
         }
     }
 
-    /// Greater for a pattern that Gateway API calls more specific: a host, then the hosts below the longest name.
+    /// Returns the specificity of the pattern; greater is more specific by Gateway API's order: an exact host first,
+    /// then the wildcard with the longest name.
     pub fn specificity(&self) -> impl Ord + Copy + use<> {
         match self {
             Self::Any => (0, 0),
@@ -74,22 +75,20 @@ impl HostPattern {
         }
     }
 
-    /// Every host of `other` is one of ours.
+    /// True if the pattern matches every host that `other` matches.
     pub(crate) fn covers(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Any, _) => true,
-            (Self::Wildcard(ours), Self::Exact(name)) => is_subdomain(name, ours),
-            (Self::Wildcard(ours), Self::Wildcard(name)) => {
-                name == ours || is_subdomain(name, ours)
-            }
-            (Self::Exact(ours), Self::Exact(name)) => name == ours,
+            (Self::Wildcard(own), Self::Exact(name)) => is_subdomain(name, own),
+            (Self::Wildcard(own), Self::Wildcard(name)) => name == own || is_subdomain(name, own),
+            (Self::Exact(own), Self::Exact(name)) => name == own,
             (Self::Wildcard(_) | Self::Exact(_), Self::Any)
             | (Self::Exact(_), Self::Wildcard(_)) => false,
         }
     }
 }
 
-/// Not a path that a request can ask for.
+/// Error: the text is not a path that a request can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "must begin with `/`, hold no `//`, no segment `.` or `..` and no `%2f`, and only characters of a \
@@ -98,22 +97,22 @@ impl HostPattern {
 pub struct InvalidPath;
 
 impl PathPattern {
-    /// This path alone.
+    /// Matches this path alone.
     pub fn exact(path: &str) -> Result<Self, InvalidPath> {
         if is_path(path) { Ok(Self::Exact(path.into())) } else { Err(InvalidPath) }
     }
 
-    /// This path and all below it; a `/` at its end means nothing.
+    /// Matches this path and all paths below it; a `/` at its end has no meaning.
     pub fn prefix(path: &str) -> Result<Self, InvalidPath> {
         if is_path(path) { Ok(Self::Prefix(path.into())) } else { Err(InvalidPath) }
     }
 
-    /// The paths that a regular expression matches as a whole.
+    /// Matches the paths that a regular expression matches as a whole.
     pub fn regex(text: &str) -> Result<Self, InvalidPattern> {
         RegexPattern::new(text).map(Self::Regex)
     }
 
-    /// As it was written.
+    /// Returns the pattern as written.
     pub fn text(&self) -> &str {
         match self {
             Self::Exact(path) | Self::Prefix(path) => path,
@@ -121,7 +120,7 @@ impl PathPattern {
         }
     }
 
-    /// Whether a path is meant.
+    /// True if the pattern matches a path.
     pub fn matches(&self, path: &[u8]) -> bool {
         match self {
             Self::Exact(exact) => exact.as_bytes() == path,
@@ -133,7 +132,7 @@ impl PathPattern {
         }
     }
 
-    /// Of regular expressions the longest goes first; other paths of one place are equal.
+    /// Returns the length of a regular expression: the longest has precedence. Other patterns at one path are equal.
     pub(super) fn pattern_length(&self) -> usize {
         match self {
             Self::Exact(_) | Self::Prefix(_) => 0,
@@ -141,7 +140,7 @@ impl PathPattern {
         }
     }
 
-    /// Whole segments with which every path begins that is meant, and all of them for a path that is written out.
+    /// Returns the whole segments with which every matching path begins; for an exact path or a prefix, all of them.
     pub(super) fn literal_prefix(&self) -> &[u8] {
         match self {
             Self::Exact(path) => path.as_bytes(),
@@ -151,10 +150,10 @@ impl PathPattern {
     }
 }
 
-/// The whole segments at the beginning of a regular expression that stand for themselves.
+/// Returns the whole segments at the beginning of a regular expression that match literally.
 ///
-/// What follows a plain character may make it optional, so the last one before anything special does not count; an
-/// alternative makes all of them optional.
+/// A quantifier after a literal character may make it optional, so the last character before any special one does not
+/// count. An alternative makes all of them optional.
 fn literal_segments(pattern: &str) -> &str {
     if pattern.contains('|') {
         return "";
@@ -162,11 +161,11 @@ fn literal_segments(pattern: &str) -> &str {
     let is_plain = |char: char| char.is_ascii_alphanumeric() || "/-_~!&',;=:@%".contains(char);
     let plain = pattern.find(|char| !is_plain(char)).map_or(pattern, |end| &pattern[..end]);
     let certain = &plain[..plain.len().saturating_sub(1)];
-    // A segment is whole only where the next one begins.
+    // A segment is complete only if another one follows.
     certain.rfind('/').map_or("", |end| &certain[..end])
 }
 
-/// As Gateway API's HTTPPathMatch asks.
+/// True if Gateway API's HTTPPathMatch allows the path.
 fn is_path(path: &str) -> bool {
     let is_segment = |segment: &str| segment != "." && segment != "..";
     path.starts_with('/')
@@ -176,7 +175,8 @@ fn is_path(path: &str) -> bool {
         && is_escaped(path.as_bytes())
 }
 
-/// Characters of a path (RFC 3986 §3.3), all others written as `%` and two hexadecimal digits.
+/// True if all characters are those of a path (RFC 3986 §3.3), and all others are written as `%` and two hexadecimal
+/// digits.
 fn is_escaped(path: &[u8]) -> bool {
     match path {
         [] => true,
@@ -190,12 +190,12 @@ fn is_escaped(path: &[u8]) -> bool {
     }
 }
 
-/// `a.example.com` is below `example.com`.
+/// True if `name` is a subdomain of `parent`, as `a.example.com` is of `example.com`.
 fn is_subdomain(name: &str, parent: &str) -> bool {
     name.strip_suffix(parent).is_some_and(|front| front.ends_with('.'))
 }
 
-/// RFC 1123 in lower case, and no IPv4 address.
+/// True if the name is valid by RFC 1123, in lower case, and not an IPv4 address.
 fn is_host_name(name: &str) -> bool {
     name.len() <= 253
         && name.split('.').all(is_label)

@@ -1,4 +1,4 @@
-//! What the table finds, against a plain scan that reads like the specification; and how much work that is.
+//! Compares table lookups with a linear scan that reads like the specification, and bounds their work.
 
 use std::cmp::Reverse;
 
@@ -7,14 +7,14 @@ use proptest::prelude::*;
 use super::trie::LOOKUPS;
 use super::*;
 
-/// A rule as it was added.
+/// A rule's listener, hosts and path, as added to a table.
 type RouteCase = (HostPattern, HostPattern, PathPattern);
 
 fn table(rules: &[RouteCase]) -> RouteTable {
     let mut table = RouteTable::default();
     for (index, (listener, hosts, path)) in rules.iter().enumerate() {
-        let asked = RouteMatch { path: path.clone(), conditions: MatchConditions::default() };
-        table.add_rule(listener, hosts, &Arc::new(asked), &rule(index));
+        let route_match = RouteMatch { path: path.clone(), conditions: MatchConditions::default() };
+        table.add_rule(listener, hosts, &Arc::new(route_match), &rule(index));
     }
     table
 }
@@ -40,7 +40,7 @@ fn find(table: &RouteTable, host: &str, path: &str) -> Option<usize> {
     table.find(&get(host, path)).map(|rule| rule.index)
 }
 
-/// Any host, and this path.
+/// Returns a rule for any host and this path.
 fn anywhere(path: PathPattern) -> RouteCase {
     (HostPattern::Any, HostPattern::Any, path)
 }
@@ -180,13 +180,13 @@ fn conditions(
     }
 }
 
-/// A table of rules for `/`, with these conditions.
+/// Returns a table of rules for `/`, with these conditions.
 fn conditional(rules: &[MatchConditions]) -> RouteTable {
     let mut table = RouteTable::default();
     for (index, conditions) in rules.iter().enumerate() {
         let path = PathPattern::prefix("/").unwrap();
-        let asked = RouteMatch { path, conditions: conditions.clone() };
-        table.add_rule(&HostPattern::Any, &HostPattern::Any, &Arc::new(asked), &rule(index));
+        let route_match = RouteMatch { path, conditions: conditions.clone() };
+        table.add_rule(&HostPattern::Any, &HostPattern::Any, &Arc::new(route_match), &rule(index));
     }
     table
 }
@@ -221,8 +221,8 @@ fn request_failing_conditions_falls_back_to_less_specific_paths() {
     let (listener, hosts) = (HostPattern::Any, HostPattern::Any);
     let mut table = table(&[anywhere(PathPattern::prefix("/").unwrap())]);
     let path = PathPattern::exact("/a").unwrap();
-    let asked = RouteMatch { path, conditions: conditions(Some("PUT"), &[], &[]) };
-    table.add_rule(&listener, &hosts, &Arc::new(asked), &rule(1));
+    let route_match = RouteMatch { path, conditions: conditions(Some("PUT"), &[], &[]) };
+    table.add_rule(&listener, &hosts, &Arc::new(route_match), &rule(1));
     assert_eq!(find(&table, "a", "/a"), Some(0));
     let put = PlainRequest { method: "PUT".to_owned(), ..get("a", "/a") };
     assert_eq!(table.find(&put).map(|rule| rule.index), Some(1));
@@ -275,15 +275,16 @@ fn explanation_names_the_first_mismatch_of_each_rule() {
         conditions(None, &[("x", "1")], &[]),
     ]);
     let path = PathPattern::prefix("/elsewhere").unwrap();
-    let asked = Arc::new(RouteMatch { path, conditions: MatchConditions::default() });
+    let route_match = Arc::new(RouteMatch { path, conditions: MatchConditions::default() });
     let host = HostPattern::parse("b.example.com").unwrap();
-    table.add_rule(&HostPattern::Any, &HostPattern::Any, &asked, &rule(3));
-    table.add_rule(&HostPattern::Any, &host, &asked, &rule(4));
-    table.add_rule(&host, &host, &asked, &rule(5));
+    table.add_rule(&HostPattern::Any, &HostPattern::Any, &route_match, &rule(3));
+    table.add_rule(&HostPattern::Any, &host, &route_match, &rule(4));
+    table.add_rule(&host, &host, &route_match, &rule(5));
     let request = get("a.example.com", "/");
     let explanation = table.explain(&request);
     assert_eq!(explanation.listener, Some(&HostPattern::Any));
-    let told: Vec<_> = explanation.verdicts.iter().map(|it| (it.rule.index, it.result)).collect();
+    let results: Vec<_> =
+        explanation.verdicts.iter().map(|it| (it.rule.index, it.result)).collect();
     let expected = [
         (0, MatchResult::Chosen),
         (1, MatchResult::Unmet(UnmetCondition::Method("PUT"))),
@@ -292,10 +293,10 @@ fn explanation_names_the_first_mismatch_of_each_rule() {
         (4, MatchResult::OtherHost),
         (5, MatchResult::OtherListener),
     ];
-    assert_eq!(told, expected);
+    assert_eq!(results, expected);
 }
 
-/// What the specification says, by looking at every rule.
+/// Returns the rule that the specification demands, by a check of every rule.
 fn scan(rules: &[RouteCase], host: &str, path: &str) -> Option<usize> {
     let host = host.to_ascii_lowercase();
     let of_host = |pattern: &HostPattern| match pattern {
@@ -311,16 +312,15 @@ fn scan(rules: &[RouteCase], host: &str, path: &str) -> Option<usize> {
     let of_path = |pattern: &PathPattern| pattern.matches(path.as_bytes());
     let length = |path: &PathPattern| match path {
         PathPattern::Exact(_) => (2, 0, 0),
-        // Those with the longest beginning of whole segments, then the longest.
+        // The pattern with the longest prefix of whole segments has precedence, then the longest pattern.
         PathPattern::Regex(pattern) => (1, path.literal_prefix().len(), pattern.text().len()),
         PathPattern::Prefix(prefix) => (0, prefix.trim_end_matches('/').len(), 0),
     };
     let listeners = rules.iter().map(|(listener, ..)| listener).filter(|it| of_host(it));
     let listener = listeners.max_by_key(|it| specific(it))?;
-    let matching = rules
-        .iter()
-        .enumerate()
-        .filter(|(_, (theirs, hosts, path))| theirs == listener && of_host(hosts) && of_path(path));
+    let matching = rules.iter().enumerate().filter(|(_, (other_listener, hosts, path))| {
+        other_listener == listener && of_host(hosts) && of_path(path)
+    });
     matching
         .max_by_key(|(n, (_, hosts, path))| (specific(hosts), length(path), Reverse(*n)))
         .map(|(n, _)| n)
@@ -355,7 +355,7 @@ fn path_pattern() -> impl Strategy<Value = PathPattern> {
         .prop_filter_map("must be a path", |(path, kind)| kind(&path))
 }
 
-/// As a translation adds it: what a route asks for, cut to what its listener asks for.
+/// Generates rules as a translation adds them: the hosts of a route are cut to those of its listener.
 fn added() -> impl Strategy<Value = RouteCase> {
     (host_pattern(), host_pattern(), path_pattern()).prop_map(|(listener, hosts, path)| {
         let hosts = listener.intersect(&hosts).unwrap_or_else(|| listener.clone());
@@ -402,8 +402,10 @@ fn host_patterns_are_found_by_overlap() {
     };
     let mut hosts = HostTrie::<usize>::default();
     all.iter().enumerate().for_each(|(n, text)| *hosts.entry(&pattern(text)) = n);
-    for asked in all.iter().chain(&["x.a.example.com", "*.b.example.com", "*.org", "other.net"]) {
-        let asked = pattern(asked);
+    for host_pattern in
+        all.iter().chain(&["x.a.example.com", "*.b.example.com", "*.org", "other.net"])
+    {
+        let host_pattern = pattern(host_pattern);
         let expected = |is_meant: &dyn Fn(&HostPattern) -> bool| {
             let places = all.iter().map(pattern).enumerate();
             places.filter(|(_, it)| is_meant(it)).map(|(n, _)| n).collect::<Vec<_>>()
@@ -412,9 +414,9 @@ fn host_patterns_are_found_by_overlap() {
             found.sort_unstable();
             found.into_iter().copied().collect::<Vec<_>>()
         };
-        let covering = expected(&|it| it.intersect(&asked).as_ref() == Some(&asked));
-        assert_eq!(sorted(hosts.covering(&asked)), covering, "{asked:?}");
-        let common = expected(&|it| it.intersect(&asked).is_some());
-        assert_eq!(sorted(hosts.common(&asked)), common, "{asked:?}");
+        let covering = expected(&|it| it.intersect(&host_pattern).as_ref() == Some(&host_pattern));
+        assert_eq!(sorted(hosts.covering(&host_pattern)), covering, "{host_pattern:?}");
+        let common = expected(&|it| it.intersect(&host_pattern).is_some());
+        assert_eq!(sorted(hosts.common(&host_pattern)), common, "{host_pattern:?}");
     }
 }

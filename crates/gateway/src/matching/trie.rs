@@ -1,10 +1,10 @@
-//! A tree of words: one hash lookup per word of the key, whatever else the tree holds.
+//! A tree of words: one hash lookup per word of the key, independent of the size of the tree.
 //!
-//! Hosts and paths are both found in one. It must not know what the words mean.
+//! Both hosts and paths are looked up in such a tree. The module must not know what the words mean.
 
 use rustc_hash::FxHashMap;
 
-/// A tree of `T`s, one at each node; node 0 is the root.
+/// A tree with a `T` at each node; node 0 is the root.
 #[derive(Clone, Debug)]
 pub(super) struct WordTrie<T> {
     nodes: Vec<TrieNode<T>>,
@@ -13,16 +13,16 @@ pub(super) struct WordTrie<T> {
 #[derive(Clone, Debug)]
 struct TrieNode<T> {
     children: FxHashMap<Box<[u8]>, usize>,
-    /// The root is its own parent.
+    /// Index of the parent; the root is its own parent.
     parent: usize,
     value: T,
 }
 
-/// How far a key leads into a tree.
+/// A position in a tree: the node that a key leads to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TriePosition {
     node: usize,
-    /// Every word of the key was found.
+    /// True if every word of the key was found.
     pub(super) is_exact: bool,
 }
 
@@ -39,7 +39,7 @@ impl<T: Default> TrieNode<T> {
 }
 
 impl<T: Default> WordTrie<T> {
-    /// The value at the node that `words` lead to; the node is made if there is none.
+    /// Returns the value at the node that `words` lead to, and creates the node if there is none.
     pub(super) fn entry<'a>(&mut self, words: impl Iterator<Item = &'a [u8]>) -> &mut T {
         let mut node = 0;
         for word in words {
@@ -60,7 +60,7 @@ impl<T: Default> WordTrie<T> {
 }
 
 impl<T> WordTrie<T> {
-    /// Follows `words` from the root as far as the tree goes.
+    /// Follows `words` from the root as far as the tree contains them.
     pub(super) fn descend<'a>(&self, words: impl Iterator<Item = &'a [u8]>) -> TriePosition {
         let mut node = 0;
         for word in words {
@@ -73,12 +73,12 @@ impl<T> WordTrie<T> {
         TriePosition { node, is_exact: true }
     }
 
-    /// The value at the node reached.
+    /// Returns the value at a position.
     pub(super) fn value(&self, at: TriePosition) -> &T {
         &self.nodes[at.node].value
     }
 
-    /// The values below the node reached, in no order that means anything.
+    /// Returns the values below a position, in no particular order.
     pub(super) fn descendants(&self, from: TriePosition) -> Vec<&T> {
         let mut found = Vec::new();
         let mut left = vec![from.node];
@@ -91,13 +91,13 @@ impl<T> WordTrie<T> {
         found
     }
 
-    /// One word back; nothing before the root.
+    /// Returns the position one word back, or `None` at the root.
     pub(super) fn parent(&self, from: TriePosition) -> Option<TriePosition> {
         (from.node != 0)
             .then(|| TriePosition { node: self.nodes[from.node].parent, is_exact: false })
     }
 
-    /// The values from the node reached back to the root.
+    /// Returns the values from a position back to the root.
     pub(super) fn ancestors(&self, from: TriePosition) -> impl Iterator<Item = &T> + Clone {
         std::iter::successors(Some(from), |&at| self.parent(at)).map(|at| self.value(at))
     }
@@ -113,6 +113,6 @@ fn count_lookup() {
 
 #[cfg(test)]
 thread_local! {
-    /// Hash lookups so far, so that tests can bound work instead of time.
+    /// Number of hash lookups so far, so that tests can bound work instead of time.
     pub(super) static LOOKUPS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }

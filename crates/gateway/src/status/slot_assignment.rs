@@ -5,16 +5,16 @@ use super::{ConditionReason, ConditionType, ResourceStatus, StatusCondition, Sta
 /// Adds to the status of each BackendPolicy with a number for `maxInFlightPerEndpoint` the number of requests that each
 /// of `replicas` replicas may have in flight at an endpoint. Together the shares make that number.
 pub fn report_slot_assignment(statuses: &mut [ResourceStatus], replicas: u32) {
-    let kind = ConditionType::CapDealt;
+    let kind = ConditionType::CapAssigned;
     for status in statuses {
         let StatusDetail::Policy(targets) = &mut status.detail else { continue };
         for target in targets {
             let Some(slots) = target.slots else { continue };
             let message = shares(slots, replicas);
-            let dealt =
-                StatusCondition { kind, holds: true, reason: ConditionReason::Dealt, message };
+            let assigned =
+                StatusCondition { kind, holds: true, reason: ConditionReason::Assigned, message };
             target.conditions.retain(|condition| condition.kind != kind);
-            target.conditions.push(dealt);
+            target.conditions.push(assigned);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The addresses that we accept on: listeners of Gateways that share one are one listener of the Snapshot.
+//! Listen addresses: listeners of Gateways that share an address become one listener of the Snapshot.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,47 +15,47 @@ use crate::snapshot::{
     Listener, ListenerProtocol, ListenerTls, Rule, SniRule, TlsPayload, TransportProtocol,
 };
 
-/// The listeners of a Snapshot while rules are added to them.
+/// The listeners of a Snapshot before their rules are added.
 pub(super) struct ListenerDrafts {
     listeners: Vec<Listener>,
-    /// Those of each listener; none: there is no TLS.
+    /// SNI rules of each listener, by the same index; empty if the listener has no TLS.
     sni_rules: Vec<SniRulesDraft>,
-    places: BTreeMap<(SocketAddr, TransportProtocol), usize>,
-    /// The addresses are those of a cluster.
+    indices: BTreeMap<(SocketAddr, TransportProtocol), usize>,
+    /// True if the addresses are from a cluster's pool and may come to this machine later.
     free_bind: bool,
 }
 
-/// What becomes of TLS connections at an address.
+/// SNI rules of one address, before all routes are added.
 #[derive(Default)]
 struct SniRulesDraft {
     by_hosts: BTreeMap<HostPattern, SniRule>,
-    /// What the listeners of the address have.
+    /// Hosts of the TLS listeners at the address.
     of_listeners: Vec<HostPattern>,
-    /// Whether there are requests in some.
+    /// True if some listener terminates TLS for HTTP requests.
     have_requests: bool,
 }
 
 impl SniRulesDraft {
-    /// Adds that of a listener, before there are rules.
-    fn add_listener(&mut self, site: SniRule) {
-        self.have_requests |= matches!(site.payload, TlsPayload::Requests);
-        self.of_listeners.push(site.hosts.clone());
-        self.by_hosts.insert(site.hosts.clone(), site);
+    /// Adds the SNI rule of a listener, before there are routes.
+    fn add_listener(&mut self, sni_rule: SniRule) {
+        self.have_requests |= matches!(sni_rule.payload, TlsPayload::Requests);
+        self.of_listeners.push(sni_rule.hosts.clone());
+        self.by_hosts.insert(sni_rule.hosts.clone(), sni_rule);
     }
 
-    /// Adds one for hosts of a listener, in place of what closes their connections. Those that another listener asks for
-    /// more specifically are that one's, whether or not it has a route for them.
-    fn add_hosts(&mut self, listener: &HostPattern, site: SniRule) {
-        let is_nearer = |other: &HostPattern| {
-            other.specificity() > listener.specificity() && other.covers(&site.hosts)
+    /// Adds an SNI rule for hosts of a listener. It replaces the default, which closes their connections. Hosts that a
+    /// more specific listener covers belong to that listener, even if it has no route for them.
+    fn add_hosts(&mut self, listener: &HostPattern, sni_rule: SniRule) {
+        let is_more_specific = |other: &HostPattern| {
+            other.specificity() > listener.specificity() && other.covers(&sni_rule.hosts)
         };
-        if !self.of_listeners.iter().any(is_nearer) {
-            self.by_hosts.insert(site.hosts.clone(), site);
+        if !self.of_listeners.iter().any(is_more_specific) {
+            self.by_hosts.insert(sni_rule.hosts.clone(), sni_rule);
         }
     }
 }
 
-/// Every address that a listener of a Gateway is served on, without rules yet.
+/// Returns every address that a listener of a Gateway is served on, without rules.
 pub(super) fn listeners(
     gateways: &[AcceptedGateway<'_>],
     addresses: &AddressAssignment,
@@ -65,7 +65,7 @@ pub(super) fn listeners(
     let mut made = ListenerDrafts {
         listeners: Vec::new(),
         sni_rules: Vec::new(),
-        places: BTreeMap::new(),
+        indices: BTreeMap::new(),
         free_bind: matches!(addresses, AddressAssignment::Pool { .. }),
     };
     for gateway in gateways {
@@ -89,8 +89,8 @@ impl ListenerDrafts {
     ) {
         let client = policies.settings(gateway.object, listener.section());
         let transport = listener.protocol.transport();
-        let place = *self.places.entry((address, transport)).or_insert(self.listeners.len());
-        if place == self.listeners.len() {
+        let index = *self.indices.entry((address, transport)).or_insert(self.listeners.len());
+        if index == self.listeners.len() {
             let (name, client) = (listener.label().into(), Arc::clone(client));
             let protocol = empty_protocol(listener.protocol);
             let (tls, http3) = (None, None);
@@ -108,12 +108,12 @@ impl ListenerDrafts {
             });
             self.sni_rules.push(SniRulesDraft::default());
         }
-        let made = &mut self.listeners[place];
-        let mut is_contrary = made.client != *client;
+        let made = &mut self.listeners[index];
+        let mut has_conflict = made.client != *client;
         if listener.protocol == listener::ProtocolType::Https {
             let http3 = listener.http3.as_ref().and_then(|http3| http3.as_ref().ok()).copied();
-            if self.sni_rules[place].have_requests {
-                is_contrary |= made.http3 != http3;
+            if self.sni_rules[index].have_requests {
+                has_conflict |= made.http3 != http3;
             } else {
                 make_http(&mut made.protocol);
                 made.http3 = http3;
@@ -125,15 +125,15 @@ impl ListenerDrafts {
             }
             ListenerProtocol::Http(_) | ListenerProtocol::Tcp(_) | ListenerProtocol::Udp(_) => {}
         }
-        if let Some(site) = sni_rule(listener, &listener.hosts, None) {
-            self.sni_rules[place].add_listener(site);
+        if let Some(sni_rule) = sni_rule(listener, &listener.hosts, None) {
+            self.sni_rules[index].add_listener(sni_rule);
         }
-        if is_contrary {
+        if has_conflict {
             policies.report_shared_address(gateway.object, listener, made, report);
         }
     }
 
-    /// Adds a rule wherever its route has attached.
+    /// Adds a rule at every listener that its route has attached to.
     pub(super) fn add_rule(
         &mut self,
         gateways: &[AcceptedGateway<'_>],
@@ -145,12 +145,12 @@ impl ListenerDrafts {
             let gateway = &gateways[attachment.gateway];
             let listener = &gateway.listeners[attachment.listener];
             for address in sockets(gateway, listener) {
-                let place = self.places[&(address, listener.protocol.transport())];
+                let index = self.indices[&(address, listener.protocol.transport())];
                 if listener.protocol == listener::ProtocolType::Tls {
-                    add_sni_rules(&mut self.sni_rules[place], listener, &attachment.hosts, rule);
+                    add_sni_rules(&mut self.sni_rules[index], listener, &attachment.hosts, rule);
                     continue;
                 }
-                match &mut self.listeners[place].protocol {
+                match &mut self.listeners[index].protocol {
                     ListenerProtocol::Http(routes) => {
                         add_matches(routes, listener, attachment, matches, rule)
                     }
@@ -163,16 +163,16 @@ impl ListenerDrafts {
     }
 
     pub(super) fn into_listeners(self) -> Vec<Listener> {
-        let with_tls = |(listener, sites): (Listener, SniRulesDraft)| {
-            let sites: Vec<_> = sites.by_hosts.into_values().collect();
-            let tls = (!sites.is_empty()).then(|| Arc::new(ListenerTls::new(sites)));
+        let with_tls = |(listener, sni_rules): (Listener, SniRulesDraft)| {
+            let sni_rules: Vec<_> = sni_rules.by_hosts.into_values().collect();
+            let tls = (!sni_rules.is_empty()).then(|| Arc::new(ListenerTls::new(sni_rules)));
             Listener { tls, ..listener }
         };
         self.listeners.into_iter().zip(self.sni_rules).map(with_tls).collect()
     }
 }
 
-/// What is spoken at an address, before there are rules.
+/// Returns the protocol of a new address, without rules.
 fn empty_protocol(protocol: listener::ProtocolType) -> ListenerProtocol {
     match protocol {
         listener::ProtocolType::Http | listener::ProtocolType::Https => {
@@ -183,7 +183,7 @@ fn empty_protocol(protocol: listener::ProtocolType) -> ListenerProtocol {
     }
 }
 
-/// Where TLS alone was, requests come too.
+/// Makes an address that had only TLS connections accept HTTP requests too.
 fn make_http(protocol: &mut ListenerProtocol) {
     match protocol {
         ListenerProtocol::Http(_) => {}
@@ -193,42 +193,42 @@ fn make_http(protocol: &mut ListenerProtocol) {
     }
 }
 
-/// What becomes of TLS connections for some hosts of a listener; none if it has no TLS.
+/// Returns the SNI rule for some hosts of a listener, or `None` if the listener has no TLS.
 fn sni_rule(
     listener: &AcceptedListener<'_>,
     hosts: &HostPattern,
     rule: Option<&Arc<Rule>>,
 ) -> Option<SniRule> {
     let terminate = match listener.tls_mode.as_ref()? {
-        ListenerTlsMode::Terminate(terms) => Some(Arc::clone(terms)),
+        ListenerTlsMode::Terminate(termination) => Some(Arc::clone(termination)),
         ListenerTlsMode::Passthrough => None,
     };
-    let carries = match listener.protocol {
+    let payload = match listener.protocol {
         listener::ProtocolType::Https => TlsPayload::Requests,
         listener::ProtocolType::Http
         | listener::ProtocolType::Tls
         | listener::ProtocolType::Tcp
         | listener::ProtocolType::Udp => TlsPayload::Connections(rule.cloned()),
     };
-    Some(SniRule { hosts: hosts.clone(), terminate, payload: carries })
+    Some(SniRule { hosts: hosts.clone(), terminate, payload })
 }
 
-/// Adds a rule for connections to hosts.
+/// Adds an SNI rule for each host.
 fn add_sni_rules(
-    sites: &mut SniRulesDraft,
+    sni_rules: &mut SniRulesDraft,
     listener: &AcceptedListener<'_>,
     hosts: &[CommonHosts],
     rule: &Arc<Rule>,
 ) {
     for CommonHosts { hosts, .. } in hosts {
-        if let Some(site) = sni_rule(listener, hosts, Some(rule)) {
-            sites.add_hosts(&listener.hosts, site);
+        if let Some(sni_rule) = sni_rule(listener, hosts, Some(rule)) {
+            sni_rules.add_hosts(&listener.hosts, sni_rule);
         }
     }
 }
 
-/// Adds a rule for each host and each match. The table asks for the listener's hosts first, so the route's may go beyond
-/// them.
+/// Adds a rule for each host and each match. The table checks the hosts of the listener first, so the hosts of the
+/// route may exceed them.
 fn add_matches(
     routes: &mut RouteTable,
     listener: &AcceptedListener<'_>,
@@ -237,11 +237,13 @@ fn add_matches(
     rule: &Arc<Rule>,
 ) {
     for CommonHosts { route_hosts: hosts, .. } in &attachment.hosts {
-        matches.iter().for_each(|asked| routes.add_rule(&listener.hosts, hosts, asked, rule));
+        matches
+            .iter()
+            .for_each(|route_match| routes.add_rule(&listener.hosts, hosts, route_match, rule));
     }
 }
 
-/// Where a listener is served.
+/// Returns the sockets that a listener is served on.
 pub(super) fn sockets(
     gateway: &AcceptedGateway<'_>,
     listener: &AcceptedListener<'_>,

@@ -1,4 +1,4 @@
-//! Where routes of any kind attach, and why they do not.
+//! Attachment of routes of any kind to listeners, with the reason if it fails.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
@@ -14,7 +14,7 @@ use crate::objects::{Hostname, ParentRef, TypedObject};
 use crate::snapshot::UrlScheme;
 use crate::status::ConditionReason;
 
-/// A route that asks to attach.
+/// A route and the parents that it refers to.
 pub(super) struct AttachmentRequest<'a, S> {
     pub(super) kind: &'static str,
     pub(super) route: &'a TypedObject<S>,
@@ -22,18 +22,18 @@ pub(super) struct AttachmentRequest<'a, S> {
     pub(super) hostnames: &'a [Hostname],
 }
 
-/// Where a route has attached.
+/// The attachment of a route to one listener.
 #[derive(Clone, Debug)]
 pub(super) struct RouteAttachment {
-    /// A place among our Gateways.
+    /// Index of the Gateway among the accepted ones.
     pub(super) gateway: usize,
-    /// A place among the Gateway's listeners.
+    /// Index of the listener among those of the Gateway.
     pub(super) listener: usize,
     /// The listener's port.
     pub(super) port: u16,
-    /// What a URL of requests at the listener begins with.
+    /// The scheme of URLs at the listener.
     pub(super) scheme: UrlScheme,
-    /// The hosts that both the listener and the route ask for.
+    /// The hosts that the listener and the route have in common.
     pub(super) hosts: Vec<CommonHosts>,
 }
 
@@ -41,35 +41,35 @@ pub(super) struct RouteAttachment {
 #[derive(Clone, Debug)]
 pub(super) struct CommonHosts {
     pub(super) hosts: HostPattern,
-    /// As the route has them, perhaps with others. Of two routes with the same hosts in common with a listener the one
-    /// that asked for fewer goes first, whatever their age.
+    /// The hosts as the route has them, which may be more. If two routes have the same common hosts at a listener, the
+    /// route with the more specific hosts has precedence, regardless of age.
     pub(super) route_hosts: HostPattern,
 }
 
-/// What becomes of a route at a parent of ours.
+/// The result of one parent reference of a route.
 pub(super) struct ParentAttachment<'a> {
     pub(super) reference: &'a ParentRef,
-    /// Where the reference stands.
+    /// The field path of the reference.
     pub(super) field: String,
     pub(super) attached: Result<Vec<RouteAttachment>, ValidationFault>,
 }
 
-/// Who may be a parent of ours, by kind and name.
+/// The possible parents of routes, by kind and name.
 pub(super) struct ParentIndex<'a> {
     owners: BTreeMap<(&'a str, NamespacedName<'a>), ParentMatch<'a>>,
-    /// The places of the listeners of a name among the Gateway's; only of one can there be several.
+    /// Indices of the listeners of a name among those of the Gateway; there are several only if a name is duplicated.
     sections: BTreeMap<(&'a str, NamespacedName<'a>, &'a str), Vec<usize>>,
 }
 
-/// A parent of ours.
+/// An accepted Gateway, or a ListenerSet of one.
 struct ParentMatch<'a> {
-    /// The Gateway's place among ours.
+    /// Index of the Gateway among the accepted ones.
     gateway: usize,
     /// The Gateway, or a ListenerSet of it.
     owner: OwnerObject<'a>,
-    /// The places of its listeners among the Gateway's.
+    /// Indices of its listeners among those of the Gateway.
     listeners: Range<usize>,
-    /// Whether it is a ListenerSet that the Gateway does not take.
+    /// True if it is a ListenerSet that the Gateway does not allow.
     is_refused: bool,
 }
 
@@ -94,7 +94,7 @@ impl<'a> ParentIndex<'a> {
         parents
     }
 
-    /// The places of the listeners that a reference means, of the Gateway that it leads to.
+    /// Returns the indices of the Gateway's listeners that a reference selects.
     fn listeners(&self, found: &ParentMatch<'_>, reference: &ParentRef) -> Vec<usize> {
         let ParentMatch { owner, listeners, .. } = found;
         let Some(section) = reference.section_name.as_deref() else {
@@ -106,8 +106,8 @@ impl<'a> ParentIndex<'a> {
 }
 
 impl<'a, S> AttachmentRequest<'a, S> {
-    /// The parents that are ours, each with where the route attaches or why it does not; what is wrong with references
-    /// that lead to nobody is reported.
+    /// Returns the result for each parent that this controller accepts: the attachments, or why there are none.
+    /// References that cannot be resolved are reported.
     pub(super) fn parents(
         &self,
         index: &ObjectIndex<'_>,
@@ -132,7 +132,7 @@ impl<'a, S> AttachmentRequest<'a, S> {
                 }
                 // Another controller's Gateway.
                 Ok(None) => {}
-                // Nor is what no Gateway is: the routes of a mesh have Services for parents.
+                // Other kinds are not ours either: a service mesh uses Services as parents.
                 Err((part @ "kind", message)) => {
                     let field = format!("{field}.{part}");
                     report.problem_if_ours(self.kind, self.route, &field, message);
@@ -145,7 +145,7 @@ impl<'a, S> AttachmentRequest<'a, S> {
         parents
     }
 
-    /// The parent that a reference means; none if it is another controller's.
+    /// Returns the parent of a reference, or `None` if it belongs to another controller.
     fn find_parent<'g>(
         &self,
         index: &ObjectIndex<'_>,
@@ -173,7 +173,8 @@ impl<'a, S> AttachmentRequest<'a, S> {
         Ok(known.owners.get(&(kind, name)))
     }
 
-    /// Where the route attaches at a parent: listeners that are meant, allow it and have a host in common with it.
+    /// Returns the attachments at a parent: the selected listeners that allow the route and have a host in common with
+    /// it.
     fn attach<'l>(
         &self,
         index: &ObjectIndex<'_>,
@@ -231,7 +232,7 @@ impl<'a, S> AttachmentRequest<'a, S> {
     }
 }
 
-/// Counts a route at each listener that it has attached to, and keeps those attachments that are served.
+/// Counts a route at each listener that it has attached to, and keeps the attachments whose listeners are served.
 pub(super) fn retain_served(
     attachments: &mut Vec<RouteAttachment>,
     gateways: &mut [AcceptedGateway<'_>],
@@ -244,10 +245,11 @@ pub(super) fn retain_served(
 }
 
 fn common_hosts(listener: &HostPattern, hostnames: &[Hostname]) -> Vec<CommonHosts> {
-    let common = |asked: &HostPattern| Some((listener.intersect(asked)?, asked.clone()));
+    let common =
+        |route_hosts: &HostPattern| Some((listener.intersect(route_hosts)?, route_hosts.clone()));
     let every = [HostPattern::Any];
-    let asked: Vec<_> = hostnames.iter().map(|hostname| &hostname.0).collect();
-    let asked = if asked.is_empty() { every.iter().collect() } else { asked };
-    let common = asked.into_iter().filter_map(common);
-    common.map(|(hosts, asked)| CommonHosts { hosts, route_hosts: asked }).collect()
+    let route_hosts: Vec<_> = hostnames.iter().map(|hostname| &hostname.0).collect();
+    let route_hosts = if route_hosts.is_empty() { every.iter().collect() } else { route_hosts };
+    let common = route_hosts.into_iter().filter_map(common);
+    common.map(|(hosts, route_hosts)| CommonHosts { hosts, route_hosts }).collect()
 }

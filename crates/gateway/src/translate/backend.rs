@@ -1,4 +1,4 @@
-//! Services and EndpointSlices: what a reference leads to, and who may get new requests there.
+//! Services and EndpointSlices: resolves backend references, and selects the endpoints that get new requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -20,18 +20,18 @@ pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 
 /// The endpoints of every Service.
 ///
-/// The short way for a change in EndpointSlices alone: the endpoints of a backend without a new translation, the same
-/// that a translation of the same objects would give it.
+/// Serves the fast path for a change in EndpointSlices alone: it returns the endpoints of a backend without a new
+/// translation. They are the same that a translation of the same objects returns.
 #[derive(Clone, Debug)]
 pub struct EndpointIndex<'a> {
     services: BTreeMap<NamespacedName<'a>, &'a ServiceSpec>,
     slices: BTreeMap<NamespacedName<'a>, Vec<&'a TypedObject<EndpointSliceSpec>>>,
-    /// What is wrong with names that objects share; the short way has nobody else who looks.
+    /// Problems of duplicate object names. On the fast path nothing else checks them.
     duplicate_problems: Vec<ObjectProblem>,
 }
 
 impl<'a> EndpointIndex<'a> {
-    /// Sorts the EndpointSlices by Service.
+    /// Indexes the EndpointSlices by Service.
     pub fn new(objects: &'a [ApiObject]) -> Self {
         let mut report = TranslationReport::default();
         let index = ObjectIndex::new(objects, &mut report);
@@ -50,8 +50,8 @@ impl<'a> EndpointIndex<'a> {
         Self { services, slices, duplicate_problems: Vec::new() }
     }
 
-    /// What a translation of the same objects would report of the EndpointSlices of these backends: the short way
-    /// refuses what the long way refuses.
+    /// Returns the problems that a translation of the same objects would report of the EndpointSlices of these
+    /// backends, so that the fast path rejects the same objects.
     pub fn problems(&self, backends: &[BackendKey]) -> Vec<ObjectProblem> {
         let mut report = TranslationReport {
             problems: self.duplicate_problems.clone(),
@@ -61,11 +61,11 @@ impl<'a> EndpointIndex<'a> {
         report.problems
     }
 
-    /// The endpoints of a backend, sorted by address; none if there is no such Service or port, or if it is another name
-    /// in DNS.
+    /// Returns the endpoints of a backend, sorted by address. The list is empty if there is no such Service or port, or
+    /// if the Service is an alias of a DNS name.
     ///
-    /// They are those that are ready. If none is, they are those that still serve while they terminate, as kube-proxy
-    /// does it: a late answer is better than none.
+    /// Ready endpoints are returned. If none is ready, the endpoints that still serve while they terminate are
+    /// returned, as kube-proxy does: a late answer is better than none.
     pub fn of(&self, key: &BackendKey) -> Vec<EndpointSpec> {
         let name = (&*key.namespace, &*key.service);
         let service = self.services.get(&name);
@@ -75,20 +75,20 @@ impl<'a> EndpointIndex<'a> {
             endpoints_of(&slice.spec, &port.name, key.transport)
         };
         let all: Vec<_> = slices.iter().flat_map(at_port).collect();
-        let of = |wanted| all.iter().filter(move |(_, standing)| *standing == wanted);
+        let of = |wanted| all.iter().filter(move |(_, readiness)| *readiness == wanted);
         let ready = deduplicated(of(EndpointReadiness::Ready));
         if ready.is_empty() { deduplicated(of(EndpointReadiness::Draining)) } else { ready }
     }
 }
 
-/// Who refers to a Service.
+/// The kind and namespace of an object that refers to a Service.
 #[derive(Clone, Copy)]
 pub(super) struct ServiceReferrer<'a> {
     pub(super) kind: &'a str,
     pub(super) namespace: &'a str,
 }
 
-/// What a reference of a route's rule leads to. `field` is where the reference stands.
+/// Returns the backend of a reference in a route's rule. `field` is the field path of the reference.
 pub(super) fn resolve(
     index: &ObjectIndex<'_>,
     referrer: ServiceReferrer<'_>,
@@ -149,7 +149,7 @@ pub(super) fn resolve(
     Ok(BackendKey { namespace: namespace.into(), service: name.into(), port: number, transport })
 }
 
-/// Where the endpoints of a backend come from.
+/// Returns the source of a backend's endpoints.
 pub(super) fn source(index: &ObjectIndex<'_>, key: &BackendKey) -> EndpointSource {
     let service = index.services.get(&(&*key.namespace, &*key.service)).map(|it| &it.spec);
     let name = service.and_then(|service| match service.kind {
@@ -162,7 +162,7 @@ pub(super) fn source(index: &ObjectIndex<'_>, key: &BackendKey) -> EndpointSourc
     })
 }
 
-/// Everything in the EndpointSlices of these backends that gives no endpoint and was perhaps meant to.
+/// Reports everything in the EndpointSlices of these backends that yields no endpoint but was perhaps meant to.
 pub(super) fn check_slices(
     endpoints: &EndpointIndex<'_>,
     backends: &[BackendKey],
@@ -177,7 +177,7 @@ pub(super) fn check_slices(
     }
 }
 
-/// The port of a Service that a route names.
+/// Returns the port of a Service with this number and transport.
 pub(super) fn find_port(
     service: &ServiceSpec,
     number: u16,
@@ -195,13 +195,13 @@ const fn protocol_name(transport: TransportProtocol) -> &'static str {
     }
 }
 
-/// TCP is what is meant when nothing is said.
+/// True if the port's protocol is this transport. The default is TCP.
 fn is_of(transport: TransportProtocol, protocol: Option<&str>) -> bool {
     protocol.unwrap_or("TCP") == protocol_name(transport)
 }
 
-/// Why requests cannot go to a port that says what it speaks. What we do not know is taken for HTTP; what is encrypted
-/// needs a policy that says whom to believe.
+/// Returns why requests cannot go to a port with this appProtocol. An unknown appProtocol is treated as HTTP. An
+/// encrypted one needs a policy for certificate verification.
 fn protocol_fault(
     index: &ObjectIndex<'_>,
     service: NamespacedName<'_>,
@@ -218,11 +218,12 @@ fn protocol_fault(
     }
 }
 
-/// Whether a policy says whom to believe at a port: a BackendTLSPolicy, or a BackendPolicy that believes anybody.
+/// True if a policy determines certificate verification at a port: a BackendTLSPolicy, or a BackendPolicy that skips
+/// verification.
 fn is_encrypted(index: &ObjectIndex<'_>, service: NamespacedName<'_>, port: &ServicePort) -> bool {
     let is_meant =
-        |aim: &PolicyTarget<'_>| aim.section.is_none_or(|section| *section == *port.name);
-    index.policies_of(service).iter().any(|aim| aim.encrypts && is_meant(aim))
+        |target: &PolicyTarget<'_>| target.section.is_none_or(|section| *section == *port.name);
+    index.policies_of(service).iter().any(|target| target.encrypts && is_meant(target))
 }
 
 fn service_of(slice: &TypedObject<EndpointSliceSpec>) -> Option<NamespacedName<'_>> {
@@ -230,16 +231,16 @@ fn service_of(slice: &TypedObject<EndpointSliceSpec>) -> Option<NamespacedName<'
     Some((&slice.metadata.namespace, service))
 }
 
-/// Whether an endpoint gets new requests.
+/// Readiness of an endpoint for new requests.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum EndpointReadiness {
     Ready,
-    /// It serves while it terminates.
+    /// The endpoint serves while it terminates.
     Draining,
     NotReady,
 }
 
-/// What is not known is taken as the EndpointSlice API says.
+/// Returns the readiness of an endpoint. Conditions that are absent have the defaults of the EndpointSlice API.
 fn readiness(endpoint: &SliceEndpoint) -> EndpointReadiness {
     let conditions = endpoint.conditions;
     let ready = conditions.ready.unwrap_or(true);
@@ -252,7 +253,7 @@ fn readiness(endpoint: &SliceEndpoint) -> EndpointReadiness {
     }
 }
 
-/// The endpoints of a slice at one of its ports.
+/// Returns the endpoints of a slice at one of its ports.
 fn endpoints_of(
     slice: &EndpointSliceSpec,
     port_name: &str,
@@ -273,7 +274,7 @@ fn endpoints_of(
     slice.endpoints.iter().filter_map(spec).collect()
 }
 
-/// Sorted, each once: a Pod that moves from one slice to another is for a moment in both.
+/// Sorts endpoints and removes duplicates: a Pod that moves from one slice to another is briefly in both.
 fn deduplicated<'a>(
     endpoints: impl Iterator<Item = &'a (EndpointSpec, EndpointReadiness)>,
 ) -> Vec<EndpointSpec> {
@@ -313,7 +314,7 @@ fn endpoint_fault(kind: AddressType, addresses: &[String]) -> Option<(&'static s
     if parse_address(kind, first).is_none() {
         return Some(("[0]", format!("{first} is not an {kind:?} address")));
     }
-    // Kubernetes calls them interchangeable ways to one endpoint, so they cannot be endpoints of their own.
+    // Kubernetes treats the addresses as interchangeable for one endpoint, so they are not separate endpoints.
     let message = "only the first address is used; write an endpoint for each address";
     (!others.is_empty()).then(|| ("[1]", message.to_owned()))
 }

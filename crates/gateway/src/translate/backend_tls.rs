@@ -1,4 +1,4 @@
-//! BackendTLSPolicies: which connections to endpoints are encrypted, and whom they believe.
+//! BackendTLSPolicies: TLS of connections to endpoints, and verification of their certificates.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,35 +23,35 @@ const AUTHORITY: ReferenceReasons = ReferenceReasons {
     target: ConditionReason::InvalidCACertificateRef,
 };
 
-/// Which Gateways lead to a backend, by their places; the first is the oldest.
+/// The Gateways that route to each backend, by index; the first is the oldest.
 pub(super) type BackendAncestors = BTreeMap<BackendKey, BTreeSet<usize>>;
 
 /// The BackendTLSPolicies of Services and their ports.
 pub(super) struct BackendTlsPolicies<'a> {
     attachments: PolicyAttachments<'a>,
-    /// In order of age.
+    /// The policies, the oldest first.
     policies: Vec<ResolvedTlsPolicy<'a>>,
 }
 
-/// What a policy comes to.
+/// The settings and the status of a policy.
 struct ResolvedTlsPolicy<'a> {
     policy: OwnerObject<'a>,
-    /// The names of its targets.
+    /// The names of the target Services.
     services: Vec<&'a str>,
-    /// None if nobody can read it.
+    /// `None` if the policy is invalid.
     tls: Option<EndpointTls>,
-    /// Whether it is accepted, and what else its status says.
+    /// Conditions of the policy, with `Accepted` first.
     conditions: Vec<StatusCondition>,
 }
 
-/// A BackendTLSPolicy, whether it can be read or not.
+/// A valid or invalid BackendTLSPolicy.
 enum TlsPolicySource<'a> {
     Valid(&'a TypedObject<BackendTlsPolicySpec>),
     Invalid(&'a TypedObject<InvalidObject>),
 }
 
-/// Every BackendTLSPolicy at its targets, also those that cannot be read: nothing is sent in clear text that somebody
-/// wanted encrypted.
+/// Returns every BackendTLSPolicy with its targets, including invalid ones, so that traffic that is meant to be
+/// encrypted is never sent in clear text.
 pub(super) fn backend_tls_policies<'a>(
     index: &ObjectIndex<'a>,
     report: &mut TranslationReport,
@@ -120,7 +120,7 @@ impl<'a> BackendTlsPolicies<'a> {
         }
     }
 
-    /// One that cannot be read has its targets all the same, and believes nobody.
+    /// Attaches an invalid policy to its targets. It trusts no certificate.
     fn add_invalid(
         &mut self,
         index: &ObjectIndex<'_>,
@@ -134,7 +134,7 @@ impl<'a> BackendTlsPolicies<'a> {
             let attached = self.attach(index, owner, n, &reference);
             attached.err().iter().for_each(|fault| report.owner_fault(owner, fault));
         }
-        let message = format!("{}; no endpoint is believed", policy.spec.message);
+        let message = format!("{}; no endpoint is trusted", policy.spec.message);
         ResolvedTlsPolicy {
             policy: owner,
             services: policy.spec.services().map(|target| &*target.name).collect(),
@@ -170,7 +170,7 @@ impl<'a> BackendTlsPolicies<'a> {
         })
     }
 
-    /// How connections to a backend are encrypted; `port` is the name of its Service's port.
+    /// Returns the TLS of connections to a backend; `port` is the name of the Service port.
     pub(super) fn find(
         &self,
         key: &BackendKey,
@@ -178,30 +178,31 @@ impl<'a> BackendTlsPolicies<'a> {
         client: Option<Arc<TlsCertificate>>,
     ) -> Option<Arc<EndpointTls>> {
         let made = &self.policies[self.attachments.find((&key.namespace, &key.service, port))?];
-        let believing_nobody = || endpoint_tls(TrustAnchors::Given(Vec::new()), key);
-        let tls = made.tls.clone().unwrap_or_else(believing_nobody);
+        let trusts_none = || endpoint_tls(TrustAnchors::Given(Vec::new()), key);
+        let tls = made.tls.clone().unwrap_or_else(trusts_none);
         Some(Arc::new(EndpointTls { client, ..tls }))
     }
 
-    /// Whether connections to a Service, or to one of its ports, are encrypted.
+    /// True if connections to a Service, or to one of its ports, are encrypted.
     pub(super) fn covers(&self, namespace: &str, service: &str, port: Option<&str>) -> bool {
         self.attachments.covers(namespace, service, port)
     }
 
-    /// What became of each policy, for each Gateway that leads to one of its targets.
+    /// Reports the status of each policy, for each Gateway that routes to one of its targets.
     pub(super) fn statuses(
         &self,
         ancestors: &BackendAncestors,
         gateways: &[AcceptedGateway<'_>],
         report: &mut TranslationReport,
     ) {
-        let mut leading: BTreeMap<NamespacedName<'_>, BTreeSet<usize>> = BTreeMap::new();
+        let mut by_service: BTreeMap<NamespacedName<'_>, BTreeSet<usize>> = BTreeMap::new();
         for (key, places) in ancestors {
-            leading.entry((&key.namespace, &key.service)).or_default().extend(places);
+            by_service.entry((&key.namespace, &key.service)).or_default().extend(places);
         }
         for ResolvedTlsPolicy { policy, services, conditions, .. } in &self.policies {
             let (namespace, _) = policy.name();
-            let places = services.iter().filter_map(|service| leading.get(&(namespace, service)));
+            let places =
+                services.iter().filter_map(|service| by_service.get(&(namespace, service)));
             let places: BTreeSet<_> = places.flatten().collect();
             let status = |place: &usize| {
                 let metadata = &gateways[*place].object.metadata;
@@ -220,19 +221,19 @@ impl<'a> BackendTlsPolicies<'a> {
     }
 }
 
-/// What a policy says, why it is not accepted, and the references that lead nowhere. One that is wrong believes nobody,
-/// so that nothing is sent that somebody wanted encrypted.
+/// Returns the TLS settings of a policy, why it is not accepted, and the unresolved references. A policy that is in
+/// error trusts no certificate, so that traffic that is meant to be encrypted is never sent in clear text.
 fn resolve_policy(
     index: &ObjectIndex<'_>,
     policy: &TypedObject<BackendTlsPolicySpec>,
     report: &mut TranslationReport,
 ) -> (EndpointTls, Option<ValidationFault>, Vec<ValidationFault>) {
     let validation = &policy.spec.validation;
-    let holder = CertificateRefResolver { index, owner: OwnerObject::of(KIND, policy) };
+    let resolver = CertificateRefResolver { index, owner: OwnerObject::of(KIND, policy) };
     let (mut roots, mut unresolved) = (Vec::new(), Vec::new());
     for (n, reference) in validation.ca_certificate_refs.iter().enumerate() {
         let field = format!("spec.validation.caCertificateRefs[{n}]");
-        match holder.authorities(reference.into(), &field, AUTHORITY, report) {
+        match resolver.authorities(reference.into(), &field, AUTHORITY, report) {
             Ok(more) => roots.extend(more),
             Err(fault) => unresolved.push(fault),
         }
@@ -241,7 +242,7 @@ fn resolve_policy(
         && validation.well_known_ca_certificates.as_deref() == Some("System");
     let is_empty = roots.is_empty() && !unresolved.is_empty();
     let fault = is_empty.then(|| {
-        let message = "none of the references leads to a certificate: no endpoint is believed";
+        let message = "none of the references leads to a certificate: no endpoint is trusted";
         ValidationFault::new(
             ConditionReason::NoValidCACertificate,
             "spec.validation.caCertificateRefs",
@@ -257,7 +258,7 @@ fn resolve_policy(
     (tls, fault, unresolved)
 }
 
-/// Everything that cannot be, though each value alone is allowed.
+/// Returns all contradictions between values that are allowed individually.
 fn validation_faults(spec: &BackendTlsPolicySpec) -> Vec<ValidationFault> {
     let mut faults = Vec::new();
     let mut refuse = |field: String, message: String| {

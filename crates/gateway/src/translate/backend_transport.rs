@@ -1,4 +1,4 @@
-//! What is spoken to the endpoints of a backend: by which protocol, and how it is encrypted.
+//! Transport to the endpoints of a backend: protocol and TLS.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,36 +12,37 @@ use super::listener::AcceptedGateway;
 use crate::objects::{BackendPolicySpec, BackendProtocol, ServicePort};
 use crate::snapshot::{BackendKey, EndpointProtocol, EndpointTls, TlsCertificate, TrustAnchors};
 
-/// Who leads to backends, and what for.
+/// The use of backends by routes.
 pub(super) struct BackendUsage {
     pub(super) ancestors: BackendAncestors,
-    /// Backends that calls of gRPC go to.
+    /// Backends that receive gRPC calls.
     grpc: BTreeSet<BackendKey>,
 }
 
-/// What is spoken to a backend's endpoints, as far as policies of theirs do not say it.
+/// Protocol and TLS of connections to a backend's endpoints, before its BackendPolicy is applied.
 pub(super) struct BackendTransport {
     pub(super) protocol: EndpointProtocol,
     pub(super) tls: Option<Arc<EndpointTls>>,
 }
 
-/// Who leads to each backend.
+/// Returns which Gateways route to each backend, and which backends receive gRPC calls.
 pub(super) fn backend_usage(routes: &[RouteDraft]) -> BackendUsage {
-    let mut users = BackendUsage { ancestors: BackendAncestors::new(), grpc: BTreeSet::new() };
+    let mut usage = BackendUsage { ancestors: BackendAncestors::new(), grpc: BTreeSet::new() };
     for route in routes {
         for key in route.rules.iter().flat_map(RuleDraft::keys) {
             let gateways = route.attachments.iter().map(|it| it.gateway);
-            users.ancestors.entry(key.clone()).or_default().extend(gateways);
+            usage.ancestors.entry(key.clone()).or_default().extend(gateways);
             if route.is_grpc {
-                users.grpc.insert(key.clone());
+                usage.grpc.insert(key.clone());
             }
         }
     }
-    users
+    usage
 }
 
 impl BackendUsage {
-    /// What is spoken to a backend: what its port says, else HTTP/2 to those that calls of gRPC go to.
+    /// Returns the transport to a backend: the protocol is that of its Service port, else HTTP/2 if it receives gRPC
+    /// calls, else HTTP/1.1.
     pub(super) fn transport(
         &self,
         key: &BackendKey,
@@ -61,39 +62,42 @@ impl BackendUsage {
         BackendTransport { protocol, tls }
     }
 
-    /// Connections to an endpoint are shared, so that they show the certificate of one Gateway: the oldest that has one.
+    /// Returns the client certificate for connections to a backend. The connections are shared, so they present the
+    /// certificate of one Gateway: the oldest that has one.
     fn client_certificate(
         &self,
         key: &BackendKey,
         gateways: &[AcceptedGateway<'_>],
     ) -> Option<(usize, Arc<TlsCertificate>)> {
-        let certificate = |place: &usize| {
-            let certificate = gateways[*place].client_certificate.as_ref()?.as_ref().ok()?;
-            Some((*place, Arc::clone(certificate)))
+        let certificate = |index: &usize| {
+            let certificate = gateways[*index].client_certificate.as_ref()?.as_ref().ok()?;
+            Some((*index, Arc::clone(certificate)))
         };
         self.ancestors.get(key)?.iter().find_map(certificate)
     }
 
-    /// Reports each Gateway whose certificate is not shown to endpoints that an older one shows its own to.
+    /// Reports each Gateway whose client certificate is not presented to endpoints because an older Gateway presents
+    /// its own.
     pub(super) fn report_ignored_client_certificates(
         &self,
         policies: &BackendTlsPolicies<'_>,
         gateways: &[AcceptedGateway<'_>],
         report: &mut TranslationReport,
     ) {
-        for (key, places) in &self.ancestors {
+        for (key, indices) in &self.ancestors {
             let Some((first, shown)) = self.client_certificate(key, gateways) else { continue };
             if !policies.covers(&key.namespace, &key.service, None) {
                 continue;
             }
-            for gateway in places.iter().filter(|place| **place != first).map(|it| &gateways[*it]) {
+            for gateway in indices.iter().filter(|index| **index != first).map(|it| &gateways[*it])
+            {
                 if let Some(Ok(own)) = &gateway.client_certificate
                     && **own != *shown
                 {
                     let metadata = &gateways[first].object.metadata;
                     let (namespace, name) = (&metadata.namespace, &metadata.name);
                     let message = format!(
-                        "is not shown to {key}: Gateway {namespace}/{name} is older and shows its own there"
+                        "is not presented to {key}: Gateway {namespace}/{name} is older and presents its own"
                     );
                     let field = "spec.tls.backend.clientCertificateRef";
                     report.problem("Gateway", gateway.object, field, message);
@@ -103,7 +107,8 @@ impl BackendUsage {
     }
 }
 
-/// What a port says, by the names that Kubernetes agreed upon, those that Istio brought, and our own; others mean nothing.
+/// Returns the protocol of a port's appProtocol, by the names of the Kubernetes standard, those of Istio, and our own;
+/// `None` for others.
 fn port_protocol(port: &ServicePort) -> Option<EndpointProtocol> {
     match port.app_protocol.as_deref()? {
         "kubernetes.io/h2c" | "h2c" | "http2" | "grpc" => Some(EndpointProtocol::Http2),
@@ -114,14 +119,15 @@ fn port_protocol(port: &ServicePort) -> Option<EndpointProtocol> {
 }
 
 impl BackendTransport {
-    /// What a BackendPolicy says goes first. TLS without a policy that says whom to believe believes nobody.
+    /// Applies a BackendPolicy, which has precedence. If TLS is on and no policy configures verification, no
+    /// certificate is trusted.
     pub(super) fn with_policy(
         mut self,
         policy: Option<&BackendPolicySpec>,
         key: &BackendKey,
     ) -> Self {
-        let asked = policy.and_then(|policy| policy.protocol);
-        match asked {
+        let protocol = policy.and_then(|policy| policy.protocol);
+        match protocol {
             None => {}
             Some(BackendProtocol::Http1) => self.protocol = EndpointProtocol::Http1,
             Some(BackendProtocol::H2c | BackendProtocol::H2) => {
@@ -129,24 +135,24 @@ impl BackendTransport {
             }
             Some(BackendProtocol::H3) => self.protocol = EndpointProtocol::Http3,
         }
-        let is_plain = asked == Some(BackendProtocol::H2c);
+        let is_plain = protocol == Some(BackendProtocol::H2c);
         if !is_plain && policy.is_some_and(|policy| policy.tls.insecure_skip_verify) {
             self.tls.get_or_insert_with(|| endpoint_tls(TrustAnchors::AcceptAny, key).into());
         }
-        if asked == Some(BackendProtocol::H2) || self.protocol == EndpointProtocol::Http3 {
+        if protocol == Some(BackendProtocol::H2) || self.protocol == EndpointProtocol::Http3 {
             self = self.require_tls(key);
         }
         self
     }
 
-    /// Encrypted in any case; where nobody says whom to believe, nobody is.
+    /// Requires TLS. If no policy configures verification, no certificate is trusted.
     pub(super) fn require_tls(mut self, key: &BackendKey) -> Self {
         self.tls.get_or_insert_with(|| endpoint_tls(TrustAnchors::Given(Vec::new()), key).into());
         self
     }
 }
 
-/// TLS to a backend of which no BackendTLSPolicy says more.
+/// Returns the TLS settings of a backend without a BackendTLSPolicy.
 pub(super) fn endpoint_tls(roots: TrustAnchors, key: &BackendKey) -> EndpointTls {
     let server_name = format!("{}.{}.svc", key.service, key.namespace).into();
     EndpointTls { server_name, subject_names: Vec::new(), roots, client: None }

@@ -1,6 +1,7 @@
-//! From PEM to certificates: what is read here has a key that belongs to it, and TLS can use it.
+//! Certificates and keys in PEM. A certificate that is read here matches its key, and TLS can use it.
 //!
-//! It must not know who refers to it, nor what time it is: [`CertificateValidity`] says when it holds, for who knows.
+//! The module must not know which objects refer to a certificate, nor the current time: validity periods are returned
+//! as [`CertificateValidity`], and the caller compares them with the clock.
 
 use std::sync::Arc;
 
@@ -15,36 +16,36 @@ use crate::objects::{ConfigMapSpec, SecretSpec, TypedObject};
 use crate::problem::ObjectProblem;
 use crate::snapshot::{PrivateKey, TlsCertificate};
 
-/// The names of values that Kubernetes agreed upon.
+/// Names of values by Kubernetes convention.
 const CHAIN: &str = "tls.crt";
 const KEY: &str = "tls.key";
 const AUTHORITIES: &str = "ca.crt";
 
-/// A certificate of a Secret that somebody refers to, and when it holds.
+/// The validity period of a Secret's certificate that is in use.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CertificateValidity {
-    /// What is wrong with it once it does not hold; the message is still to be written.
+    /// The problem to report outside of the validity period; its message is filled in then.
     problem_template: ObjectProblem,
-    /// Seconds since 1970.
+    /// Start of the validity, in seconds since 1970.
     not_before: u64,
-    /// Seconds since 1970.
+    /// End of the validity, in seconds since 1970.
     not_after: u64,
 }
 
-/// The certificate of a Secret and its key, which belong together, and when they hold; or what is wrong with it.
+/// The certificate of a Secret with its matching key, and its validity period; or an error.
 pub(super) type CertificateResult =
     Result<(Arc<TlsCertificate>, Option<CertificateValidity>), BadValue>;
 
-/// What is wrong with a value of a Secret or ConfigMap.
+/// An error in a value of a Secret or ConfigMap.
 #[derive(Clone, Debug)]
 pub(super) struct BadValue {
-    /// Where, as in `data.tls.crt`.
+    /// The field path, such as `data.tls.crt`.
     pub(super) field: String,
     pub(super) message: String,
 }
 
 impl CertificateValidity {
-    /// When the certificate of a Secret holds. `None` if that cannot be read.
+    /// Returns the validity period of a Secret's certificate, or `None` if it cannot be read.
     fn of(secret: &TypedObject<SecretSpec>, leaf: &[u8]) -> Option<Self> {
         let certificate = x509_cert::Certificate::from_der(leaf).ok()?;
         let validity = certificate.tbs_certificate().validity();
@@ -55,17 +56,17 @@ impl CertificateValidity {
         })
     }
 
-    /// Which certificate it is, as `Secret namespace/name`.
+    /// Returns the name of the certificate, as `Secret namespace/name`.
     pub fn name(&self) -> &str {
         &self.problem_template.object
     }
 
-    /// Until when it holds, in seconds since 1970.
+    /// Returns the end of the validity, in seconds since 1970.
     pub const fn not_after(&self) -> u64 {
         self.not_after
     }
 
-    /// What is wrong at a time, in seconds since 1970.
+    /// Returns the problem of the certificate at a time, in seconds since 1970, or `None` if it is valid then.
     pub fn problem(&self, now: u64) -> Option<ObjectProblem> {
         let message = if now > self.not_after {
             format!("the certificate expired {} ago", approximate_duration(now - self.not_after))
@@ -81,7 +82,7 @@ impl CertificateValidity {
     }
 }
 
-/// Roughly, as a person would say it.
+/// Formats a duration roughly, in its largest unit.
 fn approximate_duration(seconds: u64) -> String {
     const UNITS: [(u64, &str); 3] = [(86_400, "day"), (3600, "hour"), (60, "minute")];
     let unit = UNITS.iter().find(|(length, _)| seconds >= *length);
@@ -89,7 +90,7 @@ fn approximate_duration(seconds: u64) -> String {
     format!("{count} {name}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Reads a Secret.
+/// Reads the certificate and the key of a Secret.
 pub(super) fn of_secret(secret: &TypedObject<SecretSpec>) -> CertificateResult {
     let chain = certificates(value(secret, CHAIN)?).map_err(|message| bad_value(CHAIN, message))?;
     let key = PrivateKeyDer::from_pem_slice(value(secret, KEY)?)
@@ -101,11 +102,11 @@ pub(super) fn of_secret(secret: &TypedObject<SecretSpec>) -> CertificateResult {
     };
     CertifiedKey::from_der(chain, key, &default_provider())
         .map_err(|error| key_pair_fault(&error))?;
-    let dated = CertificateValidity::of(secret, &made.chain[0]);
-    Ok((Arc::new(made), dated))
+    let validity = CertificateValidity::of(secret, &made.chain[0]);
+    Ok((Arc::new(made), validity))
 }
 
-/// The certificates of authorities of a ConfigMap.
+/// Reads the CA certificates of a ConfigMap.
 pub(super) fn authorities_of_map(
     map: &TypedObject<ConfigMapSpec>,
 ) -> Result<Vec<Box<[u8]>>, BadValue> {
@@ -113,7 +114,7 @@ pub(super) fn authorities_of_map(
     authorities(pem.as_bytes())
 }
 
-/// The certificates of authorities of a Secret.
+/// Reads the CA certificates of a Secret.
 pub(super) fn authorities_of_secret(
     secret: &TypedObject<SecretSpec>,
 ) -> Result<Vec<Box<[u8]>>, BadValue> {
@@ -152,17 +153,17 @@ fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     Ok(certificates)
 }
 
-/// Never with a piece of the text: it may be one of a key.
+/// Returns the message of a PEM error. It never contains a part of the text, which may be of a key.
 fn pem_fault(error: &pem::Error, wanted: &str) -> String {
     if let pem::Error::NoItemsFound = error {
-        return format!("holds no PEM of {wanted}");
+        return format!("contains no PEM of {wanted}");
     }
     let message = if let pem::Error::MissingSectionEnd { .. } = error {
         "is PEM without its END line"
     } else if let pem::Error::Base64Decode(_) = error {
         "is PEM whose base64 is broken"
     } else {
-        "is no PEM"
+        "is not PEM"
     };
     message.to_owned()
 }
@@ -176,7 +177,7 @@ fn owned(key: &PrivateKeyDer<'_>) -> Result<PrivateKey, BadValue> {
     }
 }
 
-/// Why TLS cannot use a chain and a key that could both be read.
+/// Returns why TLS cannot use a certificate chain and a key that were both read.
 fn key_pair_fault(error: &Error) -> BadValue {
     if let Error::InconsistentKeys(InconsistentKeys::KeyMismatch) = error {
         return bad_value(KEY, format!("is not the key of the certificate in {CHAIN}"));
@@ -185,10 +186,10 @@ fn key_pair_fault(error: &Error) -> BadValue {
     bad_value(if is_of_chain { CHAIN } else { KEY }, unusable(error))
 }
 
-/// What rustls says, as a person would.
+/// Returns a readable message for an error of rustls.
 fn unusable(error: &Error) -> String {
     if let Error::InvalidCertificate(CertificateError::BadEncoding) = error {
-        return "is PEM of something that is no certificate".to_owned();
+        return "is PEM of something that is not a certificate".to_owned();
     }
     let why = if let Error::InvalidCertificate(why) = error {
         why.to_string()

@@ -1,4 +1,4 @@
-//! Listeners that claim the same: which of them are served.
+//! Conflicts between listeners: decides which of several listeners with the same address, port and hostname are served.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -9,11 +9,11 @@ use crate::matching::{HostPattern, HostTrie};
 use crate::snapshot::TransportProtocol;
 use crate::status::ConditionReason;
 
-/// What listeners take at one place: each claim by its number, the lower the earlier.
+/// The claims of listeners on one socket, each by its number: a lower number has precedence.
 #[derive(Default)]
 struct ListenerClaims {
     by_hosts: BTreeMap<(HostPattern, ProtocolType), Vec<usize>>,
-    /// The first of each protocol.
+    /// The first claim of each protocol.
     by_protocol: BTreeMap<ProtocolType, usize>,
 }
 
@@ -24,10 +24,10 @@ impl ListenerClaims {
         self.by_protocol.entry(listener.protocol).or_insert(number);
     }
 
-    /// The first claim of another, if `own` is the listener's, that leaves no room for it. Listeners of one address, port
-    /// and transport must speak the same and differ in hostname. HTTPS and TLS can be told apart by hostname too, for
-    /// both begin with the name that the client asks for.
-    fn clash(
+    /// Returns the first claim that conflicts with a listener, other than its own claim `own`. Listeners of one
+    /// address, port and transport must have the same protocol and differ in hostname. HTTPS and TLS can share a port
+    /// if the hostnames differ, because both begin with the SNI of the client.
+    fn conflict_with(
         &self,
         own: Option<usize>,
         listener: &AcceptedListener<'_>,
@@ -48,11 +48,12 @@ impl ListenerClaims {
     }
 }
 
-/// Within a Gateway none of its own listeners that clash is served, as Gateway API asks; those of ListenerSets give way to
-/// whoever goes before them. Between Gateways the older one keeps what it has, so that a newcomer takes nothing down.
+/// Finds all conflicts. Within a Gateway, none of its own listeners that conflict is served, as Gateway API demands;
+/// listeners of ListenerSets yield to those with precedence. Between Gateways, the older one keeps its sockets, so that
+/// a new Gateway does not take down an existing one.
 pub(super) fn find_conflicts(gateways: &mut [AcceptedGateway<'_>], report: &mut TranslationReport) {
     let mut taken: BTreeMap<(SocketAddr, TransportProtocol), ListenerClaims> = BTreeMap::new();
-    // Whose each claim is.
+    // The listener of each claim.
     let mut names: Vec<String> = Vec::new();
     for gateway in gateways {
         find_conflicts_within(gateway);
@@ -63,7 +64,7 @@ pub(super) fn find_conflicts(gateways: &mut [AcceptedGateway<'_>], report: &mut 
             let sockets: Vec<_> =
                 addresses.iter().map(|ip| (SocketAddr::new(*ip, port), transport)).collect();
             let mut claims = sockets.iter().filter_map(|socket| taken.get(socket));
-            match claims.find_map(|claims| claims.clash(None, listener)) {
+            match claims.find_map(|claims| claims.conflict_with(None, listener)) {
                 Some((other, reason)) => {
                     listener.conflict = Some(conflict(listener.place, reason, &names[other]));
                 }
@@ -98,17 +99,17 @@ fn find_conflicts_within(gateway: &mut AcceptedGateway<'_>) {
             continue;
         }
         let claims = ports.entry(port(listener)).or_default();
-        let clash = claims.clash((place < own).then_some(place), listener);
-        listener.conflict = clash
+        let earlier = claims.conflict_with((place < own).then_some(place), listener);
+        listener.conflict = earlier
             .map(|(_, reason)| conflict(listener.place, reason, "another listener of the Gateway"));
-        // Who gives way claims nothing of those that come after it.
+        // A listener that yields makes no claim, so it does not conflict with later ones.
         if place >= own && listener.conflict.is_none() {
             claims.add(place, listener);
         }
     }
 }
 
-/// Notes at each listener with TLS which other has hosts and its port in common with it.
+/// Records for each TLS listener another one on its port with hosts in common.
 fn find_overlaps(listeners: &mut [AcceptedListener<'_>]) {
     let mut ports: BTreeMap<u16, HostTrie<Vec<usize>>> = BTreeMap::new();
     let is_meant = |it: &AcceptedListener<'_>| it.protocol.is_encrypted() && it.is_served();

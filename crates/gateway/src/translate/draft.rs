@@ -1,4 +1,4 @@
-//! Routes that have attached somewhere, before their rules and backends have places in a Snapshot.
+//! Routes that have attached, before their rules and backends have indices in a Snapshot.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,16 +14,16 @@ use crate::snapshot::{
 pub(super) struct RouteDraft {
     pub(super) rules: Vec<RuleDraft>,
     pub(super) attachments: Vec<RouteAttachment>,
-    /// Its requests are calls of gRPC.
+    /// True if the requests are gRPC calls.
     pub(super) is_grpc: bool,
 }
 
-/// A rule whose backends are known by name.
+/// A rule that refers to its backends by name.
 #[derive(Default)]
 pub(super) struct RuleDraft {
     /// `namespace/route/rule`.
     pub(super) name: Arc<str>,
-    /// None for connections and flows.
+    /// Matches of requests; empty for connections and UDP flows.
     pub(super) matches: Vec<Arc<RouteMatch>>,
     pub(super) targets: Vec<TargetDraft>,
     pub(super) filters: FiltersDraft,
@@ -32,25 +32,25 @@ pub(super) struct RuleDraft {
     pub(super) retry: Option<RuleRetry>,
 }
 
-/// A share of a rule's requests.
+/// A weighted target of a rule.
 pub(super) struct TargetDraft {
-    /// `None` cannot be resolved.
+    /// The backend; `None` if the reference cannot be resolved.
     pub(super) key: Option<BackendKey>,
-    /// Positive.
+    /// The weight, greater than zero.
     pub(super) weight: u32,
     pub(super) filters: FiltersDraft,
 }
 
-/// Filters whose mirrors are known by name.
+/// Filters that refer to their mirrors by name.
 #[derive(Default)]
 pub(super) struct FiltersDraft {
-    /// Without mirrors.
+    /// Filters other than mirrors.
     pub(super) filters: RouteFilters,
     pub(super) mirrors: Vec<(BackendKey, MirrorFraction)>,
 }
 
 impl RuleDraft {
-    /// Every backend that it names.
+    /// Returns every backend that the rule names.
     pub(super) fn keys(&self) -> impl Iterator<Item = &BackendKey> {
         let targets = self.targets.iter();
         let mirrors = targets.clone().flat_map(|target| &target.filters.mirrors);
@@ -58,7 +58,7 @@ impl RuleDraft {
         targets.filter_map(|target| target.key.as_ref()).chain(mirrors)
     }
 
-    /// The rule, for the sorted keys of all backends.
+    /// Returns the rule, with backends as indices into the sorted keys of all backends.
     pub(super) fn rule(&self, index: usize, keys: &[BackendKey]) -> Rule {
         let target = |draft: &TargetDraft| WeightedTarget {
             target: draft
@@ -81,7 +81,7 @@ impl RuleDraft {
 }
 
 impl TargetDraft {
-    /// Who answers 500.
+    /// Returns a target that answers 500.
     pub(super) fn unresolved() -> Self {
         Self { key: None, weight: 1, filters: FiltersDraft::default() }
     }

@@ -1,4 +1,4 @@
-//! The filters of HTTPRoutes and GRPCRoutes: what they come to, and which of them cannot be.
+//! Filters of HTTPRoutes and GRPCRoutes: translates and validates them.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::snapshot::{
 };
 use crate::status::ConditionReason;
 
-/// Fields that say how a message is framed, or that belong to a connection: not a route's to change.
+/// Header fields that frame a message or belong to a connection. A route may not change them.
 const IMMUTABLE_FIELDS: [&str; 9] = [
     "connection",
     "content-length",
@@ -31,21 +31,21 @@ const IMMUTABLE_FIELDS: [&str; 9] = [
     "upgrade",
 ];
 
-/// Where filters stand.
+/// The place of a filter.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum FilterScope {
-    /// In a rule.
+    /// The filter belongs to a rule.
     Rule,
-    /// In a reference to a backend.
+    /// The filter belongs to a backend reference.
     Backend,
 }
 
-/// Filters in the making, and why they cannot be.
+/// Translates filters, and collects their errors.
 pub(super) struct FilterBuilder<'a> {
     pub(super) index: &'a ObjectIndex<'a>,
     pub(super) referrer: ServiceReferrer<'a>,
     pub(super) scope: FilterScope,
-    /// What the rule asks for: rewriting a prefix depends on it.
+    /// The matches of the rule, for rewrites of a path prefix.
     pub(super) matches: &'a [Arc<RouteMatch>],
     pub(super) faults: &'a mut Vec<ValidationFault>,
     pub(super) unresolved: &'a mut Vec<ValidationFault>,
@@ -56,12 +56,16 @@ impl FilterBuilder<'_> {
         let mut draft = FiltersDraft::default();
         for (n, filter) in filters.iter().enumerate() {
             let field = format!("{field}[{n}]");
-            let is_again = filters[..n].iter().any(|earlier| earlier.kind == filter.kind);
-            if is_again && filter.kind != HttpFilterType::RequestMirror {
+            let is_duplicate = filters[..n].iter().any(|earlier| earlier.kind == filter.kind);
+            if is_duplicate && filter.kind != HttpFilterType::RequestMirror {
                 self.refuse(&field, "type", "occurs twice");
             }
             if self.referrer.kind == "GRPCRoute" && !is_grpc_filter(filter.kind) {
-                self.refuse(&field, "type", format!("{:?} is not for calls", filter.kind));
+                self.refuse(
+                    &field,
+                    "type",
+                    format!("{:?} is not supported by GRPCRoutes", filter.kind),
+                );
             }
             self.check_parts(filter, &field);
             self.add(filter, &field, &mut draft);
@@ -82,7 +86,7 @@ impl FilterBuilder<'_> {
         self.faults.push(ValidationFault::new(ConditionReason::UnsupportedValue, field, message));
     }
 
-    /// Of all parts of a filter the one that its type names is there.
+    /// Checks that a filter has exactly the part that its type names.
     fn check_parts(&mut self, filter: &HttpFilter, field: &str) {
         use HttpFilterType::{
             Cors, RequestHeaderModifier, RequestMirror, RequestRedirect, ResponseHeaderModifier,
@@ -174,14 +178,14 @@ impl FilterBuilder<'_> {
     fn field_name(&mut self, name: &str, field: &str, part: &str) -> Box<str> {
         let name = name.to_ascii_lowercase();
         if name == "host" {
-            self.refuse(field, part, "cannot be changed here, but by `hostname` of a URLRewrite");
+            self.refuse(field, part, "cannot be changed here: use `hostname` of a URLRewrite");
         } else if IMMUTABLE_FIELDS.contains(&&*name) {
             self.refuse(field, part, "cannot be changed: it belongs to the connection");
         }
         name.into()
     }
 
-    /// A mirror that cannot be resolved, or that gets nothing, is none.
+    /// Returns a mirror, or `None` if its backend cannot be resolved or its share is 0.
     fn mirror(
         &mut self,
         asked: &RequestMirror,
@@ -267,8 +271,7 @@ impl FilterBuilder<'_> {
             PathModifierType::ReplaceFullPath => Some(PathRewrite::Full(path.into())),
             PathModifierType::ReplacePrefixMatch => {
                 let Some(length) = common_prefix(self.matches) else {
-                    let message =
-                        "needs all matches of the rule to be of one and the same PathPrefix";
+                    let message = "needs the same PathPrefix in all matches of the rule";
                     self.refuse(field, &part, message);
                     return None;
                 };
@@ -279,7 +282,7 @@ impl FilterBuilder<'_> {
     }
 }
 
-/// Whether GRPCRoutes have a filter.
+/// True if GRPCRoutes support a filter.
 const fn is_grpc_filter(kind: HttpFilterType) -> bool {
     match kind {
         HttpFilterType::RequestHeaderModifier
@@ -293,7 +296,7 @@ const fn is_grpc_filter(kind: HttpFilterType) -> bool {
     }
 }
 
-/// The length of the one prefix that all matches ask for.
+/// Returns the length of the path prefix that all matches share.
 fn common_prefix(matches: &[Arc<RouteMatch>]) -> Option<usize> {
     let mut prefixes = matches.iter().map(|asked| match &asked.path {
         PathPattern::Prefix(prefix) => Some(prefix.trim_end_matches('/')),
@@ -323,7 +326,7 @@ fn cors(asked: &CorsFilter) -> CorsPolicy {
     }
 }
 
-/// Browsers leave out the port that the scheme implies.
+/// Parses an origin. Browsers omit the default port of a scheme.
 fn origin(text: &str) -> OriginPattern {
     let usual = |scheme: UrlScheme| {
         let rest = text.strip_suffix(&format!(":{}", scheme.port()))?;

@@ -1,4 +1,4 @@
-//! What becomes of Gateways and their listeners, as their statuses say it.
+//! Statuses of Gateways and their listeners.
 
 use super::address::sockets;
 use super::listener::{AcceptedGateway, AcceptedListener};
@@ -9,7 +9,7 @@ use crate::status::{
     ConditionReason, ConditionType, GatewayStatus, ListenerStatus, StatusCondition, StatusDetail,
 };
 
-/// What became of each Gateway and of its ListenerSets.
+/// Reports the status of each Gateway and of its ListenerSets.
 pub(super) fn statuses(
     gateways: &[AcceptedGateway<'_>],
     addresses: &AddressAssignment,
@@ -31,8 +31,8 @@ pub(super) fn statuses(
     }
 }
 
-/// Where clients find it. One that is not accepted is not served, and says what it has nevertheless, which is how it is
-/// known to have it.
+/// Returns the addresses at which clients reach a Gateway. A Gateway that is not accepted is not served, but its status
+/// keeps its addresses: the status is the record of the assignment.
 fn published_addresses(
     gateway: &AcceptedGateway<'_>,
     addresses: &AddressAssignment,
@@ -41,7 +41,7 @@ fn published_addresses(
     let own: Vec<_> = own.copied().map(PublishedAddress::Ip).collect();
     match addresses {
         AddressAssignment::Host => own,
-        // What it asks for itself, no Service leads to.
+        // A Service does not lead to addresses that the Gateway requests itself.
         AddressAssignment::SharedService(_) if !own.is_empty() => own,
         AddressAssignment::SharedService(_)
         | AddressAssignment::Pool { .. }
@@ -51,7 +51,7 @@ fn published_addresses(
 
 fn gateway_conditions(gateway: &AcceptedGateway<'_>) -> Vec<StatusCondition> {
     let [mut accepted, programmed] = state(gateway);
-    // It is accepted all the same: its own listeners are none the worse for it.
+    // The Gateway stays accepted, because its own listeners are not affected.
     if let Some(ValidationFault { field, message, .. }) = &gateway.allowed_listeners_fault {
         let separator = if accepted.message.is_empty() { "" } else { "; " };
         accepted.message += &format!("{separator}{field} {message}");
@@ -81,8 +81,9 @@ fn state(gateway: &AcceptedGateway<'_>) -> [StatusCondition; 2] {
     )
 }
 
-/// What holds for whoever has these listeners: it is accepted as long as one of them is served. `unserved` is why nothing
-/// is programmed if none is, `unassigned` why the Gateway has not its addresses.
+/// Returns the conditions `Accepted` and `Programmed` of the owner of these listeners. It is accepted as long as one of
+/// them is served. `unserved` is the reason of `Programmed` if none is served, `unassigned` the reason if the Gateway
+/// lacks addresses.
 pub(super) fn served_conditions(
     listeners: &[AcceptedListener<'_>],
     unserved: ConditionReason,
@@ -126,7 +127,7 @@ pub(super) fn listener_status(
         condition(ResolvedRefs, ConditionReason::ResolvedRefs, listener.unresolved.first());
     let mut conflicted =
         condition(Conflicted, ConditionReason::NoConflicts, listener.conflict.as_ref());
-    // The one condition that holds when something is wrong.
+    // `Conflicted` is the one condition that is true in case of an error.
     conflicted.holds = !conflicted.holds;
     let http3 = listener
         .http3
@@ -144,13 +145,13 @@ pub(super) fn listener_status(
     }
 }
 
-/// Gateway API wants it told where the names that clients ask for do not keep listeners of a port apart. It is a warning,
-/// which is left out where there is nothing to warn of.
+/// Returns the condition `OverlappingTLSConfig`, which Gateway API demands if SNI does not separate the listeners of a
+/// port. It is a warning, and absent if there is no overlap.
 fn overlap(listener: &AcceptedListener<'_>) -> Option<StatusCondition> {
     let other = listener.overlaps?;
     let kind = ConditionType::OverlappingTLSConfig;
     let message = format!(
-        "hosts of listener {other} are among them: a request on a connection of the other listener is answered with 421"
+        "shares hosts with listener {other}: a request on a connection of the other listener is answered with 421"
     );
     Some(StatusCondition {
         message,
@@ -158,13 +159,13 @@ fn overlap(listener: &AcceptedListener<'_>) -> Option<StatusCondition> {
     })
 }
 
-/// Why the data plane does not serve a listener. A conflict keeps its own reason, an address that is still to come is
-/// waited for, and all else is invalid.
+/// Returns why the data plane does not serve a listener. A conflict keeps its own reason, a missing address is
+/// `Pending`, and everything else is `Invalid`.
 fn unprogrammed(
     gateway: &AcceptedGateway<'_>,
     listener: &AcceptedListener<'_>,
 ) -> Option<ValidationFault> {
-    // Without a certificate it is accepted, and yet nothing can be served.
+    // Without a certificate the listener is accepted but cannot be served.
     let undecryptable = listener.unresolved.first().filter(|_| !listener.is_served());
     let with = |reason| move |fault: &ValidationFault| ValidationFault { reason, ..fault.clone() };
     let invalid = listener.fault.as_ref().map(with(ConditionReason::Invalid));

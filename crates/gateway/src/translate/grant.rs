@@ -1,10 +1,10 @@
-//! ReferenceGrants: what objects may refer to in other namespaces.
+//! ReferenceGrants: permit references to objects in other namespaces.
 
 use super::index::ObjectIndex;
 use crate::objects::GrantTo;
 
-/// Whether an object of Gateway API may refer to one of the core group in another namespace: only if a ReferenceGrant of
-/// that namespace says so.
+/// True if a ReferenceGrant permits an object of Gateway API to refer to an object of the core group in another
+/// namespace.
 pub(super) fn permits(
     index: &ObjectIndex<'_>,
     (kind, namespace): (&str, &str),

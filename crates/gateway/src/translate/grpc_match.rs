@@ -1,4 +1,4 @@
-//! What the rules of GRPCRoutes ask of calls: the path of a call is its service and its method.
+//! Matches of GRPCRoute rules. The path of a gRPC call is its service and its method.
 
 use std::sync::Arc;
 
@@ -8,10 +8,11 @@ use crate::matching::{MatchConditions, PathPattern, RouteMatch};
 use crate::objects::{GrpcMethodMatch, GrpcRouteMatch, GrpcRouteRule, ValueMatchType};
 use crate::status::ConditionReason;
 
-/// Any service or method, where one is not given.
+/// Any service or method, if one is not given.
 const ANY: &str = "[^/]+";
 
-/// What a rule asks for, each of which is enough, and what is wrong with it. No match is every call.
+/// Returns the matches of a rule, any one of which suffices, and their errors. A rule without matches matches every
+/// call.
 pub(super) fn matches(
     rule: &GrpcRouteRule,
     field: &str,
@@ -52,7 +53,7 @@ fn one_match(
     Some(RouteMatch { path: path?, conditions })
 }
 
-/// The paths of the calls that are meant, or what is wrong and where.
+/// Returns the path pattern of a method match, or the field and the message of an error.
 fn path(wanted: &GrpcMethodMatch) -> Result<PathPattern, (&'static str, String)> {
     let given = |text: &'_ Option<String>| text.clone().filter(|text| !text.is_empty());
     let (service, method) = (given(&wanted.service), given(&wanted.method));
@@ -86,8 +87,8 @@ fn path(wanted: &GrpcMethodMatch) -> Result<PathPattern, (&'static str, String)>
     Ok(path)
 }
 
-/// What an exact name is made of, as Gateway API asks; an expression is tried alone, so that it cannot end the group that
-/// it is put in.
+/// Checks a service or method. An exact name has the characters that Gateway API allows. A regular expression is
+/// compiled on its own, so that it cannot end the group that it is put in.
 fn check(text: &str, is_regex: bool) -> Result<(), String> {
     if is_regex {
         return PathPattern::regex(text).map(drop).map_err(|fault| fault.to_string());
@@ -106,7 +107,7 @@ fn check(text: &str, is_regex: bool) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    /// The paths of some that a match takes.
+    /// Returns the paths that a match takes.
     fn taken<'p>(
         kind: ValueMatchType,
         service: &str,

@@ -1,4 +1,4 @@
-//! Which listeners serve HTTP/3 too: those whose policy asks for it, unless somebody has their UDP port already.
+//! HTTP/3 listeners: HTTPS listeners whose policy enables HTTP/3, unless their UDP port is in use.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use super::policy::ClientPolicies;
 use super::{TranslationReport, ValidationFault};
 use crate::status::ConditionReason;
 
-/// Finds them, and reports each that asks in vain.
+/// Enables HTTP/3 on listeners, and reports each listener that cannot have it.
 pub(super) fn find(
     gateways: &mut [AcceptedGateway<'_>],
     policies: &ClientPolicies<'_>,
@@ -38,7 +38,8 @@ pub(super) fn find(
     }
 }
 
-/// What UDP listeners are served on, and whose it is. Any free port is nobody's before it is taken.
+/// Returns the sockets of UDP listeners and the listener of each. Port 0 is skipped: it becomes a free port when it is
+/// bound.
 fn udp_sockets(gateways: &[AcceptedGateway<'_>]) -> BTreeMap<SocketAddr, String> {
     let mut taken = BTreeMap::new();
     for gateway in gateways {
@@ -56,7 +57,7 @@ fn udp_sockets(gateways: &[AcceptedGateway<'_>]) -> BTreeMap<SocketAddr, String>
 }
 
 fn conflict(place: usize, owner: &str) -> ValidationFault {
-    let message = format!("cannot serve HTTP/3: {owner} has the UDP port");
+    let message = format!("cannot serve HTTP/3: {owner} uses the UDP port");
     ValidationFault::new(
         ConditionReason::ProtocolConflict,
         format!("spec.listeners[{place}].port"),

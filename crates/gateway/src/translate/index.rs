@@ -25,9 +25,9 @@ pub(super) type ObjectsByName<'a, S> = BTreeMap<NamespacedName<'a>, &'a TypedObj
 /// Objects by kind and name.
 #[derive(Default)]
 pub(super) struct ObjectIndex<'a> {
-    /// By name alone, for they have no namespace.
+    /// By name only, because namespaces have no namespace.
     pub(super) namespaces: ObjectsByName<'a, NamespaceSpec>,
-    /// By name alone, too.
+    /// By name only, because classes have no namespace.
     pub(super) classes: ObjectsByName<'a, GatewayClassSpec>,
     pub(super) gateways: ObjectsByName<'a, GatewaySpec>,
     pub(super) listener_sets: ObjectsByName<'a, ListenerSetSpec>,
@@ -36,48 +36,51 @@ pub(super) struct ObjectIndex<'a> {
     pub(super) tls_routes: ObjectsByName<'a, TlsRouteSpec>,
     pub(super) tcp_routes: ObjectsByName<'a, StreamRouteSpec>,
     pub(super) udp_routes: ObjectsByName<'a, StreamRouteSpec>,
-    /// By name alone.
+    /// By name only, because classes have no namespace.
     pub(super) ingress_classes: ObjectsByName<'a, IngressClassSpec>,
     pub(super) ingresses: ObjectsByName<'a, IngressSpec>,
     grants: ObjectsByName<'a, ReferenceGrantSpec>,
-    /// What ReferenceGrants of a namespace let objects of Gateway API of a kind and namespace refer to.
+    /// Objects that ReferenceGrants permit references to, by the grant's namespace and the kind and namespace of the
+    /// referring object of Gateway API.
     pub(super) granted: BTreeMap<(&'a str, &'a str, &'a str), Vec<&'a GrantTo>>,
     pub(super) services: ObjectsByName<'a, ServiceSpec>,
     pub(super) slices: ObjectsByName<'a, EndpointSliceSpec>,
     pub(super) secrets: ObjectsByName<'a, SecretSpec>,
-    /// What is in Secrets that somebody has asked for: to check a key takes long, and many may ask.
+    /// Cached certificates of Secrets, filled on first use: the check of a key is slow, and many objects may refer to
+    /// it.
     pub(super) certificates: BTreeMap<NamespacedName<'a>, OnceCell<CertificateResult>>,
     pub(super) config_maps: ObjectsByName<'a, ConfigMapSpec>,
     pub(super) backend_tls_policies: ObjectsByName<'a, BackendTlsPolicySpec>,
     pub(super) backend_policies: ObjectsByName<'a, BackendPolicySpec>,
     pub(super) client_policies: ObjectsByName<'a, ClientPolicySpec>,
-    /// What cannot be read.
+    /// Objects that cannot be read.
     pub(super) invalid_objects: Vec<&'a TypedObject<InvalidObject>>,
-    /// The policies that name a Service, whether they hold there or not.
+    /// Policies by target Service, whether or not they apply there.
     pub(super) policy_targets: BTreeMap<NamespacedName<'a>, Vec<PolicyTarget<'a>>>,
 }
 
-/// That a policy names a Service.
+/// A policy's reference to a Service.
 pub(super) struct PolicyTarget<'a> {
     /// The policy's kind.
     pub(super) kind: &'static str,
     /// The policy's name.
     pub(super) policy: &'a str,
-    /// Which port is meant; none: all of them.
+    /// The name of the target port; `None` for all ports.
     pub(super) section: Option<&'a str>,
-    /// Whether connections are to be encrypted.
+    /// True if the policy requires encrypted connections.
     pub(super) encrypts: bool,
 }
 
 impl<'a> ObjectIndex<'a> {
-    /// Of two objects of one name the first counts; the second is a problem unless it says the same.
+    /// Indexes objects. Of two objects with the same name the first one counts. The second one is reported unless it is
+    /// identical.
     pub(super) fn new(objects: &'a [ApiObject], report: &mut TranslationReport) -> Self {
         let mut index = Self::default();
         index.add(objects, report);
         index
     }
 
-    /// The same with more objects.
+    /// Adds more objects.
     pub(super) fn add(&mut self, objects: &'a [ApiObject], report: &mut TranslationReport) {
         let index = self;
         for object in objects {
@@ -157,8 +160,8 @@ impl<'a> ObjectIndex<'a> {
     fn grant(&mut self, grant: &'a TypedObject<ReferenceGrantSpec>) {
         let is_known = |from: &&GrantFrom| from.group == "gateway.networking.k8s.io";
         for from in grant.spec.from.iter().filter(is_known) {
-            let whom = (&*grant.metadata.namespace, &*from.kind, &*from.namespace);
-            self.granted.entry(whom).or_default().extend(&grant.spec.to);
+            let referrer = (&*grant.metadata.namespace, &*from.kind, &*from.namespace);
+            self.granted.entry(referrer).or_default().extend(&grant.spec.to);
         }
     }
 
@@ -195,29 +198,29 @@ impl<'a> ObjectIndex<'a> {
         encrypts: bool,
     ) {
         for (service, section) in targets {
-            let aim = PolicyTarget { kind, policy: &policy.name, section, encrypts };
-            self.policy_targets.entry((&policy.namespace, service)).or_default().push(aim);
+            let target = PolicyTarget { kind, policy: &policy.name, section, encrypts };
+            self.policy_targets.entry((&policy.namespace, service)).or_default().push(target);
         }
     }
 
-    /// The policies that name a Service.
+    /// Returns the policies that name a Service.
     pub(super) fn policies_of<'s>(&'s self, service: NamespacedName<'s>) -> &'s [PolicyTarget<'a>] {
         self.policy_targets.get(&service).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether a namespace has the labels that are asked for.
+    /// True if a namespace has the labels that a selector demands.
     pub(super) fn selects(&self, selector: &LabelSelector, namespace: &str) -> bool {
         let metadata = self.namespaces.get(&("", namespace)).map(|it| &it.metadata);
         selector.matches(&namespace_labels(namespace, metadata))
     }
 }
 
-/// In Gateway API's order among equals: the oldest first, then by name.
+/// Returns objects in Gateway API's order of precedence: the oldest first, then by name.
 pub(super) fn by_age<'a, S>(objects: &ObjectsByName<'a, S>) -> Vec<&'a TypedObject<S>> {
     sorted_by_age(objects.values().copied(), |it| &it.metadata)
 }
 
-/// The same of anything that has metadata.
+/// Sorts anything with metadata in the same order.
 pub(super) fn sorted_by_age<'a, T>(
     items: impl Iterator<Item = T>,
     metadata: impl Fn(&T) -> &'a ObjectMeta,

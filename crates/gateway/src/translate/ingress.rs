@@ -1,24 +1,25 @@
-//! Ingress: turned into the objects of Gateway API that mean the same, so that there is one translation.
+//! Expansion of Ingresses into equivalent objects of Gateway API, so that there is one translation.
 //!
-//! An IngressClass of ours becomes a Gateway, each host of an Ingress an HTTPRoute, certificates become listeners, and
-//! annotations filters and BackendPolicies. Of several Ingresses that ask for the same the oldest wins, as ingress-nginx
-//! has it. What is made is in no cluster: nothing is said of it but what concerns an Ingress, and there.
+//! An IngressClass of ours becomes a Gateway, each host of an Ingress becomes an HTTPRoute, certificates become
+//! listeners, and annotations become filters and BackendPolicies. Of several Ingresses for the same host and path the
+//! oldest wins, as with ingress-nginx. The derived objects exist in no cluster. Their problems are reported only if
+//! they concern an Ingress, and on that Ingress.
 
-/// Which Ingresses are ours.
+/// IngressClasses of ours and their Ingresses.
 mod class;
-/// What annotations ask for.
+/// Settings from annotations.
 mod annotation;
-/// The names that other controllers gave to annotations.
+/// Annotation names of other controllers.
 mod dialect;
-/// Where is accepted: hosts and their certificates.
+/// Listeners: hosts and their certificates.
 mod class_listeners;
-/// Which requests go where.
+/// HTTPRoutes from Ingress rules.
 mod route;
-/// Paths, and what becomes of them on the way.
+/// Paths and their rewrites.
 mod path;
-/// How Services are used.
+/// BackendPolicies from annotations.
 mod policy;
-/// Whose fault it is.
+/// Attribution of problems to Ingresses.
 mod source;
 
 use serde_json::{Value, json};
@@ -32,24 +33,25 @@ use class::accepted_classes;
 use dialect::AnnotationDialect;
 use source::IngressSources;
 
-/// The controller of the IngressClasses that are ours.
+/// The controller name of our IngressClasses.
 pub const CONTROLLER: &str = "sheave.dev/ingress";
 
-/// The namespace of the Gateways that stand for IngressClasses; no namespace of a cluster can have a dot.
+/// The namespace of the Gateways that represent IngressClasses. It cannot exist in a cluster, because it contains a
+/// dot.
 pub const NAMESPACE: &str = "ingress.class";
 
-/// An Ingress of ours.
+/// An Ingress of one of our classes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServedIngress {
     /// Its namespace.
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// The Gateway that stands for its class.
+    /// The Gateway that represents its class.
     pub gateway: GatewayName,
 }
 
-/// The Ingresses that are ours, each once.
+/// Returns the Ingresses of our classes, each once.
 pub fn served_ingresses(objects: &[ApiObject]) -> Vec<ServedIngress> {
     let mut report = TranslationReport::default();
     let index = ObjectIndex::new(objects, &mut report);
@@ -66,7 +68,7 @@ pub fn served_ingresses(objects: &[ApiObject]) -> Vec<ServedIngress> {
     classes.into_iter().flat_map(of_class).collect()
 }
 
-/// Whether an annotation, of an Ingress or of an IngressClass, is looked at; those of other kinds never are.
+/// True if an annotation of an Ingress or IngressClass is read. Annotations of other kinds never are.
 pub fn is_known_annotation(annotation: &str) -> bool {
     let others = [
         class::CLASS_ANNOTATION,
@@ -77,7 +79,7 @@ pub fn is_known_annotation(annotation: &str) -> bool {
     AnnotationDialect::find(annotation).is_some() || others.contains(&annotation)
 }
 
-/// The status of an Ingress whose class is served at these addresses.
+/// Returns the status of an Ingress whose class is served at these addresses.
 pub fn status(places: &[PublishedAddress]) -> Value {
     let place = |place: &PublishedAddress| match place {
         PublishedAddress::Ip(address) => json!({ "ip": address }),
@@ -87,7 +89,7 @@ pub fn status(places: &[PublishedAddress]) -> Value {
     json!({ "loadBalancer": { "ingress": places } })
 }
 
-/// The Gateways that stand for IngressClasses, by which requests come for at least one Ingress.
+/// Returns the Gateways that represent IngressClasses with at least one Ingress.
 pub(crate) fn gateways(objects: &[ApiObject]) -> Vec<SharedObject<GatewaySpec>> {
     let mut report = TranslationReport::default();
     let index = ObjectIndex::new(objects, &mut report);
@@ -96,40 +98,40 @@ pub(crate) fn gateways(objects: &[ApiObject]) -> Vec<SharedObject<GatewaySpec>> 
     expand(&index, &mut report).objects.into_iter().filter_map(gateway).collect()
 }
 
-/// What Ingresses come to.
+/// The result of expanding Ingresses.
 #[derive(Default)]
 pub(super) struct IngressExpansion {
-    /// What means the same.
+    /// Equivalent objects of Gateway API.
     pub(super) objects: Vec<ApiObject>,
-    /// Where each part of it comes from.
+    /// The Ingress field that each part of the objects comes from.
     sources: IngressSources,
 }
 
-/// The objects of Gateway API that mean what the Ingresses of our classes mean; what is wrong is reported.
+/// Expands the Ingresses of our classes into equivalent objects of Gateway API. Problems are reported.
 pub(super) fn expand(index: &ObjectIndex<'_>, report: &mut TranslationReport) -> IngressExpansion {
-    let mut made = IngressExpansion::default();
+    let mut expansion = IngressExpansion::default();
     for class in accepted_classes(index, report) {
         if class.ingresses.is_empty() {
             continue;
         }
-        let wishes: Vec<_> =
+        let settings: Vec<_> =
             class.ingresses.iter().map(|it| annotation::annotation_settings(it, report)).collect();
-        let doors = class_listeners::class_listeners(&class, report);
-        doors.add(&mut made, &class);
-        route::add(index, &class, &wishes, &doors, &mut made, report);
-        policy::add(index, &class, &wishes, &mut made, report);
+        let listeners = class_listeners::class_listeners(&class, report);
+        listeners.add(&mut expansion, &class);
+        route::add(index, &class, &settings, &listeners, &mut expansion, report);
+        policy::add(index, &class, &settings, &mut expansion, report);
     }
-    made
+    expansion
 }
 
 impl IngressExpansion {
-    /// Says of Ingresses what was said of the objects that were made of them.
+    /// Attributes problems and statuses of the derived objects to their Ingresses.
     pub(super) fn attribute(&self, translation: &mut TranslationResult) {
         self.sources.attribute(translation);
     }
 }
 
-/// An object that was made of another.
+/// Returns an object derived from another.
 fn derived<S, T>(from: &TypedObject<S>, namespace: &str, name: &str, spec: T) -> TypedObject<T> {
     let mut metadata = ObjectMeta::named(namespace, name);
     metadata.creation_timestamp.clone_from(&from.metadata.creation_timestamp);

@@ -1,4 +1,4 @@
-//! Objects of a cluster that cannot be read: their statuses say so.
+//! Statuses of objects in a cluster that cannot be read.
 
 use std::slice;
 
@@ -13,7 +13,7 @@ use crate::status::{
     TargetStatus,
 };
 
-/// What becomes of each: nothing.
+/// Reports the status of each invalid object.
 pub(super) fn statuses(
     index: &ObjectIndex<'_>,
     known: &ParentIndex<'_>,
@@ -30,7 +30,7 @@ pub(super) fn statuses(
             "HTTPRoute" | "GRPCRoute" | "TLSRoute" | "TCPRoute" | "UDPRoute" => {
                 route(index, known, object, gateways, report);
             }
-            // BackendTLSPolicies have theirs from where they are attached, and the other kinds have none of us.
+            // BackendTLSPolicies get their status where they are attached. The other kinds have no status from us.
             _ => {}
         }
     }
@@ -51,7 +51,7 @@ fn gateway(
         let conditions = [ConditionType::Accepted, ConditionType::Programmed]
             .map(|kind| refusal(kind, ConditionReason::Invalid, &object.spec));
         let conditions = conditions.into();
-        // It says what it has, which is how it is known that it has it.
+        // The status keeps the addresses: it is the record of the assignment.
         let ObjectMeta { namespace, name, .. } = &object.metadata;
         let addresses = addresses.published_addresses(&(namespace.clone(), name.clone()));
         let detail = GatewayStatus { addresses, conditions, ..GatewayStatus::default() };
@@ -91,11 +91,11 @@ fn route(
 ) {
     let InvalidObject { kind, parents, .. } = &object.spec;
     let mut statuses = Vec::new();
-    // One by one, for those that lead nowhere are not worth a word here.
+    // One parent at a time, so that references to other controllers are skipped without a report.
     for parent in parents {
         let parents = slice::from_ref(parent);
-        let asking = AttachmentRequest { kind, route: object, parents, hostnames: &[] };
-        let ours = asking.parents(index, known, gateways, &mut TranslationReport::default());
+        let request = AttachmentRequest { kind, route: object, parents, hostnames: &[] };
+        let ours = request.parents(index, known, gateways, &mut TranslationReport::default());
         let conditions =
             vec![refusal(ConditionType::Accepted, ConditionReason::UnsupportedValue, &object.spec)];
         statuses.extend(
@@ -108,7 +108,7 @@ fn route(
     }
 }
 
-/// One of which something applies has its status from there.
+/// Reports the status of an invalid policy. If parts of it apply, its status is reported with them.
 fn policy(
     target_kind: &'static str,
     object: &TypedObject<InvalidObject>,
@@ -117,7 +117,7 @@ fn policy(
     if object.spec.partial_policy.is_some() {
         return;
     }
-    let message = format!("{}; nothing of it applies", object.spec.message);
+    let message = format!("{}; the policy does not apply", object.spec.message);
     let status = |target: &InvalidObjectTarget| TargetStatus {
         kind: target_kind,
         namespace: object.metadata.namespace.clone(),

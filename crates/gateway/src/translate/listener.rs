@@ -1,4 +1,4 @@
-//! Gateways: where to accept, which listener is whose, and which of them cannot be served.
+//! Gateways and their listeners: which are accepted, at which addresses they are served, and why some are not.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
@@ -22,64 +22,64 @@ use crate::status::{
     ConditionReason, ConditionType, GatewayClassStatus, StatusCondition, StatusDetail,
 };
 
-/// The controller of the GatewayClasses that are ours.
+/// The controller name of our GatewayClasses.
 pub const CONTROLLER: &str = "sheave.dev/gateway";
 
-/// A Gateway of ours.
+/// A Gateway of one of our classes.
 pub(super) struct AcceptedGateway<'a> {
     pub(super) object: &'a TypedObject<GatewaySpec>,
-    /// Its own, then those of the ListenerSets that it takes, in the order of their precedence.
+    /// The Gateway's own listeners, then those of the ListenerSets that it allows, in the order of precedence.
     pub(super) listeners: Vec<AcceptedListener<'a>>,
-    /// The ListenerSets that ask for it, the oldest first.
+    /// The ListenerSets that refer to it, the oldest first.
     pub(super) sets: Vec<AcceptedListenerSet<'a>>,
-    /// None if the Gateway as a whole is not served.
+    /// Addresses of the Gateway; empty if the Gateway as a whole is not served.
     pub(super) addresses: Vec<IpAddr>,
-    /// What endpoints that ask are shown; none, or why it cannot be.
+    /// The client certificate for connections to endpoints: `None` if there is none, an error if it cannot be used.
     pub(super) client_certificate: Option<Result<Arc<TlsCertificate>, ValidationFault>>,
-    /// Ports of ours for those of listeners; none: they are the same.
+    /// Target ports by listener port; `None` if they are the same.
     pub(super) target_ports: Option<TargetPortMap>,
-    /// Why the Gateway as a whole is not accepted, and so not served.
+    /// The reason why the Gateway as a whole is not accepted, and so not served.
     pub(super) fault: Option<ValidationFault>,
-    /// Why it has not all the addresses that it asks for.
+    /// The reason why it lacks some of the addresses that it requests.
     pub(super) unassigned: Option<ValidationFault>,
-    /// Why nobody can say which ListenerSets it allows, so that it takes none.
+    /// The error in its `allowedListeners`. It allows no ListenerSet then.
     pub(super) allowed_listeners_fault: Option<ValidationFault>,
 }
 
-/// A listener of a Gateway of ours.
+/// A listener of an accepted Gateway.
 pub(super) struct AcceptedListener<'a> {
     /// The Gateway, or a ListenerSet of it.
     pub(super) owner: OwnerObject<'a>,
-    /// Its place among the owner's listeners.
+    /// Index among the owner's listeners.
     pub(super) place: usize,
     pub(super) spec: &'a objects::ListenerSpec,
-    /// Of one that is not served, HTTP.
+    /// The protocol; HTTP if the listener's is unknown and it is not served.
     pub(super) protocol: ProtocolType,
     pub(super) hosts: HostPattern,
-    /// From where routes may attach.
+    /// The namespaces that routes may attach from.
     allowed: NamespaceScope<'a>,
-    /// None if there is no TLS, or none that can be served.
+    /// The TLS mode; `None` if there is no TLS, or none that can be served.
     pub(super) tls_mode: Option<ListenerTlsMode>,
-    /// How requests come by HTTP/3 too, or why they do not; none if they are not to.
+    /// HTTP/3 settings, or why HTTP/3 cannot be served; `None` if it is not enabled.
     pub(super) http3: Option<Result<Http3Settings, ValidationFault>>,
-    /// How many routes have attached; also to one that is not served, as Gateway API wants it.
+    /// Number of attached routes. Gateway API demands it for a listener that is not served, too.
     pub(super) attached_routes: usize,
-    /// Why it is not served.
+    /// The reason why it is not served.
     pub(super) fault: Option<ValidationFault>,
-    /// Who else claims the same.
+    /// A conflict with another listener.
     pub(super) conflict: Option<ValidationFault>,
-    /// The name of another listener with TLS that has hosts and the port in common with it.
+    /// The name of another TLS listener that has hosts and the port in common with it.
     pub(super) overlaps: Option<&'a str>,
-    /// What it refers to and cannot have: kinds of routes that we do not know, certificates.
+    /// References that cannot be resolved: unknown route kinds, certificates.
     pub(super) unresolved: Vec<ValidationFault>,
 }
 
-/// What a listener speaks.
+/// The protocol of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ProtocolType {
     Http,
     Https,
-    /// Connections inside of TLS, or TLS that is passed through.
+    /// Connections in terminated TLS, or TLS that is passed through.
     Tls,
     Tcp,
     Udp,
@@ -97,7 +97,7 @@ impl ProtocolType {
         }
     }
 
-    /// The kinds of routes that can attach.
+    /// Returns the kinds of routes that can attach.
     const fn route_kinds(self) -> &'static [&'static str] {
         match self {
             Self::Http | Self::Https => &["HTTPRoute", "GRPCRoute"],
@@ -114,7 +114,7 @@ impl ProtocolType {
         }
     }
 
-    /// Whether clients begin with TLS, and so with the name that they ask for.
+    /// True if connections begin with TLS, and so with SNI.
     pub(super) const fn is_encrypted(self) -> bool {
         match self {
             Self::Https | Self::Tls => true,
@@ -122,7 +122,7 @@ impl ProtocolType {
         }
     }
 
-    /// Whether there is a host to choose by.
+    /// True if the protocol selects routes by host.
     const fn has_hosts(self) -> bool {
         match self {
             Self::Http | Self::Https | Self::Tls => true,
@@ -130,14 +130,14 @@ impl ProtocolType {
         }
     }
 
-    /// What a URL of requests there begins with.
+    /// Returns the scheme of URLs at the listener.
     pub(super) const fn scheme(self) -> UrlScheme {
         if self.is_encrypted() { UrlScheme::Https } else { UrlScheme::Http }
     }
 }
 
 impl<'a> AcceptedGateway<'a> {
-    /// Whether a listener is served on any address.
+    /// True if a listener is served on at least one address.
     pub(super) fn serves(&self, listener: usize) -> bool {
         self.listeners[listener].is_served() && !self.addresses.is_empty()
     }
@@ -151,37 +151,38 @@ impl<'a> AcceptedGateway<'a> {
         OwnerObject::of("Gateway", self.object)
     }
 
-    /// Its own listeners.
+    /// Returns the Gateway's own listeners, without those of ListenerSets.
     pub(super) fn own_listeners(&self) -> &[AcceptedListener<'a>] {
         &self.listeners[..self.object.spec.listeners.len()]
     }
 
-    /// Why it is not served anywhere, though it is accepted.
+    /// Returns why the Gateway has no address although it is accepted.
     pub(super) fn unassigned_fault(&self) -> Option<&ValidationFault> {
         self.unassigned.as_ref().filter(|_| self.addresses.is_empty())
     }
 }
 
 impl AcceptedListener<'_> {
-    /// `namespace/owner/listener`. One that stands for a host of Ingresses is called as all of them are, so that metrics
-    /// keep their names while hosts come and go.
+    /// Returns the label `namespace/owner/listener`. All listeners that represent hosts of Ingresses have the same
+    /// label, so that metrics keep their labels as hosts are added and removed.
     pub(super) fn label(&self) -> String {
         let metadata = self.owner.metadata;
         let name = self.spec.name.split(':').next().unwrap_or_default();
         format!("{}/{}/{name}", metadata.namespace, metadata.name)
     }
 
-    /// Its name, by which policies for a part of the Gateway mean it. They cannot mean one of a ListenerSet.
+    /// Returns the section name for policies that target a part of the Gateway. Policies cannot target a listener of a
+    /// ListenerSet.
     pub(super) fn section(&self) -> Option<&str> {
         self.belongs_to_gateway().then_some(&*self.spec.name)
     }
 
-    /// Whether it is the Gateway's own.
+    /// True if the listener is the Gateway's own.
     pub(super) fn belongs_to_gateway(&self) -> bool {
         self.owner.kind == "Gateway"
     }
 
-    /// Whether routes of this kind and namespace may attach.
+    /// True if routes of this kind and namespace may attach.
     pub(super) fn allows(
         &self,
         index: &ObjectIndex<'_>,
@@ -191,12 +192,12 @@ impl AcceptedListener<'_> {
         self.allowed.permits(index, namespace) && self.supported_kinds().contains(&route_kind)
     }
 
-    /// The kinds of routes that may attach: those of its protocol that are asked for. A protocol that we do not know has
-    /// none.
+    /// Returns the kinds of routes that may attach: those of the protocol that the listener allows. An unknown protocol
+    /// has none.
     pub(super) fn supported_kinds(&self) -> Vec<&'static str> {
         let kinds = &self.spec.allowed_routes.kinds;
         let is_asked_for =
-            |ours: &&str| kinds.is_empty() || kinds.iter().any(|kind| is_kind(kind, ours));
+            |name: &&str| kinds.is_empty() || kinds.iter().any(|kind| is_kind(kind, name));
         let known =
             ProtocolType::parse(&self.spec.protocol).map_or(&[][..], ProtocolType::route_kinds);
         known.iter().copied().filter(is_asked_for).collect()
@@ -212,12 +213,12 @@ fn is_kind(kind: &objects::RouteKind, name: &str) -> bool {
     is_gateway_api(kind.group.as_deref()) && kind.kind == name
 }
 
-/// Gateway API's group, which is also meant when none is given.
+/// True if the group is that of Gateway API, which is the default.
 pub(super) fn is_gateway_api(group: Option<&str>) -> bool {
     group.is_none_or(|group| group == "gateway.networking.k8s.io")
 }
 
-/// The Gateways of our classes, the oldest first, with every reason against them and their listeners.
+/// Returns the Gateways of our classes, the oldest first, with all errors of them and of their listeners.
 pub(super) fn gateways<'a>(
     index: &ObjectIndex<'a>,
     addresses: &AddressAssignment,
@@ -241,28 +242,28 @@ pub(super) fn gateways<'a>(
             }
         }
     }
-    if let AddressAssignment::ManagedServices(fronts) = addresses {
-        assign_target_ports(&mut gateways, fronts, report);
+    if let AddressAssignment::ManagedServices(services) = addresses {
+        assign_target_ports(&mut gateways, services, report);
     }
     find_conflicts(&mut gateways, report);
     gateways
 }
 
-/// Gives each port of each Gateway one of ours.
+/// Assigns a target port to each listener port of each Gateway.
 fn assign_target_ports(
     gateways: &mut [AcceptedGateway<'_>],
-    fronts: &ManagedServices,
+    services: &ManagedServices,
     report: &mut TranslationReport,
 ) {
-    let asked = |gateway: &AcceptedGateway<'_>| {
+    let requested_ports = |gateway: &AcceptedGateway<'_>| {
         (gateway.name(), gateway.listeners.iter().map(|listener| listener.spec.port).collect())
     };
-    let asked: Vec<_> = gateways.iter().map(asked).collect();
-    for (gateway, targets) in gateways.iter_mut().zip(fronts.assign(&asked)) {
+    let requested_ports: Vec<_> = gateways.iter().map(requested_ports).collect();
+    for (gateway, targets) in gateways.iter_mut().zip(services.assign(&requested_ports)) {
         let lacks = |it: &&mut AcceptedListener<'_>| !targets.contains_key(&it.spec.port);
         for listener in gateway.listeners.iter_mut().filter(lacks) {
             let field = format!("spec.listeners[{}].port", listener.place);
-            let message = "all ports that stand for those of Gateways are taken";
+            let message = "all target ports of managed Services are in use";
             let fault = ValidationFault::new(ConditionReason::PortUnavailable, field, message);
             report.owner_fault(listener.owner, &fault);
             listener.fault.get_or_insert(fault);
@@ -271,7 +272,7 @@ fn assign_target_ports(
     }
 }
 
-/// The port that we listen on for a listener's, where there are others for them.
+/// Returns the port to listen on for a listener port: its target port, if there are target ports.
 pub(super) fn listen_port(targets: Option<&TargetPortMap>, port: u16) -> u16 {
     targets.and_then(|targets| targets.get(&port)).copied().unwrap_or(port)
 }
@@ -311,11 +312,11 @@ fn accepted_gateway<'a>(
     }
     let fault = parameters_fault(spec);
     let served = ServedAddresses::find(object, addresses);
-    let (allowed, unclear) = match allowed_listeners(object) {
+    let (allowed, scope_fault) = match allowed_listeners(object) {
         Ok(allowed) => (allowed, None),
         Err(fault) => (NamespaceScope::None, Some(fault)),
     };
-    for fault in fault.iter().chain(&served.fault).chain(&served.unassigned).chain(&unclear) {
+    for fault in fault.iter().chain(&served.fault).chain(&served.unassigned).chain(&scope_fault) {
         report.fault("Gateway", object, fault);
     }
     let mut sets = sets.of(index, object, &allowed, report);
@@ -323,8 +324,8 @@ fn accepted_gateway<'a>(
     let mut add = |owner, specs: &'a [objects::ListenerSpec]| {
         let (first, mut names) = (listeners.len(), BTreeSet::new());
         listeners.extend(specs.iter().enumerate().map(|(place, spec)| {
-            let is_again = !names.insert(&*spec.name);
-            ListenerBuilder { index, gateway: object, owner, spec, place, is_duplicate: is_again }
+            let is_duplicate = !names.insert(&*spec.name);
+            ListenerBuilder { index, gateway: object, owner, spec, place, is_duplicate }
                 .build(report)
         }));
         first..listeners.len()
@@ -347,11 +348,11 @@ fn accepted_gateway<'a>(
         target_ports: targets,
         fault,
         unassigned,
-        allowed_listeners_fault: unclear,
+        allowed_listeners_fault: scope_fault,
     }
 }
 
-/// From where ListenerSets may attach.
+/// Returns the namespaces that ListenerSets may attach from.
 fn allowed_listeners(
     gateway: &TypedObject<GatewaySpec>,
 ) -> Result<NamespaceScope<'_>, ValidationFault> {
@@ -372,50 +373,51 @@ fn parameters_fault(spec: &GatewaySpec) -> Option<ValidationFault> {
     Some(ValidationFault::new(ConditionReason::InvalidParameters, field, message))
 }
 
-/// Where a Gateway is served.
+/// The addresses that a Gateway is served on.
 #[derive(Default)]
 struct ServedAddresses {
     addresses: Vec<IpAddr>,
-    /// Why it cannot be accepted.
+    /// The reason why the Gateway is not accepted.
     fault: Option<ValidationFault>,
-    /// Why it has not all that it asks for.
+    /// The reason why some of the requested addresses are missing.
     unassigned: Option<ValidationFault>,
 }
 
 impl ServedAddresses {
     fn find(gateway: &TypedObject<GatewaySpec>, addresses: &AddressAssignment) -> Self {
-        let wishes =
+        let requested =
             (0..).zip(&gateway.spec.addresses).map(|(n, asked)| requested_address(n, asked));
-        let wishes: Vec<RequestedAddress> = match wishes.collect() {
-            Ok(wishes) => wishes,
+        let requested: Vec<RequestedAddress> = match requested.collect() {
+            Ok(requested) => requested,
             Err(fault) => return Self { fault: Some(fault), ..Self::default() },
         };
         match addresses {
             AddressAssignment::Host | AddressAssignment::SharedService(_) => {
-                Self { addresses: host_addresses(&wishes), ..Self::default() }
+                Self { addresses: host_addresses(&requested), ..Self::default() }
             }
             AddressAssignment::Pool { assigned } => {
-                Self::of_pool(addresses.assigned(&gateway.metadata), &wishes, assigned)
+                Self::of_pool(addresses.assigned(&gateway.metadata), &requested, assigned)
             }
-            AddressAssignment::ManagedServices(fronts) => {
-                Self::of_managed_service(fronts, &gateway.metadata, &wishes)
+            AddressAssignment::ManagedServices(services) => {
+                Self::of_managed_service(services, &gateway.metadata, &requested)
             }
         }
     }
 
-    /// What it was given of the pool.
+    /// Returns the addresses that the pool has assigned.
     fn of_pool(
         own: &[IpAddr],
-        wishes: &[RequestedAddress],
+        requested: &[RequestedAddress],
         assigned: &BTreeMap<GatewayName, Vec<IpAddr>>,
     ) -> Self {
-        let lacks = |wish: &RequestedAddress| match wish {
+        let lacks = |address: &RequestedAddress| match address {
             RequestedAddress::Specific(address) => (!own.contains(address)).then_some(*address),
             RequestedAddress::Any => None,
         };
-        let mut lacking = wishes.iter().enumerate();
-        let unusable = lacking.find_map(|(n, wish)| Some(unusable(n, lacks(wish)?, assigned)));
-        let wanted = wishes.len().max(1);
+        let mut lacking = requested.iter().enumerate();
+        let unusable =
+            lacking.find_map(|(n, address)| Some(unusable(n, lacks(address)?, assigned)));
+        let wanted = requested.len().max(1);
         let unassigned = unusable.or_else(|| {
             let message = "the pool has no free address for the Gateway";
             (own.len() < wanted).then(|| {
@@ -425,16 +427,17 @@ impl ServedAddresses {
         Self { addresses: own.to_vec(), fault: None, unassigned }
     }
 
-    /// Behind a Service, on every address; where clients find it is for its load balancer to say.
+    /// Returns every address of the machine, because the Gateway is behind a Service. The load balancer of the Service
+    /// determines the published addresses.
     fn of_managed_service(
-        fronts: &ManagedServices,
+        services: &ManagedServices,
         gateway: &ObjectMeta,
-        wishes: &[RequestedAddress],
+        requested: &[RequestedAddress],
     ) -> Self {
         let gateway = (gateway.namespace.clone(), gateway.name.clone());
         let (places, service) =
-            (fronts.addresses(&gateway), managed_services::service_name(&gateway));
-        let lacks = |wish: &RequestedAddress| match wish {
+            (services.addresses(&gateway), managed_services::service_name(&gateway));
+        let lacks = |address: &RequestedAddress| match address {
             RequestedAddress::Specific(address) => {
                 (!places.contains(&PublishedAddress::Ip(*address))).then_some(*address)
             }
@@ -443,13 +446,15 @@ impl ServedAddresses {
         let not_yet = |message| {
             ValidationFault::new(ConditionReason::AddressNotAssigned, "spec.addresses", message)
         };
-        let unassigned = if fronts.foreign.contains(&service) {
-            Some(not_yet(format!("there is a Service {service} already, which is not Sheave's")))
+        let unassigned = if services.foreign.contains(&service) {
+            Some(not_yet(format!("Service {service} exists and is not managed by Sheave")))
         } else if places.is_empty() {
-            Some(not_yet(format!("no load balancer has given Service {service} an address yet")))
+            Some(not_yet(format!(
+                "no load balancer has assigned an address to Service {service} yet"
+            )))
         } else {
-            wishes.iter().enumerate().find_map(|(n, wish)| {
-                let message = format!("the load balancer has not given {}", lacks(wish)?);
+            requested.iter().enumerate().find_map(|(n, address)| {
+                let message = format!("the load balancer has not assigned {}", lacks(address)?);
                 let field = format!("spec.addresses[{n}].value");
                 Some(ValidationFault::new(ConditionReason::AddressNotUsable, field, message))
             })
@@ -468,20 +473,20 @@ fn requested_address(
     })
 }
 
-/// None asked for is every address of the machine, of IPv4 and IPv6.
-fn host_addresses(wishes: &[RequestedAddress]) -> Vec<IpAddr> {
+/// Returns the requested addresses. Without a request, every IPv4 and IPv6 address of the machine is used.
+fn host_addresses(requested: &[RequestedAddress]) -> Vec<IpAddr> {
     let any = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
-    if wishes.is_empty() {
+    if requested.is_empty() {
         return vec![any];
     }
-    let address = |wish: &RequestedAddress| match wish {
+    let address = |address: &RequestedAddress| match address {
         RequestedAddress::Specific(address) => *address,
         RequestedAddress::Any => any,
     };
-    wishes.iter().map(address).collect()
+    requested.iter().map(address).collect()
 }
 
-/// Why a Gateway does not get the address that it asks for.
+/// Returns why a Gateway does not get the address that it requests.
 fn unusable(
     place: usize,
     address: IpAddr,
@@ -489,7 +494,9 @@ fn unusable(
 ) -> ValidationFault {
     let mut owners = assigned.iter().filter(|(_, addresses)| addresses.contains(&address));
     let message = match owners.next() {
-        Some(((namespace, name), _)) => format!("{address} is that of Gateway {namespace}/{name}"),
+        Some(((namespace, name), _)) => {
+            format!("{address} is assigned to Gateway {namespace}/{name}")
+        }
         None => format!("{address} is not in the pool"),
     };
     ValidationFault::new(
@@ -499,15 +506,15 @@ fn unusable(
     )
 }
 
-/// A listener as its owner has it.
+/// Builds a listener from its spec.
 struct ListenerBuilder<'a, 'i> {
     index: &'i ObjectIndex<'i>,
     gateway: &'a TypedObject<GatewaySpec>,
     owner: OwnerObject<'a>,
     spec: &'a objects::ListenerSpec,
-    /// Which of the owner's it is.
+    /// Index among the owner's listeners.
     place: usize,
-    /// Whether one before it has its name.
+    /// True if an earlier listener has the same name.
     is_duplicate: bool,
 }
 
@@ -516,7 +523,7 @@ impl<'a> ListenerBuilder<'a, '_> {
         let spec = self.spec;
         let known = ProtocolType::parse(&spec.protocol);
         let protocol = known.unwrap_or(ProtocolType::Http);
-        // What has no requests has no hosts, whatever is written.
+        // A protocol without requests has no hosts, so the hostname is ignored.
         let hostname =
             spec.hostname.as_ref().filter(|_| known.is_some_and(ProtocolType::has_hosts));
         let mut tls = listener_tls::ListenerTlsResult::default();
@@ -531,7 +538,7 @@ impl<'a> ListenerBuilder<'a, '_> {
             }
             .build(report);
         }
-        let (allowed, unclear) = match self.allowed_routes(spec) {
+        let (allowed, scope_fault) = match self.allowed_routes(spec) {
             Ok(allowed) => (allowed, None),
             Err(fault) => (NamespaceScope::None, Some(fault)),
         };
@@ -545,7 +552,7 @@ impl<'a> ListenerBuilder<'a, '_> {
             tls_mode: tls.tls_mode,
             http3: None,
             attached_routes: 0,
-            fault: self.fault(spec).or(unclear).or(tls.fault),
+            fault: self.fault(spec).or(scope_fault).or(tls.fault),
             conflict: None,
             overlaps: None,
             unresolved: self.kinds_fault(spec, protocol).into_iter().collect(),
@@ -553,7 +560,7 @@ impl<'a> ListenerBuilder<'a, '_> {
         for fault in listener.fault.iter().chain(&listener.unresolved) {
             report.owner_fault(self.owner, fault);
         }
-        // They are reported already.
+        // These are reported already.
         listener.unresolved.splice(0..0, tls.unresolved);
         listener
     }
@@ -576,7 +583,7 @@ impl<'a> ListenerBuilder<'a, '_> {
             return fault(ConditionReason::UnsupportedProtocol, "protocol", &message);
         };
         if spec.port == 0 && self.owner.metadata.in_cluster {
-            let message = "must be from 1 to 65535: nobody would know which port was taken";
+            let message = "must be from 1 to 65535: clients cannot learn a random port";
             return fault(ConditionReason::PortUnavailable, "port", message);
         }
         if spec.tls.is_some() && !protocol.is_encrypted() {

@@ -1,4 +1,4 @@
-//! ListenerSets: which of them their Gateway takes, and what becomes of each.
+//! ListenerSets: which of them their Gateway allows, and the status of each.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,22 +14,22 @@ use crate::status::{ConditionReason, ConditionType, StatusCondition, StatusDetai
 
 pub(super) const KIND: &str = "ListenerSet";
 
-/// A ListenerSet that asks for a Gateway of ours.
+/// A ListenerSet that refers to an accepted Gateway.
 pub(super) struct AcceptedListenerSet<'a> {
     pub(super) object: &'a TypedObject<ListenerSetSpec>,
-    /// Why the Gateway does not take it.
+    /// The reason why the Gateway does not allow it.
     pub(super) fault: Option<ValidationFault>,
-    /// The places of its listeners among the Gateway's.
+    /// Indices of its listeners among those of the Gateway.
     pub(super) listeners: Range<usize>,
 }
 
-/// The ListenerSets by the Gateway that they ask for, the oldest first.
+/// ListenerSets by the Gateway that they refer to, the oldest first.
 pub(super) struct ListenerSets<'a>(
     BTreeMap<NamespacedName<'a>, Vec<&'a TypedObject<ListenerSetSpec>>>,
 );
 
 impl<'a> ListenerSets<'a> {
-    /// Those whose Gateway is there, whoever's it is; the others are reported.
+    /// Indexes the ListenerSets whose Gateway exists, whichever controller it belongs to. The others are reported.
     pub(super) fn new(index: &ObjectIndex<'a>, report: &mut TranslationReport) -> Self {
         let mut sets: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for object in by_age(&index.listener_sets) {
@@ -43,7 +43,7 @@ impl<'a> ListenerSets<'a> {
         Self(sets)
     }
 
-    /// Those that ask for a Gateway, with why it does not take some of them.
+    /// Returns the ListenerSets that refer to a Gateway, each with the reason if the Gateway does not allow it.
     pub(super) fn of(
         &self,
         index: &ObjectIndex<'_>,
@@ -52,12 +52,12 @@ impl<'a> ListenerSets<'a> {
         report: &mut TranslationReport,
     ) -> Vec<AcceptedListenerSet<'a>> {
         let name = (&*gateway.metadata.namespace, &*gateway.metadata.name);
-        let asking = self.0.get(&name).into_iter().flatten();
+        let candidates = self.0.get(&name).into_iter().flatten();
         let fault = |object: &TypedObject<ListenerSetSpec>| {
             let is_allowed = allowed.permits(index, &object.metadata.namespace);
             (!is_allowed).then(|| refusal(gateway, object))
         };
-        let sets = asking.map(|object| AcceptedListenerSet {
+        let sets = candidates.map(|object| AcceptedListenerSet {
             object,
             fault: fault(object),
             listeners: 0..0,
@@ -86,7 +86,7 @@ fn gateway_name<'a>(
     Ok(name)
 }
 
-/// Why a Gateway does not take a ListenerSet: it must allow it.
+/// Returns the error of a ListenerSet that the Gateway does not allow.
 fn refusal(
     gateway: &TypedObject<GatewaySpec>,
     set: &TypedObject<ListenerSetSpec>,
@@ -99,12 +99,12 @@ fn refusal(
 }
 
 impl<'a> AcceptedGateway<'a> {
-    /// The listeners of one of its ListenerSets.
+    /// Returns the listeners of one of its ListenerSets.
     fn of_set(&self, set: &AcceptedListenerSet<'_>) -> &[AcceptedListener<'a>] {
         &self.listeners[set.listeners.clone()]
     }
 
-    /// How many ListenerSets it serves something of.
+    /// Returns the number of ListenerSets with at least one served listener.
     pub(super) fn attached_sets(&self) -> usize {
         let is_served = |set: &&AcceptedListenerSet<'_>| {
             self.fault.is_none() && self.of_set(set).iter().any(AcceptedListener::is_served)
@@ -119,7 +119,7 @@ impl<'a> AcceptedListenerSet<'a> {
     }
 }
 
-/// What became of each ListenerSet of a Gateway.
+/// Reports the status of each ListenerSet of a Gateway.
 pub(super) fn statuses(gateway: &AcceptedGateway<'_>, report: &mut TranslationReport) {
     for set in &gateway.sets {
         let own = gateway.of_set(set);

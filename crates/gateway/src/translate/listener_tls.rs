@@ -1,4 +1,4 @@
-//! The TLS of listeners: with what connections are decrypted, and what clients must show.
+//! TLS of listeners: certificates, and verification of client certificates.
 
 use std::sync::Arc;
 
@@ -25,84 +25,84 @@ const CLIENT_CERTIFICATE: ReferenceReasons = ReferenceReasons {
     target: ConditionReason::InvalidClientCertificateRef,
 };
 
-/// With what the connections of a listener are decrypted.
+/// The TLS mode of a listener.
 #[derive(Clone, Debug)]
 pub(super) enum ListenerTlsMode {
     Terminate(Arc<TlsTermination>),
     Passthrough,
 }
 
-/// What comes of a listener's TLS.
+/// The TLS of a listener, with its errors.
 #[derive(Default)]
 pub(super) struct ListenerTlsResult {
-    /// None if it cannot be served.
+    /// The TLS mode; `None` if it cannot be served.
     pub(super) tls_mode: Option<ListenerTlsMode>,
-    /// Why it is not accepted.
+    /// The reason why the listener is not accepted.
     pub(super) fault: Option<ValidationFault>,
-    /// References that lead nowhere.
+    /// References that cannot be resolved.
     pub(super) unresolved: Vec<ValidationFault>,
 }
 
-/// The TLS of one listener of a Gateway, in the making.
+/// Builds the TLS of one listener of a Gateway.
 pub(super) struct ListenerTlsBuilder<'a> {
     pub(super) index: &'a ObjectIndex<'a>,
     pub(super) gateway: &'a TypedObject<GatewaySpec>,
-    /// Whose the listener is.
+    /// The Gateway or ListenerSet of the listener.
     pub(super) owner: OwnerObject<'a>,
-    /// Its place among the owner's listeners.
+    /// Index among the owner's listeners.
     pub(super) place: usize,
     pub(super) listener: &'a objects::ListenerSpec,
     pub(super) is_https: bool,
 }
 
 impl ListenerTlsBuilder<'_> {
-    /// What comes of it; all that is wrong with references is reported, what else is wrong is not yet.
+    /// Builds the TLS. Unresolved references are reported here; the `fault` of the result is not.
     pub(super) fn build(&self, report: &mut TranslationReport) -> ListenerTlsResult {
-        let mut made = ListenerTlsResult::default();
+        let mut result = ListenerTlsResult::default();
         let Some(tls) = &self.listener.tls else {
-            made.fault = Some(self.refusal("tls", "is missing: give it certificateRefs"));
-            return made;
+            result.fault = Some(self.refusal("tls", "is missing: set certificateRefs"));
+            return result;
         };
         if !tls.options.is_empty() {
-            made.fault = Some(self.refusal("tls.options", "are not supported"));
-            return made;
+            result.fault = Some(self.refusal("tls.options", "are not supported"));
+            return result;
         }
         match tls.mode {
             TlsModeType::Passthrough if self.is_https => {
-                let message = "Passthrough is for the protocol TLS: nobody could read the requests";
-                made.fault = Some(self.refusal("tls.mode", message));
+                let message = "Passthrough needs protocol TLS: encrypted requests cannot be routed";
+                result.fault = Some(self.refusal("tls.mode", message));
             }
-            TlsModeType::Passthrough => made.tls_mode = Some(ListenerTlsMode::Passthrough),
+            TlsModeType::Passthrough => result.tls_mode = Some(ListenerTlsMode::Passthrough),
             TlsModeType::Terminate if tls.certificate_refs.is_empty() => {
-                made.fault = Some(self.refusal("tls.certificateRefs", "is empty"));
+                result.fault = Some(self.refusal("tls.certificateRefs", "is empty"));
             }
-            TlsModeType::Terminate => self.terminate(tls, &mut made, report),
+            TlsModeType::Terminate => self.terminate(tls, &mut result, report),
         }
-        made
+        result
     }
 
     fn terminate(
         &self,
         tls: &objects::ListenerTlsConfig,
-        made: &mut ListenerTlsResult,
+        result: &mut ListenerTlsResult,
         report: &mut TranslationReport,
     ) {
-        let holder = CertificateRefResolver { index: self.index, owner: self.owner };
+        let resolver = CertificateRefResolver { index: self.index, owner: self.owner };
         let mut certificates = Vec::new();
         for (n, reference) in tls.certificate_refs.iter().enumerate() {
             let field = self.field(&format!("tls.certificateRefs[{n}]"));
-            match holder.certificate(reference, &field, CERTIFICATE, report) {
+            match resolver.certificate(reference, &field, CERTIFICATE, report) {
                 Ok(certificate) => certificates.push(certificate),
-                Err(fault) => made.unresolved.push(fault),
+                Err(fault) => result.unresolved.push(fault),
             }
         }
         let clients = match self.validation() {
             None => None,
             Some((validation, field)) => {
-                let clients = self.clients(validation, &field, made, report);
+                let clients = self.clients(validation, &field, result, report);
                 if clients.is_none() {
-                    let message = "there is no certificate of an authority to check clients by";
-                    made.fault = Some(ValidationFault::new(
+                    let message = "there is no CA certificate to verify clients with";
+                    result.fault = Some(ValidationFault::new(
                         ConditionReason::NoValidCACertificate,
                         field,
                         message,
@@ -113,14 +113,14 @@ impl ListenerTlsBuilder<'_> {
             }
         };
         if !certificates.is_empty() {
-            made.tls_mode = Some(ListenerTlsMode::Terminate(Arc::new(TlsTermination {
+            result.tls_mode = Some(ListenerTlsMode::Terminate(Arc::new(TlsTermination {
                 certificates,
                 clients,
             })));
         }
     }
 
-    /// What is asked of clients, and where that stands. Gateway API has it for HTTPS alone.
+    /// Returns the validation of client certificates, and its field path. Gateway API has it for HTTPS only.
     fn validation(&self) -> Option<(&FrontendValidation, String)> {
         let frontend =
             self.gateway.spec.tls.as_ref()?.frontend.as_ref().filter(|_| self.is_https)?;
@@ -132,21 +132,21 @@ impl ListenerTlsBuilder<'_> {
         Some((config.validation.as_ref()?, field))
     }
 
-    /// None if no reference leads anywhere.
+    /// Returns the client certificate settings, or `None` if no reference can be resolved.
     fn clients(
         &self,
         validation: &FrontendValidation,
         field: &str,
-        made: &mut ListenerTlsResult,
+        result: &mut ListenerTlsResult,
         report: &mut TranslationReport,
     ) -> Option<ClientCertificates> {
-        let holder = certificate_resolver(self.index, self.gateway);
+        let resolver = certificate_resolver(self.index, self.gateway);
         let mut roots = Vec::new();
         for (n, reference) in validation.ca_certificate_refs.iter().enumerate() {
             let field = format!("{field}.caCertificateRefs[{n}]");
-            match holder.authorities(reference.into(), &field, AUTHORITY, report) {
+            match resolver.authorities(reference.into(), &field, AUTHORITY, report) {
                 Ok(more) => roots.extend(more),
-                Err(fault) => made.unresolved.push(fault),
+                Err(fault) => result.unresolved.push(fault),
             }
         }
         let required = match validation.mode {
@@ -165,7 +165,7 @@ impl ListenerTlsBuilder<'_> {
     }
 }
 
-/// What a Gateway shows to endpoints that ask, if it shows anything.
+/// Returns the certificate that a Gateway presents to endpoints, if it has one.
 pub(super) fn client_certificate(
     index: &ObjectIndex<'_>,
     gateway: &TypedObject<GatewaySpec>,
@@ -182,7 +182,7 @@ pub(super) fn client_certificate(
     ))
 }
 
-/// Whether a Gateway lets clients in without a certificate that is believed, though it asks for one.
+/// True if a Gateway validates client certificates but also accepts clients without a valid one.
 pub(super) fn is_insecure(gateway: &GatewaySpec) -> bool {
     let frontend = gateway.tls.as_ref().and_then(|tls| tls.frontend.as_ref());
     let configs = frontend.into_iter().flat_map(|frontend| {

@@ -1,4 +1,4 @@
-//! The Services that should be in front of Gateways.
+//! Managed Services in front of Gateways.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,25 +8,25 @@ use crate::addresses::{GatewayName, RequestedAddress};
 use crate::managed_services::DesiredService;
 use crate::snapshot::TransportProtocol;
 
-/// One for each Gateway that is accepted; and the Gateways that are ours and have none of these. What is wrong with those
-/// may be mended in a moment, and a Service that goes takes its address with it.
+/// Returns a Service for each accepted Gateway, and the Gateways of our classes that get none now. The latter keep an
+/// existing Service: their error may be fixed soon, and a deleted Service loses its address.
 pub(super) fn desired_services(
     index: &ObjectIndex<'_>,
     gateways: &[AcceptedGateway<'_>],
 ) -> (Vec<DesiredService>, BTreeSet<GatewayName>) {
-    let fronts: Vec<_> = gateways.iter().filter_map(desired_service).collect();
-    let is_fronted = |name: &GatewayName| fronts.iter().any(|front| front.gateway == *name);
+    let services: Vec<_> = gateways.iter().filter_map(desired_service).collect();
+    let has_service = |name: &GatewayName| services.iter().any(|service| service.gateway == *name);
     let refused = index.invalid_objects.iter().filter(|object| {
         let class = object.spec.class.as_deref().and_then(|it| index.classes.get(&("", it)));
         object.spec.kind == "Gateway" && class.is_some_and(|class| is_ours(class))
     });
     let refused = refused.map(|it| (it.metadata.namespace.clone(), it.metadata.name.clone()));
     let names = gateways.iter().map(AcceptedGateway::name).chain(refused);
-    let kept = names.filter(|name| !is_fronted(name)).collect();
-    (fronts, kept)
+    let retained = names.filter(|name| !has_service(name)).collect();
+    (services, retained)
 }
 
-/// With the ports of all listeners, be it that one is not served just now.
+/// Returns the Service of a Gateway, with the ports of all listeners, including those that are not served now.
 fn desired_service(gateway: &AcceptedGateway<'_>) -> Option<DesiredService> {
     let targets = gateway.target_ports.as_ref().filter(|_| gateway.fault.is_none())?;
     let mut ports = BTreeMap::new();
@@ -38,19 +38,17 @@ fn desired_service(gateway: &AcceptedGateway<'_>) -> Option<DesiredService> {
             ports.insert((port, TransportProtocol::Udp), *target);
         }
     }
-    let wishes = gateway.object.spec.addresses.iter();
-    let wish =
-        wishes.filter_map(|asked| RequestedAddress::parse(asked).ok()).find_map(
-            |wish| match wish {
-                RequestedAddress::Specific(address) => Some(address),
-                RequestedAddress::Any => None,
-            },
-        );
+    let requested = gateway.object.spec.addresses.iter();
+    let requested_address =
+        requested.filter_map(|asked| RequestedAddress::parse(asked).ok()).find_map(|it| match it {
+            RequestedAddress::Specific(address) => Some(address),
+            RequestedAddress::Any => None,
+        });
     let infrastructure = gateway.object.spec.infrastructure.clone().unwrap_or_default();
     (!ports.is_empty()).then(|| DesiredService {
         gateway: gateway.name(),
         ports,
         infrastructure,
-        requested_address: wish,
+        requested_address,
     })
 }

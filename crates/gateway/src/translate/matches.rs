@@ -1,4 +1,4 @@
-//! What the rules of HTTPRoutes ask of requests.
+//! Matches of HTTPRoute rules.
 
 use std::sync::Arc;
 
@@ -9,7 +9,8 @@ use crate::matching::{
 use crate::objects::{HttpRouteMatch, HttpRouteRule, PathMatchType, ValueMatchType};
 use crate::status::ConditionReason;
 
-/// What a rule asks for, each of which is enough, and what is wrong with it. No match is every request.
+/// Returns the matches of a rule, any one of which suffices, and their errors. A rule without matches matches every
+/// request.
 pub(super) fn matches(
     rule: &HttpRouteRule,
     field: &str,
@@ -66,7 +67,8 @@ fn path(
     .ok()
 }
 
-/// Of two for one name the first counts, as Gateway API says. None if any has a fault.
+/// Returns conditions on named values, or `None` if any is in error. Of several conditions for one name the first
+/// counts, as Gateway API demands.
 pub(super) fn conditions<'a>(
     wanted: impl Iterator<Item = (Box<str>, ValueMatchType, &'a str)>,
     field: &str,

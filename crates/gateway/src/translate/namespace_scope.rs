@@ -1,9 +1,9 @@
-//! Which namespaces others may attach from.
+//! Namespaces that routes and ListenerSets may attach from.
 
 use super::index::ObjectIndex;
 use crate::objects::{AllowedNamespaces, FromNamespaces, LabelSelector};
 
-/// Namespaces from which others may attach.
+/// The namespaces that objects may attach from.
 pub(super) enum NamespaceScope<'a> {
     All,
     Only(&'a str),
@@ -12,21 +12,20 @@ pub(super) enum NamespaceScope<'a> {
 }
 
 impl<'a> NamespaceScope<'a> {
-    /// What is said of an object of the namespace `own`, `usual` if nothing is; or why nobody can say what is meant: the
-    /// part, and a message.
+    /// Reads the scope of an object in the namespace `own`; `usual` is the default. An error is a field and a message.
     pub(super) fn read(
         asked: &'a AllowedNamespaces,
-        usual: FromNamespaces,
+        default: FromNamespaces,
         own: &'a str,
     ) -> Result<Self, (String, String)> {
-        let selector = match asked.from.unwrap_or(usual) {
+        let selector = match asked.from.unwrap_or(default) {
             FromNamespaces::All => return Ok(Self::All),
             FromNamespaces::Same => return Ok(Self::Only(own)),
             FromNamespaces::None => return Ok(Self::None),
             FromNamespaces::Selector => asked.selector.as_ref(),
         };
         let Some(selector) = selector else {
-            let message = "is missing: it says which namespaces are meant";
+            let message = "is missing: `from: Selector` needs it";
             return Err(("selector".to_owned(), message.to_owned()));
         };
         match selector.fault() {

@@ -1,10 +1,10 @@
-//! Objects of any kind, as far as those who refer to others, and are told what is wrong, are alike.
+//! Objects of any kind that hold references or listeners, and receive problems.
 
 use super::index::NamespacedName;
 use crate::objects::{ObjectMeta, TypedObject};
 use crate::problem::{ObjectOrigin, ObjectProblem, label};
 
-/// An object of any kind: whose reference or listener it is, and to whom a problem goes.
+/// An object of any kind: the owner of a reference or listener, and the recipient of its problems.
 #[derive(Clone, Copy)]
 pub(super) struct OwnerObject<'a> {
     pub(super) kind: &'static str,
@@ -17,7 +17,7 @@ impl<'a> OwnerObject<'a> {
         Self { kind, metadata: &object.metadata, origin: &object.origin }
     }
 
-    /// Its namespace and name.
+    /// Returns its namespace and name.
     pub(super) fn name(&self) -> NamespacedName<'a> {
         (&self.metadata.namespace, &self.metadata.name)
     }

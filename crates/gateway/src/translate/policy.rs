@@ -1,4 +1,4 @@
-//! Policies: what applies to whom.
+//! BackendPolicies and ClientPolicies: which policy applies to which target.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -19,41 +19,42 @@ use crate::objects::{
 use crate::snapshot::{BackendKey, BackendSettings, ClientSettings, Http3Settings, Listener};
 use crate::status::{ConditionReason, ConditionType, StatusCondition, StatusDetail, TargetStatus};
 
-/// What a policy is for: a namespace, a name, and a part.
+/// The target of a policy: namespace, name, and section.
 pub(super) type PolicyTargetKey<'a> = (&'a str, &'a str, Option<&'a str>);
 
-/// Which policy of a kind each target has: its place among all of them, and its name.
+/// The policy of each target: its index among all of its kind, and its name.
 #[derive(Default)]
 pub(super) struct PolicyAttachments<'a>(BTreeMap<PolicyTargetKey<'a>, (usize, &'a str)>);
 
-/// A target as a policy names it.
+/// A target reference of a policy.
 pub(super) struct PolicyTargetRef<'a> {
     pub(super) name: &'a str,
     pub(super) section: Option<&'a str>,
 }
 
 impl<'a> PolicyAttachments<'a> {
-    /// Gives a target to a policy; if an older one has it, that one's name.
+    /// Attaches a policy to a target. If an older policy has the target, returns its name.
     pub(super) fn attach(
         &mut self,
         target: PolicyTargetKey<'a>,
-        place: usize,
+        position: usize,
         policy: &'a str,
     ) -> Result<(), &'a str> {
         match self.0.entry(target) {
-            Entry::Vacant(free) => _ = free.insert((place, policy)),
+            Entry::Vacant(free) => _ = free.insert((position, policy)),
             Entry::Occupied(taken) => return Err(taken.get().1),
         }
         Ok(())
     }
 
-    /// The policy of the part, or else that of the whole.
+    /// Returns the policy of the section, or else that of the whole object.
     pub(super) fn find(&self, (namespace, name, section): PolicyTargetKey<'_>) -> Option<usize> {
         let whole = || self.0.get(&(namespace, name, None));
-        self.0.get(&(namespace, name, section)).or_else(whole).map(|(place, _)| *place)
+        self.0.get(&(namespace, name, section)).or_else(whole).map(|(position, _)| *position)
     }
 
-    /// Whether there is a policy for a part or for the whole; for the whole: for any part, too.
+    /// True if a policy applies to the section or to the whole object; without a section, also if one applies to any
+    /// section.
     pub(super) fn covers(&self, namespace: &str, name: &str, section: Option<&str>) -> bool {
         let mut parts = self.0.range((namespace, name, None)..).map(|(target, _)| target);
         section.map_or_else(
@@ -66,52 +67,52 @@ impl<'a> PolicyAttachments<'a> {
 /// The BackendPolicies of Services and their ports.
 pub(super) struct BackendPolicies<'a> {
     attachments: PolicyAttachments<'a>,
-    /// The oldest first.
+    /// The policies, the oldest first.
     policies: Vec<PolicyObject<'a, BackendPolicySpec>>,
 }
 
 /// The ClientPolicies of Gateways and their listeners.
 pub(super) struct ClientPolicies<'a> {
     attachments: PolicyAttachments<'a>,
-    /// The oldest first, with their settings.
+    /// The policies with their settings, the oldest first.
     policies: Vec<(PolicyObject<'a, ClientPolicySpec>, Arc<ClientSettings>)>,
     default: Arc<ClientSettings>,
 }
 
-/// A policy, or what can be read of one.
+/// A policy, or the valid part of one.
 struct PolicyObject<'a, S> {
     owner: OwnerObject<'a>,
     spec: &'a S,
-    /// What it is part of, if it is not all of it.
+    /// The invalid object, if only a part of the policy is valid.
     invalid_object: Option<&'a InvalidObject>,
 }
 
 impl<'a, S> PolicyObject<'a, S> {
-    /// Those of a kind, the oldest first.
+    /// Returns the policies of a kind, the oldest first.
     fn all(
         kind: &'static str,
         index: &ObjectIndex<'a>,
         whole: &ObjectsByName<'a, S>,
-        remains: impl Fn(&'a PartialPolicy) -> Option<&'a S>,
+        partial: impl Fn(&'a PartialPolicy) -> Option<&'a S>,
     ) -> Vec<Self> {
         let whole = whole.values().map(|object| Self {
             owner: OwnerObject::of(kind, object),
             spec: &object.spec,
             invalid_object: None,
         });
-        let rest = index.invalid_objects.iter().filter_map(|object| {
-            let spec = remains(object.spec.partial_policy.as_ref()?)?;
+        let invalid = index.invalid_objects.iter().filter_map(|object| {
+            let spec = partial(object.spec.partial_policy.as_ref()?)?;
             Some(Self {
                 owner: OwnerObject::of(kind, object),
                 spec,
                 invalid_object: Some(&object.spec),
             })
         });
-        sorted_by_age(whole.chain(rest), |it| it.owner.metadata)
+        sorted_by_age(whole.chain(invalid), |it| it.owner.metadata)
     }
 }
 
-/// Every BackendPolicy at its targets.
+/// Attaches every BackendPolicy to its targets.
 pub(super) fn backend_policies<'a>(
     index: &ObjectIndex<'a>,
     tls: &BackendTlsPolicies<'_>,
@@ -123,32 +124,32 @@ pub(super) fn backend_policies<'a>(
             PartialPolicy::Backend { spec, .. } => Some(&**spec),
             PartialPolicy::Client(_) => None,
         });
-    for (place, policy) in policies.iter().enumerate() {
+    for (position, policy) in policies.iter().enumerate() {
         let PolicyObject { owner, spec, .. } = policy;
         let namespace = &*owner.metadata.namespace;
         let mut faults = backend_faults(spec);
         faults.extend(protocol_fault(policy, tls));
-        let belief = verification_fault(policy, tls);
+        let verification = verification_fault(policy, tls);
         let is_plain = spec.protocol == Some(BackendProtocol::H2c);
-        let is_insecure = spec.tls.insecure_skip_verify && !is_plain && belief.is_none();
+        let is_insecure = spec.tls.insecure_skip_verify && !is_plain && verification.is_none();
         let warning = is_insecure.then_some(ConditionType::InsecureEndpoints);
-        faults.extend(belief);
+        faults.extend(verification);
         let target_kind = "Service";
         let slots = match spec.max_in_flight_per_endpoint {
             Some(MaxInFlight::Number(slots)) => Some(slots),
             Some(MaxInFlight::Auto) | None => None,
         };
-        let attaching =
-            PolicyAttachmentRequest { policy, place, target_kind, faults, warning, slots };
+        let request =
+            PolicyAttachmentRequest { policy, position, target_kind, faults, warning, slots };
         let targets = spec.target_refs.iter().map(service_reference);
-        attaching.attach(targets, &mut attached, report, |reference| {
+        request.attach(targets, &mut attached, report, |reference| {
             find_service(index, namespace, reference)
         });
     }
     BackendPolicies { attachments: attached, policies }
 }
 
-/// Every ClientPolicy at its targets.
+/// Attaches every ClientPolicy to its targets.
 pub(super) fn client_policies<'a>(
     index: &ObjectIndex<'a>,
     report: &mut TranslationReport,
@@ -159,14 +160,14 @@ pub(super) fn client_policies<'a>(
             PartialPolicy::Client(spec) => Some(&**spec),
             PartialPolicy::Backend { .. } => None,
         });
-    for (place, policy) in policies.iter().enumerate() {
+    for (position, policy) in policies.iter().enumerate() {
         let PolicyObject { owner, spec, .. } = policy;
         let namespace = &*owner.metadata.namespace;
         let (target_kind, faults, warning) = ("Gateway", client_faults(spec), None);
-        let attaching =
-            PolicyAttachmentRequest { policy, place, target_kind, faults, warning, slots: None };
+        let request =
+            PolicyAttachmentRequest { policy, position, target_kind, faults, warning, slots: None };
         let targets = spec.target_refs.iter().map(gateway_reference);
-        attaching.attach(targets, &mut attached, report, |reference| {
+        request.attach(targets, &mut attached, report, |reference| {
             find_gateway(index, namespace, reference)
         });
     }
@@ -179,44 +180,46 @@ pub(super) fn client_policies<'a>(
 }
 
 impl BackendPolicies<'_> {
-    /// How a backend is used: by the policy of its port, of its Service, or by the defaults.
+    /// Returns the settings of a backend: from the policy of its port, else of its Service, else the defaults.
     pub(super) fn settings(
         &self,
         index: &ObjectIndex<'_>,
         key: &BackendKey,
-        speech: BackendTransport,
+        transport: BackendTransport,
     ) -> BackendSettings {
         let service = index.services.get(&(&*key.namespace, &*key.service)).map(|it| &it.spec);
         let mut ports = service.into_iter().flat_map(|service| &service.ports);
         let port = ports.find(|port| port.port == key.port).map(|port| &*port.name);
         let policy = self.attachments.find((&key.namespace, &key.service, port));
-        let policy = policy.map(|place| &self.policies[place]);
+        let policy = policy.map(|position| &self.policies[position]);
         let settings_of =
             |it: &PolicyObject<'_, BackendPolicySpec>| backend_settings(it.spec, &key.namespace);
         let mut settings = policy.map_or_else(BackendSettings::default, settings_of);
         if policy.is_none_or(|policy| policy.spec.prefer_same_zone.is_none()) {
-            let wish = service.and_then(|service| service.traffic_distribution.as_deref());
-            settings.prefers_same_zone =
-                wish.is_some_and(|wish| ["PreferSameZone", "PreferClose"].contains(&wish));
+            let distribution = service.and_then(|service| service.traffic_distribution.as_deref());
+            settings.prefers_same_zone = distribution.is_some_and(|distribution| {
+                ["PreferSameZone", "PreferClose"].contains(&distribution)
+            });
         }
-        let speech = speech.with_policy(policy.map(|policy| policy.spec), key);
+        let transport = transport.with_policy(policy.map(|policy| policy.spec), key);
         let lacks_tls = policy.is_some_and(PolicyObject::lacks_tls);
-        let speech = if lacks_tls { speech.require_tls(key) } else { speech };
-        (settings.protocol, settings.tls) = (speech.protocol, speech.tls);
+        let transport = if lacks_tls { transport.require_tls(key) } else { transport };
+        (settings.protocol, settings.tls) = (transport.protocol, transport.tls);
         settings
     }
 }
 
 impl PolicyObject<'_, BackendPolicySpec> {
-    /// Whether nobody can say how connections are to be secured.
+    /// True if the TLS settings cannot be read.
     fn lacks_tls(&self) -> bool {
-        let remains = self.invalid_object.and_then(|refused| refused.partial_policy.as_ref());
-        matches!(remains, Some(PartialPolicy::Backend { lacks_tls: true, .. }))
+        let partial = self.invalid_object.and_then(|refused| refused.partial_policy.as_ref());
+        matches!(partial, Some(PartialPolicy::Backend { lacks_tls: true, .. }))
     }
 }
 
 impl ClientPolicies<'_> {
-    /// What clients of a listener may do: by the policy of the listener, of its Gateway, or by the defaults.
+    /// Returns the settings for clients of a listener: from the policy of the listener, else of its Gateway, else the
+    /// defaults.
     pub(super) fn settings(
         &self,
         gateway: &TypedObject<GatewaySpec>,
@@ -225,7 +228,7 @@ impl ClientPolicies<'_> {
         self.find(gateway, listener).map_or(&self.default, |(_, settings)| settings)
     }
 
-    /// Whether requests are to come to a listener by HTTP/3 too, by the same policy.
+    /// Returns the HTTP/3 settings of a listener from the same policy, or `None` if HTTP/3 is not enabled.
     pub(super) fn http3(
         &self,
         gateway: &TypedObject<GatewaySpec>,
@@ -234,7 +237,8 @@ impl ClientPolicies<'_> {
         self.find(gateway, listener).and_then(|(policy, _)| http3(policy.spec))
     }
 
-    /// A listener's policy does not apply, for it shares its address with one that came before.
+    /// Reports that a listener's policy does not apply because an earlier listener has the same address and other
+    /// settings.
     pub(super) fn report_shared_address(
         &self,
         gateway: &TypedObject<GatewaySpec>,
@@ -257,26 +261,27 @@ impl ClientPolicies<'_> {
         listener: Option<&str>,
     ) -> Option<&(PolicyObject<'_, ClientPolicySpec>, Arc<ClientSettings>)> {
         let ObjectMeta { namespace, name, .. } = &gateway.metadata;
-        self.attachments.find((namespace, name, listener)).map(|place| &self.policies[place])
+        self.attachments.find((namespace, name, listener)).map(|position| &self.policies[position])
     }
 }
 
-/// A policy that asks to be attached.
+/// A policy to attach to its targets.
 struct PolicyAttachmentRequest<'a, 'p, S> {
     policy: &'p PolicyObject<'a, S>,
-    /// Its place among those of its kind.
-    place: usize,
+    /// Index among the policies of its kind.
+    position: usize,
     target_kind: &'static str,
-    /// What in it cannot be. All else of it applies: without its cap, say, an endpoint would drown for a slip elsewhere.
+    /// Errors in the policy. All other fields apply: if an error elsewhere disabled the concurrency limit, for example,
+    /// endpoints could be overloaded.
     faults: Vec<ValidationFault>,
-    /// What its status says besides, where it holds.
+    /// A warning for the status of a target that the policy applies to.
     warning: Option<ConditionType>,
-    /// What it allows at each endpoint.
+    /// The limit of requests in flight at each endpoint.
     slots: Option<u32>,
 }
 
 impl<'a, S> PolicyAttachmentRequest<'a, '_, S> {
-    /// Attaches the policy to each of its targets that exists and that no older policy has taken.
+    /// Attaches the policy to each target that exists and has no older policy.
     fn attach(
         &self,
         references: impl Iterator<Item = PolicyTargetRef<'a>>,
@@ -326,49 +331,49 @@ impl<'a, S> PolicyAttachmentRequest<'a, '_, S> {
             )
         })?;
         let target = (&*metadata.namespace, reference.name, reference.section);
-        attached.attach(target, self.place, &metadata.name).map_err(|older| {
+        attached.attach(target, self.position, &metadata.name).map_err(|older| {
             let message = format!("{kind} {older} has this target and is older");
             ValidationFault::new(ConditionReason::Conflicted, field, message)
         })
     }
 
-    /// What a status says is wrong with the policy itself. There, the message alone says which field it is about.
+    /// Returns the fault of the policy itself for its status. A status has no field path, so the message names the
+    /// field.
     fn fault(&self) -> Option<ValidationFault> {
-        let unread = self.policy.invalid_object;
-        let unread = unread.map(|it| format!("{}; the other parts of the spec apply", it.message));
+        let invalid = self.policy.invalid_object;
+        let invalid =
+            invalid.map(|it| format!("{}; the other parts of the spec apply", it.message));
         let with_field = |fault: &ValidationFault| {
             format!("{}: {}; all else applies", fault.field, fault.message)
         };
-        let message = unread.or_else(|| self.faults.first().map(with_field))?;
+        let message = invalid.or_else(|| self.faults.first().map(with_field))?;
         Some(ValidationFault::new(ConditionReason::Invalid, "", message))
     }
 }
 
-/// Whether what is to be spoken is encrypted, a BackendTLSPolicy says, or that anybody is believed; the two must agree.
+/// Returns the fault of a protocol that contradicts the TLS settings: TLS is on if there is a BackendTLSPolicy or
+/// verification is skipped.
 fn protocol_fault(
     policy: &PolicyObject<'_, BackendPolicySpec>,
     tls: &BackendTlsPolicies<'_>,
 ) -> Option<ValidationFault> {
     let namespace = &policy.owner.metadata.namespace;
     let is_covered = |target: &&ServiceTarget| covers(tls, namespace, target);
-    let is_bare = |target: &&ServiceTarget| {
+    let lacks_tls = |target: &&ServiceTarget| {
         !policy.spec.tls.insecure_skip_verify && !covers(tls, namespace, target)
     };
     let mut targets = policy.spec.target_refs.iter();
     let message = match policy.spec.protocol? {
         BackendProtocol::H2 => {
-            let target = targets.find(is_bare)?;
-            format!(
-                "H2 needs a BackendTLSPolicy for Service {}: without TLS it is H2C",
-                target.name
-            )
+            let target = targets.find(lacks_tls)?;
+            format!("H2 needs a BackendTLSPolicy for Service {}: use H2C without TLS", target.name)
         }
         BackendProtocol::H2c => {
             let target = targets.find(is_covered)?;
-            format!("there is a BackendTLSPolicy for Service {}: with TLS it is H2", target.name)
+            format!("there is a BackendTLSPolicy for Service {}: use H2 with TLS", target.name)
         }
         BackendProtocol::H3 => {
-            let target = targets.find(is_bare)?;
+            let target = targets.find(lacks_tls)?;
             format!(
                 "H3 needs a BackendTLSPolicy for Service {}: QUIC is always encrypted",
                 target.name
@@ -379,7 +384,7 @@ fn protocol_fault(
     Some(ValidationFault::new(ConditionReason::Invalid, "spec.protocol", message))
 }
 
-/// Where a BackendTLSPolicy says whom to believe, nobody else is.
+/// Returns the fault of a policy that skips verification although a BackendTLSPolicy requires it.
 fn verification_fault(
     policy: &PolicyObject<'_, BackendPolicySpec>,
     tls: &BackendTlsPolicies<'_>,
@@ -389,8 +394,7 @@ fn verification_fault(
     let target = targets
         .find(|target| covers(tls, namespace, target))
         .filter(|_| policy.spec.tls.insecure_skip_verify)?;
-    let message =
-        format!("there is a BackendTLSPolicy for Service {}: what it says holds", target.name);
+    let message = format!("the BackendTLSPolicy for Service {} has precedence", target.name);
     Some(ValidationFault::new(ConditionReason::Invalid, "spec.tls.insecureSkipVerify", message))
 }
 
@@ -434,7 +438,7 @@ fn find_gateway(
     if class.is_none_or(|class| class.spec.controller_name != CONTROLLER) {
         return Err((
             "name",
-            format!("Gateway {namespace}/{} is not served by us", reference.name),
+            format!("Gateway {namespace}/{} is not served by Sheave", reference.name),
         ));
     }
     match reference.section {

@@ -1,4 +1,4 @@
-//! References to certificates: whether they may be followed, and what they lead to.
+//! References to certificates: checks permissions, and resolves them.
 
 use std::sync::Arc;
 
@@ -11,22 +11,22 @@ use crate::objects::{LocalRef, ObjectRef, TypedObject};
 use crate::snapshot::TlsCertificate;
 use crate::status::ConditionReason;
 
-/// Who refers to certificates.
+/// Resolves the certificate references of an object.
 pub(super) struct CertificateRefResolver<'a> {
     pub(super) index: &'a ObjectIndex<'a>,
     pub(super) owner: OwnerObject<'a>,
 }
 
-/// What a status says of a reference that leads nowhere.
+/// Status reasons for a reference that cannot be resolved.
 #[derive(Clone, Copy)]
 pub(super) struct ReferenceReasons {
-    /// To something of a kind that holds no certificates.
+    /// The reason if the kind cannot hold certificates.
     pub(super) kind: ConditionReason,
-    /// To something that is not there, or is broken.
+    /// The reason if the object is missing or invalid.
     pub(super) target: ConditionReason,
 }
 
-/// An object by its name, as references of both kinds have it.
+/// A reference to an object, from either type of reference.
 #[derive(Clone, Copy)]
 pub(super) struct CertificateRef<'a> {
     group: &'a str,
@@ -50,7 +50,7 @@ impl<'a> From<&'a LocalRef> for CertificateRef<'a> {
 }
 
 impl CertificateRefResolver<'_> {
-    /// A certificate and its key. All that is wrong is reported; `field` is where the reference stands.
+    /// Returns a certificate and its key. All errors are reported. `field` is the field path of the reference.
     pub(super) fn certificate(
         &self,
         reference: &ObjectRef,
@@ -60,21 +60,21 @@ impl CertificateRefResolver<'_> {
     ) -> Result<Arc<TlsCertificate>, ValidationFault> {
         let name = CertificateRef::from(reference);
         let namespace = self.check(name, &["Secret"], field, reasons, report)?;
-        let place = (namespace, name.name);
-        let secret = self.index.secrets.get(&place).zip(self.index.certificates.get(&place));
-        let Some((secret, checked)) = secret else {
+        let key = (namespace, name.name);
+        let secret = self.index.secrets.get(&key).zip(self.index.certificates.get(&key));
+        let Some((secret, cached)) = secret else {
             return Err(self.not_found(name, namespace, field, reasons, report));
         };
-        match checked.get_or_init(|| certificate::of_secret(secret)) {
-            Ok((certificate, dated)) => {
-                report.certificate_validities.extend(dated.iter().cloned());
+        match cached.get_or_init(|| certificate::of_secret(secret)) {
+            Ok((certificate, validity)) => {
+                report.certificate_validities.extend(validity.iter().cloned());
                 Ok(Arc::clone(certificate))
             }
             Err(bad) => Err(invalid_value("Secret", secret, bad, field, reasons, report)),
         }
     }
 
-    /// The certificates of authorities. All that is wrong is reported; `field` is where the reference stands.
+    /// Returns CA certificates. All errors are reported. `field` is the field path of the reference.
     pub(super) fn authorities(
         &self,
         name: CertificateRef<'_>,
@@ -83,15 +83,15 @@ impl CertificateRefResolver<'_> {
         report: &mut TranslationReport,
     ) -> Result<Vec<Box<[u8]>>, ValidationFault> {
         let namespace = self.check(name, &["ConfigMap", "Secret"], field, reasons, report)?;
-        let place = (namespace, name.name);
+        let key = (namespace, name.name);
         if name.kind == "Secret" {
-            let Some(secret) = self.index.secrets.get(&place) else {
+            let Some(secret) = self.index.secrets.get(&key) else {
                 return Err(self.not_found(name, namespace, field, reasons, report));
             };
             certificate::authorities_of_secret(secret)
                 .map_err(|bad| invalid_value("Secret", secret, &bad, field, reasons, report))
         } else {
-            let Some(map) = self.index.config_maps.get(&place) else {
+            let Some(map) = self.index.config_maps.get(&key) else {
                 return Err(self.not_found(name, namespace, field, reasons, report));
             };
             certificate::authorities_of_map(map)
@@ -99,7 +99,7 @@ impl CertificateRefResolver<'_> {
         }
     }
 
-    /// The namespace in which to look, if the reference may be followed there.
+    /// Returns the namespace of the referenced object, if the reference is permitted.
     fn check<'n>(
         &'n self,
         name: CertificateRef<'n>,
@@ -159,7 +159,7 @@ impl CertificateRefResolver<'_> {
     }
 }
 
-/// What is broken is a problem of its own, once, however many refer to it.
+/// Reports an invalid value at its own object, once, regardless of the number of references.
 fn invalid_value<S>(
     kind: &str,
     object: &TypedObject<S>,

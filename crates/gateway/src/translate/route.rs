@@ -1,4 +1,4 @@
-//! HTTPRoutes and GRPCRoutes: what becomes of each.
+//! HTTPRoutes and GRPCRoutes: attaches them, and reports their statuses.
 
 use super::TranslationReport;
 use super::attach::{AttachmentRequest, ParentIndex, RouteAttachment, retain_served};
@@ -9,27 +9,33 @@ use super::rule::{RouteRules, grpc_rules, http_rules};
 use crate::objects::TypedObject;
 use crate::status::{ParentStatus, StatusDetail};
 
-/// The routes that attach to Gateways of ours, in Gateway API's order among equals of a kind.
+/// Returns the routes that attach to accepted Gateways, in Gateway API's order of precedence within a kind.
 pub(super) fn drafts(
     index: &ObjectIndex<'_>,
-    known: &ParentIndex<'_>,
+    parent_index: &ParentIndex<'_>,
     gateways: &mut [AcceptedGateway<'_>],
     report: &mut TranslationReport,
 ) -> Vec<RouteDraft> {
     let mut drafts = Vec::new();
     for route in by_age(&index.routes) {
         let (parents, hostnames) = (&*route.spec.parent_refs, &*route.spec.hostnames);
-        let asking = AttachmentRequest { kind: "HTTPRoute", route, parents, hostnames };
-        drafts.extend(draft(index, known, &asking, gateways, report, |route, attached, report| {
-            http_rules(index, route, attached, report)
-        }));
+        let request = AttachmentRequest { kind: "HTTPRoute", route, parents, hostnames };
+        drafts.extend(draft(
+            index,
+            parent_index,
+            &request,
+            gateways,
+            report,
+            |route, attached, report| http_rules(index, route, attached, report),
+        ));
     }
     for route in by_age(&index.grpc_routes) {
         let (parents, hostnames) = (&*route.spec.parent_refs, &*route.spec.hostnames);
-        let asking = AttachmentRequest { kind: "GRPCRoute", route, parents, hostnames };
-        let draft = draft(index, known, &asking, gateways, report, |route, attached, report| {
-            grpc_rules(index, route, attached, report)
-        });
+        let request = AttachmentRequest { kind: "GRPCRoute", route, parents, hostnames };
+        let draft =
+            draft(index, parent_index, &request, gateways, report, |route, attached, report| {
+                grpc_rules(index, route, attached, report)
+            });
         drafts.extend(draft.map(|draft| RouteDraft { is_grpc: true, ..draft }));
     }
     drafts
@@ -37,14 +43,14 @@ pub(super) fn drafts(
 
 fn draft<S>(
     index: &ObjectIndex<'_>,
-    known: &ParentIndex<'_>,
-    asking: &AttachmentRequest<'_, S>,
+    parent_index: &ParentIndex<'_>,
+    request: &AttachmentRequest<'_, S>,
     gateways: &mut [AcceptedGateway<'_>],
     report: &mut TranslationReport,
     rules: impl Fn(&TypedObject<S>, &[&RouteAttachment], &mut TranslationReport) -> RouteRules,
 ) -> Option<RouteDraft> {
-    let AttachmentRequest { kind, route, .. } = *asking;
-    let parents = asking.parents(index, known, gateways, report);
+    let AttachmentRequest { kind, route, .. } = *request;
+    let parents = request.parents(index, parent_index, gateways, report);
     if parents.is_empty() {
         return None;
     }

@@ -1,4 +1,4 @@
-//! The rules of HTTPRoutes and GRPCRoutes: where they lead, and which of them are left out.
+//! Rules of HTTPRoutes and GRPCRoutes: their targets and filters, and which rules are dropped.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -19,17 +19,17 @@ use crate::objects::{
 use crate::snapshot::{PathRewrite, RedirectAction, RuleRetry, TransportProtocol};
 use crate::status::{ConditionReason, ConditionType, StatusCondition};
 
-/// What the rules of a route come to.
+/// The rules of a route, with their errors.
 #[derive(Default)]
 pub(super) struct RouteRules {
     pub(super) drafts: Vec<RuleDraft>,
-    /// Why rules were left out.
+    /// Errors of dropped rules.
     dropped: Vec<ValidationFault>,
-    /// References that lead nowhere: their share is answered with 500, or not mirrored.
+    /// References that cannot be resolved: their share of requests is answered with 500, or not mirrored.
     unresolved: Vec<ValidationFault>,
 }
 
-/// What the rules of an HTTPRoute come to where it has attached, with every reason against them.
+/// Translates the rules of an HTTPRoute. All errors are reported.
 pub(super) fn http_rules(
     index: &ObjectIndex<'_>,
     route: &TypedObject<HttpRouteSpec>,
@@ -39,12 +39,12 @@ pub(super) fn http_rules(
     if route.spec.use_default_gateways.is_some() {
         report.problem("HTTPRoute", route, "spec.useDefaultGateways", "is not supported");
     }
-    let asked =
+    let sources =
         (0..).zip(&route.spec.rules).map(|(n, rule)| RuleSource::of_http(rule, n)).collect();
-    rules(index, "HTTPRoute", route, asked, attached, report)
+    rules(index, "HTTPRoute", route, sources, attached, report)
 }
 
-/// The same of a GRPCRoute.
+/// Translates the rules of a GRPCRoute.
 pub(super) fn grpc_rules(
     index: &ObjectIndex<'_>,
     route: &TypedObject<GrpcRouteSpec>,
@@ -54,16 +54,16 @@ pub(super) fn grpc_rules(
     if route.spec.use_default_gateways.is_some() {
         report.problem("GRPCRoute", route, "spec.useDefaultGateways", "is not supported");
     }
-    let asked =
+    let sources =
         (0..).zip(&route.spec.rules).map(|(n, rule)| RuleSource::of_grpc(rule, n)).collect();
-    rules(index, "GRPCRoute", route, asked, attached, report)
+    rules(index, "GRPCRoute", route, sources, attached, report)
 }
 
-/// A rule as both kinds have it.
+/// A rule of either kind of route.
 #[derive(Default)]
 struct RuleSource<'a> {
     name: Option<&'a str>,
-    /// What it matches, and what is wrong with that.
+    /// Its matches, and their errors.
     matches: (Vec<Arc<RouteMatch>>, Vec<ValidationFault>),
     filters: &'a [HttpFilter],
     backend_refs: &'a [BackendRef],
@@ -105,15 +105,15 @@ fn rules<S>(
     index: &ObjectIndex<'_>,
     kind: &'static str,
     route: &TypedObject<S>,
-    asked: Vec<RuleSource<'_>>,
+    sources: Vec<RuleSource<'_>>,
     attached: &[&RouteAttachment],
     report: &mut TranslationReport,
 ) -> RouteRules {
-    let (mut rules, mut doubts) = (RouteRules::default(), Vec::new());
+    let (mut rules, mut warnings) = (RouteRules::default(), Vec::new());
     let mut names: Vec<&str> = Vec::new();
-    for (number, mut rule) in asked.into_iter().enumerate() {
+    for (number, mut rule) in sources.into_iter().enumerate() {
         let (matches, faults) = std::mem::take(&mut rule.matches);
-        let mut made = RuleBuilder {
+        let mut builder = RuleBuilder {
             index,
             kind,
             route,
@@ -123,38 +123,38 @@ fn rules<S>(
             warnings: Vec::new(),
         };
         if rule.name.is_some_and(|name| names.contains(&name)) {
-            made.refuse("name", "another rule of the route has this name");
+            builder.refuse("name", "another rule of the route has this name");
         }
         names.extend(rule.name);
-        let draft = made.rule(&rule, matches, attached);
-        if made.faults.is_empty() {
+        let draft = builder.rule(&rule, matches, attached);
+        if builder.faults.is_empty() {
             rules.drafts.push(draft);
-            rules.unresolved.append(&mut made.unresolved);
+            rules.unresolved.append(&mut builder.unresolved);
         }
-        rules.dropped.append(&mut made.faults);
-        doubts.append(&mut made.warnings);
+        rules.dropped.append(&mut builder.faults);
+        warnings.append(&mut builder.warnings);
     }
-    for fault in rules.dropped.iter().chain(&rules.unresolved).chain(&doubts) {
+    for fault in rules.dropped.iter().chain(&rules.unresolved).chain(&warnings) {
         report.fault(kind, route, fault);
     }
     rules
 }
 
 impl RouteRules {
-    /// Why a route of which no rule is left attaches nowhere.
+    /// Returns why a route without any valid rule does not attach.
     pub(super) fn no_rules_fault(&self) -> ValidationFault {
         let reason =
             self.dropped.first().map_or(ConditionReason::UnsupportedValue, |fault| fault.reason);
         ValidationFault::new(reason, "spec.rules", self.dropped_message())
     }
 
-    /// Gateway API prescribes how the message begins.
+    /// Returns the message of dropped rules. Gateway API prescribes its beginning.
     fn dropped_message(&self) -> String {
         let fields: Vec<_> = self.dropped.iter().map(|fault| fault.field.as_str()).collect();
         format!("Dropped Rule because of {}", fields.join(", "))
     }
 
-    /// What holds at a parent that the route has not attached to because of `fault`, or that it has.
+    /// Returns the conditions at a parent; `fault` is the reason if the route has not attached there.
     pub(super) fn conditions(&self, fault: Option<&ValidationFault>) -> Vec<StatusCondition> {
         use ConditionType::{Accepted, PartiallyInvalid, ResolvedRefs};
         let mut conditions = vec![
@@ -173,17 +173,17 @@ impl RouteRules {
     }
 }
 
-/// A rule in the making.
+/// Translates one rule.
 struct RuleBuilder<'a, S> {
     index: &'a ObjectIndex<'a>,
     kind: &'static str,
     route: &'a TypedObject<S>,
-    /// Which rule of the route.
+    /// Index of the rule in its route.
     number: usize,
-    /// Why it is left out.
+    /// Errors that drop the rule.
     faults: Vec<ValidationFault>,
     unresolved: Vec<ValidationFault>,
-    /// What its author can hardly mean.
+    /// Settings that are probably a mistake.
     warnings: Vec<ValidationFault>,
 }
 
@@ -208,7 +208,7 @@ impl<'a, S> RuleBuilder<'a, S> {
             self.check_redirect(rule, redirect, &matches, attached);
         }
         if rule.wants_session_persistence {
-            let message = "is not supported: `affinity` of a BackendPolicy is";
+            let message = "is not supported: use `affinity` of a BackendPolicy";
             self.refuse("sessionPersistence", message);
         }
         let (request_timeout, attempt_timeout) = self.timeouts(rule.timeouts);
@@ -227,7 +227,7 @@ impl<'a, S> RuleBuilder<'a, S> {
         }
     }
 
-    /// `namespace/route/rule`.
+    /// Returns the name `namespace/route/rule`.
     fn name(&self, rule: &RuleSource<'_>) -> Arc<str> {
         let number = self.number.to_string();
         let (metadata, name) = (&self.route.metadata, rule.name.unwrap_or(&number));
@@ -238,27 +238,27 @@ impl<'a, S> RuleBuilder<'a, S> {
         &mut self,
         filters: &[HttpFilter],
         part: &str,
-        standing: FilterScope,
+        scope: FilterScope,
         matches: &[Arc<RouteMatch>],
     ) -> FiltersDraft {
         let field = format!("{}{part}.filters", self.field());
         let referrer = self.referrer();
-        let mut making = filter::FilterBuilder {
+        let mut builder = filter::FilterBuilder {
             index: self.index,
             referrer,
-            scope: standing,
+            scope,
             matches,
             faults: &mut self.faults,
             unresolved: &mut self.unresolved,
         };
-        making.filters(filters, &field)
+        builder.filters(filters, &field)
     }
 
     fn referrer(&self) -> ServiceReferrer<'a> {
         ServiceReferrer { kind: self.kind, namespace: &self.route.metadata.namespace }
     }
 
-    /// Where the requests of a rule go. One that can go nowhere is answered with 500, as Gateway API asks.
+    /// Returns the targets of a rule. Without any target, requests are answered with 500, as Gateway API demands.
     fn targets(&mut self, rule: &RuleSource<'_>, matches: &[Arc<RouteMatch>]) -> Vec<TargetDraft> {
         let mut targets = Vec::new();
         for (n, reference) in rule.backend_refs.iter().enumerate() {
@@ -295,8 +295,8 @@ impl<'a, S> RuleBuilder<'a, S> {
         (request, attempt)
     }
 
-    /// A redirect has no backends, and should not lead to where it comes from. That is served nevertheless, as Gateway API
-    /// allows it: a client that shows something else the next time may get elsewhere.
+    /// Checks a redirect: the rule must have no backends, and the redirect should not lead to the requested URL. Such a
+    /// loop is only a warning, as Gateway API allows it: the next request of the client may match another rule.
     fn check_redirect(
         &mut self,
         rule: &RuleSource<'_>,
@@ -305,11 +305,11 @@ impl<'a, S> RuleBuilder<'a, S> {
         attached: &[&RouteAttachment],
     ) {
         if !rule.backend_refs.is_empty() {
-            self.refuse("backendRefs", "must be empty: the rule sends clients elsewhere");
+            self.refuse("backendRefs", "must be empty: the rule redirects requests");
         }
         if attached.iter().any(|attachment| is_loop(redirect, matches, attachment)) {
-            let message = "sends clients to the URL they asked for: \
-                           give another scheme, hostname, port or path";
+            let message = "redirects to the requested URL: \
+                           set another scheme, hostname, port or path";
             let field = format!("{}.filters", self.field());
             self.warnings.push(ValidationFault::new(
                 ConditionReason::UnsupportedValue,
@@ -320,7 +320,7 @@ impl<'a, S> RuleBuilder<'a, S> {
     }
 }
 
-/// Whether a redirect gives some client the very URL that it asked for.
+/// True if a redirect returns the requested URL for some requests.
 fn is_loop(
     redirect: &RedirectAction,
     matches: &[Arc<RouteMatch>],
@@ -332,19 +332,20 @@ fn is_loop(
         let host = crate::matching::HostPattern::Exact(host.clone());
         attachment.hosts.iter().any(|common| common.hosts == host)
     });
-    let same_path = matches.iter().any(|asked| keeps_path(redirect.path.as_ref(), &asked.path));
+    let same_path =
+        matches.iter().any(|route_match| keeps_path(redirect.path.as_ref(), &route_match.path));
     same_scheme && same_port && same_host && same_path
 }
 
-/// Whether a path that is asked for comes out of a rewrite as it went in.
-fn keeps_path(rewrite: Option<&PathRewrite>, asked: &PathPattern) -> bool {
-    match (rewrite, asked) {
+/// True if a rewrite leaves a matched path unchanged.
+fn keeps_path(rewrite: Option<&PathRewrite>, path: &PathPattern) -> bool {
+    match (rewrite, path) {
         (None, _) => true,
         (Some(PathRewrite::Full(full)), PathPattern::Exact(exact)) => full == exact,
         (Some(PathRewrite::Prefix { replacement, .. }), PathPattern::Prefix(prefix)) => {
             **replacement == *prefix.trim_end_matches('/')
         }
-        // A path that some other rule may take: `/` that leads to `/login` is the usual case.
+        // The new path may match another rule; a redirect from `/` to `/login` is a common case.
         (Some(PathRewrite::Full(_) | PathRewrite::Prefix { .. }), _) => false,
     }
 }

@@ -1,4 +1,4 @@
-//! What policies say: the settings that they come to with every default filled in, and what in them cannot be.
+//! Settings of policies: fills in the defaults, and validates combinations of fields.
 
 use std::num::{NonZeroU16, NonZeroU32};
 use std::sync::Arc;
@@ -21,30 +21,30 @@ use crate::snapshot::{
 };
 use crate::status::ConditionReason;
 
-/// Requests that may wait where there is a cap and the policy does not say.
+/// Default queue length if there is a concurrency limit.
 const QUEUE_WHEN_CAPPED: u32 = 1024;
-/// The cookie or header field of affinity where the policy gives no name.
+/// Default cookie or header name of session affinity.
 const AFFINITY_NAME: &str = "sheave-endpoint";
-/// Statuses of a good answer to a probe where the policy gives none.
+/// Default statuses of a successful probe.
 const GOOD_STATUSES: (u16, u16) = (200, 399);
 
-/// Those of a Service without a policy.
+/// Settings of a Service without a policy.
 impl Default for BackendSettings {
     fn default() -> Self {
         backend_settings(&BackendPolicySpec::for_targets(Vec::new()), "")
     }
 }
 
-/// Those of a Gateway without a policy.
+/// Settings of a Gateway without a policy.
 impl Default for ClientSettings {
     fn default() -> Self {
         client_settings(&ClientPolicySpec::for_targets(Vec::new()))
     }
 }
 
-/// What a BackendPolicy says; what is wrong with it is left out.
+/// Returns the settings of a BackendPolicy. Fields in error are left out.
 ///
-/// `namespace` is the policy's.
+/// `namespace` is the namespace of the policy.
 pub(super) fn backend_settings(spec: &BackendPolicySpec, namespace: &str) -> BackendSettings {
     let (cap, auto_limit) = match spec.max_in_flight_per_endpoint {
         Some(MaxInFlight::Number(number)) => (NonZeroU32::new(number), None),
@@ -105,7 +105,7 @@ fn limits(AutoLimit { min, max, start }: AutoLimit) -> LimitSettings {
     LimitSettings { min, max, start: start.clamp(min, max) }
 }
 
-/// What a ClientPolicy says.
+/// Returns the settings of a ClientPolicy.
 pub(super) fn client_settings(spec: &ClientPolicySpec) -> ClientSettings {
     ClientSettings {
         max_connections: spec.connections.max,
@@ -129,7 +129,8 @@ pub(super) fn client_settings(spec: &ClientPolicySpec) -> ClientSettings {
     }
 }
 
-/// Where a ClientPolicy asks for HTTP/3. A header of the PROXY protocol, without which nobody may pass, has no place in it.
+/// Returns the HTTP/3 settings of a ClientPolicy, or `None` if HTTP/3 is not enabled. HTTP/3 cannot carry a PROXY
+/// protocol header, so `proxyProtocol` disables it.
 pub(super) fn http3(spec: &ClientPolicySpec) -> Option<Http3Settings> {
     let is_asked_for =
         spec.http3.enabled && spec.proxy_protocol == objects::ClientProxyProtocol::Off;
@@ -144,7 +145,7 @@ pub(super) fn http3(spec: &ClientPolicySpec) -> Option<Http3Settings> {
     })
 }
 
-/// Everything in a BackendPolicy that cannot be, though each value alone is allowed.
+/// Returns all contradictions in a BackendPolicy between values that are allowed individually.
 pub(super) fn backend_faults(spec: &BackendPolicySpec) -> Vec<ValidationFault> {
     use objects::Algorithm::{ConsistentHash, LeastLoad, Maglev, PeakEwma, Random, RoundRobin};
     let hashes = match spec.algorithm {
@@ -186,18 +187,18 @@ pub(super) fn backend_faults(spec: &BackendPolicySpec) -> Vec<ValidationFault> {
     }
     let is_plain = spec.protocol == Some(BackendProtocol::H2c);
     let contradicts = spec.tls.insecure_skip_verify && is_plain;
-    faults.when(contradicts, "tls.insecureSkipVerify", "is not for H2C, which is without TLS");
+    faults.when(contradicts, "tls.insecureSkipVerify", "is not allowed with H2C, which has no TLS");
     faults.0
 }
 
-/// Everything in a ClientPolicy that cannot be, though each value alone is allowed.
+/// Returns all contradictions in a ClientPolicy between values that are allowed individually.
 pub(super) fn client_faults(spec: &ClientPolicySpec) -> Vec<ValidationFault> {
     let mut faults = PolicyFaults::default();
     let has_header = spec.proxy_protocol != objects::ClientProxyProtocol::Off;
-    let message = "needs `trustedProxies`: a header is read from nobody else";
+    let message = "needs `trustedProxies`: the header is read only from trusted proxies";
     faults.when(has_header && spec.trusted_proxies.is_empty(), "proxyProtocol", message);
     let ClientHttp3 { enabled, zero_rtt, congestion_control, advertised_port, .. } = &spec.http3;
-    let message = "cannot be with `proxyProtocol`: HTTP/3 has no place for a header";
+    let message = "cannot be combined with `proxyProtocol`: HTTP/3 has no PROXY protocol header";
     faults.when(*enabled && has_header, "http3.enabled", message);
     faults.when(*zero_rtt && !enabled, "http3.zeroRtt", "needs `enabled`");
     let is_chosen = *congestion_control != objects::ClientCongestionControl::default();
@@ -278,7 +279,7 @@ fn hash_key(asked: &HashOn) -> Option<HashKey> {
     }
 }
 
-/// `None`: nothing is asked for.
+/// Returns the priority rules, or `None` if no priorities are set.
 fn priorities(asked: &QueuePriority, namespace: &str) -> Option<PriorityRules> {
     if *asked == QueuePriority::default() {
         return None;
@@ -302,7 +303,7 @@ fn priorities(asked: &QueuePriority, namespace: &str) -> Option<PriorityRules> {
     })
 }
 
-/// The schema lets no other number through.
+/// Converts a priority. The schema rejects other numbers.
 fn priority(number: u8) -> PriorityLevel {
     PriorityLevel::new(number).unwrap_or_default()
 }
@@ -329,12 +330,12 @@ fn retry(asked: &BackendRetry) -> RetrySettings {
     }
 }
 
-/// As they stand in `grpc-status`.
+/// Returns the codes as in `grpc-status`.
 fn grpc_codes(statuses: &[GrpcStatus]) -> Vec<u8> {
     statuses.iter().map(|status| *status as u8).collect()
 }
 
-/// Each once.
+/// Sorts values and removes duplicates.
 pub(super) fn sorted<T: Ord + Clone>(statuses: &[T]) -> Box<[T]> {
     let mut statuses = statuses.to_vec();
     statuses.sort_unstable();
@@ -398,7 +399,7 @@ fn probe(active: &ActiveHealth) -> ProbeSettings {
     }
 }
 
-/// The schema lets no 0 through.
+/// Converts a positive number. The schema rejects 0.
 fn at_least_one(number: u32) -> NonZeroU32 {
     NonZeroU32::new(number).unwrap_or(NonZeroU32::MIN)
 }

@@ -1,4 +1,4 @@
-//! TLSRoutes, TCPRoutes and UDPRoutes: what becomes of each.
+//! TLSRoutes, TCPRoutes and UDPRoutes: attaches them, and reports their statuses.
 
 use std::collections::BTreeMap;
 
@@ -17,11 +17,11 @@ use crate::objects::{
 use crate::snapshot::TransportProtocol;
 use crate::status::{ConditionReason, ConditionType, ParentStatus, StatusDetail};
 
-/// Who has the connections for some hosts of a listener, by the places of Gateway and listener: nothing else tells
-/// connections apart, so that one route has all of them.
+/// The route that owns each host of a listener, by the indices of Gateway and listener. Connections have no attribute
+/// other than the host to route by, so one route gets all of them.
 type HostOwners<'a> = BTreeMap<(usize, usize, HostPattern), &'a ObjectMeta>;
 
-/// What these kinds have in common.
+/// A route of one of these kinds.
 struct StreamRouteSource<'a, S> {
     kind: &'static str,
     transport: TransportProtocol,
@@ -32,56 +32,57 @@ struct StreamRouteSource<'a, S> {
     wants_default_gateways: bool,
 }
 
-/// The routes that attach to Gateways of ours, in Gateway API's order among equals.
+/// Returns the routes that attach to accepted Gateways, in Gateway API's order of precedence.
 pub(super) fn drafts(
     index: &ObjectIndex<'_>,
-    known: &ParentIndex<'_>,
+    parent_index: &ParentIndex<'_>,
     gateways: &mut [AcceptedGateway<'_>],
     report: &mut TranslationReport,
 ) -> Vec<RouteDraft> {
-    let ours = by_age(&index.tls_routes).into_iter().map(tls).collect();
-    let mut drafts = drafts_of(ours, index, known, gateways, report);
+    let routes = by_age(&index.tls_routes).into_iter().map(tls).collect();
+    let mut drafts = drafts_of(routes, index, parent_index, gateways, report);
     let tcp = |route| stream("TCPRoute", TransportProtocol::Tcp, route);
-    let ours = by_age(&index.tcp_routes).into_iter().map(tcp).collect();
-    drafts.extend(drafts_of(ours, index, known, gateways, report));
+    let routes = by_age(&index.tcp_routes).into_iter().map(tcp).collect();
+    drafts.extend(drafts_of(routes, index, parent_index, gateways, report));
     let udp = |route| stream("UDPRoute", TransportProtocol::Udp, route);
-    let ours = by_age(&index.udp_routes).into_iter().map(udp).collect();
-    drafts.extend(drafts_of(ours, index, known, gateways, report));
+    let routes = by_age(&index.udp_routes).into_iter().map(udp).collect();
+    drafts.extend(drafts_of(routes, index, parent_index, gateways, report));
     drafts
 }
 
-/// Those of one kind, of which the oldest is the first.
+/// Returns the routes of one kind; `routes` begins with the oldest.
 fn drafts_of<S>(
     routes: Vec<StreamRouteSource<'_, S>>,
     index: &ObjectIndex<'_>,
-    known: &ParentIndex<'_>,
+    parent_index: &ParentIndex<'_>,
     gateways: &mut [AcceptedGateway<'_>],
     report: &mut TranslationReport,
 ) -> Vec<RouteDraft> {
-    let with_parents = routes.into_iter().map(|asked| {
-        let StreamRouteSource { kind, route, parents, hostnames, .. } = asked;
-        let asking = AttachmentRequest { kind, route, parents, hostnames };
-        let parents = asking.parents(index, known, gateways, report);
-        (asked, parents)
+    let with_parents = routes.into_iter().map(|source| {
+        let StreamRouteSource { kind, route, parents, hostnames, .. } = source;
+        let request = AttachmentRequest { kind, route, parents, hostnames };
+        let parents = request.parents(index, parent_index, gateways, report);
+        (source, parents)
     });
-    let asking: Vec<_> = with_parents.filter(|(_, parents)| !parents.is_empty()).collect();
-    let owners = owners(&asking);
-    let draft = |(asked, parents): (StreamRouteSource<'_, S>, Vec<ParentAttachment<'_>>)| {
-        asked.draft(index, parents, gateways, &owners, report)
+    let attached_sources: Vec<_> =
+        with_parents.filter(|(_, parents)| !parents.is_empty()).collect();
+    let owners = owners(&attached_sources);
+    let draft = |(source, parents): (StreamRouteSource<'_, S>, Vec<ParentAttachment<'_>>)| {
+        source.draft(index, parents, gateways, &owners, report)
     };
-    asking.into_iter().filter_map(draft).collect()
+    attached_sources.into_iter().filter_map(draft).collect()
 }
 
-/// Who gets which hosts: the route that asked for fewer of them, else the older one.
+/// Returns the owner of each host: the route with the more specific hostname, else the older route.
 fn owners<'a, S>(
-    asking: &[(StreamRouteSource<'a, S>, Vec<ParentAttachment<'a>>)],
+    sources: &[(StreamRouteSource<'a, S>, Vec<ParentAttachment<'a>>)],
 ) -> HostOwners<'a> {
     let mut owners = BTreeMap::new();
-    for (asked, parents) in asking {
+    for (source, parents) in sources {
         let attached = parents.iter().filter_map(|parent| parent.attached.as_ref().ok()).flatten();
         for RouteAttachment { gateway, listener, hosts, .. } in attached {
             for common in hosts {
-                let claim = (common.route_hosts.specificity(), &asked.route.metadata);
+                let claim = (common.route_hosts.specificity(), &source.route.metadata);
                 let place = (*gateway, *listener, common.hosts.clone());
                 let owner = owners.entry(place).or_insert(claim);
                 if claim.0 > owner.0 {
@@ -138,7 +139,7 @@ impl<S> StreamRouteSource<'_, S> {
         }
         if self.rules.len() > 1 {
             let message =
-                "is not served: connections cannot be told apart, so the first rule has all";
+                "is not served: connections have no attribute to match, so the first rule gets all";
             report.problem(kind, route, "spec.rules[1]", message);
         }
         let (rule, unresolved) = self.rule(index, &self.rules[0]);
@@ -147,10 +148,10 @@ impl<S> StreamRouteSource<'_, S> {
         for ParentAttachment { reference, field, attached } in parents {
             let fault = attached.as_ref().err();
             let mut accepted = condition(ConditionType::Accepted, ConditionReason::Accepted, fault);
-            let idle =
+            let conflict =
                 attached.as_ref().ok().and_then(|it| self.conflict_fault(it, &field, owners));
-            fault.into_iter().chain(&idle).for_each(|fault| report.fault(kind, route, fault));
-            if let Some(ValidationFault { message, .. }) = idle {
+            fault.into_iter().chain(&conflict).for_each(|fault| report.fault(kind, route, fault));
+            if let Some(ValidationFault { message, .. }) = conflict {
                 accepted.message = message;
             }
             let resolved = condition(
@@ -176,8 +177,8 @@ impl<S> StreamRouteSource<'_, S> {
         Some(draft).filter(|it| !it.attachments.is_empty())
     }
 
-    /// Why the route gets nothing at a parent that it has attached to: others have all that it asks for there. Gateway API
-    /// has it accepted nevertheless.
+    /// Returns why the route gets no connections at a parent that it has attached to: other routes own all its hosts
+    /// there. Gateway API demands that it is accepted nevertheless.
     fn conflict_fault(
         &self,
         attached: &[RouteAttachment],
@@ -205,11 +206,11 @@ impl<S> StreamRouteSource<'_, S> {
         if self.hostnames.is_empty() {
             format!("{kind} {name} has this listener and is older")
         } else {
-            format!("{kind} {name} has these hostnames there and goes first")
+            format!("{kind} {name} has these hostnames there and has precedence")
         }
     }
 
-    /// Where connections go, and the references that lead nowhere.
+    /// Returns the rule, and the references that cannot be resolved.
     fn rule(
         &self,
         index: &ObjectIndex<'_>,

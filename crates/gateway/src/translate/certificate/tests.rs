@@ -1,4 +1,4 @@
-//! What is read, and what is refused with which words. The golden files have the faults as objects show them.
+//! Tests reading of certificates and the error messages. The golden files show the errors as statuses of objects.
 
 use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 
@@ -19,8 +19,8 @@ fn secret(values: &[(&str, &str)]) -> TypedObject<SecretSpec> {
     }
 }
 
-/// PEM of a certificate for these years, and of its key.
-fn made(from: i32, to: i32) -> (String, String) {
+/// Returns PEM of a certificate that is valid in these years, and of its key.
+fn certificate_for(from: i32, to: i32) -> (String, String) {
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::new(["shop.example".to_owned()]).unwrap();
     params.not_before = date_time_ymd(from, 1, 1);
@@ -38,14 +38,14 @@ fn read(
 
 #[test]
 fn certificate_chain_is_read_despite_text_between_certificates() {
-    let (leaf, key) = made(2020, 2030);
-    let (issuer, _) = made(2020, 2030);
+    let (leaf, key) = certificate_for(2020, 2030);
+    let (issuer, _) = certificate_for(2020, 2030);
     let chain = format!("subject=shop\n{leaf}\nissuer\n{issuer}");
     let (certificate, _) = read(&chain, &format!("comment\n{key}")).unwrap();
     assert_eq!(certificate.chain.len(), 2);
     assert_eq!(&*certificate.name, "Secret default/shop");
     assert!(matches!(certificate.key, PrivateKey::Pkcs8(_)));
-    // The key belongs to the first of them.
+    // The key must belong to the first certificate of the chain.
     let error = read(&format!("{issuer}{leaf}"), &key).unwrap_err();
     assert_eq!(error, "data.tls.key is not the key of the certificate in tls.crt");
 }
@@ -53,9 +53,9 @@ fn certificate_chain_is_read_despite_text_between_certificates() {
 #[test]
 fn expired_and_not_yet_valid_certificates_are_reported() {
     let problem = |from, to, now| {
-        let (chain, key) = made(from, to);
-        let (_, dated) = read(&chain, &key).unwrap();
-        dated.unwrap().problem(now).map(|problem| problem.to_string())
+        let (chain, key) = certificate_for(from, to);
+        let (_, validity) = read(&chain, &key).unwrap();
+        validity.unwrap().problem(now).map(|problem| problem.to_string())
     };
     assert_eq!(problem(2025, 2027, NOW), None);
     let expired = problem(2025, 2026, NOW + 3 * DAY).unwrap();
@@ -67,7 +67,7 @@ fn expired_and_not_yet_valid_certificates_are_reported() {
 
 #[test]
 fn errors_and_debug_output_contain_no_key_material() {
-    let (chain, key) = made(2020, 2030);
+    let (chain, key) = certificate_for(2020, 2030);
     let cut = &key[..key.len() - 20];
     for (chain, key) in [(cut, cut), (&chain, cut), (&key, &key), (&chain, "-----BEGIN A")] {
         let error = read(chain, key).unwrap_err();

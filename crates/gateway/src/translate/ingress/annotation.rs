@@ -1,4 +1,4 @@
-//! What annotations ask for, as the settings of ours that mean the same.
+//! Annotations of Ingresses, as equivalent settings.
 
 use super::super::TranslationReport;
 use super::dialect::{AnnotationDialect, AnnotationKey};
@@ -9,67 +9,67 @@ use crate::objects::{
     RequestRedirect, TypedObject,
 };
 
-/// The field of every problem here.
+/// The field path of every problem in annotations.
 pub(super) const FIELD: &str = "metadata.annotations";
 
-/// As many as a queue may ever have.
+/// Largest queue length that a BackendPolicy allows.
 const MAX_QUEUE_LENGTH: u32 = 1_000_000;
 
-/// What the annotations of an Ingress ask for.
+/// Settings from the annotations of an Ingress.
 pub(super) struct AnnotationSettings {
-    /// How its Services are used, as far as they say; its targets are not known yet.
+    /// The BackendPolicy of its Services, as far as annotations set it; its targets are not known yet.
     pub(super) policy: BackendPolicySpec,
-    /// What endpoints are asked for.
+    /// The rewrite of paths.
     pub(super) rewrite: Option<RewriteTarget>,
-    /// Paths of `ImplementationSpecific` are regular expressions.
+    /// True if paths of `ImplementationSpecific` are regular expressions.
     pub(super) uses_patterns: bool,
-    /// Whether who comes without TLS is sent to come with it; not given: where there is a certificate.
+    /// True if plain-HTTP requests are redirected to HTTPS; `None` redirects hosts with a certificate.
     pub(super) tls_redirect: Option<bool>,
-    /// Even where there is no certificate of ours.
+    /// True if the redirect to HTTPS also applies to hosts without a certificate.
     pub(super) forces_tls: bool,
-    /// The status of the answer that says so.
+    /// The status of the redirect to HTTPS.
     pub(super) tls_redirect_code: u16,
-    /// Where every request is sent.
+    /// The redirect of every request.
     pub(super) redirect: Option<RequestRedirect>,
-    /// Where who asks for `/` is sent.
+    /// The path that requests for `/` are redirected to.
     pub(super) app_root: Option<String>,
-    /// Something asks for what we do not do, and without which nothing is to pass.
+    /// True if an unsupported annotation restricts access, so that all requests are denied.
     pub(super) denies_all: bool,
-    /// Whether there is a cookie at all: its name alone asks for none.
+    /// True if session affinity by cookie is on: a cookie name alone does not enable it.
     has_cookie: bool,
-    /// The longest of those that are given, for Sheave has one where nginx has two.
+    /// The longest of the given timeouts: Sheave has one idle timeout where nginx has two.
     idle_timeout: Option<Duration>,
 }
 
-/// What an endpoint is asked for in place of what the client asked for.
+/// The new path of a request to an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum RewriteTarget {
-    /// This, whatever it was.
+    /// This path, regardless of the requested one.
     FullPath(String),
-    /// This in place of the path of the rule.
+    /// This path in place of the path of the rule.
     Prefix(String),
-    /// With what a regular expression has found: `$1`, `$2`.
+    /// A path with captures of a regular expression: `$1`, `$2`.
     Captures(String),
 }
 
-/// Every wish of an Ingress. What is not understood is reported, by its name.
+/// Returns all settings of an Ingress. Annotations that are not understood are reported by name.
 pub(super) fn annotation_settings(
     ingress: &TypedObject<IngressSpec>,
     report: &mut TranslationReport,
 ) -> AnnotationSettings {
-    let mut wishes = AnnotationSettings::default();
+    let mut settings = AnnotationSettings::default();
     for (annotation, value) in &ingress.metadata.annotations {
         let Some((dialect, name)) = AnnotationDialect::find(annotation) else { continue };
         let result = match dialect.setting(name) {
-            Some(setting) => wishes.add(dialect, setting, value.trim()),
-            None => Err("is not supported, and left out".to_owned()),
+            Some(setting) => settings.add(dialect, setting, value.trim()),
+            None => Err("is not supported and is ignored".to_owned()),
         };
         if let Err(message) = result {
             report.problem("Ingress", ingress, FIELD, format!("{annotation} {message}"));
         }
     }
-    wishes.finish();
-    wishes
+    settings.finish();
+    settings
 }
 
 impl Default for AnnotationSettings {
@@ -91,7 +91,7 @@ impl Default for AnnotationSettings {
 }
 
 impl AnnotationSettings {
-    /// Whether it asks for anything that is the Services' own.
+    /// True if annotations set anything in the BackendPolicy.
     pub(super) fn has_policy(&self) -> bool {
         self.policy != BackendPolicySpec::for_targets(Vec::new())
     }
@@ -117,7 +117,7 @@ impl AnnotationSettings {
             AnnotationKey::Balance => self.balance(value)?,
             AnnotationKey::BodySize if value == "0" => {}
             AnnotationKey::BodySize => {
-                let message = "is left out: bodies are not limited for an Ingress alone, but for a \
+                let message = "is ignored: the size of bodies is limited per \
                                Gateway, by `limits.bodyBytes` of a ClientPolicy";
                 return Err(message.to_owned());
             }
@@ -143,14 +143,14 @@ impl AnnotationSettings {
             }
             AnnotationKey::PermanentCode | AnnotationKey::TemporalCode => {
                 let code = parse_redirect_status(value)?;
-                // It stands after its redirect in the order of names, and means nothing alone.
+                // The code follows its redirect in the order of names, and has no effect alone.
                 self.redirect.iter_mut().for_each(|redirect| redirect.status_code = code);
             }
             AnnotationKey::PermanentRedirect => self.redirect = Some(parse_redirect(value, 301)?),
             AnnotationKey::TemporalRedirect => self.redirect = Some(parse_redirect(value, 302)?),
             AnnotationKey::QueueLength => {
                 let length = parse_number(value, 0, MAX_QUEUE_LENGTH)?;
-                // HAProxy's 0 is no limit.
+                // In HAProxy, 0 means no limit.
                 let length = if length == 0 { MAX_QUEUE_LENGTH } else { length };
                 self.policy.queue.max_requests = Some(length);
             }
@@ -165,7 +165,7 @@ impl AnnotationSettings {
             AnnotationKey::UsesPatterns => self.uses_patterns = parse_bool(value)?,
             AnnotationKey::AccessControl => {
                 self.denies_all = true;
-                let message = "is not supported, and without it nothing may pass: requests are \
+                let message = "is not supported and restricts access: all requests are \
                                answered with 500";
                 return Err(message.to_owned());
             }
@@ -189,7 +189,7 @@ impl AnnotationSettings {
         self.policy.affinity.get_or_insert_with(cookie)
     }
 
-    /// As those controllers do it, a certificate that is not asked for by other means is not looked at.
+    /// Sets the protocol. Like those controllers, it does not verify certificates unless something else requires it.
     fn protocol(&mut self, value: &str) -> Result<(), String> {
         let (protocol, is_encrypted) = match &*value.to_ascii_uppercase() {
             "HTTP" | "H1" => (BackendProtocol::Http1, false),
@@ -228,12 +228,12 @@ fn parse_number(value: &str, least: u32, most: u32) -> Result<u32, String> {
     number.ok_or_else(|| format!("must be a whole number from {least} to {most}, is {value}"))
 }
 
-/// nginx counts in seconds where there is no unit, HAProxy in milliseconds.
+/// Parses a duration. Without a unit, nginx counts in seconds, HAProxy in milliseconds.
 fn parse_duration(dialect: AnnotationDialect, value: &str) -> Result<Duration, String> {
     let end = value.find(|char: char| !char.is_ascii_digit()).unwrap_or(value.len());
     let (number, unit) = value.split_at(end);
-    let usual = if dialect == AnnotationDialect::Nginx { "s" } else { "ms" };
-    let millis = match if unit.is_empty() { usual } else { unit } {
+    let default_unit = if dialect == AnnotationDialect::Nginx { "s" } else { "ms" };
+    let millis = match if unit.is_empty() { default_unit } else { unit } {
         "ms" => Some(1),
         "s" => Some(1000),
         "m" => Some(60_000),
@@ -242,7 +242,7 @@ fn parse_duration(dialect: AnnotationDialect, value: &str) -> Result<Duration, S
     };
     let millis = number.parse::<u64>().ok().zip(millis).and_then(|(n, unit)| n.checked_mul(unit));
     let millis = millis.filter(|millis| (1..=86_400_000).contains(millis));
-    let message = || format!("must be a time from 1ms to 24h, as 60 or 60s, is {value}");
+    let message = || format!("must be a time from 1ms to 24h, such as 60 or 60s, is {value}");
     millis.map(Duration::from_millis).ok_or_else(message)
 }
 
@@ -276,10 +276,10 @@ fn parse_rewrite(dialect: AnnotationDialect, value: &str) -> Result<RewriteTarge
     }
 }
 
-/// nginx's variable for what the client asked for.
+/// The variable of nginx for the requested path and query.
 const REQUEST_URI: &str = "$request_uri";
 
-/// Where a URL leads: its path stays where it ends in [`SAME`].
+/// Parses the target of a redirect. If it ends in [`REQUEST_URI`], the path is kept.
 fn parse_redirect(value: &str, status_code: u16) -> Result<RequestRedirect, String> {
     let url = value.strip_suffix(REQUEST_URI);
     let keeps_path = url.is_some();
@@ -308,7 +308,7 @@ fn parse_redirect(value: &str, status_code: u16) -> Result<RequestRedirect, Stri
     let whole = if rest.is_empty() { "/" } else { rest };
     if keeps_path || PathPattern::exact(whole).is_err() {
         return Err(format!(
-            "must be a URL without query and variables, but for {REQUEST_URI} in place of its path, is {value}"
+            "must be a URL without query and variables, except {REQUEST_URI} in place of its path, is {value}"
         ));
     }
     redirect.path = Some(PathModifier {

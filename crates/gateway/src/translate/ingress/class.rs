@@ -1,24 +1,24 @@
-//! Which Ingresses are ours: those that name an IngressClass of ours, or none where ours is the default. Other
-//! controllers serve classes that there is no object for.
+//! Ingresses of our classes: those with an IngressClass of ours, or those without a class if the default class is ours.
+//! Other controllers serve classes for which no object exists.
 
 use super::super::TranslationReport;
 use super::super::index::{ObjectIndex, by_age};
 use super::CONTROLLER;
 use crate::objects::{IngressClassSpec, IngressSpec, ObjectMeta, TypedObject};
 
-/// Marks the class of Ingresses that name none.
+/// Annotation of the default class, for Ingresses without a class.
 pub(super) const DEFAULT_CLASS_ANNOTATION: &str = "ingressclass.kubernetes.io/is-default-class";
-/// How a class was named before there was a field for it.
+/// Annotation of an Ingress with its class, from before there was a field for it.
 pub(super) const CLASS_ANNOTATION: &str = "kubernetes.io/ingress.class";
 
 /// An IngressClass of ours.
 pub(super) struct AcceptedIngressClass<'a> {
     pub(super) object: &'a TypedObject<IngressClassSpec>,
-    /// The oldest first.
+    /// Its Ingresses, the oldest first.
     pub(super) ingresses: Vec<&'a TypedObject<IngressSpec>>,
 }
 
-/// Our classes, the oldest first, with their Ingresses.
+/// Returns our classes, the oldest first, with their Ingresses.
 pub(super) fn accepted_classes<'a>(
     index: &ObjectIndex<'a>,
     report: &mut TranslationReport,
@@ -27,7 +27,7 @@ pub(super) fn accepted_classes<'a>(
     let mut ours: Vec<AcceptedIngressClass<'a>> = Vec::new();
     for object in classes.iter().copied().filter(|class| class.spec.controller == CONTROLLER) {
         if object.spec.parameters.is_some() {
-            let message = "is not supported: annotations of the class say what may be set";
+            let message = "is not supported: use annotations of the class";
             report.problem("IngressClass", object, "spec.parameters", message);
         }
         ours.push(AcceptedIngressClass { object, ingresses: Vec::new() });
@@ -42,7 +42,7 @@ pub(super) fn accepted_classes<'a>(
                     let message = "is missing, and no IngressClass is the default";
                     report.problem_if_ours("Ingress", ingress, "spec.ingressClassName", message);
                 }
-                // Somebody else's.
+                // The default class belongs to another controller.
                 None => {}
             }
             continue;
@@ -63,7 +63,7 @@ fn is_default(metadata: &ObjectMeta) -> bool {
     metadata.annotations.get(DEFAULT_CLASS_ANNOTATION).is_some_and(|value| value == "true")
 }
 
-/// The class that an Ingress names, and where; the older way counts where the newer is not used.
+/// Returns the class of an Ingress, and its field path. The annotation counts only if the field is not set.
 fn class_name(ingress: &TypedObject<IngressSpec>) -> Option<(&'static str, &str)> {
     let field = ingress.spec.ingress_class_name.as_deref();
     let annotation = || ingress.metadata.annotations.get(CLASS_ANNOTATION).map(String::as_str);

@@ -1,5 +1,5 @@
-//! Where is accepted: the listeners of the Gateway that stands for an IngressClass, one for each host and, with TLS, one
-//! for each host that has a certificate.
+//! Listeners of the Gateway that represents an IngressClass: one for each host, and one with TLS for each host that has
+//! a certificate.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::objects::{
     ListenerTlsConfig, ObjectRef, ParentRef, ReferenceGrantSpec, TypedObject,
 };
 
-/// Where the ports may be set, on an IngressClass.
+/// Annotations of an IngressClass that set its ports.
 pub(super) const HTTP_PORT: &str = "sheave.dev/http-port";
 pub(super) const HTTPS_PORT: &str = "sheave.dev/https-port";
 
@@ -24,29 +24,29 @@ pub(super) struct ClassListeners<'a> {
     class: &'a str,
     http_port: u16,
     pub(super) https_port: u16,
-    /// The hosts of rules, and the first Ingress that has each.
+    /// The hosts of rules, and the first Ingress of each.
     http: BTreeMap<HostPattern, &'a TypedObject<IngressSpec>>,
     https: BTreeMap<HostPattern, HostCertificate<'a>>,
-    /// The places of those with certificates.
+    /// Indices of the HTTPS listeners by host.
     https_hosts: HostTrie<usize>,
-    /// The names of their listeners.
+    /// Names of the HTTPS listeners.
     https_names: Vec<String>,
 }
 
-/// Who gives a host its certificate.
+/// The Ingress that provides the certificate of a host.
 struct HostCertificate<'a> {
     ingress: &'a TypedObject<IngressSpec>,
-    /// A place in `spec.tls`.
+    /// Index in `spec.tls`.
     number: usize,
     secret: &'a str,
 }
 
-/// The listeners that the Ingresses of a class need.
+/// Returns the listeners that the Ingresses of a class need.
 pub(super) fn class_listeners<'a>(
     class: &AcceptedIngressClass<'a>,
     report: &mut TranslationReport,
 ) -> ClassListeners<'a> {
-    let mut doors = ClassListeners {
+    let mut listeners = ClassListeners {
         class: &class.object.metadata.name,
         http_port: port(class.object, HTTP_PORT, 80, report),
         https_port: port(class.object, HTTPS_PORT, 443, report),
@@ -57,18 +57,18 @@ pub(super) fn class_listeners<'a>(
     };
     for &ingress in &class.ingresses {
         for host in hosts(&ingress.spec).into_keys() {
-            doors.http.entry(host).or_insert(ingress);
+            listeners.http.entry(host).or_insert(ingress);
         }
-        doors.add_certificates(ingress, report);
+        listeners.add_certificates(ingress, report);
     }
-    for (place, host) in doors.https.keys().enumerate() {
-        *doors.https_hosts.entry(host) = place;
-        doors.https_names.push(listener_name("https", host));
+    for (place, host) in listeners.https.keys().enumerate() {
+        *listeners.https_hosts.entry(host) = place;
+        listeners.https_names.push(listener_name("https", host));
     }
-    doors
+    listeners
 }
 
-/// The hosts of an Ingress, each with its rules; with a default backend, every other as well.
+/// Returns the hosts of an Ingress, each with its rules; a default backend adds every other host.
 pub(super) fn hosts(spec: &IngressSpec) -> BTreeMap<HostPattern, Vec<(usize, &IngressRule)>> {
     let mut hosts: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for (n, rule) in spec.rules.iter().enumerate() {
@@ -80,7 +80,7 @@ pub(super) fn hosts(spec: &IngressSpec) -> BTreeMap<HostPattern, Vec<(usize, &In
     hosts
 }
 
-/// The hosts that a rule means.
+/// Returns the hosts that a rule matches.
 pub(super) fn pattern(host: Option<&Hostname>) -> HostPattern {
     host.map_or(HostPattern::Any, |host| host.0.clone())
 }
@@ -88,16 +88,16 @@ pub(super) fn pattern(host: Option<&Hostname>) -> HostPattern {
 fn port(
     class: &TypedObject<IngressClassSpec>,
     annotation: &str,
-    usual: u16,
+    default: u16,
     report: &mut TranslationReport,
 ) -> u16 {
-    let Some(value) = class.metadata.annotations.get(annotation) else { return usual };
-    // Any free port, as files may have it, is of no use where nobody would know which.
+    let Some(value) = class.metadata.annotations.get(annotation) else { return default };
+    // Port 0, for any free port, is allowed in files. In a cluster, clients could not learn the port.
     let is_port = |port: &u16| *port != 0 || !class.metadata.in_cluster;
     value.parse().ok().filter(is_port).unwrap_or_else(|| {
         let message = format!("{annotation} must be a port, is {value}");
         report.problem("IngressClass", class, super::annotation::FIELD, message);
-        usual
+        default
     })
 }
 
@@ -110,7 +110,7 @@ impl<'a> ClassListeners<'a> {
         for (number, tls) in ingress.spec.tls.iter().enumerate() {
             let field = format!("spec.tls[{number}]");
             let Some(secret) = tls.secret_name.as_deref() else {
-                let message = "is missing: there is no certificate but those of Secrets";
+                let message = "is missing: certificates are read only from Secrets";
                 report.problem("Ingress", ingress, &format!("{field}.secretName"), message);
                 continue;
             };
@@ -124,7 +124,7 @@ impl<'a> ClassListeners<'a> {
                 let (older, younger) = (&first.ingress.metadata, &ingress.metadata);
                 if first.secret != secret || older.namespace != younger.namespace {
                     let message = format!(
-                        "Ingress {}/{} gives a host of these its certificate already",
+                        "Ingress {}/{} already provides the certificate of one of these hosts",
                         older.namespace, older.name
                     );
                     report.problem("Ingress", ingress, &field, message);
@@ -133,28 +133,32 @@ impl<'a> ClassListeners<'a> {
         }
     }
 
-    /// Adds the Gateway, its class, and leave for it to use the certificates.
-    pub(super) fn add(&self, made: &mut IngressExpansion, class: &AcceptedIngressClass<'_>) {
+    /// Adds the Gateway, its class, and ReferenceGrants for the certificates.
+    pub(super) fn add(&self, expansion: &mut IngressExpansion, class: &AcceptedIngressClass<'_>) {
         let gateway_class = format!("ingress:{}", self.class);
         let spec =
             GatewayClassSpec { controller_name: CONTROLLER.to_owned(), ..Default::default() };
         let resource = derived(class.object, "", &gateway_class, spec);
-        made.sources.add("GatewayClass", &resource, vec![IngressField::of(class.ingresses[0], "")]);
-        made.objects.push(ApiObject::GatewayClass(resource.into()));
+        expansion.sources.add(
+            "GatewayClass",
+            &resource,
+            vec![IngressField::of(class.ingresses[0], "")],
+        );
+        expansion.objects.push(ApiObject::GatewayClass(resource.into()));
 
         let (listeners, places) = self.listeners();
         let spec =
             GatewaySpec { gateway_class_name: gateway_class, listeners, ..Default::default() };
         let resource = derived(class.object, NAMESPACE, self.class, spec);
-        made.sources.add("Gateway", &resource, places);
-        made.objects.push(ApiObject::Gateway(resource.into()));
+        expansion.sources.add("Gateway", &resource, places);
+        expansion.objects.push(ApiObject::Gateway(resource.into()));
 
         let of_secrets =
             self.https.values().map(|it| (&*it.ingress.metadata.namespace, it.ingress));
         for (namespace, ingress) in of_secrets.collect::<BTreeMap<_, _>>() {
             let name = format!("ingress:{}", self.class);
             let resource = derived(ingress, namespace, &name, grant());
-            made.objects.push(ApiObject::ReferenceGrant(resource.into()));
+            expansion.objects.push(ApiObject::ReferenceGrant(resource.into()));
         }
     }
 
@@ -190,12 +194,12 @@ impl<'a> ClassListeners<'a> {
         http.chain(https).unzip()
     }
 
-    /// Whether every client that asks for these hosts can come with TLS.
+    /// True if TLS is available for all of these hosts.
     pub(super) fn has_certificate(&self, host: &HostPattern) -> bool {
         !self.https_hosts.covering(host).is_empty()
     }
 
-    /// Where requests for a host come without TLS; for every host: wherever they do.
+    /// Returns the listeners without TLS for a host; for the pattern of all hosts, all such listeners.
     pub(super) fn http_parents(&self, host: &HostPattern) -> Vec<ParentRef> {
         if *host == HostPattern::Any {
             return self.http.keys().map(|host| self.parent(listener_name("http", host))).collect();
@@ -203,7 +207,7 @@ impl<'a> ClassListeners<'a> {
         vec![self.parent(listener_name("http", host))]
     }
 
-    /// Where they come with TLS.
+    /// Returns the listeners with TLS for a host.
     pub(super) fn https_parents(&self, host: &HostPattern) -> Vec<ParentRef> {
         let mut places = self.https_hosts.common(host);
         places.sort_unstable();
@@ -220,7 +224,7 @@ impl<'a> ClassListeners<'a> {
     }
 }
 
-/// `https:www.example.com`; no listener of a Gateway that anybody wrote can be called so.
+/// Returns a listener name such as `https:www.example.com`. A listener of a user's Gateway cannot have such a name.
 fn listener_name(scheme: &str, host: &HostPattern) -> String {
     match host {
         HostPattern::Any => scheme.to_owned(),
@@ -228,7 +232,7 @@ fn listener_name(scheme: &str, host: &HostPattern) -> String {
     }
 }
 
-/// Hosts as they were written.
+/// Returns a host pattern as text.
 pub(super) fn text(host: &HostPattern) -> String {
     match host {
         HostPattern::Any => "*".to_owned(),

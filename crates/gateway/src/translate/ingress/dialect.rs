@@ -1,17 +1,17 @@
-//! The names that other controllers gave to what their users ask for by annotation.
+//! Names of the annotations of other ingress controllers.
 
-/// Whose annotations they are: that decides what a value means.
+/// The controller that defines an annotation, which determines the meaning of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AnnotationDialect {
     /// ingress-nginx.
     Nginx,
     /// HAProxy Ingress.
     HaproxyIngress,
-    /// HAProxy's own controller.
+    /// The ingress controller of HAProxy Technologies.
     Haproxy,
 }
 
-/// What an annotation is about.
+/// The setting that an annotation changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AnnotationKey {
     Affinity,
@@ -23,12 +23,12 @@ pub(super) enum AnnotationKey {
     ConnectTimeout,
     CookieMaxAge,
     CookieName,
-    /// A cookie's name, by which there is one.
+    /// The name of the affinity cookie; it also enables affinity.
     CookiePersistence,
     ForceTls,
     IdleTimeout,
     MaxInFlight,
-    /// What nginx does with bodies that we stream.
+    /// Buffering of bodies in nginx. Sheave streams bodies.
     Buffers,
     PermanentCode,
     PermanentRedirect,
@@ -40,7 +40,8 @@ pub(super) enum AnnotationKey {
     TlsRedirect,
     TlsRedirectCode,
     UsesPatterns,
-    /// Without it, requests would pass that were to be held up, or go where they were not to: they are refused.
+    /// Access control or traffic diversion that is not supported. Requests are rejected, because otherwise they would
+    /// pass unchecked or reach the wrong Service.
     AccessControl,
 }
 
@@ -103,7 +104,7 @@ const HAPROXY: &[(&str, AnnotationKey)] = &[
     ("timeout-server", S::IdleTimeout),
 ];
 
-/// How names begin of what keeps requests out, or leads them elsewhere.
+/// Prefixes of annotations that restrict access or divert requests.
 const ACCESS_CONTROL_PREFIXES: &[&str] = &[
     "allow-list",
     "allowlist",
@@ -130,14 +131,14 @@ impl AnnotationDialect {
         ("haproxy.org/", Self::Haproxy),
     ];
 
-    /// The dialect of an annotation, and its name there; none: it is not for controllers.
+    /// Returns the dialect of an annotation, and its name there; `None` if it is not for an ingress controller.
     pub(super) fn find(annotation: &str) -> Option<(Self, &str)> {
         let named =
             |(prefix, dialect): (_, Self)| Some((dialect, annotation.strip_prefix(prefix)?));
         Self::ALL.into_iter().find_map(named)
     }
 
-    /// What a name is about; none: nothing that we know.
+    /// Returns the setting of a name, or `None` if it is unknown.
     pub(super) fn setting(self, name: &str) -> Option<AnnotationKey> {
         let known = self.settings().iter().find(|(known, _)| *known == name);
         let is_guard = ACCESS_CONTROL_PREFIXES.iter().any(|guard| name.starts_with(guard));

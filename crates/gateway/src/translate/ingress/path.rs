@@ -1,4 +1,4 @@
-//! Paths of an Ingress: which requests are meant, and what endpoints are asked for.
+//! Paths of an Ingress: their matches and rewrites.
 
 use super::annotation::{AnnotationSettings, RewriteTarget};
 use crate::objects::{
@@ -6,35 +6,35 @@ use crate::objects::{
     PathModifier, PathModifierType, RequestRedirect, UrlRewrite,
 };
 
-/// What a path asks of requests, and what becomes of them.
+/// The match of a path, and its rewrite.
 pub(super) struct PathTranslation {
     pub(super) path: PathMatch,
     pub(super) rewrite: Option<HttpFilter>,
 }
 
-/// Regular expressions whose captures are all that follows a prefix, and the captures.
+/// Suffixes of regular expressions that capture all that follows a prefix, with the capture.
 const CAPTURE_SUFFIXES: [(&str, &str); 3] =
     [("(/|$)(.*)", "$2"), ("/(.*)", "$1"), ("/?(.*)", "$1")];
 
-/// What a path means; or why it cannot mean what its annotations say.
+/// Translates a path, or returns why its annotations cannot be applied.
 pub(super) fn translate_path(
     asked: &IngressPath,
-    wishes: &AnnotationSettings,
+    settings: &AnnotationSettings,
 ) -> Result<PathTranslation, String> {
     let text = asked.path.as_deref().filter(|path| !path.is_empty()).unwrap_or("/");
     let is_exact = asked.path_type == IngressPathType::Exact;
     let has_patterns =
-        wishes.uses_patterns || matches!(wishes.rewrite, Some(RewriteTarget::Captures(_)));
+        settings.uses_patterns || matches!(settings.rewrite, Some(RewriteTarget::Captures(_)));
     let is_pattern = !is_exact && has_patterns && is_expression(text);
     let kind = match (is_pattern, is_exact) {
         (true, _) => PathMatchType::RegularExpression,
         (false, true) => PathMatchType::Exact,
         (false, false) => PathMatchType::PathPrefix,
     };
-    // nginx's expressions hold at the beginning of a path, and are blind to case.
+    // Regular expressions of nginx match at the beginning of a path, and ignore case.
     let value = if is_pattern { format!("(?i:{text}).*") } else { text.to_owned() };
     let path = PathMatch { kind, value };
-    let modifier = match &wishes.rewrite {
+    let modifier = match &settings.rewrite {
         None => return Ok(PathTranslation { path, rewrite: None }),
         Some(RewriteTarget::Captures(target)) => return capture_rewrite(text, target),
         Some(RewriteTarget::Prefix(target)) if kind == PathMatchType::PathPrefix => {
@@ -47,25 +47,25 @@ pub(super) fn translate_path(
     Ok(PathTranslation { path, rewrite: Some(rewrite_filter(modifier)) })
 }
 
-/// A redirect as a filter.
+/// Returns a redirect as a filter.
 pub(super) fn redirect_filter(redirect: RequestRedirect) -> HttpFilter {
     let request_redirect = Some(redirect);
     HttpFilter { request_redirect, ..empty_filter(HttpFilterType::RequestRedirect) }
 }
 
-/// Of the rewrites by captures those that put another path in place of a prefix, as nearly all do.
+/// Translates a rewrite by captures if it replaces a prefix, as nearly all do.
 fn capture_rewrite(text: &str, target: &str) -> Result<PathTranslation, String> {
-    let way = CAPTURE_SUFFIXES.iter().find_map(|(tail, capture)| {
+    let parts = CAPTURE_SUFFIXES.iter().find_map(|(tail, capture)| {
         let start = text.strip_suffix(tail)?;
         let target = target.strip_suffix(capture)?;
         let is_all = *tail != "/?(.*)" || start.is_empty();
         let is_plain = !is_expression(start) && !target.contains('$') && target.ends_with('/');
         (is_all && is_plain).then_some((start, target))
     });
-    let Some((start, target)) = way else {
+    let Some((start, target)) = parts else {
         return Err(format!(
-            "cannot be rewritten to {target}: only what replaces a prefix can, as the path /a(/|$)(.*) and the \
-             target /b/$2; an HTTPRoute may say it"
+            "cannot be rewritten to {target}: only a prefix can be replaced, as with path /a(/|$)(.*) and \
+             target /b/$2; an HTTPRoute may express it"
         ));
     };
     let value = if start.is_empty() { "/" } else { start }.to_owned();

@@ -1,4 +1,4 @@
-//! How Services are used: what annotations say of them, as BackendPolicies.
+//! BackendPolicies from the annotations of Ingresses.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,33 +13,34 @@ use crate::objects::{
     TypedObject,
 };
 
-/// Adds a policy for each Service of which annotations say something. Of two Ingresses that say different things the
-/// older one is heeded; a BackendPolicy that somebody wrote goes before both.
+/// Adds a policy for each Service with settings from annotations. If two Ingresses have different settings, the older
+/// one applies; a user's BackendPolicy has precedence over both.
 pub(super) fn add(
     index: &ObjectIndex<'_>,
     class: &AcceptedIngressClass<'_>,
-    wishes: &[AnnotationSettings],
-    made: &mut IngressExpansion,
+    settings: &[AnnotationSettings],
+    expansion: &mut IngressExpansion,
     report: &mut TranslationReport,
 ) {
     let mut taken: BTreeMap<(&str, &str), (&TypedObject<IngressSpec>, BackendPolicySpec)> =
         BTreeMap::new();
-    for (ingress, wishes) in
-        class.ingresses.iter().copied().zip(wishes).filter(|(_, it)| it.has_policy())
+    for (ingress, settings) in
+        class.ingresses.iter().copied().zip(settings).filter(|(_, it)| it.has_policy())
     {
         let namespace = &*ingress.metadata.namespace;
         for service in services(&ingress.spec).collect::<BTreeSet<_>>() {
             if let Some(policy) = existing_policy(index, namespace, service) {
-                let message = format!("BackendPolicy {policy} says how Service {service} is used");
+                let message =
+                    format!("are ignored for Service {service}: BackendPolicy {policy} applies");
                 report.problem("Ingress", ingress, FIELD, message);
                 continue;
             }
-            let spec = spec(index, namespace, service, wishes);
+            let spec = spec(index, namespace, service, settings);
             match taken.get(&(namespace, service)) {
                 None => _ = taken.insert((namespace, service), (ingress, spec)),
-                Some((older, said)) if *said != spec => {
+                Some((older, older_spec)) if *older_spec != spec => {
                     let message = format!(
-                        "Ingress {} says otherwise of Service {service}, and is older",
+                        "are ignored for Service {service}: those of the older Ingress {} differ",
                         older.metadata.name
                     );
                     report.problem("Ingress", ingress, FIELD, message);
@@ -49,33 +50,33 @@ pub(super) fn add(
         }
     }
     for ((namespace, service), (ingress, spec)) in taken {
-        // As nobody else can call a policy.
+        // No user's policy can have this name.
         let resource = derived(ingress, namespace, &format!("ingress:{service}"), spec);
-        made.sources.add("BackendPolicy", &resource, vec![IngressField::of(ingress, FIELD)]);
-        made.objects.push(ApiObject::BackendPolicy(resource.into()));
+        expansion.sources.add("BackendPolicy", &resource, vec![IngressField::of(ingress, FIELD)]);
+        expansion.objects.push(ApiObject::BackendPolicy(resource.into()));
     }
 }
 
-/// The Services of an Ingress.
+/// Returns the Services of an Ingress.
 fn services(spec: &IngressSpec) -> impl Iterator<Item = &str> {
     let paths = spec.rules.iter().filter_map(|rule| rule.http.as_ref()).flat_map(|it| &it.paths);
     let backends = paths.map(|path| &path.backend).chain(&spec.default_backend);
     backends.filter_map(|IngressBackend { service, .. }| Some(&*service.as_ref()?.name))
 }
 
-/// The name of the policy that somebody wrote for all of a Service.
+/// Returns the name of a user's policy for the whole Service.
 fn existing_policy<'a>(index: &ObjectIndex<'a>, namespace: &str, service: &str) -> Option<&'a str> {
-    let aims = index.policies_of((namespace, service)).iter();
-    let whole = aims.filter(|it| it.kind == BACKEND_POLICY && it.section.is_none());
-    whole.map(|aim| aim.policy).min()
+    let targets = index.policies_of((namespace, service)).iter();
+    let whole = targets.filter(|it| it.kind == BACKEND_POLICY && it.section.is_none());
+    whole.map(|target| target.policy).min()
 }
 
-/// Whom to believe, a BackendTLSPolicy says better.
+/// Returns the spec of the policy. A BackendTLSPolicy for the Service has precedence in certificate verification.
 fn spec(
     index: &ObjectIndex<'_>,
     namespace: &str,
     service: &str,
-    wishes: &AnnotationSettings,
+    settings: &AnnotationSettings,
 ) -> BackendPolicySpec {
     let target = ServiceTarget {
         group: String::new(),
@@ -83,7 +84,7 @@ fn spec(
         name: service.to_owned(),
         section_name: None,
     };
-    let mut spec = BackendPolicySpec { target_refs: vec![target], ..wishes.policy.clone() };
+    let mut spec = BackendPolicySpec { target_refs: vec![target], ..settings.policy.clone() };
     if index.policies_of((namespace, service)).iter().any(|it| it.kind == BACKEND_TLS_POLICY) {
         spec.tls.insecure_skip_verify = false;
     }

@@ -1,4 +1,4 @@
-//! Which requests go where: an HTTPRoute for each host of an Ingress.
+//! HTTPRoutes from Ingress rules: one for each host of an Ingress.
 
 use std::collections::BTreeSet;
 
@@ -21,26 +21,26 @@ use crate::objects::{
 pub(super) fn add(
     index: &ObjectIndex<'_>,
     class: &AcceptedIngressClass<'_>,
-    wishes: &[AnnotationSettings],
-    doors: &ClassListeners<'_>,
-    made: &mut IngressExpansion,
+    settings: &[AnnotationSettings],
+    listeners: &ClassListeners<'_>,
+    expansion: &mut IngressExpansion,
     report: &mut TranslationReport,
 ) {
-    let rooted = hosts_with_root_path(class);
-    for (ingress, wishes) in class.ingresses.iter().zip(wishes) {
-        let mut making = IngressRouteBuilder {
+    let hosts_with_root_path = hosts_with_root_path(class);
+    for (ingress, settings) in class.ingresses.iter().zip(settings) {
+        let mut builder = IngressRouteBuilder {
             index,
             ingress,
-            annotations: wishes,
-            class_listeners: doors,
-            hosts_with_root_path: &rooted,
+            annotations: settings,
+            class_listeners: listeners,
+            hosts_with_root_path: &hosts_with_root_path,
             report: &mut *report,
         };
-        hosts(&ingress.spec).iter().for_each(|(host, rules)| making.host(host, rules, made));
+        hosts(&ingress.spec).iter().for_each(|(host, rules)| builder.host(host, rules, expansion));
     }
 }
 
-/// Hosts of which some rule has all paths, so that no default backend gets any.
+/// Returns the hosts for which some rule matches all paths, so that no default backend applies.
 fn hosts_with_root_path(class: &AcceptedIngressClass<'_>) -> BTreeSet<HostPattern> {
     let rules = class.ingresses.iter().flat_map(|it| &it.spec.rules);
     let is_root = |path: &IngressPath| {
@@ -51,7 +51,7 @@ fn hosts_with_root_path(class: &AcceptedIngressClass<'_>) -> BTreeSet<HostPatter
     rules.map(|rule| pattern(rule.host.as_ref())).collect()
 }
 
-/// The routes of an Ingress in the making.
+/// Builds the routes of an Ingress.
 struct IngressRouteBuilder<'a, 'r> {
     index: &'a ObjectIndex<'a>,
     ingress: &'a TypedObject<IngressSpec>,
@@ -61,7 +61,7 @@ struct IngressRouteBuilder<'a, 'r> {
     report: &'r mut TranslationReport,
 }
 
-/// Rules, and where each comes from.
+/// Rules, and the Ingress field that each comes from.
 #[derive(Default)]
 struct RulesWithSources {
     rules: Vec<HttpRouteRule>,
@@ -73,31 +73,32 @@ impl IngressRouteBuilder<'_, '_> {
         self.report.problem("Ingress", self.ingress, field, message);
     }
 
-    /// Adds what becomes of requests for a host.
+    /// Adds the routes of a host.
     fn host(
         &mut self,
         host: &HostPattern,
         rules: &[(usize, &IngressRule)],
-        made: &mut IngressExpansion,
+        expansion: &mut IngressExpansion,
     ) {
         let rules = self.rules(host, rules);
         if rules.rules.is_empty() {
             return;
         }
-        let wishes = self.annotations;
+        let settings = self.annotations;
         let has_certificate = self.class_listeners.has_certificate(host);
-        let wants_tls = wishes.forces_tls || has_certificate && wishes.tls_redirect.unwrap_or(true);
-        let (mut parents, plain) =
+        let wants_tls =
+            settings.forces_tls || has_certificate && settings.tls_redirect.unwrap_or(true);
+        let (mut parents, http_parents) =
             (self.class_listeners.https_parents(host), self.class_listeners.http_parents(host));
-        // Who is sent elsewhere anyway goes there at once.
-        if wants_tls && wishes.redirect.is_none() && !wishes.denies_all {
+        // If all requests are redirected anyway, there is no redirect to HTTPS first.
+        if wants_tls && settings.redirect.is_none() && !settings.denies_all {
             let rules = self.tls_redirect_rules(&rules);
-            self.route(&format!("{}:tls", text(host)), host, plain, rules, made);
+            self.route(&format!("{}:tls", text(host)), host, http_parents, rules, expansion);
         } else {
-            parents.extend(plain);
+            parents.extend(http_parents);
         }
         if !parents.is_empty() {
-            self.route(&text(host), host, parents, rules, made);
+            self.route(&text(host), host, parents, rules, expansion);
         }
     }
 
@@ -107,20 +108,20 @@ impl IngressRouteBuilder<'_, '_> {
         host: &HostPattern,
         parent_refs: Vec<ParentRef>,
         RulesWithSources { rules, places }: RulesWithSources,
-        made: &mut IngressExpansion,
+        expansion: &mut IngressExpansion,
     ) {
         let hostnames =
             if *host == HostPattern::Any { vec![] } else { vec![Hostname(host.clone())] };
         let metadata = &self.ingress.metadata;
-        // As nobody else can call a route.
+        // No user's route can have this name.
         let name = format!("ingress:{}:{suffix}", metadata.name);
         let spec = HttpRouteSpec { parent_refs, hostnames, rules, ..Default::default() };
         let resource = derived(self.ingress, &metadata.namespace, &name, spec);
-        made.sources.add("HTTPRoute", &resource, places);
-        made.objects.push(ApiObject::HttpRoute(resource.into()));
+        expansion.sources.add("HTTPRoute", &resource, places);
+        expansion.objects.push(ApiObject::HttpRoute(resource.into()));
     }
 
-    /// The rules of a host, with their backends.
+    /// Returns the rules of a host, with their backends.
     fn rules(&mut self, host: &HostPattern, of_host: &[(usize, &IngressRule)]) -> RulesWithSources {
         let mut rules = RulesWithSources::default();
         let ingress = self.ingress;
@@ -150,7 +151,9 @@ impl IngressRouteBuilder<'_, '_> {
     fn rule(&mut self, path: &IngressPath, field: &str) -> Option<HttpRouteRule> {
         let backend = self.backend(&path.backend, &format!("{field}.backend"));
         match translate_path(path, self.annotations) {
-            Ok(meaning) => Some(self.forwarding_rule(meaning.path, meaning.rewrite, backend)),
+            Ok(translated) => {
+                Some(self.forwarding_rule(translated.path, translated.rewrite, backend))
+            }
             Err(message) => {
                 self.problem(&format!("{field}.path"), message);
                 None
@@ -158,7 +161,8 @@ impl IngressRouteBuilder<'_, '_> {
         }
     }
 
-    /// A rule that leads to a backend, or wherever the Ingress sends all its clients. One that leads nowhere answers 500.
+    /// Returns a rule that forwards to a backend, or redirects if the Ingress redirects all requests. Without either,
+    /// the rule answers 500.
     fn forwarding_rule(
         &self,
         path: PathMatch,
@@ -180,7 +184,7 @@ impl IngressRouteBuilder<'_, '_> {
         HttpRouteRule { matches, filters, backend_refs, ..Default::default() }
     }
 
-    /// Sends who asks for `/` to where the application begins.
+    /// Returns a rule that redirects requests for `/` to the root of the application.
     fn app_root(&self) -> Option<HttpRouteRule> {
         let root = self.annotations.app_root.clone()?;
         let redirect = RequestRedirect {
@@ -200,7 +204,7 @@ impl IngressRouteBuilder<'_, '_> {
         })
     }
 
-    /// The same requests, sent to where they come with TLS.
+    /// Returns rules that redirect the same requests to HTTPS.
     fn tls_redirect_rules(&self, rules: &RulesWithSources) -> RulesWithSources {
         let port = self.class_listeners.https_port;
         let redirect = RequestRedirect {
@@ -220,7 +224,7 @@ impl IngressRouteBuilder<'_, '_> {
         }
     }
 
-    /// A port of a Service, if that is what is named and if it is there.
+    /// Returns a reference to a Service port, if the backend names one and it exists.
     fn backend(&mut self, backend: &IngressBackend, field: &str) -> Option<BackendRef> {
         if backend.resource.is_some() {
             self.problem(&format!("{field}.resource"), "is not supported, only a Service");

@@ -1,4 +1,4 @@
-//! Whose fault it is: what is said of an object that was made is said of the Ingress that it was made of.
+//! Attribution of problems: a problem of a derived object is reported on the Ingress that it was derived from.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,10 +7,10 @@ use crate::objects::TypedObject;
 use crate::problem::{ObjectOrigin, ObjectProblem, label};
 use crate::status::ObjectIdentity;
 
-/// Where the parts of what was made come from.
+/// The Ingress fields that derived objects come from.
 #[derive(Default)]
 pub(super) struct IngressSources {
-    /// By object, as problems call it; then by the number of the rule or listener.
+    /// By object, as problems name it; then by the number of the rule or listener.
     made: BTreeMap<String, Vec<IngressField>>,
 }
 
@@ -30,7 +30,7 @@ impl IngressField {
 }
 
 impl IngressSources {
-    /// Notes where an object comes from, part by part: there is at least one.
+    /// Records the source of each part of an object. There must be at least one.
     pub(super) fn add<S>(
         &mut self,
         kind: &str,
@@ -46,13 +46,13 @@ impl IngressSources {
             self.made.contains_key(&label(kind, namespace, name))
         };
         translation.statuses.retain(|status| !is_made(&status.object));
-        let mut told = BTreeSet::new();
+        let mut reported = BTreeSet::new();
         let problems = std::mem::take(&mut translation.problems).into_iter();
         translation.problems = problems
             .filter_map(|problem| match self.made.get(&problem.object) {
-                // One fault of an Ingress may show in several objects.
+                // One error of an Ingress may appear in several derived objects.
                 Some(places) => {
-                    Some(attributed(problem, places)).filter(|it| told.insert(it.clone()))
+                    Some(attributed(problem, places)).filter(|it| reported.insert(it.clone()))
                 }
                 None => Some(problem),
             })
@@ -60,7 +60,7 @@ impl IngressSources {
     }
 }
 
-/// The same problem, of the Ingress.
+/// Returns the same problem on the Ingress.
 fn attributed(problem: ObjectProblem, places: &[IngressField]) -> ObjectProblem {
     let place = part(&problem.field).and_then(|n| places.get(n)).unwrap_or(&places[0]);
     let IngressField { origin, object, field } = place.clone();
@@ -68,14 +68,14 @@ fn attributed(problem: ObjectProblem, places: &[IngressField]) -> ObjectProblem 
     ObjectProblem { origin, object, field, ..problem }
 }
 
-/// The number of the rule or listener that a field is of.
+/// Returns the number of the rule or listener that a field belongs to.
 fn part(field: &str) -> Option<usize> {
     let rest =
         field.strip_prefix("spec.rules[").or_else(|| field.strip_prefix("spec.listeners["))?;
     rest.split_once(']')?.0.parse().ok()
 }
 
-/// The part of a path or backend that is meant by a part of a rule.
+/// Returns the field of the path or backend that corresponds to a field of a rule.
 fn within(place: String, field: &str) -> String {
     if field.contains(".matches[") {
         return format!("{place}.path");

@@ -1,4 +1,4 @@
-"""Where things are, and which addresses: what is built lasts, what a running cluster writes goes with it."""
+"""Paths and addresses of the cluster: built programs stay, files of a running cluster are removed with it."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parent
 REPOSITORY = FOLDER.parent.parent
 
-# Shared by every clone of this repository: the build takes minutes.
+# Shared by all clones of this repository, because the build takes minutes.
 CACHE = Path(
     os.environ.get("SHEAVE_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sheave"
 )
 PROGRAMS = CACHE / "cluster" / "bin"
 
-# One cluster at a time has the machine, so what it writes has a fixed place, which tests can name.
+# The machine has one cluster at a time, so its files have a fixed path, which tests can name.
 STATE = Path("/run/sheave-cluster")
 LOCK = Path("/run/sheave-cluster.lock")
 KUBECONFIG = STATE / "kubeconfig"
 CERTIFICATES = STATE / "certificates"
 LOGS = STATE / "logs"
-# Read beside `kubelet/images.toml`, and before it: what tests put in an image's place.
+# Overrides of `kubelet/images.toml`, for tests.
 IMAGES = STATE / "images.toml"
 
-# Control groups, network namespaces and links of a cluster are named by this, so that all of them are found again.
+# Prefix of control groups, network namespaces and links of a cluster, to find all of them again.
 NAME = "sheave-cluster"
 CONTROL_PLANE_NAMESPACE = f"{NAME}-control"
-# The machine's own link to the cluster's network.
+# The machine's link to the cluster's network.
 MACHINE_LINK = "sheave-cluster"
 
-# One network with all nodes, the API server and the machine on it. Addresses from 10.200.1.0/24 and
-# fd00:10:200::1:0/112 are nobody's: a node may take one for a Gateway.
+# One network with all nodes, the API server and the machine. Addresses from 10.200.1.0/24 and fd00:10:200::1:0/112 are
+# free: a node may take one for a Gateway.
 NETWORK = ("10.200.0.0/16", "fd00:10:200::/64")
 API_SERVER = "10.200.0.1"
 API_SERVER_PORT = 6443
 MACHINE = ("10.200.0.2", "fd00:10:200::2")
 POOL = ("10.200.1.0/24", "fd00:10:200::1:0/112")
 
-# What Services of type LoadBalancer get.
+# Addresses for Services of type LoadBalancer.
 BALANCED = ("10.200.2.0/24", "fd00:10:200::2:0/112")
 
 SERVICES = ("10.96.0.0/16", "fd00:10:96::/112")
@@ -48,7 +48,7 @@ PODS = ("10.244.0.0/16", "fd00:10:244::/48")
 
 @dataclass(frozen=True)
 class Node:
-    """What a node is called, where it is, and by which rules its kube-proxy balances."""
+    """Name, location and kube-proxy mode of a node."""
 
     number: int
     proxy_mode: str
@@ -82,5 +82,5 @@ NODES = (Node(1, "iptables"), Node(2, "nftables"), Node(3, "nftables"))
 
 
 def node(name: str) -> Node:
-    """The node of this name; KeyError if there is none."""
+    """Returns the node of this name; raises KeyError if there is none."""
     return {node.name: node for node in NODES}[name]

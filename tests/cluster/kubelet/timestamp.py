@@ -1,4 +1,4 @@
-"""Moments as the API writes them."""
+"""Timestamps in the API's format."""
 
 from __future__ import annotations
 

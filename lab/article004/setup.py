@@ -1,4 +1,4 @@
-"""Clients with browsers, each at the end of a line; edges and the one backend behind them at the other."""
+"""Clients with browsers, each at the end of a link; edges and their one backend at the other end."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pathlib import Path
 from lab import certificate
 from lab.article004 import sites
 from lab.article004.client import Client
-from lab.balancers import Running, Site, Task, balancer
+from lab.balancers import BalancerTask, Placement, RunningBalancer, balancer
 from lab.certificate import Certificate
 from lab.child import Child
-from lab.testbed.cgroups import Group
+from lab.testbed.cgroups import ControlGroup
 
 NETWORK = "10.99.0"
 EDGE = f"{NETWORK}.1"
@@ -25,71 +25,75 @@ FIRST_PORT = 8443
 BACKEND = "backend"
 
 
-class Stage:
-    """One for a whole run; edges and clients come as they are needed."""
+class PageLoadSetup:
+    """Setup of a whole run; edges and clients start on demand."""
 
-    def __init__(self, top: Group, builds: Mapping[str, Path], folder: Path, closing: ExitStack) -> None:
+    def __init__(self, top: ControlGroup, builds: Mapping[str, Path], folder: Path, exit_stack: ExitStack) -> None:
         self._top = top
         self._builds = builds
         self._folder = folder
-        self._closing = closing
-        self._edges: dict[tuple[str, str], Running] = {}
+        self._exit_stack = exit_stack
+        self._edges: dict[tuple[str, str], RunningBalancer] = {}
         self._certificate = certificate.make(folder)
         self._clients: list[Client] = []
-        self._backend, self._backend_child = sites.start_backend(self._place(BACKEND))
-        closing.callback(self._backend_child.stop)
+        self._backend, self._backend_child = sites.start_backend(self._placement(BACKEND))
+        exit_stack.callback(self._backend_child.stop)
 
     def clients(self, count: int) -> Sequence[Client]:
-        """So many; whoever is not there yet comes, and stays to the end."""
+        """Returns `count` clients; starts missing ones, which run until the end."""
         while (number := len(self._clients)) < count:
             name, address = f"client-{number + 1}", f"{NETWORK}.{FIRST_CLIENT + number}"
             folder = self._folder / name
-            self._clients.append(Client(name, address, EDGE, pin(self._certificate), self._top, folder, self._closing))
+            self._clients.append(
+                Client(name, address, EDGE, pin(self._certificate), self._top, folder, self._exit_stack)
+            )
         return self._clients[:count]
 
     def edge(self, name: str, congestion_control: str) -> int:
-        """The port of an edge whose QUIC uses this; it is started where it is not there, and runs to the end."""
+        """Returns the port of an edge with this QUIC congestion control; starts it if necessary."""
         key = (name, congestion_control)
         if key not in self._edges:
             port = FIRST_PORT + len(self._edges)
-            task = Task(
+            task = BalancerTask(
                 (self._backend,), certificate=self._certificate, http3=True, quic_congestion_control=congestion_control
             )
             program = self._builds.get(name)
-            place = self._place(f"{name}-{congestion_control}", EDGE, port, program)
-            running = balancer("sheave" if program else name).start(task, place)
-            self._closing.callback(running.child.stop)
+            placement = self._placement(f"{name}-{congestion_control}", EDGE, port, program)
+            running = balancer("sheave" if program else name).start(task, placement)
+            self._exit_stack.callback(running.child.stop)
             self._edges[key] = running
         return FIRST_PORT + list(self._edges).index(key)
 
-    def _place(self, name: str, host: str = "127.0.0.1", port: int = 0, program: Path | None = None) -> Site:
+    def _placement(self, name: str, host: str = "127.0.0.1", port: int = 0, program: Path | None = None) -> Placement:
         folder = self._folder / name
         folder.mkdir()
-        return Site(folder, partial(self._launch, name), host, port, program)
+        return Placement(folder, partial(self._launch, name), host, port, program)
 
     def _launch(self, name: str, argv: Sequence[object], log: Path) -> Child:
-        return Child(self._top.child(name).create().entering(argv), log)
+        return Child(self._top.child(name).create().enter_command(argv), log)
 
     def cpu_seconds(self) -> float:
-        """Of everything that runs for the lab."""
+        """Returns the CPU time of everything that runs for the lab."""
         return self._top.cpu_seconds()
 
     def check(self) -> None:
-        """Raises if something that has to run has ended."""
+        """Raises if a required process has ended."""
         children = (self._backend_child, *(running.child for running in self._edges.values()))
         for each in (*self._clients, *children):
             each.check()
 
 
 @contextmanager
-def stage(top: Group, builds: Mapping[str, Path], folder: Path) -> Iterator[Stage]:
-    """The backend, and whatever comes; nothing is left afterwards. `builds` are edges that are other builds of Sheave."""
-    with ExitStack() as closing:
-        yield Stage(top, builds, folder, closing)
+def open_setup(top: ControlGroup, builds: Mapping[str, Path], folder: Path) -> Iterator[PageLoadSetup]:
+    """Yields a setup with the backend; removes everything afterwards. `builds` maps edge names to other builds of
+    Sheave.
+    """
+    with ExitStack() as exit_stack:
+        yield PageLoadSetup(top, builds, folder, exit_stack)
 
 
 def pin(certificate: Certificate) -> str:
-    """By which a browser knows a certificate's key: SHA-256, in base64."""
+    """Returns the SHA-256 of a certificate's key in base64, which the browser uses as a pin."""
     argv = ["openssl", "x509", "-in", str(certificate.chain), "-noout", "-pubkey"]
     key = subprocess.run(argv, check=True, capture_output=True, text=True).stdout
     body = "".join(line for line in key.splitlines() if not line.startswith("-"))

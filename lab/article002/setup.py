@@ -1,4 +1,4 @@
-"""The article's servers and client on the testbed, with something between them."""
+"""The article's servers and client on the testbed, with an entry point between them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pathlib import Path
 
 from lab import golang
 from lab.article002.calls import Call, read
-from lab.balancers import Task, replace_file
+from lab.balancers import BalancerTask, replace_file
 from lab.child import Child, ChildFailed, wait_until
 from lab.testbed.cluster import NODE, SERVICE, Cluster, Node
-from lab.testbed.pods import PORT, Application, Limits, Pod, Probe
+from lab.testbed.pods import PORT, Application, CpuLimits, Pod, Probe
 
 MODULE = Path(__file__).parent
 DNS_NAME = "echo.test."
 DNS_PORT = 53
-# As many as there are calls at once, of which each balancer's default is a hundred or so.
+# More than the concurrent calls; each balancer's default is about a hundred.
 CLIENT_STREAMS = 10_000
 PROBE = Probe(period_seconds=5, timeout_seconds=1, failure_threshold=3)
 READY_SECONDS = 15
@@ -27,33 +27,33 @@ READY_SECONDS = 15
 
 @dataclass(frozen=True)
 class Variant:
-    """What differs from one to the next."""
+    """Settings of one variant."""
 
     id: str
-    # bursts: calls all at once, at one server. shares: calls at a steady rate, at three. newcomer: the third one comes
-    # while they are made.
+    # bursts: simultaneous calls to one server. shares: calls at a steady rate to three. newcomer: the third server
+    # starts during the calls.
     kind: str
     # direct, clusterip, dns, or the name of a balancer.
     entry: str
     connection_per_call: bool = False
-    # MaxConnectionAge.
+    # gRPC's MaxConnectionAge.
     age_seconds: float = 0
     resolution_interval_seconds: float = 30
     policy: str = "pick_first"
 
 
 @dataclass(frozen=True)
-class Times:
-    """How long a server takes for a call, and how long a client waits for it."""
+class CallTimes:
+    """Service time of a call, and the client's deadline."""
 
     delay_ms: int
     deadline_ms: int
 
 
-class Stage:
-    """Servers that are ready, and a way to them."""
+class GrpcSetup:
+    """Ready servers, and an entry point to them."""
 
-    def __init__(self, cluster: Cluster, variant: Variant, times: Times, folder: Path) -> None:
+    def __init__(self, cluster: Cluster, variant: Variant, times: CallTimes, folder: Path) -> None:
         self.cluster = cluster
         self._variant = variant
         self._times = times
@@ -63,26 +63,26 @@ class Stage:
         self._target = ""
 
     def start_server(self) -> Pod:
-        """One more, which is ready, and published to nobody yet."""
-        words = ["-delay", f"{self._times.delay_ms}ms", "-age", f"{self._variant.age_seconds}s"]
-        application = Application(lambda address: [self._program, "serve", address, *words], _accepts)
-        pod = self.cluster.start_pod(application, Limits(), PROBE)
+        """Starts one more server and waits until it is ready, without publishing it."""
+        arguments = ["-delay", f"{self._times.delay_ms}ms", "-age", f"{self._variant.age_seconds}s"]
+        application = Application(lambda address: [self._program, "serve", address, *arguments], _accepts_connection)
+        pod = self.cluster.start_pod(application, CpuLimits(), PROBE)
         wait_until(lambda: pod.ready, pod.child, pod.name, READY_SECONDS)
         return pod
 
     def open(self) -> None:
-        """Publishes the servers, and starts what is between them and the client."""
+        """Publishes the servers, and starts the entry point."""
         self.publish()
-        self._target = self._way()
+        self._target = self._entry_address()
 
     def publish(self) -> None:
-        """Makes all servers known, to DNS as well."""
+        """Publishes all servers, to DNS as well."""
         addresses = [pod.address.partition(":")[0] for pod in self.cluster.pods]
         replace_file(self._dns_records, "\n".join(addresses))
         self.cluster.publish(self.cluster.pods)
 
-    def _way(self) -> str:
-        """What the client is given."""
+    def _entry_address(self) -> str:
+        """Returns the address for the client."""
         match self._variant.entry:
             case "direct":
                 return self.cluster.pods[0].address
@@ -92,22 +92,24 @@ class Stage:
                 self._resolver = self._start_resolver()
                 return f"dns://{NODE}:{DNS_PORT}/{DNS_NAME}:{PORT}"
             case name:
-                return self.cluster.start_balancer(name, Task((), speaks="grpc", client_streams=CLIENT_STREAMS))
+                return self.cluster.start_balancer(
+                    name, BalancerTask((), endpoint_protocol="grpc", client_streams=CLIENT_STREAMS)
+                )
 
     def _start_resolver(self) -> Child:
-        words = ["resolve", f"{NODE}:{DNS_PORT}", "-name", DNS_NAME, "-servers", self._dns_records]
-        resolver = self.cluster.start_on_node("dns", [self._program, *words])
+        arguments = ["resolve", f"{NODE}:{DNS_PORT}", "-name", DNS_NAME, "-servers", self._dns_records]
+        resolver = self.cluster.start_on_node("dns", [self._program, *arguments])
         wait_until(lambda: "listening" in resolver.log.read_text(), resolver, "the DNS server")
         return resolver
 
     def burst(self, calls: int) -> list[Call]:
-        """So many calls, all at once."""
+        """Sends `calls` simultaneous calls."""
         return self.finish(self.start_calls("-calls", calls))
 
-    def start_calls(self, *words: object) -> Child:
-        """A client that is connected and begins."""
+    def start_calls(self, *arguments: object) -> Child:
+        """Starts a client that is connected and begins to send."""
         variant = self._variant
-        argv: list[object] = [self._program, "call", self._target, *words, "-policy", variant.policy]
+        argv: list[object] = [self._program, "call", self._target, *arguments, "-policy", variant.policy]
         argv += ["-deadline", f"{self._times.deadline_ms}ms"]
         argv += ["-resolution-interval", f"{variant.resolution_interval_seconds}s"]
         argv += ["-connection-per-call"] if variant.connection_per_call else []
@@ -118,30 +120,30 @@ class Stage:
         return client
 
     def finish(self, client: Child) -> list[Call]:
-        """Waits for the end of the client; what became of its calls."""
+        """Waits for the client's exit; returns its calls."""
         with client:
             calls = read(client.stdout)
         self.cluster.check()
         return calls
 
     def dns_questions(self) -> int | None:
-        """Those about the servers' addresses, so far."""
+        """Returns the number of DNS queries for the servers so far."""
         return self._resolver.log.read_text().splitlines().count(DNS_NAME) if self._resolver else None
 
 
 @contextmanager
-def stage(node: Node, variant: Variant, servers: int, times: Times, folder: Path) -> Iterator[Stage]:
-    """An empty cluster, so many servers, a way to them; nothing is left afterwards."""
+def open_setup(node: Node, variant: Variant, servers: int, times: CallTimes, folder: Path) -> Iterator[GrpcSetup]:
+    """Yields an empty cluster with `servers` servers and an entry point; removes everything afterwards."""
     with node.cluster(folder) as cluster:
-        made = Stage(cluster, variant, times, folder)
+        setup = GrpcSetup(cluster, variant, times, folder)
         for _ in range(servers):
-            made.start_server()
-        made.open()
-        yield made
+            setup.start_server()
+        setup.open()
+        yield setup
 
 
-def _accepts(address: str, timeout_seconds: float) -> bool:
-    """What a probe with tcpSocket finds out."""
+def _accepts_connection(address: str, timeout_seconds: float) -> bool:
+    """Returns true if the address passes a probe with tcpSocket."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout_seconds).close()
@@ -151,5 +153,5 @@ def _accepts(address: str, timeout_seconds: float) -> bool:
 
 
 def sleep_until(moment: float) -> None:
-    """Of the wall clock, by which calls say when they were sent."""
+    """Sleeps until a time of the wall clock, which calls use for their send times."""
     time.sleep(max(0.0, moment - time.time()))

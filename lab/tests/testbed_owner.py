@@ -1,4 +1,4 @@
-"""A lab in small, for tests to kill: says a word after each step of setting up a testbed, and waits. Root only."""
+"""A small lab for tests to kill: sets up a testbed, prints each completed step, and waits. Root only."""
 
 import signal
 import sys
@@ -8,9 +8,9 @@ from lab import network
 from lab.testbed import cluster, hosts
 from lab.testbed.hosts import Host
 from lab.testbed.kube_proxy import KubeProxy
-from lab.testbed.occupancy import Occupied, occupy
+from lab.testbed.ownership import TestbedBusy, acquire
 
-# What gives a clean-up the most trouble: it ignores being asked, and has a child in a session of its own.
+# The hardest process to remove: it ignores SIGTERM, and has a child in another session.
 STUBBORN = """\
 import os, signal
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -19,40 +19,40 @@ if os.fork() == 0:
 print(flush=True)
 signal.pause()
 """
-STEPS = ("occupied", "bridge", "rules", "client", "pod", "running")
+STEPS = ("acquired", "bridge", "rules", "client", "pod", "running")
 
 
 def main(folder: Path) -> None:
     network.isolate()
-    with occupy() as top:
-        say("occupied")
+    with acquire() as top:
+        report("acquired")
         hosts.make_bridge(cluster.NODE_IN_POD_SUBNET, cluster.POD_SUBNET)
-        say("bridge")
+        report("bridge")
         KubeProxy(cluster.SERVICES).set_endpoints(["10.42.0.11", "10.42.0.12"])
-        say("rules")
+        report("rules")
         client = Host("client", cluster.CLIENT, top.child("client"), folder)
         hosts.connect(client, cluster.NODE, cluster.CLIENT_SUBNET)
-        say("client")
+        report("client")
         pod = Host("app-1", "10.42.0.11", top.child("app-1"), folder)
         hosts.plug_in(pod, cluster.NODE_IN_POD_SUBNET)
-        say("pod")
+        report("pod")
         stubborn = pod.start([sys.executable, "-c", STUBBORN], folder / "app-1.log", piped=True)
         for _ in range(2):
             stubborn.stdout.readline()
-        say("running")
+        report("running")
         signal.pause()
 
 
-def say(step: str) -> None:
+def report(step: str) -> None:
     print(step, flush=True)
 
 
 if __name__ == "__main__":
-    # Tests that run in the background of a shell inherit that it is ignored.
+    # Background jobs of a shell, and their tests, inherit an ignored SIGINT.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         main(Path(sys.argv[1]))
-    except Occupied as error:
+    except TestbedBusy as error:
         sys.exit(str(error))
     except KeyboardInterrupt:
         sys.exit(130)
