@@ -291,7 +291,7 @@ static OF_BACKENDS: &[MetricRow<Backend>] = &[
         "sheave_backend_refused",
         &["backend", "reason"],
         MetricReader::Counts(|it, each| {
-            for (place, refusal) in Failure::REFUSALS.into_iter().enumerate() {
+            for (place, refusal) in Failure::REFUSALS.iter().enumerate() {
                 let count = total(&it.counters, |shard| &shard.refused[place]);
                 each(refusal.attributes().word, count);
             }
