@@ -76,7 +76,7 @@ impl From<proxy::RequestDemand> for DemandInfo {
 pub(crate) struct EndpointInfo {
     pub(crate) address: SocketAddr,
     weight: u32,
-    /// `serving`, `starting`, `ejected`, `trial` or `unfit`.
+    /// `serving`, `slow_start`, `ejected`, `half_open`, `unhealthy` or `unreachable`.
     pub(crate) health: Cow<'static, str>,
     pub(crate) in_flight: u32,
     /// Maximum number of concurrent requests; `null`: unlimited.

@@ -49,12 +49,12 @@ fn rates_are_differences_and_the_table_fits_80_columns() {
     assert_eq!(
         text(&lines),
         "\
-BACKEND             REQ/S IN FLIGHT QUEUE DEMAND FAIL/S RETRY/S LATENCY   HEALTH
-default/web:80        120       5/8     3    4.2    2.0       0   12 ms
-  10.0.0.1:8080       100       4/4                   0           12 ms  serving
-  10.0.0.2:8080      20.0       1/4                 2.0           12 ms  serving
-default/api:80          0       0/4     0    4.2      0       0   12 ms
-  [2001:d…f]:8080       0       0/4                   0           12 ms  serving
+BACKEND           REQ/S IN FLIGHT QUEUE DEMAND FAIL/S RETRY/S LATENCY     HEALTH
+default/web:80      120       5/8     3    4.2    2.0       0   12 ms
+  10.0.0.1:8080     100       4/4                   0           12 ms    serving
+  10.0.0.2:8080    20.0       1/4                 2.0           12 ms    serving
+default/api:80        0       0/4     0    4.2      0       0   12 ms
+  [2001:d…f]:8080     0       0/4                   0           12 ms    serving
 "
     );
     let tones: Vec<LineStyle> = lines.iter().map(|line| line.style).collect();
