@@ -546,7 +546,7 @@ static OF_LIMITS: &[MetricRow<u32>] = &[MetricRow::new(
     "sheave_endpoint_limit",
     &["backend", "endpoint", "reason"],
     MetricReader::Gauge(|&limit| f64::from(limit)),
-    "Concurrency limit of the endpoint, if it has one, with its origin: fixed, assigned (a share of the fixed limit for this replica), learned (start, growing, knee, trial, or shared with another backend), said (reported by the endpoint), or full (reduced after a refusal).",
+    "Concurrency limit of the endpoint, if it has one, with its origin: fixed, assigned (a share of the fixed limit for this replica), learned (start, growing, saturation, probing, or shared with another backend), reported (by the endpoint), or full (reduced after a refusal).",
 )];
 
 static OF_WORKERS: &[MetricRow<WorkerCounters>] = &[

@@ -81,8 +81,8 @@ pub(crate) struct EndpointInfo {
     pub(crate) in_flight: u32,
     /// Maximum number of concurrent requests; `null`: unlimited.
     pub(crate) limit: Option<u32>,
-    /// Origin of the limit: `fixed`, `assigned` to this replica, learned (`start`, `growing`, `knee`, `trial`, `shared`),
-    /// `said` by the endpoint, or `full` while a rejection by the endpoint lowers it.
+    /// Origin of the limit: `fixed`, `assigned` to this replica, learned (`start`, `growing`, `saturation`, `probing`,
+    /// `shared`), `reported` by the endpoint, or `full` while a rejection by the endpoint lowers it.
     limit_reason: Option<Cow<'static, str>>,
     idle_connections: usize,
     pub(crate) requests: u64,
