@@ -44,7 +44,7 @@ pub(crate) struct BackendInfo {
     auto_limit: bool,
     queue_max_requests: u32,
     queue_timeout_seconds: f64,
-    pub(crate) waiting: u32,
+    pub(crate) queue_length: u32,
     /// True in panic mode: health is ignored, because too few endpoints are healthy.
     panicking: bool,
     pub(crate) retries: u64,
@@ -62,13 +62,13 @@ pub(crate) struct DemandInfo {
     in_flight: f64,
     queued: f64,
     /// Rejected requests, each counted for the mean service time.
-    shed: f64,
+    rejected: f64,
 }
 
 impl From<proxy::RequestDemand> for DemandInfo {
     fn from(demand: proxy::RequestDemand) -> Self {
-        let proxy::RequestDemand { in_flight, queued, rejected: shed } = demand;
-        Self { total: demand.total(), in_flight, queued, shed }
+        let proxy::RequestDemand { in_flight, queued, rejected } = demand;
+        Self { total: demand.total(), in_flight, queued, rejected }
     }
 }
 
@@ -139,7 +139,7 @@ fn backend(view: BackendView) -> BackendInfo {
         auto_limit: settings.auto_limit.is_some(),
         queue_max_requests: settings.queue_max_requests,
         queue_timeout_seconds: settings.queue_timeout.as_secs_f64(),
-        waiting,
+        queue_length: waiting,
         panicking,
         retries,
         demand: demand.into(),

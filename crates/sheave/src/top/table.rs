@@ -149,7 +149,7 @@ impl RateCalculator {
             requests: endpoints.iter().map(|it| it.requests).sum(),
             in_flight: endpoints.iter().map(|it| it.in_flight).sum(),
             slots: endpoints.iter().map(|it| it.slots).sum(),
-            waiting: Some(u64::from(now.waiting)),
+            waiting: Some(u64::from(now.queue_length)),
             demand: Some(now.demand.total),
             failures: endpoints.iter().map(|it| it.failures).sum(),
             retries: Some(self.rate(before.map(|it| it.retries), now.retries)),

@@ -15,8 +15,8 @@ fn backend(name: &str, waiting: u32, endpoints: Vec<serde_json::Value>) -> serde
     json!({
         "name": name, "namespace": "default", "service": "web", "port": 80,
         "algorithm": "LeastLoad", "max_in_flight_per_endpoint": 4, "auto_limit": false, "queue_max_requests": 8,
-        "queue_timeout_seconds": 1.0, "waiting": waiting, "panicking": false, "retries": 0,
-        "demand": { "total": 4.25, "in_flight": 2.5, "queued": 1.25, "shed": 0.5 },
+        "queue_timeout_seconds": 1.0, "queue_length": waiting, "panicking": false, "retries": 0,
+        "demand": { "total": 4.25, "in_flight": 2.5, "queued": 1.25, "rejected": 0.5 },
         "service_time_seconds": 0.34,
         "endpoints": endpoints,
     })
