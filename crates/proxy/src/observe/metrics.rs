@@ -317,9 +317,9 @@ static OF_BACKENDS: &[MetricRow<Backend>] = &[
             let spent = it.demand.read(DemandAverager::request_seconds);
             each("in_flight", spent.in_flight);
             each("queued", spent.queued);
-            each("shed", spent.rejected);
+            each("rejected", spent.rejected);
         }),
-        "Cumulative time of requests in flight, in the queue, and (shed) the expected service time of rejected ones; the rate is the demand.",
+        "Cumulative time of requests in flight, in the queue, and the expected service time of rejected ones; the rate is the demand.",
     ),
     MetricRow::new(
         "sheave_backend_service_seconds",
