@@ -10,9 +10,11 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use crate::managed_services::{self, ManagedServices};
-use crate::objects::{ApiObject, GatewayAddress, GatewaySpec, ObjectMeta, TypedObject};
+use crate::objects::{
+    ApiObject, GATEWAY_CONTROLLER, GatewayAddress, GatewaySpec, ObjectMeta, TypedObject,
+};
 use crate::snapshot::{Backend, BackendKey, RuleTarget, Snapshot};
-use crate::translate::{CONTROLLER, ingress};
+use crate::translate::ingress;
 
 /// A Gateway by its namespace and name.
 pub type GatewayName = (String, String);
@@ -200,7 +202,7 @@ fn accepted_gateways(objects: &[ApiObject]) -> Vec<AddressRequest<'_>> {
     let mut gateways = BTreeMap::new();
     for object in objects {
         if let ApiObject::GatewayClass(class) = object {
-            let is_ours = class.spec.controller_name == CONTROLLER;
+            let is_ours = class.spec.controller_name == GATEWAY_CONTROLLER;
             classes.entry(&class.metadata.name).or_insert(is_ours);
         }
         if let Some(gateway) = AddressRequest::of(object) {

@@ -65,9 +65,8 @@ mod settings;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-pub use backend::{EndpointIndex, SERVICE_NAME_LABEL};
+pub use backend::EndpointIndex;
 pub use certificate::CertificateValidity;
-pub use listener::CONTROLLER;
 
 use crate::addresses::{AddressAssignment, GatewayName};
 use crate::managed_services::DesiredService;

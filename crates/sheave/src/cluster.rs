@@ -11,8 +11,7 @@ use gateway::ApiObject;
 use gateway::addresses::{self, GatewayName};
 use gateway::ingress::{self, ServedIngress};
 use gateway::managed_services::{self, DesiredService, ManagedServices, TargetPortMap};
-use gateway::objects::{EndpointConditions, EndpointSliceSpec, TypedObject};
-use gateway::translate::SERVICE_NAME_LABEL;
+use gateway::objects::{EndpointConditions, EndpointSliceSpec, SERVICE_NAME_LABEL, TypedObject};
 use ipnet::IpNet;
 use kube::{
     ClusterObjects, DesiredServices, DesiredStatuses, IngressAddresses, ReplicaIdentity,

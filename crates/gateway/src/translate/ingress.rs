@@ -33,9 +33,6 @@ use class::accepted_classes;
 use dialect::AnnotationDialect;
 use source::IngressSources;
 
-/// The controller name of our IngressClasses.
-pub const CONTROLLER: &str = "sheave.dev/ingress";
-
 /// The namespace of the Gateways that represent IngressClasses. It cannot exist in a cluster, because it contains a
 /// dot.
 pub const NAMESPACE: &str = "ingress.class";

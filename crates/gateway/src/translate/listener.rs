@@ -22,9 +22,6 @@ use crate::status::{
     ConditionReason, ConditionType, GatewayClassStatus, StatusCondition, StatusDetail,
 };
 
-/// The controller name of our GatewayClasses.
-pub const CONTROLLER: &str = "sheave.dev/gateway";
-
 /// A Gateway of one of our classes.
 pub(super) struct AcceptedGateway<'a> {
     pub(super) object: &'a TypedObject<GatewaySpec>,
@@ -278,7 +275,7 @@ pub(super) fn listen_port(targets: Option<&TargetPortMap>, port: u16) -> u16 {
 }
 
 pub(super) fn is_ours(class: &TypedObject<GatewayClassSpec>) -> bool {
-    class.spec.controller_name == CONTROLLER
+    class.spec.controller_name == objects::GATEWAY_CONTROLLER
 }
 
 fn report_class(class: &TypedObject<GatewayClassSpec>, report: &mut TranslationReport) {
