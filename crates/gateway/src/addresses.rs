@@ -11,13 +11,11 @@ use ipnet::IpNet;
 
 use crate::managed_services::{self, ManagedServices};
 use crate::objects::{
-    ApiObject, GATEWAY_CONTROLLER, GatewayAddress, GatewaySpec, ObjectMeta, TypedObject,
+    ApiObject, GATEWAY_CONTROLLER, GatewayAddress, GatewayName, GatewaySpec, ObjectMeta,
+    TypedObject,
 };
 use crate::snapshot::{Backend, BackendKey, RuleTarget, Snapshot};
 use crate::translate::ingress;
-
-/// A Gateway by its namespace and name.
-pub type GatewayName = (String, String);
 
 /// The assignment of addresses to Gateways.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -106,7 +106,7 @@ pub use ingress::{
 };
 pub use invalid_object::{InvalidObject, InvalidObjectTarget, PartialPolicy};
 pub use listener_set::{AllowedListeners, ListenerSetSpec, ParentGatewayRef};
-pub use metadata::{ObjectMeta, SharedObject, TypedObject};
+pub use metadata::{GatewayName, ObjectMeta, SharedObject, TypedObject};
 pub use namespace::{
     LabelExpression, LabelSelector, NAMESPACE_NAME_LABEL, NamespaceSpec, namespace_labels,
 };

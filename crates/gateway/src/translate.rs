@@ -68,9 +68,9 @@ use std::sync::Arc;
 pub use backend::EndpointIndex;
 pub use certificate::CertificateValidity;
 
-use crate::addresses::{AddressAssignment, GatewayName};
+use crate::addresses::AddressAssignment;
 use crate::managed_services::DesiredService;
-use crate::objects::{ApiObject, TypedObject};
+use crate::objects::{ApiObject, GatewayName, TypedObject};
 use crate::problem::ObjectProblem;
 use crate::snapshot::{Backend, BackendKey, Snapshot};
 use crate::status::{

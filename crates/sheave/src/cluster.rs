@@ -8,10 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gateway::ApiObject;
-use gateway::addresses::{self, GatewayName};
+use gateway::addresses;
 use gateway::ingress::{self, ServedIngress};
 use gateway::managed_services::{self, DesiredService, ManagedServices, TargetPortMap};
-use gateway::objects::{EndpointConditions, EndpointSliceSpec, SERVICE_NAME_LABEL, TypedObject};
+use gateway::objects::{
+    EndpointConditions, EndpointSliceSpec, GatewayName, SERVICE_NAME_LABEL, TypedObject,
+};
 use ipnet::IpNet;
 use kube::{
     ClusterObjects, DesiredServices, DesiredStatuses, IngressAddresses, ReplicaIdentity,

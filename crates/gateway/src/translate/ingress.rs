@@ -26,9 +26,8 @@ use serde_json::{Value, json};
 
 use super::index::ObjectIndex;
 use super::{TranslationReport, TranslationResult};
-use crate::addresses::GatewayName;
 use crate::managed_services::PublishedAddress;
-use crate::objects::{ApiObject, GatewaySpec, ObjectMeta, SharedObject, TypedObject};
+use crate::objects::{ApiObject, GatewayName, GatewaySpec, ObjectMeta, SharedObject, TypedObject};
 use class::accepted_classes;
 use dialect::AnnotationDialect;
 use source::IngressSources;

@@ -11,11 +11,12 @@ use super::listener_tls::{self, ListenerTlsMode};
 use super::namespace_scope::NamespaceScope;
 use super::owner::OwnerObject;
 use super::{TranslationReport, ValidationFault};
-use crate::addresses::{AddressAssignment, GatewayName, RequestedAddress};
+use crate::addresses::{AddressAssignment, RequestedAddress};
 use crate::managed_services::{self, ManagedServices, PublishedAddress, TargetPortMap};
 use crate::matching::HostPattern;
 use crate::objects::{
-    self, FromNamespaces, GatewayAddress, GatewayClassSpec, GatewaySpec, ObjectMeta, TypedObject,
+    self, FromNamespaces, GatewayAddress, GatewayClassSpec, GatewayName, GatewaySpec, ObjectMeta,
+    TypedObject,
 };
 use crate::snapshot::{Http3Settings, TlsCertificate, TransportProtocol, UrlScheme};
 use crate::status::{
