@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 
-use gateway::addresses::assign;
+use gateway::address_pool::assign;
 use gateway::managed_services::PublishedAddress;
 use gateway::objects::{GatewayName, read};
 use gateway::status::{ObjectIdentity, ResourceStatus, StatusDetail};

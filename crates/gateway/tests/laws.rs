@@ -6,7 +6,7 @@ use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
-use gateway::addresses::assign;
+use gateway::address_pool::assign;
 use gateway::matching::PlainRequest;
 use gateway::objects::{
     AddressType, ApiObject, Duration, EndpointConditions, EndpointSliceSpec, GatewayName,

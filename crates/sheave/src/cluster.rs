@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gateway::ApiObject;
-use gateway::addresses;
+use gateway::address_pool;
 use gateway::ingress::{self, ServedIngress};
 use gateway::managed_services::{self, DesiredService, ManagedServices, TargetPortMap};
 use gateway::objects::{
@@ -138,7 +138,7 @@ impl ClusterSource {
                     &self.objects,
                     &served,
                 );
-                addresses::assign(pool, &objects, &known)
+                address_pool::assign(pool, &objects, &known)
             }
             AddressMode::PerGatewayServices(_) => {
                 gateway::AddressAssignment::ManagedServices(self.managed_services(&objects))

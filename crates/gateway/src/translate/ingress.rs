@@ -140,7 +140,8 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::addresses::{AddressAssignment, assign};
+    use crate::address_pool::assign;
+    use crate::addresses::AddressAssignment;
 
     const OBJECTS: &str = "
 kind: IngressClass
