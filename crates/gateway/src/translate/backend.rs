@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::grant::permits;
 use super::index::{NamespacedName, ObjectIndex, PolicyTarget};
-use super::{TranslationReport, ValidationFault};
+use super::report::{TranslationReport, ValidationFault};
 use crate::objects::{
     AddressType, ApiObject, EndpointSliceSpec, SERVICE_NAME_LABEL, ServicePort, ServiceRef,
     ServiceSpec, ServiceType, SliceEndpoint, SlicePort, TypedObject,

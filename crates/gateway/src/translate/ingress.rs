@@ -25,7 +25,7 @@ mod source;
 use serde_json::{Value, json};
 
 use super::index::ObjectIndex;
-use super::{TranslationReport, TranslationResult};
+use super::report::{TranslationReport, TranslationResult};
 use crate::managed_services::PublishedAddress;
 use crate::objects::{ApiObject, GatewayName, GatewaySpec, ObjectMeta, SharedObject, TypedObject};
 use class::accepted_classes;

@@ -10,7 +10,7 @@ use super::listener_set::{AcceptedListenerSet, ListenerSets};
 use super::listener_tls::{self, ListenerTlsMode};
 use super::namespace_scope::NamespaceScope;
 use super::owner::OwnerObject;
-use super::{TranslationReport, ValidationFault};
+use super::report::{TranslationReport, ValidationFault};
 use crate::addresses::{AddressAssignment, RequestedAddress};
 use crate::managed_services::{self, ManagedServices, PublishedAddress, TargetPortMap};
 use crate::matching::HostPattern;

@@ -10,8 +10,8 @@ use super::backend_transport::BackendTransport;
 use super::index::{BACKEND_POLICY, ObjectIndex, ObjectsByName, sorted_by_age};
 use super::listener::AcceptedListener;
 use super::owner::OwnerObject;
+use super::report::{TranslationReport, ValidationFault, condition};
 use super::settings::{backend_faults, backend_settings, client_faults, client_settings, http3};
-use super::{TranslationReport, ValidationFault, condition};
 use crate::objects::{
     BackendPolicySpec, BackendProtocol, ClientPolicySpec, GATEWAY_CONTROLLER, GatewaySpec,
     GatewayTarget, InvalidObject, MaxInFlight, ObjectMeta, PartialPolicy, ServiceTarget,

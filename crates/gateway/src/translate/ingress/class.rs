@@ -1,8 +1,8 @@
 //! Ingresses of our classes: those with an IngressClass of ours, or those without a class if the default class is ours.
 //! Other controllers serve classes for which no object exists.
 
-use super::super::TranslationReport;
 use super::super::index::{ObjectIndex, by_age};
+use super::super::report::TranslationReport;
 use crate::objects::{INGRESS_CONTROLLER, IngressClassSpec, IngressSpec, ObjectMeta, TypedObject};
 
 /// Annotation of the default class, for Ingresses without a class.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::super::TranslationReport;
+use super::super::report::TranslationReport;
 use super::class::AcceptedIngressClass;
 use super::source::IngressField;
 use super::{IngressExpansion, NAMESPACE, derived};
