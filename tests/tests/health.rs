@@ -138,8 +138,8 @@ async fn endpoint_with_failing_probes_gets_no_requests() -> Result {
         json!({ "health": { "active": active } }),
     )
     .await?;
-    let unfit = async || endpoint_health(&scene, 0).await;
-    eventually("probes fail", unfit, |health| health == "unfit").await?;
+    let observe = async || endpoint_health(&scene, 0).await;
+    eventually("probes fail", observe, |health| health == "unhealthy").await?;
     assert_eq!(request_statuses(&scene, "GET", 20).await?, [200; 20]);
     ensure!(scene.endpoints[0].requests().iter().all(|seen| seen.head.target() == "/healthz"));
     Ok(())

@@ -38,7 +38,7 @@ async fn adaptive_limit_learns_the_worker_count_under_load() -> Result {
     let load = LoadGenerator::start(scene.sheave.address(), 16, ClientPattern::GET);
     let learned = |limits: &Vec<(String, f64)>| {
         let is_close = |(labels, limit): &(String, f64)| {
-            labels.contains("reason=\"knee\"") && (2.0..=4.0).contains(limit)
+            labels.contains("reason=\"saturation\"") && (2.0..=4.0).contains(limit)
         };
         limits.len() == 2 && limits.iter().all(is_close)
     };
@@ -173,7 +173,7 @@ async fn load_report_sets_the_limit_and_invalid_ones_are_counted() -> Result {
         "the report is not forwarded to the client"
     );
     let reported = |limits: &Vec<(String, f64)>| {
-        limits.iter().any(|(labels, limit)| labels.contains("\"said\"") && *limit == 5.0)
+        limits.iter().any(|(labels, limit)| labels.contains("\"reported\"") && *limit == 5.0)
     };
     eventually("a limit of five", async || limits(&scene).await, reported).await?;
 

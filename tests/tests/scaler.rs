@@ -134,8 +134,8 @@ async fn demand_is_the_average_of_in_flight_and_queued_requests() -> Result {
         let mut samples = seconds.iter().filter(|(labels, _)| labels.contains(kind));
         samples.next().map(|(_, value)| *value).context("a sample")
     };
-    let (in_flight, queued, shed) = (of("in_flight")?, of("queued")?, of("shed")?);
-    ensure!((in_flight / queued - 2.0).abs() < 0.5 && shed == 0.0, "{seconds:?}");
+    let (in_flight, queued, rejected) = (of("in_flight")?, of("queued")?, of("rejected")?);
+    ensure!((in_flight / queued - 2.0).abs() < 0.5 && rejected == 0.0, "{seconds:?}");
     ensure!(scene.sheave.metric_sum("sheave_backend_demand").await? > 0.0);
 
     scene.endpoint().open_gate(6);
@@ -197,12 +197,12 @@ async fn refused_clients_without_retry_count_for_a_service_time() -> Result {
         ensure!(scene.client().await?.get("/").await?.status() == 429);
     }
     // Nothing has been served yet, so a service time of one second is assumed for each.
-    let shed = async || {
+    let rejected = async || {
         let samples = scene.sheave.metric_samples("sheave_backend_request_seconds_total").await?;
-        let shed = samples.iter().find(|(labels, _)| labels.contains("shed"));
-        Ok(shed.context("a sample")?.1)
+        let rejected = samples.iter().find(|(labels, _)| labels.contains("rejected"));
+        Ok(rejected.context("a sample")?.1)
     };
-    eventually("request-seconds", shed, |shed| (shed - 20.0).abs() < 1e-6).await?;
+    eventually("request-seconds", rejected, |seconds| (seconds - 20.0).abs() < 1e-6).await?;
     Ok(())
 }
 

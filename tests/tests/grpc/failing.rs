@@ -62,7 +62,7 @@ async fn server_failing_grpc_health_checks_gets_no_calls() -> Result {
 
     // No calls meanwhile: an endpoint that serves calls well is not probed.
     healthy.store(false, Ordering::Relaxed);
-    wait_for_health(&site, &servers[0], "unfit").await?;
+    wait_for_health(&site, &servers[0], "unhealthy").await?;
     call_repeatedly(&client, 10).await?;
     assert_eq!((call_count(&servers[0]), call_count(&servers[1])), (0, 10));
 

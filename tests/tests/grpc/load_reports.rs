@@ -74,7 +74,7 @@ async fn load_report_in_a_trailer_sets_the_limit() -> Result {
         ensure!(reply.code == grpc::OK && reply.exchange.trailer(name) == Some(value), "{reply:?}");
         let reported = |limits: &Vec<(String, f64)>| {
             let is_it =
-                |(labels, value): &(String, f64)| labels.contains("\"said\"") && *value == limit;
+                |(labels, value): &(String, f64)| labels.contains("\"reported\"") && *value == limit;
             limits.iter().any(is_it)
         };
         let limits = async || site.sheave.metric_samples("sheave_endpoint_limit").await;

@@ -6,14 +6,13 @@ use std::sync::Arc;
 
 use super::{
     AddressType, ApiObject, BackendPolicySpec, BackendRef, ClientPolicySpec, Duration,
-    EndpointConditions, EndpointSliceSpec, GatewayAddress, GatewayClassSpec, GatewayKind,
-    GatewaySpec, GatewayTarget, HttpRouteRule, HttpRouteSpec, ListenerSpec, ListenerTlsConfig,
-    MaxInFlight, ObjectMeta, ObjectRef, ParentRef, SecretBytes, SecretSpec, ServiceKind,
-    ServicePort, ServiceSpec, ServiceTarget, SharedObject, SliceEndpoint, SlicePort,
-    StreamBackendRef, StreamRouteRule, StreamRouteSpec, TypedObject,
+    EndpointConditions, EndpointSliceSpec, GATEWAY_CONTROLLER, GatewayAddress, GatewayClassSpec,
+    GatewayKind, GatewaySpec, GatewayTarget, HttpRouteRule, HttpRouteSpec, ListenerSpec,
+    ListenerTlsConfig, MaxInFlight, ObjectMeta, ObjectRef, ParentRef, SERVICE_NAME_LABEL,
+    SecretBytes, SecretSpec, ServiceKind, ServicePort, ServiceSpec, ServiceTarget, SharedObject,
+    SliceEndpoint, SlicePort, StreamBackendRef, StreamRouteRule, StreamRouteSpec, TypedObject,
 };
 use crate::problem::ObjectOrigin;
-use crate::translate::{CONTROLLER, SERVICE_NAME_LABEL};
 
 /// The namespace of all objects made here, so that they never conflict with objects of files.
 const NAMESPACE: &str = "flags";
@@ -142,7 +141,7 @@ fn resource<S>(name: &str, spec: S) -> TypedObject<S> {
 fn class() -> TypedObject<GatewayClassSpec> {
     resource(
         CLASS,
-        GatewayClassSpec { controller_name: CONTROLLER.to_owned(), ..Default::default() },
+        GatewayClassSpec { controller_name: GATEWAY_CONTROLLER.to_owned(), ..Default::default() },
     )
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use data_encoding::BASE64_NOPAD;
+use prost::Message;
 use serde_json::Value;
 
 use super::{LoadReportError, RawLoadReport};
@@ -91,96 +92,44 @@ pub(super) fn parse_binary(text: &[u8]) -> Result<RawLoadReport, LoadReportError
     let letters = text.iter().rposition(|&byte| byte != b'=').map_or(0, |last| last + 1);
     let message =
         BASE64_NOPAD.decode(&text[..letters]).map_err(|_error| LoadReportError::Malformed)?;
+    let message = OrcaLoadReport::decode(&*message).map_err(|_error| LoadReportError::Malformed)?;
     let mut report = RawLoadReport::default();
-    let mut message = ProtobufReader(&message);
-    while let Some((field, value)) = message.next()? {
-        match (field, value) {
-            (1, ProtobufValue::Double(value)) => report.set("cpu_utilization", false, value),
-            (9, ProtobufValue::Double(value)) => {
-                report.set("application_utilization", false, value)
-            }
-            // Memory utilization, requests per second, errors per second.
-            (2 | 6 | 7, ProtobufValue::Double(value)) => report.set("another", false, value),
-            (8, ProtobufValue::Bytes(entry)) => parse_named_metric(entry, &mut report)?,
-            (1 | 2 | 6..=9, _) => return Err(LoadReportError::Malformed),
-            _ => {}
-        }
+    report.set("cpu_utilization", false, message.cpu_utilization);
+    report.set("application_utilization", false, message.application_utilization);
+    for other in [message.mem_utilization, message.rps_fractional, message.eps] {
+        report.set("another", false, other);
+    }
+    for NamedMetric { name, value } in &message.named_metrics {
+        report.set(name, true, *value);
     }
     Ok(report)
 }
 
-/// Parses an entry of a map from string to double.
-fn parse_named_metric(entry: &[u8], report: &mut RawLoadReport) -> Result<(), LoadReportError> {
-    let (mut name, mut number) = ("", 0.0);
-    let mut entry = ProtobufReader(entry);
-    while let Some((field, value)) = entry.next()? {
-        match (field, value) {
-            (1, ProtobufValue::Bytes(text)) => {
-                name = str::from_utf8(text).map_err(|_error| LoadReportError::Malformed)?;
-            }
-            (2, ProtobufValue::Double(value)) => number = value,
-            _ => return Err(LoadReportError::Malformed),
-        }
-    }
-    report.set(name, true, number);
-    Ok(())
+/// `xds.data.orca.v3.OrcaLoadReport`, without the fields that are ignored: `rps`, `request_cost` and `utilization`.
+#[derive(Message)]
+struct OrcaLoadReport {
+    #[prost(double, tag = "1")]
+    cpu_utilization: f64,
+    #[prost(double, tag = "2")]
+    mem_utilization: f64,
+    /// Requests per second.
+    #[prost(double, tag = "6")]
+    rps_fractional: f64,
+    /// Errors per second.
+    #[prost(double, tag = "7")]
+    eps: f64,
+    /// A map, as its entries: all of them count if a name occurs twice.
+    #[prost(message, repeated, tag = "8")]
+    named_metrics: Vec<NamedMetric>,
+    #[prost(double, tag = "9")]
+    application_utilization: f64,
 }
 
-/// The unread rest of a protobuf message.
-struct ProtobufReader<'m>(&'m [u8]);
-
-enum ProtobufValue<'m> {
-    Double(f64),
-    Bytes(&'m [u8]),
-    Other,
-}
-
-impl<'m> ProtobufReader<'m> {
-    /// Returns the next field, as number and value; `None` at the end.
-    fn next(&mut self) -> Result<Option<(u64, ProtobufValue<'m>)>, LoadReportError> {
-        if self.0.is_empty() {
-            return Ok(None);
-        }
-        let tag = self.varint()?;
-        let value = match tag & 7 {
-            0 => {
-                self.varint()?;
-                ProtobufValue::Other
-            }
-            1 => {
-                let bytes =
-                    self.take(8)?.try_into().map_err(|_error| LoadReportError::Malformed)?;
-                ProtobufValue::Double(f64::from_le_bytes(bytes))
-            }
-            2 => {
-                let length =
-                    usize::try_from(self.varint()?).map_err(|_error| LoadReportError::Malformed)?;
-                ProtobufValue::Bytes(self.take(length)?)
-            }
-            5 => {
-                self.take(4)?;
-                ProtobufValue::Other
-            }
-            _ => return Err(LoadReportError::Malformed),
-        };
-        Ok(Some((tag >> 3, value)))
-    }
-
-    fn take(&mut self, length: usize) -> Result<&'m [u8], LoadReportError> {
-        let (taken, rest) = self.0.split_at_checked(length).ok_or(LoadReportError::Malformed)?;
-        self.0 = rest;
-        Ok(taken)
-    }
-
-    fn varint(&mut self) -> Result<u64, LoadReportError> {
-        let mut number = 0;
-        for shift in (0..64).step_by(7) {
-            let byte = self.take(1)?[0];
-            number |= u64::from(byte & 0x7F) << shift;
-            if byte < 0x80 {
-                return Ok(number);
-            }
-        }
-        Err(LoadReportError::Malformed)
-    }
+/// An entry of a map from string to double.
+#[derive(Message)]
+struct NamedMetric {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(double, tag = "2")]
+    value: f64,
 }

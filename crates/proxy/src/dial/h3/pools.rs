@@ -194,8 +194,8 @@ impl H3DialTask {
             Some(failure) => {
                 reachability.record_failure(clock::now());
                 if was_open {
-                    let fault = failure.details();
-                    tracing::warn!(%endpoint, fault, "HTTP/3 is unavailable: requests fall back to TCP");
+                    let cause = failure.details();
+                    tracing::warn!(%endpoint, cause, "HTTP/3 is unavailable: requests fall back to TCP");
                 }
             }
         }
