@@ -112,6 +112,25 @@ impl BodyFraming {
     }
 }
 
+/// The framing of a response to a client.
+pub(crate) struct ResponseFraming {
+    /// HTTP version of the request.
+    pub(crate) version: HttpVersion,
+    /// Framing of the body that follows.
+    pub(crate) framing: BodyFraming,
+    /// True if the client may send another request.
+    pub(crate) keep_alive: bool,
+    /// True if the connection carries another protocol after the head.
+    pub(crate) upgrade: bool,
+}
+
+impl ResponseFraming {
+    /// Returns the framing of a head without a body, such as an interim response.
+    pub(crate) fn without_body(version: HttpVersion) -> Self {
+        Self { version, framing: BodyFraming::None, keep_alive: true, upgrade: false }
+    }
+}
+
 /// The checked head of a request: whatever a parser has stored here can be forwarded.
 #[derive(Clone, Debug)]
 pub struct RequestHead {

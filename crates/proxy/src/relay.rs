@@ -19,10 +19,11 @@ use crate::exchange::{ConnectionOutcome, Exchange, RequestPolicy};
 use crate::failure::Failure;
 use crate::forwarded::{PSEUDONYM, via};
 use crate::grpc::{self, GrpcCall, GrpcCallStatus};
-use crate::head::{BodyFraming, HttpVersion, KnownFieldName, RequestMethod, ResponseHead};
+use crate::head::{
+    BodyFraming, HttpVersion, KnownFieldName, RequestMethod, ResponseFraming, ResponseHead,
+};
 use crate::observe::access::AccessRecord;
 use crate::orca;
-use crate::stream::ResponseFraming;
 use crate::tunnel;
 use crate::worker::Worker;
 

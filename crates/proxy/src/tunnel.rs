@@ -15,10 +15,10 @@ use crate::clock;
 use crate::dial::attempt::AttemptConnection;
 use crate::exchange::{ConnectionOutcome, Exchange, RequestPolicy};
 use crate::failure::Failure;
-use crate::head::BodyFraming;
+use crate::head::{BodyFraming, ResponseFraming};
 use crate::observe::access::AccessRecord;
 use crate::scratch::ScratchMemory;
-use crate::stream::{PeerStream, ResponseFraming};
+use crate::stream::PeerStream;
 use crate::worker::Worker;
 
 /// Forwards the 101, then bytes in both directions. The slot is held as long as the tunnel is open.

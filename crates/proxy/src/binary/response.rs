@@ -2,8 +2,9 @@
 
 use crate::h1::framing::{self, DeclaredLength};
 use crate::h1::{BadFraming, BadResponse, write};
-use crate::head::{BodyFraming, KnownFieldName, RequestHead, RequestMethod, ResponseHead};
-use crate::stream::ResponseFraming;
+use crate::head::{
+    BodyFraming, KnownFieldName, RequestHead, RequestMethod, ResponseFraming, ResponseHead,
+};
 
 use super::fields;
 

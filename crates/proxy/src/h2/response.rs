@@ -6,8 +6,7 @@ use http::response::Parts;
 
 use crate::binary::response;
 use crate::h1::{BadResponse, HeadLimits};
-use crate::head::{HttpVersion, RequestHead, ResponseHead};
-use crate::stream::ResponseFraming;
+use crate::head::{HttpVersion, RequestHead, ResponseFraming, ResponseHead};
 
 use super::fields;
 

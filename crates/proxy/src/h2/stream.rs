@@ -16,8 +16,8 @@ use tokio::io::ReadBuf;
 
 use crate::dial::attempt::RESPONSE_LIMITS;
 use crate::failure::Failure;
-use crate::head::{FieldSection, RequestHead, ResponseHead};
-use crate::stream::{ResponseFraming, StreamError};
+use crate::head::{FieldSection, RequestHead, ResponseFraming, ResponseHead};
+use crate::stream::StreamError;
 use crate::sys::ThreadBound;
 
 use super::fields::{read_trailers, write_trailers};

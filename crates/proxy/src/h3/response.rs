@@ -3,8 +3,7 @@
 use crate::binary::response;
 use crate::h1::write::digits;
 use crate::h1::{BadResponse, HeadLimits};
-use crate::head::{FieldSection, HttpVersion, RequestHead, ResponseHead};
-use crate::stream::ResponseFraming;
+use crate::head::{FieldSection, HttpVersion, RequestHead, ResponseFraming, ResponseHead};
 
 use super::fields::{self, FieldSectionError, PseudoHeaders};
 use super::qpack;

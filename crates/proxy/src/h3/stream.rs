@@ -15,9 +15,9 @@ use crate::binary::WebSocketKey;
 use crate::dial::attempt::RESPONSE_LIMITS;
 use crate::failure::Failure;
 use crate::h1::{BadSyntax, HeadLimits};
-use crate::head::{BodyFraming, FieldSection, RequestHead, ResponseHead};
+use crate::head::{BodyFraming, FieldSection, RequestHead, ResponseFraming, ResponseHead};
 use crate::quic::{RecvStream, SendStream, StreamEnd};
-use crate::stream::{ResponseFraming, StreamError};
+use crate::stream::StreamError;
 
 use super::fields::FieldSectionError;
 use super::frame::{FrameContext, H3FrameDecoder};
