@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use balance::Algorithm;
 use balance::hash::hash;
-use gateway::matching::{RequestAttributes, query_value};
+use gateway::matching::query_value;
 use gateway::snapshot::{BackendSettings, HashKey};
 
 use crate::head::{RequestHead, cookie};

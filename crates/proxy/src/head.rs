@@ -198,6 +198,11 @@ impl RequestHead {
         self.fields.text(self.path)
     }
 
+    /// Returns the query without its `?`; may be empty.
+    pub fn query(&self) -> &[u8] {
+        self.target().get(self.path().len() + 1..).unwrap_or_default()
+    }
+
     /// Returns the requested host and port: from an absolute target, else from Host, else empty.
     pub fn authority(&self) -> &[u8] {
         self.fields.text(self.authority)
@@ -231,29 +236,6 @@ impl RequestHead {
     /// Returns the authority without its port.
     pub fn host(&self) -> &[u8] {
         self.fields.text(self.host)
-    }
-}
-
-impl gateway::matching::RequestAttributes for RequestHead {
-    fn method(&self) -> &[u8] {
-        self.method_bytes()
-    }
-
-    fn host(&self) -> &[u8] {
-        self.host()
-    }
-
-    fn path(&self) -> &[u8] {
-        self.path()
-    }
-
-    fn query(&self) -> &[u8] {
-        self.target().get(self.path().len() + 1..).unwrap_or_default()
-    }
-
-    fn headers<'r>(&'r self, name: &'r str) -> impl Iterator<Item = &'r [u8]> {
-        let is_named = |text: &[u8]| text.eq_ignore_ascii_case(name.as_bytes());
-        self.fields.iter().filter(move |(_, text, _)| is_named(text)).map(|(_, _, value)| value)
     }
 }
 

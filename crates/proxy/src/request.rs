@@ -33,6 +33,7 @@ use crate::observe::access::AccessRecord;
 use crate::priority;
 use crate::relay;
 use crate::retry::{NextAttempt, RetryState};
+use crate::routed_request::RoutedRequest;
 use crate::worker::Worker;
 
 /// Serves the request whose head `exchange` holds.
@@ -80,7 +81,8 @@ async fn forward(
 ) -> Result<ConnectionOutcome, Failure> {
     let live = worker.config();
     let listener = client.listener(&live).ok_or(Failure::NoRoute)?;
-    let rule = listener.request_rule(client.tls_info.as_deref(), &exchange.request)?;
+    let rule =
+        listener.request_rule(client.tls_info.as_deref(), &RoutedRequest(&exchange.request))?;
     record.rule = Some(rule.index);
     record.config = Some(Rc::clone(&live));
     let target = choose_target(worker, rule);
