@@ -20,6 +20,7 @@ use crate::clock;
 use crate::deadline::Deadline;
 use crate::demand::RefusalHistory;
 use crate::forwarded::RequestOrigin;
+use crate::h1::HeadLimits;
 use crate::proxy_protocol::{self, ProxiedAddresses, ProxyHeader};
 use crate::stream::PeerStream;
 use crate::tls::{TlsInfo, TlsSession};
@@ -283,5 +284,14 @@ impl ClientConnection {
             self.deadline.poll(cx).map(|()| Err(WaitInterrupt::Deadline))
         })
         .await
+    }
+}
+
+/// Returns the limits of a request head that a listener's policy sets for its clients.
+pub(super) fn head_limits(settings: &ClientSettings) -> HeadLimits {
+    HeadLimits {
+        head_bytes: settings.max_head_bytes as usize,
+        fields: usize::from(settings.max_header_fields),
+        target_bytes: settings.max_target_bytes as usize,
     }
 }

@@ -2,8 +2,6 @@
 
 use std::mem::MaybeUninit;
 
-use gateway::snapshot::ClientSettings;
-
 use crate::head::{
     BodyFraming, ByteSpan, FieldSection, HttpVersion, KnownFieldName, RequestHead, RequestMethod,
     ResponseHead, list,
@@ -22,17 +20,6 @@ pub struct HeadLimits {
     /// At most `MAX_FIELDS`.
     pub fields: usize,
     pub target_bytes: usize,
-}
-
-impl HeadLimits {
-    /// Returns the limits that a listener's policy sets for its clients.
-    pub(crate) fn of(settings: &ClientSettings) -> Self {
-        Self {
-            head_bytes: settings.max_head_bytes as usize,
-            fields: usize::from(settings.max_header_fields),
-            target_bytes: settings.max_target_bytes as usize,
-        }
-    }
 }
 
 /// Largest value of `HeadLimits::fields`: the parser's table is on the stack.
