@@ -69,6 +69,8 @@ mod h2;
 pub mod h3;
 /// The PROXY protocol: the client address that a proxy before us announces.
 pub mod proxy_protocol;
+/// PROXY protocol headers that are sent to endpoints.
+mod proxy_header;
 /// A backend, shared by all workers.
 mod backend;
 /// The request demand for a backend.

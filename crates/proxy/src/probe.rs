@@ -15,7 +15,8 @@ use crate::dial::connect;
 use crate::grpc::health::{self, HealthCheckRequest, HealthCheckResult};
 use crate::h1::parse;
 use crate::head::{RequestMethod, ResponseHead};
-use crate::proxy_protocol::{self, ProxyHeader};
+use crate::proxy_header;
+use crate::proxy_protocol::ProxyHeader;
 use crate::stream::PeerStream;
 use crate::tls::ConnectionSecurity;
 
@@ -118,7 +119,7 @@ pub(crate) async fn open_stream(
 ) -> Result<PeerStream, ProbeFinding> {
     if let Some(version) = header {
         let mut introduction = Vec::new();
-        proxy_protocol::write(version, &ProxyHeader::Local, &mut introduction);
+        proxy_header::write(version, &ProxyHeader::Local, &mut introduction);
         socket
             .write_all(&introduction)
             .await

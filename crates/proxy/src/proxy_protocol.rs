@@ -8,8 +8,6 @@
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use gateway::snapshot::ProxyVersion;
-
 /// Longest line of version 1 (§2.1), its CRLF included.
 const MOST_V1: usize = 107;
 /// Longest header of version 2: addresses need 52 bytes, the rest is TLVs of other proxies, which are skipped.
@@ -173,15 +171,8 @@ fn with_ports(client: IpAddr, destination: IpAddr, rest: &[u8]) -> Option<ProxyH
     Some(ProxyHeader::Proxied(ProxiedAddresses { client, destination }))
 }
 
-/// Appends the header to `out`, in the given version.
-pub fn write(version: ProxyVersion, header: &ProxyHeader, out: &mut Vec<u8>) {
-    match version {
-        ProxyVersion::V1 => write_v1(header, out),
-        ProxyVersion::V2 => write_v2(header, out),
-    }
-}
-
-fn write_v1(header: &ProxyHeader, out: &mut Vec<u8>) {
+/// Appends the header to `out`, in version 1.
+pub fn write_v1(header: &ProxyHeader, out: &mut Vec<u8>) {
     let ProxyHeader::Proxied(addresses) = header else {
         return out.extend_from_slice(b"PROXY UNKNOWN\r\n");
     };
@@ -193,7 +184,8 @@ fn write_v1(header: &ProxyHeader, out: &mut Vec<u8>) {
     write!(out, "PROXY {family} {client} {destination}\r\n").expect("writing to a Vec never fails");
 }
 
-fn write_v2(header: &ProxyHeader, out: &mut Vec<u8>) {
+/// Appends the header to `out`, in version 2.
+pub fn write_v2(header: &ProxyHeader, out: &mut Vec<u8>) {
     out.extend_from_slice(SIGNATURE_V2);
     let ProxyHeader::Proxied(addresses) = header else {
         return out.extend_from_slice(&[VERSION_2_LOCAL, UNSPECIFIED, 0, 0]);

@@ -21,7 +21,8 @@ use crate::deadline::Deadline;
 use crate::demand::RefusalHistory;
 use crate::forwarded::RequestOrigin;
 use crate::h1::HeadLimits;
-use crate::proxy_protocol::{self, ProxiedAddresses, ProxyHeader};
+use crate::proxy_header;
+use crate::proxy_protocol::{ProxiedAddresses, ProxyHeader};
 use crate::stream::PeerStream;
 use crate::tls::{TlsInfo, TlsSession};
 use crate::worker::{DrainStage, Worker};
@@ -164,7 +165,7 @@ impl ClientConnection {
         let addresses = destination.map_or(ProxyHeader::Local, |destination| {
             ProxyHeader::Proxied(ProxiedAddresses { client: self.peer, destination })
         });
-        proxy_protocol::write(version, &addresses, &mut header);
+        proxy_header::write(version, &addresses, &mut header);
         header
     }
 

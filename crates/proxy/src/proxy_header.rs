@@ -1,0 +1,13 @@
+//! PROXY protocol headers that are sent to endpoints, in the version that the backend's policy names.
+
+use gateway::snapshot::ProxyVersion;
+
+use crate::proxy_protocol::{self, ProxyHeader};
+
+/// Appends the header to `out`, in the given version.
+pub(crate) fn write(version: ProxyVersion, header: &ProxyHeader, out: &mut Vec<u8>) {
+    match version {
+        ProxyVersion::V1 => proxy_protocol::write_v1(header, out),
+        ProxyVersion::V2 => proxy_protocol::write_v2(header, out),
+    }
+}
