@@ -5,7 +5,6 @@
 //! an error, and nothing is repaired. Implements haproxy.org's `proxy-protocol.txt`, version of 2020/03/05. This module
 //! knows only bytes and addresses; the caller decides which peers it trusts.
 
-use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Longest line of version 1 (§2.1), its CRLF included.
@@ -181,7 +180,7 @@ pub fn write_v1(header: &ProxyHeader, out: &mut Vec<u8>) {
         AddressPair::V6 { client, destination } => format!("TCP6 {client} {destination}"),
     };
     let (client, destination) = (addresses.client.port(), addresses.destination.port());
-    write!(out, "PROXY {family} {client} {destination}\r\n").expect("writing to a Vec never fails");
+    out.extend_from_slice(format!("PROXY {family} {client} {destination}\r\n").as_bytes());
 }
 
 /// Appends the header to `out`, in version 2.
