@@ -157,12 +157,40 @@ pub(crate) fn conclude(exchange: &mut Exchange, end: AttemptResult) -> AttemptRe
         .and_then(GrpcCallStatus::of)
         .or_else(|| GrpcCallStatus::of(&response.fields));
     let (code, end) = match status {
-        Some(status) => (status.code, status.end()),
+        Some(status) => (status.code, attempt_result(status)),
         None if response.status == 200 => (GrpcCode::Unknown, AttemptResult::ServerError),
         None => (GrpcCode::of_http(response.status), end),
     };
     call.code = Some(code);
     end
+}
+
+/// Returns the result of the attempt for the health of the endpoint.
+pub(crate) fn attempt_result(status: GrpcCallStatus) -> AttemptResult {
+    match status.code {
+        // An exception in a handler is the endpoint's fault, like a 500.
+        GrpcCode::Unknown | GrpcCode::Internal | GrpcCode::Unavailable | GrpcCode::DataLoss => {
+            AttemptResult::ServerError
+        }
+        GrpcCode::ResourceExhausted => AttemptResult::Refused {
+            retry_after: match status.pushback {
+                RetryPushback::After(pause) => Some(pause),
+                RetryPushback::Unspecified | RetryPushback::Never => None,
+            },
+        },
+        GrpcCode::DeadlineExceeded => AttemptResult::TimedOut,
+        GrpcCode::Ok
+        | GrpcCode::Cancelled
+        | GrpcCode::InvalidArgument
+        | GrpcCode::NotFound
+        | GrpcCode::AlreadyExists
+        | GrpcCode::PermissionDenied
+        | GrpcCode::FailedPrecondition
+        | GrpcCode::Aborted
+        | GrpcCode::OutOfRange
+        | GrpcCode::Unimplemented
+        | GrpcCode::Unauthenticated => AttemptResult::Success,
+    }
 }
 
 impl GrpcCall {

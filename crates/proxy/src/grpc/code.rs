@@ -1,8 +1,6 @@
-//! Status of a call: the gRPC codes, their meaning for the health of the endpoint, and their HTTP equivalents.
+//! Status of a call: the gRPC codes, and their HTTP equivalents.
 
 use std::time::Duration;
-
-use balance::AttemptResult;
 
 use crate::head::FieldSection;
 
@@ -132,49 +130,17 @@ impl GrpcCallStatus {
             });
         Some(Self { code, pushback })
     }
-
-    /// Returns the result of the attempt for the health of the endpoint.
-    pub(crate) fn end(self) -> AttemptResult {
-        match self.code {
-            // An exception in a handler is the endpoint's fault, like a 500.
-            GrpcCode::Unknown | GrpcCode::Internal | GrpcCode::Unavailable | GrpcCode::DataLoss => {
-                AttemptResult::ServerError
-            }
-            GrpcCode::ResourceExhausted => AttemptResult::Refused {
-                retry_after: match self.pushback {
-                    RetryPushback::After(pause) => Some(pause),
-                    RetryPushback::Unspecified | RetryPushback::Never => None,
-                },
-            },
-            GrpcCode::DeadlineExceeded => AttemptResult::TimedOut,
-            GrpcCode::Ok
-            | GrpcCode::Cancelled
-            | GrpcCode::InvalidArgument
-            | GrpcCode::NotFound
-            | GrpcCode::AlreadyExists
-            | GrpcCode::PermissionDenied
-            | GrpcCode::FailedPrecondition
-            | GrpcCode::Aborted
-            | GrpcCode::OutOfRange
-            | GrpcCode::Unimplemented
-            | GrpcCode::Unauthenticated => AttemptResult::Success,
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashSet;
-    use std::time::Duration;
+    use std::collections::BTreeSet;
 
-    use balance::AttemptResult;
-
-    use super::{GrpcCallStatus, GrpcCode, RetryPushback};
-    use crate::head::FieldSection;
+    use super::GrpcCode;
 
     #[test]
     fn grpc_status_codes_are_parsed_by_number() {
-        let mut words = HashSet::new();
+        let mut words = BTreeSet::new();
         for (number, code) in GrpcCode::ALL.into_iter().enumerate() {
             assert_eq!(usize::from(code.number()), number);
             assert_eq!(GrpcCode::parse(number.to_string().as_bytes()), code);
@@ -183,28 +149,5 @@ mod tests {
         for text in ["17", "-1", "", "OK", "256", "\u{e4}", "99999999999999999999999"] {
             assert_eq!(GrpcCode::parse(text.as_bytes()), GrpcCode::Unknown, "{text}");
         }
-    }
-
-    #[test]
-    fn grpc_status_maps_to_a_health_signal() {
-        let status = |code: &str, pushback: Option<&str>| {
-            let mut fields = FieldSection::new();
-            fields.append("grpc-status", code);
-            if let Some(pushback) = pushback {
-                fields.append("grpc-retry-pushback-ms", pushback);
-            }
-            GrpcCallStatus::of(&fields).unwrap()
-        };
-        assert_eq!(GrpcCallStatus::of(&FieldSection::new()), None);
-        assert_eq!(status("0", None).end(), AttemptResult::Success);
-        assert_eq!(status("12", None).end(), AttemptResult::Success);
-        assert_eq!(status("14", None).end(), AttemptResult::ServerError);
-        assert_eq!(status("99", None).end(), AttemptResult::ServerError);
-        assert_eq!(status("4", None).end(), AttemptResult::TimedOut);
-        assert_eq!(status("8", None).end(), AttemptResult::Refused { retry_after: None });
-        let second = Some(Duration::from_secs(1));
-        assert_eq!(status("8", Some("1000")).end(), AttemptResult::Refused { retry_after: second });
-        assert_eq!(status("8", Some("-1")).pushback, RetryPushback::Never);
-        assert_eq!(status("8", Some("soon")).pushback, RetryPushback::Never);
     }
 }
