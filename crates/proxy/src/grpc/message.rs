@@ -2,7 +2,15 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use super::health::HealthCheckResult;
+/// Value of `HealthCheckResponse.status` (grpc.health.v1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ServingStatus {
+    /// UNKNOWN, or a value that grpc.health.v1 does not define.
+    Unknown,
+    Serving,
+    NotServing,
+    ServiceUnknown,
+}
 
 /// Returns an uncompressed, length-prefixed message.
 pub(super) fn frame_message(message: &[u8]) -> Bytes {
@@ -24,23 +32,20 @@ pub(super) fn health_check_request(service: &str) -> Vec<u8> {
     message
 }
 
-/// Parses a frame with `HealthCheckResponse { ServingStatus status = 1; }`.
-pub(super) fn parse_health_check_response(body: &[u8]) -> HealthCheckResult {
-    let Some((&[compressed, a, b, c, d], message)) = body.split_first_chunk() else {
-        return HealthCheckResult::Malformed;
-    };
+/// Parses a frame with `HealthCheckResponse { ServingStatus status = 1; }`; `None` if it is malformed.
+pub(super) fn parse_health_check_response(body: &[u8]) -> Option<ServingStatus> {
+    let (&[compressed, a, b, c, d], message) = body.split_first_chunk()?;
     if compressed != 0 || u32::from_be_bytes([a, b, c, d]) as usize != message.len() {
-        return HealthCheckResult::Malformed;
+        return None;
     }
-    match status(message) {
+    Some(match status(message)? {
         // A value of 0 is omitted on the wire; it means UNKNOWN.
-        Some(0) => HealthCheckResult::Unknown,
-        Some(1) => HealthCheckResult::Serving,
-        Some(2) => HealthCheckResult::NotServing,
-        Some(3) => HealthCheckResult::ServiceUnknown,
-        Some(_) => HealthCheckResult::Unknown,
-        None => HealthCheckResult::Malformed,
-    }
+        0 => ServingStatus::Unknown,
+        1 => ServingStatus::Serving,
+        2 => ServingStatus::NotServing,
+        3 => ServingStatus::ServiceUnknown,
+        _ => ServingStatus::Unknown,
+    })
 }
 
 const VARINT: u8 = 0;
@@ -114,18 +119,18 @@ mod tests {
     #[test]
     fn health_check_response_is_read_from_the_first_field() {
         for (message, health) in [
-            (&b"\x08\x01"[..], HealthCheckResult::Serving),
-            (b"\x08\x02", HealthCheckResult::NotServing),
-            (b"\x08\x03", HealthCheckResult::ServiceUnknown),
-            (b"", HealthCheckResult::Unknown),
-            (b"\x08\x00", HealthCheckResult::Unknown),
-            (b"\x08\x09", HealthCheckResult::Unknown),
-            (b"\x12\x01x\x08\x01", HealthCheckResult::Serving),
-            (b"\x08\x02\x15abcd\x19abcdefgh\x08\x01", HealthCheckResult::Serving),
-            (b"\x08", HealthCheckResult::Malformed),
-            (b"\x12\x05x", HealthCheckResult::Malformed),
-            (b"\x0b", HealthCheckResult::Malformed),
-            (b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", HealthCheckResult::Malformed),
+            (&b"\x08\x01"[..], Some(ServingStatus::Serving)),
+            (b"\x08\x02", Some(ServingStatus::NotServing)),
+            (b"\x08\x03", Some(ServingStatus::ServiceUnknown)),
+            (b"", Some(ServingStatus::Unknown)),
+            (b"\x08\x00", Some(ServingStatus::Unknown)),
+            (b"\x08\x09", Some(ServingStatus::Unknown)),
+            (b"\x12\x01x\x08\x01", Some(ServingStatus::Serving)),
+            (b"\x08\x02\x15abcd\x19abcdefgh\x08\x01", Some(ServingStatus::Serving)),
+            (b"\x08", None),
+            (b"\x12\x05x", None),
+            (b"\x0b", None),
+            (b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", None),
         ] {
             assert_eq!(
                 parse_health_check_response(&frame_message(message)),
@@ -135,12 +140,7 @@ mod tests {
             );
         }
         for body in [&b""[..], b"\0\0\0\0", b"\x01\0\0\0\x02\x08\x01", b"\0\0\0\0\x03\x08\x01"] {
-            assert_eq!(
-                parse_health_check_response(body),
-                HealthCheckResult::Malformed,
-                "{}",
-                body.escape_ascii()
-            );
+            assert_eq!(parse_health_check_response(body), None, "{}", body.escape_ascii());
         }
     }
 
