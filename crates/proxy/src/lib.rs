@@ -78,7 +78,9 @@ mod demand;
 /// Adaptive concurrency: learned limits, and reduced limits for endpoints that report overload.
 mod adaptive_limits;
 /// Load reports of endpoints, sent with responses (ORCA).
-pub mod orca;
+mod orca;
+/// Recording of load reports.
+mod load_report;
 /// Endpoint health: outlier detection and active health checks.
 mod health;
 /// Active health checks: one probe of one endpoint.

@@ -1,17 +1,9 @@
 //! Load reports of endpoints in responses (ORCA, gRFC A51): `endpoint-load-metrics` in a header or in a gRPC trailer,
 //! as `TEXT`, `JSON` or `BIN`; and `endpoint-load-metrics-bin`.
 //!
-//! Reports are parsed only for backends with learned limits. An invalid report is ignored as a whole, and counted. The
-//! fields are forwarded to the client unchanged.
+//! An invalid report is an error as a whole. This module does not know what follows from a report.
 
-use balance::ConcurrencyCap;
-use balance::limit::EndpointLoadReport;
-
-use crate::backend::Slot;
-use crate::clock;
-use crate::exchange::RequestPolicy;
 use crate::head::FieldSection;
-use crate::worker::Worker;
 
 /// The three formats of a report.
 mod form;
@@ -23,7 +15,16 @@ const MOST_UTILIZATION: f64 = 1000.0;
 /// Largest valid number of concurrent requests.
 const MOST_IN_FLIGHT: f64 = 1_000_000.0;
 /// Named metric with the number of concurrent requests that an endpoint wants.
-pub const MAX_IN_FLIGHT: &str = "sheave_max_in_flight";
+const MAX_IN_FLIGHT: &str = "sheave_max_in_flight";
+
+/// The values of a valid report.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OrcaLoadReport {
+    /// Utilization of the application, else of its processors; `None` if absent.
+    pub utilization: Option<f64>,
+    /// Number of concurrent requests that the endpoint wants; `None` if absent.
+    pub max_in_flight: Option<u32>,
+}
 
 /// Reason to ignore a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,33 +54,8 @@ impl LoadReportError {
     }
 }
 
-/// Records the load report in a response's fields or trailers, if there is one.
-pub(crate) fn record_load_report(
-    worker: &Worker,
-    slot: &Slot,
-    policy: &RequestPolicy<'_>,
-    fields: &FieldSection,
-) {
-    if policy.backend_config.limits.cap != ConcurrencyCap::Learned {
-        return;
-    }
-    let Some(read) = report_in(fields) else { return };
-    let counters = &slot.endpoint.data.counters[worker.index];
-    let report = match read {
-        Ok(report) => report,
-        Err(ignored) => return counters.load_reports_ignored[ignored as usize].add(1),
-    };
-    counters.load_reports.add(1);
-    let now = clock::now();
-    slot.endpoint.limit_counters.report(&report, slot.in_flight_at_start, now);
-    if report.utilization.is_some_and(|utilization| utilization > 1.0) {
-        slot.endpoint.record_overload(slot.in_flight_at_start, now);
-        slot.backend.adaptive_limits.mark_overloaded(worker);
-    }
-}
-
 /// Returns the report in these fields; `None` if there is none.
-fn report_in(fields: &FieldSection) -> Option<Result<EndpointLoadReport, LoadReportError>> {
+pub(crate) fn report_in(fields: &FieldSection) -> Option<Result<OrcaLoadReport, LoadReportError>> {
     let mut found = fields.iter().filter_map(|(_, name, value)| {
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
         let is_binary = is("endpoint-load-metrics-bin");
@@ -93,7 +69,7 @@ fn report_in(fields: &FieldSection) -> Option<Result<EndpointLoadReport, LoadRep
 }
 
 /// Parses the value of `endpoint-load-metrics-bin` if `is_binary`, else of `endpoint-load-metrics`.
-pub fn read(is_binary: bool, value: &[u8]) -> Result<EndpointLoadReport, LoadReportError> {
+fn read(is_binary: bool, value: &[u8]) -> Result<OrcaLoadReport, LoadReportError> {
     if value.len() > LONGEST_BYTES {
         return Err(LoadReportError::TooLong);
     }
@@ -112,7 +88,7 @@ struct RawLoadReport {
 }
 
 impl RawLoadReport {
-    fn report(&self) -> Result<EndpointLoadReport, LoadReportError> {
+    fn report(&self) -> Result<OrcaLoadReport, LoadReportError> {
         let within = |value: f64, most: f64| (0.0..=most).contains(&value);
         let is_sound = within(self.application_utilization, MOST_UTILIZATION)
             && within(self.cpu_utilization, MOST_UTILIZATION)
@@ -124,7 +100,7 @@ impl RawLoadReport {
         let utilizations = [self.application_utilization, self.cpu_utilization];
         let utilization = utilizations.into_iter().find(|&utilization| utilization > 0.0);
         let max_in_flight = (self.max_in_flight >= 1.0).then_some(self.max_in_flight as u32);
-        Ok(EndpointLoadReport { utilization, max_in_flight })
+        Ok(OrcaLoadReport { utilization, max_in_flight })
     }
 
     /// Sets a value by its name in the message definition; `named` is true for an entry of `named_metrics`.

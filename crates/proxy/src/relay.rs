@@ -22,8 +22,8 @@ use crate::grpc::{self, GrpcCall, GrpcCallStatus};
 use crate::head::{
     BodyFraming, HttpVersion, KnownFieldName, RequestMethod, ResponseFraming, ResponseHead,
 };
+use crate::load_report;
 use crate::observe::access::AccessRecord;
-use crate::orca;
 use crate::tunnel;
 use crate::worker::Worker;
 
@@ -41,7 +41,7 @@ pub(crate) async fn relay(
     let end = attempt_end(&exchange.response);
     // The duration of a message stream says nothing about the load of its endpoint.
     let streams = exchange.grpc_call.is_some() && !exchange.upload.is_read();
-    orca::record_load_report(worker, &lease.slot, policy, &exchange.response.fields);
+    load_report::record(worker, &lease.slot, policy, &exchange.response.fields);
     prepare(worker, &mut exchange.response);
     apply_filters(worker, exchange, &lease, policy);
     if exchange.response.upgrade {
@@ -52,7 +52,7 @@ pub(crate) async fn relay(
     let end = result.map_or_else(Failure::attempt_end, |()| grpc::conclude(exchange, end));
     let end = policy.discount_late_timeout(end, &lease.slot);
     if let Some(trailers) = exchange.download.trailers() {
-        orca::record_load_report(worker, &lease.slot, policy, trailers);
+        load_report::record(worker, &lease.slot, policy, trailers);
     }
     let now = clock::now();
     let conclude = if streams { Slot::conclude_at } else { Slot::conclude_with_hold_time };

@@ -7,8 +7,8 @@ use super::*;
 fn report(
     utilization: Option<f64>,
     max_in_flight: Option<u32>,
-) -> Result<EndpointLoadReport, LoadReportError> {
-    Ok(EndpointLoadReport { utilization, max_in_flight })
+) -> Result<OrcaLoadReport, LoadReportError> {
+    Ok(OrcaLoadReport { utilization, max_in_flight })
 }
 
 /// A protobuf message: doubles by field number, then a named metric.
