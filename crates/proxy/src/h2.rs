@@ -11,10 +11,13 @@ pub(crate) mod request;
 pub(crate) mod response;
 /// Boundaries of received frames.
 pub(crate) mod frames;
+/// The size of each read from a connection.
+mod read_pacer;
 /// One stream: a request and its response.
 mod stream;
 /// Order in which the responses of a connection are sent.
 mod response_scheduler;
 
+pub(crate) use read_pacer::ReadPacer;
 pub(crate) use response_scheduler::{ResponseScheduler, ScheduledResponse};
 pub(crate) use stream::H2Stream;

@@ -9,7 +9,8 @@ use balance::Time;
 
 use super::fault::H2ClientFault;
 use crate::accept::token_bucket::{RESET_PRICE, TokenBucket};
-use crate::h2::frames::{H2FrameHeader, H2FrameScanner, ReadPacer};
+use crate::h2::ReadPacer;
+use crate::h2::frames::{H2FrameHeader, H2FrameScanner};
 
 /// Connection preface (RFC 9113 §3.4).
 pub(in crate::accept) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
