@@ -20,11 +20,13 @@ use balance::Time;
 use bytes::Bytes;
 use gateway::snapshot::BackendSettings;
 use h2::client::{Builder, Connection as Http2, SendRequest};
+use h2::ext::Protocol;
 use h2::{Ping, PingPong};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use self::paced_stream::PacedStream;
+use crate::binary::request::WEBSOCKET;
 use crate::dial::attempt::RESPONSE_LIMITS;
 use crate::dial::connect;
 use crate::dial::multiplex_connection::{
@@ -160,7 +162,10 @@ impl H2EndpointConnection {
             return Err(Failure::UpgradeRefused);
         }
         let head = request::write(request, framing, call.scheme(), call.endpoint.address);
-        let head = head.map_err(Failure::BadRequest)?;
+        let mut head = head.map_err(Failure::BadRequest)?;
+        if request.upgrade {
+            head.extensions_mut().insert(Protocol::from_static(WEBSOCKET));
+        }
         let is_whole = call.source.is_whole();
         let stream_guard = self.usage.begin_stream(call.fresh);
         // The connection has just reported capacity for one stream.

@@ -6,7 +6,7 @@ use http::header::{self, HeaderValue};
 use http::request::Parts;
 use http::uri::{Authority, PathAndQuery, Scheme};
 
-use crate::binary::request::{self, RequestPseudoHeaders, WEBSOCKET, WebSocketKey};
+use crate::binary::request::{self, RequestPseudoHeaders, WebSocketKey};
 use crate::h1::{BadRequest, BadSyntax, HeadLimits};
 use crate::head::{BodyFraming, HttpVersion, RequestHead};
 
@@ -16,9 +16,11 @@ use super::fields;
 /// endpoint.
 const ADDED_FIELDS: usize = 6;
 
-/// Parses a head. If `is_whole`, no body follows. If the request opens a WebSocket, `key` returns the key for it.
+/// Parses a head. `protocol` is the `:protocol` of an extended CONNECT. If `is_whole`, no body follows. If the request
+/// opens a WebSocket, `key` returns the key for it.
 pub(crate) fn read(
     parts: &Parts,
+    protocol: Option<&str>,
     is_whole: bool,
     limits: &HeadLimits,
     key: impl FnOnce() -> WebSocketKey,
@@ -28,7 +30,6 @@ pub(crate) fn read(
     head.version = HttpVersion::Http2;
     let target = parts.uri.path_and_query().map_or("", PathAndQuery::as_str);
     let authority = parts.uri.authority().map(Authority::as_str);
-    let protocol = parts.extensions.get::<::h2::ext::Protocol>().map(::h2::ext::Protocol::as_str);
     fields::reserve(&parts.headers, ADDED_FIELDS, &mut head.fields);
     let mut keep = |text: &str| head.fields.store(text.as_bytes());
     let pseudo = RequestPseudoHeaders {
@@ -44,7 +45,8 @@ pub(crate) fn read(
 /// Writes a head for an endpoint that speaks HTTP/2.
 ///
 /// `otherwise` is the authority for a request without one, which HTTP/1.0 allows. A head that requests an upgrade to a
-/// WebSocket becomes an extended CONNECT; the endpoint must have announced support for it.
+/// WebSocket becomes an extended CONNECT, to which the caller adds `:protocol`; the endpoint must have announced support
+/// for it.
 pub(crate) fn write(
     head: &RequestHead,
     framing: BodyFraming,
@@ -71,7 +73,6 @@ pub(crate) fn write(
     *request.headers_mut() = headers;
     *request.version_mut() = http::Version::HTTP_2;
     *request.method_mut() = if head.upgrade {
-        request.extensions_mut().insert(::h2::ext::Protocol::from_static(WEBSOCKET));
         http::Method::CONNECT
     } else {
         http::Method::from_bytes(head.method_bytes()).map_err(|_invalid| BadSyntax::StartLine)?

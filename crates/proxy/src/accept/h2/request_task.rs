@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use h2::RecvStream;
+use h2::ext::Protocol;
 use h2::server::SendResponse;
 
 use crate::accept::client::head_limits;
@@ -44,5 +45,7 @@ fn read_head(
     let listener = live.listener(&carrier.bound).ok_or(Failure::NoRoute)?;
     let limits = head_limits(&listener.client);
     let key = || websocket_key(&mut worker.rng.borrow_mut());
-    head::read(parts, is_whole, &limits, key, &mut exchange.request).map_err(Failure::BadRequest)
+    let protocol = parts.extensions.get::<Protocol>().map(Protocol::as_str);
+    head::read(parts, protocol, is_whole, &limits, key, &mut exchange.request)
+        .map_err(Failure::BadRequest)
 }

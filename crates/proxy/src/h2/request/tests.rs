@@ -13,25 +13,29 @@ const LIMITS: HeadLimits = HeadLimits { head_bytes: 500, fields: 6, target_bytes
 const KEY: WebSocketKey = *b"dGhlIHNhbXBsZSBub25jZQ==";
 
 /// A request by its target and fields; a field `:protocol` makes it an extended CONNECT.
-fn parts(method: &str, uri: &str, fields: Pairs<'_>) -> Parts {
+fn parts<'p>(method: &str, uri: &str, fields: Pairs<'p>) -> (Parts, Option<&'p str>) {
     let mut request = http::Request::builder().method(method).uri(uri);
+    let mut protocol = None;
     for (name, value) in fields {
         if *name == ":protocol" {
-            request = request.extension(::h2::ext::Protocol::from(*value));
+            protocol = Some(*value);
         } else {
             request = request.header(*name, *value);
         }
     }
-    request.body(()).unwrap().into_parts().0
+    (request.body(()).unwrap().into_parts().0, protocol)
 }
 
 fn address() -> SocketAddr {
     ([10, 0, 0, 1], 80).into()
 }
 
-fn read_parts(parts: &Parts, is_whole: bool) -> Result<RequestHead, BadRequest> {
+fn read_parts(
+    (parts, protocol): &(Parts, Option<&str>),
+    is_whole: bool,
+) -> Result<RequestHead, BadRequest> {
     let mut head = RequestHead::new();
-    read(parts, is_whole, &LIMITS, || KEY, &mut head).map(|()| head)
+    read(parts, *protocol, is_whole, &LIMITS, || KEY, &mut head).map(|()| head)
 }
 
 /// The head as an HTTP/1.1 endpoint receives it.
@@ -216,7 +220,7 @@ proptest! {
         let (parts, ()) = request.into_parts();
         let mut back = RequestHead::new();
         let limits = HeadLimits { head_bytes: 4096, fields: 32, target_bytes: 64 };
-        read(&parts, is_whole, &limits, || KEY, &mut back).unwrap();
+        read(&parts, None, is_whole, &limits, || KEY, &mut back).unwrap();
         prop_assert_eq!(back.method_bytes(), head.method_bytes());
         prop_assert_eq!(back.target(), head.target());
         prop_assert_eq!(back.path(), head.path());
