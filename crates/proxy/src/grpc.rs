@@ -8,24 +8,15 @@
 use std::time::Duration;
 
 use balance::{AttemptResult, Time};
+use codec::grpc::{GrpcCallStatus, GrpcCode, RetryPushback, timeout, web};
+use codec::head::{BodyFraming, FieldSection, HttpVersion, RequestHead, ResponseHead};
 
 use crate::clock;
 use crate::exchange::{Exchange, RequestPolicy};
 use crate::failure::Failure;
-use crate::head::{BodyFraming, FieldSection, HttpVersion, RequestHead, ResponseHead};
 
-/// Status codes.
-mod code;
-/// Timeouts of clients.
-mod timeout;
-/// gRPC-Web.
-pub(crate) mod web;
 /// Health checks of endpoints.
 pub(crate) mod health;
-/// Messages of the health check.
-mod message;
-
-pub(crate) use code::{GrpcCallStatus, GrpcCode, RetryPushback};
 
 /// Largest delay of a timer: one tick of our runtime's timer, and one of the endpoint's.
 const TIMER_RESOLUTION: Duration = Duration::from_millis(2);

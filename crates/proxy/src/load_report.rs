@@ -5,12 +5,12 @@
 
 use balance::ConcurrencyCap;
 use balance::limit::EndpointLoadReport;
+use codec::head::FieldSection;
+use codec::orca::{self, OrcaLoadReport};
 
 use crate::backend::Slot;
 use crate::clock;
 use crate::exchange::RequestPolicy;
-use crate::head::FieldSection;
-use crate::orca::{self, OrcaLoadReport};
 use crate::worker::Worker;
 
 /// Records the load report in a response's fields or trailers, if there is one.

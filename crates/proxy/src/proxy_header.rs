@@ -1,8 +1,7 @@
 //! PROXY protocol headers that are sent to endpoints, in the version that the backend's policy names.
 
+use codec::proxy_protocol::{self, ProxyHeader};
 use gateway::snapshot::ProxyVersion;
-
-use crate::proxy_protocol::{self, ProxyHeader};
 
 /// Appends the header to `out`, in the given version.
 pub(crate) fn write(version: ProxyVersion, header: &ProxyHeader, out: &mut Vec<u8>) {

@@ -6,6 +6,10 @@ use std::task::{Poll, ready};
 use std::time::{Duration, SystemTime};
 
 use balance::{AttemptResult, Time};
+use codec::grpc::GrpcCallStatus;
+use codec::head::{
+    BodyFraming, HttpVersion, KnownFieldName, RequestMethod, ResponseFraming, ResponseHead,
+};
 
 use crate::accept::client::ClientConnection;
 use crate::alt_svc;
@@ -18,10 +22,7 @@ use crate::dial::pool::{self, CompletedExchange};
 use crate::exchange::{ConnectionOutcome, Exchange, RequestPolicy};
 use crate::failure::Failure;
 use crate::forwarded::{PSEUDONYM, via};
-use crate::grpc::{self, GrpcCall, GrpcCallStatus};
-use crate::head::{
-    BodyFraming, HttpVersion, KnownFieldName, RequestMethod, ResponseFraming, ResponseHead,
-};
+use crate::grpc::{self, GrpcCall};
 use crate::load_report;
 use crate::observe::access::AccessRecord;
 use crate::tunnel;

@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use balance::{PickRequest, PriorityLevel, Time};
+use codec::h1::write;
+use codec::head::{BodyFraming, RequestHead};
 use gateway::snapshot::{EndpointProtocol, Rule, RuleTarget};
 
 use crate::accept::client::{ClientConnection, WaitInterrupt};
@@ -25,9 +27,7 @@ use crate::failure::Failure;
 use crate::filter::RequestFilters;
 use crate::forwarded;
 use crate::grpc;
-use crate::h1::write;
 use crate::hash_key;
-use crate::head::{BodyFraming, RequestHead};
 use crate::mirror::{self, ReplayLayout};
 use crate::observe::access::AccessRecord;
 use crate::priority;

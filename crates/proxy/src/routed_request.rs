@@ -1,8 +1,7 @@
 //! The attributes of a request head by which routes match it.
 
+use codec::head::RequestHead;
 use gateway::matching::RequestAttributes;
-
-use crate::head::RequestHead;
 
 /// A request head, as the routes see it.
 pub(crate) struct RoutedRequest<'r>(pub(crate) &'r RequestHead);

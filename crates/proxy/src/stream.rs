@@ -10,16 +10,16 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use codec::h1::write;
+use codec::head::{BodyFraming, FieldSection, ResponseFraming, ResponseHead};
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::dial::h3::h1_fallback::H1Fallback;
 use crate::failure::Failure;
-use crate::h1::write;
 use crate::h2;
 use crate::h3;
-use crate::head::{BodyFraming, FieldSection, ResponseFraming, ResponseHead};
 use crate::sys::{self, ThreadBound};
 use crate::tls::{TlsSession, TlsStream};
 

@@ -10,6 +10,8 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use balance::Time;
+use codec::h1::HeadLimits;
+use codec::proxy_protocol::{ProxiedAddresses, ProxyHeader};
 use gateway::snapshot::{BackendSettings, ClientSettings, UrlScheme};
 
 use crate::accept::accepted_connection::AcceptedConnection;
@@ -20,9 +22,7 @@ use crate::clock;
 use crate::deadline::Deadline;
 use crate::demand::RefusalHistory;
 use crate::forwarded::RequestOrigin;
-use crate::h1::HeadLimits;
 use crate::proxy_header;
-use crate::proxy_protocol::{ProxiedAddresses, ProxyHeader};
 use crate::stream::PeerStream;
 use crate::tls::{TlsInfo, TlsSession};
 use crate::worker::{DrainStage, Worker};

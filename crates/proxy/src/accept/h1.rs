@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
+use codec::h1::{BadRequest, parse};
 use tokio::io::AsyncWrite;
 
 use crate::accept::accepted_connection::{AcceptedConnection, ConnectionGuard, hand_over};
@@ -15,7 +16,6 @@ use crate::buffer::{BUFFER_BYTES, ReadBuffer};
 use crate::clock;
 use crate::exchange::{ConnectionOutcome, Exchange};
 use crate::failure::Failure;
-use crate::h1::{BadRequest, parse};
 use crate::request;
 use crate::worker::{DrainStage, Worker};
 

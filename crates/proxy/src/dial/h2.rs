@@ -18,6 +18,8 @@ use std::time::Duration;
 
 use balance::Time;
 use bytes::Bytes;
+use codec::binary::WEBSOCKET;
+use codec::h2::request;
 use gateway::snapshot::BackendSettings;
 use h2::client::{Builder, Connection as Http2, SendRequest};
 use h2::ext::Protocol;
@@ -26,7 +28,6 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use self::paced_stream::PacedStream;
-use crate::binary::request::WEBSOCKET;
 use crate::dial::attempt::RESPONSE_LIMITS;
 use crate::dial::connect;
 use crate::dial::multiplex_connection::{
@@ -37,7 +38,7 @@ use crate::dial::multiplex_pool::{self, MultiplexPool, PoolKey, StreamWaiter};
 use crate::dial::pool::{Endpoint, EndpointConnection, lock};
 use crate::dial::stream_request::{RequestSource, StreamGrant, StreamRequest};
 use crate::failure::Failure;
-use crate::h2::{H2Stream, request};
+use crate::h2::H2Stream;
 use crate::stream::PeerStream;
 use crate::tls::{ConnectionSecurity, EndpointTlsContext};
 

@@ -3,12 +3,11 @@
 //! Its two messages have one field each, so they are encoded and decoded by hand. The caller sets the timeout.
 
 use bytes::Bytes;
+use codec::grpc::GrpcCode;
+use codec::grpc::message::{self, ServingStatus};
 use h2::client;
 use http::{HeaderMap, Request, Response, Uri};
 use tokio::io::{AsyncRead, AsyncWrite};
-
-use super::GrpcCode;
-use super::message::{self, ServingStatus};
 
 /// Largest response body. A valid response takes a few bytes.
 const MOST_BYTES: usize = 4096;

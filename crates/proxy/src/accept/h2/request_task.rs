@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use bytes::Bytes;
+use codec::h2::request as head;
 use h2::RecvStream;
 use h2::ext::Protocol;
 use h2::server::SendResponse;
@@ -11,7 +12,7 @@ use crate::accept::client::head_limits;
 use crate::accept::multiplexed_client::{MultiplexedClient, websocket_key};
 use crate::exchange::Exchange;
 use crate::failure::Failure;
-use crate::h2::{H2Stream, ScheduledResponse, request as head};
+use crate::h2::{H2Stream, ScheduledResponse};
 use crate::stream::PeerStream;
 
 /// Begins a request in a task of its own.

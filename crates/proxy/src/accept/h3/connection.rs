@@ -5,6 +5,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use balance::Time;
+use codec::h3::{H3ErrorCode, PeerRole};
 
 use super::fault::H3ClientFault;
 use super::request_task::H3ConnectionContext;
@@ -14,7 +15,7 @@ use crate::accept::token_bucket::{RESET_PRICE, TokenBucket};
 use crate::active_config::ActiveListener;
 use crate::clock;
 use crate::deadline::Deadline;
-use crate::h3::{ControlStreams, H3ErrorCode, H3Stream, PeerRole};
+use crate::h3::{ControlStreams, H3Stream};
 use crate::quic::{QuicConnection, RecvStream, SendStream};
 
 /// Longest time between two checks while requests are in flight.

@@ -5,6 +5,7 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
 
+use codec::head::RequestHead;
 use gateway::snapshot::ClientSettings;
 
 use crate::accept::client::{ClientConnection, head_limits};
@@ -13,7 +14,6 @@ use crate::clock;
 use crate::exchange::Exchange;
 use crate::failure::Failure;
 use crate::h3::H3Stream;
-use crate::head::RequestHead;
 use crate::quic::QuicConnection;
 use crate::stream::{PeerStream, StreamError};
 
