@@ -2,10 +2,10 @@
 
 use balance::AdmissionRejection;
 use balance::AttemptResult::{self, Cancelled, ConnectFailed, ConnectionBroken, Refused, TimedOut};
+use codec::grpc::GrpcCode::{self, DeadlineExceeded, ResourceExhausted, Unavailable};
+use codec::h1::{BadChunk, BadRequest, BadResponse};
+use codec::proxy_protocol::ProxyHeaderError;
 
-use crate::grpc::GrpcCode::{self, DeadlineExceeded, ResourceExhausted, Unavailable};
-use crate::h1::{BadChunk, BadRequest, BadResponse};
-use crate::proxy_protocol::ProxyHeaderError;
 use crate::tls::{ClientTlsError, EndpointTlsError};
 
 /// Defines [`Failure`] and its table together, so that a failure is one row: its name, the word `rejection` if a

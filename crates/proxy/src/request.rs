@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use balance::{PickRequest, PriorityLevel, Time};
+use codec::h1::write;
+use codec::head::{BodyFraming, RequestHead};
 use gateway::snapshot::{EndpointProtocol, Rule, RuleTarget};
 
 use crate::accept::client::{ClientConnection, WaitInterrupt};
@@ -25,14 +27,13 @@ use crate::failure::Failure;
 use crate::filter::RequestFilters;
 use crate::forwarded;
 use crate::grpc;
-use crate::h1::write;
 use crate::hash_key;
-use crate::head::{BodyFraming, RequestHead};
 use crate::mirror::{self, ReplayLayout};
 use crate::observe::access::AccessRecord;
 use crate::priority;
 use crate::relay;
 use crate::retry::{NextAttempt, RetryState};
+use crate::routed_request::RoutedRequest;
 use crate::worker::Worker;
 
 /// Serves the request whose head `exchange` holds.
@@ -80,7 +81,8 @@ async fn forward(
 ) -> Result<ConnectionOutcome, Failure> {
     let live = worker.config();
     let listener = client.listener(&live).ok_or(Failure::NoRoute)?;
-    let rule = listener.request_rule(client.tls_info.as_deref(), &exchange.request)?;
+    let rule =
+        listener.request_rule(client.tls_info.as_deref(), &RoutedRequest(&exchange.request))?;
     record.rule = Some(rule.index);
     record.config = Some(Rc::clone(&live));
     let target = choose_target(worker, rule);

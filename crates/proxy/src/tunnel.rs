@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use balance::AttemptResult;
+use codec::head::{BodyFraming, ResponseFraming};
 use tokio::io::AsyncWrite;
 
 use crate::accept::client::ClientConnection;
@@ -15,10 +16,9 @@ use crate::clock;
 use crate::dial::attempt::AttemptConnection;
 use crate::exchange::{ConnectionOutcome, Exchange, RequestPolicy};
 use crate::failure::Failure;
-use crate::head::BodyFraming;
 use crate::observe::access::AccessRecord;
 use crate::scratch::ScratchMemory;
-use crate::stream::{PeerStream, ResponseFraming};
+use crate::stream::PeerStream;
 use crate::worker::Worker;
 
 /// Forwards the 101, then bytes in both directions. The slot is held as long as the tunnel is open.

@@ -73,8 +73,9 @@ async fn load_report_in_a_trailer_sets_the_limit() -> Result {
         let reply = site.client().await?.call(METHOD, b"").await?;
         ensure!(reply.code == grpc::OK && reply.exchange.trailer(name) == Some(value), "{reply:?}");
         let reported = |limits: &Vec<(String, f64)>| {
-            let is_it =
-                |(labels, value): &(String, f64)| labels.contains("\"reported\"") && *value == limit;
+            let is_it = |(labels, value): &(String, f64)| {
+                labels.contains("\"reported\"") && *value == limit
+            };
             limits.iter().any(is_it)
         };
         let limits = async || site.sheave.metric_samples("sheave_endpoint_limit").await;

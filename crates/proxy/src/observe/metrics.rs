@@ -9,6 +9,8 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use balance::demand::{ASSUMED_SERVICE_TIME, DemandAverager, WINDOW};
+use codec::grpc::GrpcCode;
+use codec::orca::LoadReportError;
 
 use crate::accept::{h2, h3};
 use crate::active_config::{ActiveListener, Route};
@@ -16,13 +18,11 @@ use crate::backend::{Backend, BackendConfig};
 use crate::dial::multiplex_connection::ConnectionCounts;
 use crate::dial::pool::Endpoint;
 use crate::failure::Failure;
-use crate::grpc::GrpcCode;
 use crate::mirror::MirrorOutcome;
 use crate::observe::{
     ExemplarStore, HandshakeCounters, Histogram, HistogramData, ListenerCounters,
     MetricDescription, MetricReader, MetricRow, MetricSample, SingleWriterCounter, WorkerCounters,
 };
-use crate::orca::LoadReportError;
 use crate::quic::DatagramDropReason;
 use crate::worker::ProxyState;
 

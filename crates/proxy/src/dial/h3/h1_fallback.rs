@@ -7,6 +7,8 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use codec::h1::write;
+use codec::head::{BodyFraming, FieldSection};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 use crate::accept::client::ClientConnection;
@@ -16,8 +18,6 @@ use crate::dial::pool::{self, ConnectionRequirements, Endpoint, EndpointConnecti
 use crate::dial::stream_request::RequestSource;
 use crate::exchange::{Exchange, RequestPolicy};
 use crate::failure::Failure;
-use crate::h1::write;
-use crate::head::{BodyFraming, FieldSection};
 use crate::stream::PeerStream;
 use crate::tls::TlsStream;
 use crate::worker::Worker;
