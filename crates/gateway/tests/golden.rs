@@ -5,7 +5,7 @@
 //! a cluster, and `# known: NAMESPACE/GATEWAY ADDRESS` says what one of them had. With `# services: NAMESPACE` each has a
 //! Service in front of it there, and `# known:` says what load balancers gave; with `# service: ADDRESS` all have one, which
 //! has this address. With `# cluster` objects are read as those of an API server.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Write};

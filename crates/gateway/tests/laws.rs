@@ -1,5 +1,5 @@
 //! Laws over random input: nothing panics, a Snapshot is valid, and the short way is the long one.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,6 +1,6 @@
 //! `docs/reference/policies.md` and `deploy/crds/*.yaml` are made from the policy types; `UPDATE_EXPECT=1` rewrites
 //! them.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,5 @@
 //! What has to be written of statuses: nothing twice, nothing of others lost.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::net::IpAddr;
 

@@ -29,7 +29,7 @@ impl MemoryTrim {
     }
 
     /// Gives them back to the system when all is calm. May be dropped and called again.
-    #[allow(unsafe_code, reason = "the allocator's own call, which takes no pointer")]
+    #[expect(unsafe_code, reason = "the allocator's own call, which takes no pointer")]
     pub(crate) async fn trim(&mut self) {
         timer::wait_until(self.due).await;
         self.due = None;

@@ -1,5 +1,5 @@
 //! HTTP/3 from outside, against a server of others: every request is sent once, answered whole, and judged.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::SocketAddr;

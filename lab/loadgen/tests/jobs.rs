@@ -1,5 +1,5 @@
 //! Jobs from outside: lines in, lines out, with the program's own endpoints as the target.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpListener;

@@ -1,5 +1,5 @@
 //! What installs Sheave in a cluster agrees with what Sheave is: its metrics, its flags, its version, its rights.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
 use std::fs;
