@@ -46,7 +46,7 @@ async fn no_post_fails_if_each_response_closes_its_connection() -> Result {
 /// Each server has one client alone, so that the gaps its connections see are the ones meant.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_post_fails_if_servers_close_idle_connections() -> Result {
-    const SERVERS: u64 = 20;
+    const SERVERS: u64 = 50;
     let idle = ConnectionReuse::CloseWhenIdle(Duration::from_millis(50));
     let mut endpoints = Vec::new();
     let mut objects = objects::gateway();
