@@ -14,7 +14,7 @@ from pathlib import Path
 from lab import experiment, report
 from lab.child import ChildFailed
 from lab.demo.loopback import Demo
-from lab.paths import MissingRequirement, build
+from lab.paths import MissingRequirement, build_for_demo
 from lab.run import run
 from lab.testbed import cluster, ownership
 from lab.testbed.ownership import TestbedBusy
@@ -27,6 +27,7 @@ def main() -> int:
     print(f"As in {ARTICLE}: FastAPI on Hypercorn, a second per request, Locust users who keep their connections.")
     try:
         ownership.remove_leftovers()
+        build_for_demo()
         if obstacle := cluster.obstacle():
             print(f"Without kube-proxy's half: {obstacle}.")
             return _on_loopback()
@@ -40,7 +41,6 @@ def main() -> int:
 
 
 def _on_loopback() -> int:
-    build("sheave")
     with ExitStack() as running, tempfile.TemporaryDirectory(prefix="sheave-demo-") as folder:
         return 0 if Demo(running, Path(folder)).run() else 2
 

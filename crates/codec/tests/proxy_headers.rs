@@ -1,7 +1,7 @@
 //! Tests of the PROXY protocol: each line of the table `tests/data/strict-proxy-headers.tsv`, also truncated at every
 //! length; and a round trip.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 mod table;
 

@@ -1,6 +1,6 @@
 //! Tests of the tables `tests/data/strict-*.tsv`: each line, also truncated at every length.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 mod laws;
 mod table;

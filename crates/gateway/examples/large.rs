@@ -2,9 +2,9 @@
 //! part of a name to see that alone.
 //!
 //! A time that is much more than proportional to what is asked for is a fault. Each is the best of several runs.
-#![allow(clippy::unwrap_used, reason = "the input is ours")]
-#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "it measures time")]
-#![allow(clippy::print_stdout, reason = "for people")]
+#![expect(clippy::unwrap_used, reason = "the input is ours")]
+#![expect(clippy::disallowed_methods, clippy::disallowed_types, reason = "it measures time")]
+#![expect(clippy::print_stdout, reason = "for people")]
 
 use std::fmt::Write;
 use std::time::{Duration, Instant};

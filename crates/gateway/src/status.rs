@@ -192,7 +192,7 @@ impl ConditionType {
 
 /// The reason of a condition, by the name in Gateway API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "Gateway API documents its reasons")]
+#[expect(missing_docs, reason = "Gateway API documents its reasons")]
 pub enum ConditionReason {
     Accepted,
     AddressNotAssigned,

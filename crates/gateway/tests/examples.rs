@@ -1,5 +1,4 @@
 //! Every example translates without a problem and has listeners, endpoints and targets.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
 use std::path::Path;

@@ -10,7 +10,7 @@
 //!   assigned.
 //! - `# service: ADDRESS` puts all Gateways behind one Service with this address.
 //! - `# cluster` reads the objects as those of an API server.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Write};

@@ -1,5 +1,5 @@
 //! Laws over random input: nothing panics, every Snapshot is valid, and the fast path agrees with a full translation.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
 use std::fs;

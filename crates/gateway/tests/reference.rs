@@ -1,6 +1,6 @@
 //! Generates `docs/reference/policies.md` and `deploy/crds/*.yaml` from the policy types. The tests fail if the files
 //! are outdated; `UPDATE_EXPECT=1` rewrites them.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
 use std::path::Path;

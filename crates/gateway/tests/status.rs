@@ -1,5 +1,5 @@
 //! Status updates: writes nothing twice, and keeps the entries of other controllers.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::net::IpAddr;
 

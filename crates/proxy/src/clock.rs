@@ -1,5 +1,5 @@
 //! The only caller of the system clock.
-#![allow(clippy::disallowed_methods, reason = "this is where time comes from")]
+#![expect(clippy::disallowed_methods, reason = "this is where time comes from")]
 
 use std::time::{Duration, Instant, SystemTime};
 

@@ -40,7 +40,6 @@ mod tests;
 
 pub(crate) use close_reason::CloseReason;
 pub(crate) use connection::QuicConnection;
-#[allow(unused_imports, reason = "used by connections to endpoints")]
 pub(crate) use dial::{DialSettings, QuicDialer};
 pub(crate) use keys::QuicTokenKeys;
 pub(crate) use server::{ServeConnection, ServerDrivers};

@@ -1,5 +1,5 @@
 //! Kernel interfaces without a safe wrapper, and a thread-bound value whose safety the compiler cannot prove.
-#![allow(unsafe_code, reason = "the only file of this crate with unsafe code")]
+#![expect(unsafe_code, reason = "the only file of this crate with unsafe code")]
 
 use std::io;
 use std::mem::{ManuallyDrop, MaybeUninit};

@@ -118,7 +118,10 @@ pub(crate) struct Worker {
     /// The HTTP/3 connections among them.
     pub(crate) h3_pools: h3::H3WorkerPools,
     config: RefCell<Rc<WorkerConfig>>,
-    #[allow(clippy::vec_box, reason = "a request takes an exchange by its box, without moving it")]
+    #[expect(
+        clippy::vec_box,
+        reason = "a request takes an exchange by its box, without moving it"
+    )]
     exchanges: RefCell<Vec<Box<Exchange>>>,
     waker_registry: RefCell<WakerRegistry>,
     /// Indices of the listeners it accepts for; dropping the sender ends the accept loop.

@@ -1,6 +1,6 @@
 //! TLS end to end: a client, a listener `outer`, a TLS connection to a second listener `inner`, and a plain server
 //! behind it.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

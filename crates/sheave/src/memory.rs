@@ -28,7 +28,7 @@ impl MemoryTrim {
     }
 
     /// Returns unused memory to the system when the quiet period ends. Cancel-safe.
-    #[allow(unsafe_code, reason = "the allocator's own call, which takes no pointer")]
+    #[expect(unsafe_code, reason = "the allocator's own call, which takes no pointer")]
     pub(crate) async fn trim(&mut self) {
         timer::wait_until(self.due).await;
         self.due = None;

@@ -1,6 +1,6 @@
 //! Tests of HTTP/3 from outside, against an independent server: every request is sent once, answered completely, and
 //! checked.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::SocketAddr;

@@ -1,6 +1,6 @@
 //! Tests of jobs from outside: JSON lines in, JSON lines out, with the program's own endpoints as
 //! the target.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpListener;

@@ -2,7 +2,7 @@
 //!
 //! Each test reads the tree and names every offence at once, with its file and line.
 
-#![allow(clippy::unwrap_used, reason = "all of it is a test")]
+#![expect(clippy::unwrap_used, reason = "all of it is a test")]
 
 use std::fs;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! Properties that hold for arbitrary bytes. Tests check them on mutated messages, fuzzers on all inputs that they
 //! generate.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 #![allow(dead_code, reason = "each test uses what it needs")]
 #![allow(unreachable_pub, reason = "the fuzz targets are built from this file too")]
 

@@ -1,6 +1,5 @@
 //! Reference parser: compares our parsing of a connection's bytes with that of hyper's server.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 #![allow(unreachable_pub, reason = "the fuzz targets are built from this file too")]
 
 use std::cell::RefCell;

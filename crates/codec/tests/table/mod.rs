@@ -1,6 +1,6 @@
 //! Reader of the tables in `tests/data`: rows of columns, bytes with escapes.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,5 @@
 //! Endpoints that speak HTTP/2, with HTTP/1.1 clients; HTTP/2 clients are in `streams`.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 /// The proxy.
 #[path = "../scene/mod.rs"]

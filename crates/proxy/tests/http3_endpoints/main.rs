@@ -1,5 +1,5 @@
 //! Endpoints that speak HTTP/3, with HTTP/1.1 clients.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 /// The proxy.
 #[path = "../scene/mod.rs"]

@@ -1,0 +1,109 @@
+//! Interim (1xx) responses and WebSockets.
+
+use anyhow::ensure;
+use bytes::Bytes;
+use h2::ext::Protocol;
+use http::{HeaderValue, Method, Request};
+use tests::{Endpoint, EndpointBehaviour, Result, ServeStep, eventually, http2, within};
+
+use super::fixture::Http2Fixture;
+
+#[tokio::test]
+async fn early_hints_pass_before_the_response() -> Result {
+    let steps = vec![
+        ServeStep::send("HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"),
+        ServeStep::ReadBody,
+        ServeStep::Answer,
+    ];
+    let endpoint = Endpoint::start(steps).await?;
+    let site = Http2Fixture::of(&[endpoint.address], &[]).await?;
+    let response = site.client().await?.get("/").await?;
+    ensure!(response.status() == 200, "{response:?}");
+    let hints = &response.informational[0];
+    ensure!(hints.status() == 103 && hints.headers()["link"] == "</a>", "{response:?}");
+    Ok(())
+}
+
+/// If a client sends `Expect: 100-continue`, the endpoint sends 100, and then the client sends the
+/// body.
+#[tokio::test]
+async fn expect_continue_is_answered_100() -> Result {
+    let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
+    let site = Http2Fixture::of(&[endpoint.address], &[]).await?;
+    let client = site.client().await?;
+    let mut request = http2::post("/");
+    request.headers_mut().insert("expect", HeaderValue::from_static("100-continue"));
+    let (mut response, mut sending) = client.send_request(request, false).await?;
+    let interim = std::future::poll_fn(|context| response.poll_informational(context));
+    let interim = within("100", interim).await?;
+    ensure!(interim.is_some_and(|head| head.is_ok_and(|head| head.status() == 100)));
+    sending.send_data(Bytes::from_static(b"hello"), true)?;
+    let response = within("an answer", http2::Http2TestClient::response(response)).await??;
+    ensure!(response.status() == 200, "{response:?}");
+    Ok(())
+}
+
+/// An extended CONNECT (RFC 8441) to this path.
+fn websocket(path: &str) -> Result<Request<()>> {
+    let mut request = Request::builder().method(Method::CONNECT);
+    request = request.uri(format!("http://test{path}"));
+    request = request.header("sec-websocket-version", "13").header("origin", "http://test");
+    let mut request = request.body(())?;
+    request.extensions_mut().insert(Protocol::from_static("websocket"));
+    Ok(request)
+}
+
+/// For an HTTP/1.1 endpoint it becomes an upgrade, and the data is the same.
+#[tokio::test]
+async fn a_websocket_reaches_an_http1_endpoint() -> Result {
+    let switch = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\n\
+        Upgrade: websocket\r\nSec-WebSocket-Protocol: chat\r\n\r\n";
+    let endpoint =
+        Endpoint::start(vec![ServeStep::send(switch), ServeStep::Tunnel, ServeStep::Close]).await?;
+    let site = Http2Fixture::of(&[endpoint.address], &[]).await?;
+    let client = site.client().await?;
+    let known = async || Ok(client.supports_extended_connect());
+    eventually("the setting that allows it", known, |known| *known).await?;
+
+    let (response, mut sending) = client.send_request(websocket("/chat")?, false).await?;
+    let response = within("an answer", response).await??;
+    ensure!(response.status() == 200, "{response:?}");
+    ensure!(response.headers()["sec-websocket-protocol"] == "chat", "{response:?}");
+    let mut receiving = response.into_body();
+    for text in ["one", "two"] {
+        http2::send(&mut sending, Bytes::from(text)).await?;
+        let mut echoed = Vec::new();
+        while echoed.len() < text.len() {
+            let piece = within("an echo", receiving.data()).await?;
+            echoed.extend(piece.expect("the tunnel is open")?);
+        }
+        assert_eq!(echoed, text.as_bytes());
+    }
+    sending.send_data(Bytes::new(), true)?;
+    let rest = within("the end", http2::read(&mut receiving)).await??;
+    ensure!(rest.bytes.is_empty(), "{rest:?}");
+
+    let head = endpoint.only_request().head;
+    assert_eq!(head.start, "GET /chat HTTP/1.1");
+    assert_eq!(head.field("upgrade").as_deref(), Some("websocket"));
+    ensure!(
+        head.field_lists("connection", "upgrade") && head.has_field("sec-websocket-key"),
+        "{head:?}"
+    );
+    site.sheave.wait_until_idle().await
+}
+
+/// If the endpoint refuses, its response passes to the client.
+#[tokio::test]
+async fn refused_websocket_passes_the_endpoint_response() -> Result {
+    let answer = "HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno";
+    let endpoint = Endpoint::start(EndpointBehaviour::answering(answer)).await?;
+    let site = Http2Fixture::of(&[endpoint.address], &[]).await?;
+    let client = site.client().await?;
+    let known = async || Ok(client.supports_extended_connect());
+    eventually("the setting that allows it", known, |known| *known).await?;
+    let (response, _sending) = client.send_request(websocket("/")?, false).await?;
+    let response = within("an answer", http2::Http2TestClient::response(response)).await??;
+    ensure!(response.status() == 403 && response.text() == "no", "{response:?}");
+    Ok(())
+}

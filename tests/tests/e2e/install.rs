@@ -1,0 +1,175 @@
+//! Consistency of the installation files with Sheave: metrics, flags, version and RBAC rules.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+const EXAMPLES: [&str; 2] =
+    ["deploy/examples/grafana-dashboard.json", "deploy/examples/prometheus.yaml"];
+const MANIFESTS: &str = "deploy/manifests/install.yaml";
+
+fn read(path: &str) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    fs::read_to_string(root.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// Returns the names of metrics in a text, as the reference writes them.
+fn metrics(text: &str) -> BTreeSet<&str> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let metrics = words.filter(|word| word.starts_with("sheave_") || word.starts_with("process_"));
+    metrics.map(|name| name.strip_suffix("_bucket").unwrap_or(name)).collect()
+}
+
+#[test]
+fn every_metric_in_the_examples_is_documented() {
+    let reference = read("docs/reference/metrics.md");
+    for path in EXAMPLES {
+        let text = read(path);
+        let named = metrics(&text);
+        assert!(named.len() > 5, "{path} names {named:?}");
+        let unknown = named.iter().filter(|name| !reference.contains(&format!("| `{name}` |")));
+        assert_eq!(unknown.collect::<Vec<_>>(), Vec::<&&str>::new(), "{path}");
+    }
+}
+
+#[test]
+fn dashboard_is_valid_json() {
+    let dashboard: serde_json::Value = serde_json::from_str(&read(EXAMPLES[0])).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap();
+    let ids: BTreeSet<_> = panels.iter().map(|panel| panel["id"].as_u64().unwrap()).collect();
+    assert_eq!(ids.len(), panels.len(), "two panels have the same ID");
+}
+
+#[test]
+fn manifests_use_only_existing_flags() {
+    let (manifests, reference) = (read(MANIFESTS), read("docs/reference/cli.md"));
+    let arguments = manifests.lines().filter_map(|line| line.trim().strip_prefix("- --"));
+    let flags: Vec<_> = arguments.map(|it| it.split('=').next().unwrap()).collect();
+    assert!(flags.len() > 4, "{flags:?}");
+    let is_known = |flag: &&&str| {
+        [" ", "`"].iter().any(|end| reference.contains(&format!("| `--{flag}{end}")))
+    };
+    let unknown: Vec<_> = flags.iter().filter(|flag| !is_known(flag)).collect();
+    assert_eq!(unknown, Vec::<&&str>::new());
+}
+
+#[test]
+fn rbac_roles_grant_writes_only_to_statuses_and_leases() {
+    let manifests = read(MANIFESTS);
+    let mut rules = 0;
+    for role in manifests
+        .split("\n---\n")
+        .filter(|it| it.contains("kind: Role\n") || it.contains("kind: ClusterRole\n"))
+    {
+        for rule in role.split("- apiGroups:").skip(1) {
+            rules += 1;
+            let (resources, verbs) = rule.split_once("verbs:").unwrap();
+            assert!(!rule.contains('*'), "{rule}");
+            let verbs = verbs.trim().trim_start_matches('[').split(']').next().unwrap();
+            if verbs == "get, list, watch" {
+                continue;
+            }
+            let resources = resources.split_once("resources:").unwrap().1;
+            let mut named = resources
+                .split(|c: char| c.is_whitespace() || "[],".contains(c))
+                .filter(|word| !["", "-"].contains(word));
+            assert!(named.all(|it| it.ends_with("/status") || it == "leases"), "{rule}");
+        }
+    }
+    assert!(rules > 5, "{rules} rules");
+}
+
+#[test]
+fn chart_version_matches_the_binary() {
+    let chart = read("deploy/chart/Chart.yaml");
+    let version = env!("CARGO_PKG_VERSION");
+    assert!(chart.contains(&format!("\nversion: {version}\nappVersion: {version}\n")), "{chart}");
+}
+
+#[test]
+fn chart_values_match_their_schema() {
+    let values = read("deploy/chart/values.yaml");
+    let schema: serde_json::Value =
+        serde_json::from_str(&read("deploy/chart/values.schema.json")).unwrap();
+    let known = schema["properties"].as_object().unwrap();
+    let top: BTreeSet<_> = values
+        .lines()
+        .filter(|line| line.starts_with(|c: char| c.is_ascii_lowercase()))
+        .map(|line| line.split(':').next().unwrap())
+        .collect();
+    let schema: BTreeSet<_> =
+        known.keys().map(String::as_str).filter(|it| *it != "global").collect();
+    assert_eq!(top, schema);
+}
+
+/// Renders the chart with these settings. Without Helm it is skipped, unless `CONFORMANCE_ALL` is
+/// set.
+fn chart(settings: &[&str]) -> Option<Output> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let is_built = fs::read_dir(root.join(".cache/helm")).is_ok_and(|it| it.count() > 0);
+    if !is_built && std::env::var_os("CONFORMANCE_ALL").is_none() {
+        eprintln!("skipped: Helm is not built; `scripts/helm version` builds it");
+        return None;
+    }
+    let mut helm = Command::new(root.join("scripts/helm"));
+    helm.args(["template", "sheave", "deploy/chart", "--kube-version", "1.34.0"]).current_dir(root);
+    settings.iter().for_each(|setting| _ = helm.args(["--set", setting]));
+    Some(helm.output().unwrap())
+}
+
+#[test]
+fn chart_address_pool_renders_a_host_network_daemon_set() {
+    let pool = "addresses.pool={192.0.2.0/24,2001:db8::/64}";
+    let settings = [pool, "hostNetwork=true", "kind=DaemonSet", "service.enabled=false"];
+    let Some(rendered) = chart(&settings) else { return };
+    let rendered = String::from_utf8(rendered.stdout).unwrap();
+    for part in [
+        "kind: DaemonSet",
+        "hostNetwork: true",
+        "--pool=192.0.2.0/24",
+        "--pool=2001:db8::/64",
+        "name: announcer",
+        "add: [NET_ADMIN, NET_RAW]",
+    ] {
+        assert!(rendered.contains(part), "{part}");
+    }
+    assert!(!rendered.contains("type: LoadBalancer"));
+}
+
+#[test]
+fn chart_per_gateway_services_grant_service_writes() {
+    let Some(plain) = chart(&[]) else { return };
+    let settings = ["service.perGateway=true", "service.annotations.lb=internal"];
+    let Some(rendered) = chart(&settings) else { return };
+    let (plain, rendered) =
+        (String::from_utf8(plain.stdout).unwrap(), String::from_utf8(rendered.stdout).unwrap());
+    let template =
+        rendered.lines().find_map(|line| line.trim().strip_prefix("- \"--service-template="));
+    let template = template.unwrap().strip_suffix('"').unwrap().replace("\\\"", "\"");
+    let template: serde_json::Value = serde_json::from_str(&template).unwrap();
+    assert_eq!(template["spec"]["type"], "LoadBalancer");
+    assert_eq!(template["spec"]["selector"]["app.kubernetes.io/name"], "sheave");
+    assert_eq!(template["metadata"]["annotations"]["lb"], "internal");
+    let rbac_rule = "resources: [services]\n  verbs: [create, patch, delete]";
+    assert!(rendered.contains(rbac_rule) && !plain.contains(rbac_rule));
+    assert!(plain.contains("type: LoadBalancer\n") && !rendered.contains("type: LoadBalancer\n"));
+}
+
+#[test]
+fn chart_rejects_invalid_values() {
+    let cases = [
+        ("replica=3", "replica"),
+        ("kind=StatefulSet", "'Deployment', 'DaemonSet'"),
+        ("addresses.pool={192.0.2.0}", "does not match pattern"),
+        ("addresses.pool={192.0.2.0/24}", "needs hostNetwork"),
+        ("drain.timeoutSeconds=0", "minimum"),
+        ("logs.accessLog=2", "accessLog"),
+    ];
+    for (setting, message) in cases {
+        let Some(rendered) = chart(&[setting]) else { return };
+        let errors = String::from_utf8_lossy(&rendered.stderr);
+        assert!(!rendered.status.success() && errors.contains(message), "{setting}: {errors}");
+    }
+}
