@@ -152,9 +152,9 @@ pub(crate) struct AttemptHistory<'a> {
 
 impl AttemptHistory<'_> {
     /// True if another endpoint could get the request when this one is slow to accept a connection.
-    fn has_alternative(self, slot: &Slot, terms: &RequestPolicy<'_>) -> bool {
+    fn has_alternative(self, slot: &Slot, policy: &RequestPolicy<'_>) -> bool {
         let is_tried = |it: &Arc<Endpoint>| self.tried.iter().any(|tried| Arc::ptr_eq(tried, it));
-        terms.backend_config.set.members().iter().any(|member| {
+        policy.backend_config.set.members().iter().any(|member| {
             let endpoint = &member.endpoint;
             let is_another = !Arc::ptr_eq(endpoint, &slot.endpoint) && !is_tried(endpoint);
             member.weight > 0 && is_another && endpoint.is_reachable()
@@ -163,14 +163,14 @@ impl AttemptHistory<'_> {
 
     /// Returns the time after which a connection attempt is given up in favour of another endpoint; `None` if there is
     /// no other.
-    pub(super) fn patience(self, slot: &Slot, terms: &RequestPolicy<'_>) -> Option<Duration> {
+    pub(super) fn patience(self, slot: &Slot, policy: &RequestPolicy<'_>) -> Option<Duration> {
         let patience = slot.endpoint.data.reachability.connect_timeout();
-        let patience = match terms.backend_settings().protocol {
+        let patience = match policy.backend_settings().protocol {
             EndpointProtocol::Http1 | EndpointProtocol::Http2 => patience,
             // TCP is tried only after this delay.
             EndpointProtocol::Http3 => patience + CONNECTION_ATTEMPT_DELAY,
         };
-        self.has_alternative(slot, terms).then_some(patience)
+        self.has_alternative(slot, policy).then_some(patience)
     }
 }
 
@@ -187,26 +187,26 @@ pub(crate) async fn attempt(
     exchange: &mut Exchange,
     slot: Slot,
     history: AttemptHistory<'_>,
-    terms: &RequestPolicy<'_>,
+    policy: &RequestPolicy<'_>,
 ) -> Result<AttemptConnection, AttemptFailure> {
     let started = clock::now();
     let (slot, connection) =
-        connection(worker, client, exchange, slot, history, terms, started).await?;
+        connection(worker, client, exchange, slot, history, policy, started).await?;
     slot.mark_request_sent();
-    let mut lease = AttemptConnection::new(slot, connection, terms.deadline);
+    let mut lease = AttemptConnection::new(slot, connection, policy.deadline);
     let by = |most: Option<Duration>| most.map_or(Time::MAX, |most| started + most);
-    lease.deadline = by(terms.attempt_timeout).min(terms.deadline);
-    let patience = by(terms.backend_settings().per_attempt_timeout).min(lease.deadline);
-    let mut limits = AttemptDeadlines { started, attempt: patience, terms };
+    lease.deadline = by(policy.attempt_timeout).min(policy.deadline);
+    let patience = by(policy.backend_settings().per_attempt_timeout).min(lease.deadline);
+    let mut limits = AttemptDeadlines { started, attempt: patience, policy };
     for _ in 0..INTERIM_RESPONSES {
         if let Err(failure) = await_head(worker, client, exchange, &mut lease, &limits).await {
-            let failure = grpc::reclassify_late_reset(failure, exchange, terms);
-            return Err(conclude_failure(worker, lease, exchange, failure, terms));
+            let failure = grpc::reclassify_late_reset(failure, exchange, policy);
+            return Err(conclude_failure(worker, lease, exchange, failure, policy));
         }
         lease.slot.mark_answered();
         if exchange.response.upgrade && !exchange.request.upgrade {
             let failure = Failure::BadResponse(BadResponse::UnexpectedUpgrade);
-            return Err(conclude_failure(worker, lease, exchange, failure, terms));
+            return Err(conclude_failure(worker, lease, exchange, failure, policy));
         }
         if !exchange.response.is_interim() {
             // The latency of an upgrade, or of the first message of a stream, is no signal of the endpoint's load.
@@ -216,13 +216,13 @@ pub(crate) async fn attempt(
             return Ok(lease);
         }
         exchange.request.expect_continue &= exchange.response.status != 100;
-        if let Err(failure) = relay::forward_interim(worker, client, exchange, terms).await {
-            return Err(conclude_failure(worker, lease, exchange, failure, terms));
+        if let Err(failure) = relay::forward_interim(worker, client, exchange, policy).await {
+            return Err(conclude_failure(worker, lease, exchange, failure, policy));
         }
         limits.started = clock::now();
     }
     let failure = Failure::BadResponse(BadResponse::TooManyInterim);
-    Err(conclude_failure(worker, lease, exchange, failure, terms))
+    Err(conclude_failure(worker, lease, exchange, failure, policy))
 }
 
 /// Returns a connection for the request: an idle one that can carry it, a new one, or a stream on a shared one.
@@ -232,29 +232,31 @@ async fn connection(
     exchange: &mut Exchange,
     slot: Slot,
     history: AttemptHistory<'_>,
-    terms: &RequestPolicy<'_>,
+    policy: &RequestPolicy<'_>,
     now: Time,
 ) -> Result<(Slot, Box<EndpointConnection>), AttemptFailure> {
-    match terms.backend_settings().protocol {
+    match policy.backend_settings().protocol {
         EndpointProtocol::Http1 => {}
         EndpointProtocol::Http2 | EndpointProtocol::Http3 => {
-            return stream_request::connection(worker, client, exchange, slot, history, terms, now)
-                .await;
+            return stream_request::connection(
+                worker, client, exchange, slot, history, policy, now,
+            )
+            .await;
         }
     }
-    let requirements = connection_requirements(worker, client, exchange, terms, now);
+    let requirements = connection_requirements(worker, client, exchange, policy, now);
     if !history.fresh
         && let Some(connection) = pool::take(&slot.endpoint, &requirements)
     {
         return Ok((slot, connection));
     }
-    let header = client.proxy_protocol_header(terms.backend_settings());
+    let header = client.proxy_protocol_header(policy.backend_settings());
     // Boxed: state that is seldom needed takes no space in each request's future.
     let opening = Box::pin(open(&slot.endpoint, &header, &requirements));
-    let slow_after = history.patience(&slot, terms);
-    match await_connection(worker, client, terms, now, slow_after, opening).await {
+    let slow_after = history.patience(&slot, policy);
+    match await_connection(worker, client, policy, now, slow_after, opening).await {
         Ok(connection) => Ok((slot, connection)),
-        Err(failure) => Err(conclude_unsent(worker, slot, failure, terms)),
+        Err(failure) => Err(conclude_unsent(worker, slot, failure, policy)),
     }
 }
 
@@ -263,16 +265,16 @@ pub(super) fn connection_requirements<'t>(
     worker: &Worker,
     client: &ClientConnection,
     exchange: &Exchange,
-    terms: &'t RequestPolicy<'_>,
+    policy: &'t RequestPolicy<'_>,
     now: Time,
 ) -> ConnectionRequirements<'t> {
     ConnectionRequirements {
         worker: worker.index,
-        capped: terms.is_capped(),
-        proxy_protocol_client: terms.backend_settings().proxy_protocol.map(|_| client.peer),
-        tls_context: terms.backend_config.tls_context.as_ref(),
+        capped: policy.is_capped(),
+        proxy_protocol_client: policy.backend_settings().proxy_protocol.map(|_| client.peer),
+        tls_context: policy.backend_config.tls_context.as_ref(),
         replayable: is_replayable(&exchange.request),
-        settings: terms.backend_settings(),
+        settings: policy.backend_settings(),
         now,
     }
 }
@@ -297,17 +299,17 @@ pub(crate) async fn open(
 pub(super) async fn await_connection<T>(
     worker: &Worker,
     client: &mut ClientConnection,
-    terms: &RequestPolicy<'_>,
+    policy: &RequestPolicy<'_>,
     now: Time,
     slow_after: Option<Duration>,
     connecting: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {
-    let most = terms.backend_settings().connect_timeout;
+    let most = policy.backend_settings().connect_timeout;
     let patience = now + slow_after.map_or(most, |slow_after| slow_after.min(most));
-    match client.wait_until(worker, patience.min(terms.deadline), connecting).await {
+    match client.wait_until(worker, patience.min(policy.deadline), connecting).await {
         Ok(connected) => connected,
         Err(WaitInterrupt::ClientGone) => Err(Failure::ClientGone),
-        Err(WaitInterrupt::Deadline) if patience > terms.deadline => Err(Failure::RequestTimeout),
+        Err(WaitInterrupt::Deadline) if patience > policy.deadline => Err(Failure::RequestTimeout),
         Err(WaitInterrupt::Deadline) if slow_after.is_some_and(|slow_after| slow_after < most) => {
             Err(Failure::ConnectSlow)
         }
@@ -321,9 +323,9 @@ pub(super) fn conclude_unsent(
     worker: &Worker,
     slot: Slot,
     failure: Failure,
-    terms: &RequestPolicy<'_>,
+    policy: &RequestPolicy<'_>,
 ) -> AttemptFailure {
-    slot.conclude(worker, &terms.backend_config, failure.attempt_end(), None);
+    slot.conclude(worker, &policy.backend_config, failure.attempt_end(), None);
     slot.note_connect_failure(worker, failure);
     let is_of_use = !matches!(
         failure,
@@ -349,7 +351,7 @@ struct AttemptDeadlines<'a> {
     /// The start of the wait for the endpoint.
     started: Time,
     attempt: Time,
-    terms: &'a RequestPolicy<'a>,
+    policy: &'a RequestPolicy<'a>,
 }
 
 /// Sends the rest of the request and reads until a head, interim or final, is complete.
@@ -378,7 +380,7 @@ async fn await_head(
             let now = if seen == u64::MAX { limits.started } else { clock::now() };
             seen = upload.progress;
             let idle = now + limits.idle(waits_for_client);
-            client.deadline.set(limits.attempt.min(limits.terms.deadline).min(idle));
+            client.deadline.set(limits.attempt.min(limits.policy.deadline).min(idle));
         }
         ready!(client.deadline.poll(cx));
         Poll::Ready(Err(limits.expired_deadline(waits_for_client)))
@@ -424,18 +426,18 @@ pub(crate) fn poll_head(
 impl AttemptDeadlines<'_> {
     /// Returns the idle timeout that applies.
     fn idle(&self, waits_for_client: bool) -> Duration {
-        let terms = self.terms;
+        let policy = self.policy;
         if waits_for_client {
-            terms.client.body_timeout
+            policy.client.body_timeout
         } else {
-            terms.backend_settings().idle_timeout
+            policy.backend_settings().idle_timeout
         }
     }
 
     /// Returns the failure for the deadline that has passed.
     fn expired_deadline(&self, waits_for_client: bool) -> Failure {
         let now = clock::now();
-        if now >= self.terms.deadline {
+        if now >= self.policy.deadline {
             Failure::RequestTimeout
         } else if now >= self.attempt {
             Failure::AttemptTimeout
@@ -453,10 +455,10 @@ fn conclude_failure(
     lease: AttemptConnection,
     exchange: &mut Exchange,
     failure: Failure,
-    terms: &RequestPolicy<'_>,
+    policy: &RequestPolicy<'_>,
 ) -> AttemptFailure {
     if lease.connection.stream_guard.is_some() {
-        return stream_request::conclude_stream_failure(worker, lease, exchange, failure, terms);
+        return stream_request::conclude_stream_failure(worker, lease, exchange, failure, policy);
     }
     let has_answered = lease.connection.buffer.as_ref().is_some_and(|buffer| !buffer.is_empty());
     // An endpoint may close an idle connection at any time.
@@ -465,14 +467,14 @@ fn conclude_failure(
     let end = if stale {
         AttemptResult::Cancelled
     } else {
-        terms.discount_late_timeout(failure.attempt_end(), &lease.slot)
+        policy.discount_late_timeout(failure.attempt_end(), &lease.slot)
     };
-    lease.slot.conclude_with_hold_time(clock::now(), worker, &terms.backend_config, end, None);
+    lease.slot.conclude_with_hold_time(clock::now(), worker, &policy.backend_config, end, None);
     if failure != Failure::EndpointClosed {
         let again = matches!(failure, Failure::AttemptTimeout | Failure::BadResponse(_))
             && exchange.request.method.is_idempotent();
         let elsewhere = RetryEligibility::another_endpoint(&lease.slot.endpoint);
-        abandon::abandon(worker, lease, exchange, terms);
+        abandon::abandon(worker, lease, exchange, policy);
         let retry = if again { elsewhere } else { RetryEligibility::Never };
         return AttemptFailure { failure, retry };
     }

@@ -91,31 +91,31 @@ pub(super) async fn connection(
     exchange: &mut Exchange,
     slot: Slot,
     history: AttemptHistory<'_>,
-    terms: &RequestPolicy<'_>,
+    policy: &RequestPolicy<'_>,
     now: Time,
 ) -> Result<(Slot, Box<EndpointConnection>), AttemptFailure> {
-    let failure = match select_transport(worker, client, exchange, &slot, history, terms, now).await
-    {
-        Ok(RequestTransport::Stream(connection)) => return Ok((slot, connection)),
-        Ok(RequestTransport::Http1) if exchange.grpc_call.is_none() => {
-            let requirements =
-                attempt::connection_requirements(worker, client, exchange, terms, now);
-            return h1_fallback::connection(
-                worker,
-                client,
-                exchange,
-                slot,
-                history,
-                terms,
-                &requirements,
-            )
-            .await;
-        }
-        // gRPC calls need features that HTTP/1.1 lacks.
-        Ok(RequestTransport::Http1) => Failure::NotHttp2,
-        Err(failure) => failure,
-    };
-    Err(attempt::conclude_unsent(worker, slot, failure, terms))
+    let failure =
+        match select_transport(worker, client, exchange, &slot, history, policy, now).await {
+            Ok(RequestTransport::Stream(connection)) => return Ok((slot, connection)),
+            Ok(RequestTransport::Http1) if exchange.grpc_call.is_none() => {
+                let requirements =
+                    attempt::connection_requirements(worker, client, exchange, policy, now);
+                return h1_fallback::connection(
+                    worker,
+                    client,
+                    exchange,
+                    slot,
+                    history,
+                    policy,
+                    &requirements,
+                )
+                .await;
+            }
+            // gRPC calls need features that HTTP/1.1 lacks.
+            Ok(RequestTransport::Http1) => Failure::NotHttp2,
+            Err(failure) => failure,
+        };
+    Err(attempt::conclude_unsent(worker, slot, failure, policy))
 }
 
 /// Selects the transport for the request.
@@ -125,10 +125,10 @@ async fn select_transport(
     exchange: &Exchange,
     slot: &Slot,
     history: AttemptHistory<'_>,
-    terms: &RequestPolicy<'_>,
+    policy: &RequestPolicy<'_>,
     now: Time,
 ) -> Result<RequestTransport, Failure> {
-    let current = &*terms.backend_config;
+    let current = &*policy.backend_config;
     let call = StreamRequest {
         worker: worker.index,
         endpoint: &slot.endpoint,
@@ -145,9 +145,9 @@ async fn select_transport(
             StreamGrant::Opened(connection) => Ok(RequestTransport::Stream(connection)),
             StreamGrant::Wait(waiting) => {
                 let waits = Box::pin(call.wait_for_http2_stream(waiting));
-                let slow_after = history.patience(slot, terms);
+                let slow_after = history.patience(slot, policy);
                 let waited =
-                    attempt::await_connection(worker, client, terms, now, slow_after, waits).await;
+                    attempt::await_connection(worker, client, policy, now, slow_after, waits).await;
                 waited.map(RequestTransport::Stream)
             }
         },
@@ -155,9 +155,9 @@ async fn select_transport(
             if let Some(connection) = h3::try_open_existing(worker, &call) {
                 return Ok(RequestTransport::Stream(connection));
             }
-            let slow_after = history.patience(slot, terms);
+            let slow_after = history.patience(slot, policy);
             let opening = Box::pin(h3::open(worker, call));
-            attempt::await_connection(worker, client, terms, now, slow_after, opening).await
+            attempt::await_connection(worker, client, policy, now, slow_after, opening).await
         }
     }
 }
@@ -210,7 +210,7 @@ pub(super) fn conclude_stream_failure(
     lease: AttemptConnection,
     exchange: &Exchange,
     failure: Failure,
-    terms: &RequestPolicy<'_>,
+    policy: &RequestPolicy<'_>,
 ) -> AttemptFailure {
     lease.mark_suspect(failure);
     let AttemptConnection { connection, slot, .. } = lease;
@@ -227,9 +227,9 @@ pub(super) fn conclude_stream_failure(
     let end = if stale {
         AttemptResult::Cancelled
     } else {
-        terms.discount_late_timeout(failure.attempt_end(), &slot)
+        policy.discount_late_timeout(failure.attempt_end(), &slot)
     };
-    slot.conclude_with_hold_time(clock::now(), worker, &terms.backend_config, end, None);
+    slot.conclude_with_hold_time(clock::now(), worker, &policy.backend_config, end, None);
     let counters = &slot.endpoint.data.counters[worker.index];
     let over_quic = matches!(connection.stream, PeerStream::H3(_));
     let refused = if over_quic { &counters.http3 } else { &counters.http2 };

@@ -117,17 +117,17 @@ pub(in crate::dial) async fn connection(
     exchange: &mut Exchange,
     slot: Slot,
     history: AttemptHistory<'_>,
-    terms: &RequestPolicy<'_>,
+    policy: &RequestPolicy<'_>,
     requirements: &ConnectionRequirements<'_>,
 ) -> Result<(Slot, Box<EndpointConnection>), AttemptFailure> {
     let source = RequestSource { request: &exchange.request, framing: exchange.request.framing };
-    let header = client.proxy_protocol_header(terms.backend_settings());
+    let header = client.proxy_protocol_header(policy.backend_settings());
     let opening = open(&slot.endpoint, history.fresh, &header, requirements, source);
-    let slow_after = history.patience(&slot, terms);
+    let slow_after = history.patience(&slot, policy);
     match attempt::await_connection(
         worker,
         client,
-        terms,
+        policy,
         requirements.now,
         slow_after,
         Box::pin(opening),
@@ -138,7 +138,7 @@ pub(in crate::dial) async fn connection(
             exchange.upload.written += head_bytes;
             Ok((slot, connection))
         }
-        Err(failure) => Err(attempt::conclude_unsent(worker, slot, failure, terms)),
+        Err(failure) => Err(attempt::conclude_unsent(worker, slot, failure, policy)),
     }
 }
 
