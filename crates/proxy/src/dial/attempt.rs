@@ -163,7 +163,7 @@ impl AttemptHistory<'_> {
 
     /// Returns the time after which a connection attempt is given up in favour of another endpoint; `None` if there is
     /// no other.
-    pub(super) fn patience(self, slot: &Slot, policy: &RequestPolicy<'_>) -> Option<Duration> {
+    fn patience(self, slot: &Slot, policy: &RequestPolicy<'_>) -> Option<Duration> {
         let patience = slot.endpoint.data.reachability.connect_timeout();
         let patience = match policy.backend_settings().protocol {
             EndpointProtocol::Http1 | EndpointProtocol::Http2 => patience,
@@ -172,6 +172,31 @@ impl AttemptHistory<'_> {
         };
         self.has_alternative(slot, policy).then_some(patience)
     }
+
+    /// Returns the deadline of a connection attempt that begins at `now`. If another endpoint could get the request,
+    /// the deadline is earlier.
+    pub(super) fn connect_deadline(
+        self,
+        slot: &Slot,
+        policy: &RequestPolicy<'_>,
+        now: Time,
+    ) -> ConnectDeadline {
+        let most = policy.backend_settings().connect_timeout;
+        let slow_after = self.patience(slot, policy).filter(|slow_after| *slow_after < most);
+        let until = now + slow_after.unwrap_or(most);
+        let failure = match slow_after {
+            _ if until > policy.deadline => Failure::RequestTimeout,
+            Some(_) => Failure::ConnectSlow,
+            None => Failure::ConnectTimeout,
+        };
+        ConnectDeadline { until: until.min(policy.deadline), failure }
+    }
+}
+
+/// The deadline of a connection attempt, and the failure if it passes.
+pub(super) struct ConnectDeadline {
+    until: Time,
+    failure: Failure,
 }
 
 impl AttemptFailure {
@@ -253,8 +278,8 @@ async fn connection(
     let header = client.proxy_protocol_header(policy.backend_settings());
     // Boxed: state that is seldom needed takes no space in each request's future.
     let opening = Box::pin(open(&slot.endpoint, &header, &requirements));
-    let slow_after = history.patience(&slot, policy);
-    match await_connection(worker, client, policy, now, slow_after, opening).await {
+    let deadline = history.connect_deadline(&slot, policy, now);
+    match await_connection(worker, client, deadline, opening).await {
         Ok(connection) => Ok((slot, connection)),
         Err(failure) => Err(conclude_unsent(worker, slot, failure, policy)),
     }
@@ -294,26 +319,17 @@ pub(crate) async fn open(
     Ok(connection)
 }
 
-/// Awaits a connection, within the timeouts of the policies and while the client is connected. With `slow_after` the
-/// wait ends earlier: then another endpoint is the better choice.
+/// Awaits a connection until the deadline, and while the client is connected.
 pub(super) async fn await_connection<T>(
     worker: &Worker,
     client: &mut ClientConnection,
-    policy: &RequestPolicy<'_>,
-    now: Time,
-    slow_after: Option<Duration>,
+    deadline: ConnectDeadline,
     connecting: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {
-    let most = policy.backend_settings().connect_timeout;
-    let patience = now + slow_after.map_or(most, |slow_after| slow_after.min(most));
-    match client.wait_until(worker, patience.min(policy.deadline), connecting).await {
+    match client.wait_until(worker, deadline.until, connecting).await {
         Ok(connected) => connected,
         Err(WaitInterrupt::ClientGone) => Err(Failure::ClientGone),
-        Err(WaitInterrupt::Deadline) if patience > policy.deadline => Err(Failure::RequestTimeout),
-        Err(WaitInterrupt::Deadline) if slow_after.is_some_and(|slow_after| slow_after < most) => {
-            Err(Failure::ConnectSlow)
-        }
-        Err(WaitInterrupt::Deadline) => Err(Failure::ConnectTimeout),
+        Err(WaitInterrupt::Deadline) => Err(deadline.failure),
     }
 }
 

@@ -145,9 +145,8 @@ async fn select_transport(
             StreamGrant::Opened(connection) => Ok(RequestTransport::Stream(connection)),
             StreamGrant::Wait(waiting) => {
                 let waits = Box::pin(call.wait_for_http2_stream(waiting));
-                let slow_after = history.patience(slot, policy);
-                let waited =
-                    attempt::await_connection(worker, client, policy, now, slow_after, waits).await;
+                let deadline = history.connect_deadline(slot, policy, now);
+                let waited = attempt::await_connection(worker, client, deadline, waits).await;
                 waited.map(RequestTransport::Stream)
             }
         },
@@ -155,9 +154,9 @@ async fn select_transport(
             if let Some(connection) = h3::try_open_existing(worker, &call) {
                 return Ok(RequestTransport::Stream(connection));
             }
-            let slow_after = history.patience(slot, policy);
+            let deadline = history.connect_deadline(slot, policy, now);
             let opening = Box::pin(h3::open(worker, call));
-            attempt::await_connection(worker, client, policy, now, slow_after, opening).await
+            attempt::await_connection(worker, client, deadline, opening).await
         }
     }
 }

@@ -122,18 +122,9 @@ pub(in crate::dial) async fn connection(
 ) -> Result<(Slot, Box<EndpointConnection>), AttemptFailure> {
     let source = RequestSource { request: &exchange.request, framing: exchange.request.framing };
     let header = client.proxy_protocol_header(policy.backend_settings());
-    let opening = open(&slot.endpoint, history.fresh, &header, requirements, source);
-    let slow_after = history.patience(&slot, policy);
-    match attempt::await_connection(
-        worker,
-        client,
-        policy,
-        requirements.now,
-        slow_after,
-        Box::pin(opening),
-    )
-    .await
-    {
+    let opening = Box::pin(open(&slot.endpoint, history.fresh, &header, requirements, source));
+    let deadline = history.connect_deadline(&slot, policy, requirements.now);
+    match attempt::await_connection(worker, client, deadline, opening).await {
         Ok((connection, head_bytes)) => {
             exchange.upload.written += head_bytes;
             Ok((slot, connection))
