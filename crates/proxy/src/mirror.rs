@@ -22,13 +22,13 @@ use crate::accept::client::ClientConnection;
 use crate::active_config::WorkerConfig;
 use crate::backend::{self, BackendConfig, BackendRef, Slot};
 use crate::clock;
+use crate::context::RequestContext;
 use crate::dial::abandon::AbandonedRequest;
 use crate::dial::attempt::{self, AttemptConnection};
 use crate::dial::h3::{self, RequestTransport, h1_fallback};
 use crate::dial::pool::{self, EndpointConnection};
 use crate::dial::stream_request::{RequestSource, StreamGrant, StreamRequest};
 use crate::failure::Failure;
-use crate::filter::RequestFilters;
 use crate::h1::{ChunkedEvent, ChunkedReader, write};
 use crate::head::{BodyFraming, RequestHead};
 use crate::worker::Worker;
@@ -182,23 +182,21 @@ fn decode_chunks(mut body: &[u8]) -> Vec<u8> {
 ///
 /// A request for a protocol upgrade is not mirrored: it would only occupy a connection.
 pub(crate) fn prepare(
-    worker: &Rc<Worker>,
+    context: &RequestContext<'_>,
     live: &Rc<WorkerConfig>,
-    client: &ClientConnection,
-    filtering: &RequestFilters,
-    request: &RequestHead,
     layout: ReplayLayout,
 ) -> Option<oneshot::Sender<Rc<[u8]>>> {
+    let RequestContext { worker, client, exchange, .. } = context;
     let is_of_share =
         |mirror: &&MirrorPolicy| mirror.share.samples(worker.rng.borrow_mut().next_u64());
-    let chosen = filtering.mirrors().filter(is_of_share);
+    let chosen = exchange.filters.as_ref()?.mirrors().filter(is_of_share);
     let backends = chosen.map(|mirror| BackendRef::new(Rc::clone(live), mirror.backend));
     let targets: Vec<_> = backends.map(|backend| MirrorTarget::new(backend, client)).collect();
-    if targets.is_empty() || request.upgrade {
+    if targets.is_empty() || exchange.request.upgrade {
         return None;
     }
     let (whole, kept) = oneshot::channel();
-    let source = MirrorSource { request: request.clone(), layout };
+    let source = MirrorSource { request: exchange.request.clone(), layout };
     tokio::task::spawn_local(send_all(Rc::clone(worker), targets, source, kept));
     Some(whole)
 }

@@ -15,9 +15,9 @@ use tokio::time::{sleep_until, timeout_at};
 use crate::backend::BackendConfig;
 use crate::body::{BodyPump, BodySource};
 use crate::clock;
+use crate::context::AttemptContext;
 use crate::dial::attempt::{AttemptConnection, poll_head};
 use crate::dial::pool::{self, CompletedExchange};
-use crate::exchange::{Exchange, RequestPolicy};
 use crate::failure::Failure;
 use crate::head::{BodyFraming, RequestHead, RequestMethod, ResponseHead};
 use crate::relay;
@@ -27,12 +27,8 @@ use crate::worker::Worker;
 const MAX_DRAIN_BYTES: u64 = 16 * 1024 * 1024;
 
 /// Abandons the request.
-pub(crate) fn abandon(
-    worker: &Rc<Worker>,
-    lease: AttemptConnection,
-    exchange: &mut Exchange,
-    policy: &RequestPolicy<'_>,
-) {
+pub(crate) fn abandon(context: &mut AttemptContext<'_>, lease: AttemptConnection) {
+    let AttemptContext { worker, exchange, policy, .. } = context;
     // The reset of a stream tells the endpoint that the request is cancelled.
     let is_told = lease.connection.stream_guard.is_some();
     if !policy.is_capped() || is_told || exchange.upload.written == 0 {

@@ -1,7 +1,6 @@
 //! One attempt on one connection: sends the request, and awaits the head of the response.
 
 use std::future::{Future, poll_fn};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -14,6 +13,7 @@ use crate::backend::Slot;
 use crate::body::{BodyError, BodyPump, BodySide, BodySource};
 use crate::buffer::BUFFER_BYTES;
 use crate::clock;
+use crate::context::AttemptContext;
 use crate::dial::abandon;
 use crate::dial::connect::connect;
 use crate::dial::h3::CONNECTION_ATTEMPT_DELAY;
@@ -207,16 +207,13 @@ impl AttemptFailure {
 
 /// Sends the request and awaits the head of its response, which it stores in `exchange.response`.
 pub(crate) async fn attempt(
-    worker: &Rc<Worker>,
-    client: &mut ClientConnection,
-    exchange: &mut Exchange,
+    context: &mut AttemptContext<'_>,
     slot: Slot,
     history: AttemptHistory<'_>,
-    policy: &RequestPolicy<'_>,
 ) -> Result<AttemptConnection, AttemptFailure> {
+    let policy = context.policy;
     let started = clock::now();
-    let (slot, connection) =
-        connection(worker, client, exchange, slot, history, policy, started).await?;
+    let (slot, connection) = connection(context, slot, history, started).await?;
     slot.mark_request_sent();
     let mut lease = AttemptConnection::new(slot, connection, policy.deadline);
     let by = |most: Option<Duration>| most.map_or(Time::MAX, |most| started + most);
@@ -224,14 +221,15 @@ pub(crate) async fn attempt(
     let patience = by(policy.backend_settings().per_attempt_timeout).min(lease.deadline);
     let mut limits = AttemptDeadlines { started, attempt: patience, policy };
     for _ in 0..INTERIM_RESPONSES {
-        if let Err(failure) = await_head(worker, client, exchange, &mut lease, &limits).await {
-            let failure = grpc::reclassify_late_reset(failure, exchange, policy);
-            return Err(conclude_failure(worker, lease, exchange, failure, policy));
+        if let Err(failure) = await_head(context, &mut lease, &limits).await {
+            let failure = grpc::reclassify_late_reset(failure, context.exchange, policy);
+            return Err(conclude_failure(context, lease, failure));
         }
         lease.slot.mark_answered();
+        let exchange = &mut *context.exchange;
         if exchange.response.upgrade && !exchange.request.upgrade {
             let failure = Failure::BadResponse(BadResponse::UnexpectedUpgrade);
-            return Err(conclude_failure(worker, lease, exchange, failure, policy));
+            return Err(conclude_failure(context, lease, failure));
         }
         if !exchange.response.is_interim() {
             // The latency of an upgrade, or of the first message of a stream, is no signal of the endpoint's load.
@@ -241,65 +239,59 @@ pub(crate) async fn attempt(
             return Ok(lease);
         }
         exchange.request.expect_continue &= exchange.response.status != 100;
-        if let Err(failure) = relay::forward_interim(worker, client, exchange, policy).await {
-            return Err(conclude_failure(worker, lease, exchange, failure, policy));
+        if let Err(failure) = relay::forward_interim(context).await {
+            return Err(conclude_failure(context, lease, failure));
         }
         limits.started = clock::now();
     }
     let failure = Failure::BadResponse(BadResponse::TooManyInterim);
-    Err(conclude_failure(worker, lease, exchange, failure, policy))
+    Err(conclude_failure(context, lease, failure))
 }
 
 /// Returns a connection for the request: an idle one that can carry it, a new one, or a stream on a shared one.
 async fn connection(
-    worker: &Rc<Worker>,
-    client: &mut ClientConnection,
-    exchange: &mut Exchange,
+    context: &mut AttemptContext<'_>,
     slot: Slot,
     history: AttemptHistory<'_>,
-    policy: &RequestPolicy<'_>,
     now: Time,
 ) -> Result<(Slot, Box<EndpointConnection>), AttemptFailure> {
+    let policy = context.policy;
     match policy.backend_settings().protocol {
         EndpointProtocol::Http1 => {}
         EndpointProtocol::Http2 | EndpointProtocol::Http3 => {
-            return stream_request::connection(
-                worker, client, exchange, slot, history, policy, now,
-            )
-            .await;
+            return stream_request::connection(context, slot, history, now).await;
         }
     }
-    let requirements = connection_requirements(worker, client, exchange, policy, now);
+    let requirements = connection_requirements(context, now);
     if !history.fresh
         && let Some(connection) = pool::take(&slot.endpoint, &requirements)
     {
         return Ok((slot, connection));
     }
-    let header = client.proxy_protocol_header(policy.backend_settings());
+    let header = context.client.proxy_protocol_header(policy.backend_settings());
     // Boxed: state that is seldom needed takes no space in each request's future.
     let opening = Box::pin(open(&slot.endpoint, &header, &requirements));
     let deadline = history.connect_deadline(&slot, policy, now);
-    match await_connection(worker, client, deadline, opening).await {
+    match await_connection(context.worker, context.client, deadline, opening).await {
         Ok(connection) => Ok((slot, connection)),
-        Err(failure) => Err(conclude_unsent(worker, slot, failure, policy)),
+        Err(failure) => Err(conclude_unsent(context.worker, slot, failure, policy)),
     }
 }
 
 /// Returns the requirements of the request on an HTTP/1.1 connection.
-pub(super) fn connection_requirements<'t>(
-    worker: &Worker,
-    client: &ClientConnection,
-    exchange: &Exchange,
-    policy: &'t RequestPolicy<'_>,
+pub(super) fn connection_requirements<'r>(
+    context: &AttemptContext<'r>,
     now: Time,
-) -> ConnectionRequirements<'t> {
+) -> ConnectionRequirements<'r> {
+    let policy = context.policy;
+    let settings = policy.backend_settings();
     ConnectionRequirements {
-        worker: worker.index,
+        worker: context.worker.index,
         capped: policy.is_capped(),
-        proxy_protocol_client: policy.backend_settings().proxy_protocol.map(|_| client.peer),
+        proxy_protocol_client: settings.proxy_protocol.map(|_| context.client.peer),
         tls_context: policy.backend_config.tls_context.as_ref(),
-        replayable: is_replayable(&exchange.request),
-        settings: policy.backend_settings(),
+        replayable: is_replayable(&context.exchange.request),
+        settings,
         now,
     }
 }
@@ -372,15 +364,14 @@ struct AttemptDeadlines<'a> {
 
 /// Sends the rest of the request and reads until a head, interim or final, is complete.
 async fn await_head(
-    worker: &Worker,
-    client: &mut ClientConnection,
-    exchange: &mut Exchange,
+    context: &mut AttemptContext<'_>,
     lease: &mut AttemptConnection,
     limits: &AttemptDeadlines<'_>,
 ) -> Result<(), Failure> {
+    let AttemptContext { worker, client, exchange, .. } = context;
+    let Exchange { request, response, upload, .. } = exchange;
     let mut seen = u64::MAX;
     poll_fn(|cx| {
-        let Exchange { request, response, upload, .. } = &mut *exchange;
         lease.upload(cx, worker, client, upload)?;
         if let Poll::Ready(read) = poll_head(cx, worker, &mut lease.connection, request, response) {
             return Poll::Ready(read);
@@ -467,15 +458,14 @@ impl AttemptDeadlines<'_> {
 
 /// Decides if the request may be sent again, and frees or drains slot and connection.
 fn conclude_failure(
-    worker: &Rc<Worker>,
+    context: &mut AttemptContext<'_>,
     lease: AttemptConnection,
-    exchange: &mut Exchange,
     failure: Failure,
-    policy: &RequestPolicy<'_>,
 ) -> AttemptFailure {
     if lease.connection.stream_guard.is_some() {
-        return stream_request::conclude_stream_failure(worker, lease, exchange, failure, policy);
+        return stream_request::conclude_stream_failure(context, lease, failure);
     }
+    let AttemptContext { worker, exchange, policy, .. } = context;
     let has_answered = lease.connection.buffer.as_ref().is_some_and(|buffer| !buffer.is_empty());
     // An endpoint may close an idle connection at any time.
     let stale =
@@ -490,7 +480,7 @@ fn conclude_failure(
         let again = matches!(failure, Failure::AttemptTimeout | Failure::BadResponse(_))
             && exchange.request.method.is_idempotent();
         let elsewhere = RetryEligibility::another_endpoint(&lease.slot.endpoint);
-        abandon::abandon(worker, lease, exchange, policy);
+        abandon::abandon(context, lease);
         let retry = if again { elsewhere } else { RetryEligibility::Never };
         return AttemptFailure { failure, retry };
     }

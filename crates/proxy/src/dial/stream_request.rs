@@ -5,7 +5,6 @@
 //! reset, which tells the endpoint, so its slot is free at once.
 
 use std::net::SocketAddr;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
@@ -13,9 +12,9 @@ use balance::{AttemptResult, Time};
 use gateway::snapshot::EndpointProtocol;
 use http::uri::Scheme;
 
-use crate::accept::client::ClientConnection;
 use crate::backend::{BackendConfig, Slot};
 use crate::clock;
+use crate::context::AttemptContext;
 use crate::dial::attempt::{
     self, AttemptConnection, AttemptFailure, AttemptHistory, RetryEligibility,
 };
@@ -24,12 +23,10 @@ use crate::dial::multiplex_connection::StreamGuard;
 use crate::dial::multiplex_pool::{PoolKey, StreamWaiter};
 use crate::dial::pool::{Endpoint, EndpointConnection};
 use crate::dial::websocket;
-use crate::exchange::{Exchange, RequestPolicy};
 use crate::failure::Failure;
 use crate::h1::BadResponse;
 use crate::head::{BodyFraming, RequestHead, ResponseHead};
 use crate::stream::{PeerStream, StreamError};
-use crate::worker::Worker;
 
 /// One request that needs a stream.
 pub(crate) struct StreamRequest<'a> {
@@ -86,48 +83,31 @@ impl StreamRequest<'_> {
 
 /// Returns a connection for the request of `exchange`, on which its head has been sent.
 pub(super) async fn connection(
-    worker: &Rc<Worker>,
-    client: &mut ClientConnection,
-    exchange: &mut Exchange,
+    context: &mut AttemptContext<'_>,
     slot: Slot,
     history: AttemptHistory<'_>,
-    policy: &RequestPolicy<'_>,
     now: Time,
 ) -> Result<(Slot, Box<EndpointConnection>), AttemptFailure> {
-    let failure =
-        match select_transport(worker, client, exchange, &slot, history, policy, now).await {
-            Ok(RequestTransport::Stream(connection)) => return Ok((slot, connection)),
-            Ok(RequestTransport::Http1) if exchange.grpc_call.is_none() => {
-                let requirements =
-                    attempt::connection_requirements(worker, client, exchange, policy, now);
-                return h1_fallback::connection(
-                    worker,
-                    client,
-                    exchange,
-                    slot,
-                    history,
-                    policy,
-                    &requirements,
-                )
-                .await;
-            }
-            // gRPC calls need features that HTTP/1.1 lacks.
-            Ok(RequestTransport::Http1) => Failure::NotHttp2,
-            Err(failure) => failure,
-        };
-    Err(attempt::conclude_unsent(worker, slot, failure, policy))
+    let failure = match select_transport(context, &slot, history, now).await {
+        Ok(RequestTransport::Stream(connection)) => return Ok((slot, connection)),
+        Ok(RequestTransport::Http1) if context.exchange.grpc_call.is_none() => {
+            return h1_fallback::connection(context, slot, history, now).await;
+        }
+        // gRPC calls need features that HTTP/1.1 lacks.
+        Ok(RequestTransport::Http1) => Failure::NotHttp2,
+        Err(failure) => failure,
+    };
+    Err(attempt::conclude_unsent(context.worker, slot, failure, context.policy))
 }
 
 /// Selects the transport for the request.
 async fn select_transport(
-    worker: &Rc<Worker>,
-    client: &mut ClientConnection,
-    exchange: &Exchange,
+    context: &mut AttemptContext<'_>,
     slot: &Slot,
     history: AttemptHistory<'_>,
-    policy: &RequestPolicy<'_>,
     now: Time,
 ) -> Result<RequestTransport, Failure> {
+    let AttemptContext { worker, client, exchange, policy, .. } = context;
     let current = &*policy.backend_config;
     let call = StreamRequest {
         worker: worker.index,
@@ -205,12 +185,11 @@ pub(super) fn is_unprocessed(connection: &EndpointConnection) -> bool {
 
 /// Decides if the request may be sent again. Its stream has ended or is reset, and its slot is free.
 pub(super) fn conclude_stream_failure(
-    worker: &Worker,
+    context: &AttemptContext<'_>,
     lease: AttemptConnection,
-    exchange: &Exchange,
     failure: Failure,
-    policy: &RequestPolicy<'_>,
 ) -> AttemptFailure {
+    let AttemptContext { worker, exchange, policy, .. } = context;
     lease.mark_suspect(failure);
     let AttemptConnection { connection, slot, .. } = lease;
     let unprocessed = is_unprocessed(&connection);
