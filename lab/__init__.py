@@ -1,1 +1,1 @@
-"""The lab: claims about Sheave and its peers that a run can refute."""
+"""The lab: falsifiable claims about Sheave and its peers."""

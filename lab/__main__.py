@@ -1,6 +1,6 @@
-"""The lab's command line.
+"""Command line of the lab.
 
-Exit codes: 0 every claim holds, 1 what was asked for cannot be done here, 2 a claim falls short or the lab failed, 130
+Exit codes: 0 every claim holds, 1 the request cannot be fulfilled here, 2 a claim falls short or the lab failed, 130
 interrupted.
 """
 
@@ -13,29 +13,29 @@ import traceback
 from pathlib import Path
 
 from lab import experiment, plot, report
-from lab.bench import say
+from lab.bench import print_status
 from lab.child import ChildFailed
-from lab.paths import Missing
+from lab.paths import MissingRequirement
 from lab.run import run
-from lab.testbed import occupancy
-from lab.testbed.occupancy import Occupied
+from lab.testbed import ownership
+from lab.testbed.ownership import TestbedBusy
 
 
 def main() -> int:
     arguments = _parser().parse_args()
-    # Whatever was started is ended in the same way as after Ctrl-C.
+    # SIGTERM ends all started processes in the same way as Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        occupancy.sweep()
+        ownership.remove_leftovers()
         return arguments.command(arguments)
-    except (experiment.Unknown, Missing, ChildFailed, Occupied) as error:
-        say(f"lab: {error}")
+    except (experiment.UnknownName, MissingRequirement, ChildFailed, TestbedBusy) as error:
+        print_status(f"lab: {error}")
         return 1
     except KeyboardInterrupt:
-        say("lab: interrupted")
+        print_status("lab: interrupted")
         return 130
     except Exception:
-        # Python's own exit code for this is 1, which says that something is wrong with what was asked for.
+        # Python's own exit code for an uncaught exception is 1, which means here that the request cannot be fulfilled.
         traceback.print_exc()
         return 2
 
@@ -50,17 +50,17 @@ def _list(_: argparse.Namespace) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     found = experiment.find(arguments.name)
     if arguments.json and not arguments.json.resolve().parent.is_dir():
-        raise Missing(f"{arguments.json}: there is no such folder to write to")
+        raise MissingRequirement(f"{arguments.json}: no such folder")
     found.check_extent(arguments.extent)
     if arguments.arms:
         found = found.with_arms(arguments.arms.split(","))
     only = found.parts(arguments.only.split(",")) if arguments.only else ()
     if arguments.before:
         if not arguments.before.is_file():
-            raise Missing(f"{arguments.before}: there is no such program")
-        found = found.beside(arguments.before.resolve())
+            raise MissingRequirement(f"{arguments.before}: no such file")
+        found = found.with_before_build(arguments.before.resolve())
     if arguments.resume and not found.resumable:
-        raise experiment.Unknown(f"{found.name} is run in one go; there is nothing to resume")
+        raise experiment.UnknownName(f"{found.name} cannot be resumed")
     outcome = run(found, extent=arguments.extent, only=only, json_file=arguments.json, resume=arguments.resume)
     for claim in outcome.claims:
         print(claim)
@@ -78,42 +78,46 @@ def _plot(arguments: argparse.Namespace) -> int:
 def _report(arguments: argparse.Namespace) -> int:
     folder = arguments.folder or report.newest()
     if not (folder / "seconds.csv").is_file():
-        raise Missing(f"{folder} is not the folder of a run of {report.SUBJECT}")
+        raise MissingRequirement(f"{folder} is not a run folder of {report.SUBJECT}")
     print(f"{report.write(folder)} (of {folder})")
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="lab", description="Experiments: claims that a run can refute.")
+    parser = argparse.ArgumentParser(prog="lab", description="Run experiments, each with claims that a run can refute.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     command = commands.add_parser("list", help="list the experiments")
     command.set_defaults(command=_list)
 
-    command = commands.add_parser("run", help="run one; exit code 2 if a claim falls short")
+    command = commands.add_parser("run", help="run an experiment; exit code 2 if a claim falls short")
     command.add_argument("name", metavar="NAME")
     extent = command.add_mutually_exclusive_group()
     extent.add_argument(
-        "--quick", dest="extent", action="store_const", const="quick", help="few rounds: minutes, and no claim"
+        "--quick",
+        dest="extent",
+        action="store_const",
+        const="quick",
+        help="few rounds: takes minutes, supports no claim",
     )
     extent.add_argument(
-        "--full", dest="extent", action="store_const", const="full", help="at the size of whoever is reproduced"
+        "--full", dest="extent", action="store_const", const="full", help="at the size of the reproduced experiment"
     )
-    command.add_argument("--only", metavar="PART,...", help="these variants or cases of the experiment alone")
-    command.add_argument("--arms", metavar="ARM,...", help="these arms of its cases alone, where it compares arms")
-    command.add_argument("--resume", action="store_true", help="go on with the newest run that was cut off")
+    command.add_argument("--only", metavar="PART,...", help="only these variants or cases")
+    command.add_argument("--arms", metavar="ARM,...", help="only these arms, if the experiment compares arms")
+    command.add_argument("--resume", action="store_true", help="resume the newest interrupted run")
     command.add_argument(
-        "--before", metavar="PROGRAM", type=Path, help="another build of Sheave, in the place of all peers"
+        "--before", metavar="PROGRAM", type=Path, help="compare with this build of Sheave instead of the peers"
     )
-    command.add_argument("--json", metavar="FILE", type=Path, help="write claims, environment and raw data here")
+    command.add_argument("--json", metavar="FILE", type=Path, help="write claims, environment and raw data to FILE")
     command.set_defaults(command=_run, extent="usual")
 
-    command = commands.add_parser("plot", help="draw the plots of the committed runs anew")
+    command = commands.add_parser("plot", help="redraw the plots of the committed runs")
     command.add_argument("name", metavar="NAME")
     command.set_defaults(command=_plot)
 
-    command = commands.add_parser("report", help="one page of a run of article-000, with its pictures")
-    command.add_argument("folder", metavar="FOLDER", type=Path, nargs="?", help="of a run; default: the newest")
+    command = commands.add_parser("report", help="write the report page of a run of article-000")
+    command.add_argument("folder", metavar="FOLDER", type=Path, nargs="?", help="run folder; default: the newest")
     command.set_defaults(command=_report)
     return parser
 

@@ -1,4 +1,4 @@
-"""What an experiment is given to run with: its settings, a place for its rows, and a voice."""
+"""Bench of an experiment: settings, rows, notes and progress output."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, Literal
 from lab.experiment import Experiment
 
 Row = dict[str, Any]
-# quick: does it work, and roughly how does it look. full: at the size of whoever is reproduced, where that is larger.
+# quick: smoke test with rough results. full: at the size of the reproduced experiment, if that is larger.
 Extent = Literal["quick", "usual", "full"]
 
 
@@ -25,13 +25,13 @@ class Bench:
     experiment: Experiment
     extent: Extent
     folder: Path
-    # Where processes log and have their configuration. Not beside the raw data, which is for committing.
+    # Folder for logs and configuration of processes. It is separate from the raw data, which is committed.
     logs: Path
     rows: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    # The variants that were asked for; empty is all that the extent has.
+    # Selected variants; empty selects all of the extent.
     only: tuple[str, ...] = ()
-    _recording: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     @property
     def quick(self) -> bool:
@@ -39,7 +39,7 @@ class Bench:
 
     @property
     def partial(self) -> bool:
-        """True if the run leaves out some of what the experiment has, so that figures are missing."""
+        """True if the run omits parts of the experiment, so that figures are missing."""
         return bool(self.only or self.experiment.arms) or f"{self.extent}_variants" in self.settings
 
     @property
@@ -47,51 +47,51 @@ class Bench:
         return self.experiment.settings
 
     def setting(self, name: str) -> Any:
-        """What `quick_NAME` or `full_NAME` replaces in a run of that extent, if it is there."""
+        """Returns `quick_NAME` or `full_NAME` in a run of that extent if it exists, else `NAME`."""
         return self.settings.get(f"{self.extent}_{name}", self.settings[name])
 
     def record(self, row: Row) -> None:
-        """Keeps a row, on disk at once: what is interrupted has its data up to there. From any thread."""
-        with self._recording:
+        """Records a row and writes it at once, so that an interrupted run keeps its data. Thread-safe."""
+        with self._lock:
             self.append("raw.csv", [row])
             self.rows.append(row)
 
     def append(self, name: str, rows: Sequence[Row]) -> None:
-        """Adds rows of the same columns to a CSV file of the run."""
+        """Appends rows with the same columns to a CSV file of the run."""
         path = self.folder / name
-        fresh = not path.exists()
+        is_new = not path.exists()
         with path.open("a", newline="") as out:
             writer = csv.DictWriter(out, fieldnames=list(rows[0]))
-            if fresh:
+            if is_new:
                 writer.writeheader()
             writer.writerows(rows)
 
     def note(self, text: str) -> None:
-        """Something the reader of the result must know."""
+        """Adds a note for the reader of the result."""
         if text not in self.notes:
             self.notes.append(text)
 
 
 class Progress:
-    """One line on standard error: what is done, what is to come, when it ends."""
+    """Progress line on standard error: completed steps, elapsed and remaining time."""
 
     def __init__(self, steps: int) -> None:
         self._steps = steps
         self._done = 0
         self._began = time.monotonic()
         self._live = sys.stderr.isatty()
-        self._stepping = threading.Lock()
+        self._lock = threading.Lock()
 
     def step(self, what: str) -> None:
-        """One step is done, in any thread. On a terminal the line is rewritten; elsewhere there is one for each tenth."""
-        with self._stepping:
+        """Completes one step; thread-safe. Rewrites the line on a terminal; elsewhere prints a line for each tenth."""
+        with self._lock:
             self._step(what)
 
     def _step(self, what: str) -> None:
         self._done += 1
         elapsed = time.monotonic() - self._began
         left = elapsed / self._done * (self._steps - self._done)
-        line = f"{self._done}/{self._steps} {what}; {_clock(elapsed)} gone, {_clock(left)} to go"
+        line = f"{self._done}/{self._steps} {what}; {_clock(elapsed)} elapsed, {_clock(left)} left"
         if self._live:
             end = "\n" if self._done == self._steps else ""
             print(f"\r\x1b[K{line}", end=end, file=sys.stderr, flush=True)
@@ -99,7 +99,7 @@ class Progress:
             print(line, file=sys.stderr, flush=True)
 
 
-def say(text: str) -> None:
+def print_status(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 

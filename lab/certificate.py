@@ -1,4 +1,4 @@
-"""Certificates that nobody trusts who is not told to, for what is to be measured with TLS."""
+"""Certificates of a private authority, for measurements with TLS."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.paths import Missing
+from lab.paths import MissingRequirement
 
 HOST = "lab.example"
 EC = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-# A certificate that is not its own authority's: some clients refuse one that is.
+# A leaf certificate, because some clients reject a certificate that is its own authority.
 LEAF = f"""\
 subjectAltName=DNS:{HOST},DNS:*.{HOST}
 basicConstraints=critical,CA:FALSE
@@ -22,20 +22,18 @@ extendedKeyUsage=serverAuth
 
 @dataclass(frozen=True)
 class Certificate:
-    """Files in PEM. The key's name is the other one's with `.key`, where HAProxy looks for it."""
+    """PEM files. The key's name is the chain's with `.key`, where HAProxy looks for it."""
 
     chain: Path
     key: Path
-    # Who has signed it.
+    # Certificate of the signing authority.
     authority: Path
 
 
 def make(folder: Path) -> Certificate:
-    """One with an ECDSA key on P-256, valid for a day, for `HOST` and the names below it, and an authority that has
-    signed nothing else.
-    """
+    """Creates an ECDSA certificate on P-256, valid for a day, for `HOST` and the names below it, and its authority."""
     if not shutil.which("openssl"):
-        raise Missing("openssl is not there. Run: sudo apt-get install openssl")
+        raise MissingRequirement("openssl is not there. Run: sudo apt-get install openssl")
     made = Certificate(folder / "lab.pem", folder / "lab.pem.key", folder / "authority.pem")
     signing_key, request, extensions = (folder / name for name in ("authority.key", "lab.csr", "lab.ext"))
     extensions.write_text(LEAF)
@@ -49,4 +47,4 @@ def make(folder: Path) -> Certificate:
 def _openssl(*words: str | Path) -> None:
     done = subprocess.run(["openssl", *words], check=False, capture_output=True, text=True)
     if done.returncode != 0:
-        raise Missing(f"openssl makes no certificate: {done.stderr.strip()}")
+        raise MissingRequirement(f"openssl makes no certificate: {done.stderr.strip()}")

@@ -1,4 +1,4 @@
-"""Processes that the lab starts: pinned, in a session of their own, and gone when the lab is gone."""
+"""Processes that the lab starts: pinned, in a separate session, and killed when the lab ends."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from typing import IO, Self
 
 
 class ChildFailed(Exception):
-    """A process ended, or did not get ready; the message carries the end of its log."""
+    """A process ended early or did not become ready; the message has the end of its log."""
 
 
 class Child:
-    """One process and whatever it starts. Its output that is not a pipe goes to `log`. `between` are descriptors of its
-    input and output where it is to have other ones.
+    """A process with its descendants. Output that is not piped goes to `log`. `stdio` replaces its standard input and
+    output by descriptors.
 
-    What is not measured need not be preferred to the machine's other work.
+    Set `high_priority` to false for a process that is not measured.
     """
 
     def __init__(
@@ -32,26 +32,26 @@ class Child:
         cpus: Sequence[int] = (),
         piped: bool = False,
         env: Mapping[str, str] | None = None,
-        preferred: bool = True,
-        between: tuple[int, int] | None = None,
+        high_priority: bool = True,
+        stdio: tuple[int, int] | None = None,
     ) -> None:
         self.argv = [str(word) for word in argv]
         self.log = log
         pipe = subprocess.PIPE if piped else None
         with log.open("ab") as out:
-            given, taken = between or (pipe or subprocess.DEVNULL, pipe or out)
+            stdin, stdout = stdio or (pipe or subprocess.DEVNULL, pipe or out)
             self._process = subprocess.Popen(
                 [*_launcher(cpus), *self.argv],
-                stdin=given,
-                stdout=taken,
+                stdin=stdin,
+                stdout=stdout,
                 stderr=out,
-                # A backtrace would push the message out of the end of the log that an error shows.
+                # A backtrace would hide the message, because errors show only the end of the log.
                 env={**os.environ, "RUST_BACKTRACE": "0", **(env or {})},
                 text=True,
                 start_new_session=True,
             )
-        if preferred:
-            _prefer(self.pid)
+        if high_priority:
+            _raise_priority(self.pid)
 
     @property
     def pid(self) -> int:
@@ -59,16 +59,16 @@ class Child:
 
     @property
     def stdin(self) -> IO[str]:
-        assert self._process.stdin is not None, "only a piped child can be written to"
+        assert self._process.stdin is not None, "only a piped child has a standard input"
         return self._process.stdin
 
     @property
     def stdout(self) -> IO[str]:
-        assert self._process.stdout is not None, "only a piped child can be read from"
+        assert self._process.stdout is not None, "only a piped child has a standard output"
         return self._process.stdout
 
     def processes(self) -> list[int]:
-        """The process and its descendants."""
+        """Returns the process and its descendants."""
         found = [self.pid]
         for pid in found:
             try:
@@ -79,7 +79,7 @@ class Child:
         return found
 
     def pss_bytes(self) -> int:
-        """Memory that is the processes' own, shared pages divided by their sharers."""
+        """Returns the proportional set size: private memory plus a share of shared pages."""
         return sum(_pss_bytes(pid) for pid in self.processes())
 
     def alive(self) -> bool:
@@ -94,20 +94,20 @@ class Child:
         lines = self.log.read_text(errors="replace").splitlines()[-15:]
         return "".join(f"\n    {line}" for line in lines)
 
-    def ask_to_end(self) -> None:
-        """SIGTERM, without waiting for what comes of it."""
+    def terminate(self) -> None:
+        """Sends SIGTERM without waiting for the exit."""
         self._signal(signal.SIGTERM)
 
     def stop(self, grace_seconds: float = 5.0) -> None:
-        """Asks the whole session to end, and makes it end after the grace."""
-        self.ask_to_end()
+        """Sends SIGTERM to the session, and SIGKILL after the grace period."""
+        self.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(grace_seconds)
         self._signal(signal.SIGKILL)
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
-                # What was written for one that had ended is lost.
+                # Ignores unsent input of a process that has ended.
                 with contextlib.suppress(BrokenPipeError):
                     pipe.close()
 
@@ -123,32 +123,36 @@ class Child:
 
 
 def wait_until(ready, child: Child, what: str, seconds: float = 15.0):
-    """Polls `ready()` until it yields something true; a child that ends meanwhile is an error at once."""
+    """Polls `ready()` until it returns a true value; raises at once if the child ends."""
     deadline = time.monotonic() + seconds
     while True:
         if value := ready():
             return value
         child.check()
         if time.monotonic() > deadline:
-            raise ChildFailed(f"{what} was not there after {seconds:.0f} s{child.log_end()}")
+            raise ChildFailed(f"{what} was not ready after {seconds:.0f} s{child.log_end()}")
         time.sleep(0.01)
 
 
 def raise_open_files() -> int:
-    """Lets this process and its children open as many files as the hard limit has; returns how many."""
+    """Raises the limit of open files to the hard limit; returns it."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard
 
 
 def _launcher(cpus: Sequence[int]) -> list[str]:
-    """What the command line begins with. Survivors of a killed lab would serve the next run."""
+    """Returns the prefix of the command line. It kills the process with the lab, because survivors would serve the next
+    run.
+    """
     pinned = ["taskset", "--cpu-list", ",".join(map(str, cpus))] if cpus else []
     return ["setpriv", "--pdeathsig", "KILL", "--", *pinned]
 
 
-def _prefer(pid: int) -> None:
-    """Where CPU is shared out by session, nice means nothing between sessions: this is what does. Root only."""
+def _raise_priority(pid: int) -> None:
+    """Raises the autogroup priority, because nice has no effect between sessions if CPU is shared by session. Root
+    only.
+    """
     with contextlib.suppress(OSError):
         Path(f"/proc/{pid}/autogroup").write_text("-20")
 

@@ -1,4 +1,4 @@
-"""A claim is a figure with a bound, written down before the run."""
+"""Claims: figures with bounds, written down before the run."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from lab.figure import Figure
 
 @dataclass(frozen=True)
 class Expectation:
-    """One `[[claim]]` of an expect.toml."""
+    """One `[[claim]]` table of an expect.toml."""
 
     id: str
     text: str
     figure: str
     at_most: float = math.inf
     at_least: float = -math.inf
-    # Whether a quick run, short and without repetitions, can say anything of it.
+    # True if a quick run, short and without repetitions, can check the claim.
     quick: bool = True
 
     def __post_init__(self) -> None:
         if math.isinf(self.at_most) == math.isinf(self.at_least):
-            raise ValueError(f"claim {self.id}: give at_most or at_least, one of them")
+            raise ValueError(f"claim {self.id}: give either at_most or at_least")
 
     @property
     def bound(self) -> str:
         return f"<= {self.at_most:g}" if math.isfinite(self.at_most) else f">= {self.at_least:g}"
 
     def check(self, figures: dict[str, Figure]) -> Claim:
-        """A figure that the run did not yield refutes the claim."""
+        """Checks the claim; a missing figure refutes it."""
         figure = figures.get(self.figure)
         value = figure.value if figure else None
         holds = value is not None and self.at_least <= value <= self.at_most
@@ -38,7 +38,7 @@ class Expectation:
 
 @dataclass(frozen=True)
 class Claim:
-    """What became of it."""
+    """Result of a claim."""
 
     id: str
     text: str

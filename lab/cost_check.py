@@ -1,8 +1,8 @@
-"""Instructions that Sheave executes for a request, against the committed figure: what CI can measure on any machine.
+"""Regression check of instructions per request: a measure that CI can take on any machine.
 
-Callgrind counts them. Each case runs twice with different numbers of requests; the difference, divided, is the cost of
-one request, and start-up cancels out. What seems too much is measured again, and the least counts. Exit codes: 0 within
-the tolerance, 1 above it, 2 the check could not be made.
+Callgrind counts the instructions. Each case runs twice with different numbers of requests; the quotient of the
+differences is the cost of one request, and start-up cancels out. A result above the tolerance is measured again, and
+the least one counts. Exit codes: 0 within the tolerance, 1 above it, 2 the check could not run.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from lab.balancers import Site, Task, sheave
+from lab.balancers import BalancerTask, Placement, sheave
 from lab.child import Child, ChildFailed
 from lab.experiment import EXPERIMENTS
 from lab.load import LoadGenerator, Request
-from lab.paths import Missing, build
+from lab.paths import MissingRequirement, build
 
 FIGURES = EXPERIMENTS / "proxy-cost" / "instructions.toml"
-# Callgrind is about fifty times slower than the machine, and writes its counts as it ends.
+# Callgrind is about fifty times slower than the machine, and writes its counts at exit.
 GRACE_SECONDS = 60
 WARMUP_REQUESTS = 200
 LEARNING_SECONDS = 4
-# What disturbs a measurement, as a connection more where the machine is slow, only adds: the least of so many counts.
+# Disturbances, such as an extra connection on a slow machine, only add instructions: the least of several counts.
 MOST_MEASUREMENTS = 3
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make cost-check", description="Instructions per request, by callgrind.")
-    parser.add_argument("--update", action="store_true", help=f"write what is measured to {FIGURES.name}")
+    parser.add_argument("--update", action="store_true", help=f"write the measured figures to {FIGURES.name}")
     arguments = parser.parse_args()
     try:
         return check(update=arguments.update)
-    except (Missing, ChildFailed) as error:
+    except (MissingRequirement, ChildFailed) as error:
         print(f"cost-check: {error}", file=sys.stderr)
         return 2
 
 
 def check(*, update: bool) -> int:
     if not shutil.which("valgrind"):
-        raise Missing("valgrind is not there. Run: sudo apt-get install valgrind")
+        raise MissingRequirement("valgrind is not installed. Run: sudo apt-get install valgrind")
     build("sheave", "loadgen")
     settings = tomllib.loads(FIGURES.read_text())
     measured = {name: least(name, case, settings["tolerance"]) for name, case in settings["cases"].items()}
@@ -56,7 +56,7 @@ def check(*, update: bool) -> int:
 
 
 def least(name: str, case: dict[str, Any], tolerance: float) -> int:
-    """Instructions for one request of a case, measured again as long as they are too many."""
+    """Returns the least number of instructions for one request of a case; repeats measurements above the tolerance."""
     measured = measure(case)
     for _ in range(1, MOST_MEASUREMENTS):
         if measured <= _most(case, tolerance):
@@ -67,23 +67,23 @@ def least(name: str, case: dict[str, Any], tolerance: float) -> int:
 
 
 def measure(case: dict[str, Any]) -> int:
-    """Instructions for one request of a case."""
+    """Measures the instructions for one request of a case."""
     few, many = case["requests"]
     return round((_instructions(case, many) - _instructions(case, few)) / (many - few))
 
 
 def _instructions(case: dict[str, Any], requests: int) -> int:
-    """Instructions of a whole life of Sheave in which it serves so many requests."""
+    """Returns the instructions of a Sheave process that serves `requests` requests."""
     with tempfile.TemporaryDirectory(prefix="sheave-cost-") as name:
         folder = Path(name)
         counts = folder / "callgrind.out"
         wrapper = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={counts}"]
         with LoadGenerator(folder / "loadgen.log", cpus=(), endpoints=4) as load:
-            site = Site(folder, lambda argv, log: Child([*wrapper, *argv], log))
-            running = sheave.start(Task(endpoints=load.endpoints), site)
+            site = Placement(folder, lambda argv, log: Child([*wrapper, *argv], log))
+            running = sheave.start(BalancerTask(endpoints=load.endpoints), site)
             try:
-                # A POST uses no connection older than half of what Sheave has seen endpoints keep. Let it see seconds,
-                # else the count depends on how quick this machine is.
+                # A POST uses no connection older than half of the keep-alive time that Sheave has observed. Let it
+                # observe seconds, otherwise the count depends on the machine's speed.
                 load.load_exactly(running.address, Request(), connections=1, requests=WARMUP_REQUESTS)
                 time.sleep(LEARNING_SECONDS)
                 report = load.load_exactly(
@@ -112,7 +112,7 @@ def _report(name: str, measured: int, case: dict[str, Any], settings: dict[str, 
     is_within = measured <= _most(case, tolerance)
     verdict = "ok"
     if not is_within:
-        verdict = f"TOO MANY: at most {tolerance:.0%} more is let through"
+        verdict = f"TOO MANY: at most {tolerance:.0%} at most"
     elif change < -tolerance:
         verdict = "fewer: commit the new figure (make cost-check ARGS=--update)"
     print(f"{name:12} {measured:>8} instructions per request, committed {committed}: {change:+.1%} {verdict}")
@@ -120,7 +120,7 @@ def _report(name: str, measured: int, case: dict[str, Any], settings: dict[str, 
 
 
 def _updated(text: str, measured: dict[str, int]) -> str:
-    """The file with new figures and everything else as it was."""
+    """Returns the file with new figures and otherwise unchanged."""
     lines, case = [], ""
     for line in text.splitlines():
         if header := re.fullmatch(r"\[cases\.(.+)\]", line):

@@ -1,4 +1,4 @@
-"""Costs by case and arm, which most experiments record: as a table, and as bars with their spread."""
+"""Costs by case and arm, which most experiments record: a table, and bars with their spread."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PANEL_INCHES = (4.2, 0.7, 0.32)
 
 @dataclass
 class Case:
-    """What one case cost, by arm, in each round."""
+    """Costs of one case by arm, one for each round."""
 
     unit: str
     arms: dict[str, list[float]] = field(default_factory=dict)
@@ -25,13 +25,13 @@ class Case:
         return {arm: Figure.of(costs, self.unit) for arm, costs in self.arms.items()}
 
 
-def recorded(rows: Sequence[Mapping[str, object]]) -> bool:
-    """Whether this is what an experiment recorded."""
+def has_format(rows: Sequence[Mapping[str, object]]) -> bool:
+    """Returns true if the rows are costs."""
     return bool(rows) and all({"case", "arm", "cost", "unit"} <= row.keys() for row in rows)
 
 
 def read(rows: Iterable[Mapping[str, object]]) -> dict[str, Case]:
-    """By case; both cases and arms in the order of their names, since rounds shuffle them."""
+    """Returns the cases; cases and arms are sorted by name, because rounds shuffle them."""
     cases: dict[str, Case] = {}
     for row in rows:
         case = cases.setdefault(str(row["case"]), Case(str(row["unit"])))
@@ -40,9 +40,9 @@ def read(rows: Iterable[Mapping[str, object]]) -> dict[str, Case]:
 
 
 def table(cases: Mapping[str, Case]) -> list[str]:
-    """Lines of Markdown: a row for each case, a column for each arm; medians with quartiles.
+    """Returns lines of Markdown: one row for each case, one column for each arm; medians with quartiles.
 
-    Arms that only one case has would be columns of nothing; they are among the figures.
+    Arms of a single case have no column; they are among the figures.
     """
     taken_part = Counter(arm for case in cases.values() for arm in case.arms)
     arms = sorted(arm for arm, count in taken_part.items() if count > 1)
@@ -57,7 +57,7 @@ def table(cases: Mapping[str, Case]) -> list[str]:
 
 
 def draw(folder: Path, title: str) -> Path:
-    """A panel for each case, a bar for each arm: its length is the median, the line the quartiles, a dot a round."""
+    """Draws one panel for each case, one bar for each arm: median as length, quartiles as line, rounds as dots."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -94,7 +94,7 @@ def _draw_case(panel, name: str, case: Case, programs: list[str]) -> None:
         panel.plot(costs, [height] * len(costs), "o", color="black", alpha=0.25, markersize=3, markeredgewidth=0)
     panel.set_yticks(range(len(case.arms)), list(case.arms))
     panel.invert_yaxis()
-    # From zero, or lengths would lie.
+    # The axis starts at zero, so that lengths are comparable.
     lowest, highest = min(map(min, case.arms.values())), max(map(max, case.arms.values()))
     panel.set_xlim(1.05 * min(lowest, 0), 1.05 * max(highest, 0) or 1)
     panel.set_xlabel(case.unit)
@@ -104,5 +104,5 @@ def _draw_case(panel, name: str, case: Case, programs: list[str]) -> None:
 
 
 def _program(arm: str) -> str:
-    """What runs in an arm; its ways of running share a colour."""
+    """Returns the program of an arm; arms of one program share a colour."""
     return arm.partition("-")[0]

@@ -1,8 +1,8 @@
 """Programs of another Debian suite, unpacked into a folder and run from there.
 
-Nothing is installed and nothing of the machine's own apt is touched: apt is given lists, state and a cache of its own,
-with an empty record of what is installed, so that it fetches every library a program needs. The programs run under the
-dynamic loader of that suite, whose C library is newer than the machine's. No root needed.
+Nothing is installed, and the machine's own apt is untouched: apt uses separate lists, state and cache with an empty
+record of installed packages, so that it fetches every library a program needs. The programs run under the dynamic
+loader of that suite, whose C library is newer than the machine's. Root is not required.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import re
 import subprocess
 from pathlib import Path
 
-from lab.paths import CACHE, Missing
+from lab.paths import CACHE, MissingRequirement
 
 MACHINE_SOURCES = ("/etc/apt/sources.list.d/debian.sources", "/etc/apt/sources.list")
 
 
-class Suite:
-    """One suite, and the folder that its packages are unpacked in."""
+class DebianSuite:
+    """One suite, and the folder of its unpacked packages."""
 
     def __init__(self, name: str, folder: Path = CACHE / "peers") -> None:
         self.name = name
@@ -25,14 +25,14 @@ class Suite:
         self._root = self._folder / "root"
 
     def program(self, package: str, path: str) -> list[str | Path]:
-        """The words of a command that runs a program of a package, which is fetched if it is not there."""
+        """Returns the command line of a program; fetches its package if it is missing."""
         program = self.file(package, path)
         loader = next(self._root.glob("usr/lib*/ld-linux-*.so.*"))
         libraries = next(self._root.glob("usr/lib/*-linux-gnu"))
         return [loader, "--library-path", libraries, program]
 
     def file(self, package: str, path: str) -> Path:
-        """A file of a package, which is fetched if it is not there."""
+        """Returns a file of a package; fetches the package if it is missing."""
         if not (self._root / path).is_file():
             self._unpack(package)
         return self._root / path
@@ -61,10 +61,10 @@ class Suite:
             "Dir::State::Status": status,
             "Dir::Cache": self._folder / "cache",
             "Acquire::Languages": "none",
-            # A list that cannot be fetched is an error: without it apt would only say later that it knows no such package.
+            # A list that cannot be fetched is an error; otherwise apt would later report only an unknown package.
             "Acquire::Retries": "3",
             "APT::Update::Error-Mode": "any",
-            # The download user of apt cannot write to the cache of this repository.
+            # The download user of apt cannot write to this repository's cache.
             "APT::Sandbox::User": "",
         }
         return [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
@@ -73,13 +73,13 @@ class Suite:
         try:
             subprocess.run(argv, check=True, capture_output=True, text=True)
         except FileNotFoundError as error:
-            raise Missing(f"{argv[0]} is not there: the peers come as Debian packages") from error
+            raise MissingRequirement(f"{argv[0]} is missing: the peers come as Debian packages") from error
         except subprocess.CalledProcessError as error:
-            raise Missing(f"cannot fetch packages of Debian {self.name}: {error.stderr.strip()}") from error
+            raise MissingRequirement(f"cannot fetch packages of Debian {self.name}: {error.stderr.strip()}") from error
 
 
 def _mirror() -> tuple[str, str]:
-    """The mirror and keyring that the machine itself uses for Debian."""
+    """Returns the mirror and keyring that the machine uses for Debian."""
     for path in map(Path, MACHINE_SOURCES):
         if not path.is_file():
             continue
@@ -91,4 +91,6 @@ def _mirror() -> tuple[str, str]:
             keyring = re.search(r"^Signed-By:\s*(/\S+)", text, re.MULTILINE)
             default = "/usr/share/keyrings/debian-archive-keyring.gpg"
             return found.group(1), keyring.group(1) if keyring else default
-    raise Missing(f"no Debian mirror is named in {' or '.join(MACHINE_SOURCES)}: the peers come as Debian packages")
+    raise MissingRequirement(
+        f"no Debian mirror is named in {' or '.join(MACHINE_SOURCES)}: the peers come as Debian packages"
+    )

@@ -1,4 +1,4 @@
-"""What a result cannot be read without: machine, kernel, versions, load."""
+"""Environment of a result: machine, kernel, versions, load."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOADED_PER_CPU = 0.25
 
 
 def describe(network_used: str, versions: dict[str, str]) -> dict[str, Any]:
-    """The environment of a run, taken at its beginning."""
+    """Returns the environment at the beginning of a run."""
     return {
         "commit": commit(),
         "versions": versions,
@@ -32,12 +32,12 @@ def describe(network_used: str, versions: dict[str, str]) -> dict[str, Any]:
 
 
 def is_loaded(environment: dict[str, Any]) -> bool:
-    """Whether the machine had other work when the run began."""
+    """Returns true if the machine had other load when the run began."""
     return environment["load_average"][0] > LOADED_PER_CPU * environment["cpus"]
 
 
 def machine_name() -> str:
-    """A name for the folder of a run: what kind of machine it was, and not whose."""
+    """Returns the kind of machine, for the folder name of a run."""
     words = re.findall(r"[a-z0-9]+", cpu_model().lower())
     return "-".join([f"{os.cpu_count()}cpu", *words[:3]])
 
@@ -51,7 +51,7 @@ def cpu_model() -> str:
 
 
 def commit() -> str:
-    """The commit that is checked out, marked if the tree differs from it."""
+    """Returns the commit that is checked out, marked if the tree differs from it."""
     try:
         head = _git("rev-parse", "--short=12", "HEAD")
         changed = _git("status", "--porcelain", "--untracked-files=no")

@@ -1,4 +1,4 @@
-"""Finding experiments and reading what they say of themselves."""
+"""Experiments: lookup, settings and claims."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from lab.paths import REPOSITORY
 EXPERIMENTS = REPOSITORY / "lab" / "experiments"
 
 
-class Unknown(Exception):
-    """There is no experiment, or no variant of it, of this name."""
+class UnknownName(Exception):
+    """No experiment, part or arm has this name."""
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """One folder: the numbers that matter, the claims, and the code that runs it."""
+    """One folder: settings, claims, and the code that runs the experiment."""
 
     name: str
     folder: Path
     settings: dict[str, Any]
     expectations: tuple[Expectation, ...]
-    # The arms that were chosen; empty is all.
+    # Selected arms; empty selects all.
     arms: tuple[str, ...] = ()
 
     @property
@@ -38,11 +38,11 @@ class Experiment:
 
     @property
     def _parts(self) -> list[dict[str, Any]]:
-        """What can be run alone: variants, unless the experiment says that it is its cases."""
+        """Parts that can run alone: variants, unless the experiment names its cases."""
         return self.settings.get(self.settings.get("parts", "variants"), [])
 
     def balancers(self, parts: Sequence[str]) -> list[str]:
-        """Those that some parts are about, in the order in which they are pinned."""
+        """Returns the balancers of the parts, in the order of their pinned versions."""
         wanted: set[str] = set()
         for part in self._parts:
             if part["id"] in parts:
@@ -51,17 +51,17 @@ class Experiment:
         return [name for name in self.settings["balancers"] if name in wanted]
 
     def parts(self, names: list[str]) -> tuple[str, ...]:
-        """These parts, or an error that lists those there are."""
+        """Returns the parts; raises an error with the valid names if one is unknown."""
         known = [part["id"] for part in self._parts]
         if unknown := [name for name in names if name not in known]:
-            there_are = f"there are: {', '.join(known)}" if known else "it is run as a whole"
-            raise Unknown(f"{self.name} has no part '{unknown[0]}'; {there_are}")
+            there_are = f"there are: {', '.join(known)}" if known else "it has no parts"
+            raise UnknownName(f"{self.name} has no part '{unknown[0]}'; {there_are}")
         return tuple(names)
 
-    def beside(self, before: Path) -> Experiment:
-        """The same loads with another build of Sheave in the place of all peers: what a change costs, or wins.
+    def with_before_build(self, before: Path) -> Experiment:
+        """Returns the experiment with another build of Sheave instead of all peers, to compare two builds.
 
-        No claim is about that.
+        It has no claims.
         """
         settings = copy.deepcopy(self.settings)
         if (cases := settings.get("cases", [])) and all("against" in case for case in cases):
@@ -75,17 +75,17 @@ class Experiment:
                 variant["edges"] = ["sheave", *settings["builds"]]
             settings.pop("quick_edges", None)
         else:
-            raise Unknown(f"{self.name} has nothing in which one balancer stands against another")
+            raise UnknownName(f"{self.name} does not compare balancers")
         settings["balancers"] = {"sheave": settings["balancers"]["sheave"]}
         return replace(self, settings=settings, expectations=())
 
     def with_arms(self, names: Sequence[str]) -> Experiment:
-        """The same with these arms alone. Claims about other arms, or that compare with them, are left out."""
+        """Returns the experiment with only these arms. It omits claims about other arms and comparisons with them."""
         parts = self.settings.get("parts", "variants")
         if not all("arms" in part for part in self._parts) or not self._parts:
-            raise Unknown(f"{self.name} has no arms to choose from")
+            raise UnknownName(f"{self.name} has no arms to choose from")
         if unknown := [name for name in names if name not in self.settings["arms"]]:
-            raise Unknown(f"{self.name} has no arm '{unknown[0]}'; there are: {', '.join(self.settings['arms'])}")
+            raise UnknownName(f"{self.name} has no arm '{unknown[0]}'; there are: {', '.join(self.settings['arms'])}")
         settings = copy.deepcopy(self.settings)
         for part in settings[parts]:
             part["arms"] = [name for name in part["arms"] if name in names]
@@ -95,29 +95,29 @@ class Experiment:
         return replace(self, settings=settings, arms=tuple(names))
 
     def check_extent(self, extent: str) -> None:
-        """Refuses a full run of what has no size but its own."""
+        """Raises if a full run is requested and the experiment has only one size."""
         if extent == "full" and not any(name.startswith("full_") for name in self.settings):
-            raise Unknown(f"{self.name} has no full size; it is run as it is, or with --quick")
+            raise UnknownName(f"{self.name} has no full size; run it without --full")
 
     @property
     def resumable(self) -> bool:
-        """Whether a run that was cut off can go on."""
+        """True if an interrupted run can resume."""
         return self.settings.get("resumable", False)
 
     def module(self) -> ModuleType:
-        """Its `experiment.py`, which has a function `run(bench)`."""
+        """Loads the folder's `experiment.py`, which has a function `run(bench)`."""
         spec = importlib.util.spec_from_file_location(self.name.replace("-", "_"), self.folder / "experiment.py")
-        assert spec is not None and spec.loader is not None, "a path to a Python file has a loader"
+        assert spec is not None and spec.loader is not None, "a Python file has a loader"
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         return module
 
 
 def find(name: str) -> Experiment:
-    """The experiment of this name, or an error that lists those there are."""
+    """Returns the experiment of this name; raises an error with the valid names if it is unknown."""
     folder = EXPERIMENTS / name
     if not (folder / "experiment.toml").is_file():
-        raise Unknown(f"there is no experiment '{name}'; there are: {', '.join(names())}")
+        raise UnknownName(f"there is no experiment '{name}'; there are: {', '.join(names())}")
     settings = tomllib.loads((folder / "experiment.toml").read_text())
     expected = tomllib.loads((folder / "expect.toml").read_text())
     return Experiment(name, folder, settings, tuple(Expectation(**claim) for claim in expected["claim"]))

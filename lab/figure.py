@@ -1,4 +1,4 @@
-"""Numbers with their spread, and ratios of what was measured side by side."""
+"""Numbers with their spread, and ratios of paired measurements."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Figure:
 
 
 def paired_ratio(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Figure:
-    """The median of the rounds' own ratios: what disturbs a whole round cancels out."""
+    """Returns the median of the rounds' ratios; a disturbance of a whole round cancels out."""
     rounds = sorted(ours.keys() & theirs.keys())
     return Figure.of([ours[number] / theirs[number] for number in rounds], "ratio")
 

@@ -1,5 +1,5 @@
-"""Launchers by which tests call programs that the project does not build: those of Debian's next suite, this machine's
-browser, and Python with the packages of each environment. A program that is not there gets none.
+"""Launchers of third-party programs for tests: those of Debian's next suite, the machine's browser, and Python with the
+packages of each environment. A missing program gets no launcher.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from lab.debian import Suite
-from lab.paths import CACHE, Missing
+from lab.debian import DebianSuite
+from lab.paths import CACHE, MissingRequirement
 
-SUITE = Suite("forky")
-# The first of these that the machine has.
+SUITE = DebianSuite("forky")
+# The first installed one is used.
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser")
 
 
 def main(folder: Path) -> None:
-    """Writes each of them into a folder."""
+    """Writes the launchers into a folder."""
     programs: dict[str, Callable[[], Sequence[str | Path]]] = {
         "curl": lambda: SUITE.program("curl", "usr/bin/curl"),
         "nginx": lambda: SUITE.program("nginx", "usr/sbin/nginx"),
@@ -32,7 +32,7 @@ def main(folder: Path) -> None:
         launcher.unlink(missing_ok=True)
         try:
             words = command()
-        except Missing as error:
+        except MissingRequirement as error:
             print(f"conformance: no {name}: {error}", file=sys.stderr)
             continue
         launcher.write_text(f'#!/bin/sh\nexec {shlex.join(map(str, words))} "$@"\n')
@@ -43,13 +43,13 @@ def _browser() -> Sequence[str | Path]:
     for name in BROWSERS:
         if found := shutil.which(name):
             return [found]
-    raise Missing(f"none of {', '.join(BROWSERS)} is there")
+    raise MissingRequirement(f"none of {', '.join(BROWSERS)} is installed")
 
 
 def _python(environment: Path) -> Sequence[str | Path]:
     python = environment / "bin" / "python"
     if not python.is_file():
-        raise Missing(f"{python} is not there: run scripts/setup conformance")
+        raise MissingRequirement(f"{python} is missing: run scripts/setup conformance")
     return [python]
 
 

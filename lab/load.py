@@ -1,4 +1,4 @@
-"""The load generator and its endpoints: one process on one CPU, spoken to in lines of JSON."""
+"""Load generator and its endpoints: one process on one CPU, controlled by lines of JSON."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ from lab.trace import Trace
 
 @dataclass(frozen=True)
 class Request:
-    """What every request of a load says, and how long its answer is."""
+    """A request of a load, and the length of its answer."""
 
     method: str = "GET"
     host: str = "lab.example"
     path: str = "/b/100"
     body_bytes: int = 0
     answer_bytes: int = 100
-    # A connection for each request.
+    # Opens a connection for each request.
     close: bool = False
-    # A unary gRPC call, over HTTP/2 alone.
+    # A unary gRPC call; requires HTTP/2.
     grpc: bool = False
 
 
 @dataclass(frozen=True)
-class Service:
-    """How endpoints serve: for how long, how many requests at a time, and what goes wrong where."""
+class EndpointBehaviour:
+    """Behaviour of endpoints: service time, concurrency and defects."""
 
     delay_us: int = 0
-    # Delays are drawn, with `delay_us` as their mean.
+    # Draws exponential delays with the mean `delay_us`.
     exponential: bool = False
     at_once: int | None = None
     seed: int = 0
-    # By endpoint: slow:FACTOR, errors, black-hole, dead or dead:MILLISECONDS until it is back. It sets in when the first
-    # load begins to count.
+    # Defect of an endpoint: slow:FACTOR, errors, black-hole, dead, or dead:MILLISECONDS if it returns. It starts when
+    # the first load begins to count.
     defects: Mapping[int, str] = field(default_factory=dict)
 
     def arguments(self) -> list[object]:
-        words: list[object] = ["--delay-us", self.delay_us, "--seed", self.seed]
-        words += ["--exponential"] if self.exponential else []
-        words += ["--at-once", self.at_once] if self.at_once else []
-        return words + [word for at, kind in self.defects.items() for word in ("--defect", f"{at}={kind}")]
+        arguments: list[object] = ["--delay-us", self.delay_us, "--seed", self.seed]
+        arguments += ["--exponential"] if self.exponential else []
+        arguments += ["--at-once", self.at_once] if self.at_once else []
+        return arguments + [word for at, kind in self.defects.items() for word in ("--defect", f"{at}={kind}")]
 
 
 @dataclass(frozen=True)
 class LoadReport:
-    """What was counted between the end of the warm-up and the end of the load."""
+    """Counts between the end of the warm-up and the end of the load."""
 
     requests: int
     errors: int
@@ -65,10 +65,12 @@ class LoadReport:
 
 
 class LoadGenerator:
-    """Endpoints that serve all the time, and one job at a time against a proxy before them."""
+    """Endpoints that serve permanently, and one load job at a time against a proxy before them."""
 
-    def __init__(self, log: Path, *, cpus: Sequence[int], endpoints: int, service: Service | None = None) -> None:
-        argv = [binary("loadgen"), "--endpoints", endpoints, *(service or Service()).arguments()]
+    def __init__(
+        self, log: Path, *, cpus: Sequence[int], endpoints: int, service: EndpointBehaviour | None = None
+    ) -> None:
+        argv = [binary("loadgen"), "--endpoints", endpoints, *(service or EndpointBehaviour()).arguments()]
         self._child = Child(argv, log, cpus=cpus, piped=True)
         self.endpoints: tuple[str, ...] = tuple(self._answer()["endpoints"])
 
@@ -86,18 +88,18 @@ class LoadGenerator:
         streams: int | None = None,
         http3: bool = False,
     ) -> LoadReport:
-        """Requests over kept-alive connections for so long; `others` are more targets, which connections take in turn.
+        """Runs a closed loop over kept-alive connections; they alternate between `target` and `others`.
 
-        With `streams` each connection is one of HTTP/2 or HTTP/3, and has so many requests under way at any time.
+        With `streams` the connections use HTTP/2 or HTTP/3, with that many concurrent requests each.
         """
         extent = {"warmup_seconds": warmup_seconds, "seconds": seconds, "others": list(others)}
         return self._load(target, request, connections, {**extent, "streams": streams, "http3": http3}, processes, spin)
 
     def load_exactly(self, target: str, request: Request, *, connections: int, requests: int) -> LoadReport:
-        """So many requests, and not one more."""
+        """Sends exactly `requests` requests."""
         return self._load(target, request, connections, {"requests": requests}, (), True)
 
-    def pace(
+    def open_loop(
         self,
         target: str,
         request: Request,
@@ -109,11 +111,11 @@ class LoadGenerator:
         seconds: float,
         processes: Sequence[int] = (),
     ) -> LoadReport:
-        """An open loop: so many requests per second at random moments, whatever became of those before.
+        """Runs an open loop: `rate` requests per second at random times, independent of earlier answers.
 
-        Latency counts from the moment when a request was to be sent, and is that of requests that succeeded.
+        Latency counts from the scheduled send time, for successful requests.
         """
-        self._ask(
+        self._request(
             {
                 "do": "pace",
                 "target": target,
@@ -141,11 +143,11 @@ class LoadGenerator:
         processes: Sequence[int] = (),
         at_onset: Callable[[], object] = lambda: None,
     ) -> Trace:
-        """A closed loop around the onset of defects, of which every request is reported.
+        """Runs a closed loop around the onset of defects and reports every request.
 
-        `at_onset` is called at the onset, for defects that the load generator cannot make itself.
+        `at_onset` is called at the onset, for defects outside the load generator.
         """
-        self._ask(
+        self._request(
             {
                 "do": "trace",
                 "target": target,
@@ -162,7 +164,7 @@ class LoadGenerator:
         at_onset()
         return Trace.of(self._answer())
 
-    def shake(
+    def handshakes(
         self,
         target: str,
         *,
@@ -175,10 +177,10 @@ class LoadGenerator:
         processes: Sequence[int] = (),
         http3: bool = False,
     ) -> LoadReport:
-        """Handshakes of TLS or QUIC, by connections that do nothing else, unless they are to `ask`; they are the
-        report's requests.
+        """Runs TLS or QUIC handshakes, which count as the report's requests; each connection sends a request only if
+        `ask`.
         """
-        self._ask(
+        self._request(
             {
                 "do": "shake",
                 "target": target,
@@ -203,7 +205,7 @@ class LoadGenerator:
         processes: Sequence[int],
         spin: bool,
     ) -> LoadReport:
-        self._ask(
+        self._request(
             {
                 "do": "load",
                 "target": target,
@@ -216,9 +218,9 @@ class LoadGenerator:
         )
         return LoadReport(**self._answer())
 
-    def hold(self, target: str, request: Request, *, connections: int, at_once: int) -> dict[str, Any]:
-        """Connections that stay open after one request each, until `release`."""
-        self._ask(
+    def open_idle(self, target: str, request: Request, *, connections: int, at_once: int) -> dict[str, Any]:
+        """Opens connections that stay open after one request each, until `close_idle`."""
+        self._request(
             {
                 "do": "hold",
                 "target": target,
@@ -229,19 +231,19 @@ class LoadGenerator:
         )
         return self._answer()
 
-    def release(self) -> dict[str, Any]:
-        """Closes what is held; the answer counts those that the proxy had closed before."""
-        self._ask({"do": "release"})
+    def close_idle(self) -> dict[str, Any]:
+        """Closes the idle connections; the answer counts those that the proxy had already closed."""
+        self._request({"do": "release"})
         return self._answer()
 
-    def _ask(self, job: dict[str, Any]) -> None:
+    def _request(self, job: dict[str, Any]) -> None:
         self._child.stdin.write(json.dumps(job) + "\n")
         self._child.stdin.flush()
 
     def _answer(self) -> dict[str, Any]:
         line = self._child.stdout.readline()
         if not line:
-            raise ChildFailed(f"the load generator ended{self._child.log_end()}")
+            raise ChildFailed(f"the load generator exited{self._child.log_end()}")
         return json.loads(line)
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Locks on files: they are the kernel's, and go with their process, however that ends."""
+"""File locks of the kernel, which end with their process."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import IO
 POLL_SECONDS = 0.05
 
 
-def take(file: IO[str], seconds: float = 0.0) -> bool:
-    """Locks the file, waiting for whoever has it for so long at most; whether it could."""
+def try_lock(file: IO[str], seconds: float = 0.0) -> bool:
+    """Locks the file, waiting at most `seconds`; returns true on success."""
     deadline = time.monotonic() + seconds
     while True:
         try:

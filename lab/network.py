@@ -1,4 +1,4 @@
-"""A network of the run's own where the machine allows it, with a known congestion control, and free ports."""
+"""Network of a run: an isolated namespace if possible, a known congestion control, and free ports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from lab.paths import Missing
+from lab.paths import MissingRequirement
 
 CLONE_NEWNET = 0x4000_0000
 CLONE_NEWUSER = 0x1000_0000
@@ -20,18 +20,18 @@ TCP_LISTEN = "0A"
 DISCARD = 9
 CONGESTION_CONTROL = "cubic"
 OWN_NAMESPACE = "/proc/self/ns/net"
-# That of the machine, unless this process was begun in another one. Its parent may be gone later.
+# The machine's namespace, unless this process started in another one. Its parent may end first.
 FIRST_NAMESPACE = os.stat(OWN_NAMESPACE).st_ino
 
 
 def isolate() -> str:
-    """Moves this process into a fresh network namespace with only loopback, on which TCP uses cubic.
+    """Moves this process into a new network namespace that has only loopback, with TCP cubic.
 
-    The default of a machine may be bbr, whose pacing costs a proxy CPU. Ports of other programs are out of the way
-    too. Without root a user namespace allows the same. Returns in words what was done.
+    The machine's default may be bbr, whose pacing costs a proxy CPU. Ports of other programs do not conflict either.
+    Without root, a user namespace allows the same. Returns a description of the network.
     """
     if not shutil.which("ip"):
-        return "the machine's own (ip of iproute2 is not there)"
+        return "the machine's own (ip of iproute2 is not installed)"
     libc = ctypes.CDLL(None, use_errno=True)
     uid, gid = os.getuid(), os.getgid()
     flags = CLONE_NEWNET if uid == 0 else CLONE_NEWNET | CLONE_NEWUSER
@@ -45,13 +45,13 @@ def isolate() -> str:
     for local in ("127.0.0.1", "127.0.0.0/8"):
         route = f"local {local} dev lo table local proto kernel scope host src 127.0.0.1"
         argv = ["ip", "route", "replace", *route.split(), "congctl", CONGESTION_CONTROL]
-        # A kernel without it keeps its default; the environment of the result names what is used.
+        # A kernel without cubic keeps its default; the environment of the result names it.
         subprocess.run(argv, check=False)
     return "a namespace of its own"
 
 
 def congestion_control(towards: str = "127.0.0.1") -> str:
-    """What a connection there really uses, which is settled when it begins, whoever listens there."""
+    """Returns the congestion control of a connection to the address, which the connection uses from its start."""
     with socket.socket() as client:
         client.setblocking(False)
         client.connect_ex((towards, DISCARD))
@@ -61,12 +61,12 @@ def congestion_control(towards: str = "127.0.0.1") -> str:
 
 @contextlib.contextmanager
 def packets_dropped(address: str) -> Iterator[None]:
-    """Drops every packet to and from an address where it arrives, so that its sender sees nothing of it.
+    """Drops every packet to and from an address on receipt, so that the sender gets no reply.
 
-    The process must have a network namespace of its own: the rules hold for all of it.
+    The process must have its own network namespace, because the rules apply to all of it.
     """
     if os.stat(OWN_NAMESPACE).st_ino == FIRST_NAMESPACE:
-        raise Missing("packets are dropped in a network namespace of the lab's own alone, and it has none")
+        raise MissingRequirement("packets are dropped in a network namespace of the lab's own alone, and it has none")
     _change_rules("-I", address)
     try:
         yield
@@ -79,23 +79,23 @@ def _change_rules(action: str, address: str) -> None:
     argv = ["iptables-restore", "--wait", "5", "--noflush"]
     done = subprocess.run(argv, input=rules, check=False, capture_output=True, text=True)
     if done.returncode != 0:
-        raise Missing(f"packets cannot be dropped: {done.stderr.strip()}")
+        raise MissingRequirement(f"packets cannot be dropped: {done.stderr.strip()}")
 
 
 def free_port() -> int:
-    """A port that nobody listens on, for programs that cannot choose one themselves."""
+    """Returns an unused port, for programs that cannot choose one themselves."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return server.getsockname()[1]
 
 
 def listens(processes: Sequence[int], port: int) -> bool:
-    """Whether one of these processes, in whatever network namespace it is, listens at a port of any address."""
+    """Returns true if one of the processes, in any network namespace, listens on the port."""
     held = {inode for pid in processes for inode in _sockets(pid)}
     return any(not held.isdisjoint(_listeners(pid, port)) for pid in processes)
 
 
 def _sockets(pid: int) -> set[str]:
-    """The inodes of a process's sockets; none if it has ended."""
+    """Returns the inodes of a process's sockets; none if it has ended."""
     found = set()
     for descriptor in Path(f"/proc/{pid}/fd").glob("*"):
         with contextlib.suppress(OSError):
@@ -106,7 +106,7 @@ def _sockets(pid: int) -> set[str]:
 
 
 def _listeners(pid: int, port: int) -> set[str]:
-    """The inodes of the listening sockets at this port in the process's namespace."""
+    """Returns the inodes of the sockets that listen on this port in the process's namespace."""
     found = set()
     for table in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Where things are: the repository, its cache, and the binaries that cargo builds."""
+"""Paths of the repository, of its cache, and of the binaries that cargo builds."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 CACHE = REPOSITORY / ".cache"
 
 
-# Names a Sheave that was built elsewhere; nothing is built then in its place.
+# Path of a Sheave that was built elsewhere; it replaces the build.
 SHEAVE_BINARY = "SHEAVE_BINARY"
 
 
-class Missing(Exception):
-    """Something that has to be there is not; the message says what to do."""
+class MissingRequirement(Exception):
+    """A requirement is missing; the message says how to provide it."""
 
 
 def build(*packages: str, shipped: bool = False) -> None:
-    """Builds release binaries, so that what is measured is what the tree says; of Sheave the `shipped` one knows from a
-    load which paths are hot, and takes longer to build.
+    """Builds release binaries of the current tree. `shipped` builds Sheave with profile-guided optimization, which
+    takes longer.
     """
     if shipped and "sheave" in packages and SHEAVE_BINARY not in os.environ:
         os.environ[SHEAVE_BINARY] = _build_shipped()
@@ -33,25 +33,25 @@ def build(*packages: str, shipped: bool = False) -> None:
     try:
         done = subprocess.run(argv, cwd=REPOSITORY, check=False)
     except FileNotFoundError as error:
-        raise Missing("cargo is not there: run scripts/setup lab") from error
+        raise MissingRequirement("cargo is not installed: run scripts/setup lab") from error
     if done.returncode != 0:
-        raise Missing(f"`{' '.join(argv)}` failed")
+        raise MissingRequirement(f"`{' '.join(argv)}` failed")
 
 
 def _build_shipped() -> str:
-    """Where it is."""
+    """Returns the path of the optimized build."""
     done = subprocess.run(["scripts/release"], cwd=REPOSITORY, check=False, stdout=subprocess.PIPE, text=True)
     if done.returncode != 0:
-        raise Missing("`scripts/release` failed")
+        raise MissingRequirement("`scripts/release` failed")
     return done.stdout.strip()
 
 
 def binary(name: str) -> Path:
-    """A release binary of the workspace."""
+    """Returns the path of a release binary of the workspace."""
     target = REPOSITORY / os.environ.get("CARGO_TARGET_DIR", "target")
     path = target / "release" / name
     if name == "sheave" and SHEAVE_BINARY in os.environ:
         path = Path(os.environ[SHEAVE_BINARY]).resolve()
     if not path.is_file():
-        raise Missing(f"{path} is not there: run `cargo build --release --package {name}`")
+        raise MissingRequirement(f"{path} is missing: run `cargo build --release --package {name}`")
     return path

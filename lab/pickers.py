@@ -23,18 +23,20 @@ COLOURS = {
     "Random": "#d55e00",
     "Maglev": "#777777",
 }
-#: A logarithmic axis has no zero; beyond the top nobody waits, because clients have long gone.
+#: Limits of the logarithmic axis; above the top, clients have already given up.
 SHORTEST, LONGEST = 0.1, 2000.0
 
 
 def draw(table: Path, picture: Path) -> None:
-    """A panel for each number of endpoints and kind of service; the 99th percentile drawn through, the median dotted."""
+    """Draws one panel for each number of endpoints and kind of service; solid is the 99th percentile, dotted the
+    median.
+    """
     import matplotlib
 
     matplotlib.use("svg")
     # The same data give the same file.
     matplotlib.rcParams["svg.hashsalt"] = "lab"
-    # Text as text: the file is a third as long.
+    # Text stays text, which makes the file a third as long.
     matplotlib.rcParams["svg.fonttype"] = "none"
     from matplotlib import pyplot
 

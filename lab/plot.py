@@ -1,4 +1,4 @@
-"""The one plotting program: raw.csv in, plot.svg out."""
+"""Plots: plot.svg and others from raw.csv."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from lab.experiment import Experiment
 
 
 def draw(folder: Path, experiment: Experiment) -> Path:
-    """The pictures that a run's data ask for; returns plot.svg, the one of everything."""
+    """Draws the pictures of a run's data; returns plot.svg, the overview."""
     if (folder / "seconds.csv").is_file():
         return timeline.draw(folder, titles(experiment))
     if (folder / days.MINUTES).is_file():
         return scaled.draw(folder, titles(experiment))
-    if rows.recorded(folder / "raw.csv"):
+    if rows.has_format(folder / "raw.csv"):
         return pictures.draw(folder, titles(experiment))
-    if limits_rows.recorded(folder / "raw.csv"):
+    if limits_rows.has_format(folder / "raw.csv"):
         return limits_pictures.draw(folder, titles(experiment))
-    if loads_rows.recorded(folder / "raw.csv"):
+    if loads_rows.has_format(folder / "raw.csv"):
         return loads_pictures.draw(folder, titles(experiment))
     return costs.draw(folder, experiment.title)
 
 
 def titles(experiment: Experiment) -> dict[str, str]:
-    """By variant, in the order in which they are shown."""
+    """Returns the titles by variant, in the order of the pictures."""
     return {variant["id"]: variant["title"] for variant in experiment.settings["variants"]}

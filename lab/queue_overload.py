@@ -6,15 +6,15 @@ from pathlib import Path
 
 from lab.paths import REPOSITORY
 from lab.results import read_rows
-from lab.timeline import prepare, save
+from lab.timeline import configure_matplotlib, save
 
 FOLDER = REPOSITORY / "docs" / "internals"
 COLOURS = {"patient": "#777777", "foresight": "#e69f00", "target": "#0072b2", "deadline": "#009e73"}
 
 
 def draw(table: Path, picture: Path) -> None:
-    """Left the wait of those who were served, p99 drawn through and median dotted; right the work that was for somebody."""
-    prepare()
+    """Draws on the left the wait of served clients (solid p99, dotted median), on the right the useful work."""
+    configure_matplotlib()
     from matplotlib import pyplot
 
     rows = read_rows(table)
@@ -25,8 +25,8 @@ def draw(table: Path, picture: Path) -> None:
         for column, style in (("wait_p99", "-"), ("wait_p50", ":")):
             waits.plot(loads, [row[column] for row in own], style, color=colour)
         work.plot(loads, [100 * row["in_time"] for row in own], color=colour, label=queue)
-    waits.set_ylabel("wait of who was served, s (p99, dotted: p50)")
-    work.set_ylabel("capacity used for clients who still waited, %")
+    waits.set_ylabel("wait of served clients, s (p99, dotted: p50)")
+    work.set_ylabel("capacity used for clients that still waited, %")
     for panel in (waits, work):
         panel.set_xlabel("load, as a share of capacity")
         panel.set_ylim(bottom=0)

@@ -1,4 +1,4 @@
-"""One page of a run, self-contained: what was claimed, what was seen, the pictures."""
+"""Report page of a run, self-contained: claims, observations and pictures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lab.article004 import pictures as loads_pictures
 from lab.claim import Claim
 from lab.experiment import Experiment
 from lab.figure import Figure
-from lab.paths import CACHE, Missing
+from lab.paths import CACHE, MissingRequirement
 from lab.results import read_rows
 
 SUBJECT = "article-000"
@@ -25,7 +25,7 @@ LOADS = "article-004"
 LOADS_SOURCE = "»Benchmarking HTTP/3 Performance with Ambassador Edge Stack and Envoy Proxy«"
 GRPC_SOURCE = "»Load balancing gRPC in K8s without service mesh«"
 SOURCE = "»Fixing Kubernetes Load Balancing with HTTP/3«, April 10, 2026"
-# The article as it is told here, in words, and the columns of the comparison.
+# The article's results in words, and the columns of the comparison.
 COMPARED = ("clusterip", "haproxy", "nginx", "envoy", "sheave")
 ROWS = (
     ("requests/s before", "rps_before", "about 250"),
@@ -50,14 +50,14 @@ pre { font-size: 0.8em; overflow-x: auto; background: #f6f6f6; padding: 1em; }
 
 
 def newest() -> Path:
-    """The folder of the newest run, or an error that says how to make one."""
+    """Returns the folder of the newest run; raises an error with instructions if there is none."""
     if folder := _newest_of(SUBJECT):
         return folder
-    raise Missing(f"no run of {SUBJECT} is there: run `make lab EXP={SUBJECT}`")
+    raise MissingRequirement(f"no run of {SUBJECT} exists: run `make lab EXP={SUBJECT}`")
 
 
 def _newest_of(name: str) -> Path | None:
-    """Of all runs that are committed or in the cache."""
+    """Returns the newest of the committed and cached runs."""
     found = experiment.find(name)
     folders = [path.parent for path in (*found.folder.glob("runs/*/raw.csv"), *CACHE.glob(f"lab/{name}/*/raw.csv"))]
     whole = [folder for folder in folders if (folder / "summary.md").is_file()]
@@ -65,7 +65,7 @@ def _newest_of(name: str) -> Path | None:
 
 
 def write(folder: Path) -> Path:
-    """Draws the pictures anew, and writes the page into the cache."""
+    """Redraws the pictures, and writes the page into the cache."""
     found = experiment.find(SUBJECT)
     pictures = CACHE / "lab" / "report"
     pictures.mkdir(parents=True, exist_ok=True)
@@ -97,7 +97,7 @@ used.</blockquote>
 {_svg(folder / "rates.svg")}
 {sections}
 {_machine(folder)}
-{_others()}
+{_other_sections()}
 </html>
 """
 
@@ -135,34 +135,36 @@ and H3, performance is close, but H2 seems to edge out H3 in most of the trials.
 {_pictures(folder, loads_pictures.PICTURES)}"""
 
 
-def _others() -> str:
-    """What the newest run of each other experiment has to tell, or how to make one."""
-    return "\n".join(_told(name, tell) for name, tell in ((LIMITS, _limits), (GRPC, _grpc), (LOADS, _loads)))
+def _other_sections() -> str:
+    """Returns the section of each other experiment's newest run, or instructions."""
+    return "\n".join(
+        _other_section(name, render) for name, render in ((LIMITS, _limits), (GRPC, _grpc), (LOADS, _loads))
+    )
 
 
-def _told(name: str, tell: Callable[[Experiment, Path, dict[str, Figure], list[Claim]], str]) -> str:
+def _other_section(name: str, render: Callable[[Experiment, Path, dict[str, Figure], list[Claim]], str]) -> str:
     folder = _newest_of(name)
     if folder is None:
         return f"<p><small>There is more once `make lab EXP={name}` has run.</small></p>"
     found = experiment.find(name)
-    figures, claims = _redrawn(found, folder)
-    return f"{tell(found, folder, figures, claims)}\n{_machine(folder)}"
+    figures, claims = _redraw(found, folder)
+    return f"{render(found, folder, figures, claims)}\n{_machine(folder)}"
 
 
 def _pictures(folder: Path, more: Iterable[str]) -> str:
-    """What every experiment draws, and what this one draws besides, as far as the run has it."""
+    """Returns the overview and further pictures, if the run has them."""
     return "\n".join(_svg(path) for name in ("plot.svg", *more) if (path := folder / name).is_file())
 
 
-def _redrawn(found: Experiment, folder: Path) -> tuple[dict[str, Figure], list[Claim]]:
-    """What a run's rows come to, with its pictures drawn anew."""
+def _redraw(found: Experiment, folder: Path) -> tuple[dict[str, Figure], list[Claim]]:
+    """Redraws the pictures of a run; returns its figures and claims."""
     plot.draw(folder, found)
     figures = found.module().figures(read_rows(folder / "raw.csv"))
     return figures, [claim.check(figures) for claim in found.expectations if claim.figure in figures]
 
 
 def _comparison(figures: dict[str, Figure]) -> str:
-    """The article beside everything that balances: medians, and the lowest and highest quartile."""
+    """Returns the article's table beside all balancers: medians and quartiles."""
     shown = [variant for variant in COMPARED if f"{variant}.rps_after" in figures]
     names = {"clusterip": "ClusterIP", "haproxy": "HAProxy", "nginx": "nginx", "envoy": "Envoy", "sheave": "Sheave"}
     head = "".join(f"<th>{escape(names[variant])}</th>" for variant in shown)
@@ -192,31 +194,31 @@ def _claims(claims: list[Claim]) -> str:
 
 
 def _section(variant: dict[str, str], figures: dict[str, Figure], pictures: Path) -> str:
-    seen = _seen(variant["id"], figures)
+    seen = _variant_summary(variant["id"], figures)
     return f"""<h2>{escape(variant["title"])}</h2>
 <p><b>The article:</b> {escape(variant["article"])}<br><b>Here:</b> {escape(seen)}</p>
 {_svg(pictures / f"{variant['id']}.svg")}
 """
 
 
-def _seen(variant: str, figures: dict[str, Figure]) -> str:
+def _variant_summary(variant: str, figures: dict[str, Figure]) -> str:
     before, failures = figures[f"{variant}.rps_before"], figures[f"{variant}.failures"]
     latency = figures[f"{variant}.p50_before_ms"]
-    said = f"{before.value:.0f} requests per second at a median of {latency.value:.0f} ms"
+    text = f"{before.value:.0f} requests per second at a median of {latency.value:.0f} ms"
     if after := figures.get(f"{variant}.rps_after"):
         share, later = figures[f"{variant}.share"], figures[f"{variant}.p50_after_ms"]
-        said += f" before, {after.value:.0f} at {later.value:.0f} ms after; the new replica got {share.value:.1%}"
+        text += f" before, {after.value:.0f} at {later.value:.0f} ms after; the new replica got {share.value:.1%}"
     many = f"medians of {before.count} repetitions, of which the picture shows one"
-    return f"{said}; {failures.value:.0f} failed ({many if before.count > 1 else 'one repetition'})."
+    return f"{text}; {failures.value:.0f} failed ({many if before.count > 1 else 'one repetition'})."
 
 
 def _notes(folder: Path) -> str:
-    """What the run's summary says its reader must know."""
+    """Returns the notes of the run's summary."""
     notes = re.findall(r"^> (.*)$", (folder / "summary.md").read_text(), re.MULTILINE)
     return "".join(f"<p><b>{escape(note)}</b></p>" for note in notes)
 
 
 def _svg(path: Path) -> str:
-    """The drawing without the prologue and the description of a file of its own."""
+    """Returns the drawing without the prologue and metadata of a standalone file."""
     text = path.read_text()
     return re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)

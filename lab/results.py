@@ -1,4 +1,4 @@
-"""What a run leaves behind: environment.txt, summary.md, plot.svg beside raw.csv, and the JSON for programs."""
+"""Output of a run: environment.txt, summary.md and plot.svg beside raw.csv, and JSON for programs."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from lab.figure import Figure
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a CSV file as they were recorded."""
+    """Returns the rows of a CSV file with the types that were recorded."""
     with path.open(newline="") as lines:
         return parse_rows(lines)
 
 
 def parse_rows(lines: Iterable[str]) -> list[Row]:
-    """The rows of CSV."""
+    """Parses the rows of CSV."""
     return [{name: _value(text) for name, text in row.items()} for row in csv.DictReader(lines)]
 
 
 def write(bench: Bench, environment: dict[str, Any], figures: dict[str, Figure], claims: list[Claim]) -> None:
-    """The files for people, in the folder of the run."""
+    """Writes the files for readers into the folder of the run."""
     (bench.folder / "environment.txt").write_text(environment_text(environment))
     (bench.folder / "summary.md").write_text(summary(bench, figures, claims))
 
@@ -37,7 +37,7 @@ def write(bench: Bench, environment: dict[str, Any], figures: dict[str, Figure],
 def write_json(
     path: Path, bench: Bench, environment: dict[str, Any], figures: dict[str, Figure], claims: list[Claim]
 ) -> None:
-    """Everything in one file, for programs."""
+    """Writes everything into one JSON file, for programs."""
     document = {
         "experiment": bench.experiment.name,
         "title": bench.experiment.title,
@@ -52,14 +52,14 @@ def write_json(
 
 
 def summary(bench: Bench, figures: dict[str, Figure], claims: list[Claim]) -> str:
-    """Claims, then figures, as Markdown."""
+    """Returns claims and figures as Markdown."""
     lines = [f"# {bench.experiment.name}: {bench.experiment.title}", ""]
     lines += [f"> {note}" for note in bench.notes] + ([""] if bench.notes else [])
     lines += ["| claim | value | bound | holds |", "| --- | --- | --- | --- |"]
     for claim in claims:
         value = "not measured" if claim.value is None else f"{claim.value:.3g}"
         lines.append(f"| {claim.text} | {value} | {claim.bound} | {'yes' if claim.holds else '**no**'} |")
-    if costs.recorded(bench.rows):
+    if costs.has_format(bench.rows):
         lines += ["", *costs.table(costs.read(bench.rows))]
     if bench.rows and bench.rows[0].keys() == loads_rows.EMPTY.keys():
         lines += ["", *loads.table(bench.rows)]
@@ -69,14 +69,14 @@ def summary(bench: Bench, figures: dict[str, Figure], claims: list[Claim]) -> st
 
 
 def environment_text(environment: dict[str, Any]) -> str:
-    """One line for each fact."""
+    """Returns one line for each fact."""
     flat: dict[str, Any] = {}
     for name, value in environment.items():
         if isinstance(value, dict):
             flat |= {f"{name}.{key}": inner for key, inner in value.items()}
         else:
             flat[name] = value
-    return "".join(f"{name}: {_words(value)}\n" for name, value in flat.items())
+    return "".join(f"{name}: {_format_value(value)}\n" for name, value in flat.items())
 
 
 def _value(text: str) -> Any:
@@ -90,5 +90,5 @@ def _value(text: str) -> Any:
     return text
 
 
-def _words(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return " ".join(f"{item:.2f}" for item in value) if isinstance(value, list) else str(value)

@@ -9,17 +9,17 @@ from pathlib import Path
 
 from lab import environment, network, plot, results, resumption
 from lab.balancers import balancer
-from lab.bench import Bench, Extent, say
+from lab.bench import Bench, Extent, print_status
 from lab.child import raise_open_files
 from lab.claim import Claim
 from lab.experiment import Experiment
 from lab.figure import Figure
-from lab.paths import CACHE, Missing, build
+from lab.paths import CACHE, MissingRequirement, build
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What a run came to."""
+class RunOutcome:
+    """Result of a run."""
 
     folder: Path
     claims: list[Claim]
@@ -36,47 +36,57 @@ def run(
     only: tuple[str, ...] = (),
     json_file: Path | None = None,
     resume: bool = False,
-) -> Outcome:
-    """Runs everything, or with `resume` what is left of it; writes everything, and only then says which claims hold."""
+) -> RunOutcome:
+    """Runs an experiment, or the rest of an interrupted run; writes the results before it checks the claims."""
     module = experiment.module()
     if obstacle := getattr(module, "obstacle", lambda: None)():
-        raise Missing(f"{experiment.name} cannot run here: {obstacle}")
-    build(*experiment.settings.get("programs", ("sheave", "loadgen")), shipped=experiment.settings.get("shipped", False))
-    # What it needs beside balancers, by an experiment that does: fetched, and named with its version.
+        raise MissingRequirement(f"{experiment.name} cannot run here: {obstacle}")
+    build(
+        *experiment.settings.get("programs", ("sheave", "loadgen")), shipped=experiment.settings.get("shipped", False)
+    )
+    # An experiment may fetch other requirements than balancers, and names their versions.
     versions = getattr(module, "prepare", dict)() | prepare(experiment, _balancers(experiment, extent, only))
     network_used = network.isolate()
     raise_open_files()
-    described = environment.describe(network_used, versions)
+    run_environment = environment.describe(network_used, versions)
 
     builds = {name: str(program) for name, program in experiment.settings.get("builds", {}).items()}
-    terms = {"extent": extent, "only": list(only), "commit": described["commit"], "versions": versions, "builds": builds}
-    bench = _resumed(experiment, extent, only, terms) if resume else _begun(experiment, extent, only, terms)
+    identity = {
+        "extent": extent,
+        "only": list(only),
+        "commit": run_environment["commit"],
+        "versions": versions,
+        "builds": builds,
+    }
+    bench = (
+        _resumed_bench(experiment, extent, only, identity) if resume else _new_bench(experiment, extent, only, identity)
+    )
     if bench.quick:
         bench.note("A quick run: too few rounds to stand for a claim.")
-    if environment.is_loaded(described):
-        bench.note(f"The machine was loaded at the start: {described['load_average'][0]:.2f} runnable tasks.")
-    figures = _run_to_the_end(module.run, bench)
+    if environment.is_loaded(run_environment):
+        bench.note(f"The machine was loaded at the start: {run_environment['load_average'][0]:.2f} runnable tasks.")
+    figures = _run_and_report_interruption(module.run, bench)
 
-    asked = [claim for claim in experiment.expectations if claim.quick or not bench.quick]
-    asked = [claim for claim in asked if claim.figure in figures or not bench.partial]
-    claims = [expectation.check(figures) for expectation in asked]
-    results.write(bench, described, figures, claims)
+    expectations = [claim for claim in experiment.expectations if claim.quick or not bench.quick]
+    expectations = [claim for claim in expectations if claim.figure in figures or not bench.partial]
+    claims = [expectation.check(figures) for expectation in expectations]
+    results.write(bench, run_environment, figures, claims)
     if json_file:
-        results.write_json(json_file, bench, described, figures, claims)
+        results.write_json(json_file, bench, run_environment, figures, claims)
     if experiment.resumable:
         resumption.end(bench.folder)
     plot.draw(bench.folder, experiment)
-    return Outcome(bench.folder, claims)
+    return RunOutcome(bench.folder, claims)
 
 
 def prepare(experiment: Experiment, names: Iterable[str]) -> dict[str, str]:
-    """Fetches balancers of an experiment; a version other than the pinned one is an error."""
+    """Fetches the balancers of an experiment; raises if a version differs from the pinned one."""
     versions = {}
     for name in names:
         pinned = experiment.settings["balancers"][name]
         found = balancer(name).prepare()
         if pinned and not found.startswith(f"{pinned}."):
-            raise Missing(
+            raise MissingRequirement(
                 f"{name} {found} is what there is, but {experiment.name} is about {name} {pinned}:"
                 f" put {name} {pinned} into {CACHE / 'peers'}, or change experiment.toml and run everything anew"
             )
@@ -85,50 +95,54 @@ def prepare(experiment: Experiment, names: Iterable[str]) -> dict[str, str]:
 
 
 def _balancers(experiment: Experiment, extent: Extent, only: tuple[str, ...]) -> list[str]:
-    """Those that the run is about: all, or the entries of the variants that are asked for."""
+    """Returns the balancers of the run: all, or those of the selected variants."""
     wanted = only or experiment.settings.get(f"{extent}_variants")
     return experiment.balancers(wanted) if wanted else list(experiment.settings["balancers"])
 
 
-def _run_to_the_end(function, bench: Bench) -> dict[str, Figure]:
+def _run_and_report_interruption(function, bench: Bench) -> dict[str, Figure]:
     try:
         return function(bench)
     except BaseException:
         if bench.rows:
-            say(f"\nstopped early; the {len(bench.rows)} measurements so far are in {bench.folder}/raw.csv")
+            print_status(f"\nstopped early; the {len(bench.rows)} measurements so far are in {bench.folder}/raw.csv")
             if bench.experiment.resumable:
-                say("--resume goes on from there")
+                print_status("--resume goes on from there")
         raise
 
 
-def _begun(experiment: Experiment, extent: Extent, only: tuple[str, ...], terms: resumption.Terms) -> Bench:
-    """Whole runs are for committing and lie with the experiment; others in the cache."""
+def _new_bench(
+    experiment: Experiment, extent: Extent, only: tuple[str, ...], identity: resumption.RunIdentity
+) -> Bench:
+    """Creates a bench. Complete runs are for committing and lie with the experiment; others lie in the cache."""
     now = datetime.datetime.now()
-    if _is_whole(experiment, extent, only):
+    if _counts_for_claims(experiment, extent, only):
         size = "-full" if extent == "full" else ""
-        folder = _fresh(experiment.folder / "runs" / f"{now:%Y-%m-%d}-{environment.machine_name()}{size}")
+        folder = _new_folder(experiment.folder / "runs" / f"{now:%Y-%m-%d}-{environment.machine_name()}{size}")
     else:
-        folder = _fresh(_cache(experiment) / _moment())
+        folder = _new_folder(_cache(experiment) / _timestamp())
     if experiment.resumable:
-        resumption.begin(folder, terms)
+        resumption.begin(folder, identity)
     return Bench(experiment, extent, folder, _logs(experiment), only=only)
 
 
-def _resumed(experiment: Experiment, extent: Extent, only: tuple[str, ...], terms: resumption.Terms) -> Bench:
-    """With the rows that there are."""
-    place = experiment.folder / "runs" if _is_whole(experiment, extent, only) else _cache(experiment)
-    folder = resumption.find(place.glob("*"), terms)
+def _resumed_bench(
+    experiment: Experiment, extent: Extent, only: tuple[str, ...], identity: resumption.RunIdentity
+) -> Bench:
+    """Returns a bench with the existing rows."""
+    place = experiment.folder / "runs" if _counts_for_claims(experiment, extent, only) else _cache(experiment)
+    folder = resumption.find(place.glob("*"), identity)
     raw = folder / "raw.csv"
-    resumption.mend(raw)
+    resumption.drop_partial_line(raw)
     rows = results.read_rows(raw) if raw.is_file() else []
     bench = Bench(experiment, extent, folder, _logs(experiment), rows=rows, only=only)
-    bench.note(f"The run was cut off and resumed: {len(rows)} measurements are from before {_moment()}.")
-    say(f"going on with {folder}, which has {len(rows)} measurements")
+    bench.note(f"The run was interrupted and resumed: {len(rows)} measurements are from before {_timestamp()}.")
+    print_status(f"going on with {folder}, which has {len(rows)} measurements")
     return bench
 
 
-def _is_whole(experiment: Experiment, extent: Extent, only: tuple[str, ...]) -> bool:
-    """Whether it can stand for the experiment's claims."""
+def _counts_for_claims(experiment: Experiment, extent: Extent, only: tuple[str, ...]) -> bool:
+    """Returns true if the run can support the experiment's claims."""
     return extent != "quick" and not only and not experiment.arms and bool(experiment.expectations)
 
 
@@ -137,15 +151,15 @@ def _cache(experiment: Experiment) -> Path:
 
 
 def _logs(experiment: Experiment) -> Path:
-    return _fresh(_cache(experiment) / "logs" / _moment())
+    return _new_folder(_cache(experiment) / "logs" / _timestamp())
 
 
-def _moment() -> str:
+def _timestamp() -> str:
     return f"{datetime.datetime.now():%Y-%m-%dT%H%M%S}"
 
 
-def _fresh(wanted: Path) -> Path:
-    """A new folder of this name, or of this name with a number."""
+def _new_folder(wanted: Path) -> Path:
+    """Creates a folder with this name, or with this name and a number."""
     folder, number = wanted, 1
     while folder.exists():
         number += 1

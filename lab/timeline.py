@@ -1,6 +1,6 @@
-"""Pictures of runs in which a second replica comes: seconds.csv and raw.csv in, two of all variants, one of each.
+"""Pictures of runs that add a second replica, from seconds.csv and raw.csv: two of all variants, one of each.
 
-Time is counted from the moment the new replica was published, or from the first user where none came.
+Time starts when the new replica is published, or with the first user if there is none.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from lab.results import read_rows
 REPLICAS = ("app-1", "app-2")
 COLOURS = {"app-1": "#31688e", "app-2": "#f08a24"}
 DARK, LIGHT, RED = "#333333", "#9a9a9a", "#c0392b"
-# An application that takes a second answers in bursts: rates and latencies are means over so many seconds.
+# An application that takes a second answers in bursts, so rates and latencies are means over this many seconds.
 SMOOTHED_SECONDS = 3
 COLUMNS = 3
-# What the article saw and what Sheave does, for the first page of the repository.
+# Variants of the picture in the repository's README: the article's and Sheave.
 PAIR = ("clusterip", "sheave")
 
 
@@ -42,20 +42,20 @@ class Run:
         return [row["second"] - 0.5 - self.origin for row in self.seconds]
 
     def moment(self, name: str) -> float | None:
-        """When something happened, if it did."""
+        """Returns the relative time of an event, if it happened."""
         second = self.summary[name]
         return None if second is None else second - self.origin
 
     def column(self, name: str) -> list[float]:
-        """What was not there is not a number, which is not drawn."""
+        """Returns a column; missing values are NaN and not drawn."""
         return [math.nan if row[name] is None else row[name] for row in self.seconds]
 
     def smooth(self, name: str) -> list[float]:
-        return smoothed(self.column(name))
+        return moving_average(self.column(name))
 
 
-def smoothed(values: Sequence[float]) -> list[float]:
-    """The mean around each value, of what is there: at the ends the window is shorter."""
+def moving_average(values: Sequence[float]) -> list[float]:
+    """Returns the mean around each value; the window is shorter at the ends and over missing values."""
     reach = SMOOTHED_SECONDS // 2
     windows = [values[max(0, at - reach) : at + reach + 1] for at in range(len(values))]
     numbers = [[value for value in window if not math.isnan(value)] for window in windows]
@@ -63,8 +63,8 @@ def smoothed(values: Sequence[float]) -> list[float]:
 
 
 def draw(folder: Path, titles: dict[str, str]) -> Path:
-    """The pictures of all variants, beside their data; returns the one with every replica's requests."""
-    prepare()
+    """Draws the pictures of all variants beside their data; returns the one with the requests by replica."""
+    configure_matplotlib()
     runs = read(folder)
     variants = [variant for variant in titles if variant in runs]
     if pair := [variant for variant in PAIR if variant in variants][1:]:
@@ -74,14 +74,14 @@ def draw(folder: Path, titles: dict[str, str]) -> Path:
 
 
 def draw_details(folder: Path, titles: dict[str, str], out: Path) -> None:
-    """A picture of each variant, in a folder of its own."""
-    prepare()
+    """Draws a picture of each variant into a separate folder."""
+    configure_matplotlib()
     for variant, runs in read(folder).items():
-        save(_details(typical(runs), titles[variant]), out / f"{variant}.svg")
+        save(_details(median_runs(runs), titles[variant]), out / f"{variant}.svg")
 
 
 def read(folder: Path) -> dict[str, list[Run]]:
-    """The runs of a folder, by variant."""
+    """Reads the runs of a folder by variant."""
     seconds = read_rows(folder / "seconds.csv")
     runs: dict[str, list[Run]] = {}
     for summary in read_rows(folder / "raw.csv"):
@@ -91,20 +91,20 @@ def read(folder: Path) -> dict[str, list[Run]]:
     return runs
 
 
-def typical(runs: Sequence[Run]) -> Run:
-    """The repetition in the middle, by what it came to."""
+def median_runs(runs: Sequence[Run]) -> Run:
+    """Returns the repetition with the median result of each variant."""
     ordered = sorted(runs, key=lambda run: run.summary["rps_after"] or run.summary["rps_before"])
     return ordered[len(ordered) // 2]
 
 
-def prepare() -> None:
-    """How every picture of a run over time is drawn."""
+def configure_matplotlib() -> None:
+    """Sets up matplotlib for every picture."""
     import matplotlib
 
     matplotlib.use("svg")
     matplotlib.rcParams.update(
         {
-            # The same data give the same file, and text is text.
+            # The same data give the same file, and text stays text.
             "svg.hashsalt": "lab",
             "svg.fonttype": "none",
             "font.size": 9,
@@ -115,7 +115,7 @@ def prepare() -> None:
 
 
 def _overview(runs: dict[str, list[Run]], variants: Sequence[str], titles: dict[str, str]) -> Any:
-    """Requests per second by replica, a panel for each variant, all to one scale."""
+    """Draws requests per second by replica, one panel for each variant, all to one scale."""
     from matplotlib import pyplot
 
     columns = min(COLUMNS, len(variants))
@@ -124,7 +124,7 @@ def _overview(runs: dict[str, list[Run]], variants: Sequence[str], titles: dict[
     for panel in panels.flat[len(variants) :]:
         panel.set_axis_off()
     for panel, variant in zip(panels.flat, variants, strict=False):
-        run = typical(runs[variant])
+        run = median_runs(runs[variant])
         _stack(panel, run)
         _moments(panel, run)
         panel.set_title(titles[variant], fontsize=9.5, loc="left", fontweight="bold")
@@ -139,7 +139,7 @@ def _overview(runs: dict[str, list[Run]], variants: Sequence[str], titles: dict[
 
 
 def _details(run: Run, title: str) -> Any:
-    """What Locust shows, and beside it what the node knows."""
+    """Draws the statistics of Locust, and those of the node beside them."""
     from matplotlib import pyplot
 
     figure, panels = pyplot.subplots(2, 3, figsize=(12.6, 5.4), sharex=True)
@@ -200,7 +200,7 @@ def _connections(panel: Any, run: Run) -> None:
 
 
 def _rates(runs: dict[str, list[Run]], variants: Sequence[str], titles: dict[str, str]) -> Any:
-    """Before and after, every repetition a dot and the median a bar."""
+    """Draws rates before and after: a dot for each repetition, a bar for the median."""
     from matplotlib import pyplot
 
     figure, panel = pyplot.subplots(figsize=(9, 0.62 * len(variants) + 1.2))
@@ -228,7 +228,7 @@ def _stack(panel: Any, run: Run) -> None:
 
 
 def _moments(panel: Any, run: Run) -> None:
-    """When the new replica was there, and when the old one was withdrawn."""
+    """Marks when the new replica was published, and when the old one was withdrawn."""
     for name, colour in (("published_second", DARK), ("withdrawn_second", RED)):
         if (moment := run.moment(name)) is not None:
             panel.axvline(moment, color=colour, linewidth=1.1, linestyle="--")
@@ -247,7 +247,7 @@ def _name(panel: Any, title: str, *, legend: bool = False) -> None:
 
 
 def save(figure: Any, path: Path) -> Path:
-    """Writes a picture and forgets it."""
+    """Writes a picture and closes it."""
     from matplotlib import pyplot
 
     figure.savefig(path, dpi=144, metadata={"Date": None} if path.suffix == ".svg" else None)

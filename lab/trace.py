@@ -1,4 +1,4 @@
-"""The trace of a closed loop around the onset of defects: each request, with when it began and how it ended."""
+"""Trace of a closed loop around the onset of defects: each request with its start and outcome."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ SUCCESS = "200"
 
 
 class TracedRequest(NamedTuple):
-    """One request; times count from the onset, and are negative before it."""
+    """One request; times are relative to the onset, negative before it."""
 
     began_us: int
     took_us: int
-    # `200` if the answer was as it should be, else the fault in the load generator's words.
+    # `200` if the answer is correct, else the failure as the load generator reports it.
     outcome: str
 
     @property
@@ -29,23 +29,23 @@ class TracedRequest(NamedTuple):
 
 @dataclass(frozen=True)
 class Trace:
-    """All requests of a trace, and what endpoints counted."""
+    """All requests of a trace, and counts of the endpoints."""
 
-    # In the order of their ends.
+    # In the order of completion.
     requests: tuple[TracedRequest, ...]
-    # Requests that each endpoint has answered since the onset, one sample each `sample_ms` from the onset on.
+    # Requests answered by each endpoint since the onset, one sample every `sample_ms`.
     served: tuple[tuple[int, ...], ...]
     sample_ms: int
-    # By endpoint: requests whose bytes it had received, and not answered, when it died.
+    # Requests that each endpoint had received, but not answered, when it died.
     unanswered: tuple[int, ...]
-    # Of the whole trace without its warm-up.
+    # Duration and CPU of the whole trace without its warm-up.
     seconds: float
     cpu_ns: int
     wait_ns: int
 
     @classmethod
     def of(cls, report: Mapping[str, Any]) -> Self:
-        """The trace that a report of the load generator describes."""
+        """Parses a report of the load generator."""
         columns = zip(report["began_us"], report["took_us"], report["outcome"], strict=True)
         words = report["outcomes"]
         return cls(
@@ -59,23 +59,23 @@ class Trace:
         )
 
     def before(self) -> list[TracedRequest]:
-        """Requests that ended before the onset."""
+        """Returns the requests that ended before the onset."""
         return self._select(lambda request: request.ended_us < 0)
 
     def after(self) -> list[TracedRequest]:
-        """Requests that ended after the onset, or not at all."""
+        """Returns the requests that ended after the onset, or not at all."""
         return self._select(lambda request: request.ended_us >= 0)
 
     def in_flight(self) -> list[TracedRequest]:
-        """Requests that were in flight at the onset."""
+        """Returns the requests that were in flight at the onset."""
         return self._select(lambda request: request.began_us < 0 <= request.ended_us)
 
     def begun_after(self, seconds: float) -> list[TracedRequest]:
-        """Requests that began so long after the onset, or later."""
+        """Returns the requests that began at least `seconds` after the onset."""
         return self._select(lambda request: request.began_us >= seconds * 1e6)
 
     def served_in_last(self, seconds: float) -> list[int]:
-        """Requests that each endpoint answered in the last seconds of the trace."""
+        """Returns the requests that each endpoint answered in the last `seconds`."""
         first, last = self.served[-1 - round(seconds * 1000 / self.sample_ms)], self.served[-1]
         return [now - then for now, then in zip(last, first, strict=True)]
 
@@ -84,16 +84,16 @@ class Trace:
 
 
 def failed(requests: Iterable[TracedRequest]) -> int:
-    """The number of requests that failed."""
+    """Returns the number of failed requests."""
     return sum(request.failed for request in requests)
 
 
 def longest_ms(requests: Iterable[TracedRequest]) -> float:
-    """The longest time that any of these requests took, 0 if there is none."""
+    """Returns the longest duration of the requests, 0 if there are none."""
     return max((request.took_us for request in requests), default=0) / 1000
 
 
 def outcomes(requests: Iterable[TracedRequest]) -> str:
-    """The number of requests of each outcome, the most frequent first."""
+    """Returns the number of requests of each outcome, the most frequent first."""
     counts = Counter(request.outcome for request in requests)
     return ", ".join(f"{outcome}: {count}" for outcome, count in counts.most_common())

@@ -1,7 +1,7 @@
-"""Puts a Sheave under every kind of load that the compiler is to know: what `scripts/release` builds by.
+"""Training loads for the profile-guided build of `scripts/release`.
 
-What is not seen here counts as hardly ever executed: so each protocol has a load, in front and behind, and each way that
-a body takes.
+The compiler treats code that the training does not execute as cold, so every protocol on both sides, and every path of
+a body, has a load.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from lab import certificate
-from lab.balancers import Site, Task, sheave
+from lab.balancers import BalancerTask, Placement, sheave
 from lab.child import ChildFailed
 from lab.load import LoadGenerator, LoadReport, Request
-from lab.paths import Missing, build
+from lab.paths import MissingRequirement, build
 
-# By count, as the compiler takes it, a second is as good as an hour.
+# The compiler uses relative counts, so one second is enough.
 SECONDS = 1.0
 WARMUP_SECONDS = 0.1
 
@@ -34,14 +34,14 @@ LARGE = Request(path="/b/144384", answer_bytes=144384)
 
 @dataclass(frozen=True)
 class Training:
-    """One Sheave, and what comes to it."""
+    """One Sheave instance and its loads."""
 
     name: str
     task: dict[str, Any]
-    # Each is what `LoadGenerator.load` takes.
+    # Arguments of `LoadGenerator.load`.
     loads: list[dict[str, Any]]
-    # Each is what `LoadGenerator.shake` takes.
-    shakes: list[dict[str, Any]] = field(default_factory=list)
+    # Arguments of `LoadGenerator.handshakes`.
+    handshakes: list[dict[str, Any]] = field(default_factory=list)
     tls: bool = False
 
 
@@ -68,10 +68,10 @@ TRAININGS = [
     Training("many routes", {"routes": 10000}, [{"request": ROUTED, "connections": 64}]),
     Training(
         "HTTP/2 to endpoints",
-        {"speaks": "http2"},
+        {"endpoint_protocol": "http2"},
         [{"request": GET, "connections": 64}, {"request": GET, "connections": 8, "streams": 32}],
     ),
-    Training("gRPC", {"speaks": "grpc"}, [{"request": CALL, "connections": 8, "streams": 32}]),
+    Training("gRPC", {"endpoint_protocol": "grpc"}, [{"request": CALL, "connections": 8, "streams": 32}]),
     Training(
         "TLS and HTTP/3",
         {"http3": True},
@@ -95,37 +95,39 @@ def main() -> int:
         build("sheave", "loadgen")
         for training in TRAININGS:
             train(training, SECONDS)
-    except (Missing, ChildFailed) as error:
+    except (MissingRequirement, ChildFailed) as error:
         print(f"training: {error}", file=sys.stderr)
         return 1
     return 0
 
 
 def train(training: Training, seconds: float) -> None:
-    """Fails with the first request that does: a Sheave that fails has not done what it is to be built for."""
+    """Runs the loads of one training; raises on the first failed request, because the profile would be wrong."""
     cpus = sorted(os.sched_getaffinity(0))
     extent = {"warmup_seconds": WARMUP_SECONDS, "seconds": seconds}
     with tempfile.TemporaryDirectory(prefix="sheave-training-") as name, ExitStack() as running:
         folder = Path(name)
         own = certificate.make(folder) if training.tls else None
         load = running.enter_context(LoadGenerator(folder / "loadgen.log", cpus=cpus[-1:], endpoints=4))
-        task = Task(endpoints=load.endpoints, certificate=own, **training.task)
-        trained = running.enter_context(sheave.start(task, Site.pinned(folder, cpus[:1])))
-        for how in training.loads:
-            _judge(training, how, load.load(trained.address, **extent, **how))
-        for how in training.shakes:
-            shaken = load.shake(trained.address, host=certificate.HOST, ask=False, **extent, **how)
-            _judge(training, how, shaken)
+        task = BalancerTask(endpoints=load.endpoints, certificate=own, **training.task)
+        instance = running.enter_context(sheave.start(task, Placement.pinned(folder, cpus[:1])))
+        for options in training.loads:
+            _check_report(training, options, load.load(instance.address, **extent, **options))
+        for options in training.handshakes:
+            report = load.handshakes(instance.address, host=certificate.HOST, ask=False, **extent, **options)
+            _check_report(training, options, report)
 
 
-def _judge(training: Training, how: dict[str, Any], report: LoadReport) -> None:
-    words = dict(how)
-    request = words.pop("request", None)
+def _check_report(training: Training, options: dict[str, Any], report: LoadReport) -> None:
+    arguments = dict(options)
+    request = arguments.pop("request", None)
     what = f"{request.method} {request.path}" if request else "handshakes"
-    said = f"{training.name}: {what}, " + ", ".join(f"{name} {value}" for name, value in words.items())
+    description = f"{training.name}: {what}, " + ", ".join(f"{name} {value}" for name, value in arguments.items())
     if report.errors or not report.requests:
-        raise ChildFailed(f"{said}: {report.errors} failed of {report.requests}, the first one: {report.first_error}")
-    print(f"{said}: {report.requests}", file=sys.stderr, flush=True)
+        raise ChildFailed(
+            f"{description}: {report.errors} failed of {report.requests}, the first one: {report.first_error}"
+        )
+    print(f"{description}: {report.requests}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Tests from outside: the Rust crate of end to end tests, and beside it a real Kubernetes for tests."""
+"""External tests: the Rust crate of end-to-end tests, and a real Kubernetes cluster."""

@@ -1,9 +1,9 @@
-"""Tries an image as a container would run it: unpacked, as nobody, without privileges but one, in a network of its own.
+"""Runs an image like a container runtime: unpacked, unprivileged with one capability, in an isolated network.
 
     python3 deploy/image/attempt.py ARCHIVE
 
-It asks for the version, then serves a request on port 80, from an endpoint that it knows by a name. That needs root; an
-ordinary user gets as far as the version.
+It prints the version, then serves a request on port 80 from an endpoint with a name. Serving requires root; without
+root it only prints the version.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ NET_BIND_SERVICE = 10
 CLONE_NEWNET = 0x40000000
 PR_CAPBSET_DROP, PR_SET_KEEPCAPS, PR_SET_NO_NEW_PRIVS = 24, 8, 38
 CAPABILITY_VERSION_3 = 0x20080522
-# Longer than it takes on a machine that is busy.
-BOUND_SECONDS = 30
+# Generous for a busy machine.
+TIMEOUT_SECONDS = 30
 libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -42,15 +42,15 @@ def main() -> None:
         image = unpack(Path(sys.argv[1]), root)
         if os.geteuid() != 0:
             version = subprocess.check_output([root / "sheave", "--version"], text=True)
-            print(f"attempt: {version.strip()}; without root, nothing is served", file=sys.stderr)
+            print(f"attempt: {version.strip()}; serving requires root", file=sys.stderr)
             return
         print(f"attempt: {in_container(root, image, may_bind=False, arguments=['--version']).strip()}", file=sys.stderr)
         serve(root, image)
-        print("attempt: a request is served on port 80", file=sys.stderr)
+        print("attempt: served a request on port 80", file=sys.stderr)
 
 
 def unpack(archive: Path, root: Path) -> dict:
-    """Unpacks the layers, every digest checked on the way; returns the configuration."""
+    """Unpacks the layers and checks every digest; returns the configuration."""
     with tarfile.open(archive) as tar:
         blobs = {member.name: tar.extractfile(member).read() for member in tar if member.isfile()}
     for name, content in blobs.items():
@@ -63,13 +63,13 @@ def unpack(archive: Path, root: Path) -> dict:
             tar.extractall(root, filter="fully_trusted")
             if os.geteuid() == 0:
                 for member in tar:
-                    extended(root / member.name, member.pax_headers)
+                    set_extended_attributes(root / member.name, member.pax_headers)
     root.chmod(0o755)
     return json.loads(blob(manifest["config"]))["config"]
 
 
-def extended(path: Path, headers: dict[str, str]) -> None:
-    """Sets the attributes that a tar file holds beyond the usual ones."""
+def set_extended_attributes(path: Path, headers: dict[str, str]) -> None:
+    """Sets the extended attributes of a tar member."""
     for name, value in headers.items():
         if name.startswith("SCHILY.xattr."):
             os.setxattr(path, name.removeprefix("SCHILY.xattr."), value.encode())
@@ -77,12 +77,12 @@ def extended(path: Path, headers: dict[str, str]) -> None:
 
 def in_container(root: Path, image: dict, may_bind: bool, arguments: list[str]) -> str:
     command = image["Entrypoint"] + arguments
-    confine = lambda: confined(root, image, may_bind)
-    return subprocess.check_output(command, preexec_fn=confine, text=True, timeout=BOUND_SECONDS)
+    enter = lambda: confine(root, image, may_bind)
+    return subprocess.check_output(command, preexec_fn=enter, text=True, timeout=TIMEOUT_SECONDS)
 
 
-def confined(root: Path, image: dict, may_bind: bool) -> None:
-    """What a container runtime does to a process before it runs it, in its order."""
+def confine(root: Path, image: dict, may_bind: bool) -> None:
+    """Confines a process like a container runtime, in the same order."""
     user, group = map(int, image["User"].split(":"))
     os.chroot(root)
     os.chdir(image["WorkingDir"])
@@ -98,34 +98,34 @@ def confined(root: Path, image: dict, may_bind: bool) -> None:
     # Effective, permitted, inheritable, twice.
     sets = (ctypes.c_uint32 * 6)(kept, kept, 0, 0, 0, 0)
     if libc.capset(header, sets) != 0 or libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "privileges cannot be given up")
+        raise OSError(ctypes.get_errno(), "cannot drop privileges")
 
 
 def serve(root: Path, image: dict) -> None:
-    """Serves a request on port 80, from an endpoint whose name the hosts file has."""
+    """Serves a request on port 80 from an endpoint named in the hosts file."""
     (root / "etc").mkdir(exist_ok=True)
     (root / "etc/hosts").write_text("127.0.0.1 endpoint.test\n")
     (root / "run").mkdir()
     os.chown(root / "run", *map(int, image["User"].split(":")))
-    own_network()
+    isolate_network()
     with endpoint() as port:
         arguments = ["serve", "--listen", "http://127.0.0.1:80", "--to", f"endpoint.test:{port}"]
         arguments += ["--admin", "off", "--ready-file", "/run/ready.json"]
-        confine = lambda: confined(root, image, may_bind=True)
-        with subprocess.Popen(image["Entrypoint"] + arguments, preexec_fn=confine) as process:
+        enter = lambda: confine(root, image, may_bind=True)
+        with subprocess.Popen(image["Entrypoint"] + arguments, preexec_fn=enter) as process:
             try:
                 wait_for(root / "run/ready.json", process)
-                with urllib.request.urlopen("http://127.0.0.1:80/", timeout=BOUND_SECONDS) as answer:
-                    assert answer.read() == b"here", "not the endpoint's answer"
+                with urllib.request.urlopen("http://127.0.0.1:80/", timeout=TIMEOUT_SECONDS) as answer:
+                    assert answer.read() == b"here", "unexpected answer"
             finally:
                 process.terminate()
         assert process.returncode == 0, f"ended with {process.returncode}"
 
 
-def own_network() -> None:
-    """A namespace of our own, where the machine's ports and settings mean nothing."""
+def isolate_network() -> None:
+    """Moves into a new network namespace, without the machine's ports and settings."""
     if libc.unshare(CLONE_NEWNET) != 0:
-        raise OSError(ctypes.get_errno(), "no network namespace")
+        raise OSError(ctypes.get_errno(), "cannot create a network namespace")
     subprocess.check_call(["ip", "link", "set", "lo", "up"])
     Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").write_text("1024")
 
@@ -149,7 +149,7 @@ def endpoint() -> Iterator[int]:
 
 
 def wait_for(path: Path, process: subprocess.Popen) -> None:
-    deadline = time.monotonic() + BOUND_SECONDS
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while not path.exists():
         if process.poll() is not None or time.monotonic() > deadline:
             raise AssertionError(f"{path.name} does not come; ended with {process.poll()}")

@@ -1,8 +1,8 @@
-"""Packs a static binary into an image FROM scratch: an OCI layout that is a docker archive too, in one tar file.
+"""Packs a static binary into an image FROM scratch: an OCI layout that is also a docker archive, in one tar file.
 
     python3 deploy/image/pack.py amd64|arm64 BINARY FOLDER
 
-It prints the archive's path. The same input gives the same bytes.
+It prints the archive's path. The build is reproducible.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "localhost/sheave"
-# Nobody's: in no image's list of users, and in none of the machine's.
+# A user that exists neither in images nor on the machine.
 USER = 65532
 ARCHITECTURES = {"amd64": 0x3E, "arm64": 0xB7}
-# Where programs look for the authorities that the machine trusts, on Debian; there is none in `scratch`.
+# Directory of trusted authorities on Debian, where programs look for them; `scratch` has none.
 AUTHORITIES = "etc/ssl/certs/ca-certificates.crt"
 
-# As in linux/capability.h: low ports for who serves, interfaces and frames for who carries addresses.
+# From linux/capability.h: low ports for serving, interfaces and frames for announcing addresses.
 NET_BIND_SERVICE, NET_ADMIN, NET_RAW = 10, 12, 13
-# The version of `struct vfs_cap_data` in linux/capability.h that has no user namespace.
+# Version of `struct vfs_cap_data` in linux/capability.h without a user namespace.
 CAPABILITY_REVISION_2 = 0x02000000
 
 
@@ -40,34 +40,34 @@ def main() -> None:
     architecture, binary, folder = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
     authorities = Path("/") / AUTHORITIES
     if not authorities.is_file():
-        print("pack: this machine has no /etc/ssl/certs: the image trusts no authority of its own", file=sys.stderr)
-    files = {"sheave": checked(binary.read_bytes(), architecture)}
+        print("pack: this machine has no /etc/ssl/certs, so the image trusts no authority", file=sys.stderr)
+    files = {"sheave": check_binary(binary.read_bytes(), architecture)}
     if authorities.is_file():
         files[AUTHORITIES] = authorities.read_bytes()
     path = folder / f"sheave-{version()}-{architecture}.tar"
-    path.write_bytes(archive(files, architecture, version(), made_at()))
+    path.write_bytes(archive(files, architecture, version(), created_at()))
     print(path)
 
 
 def version() -> str:
-    """The workspace's."""
+    """Returns the workspace's version."""
     return tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package"]["version"]
 
 
-def made_at() -> int:
-    """SOURCE_DATE_EPOCH, as reproducible-builds.org has it; else the beginning of time."""
+def created_at() -> int:
+    """Returns SOURCE_DATE_EPOCH, as reproducible-builds.org specifies, else 0."""
     return int(os.environ.get("SOURCE_DATE_EPOCH", "0"))
 
 
-def checked(binary: bytes, architecture: str) -> bytes:
-    """The binary, if it is for this architecture and needs no loader."""
+def check_binary(binary: bytes, architecture: str) -> bytes:
+    """Returns the binary if it is static and for this architecture; exits otherwise."""
     if binary[:6] != b"\x7fELF\x02\x01":
-        sys.exit("pack: this is no program for 64 bits, little endian")
-    machine, = struct.unpack_from("<H", binary, 18)
+        sys.exit("pack: not a 64-bit little-endian program")
+    (machine,) = struct.unpack_from("<H", binary, 18)
     if machine != ARCHITECTURES[architecture]:
-        sys.exit(f"pack: this program is not for {architecture}")
+        sys.exit(f"pack: program is not for {architecture}")
     if INTERPRETER in segments(binary):
-        sys.exit("pack: this program needs a loader, which `scratch` has not: it has to be static")
+        sys.exit("pack: program is not static, and `scratch` has no loader")
     return binary
 
 
@@ -75,14 +75,14 @@ INTERPRETER = 3
 
 
 def segments(binary: bytes) -> list[int]:
-    """The types of an ELF file's program headers."""
-    start, = struct.unpack_from("<Q", binary, 32)
+    """Returns the types of an ELF file's program headers."""
+    (start,) = struct.unpack_from("<Q", binary, 32)
     size, count = struct.unpack_from("<HH", binary, 54)
     return [struct.unpack_from("<I", binary, start + n * size)[0] for n in range(count)]
 
 
 def archive(files: dict[str, bytes], architecture: str, tag: str, created: int) -> bytes:
-    """The image as `ctr images import` and `docker load` take it."""
+    """Returns the image in the format of `ctr images import` and `docker load`."""
     plain = layer(files)
     packed = gzip.compress(plain, compresslevel=9, mtime=0)
     blobs: dict[str, bytes] = {}
@@ -114,7 +114,7 @@ def archive(files: dict[str, bytes], architecture: str, tag: str, created: int) 
 
 
 def configuration(layer: bytes, architecture: str, tag: str, created: int) -> dict:
-    """What a container of the image is like, unless it is told otherwise."""
+    """Returns the default configuration of a container."""
     when = datetime.fromtimestamp(created, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     labels = {"title": "sheave", "version": tag, "licenses": "Apache-2.0"}
     return {
@@ -133,19 +133,21 @@ def configuration(layer: bytes, architecture: str, tag: str, created: int) -> di
 
 
 def layer(files: dict[str, bytes]) -> bytes:
-    """All files; programs lie at the top."""
+    """Returns the layer with all files; programs are at the top."""
     members: list[tuple] = []
     folders = {parent for name in files for parent in map(str, Path(name).parents) if parent != "."}
     members += [(folder + "/", 0o755, b"", {}) for folder in sorted(folders)]
     for name, content in sorted(files.items()):
         is_program = "/" not in name
-        extended = {"SCHILY.xattr.security.capability": capability()} if is_program else {}
-        members.append((name, 0o755 if is_program else 0o644, content, extended))
+        attributes = {"SCHILY.xattr.security.capability": capability()} if is_program else {}
+        members.append((name, 0o755 if is_program else 0o644, content, attributes))
     return tar(members)
 
 
 def capability() -> str:
-    """What it can make use of, as permitted and not as effective: a container without it starts the program all the same."""
+    """Returns the program's file capabilities: permitted but not effective, so that it starts in a container without
+    them too.
+    """
     permitted = 1 << NET_BIND_SERVICE | 1 << NET_ADMIN | 1 << NET_RAW
     words = struct.pack("<IIIII", CAPABILITY_REVISION_2, permitted, 0, 0, 0)
     # The header's text is UTF-8, and none of these bytes is above 127.
@@ -154,13 +156,13 @@ def capability() -> str:
 
 
 def tar(members: list[tuple]) -> bytes:
-    """A tar file of root's, without dates."""
+    """Returns a tar file owned by root, without timestamps."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as file:
-        for name, mode, content, extended in members:
+        for name, mode, content, attributes in members:
             member = tarfile.TarInfo(name.rstrip("/"))
             member.type = tarfile.DIRTYPE if name.endswith("/") else tarfile.REGTYPE
-            member.mode, member.size, member.pax_headers = mode, len(content), extended
+            member.mode, member.size, member.pax_headers = mode, len(content), attributes
             file.addfile(member, io.BytesIO(content))
     return out.getvalue()
 

@@ -1,4 +1,4 @@
-"""What the answers of a load come to, second by second. Knows no process and no screen."""
+"""Statistics of a load's answers, second by second, without I/O."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Answer:
-    """One request: when it was sent, how long it took, who answered; or why nobody did."""
+    """One request: its send time, its duration, and the replica that answered or the failure."""
 
     sent: float
     seconds: float
     replica: str | None
     failure: str | None
-    # Of HTTP, by which the answer came, where the client says so.
+    # HTTP version of the answer, if the client reports it.
     version: str | None = None
 
     @property
-    def came(self) -> float:
+    def received_at(self) -> float:
         return self.sent + self.seconds
 
 
 @dataclass(frozen=True)
 class Second:
-    """What came in within one second."""
+    """Answers received within one second."""
 
     answers: int
     failures: int
@@ -46,7 +46,7 @@ def summarize(answers: Sequence[Answer]) -> Second:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of the claim: the new replica is used at once, gets its share, and nothing fails."""
+    """Result of the claim that a new replica is used at once, gets its share, and no request fails."""
 
     first_request_seconds: float | None
     share: float
@@ -56,7 +56,7 @@ class Verdict:
 
     FIRST_REQUEST_SECONDS = 0.1
     FAIR_SHARE = 0.5
-    # A window of five seconds may be this far below its fair share.
+    # Permitted distance below the fair share in a window of five seconds.
     TOLERANCE = 0.05
     WINDOW_SECONDS = 5
 
@@ -71,13 +71,13 @@ class Verdict:
 
 
 def judge(answers: Sequence[Answer], newcomer: str, joined: float) -> Verdict:
-    """Requests count by when they were sent: that is when the balancer chose."""
+    """Returns the verdict; a request counts at its send time, because the balancer chooses then."""
     after = sorted((answer for answer in answers if answer.sent >= joined), key=lambda answer: answer.sent)
     first = next((answer.sent - joined for answer in after if answer.replica == newcomer), None)
     windows: dict[int, list[Answer]] = {}
     for answer in after:
         windows.setdefault(int((answer.sent - joined) / Verdict.WINDOW_SECONDS), []).append(answer)
-    # The last window is cut off by the end of the load.
+    # The end of the load cuts the last window off.
     whole = [windows[number] for number in sorted(windows)][:-1] or list(windows.values())
     return Verdict(
         first_request_seconds=first,

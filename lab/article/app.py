@@ -1,7 +1,7 @@
-"""The article's application: one route that takes a second and says which replica answers.
+"""The article's application: one route that takes a second and returns the replica's name.
 
-All replicas run on one machine, so the name that the article takes from the host comes from the environment. Where
-ARRIVALS names a file, the time of each request's arrival is written there, a line each, without those of probes.
+All replicas run on one machine, so the name comes from the environment, where the article uses the host name. If
+ARRIVALS names a file, the application writes the arrival time of each request there, one a line, except for probes.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ async def root() -> RootPayload:
 
 
 @final
-class Recorded:
-    """The application, with arrivals noted before it sees them."""
+class ArrivalRecorder:
+    """ASGI wrapper that records the arrival time before it calls the application."""
 
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -46,4 +46,4 @@ def _is_probe(headers: list[tuple[bytes, bytes]]) -> bool:
     return any(name == b"user-agent" and value.startswith(b"kube-probe/") for name, value in headers)
 
 
-app = Recorded(os.environ["ARRIVALS"]) if "ARRIVALS" in os.environ else article
+app = ArrivalRecorder(os.environ["ARRIVALS"]) if "ARRIVALS" in os.environ else article

@@ -1,7 +1,7 @@
-"""The article's Locust user over HTTP/3, by Niquests, and its siblings over HTTP/2 and by discovery. What happens to
-them is written to standard output, a line of JSON each.
+"""The article's Locust user over HTTP/3, with Niquests, and variants over HTTP/2 and by discovery. Each writes its
+requests to standard output as lines of JSON.
 
-As in the article no certificate is checked. Unlike there, each request is told once.
+As in the article, no user checks certificates. Unlike the article, each request is reported once.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import locust
 import niquests
 
 warnings.simplefilter("ignore")
-# A saturated replica lets its users wait.
+# A saturated replica answers late.
 TIMEOUT_SECONDS = 60
 VERSIONS = {11: "1.1", 20: "2", 30: "3"}
 
 
 class NiquestsUser(locust.User):
-    """Keeps its connection, and asks again as soon as it is answered."""
+    """User with one persistent connection and no pause between requests."""
 
     abstract = True
     options: dict[str, bool] = {}
@@ -60,7 +60,7 @@ class Http2User(NiquestsUser):
 
 @final
 class Http3User(NiquestsUser):
-    """Speaks HTTP/3 from the first request on, as the article's does."""
+    """User of HTTP/3 from the first request, like the article's."""
 
     options = {"disable_http1": True, "disable_http2": True}
 
@@ -72,7 +72,7 @@ class Http3User(NiquestsUser):
 
 @final
 class DiscoveringUser(NiquestsUser):
-    """Begins over TCP, and goes where `Alt-Svc` says, as browsers do: what the article did not get to work."""
+    """User that starts over TCP and follows `Alt-Svc`, as browsers do; the article did not get this to work."""
 
 
 def _write(line: dict[str, Any]) -> None:

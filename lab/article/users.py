@@ -1,4 +1,4 @@
-"""The article's Locust users. What happens to them is written to standard output, a line of JSON each."""
+"""The article's Locust users. Each writes its requests to standard output as lines of JSON."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ import gevent
 import locust
 
 
-class Desynchronised(locust.FastHttpUser):
-    """Users that start together stay together: an application that takes a second answers them in bursts."""
+class DesynchronisedUser(locust.FastHttpUser):
+    """User with a random initial delay: without it, users that start together stay in step with the application's
+    second.
+    """
 
     abstract = True
 
@@ -23,8 +25,8 @@ class Desynchronised(locust.FastHttpUser):
 
 
 @final
-class KeepAliveUser(Desynchronised):
-    """Keeps its connection, and asks again as soon as it is answered."""
+class KeepAliveUser(DesynchronisedUser):
+    """User with one persistent connection and no pause between requests."""
 
     @locust.task
     def root(self) -> None:
@@ -32,8 +34,8 @@ class KeepAliveUser(Desynchronised):
 
 
 @final
-class ClosingUser(Desynchronised):
-    """Closes its connection before each request, as the article does to be balanced."""
+class ClosingUser(DesynchronisedUser):
+    """User that closes its connection before each request, as the article does to balance its load."""
 
     @locust.task
     def root(self) -> None:

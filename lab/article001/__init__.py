@@ -1,1 +1,1 @@
-"""What the article about 502s, limits and uWSGI behind Kubernetes Services ran, as far as it says."""
+"""Experiments of the article about 502s, limits and uWSGI behind Kubernetes Services."""

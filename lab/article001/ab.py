@@ -1,4 +1,4 @@
-"""ApacheBench, which the article measured with: how it is fetched, asked, and read."""
+"""ApacheBench, the article's load generator: its installation, its command line and the parser of its report."""
 
 from __future__ import annotations
 
@@ -9,54 +9,54 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab.child import ChildFailed
-from lab.debian import Suite
+from lab.debian import DebianSuite
 
 NOT_2XX = re.compile(r"Response code not 2xx \((\d+)\)")
 
 
 def prepare() -> str:
-    said = subprocess.run([*_program(), "-V"], check=True, capture_output=True, text=True).stdout
-    found = re.search(r"Version (\S+)", said)
-    return found.group(1) if found else said.strip()
+    output = subprocess.run([*_program(), "-V"], check=True, capture_output=True, text=True).stdout
+    found = re.search(r"Version (\S+)", output)
+    return found.group(1) if found else output.strip()
 
 
-def command(address: str, clients: int, seconds: float, posted: Path) -> list[object]:
-    """The article's words but for `-m post`: with a method in small letters most of its peers refuse every request.
+def command(address: str, clients: int, seconds: float, post_file: Path) -> list[object]:
+    """Returns the article's command without `-m post`, because most peers refuse a method in lower case.
 
-    `-v 2` names the status of each answer that is not 2xx.
+    `-v 2` prints the status of each answer that is not 2xx.
     """
     flags = ["-t", f"{seconds:g}", "-c", clients, "-k", "-r", "-l", "-v", "2"]
-    return [*_program(), *flags, "-p", posted, "-T", "application/json", f"http://{address}/listings"]
+    return [*_program(), *flags, "-p", post_file, "-T", "application/json", f"http://{address}/listings"]
 
 
 @dataclass(frozen=True)
 class Report:
-    """What ab says at its end."""
+    """Report of ab."""
 
     requests: int
     seconds: float
     mean_ms: float
     p99_ms: float
-    # Of answers that are not 2xx, how many of each status.
+    # Number of answers that are not 2xx, by status.
     refused: Counter[int]
-    # Without an answer.
+    # Requests without an answer.
     broken: int
 
     def statuses(self) -> dict[str, int]:
-        """In columns: 500 and 502 are what proxies answer themselves."""
-        told = {500: self.refused[500], 502: self.refused[502]}
-        other = sum(self.refused.values()) - sum(told.values())
-        columns = {f"status_{status}": count for status, count in told.items()}
+        """Returns columns by status; proxies themselves answer 500 and 502."""
+        by_status = {500: self.refused[500], 502: self.refused[502]}
+        other = sum(self.refused.values()) - sum(by_status.values())
+        columns = {f"status_{status}": count for status, count in by_status.items()}
         return columns | {"status_other": other, "broken": self.broken}
 
     @property
     def rps(self) -> float:
-        """Answers of the application alone: a refusal is no throughput."""
+        """Answers of the application a second, without refusals."""
         return (self.requests - sum(self.refused.values()) - self.broken) / self.seconds
 
 
 def read(text: str) -> Report:
-    """From what it prints; a run that did not come to its end is an error."""
+    """Parses the output of ab; raises ChildFailed if the run is incomplete."""
     refused = Counter(int(status) for status in NOT_2XX.findall(text))
     return Report(
         requests=int(_number(text, r"Complete requests:\s+(\d+)")),
@@ -76,4 +76,4 @@ def _number(text: str, pattern: str) -> float:
 
 
 def _program() -> list[str | Path]:
-    return Suite("forky").program("apache2-utils", "usr/bin/ab")
+    return DebianSuite("forky").program("apache2-utils", "usr/bin/ab")

@@ -1,7 +1,7 @@
-"""The application of each pod, run by uWSGI: it takes a listing, waits as long as the work says, and answers.
+"""Application of each pod, run by uWSGI: it receives a listing, sleeps for the next service time, and answers.
 
-WORK names the pipe that service times come from. BUSY names a file with a record for each worker: whether it serves a
-request, and how many it has served.
+WORK names the pipe of service times. BUSY names a file with one record for each worker: a serving flag and the number
+of served requests.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> 
     global served
     body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
     if environ["REQUEST_METHOD"] != "POST":
-        # A probe: no work.
+        # A probe causes no work.
         return _answer(start_response, {"ready": True})
-    place = (uwsgi.worker_id() - 1) * RECORD.size
-    os.pwrite(BUSY, RECORD.pack(1, served), place)
+    offset = (uwsgi.worker_id() - 1) * RECORD.size
+    os.pwrite(BUSY, RECORD.pack(1, served), offset)
     time.sleep(TIME.unpack(os.read(WORK, TIME.size))[0])
     served += 1
-    os.pwrite(BUSY, RECORD.pack(0, served), place)
-    return _answer(start_response, _listed(json.loads(body)))
+    os.pwrite(BUSY, RECORD.pack(0, served), offset)
+    return _answer(start_response, _with_ids(json.loads(body)))
 
 
-def _listed(listing: dict[str, Any]) -> dict[str, Any]:
-    """What the article's engine adds, in about as many bytes. Ids are not always of the same length."""
+def _with_ids(listing: dict[str, Any]) -> dict[str, Any]:
+    """Returns the listing with ids and tags, in about as many bytes as the article's engine; ids vary in length."""
     items = [
         {"id": item["id"], "title": item["title"], "tags": item["title"].lower().split()} for item in listing["items"]
     ]
     return {"request_id": secrets.token_hex(8 + secrets.randbelow(8)), "items": items}
 
 
-def _answer(start_response: Callable[..., Any], said: dict[str, Any]) -> Iterable[bytes]:
-    text = json.dumps(said).encode()
+def _answer(start_response: Callable[..., Any], content: dict[str, Any]) -> Iterable[bytes]:
+    text = json.dumps(content).encode()
     start_response("200 OK", [("Content-Type", "application/json"), ("Content-Length", str(len(text)))])
     return [text]

@@ -1,7 +1,7 @@
-"""Clients that always have one more request: each sends, waits for the answer, and sends again.
+"""Closed-loop clients: each sends a request, waits for the answer, and sends the next one.
 
-Who is refused with 429 asks again after what Retry-After says, or after a pause of its own. Every answer is a line of
-JSON. Standard library only, for it runs on a host of its own.
+After a 429 a client waits for Retry-After or for a fixed pause. Each answer is one line of JSON. The module uses only
+the standard library, because it runs on a separate host.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument("address")
     parser.add_argument("posted", type=Path)
     parser.add_argument("--clients", type=int, required=True)
-    parser.add_argument("--pause", type=float, help="seconds after a refusal; default: what the answer says")
+    parser.add_argument("--pause", type=float, help="seconds after a refusal; default: Retry-After")
     parser.add_argument("--seconds", type=float, required=True)
     wanted = parser.parse_args()
     answers: queue.SimpleQueue[dict[str, object] | None] = queue.SimpleQueue()
@@ -49,15 +49,15 @@ def _client(
             connection.request("POST", "/listings", body, {"Content-Type": "application/json"})
             response = connection.getresponse()
             response.read()
-            status, told = response.status, response.headers.get("Retry-After")
+            status, retry_after = response.status, response.headers.get("Retry-After")
         except (OSError, http.client.HTTPException):
             connection.close()
-            status, told = 0, None
+            status, retry_after = 0, None
         answers.put({"sent": round(sent, 4), "seconds": round(time.time() - sent, 4), "status": status})
         if status == 429:
-            time.sleep(pause if pause is not None else float(told or 1))
+            time.sleep(pause if pause is not None else float(retry_after or 1))
         elif status == 0:
-            # A connection that fails at once is not tried without end.
+            # Avoids a busy loop if every connection fails at once.
             time.sleep(0.1)
 
 

@@ -1,4 +1,4 @@
-"""Pods of one kind, which take their work from one pipe, and what they are seen to do."""
+"""Deployments: pods that take their service times from one pipe, and samples of their load."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab.article001 import uwsgi
-from lab.article001.work import Work
+from lab.article001.work import WorkPipe
 from lab.child import ChildFailed, wait_until
 from lab.testbed.backlog import Backlog
 from lab.testbed.cluster import Cluster
-from lab.testbed.pods import Limits, Pod, Probe
+from lab.testbed.pods import CpuLimits, Pod, Probe
 
-# A probe waits in the same line as every request, and none of what is measured is about probes: one success will do.
+# Probes wait in the same queue as requests and are not measured, so one success is enough.
 ONCE = Probe(period_seconds=3600, timeout_seconds=10, failure_threshold=3)
 READY_SECONDS = 60
 IDLE_SECONDS = 30
 
 
 @dataclass(frozen=True)
-class Load:
-    """Of one pod, at one moment."""
+class PodLoad:
+    """Load of one pod at one moment."""
 
     serving: int
     waiting: int
@@ -31,19 +31,19 @@ class Load:
 
     @property
     def requests(self) -> int:
-        """At the pod: what the article's picture of HAProxy calls sessions."""
+        """Requests at the pod, which the article's HAProxy chart calls sessions."""
         return self.serving + self.waiting
 
 
 @dataclass(frozen=True)
-class Sample:
-    """Of all pods, at one moment of the wall clock."""
+class DeploymentSample:
+    """Load of all pods at one moment (wall clock)."""
 
     time: float
-    pods: tuple[Load, ...]
+    pods: tuple[PodLoad, ...]
 
 
-class Member:
+class DeploymentMember:
     """One pod of a deployment."""
 
     def __init__(self, pod: Pod, busy: Path) -> None:
@@ -51,9 +51,9 @@ class Member:
         self._busy = os.open(busy, os.O_RDONLY)
         self._backlog = Backlog(pod.pid)
 
-    def load(self) -> Load:
+    def load(self) -> PodLoad:
         workers = uwsgi.read_busy(self._busy)
-        return Load(workers.serving, self._backlog.waiting(), workers.served)
+        return PodLoad(workers.serving, self._backlog.length(), workers.served)
 
     def close(self) -> None:
         os.close(self._busy)
@@ -61,29 +61,29 @@ class Member:
 
 
 class Deployment:
-    """So many workers in each pod; any number of pods."""
+    """Any number of pods with a fixed number of workers each."""
 
     def __init__(self, cluster: Cluster, name: str, workers: int, folder: Path, start_seconds: float = 0) -> None:
-        self.members: list[Member] = []
+        self.members: list[DeploymentMember] = []
         self.workers = workers
-        self.work = Work(folder / f"{name}-work")
+        self.work = WorkPipe(folder / f"{name}-work")
         self._cluster = cluster
         self._name = name
         self._folder = folder
         self._start_seconds = start_seconds
         self._started = 0
 
-    def start(self, on_second_node: bool = False) -> Member:
-        """One more pod, which will be ready some time."""
+    def start(self, on_second_node: bool = False) -> DeploymentMember:
+        """Starts one more pod; it becomes ready later."""
         self._started += 1
         busy = self._folder / f"{self._name}-{self._started}-busy"
         application = uwsgi.application(self.workers, self.work.path, busy, self._start_seconds)
-        pod = self._cluster.start_pod(application, Limits(), ONCE, 2 if on_second_node else 1)
-        member = Member(pod, busy)
+        pod = self._cluster.start_pod(application, CpuLimits(), ONCE, 2 if on_second_node else 1)
+        member = DeploymentMember(pod, busy)
         self.members.append(member)
         return member
 
-    def remove(self, member: Member) -> None:
+    def remove(self, member: DeploymentMember) -> None:
         self.members.remove(member)
         member.close()
         self._cluster.remove_pod(member.pod)
@@ -96,12 +96,12 @@ class Deployment:
     def addresses(self) -> tuple[str, ...]:
         return tuple(member.pod.address for member in self.members)
 
-    def sample(self) -> Sample:
-        self.work.top_up()
-        return Sample(time.time(), tuple(member.load() for member in self.members))
+    def sample(self) -> DeploymentSample:
+        self.work.fill()
+        return DeploymentSample(time.time(), tuple(member.load() for member in self.members))
 
     def restart(self, times: Iterator[float]) -> None:
-        """Waits until nothing is left to do, and begins with other work."""
+        """Waits until all requests have ended, then starts new work."""
         deadline = time.monotonic() + IDLE_SECONDS
         while any(load.requests for load in self.sample().pods):
             if time.monotonic() > deadline:
@@ -115,18 +115,18 @@ class Deployment:
         self.work.close()
 
 
-def watch(until: Callable[[], bool], period: float, look: Callable[[], None]) -> None:
-    """Looks at a steady pace, until it is over."""
-    following = time.monotonic()
-    while not until():
-        look()
-        following = max(following + period, time.monotonic())
-        while time.monotonic() < following and not until():
-            time.sleep(min(0.05, max(0.0, following - time.monotonic())))
+def poll_until(finished: Callable[[], bool], period: float, action: Callable[[], None]) -> None:
+    """Calls `action` once a period until `finished()`."""
+    next_time = time.monotonic()
+    while not finished():
+        action()
+        next_time = max(next_time + period, time.monotonic())
+        while time.monotonic() < next_time and not finished():
+            time.sleep(min(0.05, max(0.0, next_time - time.monotonic())))
 
 
-def served(samples: Sequence[Sample], begin: float, end: float) -> int:
-    """Requests that were answered between two moments."""
+def count_served(samples: Sequence[DeploymentSample], begin: float, end: float) -> int:
+    """Returns the number of requests answered between two moments."""
     inside = [sample for sample in samples if begin <= sample.time <= end]
     if len(inside) < 2:
         return 0

@@ -1,4 +1,4 @@
-"""The ways to the pods: kube-proxy's rules on two nodes, and balancers, which all run side by side."""
+"""Entry points of the pods: kube-proxy's rules on two nodes, and balancers that run side by side."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 from lab.article001 import ab
 from lab.article001.deployment import Deployment
 from lab.article001.variants import Variant
-from lab.balancers import Running
+from lab.balancers import RunningBalancer
 from lab.child import Child
 from lab.testbed.cluster import SERVICE, Cluster
 from lab.testbed.second_node import BOTH_NODES
 
-# The same pods by two Services: what differs is what becomes of who comes from outside.
+# Two Services for the same pods that differ in their external traffic policy.
 LOCAL = replace(
     SERVICE, name="default/app-local:http", address="10.43.0.81", node_port=30081, external_traffic_policy="Local"
 )
@@ -22,28 +22,28 @@ SERVICES = (SERVICE, LOCAL)
 FIRST_PORT = 8081
 
 
-class Entries:
-    """Every variant has its own, from before the first repetition to after the last: an idle one takes no CPU."""
+class EntryPoints:
+    """Entry point of each variant, open during all repetitions: an idle one uses no CPU."""
 
     def __init__(self, cluster: Cluster, deployment: Deployment, variants: Sequence[Variant]) -> None:
         self._cluster = cluster
-        self._running: dict[str, Running] = {}
+        self._running: dict[str, RunningBalancer] = {}
         for port, variant in enumerate(variants, FIRST_PORT):
             if variant.balanced:
                 task = variant.task(deployment.addresses())
-                self._running[variant.id] = cluster.start_further_balancer(variant.id, variant.entry, task, port)
+                self._running[variant.id] = cluster.start_extra_balancer(variant.id, variant.entry, task, port)
 
     def admin(self, variant: Variant) -> str | None:
         running = self._running.get(variant.id)
         return running.admin if running else None
 
-    def start_ab(self, variant: Variant, clients: int, seconds: float, posted: Path, run: str) -> Child:
-        """The article's load, which logs to a file of the run; NodePorts are for who comes from outside."""
-        argv = ab.command(self._address(variant), clients, seconds, posted)
+    def start_ab(self, variant: Variant, clients: int, seconds: float, post_file: Path, run: str) -> Child:
+        """Starts the article's load, with a log file for the run; NodePorts serve external clients."""
+        argv = ab.command(self._address(variant), clients, seconds, post_file)
         log = f"ab-{variant.id}-{run}.log"
         if variant.entry.startswith("nodeport"):
-            assert self._cluster.outside is not None, "NodePorts come with the second node"
-            return self._cluster.outside.start(argv, log)
+            assert self._cluster.external_client is not None, "NodePorts require the second node"
+            return self._cluster.external_client.start(argv, log)
         return self._cluster.start_client(argv, log, piped=False)
 
     def _address(self, variant: Variant) -> str:

@@ -1,4 +1,4 @@
-"""What the runs come to, by variant; `worst` and `all` are over every repetition."""
+"""Figures by variant; `worst` and `all` are over every repetition."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ OURS = ("sheave-cap", "sheave-auto")
 
 
 def figures(rows: Sequence[Row]) -> dict[str, Figure]:
-    """For as many variants as there are."""
+    """Returns the figures of the variants that have rows."""
     found: dict[str, Figure] = {}
     for kind, of_kind in (
-        ("throughput", _of_throughput),
-        ("learning", _of_learning),
-        ("errors", _of_errors),
-        ("scaling", _of_scaling),
+        ("throughput", _throughput_figures),
+        ("learning", _learning_figures),
+        ("errors", _error_figures),
+        ("scaling", _scaling_figures),
     ):
         found |= of_kind([row for row in rows if row["kind"] == kind])
     ours = [row for row in rows if row["variant"].startswith(("sheave", "learn", "502-sheave", "scale"))]
     if ours:
-        found["sheave.502s.all"] = Figure.of([sum(map(errors_of, ours))], "requests")
+        found["sheave.502s.all"] = Figure.of([sum(map(error_count, ours))], "requests")
         others = sum(row["broken"] + row["status_other"] for row in ours)
         found["sheave.otherwise.all"] = Figure.of([others], "requests")
     return found
 
 
-def _of_throughput(rows: Sequence[Row]) -> dict[str, Figure]:
+def _throughput_figures(rows: Sequence[Row]) -> dict[str, Figure]:
     found: dict[str, Figure] = {}
     for distribution in dict.fromkeys(row["distribution"] for row in rows):
         of_distribution = [row for row in rows if row["distribution"] == distribution]
@@ -54,7 +54,7 @@ def _of_throughput(rows: Sequence[Row]) -> dict[str, Figure]:
 
 
 def _paired(rows: Sequence[Row], distribution: str) -> dict[str, Figure]:
-    """Everything against what is known to be the best, and those of the article against ours."""
+    """Returns ratios to the best peer, and of the article's entry points to ours."""
     found: dict[str, Figure] = {}
     present = {row["variant"] for row in rows}
     for variant, other in [(variant, BEST_PEER) for variant in OURS] + [("sheave-auto", "sheave-cap")]:
@@ -71,8 +71,8 @@ def _paired(rows: Sequence[Row], distribution: str) -> dict[str, Figure]:
     return found
 
 
-def _of_learning(rows: Sequence[Row]) -> dict[str, Figure]:
-    """By workers and clients. A limit shows where there is more to do than the workers can."""
+def _learning_figures(rows: Sequence[Row]) -> dict[str, Figure]:
+    """Returns figures by workers and clients. A limit is visible only if the clients exceed the workers."""
     found: dict[str, Figure] = {}
     errors, ratios, tails = [], [], []
     for workers, clients in dict.fromkeys((row["workers"], row["clients"]) for row in rows):
@@ -95,12 +95,12 @@ def _of_learning(rows: Sequence[Row]) -> dict[str, Figure]:
     return found
 
 
-def _of_errors(rows: Sequence[Row]) -> dict[str, Figure]:
+def _error_figures(rows: Sequence[Row]) -> dict[str, Figure]:
     found: dict[str, Figure] = {}
     for variant in dict.fromkeys(row["variant"] for row in rows):
         own = [row for row in rows if row["variant"] == variant]
         found[f"{variant}.502s"] = Figure.of([_share_of_502s(row) for row in own], "% of requests")
-        found[f"{variant}.502s.all"] = Figure.of([sum(map(errors_of, own))], "requests")
+        found[f"{variant}.502s.all"] = Figure.of([sum(map(error_count, own))], "requests")
         found[f"{variant}.rps"] = Figure.of([row["rps"] for row in own], "requests per second")
     pooling = [found[f"{variant}.502s.all"].value for variant in POOLING if f"{variant}.502s.all" in found]
     if pooling:
@@ -108,11 +108,11 @@ def _of_errors(rows: Sequence[Row]) -> dict[str, Figure]:
     return found
 
 
-# Those that keep idle connections and know nothing of their end until they have sent a request.
+# Proxies that pool idle connections and detect a closed one only when they send a request.
 POOLING = ("502-traefik", "502-caddy", "502-nginx")
 
 
-def _of_scaling(rows: Sequence[Row]) -> dict[str, Figure]:
+def _scaling_figures(rows: Sequence[Row]) -> dict[str, Figure]:
     found: dict[str, Figure] = {}
     for variant in dict.fromkeys(row["variant"] for row in rows):
         own = [row for row in rows if row["variant"] == variant]
@@ -136,10 +136,10 @@ def _by_repetition(rows: Sequence[Row], variant: str, column: str) -> dict[int, 
     return {row["repetition"]: row[column] for row in rows if row["variant"] == variant}
 
 
-def errors_of(row: Row) -> int:
-    """Answers of a proxy that got none itself: 502, and what Traefik makes of some of them, 500."""
+def error_count(row: Row) -> int:
+    """Returns the number of proxy errors: 502, and 500 where Traefik answers it instead."""
     return row["status_502"] + row["status_500"]
 
 
 def _share_of_502s(row: Row) -> float:
-    return 100 * errors_of(row) / max(1, row["requests"])
+    return 100 * error_count(row) / max(1, row["requests"])

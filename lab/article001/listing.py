@@ -1,4 +1,4 @@
-"""What clients post: a part of a store's catalogue, of the size of the article's (2.2 KB with its head)."""
+"""Body of the clients' POST: a part of a store's catalogue, of the article's size (2.2 KB with its head)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ ITEMS = (
     ("Cast-iron pan, 28 cm", "Seasoned with linseed oil; for gas, induction and embers, and whatever comes."),
     ("Rye bread with caraway", "Sourdough of three stages, baked for two hours; keeps for a week in its paper."),
     ("Desk lamp with two joints", "Warm or cold light in nine steps, a foot of slate, a cable of two metres."),
-    ("Rain jacket for children", "Taped seams, a hood that turns with the head, reflecting strips on back and sleeves."),
+    (
+        "Rain jacket for children",
+        "Taped seams, a hood that turns with the head, reflecting strips on back and sleeves.",
+    ),
     ("Olive oil, 500 ml", "First pressing of three groves on one slope; picked in October, unfiltered, dark glass."),
     ("Notebook with dots, A5", "A hundred and sixty pages that lie flat, numbered, with an index and two ribbons."),
 )

@@ -1,4 +1,4 @@
-"""Article 001 on the page of the report: tables, the article's figures beside ours."""
+"""Article 001 on the report page: tables with the article's figures beside ours."""
 
 from __future__ import annotations
 
@@ -36,28 +36,30 @@ Variants = Sequence[Mapping[str, Any]]
 
 
 def tables(variants: Variants, figures: Mapping[str, Figure]) -> str:
-    """What was measured of each variant; a quick run has some of them."""
-    throughput = [_named(variant, "exponential.", figures, "rps") for variant in variants]
-    errors = [_named(variant, "", figures, "502s") for variant in variants]
-    scaling = [_named(variant, "", figures, "refused") for variant in variants]
+    """Returns the tables of the measured variants; a quick run measures some of them."""
+    throughput = [_name_and_titles(variant, "exponential.", figures, "rps") for variant in variants]
+    errors = [_name_and_titles(variant, "", figures, "502s") for variant in variants]
+    scaling = [_name_and_titles(variant, "", figures, "refused") for variant in variants]
     parts = ((throughput, THROUGHPUT), (errors, ERRORS), (scaling, SCALING))
-    return "".join(_table(named, columns, figures) for named, columns in parts)
+    return "".join(_table(entries, columns, figures) for entries, columns in parts)
 
 
-def _named(variant: Mapping[str, Any], prefix: str, figures: Mapping[str, Figure], column: str) -> tuple[str, ...]:
+def _name_and_titles(
+    variant: Mapping[str, Any], prefix: str, figures: Mapping[str, Figure], column: str
+) -> tuple[str, ...]:
     name = f"{prefix}{variant['id']}"
     return (name, variant["title"], variant["article"]) if f"{name}.{column}" in figures else ()
 
 
 def _table(
-    named: Sequence[tuple[str, ...]], columns: Sequence[tuple[str, str, str]], figures: Mapping[str, Figure]
+    entries: Sequence[tuple[str, ...]], columns: Sequence[tuple[str, str, str]], figures: Mapping[str, Figure]
 ) -> str:
-    there = [entry for entry in named if entry]
-    if not there:
+    present = [entry for entry in entries if entry]
+    if not present:
         return ""
     head = "".join(f"<th>{escape(title)}</th>" for title, _, _ in columns)
     lines = [f"<table><tr><th></th><th>article</th>{head}</tr>"]
-    for name, title, article in there:
+    for name, title, article in present:
         cells = "".join(f"<td>{_cell(figures[f'{name}.{column}'], form)}</td>" for _, column, form in columns)
         lines.append(f"<tr><th>{escape(title)}</th><td>{escape(article)}</td>{cells}</tr>")
     return "\n".join([*lines, "</table><p><small>Median, and quartiles of the repetitions.</small></p>"])

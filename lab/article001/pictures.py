@@ -1,7 +1,7 @@
-"""Pictures of article 001: what the files of a run hold, one picture for each question.
+"""Pictures of article 001, one for each part of a run.
 
-plot.svg is the throughput by every way; concurrency.svg the article's pictures of sessions; learning.svg the limits
-while they are learned; errors.svg the 502s; scaling.svg pods and refusals.
+plot.svg shows the throughput by entry point; concurrency.svg the article's chart of sessions; learning.svg the learned
+limits over time; errors.svg the 502s; scaling.svg pods and refusals.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lab.article001.figures import errors_of
+from lab.article001.figures import error_count
 from lab.article001.learning import LEARNED
 from lab.article001.scaling import SCALED
 from lab.article001.throughput import CONCURRENCY
 from lab.bench import Row
 from lab.results import read_rows
-from lab.timeline import prepare, save
+from lab.timeline import configure_matplotlib, save
 
 DARK, LIGHT, RED, BLUE, ORANGE = "#333333", "#9a9a9a", "#c0392b", "#31688e", "#f08a24"
 PODS = ("#31688e", "#f08a24", "#6aa84f", "#8e6bbf", "#d4a017", "#7a4b2a")
 OURS = ("sheave-cap", "sheave-auto", "502-sheave")
 DISTRIBUTIONS = {"exponential": "exponential service times", "uniform": "uniform service times, ±50 %"}
-# More than twice the workers of a pod, all in one colour.
+# All values above twice the workers of a pod share one colour.
 MOST_SHOWN = 10
 PICTURES = ("concurrency.svg", "learning.svg", "errors.svg", "scaling.svg")
 
 
 def draw(folder: Path, titles: dict[str, str]) -> Path:
-    """Whatever the run has data for, beside the data; returns plot.svg."""
-    prepare()
+    """Draws the pictures that the run has data for, beside the data; returns plot.svg."""
+    configure_matplotlib()
     rows = read_rows(folder / "raw.csv")
     of_kind = {kind: [row for row in rows if row["kind"] == kind] for kind in ("throughput", "errors", "scaling")}
     if (folder / CONCURRENCY).is_file():
@@ -46,13 +46,13 @@ def draw(folder: Path, titles: dict[str, str]) -> Path:
 
 
 def _throughput(rows: Sequence[Row], titles: dict[str, str]) -> Any:
-    """A column for each distribution: requests per second, and how long they took."""
+    """Draws requests per second and response times, one column for each distribution."""
     from matplotlib import pyplot
 
     found = [name for name in DISTRIBUTIONS if any(row["distribution"] == name for row in rows)]
     variants = [variant for variant in titles if any(row["variant"] == variant for row in rows)]
     if not found:
-        return _nothing("no throughput was measured in this run")
+        return _empty_picture("no throughput was measured in this run")
     height = 0.36 * len(variants) + 1.3
     figure, panels = pyplot.subplots(
         len(found), 2, figsize=(12.6, height * len(found)), squeeze=False, sharey=True, sharex="col"
@@ -83,7 +83,7 @@ def _bar(panel: Any, place: float, values: Sequence[float], colour: str, height:
 
 
 def _concurrency(rows: Sequence[Row], titles: dict[str, str]) -> Any:
-    """A panel for each way: a line for each pod, time to the right, requests at the pod as colour."""
+    """Draws the requests at each pod: one panel for each entry point, one line for each pod, requests as colour."""
     from matplotlib import colormaps, pyplot
     from matplotlib.colors import BoundaryNorm
 
@@ -124,13 +124,13 @@ def _concurrency(rows: Sequence[Row], titles: dict[str, str]) -> Any:
 
 
 def _from_first_request(samples: list[Row], pods: Sequence[str]) -> list[Row]:
-    """The client takes a moment to start."""
+    """Skips the samples before the client starts to send."""
     first = next((at for at, row in enumerate(samples) if any(row[pod] for pod in pods)), 0)
     return samples[first:]
 
 
 def _learning(rows: Sequence[Row]) -> Any:
-    """A panel for each number of workers and clients: the limit of each pod, and what the truth is."""
+    """Draws the limit of each pod and the true limit, one panel for each number of workers and clients."""
     from matplotlib import pyplot
 
     workers = sorted({row["workers"] for row in rows})
@@ -169,14 +169,14 @@ def _errors(rows: Sequence[Row], titles: dict[str, str]) -> Any:
     variants = [variant for variant in titles if any(row["variant"] == variant for row in rows)]
     figure, panel = pyplot.subplots(figsize=(9, 0.42 * len(variants) + 1.1))
     shares = {
-        variant: [100 * errors_of(row) / max(1, row["requests"]) for row in rows if row["variant"] == variant]
+        variant: [100 * error_count(row) / max(1, row["requests"]) for row in rows if row["variant"] == variant]
         for variant in variants
     }
     widest = max(max(values) for values in shares.values()) or 1
     for place, (variant, values) in enumerate(shares.items()):
         _bar(panel, place, values, ORANGE if variant in OURS else BLUE, 0.6)
         own = [row for row in rows if row["variant"] == variant]
-        count = f"{sum(map(errors_of, own)):,} of {sum(row['requests'] for row in own):,}"
+        count = f"{sum(map(error_count, own)):,} of {sum(row['requests'] for row in own):,}"
         panel.text(max(values) + 0.015 * widest, place, count, va="center", fontsize=8, color=DARK)
     panel.set_yticks(range(len(variants)), [titles[variant] for variant in variants])
     panel.invert_yaxis()
@@ -188,7 +188,7 @@ def _errors(rows: Sequence[Row], titles: dict[str, str]) -> Any:
 
 
 def _scaling(seconds: Sequence[Row], rows: Sequence[Row], titles: dict[str, str]) -> Any:
-    """A column for each variant: pods above, refusals below, of the first repetition."""
+    """Draws pods and refusals of the first repetition, one column for each variant."""
     from matplotlib import pyplot
 
     variants = [variant for variant in titles if any(row["variant"] == variant for row in rows)]
@@ -208,7 +208,7 @@ def _scaling(seconds: Sequence[Row], rows: Sequence[Row], titles: dict[str, str]
         below.step(times, [row["refused"] for row in own], color=RED, where="mid", label="refused (429)")
         _name(below, f"{summary['refused']:,} refused, the last after {summary['last_refusal_second']:.0f} s", "y")
         below.set_xlabel("seconds since the load began")
-    # A few clients that ask again at once are refused more often than everybody else is answered.
+    # A few clients that retry at once cause more refusals than there are answers.
     below.set_yscale("symlog", linthresh=10)
     below.yaxis.set_major_formatter("{x:,.0f}")
     panels[0][0].set_ylabel("pods")
@@ -221,7 +221,7 @@ def _scaling(seconds: Sequence[Row], rows: Sequence[Row], titles: dict[str, str]
     return figure
 
 
-def _nothing(text: str) -> Any:
+def _empty_picture(text: str) -> Any:
     from matplotlib import pyplot
 
     figure, panel = pyplot.subplots(figsize=(6, 1))

@@ -1,4 +1,4 @@
-"""The columns of raw.csv: every kind of variant fills its own, and where it was."""
+"""Columns of raw.csv. Each kind of variant fills its own columns."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ EMPTY: Row = dict.fromkeys(
 
 
 def record(bench: Bench, **values: Any) -> None:
-    """One measurement."""
+    """Records one measurement."""
     unknown = values.keys() - EMPTY.keys()
     assert not unknown, f"raw.csv has no columns {unknown}"
     bench.record(EMPTY | values)
 
 
-def recorded(path: Path) -> bool:
-    """Whether the rows of a file are of this experiment."""
+def has_format(path: Path) -> bool:
+    """Returns true if the file has rows of this experiment."""
     rows = read_rows(path)
     return bool(rows) and rows[0].keys() == EMPTY.keys()

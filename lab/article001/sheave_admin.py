@@ -1,4 +1,4 @@
-"""What Sheave says of itself in its metrics: learned limits, what it refused, the demand for a backend."""
+"""Sheave's metrics: learned limits, refusals, and the demand for a backend."""
 
 from __future__ import annotations
 
@@ -9,50 +9,50 @@ from dataclasses import dataclass
 
 from lab.child import ChildFailed
 
-LINE = re.compile(r'^(?P<name>\w+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)', re.MULTILINE)
+LINE = re.compile(r"^(?P<name>\w+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)", re.MULTILINE)
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 LIMIT = "sheave_endpoint_limit"
 DEMAND = "sheave_backend_demand"
 FAILURES = "sheave_failures_total"
-# What all reasons begin with for which a request gets no slot: the queue is full, the wait too long.
+# Common prefix of the reasons for requests without a slot, such as a full queue.
 QUEUE = "queue_"
 TIMEOUT_SECONDS = 5
 
 
 @dataclass(frozen=True)
-class Measure:
-    """One line of the exposition."""
+class MetricSample:
+    """One line of the exposition format."""
 
     name: str
     labels: dict[str, str]
     value: float
 
 
-def read(text: str) -> Iterator[Measure]:
-    """Every series, whatever its name."""
+def read(text: str) -> Iterator[MetricSample]:
+    """Parses all series."""
     for found in LINE.finditer(text):
-        yield Measure(found["name"], dict(LABEL.findall(found["labels"] or "")), float(found["value"]))
+        yield MetricSample(found["name"], dict(LABEL.findall(found["labels"] or "")), float(found["value"]))
 
 
-def ask(admin: str) -> list[Measure]:
+def fetch(admin: str) -> list[MetricSample]:
     with urllib.request.urlopen(f"http://{admin}/metrics", timeout=TIMEOUT_SECONDS) as answer:
         return list(read(answer.read().decode()))
 
 
-def limits(measures: list[Measure]) -> dict[str, float]:
-    """What each endpoint is allowed to have in flight, by its address; nothing where none is learned."""
-    return {one.labels["endpoint"]: one.value for one in measures if one.name == LIMIT}
+def limits(samples: list[MetricSample]) -> dict[str, float]:
+    """Returns the learned limit of each endpoint by address."""
+    return {one.labels["endpoint"]: one.value for one in samples if one.name == LIMIT}
 
 
-def demand(measures: list[Measure]) -> float:
-    """Of the one backend that there is, in requests at once."""
-    found = [one.value for one in measures if one.name == DEMAND]
+def demand(samples: list[MetricSample]) -> float:
+    """Returns the demand for the only backend, in concurrent requests."""
+    found = [one.value for one in samples if one.name == DEMAND]
     if not found:
-        raise ChildFailed(f"this Sheave has no metric {DEMAND}, which the scaler follows")
+        raise ChildFailed(f"this Sheave has no metric {DEMAND}, the scaler's signal")
     return sum(found)
 
 
-def refused(measures: list[Measure]) -> float:
-    """Requests that were answered 429 since the start."""
-    own = (one for one in measures if one.name == FAILURES and one.labels.get("reason", "").startswith(QUEUE))
+def refused(samples: list[MetricSample]) -> float:
+    """Returns the number of requests answered 429 since the start."""
+    own = (one for one in samples if one.name == FAILURES and one.labels.get("reason", "").startswith(QUEUE))
     return sum(one.value for one in own)

@@ -1,4 +1,4 @@
-"""uWSGI, compiled once and kept beside the peers: pods of single-threaded workers."""
+"""uWSGI: pods of single-threaded workers. It is compiled once and cached beside the peers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.paths import CACHE, Missing
+from lab.paths import CACHE, MissingRequirement
 from lab.testbed.pods import Application
 
 REQUIREMENT = Path(__file__).with_name("uwsgi-requirements.txt")
@@ -22,7 +22,7 @@ RECORD = struct.Struct("=QQ")
 
 
 def prepare() -> str:
-    """Its version; it is compiled where it is not there."""
+    """Compiles uWSGI if it is missing; returns its version."""
     wanted = REQUIREMENT.read_text()
     stamp = FOLDER / REQUIREMENT.name
     if not stamp.is_file() or stamp.read_text() != wanted:
@@ -31,16 +31,16 @@ def prepare() -> str:
         done = subprocess.run(argv, check=False, capture_output=True, text=True)
         if done.returncode != 0:
             why = done.stderr.strip()[-800:]
-            raise Missing(f"cannot build uWSGI, which takes a C compiler and Python's headers: {why}")
+            raise MissingRequirement(f"cannot build uWSGI; it requires a C compiler and Python's headers: {why}")
         stamp.write_text(wanted)
     return subprocess.run([PROGRAM, "--version"], check=True, capture_output=True, text=True).stdout.strip()
 
 
 def application(workers: int, work: Path, busy: Path, start_seconds: float) -> Application:
-    """Pods of so many workers, which do nothing for a while before they start: it stands for what a start takes.
+    """Returns pods with `workers` workers that sleep before they start, as a stand-in for start-up work.
 
-    Workers close a connection after each answer, unannounced. uWSGI's other socket for HTTP, `--http11-socket`, does the
-    same for clients of HTTP/1.0, of which ab is one.
+    Workers close a connection after each answer, without notice. uWSGI's other HTTP socket, `--http11-socket`, does the
+    same for clients of HTTP/1.0 such as ab.
     """
 
     def command(address: str) -> Sequence[object]:
@@ -50,11 +50,11 @@ def application(workers: int, work: Path, busy: Path, start_seconds: float) -> A
         return [*argv, "--env", f"WORK={work}", "--env", f"BUSY={busy}"]
 
     busy.write_bytes(bytes(RECORD.size * workers))
-    return Application(command, answers)
+    return Application(command, responds)
 
 
-def answers(address: str, timeout_seconds: float) -> bool:
-    """What a probe with httpGet finds out."""
+def responds(address: str, timeout_seconds: float) -> bool:
+    """Returns true if the pod passes a probe with httpGet."""
     client = http.client.HTTPConnection(address, timeout=timeout_seconds)
     try:
         client.request("GET", "/ready", headers={"User-Agent": "kube-probe/1.31", "Connection": "close"})
@@ -66,15 +66,15 @@ def answers(address: str, timeout_seconds: float) -> bool:
 
 
 @dataclass(frozen=True)
-class Workers:
-    """What the workers of a pod say of themselves."""
+class WorkerCounts:
+    """Counts of all workers of a pod."""
 
     serving: int
     served: int
 
 
-def read_busy(busy: int) -> Workers:
-    """From an open file of records, a word for each worker and a count."""
+def read_busy(busy: int) -> WorkerCounts:
+    """Reads the record of each worker (serving flag and count) from an open file."""
     text = os.pread(busy, 1 << 12, 0)
     records = [RECORD.unpack_from(text, at) for at in range(0, len(text), RECORD.size)]
-    return Workers(sum(serving for serving, _ in records), sum(served for _, served in records))
+    return WorkerCounts(sum(serving for serving, _ in records), sum(served for _, served in records))

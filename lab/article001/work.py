@@ -1,7 +1,7 @@
-"""How long each request takes: drawn before a run, and handed to whichever worker begins the next request.
+"""Service times, drawn before a run; each worker takes the next one when it begins a request.
 
-So whatever balances has the same work to do, in the same order: what two variants of a repetition differ by is not what
-they were given. Workers read from a pipe, eight bytes for each request.
+So every balancer has the same work in the same order, and two variants of a repetition do not differ by their work.
+Workers read from a pipe, eight bytes for each request.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from typing import Literal
 
 TIME = struct.Struct("=d")
 PIPE_BYTES = 1 << 20
-# A pipe takes 4096 bytes as a whole or not at all: so many times.
+# Number of times in 4096 bytes, which a pipe accepts atomically.
 CHUNK = 4096 // TIME.size
 
 
 @dataclass(frozen=True)
-class Service:
-    """How long requests take, in seconds."""
+class ServiceTimes:
+    """Distribution of service times, in seconds."""
 
     distribution: Literal["exponential", "uniform", "fixed"]
     mean: float
 
     def times(self, seed: str) -> Iterator[float]:
-        """One after the other, always the same for the same seed.
+        """Yields service times, the same for the same seed.
 
-        ab sends one request alone before it begins with the others, and waits for the answer: the first takes no time.
+        ab sends one request alone and waits for its answer before it starts the others, so the first time is 0.
         """
         yield 0.0
         draw = random.Random(seed)
@@ -41,26 +41,26 @@ class Service:
                 case "exponential":
                     yield draw.expovariate(1 / self.mean)
                 case "uniform":
-                    # Half of the mean to either side.
+                    # ±50 % of the mean.
                     yield draw.uniform(0.5 * self.mean, 1.5 * self.mean)
                 case "fixed":
                     yield self.mean
 
 
-class Work:
-    """The pipe, which the lab keeps full."""
+class WorkPipe:
+    """Pipe of service times that the lab keeps full."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         os.mkfifo(path)
-        # With a writer of its own it is never at its end.
+        # A writer of its own keeps the pipe from end-of-file.
         self._pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK)
         fcntl.fcntl(self._pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self._chunks: Iterator[bytes] = iter(())
         self._next = b""
 
     def restart(self, times: Iterator[float]) -> None:
-        """Other times from here on, while no worker has anything to do."""
+        """Replaces the times; no worker may have work."""
         try:
             while os.read(self._pipe, PIPE_BYTES):
                 pass
@@ -68,10 +68,10 @@ class Work:
             pass
         self._chunks = _chunks(times)
         self._next = next(self._chunks)
-        self.top_up()
+        self.fill()
 
-    def top_up(self) -> None:
-        """Fills the pipe; to be called before it can be empty, which takes some minutes of the article's load."""
+    def fill(self) -> None:
+        """Fills the pipe. Call this before it is empty, which takes some minutes of the article's load."""
         try:
             while self._next:
                 os.write(self._pipe, self._next)

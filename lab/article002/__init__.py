@@ -1,1 +1,1 @@
-"""What »Load balancing gRPC in K8s without service mesh« ran, in Go, and what comes of it."""
+"""Experiments of »Load balancing gRPC in K8s without service mesh«, in Go, and their results."""

@@ -1,4 +1,4 @@
-"""What calls come to: who answered, how long it took, what failed. Knows no process and no picture."""
+"""Statistics of calls by replica, duration and failure, without I/O."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 WINDOW_SECONDS = 5
-# A new server's share is looked at from here on.
+# Start of the windows in which a new server's share counts.
 SETTLED_SECONDS = 5
 
 
@@ -16,12 +16,12 @@ SETTLED_SECONDS = 5
 class Call:
     """One call, as the client saw it."""
 
-    # When it was to be sent, by the wall clock.
+    # Scheduled send time (wall clock).
     sent: float
     seconds: float
-    # Who answered; empty if nobody did.
+    # Replica that answered; empty if there was no answer.
     replica: str
-    # gRPC's word.
+    # gRPC status code.
     code: str
 
     @property
@@ -30,13 +30,13 @@ class Call:
 
 
 def read(lines: Iterable[str]) -> list[Call]:
-    """Calls from the lines that the client writes."""
+    """Parses the lines that the client writes."""
     fields = (line.rstrip("\n").split(",") for line in lines)
     return [Call(float(sent), float(seconds), replica, code) for sent, seconds, replica, code in fields]
 
 
 def quantile_ms(calls: Sequence[Call], share: float) -> float | None:
-    """Of all calls: one that failed took as long as the client waited for it."""
+    """Returns a quantile over all calls; a failed call counts with the time that the client waited."""
     if not calls:
         return None
     ordered = sorted(call.seconds for call in calls)
@@ -44,20 +44,20 @@ def quantile_ms(calls: Sequence[Call], share: float) -> float | None:
 
 
 def by_replica(calls: Iterable[Call], replicas: Sequence[str]) -> dict[str, int]:
-    """Answered calls of each replica, of those too that answered none."""
+    """Returns the number of answered calls of each replica, including replicas without any."""
     counted = Counter(call.replica for call in calls if not call.failed)
     return {replica: counted[replica] for replica in replicas}
 
 
 def spread(counts: Iterable[int]) -> float:
-    """How far the busiest and the idlest server are apart, as a share of the mean: 0 is even."""
+    """Returns the difference between the busiest and the idlest server as a share of the mean; 0 is even."""
     known = list(counts)
     mean = sum(known) / len(known)
     return (max(known) - min(known)) / mean if mean else math.inf
 
 
 def busiest(calls: Sequence[Call]) -> float:
-    """The share of the busiest server within a second, on average: 1 is a server at a time."""
+    """Returns the mean share of the busiest server within a second; 1 means one server at a time."""
     seconds: dict[int, Counter[str]] = {}
     for call in calls:
         if not call.failed:
@@ -67,37 +67,37 @@ def busiest(calls: Sequence[Call]) -> float:
 
 
 @dataclass(frozen=True)
-class Arrival:
-    """What became of a server that was published while calls were made."""
+class NewServerResult:
+    """Calls of a server that was published during the load."""
 
-    # From publication to the first call that it got; infinite if it got none.
+    # Time from publication to the server's first call; infinite if it got none.
     first_call_ms: float
-    # In windows from `SETTLED_SECONDS` on; None where the run was too short for one.
+    # Lowest and highest share in the windows from `SETTLED_SECONDS` on; None if the run was too short.
     lowest_share: float | None
     highest_share: float | None
 
 
-def arrival(calls: Iterable[Call], newcomer: str, published: float) -> Arrival:
-    """Calls count by when they were sent: that is when a balancer chose."""
+def new_server_result(calls: Iterable[Call], newcomer: str, published: float) -> NewServerResult:
+    """Returns the result of the new server; a call counts at its send time, because the balancer chooses then."""
     after = sorted((call for call in calls if call.sent >= published), key=lambda call: call.sent)
     first = min((call.sent - published for call in after if call.replica == newcomer), default=math.inf)
     windows: dict[int, list[Call]] = {}
     for call in after:
         if call.sent >= published + SETTLED_SECONDS:
             windows.setdefault(int((call.sent - published - SETTLED_SECONDS) / WINDOW_SECONDS), []).append(call)
-    # The last one is cut off by the end of the load.
+    # The end of the load cuts the last window off.
     whole = [windows[number] for number in sorted(windows)][:-1]
     shares = [sum(call.replica == newcomer for call in window) / len(window) for window in whole]
-    return Arrival(1000 * first, min(shares, default=None), max(shares, default=None))
+    return NewServerResult(1000 * first, min(shares, default=None), max(shares, default=None))
 
 
-def largest(clean: Callable[[int], bool], *, lowest: int, highest: int, factor: float, steps: int) -> int:
-    """The largest number of calls at once that is clean; 0 if not even the lowest one is.
+def largest_clean(clean: Callable[[int], bool], *, lowest: int, highest: int, factor: float, steps: int) -> int:
+    """Returns the largest number of concurrent calls without failures; 0 if even the lowest number fails.
 
-    There is no sharp limit: near it a number is clean at one time and not at another, and a search that trusts each
-    answer ends wherever bad luck has sent it. So after doubling until it is too much, it goes up by the factor after each
-    clean one and down by it after each that is not (the up-and-down method, Dixon and Mood 1948). Where it has been in
-    so many steps, on average, one in two is clean.
+    There is no sharp limit: near it, the same number succeeds at one time and fails at another, and a binary search
+    would follow one unlucky answer. So after doubling until the first failure, the search multiplies by the factor
+    after each success and divides by it after each failure (the up-and-down method, Dixon and Mood 1948). At the mean
+    of the visited levels, one in two succeeds.
     """
     good, bad = 0, lowest
     while bad <= highest and clean(bad):
@@ -110,7 +110,7 @@ def largest(clean: Callable[[int], bool], *, lowest: int, highest: int, factor: 
     while len(visited) < steps:
         level = min(max(level, lowest), highest)
         is_clean = clean(round(level))
-        # The way to where it turns tells of where it began.
+        # The levels before the first turn depend on the start and do not count.
         has_turned |= before not in (None, is_clean) or level in (lowest, highest)
         if has_turned:
             visited.append(math.log(level))

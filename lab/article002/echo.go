@@ -11,18 +11,18 @@ import (
 
 const (
 	sayMethod = "/lab.Echo/Say"
-	// The field of the response's head that says which server answered.
+	// Response header with the name of the server.
 	replicaField = "replica"
 )
 
-// echo answers with what it was told, after a while. It counts as work that waits for something, as the article has
-// it: it goes on when the client has gone.
-type echo struct {
+// echoServer returns the message after a delay. Like the work in the article, a call continues after the client has
+// disconnected.
+type echoServer struct {
 	replica string
 	delay   time.Duration
 }
 
-func (e *echo) say(ctx context.Context, message *wrapperspb.StringValue) (*wrapperspb.StringValue, error) {
+func (e *echoServer) say(ctx context.Context, message *wrapperspb.StringValue) (*wrapperspb.StringValue, error) {
 	if err := grpc.SetHeader(ctx, metadata.Pairs(replicaField, e.replica)); err != nil {
 		return nil, err
 	}
@@ -30,7 +30,7 @@ func (e *echo) say(ctx context.Context, message *wrapperspb.StringValue) (*wrapp
 	return message, nil
 }
 
-// echoService is what protoc would write for
+// echoService is the description that protoc generates for
 //
 //	service Echo { rpc Say(google.protobuf.StringValue) returns (google.protobuf.StringValue); }
 var echoService = grpc.ServiceDesc{
@@ -46,5 +46,5 @@ func handleSay(
 	if err := decode(message); err != nil {
 		return nil, err
 	}
-	return server.(*echo).say(ctx, message)
+	return server.(*echoServer).say(ctx, message)
 }

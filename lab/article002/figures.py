@@ -1,4 +1,4 @@
-"""What the runs come to, by variant; `worst`, `lowest`, `highest` and `all` are over every repetition."""
+"""Figures by variant; `worst`, `lowest`, `highest` and `all` are over every repetition."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ UNITS = {"p50_ms": "ms", "p99_ms": "ms", "failed": "calls"}
 
 
 def figures(rows: Sequence[Row]) -> dict[str, Figure]:
-    """What the runs come to, for as many variants as there are."""
+    """Returns the figures of the variants that have rows."""
     found: dict[str, Figure] = {}
     for variant in dict.fromkeys(row["variant"] for row in rows):
         own = [row for row in rows if row["variant"] == variant]
-        of_kind = {"bursts": _of_bursts, "shares": _of_shares, "newcomer": _of_newcomer}[own[0]["kind"]]
+        of_kind = {"bursts": _burst_figures, "shares": _share_figures, "newcomer": _newcomer_figures}[own[0]["kind"]]
         found |= of_kind(variant, own)
     direct = _largest_by_repetition(rows, "single")
     for variant in dict.fromkeys(row["variant"] for row in rows if row["largest"] is not None):
@@ -33,7 +33,7 @@ def _largest_by_repetition(rows: Sequence[Row], variant: str) -> dict[int, float
     return {row["repetition"]: row["largest"] for row in own if row["largest"] is not None}
 
 
-def _of_bursts(variant: str, rows: list[Row]) -> dict[str, Figure]:
+def _burst_figures(variant: str, rows: list[Row]) -> dict[str, Figure]:
     found: dict[str, Figure] = {}
     for size in dict.fromkeys(row["calls_at_once"] for row in rows if row["calls_at_once"]):
         own = [row for row in rows if row["calls_at_once"] == size]
@@ -45,10 +45,10 @@ def _of_bursts(variant: str, rows: list[Row]) -> dict[str, Figure]:
     return found
 
 
-def _of_shares(variant: str, rows: list[Row]) -> dict[str, Figure]:
+def _share_figures(variant: str, rows: list[Row]) -> dict[str, Figure]:
     shares = [max(_counts(row)) / max(1, sum(_counts(row))) for row in rows]
     return {
-        **_of_steady(variant, rows),
+        **_steady_figures(variant, rows),
         f"{variant}.spread.worst": Figure.of([max(reading.spread(_counts(row)) for row in rows)], "of the mean"),
         f"{variant}.share": Figure.of(shares, "share of the busiest"),
         f"{variant}.share.lowest": Figure.of([min(shares)], "share of the busiest"),
@@ -56,10 +56,10 @@ def _of_shares(variant: str, rows: list[Row]) -> dict[str, Figure]:
     }
 
 
-def _of_newcomer(variant: str, rows: list[Row]) -> dict[str, Figure]:
-    found = _of_steady(variant, rows)
+def _newcomer_figures(variant: str, rows: list[Row]) -> dict[str, Figure]:
+    found = _steady_figures(variant, rows)
     firsts = [row["first_call_ms"] for row in rows]
-    # A server that got no call has no median of when.
+    # A server without calls has no median.
     if all(map(math.isfinite, firsts)):
         found[f"{variant}.first_call_ms"] = Figure.of(firsts, "ms")
     found[f"{variant}.first_call_ms.worst"] = Figure.of([max(firsts)], "ms")
@@ -69,7 +69,7 @@ def _of_newcomer(variant: str, rows: list[Row]) -> dict[str, Figure]:
     return found
 
 
-def _of_steady(variant: str, rows: list[Row]) -> dict[str, Figure]:
+def _steady_figures(variant: str, rows: list[Row]) -> dict[str, Figure]:
     found = {f"{variant}.{name}": Figure.of([row[name] for row in rows], unit) for name, unit in UNITS.items()}
     busiest = [row["busiest"] for row in rows]
     if all(map(math.isfinite, busiest)):

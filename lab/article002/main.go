@@ -1,5 +1,5 @@
-// Command article002 is what »Load balancing gRPC in K8s without service mesh« ran: an echo server, a client with a
-// deadline, and, in the place of a cluster's, a DNS server that names several servers.
+// Command article002 reproduces »Load balancing gRPC in K8s without service mesh«: an echo server, a client with a
+// deadline, and a DNS server for several servers, in place of a cluster's.
 //
 //	article002 serve ADDRESS [-age DURATION]
 //	article002 call TARGET -calls N | -rate N -seconds S

@@ -1,4 +1,4 @@
-"""Pictures of article 002: raw.csv and calls.csv in, one of bursts and shares out, and one of each second."""
+"""Pictures of article 002 from raw.csv and calls.csv: one of bursts and shares, one of each second."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from lab.article002.rows import PER_SECOND, REPLICAS
 from lab.bench import Row
 from lab.results import read_rows
-from lab.timeline import prepare, save
+from lab.timeline import configure_matplotlib, save
 
 COLOURS = dict(zip(REPLICAS, ("#31688e", "#f08a24", "#6aa84f"), strict=True))
 DARK, RED = "#333333", "#c0392b"
@@ -20,8 +20,8 @@ SERVERS = "servers.svg"
 
 
 def draw(folder: Path, titles: dict[str, str]) -> Path:
-    """The pictures, beside their data; returns the one of everything. Bursts alone have no seconds."""
-    prepare()
+    """Draws the pictures beside their data; returns the overview. Bursts alone have no picture of seconds."""
+    configure_matplotlib()
     rows = read_rows(folder / "raw.csv")
     if (folder / PER_SECOND).is_file():
         save(_each_second(rows, read_rows(folder / PER_SECOND), titles), folder / SERVERS)
@@ -36,17 +36,17 @@ def _overview(rows: Sequence[Row], titles: dict[str, str]) -> Any:
     colours = dict(zip(bursts, LINES, strict=False))
     _sizes(panels[0][0], bursts, titles, colours, "failed_share", "failed calls, %")
     _sizes(panels[0][1], bursts, titles, colours, "p50_ms", "median latency, ms (failed calls too)")
-    _largest(panels[1][0], bursts, titles, colours)
+    _largest_burst(panels[1][0], bursts, titles, colours)
     _shares(panels[1][1], _by_variant(rows, titles, "shares"), titles)
     if bursts:
-        # Few calls at once are as fast with each: there is room.
+        # With few concurrent calls all variants are equally fast, so the legend fits there.
         panels[0][1].legend(frameon=False, fontsize=8, loc="upper left")
     figure.tight_layout()
     return figure
 
 
 def _by_variant(rows: Sequence[Row], titles: dict[str, str], kind: str) -> dict[str, list[Row]]:
-    """In the order of the experiment; variants that were not played are not there."""
+    """Returns the rows of each measured variant, in the order of the experiment."""
     found = {variant: [row for row in rows if (row["variant"], row["kind"]) == (variant, kind)] for variant in titles}
     return {variant: own for variant, own in found.items() if own}
 
@@ -59,7 +59,7 @@ def _sizes(
     column: str,
     label: str,
 ) -> None:
-    """By calls at once: every repetition a dot, a line through the medians."""
+    """Draws one column by the number of concurrent calls: a dot for each repetition, a line through the medians."""
     if not bursts:
         panel.set_axis_off()
         return
@@ -82,9 +82,7 @@ def _sizes(
     _name(panel, label)
 
 
-def _largest(
-    panel: Any, bursts: dict[str, list[Row]], titles: dict[str, str], colours: dict[str, str]
-) -> None:
+def _largest_burst(panel: Any, bursts: dict[str, list[Row]], titles: dict[str, str], colours: dict[str, str]) -> None:
     shown = []
     for variant, rows in bursts.items():
         values = [row["largest"] for row in rows if row["largest"] is not None]
@@ -94,7 +92,7 @@ def _largest(
         panel.plot(values, [len(shown)] * len(values), "o", color=DARK, markersize=3.5)
         shown.append(titles[variant])
     if not shown:
-        # A quick run does not look for it.
+        # A quick run skips this search.
         panel.set_axis_off()
         return
     panel.set_yticks(range(len(shown)), shown)
@@ -105,7 +103,7 @@ def _largest(
 
 
 def _shares(panel: Any, variants: dict[str, list[Row]], titles: dict[str, str]) -> None:
-    """Of the repetition in which the servers were the least alike."""
+    """Draws the shares of the least even repetition."""
     if not variants:
         panel.set_axis_off()
         return
@@ -122,7 +120,7 @@ def _shares(panel: Any, variants: dict[str, list[Row]], titles: dict[str, str]) 
 
 
 def _each_second(rows: Sequence[Row], seconds: Sequence[Row], titles: dict[str, str]) -> Any:
-    """Calls of each second by the server that answered, a panel for each variant, of its first repetition."""
+    """Draws the calls of each second by server: one panel for each variant, first repetition."""
     from matplotlib import pyplot
 
     variants = [variant for variant in titles if any(row["variant"] == variant for row in seconds)]

@@ -13,32 +13,32 @@ import (
 )
 
 const (
-	// As a cluster's DNS has it for a headless Service.
+	// TTL of a headless Service in a cluster's DNS.
 	ttlSeconds      = 5
 	maxMessageBytes = 512
 )
 
-// resolve is a DNS server with one name, for which it gives all servers in an order drawn anew each time, as CoreDNS
-// does for a headless Service. It writes a line for each question about their addresses.
-func resolve(words []string) error {
+// resolve runs a DNS server with one name. It answers with all servers in random order, like CoreDNS for a headless
+// Service, and prints a line for each query for their addresses.
+func resolve(arguments []string) error {
 	flags := flag.NewFlagSet("resolve", flag.ExitOnError)
-	name := flags.String("name", "", "the name, with a dot at its end")
-	file := flags.String("servers", "", "a file of their addresses, which is read for each question")
-	if err := flags.Parse(words[1:]); err != nil {
+	name := flags.String("name", "", "fully qualified name, with a final dot")
+	file := flags.String("servers", "", "file with the servers' addresses, which is read for each query")
+	if err := flags.Parse(arguments[1:]); err != nil {
 		return err
 	}
-	socket, err := net.ListenPacket("udp", words[0])
+	socket, err := net.ListenPacket("udp", arguments[0])
 	if err != nil {
 		return err
 	}
 	fmt.Println("listening")
-	question := make([]byte, maxMessageBytes)
+	query := make([]byte, maxMessageBytes)
 	for {
-		count, client, err := socket.ReadFrom(question)
+		count, client, err := socket.ReadFrom(query)
 		if err != nil {
 			return err
 		}
-		answer, err := answerTo(question[:count], *name, *file)
+		answer, err := answerTo(query[:count], *name, *file)
 		if err != nil {
 			continue
 		}
@@ -49,13 +49,13 @@ func resolve(words []string) error {
 }
 
 func answerTo(message []byte, name, file string) ([]byte, error) {
-	var asked dnsmessage.Message
-	if err := asked.Unpack(message); err != nil {
+	var query dnsmessage.Message
+	if err := query.Unpack(message); err != nil {
 		return nil, err
 	}
-	reply := dnsmessage.Message{Header: asked.Header, Questions: asked.Questions}
+	reply := dnsmessage.Message{Header: query.Header, Questions: query.Questions}
 	reply.Response, reply.Authoritative = true, true
-	for _, question := range asked.Questions {
+	for _, question := range query.Questions {
 		switch {
 		case question.Name.String() != name:
 			reply.RCode = dnsmessage.RCodeNameError
@@ -89,8 +89,8 @@ func servers(file string) ([]netip.Addr, error) {
 
 func records(name dnsmessage.Name, addresses []netip.Addr) []dnsmessage.Resource {
 	found := make([]dnsmessage.Resource, len(addresses))
-	for place, number := range rand.Perm(len(addresses)) {
-		found[place] = dnsmessage.Resource{
+	for position, number := range rand.Perm(len(addresses)) {
+		found[position] = dnsmessage.Resource{
 			Header: dnsmessage.ResourceHeader{Name: name, Class: dnsmessage.ClassINET, TTL: ttlSeconds},
 			Body:   &dnsmessage.AResource{A: addresses[number].As4()},
 		}

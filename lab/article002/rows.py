@@ -1,4 +1,4 @@
-"""The lines of a run's data: one for each measurement, and one for each second of it."""
+"""Rows of a run's data: one for each measurement, and one for each of its seconds."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from lab.article002.calls import Call
 from lab.bench import Row
 
 PER_SECOND = "calls.csv"
-# In the order in which they are started.
+# In the order of their start.
 REPLICAS = ("app-1", "app-2", "app-3")
-# Every row has all of these.
+# Columns of every row.
 EMPTY: Row = dict.fromkeys(
     (
         "variant", "kind", "repetition", "calls_at_once", "calls", "failed", "deadline_exceeded", "first_failure",
@@ -22,14 +22,14 @@ EMPTY: Row = dict.fromkeys(
 )  # fmt: skip
 
 
-def recorded(path: Path) -> bool:
-    """Whether this file of data has these lines."""
+def has_format(path: Path) -> bool:
+    """Returns true if the file has these columns."""
     with path.open() as lines:
         return lines.readline().strip() == ",".join(EMPTY)
 
 
 def summary(calls: Sequence[Call]) -> Row:
-    """What any calls come to."""
+    """Returns the columns of a set of calls."""
     failed = [call for call in calls if call.failed]
     counts = reading.by_replica(calls, REPLICAS)
     return {
@@ -47,7 +47,7 @@ def _rounded(value: float | None) -> float | None:
 
 
 def seconds(calls: Sequence[Call]) -> list[Row]:
-    """By second: answered calls of each server, and those that failed."""
+    """Returns one row for each second: answered calls of each server, and failed calls."""
     began = calls[0].sent
     by_second: dict[int, list[Call]] = {}
     for call in calls:

@@ -10,19 +10,19 @@ import (
 	"google.golang.org/grpc/keepalive"
 )
 
-// serve answers at an address until it is killed.
-func serve(words []string) error {
+// serve listens on an address until it is killed.
+func serve(arguments []string) error {
 	flags := flag.NewFlagSet("serve", flag.ExitOnError)
-	delay := flags.Duration("delay", 100*time.Millisecond, "how long each call takes")
-	age := flags.Duration("age", 0, "MaxConnectionAge: connections end when they are so old; 0 is never")
-	if err := flags.Parse(words[1:]); err != nil {
+	delay := flags.Duration("delay", 100*time.Millisecond, "service time of each call")
+	age := flags.Duration("age", 0, "MaxConnectionAge of gRPC; 0 is unlimited")
+	if err := flags.Parse(arguments[1:]); err != nil {
 		return err
 	}
-	listener, err := net.Listen("tcp", words[0])
+	listener, err := net.Listen("tcp", arguments[0])
 	if err != nil {
 		return err
 	}
 	server := grpc.NewServer(grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: *age}))
-	server.RegisterService(&echoService, &echo{replica: os.Getenv("REPLICA"), delay: *delay})
+	server.RegisterService(&echoService, &echoServer{replica: os.Getenv("REPLICA"), delay: *delay})
 	return server.Serve(listener)
 }

@@ -1,4 +1,4 @@
-"""The browser of one client: how it is made to speak this protocol and no other, and what a load came to."""
+"""Browser of one client: flags that force a protocol, and the result of a load."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from lab.testbed.hosts import Host
 
 PYTHON = CACHE / "venv-browser" / "bin" / "python"
 DRIVER = Path(__file__).with_name("driver.py")
-# The whole browser: the shell without a head has no switch for versions of TLS.
+# Full browsers: the headless shell has no switch for TLS versions.
 PROGRAMS = ("chromium", "chromium-browser")
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """What a load is to go by."""
+    """Protocol that a load must use."""
 
     id: str
     title: str
-    # In the browser's words: nextHopProtocol, securityDetails.
+    # In the browser's terms: nextHopProtocol, securityDetails.
     name: str
     tls: str
-    # The host's name of the article: one is for each version of TLS.
+    # Host name of the article, one for each TLS version.
     host: str
     flags: tuple[str, ...]
 
@@ -51,7 +51,7 @@ def _over_tcp(id: str, title: str, http: tuple[str, tuple[str, ...]], tls: tuple
     return Protocol(id, title, name, version, host, (*flags, flag))
 
 
-# In the article's order. There is no HTTP/3 with TLS 1.2: on that host it is QUIC's own 1.3 as well.
+# In the article's order. HTTP/3 does not exist with TLS 1.2: on that host it uses QUIC's TLS 1.3 as well.
 PROTOCOLS = {
     protocol.id: protocol
     for protocol in (
@@ -62,51 +62,51 @@ PROTOCOLS = {
         Protocol("h3", "H3", "h3", "QUIC", TLS_1_3[0], ("--enable-quic", "--origin-to-force-quic-on={origin}")),
     )
 }
-# One that comes by HTTP/2 and goes on to HTTP/3 where it is told of it. To force another port makes it take this host's
-# certificate over QUIC, and nothing else: nobody else vouches for it.
-WILLING = Protocol(
+# A browser that starts with HTTP/2 and follows Alt-Svc to HTTP/3. To force QUIC on another port makes it accept this
+# host's certificate over QUIC, which no trusted authority has signed, and has no other effect.
+DISCOVERING = Protocol(
     "willing", "told of H3", "h2", "TLS 1.3", TLS_1_3[0], ("--enable-quic", f"--origin-to-force-quic-on={TLS_1_3[0]}:1")
 )
 
 
 @dataclass(frozen=True)
-class Load:
-    """One page load. Without a failure all of it came, by what it was to come by."""
+class PageLoad:
+    """One page load. Without a failure it is complete and used the expected protocol."""
 
     ms: float | None
     failure: str | None
-    # What its requests went by, most first.
+    # Protocols of its requests, the most frequent first.
     by: tuple[str, ...] = ()
     tls: str | None = None
     round_trips: int = 0
 
 
 def program() -> str | None:
-    """The first of PROGRAMS that the machine has."""
+    """Returns the first installed program of PROGRAMS."""
     return next(filter(None, map(shutil.which, PROGRAMS)), None)
 
 
 def version() -> str:
-    said = subprocess.run([str(program()), "--version"], check=True, capture_output=True, text=True).stdout
-    found = re.search(r"\d+\.\d+\.\d+\.\d+", said)
-    return found.group(0) if found else said.strip()
+    output = subprocess.run([str(program()), "--version"], check=True, capture_output=True, text=True).stdout
+    found = re.search(r"\d+\.\d+\.\d+\.\d+", output)
+    return found.group(0) if found else output.strip()
 
 
 def obstacle() -> str | None:
     if program() is None:
-        return f"no browser is there ({' or '.join(PROGRAMS)}); run scripts/setup lab, or install Debian's chromium"
+        return f"no browser is installed ({' or '.join(PROGRAMS)}); run scripts/setup lab, or install Debian's chromium"
     if not PYTHON.is_file():
-        return f"{PYTHON} is not there: run scripts/setup lab"
+        return f"{PYTHON} is missing: run scripts/setup lab"
     return None
 
 
 class Browser:
-    """Chromium on a host, a fresh process for each visit."""
+    """Chromium on a host, with a fresh process for each visit."""
 
     def __init__(self, host: Host, address: str, pin: str, folder: Path) -> None:
         self._profile = folder / "profile"
         self._flags = (
-            # Names lead to the edge, and to nobody else.
+            # All names resolve to the edge; all others fail.
             f"--host-resolver-rules=MAP *.lab.example {address}, MAP * ~NOTFOUND",
             f"--ignore-certificate-errors-spki-list={pin}",
         )
@@ -115,57 +115,57 @@ class Browser:
 
     @contextmanager
     def visit(self, flags: Sequence[str], *, again: bool = False) -> Iterator[Visit]:
-        """A process that knows nothing, or `again` with what the one before has left."""
+        """Yields a browser with an empty profile, or with the previous profile if `again`."""
         if not again:
             shutil.rmtree(self._profile, ignore_errors=True)
-        self._ask("open", program=program(), profile=str(self._profile), flags=[*self._flags, *flags])
+        self._request("open", program=program(), profile=str(self._profile), flags=[*self._flags, *flags])
         try:
             yield Visit(self)
         finally:
-            self._ask("close")
+            self._request("close")
 
-    def _ask(self, what: str, **job: Any) -> dict[str, Any]:
+    def _request(self, what: str, **job: Any) -> dict[str, Any]:
         self._child.stdin.write(json.dumps({"do": what, **job}) + "\n")
         self._child.stdin.flush()
         line = self._child.stdout.readline()
         if not line:
-            raise ChildFailed(f"the browser's driver ended{self._child.log_end()}")
+            raise ChildFailed(f"the browser's driver exited{self._child.log_end()}")
         return json.loads(line)
 
-    def give_up(self) -> None:
-        """Whoever waits for an answer gets none."""
-        self._child.ask_to_end()
+    def abort(self) -> None:
+        """Ends the driver, so that a pending request fails."""
+        self._child.terminate()
 
     def stop(self) -> None:
         self._child.stop()
 
 
 class Visit:
-    """While the browser is open."""
+    """An open browser."""
 
     def __init__(self, browser: Browser) -> None:
         self._browser = browser
 
-    def load(self, url: str, patience_seconds: float) -> Load:
-        """Whatever it comes by."""
-        return read(self._browser._ask("load", url=url, patience_ms=1000 * patience_seconds))
+    def load(self, url: str, timeout_seconds: float) -> PageLoad:
+        """Loads a page by any protocol."""
+        return read(self._browser._request("load", url=url, timeout_ms=1000 * timeout_seconds))
 
 
-def read(said: dict[str, Any]) -> Load:
-    """What the driver says of a load."""
-    if failure := said.get("failure"):
-        return Load(None, failure)
-    counts: dict[str, int] = said["protocols"]
+def read(output: dict[str, Any]) -> PageLoad:
+    """Parses the driver's report of a load."""
+    if failure := output.get("failure"):
+        return PageLoad(None, failure)
+    counts: dict[str, int] = output["protocols"]
     by = tuple(sorted(counts, key=counts.__getitem__, reverse=True))
-    return Load(round(said["ms"], 1), None, by, said["tls"], said["round_trips"])
+    return PageLoad(round(output["ms"], 1), None, by, output["tls"], output["round_trips"])
 
 
-def checked(load: Load, protocol: Protocol, round_trips: int) -> Load:
-    """The load, which is a failure if it went by anything else, or was not all."""
+def check_protocol(load: PageLoad, protocol: Protocol, round_trips: int) -> PageLoad:
+    """Returns the load, or a failure if it used another protocol or is incomplete."""
     if load.failure:
         return load
-    wanted = Load(load.ms, None, (protocol.name,), protocol.tls, round_trips)
+    wanted = PageLoad(load.ms, None, (protocol.name,), protocol.tls, round_trips)
     if load == wanted:
         return load
     seen = f"{load.round_trips} round trips by {' and '.join(load.by)}, {load.tls}"
-    return Load(None, f"came otherwise: {seen}", load.by, load.tls, load.round_trips)
+    return PageLoad(None, f"unexpected transfer: {seen}", load.by, load.tls, load.round_trips)

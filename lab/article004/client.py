@@ -1,4 +1,4 @@
-"""A client: a browser on a host of its own, at the far end of a line of its own."""
+"""A client: a browser on a separate host, at the far end of a separate link."""
 
 from __future__ import annotations
 
@@ -8,30 +8,32 @@ from pathlib import Path
 
 from lab.article004.browser import Browser
 from lab.testbed import hosts
-from lab.testbed.cgroups import Group
+from lab.testbed.cgroups import ControlGroup
 from lab.testbed.hosts import Host
-from lab.testbed.link import Conditions, Link
+from lab.testbed.link import Link, LinkConditions
 
 
 class Client:
-    """One of those who load at the same time; the line changes."""
+    """One of the concurrent clients; its link conditions change."""
 
-    def __init__(self, name: str, address: str, edge: str, pin: str, top: Group, folder: Path, closing: ExitStack) -> None:
+    def __init__(
+        self, name: str, address: str, edge: str, pin: str, top: ControlGroup, folder: Path, exit_stack: ExitStack
+    ) -> None:
         folder.mkdir()
         self._host = Host(name, address, top.child(name), folder)
         self._link = Link(self._host, edge, top.child(f"{name}-link"), folder)
-        # The host first: one of the line's devices is its link.
-        closing.callback(self._link.remove)
-        closing.callback(self._host.remove)
+        # Remove the host first, because one of the link's devices belongs to it.
+        exit_stack.callback(self._link.remove)
+        exit_stack.callback(self._host.remove)
         self.browser = Browser(self._host, edge, pin, folder)
-        closing.callback(self.browser.stop)
+        exit_stack.callback(self.browser.stop)
 
-    def use(self, conditions: Conditions, congestion_control: str, seed: int) -> None:
-        """From here on the line is like this."""
-        self._link.use(conditions, congestion_control, seed)
+    def apply(self, conditions: LinkConditions, congestion_control: str, seed: int) -> None:
+        """Applies new conditions to the link."""
+        self._link.apply(conditions, congestion_control, seed)
 
     def udp_dropped(self) -> int:
-        """Datagrams that had arrived here, and found no room at who was to read them."""
+        """Returns the number of received datagrams that were dropped because of a full receive buffer."""
         names, values = (
             line.split()[1:]
             for line in Path(f"/proc/{self._host.pid}/net/snmp").read_text().splitlines()
@@ -41,7 +43,7 @@ class Client:
 
     @contextmanager
     def without_udp(self) -> Iterator[None]:
-        """Datagrams of this client get lost, and nobody is told."""
+        """Drops datagrams of this client silently."""
         rule = f"INPUT --in-interface {self._host.name} --protocol udp --jump DROP"
         hosts.run_on_node(["iptables", "--wait", "5", "--append", *rule.split()], "")
         try:
@@ -50,5 +52,5 @@ class Client:
             hosts.run_on_node(["iptables", "--wait", "5", "--delete", *rule.split()], "")
 
     def check(self) -> None:
-        """Raises if the line has ended."""
+        """Raises if the link process has ended."""
         self._link.check()

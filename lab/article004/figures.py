@@ -1,4 +1,4 @@
-"""What the loads come to: medians, and ratios of loads of the same repetition."""
+"""Figures of loads: medians, and ratios of loads of the same repetition."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from lab.bench import Row
 from lab.figure import Figure, paired_ratio
 
 OURS = "sheave"
-# By the host with TLS 1.3, so that nothing but HTTP differs.
+# On the host with TLS 1.3, so that only HTTP differs.
 H1, H2, H3 = "h1-tls13", "h2-tls13", "h3"
 RATIOS = {"h2 / h1": (H2, H1), "h3 / h1": (H3, H1), "h3 / h2": (H3, H2)}
-# As often as the article sampled before it went on: what is seen after the first ones, and what after all.
-EARLIER = (10, 25)
-# Of visits where UDP does not come through: who was told of HTTP/3 before, who is told of it now, who does not care.
+# Sample counts at which the article drew conclusions: figures compare their medians with those of all samples.
+SAMPLE_COUNTS = (10, 25)
+# Visits without UDP: a visitor that learned of HTTP/3 before, one that learns of it now, and one that never uses it.
 RETURNING, NEW, WITHOUT = "returning", "new", "without"
 
 Samples = dict[int, float]
@@ -25,21 +25,21 @@ Cells = dict[tuple[str, str, str, str], Samples]
 
 
 def figures(rows: Sequence[Row]) -> dict[str, Figure]:
-    """For as many variants as there are; `worst` is the largest over what its name leaves open."""
+    """Returns the figures of the variants that have rows; `worst` is the largest over the omitted dimensions."""
     found: dict[str, Figure] = {}
     for variant in _distinct(rows, "variant"):
         own = [row for row in rows if row["variant"] == variant]
         failures = sum(row["failure"] is not None for row in own)
         found[f"{variant}.failures"] = Figure.of([failures], "loads")
         if any(row["page"] for row in own):
-            found |= _of_fallback(variant, own)
+            found |= _fallback_figures(variant, own)
         else:
-            found |= _of_loads(variant, own)
+            found |= _load_figures(variant, own)
     return found
 
 
 def cells(rows: Iterable[Row]) -> Cells:
-    """Milliseconds by sample, of each edge, site, protocol and page."""
+    """Returns milliseconds by sample for each edge, site, protocol and page."""
     found: Cells = {}
     for row in rows:
         key = (row["edge"], row["site"], row["protocol"], row["page"] or "")
@@ -47,19 +47,19 @@ def cells(rows: Iterable[Row]) -> Cells:
     return dict(sorted(found.items()))
 
 
-def _of_loads(variant: str, rows: list[Row]) -> dict[str, Figure]:
+def _load_figures(variant: str, rows: list[Row]) -> dict[str, Figure]:
     loads = cells(rows)
     found = {
         f"{variant}.{edge}.{site}.{protocol}": Figure.of(list(samples.values()), "ms")
         for (edge, site, protocol, _), samples in loads.items()
     }
     for edge in _distinct(rows, "edge"):
-        found |= _protocols_compared(f"{variant}.{edge}", edge, loads)
-    found |= _edges_compared(variant, loads)
-    return found | _earlier(variant, loads)
+        found |= _protocol_ratios(f"{variant}.{edge}", edge, loads)
+    found |= _edge_ratios(variant, loads)
+    return found | _convergence(variant, loads)
 
 
-def _protocols_compared(prefix: str, edge: str, loads: Cells) -> dict[str, Figure]:
+def _protocol_ratios(prefix: str, edge: str, loads: Cells) -> dict[str, Figure]:
     found = {}
     for name, (ours, theirs) in RATIOS.items():
         ratios = {
@@ -73,8 +73,8 @@ def _protocols_compared(prefix: str, edge: str, loads: Cells) -> dict[str, Figur
     return found
 
 
-def _edges_compared(variant: str, loads: Cells) -> dict[str, Figure]:
-    """Ours to whichever peer has the lowest median of the same page by the same protocol."""
+def _edge_ratios(variant: str, loads: Cells) -> dict[str, Figure]:
+    """Returns ratios of ours to the peer with the lowest median of the same page by the same protocol."""
     found = {}
     for (edge, site, protocol, _), samples in loads.items():
         peers = [
@@ -90,10 +90,10 @@ def _edges_compared(variant: str, loads: Cells) -> dict[str, Figure]:
     return found
 
 
-def _earlier(variant: str, loads: Cells) -> dict[str, Figure]:
-    """How far medians after so many samples are from those after all, where there are more."""
+def _convergence(variant: str, loads: Cells) -> dict[str, Figure]:
+    """Returns how far medians after `SAMPLE_COUNTS` samples are from the final ones, if there are more samples."""
     found = {}
-    for count in EARLIER:
+    for count in SAMPLE_COUNTS:
         distances = [
             abs(statistics.median(list(samples.values())[:count]) / statistics.median(samples.values()) - 1)
             for samples in loads.values()
@@ -104,7 +104,7 @@ def _earlier(variant: str, loads: Cells) -> dict[str, Figure]:
     return found
 
 
-def _of_fallback(variant: str, rows: list[Row]) -> dict[str, Figure]:
+def _fallback_figures(variant: str, rows: list[Row]) -> dict[str, Figure]:
     loads = cells(rows)
     found = {
         f"{variant}.{edge}.{site}.{visitor}.{page}": Figure.of(list(samples.values()), "ms")
@@ -131,7 +131,7 @@ def _distinct(rows: Iterable[Row], column: str) -> list[str]:
 
 
 def table(rows: Sequence[Row]) -> list[str]:
-    """Medians in milliseconds as Markdown: a line for each site and edge, a column for each protocol."""
+    """Returns medians in milliseconds as Markdown: one line for each site and edge, one column for each protocol."""
     lines = []
     for variant in _distinct(rows, "variant"):
         loads = cells(row for row in rows if row["variant"] == variant and not row["page"])

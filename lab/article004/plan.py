@@ -1,4 +1,4 @@
-"""What a run does, in which order: sample by sample, so that what is compared is measured side by side."""
+"""Order of a run: sample by sample, so that compared loads run close together."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from lab.bench import Bench
 
 
 @dataclass(frozen=True)
-class Turn:
-    """One load of one edge's site, or one visit where UDP is blocked."""
+class PlannedLoad:
+    """One load of a site from an edge, or one visit without UDP."""
 
     variant: Variant
     edge: str
     site: Site
-    # A protocol's, or a visitor's.
+    # Name of a protocol or of a visitor.
     by: str
     sample: int
 
@@ -34,21 +34,21 @@ class Turn:
 
 
 @dataclass(frozen=True)
-class Round:
+class SampleRound:
     """One sample of one variant."""
 
     variant: Variant
-    # Of what the line loses.
+    # Seed of the link's packet loss.
     seed: int
-    turns: Sequence[Turn]
+    planned: Sequence[PlannedLoad]
 
-    def without(self, known: Set[rows.Key]) -> Round:
-        """What is left of it."""
-        return replace(self, turns=[turn for turn in self.turns if turn.key not in known])
+    def without(self, known: Set[rows.Key]) -> SampleRound:
+        """Returns the round without completed loads."""
+        return replace(self, planned=[planned_load for planned_load in self.planned if planned_load.key not in known])
 
 
-def rounds(bench: Bench) -> Iterator[Sequence[Round]]:
-    """Those that are played at the same time; the same for the same seed, so that a run that was cut off can go on."""
+def rounds(bench: Bench) -> Iterator[Sequence[SampleRound]]:
+    """Yields concurrent rounds. The same seed gives the same rounds, so an interrupted run can resume."""
     settings = bench.settings
     wanted = bench.only or settings.get(f"{bench.extent}_variants") or [each["id"] for each in settings["variants"]]
     chosen = variants.read(settings["variants"], wanted)
@@ -60,13 +60,13 @@ def rounds(bench: Bench) -> Iterator[Sequence[Round]]:
                 yield [_round(bench, variant, each) for each in samples[sample - 1 :][:at_once]]
 
 
-def _round(bench: Bench, variant: Variant, sample: int) -> Round:
+def _round(bench: Bench, variant: Variant, sample: int) -> SampleRound:
     chance = random.Random(f"{bench.settings['seed']} {sample} {variant.id}")
-    turns = [Turn(variant, *which, sample) for which in _everything(bench, variant)]
-    return Round(variant, chance.getrandbits(63), chance.sample(turns, len(turns)))
+    planned = [PlannedLoad(variant, *which, sample) for which in _combinations(bench, variant)]
+    return SampleRound(variant, chance.getrandbits(63), chance.sample(planned, len(planned)))
 
 
-def _everything(bench: Bench, variant: Variant) -> Iterator[tuple[str, Site, str]]:
+def _combinations(bench: Bench, variant: Variant) -> Iterator[tuple[str, Site, str]]:
     edges = bench.settings.get(f"{bench.extent}_edges", variant.edges)
     sites = bench.settings.get(f"{bench.extent}_sites", variant.sites)
     return product(

@@ -1,4 +1,4 @@
-"""The article's sites, and the one backend that has them: nginx with files, behind whatever the edge is."""
+"""The article's sites, and the one backend behind every edge: nginx with files."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.balancers import Site as Place
-from lab.balancers import listening, nginx
+from lab.balancers import Placement, listening, nginx
 from lab.child import Child
 
 SHORT_BYTES, LONG_BYTES = 1_400, 141_000
 
-# A page that asks for everything at once, and says when all of it has come, and what it came by.
+# A page that requests everything at once, and reports its completion and the protocols.
 PAGE = """\
 <!doctype html>
 <meta charset="utf-8">
@@ -83,7 +82,7 @@ http {{
         listen {address};
         root {folder}/files;
         etag off;
-        # Nobody keeps anything.
+        # No caching.
         add_header Cache-Control no-store;
         location /short/ {{ try_files /short =404; }}
         location /long/ {{ try_files /long =404; }}
@@ -94,7 +93,7 @@ http {{
 
 @dataclass(frozen=True)
 class Site:
-    """So many short round trips, and as many long ones."""
+    """A number of short round trips and the same number of long ones."""
 
     id: str
     each_size: int
@@ -114,18 +113,18 @@ class Site:
 SITES = {site.id: site for site in (Site("small", 11), Site("medium", 51), Site("large", 101))}
 
 
-def start_backend(place: Place) -> tuple[str, Child]:
-    """Serves all of them; returns its address too."""
-    files = place.folder / "files"
+def start_backend(placement: Placement) -> tuple[str, Child]:
+    """Starts the backend of all sites; returns its address and process."""
+    files = placement.folder / "files"
     files.mkdir()
-    # Nothing that could be made shorter on the way.
+    # Random content cannot be compressed.
     content = random.Random(4)
     for name, size in (("short", SHORT_BYTES), ("long", LONG_BYTES)):
         (files / name).write_bytes(content.randbytes(size))
     for site in SITES.values():
         (files / site.path.strip("/")).write_text(site.page())
-    address = place.choose_address()
-    path = place.folder / "nginx.conf"
-    path.write_text(CONFIGURATION.format(user="user root;", folder=place.folder, address=address))
-    argv = [*nginx.program(), "-c", path, "-p", place.folder, "-e", "stderr"]
-    return address, place.start("backend", argv, listening(address))
+    address = placement.choose_address()
+    path = placement.folder / "nginx.conf"
+    path.write_text(CONFIGURATION.format(user="user root;", folder=placement.folder, address=address))
+    argv = [*nginx.program(), "-c", path, "-p", placement.folder, "-e", "stderr"]
+    return address, placement.start("backend", argv, listening(address))

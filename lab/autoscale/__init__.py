@@ -1,1 +1,1 @@
-"""A day of a deployment that is scaled, as the simulator passes it: reading, figures, pictures."""
+"""Simulated days of a scaled deployment: jobs, reader, figures, pictures."""

@@ -1,4 +1,4 @@
-"""Days in which pods are scaled: how the simulator's tables are read, and what they come to."""
+"""Days of a scaled deployment: parser and figures of the simulator's tables."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from lab.bench import Row
 from lab.figure import Figure
 from lab.results import parse_rows
 
-#: The parts of a run: one day by the minute, and smaller days under many settings.
+#: Parts of a run: one day by the minute, and smaller days under many settings.
 DAY, TRADE = "day", "trade"
 MINUTES = "minutes.csv"
-#: So long after a burst a scaler may still be busy with it: pods start, and an HPA keeps them for five minutes.
+#: Time after a burst in which a scaler still settles: pods start, and an HPA keeps them for five minutes.
 SETTLING_MINUTES = 10
 OURS = "demand"
 
 
-def is_whole(text: str) -> bool:
-    """Whether this is what the simulator prints, to its end."""
+def is_complete(text: str) -> bool:
+    """Returns true if the text is the simulator's complete output."""
     return text.startswith("minute,") and text.count("\n\n") == 1 and text.endswith("\n")
 
 
 def read(text: str) -> tuple[list[Row], Row]:
-    """The minutes of a day, and the day."""
+    """Parses the minutes of a day, and its totals."""
     minutes, day = (parse_rows(table.splitlines()) for table in text.split("\n\n"))
     return minutes, day[0]
 
 
 def steady(minutes: Sequence[Row], target: float) -> Row:
-    """What there was while no burst was on or just over: pods beyond those that the target asks for, and refusals."""
+    """Returns excess pods and refusals outside bursts and their settling time."""
     calm = [minute for minute, is_calm in zip(minutes, _calm(minutes), strict=True) if is_calm]
     needed = sum(minute["needed"] for minute in calm) / target
     return {
@@ -50,21 +50,21 @@ def _calm(minutes: Iterable[Row]) -> list[bool]:
 
 
 def figures(rows: Sequence[Row]) -> dict[str, Figure]:
-    """Of the day, each scaler's own and ours against the others'; of the smaller days, the same at equal cost."""
+    """Returns each scaler's figures of the day, ratios of ours to the others', and comparisons at equal cost."""
     found: dict[str, Figure] = {}
     by_scaler = {row["scaler"]: row for row in rows if row["part"] == DAY}
     for scaler, row in by_scaler.items():
-        for name, figure in _own(row).items():
+        for name, figure in _scaler_figures(row).items():
             found[f"{scaler}.{name}"] = figure
     for other in [scaler for scaler in by_scaler if scaler != OURS] if OURS in by_scaler else []:
         for name in ("pod_hours", "refused", "lost", "refusing_seconds", "wait_p99"):
             ours, theirs = found[f"{OURS}.{name}"].value, found[f"{other}.{name}"].value
             if theirs:
                 found[f"{name}: {OURS} / {other}"] = Figure.of([ours / theirs], "ratio")
-    return found | _trade([row for row in rows if row["part"] == TRADE])
+    return found | _trade_figures([row for row in rows if row["part"] == TRADE])
 
 
-def _own(row: Row) -> dict[str, Figure]:
+def _scaler_figures(row: Row) -> dict[str, Figure]:
     units = {
         "pod_hours": (row["pod_hours"], "pod-hours"),
         "paid": (row["pod_hours"] / row["needed_pod_hours"], "of the pod-hours that are busy"),
@@ -81,11 +81,11 @@ def _own(row: Row) -> dict[str, Figure]:
     return {name: Figure.of([number], unit) for name, (number, unit) in units.items()}
 
 
-def _trade(rows: Sequence[Row]) -> dict[str, Figure]:
-    """Refused requests at the same cost, ours to theirs: over another scaler's settings, and of those the worst for us.
+def _trade_figures(rows: Sequence[Row]) -> dict[str, Figure]:
+    """Returns ratios of refused requests at equal cost, ours to theirs: over another scaler's settings, and the worst
+    one.
 
-    Between two settings of ours the line that the picture shows is taken. What costs less or more than all of ours is
-    not compared.
+    Between two settings of ours the line of the picture counts. Costs below or above all of ours are not compared.
     """
     points = trade_points(rows)
     ours = sorted((point["pod_hours"], point["refused"]) for point in points.pop(OURS, {}).values())
@@ -100,7 +100,7 @@ def _trade(rows: Sequence[Row]) -> dict[str, Figure]:
 
 
 def _between(line: Sequence[tuple[float, float]], cost: float) -> float | None:
-    """The value at a cost, on a line of straight pieces over a logarithmic axis."""
+    """Interpolates the value at a cost, linearly over a logarithmic axis."""
     for (left, low), (right, high) in pairwise(line):
         if left <= cost <= right:
             share = (cost - left) / (right - left)
@@ -109,13 +109,11 @@ def _between(line: Sequence[tuple[float, float]], cost: float) -> float | None:
 
 
 def trade_points(rows: Sequence[Row]) -> dict[str, dict[str, Row]]:
-    """By scaler and setting, the mean of its days: pod-hours and refused requests, as shares, and clients lost."""
+    """Returns the mean of the days by scaler and setting: shares of pod-hours, refused requests and lost clients."""
     days: dict[str, dict[str, list[Row]]] = {}
     for row in rows:
         days.setdefault(row["scaler"], {}).setdefault(row["setting"], []).append(row)
-    return {
-        scaler: {setting: _mean(own) for setting, own in settings.items()} for scaler, settings in days.items()
-    }
+    return {scaler: {setting: _mean(own) for setting, own in settings.items()} for scaler, settings in days.items()}
 
 
 def _mean(days: Sequence[Row]) -> Row:

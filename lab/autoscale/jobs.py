@@ -1,4 +1,4 @@
-"""Which days are passed under which scalers, as experiment.toml has it."""
+"""Simulator jobs of experiment.toml: days and scalers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from lab.autoscale import days
 from lab.bench import Bench
 
-#: What a scaler without a target is held to.
+#: Target utilization of a scaler without a target.
 USUAL_TARGET_PERCENT = 80
 
 
@@ -19,27 +19,27 @@ class Job:
 
     part: str
     scaler: str
-    # What of the options is the scaler's own.
+    # The options of the scaler itself, as text.
     setting: str
     options: dict[str, Any]
 
     @property
-    def words(self) -> list[str]:
-        """What the simulator is told."""
+    def arguments(self) -> list[str]:
+        """Arguments of the simulator."""
         return [f"scaler={self.scaler}", *(f"{name}={value}" for name, value in self.options.items())]
 
     @property
     def target(self) -> float:
-        """How much of its slots each pod is to have in use."""
+        """Target share of each pod's slots in use."""
         return self.options.get("target_percent", USUAL_TARGET_PERCENT) / 100
 
 
 def jobs(bench: Bench) -> list[Job]:
-    """The day under each variant, then smaller days under each setting."""
-    return [*_days(bench), *_trade(bench)]
+    """Returns the day under each variant, then smaller days under each setting."""
+    return [*_day_jobs(bench), *_trade_jobs(bench)]
 
 
-def _days(bench: Bench) -> Iterator[Job]:
+def _day_jobs(bench: Bench) -> Iterator[Job]:
     day = bench.settings["day"] | bench.settings.get(f"{bench.extent}_day", {})
     for variant in bench.settings["variants"]:
         if _is_wanted(bench, variant["id"]):
@@ -48,7 +48,7 @@ def _days(bench: Bench) -> Iterator[Job]:
             yield Job(days.DAY, variant["id"], setting, day | own)
 
 
-def _trade(bench: Bench) -> Iterator[Job]:
+def _trade_jobs(bench: Bench) -> Iterator[Job]:
     settings = bench.settings
     day = settings["day"] | settings["trade_day"] | (settings["quick_day"] if bench.quick else {})
     for scaler, varied in settings["trade"].items():

@@ -1,4 +1,4 @@
-"""Pictures of scaled days: raw.csv and minutes.csv in; the whole day, a burst, and what settings cost and refuse."""
+"""Pictures of scaled days from raw.csv and minutes.csv: the whole day, a burst, and cost against refusals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from lab.autoscale import days
 from lab.bench import Row
 from lab.results import read_rows
-from lab.timeline import prepare, save
+from lab.timeline import configure_matplotlib, save
 
 COLOURS = {
     "demand": "#0072b2",
@@ -20,16 +20,16 @@ COLOURS = {
     "refusals-alone": "#e69f00",
 }
 NEEDED = "#d8d8d8"
-#: Where the labels of a scaler's settings stand, in points from the dot: those of two that nearly coincide apart.
+#: Offsets of the setting labels from their dots, in points, so that labels of adjacent dots do not overlap.
 LABELS = {"busy": (-5, -9, "right"), "in-flight": (5, 3, "left")}
 BURST, COST = "burst.svg", "cost.svg"
-#: Of a burst: before it begins, and after.
+#: Minutes shown before and after a burst.
 MINUTES_BEFORE, MINUTES_AFTER = 5, 25
 
 
 def draw(folder: Path, titles: dict[str, str]) -> Path:
-    """The pictures, beside their data; returns the one of the whole day."""
-    prepare()
+    """Draws the pictures beside their data; returns the picture of the whole day."""
+    configure_matplotlib()
     rows = read_rows(folder / "raw.csv")
     minutes = _by_scaler(read_rows(folder / days.MINUTES), titles)
     if points := days.trade_points([row for row in rows if row["part"] == days.TRADE]):
@@ -39,13 +39,13 @@ def draw(folder: Path, titles: dict[str, str]) -> Path:
 
 
 def _by_scaler(minutes: Sequence[Row], titles: dict[str, str]) -> dict[str, list[Row]]:
-    """In the order of the experiment."""
+    """Returns the rows of each scaler in the order of the experiment."""
     found = {scaler: [row for row in minutes if row["scaler"] == scaler] for scaler in titles}
     return {scaler: own for scaler, own in found.items() if own}
 
 
 def _day(minutes: dict[str, list[Row]], titles: dict[str, str]) -> Any:
-    """A line for each scaler: pods against what is needed, and beside it what was refused."""
+    """Draws pods against the needed pods, and refusals beside them, one line for each scaler."""
     from matplotlib import pyplot
 
     figure, panels = pyplot.subplots(
@@ -57,7 +57,7 @@ def _day(minutes: dict[str, list[Row]], titles: dict[str, str]) -> Any:
         left.plot(hours, [row["pods"] for row in rows], color=COLOURS[scaler], linewidth=1.0)
         left.set_title(titles[scaler], fontsize=9.5, loc="left", fontweight="bold")
         left.set_ylabel("pods")
-        # One shape, where bars would be one for each minute.
+        # One filled shape instead of a bar for each minute.
         edges = [*hours, hours[-1] + 1 / 60]
         right.stairs([row["refused"] / 60 for row in rows], edges, fill=True, color=COLOURS[scaler], linewidth=0.8)
         right.set_ylabel("429/s")
@@ -70,15 +70,13 @@ def _day(minutes: dict[str, list[Row]], titles: dict[str, str]) -> Any:
     for panel in panels.flat:
         panel.set_ylim(bottom=0)
         panel.grid(axis="y", alpha=0.25)
-    figure.suptitle(
-        "Pods that are paid for; grey: what the requests keep busy", x=0.01, ha="left", fontsize=10
-    )
+    figure.suptitle("Pods that are paid for; grey: what the requests keep busy", x=0.01, ha="left", fontsize=10)
     figure.tight_layout()
     return figure
 
 
 def _burst(minutes: dict[str, list[Row]], titles: dict[str, str]) -> Any:
-    """The longest burst, minute by minute."""
+    """Draws the longest burst, minute by minute."""
     from matplotlib import pyplot
 
     first = next(iter(minutes.values()))
@@ -103,7 +101,7 @@ def _burst(minutes: dict[str, list[Row]], titles: dict[str, str]) -> Any:
 
 
 def _longest_burst(rows: Sequence[Row]) -> tuple[int, int]:
-    """Its first minute, and the one after it."""
+    """Returns the first minute of the longest burst, and the minute after it."""
     bursts: list[list[int]] = []
     for row in rows:
         if row["burst"]:
@@ -119,7 +117,7 @@ def _needed(panel: Any, times: Sequence[float], rows: Sequence[Row]) -> None:
 
 
 def _cost(points: dict[str, dict[str, Row]]) -> Any:
-    """Each setting of each scaler: what it costs, what it refuses."""
+    """Draws cost against refusals for each setting of each scaler."""
     from matplotlib import pyplot
 
     figure, panels = pyplot.subplots(1, 2, figsize=(12.6, 5.2), sharex=True)

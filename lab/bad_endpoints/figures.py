@@ -1,4 +1,4 @@
-"""Figures of a run: one for each case and arm, and the comparisons that claims are about."""
+"""Figures of a run: one for each case and arm, and the comparisons that claims need."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lab.figure import Figure, paired_ratio
 
 @dataclass
 class Costs:
-    """The rows of one case and arm."""
+    """Rows of one case and arm."""
 
     by_round: dict[int, float] = field(default_factory=dict)
     requests: int = 0
@@ -28,30 +28,30 @@ class Costs:
         return Figure.of(list(self.by_round.values()), unit)
 
     def failed_share(self) -> float:
-        """Of all rounds together: a median would hide what fails in few of them."""
+        """Share of failed requests over all rounds; a median would hide failures in few rounds."""
         return 100 * self.errors / (self.errors + self.requests)
 
 
-# By case, then by arm.
+# Costs by case, then by arm.
 Cases = dict[str, dict[str, Costs]]
 
 
 def figures(bench: Bench, scenarios: Sequence[Scenario]) -> dict[str, Figure]:
-    """All figures of the scenarios that were measured."""
+    """Returns all figures of the measured scenarios."""
     cases: Cases = {}
     for row in bench.rows:
         cases.setdefault(row["case"], {}).setdefault(row["arm"], Costs()).add(row)
     found: dict[str, Figure] = {}
     for scenario in scenarios:
         if scenario.load == "open":
-            found |= _of_open_load(bench, scenario, cases)
+            found |= _open_load_figures(bench, scenario, cases)
         else:
-            found |= _of_closed_load(scenario, cases)
+            found |= _closed_load_figures(scenario, cases)
     return found
 
 
-def _of_closed_load(scenario: Scenario, cases: Cases) -> dict[str, Figure]:
-    """The median of the rounds, and the worst of them: what no request may meet, no round may show."""
+def _closed_load_figures(scenario: Scenario, cases: Cases) -> dict[str, Figure]:
+    """Returns the median and the worst of the rounds; claims about every request need the worst."""
     found = {}
     for name in scenario.measures:
         measure, case = MEASURES[name], f"{scenario.id}: {name}"
@@ -63,7 +63,7 @@ def _of_closed_load(scenario: Scenario, cases: Cases) -> dict[str, Figure]:
     return found
 
 
-def _of_open_load(bench: Bench, scenario: Scenario, cases: Cases) -> dict[str, Figure]:
+def _open_load_figures(bench: Bench, scenario: Scenario, cases: Cases) -> dict[str, Figure]:
     failures, latencies = cases[f"{scenario.id}: failed"], cases[f"{scenario.id}: p99"]
     shares = {arm: failures[arm].failed_share() for arm in scenario.arms}
     medians = {arm: latencies[arm].median(P99) for arm in scenario.arms}

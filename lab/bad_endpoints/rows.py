@@ -11,15 +11,15 @@ from lab.load import LoadReport
 from lab.trace import Trace, TracedRequest, failed, longest_ms, outcomes
 
 FAILED, P99 = "failed requests, %", "p99 of the others, ms"
-# Time in which a returned endpoint must have its share, and after which no request may be delayed.
+# Time after which a returned endpoint must have its share, and a new request must not be delayed.
 SETTLED_SECONDS = 1.0
 
 EMPTY: Row = dict.fromkeys(
     (
         *("round", "case", "arm", "cost", "unit", "requests", "errors", "first_error", "seconds", "cpu_ns", "wait_ns"),
         *("latency_p50_us", "latency_p99_us", "latency_max_us"),
-        # Of closed loads alone: the longest before the onset, requests in flight then, those of them that failed, those
-        # that a dying endpoint had received, and how all requests after the onset ended.
+        # Columns of closed loads: longest request before the onset, requests in flight at the onset, failed ones of
+        # those, requests received by a dying endpoint, and the outcomes after the onset.
         *("latency_max_before_us", "in_flight", "in_flight_failed", "received", "outcomes"),
     ),
     "",
@@ -28,18 +28,18 @@ EMPTY: Row = dict.fromkeys(
 
 @dataclass(frozen=True)
 class Measure:
-    """A number that a trace comes to."""
+    """A number that summarizes a trace."""
 
     unit: str
     of: Callable[[Trace], float]
-    # The round that counts where a claim is about every round.
+    # Selects the round that counts if a claim is about every round.
     worst: Callable[[Sequence[float]], float] = max
 
 
 MEASURES = {
     "failed": Measure("failed requests", lambda trace: failed(trace.after())),
     "failed-later": Measure("failed requests begun after the onset", lambda trace: failed(trace.begun_after(0))),
-    # Below 0 if a request that had been received was sent again elsewhere.
+    # Below 0 if a request that an endpoint had received was retried elsewhere.
     "failed-beyond-received": Measure(
         "failed requests beyond those received by dead endpoints",
         lambda trace: failed(trace.after()) - sum(trace.unanswered),
@@ -51,13 +51,13 @@ MEASURES = {
         lambda trace: _added(trace, trace.begun_after(SETTLED_SECONDS)),
     ),
     "errors": Measure("answers that are 500, %", lambda trace: _share_of_500(trace.after())),
-    # Endpoint 0 is the one that returns, one second before the last one begins.
+    # Endpoint 0 returns, one second before the last one does.
     "share": Measure("share of its fair share", lambda trace: _share_of_first(trace), worst=min),
 }
 
 
-def of_trace(number: int, scenario: Scenario, arm: str, trace: Trace) -> list[Row]:
-    """A row for each measure of a closed load."""
+def trace_rows(number: int, scenario: Scenario, arm: str, trace: Trace) -> list[Row]:
+    """Returns a row for each measure of a closed load."""
     after, in_flight = trace.after(), trace.in_flight()
     took = sorted(request.took_us for request in after if not request.failed) or [0]
     faults = [request.outcome for request in after if request.failed]
@@ -81,8 +81,8 @@ def of_trace(number: int, scenario: Scenario, arm: str, trace: Trace) -> list[Ro
     return [_row(number, case, arm, each.of(trace), each.unit, counts) for case, each in measures.items()]
 
 
-def of_report(number: int, scenario: Scenario, arm: str, report: LoadReport) -> list[Row]:
-    """Two rows of an open load: failures, and the latency of the others."""
+def report_rows(number: int, scenario: Scenario, arm: str, report: LoadReport) -> list[Row]:
+    """Returns two rows of an open load: failures, and the latency of successful requests."""
     sent = report.requests + report.errors
     counts = {
         "requests": report.requests,

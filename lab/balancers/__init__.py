@@ -1,7 +1,7 @@
-"""The balancers that are compared, each in one file that turns the same task into its own configuration.
+"""The compared balancers, one file each, which turns a task into the balancer's configuration.
 
-A module here has two functions: `prepare()` fetches what is missing and returns the version; `start(task, site)`
-returns it running.
+A module here has two functions: `prepare()` installs the program if it is missing and returns its version; `start(task,
+placement)` starts it.
 """
 
 from __future__ import annotations
@@ -16,87 +16,87 @@ from typing import Literal, Protocol, Self, cast
 from lab import network
 from lab.certificate import Certificate
 from lab.child import Child, wait_until
-from lab.paths import Missing
+from lab.paths import MissingRequirement
 
 
 @dataclass(frozen=True)
-class Guard:
-    """What a balancer does about endpoints that fail: it leaves them out for a while, and asks another one."""
+class FailurePolicy:
+    """Outlier detection and retries of a balancer."""
 
-    # Of one request, in all.
+    # Attempts of one request in total.
     attempts: int
-    # Failures in a row after which an endpoint is left out.
+    # Consecutive failures before an endpoint is ejected.
     failures: int
     connect_timeout_ms: int
 
 
 @dataclass(frozen=True)
-class Task:
-    """What a balancer is asked to do."""
+class BalancerTask:
+    """Features and settings that a balancer must provide."""
 
     endpoints: tuple[str, ...]
     workers: int = 1
-    # What endpoints speak. Clients choose for themselves: every balancer here takes HTTP/1.1 and HTTP/2 at one address.
-    # Endpoints of HTTP/3 have the certificate that is named with `trusted`.
-    speaks: Literal["http1", "http2", "grpc", "http3"] = "http1"
-    # Clients come by TLS.
+    # Protocol towards endpoints. Clients choose theirs: every balancer here accepts HTTP/1.1 and HTTP/2 at one address.
+    # Endpoints of HTTP/3 use the certificate of `endpoint_ca`.
+    endpoint_protocol: Literal["http1", "http2", "grpc", "http3"] = "http1"
+    # Certificate for TLS towards clients.
     certificate: Certificate | None = None
-    # Then they may come by HTTP/3 too, at the UDP port of the same number.
+    # HTTP/3 towards clients, at the UDP port of the same number. Requires a certificate.
     http3: bool = False
-    # What QUIC is to go by, for clients that are far away: all else that would bound a connection is out of its way.
+    # QUIC congestion control for long-distance clients, without any other limit of a connection.
     quic_congestion_control: Literal["cubic", "bbr"] | None = None
-    # Who vouches for endpoints that are spoken to by TLS; their name is the certificate's.
-    trusted: Certificate | None = None
-    # Requests that a client may have under way on one HTTP/2 connection, where that is not the balancer's to say.
+    # Authority of endpoints that use TLS; their name is the certificate's.
+    endpoint_ca: Certificate | None = None
+    # Maximum concurrent streams of a client's HTTP/2 connection; None is the balancer's default.
     client_streams: int | None = None
-    # Requests that one endpoint may have in flight, or that it is to be learned; the rest wait in a queue.
+    # In-flight limit of one endpoint, or `auto` for a learned one; other requests wait in a queue.
     cap: int | Literal["auto"] | None = None
-    # How many may wait there; the default of each is more than any client here has under way.
+    # Length of the queue; each default is more than any client here needs.
     queue: int | None = None
-    # Requests that all endpoints together may have in flight; the rest are refused.
+    # In-flight limit of all endpoints together; other requests are refused.
     in_flight: int | None = None
-    # Idle connections to endpoints are kept for requests to come.
-    pooled: bool = True
-    # Routes by host and path, one of which is asked for; without it one route takes everything.
+    # Keeps idle connections to endpoints for reuse.
+    keep_idle: bool = True
+    # Number of routes by host and path, of which clients request one; None is one route for everything.
     routes: int | None = None
-    # Fields of answers that endpoints send and clients do not get.
-    hidden: tuple[str, ...] = ()
-    # Bodies are moved inside the kernel.
+    # Response headers that the balancer removes.
+    removed_headers: tuple[str, ...] = ()
+    # Moves bodies inside the kernel.
     splice: bool = False
-    # Endpoints are watched, and failed requests sent again.
-    guard: Guard | None = None
-    # Another way to choose an endpoint than the one that a balancer's file has, in the balancer's own word.
+    # Outlier detection and retries; None is off.
+    failure_policy: FailurePolicy | None = None
+    # Algorithm in the balancer's own term, instead of the default of its file.
     algorithm: str | None = None
-    # The configuration that a user begins with: endpoints and, where a program needs them, timeouts; everything that
-    # decides about endpoints and failures is the program's own default.
+    # Uses a beginner's configuration: endpoints and required timeouts; all load balancing and failure handling is the
+    # program's default.
     defaults: bool = False
 
     def __post_init__(self) -> None:
-        if self.defaults and (self.guard or self.algorithm or self.cap):
-            raise ValueError("defaults have no guard, no algorithm and no cap")
+        if self.defaults and (self.failure_policy or self.algorithm or self.cap):
+            raise ValueError("defaults have no failure policy, no algorithm and no cap")
 
 
 @dataclass(frozen=True)
-class Site:
-    """Where a balancer runs: a folder of its own for configuration and logs, a way to start processes, an address."""
+class Placement:
+    """Location of a balancer: folder for configuration and logs, process launcher, address."""
 
     folder: Path
-    # Starts a command that logs to a file. Whoever wants it in another namespace or cgroup passes what does that; the
-    # command must end up in the process itself, not in a child of it.
+    # Starts a command that logs to a file. A launcher for another namespace or cgroup must replace itself with the
+    # command, not run it as a child.
     launch: Callable[[Sequence[object], Path], Child]
     host: str = "127.0.0.1"
-    # 0 is any that is free.
+    # 0 is any free port.
     port: int = 0
-    # Another build of Sheave than the tree's.
+    # Another build of Sheave.
     program: Path | None = None
 
     @classmethod
     def pinned(cls, folder: Path, cpus: Sequence[int], program: Path | None = None) -> Self:
-        """On loopback, on these CPUs alone."""
+        """Returns a placement on loopback, pinned to these CPUs."""
         return cls(folder, partial(Child, cpus=cpus), program=program)
 
     def choose_address(self) -> str:
-        """The address to listen at, for programs that cannot choose a port themselves."""
+        """Returns a listen address, for programs that cannot choose a port themselves."""
         return f"{self.host}:{self.port or network.free_port()}"
 
     def start(self, name: str, argv: Sequence[object], ready: Callable[[Child], object], seconds: float = 15) -> Child:
@@ -111,20 +111,20 @@ class Site:
 
 
 def listening(address: str) -> Callable[[Child], bool]:
-    """Whether a process listens at this address, asked without a connection: it may be in another namespace."""
+    """Returns a check whether a process listens at the address, without a connection, because of other namespaces."""
     port = int(address.rpartition(":")[2])
     return lambda child: network.listens(child.processes(), port)
 
 
 @dataclass(frozen=True)
-class Running:
-    """A balancer that serves."""
+class RunningBalancer:
+    """A running balancer."""
 
     address: str
     child: Child
-    # Replaces the endpoints while requests run, in the way its manual gives for that.
+    # Replaces the endpoints while requests run, in the way that the balancer's manual recommends.
     set_endpoints: Callable[[Sequence[str]], None]
-    # Where it says how it is doing, on the node's loopback, if it does.
+    # Admin address on the node's loopback, if any.
     admin: str | None = None
 
     def __enter__(self) -> Self:
@@ -137,23 +137,23 @@ class Running:
 class Balancer(Protocol):
     def prepare(self) -> str: ...
 
-    def start(self, task: Task, site: Site) -> Running: ...
+    def start(self, task: BalancerTask, placement: Placement) -> RunningBalancer: ...
 
 
-class Unsupported(Exception):
-    """This balancer's file does not know how to do this task."""
+class UnsupportedTask(Exception):
+    """The balancer's file does not support the task."""
 
 
 def balancer(name: str) -> Balancer:
-    """The balancer of this name, or an error that lists those there are."""
+    """Returns the balancer of this name; raises an error with the valid names otherwise."""
     known = sorted(path.stem for path in Path(__file__).parent.glob("[!_]*.py"))
     if name not in known:
-        raise Missing(f"there is no balancer '{name}'; there are: {', '.join(known)}")
+        raise MissingRequirement(f"there is no balancer '{name}'; there are: {', '.join(known)}")
     return cast(Balancer, importlib.import_module(f"lab.balancers.{name}"))
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Writes a file that a running process watches: it sees the old one or the new one, never a part."""
+    """Replaces a watched file atomically: a reader sees the old or the new content, never a part."""
     fresh = path.with_name(f".{path.name}.fresh")
     fresh.write_text(text)
     fresh.replace(path)

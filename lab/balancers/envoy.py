@@ -11,15 +11,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lab.balancers import Running, Site, Task, Unsupported, listening, replace_file
+from lab.balancers import BalancerTask, Placement, RunningBalancer, UnsupportedTask, listening, replace_file
 from lab.certificate import Certificate
-from lab.paths import CACHE, Missing
+from lab.paths import CACHE, MissingRequirement
 
 REQUIREMENT = Path(__file__).with_name("envoy-requirements.txt")
 FOLDER = CACHE / "peers" / "envoy"
 PROGRAM = FOLDER / "envoy" / "_bin" / "envoy"
 
-# Envoy has no switch against its circuit breakers; its FAQ gives this number.
+# Envoy cannot disable its circuit breakers; its FAQ recommends this number.
 UNLIMITED = 1_000_000_000
 PREVIOUS_HOSTS = "envoy.retry_host_predicates.previous_hosts"
 PREVIOUS_HOSTS_CONFIG = "envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate"
@@ -32,55 +32,63 @@ def prepare() -> str:
     if not stamp.is_file() or stamp.read_text() != wanted:
         _install()
         stamp.write_text(wanted)
-    said = subprocess.run([PROGRAM, "--version"], check=True, capture_output=True, text=True).stdout
-    found = re.search(r"/(\d+\.\d+\.\d+)/", said)
-    return found.group(1) if found else said.strip()
+    output = subprocess.run([PROGRAM, "--version"], check=True, capture_output=True, text=True).stdout
+    found = re.search(r"/(\d+\.\d+\.\d+)/", output)
+    return found.group(1) if found else output.strip()
 
 
 def _install() -> None:
-    """Beside the other peers rather than into the lab's environment, which is for what every run needs."""
+    """Installs Envoy beside the other peers; the lab's environment has only what every run needs."""
     argv = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--upgrade"]
     argv += ["--target", str(FOLDER), "--requirement", str(REQUIREMENT)]
     done = subprocess.run(argv, check=False, capture_output=True, text=True)
     if done.returncode != 0:
-        raise Missing(f"cannot fetch Envoy: {done.stderr.strip()}")
+        raise MissingRequirement(f"cannot fetch Envoy: {done.stderr.strip()}")
 
 
-def start(task: Task, site: Site) -> Running:
-    if task.http3 or task.speaks == "http3" or task.hidden or task.in_flight is not None or not task.pooled:
-        raise Unsupported("envoy.py writes no HTTP/3, hides no fields, limits nothing, and pools")
+def start(task: BalancerTask, placement: Placement) -> RunningBalancer:
+    if (
+        task.http3
+        or task.endpoint_protocol == "http3"
+        or task.removed_headers
+        or task.in_flight is not None
+        or not task.keep_idle
+    ):
+        raise UnsupportedTask("envoy.py supports no HTTP/3, no removed headers, no limit, and only pooled connections")
     if task.routes is not None or task.cap is not None or task.splice:
-        raise Unsupported("envoy.py writes no routes; Envoy has no queue for a cap on each endpoint and no splicing")
-    if task.defaults and task.speaks != "http1":
-        raise Unsupported("Envoy's default is HTTP/1.1 to endpoints")
-    address = site.choose_address()
-    endpoints = site.folder / "endpoints.json"
+        raise UnsupportedTask(
+            "envoy.py supports no routes; Envoy has no queue for a cap on each endpoint and no splicing"
+        )
+    if task.defaults and task.endpoint_protocol != "http1":
+        raise UnsupportedTask("Envoy's default is HTTP/1.1 to endpoints")
+    address = placement.choose_address()
+    endpoints = placement.folder / "endpoints.json"
     _write_endpoints(endpoints, task.endpoints)
-    path = site.folder / "envoy.json"
+    path = placement.folder / "envoy.json"
     path.write_text(json.dumps(_bootstrap(task, address, endpoints), indent=1))
     argv = [PROGRAM, "--config-path", path, "--concurrency", task.workers]
-    # No shared memory between generations of Envoy: there is only one, and others may run beside it.
+    # Disables shared memory between generations of Envoy, because other instances may run at the same time.
     argv += ["--disable-hot-restart", "--log-level", "warning"]
-    child = site.start("envoy", argv, listening(address))
-    return Running(address, child, partial(_write_endpoints, endpoints))
+    child = placement.start("envoy", argv, listening(address))
+    return RunningBalancer(address, child, partial(_write_endpoints, endpoints))
 
 
-def _bootstrap(task: Task, address: str, endpoints: Path) -> dict[str, Any]:
-    """Neither `admin` nor an access log: nothing but the traffic is served."""
+def _bootstrap(task: BalancerTask, address: str, endpoints: Path) -> dict[str, Any]:
+    """Returns a configuration without `admin` and access log."""
     return {
         "node": {"id": "lab", "cluster": "lab"},
         "static_resources": {"listeners": [_listener(task, address)], "clusters": [_cluster(task, endpoints)]},
     }
 
 
-def _listener(task: Task, address: str) -> dict[str, Any]:
+def _listener(task: BalancerTask, address: str) -> dict[str, Any]:
     manager = {
         "@type": _type("envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"),
         "stat_prefix": "lab",
         "codec_type": "AUTO",
-        # As the others do: X-Forwarded-For of the client, who is not believed to have set it before.
+        # Like the other balancers: X-Forwarded-For has the client's address, and values from the client do not count.
         "use_remote_address": True,
-        # The guide for benchmarks: both cost every request.
+        # The guide for benchmarks advises both, because they cost every request.
         "generate_request_id": False,
         "http_filters": [
             {
@@ -91,7 +99,7 @@ def _listener(task: Task, address: str) -> dict[str, Any]:
                 },
             }
         ],
-        # As long as the others; the default is an hour.
+        # Same timeout as the other balancers; the default is an hour.
         "common_http_protocol_options": {"idle_timeout": "60s"},
         "http2_protocol_options": _http2(task.client_streams),
         "route_config": {
@@ -105,7 +113,7 @@ def _listener(task: Task, address: str) -> dict[str, Any]:
 
 
 def _http2(streams: int | None) -> dict[str, Any]:
-    """The windows that the guide for edge proxies gives; as many streams as it gives, or as are asked for."""
+    """Returns the windows of the guide for edge proxies, and its number of streams unless the task sets one."""
     return {
         "max_concurrent_streams": streams or 100,
         "initial_stream_window_size": 64 * 1024,
@@ -127,22 +135,22 @@ def _tls(certificate: Certificate) -> dict[str, Any]:
     }
 
 
-def _route(task: Task) -> dict[str, Any]:
+def _route(task: BalancerTask) -> dict[str, Any]:
     action: dict[str, Any] = {"cluster": "endpoints"}
     if not task.defaults:
         action["timeout"] = "60s"
-    if task.guard:
-        # The guide for transient failures: never again where it has just failed.
+    if task.failure_policy:
+        # The guide for transient failures: no retry on the same host.
         action["retry_policy"] = {
             "retry_on": "5xx",
-            "num_retries": task.guard.attempts - 1,
+            "num_retries": task.failure_policy.attempts - 1,
             "retry_host_predicate": [{"name": PREVIOUS_HOSTS, "typed_config": {"@type": _type(PREVIOUS_HOSTS_CONFIG)}}],
             "host_selection_retry_max_attempts": 5,
         }
     return {"match": {"prefix": "/"}, "route": action}
 
 
-def _cluster(task: Task, endpoints: Path) -> dict[str, Any]:
+def _cluster(task: BalancerTask, endpoints: Path) -> dict[str, Any]:
     cluster = {
         "name": "endpoints",
         "type": "EDS",
@@ -150,47 +158,47 @@ def _cluster(task: Task, endpoints: Path) -> dict[str, Any]:
             "eds_config": {"resource_api_version": "V3", "path_config_source": {"path": str(endpoints)}}
         },
     }
-    return cluster if task.defaults else cluster | _tuned(task)
+    return cluster if task.defaults else cluster | _cluster_options(task)
 
 
-def _tuned(task: Task) -> dict[str, Any]:
-    """What a cluster has beside its endpoints."""
+def _cluster_options(task: BalancerTask) -> dict[str, Any]:
+    """Returns the options of a cluster besides its endpoints."""
     everything = {
         "max_connections": UNLIMITED,
         "max_pending_requests": UNLIMITED,
         "max_requests": UNLIMITED,
         "max_retries": UNLIMITED,
     }
-    tuned: dict[str, Any] = {
-        "connect_timeout": f"{task.guard.connect_timeout_ms / 1000}s" if task.guard else "5s",
+    options: dict[str, Any] = {
+        "connect_timeout": f"{task.failure_policy.connect_timeout_ms / 1000}s" if task.failure_policy else "5s",
         "load_balancing_policy": {"policies": [{"typed_extension_config": _least_request(task)}]},
         "circuit_breakers": {"thresholds": [{"priority": "DEFAULT", **everything}]},
         "typed_extension_protocol_options": {
             HTTP_OPTIONS: {
                 "@type": _type(HTTP_OPTIONS),
                 "common_http_protocol_options": {"idle_timeout": "60s"},
-                "explicit_http_config": _speech(task),
+                "explicit_http_config": _endpoint_protocol_options(task),
             }
         },
     }
-    if task.guard:
-        tuned["outlier_detection"] = {
-            "consecutive_5xx": task.guard.failures,
+    if task.failure_policy:
+        options["outlier_detection"] = {
+            "consecutive_5xx": task.failure_policy.failures,
             # The default of 10 % would eject none of five.
             "max_ejection_percent": 50,
         }
-    return tuned
+    return options
 
 
-def _speech(task: Task) -> dict[str, Any]:
-    if task.speaks == "http1":
+def _endpoint_protocol_options(task: BalancerTask) -> dict[str, Any]:
+    if task.endpoint_protocol == "http1":
         return {"http_protocol_options": {}}
-    # How many streams a connection to an endpoint may have is the endpoint's to say.
+    # The endpoint decides the number of streams of a connection.
     return {"http2_protocol_options": {"initial_connection_window_size": 1024 * 1024}}
 
 
-def _least_request(task: Task) -> dict[str, Any]:
-    """Two endpoints drawn at random and the better of them, Envoy's default; FULL_SCAN looks at all of them."""
+def _least_request(task: BalancerTask) -> dict[str, Any]:
+    """Returns least request with two random choices, Envoy's default; FULL_SCAN compares all endpoints."""
     return {
         "name": "envoy.load_balancing_policies.least_request",
         "typed_config": {
@@ -201,7 +209,7 @@ def _least_request(task: Task) -> dict[str, Any]:
 
 
 def _write_endpoints(path: Path, endpoints: Sequence[str]) -> None:
-    """A file that Envoy watches, as it would a control plane: it notices files that are moved into place."""
+    """Writes the file that Envoy watches as its control plane; Envoy detects files that are moved into place."""
     assignment = {
         "@type": _type("envoy.config.endpoint.v3.ClusterLoadAssignment"),
         "cluster_name": "endpoints",

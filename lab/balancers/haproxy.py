@@ -1,4 +1,4 @@
-"""HAProxy, configured as its manual advises a proxy with keep-alive on both sides."""
+"""HAProxy, configured as its manual advises for keep-alive on both sides."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from lab.balancers import Running, Site, Task, Unsupported, listening
-from lab.debian import Suite
+from lab.balancers import BalancerTask, Placement, RunningBalancer, UnsupportedTask, listening
+from lab.debian import DebianSuite
 
 CONFIGURATION = """\
 global
@@ -46,41 +46,41 @@ frontend lab
 backend endpoints
     # Unless it is asked otherwise by load, as the others choose.
     balance {algorithm}
-{guard}
+{failure_policy}
 {servers}
 """
 
-# In the folder of a run.
+# Relative to the folder of the run.
 SOCKET = "haproxy.sock"
 
-# The manual's default is 100. What endpoints allow holds beside it.
+# The manual's default is 100. The limits of endpoints apply as well.
 STREAMS = """\
     tune.h2.fe.max-concurrent-streams {streams}
     tune.h2.be.max-concurrent-streams {streams}"""
 
-# Of the tuning of QUIC the manual advises to leave pacing out where latency is low and bandwidth high: it costs CPU.
+# For low latency and high bandwidth the manual advises to disable QUIC pacing, which costs CPU.
 QUIC = "    tune.quic.disable-tx-pacing"
-# For clients that are far away pacing stays, and BBR has to be asked for twice.
-QUIC_FAR = {"cubic": "    # QUIC as it is.", "bbr": "    expose-experimental-directives"}
+# For long-distance clients pacing stays, and BBR needs two options.
+QUIC_FAR = {"cubic": "    # QUIC defaults.", "bbr": "    expose-experimental-directives"}
 BIND_QUIC = "    bind quic4@{address} ssl crt {chain} alpn h3{congestion}"
-# The default window of 480 KiB is 39 Mbit/s at 100 ms.
+# The default window of 480 KiB allows 39 Mbit/s at 100 ms.
 CONGESTION = " quic-cc-algo {algorithm}(16m)"
 
-# Idle connections to endpoints are shared by all clients: endpoints here never close them early, for which the manual
-# recommends it. With the default each client's first request would open one.
+# All clients share idle connections to endpoints. The manual recommends this for endpoints that never close them early,
+# as here. With the default, each client's first request would open a connection.
 REUSE = "    http-reuse always"
 
-# What the manual's examples have: a request whose server cannot be reached goes to another one.
+# From the manual's examples: a request to an unreachable server is redispatched.
 REDISPATCH = "    option redispatch"
 
-# `observe` needs the check, which also decides when a server comes back.
-GUARD = """\
+# `observe` requires the check, which also decides when a server returns.
+FAILURE_POLICY = """\
     option httpchk GET /b/100
     retries {retries}
     # At once and elsewhere; a server that answered 500 has the fewest connections and would be chosen again.
     option redispatch 1
     retry-on all-retryable-errors"""
-GUARDED_SERVER = " check inter 2s fastinter 500ms observe layer7 error-limit {failures} on-error mark-down"
+CHECKED_SERVER = " check inter 2s fastinter 500ms observe layer7 error-limit {failures} on-error mark-down"
 
 
 def prepare() -> str:
@@ -89,46 +89,46 @@ def prepare() -> str:
     return found.group(1) if found else done.stdout.strip()
 
 
-def start(task: Task, site: Site) -> Running:
+def start(task: BalancerTask, placement: Placement) -> RunningBalancer:
     if task.routes is not None or task.cap == "auto" or task.queue is not None or task.in_flight is not None:
-        raise Unsupported("haproxy.py writes no routes; HAProxy learns no cap and bounds no queue")
-    if not task.pooled:
-        raise Unsupported("haproxy.py shares idle connections")
-    if task.speaks == "http3" or task.hidden:
-        raise Unsupported("HAProxy 3.2 speaks no HTTP/3 to its servers, and haproxy.py hides no fields")
-    address = site.choose_address()
-    path = site.folder / "haproxy.cfg"
+        raise UnsupportedTask("haproxy.py supports no routes; HAProxy learns no cap and has no queue limit")
+    if not task.keep_idle:
+        raise UnsupportedTask("haproxy.py supports only shared idle connections")
+    if task.endpoint_protocol == "http3" or task.removed_headers:
+        raise UnsupportedTask("HAProxy 3.2 has no HTTP/3 to servers, and haproxy.py supports no removed headers")
+    address = placement.choose_address()
+    path = placement.folder / "haproxy.cfg"
     servers = [_server(endpoint, task) for endpoint in task.endpoints]
     path.write_text(
         CONFIGURATION.format(
             workers=task.workers,
             socket=SOCKET,
             splice="option splice-auto" if task.splice else "# Bodies are copied.",
-            streams=STREAMS.format(streams=task.client_streams) if task.client_streams else "    # HTTP/2 is as it is.",
+            streams=STREAMS.format(streams=task.client_streams) if task.client_streams else "    # HTTP/2 defaults.",
             quic=_quic(task),
             bind_quic=_bind_quic(task, address),
             address=address,
-            # The key lies where it is looked for.
+            # HAProxy finds the key beside the certificate.
             tls=f" ssl crt {task.certificate.chain} alpn h2,http/1.1" if task.certificate else "",
             algorithm=task.algorithm or "leastconn",
-            connect_timeout_ms=task.guard.connect_timeout_ms if task.guard else 5000,
+            connect_timeout_ms=task.failure_policy.connect_timeout_ms if task.failure_policy else 5000,
             reuse="    # Idle connections are shared as by default." if task.defaults else REUSE,
-            guard=_guard(task),
+            failure_policy=_failure_policy(task),
             servers="\n".join(f"    server {server}" for server in servers),
         )
     )
-    # The socket's path may have some hundred bytes, and that of its folder more: it is named relative to the folder.
-    child = site.start("haproxy", [*_program(), "-db", "-C", site.folder, "-f", path], listening(address))
-    return Running(address, child, Endpoints(site.folder, task).set)
+    # A socket path has at most about a hundred bytes, and the folder's path may be longer, so it is relative.
+    child = placement.start("haproxy", [*_program(), "-db", "-C", placement.folder, "-f", path], listening(address))
+    return RunningBalancer(address, child, ServerUpdates(placement.folder, task).set)
 
 
-def _quic(task: Task) -> str:
+def _quic(task: BalancerTask) -> str:
     if not task.http3:
         return "    # No QUIC."
     return QUIC_FAR[task.quic_congestion_control] if task.quic_congestion_control else QUIC
 
 
-def _bind_quic(task: Task, address: str) -> str:
+def _bind_quic(task: BalancerTask, address: str) -> str:
     if not task.http3 or task.certificate is None:
         return "    # No HTTP/3."
     algorithm = task.quic_congestion_control
@@ -136,24 +136,28 @@ def _bind_quic(task: Task, address: str) -> str:
     return BIND_QUIC.format(address=address, chain=task.certificate.chain, congestion=congestion)
 
 
-def _guard(task: Task) -> str:
+def _failure_policy(task: BalancerTask) -> str:
     if task.defaults:
         return REDISPATCH
-    return GUARD.format(retries=task.guard.attempts - 1) if task.guard else "    # Servers are not watched."
+    return (
+        FAILURE_POLICY.format(retries=task.failure_policy.attempts - 1)
+        if task.failure_policy
+        else "    # Servers are not watched."
+    )
 
 
-def _server(endpoint: str, task: Task) -> str:
-    """What a server line says, and `add server` as well. A server is named by its address."""
+def _server(endpoint: str, task: BalancerTask) -> str:
+    """Returns the arguments of a `server` line and of `add server`. The address is the server's name."""
     limit = f" maxconn {task.cap}" if task.cap else ""
-    guard = GUARDED_SERVER.format(failures=task.guard.failures) if task.guard else ""
-    speech = "" if task.speaks == "http1" else " proto h2"
-    return f"{endpoint} {endpoint}{speech}{limit}{guard}"
+    failure_policy = CHECKED_SERVER.format(failures=task.failure_policy.failures) if task.failure_policy else ""
+    protocol = "" if task.endpoint_protocol == "http1" else " proto h2"
+    return f"{endpoint} {endpoint}{protocol}{limit}{failure_policy}"
 
 
-class Endpoints:
-    """Changes the servers of a running HAProxy as its management guide has it: add and enable, or maintenance."""
+class ServerUpdates:
+    """Changes the servers of a running HAProxy as its management guide advises: add and enable, or maintenance."""
 
-    def __init__(self, folder: Path, task: Task) -> None:
+    def __init__(self, folder: Path, task: BalancerTask) -> None:
         self._folder = folder
         self._task = task
         self._known = set(task.endpoints)
@@ -161,16 +165,16 @@ class Endpoints:
     def set(self, endpoints: Sequence[str]) -> None:
         for endpoint in endpoints:
             if endpoint not in self._known:
-                self._say(f"add server endpoints/{_server(endpoint, self._task)}", "New server registered.")
-                if self._task.guard:
-                    self._say(f"enable health endpoints/{endpoint}")
+                self._command(f"add server endpoints/{_server(endpoint, self._task)}", "New server registered.")
+                if self._task.failure_policy:
+                    self._command(f"enable health endpoints/{endpoint}")
                 self._known.add(endpoint)
-            self._say(f"set server endpoints/{endpoint} state ready")
+            self._command(f"set server endpoints/{endpoint} state ready")
         for endpoint in self._known.difference(endpoints):
-            # What runs there goes on; nothing new is sent.
-            self._say(f"set server endpoints/{endpoint} state maint")
+            # Requests in flight continue; new ones go elsewhere.
+            self._command(f"set server endpoints/{endpoint} state maint")
 
-    def _say(self, command: str, expected: str = "") -> None:
+    def _command(self, command: str, expected: str = "") -> None:
         folder = os.open(self._folder, os.O_PATH)
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
@@ -185,4 +189,4 @@ class Endpoints:
 
 
 def _program() -> list[str | Path]:
-    return Suite("forky").program("haproxy", "usr/sbin/haproxy")
+    return DebianSuite("forky").program("haproxy", "usr/sbin/haproxy")

@@ -1,4 +1,4 @@
-"""nginx, configured as its documentation advises a proxy with keep-alive on both sides."""
+"""nginx, configured as its documentation advises for keep-alive on both sides."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from lab.balancers import Running, Site, Task, Unsupported, listening
-from lab.debian import Suite
+from lab.balancers import BalancerTask, Placement, RunningBalancer, UnsupportedTask, listening
+from lab.debian import DebianSuite
 
 CONFIGURATION = """\
 daemon off;
@@ -87,14 +87,14 @@ CERTIFICATE = """\
         # What the documentation advises for handshakes: sessions are kept, by tickets and for all workers.
         ssl_session_cache shared:lab:10m;
         ssl_session_timeout 10m;"""
-# As the documentation of the module configures it: a queue for each worker, and many datagrams for each call to the
-# kernel, which is off by default. Neither Retry nor early data, which are off by default too.
+# As the module's documentation advises: one queue for each worker, and several datagrams for each system call, which is
+# off by default. Retry and early data stay off, as by default.
 QUIC = """\
         listen {address} quic reuseport;
         quic_gso on;
         quic_retry off;
         ssl_early_data off;"""
-# For clients that are far away: the default of 64 KiB is what may be under way of one answer.
+# For long-distance clients: the default allows 64 KiB of an answer in flight.
 QUIC_FAR = """
         http3_stream_buffer_size 1m;"""
 # nginx's default.
@@ -107,26 +107,30 @@ def prepare() -> str:
     return found.group(1) if found else done.stderr.strip()
 
 
-def start(task: Task, site: Site) -> Running:
-    if task.routes is not None or task.cap is not None or task.splice or task.guard or task.algorithm:
-        raise Unsupported("nginx.py writes no routes and no guard; nginx has no queue for a cap and no splicing")
-    if task.speaks == "http3" or task.hidden or task.in_flight is not None or not task.pooled:
-        raise Unsupported("nginx speaks no HTTP/3 to endpoints; nginx.py hides no fields, limits nothing, and pools")
+def start(task: BalancerTask, placement: Placement) -> RunningBalancer:
+    if task.routes is not None or task.cap is not None or task.splice or task.failure_policy or task.algorithm:
+        raise UnsupportedTask(
+            "nginx.py supports no routes and no failure policy; nginx has no queue for a cap and no splicing"
+        )
+    if task.endpoint_protocol == "http3" or task.removed_headers or task.in_flight is not None or not task.keep_idle:
+        raise UnsupportedTask(
+            "nginx has no HTTP/3 to endpoints; nginx.py supports no removed headers, no limits, only pooling"
+        )
     if task.quic_congestion_control == "bbr":
-        raise Unsupported("nginx's QUIC goes by CUBIC alone")
-    address = site.choose_address()
-    path = site.folder / "nginx.conf"
-    # Without a guard servers are not watched, as with the others: by default one failure takes an endpoint out for ten
-    # seconds, and whoever comes when all are out is answered 502 at once.
+        raise UnsupportedTask("nginx's QUIC supports only CUBIC")
+    address = placement.choose_address()
+    path = placement.folder / "nginx.conf"
+    # Without a failure policy nginx must not eject servers, like the other balancers: by default one failure ejects an
+    # endpoint for ten seconds, and requests fail with 502 at once if all are ejected.
     watched = "" if task.defaults else " max_fails=0"
 
     def write(endpoints: Sequence[str]) -> None:
         path.write_text(
             CONFIGURATION.format(
-                # As root nginx would change to another user, who may not write here.
+                # As root nginx would change to another user, which cannot write here.
                 user="user root;" if os.geteuid() == 0 else "",
                 workers=task.workers,
-                folder=site.folder,
+                folder=placement.folder,
                 address=address,
                 ssl=" ssl" if task.certificate else "",
                 quic=_quic(task, address),
@@ -140,34 +144,34 @@ def start(task: Task, site: Site) -> Running:
         )
 
     def set_endpoints(endpoints: Sequence[str]) -> None:
-        # Without nginx's commercial API there is only the reload: new workers, and old ones that finish and go.
+        # Without nginx's commercial API a reload is the only way: new workers start, old ones finish and exit.
         write(endpoints)
         os.kill(child.pid, signal.SIGHUP)
 
     write(task.endpoints)
-    argv = [*program(), "-c", path, "-p", site.folder, "-e", "stderr"]
-    child = site.start("nginx", argv, listening(address))
-    return Running(address, child, set_endpoints)
+    argv = [*program(), "-c", path, "-p", placement.folder, "-e", "stderr"]
+    child = placement.start("nginx", argv, listening(address))
+    return RunningBalancer(address, child, set_endpoints)
 
 
-def _proxy(task: Task) -> str:
-    if task.speaks == "grpc":
+def _proxy(task: BalancerTask) -> str:
+    if task.endpoint_protocol == "grpc":
         return GRPC
-    return PROXY.format(version="1.1" if task.speaks == "http1" else "2")
+    return PROXY.format(version="1.1" if task.endpoint_protocol == "http1" else "2")
 
 
-def _quic(task: Task, address: str) -> str:
+def _quic(task: BalancerTask, address: str) -> str:
     if not task.http3:
         return "        # No HTTP/3."
     return QUIC.format(address=address) + (QUIC_FAR if task.quic_congestion_control else "")
 
 
-def _certificate(task: Task) -> str:
+def _certificate(task: BalancerTask) -> str:
     if task.certificate is None:
         return "        # Without TLS."
     return CERTIFICATE.format(chain=task.certificate.chain, key=task.certificate.key)
 
 
 def program() -> list[str | Path]:
-    """The words of a command that runs it; fetched if it is not there."""
-    return Suite("forky").program("nginx", "usr/sbin/nginx")
+    """Returns the command line of nginx; installs it if it is missing."""
+    return DebianSuite("forky").program("nginx", "usr/sbin/nginx")

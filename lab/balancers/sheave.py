@@ -1,4 +1,4 @@
-"""Sheave, by its command line and a directory of Kubernetes objects, with everything on that is on by default."""
+"""Sheave, configured by its command line and a directory of Kubernetes objects, with all defaults on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from textwrap import indent
 
-from lab.balancers import Running, Site, Task, Unsupported, replace_file
+from lab.balancers import BalancerTask, Placement, RunningBalancer, UnsupportedTask, replace_file
 from lab.certificate import HOST, Certificate
 from lab.paths import binary
 
@@ -44,7 +44,7 @@ spec:
   ports:
   - name: http
     port: 80
-{speech}"""
+{app_protocol}"""
 
 POLICIES = """\
 ---
@@ -75,7 +75,7 @@ spec:
   timeouts:
     connect: {connect_timeout_ms}ms
     request: 60s
-{cap}{guard}
+{cap}{failure_policy}
 """
 
 TLS = """\
@@ -109,7 +109,7 @@ HTTP3 = """\
     congestionControl: {congestion_control}
 """
 
-# Of the Service's port.
+# Line of the Service's port.
 HTTP2 = """\
     appProtocol: kubernetes.io/h2c
 """
@@ -117,7 +117,7 @@ HTTP3_ENDPOINTS = """\
     appProtocol: sheave.dev/h3
 """
 
-TRUST = """\
+ENDPOINT_TLS_POLICY = """\
 ---
 apiVersion: gateway.networking.k8s.io/v1
 kind: BackendTLSPolicy
@@ -153,8 +153,8 @@ CAP = """\
 
 QUEUE = 1024
 
-# The rest is as it is by default.
-GUARD = """\
+# All other settings are defaults.
+FAILURE_POLICY = """\
   retry:
     attempts: {attempts}
     statuses: [500, 502, 503, 504]
@@ -199,14 +199,14 @@ spec:
       port: 80
 """
 
-HIDING = """\
+HEADER_FILTER = """\
     filters:
     - type: ResponseHeaderModifier
       responseHeaderModifier:
         remove: {names}
 """
 
-# Its backends speak HTTP/2 without being told.
+# Its backends use HTTP/2 without further configuration.
 GRPC_ROUTE = """\
 ---
 apiVersion: gateway.networking.k8s.io/v1
@@ -222,9 +222,9 @@ spec:
       port: 80
 """
 
-# Routes are spread over hosts and paths. This one, h43.lab.example/p57, is among them however few there are.
+# Routes are spread over hosts and paths. Clients request this one, h43.lab.example/p57, which always exists.
 HOSTS = 100
-WANTED_ROUTE = 5743
+REQUESTED_ROUTE = 5743
 
 
 def prepare() -> str:
@@ -233,48 +233,54 @@ def prepare() -> str:
     return found.group(0) if found else done.stdout.strip()
 
 
-def start(task: Task, site: Site) -> Running:
-    if task.in_flight is not None or not task.pooled:
-        raise Unsupported("sheave.py limits endpoints one by one, and leaves it to Sheave what connections are kept")
-    ready = site.folder / "ready.json"
-    config = _write_config(task, site)
-    argv = [site.program or binary("sheave"), "serve", "--config", config]
+def start(task: BalancerTask, placement: Placement) -> RunningBalancer:
+    if task.in_flight is not None or not task.keep_idle:
+        raise UnsupportedTask(
+            "sheave.py supports only limits of each endpoint, and Sheave manages idle connections itself"
+        )
+    ready = placement.folder / "ready.json"
+    config = _write_config(task, placement)
+    argv = [placement.program or binary("sheave"), "serve", "--config", config]
     argv += ["--workers", str(task.workers), "--admin", "127.0.0.1:0", "--ready-file", ready]
-    child = site.start("sheave", argv, lambda _: ready.is_file(), seconds=60)
-    said = json.loads(ready.read_text())
+    child = placement.start("sheave", argv, lambda _: ready.is_file(), seconds=60)
+    addresses = json.loads(ready.read_text())
     set_endpoints = partial(_write_endpoints, config / "endpoints.yaml")
-    return Running(said["listeners"][0]["address"], child, set_endpoints, said["admin"])
+    return RunningBalancer(addresses["listeners"][0]["address"], child, set_endpoints, addresses["admin"])
 
 
-def _write_config(task: Task, site: Site) -> Path:
-    config = site.folder / "config"
+def _write_config(task: BalancerTask, placement: Placement) -> Path:
+    config = placement.folder / "config"
     config.mkdir()
     gateway = GATEWAY.format(
-        host=site.host,
-        port=site.port,
+        host=placement.host,
+        port=placement.port,
         protocol="HTTPS" if task.certificate else "HTTP",
         tls=TLS if task.certificate else "",
-        speech={"http2": HTTP2, "http3": HTTP3_ENDPOINTS}.get(task.speaks, ""),
+        app_protocol={"http2": HTTP2, "http3": HTTP3_ENDPOINTS}.get(task.endpoint_protocol, ""),
     )
     (config / "gateway.yaml").write_text(gateway + ("" if task.defaults else _policies(task)))
     if task.certificate:
         (config / "secret.yaml").write_text(_secret(task.certificate))
-    if task.trusted:
-        (config / "trust.yaml").write_text(_trust(task.trusted))
-    (config / "routes.yaml").write_text(GRPC_ROUTE if task.speaks == "grpc" else _routes(task))
+    if task.endpoint_ca:
+        (config / "trust.yaml").write_text(_endpoint_tls_policy(task.endpoint_ca))
+    (config / "routes.yaml").write_text(GRPC_ROUTE if task.endpoint_protocol == "grpc" else _routes(task))
     _write_endpoints(config / "endpoints.yaml", task.endpoints)
     return config
 
 
-def _policies(task: Task) -> str:
+def _policies(task: BalancerTask) -> str:
     cap = CAP.format(cap=task.cap, queue=QUEUE if task.queue is None else task.queue) if task.cap else ""
     return POLICIES.format(
         streams=STREAMS.format(streams=task.client_streams) if task.client_streams else "",
         http3=HTTP3.format(congestion_control=(task.quic_congestion_control or "cubic").title()) if task.http3 else "",
         algorithm=task.algorithm or "LeastLoad",
-        connect_timeout_ms=task.guard.connect_timeout_ms if task.guard else 5000,
+        connect_timeout_ms=task.failure_policy.connect_timeout_ms if task.failure_policy else 5000,
         cap=cap,
-        guard=GUARD.format(attempts=task.guard.attempts, failures=task.guard.failures) if task.guard else "",
+        failure_policy=FAILURE_POLICY.format(
+            attempts=task.failure_policy.attempts, failures=task.failure_policy.failures
+        )
+        if task.failure_policy
+        else "",
     )
 
 
@@ -285,8 +291,8 @@ def _secret(certificate: Certificate) -> str:
     )
 
 
-def _trust(certificate: Certificate) -> str:
-    return TRUST.format(host=HOST, authority=indent(certificate.authority.read_text().strip(), " " * 4))
+def _endpoint_tls_policy(certificate: Certificate) -> str:
+    return ENDPOINT_TLS_POLICY.format(host=HOST, authority=indent(certificate.authority.read_text().strip(), " " * 4))
 
 
 def _write_endpoints(path: Path, endpoints: Sequence[str]) -> None:
@@ -298,11 +304,11 @@ def _endpoint(number: int, address: str) -> str:
     return ENDPOINT.format(number=number, host=host, port=port)
 
 
-def _routes(task: Task) -> str:
-    filters = HIDING.format(names=json.dumps(task.hidden)) if task.hidden else ""
+def _routes(task: BalancerTask) -> str:
+    filters = HEADER_FILTER.format(names=json.dumps(task.removed_headers)) if task.removed_headers else ""
     if task.routes is None:
         return ROUTE.format(number=0, hostnames="[]", path="/", filters=filters)
-    numbers = ((WANTED_ROUTE + offset) % max(task.routes, WANTED_ROUTE + 1) for offset in range(task.routes))
+    numbers = ((REQUESTED_ROUTE + offset) % max(task.routes, REQUESTED_ROUTE + 1) for offset in range(task.routes))
     return "".join(
         ROUTE.format(
             number=number,

@@ -1,4 +1,4 @@
-"""Traefik, built from its source and configured by files, as its manual has it for endpoints that change."""
+"""Traefik, built from source and configured by files, as its manual advises for changing endpoints."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lab.balancers import Running, Site, Task, Unsupported, listening, replace_file
-from lab.bench import say
+from lab.balancers import BalancerTask, Placement, RunningBalancer, UnsupportedTask, listening, replace_file
+from lab.bench import print_status
 from lab.golang import go
 from lab.paths import CACHE
 
@@ -26,19 +26,19 @@ NAMED = "github.com/traefik/traefik/v3/pkg/version.Version"
 def prepare() -> str:
     if not PROGRAM.is_file():
         _build()
-    said = subprocess.run([PROGRAM, "version"], check=True, capture_output=True, text=True).stdout
-    found = re.search(r"Version:\s+(\S+)", said)
-    return found.group(1) if found else said.strip()
+    output = subprocess.run([PROGRAM, "version"], check=True, capture_output=True, text=True).stdout
+    found = re.search(r"Version:\s+(\S+)", output)
+    return found.group(1) if found else output.strip()
 
 
 def _build() -> None:
-    """There is no package of it, and `go install` refuses modules that replace others: so from a copy of its source."""
-    say(f"building Traefik {VERSION}: some ten minutes of a CPU, once")
+    """Builds Traefik from a copy of its source: no package exists, and `go install` rejects replacements."""
+    print_status(f"building Traefik {VERSION}, once; this takes about ten minutes of CPU")
     FOLDER.mkdir(parents=True, exist_ok=True)
     module = json.loads(go(["mod", "download", "-json", MODULE], cwd=FOLDER))
     source = FOLDER / "source"
     shutil.rmtree(source, ignore_errors=True)
-    # The module cache is read-only, a copy that is built in must not be.
+    # The module cache is read-only; a copy to build in must be writable.
     subprocess.run(["cp", "--recursive", "--no-preserve=mode", module["Dir"], source], check=True)
     fresh = FOLDER / "traefik.fresh"
     flags = ["-trimpath", "-ldflags", f"-s -w -X {NAMED}={VERSION}"]
@@ -47,27 +47,29 @@ def _build() -> None:
     shutil.rmtree(source)
 
 
-def start(task: Task, site: Site) -> Running:
-    if task.routes is not None or task.cap is not None or task.splice or task.guard or task.algorithm:
-        raise Unsupported("traefik.py writes no routes and no guard; Traefik has neither a cap on endpoints nor splicing")
-    if task.speaks != "http1" or task.certificate or task.client_streams or task.hidden:
-        raise Unsupported("traefik.py writes neither TLS nor HTTP/2, and hides no fields")
-    address = site.choose_address()
-    # A folder of its own: Traefik watches all that is in it.
-    watched = site.folder / "watched"
+def start(task: BalancerTask, placement: Placement) -> RunningBalancer:
+    if task.routes is not None or task.cap is not None or task.splice or task.failure_policy or task.algorithm:
+        raise UnsupportedTask(
+            "traefik.py supports no routes and no failure policy; Traefik has neither a cap on endpoints nor splicing"
+        )
+    if task.endpoint_protocol != "http1" or task.certificate or task.client_streams or task.removed_headers:
+        raise UnsupportedTask("traefik.py supports neither TLS nor HTTP/2 nor removed headers")
+    address = placement.choose_address()
+    # A separate folder, because Traefik watches all its files.
+    watched = placement.folder / "watched"
     watched.mkdir()
     dynamic = watched / "dynamic.yaml"
     _write_dynamic(dynamic, task.in_flight, task.endpoints)
-    static = site.folder / "traefik.yaml"
-    static.write_text(json.dumps(_static(address, watched, task.pooled), indent=1))
-    # Go has no workers; this is the number of threads that run at the same time.
+    static = placement.folder / "traefik.yaml"
+    static.write_text(json.dumps(_static(address, watched, task.keep_idle), indent=1))
+    # Go has no workers; this is the number of parallel threads.
     argv = ["env", f"GOMAXPROCS={task.workers}", PROGRAM, f"--configFile={static}"]
-    child = site.start("traefik", argv, listening(address))
-    return Running(address, child, partial(_write_dynamic, dynamic, task.in_flight))
+    child = placement.start("traefik", argv, listening(address))
+    return RunningBalancer(address, child, partial(_write_dynamic, dynamic, task.in_flight))
 
 
-def _static(address: str, watched: Path, pooled: bool) -> dict[str, Any]:
-    """No access log, dashboard, metrics or tracing: all are off unless asked for."""
+def _static(address: str, watched: Path, keep_idle: bool) -> dict[str, Any]:
+    """Returns a static configuration; access log, dashboard, metrics and tracing are off by default."""
     return {
         "global": {"checkNewVersion": False, "sendAnonymousUsage": False},
         "log": {"level": "WARN"},
@@ -78,9 +80,9 @@ def _static(address: str, watched: Path, pooled: bool) -> dict[str, Any]:
             }
         },
         "providers": {"file": {"directory": str(watched), "watch": True}, "providersThrottleDuration": "100ms"},
-        # The default of 200 idle connections for each endpoint is fewer than some loads have; -1 is none at all.
+        # The default of 200 idle connections for each endpoint is too low for some loads; -1 disables them.
         "serversTransport": {
-            "maxIdleConnsPerHost": 1024 if pooled else -1,
+            "maxIdleConnsPerHost": 1024 if keep_idle else -1,
             "forwardingTimeouts": {"dialTimeout": "5s", "idleConnTimeout": "60s"},
         },
     }
@@ -94,7 +96,7 @@ def _write_dynamic(path: Path, in_flight: int | None, endpoints: Sequence[str]) 
         "services": {"endpoints": {"loadBalancer": {"servers": servers, "passHostHeader": True}}},
     }
     if in_flight is not None:
-        # By the client's address, as the annotations of its first version had it.
+        # By the client's address, like the annotations of its first version.
         limit = {"amount": in_flight, "sourceCriterion": {"ipStrategy": {"depth": 0}}}
         http["middlewares"] = {"limit": {"inFlightReq": limit}}
         router["middlewares"] = ["limit"]

@@ -1,4 +1,4 @@
-"""Runs the demo: as root with kube-proxy's rules beside Sheave, else Sheave alone on loopback.
+"""Runs the demo: as root with kube-proxy's rules beside Sheave, otherwise Sheave alone on loopback.
 
 Exit codes: 0 the new replica got its share, 1 the demo cannot run here, 2 it did not, 130 interrupted.
 """
@@ -14,10 +14,10 @@ from pathlib import Path
 from lab import experiment, report
 from lab.child import ChildFailed
 from lab.demo.loopback import Demo
-from lab.paths import Missing, build
+from lab.paths import MissingRequirement, build
 from lab.run import run
-from lab.testbed import cluster, occupancy
-from lab.testbed.occupancy import Occupied
+from lab.testbed import cluster, ownership
+from lab.testbed.ownership import TestbedBusy
 
 ARTICLE = "»Fixing Kubernetes Load Balancing with HTTP/3« (April 2026)"
 
@@ -26,12 +26,12 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     print(f"As in {ARTICLE}: FastAPI on Hypercorn, a second per request, Locust users who keep their connections.")
     try:
-        occupancy.sweep()
+        ownership.remove_leftovers()
         if obstacle := cluster.obstacle():
             print(f"Without kube-proxy's half: {obstacle}.")
             return _on_loopback()
         return _on_testbed()
-    except (Missing, ChildFailed, Occupied) as error:
+    except (MissingRequirement, ChildFailed, TestbedBusy) as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

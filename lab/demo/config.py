@@ -1,4 +1,4 @@
-"""The directory that `sheave serve --config` watches: a Gateway, a route, a Service and its endpoints."""
+"""Directory that `sheave serve --config` watches: a Gateway, a route, a Service and its endpoints."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def write_gateway(folder: Path) -> None:
 
 
 def write_endpoints(folder: Path, ports: Iterable[int]) -> None:
-    """Puts the whole file in place at once, as everybody should who edits a watched directory."""
+    """Replaces the whole file atomically, as every editor of a watched directory should."""
     new = folder / ".endpoints.yaml"
     new.write_text("".join(SLICE.format(port=port) for port in ports))
     new.replace(folder / "endpoints.yaml")

@@ -1,4 +1,4 @@
-"""The demo without root: the article's application behind Sheave on loopback, a second replica in the middle."""
+"""The demo without root: the article's application behind Sheave on loopback; a second replica joins."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from lab import network
 from lab.article.answers import Verdict, judge, summarize
-from lab.article.crowd import Crowd, hypercorn, locust
+from lab.article.locust_run import LocustRun, hypercorn, locust
 from lab.child import Child, wait_until
 from lab.demo import config
 from lab.demo.table import Table
@@ -30,8 +30,8 @@ class Replica:
     port: int
     child: Child
 
-    def answers(self) -> bool:
-        """What a readiness probe asks."""
+    def responds(self) -> bool:
+        """Returns true if the replica passes a readiness probe."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/", timeout=5) as answer:
                 return answer.status == 200
@@ -47,22 +47,22 @@ class Demo:
         self._config.mkdir()
         self._table = Table(REPLICAS, "in flight")
         self._replicas: list[Replica] = []
-        # When the second replica's address was in place, by the clock of the answers.
+        # Time at which the second replica's address was written, by the clock of the answers.
         self._joined: float | None = None
 
     def run(self) -> bool:
-        """Says what it sees; returns whether the new replica got its share."""
+        """Runs the demo and prints its progress; returns whether the new replica got its share."""
         print(f"{USERS} users; one replica, and a second one after about {SECONDS_ALONE} s.\n", flush=True)
         first = self._start_replica(REPLICAS[0])
-        wait_until(first.answers, first.child, first.name, seconds=60)
+        wait_until(first.responds, first.child, first.name, seconds=60)
         config.write_gateway(self._config)
         self._publish(first)
         address = self._start_sheave()
         argv = locust(f"http://{address}", USERS, "KeepAliveUser")
-        self._crowd = Crowd(self._running.enter_context(Child(argv, self._folder / "locust.log", piped=True)))
+        self._locust = LocustRun(self._running.enter_context(Child(argv, self._folder / "locust.log", piped=True)))
         self._watch()
 
-        verdict = judge(self._crowd.answers, REPLICAS[1], self._joined or time.time())
+        verdict = judge(self._locust.answers, REPLICAS[1], self._joined or time.time())
         self._table.verdict(_closing_line(verdict), verdict.holds)
         return verdict.holds
 
@@ -86,12 +86,12 @@ class Demo:
         return addresses["listeners"][0]["address"]
 
     def _watch(self) -> None:
-        """Prints a line a second, and starts the second replica in the middle."""
+        """Prints a line every second, and starts the second replica in the middle."""
         self._table.header()
         began, second, last, told = time.time(), 0, None, False
         while last is None or second < last:
             second += 1
-            self._crowd.collect(began + second, self._check)
+            self._locust.collect(began + second, self._check)
             self._print_second(began, second)
             if second == SECONDS_ALONE:
                 self._table.event(f"{REPLICAS[1]} starts")
@@ -102,20 +102,20 @@ class Demo:
                 self._table.event(f"{REPLICAS[1]} answers: its address was added to {self._config.name}/endpoints.yaml")
 
     def _join_when_ready(self, newcomer: Replica) -> None:
-        wait_until(newcomer.answers, newcomer.child, newcomer.name, seconds=60)
+        wait_until(newcomer.responds, newcomer.child, newcomer.name, seconds=60)
         self._publish(newcomer)
         self._joined = time.time()
 
     def _check(self) -> None:
-        for child in (self._sheave, self._crowd.child, *(replica.child for replica in self._replicas)):
+        for child in (self._sheave, self._locust.child, *(replica.child for replica in self._replicas)):
             child.check()
 
     def _print_second(self, began: float, second: int) -> None:
-        latest = [answer for answer in self._crowd.answers if second - 1 <= answer.came - began < second]
+        latest = [answer for answer in self._locust.answers if second - 1 <= answer.received_at - began < second]
         self._table.line(second, summarize(latest), self._in_flight())
 
     def _in_flight(self) -> dict[str, int]:
-        """By replica, as Sheave's admin API has it."""
+        """Returns the requests in flight by replica, from Sheave's admin API."""
         with urllib.request.urlopen(f"http://{self._admin}/api/v1/backends", timeout=5) as answer:
             backends = json.load(answer)
         by_address = {

@@ -1,4 +1,4 @@
-"""The table on the screen: a line a second, in colour on a terminal."""
+"""Table on the screen: one line a second, in colour on a terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BAR = 24
 class Table:
     def __init__(self, replicas: Sequence[str], gauge: str) -> None:
         self._replicas = replicas
-        # What is shown of each replica beside its requests.
+        # Name of the gauge beside the requests of each replica.
         self._gauge = gauge
         self._colours = sys.stdout.isatty() and "NO_COLOR" not in os.environ
 
@@ -45,7 +45,7 @@ class Table:
         return f"{second.by_replica.get(name, 0):>9} {gauge[name]:>9}"
 
     def _bar(self, second: Second) -> str:
-        """The second's answers, shared out over the replicas."""
+        """Returns a bar of the second's answers, divided by replica."""
         total = sum(second.by_replica.values())
         if not total:
             return ""

@@ -1,4 +1,4 @@
-"""How many connections wait at a pod's listening sockets until the application accepts them."""
+"""Accept queues of a pod's listening sockets."""
 
 from __future__ import annotations
 
@@ -14,26 +14,28 @@ SOCK_DIAG_BY_FAMILY = 20
 NLM_F_REQUEST_DUMP = 0x301
 TCP_LISTEN = 10
 HEADER = struct.Struct("=IHHII")
-# Of an inet_diag_msg, what comes after the addresses: expires, rqueue, wqueue, uid, inode.
+# The part of an inet_diag_msg after the addresses: expires, rqueue, wqueue, uid, inode.
 REST = struct.Struct("=IIIII")
 REST_AT = HEADER.size + 4 + 48
 
 
 class Backlog:
-    """Asks the kernel, by a socket that stays in the namespace of a process."""
+    """Reader of the accept queues, with a netlink socket in the namespace of a process."""
 
     def __init__(self, pid: int) -> None:
         libc = ctypes.CDLL(None, use_errno=True)
-        with open("/proc/self/ns/net") as home, open(f"/proc/{pid}/ns/net") as there:
-            _enter(libc, there.fileno())
+        with open("/proc/self/ns/net") as home, open(f"/proc/{pid}/ns/net") as target:
+            _enter(libc, target.fileno())
             try:
                 self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, NETLINK_SOCK_DIAG)
             finally:
                 _enter(libc, home.fileno())
         self._request = _request()
 
-    def waiting(self) -> int:
-        """Of all listening sockets together: connected, and not yet accepted."""
+    def length(self) -> int:
+        """Returns the number of established connections that the application has not accepted, over all listening
+        sockets.
+        """
         self._socket.send(self._request)
         waiting = 0
         while True:
@@ -43,7 +45,7 @@ class Backlog:
                 length, kind, *_ = HEADER.unpack_from(answer, at)
                 if kind != SOCK_DIAG_BY_FAMILY:
                     return waiting
-                # Of a listening socket it is not bytes that this counts.
+                # For a listening socket, rqueue counts connections, not bytes.
                 waiting += REST.unpack_from(answer, at + REST_AT)[1]
                 at += (length + 3) & ~3
 
@@ -52,8 +54,8 @@ class Backlog:
 
 
 def _request() -> bytes:
-    asked = struct.pack("=BBBBI", socket.AF_INET, socket.IPPROTO_TCP, 0, 0, 1 << TCP_LISTEN) + bytes(48)
-    return HEADER.pack(HEADER.size + len(asked), SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST_DUMP, 1, 0) + asked
+    query = struct.pack("=BBBBI", socket.AF_INET, socket.IPPROTO_TCP, 0, 0, 1 << TCP_LISTEN) + bytes(48)
+    return HEADER.pack(HEADER.size + len(query), SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST_DUMP, 1, 0) + query
 
 
 def _enter(libc: ctypes.CDLL, namespace: int) -> None:

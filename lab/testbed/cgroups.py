@@ -1,4 +1,4 @@
-"""Control groups: CPU quotas, CPU time, and every process of a run by name. Both versions, as the machine has them."""
+"""Control groups of versions 1 and 2: CPU quotas, CPU time, and the processes of a run by name."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.paths import Missing
+from lab.paths import MissingRequirement
 
-# Everything that the lab makes lies below this group, so that whatever a killed lab left can be found.
+# Parent of all groups of the lab, so that leftovers of a killed lab can be found.
 TOP = "sheave-lab"
 PERIOD_MICROSECONDS = 100_000
 REMOVAL_SECONDS = 10.0
 
-# Enters groups and becomes the command, so that nothing the command does happens outside of them.
+# Enters the groups, then replaces itself with the command, so that the command never runs outside of them.
 ENTER = 'while [ "$1" != -- ]; do echo $$ >"$1/cgroup.procs" || exit 1; shift; done; shift; exec "$@"'
 
 
-class Version1:
-    """A hierarchy for each controller: quotas are in that of `cpu`, CPU time in that of `cpuacct`, maybe the same."""
+class CgroupV1:
+    """Version 1: one hierarchy for each controller. Quotas are in `cpu`, CPU time in `cpuacct`; both may be one
+    hierarchy.
+    """
 
     controllers = ("cpu", "cpuacct")
 
@@ -30,12 +32,12 @@ class Version1:
         self.mounts = tuple(dict.fromkeys((cpu, accounting)))
         self._cpu, self._accounting = cpu, accounting
 
-    def open_for_children(self, name: str) -> None:
-        """Whatever has a group may have groups below it."""
+    def delegate_controllers(self, name: str) -> None:
+        """Does nothing: every group may have child groups."""
 
     def files(self, millicores: int | None) -> Mapping[str, str]:
         quota = -1 if millicores is None else _quota(millicores)
-        # The shares are against whatever else the machine does; the lab's own groups are equal.
+        # Shares are relative to the machine's other groups; the lab's own groups are equal.
         return {
             "cpu.shares": "40000",
             "cpu.cfs_period_us": str(PERIOD_MICROSECONDS),
@@ -49,17 +51,17 @@ class Version1:
         return int((self._accounting / name / "cpuacct.usage").read_text()) / 1e9
 
 
-class Version2:
-    """One hierarchy; a group has a controller if the group above it passes it on."""
+class CgroupV2:
+    """Version 2: one hierarchy. A group has a controller if its parent delegates it."""
 
-    # In /proc/PID/cgroup its one line names none.
+    # The only line of /proc/PID/cgroup names no controller.
     controllers = ("",)
 
     def __init__(self, mount: Path) -> None:
         self.mounts = (mount,)
         self._mount = mount
 
-    def open_for_children(self, name: str) -> None:
+    def delegate_controllers(self, name: str) -> None:
         for folder in (self._mount, self._mount / name):
             (folder / "cgroup.subtree_control").write_text("+cpu")
 
@@ -75,28 +77,28 @@ class Version2:
         return next(int(line.split()[1]) for line in lines if line.startswith("usage_usec")) / 1e6
 
 
-Version = Version1 | Version2
+Version = CgroupV1 | CgroupV2
 
 
-def version(mounts: str) -> Version | None:
-    """What there is, by the text of /proc/mounts. A machine with both has its CPU controller in version 1."""
+def detect_version(mounts: str) -> Version | None:
+    """Returns the version in /proc/mounts. A hybrid machine has its CPU controller in version 1."""
     lines = [line.split() for line in mounts.splitlines()]
     old = [(Path(target), options.split(",")) for _, target, kind, options, *_ in lines if kind == "cgroup"]
     controllers = {option: target for target, options in old for option in options}
     if "cpu" in controllers and "cpuacct" in controllers:
-        return Version1(controllers["cpu"], controllers["cpuacct"])
-    return next((Version2(Path(target)) for _, target, kind, *_ in lines if kind == "cgroup2"), None)
+        return CgroupV1(controllers["cpu"], controllers["cpuacct"])
+    return next((CgroupV2(Path(target)) for _, target, kind, *_ in lines if kind == "cgroup2"), None)
 
 
-def of_machine() -> Version:
-    found = version(Path("/proc/mounts").read_text())
+def machine_version() -> Version:
+    found = detect_version(Path("/proc/mounts").read_text())
     if found is None:
-        raise Missing("no control groups are mounted: the testbed limits its pods' CPU with them")
+        raise MissingRequirement("no control groups are mounted; the testbed needs them for the pods' CPU quotas")
     return found
 
 
-def current(version: Version, text: str) -> list[Path]:
-    """The groups of a process, in the hierarchies that the testbed uses, by the text of its /proc/PID/cgroup."""
+def process_groups(version: Version, text: str) -> list[Path]:
+    """Returns the groups of a process in the testbed's hierarchies, from its /proc/PID/cgroup."""
     paths: dict[str, str] = {}
     for line in text.splitlines():
         _, controllers, path = line.split(":", 2)
@@ -105,8 +107,8 @@ def current(version: Version, text: str) -> list[Path]:
 
 
 @dataclass(frozen=True)
-class Group:
-    """One group below `TOP`, or that itself."""
+class ControlGroup:
+    """`TOP` or a group below it."""
 
     version: Version
     name: str = TOP
@@ -115,20 +117,20 @@ class Group:
     def folders(self) -> list[Path]:
         return [mount / self.name for mount in self.version.mounts]
 
-    def child(self, name: str) -> Group:
-        return Group(self.version, f"{self.name}/{name}")
+    def child(self, name: str) -> ControlGroup:
+        return ControlGroup(self.version, f"{self.name}/{name}")
 
-    def create(self, millicores: int | None = None) -> Group:
+    def create(self, millicores: int | None = None) -> ControlGroup:
         for folder in self.folders:
             folder.mkdir(exist_ok=True)
         self.limit(millicores)
         return self
 
-    def open_for_children(self) -> None:
-        self.version.open_for_children(self.name)
+    def delegate_controllers(self) -> None:
+        self.version.delegate_controllers(self.name)
 
     def limit(self, millicores: int | None) -> None:
-        """How much CPU its processes may have; None is as much as there is."""
+        """Sets the CPU quota; None is unlimited."""
         folder = self.version.settings_folder(self.name)
         for name, text in self.version.files(millicores).items():
             (folder / name).write_text(text)
@@ -136,31 +138,33 @@ class Group:
     def cpu_seconds(self) -> float:
         return self.version.cpu_seconds(self.name)
 
-    def entering(self, argv: Sequence[object]) -> list[object]:
-        """A command that runs in this group."""
+    def enter_command(self, argv: Sequence[object]) -> list[object]:
+        """Returns a command that runs in this group."""
         return ["sh", "-c", ENTER, "enter", *self.folders, "--", *argv]
 
-    def take(self, pid: int) -> None:
+    def add_process(self, pid: int) -> None:
         for folder in self.folders:
             (folder / "cgroup.procs").write_text(str(pid))
 
     def processes(self) -> set[int]:
-        """Of the group alone, not of those below it."""
+        """Returns the processes of this group, without those of its child groups."""
         found: set[int] = set()
         for folder in self.folders:
             with contextlib.suppress(FileNotFoundError):
                 found.update(map(int, (folder / "cgroup.procs").read_text().split()))
         return found
 
-    def _below(self) -> set[str]:
+    def _child_names(self) -> set[str]:
         folders = [folder for folder in self.folders if folder.is_dir()]
         return {path.name for folder in folders for path in folder.iterdir() if path.is_dir()}
 
     def remove(self) -> None:
-        """Ends all processes of it and of what is below it, and removes it; a process takes a moment to be gone."""
+        """Kills all processes of the group and its child groups, and removes the groups; retries until the processes
+        are gone.
+        """
         deadline = time.monotonic() + REMOVAL_SECONDS
         while True:
-            for name in self._below():
+            for name in self._child_names():
                 self.child(name).remove()
             for pid in self.processes() - {os.getpid()}:
                 with contextlib.suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""What the kernel remembers of connections: the table that makes kube-proxy's choice last."""
+"""The kernel's connection tracking table, which makes kube-proxy's choice permanent for a connection."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from lab.child import ChildFailed
 
 Transport = Literal["tcp", "udp"]
 
-# The second source is who answers, whatever address was asked. UDP has no connections: a flow counts when both sides
-# have sent more than once.
+# The second source is the endpoint that answers, whatever the destination of the request. UDP has no connections: a
+# flow counts after both sides have sent more than once.
 ANSWERS = {
     "tcp": re.compile(r"\bESTABLISHED\b.*\bsrc=.*\bsrc=(\S+)"),
     "udp": re.compile(r"^udp\b.*\bsrc=.*\bsrc=(\S+).*\[ASSURED\]"),
@@ -20,20 +20,20 @@ ANSWERS = {
 
 
 def established(listing: str, transport: Transport = "tcp") -> Counter[str]:
-    """Open connections by the address that really answers, from what `conntrack -L` prints."""
+    """Counts open connections by the endpoint that answers, from the output of `conntrack -L`."""
     return Counter(found.group(1) for line in listing.splitlines() if (found := ANSWERS[transport].search(line)))
 
 
-def of_node(transport: Transport = "tcp") -> Counter[str]:
+def node_connections(transport: Transport = "tcp") -> Counter[str]:
     return established(entries(transport), transport)
 
 
 def entries(transport: Transport) -> str:
-    """All that is remembered, a line each."""
+    """Returns all entries, one a line."""
     return _conntrack("-L", "-p", transport)
 
 
-def forget() -> None:
+def flush() -> None:
     _conntrack("-F")
 
 

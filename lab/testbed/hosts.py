@@ -1,7 +1,7 @@
-"""Hosts: network namespaces with a link to the node, which is the namespace that this process is in.
+"""Hosts: network namespaces with a link to the node, which is the namespace of this process.
 
-A namespace is held open by a process that does nothing, as a pod's is by its pause container. So nothing has a name on
-the machine, and nothing is left when the processes have ended.
+An idle process holds each namespace open, like a pod's pause container. So the namespaces have no name on the machine,
+and vanish with their processes.
 """
 
 from __future__ import annotations
@@ -12,60 +12,62 @@ from pathlib import Path
 
 from lab.child import Child, ChildFailed
 from lab.network import CONGESTION_CONTROL
-from lab.testbed.cgroups import Group
+from lab.testbed.cgroups import ControlGroup
 
 BRIDGE = "cni0"
-# Of its own, as CNI's plugin gives one: a bridge without one has the lowest of its ports', so a pod which comes may
-# change it, and for some seconds nobody who knew the old one is heard.
+# A fixed address, as CNI's bridge plugin sets: a bridge without one takes the lowest of its ports', so a new pod could
+# change it, and packets to the old address would be lost for seconds.
 BRIDGE_MAC = "0a:58:0a:2a:00:01"
 
 
 class Host:
-    """A namespace with an address, whose processes run in a group of their own."""
+    """A namespace with an address, whose processes run in a control group."""
 
-    def __init__(self, name: str, address: str, group: Group, folder: Path) -> None:
+    def __init__(self, name: str, address: str, group: ControlGroup, folder: Path) -> None:
         self.name = name
         self.address = address
         self.group = group.create()
         self.folder = folder
-        # Where the other end of its link is, if that is not this process's node.
+        # Node at the other end of the link; None is the node of this process.
         self._node: Host | None = None
         argv = ["unshare", "--net", "--", "sh", "-c", "echo; exec cat"]
-        self._pause = Child(self.group.entering(argv), folder / f"{name}-pause.log", piped=True)
+        self._pause = Child(self.group.enter_command(argv), folder / f"{name}-pause.log", piped=True)
         if not self._pause.stdout.readline():
-            raise ChildFailed(f"{name} got no network namespace{self._pause.log_end()}")
+            raise ChildFailed(f"{name} has no network namespace{self._pause.log_end()}")
 
     @property
     def pid(self) -> int:
-        """A process that is in the namespace as long as it exists."""
+        """Returns the pause process, which exists as long as the namespace."""
         return self._pause.pid
 
     def start(
         self, argv: Sequence[object], log: Path, *, piped: bool = False, env: Mapping[str, str] | None = None
     ) -> Child:
-        """A process of this host."""
-        return Child(self.group.entering([*self._entering(), *argv]), log, piped=piped, env=env)
+        """Starts a process on this host."""
+        return Child(self.group.enter_command([*self._enter_command(), *argv]), log, piped=piped, env=env)
 
     def configure(self, *commands: str) -> None:
-        """Commands of `ip`, on this host."""
+        """Runs commands of `ip` on this host."""
         self.run(["ip", "-batch", "-"], "\n".join(commands) + "\n")
 
     def run(self, argv: Sequence[str], text: str) -> None:
-        """A command that sets something up on this host, with this input."""
-        run_on_node([*self._entering(), *argv], text)
+        """Runs a setup command on this host with an input."""
+        run_on_node([*self._enter_command(), *argv], text)
 
     def remove(self) -> None:
-        """Ends everything on it, and so its namespace. The link would follow in its own time, so it goes first."""
+        """Kills all processes, which removes the namespace. Removes the link first, because the kernel removes it only
+        later.
+        """
         _ip(f"link delete {self.name}", node=self._node)
         self.group.remove()
         self._pause.stop()
 
-    def _entering(self) -> list[str]:
+    def _enter_command(self) -> list[str]:
         return ["nsenter", f"--net=/proc/{self.pid}/ns/net", "--"]
 
 
 def make_bridge(address: str, subnet: str, node: Host | None = None) -> None:
-    """What the pods' links are plugged into, on the node or on another one."""
+    """Creates the bridge of the pods' links, on this node or another one."""
     _ip(
         f"link add {BRIDGE} address {BRIDGE_MAC} type bridge",
         f"address add {address}/24 dev {BRIDGE}",
@@ -74,12 +76,12 @@ def make_bridge(address: str, subnet: str, node: Host | None = None) -> None:
         node=node,
     )
     for setting in ("ip_forward", "conf/all/route_localnet"):
-        # What lies there is of the namespace of whoever opens it.
+        # A sysctl path refers to the namespace of the process that opens it.
         (node.run if node else run_on_node)(["sh", "-c", f"cat >/proc/sys/net/ipv4/{setting}"], "1")
 
 
 def plug_in(host: Host, gateway: str, node: Host | None = None) -> None:
-    """A pod: one of many on the bridge, of the node or of another one."""
+    """Connects a pod to the bridge of this node or another one."""
     host._node = node
     _ip(
         f"link add {host.name} type veth peer name eth0 netns {host.pid}",
@@ -91,7 +93,7 @@ def plug_in(host: Host, gateway: str, node: Host | None = None) -> None:
 
 
 def connect(host: Host, gateway: str, subnet: str) -> None:
-    """A host behind a link of its own."""
+    """Connects a host by its own link."""
     _ip(
         f"link add {host.name} type veth peer name eth0 netns {host.pid}",
         f"address add {gateway}/24 dev {host.name}",
@@ -102,13 +104,13 @@ def connect(host: Host, gateway: str, subnet: str) -> None:
 
 
 def route(subnet: str, gateway: str) -> None:
-    """The node's way to what is behind another one."""
+    """Adds the node's route to a subnet behind another node."""
     _ip(f"route replace {subnet} via {gateway} congctl {CONGESTION_CONTROL}")
 
 
 def _address(host: Host, gateway: str) -> None:
     subnet = f"{host.address.rpartition('.')[0]}.0/24"
-    # A machine's default may be bbr, whose pacing is no part of what is measured.
+    # The machine's default may be bbr, whose pacing must not affect the measurements.
     host.configure(
         "link set lo up",
         f"address add {host.address}/24 dev eth0",
@@ -126,12 +128,12 @@ def _ip(*commands: str, node: Host | None = None) -> None:
 
 
 def configure_node(*commands: str) -> None:
-    """Commands of `ip`, on this process's node."""
+    """Runs commands of `ip` on this process's node."""
     run_on_node(["ip", "-batch", "-"], "\n".join(commands) + "\n")
 
 
 def run_on_node(argv: Sequence[str], text: str) -> None:
-    """A command that sets something up on this process's node, with this input."""
+    """Runs a setup command on this process's node with an input."""
     done = subprocess.run(argv, input=text, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise ChildFailed(f"`{' '.join(argv)}` refuses to set up the testbed's network: {done.stderr.strip()}")
+        raise ChildFailed(f"`{' '.join(argv)}` failed to set up the testbed's network: {done.stderr.strip()}")

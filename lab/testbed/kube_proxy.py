@@ -1,6 +1,6 @@
-"""The rules that kube-proxy writes in its iptables mode, for one Service's ports, and how it replaces them.
+"""kube-proxy's rules in iptables mode for one Service's ports, and their replacement.
 
-Names of chains are hashed as kube-proxy hashes them, so that what `iptables-save` shows on a cluster can be compared.
+Chain names have kube-proxy's hashes, so that the rules can be compared with the output of `iptables-save` on a cluster.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CHAINS = {
 NEW = "-m conntrack --ctstate NEW"
 PORTALS = '-m comment --comment "kubernetes service portals"'
 VISIBLE = '-m comment --comment "kubernetes externally-visible service portals"'
-# What leads from the kernel's own chains to kube-proxy's: written once.
+# Jumps from the kernel's own chains to kube-proxy's, written once.
 JUMPS = {
     "filter": (
         f"-A INPUT {NEW} {VISIBLE} -j KUBE-EXTERNAL-SERVICES",
@@ -36,7 +36,7 @@ JUMPS = {
         '-A POSTROUTING -m comment --comment "kubernetes postrouting rules" -j KUBE-POSTROUTING',
     ),
 }
-# What does not depend on any Service.
+# Rules that do not depend on a Service.
 ALWAYS = {
     "filter": (
         "-A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP",
@@ -53,7 +53,7 @@ ALWAYS = {
     ),
 }
 
-# What is not for a ClusterIP may be for a NodePort.
+# Packets that match no ClusterIP may match a NodePort.
 LAST = (
     '-A KUBE-SERVICES -m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this'
     ' chain" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS'
@@ -61,45 +61,44 @@ LAST = (
 
 
 @dataclass(frozen=True)
-class Service:
+class ServicePort:
     """One port of a Service, with a ClusterIP and a NodePort."""
 
-    # Namespace, name and port, as in default/app:http.
+    # Namespace, name and port, such as default/app:http.
     name: str
     address: str
     port: int
     node_port: int
-    # Of the pods.
+    # Port of the pods.
     target_port: int
-    # Who comes from elsewhere is masqueraded.
+    # Traffic from other sources is masqueraded.
     cluster_subnet: str
     transport: Literal["tcp", "udp"] = "tcp"
-    # Whether who comes by a NodePort is sent to pods of that node alone, and keeps its address, or to any.
+    # Local sends NodePort traffic to pods of its node and keeps the client's address; Cluster sends it to any pod.
     external_traffic_policy: Literal["Cluster", "Local"] = "Cluster"
 
     @property
     def match(self) -> str:
-        """What a packet's protocol is matched with."""
+        """Match of a packet's protocol."""
         return f"-m {self.transport} -p {self.transport}"
 
 
-# Runs a command where the rules are to be, with this input.
+# Runs a command with an input in the namespace of the rules.
 Runner = Callable[[Sequence[str], str], None]
 
 
 class KubeProxy:
-    """Writes the rules of a Service's ports into the namespace of this process, or into that of a runner."""
+    """Writer of a Service's rules into the namespace of this process, or that of a runner."""
 
-    def __init__(self, services: Sequence[Service], run: Runner | None = None) -> None:
+    def __init__(self, services: Sequence[ServicePort], run: Runner | None = None) -> None:
         self._services = services
         self._run = run or _run
         self._chains: frozenset[str] = frozenset()
         self._restore(_tables(JUMPS, stale=()))
 
     def set_endpoints(self, pods: Sequence[str], local: Sequence[str] | None = None) -> None:
-        """Replaces all rules at once. Connections that exist keep the endpoint they have, and so do flows of UDP: of
-        those, kube-proxy makes conntrack forget what leads to an endpoint that is no longer one, and nothing else.
-        Those of the pods that are on this node are all, unless it is said.
+        """Replaces all rules at once. Existing connections and UDP flows keep their endpoint, except that kube-proxy
+        deletes conntrack entries of UDP flows to removed endpoints. `local` are the pods on this node, by default all.
         """
         local = pods if local is None else local
         chains = _chains(self._services, pods)
@@ -111,31 +110,31 @@ class KubeProxy:
 
 
 def rules(
-    services: Sequence[Service], pods: Sequence[str], local: Sequence[str] | None = None
+    services: Sequence[ServicePort], pods: Sequence[str], local: Sequence[str] | None = None
 ) -> dict[str, tuple[str, ...]]:
-    """By table, the rules for these pods, by their addresses, in kube-proxy's order."""
+    """Returns the rules for these pod addresses by table, in kube-proxy's order."""
     if not pods:
-        refused = tuple(rule for service in services for rule in _refuse(service))
+        refused = tuple(rule for service in services for rule in _reject_rules(service))
         return {"filter": (*refused, *ALWAYS["filter"]), "nat": ALWAYS["nat"]}
     near = pods if local is None else local
     dispatched = tuple(rule for service in services for rule in _dispatch(service, pods, near))
     return {"filter": ALWAYS["filter"], "nat": (*ALWAYS["nat"], *dispatched, LAST)}
 
 
-def _endpoints(service: Service, pods: Sequence[str]) -> list[str]:
+def _endpoints(service: ServicePort, pods: Sequence[str]) -> list[str]:
     return [f"{pod}:{service.target_port}" for pod in pods]
 
 
-def _dispatch(service: Service, pods: Sequence[str], local: Sequence[str]) -> tuple[str, ...]:
+def _dispatch(service: ServicePort, pods: Sequence[str], local: Sequence[str]) -> tuple[str, ...]:
     chain, external = _service_chain(service, "SVC"), _service_chain(service, "EXT")
     name = f"-m comment --comment {service.name}"
     address = f'-m comment --comment "{service.name} cluster IP" {service.match} -d {service.address}'
     written = [
         f"-A KUBE-SERVICES {address} --dport {service.port} -j {chain}",
         f"-A KUBE-NODEPORTS {name} {service.match} --dport {service.node_port} -j {external}",
-        *_from_outside(service, local),
+        *_external_rules(service, local),
         f"-A {chain} {address} --dport {service.port} ! -s {service.cluster_subnet} -j KUBE-MARK-MASQ",
-        *_choices(service, chain, _endpoints(service, pods)),
+        *_random_choice_rules(service, chain, _endpoints(service, pods)),
     ]
     for endpoint in _endpoints(service, pods):
         target = _endpoint_chain(service, endpoint)
@@ -144,8 +143,8 @@ def _dispatch(service: Service, pods: Sequence[str], local: Sequence[str]) -> tu
     return tuple(written)
 
 
-def _from_outside(service: Service, local: Sequence[str]) -> tuple[str, ...]:
-    """What becomes of who comes by a NodePort."""
+def _external_rules(service: ServicePort, local: Sequence[str]) -> tuple[str, ...]:
+    """Returns the rules for NodePort traffic."""
     chain, external = _service_chain(service, "SVC"), _service_chain(service, "EXT")
     if service.external_traffic_policy == "Cluster":
         masquerade = f'-m comment --comment "masquerade traffic for {service.name} external destinations"'
@@ -160,21 +159,21 @@ def _from_outside(service: Service, local: Sequence[str]) -> tuple[str, ...]:
         f'-A {external} -m comment --comment "route LOCAL traffic for {service.name} external destinations"'
         f" {here} -j {chain}",
         f"-A {external} -j {near}",
-        *_choices(service, near, _endpoints(service, local)),
+        *_random_choice_rules(service, near, _endpoints(service, local)),
     )
 
 
-def _choices(service: Service, chain: str, endpoints: Sequence[str]) -> Iterator[str]:
-    """A draw among endpoints, each as likely as any other."""
+def _random_choice_rules(service: ServicePort, chain: str, endpoints: Sequence[str]) -> Iterator[str]:
+    """Returns a uniform random choice among the endpoints."""
     for number, endpoint in enumerate(endpoints):
         left = len(endpoints) - number
-        # The last one takes what the others have left.
+        # The last rule takes the remaining packets.
         chance = f" -m statistic --mode random --probability {1 / left:.10f}" if left > 1 else ""
         target = _endpoint_chain(service, endpoint)
         yield f'-A {chain} -m comment --comment "{service.name} -> {endpoint}"{chance} -j {target}'
 
 
-def _refuse(service: Service) -> tuple[str, ...]:
+def _reject_rules(service: ServicePort) -> tuple[str, ...]:
     comment = f'-m comment --comment "{service.name} has no endpoints"'
     return (
         f"-A KUBE-SERVICES {comment} {service.match} -d {service.address} --dport {service.port} -j REJECT",
@@ -184,7 +183,7 @@ def _refuse(service: Service) -> tuple[str, ...]:
 
 
 def _tables(rules_by_table: dict[str, tuple[str, ...]], stale: Sequence[str]) -> str:
-    """What iptables-restore reads. A chain that is declared is emptied and filled in one step."""
+    """Returns the input of iptables-restore. A declared chain is emptied and filled atomically."""
     lines = []
     for table, written in rules_by_table.items():
         removed = stale if table == "nat" else ()
@@ -198,28 +197,26 @@ def _tables(rules_by_table: dict[str, tuple[str, ...]], stale: Sequence[str]) ->
 def _run(argv: Sequence[str], text: str) -> None:
     done = subprocess.run(argv, input=text, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise ChildFailed(f"{argv[0]} refuses kube-proxy's rules: {done.stderr.strip()}")
+        raise ChildFailed(f"{argv[0]} rejected kube-proxy's rules: {done.stderr.strip()}")
 
 
-def _chains(services: Sequence[Service], pods: Sequence[str]) -> frozenset[str]:
-    """The Service's own chains, of which one without endpoints has none."""
+def _chains(services: Sequence[ServicePort], pods: Sequence[str]) -> frozenset[str]:
+    """Returns the Service's own chains; a port without endpoints has none."""
     if not pods:
         return frozenset()
     own = {_service_chain(service, kind) for service in services for kind in _kinds(service)}
-    return frozenset(
-        own | {_endpoint_chain(service, one) for service in services for one in _endpoints(service, pods)}
-    )
+    return frozenset(own | {_endpoint_chain(service, one) for service in services for one in _endpoints(service, pods)})
 
 
-def _kinds(service: Service) -> tuple[str, ...]:
+def _kinds(service: ServicePort) -> tuple[str, ...]:
     return ("SVC", "EXT") if service.external_traffic_policy == "Cluster" else ("SVC", "EXT", "SVL")
 
 
-def _service_chain(service: Service, kind: str) -> str:
+def _service_chain(service: ServicePort, kind: str) -> str:
     return f"KUBE-{kind}-{_hash(f'{service.name}{service.transport}')}"
 
 
-def _endpoint_chain(service: Service, endpoint: str) -> str:
+def _endpoint_chain(service: ServicePort, endpoint: str) -> str:
     return f"KUBE-SEP-{_hash(f'{service.name}{service.transport}{endpoint}')}"
 
 

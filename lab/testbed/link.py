@@ -1,7 +1,7 @@
-"""A long line to a host: what its packets suffer between the node and it is the program `link`'s doing, in user space.
+"""A long-distance link to a host: the program `link` applies delay, loss, rate and queue to its packets in user space.
 
-So it needs nothing of the kernel but TUN devices. Loss, delay, rate and queue are of IP packets of at most the MTU, each
-by itself: the devices have no offloads, so the kernel cuts what is longer before the line sees it.
+It requires only TUN devices of the kernel. The conditions apply to each IP packet of at most the MTU: the devices have
+no offloads, so the kernel segments larger ones first.
 """
 
 from __future__ import annotations
@@ -17,50 +17,50 @@ from lab import network
 from lab.child import Child, ChildFailed
 from lab.paths import binary
 from lab.testbed import hosts
-from lab.testbed.cgroups import Group
+from lab.testbed.cgroups import ControlGroup
 from lab.testbed.hosts import Host
 
 DEVICE = "/dev/net/tun"
 TUNSETIFF = 0x400454CA
 IFF_TUN, IFF_NO_PI = 0x0001, 0x1000
-# The kernel keeps so many packets for who reads late; its own default would lose some, beside what the line loses.
+# Length of the kernel's queue towards a slow reader; the default would add packet loss to that of the link.
 DEVICE_QUEUE_PACKETS = 10_000
 CONTROLLERS = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
-# What one connection has found out would be told to the next one, which is to be measured by itself.
-FORGETTING = ("sh", "-c", "cat >/proc/sys/net/ipv4/tcp_no_metrics_save")
+# Disables the metrics cache, so that each connection is measured independently.
+NO_METRICS_SAVE = ("sh", "-c", "cat >/proc/sys/net/ipv4/tcp_no_metrics_save")
 
 
 @dataclass(frozen=True)
-class Direction:
-    """How it is, one way."""
+class LinkDirection:
+    """Conditions of one direction."""
 
     delay_ms: float = 0.0
-    # None is as much as the machine can carry.
+    # None is unlimited.
     mbit: float | None = None
     queue_kib: int = 1024
-    # The share of packets.
+    # Share of lost packets.
     loss: float = 0.0
 
     def __str__(self) -> str:
-        """As the program reads it."""
+        """Returns the argument of the program."""
         words = [f"delay-us={self.delay_ms * 1000:.0f}", f"queue-bytes={self.queue_kib * 1024}", f"loss={self.loss}"]
         return ",".join(words if self.mbit is None else [*words, f"kbit={self.mbit * 1000:.0f}"])
 
 
 @dataclass(frozen=True)
-class Conditions:
-    """From the node to the host, and back."""
+class LinkConditions:
+    """Conditions from the node to the host (forward) and back (reverse)."""
 
-    there: Direction
-    back: Direction
+    forward: LinkDirection
+    reverse: LinkDirection
 
 
 def obstacle(controllers: Sequence[str] = ()) -> str | None:
-    """Why this machine can have no such line with these congestion controllers; None if it can."""
+    """Returns the reason why this machine cannot have a link with these congestion controls, or None."""
     try:
         os.close(os.open(DEVICE, os.O_RDWR))
     except OSError as error:
-        return f"{DEVICE} cannot be opened ({error.strerror}): the line to the client is made of TUN devices"
+        return f"{DEVICE} cannot be opened ({error.strerror}); the link to the client requires TUN devices"
     known = CONTROLLERS.read_text().split()
     if missing := [name for name in controllers if name not in known]:
         return f"the kernel has no congestion control {missing[0]} for TCP; it has {', '.join(known)}"
@@ -68,9 +68,9 @@ def obstacle(controllers: Sequence[str] = ()) -> str | None:
 
 
 class Link:
-    """A line between the node and one host, and the only way to it."""
+    """The only link between the node and a host."""
 
-    def __init__(self, host: Host, gateway: str, group: Group, folder: Path) -> None:
+    def __init__(self, host: Host, gateway: str, group: ControlGroup, folder: Path) -> None:
         self._host = host
         self._gateway = gateway
         self._group = group.create()
@@ -79,21 +79,21 @@ class Link:
         self._near, self._far = _device(host.name), _device(f"{host.name}-far")
         _set_up(host, gateway)
 
-    def use(self, conditions: Conditions, congestion_control: str, seed: int) -> None:
-        """From here on the line is like this, and TCP on both sides of it uses that. What was on its way is lost."""
+    def apply(self, conditions: LinkConditions, congestion_control: str, seed: int) -> None:
+        """Applies conditions, and a TCP congestion control on both sides. Packets in flight are lost."""
         self._stop()
-        _use(self._host, self._gateway, congestion_control)
+        _set_congestion_control(self._host, self._gateway, congestion_control)
         if (used := network.congestion_control(self._host.address)) != congestion_control:
-            raise ChildFailed(f"TCP uses {used} towards {self._host.name}, where {congestion_control} is asked for")
-        argv = [binary("link"), "--seed", seed, "--there", conditions.there, "--back", conditions.back]
-        self._child = Child(self._group.entering(argv), self._log, between=(self._near, self._far))
+            raise ChildFailed(f"TCP uses {used} towards {self._host.name} instead of {congestion_control}")
+        argv = [binary("link"), "--seed", seed, "--there", conditions.forward, "--back", conditions.reverse]
+        self._child = Child(self._group.enter_command(argv), self._log, stdio=(self._near, self._far))
 
     def check(self) -> None:
         if self._child:
             self._child.check()
 
     def remove(self) -> None:
-        """After the host: one of the devices is its link."""
+        """Removes the link. Remove the host first, because one of the devices belongs to it."""
         self._stop()
         os.close(self._near)
         os.close(self._far)
@@ -106,7 +106,7 @@ class Link:
 
 
 def _device(name: str) -> int:
-    """A TUN device in this process's namespace, which is there as long as the descriptor is open."""
+    """Creates a TUN device in this process's namespace, which exists as long as the descriptor."""
     descriptor = os.open(DEVICE, os.O_RDWR | os.O_NONBLOCK)
     fcntl.ioctl(descriptor, TUNSETIFF, struct.pack("16sH22x", name.encode(), IFF_TUN | IFF_NO_PI))
     return descriptor
@@ -124,11 +124,11 @@ def _set_up(host: Host, gateway: str) -> None:
         f"address add {host.address} peer {gateway} dev eth0",
         f"link set eth0 txqueuelen {DEVICE_QUEUE_PACKETS} up",
     )
-    hosts.run_on_node(FORGETTING, "1")
-    host.run(FORGETTING, "1")
+    hosts.run_on_node(NO_METRICS_SAVE, "1")
+    host.run(NO_METRICS_SAVE, "1")
 
 
-def _use(host: Host, gateway: str, congestion_control: str) -> None:
+def _set_congestion_control(host: Host, gateway: str, congestion_control: str) -> None:
     hosts.configure_node(f"route replace {host.address} dev {host.name} src {gateway} congctl {congestion_control}")
     host.configure(
         f"route replace {gateway} dev eth0 src {host.address} congctl {congestion_control}",

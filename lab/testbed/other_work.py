@@ -1,4 +1,4 @@
-"""What the machine does beside the lab: a run that others disturbed says so."""
+"""CPU use of programs outside the lab, which a disturbed run reports."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from typing import Protocol
 
 from lab.bench import Bench, Row
 
-# Other programs that take more than this, in CPUs, may have disturbed a run.
+# CPUs used by other programs, above which a run counts as disturbed.
 DISTURBING_CPUS = 0.25
 
 
-class OwnWork(Protocol):
-    """What knows how much CPU the lab's own programs have taken."""
+class LabCpuTime(Protocol):
+    """Provider of the CPU time of the lab's own programs."""
 
     def cpu_seconds(self) -> float: ...
 
 
-class OtherWork:
-    """What other programs take, from when this is made."""
+class OtherCpuTime:
+    """CPU time of other programs since construction."""
 
-    def __init__(self, node: OwnWork) -> None:
+    def __init__(self, node: LabCpuTime) -> None:
         self._node = node
         self._before = (time.monotonic(), _machine_cpu_seconds() - node.cpu_seconds())
 
     def cpus(self) -> float:
-        """In CPUs, on average."""
+        """Returns the mean number of CPUs."""
         began, before = self._before
         used = _machine_cpu_seconds() - self._node.cpu_seconds() - before
         return max(0.0, used / (time.monotonic() - began))
 
 
 def note(bench: Bench, rows: Sequence[Row]) -> None:
-    """Tells the reader of a result how many of its runs were disturbed."""
+    """Adds a note with the number of disturbed runs."""
     disturbed = [row for row in rows if row["other_work_cpus"] > DISTURBING_CPUS]
     if disturbed:
         most = max(row["other_work_cpus"] for row in disturbed)
@@ -45,7 +45,7 @@ def note(bench: Bench, rows: Sequence[Row]) -> None:
 
 
 def _machine_cpu_seconds() -> float:
-    """User, nice, system, interrupts: everything but idle and waiting."""
+    """Returns the CPU time without idle and I/O wait."""
     with open("/proc/stat") as lines:
         ticks = [int(word) for word in lines.readline().split()[1:]]
     return (sum(ticks[:3]) + sum(ticks[5:7])) / os.sysconf("SC_CLK_TCK")

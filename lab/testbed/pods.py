@@ -1,4 +1,4 @@
-"""Pods: an application on a host of its own, a quota for its CPU if it has one, and the probe that finds it ready."""
+"""Pods: an application on a separate host, its CPU quota and its readiness probe."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from lab.paths import REPOSITORY
 from lab.testbed.hosts import Host
 
 PORT = 5080
-# By TLS over TCP and by QUIC over UDP, of applications that have them.
+# Port for TLS over TCP and QUIC over UDP, if the application has them.
 SECURE_PORT = 5443
 
 
 @dataclass(frozen=True)
 class Application:
-    """What pods run."""
+    """Application of pods."""
 
-    # The command that serves at an address.
+    # Returns the command that serves at an address.
     command: Callable[[str], Sequence[object]]
-    # Whether it answers at an address, within so many seconds: what a probe asks.
-    answers: Callable[[str, float], bool]
+    # Returns true if the application at an address passes its probe within the timeout.
+    responds: Callable[[str, float], bool]
 
 
 @dataclass(frozen=True)
 class Probe:
-    """A readiness probe, with Kubernetes' words for its numbers."""
+    """A readiness probe, with Kubernetes' names."""
 
     period_seconds: float
     timeout_seconds: float
@@ -36,18 +36,18 @@ class Probe:
 
 
 @dataclass(frozen=True)
-class Limits:
-    """How much CPU a pod may have, in thousandths of one; None is as much as there is."""
+class CpuLimits:
+    """CPU quotas of a pod in thousandths of a CPU; None is unlimited."""
 
-    # A replica may start with more than its limit, where its start is not the subject.
+    # Quota during the start, which may be higher if the start is not measured.
     startup_millicores: int | None = None
     millicores: int | None = None
 
 
 class Pod:
-    """One replica. Its CPU is limited from the start, or only once it is ready."""
+    """One replica. Its CPU quota applies from the start, or from readiness on."""
 
-    def __init__(self, host: Host, folder: Path, application: Application, limits: Limits, probe: Probe) -> None:
+    def __init__(self, host: Host, folder: Path, application: Application, limits: CpuLimits, probe: Probe) -> None:
         self.name = host.name
         self.ip = host.address
         self.address = f"{host.address}:{PORT}"
@@ -58,7 +58,7 @@ class Pod:
         host.group.limit(limits.startup_millicores)
         env = {"REPLICA": self.name, "ARRIVALS": str(self._arrivals), "PYTHONPATH": str(REPOSITORY)}
         self.child: Child = host.start(application.command(self.address), folder / f"{self.name}.log", env=env)
-        self._prober = Prober(lambda: application.answers(self.address, probe.timeout_seconds), probe)
+        self._prober = Prober(lambda: application.responds(self.address, probe.timeout_seconds), probe)
 
     @property
     def ready(self) -> bool:
@@ -66,18 +66,18 @@ class Pod:
 
     @property
     def pid(self) -> int:
-        """A process that is in its namespace from before the application to after it."""
+        """Returns a process that exists as long as the pod's namespace."""
         return self._host.pid
 
-    def settle(self) -> None:
-        """From here on it has the CPU that its limit says."""
+    def apply_cpu_limit(self) -> None:
+        """Applies the final CPU quota."""
         self._host.group.limit(self._limits.millicores)
 
     def cpu_seconds(self) -> float:
         return self._host.group.cpu_seconds()
 
     def arrivals(self) -> list[float]:
-        """When each request came in, as the pod has it, without probes."""
+        """Returns the arrival time of each request, as the application recorded it, without probes."""
         return [float(line) for line in self._arrivals.read_text().split()]
 
     def remove(self) -> None:
@@ -86,14 +86,14 @@ class Pod:
 
 
 class Prober:
-    """Asks from the node, as the kubelet does, until it is stopped."""
+    """Prober on the node, like the kubelet's."""
 
-    def __init__(self, answers: Callable[[], bool], probe: Probe) -> None:
+    def __init__(self, responds: Callable[[], bool], probe: Probe) -> None:
         self.ready = False
-        self._answers = answers
+        self._responds = responds
         self._probe = probe
         self._stopped = threading.Event()
-        # A thread inherits the namespace of the one that makes it.
+        # A thread inherits the network namespace of its creator.
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -103,10 +103,10 @@ class Prober:
     def _run(self) -> None:
         failures = 0
         while not self._stopped.is_set():
-            if self._answers():
+            if self._responds():
                 self.ready, failures = True, 0
             else:
                 failures += 1
-                # One that was never ready is asked again at once: when it is there matters to the experiment.
+                # Probes a pod that was never ready more often, because the experiment measures its readiness.
                 self.ready = self.ready and failures < self._probe.failure_threshold
             self._stopped.wait(self._probe.period_seconds if self.ready or failures == 0 else 0.1)

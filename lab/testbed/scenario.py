@@ -1,4 +1,4 @@
-"""Plays a scenario: users before one replica or two, a second replica in the middle, and what comes of it."""
+"""Scenarios: users and one or two replicas; a second replica may join in the middle."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from typing import Literal
 
 from lab import certificate
 from lab.article import http3
-from lab.article.crowd import Crowd, answers, hypercorn, locust
-from lab.balancers import Task
+from lab.article.locust_run import LocustRun, hypercorn, locust, responds
+from lab.balancers import BalancerTask
 from lab.certificate import Certificate
 from lab.child import ChildFailed, wait_until
 from lab.testbed import conntrack
 from lab.testbed.cluster import HTTPS, NODE, SERVICE, Cluster, Node
-from lab.testbed.other_work import OtherWork
-from lab.testbed.pods import Application, Limits, Pod, Probe
+from lab.testbed.other_work import OtherCpuTime
+from lab.testbed.pods import Application, CpuLimits, Pod, Probe
 from lab.testbed.recording import Recording, Sample
 
-APPLICATION = Application(hypercorn, answers)
-# A probe that a saturated replica still passes: the article's is not known, and is no part of its claim.
-PATIENT = Probe(period_seconds=5, timeout_seconds=60, failure_threshold=3)
+APPLICATION = Application(hypercorn, responds)
+# A probe that even a saturated replica passes; the article's probe is unknown and not part of its claim.
+PATIENT_PROBE = Probe(period_seconds=5, timeout_seconds=60, failure_threshold=3)
 REPLICAS = ("app-1", "app-2")
-# What leads to replicas without a balancer.
+# Entry points without a balancer.
 CLUSTER_ENTRIES = ("clusterip", "nodeport")
 QUIC_USERS = ("Http3User", "DiscoveringUser")
-# Nothing but the replica's own start: with the CPU of its limit alone that takes ten seconds and more.
+# Maximum start time of a replica; with its final CPU quota a start takes ten seconds or more.
 READY_SECONDS = 120
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """What differs from one variant of an experiment to the next."""
+    """Settings of one variant."""
 
     id: str
     # One of CLUSTER_ENTRIES, or the name of a balancer.
@@ -42,65 +42,65 @@ class Scenario:
     users: str = "KeepAliveUser"
     replicas: int = 1
     scale: bool = True
-    # Without the gate a replica is published when it is started.
+    # If false, a replica is published at its start, before it is ready.
     gate: bool = True
-    probe: Probe = PATIENT
-    # So many times the users of the other variants, and the CPU of each replica.
-    crowding: float = 1.0
-    wealth: float = 1.0
-    # What a balancer speaks to replicas.
-    speaks: Literal["http1", "http3"] = "http1"
-    # The UDP port that replicas with HTTP/3 name to their clients: whether a client can reach it is another matter.
-    told_port: int = HTTPS.port
+    probe: Probe = PATIENT_PROBE
+    # Factors of the usual number of users, and of each replica's CPU.
+    user_multiplier: float = 1.0
+    cpu_multiplier: float = 1.0
+    # Protocol from a balancer to replicas.
+    endpoint_protocol: Literal["http1", "http3"] = "http1"
+    # UDP port in the Alt-Svc of replicas with HTTP/3; clients may not be able to reach it.
+    advertised_port: int = HTTPS.port
 
     @property
     def secure(self) -> bool:
-        """Whether clients come by TLS."""
+        """True if clients use TLS."""
         return self.users in http3.KINDS
 
     @property
     def transport(self) -> conntrack.Transport:
-        """Of the connections that end at replicas."""
+        """Transport protocol of the connections to replicas."""
         by_balancer = self.entry not in CLUSTER_ENTRIES
-        quic = self.speaks == "http3" if by_balancer else self.users in QUIC_USERS
+        quic = self.endpoint_protocol == "http3" if by_balancer else self.users in QUIC_USERS
         return "udp" if quic else "tcp"
 
 
 @dataclass(frozen=True)
 class Load:
-    """How much, and for how long."""
+    """Users, CPU quotas and duration."""
 
     users: int
     millicores: int
-    # A replica may start with more than its limit, where its start is not the subject.
+    # Quota during the start, which may be higher if the start is not measured.
     startup_millicores: int
     seconds_before: float
     seconds_after: float
 
 
-# Told once a second: the second's number and the recording so far.
+# Called once a second with the second's number and the recording so far.
 Watcher = Callable[[int, Recording], None]
 
 
-def play(node: Node, scenario: Scenario, load: Load, folder: Path, watch: Watcher) -> Recording:
-    """Runs it from an empty cluster to an empty cluster."""
+def run_scenario(node: Node, scenario: Scenario, load: Load, folder: Path, watch: Watcher) -> Recording:
+    """Runs a scenario in an empty cluster; returns its recording."""
     with ExitStack() as running:
         cluster = running.enter_context(node.cluster(folder))
-        stage = _Stage(cluster, scenario, load, folder)
+        setup = _ScenarioSetup(cluster, scenario, load, folder)
         for _ in range(scenario.replicas):
-            stage.start_pod()
+            setup.start_pod()
         for pod in cluster.pods:
             wait_until(lambda pod=pod: pod.ready, pod.child, pod.name, READY_SECONDS)
-            pod.settle()
+            pod.apply_cpu_limit()
         cluster.publish(cluster.pods)
-        crowd = Crowd(cluster.start_client(stage.users(stage.entry())))
-        recording = _Play(node, stage, crowd, watch).run()
+        locust_run = LocustRun(cluster.start_client(setup.users(setup.entry())))
+        recording = _ScenarioRun(node, setup, locust_run, watch).run()
         (folder / "conntrack.txt").write_text(conntrack.entries(scenario.transport))
         return recording
 
 
-class _Stage:
-    """What a scenario is played on: replicas of its application, its entry, its users."""
+class _ScenarioSetup:
+    """Replicas, entry point and users of a scenario."""
 
     def __init__(self, cluster: Cluster, scenario: Scenario, load: Load, folder: Path) -> None:
         self.cluster = cluster
@@ -108,19 +108,19 @@ class _Stage:
         self.load = load
         self._certificate: Certificate | None = None
         self._application = APPLICATION
-        if scenario.secure or scenario.speaks == "http3":
+        if scenario.secure or scenario.endpoint_protocol == "http3":
             self._certificate = certificate.make(folder)
-            self._application = http3.application(folder, self._certificate, scenario.told_port)
+            self._application = http3.application(folder, self._certificate, scenario.advertised_port)
 
     def start_pod(self) -> Pod:
-        # The first pods of a run are there before the load; only a newcomer can be published too early.
-        hurried = self.scenario.gate or len(self.cluster.pods) < self.scenario.replicas
-        startup = self.load.startup_millicores if hurried else self.load.millicores
-        limits = Limits(startup, self.load.millicores)
+        # The first pods start before the load; only a later one can be published too early.
+        boosted = self.scenario.gate or len(self.cluster.pods) < self.scenario.replicas
+        startup = self.load.startup_millicores if boosted else self.load.millicores
+        limits = CpuLimits(startup, self.load.millicores)
         return self.cluster.start_pod(self._application, limits, self.scenario.probe)
 
     def entry(self) -> str:
-        """The address that users are given."""
+        """Starts the entry point; returns its address for the users."""
         service = HTTPS if self.scenario.secure else SERVICE
         match self.scenario.entry:
             case "clusterip":
@@ -130,67 +130,67 @@ class _Stage:
             case name:
                 return self.cluster.start_balancer(name, self._task())
 
-    def _task(self) -> Task:
-        secure, speaks = self.scenario.secure, self.scenario.speaks
-        return Task(
+    def _task(self) -> BalancerTask:
+        secure, endpoint_protocol = self.scenario.secure, self.scenario.endpoint_protocol
+        return BalancerTask(
             (),
             certificate=self._certificate if secure else None,
             http3=secure,
-            speaks=speaks,
-            trusted=self._certificate if speaks == "http3" else None,
-            # Hypercorn names a port of its own, which clients of the balancer are not to go to.
-            hidden=("Alt-Svc",) if self._certificate else (),
+            endpoint_protocol=endpoint_protocol,
+            endpoint_ca=self._certificate if endpoint_protocol == "http3" else None,
+            # Hypercorn advertises its own port, which clients of the balancer must not use.
+            removed_headers=("Alt-Svc",) if self._certificate else (),
         )
 
     def users(self, address: str) -> list[object]:
-        """The command that is the load."""
+        """Returns the command of the load."""
         count, kind = self.load.users, self.scenario.users
         return http3.locust(address, count, kind) if self.scenario.secure else locust(f"http://{address}", count, kind)
 
 
-class _Play:
-    """The time from the first user to the last answer."""
+class _ScenarioRun:
+    """The run from the first user to the last answer."""
 
-    def __init__(self, node: Node, stage: _Stage, crowd: Crowd, watch: Watcher) -> None:
+    def __init__(self, node: Node, setup: _ScenarioSetup, locust_run: LocustRun, watch: Watcher) -> None:
         self._node = node
-        self._stage = stage
-        self._cluster, self._scenario, self._load = stage.cluster, stage.scenario, stage.load
-        self._crowd = crowd
+        self._setup = setup
+        self._cluster, self._scenario, self._load = setup.cluster, setup.scenario, setup.load
+        self._locust = locust_run
         self._watch = watch
         count = self._scenario.replicas + self._scenario.scale
         self._recording = Recording(REPLICAS[:count], began=time.time())
-        self._recording.answers, self._recording.users = crowd.answers, crowd.joined
+        self._recording.answers, self._recording.users = locust_run.answers, locust_run.joined
 
     def run(self) -> Recording:
-        recording, others = self._recording, OtherWork(self._node)
-        self._seconds_until(recording.began + self._load.seconds_before)
+        recording, others = self._recording, OtherCpuTime(self._node)
+        self._run_until(recording.began + self._load.seconds_before)
         if self._scenario.scale:
-            self._scale()
-            self._wait_for_newcomer()
-            self._seconds_until((recording.published or 0) + self._load.seconds_after)
+            self._add_replica()
+            self._wait_until_published()
+            self._run_until((recording.published or 0) + self._load.seconds_after)
         recording.ended = time.time()
         recording.other_work = others.cpus()
-        self._crowd.stop()
+        self._locust.stop()
         recording.arrivals = {pod.name: pod.arrivals() for pod in self._cluster.pods}
         return recording
 
-    def _scale(self) -> None:
+    def _add_replica(self) -> None:
         self._recording.started = time.time()
-        newcomer = self._stage.start_pod()
+        newcomer = self._setup.start_pod()
         if not self._scenario.gate:
-            # As if it had no probe: Kubernetes publishes a pod whose container runs.
-            newcomer.settle()
+            # Without a probe, Kubernetes publishes a pod as soon as its container runs.
+            newcomer.apply_cpu_limit()
             self._publish([*self._cluster.pods])
 
-    def _wait_for_newcomer(self) -> None:
+    def _wait_until_published(self) -> None:
         deadline, newcomer = time.time() + READY_SECONDS, self._cluster.pods[-1]
         while self._recording.published is None:
             if time.time() > deadline:
                 raise ChildFailed(f"{newcomer.name} was not ready after {READY_SECONDS} s{newcomer.child.log_end()}")
-            self._seconds_until(time.time() + 0.02)
+            self._run_until(time.time() + 0.02)
 
-    def _seconds_until(self, end: float) -> None:
-        """Takes in answers; publishes who is ready; a sample and a word each second."""
+    def _run_until(self, end: float) -> None:
+        """Collects answers and publishes ready pods; takes a sample and calls the watcher every second."""
         recording = self._recording
         while (now := time.time()) < end:
             second = len(recording.samples)
@@ -198,7 +198,7 @@ class _Play:
                 self._sample(now)
                 if second:
                     self._watch(second, recording)
-            self._crowd.collect(min(end, recording.began + len(recording.samples)), self._reconcile)
+            self._locust.collect(min(end, recording.began + len(recording.samples)), self._reconcile)
 
     def _reconcile(self) -> None:
         self._cluster.check()
@@ -208,7 +208,7 @@ class _Play:
     def _publish(self, pods: list[Pod]) -> None:
         recording, first, newcomer = self._recording, self._cluster.pods[0], self._cluster.pods[-1]
         now = time.time()
-        if not self._cluster.publish(pods, newcomer.settle if newcomer in pods else lambda: None):
+        if not self._cluster.publish(pods, newcomer.apply_cpu_limit if newcomer in pods else lambda: None):
             return
         if first not in pods and recording.withdrawn is None:
             recording.withdrawn = now
@@ -216,7 +216,7 @@ class _Play:
             recording.published = now
 
     def _sample(self, now: float) -> None:
-        connections = conntrack.of_node(self._scenario.transport)
+        connections = conntrack.node_connections(self._scenario.transport)
         self._recording.samples.append(
             Sample(
                 now,

@@ -1,7 +1,7 @@
-"""A second node beside the first, with pods and kube-proxy's rules of its own, and clients that come from outside.
+"""A second node with its own pods and kube-proxy rules, and an external client.
 
-Both nodes have each Service's NodePort. Whoever comes from outside comes by an address that stands for both, as the
-balancer of a cloud has one: it draws a node for each connection, as that does, and sees nothing of requests.
+Both nodes have each Service's NodePort. External traffic uses one address for both nodes, as with a cloud's load
+balancer, which chooses a random node for each connection and does not see requests.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from pathlib import Path
 
 from lab.child import Child
 from lab.testbed import hosts
-from lab.testbed.cgroups import Group
+from lab.testbed.cgroups import ControlGroup
 from lab.testbed.hosts import Host
-from lab.testbed.kube_proxy import KubeProxy, Service
+from lab.testbed.kube_proxy import KubeProxy, ServicePort
 
 NAME = "node-2"
 ADDRESS = "10.42.2.2"
@@ -21,7 +21,7 @@ FIRST_NODE = "10.42.2.1"
 LINK = "10.42.2.0/24"
 IN_POD_SUBNET = "10.42.3.1"
 POD_SUBNET = "10.42.3.0/24"
-# Of the ranges that are for documentation: nobody's.
+# From the ranges for documentation, which are not routed.
 OUTSIDE = "192.0.2.2"
 FIRST_NODE_OUTSIDE = "192.0.2.1"
 OUTSIDE_SUBNET = "192.0.2.0/24"
@@ -29,9 +29,9 @@ BOTH_NODES = "203.0.113.1"
 
 
 class SecondNode:
-    """A namespace that forwards; the first node is its way to everything else."""
+    """A forwarding namespace, which reaches everything else through the first node."""
 
-    def __init__(self, top: Group, folder: Path, services: Sequence[Service]) -> None:
+    def __init__(self, top: ControlGroup, folder: Path, services: Sequence[ServicePort]) -> None:
         self.host = Host(NAME, ADDRESS, top.child(NAME), folder)
         hosts.connect(self.host, FIRST_NODE, LINK)
         hosts.make_bridge(IN_POD_SUBNET, POD_SUBNET, self.host)
@@ -45,14 +45,14 @@ class SecondNode:
         self.host.remove()
 
 
-class Outside:
-    """A client beyond the nodes, and the balancer of connections that is in front of them."""
+class ExternalClient:
+    """An external client, with a connection-level load balancer before the nodes."""
 
-    def __init__(self, top: Group, folder: Path) -> None:
+    def __init__(self, top: ControlGroup, folder: Path) -> None:
         self._host = Host("outside", OUTSIDE, top.child("outside"), folder)
         self._folder = folder
         hosts.connect(self._host, FIRST_NODE_OUTSIDE, OUTSIDE_SUBNET)
-        self._host.run(["iptables-restore", "--wait", "5"], _drawn((FIRST_NODE_OUTSIDE, ADDRESS)))
+        self._host.run(["iptables-restore", "--wait", "5"], _random_node_rules((FIRST_NODE_OUTSIDE, ADDRESS)))
 
     def start(self, argv: Sequence[object], log: str) -> Child:
         return self._host.start(argv, self._folder / log)
@@ -61,12 +61,11 @@ class Outside:
         self._host.remove()
 
 
-def _drawn(nodes: Sequence[str]) -> str:
-    """Each node as likely as any other."""
+def _random_node_rules(nodes: Sequence[str]) -> str:
+    """Returns rules that choose each node with the same probability."""
     lines = []
     for number, node in enumerate(nodes):
         left = len(nodes) - number
         chance = f"-m statistic --mode random --probability {1 / left:.10f} " if left > 1 else ""
         lines.append(f"-A OUTPUT -d {BOTH_NODES} -p tcp {chance}-j DNAT --to-destination {node}")
     return "\n".join(["*nat", *lines, "COMMIT"]) + "\n"
-

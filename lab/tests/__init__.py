@@ -1,1 +1,1 @@
-"""The lab's own tests: standard library only, so that they run before anything is installed."""
+"""Tests of the lab. They need only the standard library, so that they run before any installation."""

@@ -1,6 +1,6 @@
-"""Measures the long line as `make lab EXP=long-line ARGS=--quick` does, without the pictures. Root only.
+"""Measures the long-distance link like `make lab EXP=long-line ARGS=--quick`, without the pictures. Root only.
 
-A process of its own, for it moves into a network namespace.
+It is a separate process, because it moves into a network namespace.
 """
 
 import sys
@@ -9,7 +9,7 @@ from pathlib import Path
 from lab import experiment, network
 from lab.bench import Bench
 from lab.paths import build
-from lab.testbed.occupancy import Occupied
+from lab.testbed.ownership import TestbedBusy
 
 
 def main(folder: Path) -> None:
@@ -25,5 +25,5 @@ def main(folder: Path) -> None:
 if __name__ == "__main__":
     try:
         main(Path(sys.argv[1]))
-    except Occupied as error:
+    except TestbedBusy as error:
         sys.exit(str(error))

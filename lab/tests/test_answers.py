@@ -1,4 +1,4 @@
-"""The verdict over answers: what counts as getting its share at once."""
+"""Verdicts over answers: immediate use, fair share, failures."""
 
 import unittest
 
@@ -6,7 +6,7 @@ from lab.article.answers import Answer, judge, summarize
 
 
 def answers(count: int, *, newcomer_from: float, every: int = 2) -> list[Answer]:
-    """A request each 10 ms; from a time on, each `every`th goes to the new replica."""
+    """Returns a request every 10 ms; after a time, every `every`th goes to the new replica."""
     return [
         Answer(
             sent=number / 100,

@@ -1,4 +1,4 @@
-"""What is read of the simulator's days, and what they come to."""
+"""Parser and figures of the simulator's days."""
 
 import unittest
 from typing import Any
@@ -24,14 +24,14 @@ def point(scaler: str, setting: str, pod_hours: float, refused: int) -> dict[str
 
 
 class ReadingTest(unittest.TestCase):
-    def test_a_day_is_a_table_of_minutes_and_one_of_the_whole(self) -> None:
-        self.assertTrue(days.is_whole(TEXT))
+    def test_day_is_a_table_of_minutes_and_one_of_totals(self) -> None:
+        self.assertTrue(days.is_complete(TEXT))
         minutes, day = days.read(TEXT)
         self.assertEqual((len(minutes), minutes[0]["pods"], day["refused"]), (1, 12.0, 3))
 
-    def test_half_a_day_or_a_message_is_no_day(self) -> None:
+    def test_incomplete_day_or_message_is_rejected(self) -> None:
         for text in ("", "there is no ours\n", TEXT[:90], TEXT[:-1]):
-            self.assertFalse(days.is_whole(text), text)
+            self.assertFalse(days.is_complete(text), text)
 
 
 class SteadyTest(unittest.TestCase):
@@ -40,22 +40,22 @@ class SteadyTest(unittest.TestCase):
         steady = days.steady([minute(), minute(burst=0.1, pods=50), *after, minute(pods=12)], target=0.8)
         self.assertEqual(steady, {"steady_minutes": 2, "steady_excess": 0.1, "steady_refused": 2})
 
-    def test_where_a_burst_is_always_on_nothing_is_steady(self) -> None:
+    def test_permanent_burst_has_no_steady_minutes(self) -> None:
         self.assertIsNone(days.steady([minute(burst=1)], target=0.8)["steady_excess"])
 
 
 class TradeTest(unittest.TestCase):
-    def test_what_costs_the_same_is_compared(self) -> None:
+    def test_points_of_equal_cost_are_compared(self) -> None:
         ours = [point("demand", "a", 10, 100), point("demand", "b", 20, 1)]
         rows = [*ours, point("other", "a", 15, 20), point("other", "b", 10, 400), point("other", "c", 30, 1)]
         figures = days.figures(rows)
-        # Half way between 100 and 1 on a logarithmic axis is 10; what costs more than all of ours is left out.
+        # The middle between 100 and 1 on a logarithmic axis is 10; a cost above all of ours is omitted.
         self.assertAlmostEqual(figures["refused at the same cost, worst: demand / other"].value, 0.5)
         self.assertEqual(figures["refused at the same cost: demand / other"].count, 2)
 
 
 class ExperimentTest(unittest.TestCase):
-    def test_ours_comes_first(self) -> None:
+    def test_ours_is_the_first_one(self) -> None:
         settings = experiment.find("autoscale-sim").settings
         self.assertEqual(settings["variants"][0]["id"], days.OURS)
         self.assertEqual(next(iter(settings["trade"])), days.OURS)

@@ -1,4 +1,4 @@
-"""Balancers' files, and what each relies on: knowing when a process listens, and files that change as a whole."""
+"""Configurations of balancers, detection of listeners, and atomic replacement of files."""
 
 import json
 import os
@@ -12,10 +12,10 @@ from pathlib import Path
 
 from lab import certificate, network
 from lab.balancers import (
-    Guard,
-    Site,
-    Task,
-    Unsupported,
+    BalancerTask,
+    FailurePolicy,
+    Placement,
+    UnsupportedTask,
     balancer,
     caddy,
     envoy,
@@ -26,7 +26,7 @@ from lab.balancers import (
     traefik,
 )
 from lab.child import Child
-from lab.paths import REPOSITORY, Missing
+from lab.paths import REPOSITORY, MissingRequirement
 
 
 class ListensTest(unittest.TestCase):
@@ -50,7 +50,7 @@ class ListensTest(unittest.TestCase):
 
 class PacketsDroppedTest(unittest.TestCase):
     def test_machines_own_network_is_left_alone(self) -> None:
-        with self.assertRaisesRegex(Missing, "a network namespace of the lab's own"):
+        with self.assertRaisesRegex(MissingRequirement, "a network namespace of the lab's own"):
             with network.packets_dropped("127.0.1.1"):
                 self.fail("the rules are there")
 
@@ -75,7 +75,7 @@ with socket.create_server(("127.0.1.1", 0)) as server:
 
 
 class ReplaceFileTest(unittest.TestCase):
-    def test_reader_of_the_old_file_keeps_it_whole(self) -> None:
+    def test_reader_of_the_old_file_keeps_its_content(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "endpoints.yaml"
             replace_file(path, "old")
@@ -85,10 +85,10 @@ class ReplaceFileTest(unittest.TestCase):
             self.assertEqual(os.listdir(folder), ["endpoints.yaml"])
 
 
-class GuardTest(unittest.TestCase):
-    """The same guard, in the words of each: attempts are counted with or without the first one."""
+class FailurePolicyTest(unittest.TestCase):
+    """The same failure policy in each balancer's terms; attempts may exclude the first one."""
 
-    task = Task(("127.0.0.1:1",), guard=Guard(attempts=3, failures=5, connect_timeout_ms=1000))
+    task = BalancerTask(("127.0.0.1:1",), failure_policy=FailurePolicy(attempts=3, failures=5, connect_timeout_ms=1000))
 
     def test_envoy_retries_elsewhere_and_ejects(self) -> None:
         self.assertEqual(envoy._route(self.task)["route"]["retry_policy"]["num_retries"], 2)
@@ -99,21 +99,21 @@ class GuardTest(unittest.TestCase):
     def test_haproxy_watches_each_server(self) -> None:
         self.assertIn("observe layer7 error-limit 5 on-error mark-down", haproxy._server("127.0.0.1:1", self.task))
 
-    def test_without_a_guard_nothing_is_watched(self) -> None:
-        task = Task(("127.0.0.1:1",), cap=4)
+    def test_without_a_failure_policy_nothing_is_watched(self) -> None:
+        task = BalancerTask(("127.0.0.1:1",), cap=4)
         self.assertEqual(haproxy._server("127.0.0.1:1", task), "127.0.0.1:1 127.0.0.1:1 maxconn 4")
         self.assertNotIn("retry_policy", envoy._route(task)["route"])
         self.assertNotIn("outlier_detection", envoy._cluster(task, Path("endpoints.json")))
 
 
 class DefaultsTest(unittest.TestCase):
-    """What a user begins with: nothing decides about endpoints but each program's own default."""
+    """Beginner's configurations: only the program's own defaults affect endpoints and failures."""
 
-    task = Task(("127.0.1.1:1",), defaults=True)
+    task = BalancerTask(("127.0.1.1:1",), defaults=True)
 
     def test_sheave_has_no_policy(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            config = sheave._write_config(self.task, Site.pinned(Path(folder), ()))
+            config = sheave._write_config(self.task, Placement.pinned(Path(folder), ()))
             self.assertFalse([path for path in config.iterdir() if "Policy" in path.read_text()])
 
     def test_envoy_has_endpoints_and_nothing_else(self) -> None:
@@ -121,21 +121,25 @@ class DefaultsTest(unittest.TestCase):
         self.assertEqual(envoy._route(self.task)["route"], {"cluster": "endpoints"})
 
     def test_haproxy_sends_a_request_elsewhere_if_it_cannot_connect(self) -> None:
-        self.assertEqual(haproxy._guard(self.task), "    option redispatch")
+        self.assertEqual(haproxy._failure_policy(self.task), "    option redispatch")
         self.assertEqual(haproxy._server("127.0.1.1:1", self.task), "127.0.1.1:1 127.0.1.1:1")
 
-    def test_defaults_and_a_guard_contradict_each_other(self) -> None:
+    def test_defaults_and_a_failure_policy_contradict_each_other(self) -> None:
         with self.assertRaises(ValueError):
-            Task((), defaults=True, guard=Guard(attempts=3, failures=5, connect_timeout_ms=1000))
+            BalancerTask(
+                (), defaults=True, failure_policy=FailurePolicy(attempts=3, failures=5, connect_timeout_ms=1000)
+            )
 
 
 class LimitTest(unittest.TestCase):
-    """What endpoints may have in flight, each in its own words, or says that it cannot."""
+    """In-flight limits in each balancer's terms, or an error."""
 
-    def test_sheave_is_told_or_learns(self) -> None:
+    def test_sheave_has_a_fixed_or_learned_limit(self) -> None:
         for cap, queue, expected in ((4, None, (4, 1024)), ("auto", None, ("auto", 1024)), (4, 0, (4, 0))):
             with self.subTest(cap=cap, queue=queue), tempfile.TemporaryDirectory() as folder:
-                config = sheave._write_config(Task((), cap=cap, queue=queue), Site.pinned(Path(folder), ()))
+                config = sheave._write_config(
+                    BalancerTask((), cap=cap, queue=queue), Placement.pinned(Path(folder), ())
+                )
                 text = (config / "gateway.yaml").read_text()
                 self.assertIn(f"  maxInFlightPerEndpoint: {expected[0]}\n", text)
                 self.assertIn(f"    maxRequests: {expected[1]}\n", text)
@@ -149,47 +153,49 @@ class LimitTest(unittest.TestCase):
             self.assertEqual(limited["routers"]["lab"]["middlewares"], ["limit"])
             traefik._write_dynamic(path, None, ["127.0.0.1:1"])
             self.assertNotIn("middlewares", path.read_text())
-        idle = [traefik._static("a:1", Path(), pooled)["serversTransport"]["maxIdleConnsPerHost"] for pooled in (0, 1)]
+        idle = [
+            traefik._static("a:1", Path(), keep_idle)["serversTransport"]["maxIdleConnsPerHost"] for keep_idle in (0, 1)
+        ]
         self.assertEqual(idle, [-1, 1024])
 
-    def test_who_learns_none_says_so(self) -> None:
+    def test_balancer_without_a_learned_limit_raises(self) -> None:
         for name in ("haproxy", "nginx", "envoy", "traefik", "caddy"):
-            with self.subTest(name), tempfile.TemporaryDirectory() as folder, self.assertRaises(Unsupported):
-                balancer(name).start(Task((), cap="auto"), Site.pinned(Path(folder), ()))
+            with self.subTest(name), tempfile.TemporaryDirectory() as folder, self.assertRaises(UnsupportedTask):
+                balancer(name).start(BalancerTask((), cap="auto"), Placement.pinned(Path(folder), ()))
 
     def test_caddy_is_given_its_endpoints(self) -> None:
-        text = json.dumps(caddy._configuration("127.0.0.1:2", Task(("127.0.0.1:1",))))
+        text = json.dumps(caddy._configuration("127.0.0.1:2", BalancerTask(("127.0.0.1:1",))))
         self.assertIn('"upstreams": [{"dial": "127.0.0.1:1"}]', text)
         self.assertIn('"policy": "least_conn"', text)
         self.assertNotIn("tls", text)
 
 
 class Http2Test(unittest.TestCase):
-    """Each is told what endpoints speak, and what a client may have under way, in its own words."""
+    """Endpoint protocols and stream limits in each balancer's terms."""
 
-    task = Task(("127.0.0.1:1",), speaks="grpc", client_streams=5000)
+    task = BalancerTask(("127.0.0.1:1",), endpoint_protocol="grpc", client_streams=5000)
 
     def test_haproxy_speaks_http2_to_its_servers(self) -> None:
         self.assertEqual(haproxy._server("127.0.0.1:1", self.task), "127.0.0.1:1 127.0.0.1:1 proto h2")
 
     def test_nginx_has_a_directive_for_calls(self) -> None:
         self.assertIn("grpc_pass grpc://endpoints;", nginx._proxy(self.task))
-        self.assertIn("proxy_http_version 2;", nginx._proxy(Task((), speaks="http2")))
+        self.assertIn("proxy_http_version 2;", nginx._proxy(BalancerTask((), endpoint_protocol="http2")))
 
     def test_envoy_takes_as_many_streams_as_asked_for(self) -> None:
         self.assertEqual(envoy._http2(self.task.client_streams)["max_concurrent_streams"], 5000)
-        self.assertIn("http2_protocol_options", envoy._speech(self.task))
+        self.assertIn("http2_protocol_options", envoy._endpoint_protocol_options(self.task))
 
-    def test_sheave_is_told_by_objects(self) -> None:
+    def test_sheave_is_configured_by_objects(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            config = sheave._write_config(self.task, Site.pinned(Path(folder), ()))
+            config = sheave._write_config(self.task, Placement.pinned(Path(folder), ()))
             self.assertIn("kind: GRPCRoute", (config / "routes.yaml").read_text())
             self.assertIn("maxConcurrentStreams: 5000", (config / "gateway.yaml").read_text())
             self.assertFalse((config / "secret.yaml").exists())
 
 
 class Http3Test(unittest.TestCase):
-    """Each listens at the UDP port too, in its own words, or says that it cannot."""
+    """HTTP/3 listeners in each balancer's terms, or an error."""
 
     def setUp(self) -> None:
         if not shutil.which("openssl"):
@@ -200,13 +206,15 @@ class Http3Test(unittest.TestCase):
         self.certificate = certificate.make(self.folder)
 
     def test_haproxy_binds_the_port_a_second_time(self) -> None:
-        task = Task((), certificate=self.certificate, http3=True)
+        task = BalancerTask((), certificate=self.certificate, http3=True)
         self.assertIn("bind quic4@1.2.3.4:5 ssl crt", haproxy._bind_quic(task, "1.2.3.4:5"))
-        self.assertNotIn("bind", haproxy._bind_quic(Task((), certificate=self.certificate), "1.2.3.4:5"))
+        self.assertNotIn("bind", haproxy._bind_quic(BalancerTask((), certificate=self.certificate), "1.2.3.4:5"))
 
-    def test_sheave_is_told_by_a_policy_and_checks_endpoints(self) -> None:
-        task = Task((), certificate=self.certificate, http3=True, speaks="http3", trusted=self.certificate)
-        config = sheave._write_config(task, Site.pinned(self.folder, ()))
+    def test_sheave_enables_http3_by_policy_and_verifies_endpoints(self) -> None:
+        task = BalancerTask(
+            (), certificate=self.certificate, http3=True, endpoint_protocol="http3", endpoint_ca=self.certificate
+        )
+        config = sheave._write_config(task, Placement.pinned(self.folder, ()))
         gateway, trust = ((config / name).read_text() for name in ("gateway.yaml", "trust.yaml"))
         self.assertIn("  http3:\n    enabled: true\n", gateway)
         self.assertIn("    appProtocol: sheave.dev/h3\n", gateway)
@@ -214,13 +222,16 @@ class Http3Test(unittest.TestCase):
         self.assertIn("    hostname: lab.example\n", trust)
 
     def test_sheave_hides_fields_by_a_filter(self) -> None:
-        self.assertIn('        remove: ["Alt-Svc"]\n    backendRefs:', sheave._routes(Task((), hidden=("Alt-Svc",))))
-        self.assertNotIn("filters", sheave._routes(Task((), routes=2)))
+        self.assertIn(
+            '        remove: ["Alt-Svc"]\n    backendRefs:',
+            sheave._routes(BalancerTask((), removed_headers=("Alt-Svc",))),
+        )
+        self.assertNotIn("filters", sheave._routes(BalancerTask((), routes=2)))
 
-    def test_who_speaks_none_to_endpoints_says_so(self) -> None:
+    def test_balancer_without_http3_to_endpoints_raises(self) -> None:
         for name in ("haproxy", "nginx", "envoy", "traefik", "caddy"):
-            with self.subTest(name), self.assertRaises(Unsupported):
-                balancer(name).start(Task((), speaks="http3"), Site.pinned(self.folder, ()))
+            with self.subTest(name), self.assertRaises(UnsupportedTask):
+                balancer(name).start(BalancerTask((), endpoint_protocol="http3"), Placement.pinned(self.folder, ()))
 
 
 class CertificateTest(unittest.TestCase):
@@ -231,7 +242,7 @@ class CertificateTest(unittest.TestCase):
             made = certificate.make(Path(folder))
             # HAProxy looks for the key there.
             self.assertEqual(made.key.name, f"{made.chain.name}.key")
-            config = sheave._write_config(Task((), certificate=made), Site.pinned(Path(folder), ()))
+            config = sheave._write_config(BalancerTask((), certificate=made), Placement.pinned(Path(folder), ()))
             self.assertIn("    -----BEGIN PRIVATE KEY-----", (config / "secret.yaml").read_text())
             self.assertIn("protocol: HTTPS", (config / "gateway.yaml").read_text())
 
@@ -239,7 +250,7 @@ class CertificateTest(unittest.TestCase):
         pair = certificate.Certificate(Path("/c/chain.pem"), Path("/c/key.pem"), Path("/c/authority.pem"))
         for http3, protocols in ((False, ["h1", "h2"]), (True, ["h1", "h2", "h3"])):
             with self.subTest(http3=http3):
-                apps = caddy._configuration("127.0.0.1:2", Task((), certificate=pair, http3=http3))["apps"]
+                apps = caddy._configuration("127.0.0.1:2", BalancerTask((), certificate=pair, http3=http3))["apps"]
                 self.assertEqual(apps["http"]["servers"]["lab"]["protocols"], protocols)
                 files = apps["tls"]["certificates"]["load_files"]
                 self.assertEqual(files, [{"certificate": "/c/chain.pem", "key": "/c/key.pem"}])
@@ -249,6 +260,6 @@ class UnsupportedTest(unittest.TestCase):
     def test_task_that_a_balancer_cannot_do_is_refused_before_anything_is_written(self) -> None:
         for name in ("haproxy", "nginx", "envoy", "traefik", "caddy"):
             with self.subTest(name), tempfile.TemporaryDirectory() as folder:
-                with self.assertRaises(Unsupported):
-                    balancer(name).start(Task((), routes=5), Site.pinned(Path(folder), ()))
+                with self.assertRaises(UnsupportedTask):
+                    balancer(name).start(BalancerTask((), routes=5), Placement.pinned(Path(folder), ()))
                 self.assertEqual(os.listdir(folder), [])

@@ -1,4 +1,4 @@
-"""What a run keeps on disk, whatever becomes of it."""
+"""Files of a run, also of an interrupted one."""
 
 import contextlib
 import csv
@@ -14,7 +14,7 @@ from lab.bench import Bench
 from lab.claim import Expectation
 from lab.experiment import Experiment
 from lab.figure import Figure
-from lab.run import _run_to_the_end
+from lab.run import _run_and_report_interruption
 
 
 class BenchTest(unittest.TestCase):
@@ -31,17 +31,17 @@ class BenchTest(unittest.TestCase):
             bench.record({"round": 1, "cost": 2.5})
             raise KeyboardInterrupt
 
-        said = io.StringIO()
-        with self.assertRaises(KeyboardInterrupt), contextlib.redirect_stderr(said):
-            _run_to_the_end(run, self.bench)
-        self.assertIn("the 2 measurements so far are in", said.getvalue())
+        output = io.StringIO()
+        with self.assertRaises(KeyboardInterrupt), contextlib.redirect_stderr(output):
+            _run_and_report_interruption(run, self.bench)
+        self.assertIn("the 2 measurements so far are in", output.getvalue())
         with (self.folder / "raw.csv").open() as lines:
             self.assertEqual([row["cost"] for row in csv.DictReader(lines)], ["1.5", "2.5"])
 
     def test_quick_run_takes_the_quick_setting(self) -> None:
         self.assertEqual(self.bench.setting("rounds"), 3)
 
-    def test_setting_without_a_quick_one_is_what_it_always_is(self) -> None:
+    def test_setting_without_a_quick_one_is_the_usual_one(self) -> None:
         found = Experiment("test", self.folder, {"title": "A test", "users": 300}, ())
         self.assertEqual(Bench(found, "quick", self.folder, self.folder).setting("users"), 300)
 

@@ -1,4 +1,4 @@
-"""What gRPC calls come to: shares, windows, and the search for the most calls at once."""
+"""Statistics of gRPC calls: shares, windows, and the search for the largest burst."""
 
 import math
 import random
@@ -39,26 +39,28 @@ class CallsTest(unittest.TestCase):
         self.assertLess(calls.busiest(together), 0.45)
 
     def test_newcomer_has_its_first_call_and_its_share_of_each_window(self) -> None:
-        made = [call(at / 10, rows.REPLICAS[at % 3]) for at in range(300)]
-        arrival = calls.arrival(made, "app-3", published=9.95)
-        self.assertAlmostEqual(arrival.first_call_ms, 150)
-        self.assertAlmostEqual(arrival.lowest_share or 0, 1 / 3, delta=0.02)
-        self.assertEqual(calls.arrival(made, "app-4", published=9.95).first_call_ms, math.inf)
+        balanced = [call(at / 10, rows.REPLICAS[at % 3]) for at in range(300)]
+        new_server_result = calls.new_server_result(balanced, "app-3", published=9.95)
+        self.assertAlmostEqual(new_server_result.first_call_ms, 150)
+        self.assertAlmostEqual(new_server_result.lowest_share or 0, 1 / 3, delta=0.02)
+        self.assertEqual(calls.new_server_result(balanced, "app-4", published=9.95).first_call_ms, math.inf)
 
     def test_run_too_short_for_a_window_has_no_share(self) -> None:
-        self.assertIsNone(calls.arrival([call(at / 10) for at in range(80)], "app-1", published=1).lowest_share)
+        self.assertIsNone(
+            calls.new_server_result([call(at / 10) for at in range(80)], "app-1", published=1).lowest_share
+        )
 
     def test_search_finds_the_largest_clean_burst(self) -> None:
         for limit in (50, 99, 777, 4321, 20_000):
             with self.subTest(limit):
-                found = calls.largest(limit.__ge__, **SEARCH)
+                found = calls.largest_clean(limit.__ge__, **SEARCH)
                 self.assertTrue(limit / 1.06 <= found <= limit * 1.06, found)
-        self.assertEqual(calls.largest(lambda _: False, **SEARCH), 0)
+        self.assertEqual(calls.largest_clean(lambda _: False, **SEARCH), 0)
 
     def test_search_is_not_led_astray_by_a_limit_that_is_not_sharp(self) -> None:
         for seed in range(50):
             chance = random.Random(seed)
-            found = calls.largest(lambda size: size < 4000 * chance.lognormvariate(0, 0.1), **SEARCH)
+            found = calls.largest_clean(lambda size: size < 4000 * chance.lognormvariate(0, 0.1), **SEARCH)
             self.assertTrue(4000 / 1.15 <= found <= 4000 * 1.15, found)
 
 
@@ -67,12 +69,12 @@ class FiguresTest(unittest.TestCase):
         self.found = experiment.find("article-002")
 
     def rows(self) -> list[Row]:
-        made = [call(at / 10, rows.REPLICAS[at % 3]) for at in range(200)]
+        balanced = [call(at / 10, rows.REPLICAS[at % 3]) for at in range(200)]
         numbers = {"largest": 1000, "busiest": 0.9, "first_call_ms": 10.0, "share_lowest": 0.33, "share_highest": 0.34}
         return [
             rows.EMPTY
             | {"variant": variant["id"], "kind": variant["kind"], "repetition": 1, "calls_at_once": 200}
-            | rows.summary(made)
+            | rows.summary(balanced)
             | (numbers if variant["kind"] == "newcomer" or name == "largest" else {"busiest": 0.9})
             for variant in self.found.settings["variants"]
             for name in (("size", "largest") if variant["kind"] == "bursts" else ("all",))

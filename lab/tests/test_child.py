@@ -1,4 +1,4 @@
-"""Processes are pinned, watched, and gone afterwards with whatever they started."""
+"""Child processes: CPU pinning, exit detection and clean-up."""
 
 import os
 import select
@@ -20,14 +20,14 @@ class ChildTest(unittest.TestCase):
     def start(self, code: str, **options: Any) -> Child:
         return Child([sys.executable, "-c", code], self.log, **options)
 
-    def test_stopping_a_child_stops_what_it_started(self) -> None:
+    def test_stopping_a_child_stops_its_descendants(self) -> None:
         code = "import subprocess; print(subprocess.Popen(['sleep', '600']).pid, flush=True); input()"
         with self.start(code, piped=True) as child:
             grandchild = int(child.stdout.readline())
             self.assertIn(grandchild, child.processes())
             handle = os.pidfd_open(grandchild)
             self.addCleanup(os.close, handle)
-        # Readable once the process has ended; the signal may take a moment to arrive.
+        # The socket is readable when the process has ended; the signal may take a moment.
         ended, _, _ = select.select([handle], [], [], 30)
         self.assertTrue(ended)
 

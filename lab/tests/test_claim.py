@@ -1,4 +1,4 @@
-"""Bounds: what holds, what falls short, and what was never measured."""
+"""Bounds of claims, and missing figures."""
 
 import unittest
 

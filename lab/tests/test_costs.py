@@ -1,4 +1,4 @@
-"""Costs of a run, as a table."""
+"""Costs of a run as a table."""
 
 import unittest
 

@@ -1,4 +1,4 @@
-"""Every experiment says what it claims in terms of what it measures, and the command line says what is wrong."""
+"""Settings and claims of every experiment, and error messages of the command line."""
 
 import itertools
 import subprocess
@@ -12,7 +12,7 @@ from lab import cost_check, experiment
 from lab.article004 import plan
 from lab.balancers import balancer
 from lab.bench import Bench
-from lab.paths import REPOSITORY, Missing
+from lab.paths import REPOSITORY, MissingRequirement
 from lab.testbed import cluster
 
 
@@ -44,7 +44,7 @@ class ExperimentTest(unittest.TestCase):
             self.assertIn(arm["balancer"], settings["balancers"], name)
 
     def test_another_build_takes_the_place_of_all_peers(self) -> None:
-        found = experiment.find("proxy-cost").beside(Path("before"))
+        found = experiment.find("proxy-cost").with_before_build(Path("before"))
         self.assertEqual((found.expectations, [*found.settings["balancers"]]), ((), ["sheave"]))
         for case in [*found.settings["cases"], found.settings["idle"]]:
             now, then = case["arms"]
@@ -52,16 +52,16 @@ class ExperimentTest(unittest.TestCase):
             self.assertEqual(found.settings["arms"][then], {**found.settings["arms"][now], "program": Path("before")})
 
     def test_another_build_is_an_edge_beside_ours(self) -> None:
-        found = experiment.find("article-004").beside(Path("before"))
+        found = experiment.find("article-004").with_before_build(Path("before"))
         self.assertEqual((found.expectations, found.balancers(["far"])), ((), ["sheave"]))
         bench = Bench(found, "quick", Path("/nowhere"), Path("/nowhere"))
-        turns = [turn for each in itertools.chain(*plan.rounds(bench)) for turn in each.turns]
-        self.assertEqual({turn.edge for turn in turns}, {"sheave", *found.settings["builds"]})
+        planned = [planned_load for each in itertools.chain(*plan.rounds(bench)) for planned_load in each.planned]
+        self.assertEqual({planned_load.edge for planned_load in planned}, {"sheave", *found.settings["builds"]})
 
     def test_another_build_needs_something_to_stand_against(self) -> None:
         for name in ("article-000", "long-line", "bad-endpoints"):
-            with self.subTest(name), self.assertRaises(experiment.Unknown):
-                experiment.find(name).beside(Path("before"))
+            with self.subTest(name), self.assertRaises(experiment.UnknownName):
+                experiment.find(name).with_before_build(Path("before"))
 
     def test_chosen_arms_leave_out_the_others_and_their_balancers(self) -> None:
         found = experiment.find("bad-endpoints").with_arms(["sheave-defaults", "nginx-defaults"])
@@ -97,7 +97,7 @@ class CommandLineTest(unittest.TestCase):
         for arguments, sentence in {
             ("article-000", "--only", "nonsense"): "article-000 has no part 'nonsense'; there are: one, two, clusterip",
             ("proxy-cost", "--only", "sheave"): "proxy-cost has no part 'sheave'; there are: get-64, get-512",
-            ("long-line", "--only", "slow"): "long-line has no part 'slow'; it is run as a whole",
+            ("long-line", "--only", "slow"): "long-line has no part 'slow'; it has no parts",
             ("bad-endpoints", "--arms", "sheave,nonsense"): "bad-endpoints has no arm 'nonsense'; there are: sheave, ",
             ("article-000", "--arms", "sheave"): "article-000 has no arms to choose from",
             ("proxy-cost", "--full"): "proxy-cost has no full size",
@@ -106,12 +106,12 @@ class CommandLineTest(unittest.TestCase):
                 done = lab("run", *arguments)
                 self.assertEqual((done.returncode, done.stdout), (1, ""))
                 self.assertIn(sentence, done.stderr)
-        with self.assertRaisesRegex(Missing, "there is no balancer 'nonsense'; there are: .*sheave"):
+        with self.assertRaisesRegex(MissingRequirement, "there is no balancer 'nonsense'; there are: .*sheave"):
             balancer("nonsense")
 
     def test_testbed_without_root_is_refused(self) -> None:
         with mock.patch("os.geteuid", return_value=1000):
-            self.assertRegex(cluster.obstacle() or "", "it takes root")
+            self.assertRegex(cluster.obstacle() or "", "root is required")
 
     def test_json_file_in_a_missing_folder_is_refused_before_the_run(self) -> None:
         done = lab("run", "proxy-cost", "--quick", "--json", "/nowhere/at/all.json")

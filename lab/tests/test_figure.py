@@ -14,7 +14,7 @@ class FigureTest(unittest.TestCase):
         figure = Figure.of([7.0], "s")
         self.assertEqual((figure.low, figure.value, figure.high), (7.0, 7.0, 7.0))
 
-    def test_what_disturbs_a_round_cancels_out(self) -> None:
+    def test_disturbance_of_a_round_cancels_out(self) -> None:
         theirs = {0: 10.0, 1: 30.0, 2: 20.0}
         ours = {number: cost * 0.7 for number, cost in theirs.items()}
         self.assertAlmostEqual(paired_ratio(ours, theirs).high, 0.7)

@@ -1,12 +1,12 @@
-"""kube-proxy's rules: named as it names them, with its probabilities, and nothing stale."""
+"""kube-proxy's rules: chain names, probabilities, and removal of stale chains."""
 
 import unittest
 
 from lab.testbed.conntrack import established
-from lab.testbed.kube_proxy import Service, _hash, rules
+from lab.testbed.kube_proxy import ServicePort, _hash, rules
 
-SERVICE = Service("default/app:http", "10.43.0.80", 80, 30080, 5080, cluster_subnet="10.42.0.0/16")
-QUIC = Service("default/app:quic", "10.43.0.80", 443, 30443, 5443, cluster_subnet="10.42.0.0/16", transport="udp")
+SERVICE = ServicePort("default/app:http", "10.43.0.80", 80, 30080, 5080, cluster_subnet="10.42.0.0/16")
+QUIC = ServicePort("default/app:quic", "10.43.0.80", 443, 30443, 5443, cluster_subnet="10.42.0.0/16", transport="udp")
 
 
 def nat(*pods: str) -> list[str]:
@@ -46,14 +46,14 @@ class RulesTest(unittest.TestCase):
 class LocalTest(unittest.TestCase):
     """externalTrafficPolicy: Local."""
 
-    service = Service(
+    service = ServicePort(
         "default/app:http", "10.43.0.80", 80, 30080, 5080, "10.42.0.0/16", external_traffic_policy="Local"
     )
 
     def rules(self, *local: str) -> list[str]:
         return list(rules([self.service], ["10.42.0.11", "10.42.3.12"], local)["nat"])
 
-    def test_who_comes_from_outside_goes_to_pods_of_this_node_and_is_not_masqueraded(self) -> None:
+    def test_external_traffic_goes_to_pods_of_this_node_without_masquerading(self) -> None:
         chain = f"KUBE-SVL-{_hash('default/app:httptcp')}"
         own = [rule for rule in self.rules("10.42.3.12") if rule.startswith(f"-A {chain}")]
         self.assertEqual(len(own), 1)
@@ -72,7 +72,7 @@ class LocalTest(unittest.TestCase):
 
 
 class ConntrackTest(unittest.TestCase):
-    def test_open_connections_count_for_who_answers(self) -> None:
+    def test_open_connections_count_for_the_endpoint_that_answers(self) -> None:
         listing = (
             "tcp      6 431999 ESTABLISHED src=10.42.1.2 dst=10.43.0.80 sport=4 dport=80"
             " src=10.42.0.11 dst=10.42.1.2 sport=5080 dport=4 [ASSURED] mark=0 use=1\n"

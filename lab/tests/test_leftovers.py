@@ -1,4 +1,4 @@
-"""Whatever becomes of a lab, the next command finds nothing of it: no process, namespace, control group or rule."""
+"""Clean-up after a killed lab: no process, namespace, control group or rule remains after the next command."""
 
 import os
 import random
@@ -11,10 +11,10 @@ import uuid
 from pathlib import Path
 
 from lab.paths import REPOSITORY
-from lab.testbed import cgroups, cluster, occupancy
-from lab.testbed.cgroups import Group
-from lab.testbed.occupancy import Occupied
-from lab.tests import occupant
+from lab.testbed import cgroups, cluster, ownership
+from lab.testbed.cgroups import ControlGroup
+from lab.testbed.ownership import TestbedBusy
+from lab.tests import testbed_owner
 
 KILLS = 10
 SEED = 20261120
@@ -26,22 +26,22 @@ class LeftoversTest(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
-        # Every process that the occupant starts can be told by this.
+        # Identifies every process that the testbed owner starts.
         self.mark = f"LAB_TEST={uuid.uuid4()}"
         try:
-            with occupancy.occupy():
+            with ownership.acquire():
                 pass
-        except Occupied as error:
+        except TestbedBusy as error:
             self.skipTest(str(error))
 
     def test_killed_labs_leave_nothing(self) -> None:
         chance = random.Random(SEED)
         rules = iptables()
         for number in range(KILLS):
-            step = chance.choice(occupant.STEPS)
+            step = chance.choice(testbed_owner.STEPS)
             ending = (signal.SIGINT, signal.SIGKILL)[number % 2]
             with self.subTest(step=step, ending=ending.name):
-                running = self.occupy(until=step)
+                running = self.start_owner(until=step)
                 made = {namespace(pid) for pid in self.processes()} - {namespace("self"), None}
                 running.send_signal(ending)
                 running.wait(timeout=30)
@@ -52,7 +52,7 @@ class LeftoversTest(unittest.TestCase):
                 self.assertEqual(iptables(), rules)
 
     def test_living_lab_is_left_alone_and_keeps_others_out(self) -> None:
-        running = self.occupy(until="running")
+        running = self.start_owner(until="running")
         self.clean()
         self.assertGreater(len(self.processes()), 3)
         second = subprocess.run(self.command(), cwd=REPOSITORY, capture_output=True, text=True, check=False)
@@ -61,8 +61,8 @@ class LeftoversTest(unittest.TestCase):
         self.assertEqual(running.wait(timeout=30), 130)
         self.assertEqual(self.processes(), [])
 
-    def occupy(self, until: str) -> subprocess.Popen[str]:
-        """An occupant that has just done this step, and goes on."""
+    def start_owner(self, until: str) -> subprocess.Popen[str]:
+        """Starts a testbed owner and returns after the given step."""
         name, _, value = self.mark.partition("=")
         running = subprocess.Popen(
             self.command(), cwd=REPOSITORY, env={**os.environ, name: value}, stdout=subprocess.PIPE, text=True
@@ -72,13 +72,13 @@ class LeftoversTest(unittest.TestCase):
         for line in running.stdout:
             if line.strip() == until:
                 return running
-        raise AssertionError(f"the occupant ended before it said {until}")
+        raise AssertionError(f"the testbed owner ended before it said {until}")
 
     def command(self) -> list[str]:
-        return [sys.executable, "-m", "lab.tests.occupant", self.folder]
+        return [sys.executable, "-m", "lab.tests.testbed_owner", self.folder]
 
     def clean(self) -> None:
-        """The next command of the lab, whichever."""
+        """Runs the lab's next command, whichever it is."""
         done = subprocess.run([sys.executable, "-m", "lab", "list"], cwd=REPOSITORY, capture_output=True, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
 
@@ -91,7 +91,7 @@ def pids() -> list[str]:
 
 
 def environment(pid: str) -> str:
-    """Nothing if the process has just ended."""
+    """Returns the environment of a process, empty if it has ended."""
     try:
         return Path(f"/proc/{pid}/environ").read_text(errors="replace")
     except OSError:
@@ -99,7 +99,7 @@ def environment(pid: str) -> str:
 
 
 def namespace(pid: str) -> str | None:
-    """Its network namespace; none if it has just ended."""
+    """Returns the network namespace of a process, None if it has ended."""
     try:
         return os.readlink(f"/proc/{pid}/ns/net")
     except OSError:
@@ -107,10 +107,10 @@ def namespace(pid: str) -> str | None:
 
 
 def top_folders() -> list[Path]:
-    return Group(cgroups.of_machine()).folders
+    return ControlGroup(cgroups.machine_version()).folders
 
 
 def iptables() -> list[str]:
-    """The rules of the machine itself, without the comments, which have the time."""
+    """Returns the machine's own rules without the comments, which contain the time."""
     text = subprocess.run(["iptables-save"], capture_output=True, text=True, check=True).stdout
     return [line for line in text.splitlines() if not line.startswith("#")]

@@ -1,4 +1,4 @@
-"""Article 001: what is drawn, asked, read, decided and counted, without a testbed."""
+"""Article 001 without a testbed: service times, parsers, scalers and figures."""
 
 import http.server
 import itertools
@@ -17,10 +17,10 @@ from typing import Any
 
 from lab import experiment
 from lab.article001 import ab, listing, page, rows, scaling, sheave_admin, uwsgi, variants
-from lab.article001.deployment import Load, Sample, served
+from lab.article001.deployment import DeploymentSample, PodLoad, count_served
 from lab.article001.figures import figures
-from lab.article001.scalers import Bounds, DemandScaler, RefusalScaler
-from lab.article001.work import Service, Work
+from lab.article001.scalers import DemandScaler, RefusalScaler, ReplicaBounds
+from lab.article001.work import ServiceTimes, WorkPipe
 from lab.child import ChildFailed
 from lab.testbed.backlog import Backlog
 
@@ -62,7 +62,7 @@ class WorkTest(unittest.TestCase):
     def setUp(self) -> None:
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
-        self.work = Work(Path(folder.name) / "work")
+        self.work = WorkPipe(Path(folder.name) / "work")
         self.addCleanup(self.work.close)
         self._reader = os.open(self.work.path, os.O_RDONLY | os.O_NONBLOCK)
         self.addCleanup(os.close, self._reader)
@@ -75,7 +75,7 @@ class WorkTest(unittest.TestCase):
         for expected in range(300_000):
             self.assertEqual(self.take(), expected)
             if expected % 10_000 == 0:
-                self.work.top_up()
+                self.work.fill()
 
     def test_other_work_leaves_nothing_of_the_old(self) -> None:
         self.work.restart(itertools.repeat(1.0))
@@ -85,24 +85,24 @@ class WorkTest(unittest.TestCase):
     def test_times_are_the_same_for_the_same_seed_and_of_the_mean(self) -> None:
         for distribution in ("exponential", "uniform", "fixed"):
             with self.subTest(distribution):
-                service = Service(distribution, 0.34)
+                service = ServiceTimes(distribution, 0.34)
                 times = list(itertools.islice(service.times("7"), 1, 10_001))
                 self.assertEqual(times, list(itertools.islice(service.times("7"), 1, 10_001)))
                 self.assertAlmostEqual(sum(times) / len(times), 0.34, delta=0.01)
 
     def test_first_request_takes_no_time(self) -> None:
-        self.assertEqual(next(Service("exponential", 1).times("7")), 0)
+        self.assertEqual(next(ServiceTimes("exponential", 1).times("7")), 0)
 
 
 class ScalerTest(unittest.TestCase):
     def desired(self, pods: int, demand: float, **settings: Any) -> int:
-        scaler = DemandScaler(target=4, bounds=Bounds(1, 20), stabilization_seconds=0, **settings)
+        scaler = DemandScaler(target=4, bounds=ReplicaBounds(1, 20), stabilization_seconds=0, **settings)
         return scaler.desired(0, pods, demand)
 
     def test_formula_of_kubernetes(self) -> None:
         for pods, demand, expected in (
             (10, 40.0, 10),
-            # Within the tolerance of a tenth nothing is done.
+            # Within the tolerance of a tenth the number stays.
             (10, 43.9, 10),
             (10, 44.1, 12),
             (9, 40.0, 10),
@@ -117,13 +117,13 @@ class ScalerTest(unittest.TestCase):
                 self.assertEqual(self.desired(pods, demand), expected)
 
     def test_fewer_pods_wait_until_they_have_been_enough_for_a_while(self) -> None:
-        scaler = DemandScaler(target=4, bounds=Bounds(1, 20), stabilization_seconds=60)
+        scaler = DemandScaler(target=4, bounds=ReplicaBounds(1, 20), stabilization_seconds=60)
         self.assertEqual(scaler.desired(0, 10, 40), 10)
         self.assertEqual([scaler.desired(at, 10, 8) for at in (15, 30, 45)], [10, 10, 10])
         self.assertEqual(scaler.desired(61, 10, 8), 2)
 
-    def test_script_adds_what_refusals_would_keep_busy(self) -> None:
-        scaler = RefusalScaler(workers=4, service_seconds=0.34, bounds=Bounds(1, 20))
+    def test_script_adds_the_pods_that_refusals_would_keep_busy(self) -> None:
+        scaler = RefusalScaler(workers=4, service_seconds=0.34, bounds=ReplicaBounds(1, 20))
         for pods, rate, expected in ((1, 0.0, 1), (1, 0.1, 2), (1, 32.0, 4), (4, 20.0, 6), (1, 1000.0, 20)):
             with self.subTest(pods=pods, rate=rate):
                 self.assertEqual(scaler.desired(pods, rate), expected)
@@ -143,10 +143,10 @@ sheave_backend_demand{backend="default/endpoints:80"} 16.25
 
 class AdminTest(unittest.TestCase):
     def test_metrics_are_read_by_name_and_label(self) -> None:
-        measures = list(sheave_admin.read(METRICS))
-        self.assertEqual(sheave_admin.limits(measures), {"10.42.0.11:5080": 4, "10.42.0.12:5080": 5.5})
-        self.assertEqual(sheave_admin.refused(measures), 13)
-        self.assertEqual(sheave_admin.demand(measures), 16.25)
+        samples = list(sheave_admin.read(METRICS))
+        self.assertEqual(sheave_admin.limits(samples), {"10.42.0.11:5080": 4, "10.42.0.12:5080": 5.5})
+        self.assertEqual(sheave_admin.refused(samples), 13)
+        self.assertEqual(sheave_admin.demand(samples), 16.25)
 
     def test_sheave_without_the_signal_is_an_error(self) -> None:
         with self.assertRaisesRegex(ChildFailed, "no metric sheave_backend_demand"):
@@ -154,28 +154,28 @@ class AdminTest(unittest.TestCase):
 
 
 class PodsTest(unittest.TestCase):
-    def test_workers_say_whether_they_serve_and_what_they_served(self) -> None:
+    def test_workers_record_serving_flags_and_counts(self) -> None:
         with tempfile.TemporaryFile() as busy:
             busy.write(b"".join(struct.pack("=QQ", *record) for record in ((1, 10), (0, 5), (1, 7))))
             busy.flush()
-            self.assertEqual(uwsgi.read_busy(busy.fileno()), uwsgi.Workers(serving=2, served=22))
+            self.assertEqual(uwsgi.read_busy(busy.fileno()), uwsgi.WorkerCounts(serving=2, served=22))
 
     def test_answers_are_counted_between_two_moments(self) -> None:
-        samples = [Sample(at, (Load(1, 0, 10 * at), Load(4, 2, at))) for at in range(10)]
-        self.assertEqual(served(samples, 2, 5), 33)
+        samples = [DeploymentSample(at, (PodLoad(1, 0, 10 * at), PodLoad(4, 2, at))) for at in range(10)]
+        self.assertEqual(count_served(samples, 2, 5), 33)
         self.assertEqual(samples[0].pods[1].requests, 6)
 
-    def test_connection_that_nobody_accepts_waits(self) -> None:
+    def test_unaccepted_connection_waits(self) -> None:
         if os.geteuid() != 0:
             self.skipTest("entering a namespace takes root")
         with socket.create_server(("127.0.0.1", 0)) as server:
             backlog = Backlog(os.getpid())
             self.addCleanup(backlog.close)
-            before = backlog.waiting()
+            before = backlog.length()
             with socket.create_connection(server.getsockname()), socket.create_connection(server.getsockname()):
-                self.assertEqual(backlog.waiting() - before, 2)
+                self.assertEqual(backlog.length() - before, 2)
                 server.accept()[0].close()
-                self.assertEqual(backlog.waiting() - before, 1)
+                self.assertEqual(backlog.length() - before, 1)
 
 
 class ClientsTest(unittest.TestCase):
@@ -212,7 +212,7 @@ class ClientsTest(unittest.TestCase):
 
 
 class FiguresTest(unittest.TestCase):
-    """One measurement of each variant, and two of those that are compared in pairs."""
+    """Figures of one measurement of each variant, and of two of the paired ones."""
 
     def setUp(self) -> None:
         self.experiment = experiment.find("article-001")
@@ -281,8 +281,7 @@ class FiguresTest(unittest.TestCase):
         claim = next(claim for claim in self.experiment.expectations if claim.id == "no-502")
         self.assertFalse(claim.check(figures(spoilt)).holds)
 
-
-    def test_page_has_a_line_for_each_way_with_what_the_article_saw(self) -> None:
+    def test_page_has_a_line_for_each_entry_point_with_the_articles_result(self) -> None:
         text = page.tables(self.experiment.settings["variants"], figures(self.rows()))
         for variant in self.experiment.settings["variants"]:
             if variant["kind"] != "learning":

@@ -1,4 +1,4 @@
-"""The long line, by what ping and iperf3 see of it."""
+"""The long-distance link, measured with ping and iperf3."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ class LongLineTest(unittest.TestCase):
             done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, check=False)
         if "another lab runs" in done.stderr:
             self.skipTest(done.stderr)
-        # The others are claims of a whole run, on a machine that does nothing else.
+        # The other claims need a whole run on an idle machine.
         asked = sum(claim.quick for claim in FOUND.expectations)
         verdicts = [line.split()[0] for line in done.stdout.splitlines()]
         self.assertEqual(verdicts, ["holds"] * asked, done.stdout + done.stderr)

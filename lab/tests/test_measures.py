@@ -1,4 +1,4 @@
-"""What experiments make of their rows: each claim has its figure, and failures are not hidden by a median."""
+"""Figures of experiments: each claim has its figure, and medians do not hide failures."""
 
 import unittest
 from dataclasses import replace
@@ -9,12 +9,12 @@ from lab.bad_endpoints import rows, scenario
 from lab.bad_endpoints.figures import figures
 from lab.bench import Bench, Row
 from lab.figure import Figure
-from lab.load import LoadReport, Service
+from lab.load import EndpointBehaviour, LoadReport
 from lab.trace import Trace, TracedRequest
 
 
 def bench(name: str) -> Bench:
-    """One that records nothing on disk."""
+    """Returns a bench that writes nothing to disk."""
     return Bench(experiment.find(name), "quick", Path(), Path())
 
 
@@ -53,7 +53,7 @@ class ProxyCostTest(unittest.TestCase):
 
 
 def traced(*requests: tuple[int, int, str], served: tuple[tuple[int, ...], ...] = (), unanswered: int = 0) -> Trace:
-    """A trace of these requests: when each began and how long it took, in ms, and how it ended."""
+    """Returns a trace of requests, each with start and duration in ms and its outcome."""
     samples = served or ((0, 0, 0), *((10 * sample,) * 3 for sample in range(1, 11)))
     made = tuple(TracedRequest(1000 * began, 1000 * took, outcome) for began, took, outcome in requests)
     return Trace(made, samples, 100, (unanswered, 0, 0), 2.0, 10_000_000, 0)
@@ -81,9 +81,9 @@ class BadEndpointsTest(unittest.TestCase):
                     ended = report(1000 - errors, errors) if arm == "sheave" else report()
                     trace = trace_of_ours if arm == "sheave-defaults" else GOOD
                     if each.load == "open":
-                        self.bench.rows += rows.of_report(number, each, arm, ended)
+                        self.bench.rows += rows.report_rows(number, each, arm, ended)
                     else:
-                        self.bench.rows += rows.of_trace(number, each, arm, trace)
+                        self.bench.rows += rows.trace_rows(number, each, arm, trace)
         return figures(self.bench, self.scenarios)
 
     def test_scenarios_name_arms_measures_and_endpoints_that_exist(self) -> None:
@@ -138,7 +138,9 @@ class BadEndpointsTest(unittest.TestCase):
 
 class ServiceTest(unittest.TestCase):
     def test_defects_become_words_of_the_command_line(self) -> None:
-        service = Service(delay_us=5, exponential=True, at_once=4, seed=7, defects={0: "slow:10", 2: "errors"})
-        words = " ".join(map(str, service.arguments()))
-        self.assertIn("--delay-us 5 --seed 7 --exponential --at-once 4", words)
-        self.assertIn("--defect 0=slow:10 --defect 2=errors", words)
+        service = EndpointBehaviour(
+            delay_us=5, exponential=True, at_once=4, seed=7, defects={0: "slow:10", 2: "errors"}
+        )
+        arguments = " ".join(map(str, service.arguments()))
+        self.assertIn("--delay-us 5 --seed 7 --exponential --at-once 4", arguments)
+        self.assertIn("--defect 0=slow:10 --defect 2=errors", arguments)

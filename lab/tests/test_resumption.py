@@ -1,4 +1,4 @@
-"""A run that was cut off goes on as the same run, or not at all."""
+"""Resumption of an interrupted run with the same identity."""
 
 import os
 import tempfile
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lab import experiment, resumption
 from lab.bench import Bench
-from lab.paths import Missing
+from lab.paths import MissingRequirement
 from lab.results import read_rows
 
 TERMS = {"extent": "usual", "only": [], "commit": "abc", "versions": {"nginx": "1.30.6"}}
@@ -23,7 +23,7 @@ class ResumptionTest(unittest.TestCase):
         folder = self.place / name
         folder.mkdir()
         resumption.begin(folder, TERMS | changed)
-        os.utime(folder / resumption.MARK, (2_000_000_000 - age, 2_000_000_000 - age))
+        os.utime(folder / resumption.MARKER, (2_000_000_000 - age, 2_000_000_000 - age))
         return folder
 
     def find(self) -> Path:
@@ -36,12 +36,12 @@ class ResumptionTest(unittest.TestCase):
         self.assertEqual(self.find(), second)
 
     def test_nothing_to_resume_is_a_sentence(self) -> None:
-        with self.assertRaisesRegex(Missing, "no run was cut off, so there is nothing to resume"):
+        with self.assertRaisesRegex(MissingRequirement, "no interrupted run to resume"):
             self.find()
 
     def test_another_commit_or_version_is_another_run(self) -> None:
         self.run_of("before", age=1, commit="def")
-        with self.assertRaisesRegex(Missing, "before was a run with commit 'def', not 'abc'"):
+        with self.assertRaisesRegex(MissingRequirement, "before was a run with commit 'def', not 'abc'"):
             self.find()
 
     def test_line_that_was_cut_off_is_written_again(self) -> None:
@@ -50,6 +50,6 @@ class ResumptionTest(unittest.TestCase):
         bench.record({"sample": 1, "ms": 2.5})
         with path.open("a") as out:
             out.write("2,")
-        resumption.mend(path)
+        resumption.drop_partial_line(path)
         bench.record({"sample": 2, "ms": 3.5})
         self.assertEqual(read_rows(path), [{"sample": 1, "ms": 2.5}, {"sample": 2, "ms": 3.5}])

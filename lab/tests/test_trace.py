@@ -1,4 +1,4 @@
-"""Traces: columns of a report become requests, which are told apart by the onset."""
+"""Traces: parser of a report's columns, and requests by their relation to the onset."""
 
 import unittest
 

@@ -1,9 +1,9 @@
-"""What a release is built by: loads that there are, for balancers that there are."""
+"""Training loads of a release: valid arguments, and all protocols on both sides."""
 
 import inspect
 import unittest
 
-from lab.balancers import Task
+from lab.balancers import BalancerTask
 from lab.load import LoadGenerator
 from lab.training import TRAININGS
 
@@ -13,19 +13,21 @@ class TrainingTest(unittest.TestCase):
         extent = {"warmup_seconds": 0.1, "seconds": 1.0}
         for training in TRAININGS:
             with self.subTest(training.name):
-                Task(endpoints=(), **training.task)
-                for how in training.loads:
-                    inspect.signature(LoadGenerator.load).bind(None, "target", **extent, **how)
-                for how in training.shakes:
-                    inspect.signature(LoadGenerator.shake).bind(
-                        None, "target", host="host", ask=False, **extent, **how
+                BalancerTask(endpoints=(), **training.task)
+                for options in training.loads:
+                    inspect.signature(LoadGenerator.load).bind(None, "target", **extent, **options)
+                for options in training.handshakes:
+                    inspect.signature(LoadGenerator.handshakes).bind(
+                        None, "target", host="host", ask=False, **extent, **options
                     )
 
     def test_every_protocol_has_a_load_in_front_and_behind(self) -> None:
-        behind = {training.task.get("speaks", "http1") for training in TRAININGS}
+        behind = {training.task.get("endpoint_protocol", "http1") for training in TRAININGS}
         self.assertEqual(behind, {"http1", "http2", "grpc"})
-        loads = [how for training in TRAININGS for how in training.loads]
-        in_front = {"http3" if how.get("http3") else "http2" if "streams" in how else "http1" for how in loads}
+        loads = [options for training in TRAININGS for options in training.loads]
+        in_front = {
+            "http3" if options.get("http3") else "http2" if "streams" in options else "http1" for options in loads
+        }
         self.assertEqual(in_front, {"http1", "http2", "http3"})
 
 

@@ -1,6 +1,7 @@
-"""Says on a network that an address is here now, so that who has sent elsewhere sends here. Runs where the address is.
+"""Announces addresses on a network, so that hosts update their neighbour caches. Runs in the namespace of the
+addresses.
 
-python -m tests.cluster.announcing LINK ADDRESS...
+    python -m tests.cluster.announcing LINK ADDRESS...
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ def announce(link: str, address: str) -> None:
 
 
 def _by_arp(link: str, hardware: bytes, address: IPv4Address) -> None:
-    """A gratuitous answer (RFC 5227 §3)."""
+    """Sends a gratuitous ARP reply (RFC 5227 §3)."""
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as sending:
         sending.bind((link, 0))
         kind = struct.pack("!HHBBH", ETHERNET, 0x0800, 6, 4, REPLY)
-        said = hardware + address.packed + EVERYBODY + address.packed
-        sending.send(EVERYBODY + hardware + struct.pack("!H", ARP) + kind + said)
+        payload = hardware + address.packed + EVERYBODY + address.packed
+        sending.send(EVERYBODY + hardware + struct.pack("!H", ARP) + kind + payload)
 
 
 def _by_neighbour_discovery(link: str, hardware: bytes, address: IPv6Address) -> None:
-    """An unsolicited advertisement (RFC 4861 §7.2.6); the kernel computes its checksum."""
+    """Sends an unsolicited advertisement (RFC 4861 §7.2.6); the kernel computes its checksum."""
     with socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6) as sending:
         sending.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, 255)
         head = struct.pack("!BBHI", NEIGHBOUR_ADVERTISEMENT, 0, 0, OVERRIDE)

@@ -1,4 +1,4 @@
-"""A client of the API server: requests in JSON, and objects followed as they change."""
+"""Client of the API server: JSON requests, lists and watches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from urllib.parse import urlencode, urlsplit
 Object = dict[str, Any]
 
 TIMEOUT_SECONDS = 10.0
-# A watch whose connection is dead says nothing either; bookmarks come about once a minute.
+# A dead connection of a watch is silent as well; bookmarks arrive about once a minute.
 WATCH_SILENCE_SECONDS = 120.0
 PAUSE_SECONDS = 0.3
 MERGE = "application/merge-patch+json"
@@ -27,25 +27,25 @@ GONE = 410
 
 
 class ApiError(Exception):
-    """The API server's no."""
+    """Error answer of the API server."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"{status}: {message}")
         self.status = status
 
 
-class Unreachable(Exception):
-    """The API server is not there, or does not answer."""
+class ApiUnreachable(Exception):
+    """The API server does not answer."""
 
 
 class Api:
-    """One server, one user. Any thread may use it; connections are kept."""
+    """Client with one server and one user. It is thread-safe and keeps idle connections."""
 
     def __init__(self, kubeconfig: Path) -> None:
         config = json.loads(kubeconfig.read_text())
         cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
-        place = urlsplit(cluster["server"])
-        self._host, self._port = place.hostname, place.port
+        url = urlsplit(cluster["server"])
+        self._host, self._port = url.hostname, url.port
         self._context = ssl.create_default_context(cadata=_decoded(cluster["certificate-authority-data"]).decode())
         with tempfile.NamedTemporaryFile() as both:
             both.write(_decoded(user["client-certificate-data"]) + _decoded(user["client-key-data"]))
@@ -55,27 +55,27 @@ class Api:
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """The connections that are kept."""
+        """Closes the idle connections."""
         with self._lock:
             for connection in self._idle:
                 connection.close()
             self._idle.clear()
 
     def get(self, path: str, **query: object) -> Object:
-        return json.loads(self.request("GET", _with(path, query)))
+        return json.loads(self.request("GET", _with_query(path, query)))
 
     def text(self, path: str, **query: object) -> str:
-        """What is no object: health, logs."""
-        return self.request("GET", _with(path, query)).decode(errors="replace")
+        """Returns plain text, such as health and logs."""
+        return self.request("GET", _with_query(path, query)).decode(errors="replace")
 
     def post(self, path: str, body: Object) -> Object:
         return json.loads(self.request("POST", path, body))
 
     def patch(self, path: str, body: Object, kind: str = MERGE, **query: object) -> Object:
-        return json.loads(self.request("PATCH", _with(path, query), body, kind))
+        return json.loads(self.request("PATCH", _with_query(path, query), body, kind))
 
     def apply(self, path: str, body: Object) -> Object:
-        """Makes an object so, whether it is there or not."""
+        """Creates or updates an object by server-side apply."""
         return self.patch(path, body, APPLY, fieldManager="sheave-cluster", force="true")
 
     def delete(self, path: str, body: Object | None = None) -> None:
@@ -90,11 +90,11 @@ class Api:
         return answer
 
     def watch(self, path: str, resource_version: str, **query: object) -> Iterator[tuple[str, Object]]:
-        """What happens from a version on, until the server ends it."""
-        asked = {"watch": "1", "allowWatchBookmarks": "true", "resourceVersion": resource_version, **query}
+        """Yields events from a resource version on, until the server ends the watch."""
+        parameters = {"watch": "1", "allowWatchBookmarks": "true", "resourceVersion": resource_version, **query}
         connection = self._connection(WATCH_SILENCE_SECONDS)
         try:
-            connection.request("GET", _with(path, asked), headers={"Accept": "application/json"})
+            connection.request("GET", _with_query(path, parameters), headers={"Accept": "application/json"})
             answer = connection.getresponse()
             if answer.status >= 300:
                 raise ApiError(answer.status, _message(answer.read()))
@@ -102,12 +102,12 @@ class Api:
                 event = json.loads(line)
                 yield event["type"], event["object"]
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise Unreachable(str(error)) from error
+            raise ApiUnreachable(str(error)) from error
         finally:
             connection.close()
 
     def _answer(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> tuple[int, bytes]:
-        """A kept connection may have been closed meanwhile; a second failure is the server's."""
+        """Sends a request. Retries if an idle connection fails, because the server may have closed it."""
         while True:
             with self._lock:
                 kept = self._idle.pop() if self._idle else None
@@ -119,7 +119,7 @@ class Api:
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
                 if kept is None:
-                    raise Unreachable(str(error)) from error
+                    raise ApiUnreachable(str(error)) from error
                 continue
             with self._lock:
                 self._idle.append(connection)
@@ -132,38 +132,40 @@ class Api:
 def follow(
     api: Api,
     path: str,
-    seen: Callable[[Object], None],
-    gone: Callable[[Object], None],
-    synced: Callable[[], None] = lambda: None,
+    on_change: Callable[[Object], None],
+    on_delete: Callable[[Object], None],
+    on_synced: Callable[[], None] = lambda: None,
     **query: object,
 ) -> None:
-    """Tells for ever what is there and what goes, whatever becomes of the server. What went unheard is told as well."""
+    """Calls back for every object and deletion, without end and over outages of the server. Missed changes are reported
+    after an outage.
+    """
     known: dict[str, Object] = {}
     while True:
         try:
-            listed = api.get(path, **query)
-            present = {item["metadata"]["uid"]: item for item in listed["items"]}
+            listing = api.get(path, **query)
+            present = {item["metadata"]["uid"]: item for item in listing["items"]}
             for uid in known.keys() - present.keys():
-                gone(known.pop(uid))
+                on_delete(known.pop(uid))
             for uid, item in present.items():
                 known[uid] = item
-                seen(item)
-            synced()
-            _watch_on(api, path, listed["metadata"]["resourceVersion"], known, seen, gone, query)
-        except (Unreachable, ApiError):
+                on_change(item)
+            on_synced()
+            _watch_until_expired(api, path, listing["metadata"]["resourceVersion"], known, on_change, on_delete, query)
+        except (ApiUnreachable, ApiError):
             time.sleep(PAUSE_SECONDS)
 
 
-def _watch_on(
+def _watch_until_expired(
     api: Api,
     path: str,
     version: str,
     known: dict[str, Object],
-    seen: Callable[[Object], None],
-    gone: Callable[[Object], None],
+    on_change: Callable[[Object], None],
+    on_delete: Callable[[Object], None],
     query: dict[str, object],
 ) -> None:
-    """Until the server does not know the version any more, or is not there."""
+    """Watches until the resource version expires or the server is unreachable."""
     while True:
         for kind, item in api.watch(path, version, **query):
             if kind == "ERROR":
@@ -171,13 +173,13 @@ def _watch_on(
             version = item["metadata"]["resourceVersion"]
             if kind in ("ADDED", "MODIFIED"):
                 known[item["metadata"]["uid"]] = item
-                seen(item)
+                on_change(item)
             elif kind == "DELETED":
                 known.pop(item["metadata"]["uid"], None)
-                gone(item)
+                on_delete(item)
 
 
-def _with(path: str, query: dict[str, object]) -> str:
+def _with_query(path: str, query: dict[str, object]) -> str:
     return f"{path}?{urlencode(query)}" if query else path
 
 

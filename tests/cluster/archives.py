@@ -1,4 +1,4 @@
-"""Images without a registry: one static program each, packed as `docker save` would, which containerd imports."""
+"""Images without a registry: one static program each, in the format of `docker save`, which containerd imports."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.cluster.kubelet.heartbeat import architecture
 
 @dataclass(frozen=True)
 class Archive:
-    """An image: its names, the program, where that is in it, and what runs."""
+    """An image: its names, the program with its path, and the command."""
 
     names: Sequence[str]
     program: Path
     path: str
     command: Sequence[str]
-    # Other names of the program in its folder.
+    # Links to the program in its folder.
     links: Sequence[str] = ()
 
     def write(self, path: Path) -> Path:
@@ -57,7 +57,7 @@ class Archive:
 
 
 def busybox(program: Path) -> list[Archive]:
-    """That which pods may name, and that which holds the namespaces of a pod."""
+    """Returns the busybox image for pods, and the pause image that holds their namespaces."""
     listed = subprocess.run([program, "--list"], capture_output=True, text=True, check=True).stdout.split()
     links = [name for name in listed if name != "busybox"]
     path = "/bin/busybox"

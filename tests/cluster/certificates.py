@@ -1,4 +1,4 @@
-"""Who is who in a cluster: one authority signs everything, and each part has a kubeconfig of its own."""
+"""Certificates of a cluster: one authority signs everything, and each component has a kubeconfig."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import json
 import subprocess
 from pathlib import Path
 
-from lab.paths import Missing
-from tests.cluster.places import API_SERVER, API_SERVER_PORT, API_SERVICE, CERTIFICATES, KUBECONFIG, NODES, Node
+from lab.paths import MissingRequirement
+from tests.cluster.layout import API_SERVER, API_SERVER_PORT, API_SERVICE, CERTIFICATES, KUBECONFIG, NODES, Node
 
 DAYS = "30"
 CLIENT = "extendedKeyUsage=clientAuth"
@@ -22,7 +22,7 @@ API_SERVER_NAMES = (
     f"IP:{API_SERVER}",
     *(f"IP:{address}" for address in API_SERVICE),
 )
-# A name for the files, and who its bearer is: organisations are groups to the API server.
+# File name and subject; the organisation is the group for the API server.
 CLIENTS = {
     "admin": "/O=system:masters/CN=admin",
     "controller-manager": "/CN=system:kube-controller-manager",
@@ -37,12 +37,12 @@ def make() -> None:
     CERTIFICATES.mkdir(mode=0o700)
     _make_authority()
     _make_service_account_keys()
-    _sign("api-server", "/CN=kube-apiserver", _server(API_SERVER_NAMES))
+    _sign("api-server", "/CN=kube-apiserver", _server_extensions(API_SERVER_NAMES))
     for name, subject in CLIENTS.items():
         _sign(name, subject, CLIENT)
         kubeconfig(name).write_text(_kubeconfig(name))
     for node in NODES:
-        _sign(node.name, f"/O=system:nodes/CN=system:node:{node.name}", _of_kubelet(node))
+        _sign(node.name, f"/O=system:nodes/CN=system:node:{node.name}", _kubelet_extensions(node))
         kubeconfig(node.name).write_text(_kubeconfig(node.name))
     KUBECONFIG.write_text(kubeconfig("admin").read_text())
     KUBECONFIG.chmod(0o600)
@@ -65,7 +65,7 @@ def kubeconfig(name: str) -> Path:
 
 
 def service_account_key() -> Path:
-    """With which tokens are signed; what it signs is checked with the public one."""
+    """Returns the private key that signs service account tokens; the public key verifies them."""
     return CERTIFICATES / "service-accounts.key"
 
 
@@ -73,13 +73,13 @@ def service_account_public_key() -> Path:
     return CERTIFICATES / "service-accounts.pub"
 
 
-def _of_kubelet(node: Node) -> str:
-    """It is a client of the API server, which in turn asks it for logs."""
+def _kubelet_extensions(node: Node) -> str:
+    """Returns the extensions of a kubelet's certificate, for client and server use: the API server fetches logs."""
     names = [f"DNS:{node.name}", *(f"IP:{address}" for address in node.addresses)]
     return f"subjectAltName={','.join(names)}\nextendedKeyUsage=serverAuth,clientAuth"
 
 
-def _server(names: tuple[str, ...]) -> str:
+def _server_extensions(names: tuple[str, ...]) -> str:
     return f"subjectAltName={','.join(names)}\nextendedKeyUsage=serverAuth"
 
 
@@ -99,16 +99,26 @@ def _make_key(name: str) -> None:
 
 
 def _sign(name: str, subject: str, extensions: str) -> None:
-    request, said = CERTIFICATES / f"{name}.csr", CERTIFICATES / f"{name}.ext"
-    said.write_text(extensions)
+    request, extension_file = CERTIFICATES / f"{name}.csr", CERTIFICATES / f"{name}.ext"
+    extension_file.write_text(extensions)
     _make_key(name)
     _openssl("req", "-new", "-key", key(name), "-subj", subject, "-out", request)
-    signing = ("-CA", authority(), "-CAkey", key("authority"), "-CAcreateserial", "-days", DAYS, "-extfile", said)
+    signing = (
+        "-CA",
+        authority(),
+        "-CAkey",
+        key("authority"),
+        "-CAcreateserial",
+        "-days",
+        DAYS,
+        "-extfile",
+        extension_file,
+    )
     _openssl("x509", "-req", "-in", request, *signing, "-out", certificate(name))
 
 
 def _kubeconfig(name: str) -> str:
-    """In JSON, which is YAML too."""
+    """Writes a kubeconfig as JSON, which is valid YAML."""
     server = {"server": f"https://{API_SERVER}:{API_SERVER_PORT}", "certificate-authority-data": _base64(authority())}
     user = {"client-certificate-data": _base64(certificate(name)), "client-key-data": _base64(key(name))}
     config = {
@@ -129,4 +139,4 @@ def _base64(path: Path) -> str:
 def _openssl(*words: str | Path) -> None:
     done = subprocess.run(["openssl", *words], check=False, capture_output=True, text=True)
     if done.returncode != 0:
-        raise Missing(f"openssl makes no certificate: {done.stderr.strip()}")
+        raise MissingRequirement(f"openssl makes no certificate: {done.stderr.strip()}")

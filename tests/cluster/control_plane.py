@@ -1,4 +1,4 @@
-"""The control plane: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, in a namespace of their own."""
+"""Control plane: etcd, kube-apiserver, kube-controller-manager and kube-scheduler in a separate namespace."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 import sys
 
 from tests.cluster import certificates
-from tests.cluster.places import (
+from tests.cluster.layout import (
     API_SERVER,
     API_SERVER_PORT,
     CONTROL_PLANE_NAMESPACE,
@@ -19,21 +19,21 @@ from tests.cluster.places import (
 )
 from tests.cluster.processes import PYTHON, Process, own_group
 
-# A group of its own for the API server, so that tests can end it alone.
+# A separate group for the API server, so that tests can stop it alone.
 GROUP, API_SERVER_GROUP = "control", "api-server"
 GROUPS = (GROUP, API_SERVER_GROUP)
 ETCD = "http://127.0.0.1:2379"
 PEERS = "http://127.0.0.1:2380"
 AGGREGATOR = "aggregator"
-# A collection of its garbage takes two cores for 150 ms, and under load there is one every two seconds: with 1,000 routes
-# that was each wait of more than 70 ms until a change was served. Where it has cores of its own nobody notices.
+# A garbage collection of the API server takes two cores for 150 ms, every two seconds under load. With 1,000 routes it
+# caused each delay of more than 70 ms until a change was served. With cores of its own the effect disappears.
 FEW_COLLECTIONS = {"GOGC": "800", "GOMEMLIMIT": "4GiB"}
 
 
 def start_etcd() -> Process:
     return _start(
         "etcd",
-        # What it would lose by a power failure is a test cluster.
+        # A power failure may lose a test cluster's data.
         unsafe_no_fsync=True,
         data_dir=STATE / "etcd",
         listen_client_urls=ETCD,
@@ -72,13 +72,14 @@ def start_api_server() -> Process:
         requestheader_extra_headers_prefix="X-Remote-Extra-",
         proxy_client_cert_file=certificates.certificate(AGGREGATOR),
         proxy_client_key_file=certificates.key(AGGREGATOR),
-        # Nodes and pods route Services; the control plane does not, so an aggregated server is asked at its endpoints.
+        # Nodes and pods route Services, but the control plane does not, so it contacts an aggregated server by its
+        # endpoints.
         enable_aggregator_routing=True,
     )
 
 
 def stop_api_server() -> None:
-    """At once, as a crash would."""
+    """Kills the API server, like a crash."""
     for pid in own_group(API_SERVER_GROUP).processes():
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -98,11 +99,11 @@ def start_controllers() -> list[Process]:
             cluster_signing_cert_file=certificates.authority(),
             cluster_signing_key_file=certificates.key("authority"),
             use_service_account_credentials=True,
-            # Each node says itself which pods' addresses are its own.
+            # Each node registers its own pod range.
             allocate_node_cidrs=False,
             leader_elect=False,
             bind_address="127.0.0.1",
-            # Tests stop nodes and wait for what comes of it.
+            # Short intervals, because tests stop nodes and wait for the reaction.
             node_monitor_grace_period="20s",
             horizontal_pod_autoscaler_sync_period="5s",
         ),

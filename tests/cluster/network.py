@@ -1,6 +1,6 @@
-"""The cluster's network: a namespace with the bridge and the control plane, one for each node, a link to the machine.
+"""Network of the cluster: a namespace for bridge and control plane, one for each node, a link to the machine.
 
-The namespaces have names, so that tests can enter them. Every link has one end in one of them and goes with it.
+The namespaces have names, so that tests can enter them. Every link has one end in one of them and vanishes with it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ipaddress import ip_network
 from pathlib import Path
 
 from lab.network import CONGESTION_CONTROL
-from tests.cluster.places import (
+from tests.cluster.layout import (
     API_SERVER,
     CONTROL_PLANE_NAMESPACE,
     MACHINE,
@@ -27,10 +27,10 @@ from tests.cluster.places import (
 
 BRIDGE = "nodes"
 BRIDGE_ADDRESSES = (API_SERVER, "fd00:10:200::1")
-# A machine's default may be bbr, whose pacing costs CPU, and a namespace may not choose another one. A route may.
+# The machine's default may be bbr, whose pacing costs CPU. A namespace cannot set another one, but a route can.
 CUBIC = f"congctl {CONGESTION_CONTROL}"
-# Packets between pods pass through their node's routing, those between nodes over the bridge; what comes in by one link
-# may leave by it. Duplicate detection would keep IPv6 addresses unusable for a second.
+# Packets between pods are routed by their node, packets between nodes cross the bridge; a packet may leave by the link
+# that it arrived on. Duplicate address detection would delay IPv6 addresses by a second.
 SETTINGS = {
     "net/ipv4/ip_forward": "1",
     "net/ipv4/conf/all/rp_filter": "0",
@@ -43,8 +43,8 @@ SETTINGS = {
 }
 
 
-class NetworkRefused(Exception):
-    """A command that sets up the network failed; the message has what it said."""
+class NetworkError(Exception):
+    """A setup command of the network failed; the message has its output."""
 
 
 def make() -> None:
@@ -58,9 +58,9 @@ def make() -> None:
 
 
 def remove() -> None:
-    """All there is of any cluster, whole or not."""
-    # A namespace goes in the background, and this end of its link with it: a moment too late for whoever looks, or
-    # makes the next one.
+    """Removes the network of a cluster, also an incomplete one."""
+    # The kernel removes a namespace and this end of its link in the background, too late for an immediate check or a
+    # new cluster.
     subprocess.run(["ip", "link", "delete", MACHINE_LINK], capture_output=True, check=False)
     for path in sorted(Path("/run/netns").glob(f"{NAME}-*")):
         subprocess.run(["ip", "netns", "delete", path.name], check=True)
@@ -70,20 +70,20 @@ def exists() -> bool:
     return any(Path("/run/netns").glob(f"{NAME}-*"))
 
 
-def unplug(node: Node) -> None:
-    """Nobody hears it any more."""
+def disconnect_node(node: Node) -> None:
+    """Disconnects a node from the network."""
     _ip_in(CONTROL_PLANE_NAMESPACE, f"link set {node.name} down")
 
 
-def plug(node: Node) -> None:
-    """With no address but its own, as it is after it was switched on."""
+def connect_node(node: Node) -> None:
+    """Connects a node with only its own address, as after a reboot."""
     free = (f"address flush dev eth0 to {addresses}" for addresses in POOL)
     _ip_in(node.namespace, *free)
     _ip_in(CONTROL_PLANE_NAMESPACE, f"link set {node.name} up")
 
 
-def entering(namespace: str) -> list[str]:
-    """How a command begins that runs in a namespace. `ip netns exec` would hide the control groups from it."""
+def netns_prefix(namespace: str) -> list[str]:
+    """Returns the command prefix that enters a namespace. `ip netns exec` would hide the control groups."""
     return ["nsenter", f"--net=/run/netns/{namespace}", "--"]
 
 
@@ -91,14 +91,14 @@ def _make_control_plane() -> None:
     _make_namespace(CONTROL_PLANE_NAMESPACE)
     _ip_in(
         CONTROL_PLANE_NAMESPACE,
-        # An address of its own: a bridge without one takes that of its ports, and changes with them.
+        # A fixed address: a bridge without one takes that of a port, and changes with the ports.
         f"link add {BRIDGE} address 0a:58:0a:c8:00:01 type bridge",
         *_addresses(BRIDGE_ADDRESSES, BRIDGE),
         f"link set {BRIDGE} up",
-        *_ways(BRIDGE_ADDRESSES, BRIDGE),
+        *_network_routes(BRIDGE_ADDRESSES, BRIDGE),
     )
-    # Frames between nodes are nobody's business on the way.
-    _set(
+    # Frames between nodes bypass the netfilter of this namespace.
+    _write_settings(
         CONTROL_PLANE_NAMESPACE, {"net/bridge/bridge-nf-call-iptables": "0", "net/bridge/bridge-nf-call-ip6tables": "0"}
     )
 
@@ -110,14 +110,14 @@ def _make_node(node: Node) -> None:
         node.namespace,
         *_addresses(node.addresses, "eth0"),
         "link set eth0 up",
-        *_ways(node.addresses, "eth0"),
-        # Nowhere. But what goes to a Service from the node itself needs a way before it is given another destination.
+        *_network_routes(node.addresses, "eth0"),
+        # A dummy route: a packet from the node to a Service needs a route before its destination is rewritten.
         *(f"route replace default via {address} {CUBIC}" for address in BRIDGE_ADDRESSES),
     )
 
 
 def _link_machine() -> None:
-    """So that programs of the machine reach the API server, nodes, pods, Services and a Gateway's addresses."""
+    """Connects the machine, so that its programs reach the API server, nodes, pods, Services and Gateways."""
     _ip_in(
         CONTROL_PLANE_NAMESPACE,
         f"link add machine type veth peer name {MACHINE_LINK} netns {os.getpid()}",
@@ -129,7 +129,7 @@ def _link_machine() -> None:
     _ip(
         *_addresses(MACHINE, MACHINE_LINK),
         f"link set {MACHINE_LINK} up",
-        *_ways(MACHINE, MACHINE_LINK),
+        *_network_routes(MACHINE, MACHINE_LINK),
         *_routes_to(NODES),
         *services,
     )
@@ -137,7 +137,7 @@ def _link_machine() -> None:
 
 def _make_namespace(name: str) -> None:
     _run(["ip", "netns", "add", name])
-    _set(name, SETTINGS)
+    _write_settings(name, SETTINGS)
     _ip_in(name, "link set lo up")
 
 
@@ -152,7 +152,7 @@ def _plug_in(namespace: str, port: str, link: str) -> None:
 
 def _addresses(addresses: Iterable[str], link: str) -> list[str]:
     lengths = [ip_network(net).prefixlen for net in NETWORK]
-    # The ways on the network itself are made with what they need.
+    # Routes of the network itself are added explicitly, with their options.
     options = (" noprefixroute", " noprefixroute nodad")
     return [
         f"address add {address}/{length} dev {link}{option}"
@@ -160,15 +160,15 @@ def _addresses(addresses: Iterable[str], link: str) -> list[str]:
     ]
 
 
-def _ways(addresses: Iterable[str], link: str) -> list[str]:
-    """To what is on the nodes' network itself."""
+def _network_routes(addresses: Iterable[str], link: str) -> list[str]:
+    """Returns the routes to the nodes' network itself."""
     return [
         f"route replace {net} dev {link} src {address} {CUBIC}" for net, address in zip(NETWORK, addresses, strict=True)
     ]
 
 
 def _routes_to(nodes: Iterable[Node]) -> list[str]:
-    """The ways to the pods of nodes."""
+    """Returns the routes to the pods of nodes."""
     return [
         f"route replace {pods} via {address} {CUBIC}"
         for node in nodes
@@ -176,11 +176,11 @@ def _routes_to(nodes: Iterable[Node]) -> list[str]:
     ]
 
 
-def _set(namespace: str, settings: dict[str, str]) -> None:
-    """What lies in /proc/sys/net is of the namespace of whoever opens it. A kernel may lack some of it."""
+def _write_settings(namespace: str, settings: dict[str, str]) -> None:
+    """Writes sysctls in a namespace: the opener's namespace determines their scope. A kernel may lack some of them."""
     script = 'while [ $# -gt 0 ]; do [ ! -e "/proc/sys/$1" ] || echo "$2" >"/proc/sys/$1"; shift 2; done'
     words = [word for setting in settings.items() for word in setting]
-    _run([*entering(namespace), "sh", "-c", script, "set", *words])
+    _run([*netns_prefix(namespace), "sh", "-c", script, "set", *words])
 
 
 def _ip_in(namespace: str, *commands: str) -> None:
@@ -194,4 +194,4 @@ def _ip(*commands: str) -> None:
 def _run(argv: list[str], text: str = "") -> None:
     done = subprocess.run(argv, input=text, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise NetworkRefused(f"`{' '.join(argv)}` refuses to set up the cluster's network: {done.stderr.strip()}")
+        raise NetworkError(f"`{' '.join(argv)}` failed to set up the cluster's network: {done.stderr.strip()}")

@@ -1,4 +1,4 @@
-"""A node: kube-proxy and the kubelet, in the node's namespace."""
+"""A node: kube-proxy and the kubelet in the node's namespace."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import json
 import sys
 
 from tests.cluster import certificates, network
-from tests.cluster.places import PODS, PROGRAMS, REPOSITORY, Node
-from tests.cluster.processes import PYTHON, Process, end_part, make_groups, own_group
+from tests.cluster.layout import PODS, PROGRAMS, REPOSITORY, Node
+from tests.cluster.processes import PYTHON, Process, make_groups, own_group, stop_part
 
 
 def start(node: Node) -> list[Process]:
@@ -34,9 +34,9 @@ def start_proxy(node: Node) -> Process:
 
 
 def stop(node: Node) -> None:
-    """As if its power had gone: it is silent at once, and whatever runs on it ends without a goodbye."""
-    network.unplug(node)
-    end_part(node.name)
+    """Simulates a power failure: the node is silent at once, and its processes are killed."""
+    network.disconnect_node(node)
+    stop_part(node.name)
     make_groups([node.name])
 
 
@@ -49,7 +49,7 @@ def _proxy_configuration(node: Node) -> str:
         "clientConnection": {"kubeconfig": str(certificates.kubeconfig("proxy"))},
         "clusterCIDR": ",".join(PODS),
         "bindAddress": node.addresses[0],
-        # What the whole machine has is not a node's to set.
+        # Machine-wide settings, which a node must not change.
         "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
         "nodePortAddresses": ["primary"],
         "iptables": {"minSyncPeriod": "0s", "syncPeriod": "30s"},

@@ -1,4 +1,4 @@
-"""The cluster's own processes: each in a group and a namespace, with a log; they outlive whoever starts them."""
+"""Processes of the cluster: each in a control group and a namespace, with a log; they outlive their starter."""
 
 from __future__ import annotations
 
@@ -7,60 +7,62 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lab.testbed import cgroups
-from lab.testbed.cgroups import Group
+from lab.testbed.cgroups import ControlGroup
 from tests.cluster import network
-from tests.cluster.places import LOGS, NAME
+from tests.cluster.layout import LOGS, NAME
 
-# What a program of ours is started with: it writes nothing into the tree, and its log at once.
+# Environment of our programs: no bytecode files in the tree, unbuffered logs.
 PYTHON = {"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-class Died(Exception):
+class ProcessDied(Exception):
     """A process of the cluster ended; the message has the end of its log."""
 
 
-def top_group() -> Group:
-    """The group that everything of a cluster is in."""
-    return Group(cgroups.of_machine(), NAME)
+def top_group() -> ControlGroup:
+    """Returns the parent of all groups of a cluster."""
+    return ControlGroup(cgroups.machine_version(), NAME)
 
 
 def make_groups(names: Sequence[str]) -> None:
-    """One for each part, with one below it for its own processes, and room for those of pods."""
+    """Creates a group for each part, with child groups for its own processes and for pods."""
     top = top_group().create()
-    top.open_for_children()
+    top.delegate_controllers()
     for name in names:
         part = top.child(name).create()
-        part.open_for_children()
+        part.delegate_controllers()
         own_group(name).create()
 
 
-def own_group(part: str) -> Group:
-    """Of the processes that a node or the control plane consists of."""
+def own_group(part: str) -> ControlGroup:
+    """Returns the group of a node's or the control plane's own processes."""
     return top_group().child(part).child("own")
 
 
-def end_part(part: str) -> None:
-    """All of a node or the control plane. Its own processes first: a kubelet makes and removes groups of pods."""
+def stop_part(part: str) -> None:
+    """Stops a node or the control plane. Its own processes end first, because a kubelet creates and removes groups of
+    pods.
+    """
     own_group(part).remove()
     top_group().child(part).remove()
 
 
 class Process:
-    """One of them, while the command that has started it waits for it."""
+    """A process, while the command that started it waits for it."""
 
     def __init__(
         self,
         name: str,
         argv: Sequence[object],
         *,
-        group: Group,
+        group: ControlGroup,
         namespace: str,
         folder: Path,
         env: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
         self.log = LOGS / f"{name}.log"
-        words = group.entering(["env", f"--chdir={folder}", *network.entering(namespace), *argv])
+        words = group.enter_command(["env", f"--chdir={folder}", *network.netns_prefix(namespace), *argv])
         appending = os.O_WRONLY | os.O_APPEND | os.O_CREAT
         self._pid = os.posix_spawnp(
             str(words[0]),
@@ -76,14 +78,14 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Of the command itself: whatever leads to it becomes it."""
+        """Returns the PID of the command itself, which replaces its launchers."""
         return self._pid
 
     def check(self) -> None:
-        """Raises if it has ended."""
+        """Raises if the process has ended."""
         pid, status = os.waitpid(self._pid, os.WNOHANG)
         if pid:
             lines = self.log.read_text(errors="replace").splitlines()[-15:]
-            said = "".join(f"\n    {line}" for line in lines)
+            log_end = "".join(f"\n    {line}" for line in lines)
             code = os.waitstatus_to_exitcode(status)
-            raise Died(f"{self.name} ended with {code}; the end of {self.log}:{said}")
+            raise ProcessDied(f"{self.name} ended with {code}; the end of {self.log}:{log_end}")

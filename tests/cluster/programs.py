@@ -1,4 +1,4 @@
-"""The programs that a cluster consists of: built from Go modules, or unpacked from Debian packages, once."""
+"""Programs of a cluster, built once from Go modules or unpacked from Debian packages."""
 
 from __future__ import annotations
 
@@ -12,75 +12,77 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.debian import Suite
-from lab.paths import Missing
-from tests.cluster.places import CACHE, FOLDER, PROGRAMS, REPOSITORY
+from lab.debian import DebianSuite
+from lab.paths import MissingRequirement
+from tests.cluster.layout import CACHE, FOLDER, PROGRAMS, REPOSITORY
 
 SUITE = "forky"
 KUBERNETES = FOLDER / "kubernetes"
 GATEWAY_API = REPOSITORY / "tests" / "conformance" / "gateway-api"
 COREDNS = GATEWAY_API / "coredns"
-# Its output is what somebody waits for who sees nothing else for minutes.
-SAY_EVERY_SECONDS = 30.0
+# Interval of progress lines during builds of several minutes.
+STATUS_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
-class Built:
-    """A program from a Go module, in the version of the `go.mod` in this folder."""
+class GoProgram:
+    """A program from a Go module, in the version of the folder's `go.mod`."""
 
     name: str
     module: Path
     package: str
-    verb: Sequence[str] = ("build",)
-    linked: str = "-s -w"
+    subcommand: Sequence[str] = ("build",)
+    ldflags: str = "-s -w"
 
     @property
     def path(self) -> Path:
         return PROGRAMS / self.name
 
     def make(self) -> None:
-        """Go itself knows whether anything is to do, but takes a second to say so: the `go.mod` decides."""
+        """Builds the program if the `go.mod` has changed; Go's own check would take a second."""
         stamp = PROGRAMS / f".{self.name}.go.mod"
         wanted = (self.module / "go.mod").read_bytes()
         if self.path.is_file() and stamp.is_file() and stamp.read_bytes() == wanted:
             return
-        argv = ["go", *self.verb, "-trimpath", "-ldflags", self.linked, "-o", str(self.path), self.package]
-        _run_aloud(argv, self.module, f"building {self.name}")
+        argv = ["go", *self.subcommand, "-trimpath", "-ldflags", self.ldflags, "-o", str(self.path), self.package]
+        _run_with_progress(argv, self.module, f"building {self.name}")
         stamp.write_bytes(wanted)
 
 
 def version_of(module: str, folder: Path) -> str:
-    """Of a module that a `go.mod` requires."""
+    """Returns the version of a module that a `go.mod` requires."""
     for line in (folder / "go.mod").read_text().splitlines():
         words = line.removeprefix("require").split()
         if words[:1] == [module]:
             return words[1]
-    raise Missing(f"{folder}/go.mod does not require {module}")
+    raise MissingRequirement(f"{folder}/go.mod does not require {module}")
 
 
-def _saying_its_version() -> str:
-    """Without the version, Kubernetes says that it is v0.0.0, and clients believe it."""
+def _version_flags() -> str:
+    """Returns linker flags with the version; without them Kubernetes reports v0.0.0, which clients believe."""
     version = version_of("k8s.io/kubernetes", KUBERNETES)
     major, minor, _ = version.removeprefix("v").split(".")
-    said = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
+    values = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
     packages = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
-    return " ".join(["-s -w", *(f"-X {package}.{name}={text}" for package in packages for name, text in said.items())])
+    return " ".join(
+        ["-s -w", *(f"-X {package}.{name}={text}" for package in packages for name, text in values.items())]
+    )
 
 
-def kubernetes(name: str) -> Built:
-    return Built(name, KUBERNETES, f"k8s.io/kubernetes/cmd/{name}", linked=_saying_its_version())
+def kubernetes(name: str) -> GoProgram:
+    return GoProgram(name, KUBERNETES, f"k8s.io/kubernetes/cmd/{name}", ldflags=_version_flags())
 
 
 CONTROL_PLANE = tuple(map(kubernetes, ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy")))
-ECHO = Built("echo-basic", GATEWAY_API, "sigs.k8s.io/gateway-api/conformance/echo-basic")
-SUITE_OF_GATEWAY_API = Built(
-    "conformance.test", GATEWAY_API, "sigs.k8s.io/gateway-api/conformance", verb=("test", "-c", "-vet=off")
+ECHO = GoProgram("echo-basic", GATEWAY_API, "sigs.k8s.io/gateway-api/conformance/echo-basic")
+SUITE_OF_GATEWAY_API = GoProgram(
+    "conformance.test", GATEWAY_API, "sigs.k8s.io/gateway-api/conformance", subcommand=("test", "-c", "-vet=off")
 )
-LIST_OF_SUITE = Built("conformance-list", GATEWAY_API, "./list")
-# One of the pods that the suite waits for before anything else.
-COREDNS_SERVER = Built("coredns", COREDNS, "github.com/coredns/coredns")
+LIST_OF_SUITE = GoProgram("conformance-list", GATEWAY_API, "./list")
+# A pod that the suite waits for before its tests.
+COREDNS_SERVER = GoProgram("coredns", COREDNS, "github.com/coredns/coredns")
 
-# A package of Debian, and where the program is in it. Clients of Kubernetes are in its package by an exact version.
+# Debian packages, and the path of the program in each. The package of Kubernetes' clients has an exact version.
 PACKAGES = {
     "etcd": ("etcd-server", "usr/bin/etcd"),
     "kubectl": ("kubectl=1.36.4+ds-1", "usr/bin/kubectl"),
@@ -88,7 +90,7 @@ PACKAGES = {
 
 
 def make() -> None:
-    """Everything that a cluster needs."""
+    """Builds and unpacks all programs of a cluster."""
     PROGRAMS.mkdir(parents=True, exist_ok=True)
     for name, (package, path) in PACKAGES.items():
         _unpack(name, package, path)
@@ -97,28 +99,28 @@ def make() -> None:
 
 
 def make_suite() -> None:
-    """What the Gateway API's conformance tests need beside a cluster."""
+    """Builds further programs for the Gateway API's conformance tests."""
     PROGRAMS.mkdir(parents=True, exist_ok=True)
     for program in (LIST_OF_SUITE, ECHO, COREDNS_SERVER, SUITE_OF_GATEWAY_API):
         program.make()
 
 
 def missing() -> list[str]:
-    """What has not been made yet."""
+    """Returns the names of missing programs."""
     names = [*PACKAGES, *(program.name for program in (*CONTROL_PLANE, ECHO))]
     return [name for name in names if not (PROGRAMS / name).is_file()]
 
 
 def module_folder(module: str, folder: Path) -> Path:
-    """Where Go keeps the sources of a module, which it fetches if they are not there."""
+    """Returns the folder of a module's source, which Go fetches if it is missing."""
     argv = ["go", "mod", "download", module]
     if not (found := _module_folder(module, folder)).is_dir():
-        _run_aloud(argv, folder, f"fetching {module}")
+        _run_with_progress(argv, folder, f"fetching {module}")
         found = _module_folder(module, folder)
     return found
 
 
-def say(text: str) -> None:
+def print_status(text: str) -> None:
     print(f"cluster: {text}", file=sys.stderr, flush=True)
 
 
@@ -129,12 +131,12 @@ def _module_folder(module: str, folder: Path) -> Path:
 
 
 def _unpack(name: str, package: str, path: str) -> None:
-    """A launcher in the folder of programs, because the program runs under the loader of its own suite."""
+    """Writes a launcher into the folder of programs, because the program runs under its suite's loader."""
     launcher = PROGRAMS / name
     if launcher.is_file():
         return
-    say(f"unpacking {package} of Debian {SUITE}")
-    words = Suite(SUITE, CACHE / "debian").program(package, path)
+    print_status(f"unpacking {package} of Debian {SUITE}")
+    words = DebianSuite(SUITE, CACHE / "debian").program(package, path)
     launcher.write_text(f'#!/bin/sh\nexec {shlex.join(map(str, words))} "$@"\n')
     launcher.chmod(0o755)
 
@@ -143,20 +145,22 @@ def _go_environment() -> dict[str, str]:
     return {**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local"}
 
 
-def _run_aloud(argv: Sequence[str], folder: Path, what: str) -> None:
-    """A command that may take minutes, with a line now and then that it still does."""
+def _run_with_progress(argv: Sequence[str], folder: Path, what: str) -> None:
+    """Runs a command of several minutes, and prints progress lines."""
     if not shutil.which("go"):
-        raise Missing("go is not there: install Go 1.26 or newer (https://go.dev/dl)")
+        raise MissingRequirement("go is not installed: install Go 1.26 or newer (https://go.dev/dl)")
     began = time.monotonic()
-    say(what)
+    print_status(what)
     with subprocess.Popen(
         ["nice", *argv], cwd=folder, env=_go_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as running:
         while True:
             try:
-                output, _ = running.communicate(timeout=SAY_EVERY_SECONDS)
+                output, _ = running.communicate(timeout=STATUS_SECONDS)
                 break
             except subprocess.TimeoutExpired:
-                say(f"{what}: {time.monotonic() - began:.0f} s, about 5 minutes for all of it on two cores")
+                print_status(
+                    f"{what}: {time.monotonic() - began:.0f} s, a whole build takes about 5 minutes on two cores"
+                )
     if running.returncode != 0:
-        raise Missing(f"`{' '.join(argv)}` in {folder} failed: {output.strip()[-2000:]}")
+        raise MissingRequirement(f"`{' '.join(argv)}` in {folder} failed: {output.strip()[-2000:]}")

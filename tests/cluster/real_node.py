@@ -1,7 +1,7 @@
-"""A node as most have it: containerd and the real kubelet, the check on ours. Only images that are imported run there.
+"""A node with containerd and the real kubelet, the reference for ours. It runs only imported images.
 
-Both run in a mount namespace of their own, in which /var is a copy that is written to elsewhere, so whatever they mount
-and leave goes with them. Control groups of every kind are made for them below the cluster's.
+Both run in a separate mount namespace with a copy of /var, so all their mounts and files vanish with them. Their
+control groups of every hierarchy are below the cluster's.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ import subprocess
 import time
 from pathlib import Path
 
-from lab.debian import Suite
-from lab.paths import Missing
+from lab.debian import DebianSuite
+from lab.paths import MissingRequirement
 from tests.cluster import archives, certificates, nodes, programs
 from tests.cluster.archives import Archive
-from tests.cluster.places import CACHE, NAME, Node
+from tests.cluster.layout import CACHE, NAME, Node
 from tests.cluster.processes import Process, own_group
 
 KUBELET = programs.kubernetes("kubelet")
 PACKAGES = CACHE / "debian"
-# Newer ones want a newer C library than that of a machine may be, and cannot be run by another loader.
+# Newer versions need a newer C library than the machine may have, and cannot run under another loader.
 OF_MACHINE = "bookworm"
 PATIENCE_SECONDS = 30.0
 CONTROLLERS = Path("/sys/fs/cgroup")
-# Where containerd keeps sockets whatever it is told.
+# containerd keeps sockets there regardless of its configuration.
 SOCKETS = Path("/run/containerd")
 SCRIPT = """\
 set -e
@@ -40,14 +40,14 @@ PLUGINS_THAT_LACK_SOMETHING = ("btrfs", "zfs", "devmapper", "erofs", "blockfile"
 
 
 def make() -> None:
-    """Unpacks and builds what only such a node needs."""
+    """Unpacks and builds the programs of such a node."""
     for package, path, suite in (
         ("containerd", "usr/bin/containerd", programs.SUITE),
         ("containernetworking-plugins", "usr/lib/cni/ptp", programs.SUITE),
         ("runc", "usr/sbin/runc", OF_MACHINE),
         ("busybox-static", "bin/busybox", OF_MACHINE),
     ):
-        Suite(suite, PACKAGES).file(package, path)
+        DebianSuite(suite, PACKAGES).file(package, path)
     KUBELET.make()
 
 
@@ -62,13 +62,13 @@ def start(node: Node) -> list[Process]:
     return [nodes.start_proxy(node), containerd, _start_kubelet(node, containerd.pid)]
 
 
-def was_here(node: Node) -> bool:
-    """Whether it is such a one that has been started."""
+def is_real_node(node: Node) -> bool:
+    """Returns true if the node was started as a real one."""
     return _configuration(node).exists()
 
 
 def remove_groups() -> None:
-    """Those of the kinds that the cluster's own groups are not."""
+    """Removes the groups of hierarchies that the cluster's own groups do not use."""
     for controller in _controllers():
         top = controller / NAME
         for folder, _, _ in os.walk(top, topdown=False):
@@ -146,7 +146,7 @@ disabled_plugins = {json.dumps([*lacking, "io.containerd.nri.v1.nri"])}
 
 
 def _network_configuration(node: Node) -> Path:
-    """A link for each pod, as our own kubelet makes them."""
+    """Returns a configuration with a link for each pod, like our own kubelet's."""
     ipam = {
         "type": "host-local",
         "dataDir": str(node.folder / "addresses"),
@@ -200,7 +200,7 @@ def _wait_for(containerd: Process, node: Node) -> None:
         try:
             _ctr(node, "version")
             return
-        except Missing:
+        except MissingRequirement:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.1)
@@ -210,7 +210,7 @@ def _ctr(node: Node, *words: str) -> None:
     argv = [_program("usr/bin/ctr"), f"--address={_socket(node)}", "--namespace=k8s.io", *words]
     done = subprocess.run(list(map(str, argv)), capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise Missing(f"`ctr {' '.join(words)}` failed: {done.stderr.strip()}")
+        raise MissingRequirement(f"`ctr {' '.join(words)}` failed: {done.stderr.strip()}")
 
 
 def _configuration(node: Node) -> Path:
@@ -226,7 +226,7 @@ def _program(path: str, suite: str = programs.SUITE) -> Path:
 
 
 def _controllers() -> list[Path]:
-    """Where groups of each kind are made: one place on a machine with version 2."""
+    """Returns the mount point of each hierarchy; version 2 has one."""
     if (CONTROLLERS / "cgroup.controllers").exists():
         return [CONTROLLERS]
     return [path for path in CONTROLLERS.iterdir() if (path / "cgroup.procs").exists() and not path.is_symlink()]
@@ -235,7 +235,7 @@ def _controllers() -> list[Path]:
 def _make_group(controller: Path, node: Node) -> None:
     for group in (controller / NAME, controller / NAME / node.name):
         group.mkdir(exist_ok=True)
-        # Without a share of both, no process may enter it.
+        # Without cpus and mems the cpuset accepts no process.
         for setting in ("cpuset.cpus", "cpuset.mems"):
             if (group / setting).exists() and controller.name == "cpuset":
                 (group / setting).write_text((group.parent / setting).read_text())

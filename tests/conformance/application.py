@@ -1,6 +1,6 @@
-"""An ASGI application for servers of others: says how it was asked, sends back what it got, or so many bytes.
+"""ASGI application for third-party servers: reports the protocol, echoes bodies, or sends bytes.
 
-`/bytes/N` is answered with N bytes, a POST with its body as it comes, anything else with the version of HTTP.
+`/bytes/N` is answered with N bytes, a POST with its streamed body, any other request with the HTTP version.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
 
 
 async def _live(receive: Any, send: Any) -> None:
-    """Begins and ends whenever the server says so."""
+    """Handles the lifespan protocol."""
     while True:
         message = await receive()
         await send({"type": f"{message['type']}.complete"})

@@ -1,8 +1,8 @@
-"""Requests over HTTP/3 by aioquic, as a program: many at once, large ones both ways, and over a connection that moves.
+"""HTTP/3 client with aioquic: many concurrent requests, large bodies both ways, and a migrating connection.
 
     python many_requests.py HOST PORT AUTHORITY
 
-Says OK when every answer was right, else why not. The server sends back each request's body.
+It prints OK if every answer was correct, else the failure. The server echoes each request's body.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ MOVED_BYTES = 50_000
 SECONDS = 60
 
 
-class Wrong(Exception):
-    """What came is not what should have come."""
+class CheckFailed(Exception):
+    """An answer is not as expected."""
 
 
 class Answer:
-    """One answer on its way in."""
+    """One answer in progress."""
 
     def __init__(self) -> None:
         self.status = 0
@@ -48,7 +48,7 @@ class Answer:
             self.done.set_result(self)
 
 
-class Client(QuicConnectionProtocol):
+class Http3Client(QuicConnectionProtocol):
     """One connection."""
 
     def __init__(self, *arguments, **options) -> None:
@@ -69,7 +69,7 @@ class Client(QuicConnectionProtocol):
         for stream in streams:
             answer = self._answers.get(stream)
             if answer and not answer.done.done():
-                answer.done.set_exception(Wrong(reason))
+                answer.done.set_exception(CheckFailed(reason))
 
     async def ask(self, method: str, authority: str, path: str, body: bytes = b"") -> Answer:
         stream = self._quic.get_next_available_stream_id()
@@ -84,43 +84,43 @@ class Client(QuicConnectionProtocol):
         async with asyncio.timeout(SECONDS):
             await answer.done
         if answer.status != 200:
-            raise Wrong(f"{method} {path}: status {answer.status}")
+            raise CheckFailed(f"{method} {path}: status {answer.status}")
         return answer
 
-    async def move(self) -> None:
-        """Goes on from another port."""
+    async def migrate(self) -> None:
+        """Migrates the connection to another port."""
         self._transport.close()
         await asyncio.get_running_loop().create_datagram_endpoint(lambda: self, local_addr=("::", 0))
 
 
 def check(answer: Answer, body: bytes) -> None:
     if answer.digest.digest() != hashlib.sha256(body).digest():
-        raise Wrong(f"{answer.bytes} bytes came back of {len(body)}, or others")
+        raise CheckFailed(f"{answer.bytes} bytes came back of {len(body)}, or others")
 
 
-async def many_at_once(client: Client, authority: str) -> None:
+async def many_at_once(client: Http3Client, authority: str) -> None:
     bodies = [f"the body of request {number}".encode() for number in range(AT_ONCE)]
     answers = await asyncio.gather(*(client.ask("POST", authority, "/", body) for body in bodies))
     for body, answer in zip(bodies, answers, strict=True):
         check(answer, body)
 
 
-async def large_both_ways(client: Client, authority: str) -> None:
+async def large_both_ways(client: Http3Client, authority: str) -> None:
     body = random.Random(1).randbytes(LARGE_BYTES)
     check(await client.ask("POST", authority, "/large", body), body)
 
 
-async def while_it_moves(client: Client, authority: str) -> None:
+async def during_migration(client: Http3Client, authority: str) -> None:
     body = random.Random(2).randbytes(MOVED_BYTES)
     for number in range(MOVES):
         asking = asyncio.create_task(client.ask("POST", authority, f"/move/{number}", body))
-        # Lets it send the first of its datagrams from the old port.
+        # Let the client send its first datagrams from the old port.
         await asyncio.sleep(0)
-        await client.move()
+        await client.migrate()
         check(await asking, body)
 
 
-async def with_other_keys(client: Client, authority: str) -> None:
+async def with_other_keys(client: Http3Client, authority: str) -> None:
     client.request_key_update()
     body = b"after a key update"
     check(await client.ask("POST", authority, "/keys", body), body)
@@ -130,11 +130,11 @@ async def main(host: str, port: int, authority_file: str) -> None:
     configuration = QuicConfiguration(is_client=True, alpn_protocols=H3_ALPN, server_name="localhost")
     configuration.load_verify_locations(authority_file)
     authority = f"localhost:{port}"
-    async with connect(host, port, configuration=configuration, create_protocol=Client) as client:
-        for part in (many_at_once, large_both_ways, with_other_keys, while_it_moves):
+    async with connect(host, port, configuration=configuration, create_protocol=Http3Client) as client:
+        for part in (many_at_once, large_both_ways, with_other_keys, during_migration):
             try:
                 await part(client, authority)
-            except (Wrong, TimeoutError) as error:
+            except (CheckFailed, TimeoutError) as error:
                 sys.exit(f"{part.__name__}: {type(error).__name__} {error}")
     print("OK")
 

@@ -1,9 +1,9 @@
-"""A session of Niquests, as a program: by which version of HTTP each of some requests is answered, a line each.
+"""Niquests session that prints the HTTP version of each answer, one a line.
 
     python session.py URL AUTHORITY forced|discovering|unchecked COUNT
 
-`forced` begins with HTTP/3, as the users of article 000 do; `discovering` over TCP, and goes where `Alt-Svc` says;
-`unchecked` is forced and checks no certificate, as there.
+`forced` starts with HTTP/3, like the users of article 000; `discovering` starts over TCP and follows `Alt-Svc`;
+`unchecked` is forced and checks no certificate, like those users.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ TIMEOUT_SECONDS = 30
 VERSIONS = {11: "HTTP/1.1", 20: "HTTP/2", 30: "HTTP/3"}
 
 
-def main(url: str, authority: str, way: str, count: int) -> None:
-    only = {} if way == "discovering" else {"disable_http1": True, "disable_http2": True}
+def main(url: str, authority: str, mode: str, count: int) -> None:
+    only = {} if mode == "discovering" else {"disable_http1": True, "disable_http2": True}
     with niquests.Session(multiplexed=False, **only) as session:
         if only:
             place = urlsplit(url)
             session.quic_cache_layer.add_domain(place.hostname, place.port)
-        verify = False if way == "unchecked" else authority
+        verify = False if mode == "unchecked" else authority
         for _ in range(count):
             answer = session.get(url, verify=verify, timeout=TIMEOUT_SECONDS)
             print(VERSIONS[answer.http_version], answer.status_code, len(answer.content))

@@ -102,7 +102,7 @@ fn backend(view: &Value) -> Result<AdminBackend> {
     Ok(AdminBackend {
         service,
         max_in_flight_per_endpoint,
-        waiting: number(view, "waiting")?,
+        waiting: number(view, "queue_length")?,
         endpoints,
     })
 }

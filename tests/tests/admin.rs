@@ -22,7 +22,10 @@ async fn admin_paths_answer_and_unknown_paths_give_404() -> Result {
     ensure!(response.status() == 404);
     serde_json::from_slice::<Value>(&response.body)?;
     let mut client = Http1TestClient::connect(scene.sheave.admin).await?;
-    ensure!(client.post("/api/v1/config", b"{}").await?.status() == 405, "it can only be read");
+    ensure!(
+        client.post("/api/v1/config", b"{}").await?.status() == 405,
+        "the admin API is read-only"
+    );
     Ok(())
 }
 
@@ -54,14 +57,14 @@ async fn metrics_are_valid_open_metrics_with_correct_counts() -> Result {
         ("sheave_worker_requests_total", 7.0),
     ];
     for (metric, sum) in sums {
-        // The client may have its answer before it is counted.
+        // The client may receive its response before the request is counted.
         let counted = async || scene.sheave.metric_sum(metric).await;
         eventually(metric, counted, |counted| (counted - sum).abs() < 0.5).await?;
     }
     Ok(())
 }
 
-/// The metrics as Prometheus asks for them.
+/// Returns the metrics in the format that Prometheus asks for.
 async fn open_metrics(scene: &HttpFixture) -> Result<String> {
     let accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5";
     let mut client = Http1TestClient::connect(scene.sheave.admin).await?;
@@ -75,7 +78,7 @@ async fn open_metrics(scene: &HttpFixture) -> Result<String> {
 async fn exemplars_name_sampled_traces_when_switched_on() -> Result {
     const SAMPLED: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
     const DROPPED: &str = "1234567890abcdef1234567890abcdef";
-    for (arguments, wanted) in [(&["--exemplars"][..], 1), (&[], 0)] {
+    for (arguments, expected) in [(&["--exemplars"][..], 1), (&[], 0)] {
         let endpoints = vec![Endpoint::start(EndpointBehaviour::ok()).await?];
         let scene = HttpFixture::with(endpoints, &[], arguments).await?;
         let mut client = scene.client().await?;
@@ -86,12 +89,12 @@ async fn exemplars_name_sampled_traces_when_switched_on() -> Result {
         let text = open_metrics(&scene).await?;
         let exemplar = format!("# {{trace_id=\"{SAMPLED}\"}} ");
         let lines = text.lines().filter(|line| line.contains(&exemplar)).count();
-        ensure!(lines == wanted && !text.contains(DROPPED), "{arguments:?}: {text}");
+        ensure!(lines == expected && !text.contains(DROPPED), "{arguments:?}: {text}");
     }
     Ok(())
 }
 
-/// Labels are bounded by the configuration: clients cannot make series.
+/// Label values are bounded by the configuration: clients cannot create metric series.
 #[tokio::test]
 async fn clients_cannot_create_metric_series() -> Result {
     let scene = HttpFixture::of(EndpointBehaviour::ok()).await?;

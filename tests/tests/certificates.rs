@@ -1,4 +1,5 @@
-//! Certificates of files: what is wrong with one is said, and what renews one need tell nobody.
+//! Certificates in files: errors are reported, and a renewed certificate is loaded without a
+//! signal.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -13,7 +14,7 @@ use tests::{ConfigDirectory, Result, SheaveProcess, eventually};
 
 const EXPIRY: &str = "sheave_certificate_expiry_timestamp_seconds";
 
-/// PEM of a self-signed certificate that holds until this year, and of its key.
+/// Returns the PEM of a self-signed certificate that is valid until this year, and of its key.
 fn make_certificate(until: i32) -> Result<(String, String)> {
     let key = KeyPair::generate()?;
     let mut params = CertificateParams::new(["shop.example".to_owned()])?;
@@ -22,12 +23,13 @@ fn make_certificate(until: i32) -> Result<(String, String)> {
     Ok((params.self_signed(&key)?.pem(), key.serialize_pem()))
 }
 
-/// Seconds from 1970 to the beginning of a year.
+/// Returns the seconds from 1970 to the beginning of a year.
 fn beginning_of(year: i32) -> f64 {
     date_time_ymd(year, 1, 1).unix_timestamp() as f64
 }
 
-/// A directory with a certificate, as the kubelet mounts a Secret: what the links lead through is replaced as a whole.
+/// A directory with a certificate, mounted like a Secret by the kubelet: the symbolic links lead
+/// through a directory that is replaced as a whole.
 struct CertificateMount(TempDirectory);
 
 impl CertificateMount {
@@ -52,7 +54,7 @@ impl CertificateMount {
         self.0.path().join(name)
     }
 
-    /// The flags of `serve` that use it.
+    /// Returns the flags of `serve` that use this certificate.
     fn flags(&self) -> Result<Vec<String>> {
         let path = |name| self.path(name).to_str().map(str::to_owned).context("a path in UTF-8");
         let (certificate, key) = (path("tls.crt")?, path("tls.key")?);
@@ -64,8 +66,8 @@ impl CertificateMount {
 
 async fn wait_for_expiry_year(sheave: &SheaveProcess, year: i32) -> Result {
     let observe = async || sheave.metric_samples(EXPIRY).await;
-    let wanted = |seen: &Vec<(String, f64)>| matches!(&seen[..], [(_, expiry)] if *expiry == beginning_of(year));
-    eventually("the certificate in use", observe, wanted).await?;
+    let expected = |seen: &Vec<(String, f64)>| matches!(&seen[..], [(_, expiry)] if *expiry == beginning_of(year));
+    eventually("the certificate in use", observe, expected).await?;
     Ok(())
 }
 
@@ -80,7 +82,7 @@ async fn renewed_certificate_is_loaded_and_a_broken_one_is_rejected() -> Result 
     mount.renew("second", &renewed, &renewed_key)?;
     wait_for_expiry_year(&sheave, 2099).await?;
 
-    // The key of the one before.
+    // The key of the previous certificate.
     let (third, _) = make_certificate(2097)?;
     mount.renew("third", &third, &renewed_key)?;
     sheave.wait_for_log(0, "data.tls.key").await?;
@@ -100,15 +102,15 @@ async fn invalid_certificate_at_start_gives_one_line_naming_the_files() -> Resul
     let flags = mount.flags()?;
     let flags: Vec<&str> = ["serve"].into_iter().chain(flags.iter().map(String::as_str)).collect();
     let output = run(&flags).await?;
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    ensure!(output.status.code() == Some(1), "{}: {said}", output.status);
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(output.status.code() == Some(1), "{}: {text}", output.status);
     for part in ["/tls.crt and ", "/tls.key: ", "is not the key of the certificate in tls.crt"] {
-        ensure!(said.contains(part), "nothing of {part:?} in:\n{said}");
+        ensure!(text.contains(part), "{part:?} is missing in:\n{text}");
     }
     fs::remove_file(mount.path("tls.key"))?;
-    let said = run(&flags).await?.stderr;
-    let said = String::from_utf8_lossy(&said).into_owned();
-    ensure!(said.contains("tls.key: no such file or directory"), "{said}");
+    let text = run(&flags).await?.stderr;
+    let text = String::from_utf8_lossy(&text).into_owned();
+    ensure!(text.contains("tls.key: no such file or directory"), "{text}");
     Ok(())
 }
 
@@ -121,7 +123,7 @@ async fn https_without_a_certificate_uses_a_self_signed_one() -> Result {
     Ok(())
 }
 
-/// `sheave check` with a Secret that a listener uses.
+/// Runs `sheave check` with a Secret that a listener uses.
 async fn check(certificate: &str, key: &str) -> Result<(Option<i32>, String)> {
     let configuration = ConfigDirectory::for_endpoints(&[])?;
     let values = json!({ "tls.crt": certificate, "tls.key": key });
@@ -146,20 +148,20 @@ async fn check(certificate: &str, key: &str) -> Result<(Option<i32>, String)> {
 #[tokio::test]
 async fn check_reports_certificate_errors() -> Result {
     let (certificate, key) = make_certificate(2098)?;
-    let (code, said) = check(&certificate, &key).await?;
-    ensure!(code == Some(0), "{said}");
+    let (code, text) = check(&certificate, &key).await?;
+    ensure!(code == Some(0), "{text}");
 
     let (expired, expired_key) = make_certificate(2002)?;
-    let (code, said) = check(&expired, &expired_key).await?;
+    let (code, text) = check(&expired, &expired_key).await?;
     let line = "tls.yaml: document 1: Secret default/shop: data.tls.crt: the certificate expired";
-    ensure!(code == Some(1) && said.contains(line), "{said}");
+    ensure!(code == Some(1) && text.contains(line), "{text}");
 
-    let (code, said) = check(&certificate, &expired_key).await?;
+    let (code, text) = check(&certificate, &expired_key).await?;
     let line = "document 1: Secret default/shop: data.tls.key: is not the key of the certificate";
-    ensure!(code == Some(1) && said.contains(line), "{said}");
+    ensure!(code == Some(1) && text.contains(line), "{text}");
 
-    let (code, said) = check("no PEM at all", &key).await?;
+    let (code, text) = check("no PEM at all", &key).await?;
     let line = "document 1: Secret default/shop: data.tls.crt: contains no PEM of a certificate";
-    ensure!(code == Some(1) && said.contains(line), "{said}");
+    ensure!(code == Some(1) && text.contains(line), "{text}");
     Ok(())
 }

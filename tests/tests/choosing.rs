@@ -1,4 +1,4 @@
-//! Which endpoint gets a request, and which connection carries it.
+//! The choice of the endpoint for a request, and of the connection that carries it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,7 +25,7 @@ async fn least_load_avoids_a_stuck_endpoint() -> Result {
         let before = free.counts().requests;
         client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await?;
         let either = async || Ok(stuck.counts().in_flight > 0 || free.counts().requests > before);
-        tests::eventually("one of them has it", either, |has| *has).await?;
+        tests::eventually("one endpoint has the request", either, |has| *has).await?;
         held.push(client);
     }
     let before = free.counts().requests;
@@ -75,7 +75,10 @@ async fn idle_endpoint_connection_is_closed_after_the_timeout() -> Result {
     let policy = json!({ "connections": { "idleTimeout": "200ms" } });
     let scene = HttpFixture::with_backend_policy(EndpointBehaviour::ok(), policy).await?;
     ensure!(scene.client().await?.get("/").await?.status() == 200);
-    scene.endpoint().wait_for_counts("it is closed", |counts| counts.connections == 0).await?;
+    scene
+        .endpoint()
+        .wait_for_counts("the idle connection is closed", |counts| counts.connections == 0)
+        .await?;
     Ok(())
 }
 
@@ -97,7 +100,7 @@ async fn connection_over_max_age_is_not_reused() -> Result {
         let first = *opened.entry(seen.connection).or_insert(seen.received_at);
         ensure!(
             seen.received_at - first < Duration::from_secs(1),
-            "a connection that was used for too long"
+            "a connection is used beyond its maximum age"
         );
     }
     Ok(())

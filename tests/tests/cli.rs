@@ -1,4 +1,5 @@
-//! The command line: bad input is one sentence that says what to do, and the exit code says whose fault it is.
+//! The command line: bad input gives an error of one line that says what to do, and the exit code
+//! distinguishes user errors from failures.
 
 use std::net::{Ipv6Addr, SocketAddr, TcpListener};
 use std::process::Output;
@@ -11,28 +12,28 @@ use tests::{
     ConfigDirectory, Endpoint, EndpointBehaviour, Http1TestClient, Result, SheaveProcess, objects,
 };
 
-/// What a command that ended said, on both outputs.
+/// Returns what a finished command has written to both outputs.
 fn combined_output(output: &Output) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     text(&output.stdout) + &text(&output.stderr)
 }
 
-/// The command ends with this exit code, and says all of this.
+/// Checks that the command ends with this exit code and prints all of these parts.
 async fn check_exit(arguments: &[&str], code: i32, parts: &[&str]) -> Result<String> {
     let output = run(arguments).await?;
-    let said = combined_output(&output);
-    ensure!(output.status.code() == Some(code), "{arguments:?}: {}: {said}", output.status);
+    let text = combined_output(&output);
+    ensure!(output.status.code() == Some(code), "{arguments:?}: {}: {text}", output.status);
     for part in parts {
-        ensure!(said.contains(part), "{arguments:?}: nothing of {part:?} in:\n{said}");
+        ensure!(text.contains(part), "{arguments:?}: {part:?} is missing in:\n{text}");
     }
-    Ok(said)
+    Ok(text)
 }
 
-/// The same, and the last line alone says it.
+/// Checks the same, and that the error is a single line.
 async fn check_one_line_error(arguments: &[&str], parts: &[&str]) -> Result {
-    let said = check_exit(arguments, 1, &[]).await?;
-    let errors: Vec<&str> = said.lines().filter(|line| !line.contains("INFO")).collect();
-    ensure!(errors.len() == 1, "{arguments:?}: not one line:\n{said}");
+    let text = check_exit(arguments, 1, &[]).await?;
+    let errors: Vec<&str> = text.lines().filter(|line| !line.contains("INFO")).collect();
+    ensure!(errors.len() == 1, "{arguments:?}: not one line:\n{text}");
     ensure!(parts.iter().all(|part| errors[0].contains(part)), "{arguments:?}: {}", errors[0]);
     Ok(())
 }
@@ -45,7 +46,7 @@ async fn unusable_listen_address_gives_a_one_line_error() -> Result {
     let to = ["--to", "127.0.0.1:1", "--admin", "127.0.0.1:0"];
     let serve = |url| [&["serve", "--listen", url], &to[..]].concat();
     check_one_line_error(&serve(&url), &[&taken, "another process listens there"]).await?;
-    // An address of nobody's (RFC 5737).
+    // An address that no machine has (RFC 5737).
     check_one_line_error(&serve("http://203.0.113.1:8080"), &["203.0.113.1:8080"]).await?;
 
     let admin =
@@ -107,7 +108,7 @@ spec:
   queue: { timeout: soon }
 "#;
 
-/// Where and what, for each error in [`WRONG`].
+/// Location of each error in [`INVALID_OBJECTS`].
 const ERRORS: [&str; 4] = [
     "document 1: Gateway default/edge: spec.lisseners",
     "document 1: Gateway default/edge: spec.listeners[0].port",
@@ -116,18 +117,21 @@ const ERRORS: [&str; 4] = [
 ];
 
 #[tokio::test]
-async fn every_configuration_error_is_reported_with_its_place() -> Result {
+async fn every_configuration_error_is_reported_with_its_location() -> Result {
     let configuration = ConfigDirectory::empty()?;
     configuration.write_text("wrong.yaml", INVALID_OBJECTS)?;
     configuration.write_text("broken.yaml", "a: [1,\n")?;
     let path = configuration.path().to_str().unwrap().to_owned();
     let serve = ["serve", "--config", &path, "--admin", "127.0.0.1:0"];
     for command in [&["check", &path][..], &serve] {
-        let said = check_exit(command, 1, &ERRORS).await?;
-        let wrong = said.lines().filter(|line| line.contains("wrong.yaml: document"));
-        ensure!(wrong.count() >= ERRORS.len(), "{said}");
-        ensure!(said.contains("broken.yaml"), "{said}");
-        ensure!(said.lines().last().unwrap().contains("errors"), "no count at the end:\n{said}");
+        let text = check_exit(command, 1, &ERRORS).await?;
+        let wrong = text.lines().filter(|line| line.contains("wrong.yaml: document"));
+        ensure!(wrong.count() >= ERRORS.len(), "{text}");
+        ensure!(text.contains("broken.yaml"), "{text}");
+        ensure!(
+            text.lines().last().unwrap().contains("errors"),
+            "no number of errors at the end:\n{text}"
+        );
     }
     Ok(())
 }
@@ -137,7 +141,7 @@ async fn valid_configuration_passes_check() -> Result {
     let configuration = ConfigDirectory::for_endpoints(&["127.0.0.1:1".parse()?])?;
     let path = configuration.path().to_str().unwrap().to_owned();
     check_exit(&["check", &path], 0, &["5 objects, fine"]).await?;
-    // Hidden files and files of other kinds are no configuration.
+    // Hidden files and files of other types are not configuration.
     configuration.write_text(".hidden.yaml", INVALID_OBJECTS)?;
     configuration.write_text("README.md", INVALID_OBJECTS)?;
     check_exit(&["check", &path], 0, &["5 objects, fine"]).await?;
@@ -183,7 +187,7 @@ async fn listen_without_an_address_binds_all_interfaces() -> Result {
     let to = endpoint.address.to_string();
     let sheave = SheaveProcess::start(["--listen", "http://:0", "--to", &to]).await?;
     let mut addresses = vec![SocketAddr::from(([127, 0, 0, 1], sheave.address().port()))];
-    // A machine without IPv6 is served over IPv4 alone.
+    // On a machine without IPv6 the listener is IPv4 only.
     if TcpListener::bind("[::1]:0").is_ok() {
         addresses.push((Ipv6Addr::LOCALHOST, sheave.address().port()).into());
     }
@@ -229,9 +233,9 @@ async fn top_prints_tables_without_a_terminal() -> Result {
     let sheave = SheaveProcess::serve(&configuration).await?;
     let (admin, address) = (sheave.admin.to_string(), endpoint.address.to_string());
     let top = ["top", "--admin", &admin, "--interval", "10ms", "--count", "2"];
-    let said = check_exit(&top, 0, &["BACKEND", "REQ/S", "default/app:80", &address]).await?;
-    ensure!(said.matches("BACKEND").count() == 2, "{said}");
-    ensure!(said.lines().all(|line| line.chars().count() <= 80), "{said}");
+    let text = check_exit(&top, 0, &["BACKEND", "REQ/S", "default/app:80", &address]).await?;
+    ensure!(text.matches("BACKEND").count() == 2, "{text}");
+    ensure!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
 
     let free = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
     check_one_line_error(&["top", "--admin", &free], &[&free, "sheave serve"]).await?;
@@ -294,7 +298,7 @@ async fn the_access_log_has_a_line_for_each_request() -> Result {
     Ok(())
 }
 
-/// What a client may write into a request cannot break a line, nor be mistaken for a known method.
+/// No input of a client can break a line of the log, or be mistaken for a known method.
 #[tokio::test]
 async fn access_log_is_valid_json_for_any_client_input() -> Result {
     let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;

@@ -1,4 +1,5 @@
-//! The end of the process: what runs is finished, and nobody who listens loses a request.
+//! Graceful shutdown: running requests finish, and a client that honours `Connection: close` or
+//! GOAWAY loses no request.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,14 +13,18 @@ use tests::{Endpoint, EndpointBehaviour, Http1TestClient, HttpFixture, Result, S
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-async fn scene(behaviour: impl Into<EndpointBehaviour>, arguments: &[&str]) -> Result<HttpFixture> {
+async fn start_fixture(
+    behaviour: impl Into<EndpointBehaviour>,
+    arguments: &[&str],
+) -> Result<HttpFixture> {
     HttpFixture::with(vec![Endpoint::start(behaviour).await?], &[], arguments).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_heeding_connection_close_lose_no_request() -> Result {
+async fn clients_honoring_connection_close_lose_no_request() -> Result {
     let mut scene =
-        scene(EndpointBehaviour::slow(Duration::from_millis(3)), &["--workers", "2"]).await?;
+        start_fixture(EndpointBehaviour::slow(Duration::from_millis(3)), &["--workers", "2"])
+            .await?;
     let address = scene.sheave.address();
     let clients: JoinSet<_> =
         (0..32).map(|seed| send_until_connection_close(address, seed)).collect();
@@ -32,7 +37,7 @@ async fn clients_heeding_connection_close_lose_no_request() -> Result {
     Ok(())
 }
 
-/// Requests with small gaps, until the server says that it closes.
+/// Sends requests with small gaps until the server announces that it closes the connection.
 async fn send_until_connection_close(address: SocketAddr, seed: u64) -> Outcome<()> {
     let mut random = SeededRandom::new(seed);
     let mut client = Http1TestClient::connect(address).await?;
@@ -48,13 +53,13 @@ async fn send_until_connection_close(address: SocketAddr, seed: u64) -> Outcome<
 
 async fn wait_until_draining(scene: &HttpFixture) -> Result {
     let refused = async || Ok(Http1TestClient::connect(scene.sheave.address()).await.is_err());
-    tests::eventually("no new connections", refused, |refused| *refused).await?;
+    tests::eventually("new connections are refused", refused, |refused| *refused).await?;
     Ok(())
 }
 
 #[tokio::test]
 async fn running_request_is_finished_during_drain() -> Result {
-    let mut scene = scene(EndpointBehaviour::gated(), &["--drain-timeout", "3s"]).await?;
+    let mut scene = start_fixture(EndpointBehaviour::gated(), &["--drain-timeout", "3s"]).await?;
     let mut client = scene.client().await?;
     let mut idle = scene.client().await?;
     client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await?;
@@ -63,7 +68,7 @@ async fn running_request_is_finished_during_drain() -> Result {
     scene.sheave.signal(Signal::TERM)?;
     wait_until_draining(&scene).await?;
     let ready = async || Ok(scene.sheave.admin_get("/readyz").await?.status());
-    tests::eventually("not ready any more", ready, |status| *status == 503).await?;
+    tests::eventually("readiness is lost", ready, |status| *status == 503).await?;
     scene.endpoint().open_gate(1);
     let response = client.response("GET").await?;
     ensure!(response.status() == 200 && response.closes(), "{response:?}");
@@ -81,7 +86,10 @@ async fn queued_requests_are_served_during_drain() -> Result {
     for waiting in 0..3 {
         let mut client = scene.client().await?;
         client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await?;
-        scene.endpoint().wait_for_counts("the first", |counts| counts.in_flight == 1).await?;
+        scene
+            .endpoint()
+            .wait_for_counts("the first request", |counts| counts.in_flight == 1)
+            .await?;
         scene.sheave.wait_for_queue_length(waiting).await?;
         clients.push(client);
     }
@@ -98,7 +106,7 @@ async fn queued_requests_are_served_during_drain() -> Result {
 
 #[tokio::test]
 async fn idle_connections_do_not_delay_shutdown() -> Result {
-    let mut scene = scene(EndpointBehaviour::ok(), &["--drain-timeout", "3s"]).await?;
+    let mut scene = start_fixture(EndpointBehaviour::ok(), &["--drain-timeout", "3s"]).await?;
     let mut clients = Vec::new();
     for _ in 0..10 {
         let mut client = scene.client().await?;
@@ -110,15 +118,15 @@ async fn idle_connections_do_not_delay_shutdown() -> Result {
     Ok(())
 }
 
-/// Load balancers need a while to learn of it: until then who comes is served.
+/// Load balancers need a while to notice the lost readiness: until then new connections are served.
 #[tokio::test]
 async fn new_connections_are_served_with_connection_close_during_drain_delay() -> Result {
-    let mut scene = scene(EndpointBehaviour::ok(), &["--drain-delay", "1h"]).await?;
+    let mut scene = start_fixture(EndpointBehaviour::ok(), &["--drain-delay", "1h"]).await?;
     let mut old = scene.client().await?;
     ensure!(!old.get("/").await?.closes());
     scene.sheave.signal(Signal::TERM)?;
     let ready = async || Ok(scene.sheave.admin_get("/readyz").await?.status());
-    tests::eventually("not ready any more", ready, |status| *status == 503).await?;
+    tests::eventually("readiness is lost", ready, |status| *status == 503).await?;
     scene.sheave.wait_for_log(0, "leaving").await?;
     ensure!(old.get("/").await?.closes());
     old.expect_end().await?;
@@ -132,10 +140,10 @@ async fn new_connections_are_served_with_connection_close_during_drain_delay() -
     Ok(())
 }
 
-/// A client that was told to leave before its first request would but come again.
+/// A client that receives GOAWAY before its first request would only reconnect.
 #[tokio::test]
 async fn http2_connection_serves_a_first_request_before_goaway() -> Result {
-    let scene = scene(EndpointBehaviour::ok(), &["--drain-delay", "1h"]).await?;
+    let scene = start_fixture(EndpointBehaviour::ok(), &["--drain-delay", "1h"]).await?;
     scene.sheave.signal(Signal::TERM)?;
     scene.sheave.wait_for_log(0, "leaving").await?;
     let mut wire = RawHttp2Connection::connect(scene.sheave.address(), &[]).await?;
@@ -143,14 +151,13 @@ async fn http2_connection_serves_a_first_request_before_goaway() -> Result {
     while let Some(frame) = wire.reader.next_frame().await?
         && frame.kind != frames::PING
     {
-        ensure!(frame.kind != frames::GOAWAY, "told before its first request");
+        ensure!(frame.kind != frames::GOAWAY, "GOAWAY before the first request");
     }
     wire.write(&RawHttp2Frame::get(1)).await?;
-    let (mut is_told, mut is_answered) = (false, false);
-    while !(is_told && is_answered) {
-        let frame =
-            wire.reader.next_frame().await?.context("an answer, and to be told to leave")?;
-        is_told |= frame.kind == frames::GOAWAY;
+    let (mut got_goaway, mut is_answered) = (false, false);
+    while !(got_goaway && is_answered) {
+        let frame = wire.reader.next_frame().await?.context("a response and a GOAWAY")?;
+        got_goaway |= frame.kind == frames::GOAWAY;
         is_answered |= frame.stream == 1 && frame.flags & frames::END_STREAM != 0;
     }
     Ok(())
@@ -158,7 +165,7 @@ async fn http2_connection_serves_a_first_request_before_goaway() -> Result {
 
 #[tokio::test]
 async fn drain_begins_after_the_delay() -> Result {
-    let mut scene = scene(EndpointBehaviour::ok(), &["--drain-delay", "300ms"]).await?;
+    let mut scene = start_fixture(EndpointBehaviour::ok(), &["--drain-delay", "300ms"]).await?;
     let begun = Instant::now();
     scene.sheave.signal(Signal::TERM)?;
     ensure!(scene.sheave.wait_for_exit().await?.code() == Some(0));
@@ -168,7 +175,7 @@ async fn drain_begins_after_the_delay() -> Result {
 
 #[tokio::test]
 async fn second_signal_stops_immediately() -> Result {
-    let mut scene = scene(vec![ServeStep::WaitForever], &["--drain-timeout", "1h"]).await?;
+    let mut scene = start_fixture(vec![ServeStep::WaitForever], &["--drain-timeout", "1h"]).await?;
     let mut client = scene.client().await?;
     client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await?;
     scene.endpoint().wait_for_counts("the request", |counts| counts.in_flight == 1).await?;
@@ -181,7 +188,8 @@ async fn second_signal_stops_immediately() -> Result {
 
 #[tokio::test]
 async fn drain_timeout_cuts_running_requests() -> Result {
-    let mut scene = scene(vec![ServeStep::WaitForever], &["--drain-timeout", "300ms"]).await?;
+    let mut scene =
+        start_fixture(vec![ServeStep::WaitForever], &["--drain-timeout", "300ms"]).await?;
     let mut client = scene.client().await?;
     client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await?;
     scene.endpoint().wait_for_counts("the request", |counts| counts.in_flight == 1).await?;

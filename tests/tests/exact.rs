@@ -1,4 +1,5 @@
-//! Never a request nor a connection over the cap, whatever clients, timers and the configuration do meanwhile.
+//! The concurrency cap and the connection cap are never exceeded, regardless of clients, timers and
+//! configuration changes.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -46,21 +47,23 @@ async fn check_cap_under_storm(cap: usize) -> Result {
     sheave.wait_until_idle().await?;
     let mut busiest = 0;
     for endpoint in &endpoints {
-        let counts =
-            endpoint.wait_for_counts("the end of work", |counts| counts.in_flight == 0).await?;
+        let counts = endpoint
+            .wait_for_counts("no request in flight", |counts| counts.in_flight == 0)
+            .await?;
         ensure!(counts.max_in_flight <= cap, "over the cap of {cap}: {counts:?}");
         ensure!(counts.max_connections <= cap, "connections over the cap of {cap}: {counts:?}");
         busiest = busiest.max(counts.max_in_flight);
     }
-    ensure!(busiest == cap, "nobody came near the cap of {cap}: {busiest}");
+    ensure!(busiest == cap, "no endpoint reached the cap of {cap}: {busiest}");
     let expected = |status: &u16| [200, 429, 504].contains(status);
     ensure!(report.answered.keys().all(expected), "{:?}", report.answered);
     ensure!(report.failed.is_empty(), "{:?}", report.failed);
-    ensure!(report.answered[&200] > 100, "too little was served: {:?}", report.answered);
+    ensure!(report.answered[&200] > 100, "too few requests were served: {:?}", report.answered);
     check_recovery(&sheave, &endpoints).await
 }
 
-/// Work takes 10 ms, often less and sometimes longer than an attempt may take.
+/// Returns endpoints that work for 10 ms on average: often less, and sometimes longer than the
+/// attempt timeout.
 async fn endpoints() -> Result<Vec<Endpoint>> {
     let steps = vec![
         ServeStep::ReadBody,
@@ -84,7 +87,8 @@ async fn endpoints() -> Result<Vec<Endpoint>> {
     Ok(endpoints)
 }
 
-/// Two Services with the same endpoints: a cap is the endpoint's, whoever sends to it.
+/// Writes two Services with the same endpoints: a cap applies to the endpoint, whichever Service a
+/// request came through.
 fn reconfigure(
     configuration: &ConfigDirectory,
     endpoints: &[SocketAddr],
@@ -105,7 +109,7 @@ fn reconfigure(
     Ok(configuration.write("other.yaml", &written)?)
 }
 
-/// Takes endpoints away and gives them back, and changes a policy now and then.
+/// Removes and restores endpoints, and sometimes changes a policy.
 async fn change_endpoints_repeatedly(
     configuration: &ConfigDirectory,
     endpoints: &[SocketAddr],
@@ -129,7 +133,7 @@ async fn change_endpoints_repeatedly(
     Ok(())
 }
 
-/// A client that leaves when it likes.
+/// Runs a client that often leaves early.
 async fn run_misbehaving_client(address: SocketAddr, seed: u64, end: Instant) -> LoadResults {
     let mut random = SeededRandom::new(seed);
     let mut report = LoadResults::default();
@@ -145,7 +149,8 @@ async fn run_misbehaving_client(address: SocketAddr, seed: u64, end: Instant) ->
     report
 }
 
-/// One connection of such a client; what came of it, if it stayed for the answer.
+/// Opens one connection of such a client. Returns the outcome, if the client waited for the
+/// response.
 async fn misbehave_once(
     address: SocketAddr,
     random: &mut SeededRandom,
@@ -177,7 +182,7 @@ async fn misbehave_once(
             timeout(patience, client.response(method)).await.ok()
         }
         3 => {
-            // Two at once, the second of which nobody waits for.
+            // Two pipelined requests. The client does not wait for the second response.
             drop(client.send([request.as_slice(), &request].concat()).await);
             Some(client.response(method).await)
         }
@@ -195,8 +200,8 @@ async fn check_recovery(sheave: &SheaveProcess, endpoints: &[Endpoint]) -> Resul
         pairs.into_iter().all(|(endpoint, before)| endpoint.counts().requests > *before)
     };
     while !all_used() {
-        ensure!(Instant::now() < end, "an endpoint gets no request any more, after {served}");
-        // 504: by chance the work took longer than an attempt may.
+        ensure!(Instant::now() < end, "an endpoint gets no requests, after {served} served");
+        // 504: the work happened to take longer than the attempt timeout.
         let status = client.get("/").await?.status();
         ensure!(status == 200 || status == 504, "{status}");
         served += 1;

@@ -1,4 +1,4 @@
-//! The clients and endpoints of the tests, against one another: what they say can be believed.
+//! The test clients and endpoints, checked against each other: their records are correct.
 
 use std::time::Duration;
 
@@ -36,7 +36,11 @@ async fn endpoint_counts_concurrent_requests() -> Result {
     endpoint.wait_for_counts("three in flight", |counts| counts.in_flight == 3).await?;
     clients.pop().unwrap().reset();
     endpoint.wait_for_counts("two connections", |counts| counts.connections == 2).await?;
-    assert_eq!(endpoint.counts().in_flight, 3, "a worker does not notice that its client has gone");
+    assert_eq!(
+        endpoint.counts().in_flight,
+        3,
+        "the endpoint does not notice that its client has gone"
+    );
     endpoint.open_gate(3);
     endpoint.wait_for_counts("nothing in flight", |counts| counts.in_flight == 0).await?;
     assert_eq!(endpoint.counts().max_in_flight, 3);

@@ -1,4 +1,4 @@
-//! Endpoints that fail, and what becomes of their requests.
+//! Failing endpoints, and the effect on their requests.
 
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ const ONE_WORKER: &[&str] = &["--workers", "1"];
 const FAILURE: &str = "HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n";
 const UNAVAILABLE: &str = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n";
 
-/// Two endpoints, used in turn by a BackendPolicy with this `spec`; the second is well.
+/// Returns two endpoints, chosen in round-robin order by a BackendPolicy with this `spec`; the
+/// second is healthy.
 async fn two_endpoint_fixture(
     first: impl Into<EndpointBehaviour>,
     mut spec: Value,
@@ -23,7 +24,7 @@ async fn two_endpoint_fixture(
     HttpFixture::with(servers, &[objects::backend_policy("app", spec)], ONE_WORKER).await
 }
 
-/// How an endpoint stands, by the admin API.
+/// Returns the health of an endpoint, by the admin API.
 async fn endpoint_health(scene: &HttpFixture, endpoint: usize) -> Result<String> {
     let address = scene.endpoints[endpoint].address.to_string();
     let views: Value =
@@ -33,18 +34,18 @@ async fn endpoint_health(scene: &HttpFixture, endpoint: usize) -> Result<String>
     Ok(view.context("the endpoint")?["health"].as_str().context("health")?.to_owned())
 }
 
-/// Sends requests until an endpoint stands like this.
-async fn send_until_health(scene: &HttpFixture, endpoint: usize, wanted: &str) -> Result {
+/// Sends requests until an endpoint has this health.
+async fn send_until_health(scene: &HttpFixture, endpoint: usize, expected: &str) -> Result {
     let mut client = scene.client().await?;
     let observe = async || {
         client.get("/").await?;
         endpoint_health(scene, endpoint).await
     };
-    eventually(wanted, observe, |standing| standing == wanted).await?;
+    eventually(expected, observe, |health| health == expected).await?;
     Ok(())
 }
 
-/// The statuses of so many requests.
+/// Returns the statuses of this number of requests.
 async fn request_statuses(scene: &HttpFixture, method: &str, requests: usize) -> Result<Vec<u16>> {
     let mut client = scene.client().await?;
     let mut statuses = Vec::new();
@@ -102,7 +103,7 @@ async fn ejected_endpoint_returns_after_a_successful_half_open_trial() -> Result
         Ok(restarted.is_some())
     };
     eventually("the address is free", restart, |restarted| *restarted).await?;
-    scene.endpoints.insert(0, restarted.context("it is there")?);
+    scene.endpoints.insert(0, restarted.context("the endpoint did not start")?);
     send_until_health(&scene, 0, "serving").await?;
     let before = scene.endpoints[0].counts().requests;
     assert_eq!(request_statuses(&scene, "GET", 20).await?, [200; 20]);
@@ -110,7 +111,8 @@ async fn ejected_endpoint_returns_after_a_successful_half_open_trial() -> Result
     Ok(())
 }
 
-/// With no endpoint well, health is ignored: an answer that may be an error is better than none.
+/// If no endpoint is healthy, health is ignored: a response that may be an error is better than
+/// none.
 #[tokio::test]
 async fn panic_mode_uses_all_endpoints_when_all_fail() -> Result {
     let passive = json!({ "consecutiveFailures": 1, "baseEjectionTime": "1h", "maxEjectionPercent": 100, "maxEjectionTime": "1h" });
@@ -136,14 +138,15 @@ async fn endpoint_with_failing_probes_gets_no_requests() -> Result {
         json!({ "health": { "active": active } }),
     )
     .await?;
-    let unfit = async || endpoint_health(&scene, 0).await;
-    eventually("probes fail", unfit, |standing| standing == "unfit").await?;
+    let observe = async || endpoint_health(&scene, 0).await;
+    eventually("probes fail", observe, |health| health == "unhealthy").await?;
     assert_eq!(request_statuses(&scene, "GET", 20).await?, [200; 20]);
     ensure!(scene.endpoints[0].requests().iter().all(|seen| seen.head.target() == "/healthz"));
     Ok(())
 }
 
-/// A probe port that answers garbage says of all endpoints that they are ill, which is not believed.
+/// A probe port that answers garbage makes all endpoints look unhealthy, which puts the backend
+/// into panic mode.
 #[tokio::test]
 async fn probes_failing_on_all_endpoints_do_not_stop_traffic() -> Result {
     let garbage =
@@ -154,12 +157,12 @@ async fn probes_failing_on_all_endpoints_do_not_stop_traffic() -> Result {
     let servers = start_endpoints(3, &EndpointBehaviour::ok()).await?;
     let scene = HttpFixture::with(servers, &[objects::backend_policy("app", policy)], &[]).await?;
     let panics = async || scene.sheave.metric_sum("sheave_backend_panic").await;
-    eventually("all look ill", panics, |panic| *panic == 1.0).await?;
+    eventually("panic mode", panics, |panic| *panic == 1.0).await?;
     assert_eq!(request_statuses(&scene, "GET", 50).await?, [200; 50]);
     Ok(())
 }
 
-/// A probe takes a slot, and the connection that belongs to it.
+/// A probe takes a slot, and the connection of that slot.
 #[tokio::test]
 async fn probes_respect_the_cap() -> Result {
     let active = json!({ "path": "/healthz", "interval": "2ms", "fall": 1 });
@@ -170,7 +173,7 @@ async fn probes_respect_the_cap() -> Result {
         ServeStep::send(FAILURE),
     ];
     let scene = HttpFixture::with_backend_policy(work, policy).await?;
-    // Pauses leave slots to probes; failures are a reason to probe.
+    // Pauses leave slots to probes; failures trigger probes.
     let load = LoadGenerator::start(
         scene.sheave.address(),
         2,
@@ -181,12 +184,12 @@ async fn probes_respect_the_cap() -> Result {
         let probes = seen.iter().filter(|seen| seen.head.target() == "/healthz").count();
         Ok((probes, seen.len() - probes))
     };
-    let looked = eventually("requests and probes", observe, |(probes, requests)| {
+    let observed = eventually("requests and probes", observe, |(probes, requests)| {
         *probes >= 5 && *requests >= 50
     })
     .await;
     load.stop().await;
-    looked?;
+    observed?;
     let counts = scene.endpoint().counts();
     assert_eq!((counts.max_in_flight, counts.max_connections), (1, 1), "{counts:?}");
     Ok(())
@@ -198,7 +201,7 @@ async fn configured_status_is_retried() -> Result {
     let scene =
         two_endpoint_fixture(EndpointBehaviour::answering(UNAVAILABLE), json!({ "retry": retry }))
             .await?;
-    // Before the endpoint is known to fail, and gets less than its turn.
+    // This runs before the endpoint is known to fail, while it still gets its full share.
     let posts = request_statuses(&scene, "POST", 4).await?;
     assert_eq!(posts.iter().filter(|status| **status == 503).count(), 2, "a POST is sent once");
     assert_eq!(request_statuses(&scene, "GET", 20).await?, [200; 20]);
@@ -210,7 +213,7 @@ async fn attempt_timeout_retries_on_another_endpoint() -> Result {
     let policy = json!({ "timeouts": { "perAttempt": "50ms" } });
     let scene =
         two_endpoint_fixture(vec![ServeStep::ReadBody, ServeStep::WaitForever], policy).await?;
-    // Before the endpoint is known to fail, and gets less than its turn.
+    // This runs before the endpoint is known to fail, while it still gets its full share.
     let posts = request_statuses(&scene, "POST", 4).await?;
     assert_eq!(posts.iter().filter(|status| **status == 504).count(), 2, "{posts:?}");
     assert_eq!(request_statuses(&scene, "GET", 10).await?, [200; 10]);
@@ -221,7 +224,8 @@ async fn attempt_timeout_retries_on_another_endpoint() -> Result {
 async fn zero_retry_budget_retries_only_requests_in_flight_at_an_endpoint_death() -> Result {
     let policy = json!({ "retry": { "budgetPercent": 0, "budgetFloorPerSecond": 0 } });
     let scene = two_endpoint_fixture(vec![ServeStep::ReadBody, ServeStep::Close], policy).await?;
-    // The endpoint gets every other one: its first broken connection may be its death, its second may not.
+    // The endpoint gets every second request. Its first broken connection may be the death of the
+    // endpoint; its second may not.
     let statuses = request_statuses(&scene, "GET", 4).await?;
     assert_eq!(statuses.iter().filter(|status| **status == 502).count(), 1, "{statuses:?}");
     assert_eq!(scene.sheave.metric_sum("sheave_backend_retries_refused_total").await?, 1.0);
@@ -239,6 +243,6 @@ async fn new_endpoint_gets_slow_start() -> Result {
     scene.sheave.wait_for_endpoints(&addresses).await?;
     assert_eq!(request_statuses(&scene, "GET", 210).await?, [200; 210]);
     let got = scene.endpoints[2].counts().requests;
-    ensure!((9..=11).contains(&got), "{got} of 210 where 10 are due");
+    ensure!((9..=11).contains(&got), "{got} of 210 instead of about 10");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Ingresses, by what their clients and endpoints see.
+//! Ingresses, observed through their clients and endpoints.
 
 use anyhow::ensure;
 use serde_json::{Value, json};
@@ -61,7 +61,7 @@ async fn requests_are_routed_by_ingress() -> Result {
     configuration.write("main.yaml", &all)?;
     let sheave = SheaveProcess::serve(&configuration).await?;
     let mut client = Http1TestClient::connect(sheave.address()).await?;
-    for (host, target, asked) in [
+    for (host, target, routed) in [
         ("shop.test", "/cart/1", (&shop, "/cart/1")),
         ("shop.test", "/else", (&shop, "/else")),
         ("other.test", "/", (&shop, "/")),
@@ -71,9 +71,9 @@ async fn requests_are_routed_by_ingress() -> Result {
     ] {
         let response = client.exchange("GET", target, &[("Host", host)], b"").await?;
         ensure!(response.status() == 200, "{host}{target}: {response:?}");
-        let (endpoint, wanted) = asked;
+        let (endpoint, expected) = routed;
         let seen = endpoint.requests().pop().map(|seen| seen.head.target().to_owned());
-        assert_eq!(seen.as_deref(), Some(wanted), "{host}{target}");
+        assert_eq!(seen.as_deref(), Some(expected), "{host}{target}");
     }
     let response = client.exchange("GET", "/a?b", &[("Host", "old.test")], b"").await?;
     assert_eq!(
@@ -100,7 +100,7 @@ async fn ingress_with_unsupported_access_control_is_not_served() -> Result {
     sheave
         .wait_for_log(lines, "nginx.ingress.kubernetes.io/whitelist-source-range is not supported")
         .await?;
-    // A file is in force as a whole or not at all: what was served still is.
+    // A file is loaded as a whole or not at all: the previous version stays in force.
     let mut client = Http1TestClient::connect(sheave.address()).await?;
     let response = client.exchange("GET", "/", &[("Host", "shop.test")], b"").await?;
     assert_eq!(response.status(), 200);

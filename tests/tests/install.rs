@@ -1,4 +1,4 @@
-//! What installs Sheave in a cluster agrees with what Sheave is: its metrics, its flags, its version, its rights.
+//! Consistency of the installation files with Sheave: metrics, flags, version and RBAC rules.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
@@ -15,7 +15,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(root.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// The names of metrics in a text, as the reference has them.
+/// Returns the names of metrics in a text, as the reference writes them.
 fn metrics(text: &str) -> BTreeSet<&str> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     let metrics = words.filter(|word| word.starts_with("sheave_") || word.starts_with("process_"));
@@ -39,7 +39,7 @@ fn dashboard_is_valid_json() {
     let dashboard: serde_json::Value = serde_json::from_str(&read(EXAMPLES[0])).unwrap();
     let panels = dashboard["panels"].as_array().unwrap();
     let ids: BTreeSet<_> = panels.iter().map(|panel| panel["id"].as_u64().unwrap()).collect();
-    assert_eq!(ids.len(), panels.len(), "every panel has a number of its own");
+    assert_eq!(ids.len(), panels.len(), "two panels have the same ID");
 }
 
 #[test]
@@ -104,7 +104,8 @@ fn chart_values_match_their_schema() {
     assert_eq!(top, schema);
 }
 
-/// The chart with these settings, if Helm is here; it has to be where `CONFORMANCE_ALL` is set.
+/// Renders the chart with these settings. Without Helm it is skipped, unless `CONFORMANCE_ALL` is
+/// set.
 fn chart(settings: &[&str]) -> Option<Output> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let is_built = fs::read_dir(root.join(".cache/helm")).is_ok_and(|it| it.count() > 0);
@@ -122,8 +123,8 @@ fn chart(settings: &[&str]) -> Option<Output> {
 fn chart_address_pool_renders_a_host_network_daemon_set() {
     let pool = "addresses.pool={192.0.2.0/24,2001:db8::/64}";
     let settings = [pool, "hostNetwork=true", "kind=DaemonSet", "service.enabled=false"];
-    let Some(made) = chart(&settings) else { return };
-    let made = String::from_utf8(made.stdout).unwrap();
+    let Some(rendered) = chart(&settings) else { return };
+    let rendered = String::from_utf8(rendered.stdout).unwrap();
     for part in [
         "kind: DaemonSet",
         "hostNetwork: true",
@@ -132,28 +133,28 @@ fn chart_address_pool_renders_a_host_network_daemon_set() {
         "name: announcer",
         "add: [NET_ADMIN, NET_RAW]",
     ] {
-        assert!(made.contains(part), "{part}");
+        assert!(rendered.contains(part), "{part}");
     }
-    assert!(!made.contains("type: LoadBalancer"));
+    assert!(!rendered.contains("type: LoadBalancer"));
 }
 
 #[test]
 fn chart_per_gateway_services_grant_service_writes() {
     let Some(plain) = chart(&[]) else { return };
     let settings = ["service.perGateway=true", "service.annotations.lb=internal"];
-    let Some(made) = chart(&settings) else { return };
-    let (plain, made) =
-        (String::from_utf8(plain.stdout).unwrap(), String::from_utf8(made.stdout).unwrap());
+    let Some(rendered) = chart(&settings) else { return };
+    let (plain, rendered) =
+        (String::from_utf8(plain.stdout).unwrap(), String::from_utf8(rendered.stdout).unwrap());
     let template =
-        made.lines().find_map(|line| line.trim().strip_prefix("- \"--service-template="));
+        rendered.lines().find_map(|line| line.trim().strip_prefix("- \"--service-template="));
     let template = template.unwrap().strip_suffix('"').unwrap().replace("\\\"", "\"");
     let template: serde_json::Value = serde_json::from_str(&template).unwrap();
     assert_eq!(template["spec"]["type"], "LoadBalancer");
     assert_eq!(template["spec"]["selector"]["app.kubernetes.io/name"], "sheave");
     assert_eq!(template["metadata"]["annotations"]["lb"], "internal");
-    let right = "resources: [services]\n  verbs: [create, patch, delete]";
-    assert!(made.contains(right) && !plain.contains(right));
-    assert!(plain.contains("type: LoadBalancer\n") && !made.contains("type: LoadBalancer\n"));
+    let rbac_rule = "resources: [services]\n  verbs: [create, patch, delete]";
+    assert!(rendered.contains(rbac_rule) && !plain.contains(rbac_rule));
+    assert!(plain.contains("type: LoadBalancer\n") && !rendered.contains("type: LoadBalancer\n"));
 }
 
 #[test]
@@ -167,8 +168,8 @@ fn chart_rejects_invalid_values() {
         ("logs.accessLog=2", "accessLog"),
     ];
     for (setting, message) in cases {
-        let Some(made) = chart(&[setting]) else { return };
-        let said = String::from_utf8_lossy(&made.stderr);
-        assert!(!made.status.success() && said.contains(message), "{setting}: {said}");
+        let Some(rendered) = chart(&[setting]) else { return };
+        let errors = String::from_utf8_lossy(&rendered.stderr);
+        assert!(!rendered.status.success() && errors.contains(message), "{setting}: {errors}");
     }
 }

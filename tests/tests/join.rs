@@ -1,4 +1,5 @@
-//! Endpoints that come and go while clients keep their connections: a new one gets its share at once.
+//! Endpoints that join and leave while clients keep their connections: a new endpoint gets its
+//! share at once.
 
 use std::time::Duration;
 
@@ -9,7 +10,8 @@ use tests::load::{ClientPattern, LoadGenerator};
 use tests::{Endpoint, EndpointBehaviour, HttpFixture, Result, objects};
 use tokio::time::{Instant, sleep_until};
 
-/// From the write of its EndpointSlice to an endpoint's first request, and from the removal to the last.
+/// Maximum time from the write of an EndpointSlice to the first request of a new endpoint, and to
+/// the last request of a removed one.
 const MAX_JOIN_DELAY: Duration = Duration::from_millis(100);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -39,13 +41,13 @@ async fn check_new_endpoint_share(algorithm: &str) -> Result {
     load.stop().await.assert_all_served();
 
     let [.., new] = &scene.endpoints[..] else { unreachable!("there are four") };
-    let first = new.requests().first().context("the new endpoint got nothing")?.received_at;
+    let first = new.requests().first().context("the new endpoint got no request")?.received_at;
     ensure!(first - written <= MAX_JOIN_DELAY, "first request after {:?}", first - written);
 
     let joined = written + MAX_JOIN_DELAY;
     let half = Duration::from_millis(500);
     for start in (0..11).map(|number| joined + half * number) {
-        // What it works on at the border of two windows is counted in one of them alone.
+        // A request at the border of two windows is counted in only one of them.
         let (got, fair) = share(&scene, start, start + half);
         let border = (CLIENTS / scene.endpoints.len()) as f64;
         ensure!(got >= fair - border, "{got} and not {fair} {:?} after joining", start - joined);
@@ -55,7 +57,8 @@ async fn check_new_endpoint_share(algorithm: &str) -> Result {
     Ok(())
 }
 
-/// The requests that the last endpoint got between these times, and what a fair share of all was.
+/// Returns the number of requests that the last endpoint got between these times, and the fair
+/// share of all.
 fn share(scene: &HttpFixture, from: Instant, to: Instant) -> (f64, f64) {
     let got = |endpoint: &Endpoint| {
         let seen = endpoint.requests();
@@ -78,7 +81,7 @@ async fn removed_endpoint_gets_no_new_request() -> Result {
     let written = Instant::now();
     sleep_until(written + Duration::from_secs(1)).await;
     load.stop().await.assert_all_served();
-    let last = leaving.requests().last().context("it was used")?.received_at;
+    let last = leaving.requests().last().context("the endpoint got no request")?.received_at;
     ensure!(last <= written + MAX_JOIN_DELAY, "a request {:?} after it left", last - written);
     leaving
         .wait_for_counts("idle connections are closed", |counts| counts.connections == 0)

@@ -1,4 +1,4 @@
-//! How much an endpoint is given: what was learned of it, and what it says itself.
+//! Limits of endpoints: learned, and reported by the endpoint.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,8 @@ use tokio::task::JoinSet;
 
 const REFUSAL: &str = "HTTP/1.1 429 Too Many Requests\r\nContent-Length: 0\r\n\r\n";
 
-/// A server with so many workers, each with one request after the other.
+/// Returns the behaviour of a server with this number of workers, each of which serves one request
+/// at a time.
 fn worker_behaviour(count: usize) -> EndpointBehaviour {
     let work = ServeStep::WaitForWorker(Arc::new(Semaphore::new(count)), Duration::from_millis(20));
     vec![ServeStep::ReadBody, work, ServeStep::Answer].into()
@@ -37,7 +38,7 @@ async fn adaptive_limit_learns_the_worker_count_under_load() -> Result {
     let load = LoadGenerator::start(scene.sheave.address(), 16, ClientPattern::GET);
     let learned = |limits: &Vec<(String, f64)>| {
         let is_close = |(labels, limit): &(String, f64)| {
-            labels.contains("reason=\"knee\"") && (2.0..=4.0).contains(limit)
+            labels.contains("reason=\"saturation\"") && (2.0..=4.0).contains(limit)
         };
         limits.len() == 2 && limits.iter().all(is_close)
     };
@@ -46,13 +47,13 @@ async fn adaptive_limit_learns_the_worker_count_under_load() -> Result {
     Ok(())
 }
 
-/// Two endpoints, of which the first bears two requests at once.
+/// Returns two endpoints, the first of which accepts two concurrent requests.
 async fn refusing_endpoint_fixture(policy: Value, answer: &'static str) -> Result<HttpFixture> {
     refusing_endpoint_fixture_with(policy, answer, || ServeStep::Wait(Duration::from_millis(30)))
         .await
 }
 
-/// The same, with what they do for a request.
+/// The same, with this work for a request.
 async fn refusing_endpoint_fixture_with(
     policy: Value,
     answer: &'static str,
@@ -82,15 +83,16 @@ async fn refusing_endpoint_is_avoided_while_others_have_capacity() -> Result {
         "HTTP/1.1 429 Too Many Requests\r\nRetry-After: 30\r\nContent-Length: 0\r\n\r\n";
     for cap in [json!({}), json!({ "maxInFlightPerEndpoint": 20 })] {
         let scene = refusing_endpoint_fixture_with(cap, LONG, || ServeStep::WaitForGate).await?;
-        // The two that it bears come first: of those that are sent at once one may overtake another, and whoever was
-        // picked second may be refused.
+        // The two requests that it accepts come first, one by one: if all were sent at once, one
+        // could overtake another, and the second one picked could be refused.
         let mut held = Vec::new();
         while scene.endpoints[0].counts().in_flight < 2 {
             let mut client = scene.client().await?;
             client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await?;
             held.push(client);
             let arrived = async || Ok(scene.endpoints.iter().map(|e| e.counts().in_flight).sum());
-            eventually("all are there", arrived, |count: &usize| *count == held.len()).await?;
+            eventually("all requests arrive", arrived, |count: &usize| *count == held.len())
+                .await?;
         }
         let refused = async {
             let refusals = async || scene.sheave.metric_sum("sheave_endpoint_refusals_total").await;
@@ -120,7 +122,7 @@ async fn full_endpoint_is_tried_without_a_queue_or_alternative() -> Result {
     let refusing = vec![ServeStep::ReadBody, ServeStep::RefuseBeyond(0, answer), ServeStep::Answer];
     let scene = HttpFixture::of(EndpointBehaviour::from(refusing)).await?;
     for _ in 0..3 {
-        // The endpoint's own answer, not one of Sheave's.
+        // This is the endpoint's own response, not one of Sheave's.
         let response = scene.client().await?.get("/").await?;
         ensure!(response.status() == 503 && response.field("retry-after").as_deref() == Some("30"));
     }
@@ -166,11 +168,14 @@ async fn load_report_sets_the_limit_and_invalid_ones_are_counted() -> Result {
     let scene =
         HttpFixture::with_backend_policy(answer(&format!("{field}5\r\n")), auto.clone()).await?;
     let response = scene.client().await?.get("/").await?;
-    ensure!(response.field("endpoint-load-metrics").is_some(), "it goes on to the client");
-    let said = |limits: &Vec<(String, f64)>| {
-        limits.iter().any(|(labels, limit)| labels.contains("\"said\"") && *limit == 5.0)
+    ensure!(
+        response.field("endpoint-load-metrics").is_some(),
+        "the report is not forwarded to the client"
+    );
+    let reported = |limits: &Vec<(String, f64)>| {
+        limits.iter().any(|(labels, limit)| labels.contains("\"reported\"") && *limit == 5.0)
     };
-    eventually("a limit of five", async || limits(&scene).await, said).await?;
+    eventually("a limit of five", async || limits(&scene).await, reported).await?;
 
     for (report, reason) in [
         (format!("{field}-1\r\n"), "out_of_range"),
@@ -200,8 +205,8 @@ async fn adaptive_limit_is_toggled_while_requests_run() -> Result {
         (json!({ "maxInFlightPerEndpoint": 2 }), 1),
     ] {
         scene.configuration.write("policy.yaml", &[objects::backend_policy("app", spec)])?;
-        let wanted = |limits: &Vec<(String, f64)>| limits.len() == count;
-        eventually("the limits", async || limits(&scene).await, wanted).await?;
+        let expected = |limits: &Vec<(String, f64)>| limits.len() == count;
+        eventually("the limits", async || limits(&scene).await, expected).await?;
     }
     scene.endpoint().open_gate(1);
     ensure!(runs.await??.status() == 200);

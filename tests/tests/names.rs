@@ -1,4 +1,4 @@
-//! ExternalName: endpoints come from DNS, follow its answers, and outlive its failures.
+//! ExternalName: endpoints come from DNS, follow its records, and survive its failures.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -13,7 +13,7 @@ use tests::{
 
 const NAME: &str = "app.test";
 
-/// Sheave in front of a name, and who says what the name means.
+/// Sheave in front of a DNS name, and the server of that name.
 struct DnsFixture {
     names: NameServer,
     endpoints: Vec<Endpoint>,
@@ -22,7 +22,7 @@ struct DnsFixture {
 }
 
 impl DnsFixture {
-    /// Endpoints on these addresses, on one port; the name means the first.
+    /// Starts endpoints on these addresses, on one port. The name resolves to the first.
     async fn start(addresses: &[IpAddr]) -> Result<Self> {
         let mut endpoints =
             vec![Endpoint::start_at((addresses[0], 0).into(), EndpointBehaviour::ok()).await?];
@@ -40,8 +40,8 @@ impl DnsFixture {
         Ok(Self { names, endpoints, sheave, _configuration: configuration })
     }
 
-    fn address(&self, place: usize) -> SocketAddr {
-        self.endpoints[place].address
+    fn address(&self, index: usize) -> SocketAddr {
+        self.endpoints[index].address
     }
 
     async fn lookups(&self, result: &str) -> Result<f64> {
@@ -50,16 +50,16 @@ impl DnsFixture {
         Ok(samples.next().context("the result is counted")?.1)
     }
 
-    /// Waits until so many more questions have failed.
+    /// Waits until this number of further lookups has failed.
     async fn wait_for_failed_lookups(&self, more: f64) -> Result {
-        let wanted = self.lookups("failed").await? + more;
+        let expected = self.lookups("failed").await? + more;
         let observe = async || self.lookups("failed").await;
-        eventually("questions that failed", observe, |failed| *failed >= wanted).await?;
+        eventually("failed lookups", observe, |failed| *failed >= expected).await?;
         Ok(())
     }
 }
 
-/// A listener, and every request to the name.
+/// Returns a listener, and a route that sends every request to the name.
 fn external_name(port: u16) -> Vec<Value> {
     let mut objects = objects::gateway();
     let backend = json!({ "name": SERVICE, "port": port });
@@ -95,7 +95,7 @@ async fn dns_change_updates_endpoints_after_the_ttl() -> Result {
 async fn ipv4_and_ipv6_addresses_are_used() -> Result {
     let v6 = IpAddr::V6(Ipv6Addr::LOCALHOST);
     if std::net::TcpListener::bind((v6, 0)).is_err() {
-        eprintln!("this machine has no IPv6: nothing to see");
+        eprintln!("skipped: this machine has no IPv6");
         return Ok(());
     }
     let scene = DnsFixture::start(&[local(1), v6]).await?;
@@ -119,7 +119,10 @@ async fn dns_failures_do_not_affect_traffic() -> Result {
     scene.sheave.wait_for_log(used, "cannot resolve").await?;
     scene.wait_for_failed_lookups(1.0).await?;
     scene.sheave.wait_for_endpoints(first).await?;
-    ensure!(scene.sheave.metric_sum("sheave_dns_names_failing").await? > 0.5, "it is failing");
+    ensure!(
+        scene.sheave.metric_sum("sheave_dns_names_failing").await? > 0.5,
+        "the name is not counted as failing"
+    );
 
     scene.names.set_failing(false);
     scene.names.set_addresses(NAME, &[local(2)]);
@@ -127,8 +130,8 @@ async fn dns_failures_do_not_affect_traffic() -> Result {
     scene.sheave.wait_for_log(used, "resolves again").await?;
     load.stop().await.assert_all_served();
     let log = scene.sheave.log();
-    let told = log.lines().filter(|line| line.contains("cannot resolve")).count();
-    ensure!(told == 2, "each change is told once, not each question: {log}");
+    let logged = log.lines().filter(|line| line.contains("cannot resolve")).count();
+    ensure!(logged == 2, "each change is logged once, not each lookup: {log}");
     Ok(())
 }
 
@@ -136,14 +139,14 @@ async fn dns_failures_do_not_affect_traffic() -> Result {
 async fn missing_dns_server_does_not_affect_traffic() -> Result {
     let DnsFixture { names, endpoints, sheave, _configuration } =
         DnsFixture::start(&[local(1)]).await?;
-    ensure!(names.query_count() > 0, "it was asked");
+    ensure!(names.query_count() > 0, "the DNS server got no query");
     drop(names);
     let failing = async || sheave.metric_sum("sheave_dns_names_failing").await;
     eventually("the name fails", failing, |failing| *failing > 0.5).await?;
     sheave.wait_for_endpoints(&[endpoints[0].address]).await?;
     let load = LoadGenerator::start(sheave.address(), 2, ClientPattern::GET);
-    let asked = async || Ok(endpoints[0].counts().requests);
-    eventually("requests", asked, |requests| *requests > 20).await?;
+    let served = async || Ok(endpoints[0].counts().requests);
+    eventually("requests", served, |requests| *requests > 20).await?;
     load.stop().await.assert_all_served();
     Ok(())
 }

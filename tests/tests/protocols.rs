@@ -1,4 +1,5 @@
-//! The clients and endpoints of TLS, HTTP/2 and gRPC, against one another: what they say can be believed.
+//! The test clients and endpoints for TLS, HTTP/2 and gRPC, checked against each other: their
+//! records are correct.
 
 use anyhow::{Context, ensure};
 use bytes::Bytes;
@@ -22,7 +23,7 @@ async fn endpoint_records_streams() -> Result {
     assert_eq!((counts.accepted, counts.connections, counts.unanswered), (1, 1, 0));
     assert_eq!(counts.heads[1].uri().path(), "/b");
     drop(client);
-    endpoint.wait_for_counts("its end", |counts| counts.connections == 0).await?;
+    endpoint.wait_for_counts("the end of the connection", |counts| counts.connections == 0).await?;
     Ok(())
 }
 
@@ -54,35 +55,36 @@ async fn resets_are_detected_on_both_sides() -> Result {
     })
     .await?;
     let client = Http2TestClient::connect(endpoint.address).await?;
-    let error = client.get("/").await.expect_err("it is refused").downcast::<h2::Error>()?;
+    let error =
+        client.get("/").await.expect_err("the stream is refused").downcast::<h2::Error>()?;
     assert_eq!(error.reason(), Some(Reason::REFUSED_STREAM));
 
-    let given_up = client.send_request(tests::http2::get("/"), true).await?;
-    endpoint.wait_for_counts("the second", |counts| counts.requests == 2).await?;
-    drop(given_up);
-    let counts = endpoint.wait_for_counts("its end", |counts| counts.in_flight == 0).await?;
+    let cancelled = client.send_request(tests::http2::get("/"), true).await?;
+    endpoint.wait_for_counts("the second request", |counts| counts.requests == 2).await?;
+    drop(cancelled);
+    let counts = endpoint.wait_for_counts("the reset", |counts| counts.in_flight == 0).await?;
     assert_eq!(counts.unanswered, 2);
     Ok(())
 }
 
 #[tokio::test]
 async fn endpoint_closes_connections_after_their_requests() -> Result {
-    let manner = Http2EndpointOptions {
+    let options = Http2EndpointOptions {
         max_requests_per_connection: Some(2),
         ..Http2EndpointOptions::default()
     };
     let endpoint =
-        Http2TestEndpoint::with(manner, |call| async { call.answer("ok").await }).await?;
+        Http2TestEndpoint::with(options, |call| async { call.answer("ok").await }).await?;
     let client = Http2TestClient::connect(endpoint.address).await?;
     ensure!(client.get("/").await?.status() == 200);
     ensure!(client.get("/").await?.status() == 200);
     client.wait_for_close().await??;
-    endpoint.wait_for_counts("its end", |counts| counts.connections == 0).await?;
+    endpoint.wait_for_counts("the end of the connection", |counts| counts.connections == 0).await?;
     Ok(())
 }
 
 #[tokio::test]
-async fn handwritten_frames_are_understood() -> Result {
+async fn raw_frames_are_parsed() -> Result {
     let endpoint = Http2TestEndpoint::ok().await?;
     let mut wire = RawHttp2Connection::connect(endpoint.address, &[]).await?;
     wire.write(&RawHttp2Frame::get(1)).await?;
@@ -90,9 +92,9 @@ async fn handwritten_frames_are_understood() -> Result {
     assert_eq!((head.stream, head.payload.first()), (1, Some(&frames::STATUS_200)));
     assert_eq!(endpoint.only_request().uri(), "http://test/");
 
-    // A stream of an even number is none that a client may open.
+    // A client cannot open a stream with an even number.
     wire.write(&RawHttp2Frame::get(2)).await?;
-    let goaway = wire.reader.next_of_kind(frames::GOAWAY).await?.context("a verdict")?;
+    let goaway = wire.reader.next_of_kind(frames::GOAWAY).await?.context("a GOAWAY")?;
     assert_eq!(goaway.reason(), Some(frames::PROTOCOL_ERROR));
     Ok(())
 }
@@ -104,20 +106,24 @@ async fn tls_front_decrypts_and_records_handshakes() -> Result {
     let identity = authority.issue(&["a.test"]);
     let front =
         TlsFront::with_client_authority(endpoint.address, &identity, &["h2"], &authority).await?;
-    let terms = TlsClientOptions::trusting(&authority).with_alpn(&["h2"]);
-    let shown = terms.clone().with_client_certificate(&authority.issue(&["client"]));
-    let mut client = tests::Http1TestClient::connect_tls(front.address, "a.test", &shown).await?;
+    let options = TlsClientOptions::trusting(&authority).with_alpn(&["h2"]);
+    let with_certificate = options.clone().with_client_certificate(&authority.issue(&["client"]));
+    let mut client =
+        tests::Http1TestClient::connect_tls(front.address, "a.test", &with_certificate).await?;
     ensure!(client.get("/").await?.text() == "ok");
     let seen = front.handshakes().remove(0);
     assert_eq!(seen.server_name.as_deref(), Some("a.test"));
     assert_eq!((seen.protocol.as_deref(), seen.client_certificates), (Some("h2"), 1));
 
-    ensure!(terms.connect(front.address, "b.test").await.is_err(), "another name");
+    ensure!(options.connect(front.address, "b.test").await.is_err(), "another name is accepted");
     let stranger = TlsClientOptions::trusting(&CertificateAuthority::new()).with_alpn(&["h2"]);
-    ensure!(stranger.connect(front.address, "a.test").await.is_err(), "another authority");
-    // With TLS 1.3 the client hears of it when it reads.
-    let mut client = tests::Http1TestClient::connect_tls(front.address, "a.test", &terms).await?;
-    ensure!(client.get("/").await.is_err(), "no certificate");
+    ensure!(
+        stranger.connect(front.address, "a.test").await.is_err(),
+        "another authority is accepted"
+    );
+    // With TLS 1.3 the client gets the error when it reads.
+    let mut client = tests::Http1TestClient::connect_tls(front.address, "a.test", &options).await?;
+    ensure!(client.get("/").await.is_err(), "a client without a certificate is accepted");
     assert_eq!(front.handshakes().len(), 1);
     Ok(())
 }

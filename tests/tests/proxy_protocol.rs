@@ -1,4 +1,5 @@
-//! The PROXY protocol from outside: who is believed, what is refused, and what endpoints are told.
+//! The PROXY protocol, tested from outside: trusted proxies, rejected headers, and headers sent to
+//! endpoints.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -15,7 +16,7 @@ const HEADERS: &str = include_str!("../data/strict-proxy-headers.tsv");
 const HEADER: &str = "PROXY TCP4 192.0.2.1 198.51.100.2 56324 443\r\n";
 const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 
-/// The address of a proxy that is trusted, and one of somebody else.
+/// Address of a trusted proxy, and of an untrusted peer.
 const TRUSTED: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 1));
 const UNTRUSTED: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 
@@ -37,7 +38,7 @@ async fn proxy_headers_are_accepted_or_rejected_per_table() -> Result {
     let mut bad = 0.0;
     for line in lines {
         let row: Vec<&str> = line.split('\t').collect();
-        let [client, _destination, bytes, _why] = row[..] else { bail!("four columns: {line}") };
+        let [client, _destination, bytes, _reason] = row[..] else { bail!("four columns: {line}") };
         bad += f64::from(client == "bad");
         check_header(&scene, client, &unescape(bytes)).await.with_context(|| line.to_owned())?;
     }
@@ -50,12 +51,12 @@ async fn check_header(scene: &HttpFixture, client: &str, header: &[u8]) -> Resul
     let mut connection = scene.client().await?;
     let request = b"GET / HTTP/1.1\r\nHost: test\r\n\r\n";
     let sent: &[&[u8]] = if client == "wait" { &[header] } else { &[header, request] };
-    // Where the first bytes are bad, the connection may end before the last.
+    // If the first bytes are malformed, the connection may end before the last byte.
     drop(connection.send(sent.concat()).await);
     match client {
         "wait" => return Ok(()),
         "bad" => {
-            ensure!(connection.response("GET").await.is_err(), "there is no answer");
+            ensure!(connection.response("GET").await.is_err(), "the connection gets a response");
             ensure!(scene.endpoint().counts().requests == before);
             return Ok(());
         }
@@ -63,16 +64,17 @@ async fn check_header(scene: &HttpFixture, client: &str, header: &[u8]) -> Resul
     }
     ensure!(connection.response("GET").await?.status() == 200);
     let seen = scene.endpoint().requests().pop().context("a request")?;
-    let said = seen.head.field("x-forwarded-for").context("X-Forwarded-For")?;
+    let forwarded = seen.head.field("x-forwarded-for").context("X-Forwarded-For")?;
     let expected = match client {
         "local" => connection.local_address().ip(),
         client => client.parse::<SocketAddr>()?.ip().to_canonical(),
     };
-    ensure!(said == expected.to_string(), "{said}");
+    ensure!(forwarded == expected.to_string(), "{forwarded}");
     Ok(())
 }
 
-/// `\r \n \t \\ \xNN`, and `\{N*text}` for text N times.
+/// Decodes `\r
+///  \t \\ \xNN`, and `\{N*text}` for N repetitions of text.
 fn unescape(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut rest = text;
@@ -125,23 +127,23 @@ async fn proxy_header_of_an_untrusted_peer_is_rejected() -> Result {
         HttpFixture::with_client_policy(EndpointBehaviour::ok(), policy("FromTrusted")).await?;
     let address = scene.sheave.address();
     let mut client = Http1TestClient::connect_from(UNTRUSTED, address).await?;
-    ensure!(client.get("/").await?.status() == 200, "it may come directly");
-    let said = scene.endpoint().only_request().head.field("x-forwarded-for");
-    ensure!(said.as_deref() == Some("127.0.0.2"), "{said:?}");
+    ensure!(client.get("/").await?.status() == 200, "an untrusted peer may connect directly");
+    let forwarded = scene.endpoint().only_request().head.field("x-forwarded-for");
+    ensure!(forwarded.as_deref() == Some("127.0.0.2"), "{forwarded:?}");
     let mut client = Http1TestClient::connect_from(UNTRUSTED, address).await?;
     client.send(HEADER).await?;
-    ensure!(client.response("GET").await?.status() == 400, "that is no request");
+    ensure!(client.response("GET").await?.status() == 400, "a PROXY header is not a request");
 
     let scene =
         HttpFixture::with_client_policy(EndpointBehaviour::ok(), policy("Required")).await?;
-    // The reset may come before the connection is known to be open.
+    // The reset may arrive before the connection is known to be open.
     if let Ok(mut client) = Http1TestClient::connect_from(UNTRUSTED, scene.sheave.address()).await {
         drop(client.send(HEADER).await);
         ensure!(client.get("/").await.is_err());
     }
     ensure!(scene.endpoint().counts().requests == 0);
     let closed = async || failures(&scene, "untrusted_proxy").await;
-    tests::eventually("it is closed", closed, |closed| *closed == 1.0).await?;
+    tests::eventually("the connection is closed", closed, |closed| *closed == 1.0).await?;
     Ok(())
 }
 
@@ -156,10 +158,10 @@ async fn missing_proxy_header_times_out() -> Result {
     for part in ["", "PROXY TCP4 "] {
         let mut client = scene.client().await?;
         client.send(part).await?;
-        ensure!(client.response("GET").await.is_err(), "there is no answer");
+        ensure!(client.response("GET").await.is_err(), "the connection gets a response");
     }
     ensure!(failures(&scene, "proxy_header_timeout").await? == 2.0);
-    // Whoever only looks whether the port is open has done nothing wrong.
+    // A peer that only checks for an open port is not an error.
     drop(scene.client().await?);
     ensure!(failures(&scene, "bad_proxy_header").await? == 0.0);
     Ok(())
@@ -174,7 +176,7 @@ async fn tcp_payload_begins_after_the_proxy_header() -> Result {
     client.write_all(HEADER.as_bytes()).await?;
     ensure!(send_and_read_echo(&mut client, b"x").await? == b"x");
     drop(client);
-    // What comes in one piece with it is passed on as well.
+    // Payload in the same packet as the header is forwarded as well.
     let mut client = scene.connect().await?;
     client.write_all(format!("{HEADER}hello").as_bytes()).await?;
     let mut back = [0; 5];
@@ -193,7 +195,7 @@ async fn tcp_payload_begins_after_the_proxy_header() -> Result {
     Ok(())
 }
 
-/// A server that reads a header of version 1, then answers each request with the header.
+/// Starts a server that reads a version 1 header, then answers each request with that header.
 async fn start_header_echo_server() -> Result<RawServer> {
     RawServer::start(|stream| async {
         let (from, mut to) = stream.into_split();
@@ -239,8 +241,8 @@ async fn endpoint_connection_with_proxy_header_serves_one_client() -> Result {
         for _ in 0..3 {
             for client in &mut clients {
                 let expected = header_v1(client.local_address(), sheave.address());
-                let told = client.get("/").await?;
-                ensure!(told.text() == expected, "{:?}, not {expected:?}", told.text());
+                let received = client.get("/").await?;
+                ensure!(received.text() == expected, "{:?}, not {expected:?}", received.text());
             }
         }
         let opened = server.accepted() - before;
@@ -248,7 +250,7 @@ async fn endpoint_connection_with_proxy_header_serves_one_client() -> Result {
         ensure!(opened <= most, "{opened} connections for {most}");
         if capped {
             tests::eventually(
-                "one is open",
+                "at most one connection is open",
                 async || Ok(server.open_connections()),
                 |open| *open <= 1,
             )
@@ -276,14 +278,14 @@ async fn received_proxy_header_is_forwarded_to_endpoints() -> Result {
     socket.bind(SocketAddr::new(TRUSTED, 0))?;
     let mut client = socket.connect(scene.listener_address("127.0.0.1")?).await?;
     client.write_all(HEADER.as_bytes()).await?;
-    let mut told = [0; 28];
-    client.read_exact(&mut told).await?;
+    let mut received = [0; 28];
+    client.read_exact(&mut received).await?;
     let expected = [
         SIGNATURE,
         &[0x21, 0x11, 0, 12, 192, 0, 2, 1, 198, 51, 100, 2],
         &56324_u16.to_be_bytes(),
         &443_u16.to_be_bytes(),
     ];
-    ensure!(told[..] == expected.concat(), "{}", told.escape_ascii());
+    ensure!(received[..] == expected.concat(), "{}", received.escape_ascii());
     Ok(())
 }

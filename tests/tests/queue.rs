@@ -1,4 +1,5 @@
-//! Requests beyond what endpoints can take: they wait in order for a while, and the rest is refused politely.
+//! Requests beyond the capacity of endpoints: they are queued in order for a limited time, and
+//! excess requests are refused with Retry-After.
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use tests::{
 };
 use tokio::time::{Instant, sleep_until};
 
-/// What is added to a bound on time for a machine that is busy with other tests.
+/// Added to an upper bound of time, for a machine that is busy with other tests.
 const MARGIN: Duration = Duration::from_millis(500);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -47,7 +48,7 @@ async fn all_slots_stay_busy_at_twice_the_capacity() -> Result {
     let (worked, waited) = measured?;
     let busy = worked.as_secs_f64() / (to - from).as_secs_f64() / f64::from(SLOTS);
     eprintln!("slots were busy for {busy:.3} of the time; threads waited {waited:?} for a CPU");
-    // Where others take the machine, slots are empty because nobody comes to fill them.
+    // If other processes use the CPUs, slots are empty because no request arrives to fill them.
     ensure!(busy >= 0.95 || waited > (to - from) / 4, "slots were busy for {busy:.3} of the time");
     let mut refused = 0;
     for (took, outcome) in outcomes {
@@ -62,7 +63,7 @@ async fn all_slots_stay_busy_at_twice_the_capacity() -> Result {
             other => anyhow::bail!("{other}: {response:?}"),
         }
     }
-    ensure!(refused > 300, "about half is refused: {refused}");
+    ensure!(refused > 300, "about half of the requests should be refused: {refused}");
     let most = scene.endpoints.iter().map(|endpoint| endpoint.counts().max_in_flight).max();
     ensure!(most == Some(4), "{most:?}");
     Ok(())
@@ -72,12 +73,12 @@ fn total_busy_time(scene: &HttpFixture) -> Duration {
     scene.endpoints.iter().map(|endpoint| endpoint.counts().busy_time).sum()
 }
 
-/// How long Sheave and this test could not run.
+/// Returns the time for which Sheave and this test waited for a CPU.
 fn total_cpu_wait(scene: &HttpFixture) -> Result<Duration> {
     Ok(cpu_wait_time(scene.sheave.process_id()?)? + cpu_wait_time(rustix::process::getpid())?)
 }
 
-/// An answer of Sheave's own to a request too many.
+/// Checks that Sheave itself refused an excess request.
 fn check_refusal(response: &Http1TestResponse, status: u16, retry_after: &str) -> Result {
     ensure!(response.status() == status, "{response:?}");
     ensure!(response.field("retry-after").as_deref() == Some(retry_after), "{response:?}");
@@ -86,20 +87,20 @@ fn check_refusal(response: &Http1TestResponse, status: u16, retry_after: &str) -
     Ok(())
 }
 
-/// One gated endpoint that takes one request at a time.
-async fn one_slot(queue: Value) -> Result<HttpFixture> {
+/// Returns one gated endpoint that accepts one request at a time.
+async fn one_slot_fixture(queue: Value) -> Result<HttpFixture> {
     let policy = json!({ "maxInFlightPerEndpoint": 1, "queue": queue });
     HttpFixture::with_backend_policy(EndpointBehaviour::gated(), policy).await
 }
 
-/// A client whose request to this path has been sent and not answered.
+/// Returns a client that has sent a request to this path and has no response yet.
 async fn begin_request(scene: &HttpFixture, path: &str) -> Result<Http1TestClient> {
     let mut client = scene.client().await?;
     client.send(format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n")).await?;
     Ok(client)
 }
 
-/// The only slot is taken by the request of this client.
+/// Returns a client whose request has taken the only slot.
 async fn occupy_slot(scene: &HttpFixture) -> Result<Http1TestClient> {
     let client = begin_request(scene, "/first").await?;
     scene.endpoint().wait_for_counts("the slot is taken", |counts| counts.in_flight == 1).await?;
@@ -108,7 +109,7 @@ async fn occupy_slot(scene: &HttpFixture) -> Result<Http1TestClient> {
 
 #[tokio::test]
 async fn queue_is_served_in_arrival_order() -> Result {
-    let scene = one_slot(json!({})).await?;
+    let scene = one_slot_fixture(json!({})).await?;
     let mut clients = vec![occupy_slot(&scene).await?];
     for number in 1..=5 {
         clients.push(begin_request(&scene, &format!("/{number}")).await?);
@@ -121,13 +122,13 @@ async fn queue_is_served_in_arrival_order() -> Result {
     let seen = scene.endpoint().requests();
     let order: Vec<&str> = seen.iter().map(|seen| seen.head.target()).collect();
     assert_eq!(order, ["/first", "/1", "/2", "/3", "/4", "/5"]);
-    assert_eq!(scene.endpoint().counts().accepted, 1, "the slot's connection went with it");
+    assert_eq!(scene.endpoint().counts().accepted, 1, "the slot's connection was not reused");
     Ok(())
 }
 
 #[tokio::test]
 async fn queued_request_is_refused_after_the_timeout() -> Result {
-    let scene = one_slot(json!({ "timeout": "300ms" })).await?;
+    let scene = one_slot_fixture(json!({ "timeout": "300ms" })).await?;
     let mut first = occupy_slot(&scene).await?;
     let begun = Instant::now();
     let response = scene.client().await?.get("/").await?;
@@ -156,13 +157,16 @@ async fn requests_over_the_queue_limit_are_refused_at_once() -> Result {
     scene.endpoint().open_gate(3);
     ensure!(first.response("GET").await?.status() == 200);
     ensure!(second.response("GET").await?.status() == 200);
-    ensure!(third.get("/again").await?.status() == 200, "a refused client may go on");
+    ensure!(
+        third.get("/again").await?.status() == 200,
+        "a refused client can send another request"
+    );
     Ok(())
 }
 
 #[tokio::test]
 async fn zero_length_queue_refuses_requests_that_would_wait() -> Result {
-    let scene = one_slot(json!({ "maxRequests": 0 })).await?;
+    let scene = one_slot_fixture(json!({ "maxRequests": 0 })).await?;
     let mut first = occupy_slot(&scene).await?;
     check_refusal(&scene.client().await?.get("/").await?, 429, "1")?;
     scene.endpoint().open_gate(1);
@@ -195,7 +199,7 @@ async fn queued_request_waits_for_an_endpoint_until_the_timeout() -> Result {
 
 #[tokio::test]
 async fn new_endpoint_serves_the_queue() -> Result {
-    let mut scene = one_slot(json!({ "timeout": "1h" })).await?;
+    let mut scene = one_slot_fixture(json!({ "timeout": "1h" })).await?;
     let mut first = occupy_slot(&scene).await?;
     let mut waiting = Vec::new();
     for number in 1..=3 {
@@ -208,7 +212,7 @@ async fn new_endpoint_serves_the_queue() -> Result {
     for client in &mut waiting {
         ensure!(client.response("GET").await?.status() == 200);
     }
-    // Nothing has been released: that it is there is enough.
+    // No slot has been released: the new endpoint is enough.
     eprintln!("the queue was served {:?} after the endpoint was written", ready.elapsed());
     ensure!(ready.elapsed() <= MARGIN, "after {:?}", ready.elapsed());
     assert_eq!(scene.endpoints[1].counts().requests, 3);
@@ -232,7 +236,7 @@ async fn first_endpoint_serves_the_queue() -> Result {
 
 #[tokio::test]
 async fn client_that_leaves_the_queue_loses_no_slot() -> Result {
-    let scene = one_slot(json!({ "timeout": "1h" })).await?;
+    let scene = one_slot_fixture(json!({ "timeout": "1h" })).await?;
     let mut first = occupy_slot(&scene).await?;
     let mut waiting = Vec::new();
     for number in 1..=4 {
@@ -257,7 +261,7 @@ async fn client_that_leaves_the_queue_loses_no_slot() -> Result {
 
 #[tokio::test]
 async fn raised_cap_admits_queued_requests() -> Result {
-    let scene = one_slot(json!({ "timeout": "1h" })).await?;
+    let scene = one_slot_fixture(json!({ "timeout": "1h" })).await?;
     let mut clients = vec![occupy_slot(&scene).await?];
     for number in 1..=3 {
         clients.push(begin_request(&scene, "/").await?);
@@ -267,7 +271,7 @@ async fn raised_cap_admits_queued_requests() -> Result {
     scene.endpoint().wait_for_counts("three at once", |counts| counts.in_flight == 3).await?;
     scene.sheave.wait_for_queue_length(1).await?;
 
-    // A lower cap takes nothing away from what runs; what runs drains down to it.
+    // A lower cap does not affect running requests; their number falls to it as they finish.
     set_cap(&scene, 1)?;
     let capped = async || Ok(scene.sheave.backends().await?[0].max_in_flight_per_endpoint);
     eventually("the cap is in force", capped, |cap| *cap == Some(1)).await?;
@@ -293,7 +297,7 @@ fn set_cap(scene: &HttpFixture, cap: u32) -> Result {
 
 #[tokio::test]
 async fn removed_cap_admits_all_queued_requests() -> Result {
-    let scene = one_slot(json!({ "timeout": "1h" })).await?;
+    let scene = one_slot_fixture(json!({ "timeout": "1h" })).await?;
     let mut clients = vec![occupy_slot(&scene).await?];
     for number in 1..=3 {
         clients.push(begin_request(&scene, "/").await?);
@@ -332,7 +336,7 @@ async fn queue_limits_hold_without_endpoints() -> Result {
     scene.sheave.wait_until_idle().await
 }
 
-/// A client whose request with this priority has been sent and not answered.
+/// Returns a client that has sent a request with this priority and has no response yet.
 async fn begin_request_with_priority(
     scene: &HttpFixture,
     path: &str,
@@ -344,7 +348,7 @@ async fn begin_request_with_priority(
     Ok(client)
 }
 
-/// In which order the only endpoint saw requests, after the first.
+/// Returns the order in which the only endpoint got requests, after the first.
 fn served_order(scene: &HttpFixture) -> Vec<String> {
     let seen = scene.endpoint().requests();
     seen.iter().skip(1).map(|seen| seen.head.target().to_owned()).collect()
@@ -355,7 +359,7 @@ async fn higher_priority_is_served_first() -> Result {
     let priority = json!({ "header": "X-Priority", "values": [
         { "value": "gold", "priority": 1 }, { "value": "batch", "priority": 6 },
     ] });
-    let scene = one_slot(json!({ "timeout": "1h", "priority": priority })).await?;
+    let scene = one_slot_fixture(json!({ "timeout": "1h", "priority": priority })).await?;
     let mut clients = vec![occupy_slot(&scene).await?];
     let requests = ["batch", "0", "gold", "rusty", "gold"];
     for (number, priority) in requests.iter().enumerate() {
@@ -375,7 +379,7 @@ async fn higher_priority_is_served_first() -> Result {
     scene.sheave.wait_until_idle().await
 }
 
-/// Two rules for the only Service: what begins with `/pay`, and all else.
+/// Writes two rules for the only Service: one for the prefix `/pay`, and one for all other paths.
 fn write_two_rules(scene: &HttpFixture, policy: Value) -> Result {
     let refs = json!([{ "name": "app", "port": 80 }]);
     let pay = json!([{ "path": { "type": "PathPrefix", "value": "/pay" } }]);
@@ -389,7 +393,7 @@ fn write_two_rules(scene: &HttpFixture, policy: Value) -> Result {
     Ok(scene.configuration.write("main.yaml", &main)?)
 }
 
-async fn two_rules(queue: Value) -> Result<HttpFixture> {
+async fn two_rule_fixture(queue: Value) -> Result<HttpFixture> {
     let policy = json!({ "maxInFlightPerEndpoint": 2 });
     let scene = HttpFixture::with_backend_policy(EndpointBehaviour::gated(), policy).await?;
     write_two_rules(&scene, json!({ "maxInFlightPerEndpoint": 1, "queue": queue }))?;
@@ -398,8 +402,9 @@ async fn two_rules(queue: Value) -> Result<HttpFixture> {
     Ok(scene)
 }
 
-/// Sends requests, one after the other, into the queue; then lets all be served.
-async fn served_in_order(scene: &HttpFixture, paths: &[&str]) -> Result<Vec<String>> {
+/// Queues requests one after another, then serves them all. Returns the order in which they were
+/// served.
+async fn queue_and_serve(scene: &HttpFixture, paths: &[&str]) -> Result<Vec<String>> {
     let mut clients = vec![occupy_slot(scene).await?];
     for (number, path) in (1..).zip(paths) {
         clients.push(begin_request(scene, path).await?);
@@ -415,8 +420,8 @@ async fn served_in_order(scene: &HttpFixture, paths: &[&str]) -> Result<Vec<Stri
 
 #[tokio::test]
 async fn flood_of_one_route_does_not_delay_another() -> Result {
-    let scene = two_rules(json!({ "timeout": "1h" })).await?;
-    let order = served_in_order(&scene, &["/a", "/b", "/c", "/d", "/pay/1", "/pay/2"]).await?;
+    let scene = two_rule_fixture(json!({ "timeout": "1h" })).await?;
+    let order = queue_and_serve(&scene, &["/a", "/b", "/c", "/d", "/pay/1", "/pay/2"]).await?;
     assert_eq!(order, ["/a", "/pay/1", "/b", "/pay/2", "/c", "/d"]);
     Ok(())
 }
@@ -425,8 +430,8 @@ async fn flood_of_one_route_does_not_delay_another() -> Result {
 async fn route_priority_is_respected() -> Result {
     let routes = json!([{ "name": "app", "sectionName": "pay", "priority": 0 }]);
     let queue = json!({ "timeout": "1h", "priority": { "routes": routes } });
-    let scene = two_rules(queue).await?;
-    let order = served_in_order(&scene, &["/a", "/b", "/pay/1", "/c", "/pay/2"]).await?;
+    let scene = two_rule_fixture(queue).await?;
+    let order = queue_and_serve(&scene, &["/a", "/b", "/pay/1", "/c", "/pay/2"]).await?;
     assert_eq!(order, ["/pay/1", "/pay/2", "/a", "/b", "/c"]);
     Ok(())
 }
@@ -435,7 +440,7 @@ async fn route_priority_is_respected() -> Result {
 async fn higher_priority_evicts_a_lower_one() -> Result {
     let queue =
         json!({ "maxRequests": 1, "timeout": "1h", "priority": { "header": "X-Priority" } });
-    let scene = one_slot(queue).await?;
+    let scene = one_slot_fixture(queue).await?;
     let mut first = occupy_slot(&scene).await?;
     let mut lower = begin_request_with_priority(&scene, "/lower", "5").await?;
     scene.sheave.wait_for_queue_length(1).await?;
@@ -476,7 +481,7 @@ async fn request_that_would_miss_its_deadline_is_refused_with_retry_after() -> R
     for _ in 0..60 {
         waiting.push(begin_request(&scene, "/").await?);
     }
-    // Enough have been served to know the pace, and more than 3 s of them are left.
+    // Enough requests have been served to know the rate, and more than 3 s of requests are left.
     scene.endpoint().wait_for_counts("twenty", |counts| counts.requests >= 20).await?;
     let mut hasty = scene.client().await?;
     let begun = Instant::now();
@@ -530,20 +535,20 @@ async fn cap_and_queue_changes_under_load_lose_no_request() -> Result {
 
 #[tokio::test]
 async fn shorter_queue_limits_apply_from_the_next_request() -> Result {
-    let scene = one_slot(json!({ "timeout": "1h" })).await?;
+    let scene = one_slot_fixture(json!({ "timeout": "1h" })).await?;
     let mut first = occupy_slot(&scene).await?;
     let mut patient = begin_request(&scene, "/patient").await?;
     scene.sheave.wait_for_queue_length(1).await?;
     let spec = |queue: Value| json!({ "maxInFlightPerEndpoint": 2, "queue": queue });
     write_two_rules(&scene, spec(json!({ "maxRequests": 2, "timeout": "200ms" })))?;
-    // The higher cap lets the one in who waits: then the policy is in force.
+    // The higher cap admits the queued request, which shows that the policy is in force.
     scene.endpoint().wait_for_counts("two at once", |counts| counts.in_flight == 2).await?;
     check_refusal(&scene.client().await?.get("/hasty").await?, 429, "1")?;
     write_two_rules(&scene, spec(json!({ "maxRequests": 0 })))?;
     let refused = async || scene.sheave.metric_sum("sheave_backend_refused_total").await;
     let before = refused().await?;
     eventually(
-        "nobody waits",
+        "requests are refused at once",
         async || {
             let begun = Instant::now();
             check_refusal(&scene.client().await?.get("/at-once").await?, 429, "1")?;
@@ -562,7 +567,7 @@ async fn shorter_queue_limits_apply_from_the_next_request() -> Result {
 #[tokio::test]
 async fn sustained_overload_sheds_requests_that_waited_too_long() -> Result {
     let timeout = Duration::from_millis(1_500);
-    let scene = one_slot(json!({ "timeout": "1500ms", "target": "100ms" })).await?;
+    let scene = one_slot_fixture(json!({ "timeout": "1500ms", "target": "100ms" })).await?;
     let mut first = occupy_slot(&scene).await?;
     let begun = Instant::now();
     let mut second = begin_request(&scene, "/second").await?;
@@ -573,7 +578,8 @@ async fn sustained_overload_sheds_requests_that_waited_too_long() -> Result {
     scene.endpoint().open_gate(1);
     ensure!(first.response("GET").await?.status() == 200);
     scene.sheave.wait_for_queue_length(1).await?;
-    // Somebody has been waiting for longer than the timeout, and nobody for so long.
+    // A request has waited for longer than the timeout, and the queue has not been empty for that
+    // time.
     sleep_until(begun + timeout * 5 / 4).await;
     let mut fourth = begin_request(&scene, "/fourth").await?;
     scene.sheave.wait_for_queue_length(2).await?;

@@ -1,4 +1,4 @@
-//! Changes of the configuration under load: nothing fails, and what is in error changes nothing.
+//! Configuration changes under load: no request fails, and an invalid change has no effect.
 
 use std::collections::VecDeque;
 use std::fs::{self, OpenOptions};
@@ -45,7 +45,8 @@ async fn no_request_fails_during_a_hundred_reloads() -> Result {
     Ok(())
 }
 
-/// A rolling update's step: one endpoint joins, and another leaves, which serves on for a while what was on its way.
+/// Performs a step of a rolling update: one endpoint joins, and another leaves but finishes its
+/// running requests.
 async fn replace_an_endpoint(
     scene: &mut HttpFixture,
     behaviour: &EndpointBehaviour,
@@ -59,7 +60,8 @@ async fn replace_an_endpoint(
     Ok(leaving)
 }
 
-/// A route that shows that it was taken: its host is answered 503, where all others are served.
+/// Returns a route that shows that it is loaded: its host is answered 503, and all others are
+/// served.
 fn marker_route(host: &str) -> Vec<Value> {
     vec![objects::service("marker"), objects::host_route(host, "marker")]
 }
@@ -71,7 +73,7 @@ async fn status_of(scene: &HttpFixture, host: &str) -> Result<u16> {
 
 async fn wait_until_loaded(scene: &HttpFixture, host: &str) -> Result {
     let status = async || status_of(scene, host).await;
-    eventually("the route is taken", status, |status| *status == 503).await?;
+    eventually("the route is loaded", status, |status| *status == 503).await?;
     Ok(())
 }
 
@@ -89,7 +91,7 @@ async fn invalid_edit_is_reported_and_changes_nothing() -> Result {
     lines = scene.sheave.wait_for_log(lines, REFUSED).await?;
     ensure!(scene.sheave.admin_get("/api/v1/config").await?.text().contains("spec.queue.timeout"));
 
-    // While it has an error, nothing of the configuration is taken.
+    // While there is an error, no change of the configuration is loaded.
     scene.configuration.write("late.yaml", &marker_route("late.test"))?;
     lines = scene.sheave.wait_for_log(lines, REFUSED).await?;
     ensure!(status_of(&scene, "late.test").await? == 200, "the last good state was not kept");
@@ -113,7 +115,7 @@ async fn partially_written_file_is_never_loaded() -> Result {
     let text = fs::read_to_string(&path)?;
     let lines = scene.sheave.log_line_count();
 
-    // As an editor that writes in place does, only slower: each part alone is an error.
+    // Writes in place like some editors, but more slowly: each part alone is an error.
     let mut file = OpenOptions::new().write(true).truncate(true).open(&path)?;
     let marker = marker_route("changed.test");
     let changed = format!("{text}---\n{:#}\n---\n{:#}", marker[0], marker[1]);
@@ -140,14 +142,15 @@ async fn removed_directory_is_watched_again_when_it_returns() -> Result {
     fs::rename(&path, &aside)?;
     scene.sheave.wait_for_log(lines, &path.display().to_string()).await?;
     let mut client = scene.client().await?;
-    ensure!(client.get("/").await?.status() == 200, "the last good state is kept");
+    ensure!(client.get("/").await?.status() == 200, "the last good configuration is not kept");
 
     fs::rename(&aside, &path)?;
     scene.configuration.write("back.yaml", &marker_route("back.test"))?;
     wait_until_loaded(&scene, "back.test").await
 }
 
-/// How a cluster mounts a ConfigMap: names that lead through `..data`, which is replaced at once.
+/// A cluster mounts a ConfigMap like this: symbolic links lead through `..data`, which is replaced
+/// atomically.
 #[tokio::test]
 async fn mounted_config_map_updates_are_loaded() -> Result {
     let scene = HttpFixture::of(EndpointBehaviour::ok()).await?;
@@ -173,11 +176,11 @@ async fn sighup_reloads_the_configuration() -> Result {
     scene.sheave.signal(Signal::HUP)?;
     wait_until_loaded(&scene, "more.test").await?;
     let mut client = Http1TestClient::connect(scene.sheave.address()).await?;
-    ensure!(client.get("/").await?.status() == 200, "it serves on");
+    ensure!(client.get("/").await?.status() == 200, "requests are still served");
     Ok(())
 }
 
-/// Addresses that are listened on now, by the port that was asked for being any.
+/// Returns the addresses of all listeners, with the ports that the kernel has chosen.
 async fn listener_addresses(scene: &HttpFixture) -> Result<Vec<SocketAddr>> {
     let response = scene.sheave.admin_get("/api/v1/listeners").await?;
     let views: Value = serde_json::from_slice(&response.body)?;
@@ -185,7 +188,7 @@ async fn listener_addresses(scene: &HttpFixture) -> Result<Vec<SocketAddr>> {
     views.map(|view| Ok(view["address"].as_str().context("address")?.parse()?)).collect()
 }
 
-/// A second Gateway, which takes the routes of this file alone.
+/// Returns a second Gateway, and a route for it alone.
 fn second_gateway(port: u16) -> Vec<Value> {
     let mut gateway = objects::gateway().remove(1);
     gateway["metadata"]["name"] = json!("second");
@@ -197,7 +200,7 @@ fn second_gateway(port: u16) -> Vec<Value> {
     vec![gateway, route]
 }
 
-/// Where the second Gateway is listened on.
+/// Opens the second Gateway and returns its listen address.
 async fn open_second(scene: &HttpFixture) -> Result<SocketAddr> {
     scene.configuration.write("second.yaml", &second_gateway(0))?;
     let observe = async || listener_addresses(scene).await;
@@ -208,7 +211,7 @@ async fn open_second(scene: &HttpFixture) -> Result<SocketAddr> {
 async fn close_second(scene: &HttpFixture, address: SocketAddr) -> Result {
     scene.configuration.remove("second.yaml")?;
     let refused = async || Ok(Http1TestClient::connect(address).await.is_err());
-    eventually("nobody listens there", refused, |refused| *refused).await?;
+    eventually("the listener is closed", refused, |refused| *refused).await?;
     Ok(())
 }
 
@@ -223,11 +226,11 @@ async fn listeners_are_added_and_removed() -> Result {
 
     close_second(&scene, second).await?;
     client.expect_end().await?;
-    ensure!(kept.get("/").await?.status() == 200, "the other listener is not disturbed");
+    ensure!(kept.get("/").await?.status() == 200, "the other listener is disturbed");
     Ok(())
 }
 
-/// Otherwise the next request would be on its way when the connection is closed.
+/// Without `Connection: close` the next request could be on its way when the connection is closed.
 #[tokio::test]
 async fn running_request_on_a_removed_listener_gets_connection_close() -> Result {
     let scene = HttpFixture::of(EndpointBehaviour::gated()).await?;
@@ -261,6 +264,6 @@ async fn address_in_use_does_not_affect_other_listeners() -> Result {
         Ok(mut client) => Ok(client.get("/").await.is_ok_and(|response| response.status() == 200)),
         Err(_) => Ok(false),
     };
-    eventually("it is listened on once it is free", served, |served| *served).await?;
+    eventually("the listener opens once the address is free", served, |served| *served).await?;
     Ok(())
 }

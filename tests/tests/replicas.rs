@@ -1,4 +1,4 @@
-//! Several Sheaves in front of the same endpoints keep to one cap together.
+//! Several replicas of Sheave in front of the same endpoints respect a common cap.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,20 +14,20 @@ use tests::{
 };
 use tokio::time::sleep;
 
-/// Names of replicas; nobody listens there.
+/// Names of the replicas; no process listens there.
 const NAMES: [&str; 3] = ["192.0.2.1:1", "192.0.2.2:1", "192.0.2.3:1"];
 
-/// How long all run at each stage.
+/// Time that all replicas run in each stage.
 const STAGE_DURATION: Duration = Duration::from_secs(3);
 
-/// The Sheave of this name, of as many as there are.
+/// Starts the replica of this name; `names` are all replicas.
 async fn start_replica(
     configuration: &ConfigDirectory,
     names: &[&str],
-    me: &str,
+    name: &str,
 ) -> Result<SheaveProcess> {
     let list = names.join(",");
-    let arguments = ["--workers", "4", "--replicas", &list, "--replica", me];
+    let arguments = ["--workers", "4", "--replicas", &list, "--replica", name];
     SheaveProcess::serve_with(configuration, &arguments).await
 }
 
@@ -51,7 +51,7 @@ fn config_with_cap(
     Ok(ConfigDirectory::for_endpoints_with(&addresses(endpoints), &[policy])?)
 }
 
-/// What a Sheave may have in flight at each endpoint.
+/// Returns the limit of a replica at each endpoint.
 async fn limits(sheave: &SheaveProcess) -> Result<BTreeMap<String, u64>> {
     let samples = sheave.metric_samples("sheave_endpoint_limit").await?.into_iter();
     let limit = |(labels, limit): (String, f64)| {
@@ -61,10 +61,10 @@ async fn limits(sheave: &SheaveProcess) -> Result<BTreeMap<String, u64>> {
     Ok(samples.filter_map(limit).collect())
 }
 
-/// Waits until slots have been handed over to it.
+/// Waits until the replica has been assigned slots.
 async fn wait_for_slots(sheave: &SheaveProcess) -> Result {
     let observe = async || Ok(limits(sheave).await?.values().sum::<u64>());
-    tests::eventually("slots of its own", observe, |slots| *slots > 0).await?;
+    tests::eventually("assigned slots", observe, |slots| *slots > 0).await?;
     Ok(())
 }
 
@@ -73,10 +73,10 @@ async fn three_replicas_respect_a_cap_of_four_across_a_restart() -> Result {
     let endpoints = start_endpoints(5, &busy_behaviour()).await?;
     let configuration = config_with_cap(&endpoints, 4, json!({ "queue": { "timeout": "30s" } }))?;
     let mut sheaves = Vec::new();
-    for me in NAMES {
-        sheaves.push(start_replica(&configuration, &NAMES, me).await?);
+    for name in NAMES {
+        sheaves.push(start_replica(&configuration, &NAMES, name).await?);
     }
-    // Who asks before it has slots waits for them.
+    // Requests that arrive before the replica has slots wait for them.
     let mut loads: Vec<LoadGenerator> = sheaves
         .iter()
         .map(|it| LoadGenerator::start(it.address(), 16, ClientPattern::GET))
@@ -98,11 +98,11 @@ async fn three_replicas_respect_a_cap_of_four_across_a_restart() -> Result {
     };
     ensure!(busiest(&endpoints) == 4, "all slots are used: {}", busiest(&endpoints));
 
-    // It dies with requests in flight, which the endpoints go on with.
+    // The replica dies with requests in flight, which the endpoints continue.
     drop((sheaves.pop(), loads.pop()));
-    let again = start_replica(&configuration, &NAMES, NAMES[2]).await?;
-    loads.push(LoadGenerator::start(again.address(), 16, ClientPattern::GET));
-    sheaves.push(again);
+    let restarted = start_replica(&configuration, &NAMES, NAMES[2]).await?;
+    loads.push(LoadGenerator::start(restarted.address(), 16, ClientPattern::GET));
+    sheaves.push(restarted);
     sleep(STAGE_DURATION).await;
     let mut report = LoadResults::default();
     for load in loads {
@@ -110,9 +110,10 @@ async fn three_replicas_respect_a_cap_of_four_across_a_restart() -> Result {
     }
     report.assert_all_served();
     for endpoint in &endpoints {
-        let counts =
-            endpoint.wait_for_counts("the end of work", |counts| counts.in_flight == 0).await?;
-        ensure!(counts.max_in_flight == 4, "another most than the cap: {counts:?}");
+        let counts = endpoint
+            .wait_for_counts("no request in flight", |counts| counts.in_flight == 0)
+            .await?;
+        ensure!(counts.max_in_flight == 4, "the maximum differs from the cap: {counts:?}");
         ensure!(counts.max_connections <= 4, "connections over the cap: {counts:?}");
     }
     Ok(())
@@ -128,9 +129,9 @@ async fn endpoint_without_assigned_slots_fails_no_request() -> Result {
         .await?;
         let configuration = config_with_cap(&endpoints, 1, json!({ "algorithm": algorithm }))?;
         let mut owned = 0;
-        for me in &NAMES[..2] {
+        for name in &NAMES[..2] {
             let before: Vec<u64> = endpoints.iter().map(|it| it.counts().requests).collect();
-            let sheave = start_replica(&configuration, &NAMES[..2], me).await?;
+            let sheave = start_replica(&configuration, &NAMES[..2], name).await?;
             wait_for_slots(&sheave).await?;
             let load = LoadGenerator::start(
                 sheave.address(),
@@ -141,10 +142,10 @@ async fn endpoint_without_assigned_slots_fails_no_request() -> Result {
             load.stop().await.assert_all_served();
             let limits = limits(&sheave).await?;
             for (endpoint, before) in endpoints.iter().zip(before) {
-                let ours = limits[&endpoint.address.to_string()];
-                let asked = endpoint.counts().requests - before;
-                ensure!(ours == 1 || asked == 0, "{asked} requests without a slot");
-                owned += ours;
+                let assigned = limits[&endpoint.address.to_string()];
+                let requests = endpoint.counts().requests - before;
+                ensure!(assigned == 1 || requests == 0, "{requests} requests without a slot");
+                owned += assigned;
             }
         }
         ensure!(owned == 20, "each slot belongs to one of the two: {owned}");
@@ -161,9 +162,9 @@ async fn requests_without_any_assigned_slot_are_refused_with_a_reason() -> Resul
         let configuration =
             config_with_cap(&endpoints, 1, json!({ "queue": queue, "overload": overload }))?;
         let (mut served, mut refused) = (0, 0);
-        for me in &NAMES[..2] {
-            let sheave = start_replica(&configuration, &NAMES[..2], me).await?;
-            // Slots have been handed over, if there are any.
+        for name in &NAMES[..2] {
+            let sheave = start_replica(&configuration, &NAMES[..2], name).await?;
+            // Slots have been assigned, if there are any.
             sheave.wait_for_log(0, "takes_part=true").await?;
             let response = Http1TestClient::connect(sheave.address()).await?.get("/").await?;
             if response.status() == 200 {
@@ -175,7 +176,7 @@ async fn requests_without_any_assigned_slot_are_refused_with_a_reason() -> Resul
             ensure!(response.field("retry-after").is_some(), "{response:?}");
             let reason = response.field("proxy-status").unwrap_or_default();
             ensure!(reason.contains("assigned to other replicas"), "{reason}");
-            // A request is counted when it is over, which is a moment after its answer.
+            // A request is counted when it is complete, which is slightly after its response.
             let counted = async || sheave.metric_samples("sheave_backend_refused_total").await;
             tests::eventually("the refusal is counted", counted, |counted| {
                 let no_slot = counted.iter().find(|(labels, _)| labels.contains("no_slot"));

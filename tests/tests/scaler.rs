@@ -1,4 +1,4 @@
-//! What an autoscaler is told: by a client of KEDA's interface, and by metrics.
+//! Demand as an autoscaler sees it: through KEDA's external scaler interface, and through metrics.
 
 use std::time::Duration;
 
@@ -16,34 +16,34 @@ use tonic::Code;
 
 const SCALER: [&str; 2] = ["--scaler", "127.0.0.1:0"];
 
-/// Within so long of the first queued request an autoscaler knows.
+/// Maximum time from the first queued request until an autoscaler is notified.
 const MAX_PUSH_DELAY: Duration = Duration::from_millis(100);
 
-/// No endpoint, and a BackendPolicy with this `spec`.
+/// Returns a fixture without endpoints, and with a BackendPolicy of this `spec`.
 async fn fixture_without_endpoints(spec: Value) -> Result<HttpFixture> {
     HttpFixture::with(Vec::new(), &[objects::backend_policy("app", spec)], &SCALER).await
 }
 
-/// One endpoint that answers when a test lets it, and a BackendPolicy with this `spec`.
+/// Returns a fixture with one gated endpoint, and with a BackendPolicy of this `spec`.
 async fn gated_fixture(spec: Value) -> Result<HttpFixture> {
     let endpoint = Endpoint::start(EndpointBehaviour::gated()).await?;
     HttpFixture::with(vec![endpoint], &[objects::backend_policy("app", spec)], &SCALER).await
 }
 
-/// A client whose request has been sent and not answered.
+/// Returns a client that has sent a request and has no response yet.
 async fn begin_request(scene: &HttpFixture) -> Result<Http1TestClient> {
     let mut client = scene.client().await?;
     client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await?;
     Ok(client)
 }
 
-/// How long Sheave and this test could not run.
+/// Returns the time for which Sheave and this test waited for a CPU.
 fn cpu_wait(sheave: &SheaveProcess) -> Result<Duration> {
     Ok(cpu_wait_time(sheave.process_id()?)? + cpu_wait_time(rustix::process::getpid())?)
 }
 
-async fn wait_for_demand(keda: &mut KedaClient, wanted: f64) -> Result {
-    let near = |seen: &f64| (seen - wanted).abs() < 1e-6;
+async fn wait_for_demand(keda: &mut KedaClient, expected: f64) -> Result {
+    let near = |seen: &f64| (seen - expected).abs() < 1e-6;
     eventually("demand", async || Ok(keda.demand().await?), near).await?;
     Ok(())
 }
@@ -57,7 +57,7 @@ async fn scale_from_zero_activates_and_serves_the_first_request() -> Result {
         KedaClient::connect(&scene.sheave, &[("service", "app"), ("target", "4")]).await?;
     let mut streams = [keda.activity_stream().await?, keda.activity_stream().await?];
     for stream in &mut streams {
-        ensure!(!stream.next().await??, "nobody has asked for anything");
+        ensure!(!stream.next().await??, "active without any request");
     }
     ensure!(!keda.is_active().await? && keda.demand().await? == 0.0);
 
@@ -65,14 +65,14 @@ async fn scale_from_zero_activates_and_serves_the_first_request() -> Result {
     let sent = Instant::now();
     let mut client = begin_request(&scene).await?;
     for stream in &mut streams {
-        ensure!(stream.next().await??, "there is demand");
+        ensure!(stream.next().await??, "inactive though a request is queued");
     }
     let took = sent.elapsed();
     let starved = cpu_wait(&scene.sheave)?.saturating_sub(before);
-    eprintln!("told after {took:?}; threads waited {starved:?} for a CPU");
+    eprintln!("notified after {took:?}; threads waited {starved:?} for a CPU");
     ensure!(
         took <= MAX_PUSH_DELAY + starved,
-        "told after {took:?}, {starved:?} of it for want of a CPU"
+        "notified after {took:?}, of which {starved:?} waiting for a CPU"
     );
     ensure!(keda.is_active().await? && keda.demand().await? > 0.0);
     scene.sheave.wait_for_queue_length(1).await?;
@@ -80,7 +80,7 @@ async fn scale_from_zero_activates_and_serves_the_first_request() -> Result {
     let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
     scene.configuration.set_endpoints(&[endpoint.address])?;
     ensure!(client.response("GET").await?.status() == 200);
-    ensure!(endpoint.requests().len() == 1, "it was sent once");
+    ensure!(endpoint.requests().len() == 1, "the request was not sent exactly once");
     Ok(())
 }
 
@@ -91,7 +91,7 @@ async fn scale_from_zero_is_activated_by_a_refused_request() -> Result {
     let mut stream = keda.activity_stream().await?;
     ensure!(!stream.next().await??);
     ensure!(scene.client().await?.get("/").await?.status() == 503);
-    ensure!(stream.next().await??, "it counts for a while");
+    ensure!(stream.next().await??, "a refused request does not count as demand");
     Ok(())
 }
 
@@ -105,7 +105,10 @@ async fn demand_is_the_average_of_in_flight_and_queued_requests() -> Result {
     let mut keda = KedaClient::connect(&scene.sheave, &metadata).await?;
     let mut stream = keda.activity_stream().await?;
     ensure!(!stream.next().await??);
-    ensure!(keda.target().await? == 4.0 && keda.streamed_target().await? == 4.0, "the cap");
+    ensure!(
+        keda.target().await? == 4.0 && keda.streamed_target().await? == 4.0,
+        "the target is not the cap"
+    );
     let mut half = metadata.to_vec();
     half.push(("target", "2.8"));
     ensure!(KedaClient::connect(&scene.sheave, &half).await?.target().await? == 2.8);
@@ -117,28 +120,29 @@ async fn demand_is_the_average_of_in_flight_and_queued_requests() -> Result {
     scene.sheave.wait_for_queue_length(2).await?;
     ensure!(stream.next().await??);
     wait_for_demand(&mut keda, 6.0).await?;
-    // A threshold is met by averages alone.
+    // The threshold is compared with averages alone.
     let mut busy = metadata.to_vec();
     busy.push(("activationDemand", "5.5"));
     ensure!(KedaClient::connect(&scene.sheave, &busy).await?.is_active().await?);
     busy.push(("activationDemand", "6.5"));
     ensure!(!KedaClient::connect(&scene.sheave, &busy).await?.is_active().await?);
 
-    // Over 15 seconds it is less, and as metrics say it: what it comes to in request-seconds is what passed.
+    // The average over 15 seconds is lower. It equals the increase of request-seconds in the
+    // metrics, divided by the time.
     let seconds = scene.sheave.metric_samples("sheave_backend_request_seconds_total").await?;
     let of = |kind: &str| {
         let mut samples = seconds.iter().filter(|(labels, _)| labels.contains(kind));
         samples.next().map(|(_, value)| *value).context("a sample")
     };
-    let (in_flight, queued, shed) = (of("in_flight")?, of("queued")?, of("shed")?);
-    ensure!((in_flight / queued - 2.0).abs() < 0.5 && shed == 0.0, "{seconds:?}");
+    let (in_flight, queued, rejected) = (of("in_flight")?, of("queued")?, of("rejected")?);
+    ensure!((in_flight / queued - 2.0).abs() < 0.5 && rejected == 0.0, "{seconds:?}");
     ensure!(scene.sheave.metric_sum("sheave_backend_demand").await? > 0.0);
 
     scene.endpoint().open_gate(6);
     for client in &mut clients {
         ensure!(client.response("GET").await?.status() == 200);
     }
-    ensure!(!stream.next().await??, "when there has been none for a while");
+    ensure!(!stream.next().await??, "active though there has been no demand for a while");
     wait_for_demand(&mut keda, 0.0).await
 }
 
@@ -192,13 +196,13 @@ async fn refused_clients_without_retry_count_for_a_service_time() -> Result {
     for _ in 0..20 {
         ensure!(scene.client().await?.get("/").await?.status() == 429);
     }
-    // Nothing has been served, so that a second is assumed of each.
-    let shed = async || {
+    // Nothing has been served yet, so a service time of one second is assumed for each.
+    let rejected = async || {
         let samples = scene.sheave.metric_samples("sheave_backend_request_seconds_total").await?;
-        let shed = samples.iter().find(|(labels, _)| labels.contains("shed"));
-        Ok(shed.context("a sample")?.1)
+        let rejected = samples.iter().find(|(labels, _)| labels.contains("rejected"));
+        Ok(rejected.context("a sample")?.1)
     };
-    eventually("request-seconds", shed, |shed| (shed - 20.0).abs() < 1e-6).await?;
+    eventually("request-seconds", rejected, |seconds| (seconds - 20.0).abs() < 1e-6).await?;
     Ok(())
 }
 
@@ -243,7 +247,7 @@ async fn invalid_scaler_metadata_is_reported() -> Result {
             keda.streamed_target().await.map(|_| ()),
             keda.activity_stream().await.map(|_| ()),
         ] {
-            let status = status.expect_err("it is refused");
+            let status = status.expect_err("the metadata is invalid");
             ensure!((status.code(), status.message()) == (code, message), "{status:?}");
         }
     }
@@ -287,11 +291,11 @@ async fn demand_is_per_service_and_its_stream_ends_with_the_service() -> Result 
     ensure!(!KedaClient::connect(&sheave, &[("service", "app")]).await?.is_active().await?);
 
     configuration.remove("other.yaml")?;
-    let status = stream.next().await?.expect_err("the Service has gone");
+    let status = stream.next().await?.expect_err("the Service is removed");
     ensure!(status.code() == Code::NotFound, "{status:?}");
     let named = "Service default/other: no route refers to this Service";
     ensure!(status.message() == named, "{status:?}");
-    ensure!(other.is_active().await.expect_err("gone").message() == named);
+    ensure!(other.is_active().await.expect_err("the Service is removed").message() == named);
     Ok(())
 }
 
@@ -304,7 +308,7 @@ async fn drain_ends_scaler_streams_with_unavailable() -> Result {
     let mut stream = keda.activity_stream().await?;
     ensure!(stream.next().await??);
     scene.sheave.signal(Signal::TERM)?;
-    let status = stream.next().await?.expect_err("it ends");
+    let status = stream.next().await?.expect_err("the stream ends");
     ensure!(status.code() == Code::Unavailable, "{status:?}");
     scene.endpoint().open_gate(1);
     ensure!(client.response("GET").await?.status() == 200);

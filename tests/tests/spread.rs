@@ -1,11 +1,11 @@
-//! Connections are shared out over the workers by load, and moved when that has changed.
+//! Connections are distributed over the workers by load, and moved when the load changes.
 
 use anyhow::{Context, ensure};
 use tests::fixture::start_endpoints;
 use tests::{EndpointBehaviour, Http1TestClient, HttpFixture, Result};
 use tokio::time::Instant;
 
-/// Requests that each worker has served.
+/// Returns the number of requests that each worker has served.
 async fn requests_per_worker(scene: &HttpFixture) -> Result<Vec<f64>> {
     let samples = scene.sheave.metric_samples("sheave_worker_requests_total").await?;
     Ok(samples.into_iter().map(|(_, value)| value).collect())
@@ -31,7 +31,7 @@ async fn connections_are_spread_over_workers() -> Result {
     Ok(())
 }
 
-/// Otherwise a few clients that stay would leave one worker with all the work.
+/// Otherwise a few long-lived clients could put all the work on one worker.
 #[tokio::test]
 async fn idle_connections_move_to_a_less_loaded_worker() -> Result {
     const CLIENTS: usize = 16;
@@ -44,8 +44,8 @@ async fn idle_connections_move_to_a_less_loaded_worker() -> Result {
         let before = requests_per_worker(&scene).await?;
         ensure!(client.get("/").await?.status() == 200);
         let after = requests_per_worker(&scene).await?;
-        let homes = if after[0] > before[0] { &mut of_first } else { &mut of_second };
-        homes.push(client);
+        let owner = if after[0] > before[0] { &mut of_first } else { &mut of_second };
+        owner.push(client);
     }
     ensure!(of_first.len() == CLIENTS / 2, "{} and {}", of_first.len(), of_second.len());
 
@@ -55,7 +55,7 @@ async fn idle_connections_move_to_a_less_loaded_worker() -> Result {
     while requests_per_worker(&scene).await?[0] < before + 100.0 {
         ensure!(
             begun.elapsed().as_secs() < 20,
-            "nobody moves: {:?}",
+            "no connection moves: {:?}",
             requests_per_worker(&scene).await?
         );
         for client in &mut of_second {
@@ -69,7 +69,7 @@ async fn idle_connections_move_to_a_less_loaded_worker() -> Result {
 
 async fn send_requests(client: &mut Http1TestClient) -> Result {
     for _ in 0..10 {
-        let response = client.get("/").await.context("a connection that moves loses nothing")?;
+        let response = client.get("/").await.context("a moved connection lost a request")?;
         ensure!(response.status() == 200);
     }
     Ok(())

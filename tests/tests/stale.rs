@@ -1,4 +1,5 @@
-//! Servers that close connections under the hands of a balancer: no request fails, and none is sent twice.
+//! Servers that close idle connections while a request is on its way: no request fails, and none is
+//! sent twice.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -43,7 +44,8 @@ async fn no_post_fails_if_each_response_closes_its_connection() -> Result {
     check_each_served_once(&report, &[endpoint])
 }
 
-/// Each server has one client alone, so that the gaps its connections see are the ones meant.
+/// Each server has only one client, so that its connections are idle exactly as long as the client
+/// pauses.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_post_fails_if_servers_close_idle_connections() -> Result {
     const SERVERS: u64 = 20;
@@ -74,8 +76,8 @@ async fn no_post_fails_if_servers_close_idle_connections() -> Result {
     check_each_served_once(&report, &endpoints)
 }
 
-/// Acknowledgements may be delayed, and one that comes with a reset is not heard: that nothing was acknowledged does not say
-/// that the endpoint has not read it.
+/// Acknowledgements may be delayed, and one that arrives with a reset is not processed: a missing
+/// acknowledgement does not prove that the endpoint has not read the data.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn post_read_before_a_reset_is_not_retried() -> Result {
     const ROUNDS: usize = 10;
@@ -93,9 +95,11 @@ async fn post_read_before_a_reset_is_not_retried() -> Result {
     let mut client = Http1TestClient::connect(sheave.address()).await?;
     let host = [("Host", "app.test")];
     for _ in 0..ROUNDS {
-        // A POST takes an idle connection only after another one has shown that the endpoint keeps them.
+        // A POST reuses an idle connection only after another one has shown that the endpoint keeps
+        // connections open.
         for pause in [Duration::from_millis(50), Duration::ZERO] {
-            // After some exchanges a kernel takes the connection for an interactive one and delays its acknowledgements.
+            // After some exchanges a kernel treats the connection as interactive and delays its
+            // acknowledgements.
             for _ in 0..8 {
                 let answered = client.exchange("GET", "/", &host, b"").await?;
                 ensure!(answered.status() == 200, "{answered:?}");
@@ -110,7 +114,7 @@ async fn post_read_before_a_reset_is_not_retried() -> Result {
     Ok(())
 }
 
-/// Resets the connection at once when it has read a POST.
+/// Answers GETs, and resets the connection at once after reading a POST.
 async fn answer_gets_and_reset_posts(mut socket: TcpStream, posts: Arc<AtomicUsize>) {
     SockRef::from(&socket).set_linger(Some(Duration::ZERO)).expect("a socket has the option");
     let mut read = Vec::new();
@@ -126,7 +130,7 @@ async fn answer_gets_and_reset_posts(mut socket: TcpStream, posts: Arc<AtomicUsi
     }
 }
 
-/// POSTs one after another, each with a target of its own.
+/// Sends POSTs one after another, each with a unique target.
 async fn post(
     address: SocketAddr,
     host: String,
@@ -135,12 +139,14 @@ async fn post(
     mut pause: impl FnMut() -> Duration,
 ) -> LoadResults {
     let mut report = LoadResults::default();
-    let mut connection = Http1TestClient::connect(address).await.expect("sheave accepts");
+    let mut connection =
+        Http1TestClient::connect(address).await.expect("sheave accepts connections");
     for number in 0..count {
         let target = format!("/{client}/{number}");
         let outcome = connection.exchange("POST", &target, &[("Host", &host)], b"once").await;
         if outcome.is_err() {
-            connection = Http1TestClient::connect(address).await.expect("sheave accepts");
+            connection =
+                Http1TestClient::connect(address).await.expect("sheave accepts connections");
         }
         report.add_result(outcome);
         sleep(pause()).await;

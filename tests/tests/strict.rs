@@ -1,5 +1,5 @@
-//! The tables of what is refused, played byte for byte against the running binary: what the codec decides in a function
-//! is what happens on the wire, and nothing of a refused message reaches the other side.
+//! The strictness tables, sent byte for byte to the running binary: decisions of the codec hold on
+//! the wire, and no part of a rejected message reaches the other side.
 
 use anyhow::{Context, bail, ensure};
 use tests::http1::RemainingBody;
@@ -23,12 +23,12 @@ async fn requests_are_accepted_or_rejected_per_table() -> Result {
         check_request(&scene, &row).await.with_context(|| format!("{row:?}"))?;
     }
     let counts = scene.endpoint().counts();
-    ensure!(counts.protocol_errors.iter().all(|what| what.contains("closed")), "{counts:?}");
+    ensure!(counts.protocol_errors.iter().all(|error| error.contains("closed")), "{counts:?}");
     Ok(())
 }
 
 async fn check_request(scene: &HttpFixture, row: &[&str]) -> Result {
-    let [status, connection, body, bytes, _why] = *row else { bail!("five columns") };
+    let [status, connection, body, bytes, _reason] = *row else { bail!("five columns") };
     let before = scene.endpoint().counts();
     let mut client = scene.client().await?;
     drop(client.send(unescape(bytes)).await);
@@ -36,17 +36,17 @@ async fn check_request(scene: &HttpFixture, row: &[&str]) -> Result {
         "pass" => {
             scene
                 .endpoint()
-                .wait_for_counts("it", |counts| counts.requests > before.requests)
+                .wait_for_counts("the request", |counts| counts.requests > before.requests)
                 .await?;
             if body == "none" {
                 check_passed(&mut client, connection, bytes).await?;
             }
             return Ok(());
         }
-        // To wait looks like nothing: that nothing was sent on is checked below.
+        // No response is expected; the check below shows that nothing was forwarded.
         "wait" => {}
         status => {
-            // Some of the methods are no methods of ours; only HEAD would make a difference.
+            // Some of the methods are invalid; only HEAD would make a difference.
             let response = client.response("GET").await?;
             ensure!(response.status().to_string() == status, "{response:?}");
             ensure!(response.closes() && response.head.has_field("proxy-status"), "{response:?}");
@@ -79,10 +79,10 @@ async fn chunked_requests_are_accepted_or_rejected_per_table() -> Result {
 }
 
 async fn check_chunked_request(scene: &HttpFixture, row: &[&str]) -> Result {
-    let [status, data, _trailers, _rest, bytes, _why] = *row else { bail!("six columns") };
+    let [status, data, _trailers, _rest, bytes, _reason] = *row else { bail!("six columns") };
     let before = scene.endpoint().counts().requests;
     let mut client = scene.client().await?;
-    // The head goes first, so that it is on its way before the body is found wrong.
+    // The head is sent first, so that it is forwarded before the body is found to be invalid.
     client.send(CHUNKED_REQUEST).await?;
     scene.endpoint().wait_for_counts("the head", |counts| counts.requests > before).await?;
     drop(client.send(unescape(bytes)).await);
@@ -101,8 +101,11 @@ async fn check_chunked_request(scene: &HttpFixture, row: &[&str]) -> Result {
             client.expect_end().await?;
         }
     }
-    scene.endpoint().wait_for_counts("its end", |counts| counts.in_flight == 0).await?;
-    ensure!(last_body(scene).is_none(), "it looked whole");
+    scene
+        .endpoint()
+        .wait_for_counts("the end of the request", |counts| counts.in_flight == 0)
+        .await?;
+    ensure!(last_body(scene).is_none(), "the body looked complete");
     Ok(())
 }
 
@@ -110,14 +113,14 @@ fn last_body(scene: &HttpFixture) -> Option<BodyDigest> {
     scene.endpoint().requests().last().and_then(|seen| seen.body)
 }
 
-/// An endpoint that answers with these bytes, by the name of its host.
+/// An endpoint with a fixed response, addressed by its host name.
 struct AnsweringEndpoint {
     host: String,
     endpoint: Endpoint,
 }
 
-/// Sheave in front of endpoints of which each has an answer of its own. It has one worker: a client that moves to another
-/// does not find there the connection that its last request was sent on.
+/// Starts Sheave in front of endpoints with one response each. It has one worker: a client that
+/// moves to another worker would not find the idle connection of its last request there.
 async fn start_answering_endpoints(
     answers: impl Iterator<Item = Vec<ServeStep>>,
 ) -> Result<(SheaveProcess, Vec<AnsweringEndpoint>)> {
@@ -137,7 +140,7 @@ async fn start_answering_endpoints(
 
 #[tokio::test]
 async fn responses_are_accepted_or_rejected_per_table() -> Result {
-    // What is too large is another matter: the limits of the table are not those of the binary.
+    // Rows about sizes are left out: the limits of the table are not those of the binary.
     let rows: Vec<Vec<&str>> = rows(RESPONSES).filter(|row| !row[4].contains("\\{")).collect();
     let steps = |row: &Vec<&str>| {
         let end = if row[2] == "close" || row[0] == "wait" {
@@ -159,14 +162,14 @@ async fn check_response(
     row: &[&str],
     answering: &AnsweringEndpoint,
 ) -> Result {
-    let [status, connection, _body, method, bytes, _why] = *row else { bail!("six columns") };
+    let [status, connection, _body, method, bytes, _reason] = *row else { bail!("six columns") };
     let mut client = Http1TestClient::connect(sheave.address()).await?;
     let fields = [("Host", answering.host.as_str())];
     client.send(tests::client::request(method, "/", &fields, b"")).await?;
     let answer = unescape(bytes);
     let informational = answer.get(9) == Some(&b'1') && status == "pass";
     if informational {
-        // Nothing comes after it.
+        // No final response follows.
         return Ok(());
     }
     let response = client.response(method).await?;
@@ -179,8 +182,8 @@ async fn check_response(
     client.send(tests::client::request(method, "/", &fields, b"")).await?;
     client.response(method).await?;
     let kept = answering.endpoint.counts().accepted == 1;
-    // A POST goes on a fresh connection until the endpoint has shown that it keeps them.
-    ensure!(kept == (connection == "keep") || method == "POST", "it was kept: {kept}");
+    // A POST uses a fresh connection until the endpoint has shown that it keeps connections open.
+    ensure!(kept == (connection == "keep") || method == "POST", "the connection was kept: {kept}");
     Ok(())
 }
 
@@ -201,14 +204,14 @@ async fn chunked_responses_are_accepted_or_rejected_per_table() -> Result {
                 ensure!(body == unescape(data), "{row:?}: {body:?}");
                 ensure!(passed == trailers.is_empty(), "{row:?}: trailers");
             }
-            (_, Ok(whole)) => bail!("{row:?}: it looked whole: {whole:?}"),
+            (_, Ok(whole)) => bail!("{row:?}: the body looked complete: {whole:?}"),
             (_, Err(error)) => ensure!(error.is_connection_end(), "{row:?}: {error}"),
         }
     }
     Ok(())
 }
 
-/// A body, and whether it had no trailers; 502 counts as an end.
+/// Returns a body, and true if it had no trailers. A 502 is returned as the end of the connection.
 async fn chunked_response(
     sheave: &SheaveProcess,
     host: &str,
@@ -226,13 +229,13 @@ async fn chunked_response(
     Ok((body.bytes, body.trailers.is_empty()))
 }
 
-/// The columns of the rows that are no comments.
+/// Returns the columns of all rows except comments.
 fn rows(table: &'static str) -> impl Iterator<Item = Vec<&'static str>> {
     let rows = table.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     rows.map(|row| row.split('\t').collect())
 }
 
-/// Undoes the escapes that the first table explains.
+/// Decodes the escapes that the first table describes.
 fn unescape(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut rest = text;
@@ -254,7 +257,7 @@ fn unescape(text: &str) -> Vec<u8> {
                 bytes.extend(unescape(text).repeat(count.parse().expect("a count")));
                 rest = after;
             }
-            other => panic!("an escape nobody explained: {}", char::from(other)),
+            other => panic!("unknown escape: {}", char::from(other)),
         }
     }
     bytes.extend_from_slice(rest.as_bytes());

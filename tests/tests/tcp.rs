@@ -1,4 +1,4 @@
-//! TCP connections, carried as they are: balanced as requests are, whole, and ended as each side ends them.
+//! TCP proxying: balancing by connection, intact data, and the end of each direction.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-/// Small enough for a busy machine, large enough for every way that bytes can go.
+/// Small enough for a busy machine, large enough for every copying path.
 const LARGE: u64 = 64 * 1024 * 1024;
 
 fn backend_policy(spec: Value) -> Value {
@@ -48,15 +48,15 @@ async fn half_closed_client_gets_the_response() -> Result {
 
 #[tokio::test]
 async fn half_closed_endpoint_gets_the_remaining_bytes() -> Result {
-    let (heard, mut rest) = tokio::sync::mpsc::channel(1);
+    let (received, mut rest) = tokio::sync::mpsc::channel(1);
     let server = RawServer::start(move |mut stream| {
-        let heard = heard.clone();
+        let received = received.clone();
         async move {
             stream.write_all(b"greeting").await?;
             stream.shutdown().await?;
             let mut all = Vec::new();
             stream.read_to_end(&mut all).await?;
-            Ok(heard.send(all).await?)
+            Ok(received.send(all).await?)
         }
     });
     let server = server.await?;
@@ -123,14 +123,11 @@ async fn slow_reader_applies_back_pressure() -> Result {
         eventually("back-pressure", progress, |(sent, same)| *sent > 0 && *same).await?;
     ensure!(stuck < CLIENTS as u64 * LARGE / 2, "{stuck} bytes were taken from the endpoint");
     let grown = scene.sheave.memory_bytes()?.saturating_sub(before);
-    // A buffer of 256 KiB each, and the worker's own.
+    // A buffer of 256 KiB for each connection, and the worker's own.
     ensure!(grown < 12 * 1024 * 1024, "{grown} bytes for {CLIENTS} connections");
 
     let (from, _to) = clients.remove(0).into_split();
-    ensure!(
-        read_digest(from).await? == BodyDigest::of_pattern(LARGE),
-        "nothing was lost meanwhile"
-    );
+    ensure!(read_digest(from).await? == BodyDigest::of_pattern(LARGE), "data was lost meanwhile");
     Ok(())
 }
 
@@ -176,8 +173,14 @@ async fn connection_without_a_slot_is_reset() -> Result {
     let begun = Instant::now();
     let mut second = scene.connect().await?;
     scene.sheave.wait_for_queue_length(1).await?;
-    ensure!(scene.connect_and_wait_for_end().await? == SocketEnd::Reset, "the queue is full");
-    ensure!(wait_for_end(&mut second).await? == SocketEnd::Reset, "the wait was too long");
+    ensure!(
+        scene.connect_and_wait_for_end().await? == SocketEnd::Reset,
+        "a connection over the full queue is not reset"
+    );
+    ensure!(
+        wait_for_end(&mut second).await? == SocketEnd::Reset,
+        "a connection over the queue timeout is not reset"
+    );
     ensure!(begun.elapsed() >= Duration::from_millis(300));
     ensure!(send_and_read_echo(&mut first, b"y").await? == b"y");
     let failures = scene.sheave.metric_samples("sheave_failures_total").await?;
@@ -208,7 +211,7 @@ async fn client_that_leaves_the_queue_loses_no_slot() -> Result {
 }
 
 #[tokio::test]
-async fn refused_connection_is_retried_with_every_byte() -> Result {
+async fn refused_connection_is_retried_without_data_loss() -> Result {
     let server = RawServer::echo().await?;
     let dead = refusing_address().await?;
     let scene = L4Fixture::tcp(&[dead, server.address], &[], &[]).await?;
@@ -283,7 +286,7 @@ async fn connections_continue_during_drain() -> Result {
     ensure!(send_and_read_echo(&mut client, b"x").await? == b"x");
     scene.sheave.signal(Signal::TERM)?;
     let refused = async || Ok(scene.connect().await.is_err());
-    eventually("no new connections", refused, |refused| *refused).await?;
+    eventually("new connections are refused", refused, |refused| *refused).await?;
     ensure!(send_and_read_echo(&mut client, b"y").await? == b"y");
     client.shutdown().await?;
     ensure!(wait_for_end(&mut client).await? == SocketEnd::Graceful);
@@ -325,7 +328,8 @@ async fn reload_disturbs_no_connection() -> Result {
     Ok(())
 }
 
-/// One long connection, and short ones beside it, until told to stop: how many.
+/// Runs one long connection, and short ones beside it, until it is stopped. Returns the number of
+/// rounds.
 async fn exchange_until_stopped(
     address: SocketAddr,
     stopped: tokio::sync::watch::Receiver<bool>,

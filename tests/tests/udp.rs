@@ -1,5 +1,5 @@
-//! UDP flows: a client's datagrams stay at one endpoint, answers come from the address that was asked, and everything has
-//! a bound.
+//! UDP flows: the datagrams of a client stay at one endpoint, replies come from the address that
+//! the client sent to, and everything is bounded.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use tests::raw::{L4Fixture, UdpEcho, is_ignored, request_server_port, udp_client
 use tests::{Result, eventually, objects};
 use tokio::net::UdpSocket;
 
-/// An address on which nobody listens: the kernel says so to whoever sends there.
+/// Returns an address without a listener: the kernel reports that to senders.
 async fn refusing_address() -> Result<SocketAddr> {
     Ok(UdpSocket::bind("127.0.0.1:0").await?.local_addr()?)
 }
@@ -51,10 +51,10 @@ async fn flow_keeps_its_endpoint_and_flows_are_balanced() -> Result {
 async fn replies_come_from_the_destination_address() -> Result {
     let server = UdpEcho::start().await?;
     let scene = L4Fixture::udp(&[server.address], &[], &["--access-log", "on"]).await?;
-    // A client's socket is connected, so that it hears nobody else.
+    // A client's socket is connected, so it receives only from that address.
     for ip in ["127.0.0.1", "127.0.0.9", "::1"] {
         let client = udp_client(scene.listener_address(ip)?).await?;
-        ensure!(request_server_port(&client, b"who").await? == server.address.port(), "{ip}");
+        ensure!(request_server_port(&client, b"x").await? == server.address.port(), "{ip}");
     }
     Ok(())
 }
@@ -79,7 +79,7 @@ async fn idle_flow_ends_and_releases_its_slot() -> Result {
         let failures = scene.sheave.metric_samples("sheave_failures_total").await?;
         Ok(failures.iter().any(|(labels, count)| labels.contains("queue_full") && *count > 0.0))
     };
-    eventually("the second flow finds no slot", refused, |refused| *refused).await?;
+    eventually("the second flow is refused", refused, |refused| *refused).await?;
     eventually("the flow ends", async || open_flows(&scene).await, |open| *open == 0.0).await?;
     request_server_port(&second, b"y").await?;
     let lines = scene.sheave.wait_for_access_log(2).await?;
@@ -145,7 +145,7 @@ async fn removed_listener_ends_its_flows() -> Result {
     request_server_port(&client, b"x").await?;
     scene.configuration.write("main.yaml", &[])?;
     let busy = async || scene.sheave.active_requests().await;
-    eventually("no flow is left", busy, |busy| *busy == 0).await?;
+    eventually("all flows have ended", busy, |busy| *busy == 0).await?;
     let free = async || Ok(UdpSocket::bind(scene.listener_address("::")?).await.is_ok());
     eventually("the address is free", free, |free| *free).await?;
     Ok(())
@@ -164,8 +164,8 @@ async fn flows_continue_during_drain() -> Result {
         let late = udp_client(scene.listener_address("127.0.0.1")?).await?;
         is_ignored(&late, b"z").await
     };
-    eventually("no new flows", none_new, |none| *none).await?;
-    // It says no more, and so does not hold up the end.
+    eventually("new flows are refused", none_new, |none| *none).await?;
+    // The flow sends nothing more, so it does not delay the end.
     ensure!(scene.sheave.wait_for_exit().await?.code() == Some(0));
     Ok(())
 }

@@ -69,11 +69,11 @@ pub enum LimitReason {
     /// No knee has been found up to here.
     Growing,
     /// Throughput does not grow beyond the limit.
-    Knee,
+    Saturation,
     /// The endpoint reports the limit ([`EndpointLoadReport`]).
     Reported,
     /// More or less than the estimate for a short time, to measure the effect.
-    Trial,
+    Probing,
 }
 
 impl LimitReason {
@@ -82,9 +82,9 @@ impl LimitReason {
         match self {
             Self::Start => "start",
             Self::Growing => "growing",
-            Self::Knee => "knee",
-            Self::Reported => "said",
-            Self::Trial => "trial",
+            Self::Saturation => "saturation",
+            Self::Reported => "reported",
+            Self::Probing => "probing",
         }
     }
 }

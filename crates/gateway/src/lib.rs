@@ -8,6 +8,8 @@
 pub mod objects;
 /// Addresses of Gateways.
 pub mod addresses;
+/// Assignment of an address pool to Gateways.
+pub mod address_pool;
 /// Services in front of Gateways.
 pub mod managed_services;
 /// Translation of objects into a Snapshot and statuses.

@@ -12,8 +12,7 @@ use std::ops::RangeInclusive;
 
 use serde_json::{Map, Value, json};
 
-use crate::addresses::GatewayName;
-use crate::objects::{ApiObject, GatewayInfrastructure, ServiceSpec, TypedObject};
+use crate::objects::{ApiObject, GatewayInfrastructure, GatewayName, ServiceSpec, TypedObject};
 use crate::snapshot::TransportProtocol;
 
 /// The label of all Services in front of Gateways, and of no others.

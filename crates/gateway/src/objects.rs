@@ -82,8 +82,8 @@ pub use client_policy::{
 };
 pub use duration::Duration;
 pub use gateway::{
-    AllowedNamespaces, AllowedRoutes, FromNamespaces, GatewayAddress, GatewayClassSpec,
-    GatewayInfrastructure, GatewaySpec, ListenerSpec, RouteKind,
+    AllowedNamespaces, AllowedRoutes, FromNamespaces, GATEWAY_CONTROLLER, GatewayAddress,
+    GatewayClassSpec, GatewayInfrastructure, GatewaySpec, ListenerSpec, RouteKind,
 };
 pub use gateway_tls::{
     BackendTls, FrontendTls, FrontendTlsConfig, FrontendTlsPort, FrontendValidation,
@@ -101,12 +101,12 @@ pub use http_match::{
 pub use http_route::{BackendRef, HttpRouteRetry, HttpRouteRule, HttpRouteSpec, HttpRouteTimeouts};
 pub use in_flight::MaxInFlight;
 pub use ingress::{
-    IngressBackend, IngressClassSpec, IngressPath, IngressPathType, IngressPaths, IngressPort,
-    IngressRule, IngressService, IngressSpec, IngressTls,
+    INGRESS_CONTROLLER, IngressBackend, IngressClassSpec, IngressPath, IngressPathType,
+    IngressPaths, IngressPort, IngressRule, IngressService, IngressSpec, IngressTls,
 };
 pub use invalid_object::{InvalidObject, InvalidObjectTarget, PartialPolicy};
 pub use listener_set::{AllowedListeners, ListenerSetSpec, ParentGatewayRef};
-pub use metadata::{ObjectMeta, SharedObject, TypedObject};
+pub use metadata::{GatewayName, ObjectMeta, SharedObject, TypedObject};
 pub use namespace::{
     LabelExpression, LabelSelector, NAMESPACE_NAME_LABEL, NamespaceSpec, namespace_labels,
 };
@@ -119,10 +119,12 @@ pub use scalar::{
 pub use schema::schema;
 pub use secret::{ConfigMapSpec, SecretBytes, SecretSpec, SecretText};
 pub use service::{
-    AddressType, EndpointConditions, EndpointSliceSpec, ServicePort, ServiceSpec, ServiceType,
-    SliceEndpoint, SlicePort,
+    AddressType, EndpointConditions, EndpointSliceSpec, SERVICE_NAME_LABEL, ServicePort,
+    ServiceSpec, ServiceType, SliceEndpoint, SlicePort,
 };
-pub use shorthand::{ListenFlag, ListenFlagProtocol, ShorthandFlags, certificate, shorthand};
+pub use shorthand::{
+    ListenFlag, ListenFlagProtocol, ShorthandFlags, add_default_class, certificate, shorthand,
+};
 pub use stream_route::{StreamBackendRef, StreamRouteRule, StreamRouteSpec};
 pub use tls_route::TlsRouteSpec;
 

@@ -3,6 +3,8 @@
 //! Configuration that is in error is left out or answers 500, and does not affect anything else. Every error is
 //! reported as a problem for the author of the object and as a condition of its status.
 
+/// The result of a translation, and the report that collects it.
+mod report;
 /// Objects by name and age.
 mod index;
 /// Ingresses, expanded into equivalent objects of Gateway API.
@@ -65,39 +67,17 @@ mod settings;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-pub use backend::{EndpointIndex, SERVICE_NAME_LABEL};
+pub use backend::EndpointIndex;
 pub use certificate::CertificateValidity;
-pub use listener::CONTROLLER;
+pub use report::TranslationResult;
 
-use crate::addresses::{AddressAssignment, GatewayName};
-use crate::managed_services::DesiredService;
-use crate::objects::{ApiObject, TypedObject};
-use crate::problem::ObjectProblem;
+use crate::addresses::AddressAssignment;
+use crate::objects::ApiObject;
 use crate::snapshot::{Backend, BackendKey, Snapshot};
-use crate::status::{
-    ConditionReason, ConditionType, ObjectIdentity, ResourceStatus, StatusCondition, StatusDetail,
-};
 use attach::ParentIndex;
 use draft::{RouteDraft, RuleDraft};
 use index::ObjectIndex;
-use owner::OwnerObject;
-
-/// The result of a translation.
-#[derive(Clone, Debug, Default)]
-pub struct TranslationResult {
-    /// The configuration of the data plane; valid even if there are problems.
-    pub snapshot: Snapshot,
-    /// The status of each object of our classes.
-    pub statuses: Vec<ResourceStatus>,
-    /// Every problem, in the order of files and documents.
-    pub problems: Vec<ObjectProblem>,
-    /// The certificates in use, each once, with their validity periods. The caller compares them with the clock.
-    pub certificate_validities: BTreeSet<CertificateValidity>,
-    /// The Services that Gateways need in front of them if clients connect through managed Services.
-    pub managed_services: Vec<DesiredService>,
-    /// The Gateways of our classes that are not served now. They get no Service here, and keep one that they have.
-    pub retained_gateways: BTreeSet<GatewayName>,
-}
+use report::TranslationReport;
 
 /// Translates objects, given the addresses of Gateways.
 pub fn translate(objects: &[ApiObject], addresses: &AddressAssignment) -> TranslationResult {
@@ -163,98 +143,4 @@ pub fn translate(objects: &[ApiObject], addresses: &AddressAssignment) -> Transl
 fn backend_keys(routes: &[RouteDraft]) -> Vec<BackendKey> {
     let keys = routes.iter().flat_map(|route| &route.rules).flat_map(RuleDraft::keys);
     keys.cloned().collect::<BTreeSet<_>>().into_iter().collect()
-}
-
-/// The statuses, problems and certificates that a translation collects.
-#[derive(Default)]
-struct TranslationReport {
-    statuses: Vec<ResourceStatus>,
-    problems: Vec<ObjectProblem>,
-    certificate_validities: BTreeSet<CertificateValidity>,
-    /// Problems already reported, so that each is reported once.
-    reported_once: BTreeSet<ObjectProblem>,
-}
-
-/// An error in an object: the field, a reason for programs and a message for people.
-#[derive(Clone, Debug)]
-struct ValidationFault {
-    reason: ConditionReason,
-    field: String,
-    message: String,
-}
-
-impl ValidationFault {
-    fn new(reason: ConditionReason, field: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { reason, field: field.into(), message: message.into() }
-    }
-}
-
-impl TranslationReport {
-    fn problem<S>(
-        &mut self,
-        kind: &str,
-        object: &TypedObject<S>,
-        field: &str,
-        message: impl Into<String>,
-    ) {
-        self.problems.push(object.problem(kind, field, message));
-    }
-
-    /// Reports a problem if the object is from a file, and so meant for us. An object in a cluster may belong to
-    /// another controller.
-    fn problem_if_ours<S>(
-        &mut self,
-        kind: &str,
-        object: &TypedObject<S>,
-        field: &str,
-        message: impl Into<String>,
-    ) {
-        if !object.metadata.in_cluster {
-            self.problem(kind, object, field, message);
-        }
-    }
-
-    /// Reports a problem that several callers may find; repeated reports are dropped.
-    fn problem_once(&mut self, problem: ObjectProblem) {
-        if self.reported_once.insert(problem.clone()) {
-            self.problems.push(problem);
-        }
-    }
-
-    fn fault<S>(&mut self, kind: &str, object: &TypedObject<S>, fault: &ValidationFault) {
-        self.problem(kind, object, &fault.field, fault.message.as_str());
-    }
-
-    fn owner_fault(&mut self, owner: OwnerObject<'_>, fault: &ValidationFault) {
-        self.problems.push(owner.problem(&fault.field, &fault.message));
-    }
-
-    fn status<S>(&mut self, kind: &'static str, object: &TypedObject<S>, detail: StatusDetail) {
-        self.owner_status(OwnerObject::of(kind, object), detail);
-    }
-
-    fn owner_status(&mut self, owner: OwnerObject<'_>, detail: StatusDetail) {
-        let (namespace, name) = owner.name();
-        self.statuses.push(ResourceStatus {
-            object: ObjectIdentity {
-                kind: owner.kind,
-                namespace: namespace.into(),
-                name: name.into(),
-            },
-            observed_generation: owner.metadata.generation,
-            detail,
-        });
-    }
-}
-
-/// Returns a condition that holds unless there is a fault.
-fn condition(
-    kind: ConditionType,
-    fine: ConditionReason,
-    fault: Option<&ValidationFault>,
-) -> StatusCondition {
-    match fault {
-        Some(fault) => StatusCondition::no(kind, fault.reason, fault.message.clone()),
-        None => StatusCondition::yes(kind, fine),
-    }
 }

@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 
-use gateway::addresses::{GatewayName, assign};
+use gateway::address_pool::assign;
 use gateway::managed_services::PublishedAddress;
-use gateway::objects::read;
+use gateway::objects::{GatewayName, read};
 use gateway::status::{ObjectIdentity, ResourceStatus, StatusDetail};
 use gateway::{AddressAssignment, ApiObject, ObjectOrigin, parse, translate};
 use ipnet::IpNet;

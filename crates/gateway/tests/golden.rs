@@ -17,7 +17,7 @@ use std::fmt::{Debug, Write};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use gateway::addresses::assign;
+use gateway::address_pool::assign;
 use gateway::managed_services::{self, DesiredService, ManagedServices, PublishedAddress};
 use gateway::matching::{OwnedHostName, PlainRequest};
 use gateway::objects::{ListenFlag, ListenFlagProtocol, ShorthandFlags, read, shorthand};

@@ -6,11 +6,12 @@ use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
-use gateway::addresses::{GatewayName, assign};
+use gateway::address_pool::assign;
 use gateway::matching::PlainRequest;
 use gateway::objects::{
-    AddressType, ApiObject, Duration, EndpointConditions, EndpointSliceSpec, ListenFlag,
-    ListenFlagProtocol, MaxInFlight, ShorthandFlags, SliceEndpoint, SlicePort, shorthand,
+    AddressType, ApiObject, Duration, EndpointConditions, EndpointSliceSpec, GatewayName,
+    ListenFlag, ListenFlagProtocol, MaxInFlight, ShorthandFlags, SliceEndpoint, SlicePort,
+    shorthand,
 };
 use gateway::snapshot::{Listener, ListenerProtocol, RuleTarget, Snapshot, TlsPayload};
 use gateway::status::{ResourceStatus, StatusUpdate, status_update};

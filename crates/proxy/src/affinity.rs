@@ -11,12 +11,12 @@ use std::sync::Arc;
 
 use balance::hash::hash;
 use balance::{Rng, SetMember};
+use codec::head::{RequestHead, ResponseHead, cookie};
 use gateway::snapshot::AffinitySettings;
 
 use crate::backend::{Backend, BackendConfig, Slot};
 use crate::dial::pool::{Endpoint, EndpointData};
 use crate::hash_key;
-use crate::head::{RequestHead, ResponseHead, cookie};
 use crate::worker::Worker;
 
 /// Number of tokens for other backends that a client may send: one cookie covers all backends that

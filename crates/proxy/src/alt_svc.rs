@@ -2,9 +2,8 @@
 
 use std::num::NonZeroU16;
 
+use codec::head::{HttpVersion, KnownFieldName, RequestHead, ResponseHead};
 use gateway::snapshot::Http3Settings;
-
-use crate::head::{HttpVersion, KnownFieldName, RequestHead, ResponseHead};
 
 /// Time for which clients may cache the advertisement: a day.
 const MAX_AGE_SECONDS: u32 = 86_400;

@@ -10,13 +10,13 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
+use codec::grpc::web::GrpcWebTranslator;
+use codec::h1::{BadChunk, ChunkedEvent, ChunkedReader, write};
+use codec::head::{BodyFraming, FieldSection};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 
 use crate::buffer::{BUFFER_BYTES, ReadBuffer};
-use crate::grpc::web::GrpcWebTranslator;
-use crate::h1::{BadChunk, ChunkedEvent, ChunkedReader, write};
-use crate::head::{BodyFraming, FieldSection};
 use crate::pipe::SplicePipe;
 use crate::scratch::{ReplayBudget, ReplayReservation, ScratchMemory};
 use crate::stream::PeerStream;

@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use balance::{AttemptResult, PriorityLevel, QueueParameters, Time};
+use codec::head::{RequestHead, ResponseHead};
 use gateway::snapshot::{BackendSettings, ClientSettings};
 
 use crate::active_config::WorkerConfig;
@@ -12,7 +13,6 @@ use crate::backend::{BackendConfigRef, Slot};
 use crate::body::BodyPump;
 use crate::filter::RequestFilters;
 use crate::grpc::GrpcCall;
-use crate::head::{RequestHead, ResponseHead};
 
 /// The memory of one request, reused by the next.
 pub(crate) struct Exchange {

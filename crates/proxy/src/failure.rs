@@ -1,54 +1,137 @@
 //! The table of failures: status, `Proxy-Status` error, metric label and log word, and effect on the endpoint's health.
 
-use balance::{AdmissionRejection, AttemptResult};
+use balance::AdmissionRejection;
+use balance::AttemptResult::{self, Cancelled, ConnectFailed, ConnectionBroken, Refused, TimedOut};
+use codec::grpc::GrpcCode::{self, DeadlineExceeded, ResourceExhausted, Unavailable};
+use codec::h1::{BadChunk, BadRequest, BadResponse};
+use codec::proxy_protocol::ProxyHeaderError;
 
-use crate::grpc::GrpcCode;
-use crate::h1::{BadChunk, BadRequest, BadResponse};
-use crate::proxy_protocol::ProxyHeaderError;
 use crate::tls::{ClientTlsError, EndpointTlsError};
 
-/// The reason why a request did not get its endpoint's complete response, or why a connection or flow failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Failure {
-    BadRequest(BadRequest),
-    BadRequestBody(BadChunk),
-    BadWebText,
-    BodyTooLarge,
-    HeadTimeout,
-    BodyTimeout,
-    ClientGone,
-    NoRoute,
-    Unresolved,
-    NoEndpoint,
-    Unreachable,
-    NoSlot,
-    QueueFull,
-    QueueTimeout,
-    QueueDeadline,
-    QueueEvicted,
-    QueueShed,
-    ConnectFailed,
-    ConnectTimeout,
-    ConnectSlow,
-    EndpointClosed,
-    BadResponse(BadResponse),
-    AttemptTimeout,
-    RequestTimeout,
-    EndpointIdle,
-    ResponseCut,
-    OutOfDescriptors,
-    BadProxyHeader(ProxyHeaderError),
-    ProxyHeaderTimeout,
-    UntrustedProxy,
-    EndpointReset,
-    StreamIdle,
-    ClientTls(ClientTlsError),
-    Misdirected,
-    TooEarly,
-    EndpointTls(EndpointTlsError),
-    NotHttp2,
-    StreamRefused,
-    UpgradeRefused,
+/// Defines [`Failure`] and its table together, so that a failure is one row: its name, the word `rejection` if a
+/// backend's slots and queue reject a request with it, and its attributes. A failure that carries a reason names an
+/// example of it, for [`Failure::ALL`].
+macro_rules! failures {
+    ($(
+        $name:ident $(($reason:ident: $kind:ident = $example:ident))? $($rejection:ident)? => $row:expr;
+    )*) => {
+        /// The reason why a request did not get its endpoint's complete response, or why a connection or flow failed.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum Failure {
+            $($name $(($kind))?,)*
+        }
+
+        impl Failure {
+            /// All failures, for the metrics; bad requests share one word.
+            pub(crate) const ALL: &[Self] = &[$(Self::$name $(($kind::$example))?,)*];
+
+            /// The failures with which a backend's slots and queue reject a request.
+            pub(crate) const REFUSALS: &[Self] =
+                &[$($(failures!(@$rejection Self::$name),)?)*];
+
+            /// Returns the failure's index in [`Failure::ALL`].
+            pub(crate) fn index(self) -> usize {
+                enum Index {
+                    $($name,)*
+                }
+                match self {
+                    $(Self::$name { .. } => Index::$name as usize,)*
+                }
+            }
+
+            pub(crate) fn attributes(self) -> FailureAttributes {
+                match self {
+                    $(Self::$name $(($reason))? => $row,)*
+                }
+            }
+        }
+    };
+    (@rejection $failure:expr) => {
+        $failure
+    };
+}
+
+failures! {
+    // Name => status, error type of RFC 9209, word, details; then effect on the endpoint, gRPC code.
+    BadRequest(reason: BadRequest = Target) =>
+        row(reason.status(), "http_request_error", "bad_request", reason.reason());
+    BadRequestBody(reason: BadChunk = Size) =>
+        row(reason.status(), "http_request_error", "bad_request_body", reason.reason());
+    BadWebText => row(400, "http_request_error", "bad_web_text",
+        "request body is not valid base64 (grpc-web-text)");
+    BodyTooLarge => row(413, "http_request_error", "body_too_large", "request body too large");
+    HeadTimeout => row(408, "http_request_error", "head_timeout",
+        "timeout while reading the request head");
+    BodyTimeout => row(408, "http_request_error", "body_timeout",
+        "client sent or accepted no body bytes in time");
+    ClientGone => row(499, "http_request_error", "client_disconnected", "client disconnected");
+    NoRoute => row(404, "destination_not_found", "no_route", "no route matches the request");
+    // Gateway API requires this gRPC code.
+    Unresolved => row(500, "proxy_configuration_error", "unresolved_backend",
+        "the route's backend does not exist").grpc(Unavailable);
+    NoEndpoint rejection => row(503, "destination_unavailable", "no_endpoint",
+        "backend has no endpoint");
+    Unreachable rejection => row(503, "destination_unavailable", "unreachable",
+        "all endpoints of the backend are unreachable");
+    NoSlot rejection => overload("no_slot",
+        "all slots of the backend are assigned to other replicas of this proxy");
+    QueueFull rejection =>
+        overload("queue_full", "all endpoints are at their limit and the queue is full");
+    QueueTimeout rejection =>
+        overload("queue_timeout", "all endpoints are at their limit: timeout in the queue");
+    QueueDeadline rejection =>
+        overload("queue_deadline", "all endpoints are at their limit: expected wait is too long");
+    QueueEvicted rejection =>
+        overload("queue_evicted", "evicted from the queue in favor of another request");
+    QueueShed rejection => overload("queue_shed", "shed from the queue: sustained overload");
+    ConnectFailed => row(502, "connection_refused", "connect_failed",
+        "endpoint refused the connection").attempt(ConnectFailed);
+    ConnectTimeout => row(504, "connection_timeout", "connect_timeout",
+        "timeout while connecting to the endpoint").attempt(ConnectFailed);
+    ConnectSlow => row(504, "connection_timeout", "connect_slow",
+        "endpoint is slow to accept the connection");
+    EndpointClosed => row(502, "connection_terminated", "endpoint_closed",
+        "endpoint closed the connection without a response").attempt(ConnectionBroken);
+    BadResponse(reason: BadResponse = Status) =>
+        row(502, "http_protocol_error", "bad_response", reason.reason()).attempt(ConnectionBroken);
+    AttemptTimeout => row(504, "http_response_timeout", "attempt_timeout",
+        "attempt timeout: endpoint did not respond in time")
+        .attempt(TimedOut).grpc(DeadlineExceeded);
+    RequestTimeout => row(504, "http_response_timeout", "request_timeout",
+        "request timeout: response not complete in time")
+        .attempt(TimedOut).grpc(DeadlineExceeded);
+    EndpointIdle => row(504, "connection_read_timeout", "endpoint_idle",
+        "idle timeout: endpoint sent or accepted no bytes in time").attempt(TimedOut);
+    ResponseCut => row(502, "http_response_incomplete", "response_cut",
+        "endpoint closed the connection before the end of its response").attempt(ConnectionBroken);
+    OutOfDescriptors => row(503, "proxy_internal_error", "out_of_descriptors",
+        "proxy is out of file descriptors");
+    BadProxyHeader(reason: ProxyHeaderError = Missing) =>
+        row(400, "http_request_error", "bad_proxy_header", reason.reason());
+    ProxyHeaderTimeout => row(408, "http_request_error", "proxy_header_timeout",
+        "timeout while reading the PROXY protocol header");
+    UntrustedProxy => row(403, "http_request_denied", "untrusted_proxy",
+        "peer is not a trusted proxy");
+    EndpointReset => row(502, "connection_terminated", "endpoint_reset",
+        "endpoint reset the connection").attempt(ConnectionBroken);
+    StreamIdle => row(504, "connection_read_timeout", "stream_idle",
+        "idle timeout: no bytes in either direction");
+    ClientTls(reason: ClientTlsError = Protocol) =>
+        row(400, "http_request_error", "client_tls", reason.reason());
+    Misdirected => row(421, "http_request_error", "misdirected",
+        "this connection does not serve the host: open another connection");
+    TooEarly => row(425, "http_request_denied", "too_early",
+        "TLS handshake not complete: send the request again after it");
+    EndpointTls(reason: EndpointTlsError = Certificate) =>
+        row(reason.status(), reason.proxy_error(), "endpoint_tls", reason.reason())
+        .attempt(ConnectFailed);
+    NotHttp2 => row(502, "http_protocol_error", "not_http2",
+        "endpoint does not support HTTP/2").attempt(ConnectFailed);
+    StreamRefused => row(503, "destination_unavailable", "stream_refused",
+        "endpoint refused the request without processing it")
+        .attempt(Refused { retry_after: None });
+    UpgradeRefused => row(502, "http_upgrade_failed", "no_upgrade",
+        "endpoint does not support this upgrade over HTTP/2");
 }
 
 /// One row of the table.
@@ -59,229 +142,69 @@ pub(crate) struct FailureAttributes {
     pub(crate) proxy_error: &'static str,
     /// Metric label and word in the log.
     pub(crate) word: &'static str,
+    /// Description that the client gets, in `Proxy-Status` and in the body.
+    details: &'static str,
+    /// Result of the attempt, for health, pickers and metrics.
+    attempt_result: AttemptResult,
+    /// True if the backend had no free slot.
+    is_overload: bool,
+    /// Status code of a gRPC call; `None`: it follows from `status`.
+    grpc_code: Option<GrpcCode>,
+}
+
+/// Returns the row of a failure that says nothing about the endpoint.
+fn row(
+    status: u16,
+    proxy_error: &'static str,
+    word: &'static str,
+    details: &'static str,
+) -> FailureAttributes {
+    let (attempt_result, is_overload, grpc_code) = (Cancelled, false, None);
+    FailureAttributes { status, proxy_error, word, details, attempt_result, is_overload, grpc_code }
+}
+
+/// Returns the row of a request that failed because the backend had no free slot.
+fn overload(word: &'static str, details: &'static str) -> FailureAttributes {
+    let row = row(429, "connection_limit_reached", word, details).grpc(ResourceExhausted);
+    FailureAttributes { is_overload: true, ..row }
+}
+
+impl FailureAttributes {
+    /// Sets what health and pickers learn about the endpoint.
+    fn attempt(self, attempt_result: AttemptResult) -> Self {
+        Self { attempt_result, ..self }
+    }
+
+    fn grpc(self, code: GrpcCode) -> Self {
+        Self { grpc_code: Some(code), ..self }
+    }
 }
 
 impl Failure {
-    /// All failures, for the metrics; bad requests share one word.
-    pub(crate) const ALL: [Self; 39] = [
-        Self::BadRequest(BadRequest::Target),
-        Self::BadRequestBody(BadChunk::Size),
-        Self::BadWebText,
-        Self::BodyTooLarge,
-        Self::HeadTimeout,
-        Self::BodyTimeout,
-        Self::ClientGone,
-        Self::NoRoute,
-        Self::Unresolved,
-        Self::NoEndpoint,
-        Self::Unreachable,
-        Self::NoSlot,
-        Self::QueueFull,
-        Self::QueueTimeout,
-        Self::QueueDeadline,
-        Self::QueueEvicted,
-        Self::QueueShed,
-        Self::ConnectFailed,
-        Self::ConnectTimeout,
-        Self::ConnectSlow,
-        Self::EndpointClosed,
-        Self::BadResponse(BadResponse::Status),
-        Self::AttemptTimeout,
-        Self::RequestTimeout,
-        Self::EndpointIdle,
-        Self::ResponseCut,
-        Self::OutOfDescriptors,
-        Self::BadProxyHeader(ProxyHeaderError::Missing),
-        Self::ProxyHeaderTimeout,
-        Self::UntrustedProxy,
-        Self::EndpointReset,
-        Self::StreamIdle,
-        Self::ClientTls(ClientTlsError::Protocol),
-        Self::Misdirected,
-        Self::TooEarly,
-        Self::EndpointTls(EndpointTlsError::Certificate),
-        Self::NotHttp2,
-        Self::StreamRefused,
-        Self::UpgradeRefused,
-    ];
-
-    pub(crate) fn attributes(self) -> FailureAttributes {
-        let row = |status, proxy_error, word| FailureAttributes { status, proxy_error, word };
-        match self {
-            Self::BadRequest(why) => row(why.status(), "http_request_error", "bad_request"),
-            Self::BadRequestBody(why) => {
-                row(why.status(), "http_request_error", "bad_request_body")
-            }
-            Self::BadWebText => row(400, "http_request_error", "bad_web_text"),
-            Self::BadProxyHeader(_) => row(400, "http_request_error", "bad_proxy_header"),
-            Self::ProxyHeaderTimeout => row(408, "http_request_error", "proxy_header_timeout"),
-            Self::UntrustedProxy => row(403, "http_request_denied", "untrusted_proxy"),
-            Self::EndpointReset => row(502, "connection_terminated", "endpoint_reset"),
-            Self::StreamIdle => row(504, "connection_read_timeout", "stream_idle"),
-            Self::ClientTls(_) => row(400, "http_request_error", "client_tls"),
-            Self::Misdirected => row(421, "http_request_error", "misdirected"),
-            Self::TooEarly => row(425, "http_request_denied", "too_early"),
-            Self::EndpointTls(why) => row(why.status(), why.proxy_error(), "endpoint_tls"),
-            Self::BodyTooLarge => row(413, "http_request_error", "body_too_large"),
-            Self::HeadTimeout => row(408, "http_request_error", "head_timeout"),
-            Self::BodyTimeout => row(408, "http_request_error", "body_timeout"),
-            Self::ClientGone => row(499, "http_request_error", "client_disconnected"),
-            Self::NoRoute => row(404, "destination_not_found", "no_route"),
-            Self::Unresolved => row(500, "proxy_configuration_error", "unresolved_backend"),
-            Self::NoEndpoint => row(503, "destination_unavailable", "no_endpoint"),
-            Self::Unreachable => row(503, "destination_unavailable", "unreachable"),
-            Self::NoSlot => row(429, "connection_limit_reached", "no_slot"),
-            Self::QueueFull => row(429, "connection_limit_reached", "queue_full"),
-            Self::QueueTimeout => row(429, "connection_limit_reached", "queue_timeout"),
-            Self::QueueDeadline => row(429, "connection_limit_reached", "queue_deadline"),
-            Self::QueueEvicted => row(429, "connection_limit_reached", "queue_evicted"),
-            Self::QueueShed => row(429, "connection_limit_reached", "queue_shed"),
-            Self::ConnectFailed => row(502, "connection_refused", "connect_failed"),
-            Self::ConnectTimeout => row(504, "connection_timeout", "connect_timeout"),
-            Self::ConnectSlow => row(504, "connection_timeout", "connect_slow"),
-            Self::EndpointClosed => row(502, "connection_terminated", "endpoint_closed"),
-            Self::BadResponse(_) => row(502, "http_protocol_error", "bad_response"),
-            Self::AttemptTimeout => row(504, "http_response_timeout", "attempt_timeout"),
-            Self::RequestTimeout => row(504, "http_response_timeout", "request_timeout"),
-            Self::EndpointIdle => row(504, "connection_read_timeout", "endpoint_idle"),
-            Self::ResponseCut => row(502, "http_response_incomplete", "response_cut"),
-            Self::NotHttp2 => row(502, "http_protocol_error", "not_http2"),
-            Self::StreamRefused => row(503, "destination_unavailable", "stream_refused"),
-            Self::UpgradeRefused => row(502, "http_upgrade_failed", "no_upgrade"),
-            Self::OutOfDescriptors => row(503, "proxy_internal_error", "out_of_descriptors"),
-        }
-    }
-
     /// The result of the attempt that failed so, for health, pickers and metrics.
     pub(crate) fn attempt_end(self) -> AttemptResult {
-        match self {
-            Self::ConnectFailed | Self::ConnectTimeout | Self::EndpointTls(_) | Self::NotHttp2 => {
-                AttemptResult::ConnectFailed
-            }
-            Self::StreamRefused => AttemptResult::Refused { retry_after: None },
-            Self::EndpointClosed
-            | Self::EndpointReset
-            | Self::BadResponse(_)
-            | Self::ResponseCut => AttemptResult::ConnectionBroken,
-            Self::AttemptTimeout | Self::RequestTimeout | Self::EndpointIdle => {
-                AttemptResult::TimedOut
-            }
-            Self::BadRequest(_)
-            | Self::BadRequestBody(_)
-            | Self::BadWebText
-            | Self::BodyTooLarge
-            | Self::HeadTimeout
-            | Self::BodyTimeout
-            | Self::ClientGone
-            | Self::NoRoute
-            | Self::Unresolved
-            | Self::NoEndpoint
-            | Self::Unreachable
-            | Self::ConnectSlow
-            | Self::NoSlot
-            | Self::QueueFull
-            | Self::QueueTimeout
-            | Self::QueueDeadline
-            | Self::QueueEvicted
-            | Self::QueueShed
-            | Self::BadProxyHeader(_)
-            | Self::ProxyHeaderTimeout
-            | Self::UntrustedProxy
-            | Self::ClientTls(_)
-            | Self::Misdirected
-            | Self::TooEarly
-            | Self::StreamIdle
-            | Self::UpgradeRefused
-            | Self::OutOfDescriptors => AttemptResult::Cancelled,
-        }
+        self.attributes().attempt_result
     }
 
     /// The status code of a gRPC call that fails so.
     pub(crate) fn grpc_code(self) -> GrpcCode {
-        if self.is_overload() {
-            return GrpcCode::ResourceExhausted;
-        }
-        if matches!(self, Self::AttemptTimeout | Self::RequestTimeout) {
-            return GrpcCode::DeadlineExceeded;
-        }
-        if self == Self::Unresolved {
-            // Gateway API requires it.
-            return GrpcCode::Unavailable;
-        }
-        GrpcCode::of_http(self.attributes().status)
+        let FailureAttributes { status, grpc_code, .. } = self.attributes();
+        grpc_code.unwrap_or_else(|| GrpcCode::of_http(status))
     }
 
     /// True if the request failed because the backend had no free slot.
     pub(crate) fn is_overload(self) -> bool {
-        !matches!(self, Self::NoEndpoint | Self::Unreachable) && self.refusal_index().is_some()
+        self.attributes().is_overload
     }
 
     /// The description that the client gets, in `Proxy-Status` and in the body.
     pub(crate) fn details(self) -> &'static str {
-        match self {
-            Self::BadRequest(why) => why.reason(),
-            Self::BadRequestBody(why) => why.reason(),
-            Self::BadWebText => "request body is not valid base64 (grpc-web-text)",
-            Self::BodyTooLarge => "request body too large",
-            Self::HeadTimeout => "timeout while reading the request head",
-            Self::BodyTimeout => "client sent or accepted no body bytes in time",
-            Self::ClientGone => "client disconnected",
-            Self::NoRoute => "no route matches the request",
-            Self::Unresolved => "the route's backend does not exist",
-            Self::NoEndpoint => "backend has no endpoint",
-            Self::Unreachable => "all endpoints of the backend are unreachable",
-            Self::NoSlot => "all slots of the backend are assigned to other replicas of this proxy",
-            Self::QueueFull => "all endpoints are at their limit and the queue is full",
-            Self::QueueTimeout => "all endpoints are at their limit: timeout in the queue",
-            Self::QueueDeadline => "all endpoints are at their limit: expected wait is too long",
-            Self::QueueEvicted => "evicted from the queue in favor of another request",
-            Self::QueueShed => "shed from the queue: sustained overload",
-            Self::ConnectFailed => "endpoint refused the connection",
-            Self::ConnectTimeout => "timeout while connecting to the endpoint",
-            Self::ConnectSlow => "endpoint is slow to accept the connection",
-            Self::EndpointClosed => "endpoint closed the connection without a response",
-            Self::BadResponse(why) => why.reason(),
-            Self::AttemptTimeout => "attempt timeout: endpoint did not respond in time",
-            Self::RequestTimeout => "request timeout: response not complete in time",
-            Self::EndpointIdle => "idle timeout: endpoint sent or accepted no bytes in time",
-            Self::ResponseCut => "endpoint closed the connection before the end of its response",
-            Self::OutOfDescriptors => "proxy is out of file descriptors",
-            Self::BadProxyHeader(why) => why.reason(),
-            Self::ProxyHeaderTimeout => "timeout while reading the PROXY protocol header",
-            Self::UntrustedProxy => "peer is not a trusted proxy",
-            Self::EndpointReset => "endpoint reset the connection",
-            Self::StreamIdle => "idle timeout: no bytes in either direction",
-            Self::ClientTls(why) => why.reason(),
-            Self::Misdirected => "this connection does not serve the host: open another connection",
-            Self::TooEarly => "TLS handshake not complete: send the request again after it",
-            Self::EndpointTls(why) => why.reason(),
-            Self::NotHttp2 => "endpoint does not support HTTP/2",
-            Self::StreamRefused => "endpoint refused the request without processing it",
-            Self::UpgradeRefused => "endpoint does not support this upgrade over HTTP/2",
-        }
+        self.attributes().details
     }
-
-    /// The failures with which a backend's slots and queue reject a request.
-    pub(crate) const REFUSALS: [Self; 8] = [
-        Self::NoEndpoint,
-        Self::Unreachable,
-        Self::NoSlot,
-        Self::QueueFull,
-        Self::QueueTimeout,
-        Self::QueueDeadline,
-        Self::QueueEvicted,
-        Self::QueueShed,
-    ];
 
     /// Returns the failure's index in [`Failure::REFUSALS`], if it is one of them.
     pub(crate) fn refusal_index(self) -> Option<usize> {
         Self::REFUSALS.iter().position(|refusal| *refusal == self)
-    }
-
-    /// Returns the failure's index in [`Failure::ALL`].
-    pub(crate) fn index(self) -> usize {
-        let same = |other: &Self| std::mem::discriminant(other) == std::mem::discriminant(&self);
-        Self::ALL.iter().position(same).expect("ALL contains every failure")
     }
 }
 

@@ -1,15 +1,15 @@
 //! Route filters: changes to a request and its response.
 //!
 //! A rule without filters costs a request one check. Each filter is an edit on top of a head (see
-//! [`crate::head`]); the edits were prepared when the route was translated. Request mirroring is in
+//! [`codec::head`]); the edits were prepared when the route was translated. Request mirroring is in
 //! [`crate::mirror`].
 
 use std::sync::Arc;
 
+use codec::head::{ByteSpan, RequestHead, ResponseHead};
 use gateway::snapshot::{CorsPolicy, MirrorPolicy, RouteFilters, Rule, UrlScheme, WeightedTarget};
 
 use crate::failure::Failure;
-use crate::head::{ByteSpan, RequestHead, ResponseHead};
 
 /// Header modification.
 mod headers;

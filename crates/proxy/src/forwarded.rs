@@ -5,11 +5,10 @@
 use std::net::{IpAddr, SocketAddr};
 
 use balance::Rng;
-use gateway::snapshot::{ClientSettings, UrlScheme};
-
-use crate::head::{
+use codec::head::{
     FieldSection, HttpVersion, KnownFieldName, PreparedFieldLine, RequestHead, list,
 };
+use gateway::snapshot::{ClientSettings, UrlScheme};
 
 /// The proxy's pseudonym in `Via` and `Proxy-Status` (RFC 9110 §7.6.3, RFC 9209 §2).
 pub(crate) const PSEUDONYM: &str = "sheave";
@@ -191,8 +190,9 @@ const HEXADECIMAL: [[u8; 2]; 256] = {
 
 #[cfg(test)]
 mod tests {
+    use codec::h1::{HeadLimits, parse};
+
     use super::*;
-    use crate::h1::{HeadLimits, parse};
 
     fn request(head: &str) -> RequestHead {
         let limits = HeadLimits { head_bytes: 4096, fields: 32, target_bytes: 1024 };

@@ -8,24 +8,15 @@
 use std::time::Duration;
 
 use balance::{AttemptResult, Time};
+use codec::grpc::{GrpcCallStatus, GrpcCode, RetryPushback, timeout, web};
+use codec::head::{BodyFraming, FieldSection, HttpVersion, RequestHead, ResponseHead};
 
 use crate::clock;
 use crate::exchange::{Exchange, RequestPolicy};
 use crate::failure::Failure;
-use crate::head::{BodyFraming, FieldSection, HttpVersion, RequestHead, ResponseHead};
 
-/// Status codes.
-mod code;
-/// Timeouts of clients.
-mod timeout;
-/// gRPC-Web.
-pub(crate) mod web;
 /// Health checks of endpoints.
 pub(crate) mod health;
-/// Messages of the health check.
-mod message;
-
-pub(crate) use code::{GrpcCallStatus, GrpcCode, RetryPushback};
 
 /// Largest delay of a timer: one tick of our runtime's timer, and one of the endpoint's.
 const TIMER_RESOLUTION: Duration = Duration::from_millis(2);
@@ -157,12 +148,40 @@ pub(crate) fn conclude(exchange: &mut Exchange, end: AttemptResult) -> AttemptRe
         .and_then(GrpcCallStatus::of)
         .or_else(|| GrpcCallStatus::of(&response.fields));
     let (code, end) = match status {
-        Some(status) => (status.code, status.end()),
+        Some(status) => (status.code, attempt_result(status)),
         None if response.status == 200 => (GrpcCode::Unknown, AttemptResult::ServerError),
         None => (GrpcCode::of_http(response.status), end),
     };
     call.code = Some(code);
     end
+}
+
+/// Returns the result of the attempt for the health of the endpoint.
+pub(crate) fn attempt_result(status: GrpcCallStatus) -> AttemptResult {
+    match status.code {
+        // An exception in a handler is the endpoint's fault, like a 500.
+        GrpcCode::Unknown | GrpcCode::Internal | GrpcCode::Unavailable | GrpcCode::DataLoss => {
+            AttemptResult::ServerError
+        }
+        GrpcCode::ResourceExhausted => AttemptResult::Refused {
+            retry_after: match status.pushback {
+                RetryPushback::After(pause) => Some(pause),
+                RetryPushback::Unspecified | RetryPushback::Never => None,
+            },
+        },
+        GrpcCode::DeadlineExceeded => AttemptResult::TimedOut,
+        GrpcCode::Ok
+        | GrpcCode::Cancelled
+        | GrpcCode::InvalidArgument
+        | GrpcCode::NotFound
+        | GrpcCode::AlreadyExists
+        | GrpcCode::PermissionDenied
+        | GrpcCode::FailedPrecondition
+        | GrpcCode::Aborted
+        | GrpcCode::OutOfRange
+        | GrpcCode::Unimplemented
+        | GrpcCode::Unauthenticated => AttemptResult::Success,
+    }
 }
 
 impl GrpcCall {

@@ -4,10 +4,9 @@ use std::net::IpAddr;
 
 use balance::Algorithm;
 use balance::hash::hash;
-use gateway::matching::{RequestAttributes, query_value};
+use codec::head::{RequestHead, cookie};
+use gateway::matching::query_value;
 use gateway::snapshot::{BackendSettings, HashKey};
-
-use crate::head::{RequestHead, cookie};
 
 /// Returns the hash key of a request; `None`: the algorithm does not hash.
 ///

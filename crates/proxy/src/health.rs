@@ -197,9 +197,9 @@ fn totals(endpoint: &Endpoint) -> AttemptTotals {
 fn status_word(status: &HealthStatus) -> &'static str {
     match status.ejection {
         EjectionState::Ejected { .. } => "ejected",
-        EjectionState::HalfOpen => "trial",
-        EjectionState::Serving if !status.passes_probes => "unfit",
-        EjectionState::Serving if status.share_percent < 100 => "starting",
+        EjectionState::HalfOpen => "half_open",
+        EjectionState::Serving if !status.passes_probes => "unhealthy",
+        EjectionState::Serving if status.share_percent < 100 => "slow_start",
         EjectionState::Serving => "serving",
     }
 }

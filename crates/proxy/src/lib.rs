@@ -17,6 +17,8 @@ mod retry;
 mod exchange;
 /// The values that the stages of one request share.
 mod context;
+/// The attributes of a request by which routes match it.
+mod routed_request;
 /// Forwarding fields: `X-Forwarded-*`, `Forwarded`, `Via` and the request ID.
 mod forwarded;
 /// Route filters: changes to requests and responses.
@@ -55,28 +57,22 @@ mod l4_session;
 mod tcp;
 /// UDP flows.
 mod udp;
-/// The head of a message, for every protocol.
-pub mod head;
-/// HTTP/1.1: bytes to heads and chunks, and back.
-pub mod h1;
 /// QUIC: connections and streams.
 mod quic;
-/// Message heads in the form that HTTP/2 and HTTP/3 share.
-mod binary;
-/// HTTP/2: heads and streams, on top of the `h2` library.
+/// HTTP/2 streams, on top of the `h2` library.
 mod h2;
-/// HTTP/3: frames, field sections, request streams.
-pub mod h3;
-/// The PROXY protocol: the client address that a proxy before us announces.
-pub mod proxy_protocol;
+/// HTTP/3 streams, on top of `quic`.
+mod h3;
+/// PROXY protocol headers that are sent to endpoints.
+mod proxy_header;
 /// A backend, shared by all workers.
 mod backend;
 /// The request demand for a backend.
 mod demand;
 /// Adaptive concurrency: learned limits, and reduced limits for endpoints that report overload.
 mod adaptive_limits;
-/// Load reports of endpoints, sent with responses (ORCA).
-pub mod orca;
+/// Recording of the load reports that endpoints send with responses (ORCA).
+mod load_report;
 /// Endpoint health: outlier detection and active health checks.
 mod health;
 /// Active health checks: one probe of one endpoint.

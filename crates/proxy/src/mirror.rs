@@ -14,6 +14,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use balance::{PickRequest, Time};
+use codec::h1::{ChunkedEvent, ChunkedReader, write};
+use codec::head::{BodyFraming, RequestHead};
 use gateway::snapshot::{EndpointProtocol, MirrorPolicy};
 use tokio::sync::oneshot;
 use tokio::time::timeout_at;
@@ -29,8 +31,6 @@ use crate::dial::h3::{self, RequestTransport, h1_fallback};
 use crate::dial::pool::{self, EndpointConnection};
 use crate::dial::stream_request::{RequestSource, StreamGrant, StreamRequest};
 use crate::failure::Failure;
-use crate::h1::{ChunkedEvent, ChunkedReader, write};
-use crate::head::{BodyFraming, RequestHead};
 use crate::worker::Worker;
 
 /// Number of copies that a worker may have in flight.

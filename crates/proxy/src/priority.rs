@@ -1,10 +1,10 @@
 //! The queue priority of a request: from its header field, else from its route.
 
 use balance::PriorityLevel;
+use codec::head::RequestHead;
 use gateway::snapshot::{PriorityRules, Rule};
 
 use crate::backend::BackendRef;
-use crate::head::RequestHead;
 use crate::worker::Worker;
 
 /// Returns the priority of a request, after filters have changed its fields. An invalid value is counted and ignored.

@@ -4,6 +4,9 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
 use balance::health::ProbeResult;
+use codec::h1::parse;
+use codec::head::{RequestMethod, ResponseHead};
+use codec::proxy_protocol::ProxyHeader;
 use gateway::snapshot::{EndpointProtocol, ProbeSettings, ProxyVersion};
 use http::{Request, Uri};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -13,9 +16,7 @@ use crate::backend::BackendConfig;
 use crate::dial::attempt::RESPONSE_LIMITS;
 use crate::dial::connect;
 use crate::grpc::health::{self, HealthCheckRequest, HealthCheckResult};
-use crate::h1::parse;
-use crate::head::{RequestMethod, ResponseHead};
-use crate::proxy_protocol::{self, ProxyHeader};
+use crate::proxy_header;
 use crate::stream::PeerStream;
 use crate::tls::ConnectionSecurity;
 
@@ -118,7 +119,7 @@ pub(crate) async fn open_stream(
 ) -> Result<PeerStream, ProbeFinding> {
     if let Some(version) = header {
         let mut introduction = Vec::new();
-        proxy_protocol::write(version, &ProxyHeader::Local, &mut introduction);
+        proxy_header::write(version, &ProxyHeader::Local, &mut introduction);
         socket
             .write_all(&introduction)
             .await

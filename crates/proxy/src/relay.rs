@@ -5,6 +5,10 @@ use std::task::{Poll, ready};
 use std::time::{Duration, SystemTime};
 
 use balance::{AttemptResult, Time};
+use codec::grpc::GrpcCallStatus;
+use codec::head::{
+    BodyFraming, HttpVersion, KnownFieldName, RequestMethod, ResponseFraming, ResponseHead,
+};
 
 use crate::accept::client::ClientConnection;
 use crate::alt_svc;
@@ -18,10 +22,8 @@ use crate::dial::pool::{self, CompletedExchange};
 use crate::exchange::{ConnectionOutcome, Exchange};
 use crate::failure::Failure;
 use crate::forwarded::{PSEUDONYM, via};
-use crate::grpc::{self, GrpcCall, GrpcCallStatus};
-use crate::head::{BodyFraming, HttpVersion, KnownFieldName, RequestMethod, ResponseHead};
-use crate::orca;
-use crate::stream::ResponseFraming;
+use crate::grpc::{self, GrpcCall};
+use crate::load_report;
 use crate::tunnel;
 use crate::worker::Worker;
 
@@ -37,7 +39,7 @@ pub(crate) async fn relay(
     let end = attempt_end(response);
     // The duration of a message stream says nothing about the load of its endpoint.
     let streams = context.exchange.grpc_call.is_some() && !context.exchange.upload.is_read();
-    orca::record_load_report(worker, &lease.slot, policy, &response.fields);
+    load_report::record(worker, &lease.slot, policy, &response.fields);
     prepare(worker, response);
     apply_filters(context, &lease);
     if context.exchange.response.upgrade {
@@ -48,7 +50,7 @@ pub(crate) async fn relay(
     let end = result.map_or_else(Failure::attempt_end, |()| grpc::conclude(context.exchange, end));
     let end = policy.discount_late_timeout(end, &lease.slot);
     if let Some(trailers) = context.exchange.download.trailers() {
-        orca::record_load_report(worker, &lease.slot, policy, trailers);
+        load_report::record(worker, &lease.slot, policy, trailers);
     }
     let now = clock::now();
     let conclude = if streams { Slot::conclude_at } else { Slot::conclude_with_hold_time };
@@ -221,9 +223,8 @@ pub(crate) fn attempt_end(response: &ResponseHead) -> AttemptResult {
         || parse_retry_after(response.fields.first(KnownFieldName::RetryAfter)?, clock::wall());
     match response.status {
         // Only a gRPC call has `grpc-status` in its head, and only if nothing follows the head (trailers-only).
-        200 if response.version.has_streams() => {
-            GrpcCallStatus::of(&response.fields).map_or(AttemptResult::Success, GrpcCallStatus::end)
-        }
+        200 if response.version.has_streams() => GrpcCallStatus::of(&response.fields)
+            .map_or(AttemptResult::Success, grpc::attempt_result),
         429 => AttemptResult::Refused { retry_after: retry_after() },
         503 if response.fields.has(KnownFieldName::RetryAfter) => {
             AttemptResult::Refused { retry_after: retry_after() }

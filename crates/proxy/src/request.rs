@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use balance::{PickRequest, PriorityLevel, Time};
+use codec::h1::write;
+use codec::head::{BodyFraming, RequestHead};
 use gateway::snapshot::{EndpointProtocol, Rule, RuleTarget};
 
 use crate::accept::client::{ClientConnection, WaitInterrupt};
@@ -26,14 +28,13 @@ use crate::failure::Failure;
 use crate::filter::RequestFilters;
 use crate::forwarded;
 use crate::grpc;
-use crate::h1::write;
 use crate::hash_key;
-use crate::head::{BodyFraming, RequestHead};
 use crate::mirror::{self, ReplayLayout};
 use crate::observe::access::AccessRecord;
 use crate::priority;
 use crate::relay;
 use crate::retry::{NextAttempt, RetryState};
+use crate::routed_request::RoutedRequest;
 use crate::worker::Worker;
 
 /// Serves the request whose head `exchange` holds.
@@ -80,7 +81,7 @@ async fn forward(context: &mut RequestContext<'_>) -> Result<ConnectionOutcome, 
     let live = worker.config();
     let listener = context.client.listener(&live).ok_or(Failure::NoRoute)?;
     let tls_info = context.client.tls_info.as_deref();
-    let rule = listener.request_rule(tls_info, &context.exchange.request)?;
+    let rule = listener.request_rule(tls_info, &RoutedRequest(&context.exchange.request))?;
     context.record.rule = Some(rule.index);
     context.record.config = Some(Rc::clone(&live));
     let target = choose_target(worker, rule);

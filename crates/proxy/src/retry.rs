@@ -8,6 +8,8 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
+use codec::grpc::{GrpcCallStatus, RetryPushback};
+use codec::head::BodyFraming;
 use gateway::snapshot::{BackendSettings, Rule};
 
 use crate::accept::client::WaitInterrupt;
@@ -19,8 +21,7 @@ use crate::dial::attempt::{AttemptConnection, AttemptFailure, RetryEligibility};
 use crate::dial::pool::Endpoint;
 use crate::exchange::{Exchange, RequestPolicy};
 use crate::failure::Failure;
-use crate::grpc::{self, GrpcCallStatus, RetryPushback};
-use crate::head::BodyFraming;
+use crate::grpc;
 use crate::relay;
 use crate::worker::Worker;
 

@@ -10,16 +10,16 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use codec::h1::write;
+use codec::head::{BodyFraming, FieldSection, ResponseFraming, ResponseHead};
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::dial::h3::h1_fallback::H1Fallback;
 use crate::failure::Failure;
-use crate::h1::write;
 use crate::h2;
 use crate::h3;
-use crate::head::{BodyFraming, FieldSection, HttpVersion, ResponseHead};
 use crate::sys::{self, ThreadBound};
 use crate::tls::{TlsSession, TlsStream};
 
@@ -99,25 +99,6 @@ impl DetachedStream {
             None => PeerStream::Tcp(socket),
             Some(session) => PeerStream::Tls(Box::new(TlsStream::new(socket, session))),
         })
-    }
-}
-
-/// The framing of a response to a client.
-pub(crate) struct ResponseFraming {
-    /// HTTP version of the request.
-    pub(crate) version: HttpVersion,
-    /// Framing of the body that follows.
-    pub(crate) framing: BodyFraming,
-    /// True if the client may send another request.
-    pub(crate) keep_alive: bool,
-    /// True if the connection carries another protocol after the head.
-    pub(crate) upgrade: bool,
-}
-
-impl ResponseFraming {
-    /// Returns the framing of a head without a body, such as an interim response.
-    pub(crate) fn without_body(version: HttpVersion) -> Self {
-        Self { version, framing: BodyFraming::None, keep_alive: true, upgrade: false }
     }
 }
 

@@ -134,7 +134,7 @@ impl ClientTlsError {
             Self::PlainHttp => "plain_http",
             Self::Protocol => "protocol",
             Self::UnknownName => "unknown_name",
-            Self::Incompatible => "nothing_in_common",
+            Self::Incompatible => "no_common_parameters",
             Self::ClientCertificate => "client_certificate",
             Self::Refused => "refused",
             Self::UnusableConfig => "unusable",

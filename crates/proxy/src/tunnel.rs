@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use balance::AttemptResult;
+use codec::head::{BodyFraming, ResponseFraming};
 use tokio::io::AsyncWrite;
 
 use crate::body::{BodyError, BodyPump, BodySource};
@@ -14,9 +15,8 @@ use crate::context::AttemptContext;
 use crate::dial::attempt::AttemptConnection;
 use crate::exchange::{ConnectionOutcome, Exchange};
 use crate::failure::Failure;
-use crate::head::BodyFraming;
 use crate::scratch::ScratchMemory;
-use crate::stream::{PeerStream, ResponseFraming};
+use crate::stream::PeerStream;
 
 /// Forwards the 101, then bytes in both directions. The slot is held as long as the tunnel is open.
 pub(crate) async fn tunnel(

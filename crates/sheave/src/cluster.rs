@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gateway::ApiObject;
-use gateway::addresses::{self, GatewayName};
+use gateway::address_pool;
 use gateway::ingress::{self, ServedIngress};
 use gateway::managed_services::{self, DesiredService, ManagedServices, TargetPortMap};
-use gateway::objects::{EndpointConditions, EndpointSliceSpec, TypedObject};
-use gateway::translate::SERVICE_NAME_LABEL;
+use gateway::objects::{
+    EndpointConditions, EndpointSliceSpec, GatewayName, SERVICE_NAME_LABEL, TypedObject,
+};
 use ipnet::IpNet;
 use kube::{
     ClusterObjects, DesiredServices, DesiredStatuses, IngressAddresses, ReplicaIdentity,
@@ -137,7 +138,7 @@ impl ClusterSource {
                     &self.objects,
                     &served,
                 );
-                addresses::assign(pool, &objects, &known)
+                address_pool::assign(pool, &objects, &known)
             }
             AddressMode::PerGatewayServices(_) => {
                 gateway::AddressAssignment::ManagedServices(self.managed_services(&objects))

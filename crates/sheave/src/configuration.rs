@@ -65,7 +65,10 @@ pub(crate) struct CheckedConfiguration {
 
 /// Translates the content, or returns every error in it.
 pub(crate) fn check(contents: SourceContents) -> Result<CheckedConfiguration, Vec<ObjectProblem>> {
-    let SourceContents { objects, mut problems, addresses, error_policy: errors } = contents;
+    let SourceContents { mut objects, mut problems, addresses, error_policy: errors } = contents;
+    if errors == ErrorPolicy::RejectAll {
+        gateway::objects::add_default_class(&mut objects);
+    }
     let mut translation = gateway::translate(&objects, &addresses);
     problems.append(&mut translation.problems);
     if errors == ErrorPolicy::RejectAll && !problems.is_empty() {

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use gateway::ObjectProblem;
-use gateway::addresses::{EndpointsByNode, GatewayName};
+use gateway::addresses::EndpointsByNode;
 use gateway::managed_services::DesiredService;
+use gateway::objects::GatewayName;
 use gateway::status::ResourceStatus;
 use gateway::translate::CertificateValidity;
 

@@ -1,10 +1,10 @@
-{{/* What selects our pods. */}}
+{{/* Labels that select Sheave's pods. */}}
 {{- define "sheave.selector" -}}
 app.kubernetes.io/name: sheave
 app.kubernetes.io/instance: {{ .Values.name }}
 {{- end }}
 
-{{/* What every object is labelled with. */}}
+{{/* Labels of every object. */}}
 {{- define "sheave.labels" -}}
 {{ include "sheave.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
@@ -14,7 +14,7 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{ .Values.serviceAccount.name | default .Values.name }}
 {{- end }}
 
-{{/* The spec of a Service in front of all pods, but for its ports. */}}
+{{/* The spec of a Service in front of all pods, without its ports. */}}
 {{- define "sheave.front" -}}
 type: {{ .Values.service.type }}
 {{- if ne .Values.service.type "ClusterIP" }}
@@ -28,13 +28,13 @@ loadBalancerClass: {{ . }}
 selector: {{- include "sheave.selector" . | nindent 2 }}
 {{- end }}
 
-{{/* What the Services of all Gateways say, as JSON. */}}
+{{/* Template of the Services of all Gateways, as JSON. */}}
 {{- define "sheave.template" -}}
 {{- $metadata := dict "labels" (include "sheave.labels" . | fromYaml) "annotations" .Values.service.annotations -}}
 {{- dict "metadata" $metadata "spec" (include "sheave.front" . | fromYaml) | toJson -}}
 {{- end }}
 
-{{/* Settings that cannot go together. */}}
+{{/* Settings that exclude each other. */}}
 {{- define "sheave.check" -}}
 {{- if and .Values.addresses.pool (not .Values.hostNetwork) }}
 {{- fail "addresses.pool needs hostNetwork: true, for nodes carry those addresses" }}

@@ -1,4 +1,4 @@
-"""Plays the variants of experiment.toml one after the other, in an order drawn anew in each repetition."""
+"""Runs the variants of experiment.toml one after the other, in random order in each repetition."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from lab.testbed import cluster, other_work, recording
 from lab.testbed.cluster import Node
 from lab.testbed.pods import Probe
 from lab.testbed.recording import Recording
-from lab.testbed.scenario import REPLICAS, Load, Scenario, Watcher, play
+from lab.testbed.scenario import REPLICAS, Load, Scenario, Watcher, run_scenario
 
 FAIR_SHARE = 0.5
 SHOWN_ENTRIES = 20
 THROUGH_SHEAVE = ("sheave-h3-h1", "sheave-alt-svc", "sheave-h3-h3", "sheave-h1-h3", "sheave-h2-h3")
-# Until the second replica comes these have the same work for the same replica: what they differ by is the machine's.
+# Until the second replica starts, these have the same work for the same replica: their differences show the machine's
+# noise.
 ALIKE = ("one", "clusterip", "nodeport", "haproxy", "nginx", "envoy", "sheave")
 UNITS = {
     "rps_before": "requests per second",
@@ -50,10 +51,10 @@ def run(bench: Bench) -> dict[str, Figure]:
     order = random.Random(bench.settings["seed"])
     repetitions = bench.setting("repetitions")
     progress = Progress(repetitions * len(variants))
-    with Node.occupied() as node:
+    with Node.acquire() as node:
         for repetition in range(repetitions):
             for variant in order.sample(variants, len(variants)) if not bench.quick else variants:
-                _play(bench, node, variant, repetition)
+                _run_repetition(bench, node, variant, repetition)
                 progress.step(f"repetition {repetition + 1}, {variant['id']}")
     other_work.note(bench, bench.rows)
     return figures(bench.rows)
@@ -65,35 +66,42 @@ def _variants(bench: Bench) -> list[dict[str, Any]]:
     return [variant for variant in everything if variant["id"] in wanted]
 
 
-def _play(bench: Bench, node: Node, variant: dict[str, Any], repetition: int) -> None:
+def _run_repetition(bench: Bench, node: Node, variant: dict[str, Any], repetition: int) -> None:
     folder = bench.logs / f"{variant['id']}-{repetition + 1}"
     folder.mkdir()
     scenario = _scenario(variant)
     load = Load(
-        users=round(bench.setting("users") * scenario.crowding),
-        millicores=round(bench.setting("millicores") * scenario.wealth),
+        users=round(bench.setting("users") * scenario.user_multiplier),
+        millicores=round(bench.setting("millicores") * scenario.cpu_multiplier),
         startup_millicores=bench.setting("startup_millicores"),
         seconds_before=bench.setting("seconds_before"),
         seconds_after=bench.setting("seconds_after"),
     )
-    played = play(node, scenario, load, folder, _watcher(bench, variant))
-    _keep_requests(played, folder)
+    run_recording = run_scenario(node, scenario, load, folder, _watcher(bench, variant))
+    _keep_requests(run_recording, folder)
     _show_conntrack(bench, variant["id"], folder)
     where = {"variant": variant["id"], "repetition": repetition + 1}
-    bench.append("seconds.csv", [{**where, **_in_columns(row)} for row in recording.seconds(played)])
-    bench.record({**where, "users": load.users, "millicores": load.millicores, **_filled(recording.summary(played))})
+    bench.append("seconds.csv", [{**where, **_with_replica_columns(row)} for row in recording.seconds(run_recording)])
+    bench.record(
+        {
+            **where,
+            "users": load.users,
+            "millicores": load.millicores,
+            **_with_scaling_columns(recording.summary(run_recording)),
+        }
+    )
 
 
-def _keep_requests(played: Recording, folder: Path) -> None:
-    """Every request, in the folder of the logs: too many lines to commit."""
+def _keep_requests(run_recording: Recording, folder: Path) -> None:
+    """Writes every request to the folder of the logs, because there are too many lines to commit."""
     with gzip.open(folder / "requests.csv.gz", "wt", newline="") as out:
         writer = csv.writer(out)
         writer.writerow(["sent", "seconds", "replica", "failure"])
-        writer.writerows((f"{a.sent:.4f}", f"{a.seconds:.4f}", a.replica, a.failure) for a in played.answers)
+        writer.writerows((f"{a.sent:.4f}", f"{a.seconds:.4f}", a.replica, a.failure) for a in run_recording.answers)
 
 
 def _show_conntrack(bench: Bench, variant: str, folder: Path) -> None:
-    """Some of what the kernel remembered at the end, for those who want to see it."""
+    """Copies some conntrack entries of the run's end to its folder."""
     entries = (folder / "conntrack.txt").read_text().splitlines()
     shown = bench.folder / f"conntrack-{variant}.txt"
     if variant in bench.settings["conntrack_variants"] and not shown.exists():
@@ -108,52 +116,52 @@ def _scenario(variant: dict[str, Any]) -> Scenario:
     return Scenario(**settings)
 
 
-def _in_columns(row: Row) -> Row:
-    """Every run has the columns of both replicas."""
+def _with_replica_columns(row: Row) -> Row:
+    """Returns the row with the columns of both replicas."""
     kinds = ("answered", "sent", "cpu", "connections")
     return row | {f"{kind}.{name}": row.get(f"{kind}.{name}", 0) for name in REPLICAS for kind in kinds}
 
 
-def _filled(row: Row) -> Row:
-    """Every run has the columns of one that was scaled."""
+def _with_scaling_columns(row: Row) -> Row:
+    """Returns the row with the columns of a scaled run."""
     after = ("rps_after", "p50_after_ms", "p95_after_ms", "share", "share_lowest", "share_highest")
     first = ("next_request_ms", "first_request_ms", "first_arrival_ms", "first_request_delay_ms", "newcomer_requests")
     return row | {name: row.get(name) for name in (*after, *first)}
 
 
 def _watcher(bench: Bench, variant: dict[str, Any]) -> Watcher:
-    """A line a second in a quick run, whose two variants are there to be watched."""
+    """Returns a watcher that prints a line every second of a quick run."""
     if not bench.quick:
-        return lambda second, played: None
+        return lambda second, run_recording: None
     table = Table(REPLICAS, "conntrack")
     table.title(variant["title"])
     table.header()
-    return _Narrator(table).tell
+    return _Narrator(table).render
 
 
 class _Narrator:
-    """The live table of one run."""
+    """Live table of one run."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
-        self._told: set[str] = set()
+        self._shown: set[str] = set()
 
-    def tell(self, second: int, played: Recording) -> None:
-        begin = played.began + second - 1
-        latest = [answer for answer in played.answers if begin <= answer.came < begin + 1]
-        self._table.line(second, recording.summarize(latest), played.samples[-1].connections)
-        self._once(played.started, f"{REPLICAS[1]} starts")
-        self._once(played.published, f"{REPLICAS[1]} is ready and published")
-        self._once(played.withdrawn, f"{REPLICAS[0]} fails its probe and is withdrawn")
+    def render(self, second: int, run_recording: Recording) -> None:
+        begin = run_recording.began + second - 1
+        latest = [answer for answer in run_recording.answers if begin <= answer.received_at < begin + 1]
+        self._table.line(second, recording.summarize(latest), run_recording.samples[-1].connections)
+        self._event_once(run_recording.started, f"{REPLICAS[1]} starts")
+        self._event_once(run_recording.published, f"{REPLICAS[1]} is ready and published")
+        self._event_once(run_recording.withdrawn, f"{REPLICAS[0]} fails its probe and is withdrawn")
 
-    def _once(self, moment: float | None, text: str) -> None:
-        if moment is not None and text not in self._told:
-            self._told.add(text)
+    def _event_once(self, moment: float | None, text: str) -> None:
+        if moment is not None and text not in self._shown:
+            self._shown.add(text)
             self._table.event(text)
 
 
 def figures(rows: Sequence[Row]) -> dict[str, Figure]:
-    """What the runs come to, for as many variants as there are."""
+    """Returns the figures of the variants that have rows."""
     variants = list(dict.fromkeys(row["variant"] for row in rows))
     found: dict[str, Figure] = {}
     for variant in variants:
@@ -161,22 +169,22 @@ def figures(rows: Sequence[Row]) -> dict[str, Figure]:
             if values := _by_repetition(rows, variant, name):
                 found[f"{variant}.{name}"] = Figure.of(list(values.values()), unit)
         if f"{variant}.rps_after" in found:
-            found |= _of_newcomer(rows, variant)
+            found |= _newcomer_figures(rows, variant)
     for peer in ("haproxy", "nginx", "envoy"):
         if {"sheave", peer} <= set(variants):
             found[f"sheave.gain / {peer}.gain"] = paired_ratio(_gains(rows, "sheave"), _gains(rows, peer))
     before = [row["rps_before"] for row in rows if row["variant"] in ALIKE]
     if len(before) > 1:
         found["machine.rps_before.spread"] = _spread(before)
-    found |= _of_http3(found)
+    found |= _http3_figures(found)
     if {"one", "two"} <= set(variants):
         one, two = (_by_repetition(rows, variant, "rps_before") for variant in ("one", "two"))
         found["two / one"] = paired_ratio(two, one)
     return found
 
 
-def _of_newcomer(rows: Sequence[Row], variant: str) -> dict[str, Figure]:
-    """What became of the second replica; `worst` and `all` are over every repetition."""
+def _newcomer_figures(rows: Sequence[Row], variant: str) -> dict[str, Figure]:
+    """Returns the figures of the second replica; `worst` and `all` are over every repetition."""
     own = [row for row in rows if row["variant"] == variant]
     delays = [row["first_request_delay_ms"] for row in own]
     found = {
@@ -186,17 +194,17 @@ def _of_newcomer(rows: Sequence[Row], variant: str) -> dict[str, Figure]:
         f"{variant}.share.worst": Figure.of([max(row["share"] for row in own)], "share"),
         f"{variant}.failures.all": Figure.of([sum(row["failures"] for row in own)], "requests"),
     }
-    # A run may be too short for a window.
+    # A run may be shorter than a window.
     if None not in (row["share_lowest"] for row in own):
         found[f"{variant}.unfairness.worst"] = Figure.of([max(map(_unfairness, own))], "share of a fair share")
-    # A replica that got nothing has no first request, and so no figure.
+    # A replica without requests has no first request, and so no figure.
     if None not in delays:
         found[f"{variant}.first_request_delay_ms.worst"] = Figure.of([max(delays)], "ms")
     return found
 
 
-def _of_http3(found: dict[str, Figure]) -> dict[str, Figure]:
-    """The worst of all variants that go through Sheave with HTTP/3 on a side of it."""
+def _http3_figures(found: dict[str, Figure]) -> dict[str, Figure]:
+    """Returns the worst figures of all variants that use HTTP/3 on one side of Sheave."""
     worst: dict[str, Figure] = {}
     for name in ("first_request_delay_ms.worst", "unfairness.worst", "failures.all"):
         own = [found[key] for variant in THROUGH_SHEAVE if (key := f"{variant}.{name}") in found]
@@ -206,12 +214,12 @@ def _of_http3(found: dict[str, Figure]) -> dict[str, Figure]:
 
 
 def _spread(values: Sequence[float]) -> Figure:
-    """How far the highest is above the lowest; 0 where all are 0."""
+    """Returns the ratio of the highest to the lowest value less 1; 0 if all are 0."""
     return Figure.of([max(values) / min(values) - 1 if min(values) else 0.0], "highest / lowest - 1")
 
 
 def _unfairness(row: Row) -> float:
-    """How far the new replica was from half of the requests, in the window where it was farthest."""
+    """Returns the largest distance of the new replica's share from one half in any window."""
     return max(abs(row[edge] - FAIR_SHARE) for edge in ("share_lowest", "share_highest")) / FAIR_SHARE
 
 
@@ -221,6 +229,6 @@ def _gains(rows: Sequence[Row], variant: str) -> dict[int, float]:
 
 
 def _by_repetition(rows: Sequence[Row], variant: str, name: str) -> dict[int, float]:
-    """Of a committed run that is older than a column there is nothing of it."""
+    """Returns the column by repetition; older committed runs may lack it."""
     own = (row for row in rows if row["variant"] == variant)
     return {row["repetition"]: row[name] for row in own if row.get(name) is not None}

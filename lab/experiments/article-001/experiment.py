@@ -1,4 +1,4 @@
-"""Plays the four kinds of variants of experiment.toml, one kind after the other."""
+"""Runs the four kinds of variants of experiment.toml, one kind after the other."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lab.article001 import ab, errors, learning, scaling, throughput, uwsgi, var
 from lab.article001.entries import SERVICES
 from lab.article001.figures import figures
 from lab.article001.variants import Kind, Variant
-from lab.article001.work import Service
+from lab.article001.work import ServiceTimes
 from lab.bench import Bench, Progress
 from lab.figure import Figure
 from lab.testbed import cluster, other_work
@@ -28,49 +28,49 @@ def run(bench: Bench) -> dict[str, Figure]:
         bench.settings.get(f"{bench.extent}_variants") or [variant["id"] for variant in everything]
     )
     chosen = variants.read(everything, wanted)
-    players = [
-        (bench.setting(kind), of_kind, player)
-        for kind, player in PLAYERS.items()
+    selected = [
+        (bench.setting(kind), of_kind, runner)
+        for kind, runner in RUNNERS.items()
         if (of_kind := [variant for variant in chosen if variant.kind == kind])
     ]
-    progress = Progress(sum(_steps(bench, settings, of_kind) for settings, of_kind, _ in players))
-    with Node.occupied(SERVICES) as node:
-        for settings, of_kind, player in players:
-            player(bench, node, settings, of_kind, progress.step)
+    progress = Progress(sum(_steps(bench, settings, of_kind) for settings, of_kind, _ in selected))
+    with Node.acquire(SERVICES) as node:
+        for settings, of_kind, runner in selected:
+            runner(bench, node, settings, of_kind, progress.step)
     other_work.note(bench, bench.rows)
     return figures(bench.rows)
 
 
 Settings = dict[str, Any]
-Told = Callable[[str], None]
-Player = Callable[[Bench, Node, Settings, list[Variant], Told], None]
+ReportStep = Callable[[str], None]
+Runner = Callable[[Bench, Node, Settings, list[Variant], ReportStep], None]
 
 
-def _throughput(bench: Bench, node: Node, settings: Settings, of_kind: list[Variant], told: Told) -> None:
+def _throughput(bench: Bench, node: Node, settings: Settings, of_kind: list[Variant], report_step: ReportStep) -> None:
     for distribution, repetitions in settings["repetitions"].items():
-        service = Service(distribution, settings["service_seconds"])
+        service = ServiceTimes(distribution, settings["service_seconds"])
         rest = {name: value for name, value in settings.items() if name not in ("repetitions", "service_seconds")}
-        throughput.play(bench, node, of_kind, throughput.Phase(service, repetitions, **rest), told)
+        throughput.run(bench, node, of_kind, throughput.ThroughputSettings(service, repetitions, **rest), report_step)
 
 
-def _learning(bench: Bench, node: Node, settings: Settings, of_kind: list[Variant], told: Told) -> None:
-    learning.play(bench, node, of_kind, learning.Course(**_with_service(settings)), told)
+def _learning(bench: Bench, node: Node, settings: Settings, of_kind: list[Variant], report_step: ReportStep) -> None:
+    learning.run(bench, node, of_kind, learning.LearningSettings(**_with_service(settings)), report_step)
 
 
-def _errors(bench: Bench, node: Node, settings: Settings, of_kind: list[Variant], told: Told) -> None:
-    errors.play(bench, node, of_kind, errors.Race(**settings), told)
+def _errors(bench: Bench, node: Node, settings: Settings, of_kind: list[Variant], report_step: ReportStep) -> None:
+    errors.run(bench, node, of_kind, errors.ErrorSettings(**settings), report_step)
 
 
-def _scaling(bench: Bench, node: Node, settings: Settings, of_kind: list[Variant], told: Told) -> None:
-    scaling.play(bench, node, of_kind, scaling.Play(**_with_service(settings)), told)
+def _scaling(bench: Bench, node: Node, settings: Settings, of_kind: list[Variant], report_step: ReportStep) -> None:
+    scaling.run(bench, node, of_kind, scaling.ScalingSettings(**_with_service(settings)), report_step)
 
 
 def _with_service(settings: Settings) -> Settings:
     rest = {name: value for name, value in settings.items() if name != "service_seconds"}
-    return rest | {"service": Service("exponential", settings["service_seconds"])}
+    return rest | {"service": ServiceTimes("exponential", settings["service_seconds"])}
 
 
-PLAYERS: dict[Kind, Player] = {
+RUNNERS: dict[Kind, Runner] = {
     "throughput": _throughput,
     "learning": _learning,
     "errors": _errors,
@@ -79,7 +79,7 @@ PLAYERS: dict[Kind, Player] = {
 
 
 def _steps(bench: Bench, settings: Settings, of_kind: list[Variant]) -> int:
-    """How often a player says that something is done."""
+    """Returns the number of steps that a runner reports."""
     match of_kind[0].kind:
         case "throughput":
             learners = sum(variant.learns for variant in of_kind)

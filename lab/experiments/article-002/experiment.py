@@ -1,4 +1,4 @@
-"""Plays the variants of experiment.toml one after the other, in an order drawn anew in each repetition."""
+"""Runs the variants of experiment.toml one after the other, in random order in each repetition."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from lab.article002 import calls as reading
 from lab.article002 import rows
 from lab.article002.calls import Call
 from lab.article002.figures import figures
-from lab.article002.stage import Stage, Times, Variant, sleep_until, stage
+from lab.article002.setup import CallTimes, GrpcSetup, Variant, open_setup, sleep_until
 from lab.bench import Bench, Progress
 from lab.figure import Figure
 from lab.testbed import cluster, other_work
 from lab.testbed.cluster import Node
-from lab.testbed.other_work import OtherWork
+from lab.testbed.other_work import OtherCpuTime
 
-# Beside the time for which calls are made: a server starts meanwhile.
+# Additional duration of the load, in which a server starts.
 START_SECONDS = 2
 
 
@@ -35,11 +35,11 @@ def run(bench: Bench) -> dict[str, Figure]:
     repetitions = bench.setting("repetitions")
     progress = Progress(repetitions * len(variants))
     kinds = {"bursts": _bursts, "shares": _shares, "newcomer": _newcomer}
-    with Node.occupied() as node:
+    with Node.acquire() as node:
         for repetition in range(repetitions):
             for variant in order.sample(variants, len(variants)) if not bench.quick else variants:
-                player = _Player(bench, node, variant, repetition)
-                kinds[variant.kind](player)
+                variant_run = _VariantRun(bench, node, variant, repetition)
+                kinds[variant.kind](variant_run)
                 progress.step(f"repetition {repetition + 1}, {variant.id}")
     other_work.note(bench, bench.rows)
     return figures(bench.rows)
@@ -48,16 +48,16 @@ def run(bench: Bench) -> dict[str, Figure]:
 def _variants(bench: Bench) -> list[Variant]:
     everything = bench.settings["variants"]
     wanted = bench.only or bench.settings.get(f"{bench.extent}_variants") or [variant["id"] for variant in everything]
-    words = ("title", "article")
+    descriptive = ("title", "article")
     return [
-        Variant(**{name: value for name, value in variant.items() if name not in words})
+        Variant(**{name: value for name, value in variant.items() if name not in descriptive})
         for variant in everything
         if variant["id"] in wanted
     ]
 
 
-class _Player:
-    """One repetition of one variant: its settings, and where its rows go."""
+class _VariantRun:
+    """One repetition of one variant, with its settings and output."""
 
     def __init__(self, bench: Bench, node: Node, variant: Variant, repetition: int) -> None:
         self.bench = bench
@@ -66,70 +66,70 @@ class _Player:
         self.repetition = repetition + 1
         self.folder: Path = bench.logs / f"{variant.id}-{repetition + 1}"
         self.folder.mkdir()
-        self._others = OtherWork(node)
+        self._other_cpu = OtherCpuTime(node)
 
-    def stage(self, servers: int) -> AbstractContextManager[Stage]:
-        return stage(self.node, self.variant, servers, Times(**self.bench.settings["times"]), self.folder)
+    def open_setup(self, servers: int) -> AbstractContextManager[GrpcSetup]:
+        return open_setup(self.node, self.variant, servers, CallTimes(**self.bench.settings["times"]), self.folder)
 
     def record(self, calls: Sequence[Call], **more: Any) -> None:
         where = {"variant": self.variant.id, "kind": self.variant.kind, "repetition": self.repetition}
-        others = {"other_work_cpus": round(self._others.cpus(), 3)}
+        others = {"other_work_cpus": round(self._other_cpu.cpus(), 3)}
         self.bench.record(rows.EMPTY | where | rows.summary(calls) | others | more)
-        self._others = OtherWork(self.node)
+        self._other_cpu = OtherCpuTime(self.node)
 
     def record_seconds(self, calls: Sequence[Call]) -> None:
-        """Of whole seconds."""
+        """Records whole seconds."""
         where = {"variant": self.variant.id, "repetition": self.repetition}
         rate = round(self.bench.settings["rate"])
         whole = calls[: len(calls) // rate * rate]
         self.bench.append(rows.PER_SECOND, [{**where, **second} for second in rows.seconds(whole)])
 
 
-def _bursts(player: _Player) -> None:
-    bench = player.bench
-    sizes = "sizes_per_connection" if player.variant.connection_per_call else "sizes"
-    with player.stage(servers=1) as made:
+def _bursts(variant_run: _VariantRun) -> None:
+    bench = variant_run.bench
+    sizes = "sizes_per_connection" if variant_run.variant.connection_per_call else "sizes"
+    with variant_run.open_setup(servers=1) as setup:
         for size in bench.setting(sizes):
-            player.record(made.burst(size), calls_at_once=size)
+            variant_run.record(setup.burst(size), calls_at_once=size)
         if not bench.quick:
-            player.record((), largest=_largest(made, **bench.settings["largest"]))
+            variant_run.record((), largest=_largest_burst(setup, **bench.settings["largest"]))
 
 
-def _largest(made: Stage, tries: int, **search: Any) -> int:
+def _largest_burst(setup: GrpcSetup, tries: int, **search: Any) -> int:
     def clean(calls: int) -> bool:
-        return any(not any(call.failed for call in made.burst(calls)) for _ in range(tries))
+        return any(not any(call.failed for call in setup.burst(calls)) for _ in range(tries))
 
-    return reading.largest(clean, **search)
-
-
-def _shares(player: _Player) -> None:
-    bench = player.bench
-    with player.stage(len(rows.REPLICAS)) as made:
-        client = made.start_calls("-rate", bench.settings["rate"], "-seconds", bench.setting("seconds"))
-        calls = made.finish(client)
-        player.record(calls, busiest=round(reading.busiest(calls), 4), dns_questions=made.dns_questions())
-    player.record_seconds(calls)
+    return reading.largest_clean(clean, **search)
 
 
-def _newcomer(player: _Player) -> None:
-    bench, newcomer = player.bench, rows.REPLICAS[-1]
+def _shares(variant_run: _VariantRun) -> None:
+    bench = variant_run.bench
+    with variant_run.open_setup(len(rows.REPLICAS)) as setup:
+        client = setup.start_calls("-rate", bench.settings["rate"], "-seconds", bench.setting("seconds"))
+        calls = setup.finish(client)
+        variant_run.record(calls, busiest=round(reading.busiest(calls), 4), dns_questions=setup.dns_questions())
+    variant_run.record_seconds(calls)
+
+
+def _newcomer(variant_run: _VariantRun) -> None:
+    bench, newcomer = variant_run.bench, rows.REPLICAS[-1]
     before, after = bench.setting("seconds_before"), bench.setting("seconds_after")
-    with player.stage(len(rows.REPLICAS) - 1) as made:
+    with variant_run.open_setup(len(rows.REPLICAS) - 1) as setup:
         seconds = before + START_SECONDS + after
-        client = made.start_calls("-rate", bench.settings["rate"], "-seconds", seconds)
+        client = setup.start_calls("-rate", bench.settings["rate"], "-seconds", seconds)
         sleep_until(time.time() + before)
-        made.start_server()
+        setup.start_server()
         published = time.time()
-        made.publish()
-        calls = [call for call in made.finish(client) if call.sent < published + after]
-        arrival = reading.arrival(calls, newcomer, published)
-        player.record(
+        setup.publish()
+        calls = [call for call in setup.finish(client) if call.sent < published + after]
+        new_server_result = reading.new_server_result(calls, newcomer, published)
+        variant_run.record(
             calls,
             busiest=round(reading.busiest(calls), 4),
-            dns_questions=made.dns_questions(),
+            dns_questions=setup.dns_questions(),
             published_second=round(published - calls[0].sent, 3),
-            first_call_ms=round(arrival.first_call_ms, 3),
-            share_lowest=arrival.lowest_share,
-            share_highest=arrival.highest_share,
+            first_call_ms=round(new_server_result.first_call_ms, 3),
+            share_lowest=new_server_result.lowest_share,
+            share_highest=new_server_result.highest_share,
         )
-    player.record_seconds(calls)
+    variant_run.record_seconds(calls)

@@ -1,4 +1,4 @@
-"""Plays the variants of experiment.toml sample by sample: in each one every load once, in an order drawn anew."""
+"""Runs the variants of experiment.toml sample by sample; each sample has every load once, in random order."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
 from lab.article004 import browser, plan, rows
-from lab.article004.browser import PROTOCOLS, WILLING, Load, Protocol, Visit, checked
+from lab.article004.browser import DISCOVERING, PROTOCOLS, PageLoad, Protocol, Visit, check_protocol
 from lab.article004.client import Client
 from lab.article004.figures import NEW, RETURNING, WITHOUT, figures
-from lab.article004.plan import Turn
+from lab.article004.plan import PlannedLoad
 from lab.article004.rows import FIRST, NEXT
-from lab.article004.stage import Stage, stage
+from lab.article004.setup import PageLoadSetup, open_setup
 from lab.balancers import nginx
 from lab.bench import Bench, Progress
 from lab.figure import Figure
 from lab.testbed import cluster, link, other_work
-from lab.testbed.occupancy import occupy
-from lab.testbed.other_work import OtherWork
+from lab.testbed.other_work import OtherCpuTime
+from lab.testbed.ownership import acquire
 
 CONTROLLERS = ("cubic", "bbr")
 PLAIN = PROTOCOLS["h2-tls13"]
@@ -30,84 +30,87 @@ def obstacle() -> str | None:
 
 
 def prepare() -> dict[str, str]:
-    # Whatever the edges are, nginx is behind them: fetched now, for the run has no network but its own.
+    # nginx is behind every edge. It is fetched now, because the run has an isolated network.
     return {"browser": browser.version(), "backend": nginx.prepare()}
 
 
 def run(bench: Bench) -> dict[str, Figure]:
     known = rows.done(bench.rows)
     rounds = [[each.without(known) for each in together] for together in plan.rounds(bench)]
-    progress = Progress(sum(len(each.turns) for together in rounds for each in together))
-    with occupy() as top, stage(top, bench.settings.get("builds", {}), bench.logs) as made:
+    progress = Progress(sum(len(each.planned) for together in rounds for each in together))
+    with acquire() as top, open_setup(top, bench.settings.get("builds", {}), bench.logs) as setup:
         for together in rounds:
-            left = [each for each in together if each.turns]
-            clients = made.clients(len(left))
-            lanes = []
+            left = [each for each in together if each.planned]
+            clients = setup.clients(len(left))
+            queues = []
             for client, each in zip(clients, left, strict=True):
-                client.use(each.variant.conditions(**bench.settings["line"]), each.variant.congestion, each.seed)
-                lanes.append([_Player(bench, made, client, turn) for turn in each.turns])
-            _play(lanes, clients, progress)
+                client.apply(each.variant.conditions(**bench.settings["line"]), each.variant.congestion, each.seed)
+                queues.append([_LoadRun(bench, setup, client, planned_load) for planned_load in each.planned])
+            _run_clients(queues, clients, progress)
     other_work.note(bench, bench.rows)
     return figures(bench.rows)
 
 
-def _play(lanes: Sequence[Sequence[_Player]], clients: Sequence[Client], progress: Progress) -> None:
-    """What a client does one after another, the clients at the same time."""
-    with ThreadPoolExecutor(max(1, len(lanes))) as threads:
-        playing = [threads.submit(_play_in_turn, players, progress) for players in lanes]
+def _run_clients(queues: Sequence[Sequence[_LoadRun]], clients: Sequence[Client], progress: Progress) -> None:
+    """Runs the clients concurrently; each client runs its loads one after the other."""
+    with ThreadPoolExecutor(max(1, len(queues))) as threads:
+        running = [threads.submit(_run_in_order, load_runs, progress) for load_runs in queues]
         try:
-            for each in as_completed(playing):
+            for each in as_completed(running):
                 each.result()
         except BaseException:
-            # Nobody waits for what the others have begun.
+            # Aborts the loads of the other clients.
             for client in clients:
-                client.browser.give_up()
+                client.browser.abort()
             raise
 
 
-def _play_in_turn(players: Sequence[_Player], progress: Progress) -> None:
-    for player in players:
-        player.play()
-        progress.step(str(player.turn))
+def _run_in_order(load_runs: Sequence[_LoadRun], progress: Progress) -> None:
+    for load_run in load_runs:
+        load_run.run()
+        progress.step(str(load_run.planned_load))
 
 
-class _Player:
-    """What is done in a turn."""
+class _LoadRun:
+    """Execution of one planned load."""
 
-    def __init__(self, bench: Bench, made: Stage, client: Client, turn: Turn) -> None:
+    def __init__(self, bench: Bench, setup: PageLoadSetup, client: Client, planned_load: PlannedLoad) -> None:
         self._bench = bench
-        self._made = made
+        self._setup = setup
         self._client = client
-        self.turn = turn
-        self._port = made.edge(turn.edge, turn.variant.congestion)
-        self._patience: float = bench.settings["patience_seconds"]
+        self.planned_load = planned_load
+        self._port = setup.edge(planned_load.edge, planned_load.variant.congestion)
+        self._timeout: float = bench.settings["patience_seconds"]
 
-    def play(self) -> None:
+    def run(self) -> None:
         self._visit()
-        self._made.check()
+        self._setup.check()
 
     def _visit(self) -> None:
-        match self.turn.by:
+        match self.planned_load.by:
             case by if by == RETURNING:
-                self._come_back(WILLING, PROTOCOLS["h3"].name)
+                self._learn_then_block_udp(DISCOVERING, PROTOCOLS["h3"].name)
             case by if by == WITHOUT:
-                self._come_back(PLAIN, PLAIN.name)
+                self._learn_then_block_udp(PLAIN, PLAIN.name)
             case by if by == NEW:
-                self._visit_without_udp(WILLING, again=False)
+                self._visit_without_udp(DISCOVERING, again=False)
             case by:
                 protocol = PROTOCOLS[by]
                 with self._client.browser.visit(protocol.flags_for(self._port)) as visit:
                     self._record(visit, protocol)
 
-    def _come_back(self, protocol: Protocol, learnt: str) -> None:
-        """From a network that lets UDP through, where the browser learns what it may go on by, to one that does not."""
+    def _learn_then_block_udp(self, protocol: Protocol, expected_protocol: str) -> None:
+        """Loads pages with UDP until the browser has learned the protocol, then visits without UDP."""
         with self._client.browser.visit(protocol.flags_for(self._port)) as visit:
             loads = [self._load(visit, protocol) for _ in range(PAGES_TO_LEARN)]
-        if learnt in loads[-1].by:
+        if expected_protocol in loads[-1].by:
             self._visit_without_udp(protocol, again=True)
             return
         for page in PAGES:
-            self._keep(Load(None, f"had not learnt to go by {learnt}: {loads[-1].failure or loads[-1].by}"), page)
+            self._store(
+                PageLoad(None, f"did not learn to use {expected_protocol}: {loads[-1].failure or loads[-1].by}"),
+                page,
+            )
 
     def _visit_without_udp(self, protocol: Protocol, *, again: bool) -> None:
         flags = protocol.flags_for(self._port)
@@ -115,17 +118,22 @@ class _Player:
             for page in PAGES:
                 self._record(visit, protocol, page)
 
-    def _load(self, visit: Visit, protocol: Protocol) -> Load:
-        return visit.load(f"https://{protocol.host}:{self._port}{self.turn.site.path}", self._patience)
+    def _load(self, visit: Visit, protocol: Protocol) -> PageLoad:
+        return visit.load(f"https://{protocol.host}:{self._port}{self.planned_load.site.path}", self._timeout)
 
     def _record(self, visit: Visit, protocol: Protocol, page: str | None = None) -> None:
-        others, dropped = OtherWork(self._made), self._client.udp_dropped()
-        load = checked(self._load(visit, protocol), protocol, self.turn.site.round_trips)
-        self._keep(load, page, self._client.udp_dropped() - dropped, others.cpus())
+        others, dropped = OtherCpuTime(self._setup), self._client.udp_dropped()
+        load = check_protocol(self._load(visit, protocol), protocol, self.planned_load.site.round_trips)
+        self._store(load, page, self._client.udp_dropped() - dropped, others.cpus())
 
-    def _keep(self, load: Load, page: str | None, udp_dropped: int = 0, other_work_cpus: float = 0.0) -> None:
-        turn = self.turn
-        where = {"variant": turn.variant.id, "edge": turn.edge, "site": turn.site.id, "protocol": turn.by}
-        beside = {"udp_dropped": udp_dropped, "other_work_cpus": round(other_work_cpus, 3)}
-        came_to = rows.of_load(load, self._patience)
-        self._bench.record(rows.EMPTY | where | {"page": page, "sample": turn.sample} | came_to | beside)
+    def _store(self, load: PageLoad, page: str | None, udp_dropped: int = 0, other_work_cpus: float = 0.0) -> None:
+        planned_load = self.planned_load
+        where = {
+            "variant": planned_load.variant.id,
+            "edge": planned_load.edge,
+            "site": planned_load.site.id,
+            "protocol": planned_load.by,
+        }
+        extra = {"udp_dropped": udp_dropped, "other_work_cpus": round(other_work_cpus, 3)}
+        outcome = rows.load_columns(load, self._timeout)
+        self._bench.record(rows.EMPTY | where | {"page": page, "sample": planned_load.sample} | outcome | extra)

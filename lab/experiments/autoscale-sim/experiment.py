@@ -1,4 +1,4 @@
-"""Lets the simulator pass the same day under each scaler, and smaller days under each with other settings."""
+"""Simulates the same day under each scaler, and smaller days under each scaler with other settings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def run(bench: Bench) -> dict[str, Figure]:
     for job, text in _pass_days(wanted, bench.logs):
         printed[job] = text
         progress.step(f"{job.part}, {job.scaler}, {job.setting}")
-    # In the order in which they were asked for, not in that in which they ended: the same files each time.
+    # In the order of the jobs, not of their completion, so that the files are reproducible.
     for job in wanted:
         minutes, day = days.read(printed[job])
         if job.part == days.DAY:
@@ -34,19 +34,19 @@ def run(bench: Bench) -> dict[str, Figure]:
 
 
 def _pass_days(wanted: Sequence[Job], folder: Path) -> Iterator[tuple[Job, str]]:
-    """As many at a time as there are CPUs. Nothing is timed, so they may be in each other's way."""
+    """Simulates one day for each CPU at a time. Nothing is timed, so the simulations may disturb each other."""
     waiting = list(enumerate(wanted))
     running: dict[Child, Job] = {}
     with ExitStack() as stack:
         while waiting or running:
             while waiting and len(running) < (os.cpu_count() or 1):
                 number, job = waiting.pop(0)
-                argv = [binary("sim"), "--autoscale", *job.words]
-                child = Child(argv, folder / f"{number}.csv", preferred=False)
+                argv = [binary("sim"), "--autoscale", *job.arguments]
+                child = Child(argv, folder / f"{number}.csv", high_priority=False)
                 running[stack.enter_context(child)] = job
             time.sleep(0.05)
             for child in [child for child in running if not child.alive()]:
                 text = child.log.read_text()
-                if not days.is_whole(text):
+                if not days.is_complete(text):
                     raise ChildFailed(f"{' '.join(child.argv)} failed{child.log_end()}")
                 yield running.pop(child), text

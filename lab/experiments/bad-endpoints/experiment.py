@@ -1,4 +1,4 @@
-"""Sends open and closed loads to endpoints of which some turn bad, and records what the clients see of it."""
+"""Sends open and closed loads to endpoints, some of which fail, and records the effect on the clients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lab.load import Request
 
 def obstacle() -> str | None:
     if not shutil.which("iptables-restore"):
-        return "iptables-restore is not there: it drops the packets of an endpoint that cannot be reached"
+        return "iptables-restore is not installed; it drops the packets of an unreachable endpoint"
     return None
 
 
@@ -27,7 +27,7 @@ def run(bench: Bench) -> dict[str, Figure]:
     progress = Progress(sum(_rounds(each, rounds) * len(each.arms) for each in scenarios))
     for number in range(rounds):
         for each in order.sample(scenarios, len(scenarios)):
-            # The same moments and the same service times for every arm.
+            # Every arm has the same send times and service times.
             seed = order.getrandbits(32)
             for arm in order.sample(each.arms, len(each.arms)) if number < _rounds(each, rounds) else ():
                 for row in MEASUREMENTS[each.load](bench, each, arm, number, seed):
@@ -43,7 +43,7 @@ def _rounds(each: Scenario, everyone: int) -> int:
 def _measure_open_load(bench: Bench, each: Scenario, arm: str, number: int, seed: int) -> list[Row]:
     settings = scenario.load_settings(bench, each)
     with staged(bench, each, arm, number=number, seed=seed) as (load, running):
-        report = load.pace(
+        report = load.open_loop(
             running.address,
             Request(),
             rate=settings["rate"],
@@ -53,7 +53,7 @@ def _measure_open_load(bench: Bench, each: Scenario, arm: str, number: int, seed
             seconds=settings["seconds"],
             processes=running.child.processes(),
         )
-    return rows.of_report(number, each, arm, report)
+    return rows.report_rows(number, each, arm, report)
 
 
 def _measure_closed_load(bench: Bench, each: Scenario, arm: str, number: int, seed: int) -> list[Row]:
@@ -76,7 +76,7 @@ def _measure_closed_load(bench: Bench, each: Scenario, arm: str, number: int, se
             processes=running.child.processes(),
             at_onset=drop_packets,
         )
-    return rows.of_trace(number, each, arm, trace)
+    return rows.trace_rows(number, each, arm, trace)
 
 
 MEASUREMENTS = {"open": _measure_open_load, "closed": _measure_closed_load}

@@ -1,4 +1,4 @@
-"""Drives one HAProxy in turn with the lab's load generator and with wrk, or curl over HTTP/3, on the same CPU."""
+"""Loads one HAProxy in turn with the lab's load generator and with wrk, or curl over HTTP/3, on the same CPU."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from pathlib import Path
 from typing import Any
 
 from lab import certificate
-from lab.balancers import Running, Site, Task, balancer
+from lab.balancers import BalancerTask, Placement, RunningBalancer, balancer
 from lab.bench import Bench, Progress, Row
-from lab.debian import Suite
+from lab.debian import DebianSuite
 from lab.figure import Figure, paired_ratio
 from lab.load import LoadGenerator, LoadReport, Request
-from lab.paths import Missing
+from lab.paths import MissingRequirement
 
 CURL = ("curl", "usr/bin/curl")
 
 
 def run(bench: Bench) -> dict[str, Figure]:
     if not shutil.which("wrk"):
-        raise Missing("wrk is not there. Run: sudo apt-get install wrk")
+        raise MissingRequirement("wrk is not installed. Run: sudo apt-get install wrk")
     settings, logs = bench.settings, bench.logs
     with LoadGenerator(logs / "loadgen.log", cpus=settings["load_cpus"], endpoints=settings["endpoints"]) as load:
-        plain = Task(endpoints=load.endpoints)
-        secure = Task(endpoints=load.endpoints, certificate=certificate.make(logs), http3=True)
+        plain = BalancerTask(endpoints=load.endpoints)
+        secure = BalancerTask(endpoints=load.endpoints, certificate=certificate.make(logs), http3=True)
         with _start(bench, "plain", plain) as proxy, _start(bench, "secure", secure) as secure_proxy:
             _measure(bench, load, proxy, secure_proxy)
     return _figures(bench)
 
 
-def _start(bench: Bench, name: str, task: Task) -> Running:
+def _start(bench: Bench, name: str, task: BalancerTask) -> RunningBalancer:
     folder = bench.logs / name
     folder.mkdir()
-    return balancer("haproxy").start(task, Site.pinned(folder, bench.settings["proxy_cpus"]))
+    return balancer("haproxy").start(task, Placement.pinned(folder, bench.settings["proxy_cpus"]))
 
 
-def _measure(bench: Bench, load: LoadGenerator, proxy: Running, secure_proxy: Running) -> None:
+def _measure(bench: Bench, load: LoadGenerator, proxy: RunningBalancer, secure_proxy: RunningBalancer) -> None:
     cases, pace, rounds = bench.settings["cases"], bench.settings["pace"], bench.setting("rounds")
     order = random.Random(bench.settings["seed"])
     progress = Progress(rounds * (sum(len(_arms(case)) for case in cases) + 1))
@@ -54,11 +54,11 @@ def _measure(bench: Bench, load: LoadGenerator, proxy: Running, secure_proxy: Ru
 
 
 def _arms(case: dict[str, Any]) -> tuple[str, str]:
-    """Ours, and what it is held against."""
+    """Returns our load generator and its reference."""
     return ("loadgen", "curl" if case.get("http3") else "wrk")
 
 
-def _by(arm: str, bench: Bench, load: LoadGenerator, proxy: Running, case: dict[str, Any]) -> Row:
+def _by(arm: str, bench: Bench, load: LoadGenerator, proxy: RunningBalancer, case: dict[str, Any]) -> Row:
     match arm:
         case "loadgen":
             return _by_loadgen(bench, load, proxy, case)
@@ -67,19 +67,19 @@ def _by(arm: str, bench: Bench, load: LoadGenerator, proxy: Running, case: dict[
     return _by_wrk(bench, proxy, case)
 
 
-def _by_loadgen(bench: Bench, load: LoadGenerator, proxy: Running, case: dict[str, Any]) -> Row:
+def _by_loadgen(bench: Bench, load: LoadGenerator, proxy: RunningBalancer, case: dict[str, Any]) -> Row:
     request = Request(**case.get("request", {}))
     options = {name: case[name] for name in ("connections", "streams", "http3") if name in case}
     return _counts(load.load(proxy.address, request, **options, **_extent(bench, proxy)))
 
 
-def _by_pace(bench: Bench, load: LoadGenerator, proxy: Running, number: int) -> Row:
+def _by_pace(bench: Bench, load: LoadGenerator, proxy: RunningBalancer, number: int) -> Row:
     pace = bench.settings["pace"]
     options = {"rate": pace["rate"], "connections": pace["connections"], **_extent(bench, proxy)}
-    return _counts(load.pace(proxy.address, Request(), seed=number, **options))
+    return _counts(load.open_loop(proxy.address, Request(), seed=number, **options))
 
 
-def _extent(bench: Bench, proxy: Running) -> dict[str, Any]:
+def _extent(bench: Bench, proxy: RunningBalancer) -> dict[str, Any]:
     return {"warmup_seconds": 0.3, "seconds": bench.setting("seconds"), "processes": proxy.child.processes()}
 
 
@@ -88,27 +88,32 @@ def _counts(report: LoadReport) -> Row:
     return {**counted, "seconds": report.seconds, "cpu_ns": report.cpu_ns}
 
 
-def _by_wrk(bench: Bench, proxy: Running, case: dict[str, Any]) -> Row:
+def _by_wrk(bench: Bench, proxy: RunningBalancer, case: dict[str, Any]) -> Row:
     cpus = ",".join(map(str, bench.settings["load_cpus"]))
     argv = ["taskset", "--cpu-list", cpus, "wrk", "--threads", "1", "--connections", str(case["connections"])]
     argv += ["--header", "Connection: close"] if case.get("request", {}).get("close") else []
     argv += ["--duration", f"{bench.setting('seconds'):.0f}s", f"http://{proxy.address}/b/100"]
     before = _cpu_ns(proxy)
-    said = subprocess.run(argv, check=True, capture_output=True, text=True).stdout
+    output = subprocess.run(argv, check=True, capture_output=True, text=True).stdout
     cpu_ns = _cpu_ns(proxy) - before
-    total = re.search(r"(\d+) requests in ([\d.]+)s", said)
+    total = re.search(r"(\d+) requests in ([\d.]+)s", output)
     if total is None:
-        raise RuntimeError(f"wrk says nothing of requests:\n{said}")
-    errors = sum(int(count) for line in said.splitlines() if "errors" in line for count in re.findall(r"\d+", line))
+        raise RuntimeError(f"wrk reports no requests:\n{output}")
+    errors = sum(int(count) for line in output.splitlines() if "errors" in line for count in re.findall(r"\d+", line))
     requests = int(total.group(1))
     counted = {"requests": requests, "served": requests, "errors": errors}
     return {**counted, "seconds": float(total.group(2)), "cpu_ns": cpu_ns}
 
 
-def _by_curl(bench: Bench, proxy: Running, case: dict[str, Any]) -> Row:
-    """So many requests over one connection, with as many under way. Each answer is told, and has to be right."""
+def _by_curl(bench: Bench, proxy: RunningBalancer, case: dict[str, Any]) -> Row:
+    """Sends requests over one connection with a fixed concurrency; every answer that curl reports must be correct."""
     requests, streams = bench.setting("curl_requests"), case["streams"]
-    argv = ["taskset", "--cpu-list", ",".join(map(str, bench.settings["load_cpus"])), *Suite("forky").program(*CURL)]
+    argv = [
+        "taskset",
+        "--cpu-list",
+        ",".join(map(str, bench.settings["load_cpus"])),
+        *DebianSuite("forky").program(*CURL),
+    ]
     argv += ["--http3-only", "--insecure", "--silent", "--show-error", "--parallel", "--parallel-max", str(streams)]
     argv += ["--output", "/dev/null", "--write-out", "%{http_version} %{http_code} %{size_download}\\n"]
     before, began = _cpu_ns(proxy), time.monotonic()
@@ -126,7 +131,7 @@ def _by_curl(bench: Bench, proxy: Running, case: dict[str, Any]) -> Row:
     }
 
 
-def _cpu_ns(proxy: Running) -> int:
+def _cpu_ns(proxy: RunningBalancer) -> int:
     tasks = (task for pid in proxy.child.processes() for task in Path(f"/proc/{pid}/task").glob("*/schedstat"))
     return sum(int(task.read_text().split()[0]) for task in tasks)
 

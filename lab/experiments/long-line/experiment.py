@@ -1,4 +1,4 @@
-"""Each case of experiment.toml once a round, over our line and, where the kernel has it, over netem."""
+"""Runs each case of experiment.toml once a round, over our link and, if the kernel has it, over netem."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from lab.figure import Figure
 from lab.network import listens
 from lab.testbed import cluster, hosts, link, netem
 from lab.testbed.hosts import Host
-from lab.testbed.link import Conditions, Direction, Link
+from lab.testbed.link import Link, LinkConditions, LinkDirection
 from lab.testbed.netem import Netem
-from lab.testbed.occupancy import occupy
+from lab.testbed.ownership import acquire
 
 TOOLS = {"ping": "iputils-ping", "iperf3": "iperf3"}
 OURS, KERNELS = "link", "netem"
-# Of the node and of the host at the other end, for each kind of line.
+# Addresses of the node and of the far host, for each kind of link.
 ADDRESSES = {OURS: ("10.99.0.1", "10.99.0.2"), KERNELS: ("10.98.0.1", "10.98.0.2")}
-# It is not loss that such a connection goes by, so it shows what the line carries.
+# BBR does not react to loss, so it shows the capacity of the link.
 CONGESTION_CONTROL = "bbr"
 IPERF_PORT = 5201
 UNITS = {"ping": "ms", "datagrams": "% lost", "stream": "Mbit/s"}
-# Of a connection's time the first part is left out.
+# Start of a connection that is not measured.
 WARM_UP_SECONDS = 2
 
 
@@ -48,12 +48,12 @@ def run(bench: Bench) -> dict[str, Figure]:
     else:
         kinds.append(KERNELS)
     progress = Progress(bench.setting("rounds") * len(cases) * len(kinds))
-    with occupy() as top, ExitStack() as closing:
-        ends = {kind: _End(bench, kind, top, closing) for kind in kinds}
+    with acquire() as top, ExitStack() as exit_stack:
+        line_hosts = {kind: _LineHost(bench, kind, top, exit_stack) for kind in kinds}
         for round_number in range(1, bench.setting("rounds") + 1):
             for case in chance.sample(cases, len(cases)):
                 for kind in chance.sample(kinds, len(kinds)):
-                    value = ends[kind].measure(case, chance.getrandbits(63))
+                    value = line_hosts[kind].measure(case, chance.getrandbits(63))
                     where = {"case": case["id"], "arm": kind, "round": round_number}
                     bench.record({**where, "cost": value, "unit": UNITS[case["by"]]})
                     progress.step(f"round {round_number}, {case['id']} over {kind}")
@@ -61,7 +61,7 @@ def run(bench: Bench) -> dict[str, Figure]:
 
 
 def figures(rows: Sequence[Row]) -> dict[str, Figure]:
-    """By case, over our line."""
+    """Returns the figures of our link by case."""
     found: dict[str, list[Row]] = {}
     for row in rows:
         if row["arm"] == OURS:
@@ -69,29 +69,29 @@ def figures(rows: Sequence[Row]) -> dict[str, Figure]:
     return {case: Figure.of([row["cost"] for row in own], own[0]["unit"]) for case, own in found.items()}
 
 
-class _End:
-    """A host at the end of a line of one kind."""
+class _LineHost:
+    """A host at the far end of a link of one kind."""
 
-    def __init__(self, bench: Bench, kind: str, top: Any, closing: ExitStack) -> None:
+    def __init__(self, bench: Bench, kind: str, top: Any, exit_stack: ExitStack) -> None:
         self._bench = bench
         gateway, self._address = ADDRESSES[kind]
         name = f"by-{kind}"
         host = self._host = Host(name, self._address, top.child(name), bench.logs)
-        self._line = (
-            Link(host, gateway, top.child("carrier"), bench.logs) if kind == OURS else Netem(host, gateway)
-        )
+        self._line = Link(host, gateway, top.child("carrier"), bench.logs) if kind == OURS else Netem(host, gateway)
         if isinstance(self._line, Link):
-            closing.callback(self._line.remove)
-        closing.callback(host.remove)
-        _widen(host, bench.settings["window_bytes"])
+            exit_stack.callback(self._line.remove)
+        exit_stack.callback(host.remove)
+        _set_buffer_sizes(host, bench.settings["window_bytes"])
 
     def measure(self, case: dict[str, Any], seed: int) -> float:
-        way = Direction(case["rtt_ms"] / 2, case.get("mbit"), case.get("queue_kib", 1024), case.get("loss", 0.0))
-        conditions = Conditions(way, way)
+        direction = LinkDirection(
+            case["rtt_ms"] / 2, case.get("mbit"), case.get("queue_kib", 1024), case.get("loss", 0.0)
+        )
+        conditions = LinkConditions(direction, direction)
         if isinstance(self._line, Link):
-            self._line.use(conditions, CONGESTION_CONTROL, seed)
+            self._line.apply(conditions, CONGESTION_CONTROL, seed)
         else:
-            self._line.use(conditions)
+            self._line.apply(conditions)
         match case["by"]:
             case "ping":
                 return self._ping()
@@ -99,32 +99,34 @@ class _End:
                 rate = f"{case['rate_mbit']}M"
                 return self._iperf("--udp", "--bitrate", rate, "--length", 1400)["sum"]["lost_percent"]
             case _:
-                said = self._iperf("--congestion", CONGESTION_CONTROL, "--omit", WARM_UP_SECONDS)
-                return said["sum_received"]["bits_per_second"] / 1e6
+                output = self._iperf("--congestion", CONGESTION_CONTROL, "--omit", WARM_UP_SECONDS)
+                return output["sum_received"]["bits_per_second"] / 1e6
 
     def _ping(self) -> float:
-        said = _said(["ping", "-q", "-c", self._bench.settings["pings"], "-i", "0.02", self._address])
-        found = re.search(r"= [\d.]+/([\d.]+)/", said)
+        output = _output(["ping", "-q", "-c", self._bench.settings["pings"], "-i", "0.02", self._address])
+        found = re.search(r"= [\d.]+/([\d.]+)/", output)
         if not found:
-            raise ChildFailed(f"ping says nothing of round trips: {said}")
+            raise ChildFailed(f"ping reports no round-trip times: {output}")
         return float(found.group(1))
 
     def _iperf(self, *words: object) -> dict[str, Any]:
-        """With a server of its own: one that has not heard the end of the last measurement takes no other."""
+        """Runs iperf3 with a new server, because an old one may still wait for the end of the previous measurement."""
         seconds = round(self._bench.setting("seconds"))
         log = self._bench.logs / f"iperf3-{self._host.name}.log"
         with self._host.start(["iperf3", "--server", "--one-off", "--bind", self._address], log) as server:
             wait_until(lambda: listens(server.processes(), IPERF_PORT), server, "iperf3")
-            return json.loads(_said(["iperf3", "--client", self._address, "--json", "--time", seconds, *words]))["end"]
+            return json.loads(_output(["iperf3", "--client", self._address, "--json", "--time", seconds, *words]))[
+                "end"
+            ]
 
 
-def _widen(host: Host, window_bytes: int) -> None:
+def _set_buffer_sizes(host: Host, window_bytes: int) -> None:
     for run in (hosts.run_on_node, host.run):
         for name in ("tcp_rmem", "tcp_wmem"):
             run(["sh", "-c", f"cat >/proc/sys/net/ipv4/{name}"], f"4096 131072 {window_bytes}")
 
 
-def _said(argv: Sequence[object]) -> str:
+def _output(argv: Sequence[object]) -> str:
     words = [str(word) for word in argv]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode != 0:

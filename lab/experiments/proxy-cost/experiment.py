@@ -1,4 +1,4 @@
-"""Measures what a request costs a proxy; experiment.toml says which requests, expect.toml what is claimed."""
+"""Measures the cost of a request to a proxy; experiment.toml lists the requests, expect.toml the claims."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from contextlib import ExitStack
 from typing import Any
 
 from lab import certificate
-from lab.balancers import Running, Site, Task, balancer
-from lab.bench import Bench, Progress, Row, say
+from lab.balancers import BalancerTask, Placement, RunningBalancer, balancer
+from lab.bench import Bench, Progress, Row, print_status
 from lab.certificate import Certificate
 from lab.figure import Figure, paired_ratio
 from lab.load import LoadGenerator, LoadReport, Request
 
 GIB = 1 << 30
-# A proxy that waited for its CPU this share of the time was disturbed by something else.
+# Share of the time that a proxy waits for its CPU, above which the measurement counts as disturbed.
 DISTURBED = 0.05
 
-# Most arms are one process.
-Arms = dict[str, list[Running]]
+# Most arms have one process.
+Arms = dict[str, list[RunningBalancer]]
 UNITS = {
     "request": "CPU µs per request",
     "handshake": "CPU µs per handshake",
@@ -51,7 +51,7 @@ def _measure_requests(bench: Bench, cases: list[dict[str, Any]]) -> None:
                 endpoints=bench.settings["endpoints"],
             )
         )
-        say(f"starting {', '.join(wanted)}")
+        print_status(f"starting {', '.join(wanted)}")
         arms = {
             name: [running.enter_context(_start(bench, load, name, copy, own)) for copy in _run_names(name, arm)]
             for name, arm in wanted.items()
@@ -73,7 +73,7 @@ def _run_names(name: str, arm: dict[str, Any]) -> list[str]:
 
 def _start(
     bench: Bench, load: LoadGenerator, name: str, run_name: str, own: Certificate | None = None
-) -> Running:
+) -> RunningBalancer:
     settings = dict(bench.settings["arms"][name])
     peer, cpus = balancer(settings.pop("balancer")), settings.pop("cpus")
     settings.pop("rounds", None)
@@ -83,16 +83,16 @@ def _start(
         settings["certificate"] = own
     folder = bench.logs / run_name
     folder.mkdir()
-    return peer.start(Task(endpoints=load.endpoints, **settings), Site.pinned(folder, cpus, program))
+    return peer.start(BalancerTask(endpoints=load.endpoints, **settings), Placement.pinned(folder, cpus, program))
 
 
-def _check_forwarding(name: str, settings: dict[str, Any], arm: Running) -> None:
-    """Every arm does the same work: the endpoint is told who the client is."""
-    if settings.get("speaks") == "grpc":
-        # Not every balancer takes anything but a call there, and each call is checked.
+def _check_forwarding(name: str, settings: dict[str, Any], arm: RunningBalancer) -> None:
+    """Checks that every arm does the same work: the endpoint learns the client's address."""
+    if settings.get("endpoint_protocol") == "grpc":
+        # Not every balancer accepts other requests than calls there, and each call is checked anyway.
         return
     client = _client(arm.address, tls="tls" in settings)
-    # A host and path that every arm routes, and that asks for the head as the endpoint sees it.
+    # A host and path that every arm routes; the answer has the head as the endpoint received it.
     client.request("GET", "/p57/echo", headers={"Host": "h43.lab.example"})
     answer = client.getresponse()
     head = answer.read().decode("latin-1").lower()
@@ -105,7 +105,7 @@ def _client(address: str, *, tls: bool) -> http.client.HTTPConnection:
     host, _, port = address.rpartition(":")
     if not tls:
         return http.client.HTTPConnection(host, int(port), timeout=10)
-    # Nobody knows who signed the certificate, nor is the address in it.
+    # The client does not know the authority, and the certificate has no address.
     trusting = ssl._create_unverified_context()
     return http.client.HTTPSConnection(host, int(port), timeout=10, context=trusting)
 
@@ -124,13 +124,13 @@ def _measure_cpu(bench: Bench, load: LoadGenerator, arms: Arms, cases: list[dict
 
 
 def _rounds(bench: Bench, case: dict[str, Any], name: str) -> int:
-    """How many an arm of a case takes part in."""
+    """Returns the number of rounds in which an arm of a case takes part."""
     everyone = bench.settings["rounds"]
     return min(case.get("rounds", everyone), bench.settings["arms"][name].get("rounds", everyone))
 
 
 def _load(
-    bench: Bench, load: LoadGenerator, name: str, arm: list[Running], case: dict[str, Any], seed: int
+    bench: Bench, load: LoadGenerator, name: str, arm: list[RunningBalancer], case: dict[str, Any], seed: int
 ) -> LoadReport:
     request = Request(**case.get("request", {}))
     extent = {
@@ -140,11 +140,11 @@ def _load(
         "processes": [process for copy in arm for process in copy.child.processes()],
     }
     if "rate" in case:
-        return load.pace(arm[0].address, request, rate=case["rate"], seed=seed, **extent)
+        return load.open_loop(arm[0].address, request, rate=case["rate"], seed=seed, **extent)
     extent["http3"] = case.get("http3", False)
     if "resume" in case:
         ask = name in case.get("asking", ())
-        return load.shake(arm[0].address, host=certificate.HOST, resume=case["resume"], ask=ask, **extent)
+        return load.handshakes(arm[0].address, host=certificate.HOST, resume=case["resume"], ask=ask, **extent)
     others, streams = [copy.address for copy in arm[1:]], case.get("streams")
     return load.load(arm[0].address, request, spin=case.get("spin", True), others=others, streams=streams, **extent)
 
@@ -184,17 +184,17 @@ def _measure_memory(bench: Bench, load: LoadGenerator) -> None:
             progress.step(f"idle connections, {name}")
 
 
-def _idle_row(number: int, name: str, load: LoadGenerator, arm: Running, idle: dict[str, Any]) -> Row:
+def _idle_row(number: int, name: str, load: LoadGenerator, arm: RunningBalancer, idle: dict[str, Any]) -> Row:
     request, at_once, connections = Request(**idle["request"]), idle["at_once"], idle["connections"]
-    # What first requests make a proxy set up is no cost of a client's connection, nor are connections to endpoints, of
-    # which Sheave opens more for a POST until it has seen that the endpoint keeps them.
+    # A proxy's first requests allocate memory that is no cost of a client's connection. Connections to endpoints are no
+    # such cost either; Sheave opens more of them for a POST until it has observed the endpoint's keep-alive time.
     load.load(arm.address, Request(), connections=at_once, warmup_seconds=0, seconds=idle["priming_seconds"])
     load.load_exactly(arm.address, request, connections=at_once, requests=10 * at_once)
     before = arm.child.pss_bytes()
-    held = load.hold(arm.address, request, connections=connections, at_once=at_once)
+    held = load.open_idle(arm.address, request, connections=connections, at_once=at_once)
     after = arm.child.pss_bytes()
-    # Counts what the proxy had closed by now as well.
-    released = load.release()
+    # Also counts the connections that the proxy has closed.
+    released = load.close_idle()
     return {
         "round": number,
         "case": "idle",
@@ -213,7 +213,7 @@ def _idle_row(number: int, name: str, load: LoadGenerator, arm: Running, idle: d
 
 
 def _note_disturbance(bench: Bench) -> None:
-    """Only arms that have their CPU to themselves can tell others' work by their own waiting."""
+    """Notes disturbed measurements. Only an arm with an exclusive CPU can detect other load by its own waiting."""
     shared = {name for name, arm in bench.settings["arms"].items() if len(arm["cpus"]) > 1}
     alone = [row for row in bench.rows if row["seconds"] and row["arm"] not in shared]
     disturbed = [row for row in alone if row["wait_ns"] > DISTURBED * row["seconds"] * 1e9]
@@ -249,12 +249,12 @@ def _figures(bench: Bench) -> dict[str, Figure]:
 
 
 def _ratio_of_rates(ours: dict[int, float], theirs: dict[int, float]) -> Figure:
-    """How many times as many in the same CPU time."""
+    """Returns the ratio of rates in the same CPU time."""
     return paired_ratio(theirs, ours)
 
 
 def _latencies(bench: Bench, case: dict[str, Any]) -> dict[str, Figure]:
-    """Of an open loop alone: in a closed one they are the throughput, said in another way."""
+    """Returns latencies of an open loop; in a closed loop they only restate the throughput."""
     figures = {}
     for quantile in ("p50", "p99"):
         for name in case["arms"]:
@@ -265,7 +265,7 @@ def _latencies(bench: Bench, case: dict[str, Any]) -> dict[str, Figure]:
 
 
 def _costs(bench: Bench, case: str, arm: str) -> dict[int, float]:
-    """By round."""
+    """Returns the costs by round."""
     return {row["round"]: row["cost"] for row in bench.rows if row["case"] == case and row["arm"] == arm}
 
 

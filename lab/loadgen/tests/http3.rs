@@ -42,15 +42,15 @@ fn server() -> (SocketAddr, Arc<ServerCounters>) {
         .unwrap();
     tls.alpn_protocols = vec![b"h3".to_vec()];
     let config = ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls).unwrap()));
-    let (seen, (said, address)) = (Arc::new(ServerCounters::default()), mpsc::channel());
-    let books = Arc::clone(&seen);
+    let (seen, (address_sender, address)) = (Arc::new(ServerCounters::default()), mpsc::channel());
+    let counters = Arc::clone(&seen);
     std::thread::spawn(move || {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let endpoint = Endpoint::server(config, SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
-            said.send(endpoint.local_addr().unwrap()).unwrap();
+            address_sender.send(endpoint.local_addr().unwrap()).unwrap();
             while let Some(incoming) = endpoint.accept().await {
-                tokio::spawn(serve(incoming, Arc::clone(&books)));
+                tokio::spawn(serve(incoming, Arc::clone(&counters)));
             }
         });
     });

@@ -177,7 +177,7 @@ fn tls_server() -> (String, mpsc::Receiver<HandshakeKind>) {
     let config = Arc::new(config);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let target = listener.local_addr().unwrap().to_string();
-    let (said, kinds) = mpsc::channel();
+    let (kind_sender, kinds) = mpsc::channel();
     std::thread::spawn(move || {
         for client in listener.incoming() {
             let mut tls = ServerConnection::new(Arc::clone(&config)).unwrap();
@@ -185,7 +185,7 @@ fn tls_server() -> (String, mpsc::Receiver<HandshakeKind>) {
             let mut stream = rustls::Stream::new(&mut tls, &mut client);
             // Only the end of the stream is expected.
             assert_eq!(stream.read(&mut [0; 16]).unwrap_or(0), 0);
-            if said.send(tls.handshake_kind().unwrap()).is_err() {
+            if kind_sender.send(tls.handshake_kind().unwrap()).is_err() {
                 return;
             }
         }

@@ -1,1 +1,1 @@
-"""Sheave in the test cluster, installed as its manifests install it."""
+"""Acceptance tests of Sheave in the test cluster, installed by its manifests."""

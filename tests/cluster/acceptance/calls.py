@@ -1,4 +1,4 @@
-"""A client of gRPC that has one connection, and what it saw."""
+"""A gRPC client with one connection, and its results."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from http import HTTPStatus
 
 from lab import golang
 from lab.article002 import calls
-from lab.article002.stage import MODULE
+from lab.article002.setup import MODULE
 from tests.cluster.acceptance.load import TIMEOUT_SECONDS, Answer, Load
 
 RATE = 500
-# Longer than any test: it ends when it is told to.
+# Longer than any test; the client is stopped earlier.
 SECONDS = 600
 
 
 class Calls(Load):
-    """Calls at a rate, all on the connection that gRPC for Go keeps; they are known when the load is over."""
+    """Calls at a fixed rate over the one connection of gRPC for Go; results are available after the load."""
 
     def __init__(self, address: str, host: str, clients: int, pause_seconds: float) -> None:
         super().__init__(address, host, clients, pause_seconds)

@@ -1,4 +1,4 @@
-"""A Gateway in the test cluster, served by Sheave as its manifests install it."""
+"""A Gateway in the test cluster, served by Sheave with its manifests."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lab import golang
-from lab.article002.stage import MODULE
+from lab.article002.setup import MODULE
 from tests.cluster.acceptance.load import Load
 from tests.cluster.api import Object
-from tests.cluster.places import IMAGES, KUBECONFIG, PROGRAMS, REPOSITORY, STATE
+from tests.cluster.layout import IMAGES, KUBECONFIG, PROGRAMS, REPOSITORY, STATE
 from tests.cluster.tests import running
 from tests.cluster.tests.running import ECHO, ClusterTest, container
 
@@ -29,7 +29,7 @@ POD_NAME = {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadat
 NAMESPACE = {"name": "NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}}
 PROBE = {"httpGet": {"path": "/", "port": 3000}, "periodSeconds": 1}
 WEB = container(ECHO, env=[POD_NAME, NAMESPACE], readinessProbe=PROBE)
-# What the image's program can make use of: NET_BIND_SERVICE, NET_ADMIN, NET_RAW, as deploy/image/pack.py has it.
+# File capabilities of deploy/image/pack.py: NET_BIND_SERVICE, NET_ADMIN, NET_RAW.
 CAPABILITIES = struct.pack("<5I", 0x02000000, 1 << 10 | 1 << 12 | 1 << 13, 0, 0, 0)
 KINDS = {
     "gateways": {"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway"},
@@ -39,29 +39,29 @@ KINDS = {
 
 
 def install() -> None:
-    """Begins a cluster with Sheave in it, for a module's tests; they are skipped where there can be none."""
-    _begin()
+    """Starts a cluster with Sheave for the tests of a module; skips them if that is impossible."""
+    _start_cluster()
     kubectl("apply", "--server-side", "--filename", str(REPOSITORY / "deploy/manifests/install.yaml"))
     kubectl("--namespace", "sheave-system", "rollout", "status", "--timeout=60s", "deployment/sheave")
 
 
 def install_chart(*settings: str, workload: str = "daemonset") -> None:
-    """The same, with settings of the chart."""
+    """Does the same with settings of the chart."""
     helm = [str(REPOSITORY / "scripts/helm"), "template", "sheave", str(REPOSITORY / "deploy/chart")]
     helm += ["--namespace", "sheave-system", "--kube-version", "1.36.0", "--set", "namespace.create=true"]
     for setting in settings:
         helm += ["--set", setting]
     manifests = subprocess.run(helm, capture_output=True, text=True, check=True).stdout
-    _begin()
+    _start_cluster()
     kubectl("apply", "--server-side", "--filename", "-", text=manifests)
     kubectl("--namespace", "sheave-system", "rollout", "status", "--timeout=60s", f"{workload}/sheave")
 
 
-def _begin() -> None:
-    """A cluster that has the kinds and the image."""
+def _start_cluster() -> None:
+    """Starts a cluster with the CRDs and the image."""
     binary = Path(os.environ.get("SHEAVE_BINARY", REPOSITORY / "target" / "release" / "sheave"))
     if not binary.exists():
-        raise unittest.SkipTest(f"{binary} is not there: `cargo build --release --package sheave` builds it")
+        raise unittest.SkipTest(f"{binary} is missing: run `cargo build --release --package sheave`")
     running.start()
     program = STATE / "sheave"
     shutil.copy(binary, program)
@@ -80,7 +80,7 @@ def kubectl(*words: str, text: str | None = None) -> str:
 
 
 def command(*words: str) -> None:
-    """One of the cluster's own."""
+    """Runs a command of the test cluster."""
     subprocess.run([sys.executable, "-m", "tests.cluster", *words], cwd=REPOSITORY, check=True, timeout=120)
 
 
@@ -104,9 +104,11 @@ class GatewayTest(ClusterTest):
         self.address = service[0]["ip"]
 
     def serve(
-        self, replicas: int, image: Object, route: str = "httproutes", spread: bool = False, **speaks: str
+        self, replicas: int, image: Object, route: str = "httproutes", spread: bool = False, **port_settings: str
     ) -> None:
-        """Pods behind a Service, a route and a Gateway, until they answer; spread means at most one more on any node."""
+        """Creates pods behind a Service, a route and a Gateway, and waits for an answer; `spread` limits the skew over
+        nodes to 1.
+        """
         labels = {"app": "web"}
         template = {
             "metadata": {"labels": labels},
@@ -118,7 +120,9 @@ class GatewayTest(ClusterTest):
         self.make(
             "deployments", "web", spec={"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
         )
-        self.make("services", "web", spec={"selector": labels, "ports": [{"port": 80, "targetPort": 3000, **speaks}]})
+        self.make(
+            "services", "web", spec={"selector": labels, "ports": [{"port": 80, "targetPort": 3000, **port_settings}]}
+        )
         listener = {"name": "http", "port": 80, "protocol": "HTTP", "hostname": self.host}
         self.create("gateways", "web", gatewayClassName="sheave", listeners=[listener])
         self.create(route, "web", parentRefs=[{"name": "web"}], rules=[{"backendRefs": [{"name": "web", "port": 80}]}])
@@ -126,13 +130,13 @@ class GatewayTest(ClusterTest):
         self.wait(self.answers, "an answer through the Gateway")
 
     def path(self, kind: str, name: str = "", namespace: str = "") -> str:
-        """Of the Gateway API's kinds too."""
+        """Returns the path of an object, also of the Gateway API's kinds."""
         if kind not in KINDS:
             return super().path(kind, name)
         return f"{GATEWAY_API}/namespaces/{namespace or self.namespace}/{kind}" + (f"/{name}" if name else "")
 
     def create(self, kind: str, name: str, namespace: str = "", **spec: object) -> None:
-        """An object of the Gateway API."""
+        """Creates an object of the Gateway API."""
         self.api.post(self.path(kind, namespace=namespace), {"metadata": {"name": name}, "spec": spec, **KINDS[kind]})
 
     def answers(self) -> bool:
@@ -147,21 +151,21 @@ class GatewayTest(ClusterTest):
         self.wait(lambda: len(self.ready()) == replicas, f"{replicas} ready endpoints", patience)
 
     def ready(self) -> set[str]:
-        """The pods that are ready, by the Service's slices."""
+        """Returns the names of the ready pods, from the Service's EndpointSlices."""
         path = f"/apis/discovery.k8s.io/v1/namespaces/{self.namespace}/endpointslices"
         slices = self.api.get(path, labelSelector="kubernetes.io/service-name=web")["items"]
         endpoints = [endpoint for it in slices for endpoint in it.get("endpoints") or []]
         return {endpoint["targetRef"]["name"] for endpoint in endpoints if endpoint["conditions"].get("ready")}
 
-    def roll_over(self, path: str) -> None:
-        """Replaces every pod of a Deployment."""
+    def roll_out(self, path: str) -> None:
+        """Restarts a Deployment: a rolling update of every pod."""
         annotations = {"rolled-over": str(time.time())}
-        asked = self.api.patch(path, {"spec": {"template": {"metadata": {"annotations": annotations}}}})
-        self.wait(lambda: self.is_rolled_over(path, asked["metadata"]["generation"]), "the roll-over")
+        patched = self.api.patch(path, {"spec": {"template": {"metadata": {"annotations": annotations}}}})
+        self.wait(lambda: self.is_rolled_out(path, patched["metadata"]["generation"]), "the rollout")
         pods = path.replace("/apis/apps/v1", "/api/v1").rsplit("/deployments/", 1)[0] + "/pods"
         self.wait(lambda: not any(is_ending(pod) for pod in self.api.get(pods)["items"]), "the end of the old pods")
 
-    def is_rolled_over(self, path: str, generation: int) -> bool:
+    def is_rolled_out(self, path: str, generation: int) -> bool:
         now = self.api.get(path)
         status, wanted = now["status"], now["spec"]["replicas"]
         counts = [status.get(name) for name in ("replicas", "updatedReplicas", "readyReplicas")]
@@ -169,7 +173,7 @@ class GatewayTest(ClusterTest):
 
     @contextmanager
     def load(self, pause_seconds: float = PAUSE_SECONDS, clients: int = CLIENTS) -> Iterator[Load]:
-        """Keeps a load up; no request may fail."""
+        """Runs a load and asserts that no request fails."""
         with self.LOAD(self.address, self.host, clients, pause_seconds) as load:
             yield load
         problems = load.problems()
@@ -184,7 +188,7 @@ def is_ending(pod: Object) -> bool:
 
 
 def conditions(status: object) -> list[Object]:
-    """All that a status has, at any depth."""
+    """Returns all conditions of a status at any depth."""
     if isinstance(status, list):
         return [it for entry in status for it in conditions(entry)]
     if not isinstance(status, dict):

@@ -1,4 +1,4 @@
-"""Clients that keep their connections, and what they saw."""
+"""Clients with persistent connections, and their results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TIMEOUT_SECONDS = 15.0
 
 @dataclass(frozen=True)
 class Answer:
-    """One request that was answered: when, how, by which pod, after how long, and why not as it should have been."""
+    """One answer: time, status, pod, duration, and the error if it is not as expected."""
 
     at: float
     status: int
@@ -24,7 +24,7 @@ class Answer:
 
 
 class Load:
-    """So many clients, each of which asks again on the same connection, a pause after each answer."""
+    """Closed-loop clients that wait for a pause after each answer, on one connection each."""
 
     def __init__(self, address: str, host: str, clients: int, pause_seconds: float) -> None:
         self.answers: list[Answer] = []
@@ -44,19 +44,19 @@ class Load:
             thread.join()
 
     def between(self, start: float, end: float) -> Counter[str]:
-        """How many answers came of each pod."""
+        """Returns the number of answers of each pod."""
         return Counter(answer.pod for answer in self.answers if start <= answer.at < end)
 
     def first(self, pod: str) -> float | None:
-        """When a pod answered for the first time."""
+        """Returns the time of a pod's first answer."""
         return min((answer.at for answer in self.answers if answer.pod == pod), default=None)
 
     def longest(self) -> float:
-        """Seconds that the slowest answered request took."""
+        """Returns the duration of the slowest answered request in seconds."""
         return max((answer.seconds for answer in self.answers), default=0.0)
 
     def problems(self) -> list[str]:
-        """What went wrong, be it a connection or a status."""
+        """Returns failed connections and unexpected statuses."""
         bad = [answer for answer in list(self.answers) if answer.status != http.HTTPStatus.OK]
         return self.failures + [f"{it.seconds:.3f} s: status {it.status}: {it.error}" for it in bad]
 

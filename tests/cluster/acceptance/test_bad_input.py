@@ -1,4 +1,4 @@
-"""What is wrong is said where it is wrong, and takes nothing else down: a neighbour is under load all the while."""
+"""Invalid input: each error is reported on its object, and does not affect a neighbour under load."""
 
 import base64
 import http.client
@@ -15,21 +15,21 @@ setUpModule = gateway.install
 tearDownModule = running.stop
 
 GRANT = {"apiVersion": "gateway.networking.k8s.io/v1beta1", "kind": "ReferenceGrant", "metadata": {"name": "web"}}
-# As long as a name of a Service, or a label, may be.
+# Maximum length of a Service's name and of a label.
 LONG = "a" * 63
-# So long nobody has to write anything where all is said.
-CALM_SECONDS = 3.0
+# Time in which nothing may be written once all statuses are complete.
+IDLE_SECONDS = 3.0
 
 
 class BadInputTest(GatewayTest):
-    """`web` is in order, and has load; `other` is not."""
+    """`web` is valid and has load; `other` is invalid."""
 
     def setUp(self) -> None:
         super().setUp()
         self.serve(1, WEB)
 
     def route(self, name: str, namespace: str = "", service: str = "web") -> None:
-        """To a Service of the namespace that has the load, for a host that is called as the route is."""
+        """Creates a route to a Service of the namespace under load, with a host named after the route."""
         parent = {"name": "web", "namespace": self.namespace}
         backend = {"name": service, "port": 80, "namespace": self.namespace}
         hosts, rules = [self.host_of(name)], [{"backendRefs": [backend]}]
@@ -39,11 +39,11 @@ class BadInputTest(GatewayTest):
         return f"{name}.{self.host}"
 
     def open_gateway(self) -> None:
-        """For routes of any namespace, and hosts below its own."""
-        speaks = {"port": 80, "protocol": "HTTP", "allowedRoutes": {"namespaces": {"from": "All"}}}
+        """Opens the Gateway to routes of any namespace with subdomains of its host."""
+        listener_settings = {"port": 80, "protocol": "HTTP", "allowedRoutes": {"namespaces": {"from": "All"}}}
         listeners = [
-            {"name": "http", "hostname": self.host, **speaks},
-            {"name": "others", "hostname": f"*.{self.host}", **speaks},
+            {"name": "http", "hostname": self.host, **listener_settings},
+            {"name": "others", "hostname": f"*.{self.host}", **listener_settings},
         ]
         self.api.patch(self.path("gateways", "web"), {"spec": {"listeners": listeners}})
 
@@ -59,16 +59,16 @@ class BadInputTest(GatewayTest):
         self.wait(lambda: self.status(host) == status, f"status {status} for {host}")
 
     def wait_for_reason(self, path: str, kind: str, reason: str) -> str:
-        """Why a condition has come about, in words, wherever the status has it."""
+        """Waits until a condition at any depth of the status has this reason; returns its message."""
 
         def message() -> str | None:
             found = conditions(self.api.get(path).get("status", {}))
-            said = (it["message"] for it in found if (it["type"], it["reason"]) == (kind, reason))
-            return next((words or "(no words)" for words in said), None)
+            messages = (it["message"] for it in found if (it["type"], it["reason"]) == (kind, reason))
+            return next((words or "(no words)" for words in messages), None)
 
         return self.wait(message, f"{kind} with {reason}")
 
-    def test_secret_without_a_key_costs_its_own_listener_alone(self) -> None:
+    def test_secret_without_a_key_affects_only_its_own_listener(self) -> None:
         chain = Path(certificates.certificate("api-server")).read_bytes()
         secret = {"metadata": {"name": "half"}, "data": {"tls.crt": base64.b64encode(chain).decode()}}
         self.api.post(f"/api/v1/namespaces/{self.namespace}/secrets", secret)
@@ -79,19 +79,19 @@ class BadInputTest(GatewayTest):
         with self.load():
             self.create("gateways", "other", gatewayClassName="sheave", listeners=listeners)
             path = self.path("gateways", "other")
-            said = self.wait_for_reason(path, "ResolvedRefs", "InvalidCertificateRef")
-            self.assertIn("tls.key", said)
-            # Nobody has a route there yet, but it is served.
+            message = self.wait_for_reason(path, "ResolvedRefs", "InvalidCertificateRef")
+            self.assertIn("tls.key", message)
+            # The listener serves, although it has no route yet.
             self.wait_for_status(self.host_of("other"), 404)
 
-    def test_port_that_another_protocol_has_is_told_of_the_younger_listener(self) -> None:
+    def test_port_conflict_of_protocols_is_reported_on_the_younger_listener(self) -> None:
         listener = {"name": "raw", "port": 80, "protocol": "TCP"}
         with self.load():
             self.create("gateways", "other", gatewayClassName="sheave", listeners=[listener])
             path = self.path("gateways", "other")
             self.assertIn("speaks another protocol", self.wait_for_reason(path, "Conflicted", "ProtocolConflict"))
 
-    def test_grant_that_is_withdrawn_closes_the_way_for_whom_it_opened_it(self) -> None:
+    def test_withdrawn_grant_revokes_its_references(self) -> None:
         namespace = f"{self.namespace}-guest"
         self.api.post("/api/v1/namespaces", {"metadata": {"name": namespace}})
         self.addCleanup(self.api.delete, f"/api/v1/namespaces/{namespace}")
@@ -108,7 +108,7 @@ class BadInputTest(GatewayTest):
             path = self.path("httproutes", "guest", namespace)
             self.wait_for_reason(path, "ResolvedRefs", "RefNotPermitted")
 
-    def test_service_that_is_deleted_under_load_is_missed_by_its_own_route_alone(self) -> None:
+    def test_deleted_service_affects_only_its_own_route(self) -> None:
         self.open_gateway()
         ports = {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 3000}]}
         self.make("services", "other", spec=ports)
@@ -123,7 +123,7 @@ class BadInputTest(GatewayTest):
             self.wait_for_status(self.host_of("other"), 200)
             self.wait_for_reason(path, "ResolvedRefs", "ResolvedRefs")
 
-    def test_names_may_be_as_long_as_kubernetes_lets_them(self) -> None:
+    def test_names_may_have_the_maximum_length_of_kubernetes(self) -> None:
         self.open_gateway()
         self.make("services", LONG, spec={"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 3000}]})
         with self.load() as load:
@@ -131,7 +131,7 @@ class BadInputTest(GatewayTest):
             self.wait_for_status(self.host_of(LONG), 200)
             self.wait(lambda: len(load.answers) > 10 * CLIENTS, "answers")
 
-    def test_endpoint_that_is_said_twice_counts_once_and_one_without_conditions_counts(self) -> None:
+    def test_duplicate_endpoint_counts_once_and_endpoint_without_conditions_counts(self) -> None:
         self.open_gateway()
         self.make("services", "other", spec={"ports": [{"port": 80, "targetPort": 3000}]})
         pod = self.api.get(self.path("pods"), labelSelector="app=web")["items"][0]["status"]["podIP"]
@@ -152,7 +152,7 @@ class BadInputTest(GatewayTest):
             # A backend without endpoints.
             self.wait_for_status(self.host_of("other"), 503)
 
-    def test_what_another_controller_writes_is_mended_once_or_left_where_it_is_none_of_ours(self) -> None:
+    def test_foreign_status_is_corrected_once_or_left_if_it_is_not_ours(self) -> None:
         path = self.path("gateways", "web")
         time_of_it = {"lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 1, "message": ""}
         foreign = {**time_of_it, "type": "example.com/Checked", "status": "True", "reason": "Checked"}
@@ -162,12 +162,12 @@ class BadInputTest(GatewayTest):
             self.api.patch(f"{path}/status", body, APPLY, fieldManager="another", force="true")
             self.wait_for_reason(path, "Accepted", "Accepted")
             mended = self.api.get(path)
-            time.sleep(CALM_SECONDS)
+            time.sleep(IDLE_SECONDS)
             self.assertEqual(self.api.get(path)["metadata"]["resourceVersion"], mended["metadata"]["resourceVersion"])
             kinds = [it["type"] for it in mended["status"]["conditions"]]
             self.assertIn("example.com/Checked", kinds)
 
-    def test_class_of_another_controller_is_not_ours_and_comes_and_goes(self) -> None:
+    def test_class_of_another_controller_is_ignored(self) -> None:
         theirs = {"metadata": {"name": self.namespace}, "spec": {"controllerName": "example.com/another"}}
         classes = f"{GATEWAY_API}/gatewayclasses"
         self.api.post(classes, {"apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass", **theirs})
@@ -175,7 +175,7 @@ class BadInputTest(GatewayTest):
         with self.load():
             listener = {"name": "http", "port": 80, "protocol": "HTTP", "hostname": self.host_of("other")}
             self.create("gateways", "other", gatewayClassName=self.namespace, listeners=[listener])
-            time.sleep(CALM_SECONDS)
+            time.sleep(IDLE_SECONDS)
             path = self.path("gateways", "other")
             self.assertEqual({it["reason"] for it in conditions(self.api.get(path)["status"])}, {"Pending"})
             self.api.patch(path, {"spec": {"gatewayClassName": "sheave"}}, MERGE)

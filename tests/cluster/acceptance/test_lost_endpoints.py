@@ -1,6 +1,6 @@
 """Requests under the default policy while a pod is killed, a node stops, and a Deployment shrinks.
 
-RUNS=10 repeats each test ten times, every time with pods of its own:
+RUNS=10 repeats each test ten times, with new pods every time:
 
     RUNS=10 scripts/acceptance --pattern test_lost_endpoints.py
 """
@@ -27,16 +27,16 @@ tearDownModule = running.stop
 
 RUNS = int(os.environ.get("RUNS", "1"))
 CLIENTS = 40
-# Before a fault, and after the last change.
+# Load before a fault, and after the last change.
 STEADY_SECONDS = 2.0
-# How long the EndpointSlice still lists a killed pod. A kubelet notices after a second or so.
+# Time for which the EndpointSlice still lists a killed pod; a kubelet notices after about a second.
 UNNOTICED_SECONDS = 3.0
-# A connection to a silent endpoint breaks after 3 s (`timeouts.unacknowledged`); then the request goes elsewhere.
+# A connection to a silent endpoint breaks after 3 s (`timeouts.unacknowledged`); then the request is retried elsewhere.
 LONGEST_SECONDS = 4.0
 # The node controller waits for 20 s.
 LEAST_LISTED_SECONDS = 10.0
 
-# Answers after 10 ms. At SIGTERM it ends at once, with requests in flight, as many servers do.
+# Answers after 10 ms. At SIGTERM it exits at once, with requests in flight, like many servers.
 SERVER = r"""
 import asyncio, json, os, signal
 signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
@@ -75,8 +75,8 @@ class LostEndpointsTest(GatewayTest):
         super().setUp()
         self.serve(3, IMAGE, spread=True)
 
-    def test_no_get_fails_as_a_pod_is_killed_that_its_slice_still_lists(self) -> None:
-        pod, node = next(iter(self.places().items()))
+    def test_no_get_fails_as_a_pod_is_killed_while_its_slice_lists_it(self) -> None:
+        pod, node = next(iter(self.pod_nodes().items()))
         with self.clients() as load:
             time.sleep(STEADY_SECONDS)
             with paused_kubelet(node):
@@ -92,10 +92,10 @@ class LostEndpointsTest(GatewayTest):
         self.assertGreater(late.total(), CLIENTS)
         self.assertEqual(len(self.ready()), 3)
 
-    def test_no_get_fails_as_a_node_stops_whose_pods_the_slice_still_lists(self) -> None:
-        # A node with a Sheave takes its clients' connections with it.
-        occupied = set(self.places("sheave-system").values())
-        pod, node = next((pod, node) for pod, node in self.places().items() if node not in occupied)
+    def test_no_get_fails_as_a_node_stops_while_the_slice_lists_its_pods(self) -> None:
+        # A node that runs Sheave would break its clients' connections.
+        occupied = set(self.pod_nodes("sheave-system").values())
+        pod, node = next((pod, node) for pod, node in self.pod_nodes().items() if node not in occupied)
         with self.clients() as load:
             time.sleep(STEADY_SECONDS)
             stopped = time.monotonic()
@@ -110,7 +110,7 @@ class LostEndpointsTest(GatewayTest):
             self.wait(lambda: load.between(started, time.monotonic())[pod], f"answers from {pod} again")
             time.sleep(STEADY_SECONDS)
         self.assertLessEqual(load.longest(), LONGEST_SECONDS)
-        tell(f"{self.id()}: the slice listed a silent pod for {unlisted - stopped:.1f} s")
+        print_result(f"{self.id()}: the slice listed a silent pod for {unlisted - stopped:.1f} s")
         self.assertGreater(unlisted - stopped, LEAST_LISTED_SECONDS)
         self.assertGreater(load.between(stopped + LONGEST_SECONDS, unlisted).total(), CLIENTS)
         self.assertEqual(len(self.ready()), 3)
@@ -119,7 +119,7 @@ class LostEndpointsTest(GatewayTest):
         with self.clients() as load:
             time.sleep(STEADY_SECONDS)
             self.scale(1)
-            self.wait(lambda: len(self.places()) == 1, "the end of two pods")
+            self.wait(lambda: len(self.pod_nodes()) == 1, "the end of two pods")
             time.sleep(STEADY_SECONDS)
             grown = time.monotonic()
             self.scale(3)
@@ -128,18 +128,18 @@ class LostEndpointsTest(GatewayTest):
 
     @contextmanager
     def clients(self) -> Iterator[Load]:
-        """A closed loop: each client sends its next request when it has the last response."""
+        """Starts closed-loop clients."""
         with self.load(pause_seconds=0.0, clients=CLIENTS) as load:
             yield load
 
-    def places(self, namespace: str = "") -> dict[str, str]:
-        """The node of each pod."""
+    def pod_nodes(self, namespace: str = "") -> dict[str, str]:
+        """Returns the node of each pod."""
         pods = self.api.get(f"/api/v1/namespaces/{namespace or self.namespace}/pods")["items"]
         return {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in pods}
 
 
 def kill(pod: str) -> None:
-    """Ends a pod's processes with SIGKILL."""
+    """Kills a pod's processes with SIGKILL."""
     name = f"POD_NAME={pod}".encode()
     pids = [pid for pid, process in processes() if name in words(process / "environ")]
     if not pids:
@@ -150,7 +150,7 @@ def kill(pod: str) -> None:
 
 @contextmanager
 def paused_kubelet(node: str) -> Iterator[None]:
-    """Keeps a node's kubelet from reporting what happens to its pods."""
+    """Pauses a node's kubelet, so that it does not report changes of its pods."""
     command_line = [b"-m", b"tests.cluster.kubelet", node.encode()]
     pids = [pid for pid, process in processes() if words(process / "cmdline")[1:4] == command_line]
     if not pids:
@@ -169,12 +169,12 @@ def processes() -> Iterator[tuple[int, Path]]:
 
 
 def words(path: Path) -> list[bytes]:
-    """The words of a command line or an environment; none if the process has ended."""
+    """Returns the words of a command line or an environment, empty if the process has ended."""
     try:
         return path.read_bytes().split(b"\0")
     except OSError:
         return []
 
 
-def tell(text: str) -> None:
+def print_result(text: str) -> None:
     print(text, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Many objects: how soon a change is served, what is held in memory, and whether requests notice."""
+"""Large numbers of objects: delay of a change, memory, and effect on requests."""
 
 import http.client
 import statistics
@@ -21,13 +21,13 @@ CHANGES = 200
 PROPAGATION_SECONDS = 0.1
 MANY_ROUTES_BYTES = 100e6
 SERVICES, ENDPOINTS = 1000, 100
-# Requests to the API server at once.
-HANDS = 4
-# Between looks at what is served.
-LOOK_SECONDS = 0.001
+# Concurrent requests to the API server.
+CONCURRENCY = 4
+# Poll interval for the served configuration.
+POLL_SECONDS = 0.001
 PATIENCE_SECONDS = 60.0
-CALM_SECONDS = 10.0
-# Clients in Python take a core where they ask as fast as they can, and it is not they who are measured.
+IDLE_SECONDS = 10.0
+# Clients in Python use a whole core in a tight loop, which would disturb the measurement.
 LIGHT_PAUSE_SECONDS = 0.05
 
 
@@ -35,22 +35,22 @@ class ScaleTest(GatewayTest):
     def test_changes_among_many_routes_are_served_at_once(self) -> None:
         self.serve(2, WEB)
         empty = self.memory()
-        self.at_hand(self.make_route, range(ROUTES))
+        self.run_concurrently(self.make_route, range(ROUTES))
         self.until_served(ROUTES - 1, 0)
         with self.load(LIGHT_PAUSE_SECONDS):
             changes = [self.change(index * 7 % ROUTES, index + 1) for index in range(CHANGES)]
             waits = sorted(map(sum, changes))
-            tell(f"apply to served, {ROUTES} routes, {CHANGES} changes", milliseconds(waits))
-            tell("of which the API server took", milliseconds(sorted(asked for asked, _ in changes)))
-            tell("and Sheave", milliseconds(sorted(served for _, served in changes)))
-            self.at_hand(self.make_route, range(ROUTES, MANY_ROUTES))
+            print_result(f"apply to served, {ROUTES} routes, {CHANGES} changes", milliseconds(waits))
+            print_result("API server's part", milliseconds(sorted(api_seconds for api_seconds, _ in changes)))
+            print_result("and Sheave", milliseconds(sorted(served for _, served in changes)))
+            self.run_concurrently(self.make_route, range(ROUTES, MANY_ROUTES))
             self.until_served(MANY_ROUTES - 1, 0)
         busy = self.memory()
-        # Statuses are written, and what changes have left over is given back.
-        time.sleep(CALM_SECONDS)
+        # Time until statuses are written and unused memory is returned.
+        time.sleep(IDLE_SECONDS)
         many = self.memory()
-        told = f"{megabytes(empty)}, {megabytes(busy)}, and when all is calm {megabytes(many)}"
-        tell(f"memory with no, then {MANY_ROUTES} routes", told)
+        told = f"{megabytes(empty)}, {megabytes(busy)}, and when idle {megabytes(many)}"
+        print_result(f"memory with no, then {MANY_ROUTES} routes", told)
         self.assertLessEqual(waits[int(0.99 * CHANGES)], PROPAGATION_SECONDS)
         self.assertLessEqual(many, MANY_ROUTES_BYTES)
 
@@ -58,13 +58,13 @@ class ScaleTest(GatewayTest):
         self.serve(1, WEB)
         empty = self.memory()
         with self.load():
-            self.at_hand(self.make_service, range(SERVICES))
+            self.run_concurrently(self.make_service, range(SERVICES))
             self.until_served(SERVICES - 1, SERVICES - 1)
             begun = time.monotonic()
             self.scale(2)
             self.wait(lambda: len(self.ready()) == 2, "a second pod")
-            tell("a second pod was ready after", f"{time.monotonic() - begun:.1f} s")
-        tell(
+            print_result("a second pod was ready after", f"{time.monotonic() - begun:.1f} s")
+        print_result(
             f"memory with no, then {SERVICES} x {ENDPOINTS} endpoints",
             f"{megabytes(empty)}, {megabytes(self.memory())}",
         )
@@ -72,37 +72,37 @@ class ScaleTest(GatewayTest):
     def make_route(self, index: int) -> None:
         self.create("httproutes", f"route-{index}", **self.redirection(index, 0))
 
-    def redirection(self, index: int, edition: int) -> Object:
-        """A route of a path of its own, which answers with the edition."""
-        path = {"type": "ReplaceFullPath", "replaceFullPath": f"/edition-{edition}"}
+    def redirection(self, index: int, revision: int) -> Object:
+        """Returns a route with its own path, which answers with the revision."""
+        path = {"type": "ReplaceFullPath", "replaceFullPath": f"/edition-{revision}"}
         filters = [{"type": "RequestRedirect", "requestRedirect": {"path": path}}]
         match = {"path": {"type": "PathPrefix", "value": f"/route-{index}"}}
         return {"parentRefs": [{"name": "web"}], "rules": [{"matches": [match], "filters": filters}]}
 
-    def change(self, index: int, edition: int) -> tuple[float, float]:
-        """Seconds until the API server has answered, and from then until it is served."""
-        body = {"spec": self.redirection(index, edition)}
+    def change(self, index: int, revision: int) -> tuple[float, float]:
+        """Changes a route; returns the seconds of the API server, and from its answer until the change is served."""
+        body = {"spec": self.redirection(index, revision)}
         begun = time.monotonic()
         self.api.patch(self.path("httproutes", f"route-{index}"), body)
         answered = time.monotonic()
-        self.until_served(index, edition)
+        self.until_served(index, revision)
         return answered - begun, time.monotonic() - answered
 
-    def until_served(self, index: int, edition: int) -> None:
+    def until_served(self, index: int, revision: int) -> None:
         connection = http.client.HTTPConnection(self.address, 80, timeout=PATIENCE_SECONDS)
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             connection.request("GET", f"/route-{index}", headers={"Host": self.host})
             answer = connection.getresponse()
             answer.read()
-            if (answer.getheader("Location") or "").endswith(f"/edition-{edition}"):
+            if (answer.getheader("Location") or "").endswith(f"/edition-{revision}"):
                 return connection.close()
             if time.monotonic() > deadline:
-                raise AssertionError(f"edition {edition} of route {index} is not served")
-            time.sleep(LOOK_SECONDS)
+                raise AssertionError(f"edition {revision} of route {index} is not served")
+            time.sleep(POLL_SECONDS)
 
     def make_service(self, index: int) -> None:
-        """A Service of endpoints that nobody asks, and a route to it."""
+        """Creates a Service with endpoints that get no requests, and a route to it."""
         name = f"many-{index}"
         self.make("services", name, spec={"clusterIP": "None", "ports": [{"port": 80}]})
         addresses = (f"10.{128 + index // 250}.{index % 250}.{1 + place}" for place in range(ENDPOINTS))
@@ -120,14 +120,14 @@ class ScaleTest(GatewayTest):
         spec["rules"].append({"matches": [match], "backendRefs": [{"name": name, "port": 80}]})
         self.create("httproutes", name, **spec)
 
-    def at_hand(self, make: Callable[[int], None], indices: Iterable[int]) -> None:
+    def run_concurrently(self, make: Callable[[int], None], indices: Iterable[int]) -> None:
         begun = time.monotonic()
-        with ThreadPoolExecutor(HANDS) as hands:
-            made = list(hands.map(make, indices))
-        tell(f"{len(made)} made in", f"{time.monotonic() - begun:.1f} s")
+        with ThreadPoolExecutor(CONCURRENCY) as threads:
+            made = list(threads.map(make, indices))
+        print_result(f"{len(made)} made in", f"{time.monotonic() - begun:.1f} s")
 
     def memory(self) -> float:
-        """Of the replica that has most, in bytes."""
+        """Returns the memory of the largest replica in bytes."""
         pods = self.api.get("/api/v1/namespaces/sheave-system/pods", labelSelector="app.kubernetes.io/name=sheave")[
             "items"
         ]
@@ -141,7 +141,7 @@ def resident(address: str) -> float:
 
 
 def milliseconds(waits: list[float]) -> str:
-    """Of sorted seconds."""
+    """Formats sorted seconds."""
     share = {"median": statistics.median(waits), "p99": waits[int(0.99 * len(waits))], "most": waits[-1]}
     return ", ".join(f"{name} {1000 * value:.0f} ms" for name, value in share.items())
 
@@ -150,5 +150,5 @@ def megabytes(count: float) -> str:
     return f"{count / 1e6:.0f} MB"
 
 
-def tell(what: str, value: str) -> None:
+def print_result(what: str, value: str) -> None:
     print(f"{what}: {value}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""A Service in front of each Gateway: with an address of its own, though all Gateways share Sheave's pods."""
+"""Services of Gateways: each has its own address, although all Gateways share Sheave's pods."""
 
 import http.client
 
@@ -26,7 +26,7 @@ class ServicesTest(GatewayTest):
             self.make_gateway(name, 80)
 
     def find_address(self) -> None:
-        """Each Gateway has its own."""
+        """Does nothing, because each Gateway has its own address."""
 
     def run_app(self, name: str) -> None:
         image = container(ECHO, env=[POD_NAME, NAMESPACE], readinessProbe=PROBE)
@@ -36,7 +36,7 @@ class ServicesTest(GatewayTest):
         self.make("services", name, spec={"selector": labels, "ports": [{"port": 80, "targetPort": 3000}]})
 
     def make_gateway(self, name: str, port: int) -> None:
-        """All of its requests go to the Service of that name."""
+        """Creates a Gateway that sends all requests to the Service of that name."""
         listener = {"name": "http", "port": port, "protocol": "HTTP"}
         infrastructure = {"labels": {"team": name}, "annotations": {"lb.test/of": name}}
         self.create("gateways", name, gatewayClassName="sheave", listeners=[listener], infrastructure=infrastructure)
@@ -58,7 +58,7 @@ class ServicesTest(GatewayTest):
         return found[0] if found else None
 
     def app_at(self, address: str, port: int) -> str | None:
-        """Which application answers there."""
+        """Returns the application that answers at an address."""
         connection = http.client.HTTPConnection(address, port, timeout=2)
         try:
             connection.request("GET", "/")
@@ -70,7 +70,7 @@ class ServicesTest(GatewayTest):
             connection.close()
         return next((name for name in ("one", "two") if f'"{name}-' in body), None)
 
-    def test_gateways_with_one_port_have_an_address_each_until_they_go(self) -> None:
+    def test_gateways_with_the_same_port_have_separate_addresses(self) -> None:
         one, two = self.address_of("one"), self.address_of("two")
         self.assertNotEqual(one, two)
         self.wait(lambda: self.app_at(one, 80) == "one", "an answer of one")
@@ -86,7 +86,7 @@ class ServicesTest(GatewayTest):
         with Load(one, "any.test", 4, 0.01) as load:
             self.api.delete(self.path("gateways", "two"))
             self.wait(lambda: self.service_of("two") is None, "the end of the Service of two")
-            # What somebody else changes is changed back; what is said of other things stays.
+            # Sheave reverts foreign changes of its own fields and keeps all other fields.
             path = f"{SERVICES}/{service['metadata']['name']}"
             self.api.patch(path, {"metadata": {"labels": {"team": "nobody", "theirs": "yes"}}})
             self.wait(lambda: self.labels(path).get("team") == "one", "the label of one")
@@ -107,7 +107,7 @@ class ServicesTest(GatewayTest):
         self.assertEqual(load.problems(), [])
         self.assertEqual(self.address_of("one"), address)
 
-    def test_a_service_of_somebody_else_is_left_alone(self) -> None:
+    def test_foreign_service_is_not_changed(self) -> None:
         self.address_of("one")
         service = self.service_of("one")
         assert service
@@ -119,12 +119,12 @@ class ServicesTest(GatewayTest):
         self.addCleanup(self.api.delete, f"{SERVICES}/{name}")
         listener = {"name": "http", "port": 80, "protocol": "HTTP"}
         self.create("gateways", "one", gatewayClassName="sheave", listeners=[listener])
-        said = self.wait(lambda: self.programmed("one"), "what is said of the Gateway")
-        self.assertIn("not Sheave's", said)
+        message = self.wait(lambda: self.programmed("one"), "what is said of the Gateway")
+        self.assertIn("not Sheave's", message)
         self.assertEqual([it["port"] for it in self.api.get(f"{SERVICES}/{name}")["spec"]["ports"]], [99])
 
     def programmed(self, name: str) -> str | None:
-        """Why it is not."""
+        """Returns the message that the Gateway's address is in use, if there is one."""
         conditions = self.gateway(name).get("status", {}).get("conditions", [])
         found = [
             it["message"] for it in conditions if it["type"] == "Programmed" and it["reason"] == "AddressNotAssigned"

@@ -1,4 +1,4 @@
-"""What a Gateway's clients see while pods, Sheave's replicas and the API server come and go."""
+"""A Gateway's clients while pods, Sheave's replicas and the API server change."""
 
 import json
 import math
@@ -18,15 +18,15 @@ from tests.cluster.tests.running import container
 setUpModule = gateway.install
 tearDownModule = running.stop
 
-# Of how many requests a window of five seconds has, this is far from chance.
+# Tolerance of a share in a window of five seconds, well above chance.
 SHARE_TOLERANCE = 0.10
 FIRST_REQUEST_SECONDS = 0.1
-# Kubernetes' own controllers come back from an outage as late as this.
+# Kubernetes' own controllers need this long after an outage.
 RETURN_SECONDS = 180.0
-# Between looks at an EndpointSlice.
-LOOK_SECONDS = 0.005
+# Poll interval for an EndpointSlice.
+POLL_SECONDS = 0.005
 
-# Answers after 50 ms, and says how many requests it has had at once at most.
+# Answers after 50 ms, with the highest number of concurrent requests so far.
 COUNTER = """
 import json, os, threading, time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -50,9 +50,9 @@ class Handler(BaseHTTPRequestHandler):
         pass
 ThreadingHTTPServer(("", 3000), Handler).serve_forever()
 """
-# Not a request, which would be counted.
+# This is not a request to count.
 CONNECTS = {"tcpSocket": {"port": 3000}, "periodSeconds": 1}
-# It ends at once when it is told to; by then nobody sends anything there.
+# Exits at once at SIGTERM, when it no longer receives requests.
 ECHO_CALLS = container(
     "lab/echo:1",
     args=["serve", ":3000", "-delay", "2ms"],
@@ -75,7 +75,7 @@ class PodsTest(GatewayTest):
             while len(since) < 2:
                 for pod in self.ready() - old - since.keys():
                     since[pod] = time.monotonic()
-                time.sleep(LOOK_SECONDS)
+                time.sleep(POLL_SECONDS)
             start = max(since.values()) + 0.5
             time.sleep(6)
             self.scale(1)
@@ -91,11 +91,11 @@ class PodsTest(GatewayTest):
         for pod in old | since.keys():
             self.assertAlmostEqual(shares[pod] / fair, 1, delta=SHARE_TOLERANCE)
         with self.load():
-            self.roll_over(self.path("deployments", "web"))
+            self.roll_out(self.path("deployments", "web"))
 
 
 class GrpcPodsTest(PodsTest):
-    """The same with gRPC, where one client has one connection."""
+    """The same tests with gRPC, where a client has one connection."""
 
     LOAD = Calls
 
@@ -105,8 +105,8 @@ class GrpcPodsTest(PodsTest):
 
 class ReplicasTest(GatewayTest):
     def test_no_request_fails_as_sheave_is_rolled_over(self) -> None:
-        # With Local the cluster's one address moves to another node, and breaks what is under way there: with Cluster it
-        # stays, and what is seen is how Sheave ends.
+        # With Local, the cluster's one address moves to another node and breaks connections. With Cluster it stays, and
+        # the test shows only how Sheave terminates.
         service = "/api/v1/namespaces/sheave-system/services/sheave"
         self.api.patch(service, {"spec": {"externalTrafficPolicy": "Cluster"}})
         self.addCleanup(self.api.patch, service, {"spec": {"externalTrafficPolicy": "Local"}})
@@ -114,9 +114,9 @@ class ReplicasTest(GatewayTest):
         self.serve(2, WEB)
         self.have_replicas(3)
         with self.load():
-            self.roll_over(SYSTEM)
+            self.roll_out(SYSTEM)
 
-    def test_no_request_fails_without_the_api_server_and_then_all_is_caught_up_with(self) -> None:
+    def test_no_request_fails_without_the_api_server_and_changes_apply_afterwards(self) -> None:
         self.serve(1, WEB)
         with self.load():
             command("stop-api-server")
@@ -144,7 +144,7 @@ class ReplicasTest(GatewayTest):
         self.have_replicas(3)
         shares = "4 requests in flight per endpoint, divided among 3 replicas: 1 each, and 1 more for 1 of them"
         self.wait(
-            lambda: said(self.api.get(f"{policies}/web"), "CapAssigned").startswith(shares),
+            lambda: condition_message(self.api.get(f"{policies}/web"), "CapAssigned").startswith(shares),
             "a status with the shares",
         )
         self.assertTrue(self.youngest_knew_the_others_before_it_served())
@@ -169,24 +169,24 @@ class ReplicasTest(GatewayTest):
     def have_replicas(self, count: int) -> None:
         self.api.patch(SYSTEM, {"spec": {"replicas": count}})
         self.wait(
-            lambda: len(self.replicas()) == count and self.is_rolled_over(SYSTEM, 0), f"{count} replicas of Sheave"
+            lambda: len(self.replicas()) == count and self.is_rolled_out(SYSTEM, 0), f"{count} replicas of Sheave"
         )
-        # Who is new uses its part only when the others have let go of it.
+        # A new replica uses its share only after the others have released it.
         time.sleep(4)
 
     def replicas(self) -> set[str]:
-        """Where each is itself."""
+        """Returns the addresses of the replicas themselves."""
         pods = self.api.get("/api/v1/namespaces/sheave-system/pods", labelSelector="app.kubernetes.io/name=sheave")[
             "items"
         ]
         return {pod["status"]["podIP"] for pod in pods if "podIP" in pod["status"] and not is_ending(pod)}
 
     def load_of(self, stack: ExitStack, replica: str) -> Load:
-        """As much as it can take, and more; a replica that goes breaks its clients' requests, which do not matter here."""
+        """Sends more load than the replica can take; failures of a terminating replica do not matter here."""
         return stack.enter_context(Load(replica, self.host, 20, 0.001))
 
     def youngest_knew_the_others_before_it_served(self) -> bool:
-        """Until it knows them, it takes each cap for its own."""
+        """Returns true if the newest replica knew the others first; until then it would use each whole cap."""
         pods = self.api.get("/api/v1/namespaces/sheave-system/pods", labelSelector="app.kubernetes.io/name=sheave")[
             "items"
         ]
@@ -195,19 +195,19 @@ class ReplicasTest(GatewayTest):
         return "slot assignment changed" in log[: log.index("configuration in force")]
 
     def forget_counts(self) -> None:
-        """Pods that began before the cap did have seen more: others take their place."""
-        self.roll_over(self.path("deployments", "web"))
+        """Replaces the pods, because the old ones have counted requests from before the cap."""
+        self.roll_out(self.path("deployments", "web"))
 
     def most_at_once(self) -> dict[str, int]:
-        """What each pod says of itself, asked directly."""
+        """Returns each pod's highest concurrency, from the pod itself."""
         pods = self.api.get(self.path("pods"), labelSelector="app=web")["items"]
         return {pod["metadata"]["name"]: _most(pod["status"]["podIP"]) for pod in pods if not is_ending(pod)}
 
 
-def said(policy: dict, condition: str) -> str:
-    """What a policy's status says in words, at its only target."""
-    said = (it["message"] for it in conditions(policy.get("status", {})) if it["type"] == condition)
-    return next(said, "")
+def condition_message(policy: dict, condition: str) -> str:
+    """Returns the message of a condition in a policy's status, for its only target."""
+    messages = (it["message"] for it in conditions(policy.get("status", {})) if it["type"] == condition)
+    return next(messages, "")
 
 
 def _most(address: str) -> int:

@@ -1,4 +1,4 @@
-"""The kubelet of one node, whose network namespace it is started in.
+"""Kubelet of one node, which runs in the node's network namespace.
 
 python -m tests.cluster.kubelet NODE
 """
@@ -11,70 +11,72 @@ import threading
 
 from tests.cluster import certificates
 from tests.cluster.api import Api, Object, follow
-from tests.cluster.kubelet.contents import Contents
-from tests.cluster.kubelet.events import Events
+from tests.cluster.kubelet.contents import ApiContents
+from tests.cluster.kubelet.events import EventRecorder
 from tests.cluster.kubelet.heartbeat import PORT, Heartbeat
-from tests.cluster.kubelet.pod import Home, Pod
-from tests.cluster.kubelet.reporter import Reporter
-from tests.cluster.kubelet.sandbox import Addresses
+from tests.cluster.kubelet.pod import NodeContext, Pod
+from tests.cluster.kubelet.reporter import StatusReporter
+from tests.cluster.kubelet.sandbox import AddressPool
 from tests.cluster.kubelet.server import Server
-from tests.cluster.places import Node, node
+from tests.cluster.layout import Node, node
 from tests.cluster.processes import top_group
 
 
 class Kubelet:
-    """Which pods are here."""
+    """Pods of the node."""
 
     def __init__(self, here: Node, api: Api) -> None:
         self._pods: dict[str, Pod] = {}
         self._api = api
-        self._contents = Contents(api, self._refresh)
-        # Of a kubelet before this one nothing goes on: its pods begin anew.
+        self._contents = ApiContents(api, self._refresh)
+        # The pods of an earlier kubelet do not continue: they restart.
         group = top_group().child(here.name).child("pods")
         group.remove()
         shutil.rmtree(here.folder / "pods", ignore_errors=True)
-        self._home = Home(here, group.create(), Addresses(), self._contents, Reporter(api), Events(api, here.name))
-        group.open_for_children()
+        self._node_context = NodeContext(
+            here, group.create(), AddressPool(), self._contents, StatusReporter(api), EventRecorder(api, here.name)
+        )
+        group.delegate_controllers()
 
     def run(self) -> None:
         self._contents.start()
-        self._home.reporter.start()
-        self._home.events.start()
-        selector = f"spec.nodeName={self._home.node.name}"
-        follow(self._api, "/api/v1/pods", self._seen, self._gone, fieldSelector=selector)
+        self._node_context.reporter.start()
+        self._node_context.events.start()
+        selector = f"spec.nodeName={self._node_context.node.name}"
+        follow(self._api, "/api/v1/pods", self._on_change, self._on_delete, fieldSelector=selector)
 
     def find(self, namespace: str, name: str) -> Pod | None:
-        """The one whose logs are asked for by this name; the newest, if one of it is just ending."""
+        """Returns the newest pod of this name, for its logs."""
         for pod in reversed(list(self._pods.values())):
             metadata = pod.object["metadata"]
             if (metadata["namespace"], metadata["name"]) == (namespace, name):
                 return pod
         return None
 
-    def _seen(self, item: Object) -> None:
+    def _on_change(self, item: Object) -> None:
         uid = item["metadata"]["uid"]
         if pod := self._pods.get(uid):
-            self._home.reporter.seen(item)
-            pod.offer(item)
+            self._node_context.reporter.observe(item)
+            pod.update(item)
         elif (
             item.get("status", {}).get("phase") not in ("Succeeded", "Failed")
             or "deletionTimestamp" in item["metadata"]
         ):
-            self._pods[uid] = pod = Pod(item, self._home)
+            self._pods[uid] = pod = Pod(item, self._node_context)
             pod.start()
 
-    def _gone(self, item: Object) -> None:
+    def _on_delete(self, item: Object) -> None:
         uid = item["metadata"]["uid"]
         if pod := self._pods.pop(uid, None):
-            pod.forget()
+            pod.delete()
         self._contents.forget(uid)
-        self._home.reporter.forget(uid)
+        self._node_context.reporter.forget(uid)
 
     def _refresh(self, namespace: str) -> None:
-        """Something that its pods may have a volume of has changed."""
+        """Wakes the pods of a namespace, because a source of their volumes may have changed."""
         for pod in list(self._pods.values()):
             if pod.object["metadata"]["namespace"] == namespace:
-                pod.poke()
+                pod.wake()
 
 
 def main(name: str) -> None:

@@ -1,4 +1,4 @@
-"""One container of a pod, over all its lives: what it is asked, when it is ended, when it may begin again."""
+"""A container of a pod over all its restarts: process specification, probes, termination and backoff."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from lab.testbed.cgroups import Group
+from lab.testbed.cgroups import ControlGroup
 from tests.cluster.api import Object
 from tests.cluster.kubelet import environment, images, probes, security
-from tests.cluster.kubelet.environment import Data, NotYet
-from tests.cluster.kubelet.images import NoImage
-from tests.cluster.kubelet.moment import now
+from tests.cluster.kubelet.environment import Data, MissingSource
+from tests.cluster.kubelet.images import ImageNotFound
 from tests.cluster.kubelet.probes import KINDS, Probe, Target
-from tests.cluster.kubelet.process import Asked, Process
+from tests.cluster.kubelet.process import Process, ProcessSpec
+from tests.cluster.kubelet.timestamp import now
 from tests.cluster.kubelet.volumes import Volumes
 
-# As the kubelet has it: who ends at once begins again at once, and then later and later.
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 10.0, 300.0
-FORGIVEN_AFTER_SECONDS = 600.0
-# What a container has left after a preStop hook that took its whole grace.
+# Back-off of the real kubelet: the first restart is immediate, later ones wait longer and longer.
+FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS = 10.0, 300.0
+BACKOFF_RESET_SECONDS = 600.0
+# Minimum grace after a preStop hook that used the whole grace period.
 LEAST_GRACE_SECONDS = 2.0
 HOOK_SECONDS = 600.0
 
@@ -31,25 +31,25 @@ Kind = Literal["main", "init", "sidecar"]
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """What the containers of a pod have in common."""
+class PodContext:
+    """Common context of the containers of a pod."""
 
-    # As it is at this moment.
+    # Returns the current object.
     pod: Callable[[], Object]
     folder: Path
-    group: Group
+    group: ControlGroup
     network: Path
     addresses: dict[str, str]
     data: Data
     volumes: Volumes
-    # Something has changed that a status or the next container depends on.
-    poke: Callable[[], None]
-    # An event of the pod: why, and what.
-    tell: Callable[[str, str], None]
+    # Wakes the pod after a change that affects the status or the next container.
+    wake: Callable[[], None]
+    # Records an event of the pod with a reason and a message.
+    record_event: Callable[[str, str], None]
 
 
 class Container:
-    """Its state is in the words of the API."""
+    """A container with its state in the API's format."""
 
     def __init__(self, spec: Object, kind: Kind, restarts: int = 0) -> None:
         self.spec = spec
@@ -62,9 +62,9 @@ class Container:
         self.last_state: Object = {}
         self.process: Process | None = None
         self.logs: list[Path] = []
-        self.begins_at = 0.0
+        self.starts_at = 0.0
         self.image_id = ""
-        self._pause = 0.0
+        self._backoff = 0.0
         self._began = 0.0
         self._probes: list[Probe] = []
         self._stopping = threading.Lock()
@@ -75,63 +75,68 @@ class Container:
 
     @property
     def exit_code(self) -> int | None:
-        """Of its last life; None if it runs, or never did."""
+        """Exit code of the last run; None if the container runs or has never run."""
         return None if self.running or not self.last_state else self.last_state["terminated"]["exitCode"]
 
-    def waits(self, reason: str, message: str = "") -> None:
+    def set_waiting(self, reason: str, message: str = "") -> None:
         self.state = {"waiting": {"reason": reason, **({"message": message} if message else {})}}
 
-    def may_begin_again(self, policy: str) -> bool:
-        """Whether it is for this restart policy to begin after it has ended."""
+    def should_restart(self, policy: str) -> bool:
+        """Returns true if the restart policy allows another start."""
         if self.kind == "sidecar" or (policy == "Always" and self.kind == "main"):
             return True
         return policy != "Never" and self.exit_code != 0
 
-    def begin(self, around: Surroundings) -> None:
-        """A life more. What is missing for it is a state, and the next try comes later."""
+    def start(self, context: PodContext) -> None:
+        """Starts the container once more. A missing requirement becomes its state, and a later attempt follows."""
         try:
-            asked = _asked(self.spec, around)
-        except NoImage as error:
-            self._try_later("ErrImagePull", str(error), around)
+            process_spec = _process_spec(self.spec, context)
+        except ImageNotFound as error:
+            self._retry_later("ErrImagePull", str(error), context)
             return
-        except NotYet as error:
-            self._try_later("CreateContainerConfigError", str(error), around)
+        except MissingSource as error:
+            self._retry_later("CreateContainerConfigError", str(error), context)
             return
         if self.last_state:
             self.restarts += 1
-        life = len(self.logs)
-        log = around.folder / "logs" / self.name / f"{life}.log"
+        run_number = len(self.logs)
+        log = context.folder / "logs" / self.name / f"{run_number}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         self.logs.append(log)
-        self.image_id = f"program://{asked.program['source']}" if asked.program else "machine:///usr"
+        self.image_id = f"program://{process_spec.program['source']}" if process_spec.program else "machine:///usr"
         self.ready, self.started = False, False
         self._began = time.monotonic()
         self.state = {"running": {"startedAt": now()}}
-        group = around.group.child(self.name).create(_millicores(self.spec))
+        group = context.group.child(self.name).create(_millicores(self.spec))
         self.process = Process(
-            asked, around.network, group, log, around.folder / f"{self.name}.json", lambda code: self._end(code, around)
+            process_spec,
+            context.network,
+            group,
+            log,
+            context.folder / f"{self.name}.json",
+            lambda code: self._end(code, context),
         )
-        around.tell("Started", f"{self.name}: {self.spec['image']}")
-        threading.Thread(target=self._accompany, args=(self.process, around), daemon=True).start()
+        context.record_event("Started", f"{self.name}: {self.spec['image']}")
+        threading.Thread(target=self._run_hook_and_probes, args=(self.process, context), daemon=True).start()
 
-    def stop(self, grace_seconds: float, around: Surroundings) -> None:
-        """Asks it to end, makes it end after the grace, and returns when it has ended."""
+    def stop(self, grace_seconds: float, context: PodContext) -> None:
+        """Sends the stop signal, kills the process after the grace period, and returns when it has ended."""
         process = self.process
         if process is None or not process.alive():
             return
         deadline = time.monotonic() + grace_seconds
-        process.begun()
+        process.wait_started()
         with self._stopping:
             hook = (self.spec.get("lifecycle") or {}).get("preStop")
             if hook and process.alive() and grace_seconds > 0:
-                if reason := _run_hook(hook, self._target(process, around), grace_seconds):
-                    around.tell("FailedPreStopHook", f"{self.name}: {reason}")
+                if reason := _run_hook(hook, self._target(process, context), grace_seconds):
+                    context.record_event("FailedPreStopHook", f"{self.name}: {reason}")
             number = getattr(signal, (self.spec.get("lifecycle") or {}).get("stopSignal", "SIGTERM"))
             process.signal(number)
         left = deadline - time.monotonic()
         if not process.wait(max(left, LEAST_GRACE_SECONDS if grace_seconds > 0 else 0.0)):
             process.kill()
-            process.wait(LONGEST_PAUSE_SECONDS)
+            process.wait(LONGEST_BACKOFF_SECONDS)
 
     def kill(self) -> None:
         if self.process:
@@ -142,73 +147,75 @@ class Container:
             if not (but_readiness and probe.name == "readiness"):
                 probe.end()
 
-    def _accompany(self, process: Process, around: Surroundings) -> None:
-        """Its hook and then its probes, from a thread of their own."""
-        if not process.begun():
+    def _run_hook_and_probes(self, process: Process, context: PodContext) -> None:
+        """Runs the postStart hook and then the probes, in a separate thread."""
+        if not process.wait_started():
             return
-        target = self._target(process, around)
+        target = self._target(process, context)
         hook = (self.spec.get("lifecycle") or {}).get("postStart")
         if hook and (reason := _run_hook(hook, target, HOOK_SECONDS)):
-            around.tell("FailedPostStartHook", f"{self.name}: {reason}")
-            self.stop(_grace(around.pod(), {}), around)
+            context.record_event("FailedPostStartHook", f"{self.name}: {reason}")
+            self.stop(_grace(context.pod(), {}), context)
             return
         if "startupProbe" in self.spec:
-            self._probe("startup", process, target, around)
+            self._probe("startup", process, target, context)
         else:
-            self._has_started(process, target, around)
+            self._mark_started(process, target, context)
 
-    def _has_started(self, process: Process, target: Target, around: Surroundings) -> None:
+    def _mark_started(self, process: Process, target: Target, context: PodContext) -> None:
         if not process.alive():
             return
         self.started = True
         if "livenessProbe" in self.spec:
-            self._probe("liveness", process, target, around)
+            self._probe("liveness", process, target, context)
         if "readinessProbe" in self.spec:
-            self._probe("readiness", process, target, around)
+            self._probe("readiness", process, target, context)
         else:
             self.ready = True
-        around.poke()
+        context.wake()
 
-    def _probe(self, kind: str, process: Process, target: Target, around: Surroundings) -> None:
-        asked = self.spec[KINDS[kind]]
+    def _probe(self, kind: str, process: Process, target: Target, context: PodContext) -> None:
+        probe_spec = self.spec[KINDS[kind]]
 
-        def told(well: bool, why: str) -> None:
+        def on_change(healthy: bool, reason: str) -> None:
             if not process.alive():
                 return
-            if not well:
-                around.tell("Unhealthy", f"{self.name}: {kind.capitalize()} probe failed: {why}")
+            if not healthy:
+                context.record_event("Unhealthy", f"{self.name}: {kind.capitalize()} probe failed: {reason}")
             if kind == "readiness":
-                self.ready = well
-                around.poke()
-            elif not well:
+                self.ready = healthy
+                context.wake()
+            elif not healthy:
                 probe.end()
-                around.tell("Killing", f"{self.name}: failed its {kind} probe and is ended")
-                grace = _grace(around.pod(), asked)
-                threading.Thread(target=self.stop, args=(grace, around), daemon=True).start()
+                context.record_event("Killing", f"{self.name}: failed its {kind} probe and is ended")
+                grace = _grace(context.pod(), probe_spec)
+                threading.Thread(target=self.stop, args=(grace, context), daemon=True).start()
             elif kind == "startup":
                 probe.end()
-                self._has_started(process, target, around)
+                self._mark_started(process, target, context)
 
-        probe = Probe(asked, target, told, well={"startup": None, "liveness": True, "readiness": False}[kind])
+        probe = Probe(
+            probe_spec, target, on_change, healthy={"startup": None, "liveness": True, "readiness": False}[kind]
+        )
         probe.name = kind
         self._probes.append(probe)
         probe.start()
 
-    def _target(self, process: Process, around: Surroundings) -> Target:
+    def _target(self, process: Process, context: PodContext) -> Target:
         ports = {port["name"]: port["containerPort"] for port in self.spec.get("ports", []) if "name" in port}
-        return Target(around.addresses["status.podIP"], ports, process.execute)
+        return Target(context.addresses["status.podIP"], ports, process.execute)
 
-    def _end(self, code: int, around: Surroundings) -> None:
-        """From the thread that has waited for it."""
+    def _end(self, code: int, context: PodContext) -> None:
+        """Records the exit; runs in the thread that waited for it."""
         self.end_probes()
         self._probes = []
-        # Before the state says that a next life may have the group.
-        around.group.child(self.name).remove()
+        # Remove the group before the state allows the next start, which reuses it.
+        context.group.child(self.name).remove()
         self.ready, self.started = False, False
         ran = time.monotonic() - self._began
-        self._pause = 0.0 if ran > FORGIVEN_AFTER_SECONDS else self._pause
-        self.begins_at = time.monotonic() + self._pause
-        self._pause = min(max(self._pause * 2, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
+        self._backoff = 0.0 if ran > BACKOFF_RESET_SECONDS else self._backoff
+        self.starts_at = time.monotonic() + self._backoff
+        self._backoff = min(max(self._backoff * 2, FIRST_BACKOFF_SECONDS), LONGEST_BACKOFF_SECONDS)
         ended = {
             "exitCode": code,
             "reason": "Completed" if code == 0 else "Error",
@@ -219,52 +226,52 @@ class Container:
         if code > 128 and code != 255:
             ended["signal"] = code - 128
         self.state = self.last_state = {"terminated": ended}
-        around.poke()
+        context.wake()
 
     @property
     def container_id(self) -> str:
         return f"process://{self.name}-{len(self.logs)}" if self.logs else ""
 
-    def _try_later(self, reason: str, message: str, around: Surroundings) -> None:
+    def _retry_later(self, reason: str, message: str, context: PodContext) -> None:
         if self.state.get("waiting", {}).get("message") != message:
-            around.tell("Failed", f"{self.name}: {message}")
-        self.waits(reason, message)
-        self.begins_at = time.monotonic() + 1.0
+            context.record_event("Failed", f"{self.name}: {message}")
+        self.set_waiting(reason, message)
+        self.starts_at = time.monotonic() + 1.0
 
 
-def _asked(spec: Object, around: Surroundings) -> Asked:
-    pod = around.pod()
+def _process_spec(spec: Object, context: PodContext) -> ProcessSpec:
+    pod = context.pod()
     image = images.find(spec["image"])
-    who = security.identity(pod, spec)
-    variables = environment.build(pod, spec, around.addresses, around.data)
+    identity = security.identity(pod, spec)
+    variables = environment.build(pod, spec, context.addresses, context.data)
     command = environment.expand_all(spec["command"], variables) if spec.get("command") else list(image.command)
     args = environment.expand_all(spec.get("args") or [], variables)
     if not args and not spec.get("command"):
         args = list(image.args)
     if not command and not args:
-        raise NotYet("no command specified")
-    return Asked(
-        root=str(around.folder / "root"),
-        hostname=around.addresses["hostname"],
+        raise MissingSource("no command specified")
+    return ProcessSpec(
+        root=str(context.folder / "root"),
+        hostname=context.addresses["hostname"],
         argv=[*command, *args],
         environment=variables,
         folder=spec.get("workingDir") or "/",
-        files=_files(pod, around.addresses),
-        mounts=[_mount(mount, pod, around, variables) for mount in spec.get("volumeMounts", [])],
+        files=_files(pod, context.addresses),
+        mounts=[_mount(mount, pod, context, variables) for mount in spec.get("volumeMounts", [])],
         program={"source": str(image.program), "target": image.path} if image.program else None,
-        user=who.user,
-        group=who.group,
-        groups=who.groups,
-        capabilities=who.capabilities,
-        privileged=who.privileged,
-        no_new_privileges=who.no_new_privileges,
-        read_only=who.read_only,
+        user=identity.user,
+        group=identity.group,
+        groups=identity.groups,
+        capabilities=identity.capabilities,
+        privileged=identity.privileged,
+        no_new_privileges=identity.no_new_privileges,
+        read_only=identity.read_only,
     )
 
 
-def _mount(mount: Object, pod: Object, around: Surroundings, variables: dict[str, str]) -> dict[str, object]:
+def _mount(mount: Object, pod: Object, context: PodContext, variables: dict[str, str]) -> dict[str, object]:
     volume = next(volume for volume in pod["spec"]["volumes"] if volume["name"] == mount["name"])
-    source = around.volumes.path(volume)
+    source = context.volumes.path(volume)
     below = environment.expand(mount.get("subPathExpr") or "", variables) or mount.get("subPath")
     if below:
         source = source / below
@@ -279,7 +286,7 @@ def _mount(mount: Object, pod: Object, around: Surroundings, variables: dict[str
 
 
 def _files(pod: Object, addresses: dict[str, str]) -> dict[str, str]:
-    """Names, as a kubelet writes them. There is no DNS in the cluster."""
+    """Returns name files as a kubelet writes them. The cluster has no DNS."""
     name = addresses["hostname"]
     hosts = ["127.0.0.1\tlocalhost", "::1\tlocalhost ip6-localhost ip6-loopback"]
     hosts += [f"{address}\t{name}" for address in addresses["status.podIPs"].split(",")]
@@ -291,11 +298,11 @@ def _files(pod: Object, addresses: dict[str, str]) -> dict[str, str]:
 
 
 def _run_hook(hook: Object, target: Target, seconds: float) -> str | None:
-    """Why it failed, or None."""
+    """Runs a hook; returns the failure or None."""
     if "sleep" in hook:
         time.sleep(min(hook["sleep"]["seconds"], seconds))
         return None
-    return probes.ask(hook, target, seconds)
+    return probes.check(hook, target, seconds)
 
 
 def _grace(pod: Object, probe: Object) -> float:

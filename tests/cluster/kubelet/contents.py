@@ -1,4 +1,4 @@
-"""What pods are given from the API: Secrets and ConfigMaps as they are now, and tokens while they are good."""
+"""API contents for pods: current Secrets and ConfigMaps, and valid tokens."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from tests.cluster.api import Api, ApiError, Object, Unreachable, follow
-from tests.cluster.kubelet.environment import NotYet
+from tests.cluster.api import Api, ApiError, ApiUnreachable, Object, follow
+from tests.cluster.kubelet.environment import MissingSource
 
 KINDS = ("secrets", "configmaps")
-# A token is renewed when this much of its life is over.
+# Share of a token's lifetime after which it is renewed.
 RENEWED_AFTER = 0.8
 
 
-class Contents:
-    """Followed for the whole cluster: it is a small one."""
+class ApiContents:
+    """Cache of the whole cluster's Secrets and ConfigMaps, which is small."""
 
     def __init__(self, api: Api, changed: Callable[[str], None]) -> None:
         self._api = api
         self._changed = changed
-        self._held: dict[tuple[str, str, str], Object] = {}
+        self._objects: dict[tuple[str, str, str], Object] = {}
         self._tokens: dict[tuple[str, str | None, int], tuple[str, float]] = {}
         self._synced = {kind: threading.Event() for kind in KINDS}
 
     def start(self) -> None:
-        """Returns when it knows what there is."""
+        """Returns when the cache is complete."""
         for kind in KINDS:
             threading.Thread(target=self._follow, args=(kind,), daemon=True).start()
-        for synced in self._synced.values():
-            synced.wait()
+        for event in self._synced.values():
+            event.wait()
 
     def data(self, kind: str, namespace: str, name: str) -> Mapping[str, bytes] | None:
-        item = self._held.get((kind, namespace, name))
+        item = self._objects.get((kind, namespace, name))
         if item is None:
             return None
         encoded = item.get("data") or {} if kind == "secrets" else item.get("binaryData") or {}
@@ -50,32 +50,32 @@ class Contents:
         account = pod["spec"].get("serviceAccountName", "default")
         bound = {"kind": "Pod", "apiVersion": "v1", "name": metadata["name"], "uid": metadata["uid"]}
         audiences = {"audiences": [audience]} if audience else {}
-        asked = {"expirationSeconds": seconds, "boundObjectRef": bound, **audiences}
+        parameters = {"expirationSeconds": seconds, "boundObjectRef": bound, **audiences}
         path = f"/api/v1/namespaces/{metadata['namespace']}/serviceaccounts/{account}/token"
         try:
-            answer = self._api.post(path, {"spec": asked})
-        except (ApiError, Unreachable) as error:
+            answer = self._api.post(path, {"spec": parameters})
+        except (ApiError, ApiUnreachable) as error:
             if token:
                 return token
-            raise NotYet(f"no token of service account {account}: {error}") from error
+            raise MissingSource(f"no token of service account {account}: {error}") from error
         self._tokens[key] = answer["status"]["token"], time.monotonic() + RENEWED_AFTER * seconds
         return self._tokens[key][0]
 
     def forget(self, uid: str) -> None:
-        """Tokens of a pod that is gone."""
+        """Deletes the tokens of a removed pod."""
         for key in [key for key in self._tokens if key[0] == uid]:
             del self._tokens[key]
 
     def _follow(self, kind: str) -> None:
-        def seen(item: Object) -> None:
-            self._held[_key(kind, item)] = item
+        def on_change(item: Object) -> None:
+            self._objects[_key(kind, item)] = item
             self._changed(item["metadata"]["namespace"])
 
-        def gone(item: Object) -> None:
-            self._held.pop(_key(kind, item), None)
+        def on_delete(item: Object) -> None:
+            self._objects.pop(_key(kind, item), None)
             self._changed(item["metadata"]["namespace"])
 
-        follow(self._api, f"/api/v1/{kind}", seen, gone, self._synced[kind].set)
+        follow(self._api, f"/api/v1/{kind}", on_change, on_delete, self._synced[kind].set)
 
 
 def _key(kind: str, item: Object) -> tuple[str, str, str]:

@@ -1,10 +1,10 @@
-"""Becomes a container's first process: makes its root of mounts, gives up what it may not have, and runs its command.
+"""Becomes a container's first process: mounts its root, drops privileges, and executes its command.
 
     python enter.py FILE
 
-The file says in JSON what is asked for, and is emptied when all of it is done and the command begins. This program is
-started in namespaces of its own, of mounts, processes, names and messages, so whatever it mounts is seen by nobody else
-and goes with it. It knows nothing of the rest of the tree.
+The file has the specification in JSON, and is emptied when the command starts. The program starts in separate mount,
+PID, UTS and IPC namespaces, so its mounts are invisible elsewhere and vanish with it. It imports nothing of the
+repository.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DETACH = 2
 DROP_FROM_BOUNDING_SET, KEEP_CAPABILITIES, SET_NO_NEW_PRIVILEGES = 24, 8, 38
 CAPABILITY_VERSION_3 = 0x20080522
 
-# What of the machine a container sees beside its own: programs and libraries, so that there is a shell.
+# Parts of the machine that a container sees: programs and libraries, so that a shell exists.
 SYSTEM = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
 CONFIGURATION = (
     "passwd",
@@ -41,7 +41,7 @@ DESCRIPTORS = {
     "stdout": "/proc/self/fd/1",
     "stderr": "/proc/self/fd/2",
 }
-# As in linux/capability.h.
+# From linux/capability.h.
 CAPABILITIES = (
     "CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP LINUX_IMMUTABLE NET_BIND_SERVICE "
     "NET_BROADCAST NET_ADMIN NET_RAW IPC_LOCK IPC_OWNER SYS_MODULE SYS_RAWIO SYS_CHROOT SYS_PTRACE SYS_PACCT SYS_ADMIN "
@@ -53,55 +53,55 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main(file: str) -> None:
-    with open(file, "r+") as asking:
-        asked = json.load(asking)
-        become(asked)
-        asking.truncate(0)
-    os.execvpe(asked["argv"][0], asked["argv"], asked["environment"])
+    with open(file, "r+") as spec_file:
+        spec = json.load(spec_file)
+        set_up_container(spec)
+        spec_file.truncate(0)
+    os.execvpe(spec["argv"][0], spec["argv"], spec["environment"])
 
 
-def become(asked: dict) -> None:
-    root = Path(asked["root"])
-    make_root(root, asked)
-    socket.sethostname(asked["hostname"])
+def set_up_container(spec: dict) -> None:
+    root = Path(spec["root"])
+    make_root(root, spec)
+    socket.sethostname(spec["hostname"])
     enter_root(root)
-    if asked["read_only"]:
+    if spec["read_only"]:
         mount(None, Path("/"), REMOUNT | BIND | READ_ONLY)
     os.umask(0o022)
-    give_up(asked)
-    os.chdir(asked["folder"])
+    drop_privileges(spec)
+    os.chdir(spec["folder"])
 
 
-def make_root(root: Path, asked: dict) -> None:
+def make_root(root: Path, spec: dict) -> None:
     root.mkdir(exist_ok=True)
     mount("tmpfs", root, NO_SUID, kind="tmpfs", options="mode=755,size=512m")
     for name in SYSTEM:
-        bring(Path("/", name), root / name)
+        bind_system_path(Path("/", name), root / name)
     for name in CONFIGURATION:
-        bring(Path("/etc", name), root / "etc" / name)
-    for name, text in asked["files"].items():
+        bind_system_path(Path("/etc", name), root / "etc" / name)
+    for name, text in spec["files"].items():
         path = root / name.lstrip("/")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     (root / "tmp").mkdir()
     (root / "tmp").chmod(0o1777)
-    make_kernel_folders(root, asked["privileged"])
-    if program := asked["program"]:
+    make_kernel_folders(root, spec["privileged"])
+    if program := spec["program"]:
         bind(Path(program["source"]), root / program["target"].lstrip("/"), read_only=True)
-    # A mount may lie in another one.
-    for volume in sorted(asked["mounts"], key=lambda volume: volume["target"]):
+    # A mount may lie below another one.
+    for volume in sorted(spec["mounts"], key=lambda volume: volume["target"]):
         bind(Path(volume["source"]), root / volume["target"].lstrip("/"), read_only=volume["read_only"])
 
 
 def make_kernel_folders(root: Path, privileged: bool) -> None:
-    """Kernel settings may be read; only who is privileged may change them."""
+    """Mounts the kernel's file systems; only a privileged container may change settings."""
     for name in ("proc", "sys", "dev"):
         (root / name).mkdir()
     mount("proc", root / "proc", NO_SUID | NO_DEVICES, kind="proc")
     mount("sysfs", root / "sys", NO_SUID | NO_DEVICES | (0 if privileged else READ_ONLY), kind="sysfs")
     if not privileged:
         bind(root / "proc" / "sys", root / "proc" / "sys", read_only=True)
-    # It says how much CPU there is for a program that asks.
+    # Programs read their CPU quota there.
     groups = Path("/sys/fs/cgroup")
     if groups.is_dir():
         mount(str(groups), root / "sys" / "fs" / "cgroup", BIND | RECURSIVE)
@@ -114,8 +114,8 @@ def make_kernel_folders(root: Path, privileged: bool) -> None:
     (root / "dev" / "shm").chmod(0o1777)
 
 
-def bring(source: Path, target: Path) -> None:
-    """Something of the machine, where it is there; a link is a link to the same place."""
+def bind_system_path(source: Path, target: Path) -> None:
+    """Bind-mounts a path of the machine, if it exists; copies a link as a link."""
     if source.is_symlink():
         target.parent.mkdir(parents=True, exist_ok=True)
         target.symlink_to(os.readlink(source))
@@ -124,7 +124,7 @@ def bring(source: Path, target: Path) -> None:
 
 
 def bind(source: Path, target: Path, *, read_only: bool) -> None:
-    """A folder or file also at another place."""
+    """Bind-mounts a folder or file."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.is_dir():
         target.mkdir(parents=True, exist_ok=True)
@@ -136,33 +136,33 @@ def bind(source: Path, target: Path, *, read_only: bool) -> None:
 
 
 def enter_root(root: Path) -> None:
-    """The old root comes to lie over the new one, from which it is taken away."""
+    """Stacks the old root on the new one, and detaches it."""
     os.chdir(root)
     check(libc.pivot_root(b".", b"."), "pivot_root")
     check(libc.umount2(b".", DETACH), "umount")
     os.chdir("/")
 
 
-def give_up(asked: dict) -> None:
-    kept = {CAPABILITIES.index(name) for name in asked["capabilities"]}
-    if not asked["privileged"]:
+def drop_privileges(spec: dict) -> None:
+    kept = {CAPABILITIES.index(name) for name in spec["capabilities"]}
+    if not spec["privileged"]:
         for number in range(int(Path("/proc/sys/kernel/cap_last_cap").read_text()) + 1):
             if number not in kept:
                 check(libc.prctl(DROP_FROM_BOUNDING_SET, number, 0, 0, 0), "dropping a capability")
-    # As a container runtime does it: who is not root is permitted what the container has, and a program with file
-    # capabilities may make use of that.
-    keeps = not asked["privileged"] and asked["user"] != 0
+    # Like a container runtime: a user other than root gets the container's capabilities as permitted, which a program
+    # with file capabilities can use.
+    keeps = not spec["privileged"] and spec["user"] != 0
     check(libc.prctl(KEEP_CAPABILITIES, int(keeps), 0, 0, 0), "keeping capabilities")
-    os.setgroups(asked["groups"])
-    os.setgid(asked["group"])
-    os.setuid(asked["user"])
+    os.setgroups(spec["groups"])
+    os.setgid(spec["group"])
+    os.setuid(spec["user"])
     if keeps:
-        permit(sum(1 << number for number in kept))
-    if asked["no_new_privileges"]:
+        set_capabilities(sum(1 << number for number in kept))
+    if spec["no_new_privileges"]:
         check(libc.prctl(SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "no new privileges")
 
 
-def permit(permitted: int) -> None:
+def set_capabilities(permitted: int) -> None:
     header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
     low, high = permitted & 0xFFFFFFFF, permitted >> 32
     # Effective, permitted, inheritable, twice.

@@ -1,4 +1,4 @@
-"""What a container's environment is: literal values, and those that come from the pod, Secrets and ConfigMaps."""
+"""Environment of a container: literal values, and values from the pod, Secrets and ConfigMaps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tests.cluster.api import Object
-from tests.cluster.places import API_SERVICE
+from tests.cluster.layout import API_SERVICE
 
 PATH = "/:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_.-][A-Za-z0-9_.-]*)\)")
@@ -18,16 +18,16 @@ SUFFIXES = {
     "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60,
 }  # fmt: skip
 
-# (kind, namespace, name) -> what it holds; None if it is not there. The kind is "secrets" or "configmaps".
+# Maps (kind, namespace, name) to content, or None if it is missing. The kind is "secrets" or "configmaps".
 Data = Callable[[str, str, str], Mapping[str, bytes] | None]
 
 
-class NotYet(Exception):
-    """Something that a container needs is not there; the message says what, and may be shown as a status."""
+class MissingSource(Exception):
+    """A container's requirement is missing; the message may appear in a status."""
 
 
 def build(pod: Object, container: Object, addresses: Mapping[str, str], data: Data) -> dict[str, str]:
-    """Later ones go before earlier ones, as the API has it."""
+    """Returns the environment; later entries override earlier ones, as the API specifies."""
     four, six = API_SERVICE
     environment = {
         "PATH": PATH,
@@ -38,7 +38,7 @@ def build(pod: Object, container: Object, addresses: Mapping[str, str], data: Da
         "HOME": "/root" if container.get("securityContext", {}).get("runAsUser", 0) == 0 else "/",
     }
     for source in container.get("envFrom", []):
-        environment |= _all_of(source, pod["metadata"]["namespace"], data)
+        environment |= _all_keys(source, pod["metadata"]["namespace"], data)
     for entry in container.get("env", []):
         if "valueFrom" in entry:
             value = _value_from(entry["valueFrom"], pod, container, addresses, data)
@@ -50,7 +50,7 @@ def build(pod: Object, container: Object, addresses: Mapping[str, str], data: Da
 
 
 def expand(text: str, environment: Mapping[str, str]) -> str:
-    """`$(NAME)` is replaced if there is such a variable, and `$$` stands for one dollar."""
+    """Expands `$(NAME)` if the variable exists; `$$` is one dollar."""
     return REFERENCE.sub(lambda found: _expanded(found, environment), text)
 
 
@@ -59,7 +59,7 @@ def expand_all(words: Sequence[str], environment: Mapping[str, str]) -> list[str
 
 
 def field(pod: Object, path: str, addresses: Mapping[str, str]) -> str:
-    """Of the pod itself, by the paths that the API allows."""
+    """Returns a field of the pod, for the paths that the API allows."""
     metadata, spec = pod["metadata"], pod["spec"]
     if found := SUBSCRIPT.fullmatch(path):
         return metadata.get(found[1], {}).get(found[2], "")
@@ -74,12 +74,12 @@ def field(pod: Object, path: str, addresses: Mapping[str, str]) -> str:
         **addresses,
     }
     if path not in plain:
-        raise NotYet(f"unsupported field path {path}")
+        raise MissingSource(f"unsupported field path {path}")
     return plain[path]
 
 
 def resource(pod: Object, reference: Mapping[str, str], container: Object | None = None) -> str:
-    """What a container may have, or asks for, in units of the divisor, rounded up."""
+    """Returns a container's limit or request in units of the divisor, rounded up."""
     if name := reference.get("containerName"):
         container = next(found for found in pod["spec"]["containers"] if found["name"] == name)
     kind, _, name = reference["resource"].partition(".")
@@ -88,10 +88,10 @@ def resource(pod: Object, reference: Mapping[str, str], container: Object | None
 
 
 def quantity(text: str) -> float:
-    """As `500m` or `1Gi` is meant."""
+    """Parses quantities such as `500m` or `1Gi`."""
     found = re.fullmatch(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)([a-zA-Z]*)", text)
     if not found or found[2] not in SUFFIXES:
-        raise NotYet(f"{text} is no quantity")
+        raise MissingSource(f"{text} is not a quantity")
     return float(found[1]) * SUFFIXES[found[2]]
 
 
@@ -101,17 +101,17 @@ def _expanded(found: re.Match[str], environment: Mapping[str, str]) -> str:
     return environment.get(found[1], found[0])
 
 
-def _all_of(source: Object, namespace: str, data: Data) -> dict[str, str]:
+def _all_keys(source: Object, namespace: str, data: Data) -> dict[str, str]:
     prefix = source.get("prefix", "")
     for word, kind in (("secretRef", "secrets"), ("configMapRef", "configmaps")):
         if reference := source.get(word):
-            held = _held(kind, namespace, reference, data)
+            held = _source_data(kind, namespace, reference, data)
             return {prefix + key: value.decode(errors="replace") for key, value in (held or {}).items()}
-    raise NotYet(f"unsupported source of an environment: {source}")
+    raise MissingSource(f"unsupported source of an environment: {source}")
 
 
 def _value_from(source: Object, pod: Object, container: Object, addresses: Mapping[str, str], data: Data) -> str | None:
-    """None if an optional source is not there."""
+    """Returns a value, or None if an optional source is missing."""
     namespace = pod["metadata"]["namespace"]
     if reference := source.get("fieldRef"):
         return field(pod, reference["fieldPath"], addresses)
@@ -119,17 +119,19 @@ def _value_from(source: Object, pod: Object, container: Object, addresses: Mappi
         return resource(pod, reference, container)
     for word, kind in (("secretKeyRef", "secrets"), ("configMapKeyRef", "configmaps")):
         if reference := source.get(word):
-            held = _held(kind, namespace, reference, data)
+            held = _source_data(kind, namespace, reference, data)
             if held is None or reference["key"] not in held:
                 if reference.get("optional"):
                     return None
-                raise NotYet(f"couldn't find key {reference['key']} in {kind[:-1]} {namespace}/{reference['name']}")
+                raise MissingSource(
+                    f"couldn't find key {reference['key']} in {kind[:-1]} {namespace}/{reference['name']}"
+                )
             return held[reference["key"]].decode(errors="replace")
-    raise NotYet(f"unsupported source of a variable: {source}")
+    raise MissingSource(f"unsupported source of a variable: {source}")
 
 
-def _held(kind: str, namespace: str, reference: Mapping[str, Any], data: Data) -> Mapping[str, bytes] | None:
+def _source_data(kind: str, namespace: str, reference: Mapping[str, Any], data: Data) -> Mapping[str, bytes] | None:
     held = data(kind, namespace, reference["name"])
     if held is None and not reference.get("optional"):
-        raise NotYet(f'{kind[:-1]} "{reference["name"]}" not found')
+        raise MissingSource(f'{kind[:-1]} "{reference["name"]}" not found')
     return held

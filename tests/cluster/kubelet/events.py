@@ -1,4 +1,4 @@
-"""Events of pods, for whoever asks with `kubectl describe` why one does not do what it should."""
+"""Events of pods, which `kubectl describe` shows."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import threading
 import uuid
 from dataclasses import dataclass
 
-from tests.cluster.api import Api, ApiError, Object, Unreachable
-from tests.cluster.kubelet.moment import now
+from tests.cluster.api import Api, ApiError, ApiUnreachable, Object
+from tests.cluster.kubelet.timestamp import now
 
-# As the kubelet's own; all others are for information.
+# Reasons that the kubelet reports as warnings; all others are informational.
 WARNINGS = ("Failed", "BackOff", "Unhealthy", "FailedMount", "FailedPostStartHook", "FailedPreStopHook")
 MOST_WAITING = 1000
 
@@ -22,15 +22,15 @@ class Event:
     message: str
 
 
-class Events(threading.Thread):
-    """What cannot be told is lost: nobody waits for it."""
+class EventRecorder(threading.Thread):
+    """Recorder of events, which drops an event if the API server does not answer."""
 
     def __init__(self, api: Api, node: str) -> None:
         super().__init__(daemon=True)
         self._api, self._node = api, node
         self._waiting: queue.Queue[Event] = queue.Queue(MOST_WAITING)
 
-    def tell(self, pod: Object, reason: str, message: str) -> None:
+    def record(self, pod: Object, reason: str, message: str) -> None:
         metadata = pod["metadata"]
         print(f"{metadata['namespace']}/{metadata['name']}: {reason}: {message}", flush=True)
         if not self._waiting.full():
@@ -42,7 +42,7 @@ class Events(threading.Thread):
             try:
                 namespace = event.pod["metadata"]["namespace"]
                 self._api.post(f"/api/v1/namespaces/{namespace}/events", self._object(event))
-            except (ApiError, Unreachable) as error:
+            except (ApiError, ApiUnreachable) as error:
                 print(f"event lost: {error}", flush=True)
 
     def _object(self, event: Event) -> Object:

@@ -1,4 +1,4 @@
-"""Asks a server for its health by gRPC: one call of `grpc.health.v1.Health/Check` over HTTP/2 in plaintext."""
+"""gRPC health probe: one call of `grpc.health.v1.Health/Check` over HTTP/2 in plaintext."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STATUS_FIELD = 0x08
 
 
 def serves(host: str, port: int, service: str, timeout: float) -> str | None:
-    """Why not, in a few words; None if it does."""
+    """Returns the failure in a few words, or None if the service is healthy."""
     with socket.create_connection((host, port), timeout) as connection:
         connection.sendall(PREFACE + _frame(SETTINGS, 0, 0, b"") + _request(f"{host}:{port}", service))
         message = _answer(connection)
@@ -34,7 +34,7 @@ def _request(authority: str, service: str) -> bytes:
         "te": "trailers",
         "user-agent": "kube-probe/1.36",
     }
-    # Literal fields that are not to be indexed, in plain octets (RFC 7541 §6.2.2).
+    # Literal fields without indexing or Huffman coding (RFC 7541 §6.2.2).
     block = b"".join(b"\0" + _text(name) + _text(value) for name, value in headers.items())
     field = b"\x0a" + _text(service) if service else b""
     message = b"\0" + struct.pack(">I", len(field)) + field
@@ -42,7 +42,7 @@ def _request(authority: str, service: str) -> bytes:
 
 
 def _answer(connection: socket.socket) -> bytes | None:
-    """The body of the answer, without its gRPC prefix; None if the stream ends without one."""
+    """Returns the body of the answer without its gRPC prefix; None if the stream ends without one."""
     body = b""
     while True:
         length, kind, flags, stream = _head(_exactly(connection, 9))
@@ -60,7 +60,7 @@ def _answer(connection: socket.socket) -> bytes | None:
 
 
 def _status(message: bytes) -> int:
-    """The one field of a HealthCheckResponse, which is left out if it is zero."""
+    """Returns the only field of a HealthCheckResponse, which is omitted if it is zero."""
     return message[1] if message[:1] == bytes([STATUS_FIELD]) else 0
 
 

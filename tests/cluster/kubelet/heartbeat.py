@@ -1,4 +1,4 @@
-"""The node's own object: registered once, and kept alive by a lease and now and then a status."""
+"""The node's object: registration, and a lease and status that keep it alive."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ import threading
 import time
 from datetime import UTC, datetime
 
-from tests.cluster.api import STRATEGIC_MERGE, Api, ApiError, Object, Unreachable
-from tests.cluster.kubelet.moment import now
-from tests.cluster.places import Node
+from tests.cluster.api import STRATEGIC_MERGE, Api, ApiError, ApiUnreachable, Object
+from tests.cluster.kubelet.timestamp import now
+from tests.cluster.layout import Node
 
 PORT = 10250
 LEASE_SECONDS = 20
 RENEW_EVERY_SECONDS = 5.0
-# As a kubelet does: a controller that has come back late from an outage may have written off who is there again.
+# Same interval as a real kubelet: after an outage, a controller may have marked a live node as not ready.
 STATUS_EVERY_SECONDS = 10.0
 RETRY_SECONDS = 0.5
 CONFLICT, NOT_FOUND = 409, 404
-# More than the machine has: the nodes share it, and what pods ask for is for schedulers.
+# More than the machine has: the nodes share it, and only schedulers use requests.
 CAPACITY = {"cpu": "16", "memory": "64Gi", "pods": "240", "ephemeral-storage": "64Gi"}
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 
 
 class Heartbeat(threading.Thread):
-    """Says for ever that the node is ready."""
+    """Heartbeat that permanently reports the node as ready."""
 
     def __init__(self, api: Api, node: Node, version: str) -> None:
         super().__init__(daemon=True)
@@ -32,19 +32,19 @@ class Heartbeat(threading.Thread):
         self._began = now()
 
     def run(self) -> None:
-        told = -STATUS_EVERY_SECONDS
+        reported = -STATUS_EVERY_SECONDS
         while True:
             try:
-                if time.monotonic() - told >= STATUS_EVERY_SECONDS:
+                if time.monotonic() - reported >= STATUS_EVERY_SECONDS:
                     self._register()
                     self._api.patch(f"/api/v1/nodes/{self._node.name}/status", self._status(), STRATEGIC_MERGE)
-                    told = time.monotonic()
+                    reported = time.monotonic()
                 self._renew()
                 time.sleep(RENEW_EVERY_SECONDS)
-            except (Unreachable, ApiError) as error:
+            except (ApiUnreachable, ApiError) as error:
                 print(f"heartbeat: {error}", flush=True)
-                # Who comes back has been written off, maybe, and says at once that it is there.
-                told = -STATUS_EVERY_SECONDS
+                # After an outage the node may count as not ready, so report its status at once.
+                reported = -STATUS_EVERY_SECONDS
                 time.sleep(RETRY_SECONDS)
 
     def _register(self) -> None:

@@ -1,4 +1,4 @@
-"""Which program stands for an image: names end in a path that `images.toml` knows."""
+"""Programs that stand for images, by the path suffixes in `images.toml`."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.cluster.places import IMAGES, PROGRAMS
+from tests.cluster.layout import IMAGES, PROGRAMS
 
 KNOWN = Path(__file__).with_name("images.toml")
 
 
-class NoImage(Exception):
-    """Nothing stands for an image; the message says why."""
+class ImageNotFound(Exception):
+    """No program stands for the image; the message has the reason."""
 
 
 @dataclass(frozen=True)
 class Image:
-    """What a container's root has beside what every root has, and what runs in it."""
+    """Additional files of a container's root, and its command."""
 
     program: Path | None
     path: str
@@ -29,41 +29,43 @@ class Image:
 
 
 def find(reference: str) -> Image:
-    """Read anew for each container, so that tests may put another program in an image's place."""
+    """Returns the program of an image. Reads the file for each container, so that tests may replace a program."""
     tables = [tomllib.loads(path.read_text()) for path in (IMAGES, KNOWN) if path.is_file()]
     for table in tables:
         for name in names(reference):
             if name in table:
                 return parse(name, table[name], {**os.environ, "PROGRAMS": str(PROGRAMS)})
-    raise NoImage(f"no image {reference}: nothing in images.toml stands for it")
+    raise ImageNotFound(f"no image {reference}: images.toml has no program for it")
 
 
 def names(reference: str) -> list[str]:
-    """What an image may be called, the most exact first."""
+    """Returns the possible names of an image, the most specific first."""
     reference = reference.partition("@")[0]
     folders, slash, last = reference.rpartition("/")
     plain = folders + slash + last.partition(":")[0]
-    return [*_ends(reference), *_ends(plain)]
+    return [*_path_suffixes(reference), *_path_suffixes(plain)]
 
 
 def parse(name: str, entry: Mapping[str, object], variables: Mapping[str, str]) -> Image:
     program = None
     if "program" in entry:
-        program = Path(_filled(name, str(entry["program"]), variables))
+        program = Path(_expand_variables(name, str(entry["program"]), variables))
         if not program.is_file():
-            raise NoImage(f"image {name} is {program}, which is not there")
+            raise ImageNotFound(f"image {name} is {program}, which does not exist")
     path = str(entry.get("path", f"/{program.name}" if program else ""))
     command = list(entry.get("command", [path] if path else []))
     return Image(program, path, command, list(entry.get("args", [])))
 
 
-def _ends(reference: str) -> list[str]:
+def _path_suffixes(reference: str) -> list[str]:
     parts = reference.split("/")
     return ["/".join(parts[at:]) for at in range(len(parts))]
 
 
-def _filled(name: str, text: str, variables: Mapping[str, str]) -> str:
+def _expand_variables(name: str, text: str, variables: Mapping[str, str]) -> str:
     try:
         return string.Template(text).substitute(variables)
     except KeyError as error:
-        raise NoImage(f"image {name} is ${{{error.args[0]}}}, which is not in the cluster's environment") from error
+        raise ImageNotFound(
+            f"image {name} is ${{{error.args[0]}}}, which is not in the cluster's environment"
+        ) from error

@@ -1,4 +1,4 @@
-"""What containers say: a file for each of their lives, each line with the time at which it came."""
+"""Logs of containers: one file for each run, each line with its timestamp."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-# A container may talk for days: of what is longer the older half goes.
+# Limit of a log file; the older half of a larger one is removed.
 MOST_BYTES = 32 << 20
 CHUNK = 1 << 16
 LOOK_EVERY_SECONDS = 0.1
 
 
 def record(pipe: int, path: Path) -> None:
-    """Writes down what comes out of a pipe until its end."""
+    """Writes a pipe's output to a log until its end."""
     rest = b""
     with path.open("ab") as log:
         while chunk := os.read(pipe, CHUNK):
@@ -33,7 +33,7 @@ def stamp(moment: datetime) -> bytes:
 
 
 def read(path: Path, since: bytes, tail: int | None) -> tuple[list[bytes], int]:
-    """Lines with their stamps, and where in the file they end."""
+    """Returns the lines with timestamps, and the offset of their end."""
     if not path.is_file():
         return [], 0
     content = path.read_bytes()
@@ -43,8 +43,8 @@ def read(path: Path, since: bytes, tail: int | None) -> tuple[list[bytes], int]:
 
 
 def follow(path: Path, since: bytes, tail: int | None, goes_on: Callable[[], bool]) -> Iterator[bytes]:
-    """Lines that are there, and those that come as long as it goes on. Nothing now and then, for who may be gone."""
-    # Held open, because the file may go with its pod before the last lines of it have been read.
+    """Yields lines until the container ends, and empty bytes in between to detect a disconnected client."""
+    # Keep the file open, because it may be removed with its pod before its last lines are read.
     with path.open("rb") as log:
         lines, at = read(path, since, tail)
         yield from lines

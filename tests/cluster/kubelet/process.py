@@ -1,4 +1,4 @@
-"""One life of a container: a process in namespaces of its own, with its root, its control group and its log."""
+"""One run of a container: a process in its own namespaces, with root, control group and log."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from lab.testbed.cgroups import Group
+from lab.testbed.cgroups import ControlGroup
 from tests.cluster.kubelet import logs
 
 ENTER = Path(__file__).with_name("enter.py")
-# That of util-linux holds the namespaces' first process, and passes on how that ends.
+# util-linux's unshare holds the first process of the namespaces, and passes its exit code on.
 NAMESPACES = ("unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child=KILL", "--")
 POLL_SECONDS = 0.005
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What `enter.py` is asked for."""
+class ProcessSpec:
+    """Specification for `enter.py`."""
 
     root: str
     hostname: str
@@ -46,34 +46,40 @@ class Asked:
 
 
 class Process:
-    """Begins at once; tells by `ended` with an exit code, from a thread of its own."""
+    """A process that starts at once; a thread calls `on_exit` with its exit code."""
 
     def __init__(
-        self, asked: Asked, network: Path, group: Group, log: Path, file: Path, ended: Callable[[int], None]
+        self,
+        spec: ProcessSpec,
+        network: Path,
+        group: ControlGroup,
+        log: Path,
+        file: Path,
+        on_exit: Callable[[int], None],
     ) -> None:
-        # Before anybody can ask for it.
+        # The log must exist before a client can request it.
         log.touch()
-        self.asked = asked
+        self.spec = spec
         self._file = file
         self._group = group
-        file.write_text(json.dumps(asdict(asked)))
+        file.write_text(json.dumps(asdict(spec)))
         file.chmod(0o600)
         argv = [f"--net={network}", "--", *NAMESPACES, sys.executable, "-I", "-S", ENTER, file]
         self._process = subprocess.Popen(
-            list(map(str, group.entering(["nsenter", *argv]))),
+            list(map(str, group.enter_command(["nsenter", *argv]))),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        self._over = threading.Event()
-        threading.Thread(target=self._attend, args=(log, ended), daemon=True).start()
+        self._exited = threading.Event()
+        threading.Thread(target=self._wait_for_exit, args=(log, on_exit), daemon=True).start()
 
     def alive(self) -> bool:
-        return not self._over.is_set()
+        return not self._exited.is_set()
 
-    def begun(self) -> bool:
-        """Returns when the command runs in its root, or has ended: before, it is in that of the machine."""
+    def wait_started(self) -> bool:
+        """Waits until the command runs in its root or has ended; before, it runs in the machine's root."""
         while self.alive():
             with contextlib.suppress(FileNotFoundError):
                 if self._file.stat().st_size == 0:
@@ -82,33 +88,43 @@ class Process:
         return False
 
     def wait(self, seconds: float) -> bool:
-        """Whether it ends within this time."""
-        return self._over.wait(seconds)
+        """Returns true if the process ends within this time."""
+        return self._exited.wait(seconds)
 
     def signal(self, number: signal.Signals) -> None:
-        """To the container's first process, as a runtime does it."""
+        """Sends a signal to the container's first process, like a container runtime."""
         with contextlib.suppress(ProcessLookupError):
-            if first := self._first():
+            if first := self._first_pid():
                 os.kill(first, number)
 
     def kill(self) -> None:
         self.signal(signal.SIGKILL)
         if not self.wait(1.0):
-            # It may not have got as far as to have a first process.
+            # The first process may not exist yet.
             self._group.remove()
 
     def execute(self, command: Sequence[str], timeout: float) -> str | None:
-        """Runs a command in the container; why it failed, or None."""
-        first = self._first() if self.begun() else None
+        """Runs a command in the container; returns the failure or None."""
+        first = self._first_pid() if self.wait_started() else None
         if first is None:
-            return "the container does not run"
-        entering = ["nsenter", f"--target={first}", "--mount", "--uts", "--ipc", "--net", "--pid", "--root", "--wd"]
-        identity = [f"--setuid={self.asked.user}", f"--setgid={self.asked.group}"] if self.asked.user else []
-        argv = self._group.entering([*entering, *identity, "--", *command])
+            return "the container is not running"
+        prefix = [
+            "nsenter",
+            f"--target={first}",
+            "--mount",
+            "--uts",
+            "--ipc",
+            "--net",
+            "--pid",
+            "--root",
+            "--wd",
+        ]
+        identity = [f"--setuid={self.spec.user}", f"--setgid={self.spec.group}"] if self.spec.user else []
+        argv = self._group.enter_command([*prefix, *identity, "--", *command])
         try:
             done = subprocess.run(
                 list(map(str, argv)),
-                env=self.asked.environment | {"PATH": os.environ["PATH"] + ":" + self.asked.environment["PATH"]},
+                env=self.spec.environment | {"PATH": os.environ["PATH"] + ":" + self.spec.environment["PATH"]},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 timeout=timeout,
@@ -116,11 +132,13 @@ class Process:
             )
         except subprocess.TimeoutExpired:
             return f"command {list(command)} timed out after {timeout:g} s"
-        said = (done.stdout + done.stderr).decode(errors="replace").strip()
-        return None if done.returncode == 0 else f"command {list(command)} ended with {done.returncode}: {said[:1000]}"
+        output = (done.stdout + done.stderr).decode(errors="replace").strip()
+        return (
+            None if done.returncode == 0 else f"command {list(command)} ended with {done.returncode}: {output[:1000]}"
+        )
 
-    def _first(self) -> int | None:
-        """The process that is the first one in its namespace, by its number on the machine. It takes a moment to be."""
+    def _first_pid(self) -> int | None:
+        """Returns the host PID of the first process in the namespace, which may need a moment to start."""
         deadline = time.monotonic() + 1.0
         pid = self._process.pid
         while self.alive() and time.monotonic() < deadline:
@@ -131,9 +149,9 @@ class Process:
             time.sleep(POLL_SECONDS)
         return None
 
-    def _attend(self, log: Path, ended: Callable[[int], None]) -> None:
+    def _wait_for_exit(self, log: Path, on_exit: Callable[[int], None]) -> None:
         logs.record(os.dup(self._process.stdout.fileno()), log)
         self._process.stdout.close()
         code = self._process.wait()
-        self._over.set()
-        ended(code if code >= 0 else 128 - code)
+        self._exited.set()
+        on_exit(code if code >= 0 else 128 - code)

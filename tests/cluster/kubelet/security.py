@@ -1,4 +1,4 @@
-"""Who a container's process is, and what it may: of the pod's security context and the container's own."""
+"""Identity and privileges of a container's process, from both security contexts."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from tests.cluster.api import Object
 from tests.cluster.kubelet.enter import CAPABILITIES
-from tests.cluster.kubelet.environment import NotYet
+from tests.cluster.kubelet.environment import MissingSource
 
-# Those of containerd and Docker.
+# Defaults of containerd and Docker.
 USUAL = (
     "CHOWN", "DAC_OVERRIDE", "FSETID", "FOWNER", "MKNOD", "NET_RAW", "SETGID", "SETUID", "SETFCAP", "SETPCAP",
     "NET_BIND_SERVICE", "SYS_CHROOT", "KILL", "AUDIT_WRITE",
@@ -32,7 +32,7 @@ def identity(pod: Object, container: Object) -> Identity:
     merged = {**wide, **own}
     user = merged.get("runAsUser", 0)
     if merged.get("runAsNonRoot") and user == 0:
-        raise NotYet("container has runAsNonRoot and image will run as root")
+        raise MissingSource("container has runAsNonRoot and image will run as root")
     groups = [*wide.get("supplementalGroups", []), *([wide["fsGroup"]] if "fsGroup" in wide else [])]
     return Identity(
         user=user,
@@ -45,15 +45,15 @@ def identity(pod: Object, container: Object) -> Identity:
     )
 
 
-def capabilities(asked: Object) -> list[str]:
-    added = [_plain(name) for name in asked.get("add") or []]
-    dropped = [_plain(name) for name in asked.get("drop") or []]
+def capabilities(requested: Object) -> list[str]:
+    added = [_plain(name) for name in requested.get("add") or []]
+    dropped = [_plain(name) for name in requested.get("drop") or []]
     kept = set() if "ALL" in dropped else set(USUAL) - set(dropped)
     if "ALL" in added:
         kept = set(CAPABILITIES) - set(dropped)
     unknown = set(added) - set(CAPABILITIES) - {"ALL"}
     if unknown:
-        raise NotYet(f"unknown capabilities: {', '.join(sorted(unknown))}")
+        raise MissingSource(f"unknown capabilities: {', '.join(sorted(unknown))}")
     return sorted(kept | (set(added) - {"ALL"}))
 
 

@@ -1,4 +1,4 @@
-"""What the API server asks of a kubelet: logs. Over TLS, and of it alone."""
+"""Server for logs, which only the API server may request, over TLS."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from urllib.parse import parse_qs, urlsplit
 from tests.cluster import certificates
 from tests.cluster.kubelet import logs
 from tests.cluster.kubelet.pod import Pod
-from tests.cluster.places import Node
+from tests.cluster.layout import Node
 
 WANTED_CLIENT = "kube-apiserver-kubelet-client"
 
-# (namespace, name) -> the pod of this node.
+# Maps (namespace, name) to a pod of this node.
 Find = Callable[[str, str], Pod | None]
 
 
-class Refused(Exception):
-    """A request that gets no log: its status, and why."""
+class RequestRefused(Exception):
+    """A rejected request with its status and reason."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -39,7 +39,7 @@ class Server(ThreadingHTTPServer):
         self._context = context
 
     def finish_request(self, request, address) -> None:
-        """In the thread of the connection: who shakes hands slowly keeps nobody else waiting."""
+        """Performs the TLS handshake in the connection's thread, so that a slow client does not block others."""
         try:
             with self._context.wrap_socket(request, server_side=True) as secured:
                 super().finish_request(secured, address)
@@ -62,29 +62,29 @@ class Handler(BaseHTTPRequestHandler):
             elif len(parts) == 4 and parts[0] == "containerLogs":
                 self._send_logs(*parts[1:], query)
             else:
-                raise Refused(404, f"this kubelet has no {place.path}")
-        except Refused as error:
+                raise RequestRefused(404, f"this kubelet has no {place.path}")
+        except RequestRefused as error:
             self._answer(error.status, str(error).encode())
         except OSError:
             self.close_connection = True
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: who asks is the API server, which has a log itself."""
+        """Logs nothing, because the API server logs its requests."""
 
     def _check_client(self) -> None:
         subject = dict(pair for part in self.connection.getpeercert()["subject"] for pair in part)
         if subject.get("commonName") != WANTED_CLIENT:
-            raise Refused(403, f"{subject.get('commonName')} may not ask a kubelet")
+            raise RequestRefused(403, f"{subject.get('commonName')} may not ask a kubelet")
 
     def _send_logs(self, namespace: str, name: str, container: str, query: dict[str, str]) -> None:
         pod = self.server.find(namespace, name)
         found = pod.container(container) if pod else None
         if found is None:
-            raise Refused(404, f"pod {namespace}/{name} has no container {container} here")
+            raise RequestRefused(404, f"pod {namespace}/{name} has no container {container} here")
         previous = query.get("previous") == "true"
         lives = found.logs[:-1] if previous else found.logs
         if not lives:
-            raise Refused(400, f'{"previous terminated " if previous else ""}container "{container}" not found')
+            raise RequestRefused(400, f'{"previous terminated " if previous else ""}container "{container}" not found')
         path, process = lives[-1], found.process
         since, tail = _since(query), _tail(query)
         if query.get("follow") == "true" and not previous:
@@ -119,14 +119,14 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def _since(query: dict[str, str]) -> bytes:
-    """As logs have it; the beginning of time if nothing is asked."""
+    """Returns the start time of the requested logs; default: the epoch."""
     try:
         if "sinceTime" in query:
             return logs.stamp(datetime.fromisoformat(query["sinceTime"]).astimezone(UTC))
         if "sinceSeconds" in query:
             return logs.stamp(datetime.now(UTC) - timedelta(seconds=int(query["sinceSeconds"])))
     except ValueError as error:
-        raise Refused(400, str(error)) from error
+        raise RequestRefused(400, str(error)) from error
     return b""
 
 
@@ -134,4 +134,4 @@ def _tail(query: dict[str, str]) -> int | None:
     try:
         return int(query["tailLines"]) if "tailLines" in query else None
     except ValueError as error:
-        raise Refused(400, str(error)) from error
+        raise RequestRefused(400, str(error)) from error

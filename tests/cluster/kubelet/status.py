@@ -1,4 +1,4 @@
-"""A pod's status in the words of the API, of what its containers are. Pure, but for the moments of transitions."""
+"""A pod's status in the API's format, from its containers; pure except for timestamps."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 from tests.cluster.api import Object
 from tests.cluster.kubelet.container import Container
-from tests.cluster.kubelet.moment import now
+from tests.cluster.kubelet.timestamp import now
 
 
 @dataclass
-class Facts:
-    """What a status is made of beside the containers."""
+class PodState:
+    """State of a pod besides its containers."""
 
     start_time: str
     host_addresses: Sequence[str]
@@ -20,23 +20,23 @@ class Facts:
     has_sandbox: bool = False
     initialized: bool = False
     stopping: bool = False
-    # Its containers have ended and do not begin again.
-    over: bool = False
+    # True if the containers have ended and do not restart.
+    ended: bool = False
     message: str = ""
-    # What conditions were, so that the moment of their last transition lasts.
+    # Previous conditions, to preserve their transition times.
     conditions: dict[str, Object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """Whether a condition holds, and why not."""
+class ConditionResult:
+    """Value of a condition, with its reason."""
 
     holds: bool
     reason: str = ""
     message: str = ""
 
 
-def of(pod: Object, containers: Sequence[Container], facts: Facts) -> Object:
+def pod_status(pod: Object, containers: Sequence[Container], facts: PodState) -> Object:
     first = [container for container in containers if container.kind != "main"]
     main = [container for container in containers if container.kind == "main"]
     generation = pod["metadata"].get("generation", 0)
@@ -58,8 +58,8 @@ def of(pod: Object, containers: Sequence[Container], facts: Facts) -> Object:
     return status
 
 
-def phase(main: Sequence[Container], facts: Facts) -> str:
-    if facts.over:
+def phase(main: Sequence[Container], facts: PodState) -> str:
+    if facts.ended:
         return "Succeeded" if all(container.exit_code == 0 for container in main) else "Failed"
     if facts.initialized and any(container.running or container.last_state for container in main):
         return "Running"
@@ -67,56 +67,60 @@ def phase(main: Sequence[Container], facts: Facts) -> str:
 
 
 def _conditions(
-    pod: Object, main: Sequence[Container], first: Sequence[Container], facts: Facts, generation: int
+    pod: Object, main: Sequence[Container], first: Sequence[Container], facts: PodState, generation: int
 ) -> list[Object]:
     lacking = [container for container in [*main, *first] if container.kind != "init" and not container.ready]
-    unready = _unless(
+    unready = _ready_condition(
         not lacking, facts, main, "ContainersNotReady", f"containers with unready status: {_names(lacking)}"
     )
     gates = [gate["conditionType"] for gate in pod["spec"].get("readinessGates", [])]
-    said = {condition["type"]: condition["status"] for condition in pod.get("status", {}).get("conditions", [])}
-    closed = [gate for gate in gates if said.get(gate) != "True"]
+    reported = {condition["type"]: condition["status"] for condition in pod.get("status", {}).get("conditions", [])}
+    closed = [gate for gate in gates if reported.get(gate) != "True"]
     not_ready = (
-        unready if lacking or facts.over else Verdict(not closed, "ReadinessGatesNotReady", f"not true: {closed}")
+        unready
+        if lacking or facts.ended
+        else ConditionResult(not closed, "ReadinessGatesNotReady", f"not true: {closed}")
     )
     undone = [container for container in first if container.kind == "init" and container.exit_code != 0]
     incomplete = f"containers with incomplete status: {_names(undone)}"
-    initialized = Verdict(facts.initialized, "ContainersNotInitialized", incomplete)
-    if facts.over and facts.initialized:
-        initialized = Verdict(True, *_over(main))
-    verdicts = {
-        "PodReadyToStartContainers": Verdict(facts.has_sandbox),
+    initialized = ConditionResult(facts.initialized, "ContainersNotInitialized", incomplete)
+    if facts.ended and facts.initialized:
+        initialized = ConditionResult(True, *_completed_reason(main))
+    results = {
+        "PodReadyToStartContainers": ConditionResult(facts.has_sandbox),
         "Initialized": initialized,
         "Ready": not_ready,
         "ContainersReady": unready,
-        "PodScheduled": Verdict(True),
+        "PodScheduled": ConditionResult(True),
     }
-    return [_condition(kind, verdict, facts.conditions, generation) for kind, verdict in verdicts.items()]
+    return [_condition(kind, result, facts.conditions, generation) for kind, result in results.items()]
 
 
-def _unless(holds: bool, facts: Facts, main: Sequence[Container], reason: str, message: str) -> Verdict:
-    """Nothing of a pod is ready that is over."""
-    return Verdict(False, *_over(main)) if facts.over else Verdict(holds, reason, message)
+def _ready_condition(
+    holds: bool, facts: PodState, main: Sequence[Container], reason: str, message: str
+) -> ConditionResult:
+    """Returns the condition; nothing of an ended pod is ready."""
+    return ConditionResult(False, *_completed_reason(main)) if facts.ended else ConditionResult(holds, reason, message)
 
 
-def _over(main: Sequence[Container]) -> tuple[str, str]:
+def _completed_reason(main: Sequence[Container]) -> tuple[str, str]:
     succeeded = all(container.exit_code == 0 for container in main)
     return ("PodCompleted" if succeeded else "PodFailed"), ""
 
 
 def _names(containers: Sequence[Container]) -> str:
-    """As Go prints a list."""
+    """Formats names like a Go list."""
     return f"[{' '.join(container.name for container in containers)}]"
 
 
-def _condition(kind: str, verdict: Verdict, before: dict[str, Object], generation: int) -> Object:
-    value = "True" if verdict.holds else "False"
+def _condition(kind: str, result: ConditionResult, before: dict[str, Object], generation: int) -> Object:
+    value = "True" if result.holds else "False"
     known = before.get(kind)
     moment = known["lastTransitionTime"] if known and known["status"] == value else now()
     condition = {"type": kind, "status": value, "lastTransitionTime": moment, "observedGeneration": generation}
-    # Patches are merged: what is not said any more has to be taken back.
-    said = not verdict.holds or verdict.reason == "PodCompleted"
-    condition |= {"reason": said and verdict.reason or None, "message": said and verdict.message or None}
+    # Patches are merged, so an omitted field must be reset explicitly.
+    reported = not result.holds or result.reason == "PodCompleted"
+    condition |= {"reason": reported and result.reason or None, "message": reported and result.message or None}
     before[kind] = condition
     return condition
 
@@ -136,5 +140,5 @@ def _container(container: Container, pod: Object) -> Object:
 
 
 def _addresses(addresses: Sequence[str]) -> list[Mapping[str, str]]:
-    """In place of those that were: they are merged otherwise, and a pod that begins anew would keep old ones."""
+    """Replaces the list, because it is merged otherwise and a restarted pod would keep old addresses."""
     return [{"$patch": "replace"}, *({"ip": address} for address in addresses)]

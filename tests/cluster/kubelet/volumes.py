@@ -1,7 +1,7 @@
-"""A pod's volumes as folders of the node: those with content are kept as the content is.
+"""Volumes of a pod as folders of the node, whose content is kept current.
 
-Content changes as a whole: `..data` is a link to a folder of one moment, and is replaced by a rename. What a container
-reads are links through it, so it sees either the old files or the new ones.
+Updates are atomic: `..data` is a link to a versioned folder, and a rename replaces it. A container reads files through
+links below it, so it sees either the old or the new files.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.cluster.api import Object
 from tests.cluster.kubelet import environment
-from tests.cluster.kubelet.environment import Data, NotYet
+from tests.cluster.kubelet.environment import Data, MissingSource
 
 DATA = "..data"
 DEFAULT_MODE = 0o644
@@ -24,18 +24,18 @@ TOKEN_SECONDS = 3600
 
 
 @dataclass(frozen=True)
-class File:
+class VolumeFile:
     content: bytes
     mode: int
 
 
-# An audience (none is the API server's own) and seconds -> a token of the pod's service account.
+# Returns a service account token for an audience (None is the API server's) and a lifetime in seconds.
 Tokens = Callable[[str | None, int], str]
 
 
 @dataclass(frozen=True)
-class Sources:
-    """Where the content of volumes comes from."""
+class VolumeSources:
+    """Sources of volume contents."""
 
     data: Data
     token: Tokens
@@ -43,20 +43,20 @@ class Sources:
 
 
 class Volumes:
-    """Of one pod."""
+    """Volumes of one pod."""
 
-    def __init__(self, folder: Path, sources: Sources) -> None:
+    def __init__(self, folder: Path, sources: VolumeSources) -> None:
         self._folder = folder
         self._sources = sources
 
     def refresh(self, pod: Object) -> None:
-        """Makes what is not there, and renews what has changed. NotYet if something has to be waited for."""
-        lacking: NotYet | None = None
+        """Creates and updates the volumes. Raises MissingSource if a source is missing."""
+        lacking: MissingSource | None = None
         for volume in pod["spec"].get("volumes", []):
             try:
                 self._refresh(volume, pod)
-            except NotYet as error:
-                # No volume waits for another one.
+            except MissingSource as error:
+                # A missing source of one volume does not delay the others.
                 lacking = lacking or error
         if lacking:
             raise lacking
@@ -69,7 +69,7 @@ class Volumes:
         is_new = not path.exists()
         path.mkdir(parents=True, exist_ok=True)
         if "emptyDir" not in volume:
-            write(path, _owned(self._content(volume, pod), pod), _owner(pod))
+            write(path, _with_group(self._content(volume, pod), pod), _owner(pod))
         elif is_new:
             _open_to(path, pod)
 
@@ -78,11 +78,11 @@ class Volumes:
             return Path(volume["hostPath"]["path"])
         return self._folder / volume["name"]
 
-    def _content(self, volume: Object, pod: Object) -> dict[str, File]:
+    def _content(self, volume: Object, pod: Object) -> dict[str, VolumeFile]:
         if "projected" in volume:
             projected = volume["projected"]
             mode = projected.get("defaultMode", DEFAULT_MODE)
-            files: dict[str, File] = {}
+            files: dict[str, VolumeFile] = {}
             for source in projected.get("sources", []):
                 files |= self._source(source, mode, pod)
             return files
@@ -91,46 +91,48 @@ class Volumes:
                 source = {**volume[kind], "name": volume[kind].get("secretName", volume[kind].get("name"))}
                 return self._source({kind: source}, source.get("defaultMode", DEFAULT_MODE), pod)
         kind = next((key for key in volume if key != "name"), "nothing")
-        raise NotYet(f'volume "{volume["name"]}" is of {kind}, which this kubelet has not')
+        raise MissingSource(f'volume "{volume["name"]}" is of {kind}, which this kubelet has not')
 
-    def _source(self, source: Object, mode: int, pod: Object) -> dict[str, File]:
+    def _source(self, source: Object, mode: int, pod: Object) -> dict[str, VolumeFile]:
         if "secret" in source:
-            return self._of_object("secrets", source["secret"], mode, pod)
+            return self._object_content("secrets", source["secret"], mode, pod)
         if "configMap" in source:
-            return self._of_object("configmaps", source["configMap"], mode, pod)
+            return self._object_content("configmaps", source["configMap"], mode, pod)
         if "downwardAPI" in source:
             items = source["downwardAPI"].get("items", [])
-            return {item["path"]: File(self._of_pod(item, pod), item.get("mode", mode)) for item in items}
+            return {
+                item["path"]: VolumeFile(self._pod_field_content(item, pod), item.get("mode", mode)) for item in items
+            }
         if "serviceAccountToken" in source:
-            asked = source["serviceAccountToken"]
-            token = self._sources.token(asked.get("audience"), asked.get("expirationSeconds", TOKEN_SECONDS))
-            return {asked["path"]: File(token.encode(), TOKEN_MODE)}
-        raise NotYet(f"unsupported source of a volume: {', '.join(source)}")
+            projection = source["serviceAccountToken"]
+            token = self._sources.token(projection.get("audience"), projection.get("expirationSeconds", TOKEN_SECONDS))
+            return {projection["path"]: VolumeFile(token.encode(), TOKEN_MODE)}
+        raise MissingSource(f"unsupported source of a volume: {', '.join(source)}")
 
-    def _of_object(self, kind: str, source: Object, mode: int, pod: Object) -> dict[str, File]:
+    def _object_content(self, kind: str, source: Object, mode: int, pod: Object) -> dict[str, VolumeFile]:
         held = self._sources.data(kind, pod["metadata"]["namespace"], source["name"])
         if held is None:
             if source.get("optional"):
                 return {}
-            raise NotYet(f'{kind[:-1]} "{source["name"]}" not found')
+            raise MissingSource(f'{kind[:-1]} "{source["name"]}" not found')
         if "items" not in source:
-            return {key: File(content, mode) for key, content in held.items()}
+            return {key: VolumeFile(content, mode) for key, content in held.items()}
         files = {}
         for item in source["items"]:
             if item["key"] in held:
-                files[item["path"]] = File(held[item["key"]], item.get("mode", mode))
+                files[item["path"]] = VolumeFile(held[item["key"]], item.get("mode", mode))
             elif not source.get("optional"):
-                raise NotYet(f"{kind[:-1]} {source['name']} references non-existent key: {item['key']}")
+                raise MissingSource(f"{kind[:-1]} {source['name']} references non-existent key: {item['key']}")
         return files
 
-    def _of_pod(self, item: Object, pod: Object) -> bytes:
+    def _pod_field_content(self, item: Object, pod: Object) -> bytes:
         if "fieldRef" in item:
             return environment.field(pod, item["fieldRef"]["fieldPath"], self._sources.addresses).encode()
         return environment.resource(pod, item["resourceFieldRef"]).encode()
 
 
-def write(folder: Path, files: Mapping[str, File], owner: tuple[int, int] = (0, 0)) -> bool:
-    """Makes the files be the content of the folder, all at once; whether anything changed."""
+def write(folder: Path, files: Mapping[str, VolumeFile], owner: tuple[int, int] = (0, 0)) -> bool:
+    """Replaces the content of the folder atomically; returns true if anything changed."""
     current = folder / DATA
     if current.is_dir() and _read(current) == dict(files):
         return False
@@ -153,15 +155,15 @@ def write(folder: Path, files: Mapping[str, File], owner: tuple[int, int] = (0, 
     return True
 
 
-def _read(folder: Path) -> dict[str, File]:
-    """As it was written."""
+def _read(folder: Path) -> dict[str, VolumeFile]:
+    """Returns the files as written."""
     paths = [path for path in folder.resolve().rglob("*") if path.is_file()]
     top = folder.resolve()
-    return {str(path.relative_to(top)): File(path.read_bytes(), path.stat().st_mode & 0o7777) for path in paths}
+    return {str(path.relative_to(top)): VolumeFile(path.read_bytes(), path.stat().st_mode & 0o7777) for path in paths}
 
 
 def _link(folder: Path, names: set[str]) -> None:
-    """What a container sees of the content: a link for each name, and none for what is not there any more."""
+    """Updates the container's links to the content: one link for each name."""
     there = {path.name for path in folder.iterdir() if not path.name.startswith("..")}
     for name in there - names:
         (folder / name).unlink()
@@ -170,7 +172,7 @@ def _link(folder: Path, names: set[str]) -> None:
 
 
 def _owner(pod: Object) -> tuple[int, int]:
-    """A token is for the user of the containers alone, if all of them have the same; the group is the pod's."""
+    """Returns the owner: the containers' common user, if there is one, and the pod's group."""
     context = pod["spec"].get("securityContext") or {}
     containers = [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]
     users = {
@@ -180,11 +182,11 @@ def _owner(pod: Object) -> tuple[int, int]:
     return (users.pop() if len(users) == 1 else 0), context.get("fsGroup", 0)
 
 
-def _owned(files: dict[str, File], pod: Object) -> dict[str, File]:
-    """Where a pod has a group for its volumes, the group may read them."""
+def _with_group(files: dict[str, VolumeFile], pod: Object) -> dict[str, VolumeFile]:
+    """Makes the files readable for the pod's volume group, if any."""
     if "fsGroup" not in (pod["spec"].get("securityContext") or {}):
         return files
-    return {name: File(file.content, file.mode | 0o440) for name, file in files.items()}
+    return {name: VolumeFile(file.content, file.mode | 0o440) for name, file in files.items()}
 
 
 def _open_to(path: Path, pod: Object) -> None:
@@ -202,4 +204,4 @@ def _prepare_host_path(path: Path, source: Object) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     elif not path.exists():
-        raise NotYet(f"hostPath {path} does not exist on the node")
+        raise MissingSource(f"hostPath {path} does not exist on the node")

@@ -1,1 +1,1 @@
-"""Tests of the cluster for tests."""
+"""Tests of the test cluster."""

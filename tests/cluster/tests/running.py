@@ -1,4 +1,4 @@
-"""A cluster for the tests that need one: started for them, or why there is none; and what they do with it."""
+"""Cluster for tests: started on demand or the reason why not, and helpers for its objects."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from typing import TypeVar
 
 from tests.cluster import cluster, network, programs
 from tests.cluster.api import Api, ApiError, Object
-from tests.cluster.places import KUBECONFIG, Node
+from tests.cluster.layout import KUBECONFIG, Node
 
 PATIENCE_SECONDS = 60.0
 POLL_SECONDS = 0.05
 NOT_FOUND = 404
 ECHO = "registry.k8s.io/gateway-api/echo-basic:v1"
 
-# NODE=real: what is tested is a real kubelet.
+# NODE=real tests a real kubelet.
 REAL = "n3" if os.environ.get("NODE") == "real" else None
 PLACE = {"nodeName": REAL} if REAL else {}
 
@@ -29,7 +29,7 @@ Value = TypeVar("Value")
 
 
 def obstacle() -> str | None:
-    """Why there can be no cluster for tests now, in a sentence; None if there can."""
+    """Returns the reason why tests cannot have a cluster, or None."""
     if reason := cluster.obstacle():
         return f"no cluster here: {reason}"
     if missing := programs.missing():
@@ -38,12 +38,12 @@ def obstacle() -> str | None:
 
 
 def start() -> None:
-    """For a module's tests; they are skipped where somebody else's cluster runs."""
+    """Starts the cluster for a module's tests; skips them if another cluster is running."""
     if reason := obstacle():
         raise unittest.SkipTest(reason)
     try:
         cluster.up(REAL)
-    except cluster.Exists as error:
+    except cluster.ClusterExists as error:
         raise unittest.SkipTest(str(error)) from error
 
 
@@ -52,7 +52,7 @@ def stop() -> None:
 
 
 class ClusterTest(unittest.TestCase):
-    """With a namespace of its own, which goes with it."""
+    """Test case with its own namespace."""
 
     def setUp(self) -> None:
         self.api = Api(KUBECONFIG)
@@ -60,7 +60,7 @@ class ClusterTest(unittest.TestCase):
         self.namespace = f"test-{uuid.uuid4().hex[:8]}"
         self.api.post("/api/v1/namespaces", {"metadata": {"name": self.namespace}})
         self.addCleanup(self.api.delete, f"/api/v1/namespaces/{self.namespace}")
-        # Pods need it, and a controller makes it.
+        # A controller creates the service account that pods need.
         self.wait(
             lambda: self.api.get(f"/api/v1/namespaces/{self.namespace}/serviceaccounts/default"), "service account"
         )
@@ -84,7 +84,7 @@ class ClusterTest(unittest.TestCase):
             return None
 
     def wait(self, value: Callable[[], Value], what: str, patience: float = PATIENCE_SECONDS) -> Value:
-        """Until it is something true."""
+        """Polls until the value is true; returns it."""
         deadline = time.monotonic() + patience
         problem = ""
         while time.monotonic() < deadline:
@@ -94,7 +94,7 @@ class ClusterTest(unittest.TestCase):
             except ApiError as error:
                 problem = str(error)
             time.sleep(POLL_SECONDS)
-        raise AssertionError(f"{what} did not come within {patience:.0f} s {problem}")
+        raise AssertionError(f"{what} missing after {patience:.0f} s {problem}")
 
     def wait_for_pod(self, name: str, holds: Callable[[Object], object], what: str) -> Object:
         seen: Object = {}
@@ -110,7 +110,7 @@ class ClusterTest(unittest.TestCase):
             raise AssertionError(f"{error}; its status is {json.dumps(seen.get('status'))}") from None
 
     def events(self, name: str) -> list[str]:
-        """What was told of a pod."""
+        """Returns the events of a pod."""
         selector = f"involvedObject.name={name}"
         return [event["message"] for event in self.api.get(self.path("events"), fieldSelector=selector)["items"]]
 
@@ -148,8 +148,8 @@ def status_of(pod: Object, index: int = 0) -> Object:
 
 
 def on_node(node: Node, code: str) -> str:
-    """What Python says in a node's network."""
-    argv = [*network.entering(node.namespace), sys.executable, "-c", code]
+    """Runs Python code in a node's network namespace; returns its output."""
+    argv = [*network.netns_prefix(node.namespace), sys.executable, "-c", code]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
     return done.stdout + done.stderr
 

@@ -1,4 +1,4 @@
-"""A cluster that runs: pods are reached, get what they ask for, begin again, and end as they should."""
+"""A running cluster: pods are reachable, get their configuration, restart, and terminate correctly."""
 
 import json
 import subprocess
@@ -7,8 +7,8 @@ import time
 import unittest
 
 from tests.cluster import cluster, control_plane, network, nodes
-from tests.cluster.api import STRATEGIC_MERGE, Unreachable
-from tests.cluster.places import NODES, node
+from tests.cluster.api import STRATEGIC_MERGE, ApiUnreachable
+from tests.cluster.layout import NODES, node
 from tests.cluster.tests import running
 from tests.cluster.tests.running import ECHO, ClusterTest, container, fetch, is_ready, shell, status_of
 
@@ -54,7 +54,7 @@ class ServiceTest(ClusterTest):
                 with self.subTest(node=here.name, mode=here.proxy_mode, url=url):
                     self.wait(lambda here=here, url=url: self.answers(here, url), "all three pods at the Service")
 
-    def test_load_balancer_of_local_policy_shows_pods_who_asks(self) -> None:
+    def test_load_balancer_of_local_policy_preserves_the_clients_address(self) -> None:
         self.make_pod("echo", ECHO_CONTAINER, nodeName="n2", **QUICK)
         self.wait_until_ready("echo")
         ports = [{"port": 80, "targetPort": 3000}]
@@ -66,7 +66,7 @@ class ServiceTest(ClusterTest):
         self.wait_for_logs("echo", f"to client ({NODES[0].addresses[0]}:")
 
     def answers(self, here, url: str) -> bool:
-        """Whether all pods answer, of which two are on other nodes."""
+        """Returns true if all pods answer, including those on other nodes."""
         found = set()
         for _ in range(12):
             text = fetch(here, url)
@@ -76,7 +76,7 @@ class ServiceTest(ClusterTest):
 
 
 def balanced(service):
-    """It, once it has an address from outside."""
+    """Returns the Service when it has an external address."""
     return service if service["status"].get("loadBalancer", {}).get("ingress") else None
 
 
@@ -103,7 +103,7 @@ class ContentTest(ClusterTest):
         self.api.patch(self.path("configmaps", "m"), {"data": {"one": "second\n"}})
         self.wait_for_logs("p", "second")
 
-    def test_pod_waits_for_what_is_not_there_and_says_what(self) -> None:
+    def test_pod_waits_for_a_missing_object_and_names_it(self) -> None:
         volumes = [{"name": "v", "secret": {"secretName": "late"}}]
         self.make_pod(
             "p", shell("cat /v/key; sleep 100", volumeMounts=[{"name": "v", "mountPath": "/v"}]), volumes=volumes
@@ -112,9 +112,9 @@ class ContentTest(ClusterTest):
         self.make("secrets", "late", stringData={"key": "here at last\n"})
         self.wait_for_logs("p", "here at last")
 
-    def test_container_begins_again_though_its_secret_has_gone(self) -> None:
+    def test_container_restarts_although_its_secret_is_gone(self) -> None:
         self.make("secrets", "s", stringData={"key": "still here\n"})
-        # Alive as long as nothing is in the ConfigMap's place.
+        # The container runs while the ConfigMap has this key.
         self.make("configmaps", "m", data={"alive": ""})
         mounts = [{"name": "s", "mountPath": "/s"}, {"name": "m", "mountPath": "/m"}]
         volumes = [{"name": "s", "secret": {"secretName": "s"}}, {"name": "m", "configMap": {"name": "m"}}]
@@ -142,7 +142,7 @@ class ContentTest(ClusterTest):
 
 
 class LifeTest(ClusterTest):
-    def test_container_that_fails_its_liveness_probe_begins_again(self) -> None:
+    def test_container_with_a_failed_liveness_probe_restarts(self) -> None:
         well = "touch /tmp/well; sleep 1; rm /tmp/well"
         script = f"trap 'echo asked to end; exit 0' TERM; echo begun; {well}; while :; do sleep 0.1; done"
         probe = {"exec": {"command": ["cat", "/tmp/well"]}, "periodSeconds": 1, "failureThreshold": 2}
@@ -219,14 +219,14 @@ class LifeTest(ClusterTest):
 
         self.assertFalse(is_ready(self.wait_for_pod("p", is_half_ready, "half of it ready")))
 
-    def test_pod_that_is_ready_is_so_again_when_a_controller_has_said_otherwise(self) -> None:
+    def test_ready_status_is_restored_after_a_controller_changed_it(self) -> None:
         self.make_pod("p", ECHO_CONTAINER, **QUICK)
         self.wait_until_ready("p")
         lost = {"status": {"conditions": [{"type": "Ready", "status": "False", "reason": "NodeNotReady"}]}}
         self.assertFalse(is_ready(self.api.patch(self.path("pods", "p") + "/status", lost, STRATEGIC_MERGE)))
         self.wait_until_ready("p")
 
-    def test_unknown_image_is_said_so(self) -> None:
+    def test_unknown_image_is_reported(self) -> None:
         self.make_pod("p", container("registry.example/nothing:1"))
         pod = self.wait_for_pod("p", lambda pod: "waiting" in status_of(pod).get("state", {}), "waiting")
         pod = self.wait_for_pod(
@@ -251,12 +251,12 @@ class LifeTest(ClusterTest):
 
 
 class OutageTest(ClusterTest):
-    def test_pods_go_on_while_the_api_server_is_away(self) -> None:
+    def test_pods_continue_during_an_outage_of_the_api_server(self) -> None:
         self.make_pod("p", ECHO_CONTAINER, nodeName="n2", **QUICK)
         address = self.wait_until_ready("p")["status"]["podIP"]
         control_plane.stop_api_server()
         try:
-            with self.assertRaises(Unreachable):
+            with self.assertRaises(ApiUnreachable):
                 self.api.get("/version")
             self.assertIn('"pod"', fetch(NODES[0], f"http://{address}:3000/"))
         finally:
@@ -279,11 +279,11 @@ class OutageTest(ClusterTest):
 class WayTest(unittest.TestCase):
     def test_address_of_the_pool_is_reached_from_the_machine_wherever_it_is(self) -> None:
         for here in NODES[:2]:
-            entering = network.entering(here.namespace)
-            link = [*entering, "ip", "address"]
+            prefix = network.netns_prefix(here.namespace)
+            link = [*prefix, "ip", "address"]
             subprocess.run([*link, "add", "10.200.1.7/32", "dev", "eth0"], check=True)
             serving = subprocess.Popen(
-                [*entering, "python3", "-m", "http.server", "--bind", "10.200.1.7", "8080"],
+                [*prefix, "python3", "-m", "http.server", "--bind", "10.200.1.7", "8080"],
                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/",
             )  # fmt: skip
             try:

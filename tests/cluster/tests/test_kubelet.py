@@ -1,4 +1,4 @@
-"""What the kubelet decides without a cluster: images, environments, volumes, logs, what a container may."""
+"""The kubelet without a cluster: images, environments, volumes, logs and privileges."""
 
 import os
 import socket
@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.cluster.kubelet import environment, grpc_health, images, logs, security, volumes
-from tests.cluster.kubelet.environment import NotYet
-from tests.cluster.kubelet.images import NoImage
-from tests.cluster.kubelet.volumes import File
+from tests.cluster.kubelet.environment import MissingSource
+from tests.cluster.kubelet.images import ImageNotFound
+from tests.cluster.kubelet.volumes import VolumeFile
 
 ADDRESSES = {
     "hostname": "p",
@@ -31,15 +31,17 @@ def data(kind: str, namespace: str, name: str) -> dict[str, bytes] | None:
 
 
 class ImagesTest(unittest.TestCase):
-    def test_image_is_known_by_the_end_of_its_path_whatever_registry_and_tag(self) -> None:
+    def test_image_is_known_by_its_path_suffix_without_registry_and_tag(self) -> None:
         names = images.names("registry.example:5000/gateway-api/echo-basic:v1@sha256:00")
         self.assertIn("gateway-api/echo-basic", names)
         self.assertLess(names.index("echo-basic:v1"), names.index("gateway-api/echo-basic"))
 
-    def test_program_that_is_not_there_is_said_so(self) -> None:
-        with self.assertRaisesRegex(NoImage, r"image x is /nowhere, which is not there"):
+    def test_missing_program_is_reported(self) -> None:
+        with self.assertRaisesRegex(ImageNotFound, r"image x is /nowhere, which does not exist"):
             images.parse("x", {"program": "${PLACE}"}, {"PLACE": "/nowhere"})
-        with self.assertRaisesRegex(NoImage, r"image x is \$\{PLACE\}, which is not in the cluster's environment"):
+        with self.assertRaisesRegex(
+            ImageNotFound, r"image x is \$\{PLACE\}, which is not in the cluster's environment"
+        ):
             images.parse("x", {"program": "${PLACE}"}, {})
 
     def test_program_is_the_command_unless_another_is_named(self) -> None:
@@ -48,7 +50,7 @@ class ImagesTest(unittest.TestCase):
 
     def test_every_known_image_parses(self) -> None:
         self.assertEqual(images.find("docker.io/library/busybox:1.36").command, ["sh"])
-        with self.assertRaisesRegex(NoImage, "nothing in images.toml stands for it"):
+        with self.assertRaisesRegex(ImageNotFound, "images.toml has no program for it"):
             images.find("registry.example/unknown:1")
 
 
@@ -80,9 +82,9 @@ class EnvironmentTest(unittest.TestCase):
     def test_api_server_is_found_by_its_service(self) -> None:
         self.check({}, {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"})
 
-    def test_what_is_lacking_is_said_unless_it_is_optional(self) -> None:
+    def test_missing_source_is_reported_unless_it_is_optional(self) -> None:
         source = {"name": "none", "key": "k"}
-        with self.assertRaisesRegex(NotYet, 'secret "none" not found'):
+        with self.assertRaisesRegex(MissingSource, 'secret "none" not found'):
             environment.build(POD, {"env": [{"name": "X", "valueFrom": {"secretKeyRef": source}}]}, ADDRESSES, data)
         optional = {"secretKeyRef": {**source, "optional": True}}
         self.check({"env": [{"name": "X", "valueFrom": optional}]}, {"X": None})
@@ -90,7 +92,7 @@ class EnvironmentTest(unittest.TestCase):
     def test_quantities(self) -> None:
         for text, value in (("500m", 0.5), ("1Gi", 2**30), ("2", 2), ("1e3", 1000), ("100k", 1e5)):
             self.assertAlmostEqual(environment.quantity(text), value)
-        with self.assertRaises(NotYet):
+        with self.assertRaises(MissingSource):
             environment.quantity("much")
 
 
@@ -102,11 +104,15 @@ class VolumesTest(unittest.TestCase):
 
     def test_content_changes_as_a_whole(self) -> None:
         owner = (os.getuid(), os.getgid())
-        self.assertTrue(volumes.write(self.folder, {"a": File(b"1", 0o644), "b/c": File(b"2", 0o600)}, owner))
+        self.assertTrue(
+            volumes.write(self.folder, {"a": VolumeFile(b"1", 0o644), "b/c": VolumeFile(b"2", 0o600)}, owner)
+        )
         before = os.readlink(self.folder / "..data")
-        self.assertFalse(volumes.write(self.folder, {"a": File(b"1", 0o644), "b/c": File(b"2", 0o600)}, owner))
+        self.assertFalse(
+            volumes.write(self.folder, {"a": VolumeFile(b"1", 0o644), "b/c": VolumeFile(b"2", 0o600)}, owner)
+        )
         self.assertEqual((self.folder / "b/c").read_bytes(), b"2")
-        self.assertTrue(volumes.write(self.folder, {"a": File(b"3", 0o644)}, owner))
+        self.assertTrue(volumes.write(self.folder, {"a": VolumeFile(b"3", 0o644)}, owner))
         self.assertEqual((self.folder / "a").read_bytes(), b"3")
         self.assertFalse((self.folder / "b").is_symlink())
         self.assertFalse((self.folder / before).exists())
@@ -122,15 +128,15 @@ class VolumesTest(unittest.TestCase):
                 ]
             },
         }
-        sources = volumes.Sources(data, lambda audience, seconds: f"{audience} for {seconds}", ADDRESSES)
+        sources = volumes.VolumeSources(data, lambda audience, seconds: f"{audience} for {seconds}", ADDRESSES)
         files = volumes.Volumes(self.folder, sources)._content(volume, POD)
         contents = {name: file.content for name, file in files.items()}
         self.assertEqual(contents, {"token": b"None for 600", "x/one": b"1", "labels": b'app="a"\ntier="b"\n'})
         self.assertEqual(files["token"].mode, 0o600)
 
     def test_unknown_kind_of_volume_is_named(self) -> None:
-        sources = volumes.Sources(data, lambda audience, seconds: "", ADDRESSES)
-        with self.assertRaisesRegex(NotYet, 'volume "v" is of nfs'):
+        sources = volumes.VolumeSources(data, lambda audience, seconds: "", ADDRESSES)
+        with self.assertRaisesRegex(MissingSource, 'volume "v" is of nfs'):
             volumes.Volumes(self.folder, sources)._content({"name": "v", "nfs": {}}, POD)
 
 
@@ -156,7 +162,7 @@ class LogsTest(unittest.TestCase):
         self.assertEqual(self.lines(since=logs.stamp(datetime.now(UTC))), [])
         self.assertEqual(self.lines(since=logs.stamp(datetime(2020, 1, 1, tzinfo=UTC)))[0], b"one\n")
 
-    def test_last_lines_are_heard_though_the_file_has_gone(self) -> None:
+    def test_last_lines_are_read_although_the_file_is_removed(self) -> None:
         self.record(b"one\n")
         goes_on = iter([True, False])
         heard = []
@@ -188,14 +194,14 @@ class SecurityTest(unittest.TestCase):
 
     def test_container_may_not_be_root_where_it_must_not(self) -> None:
         pod = {**POD, "spec": {**POD["spec"], "securityContext": {"runAsNonRoot": True}}}
-        with self.assertRaisesRegex(NotYet, "image will run as root"):
+        with self.assertRaisesRegex(MissingSource, "image will run as root"):
             security.identity(pod, {})
         who = security.identity(pod, {"securityContext": {"runAsUser": 65532, "readOnlyRootFilesystem": True}})
         self.assertEqual((who.user, who.read_only), (65532, True))
 
 
 class GrpcHealthTest(unittest.TestCase):
-    """Against a server that says what a real one says, byte for byte."""
+    """gRPC health probe against recorded bytes of a real server."""
 
     def check(self, body: bytes, expected: str | None) -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:
@@ -210,9 +216,9 @@ class GrpcHealthTest(unittest.TestCase):
     def answer(server: socket.socket, body: bytes) -> None:
         connection, _ = server.accept()
         with connection:
-            asked = b""
-            while b"a.service" not in asked:
-                asked += connection.recv(4096)
+            received = b""
+            while b"a.service" not in received:
+                received += connection.recv(4096)
             settings = grpc_health._frame(grpc_health.SETTINGS, 0, 0, b"")
             head = grpc_health._frame(grpc_health.HEADERS, grpc_health.END_HEADERS, 1, b"\x88")
             data = grpc_health._frame(grpc_health.DATA, 0, 1, b"\0" + len(body).to_bytes(4) + body)

@@ -1,4 +1,4 @@
-"""What is left of a cluster, however it ended: nothing."""
+"""Clean-up of a cluster, however it ended."""
 
 import os
 import signal
@@ -7,7 +7,7 @@ import unittest
 from pathlib import Path
 
 from tests.cluster import cluster, network
-from tests.cluster.places import REPOSITORY, STATE
+from tests.cluster.layout import REPOSITORY, STATE
 from tests.cluster.processes import top_group
 from tests.cluster.tests import running
 
@@ -18,7 +18,7 @@ class LeftoverTest(unittest.TestCase):
         self.addCleanup(running.stop)
 
     def test_two_at_once_are_refused_and_nothing_is_left_of_one(self) -> None:
-        with self.assertRaisesRegex(cluster.Exists, "a cluster runs already"):
+        with self.assertRaisesRegex(cluster.ClusterExists, "a cluster, or its leftovers, exist already"):
             cluster.up()
         of_cluster = {pid for pid in pids() if in_cluster(pid)}
         self.assertGreater(len(of_cluster), 8)
@@ -30,7 +30,7 @@ class LeftoverTest(unittest.TestCase):
         links = subprocess.run(["ip", "-brief", "link"], capture_output=True, text=True, check=True).stdout
         self.assertNotIn("sheave-cluster", links)
 
-    def test_killed_up_is_cleared_away(self) -> None:
+    def test_leftovers_of_a_killed_up_are_removed(self) -> None:
         cluster.down()
         argv = ["scripts/python", "-m", "tests.cluster", "up"]
         with subprocess.Popen(
@@ -55,7 +55,7 @@ def in_cluster(pid: str) -> bool:
 
 
 def alive(pid: str) -> bool:
-    """Who is only waited for by nobody does nothing any more."""
+    """Returns true if the process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

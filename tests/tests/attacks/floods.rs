@@ -1,4 +1,4 @@
-//! Who sends more than anybody needs: resets, fields, pings, settings. Each flood is ended long before it would end.
+//! Floods of HTTP/2 frames: resets, fields, pings, settings. Sheave ends each flood early.
 
 use anyhow::{Context, ensure};
 use serde_json::json;
@@ -7,14 +7,15 @@ use tests::{Result, ServeStep, within};
 
 use crate::target::AttackTarget;
 
-/// No flood goes on for longer, in frames, if nobody stops it.
+/// Upper bound of a flood, in frames, in case that Sheave does not end it.
 const MANY: u32 = 200_000;
 
-/// Connections that were ended for what the client did.
+/// Connections ended because of what the client did.
 const CONNECTIONS_ENDED_METRIC: &str = "sheave_http2_connections_ended_total";
 
-/// Floods until the connection is ended: how many times `frames` was asked, and the reason if we got to read it. What
-/// comes back is read meanwhile, for a flood whose sender reads nothing is stopped by the sockets alone.
+/// Floods until the connection is ended. Returns the number of calls of `frames`, and the reason of
+/// the GOAWAY if it could be read. Responses are read meanwhile: if the sender reads nothing, the
+/// socket buffers alone stop the flood.
 async fn flood(
     wire: RawHttp2Connection,
     mut frames: impl FnMut(u32) -> Vec<u8>,
@@ -33,7 +34,7 @@ async fn flood(
         }
         sent += 1;
     }
-    ensure!(sent < MANY, "nobody ended the flood");
+    ensure!(sent < MANY, "Sheave did not end the flood");
     Ok((sent, within("the end", reading).await???))
 }
 
@@ -53,7 +54,7 @@ async fn rapid_reset_flood_closes_the_connection() -> Result {
     target.check_health().await
 }
 
-/// CVE-2024-27316: a head that never ends, in CONTINUATION frames that nobody may refuse one by one.
+/// CVE-2024-27316: an endless head in CONTINUATION frames, none of which can be refused alone.
 #[tokio::test]
 async fn endless_continuation_frames_close_the_connection() -> Result {
     let target = AttackTarget::new().await?;
@@ -68,7 +69,7 @@ async fn endless_continuation_frames_close_the_connection() -> Result {
     target.check_health().await
 }
 
-/// The same with nothing in them.
+/// The same attack with empty frames.
 #[tokio::test]
 async fn empty_continuation_frames_close_the_connection() -> Result {
     let target = AttackTarget::new().await?;
@@ -82,15 +83,17 @@ async fn empty_continuation_frames_close_the_connection() -> Result {
     target.check_health().await
 }
 
-/// A few bytes that stand for many: one large field in the table, named so many times in the head of this stream.
+/// Amplification of a few bytes into many: one large field in the dynamic table, referenced `named`
+/// times in the head of this stream.
 fn hpack_bomb(stream: u32, named: usize) -> RawHttp2Frame {
-    // Kept in the table (RFC 7541 §6.2.1) as its newest entry, 62, and then named by its number.
+    // Inserted into the table (RFC 7541 §6.2.1) as its newest entry, 62, and then referenced by its
+    // index.
     let kept = [vec![0x40], frames::text("x-bomb"), frames::text(&"a".repeat(3000))].concat();
     let fields = [frames::block(&frames::fields("GET")), kept, vec![0x80 | 62; named]].concat();
     RawHttp2Frame::new(frames::HEADERS, frames::END_STREAM | frames::END_HEADERS, stream, fields)
 }
 
-/// Of whoever reads no GOAWAY and closes nothing, too.
+/// The connection is also closed if the client reads no GOAWAY and closes nothing.
 #[tokio::test]
 async fn hpack_bomb_closes_the_connection() -> Result {
     let target = AttackTarget::new().await?;
@@ -99,20 +102,20 @@ async fn hpack_bomb_closes_the_connection() -> Result {
     target.wait_for_metric(CONNECTIONS_ENDED_METRIC, "excess").await?;
     target.check_health().await?;
     let requests = target.scene.endpoint().counts().requests;
-    ensure!(requests == 2, "only innocents reach the endpoint: {requests}");
-    let goaway = wire.reader.next_of_kind(frames::GOAWAY).await?.context("a verdict")?;
+    ensure!(requests == 2, "only well-behaved requests reach the endpoint: {requests}");
+    let goaway = wire.reader.next_of_kind(frames::GOAWAY).await?.context("a GOAWAY")?;
     assert_eq!(goaway.reason(), Some(frames::ENHANCE_YOUR_CALM));
     Ok(())
 }
 
-/// Beyond the limit of a head, and not beyond all measure: the connection goes on.
+/// The head exceeds its limit, but by less than ends the connection: the connection stays open.
 #[tokio::test]
 async fn decompressed_head_over_the_limit_is_answered_431() -> Result {
     let target = AttackTarget::new().await?;
     let mut wire = target.connect().await?;
     wire.write(&hpack_bomb(1, 20)).await?;
     let answer = wire.reader.next_of_stream(1).await?.context("an answer")?;
-    // 431 in Huffman's code.
+    // 431 in Huffman code.
     let status = [0x69, 0x90, 0xff];
     ensure!(answer.kind == frames::HEADERS && answer.payload.ends_with(&status), "{answer:?}");
     target.wait_for_refused_streams(1).await?;
@@ -123,14 +126,14 @@ async fn decompressed_head_over_the_limit_is_answered_431() -> Result {
     target.check_health().await
 }
 
-/// Whoever does not heed what our settings say of streams loses those beyond, and no other.
+/// If a client ignores `maxConcurrentStreams` of our SETTINGS, only the excess streams are refused.
 #[tokio::test]
 async fn streams_over_the_concurrency_limit_are_refused() -> Result {
     const OPEN: u32 = 3;
     const BEYOND: u32 = 2;
     let spec = json!({ "http2": { "maxConcurrentStreams": OPEN } });
     let target = AttackTarget::with_behaviour(vec![ServeStep::AnswerPattern(1000)], spec).await?;
-    // SETTINGS_INITIAL_WINDOW_SIZE: no answer comes to its end.
+    // SETTINGS_INITIAL_WINDOW_SIZE of 0: no response can complete.
     let mut wire = RawHttp2Connection::connect(target.scene.sheave.address(), &[(4, 0)]).await?;
     for number in 0..OPEN + BEYOND {
         wire.write(&RawHttp2Frame::get(2 * number + 1)).await?;
@@ -144,7 +147,7 @@ async fn streams_over_the_concurrency_limit_are_refused() -> Result {
     target.check_health().await
 }
 
-/// CVE-2019-9512: each ping wants an answer, and nobody reads them.
+/// CVE-2019-9512: each PING requires an acknowledgement, and the client reads none.
 #[tokio::test]
 async fn ping_flood_with_unread_acks_closes_the_connection() -> Result {
     let target = AttackTarget::new().await?;
@@ -155,7 +158,7 @@ async fn ping_flood_with_unread_acks_closes_the_connection() -> Result {
     target.check_health().await
 }
 
-/// CVE-2019-9515: so does each SETTINGS.
+/// CVE-2019-9515: each SETTINGS requires an acknowledgement, and the client reads none.
 #[tokio::test]
 async fn settings_flood_with_unread_acks_closes_the_connection() -> Result {
     let target = AttackTarget::new().await?;
@@ -166,7 +169,7 @@ async fn settings_flood_with_unread_acks_closes_the_connection() -> Result {
     target.check_health().await
 }
 
-/// Sends until nothing is taken any more, or the connection is ended, or it was far too much.
+/// Sends until a write stalls, the connection is ended, or a large bound is reached.
 async fn write_until_stalled(wire: &mut RawHttp2Connection, bytes: &[u8]) {
     const STUCK: std::time::Duration = std::time::Duration::from_secs(1);
     for _ in 0..MANY / 10 {

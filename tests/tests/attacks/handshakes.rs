@@ -1,4 +1,5 @@
-//! Who begins handshakes: ten thousand and ends none, or as many as the machine can.
+//! Handshake floods: ten thousand unfinished handshakes, or as many handshakes as the machine can
+//! do.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,37 +17,38 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// Half-open handshakes, as far as descriptors reach: each is one here and one at Sheave.
+/// Half-open handshakes, if there are enough descriptors: each takes one here and one in Sheave.
 const HALF_OPEN: u64 = 10_000;
 
-/// Connections that flood at a time.
+/// Concurrent connections of the flood.
 const FLOODERS: usize = 32;
 
-/// Requests whose time is taken in each window, and pairs of windows: under handshakes, and under as many connections.
+/// Requests measured in each window, and number of pairs of windows. Of each pair, one window has a
+/// flood of handshakes and the other a flood of plain connections.
 const REQUESTS: usize = 100;
 const PAIRS: usize = 8;
 
-/// Sheave with one listener, which decrypts.
-async fn scene(authority: &CertificateAuthority) -> Result<HttpFixture> {
+/// Returns Sheave with one listener, which terminates TLS.
+async fn start_fixture(authority: &CertificateAuthority) -> Result<HttpFixture> {
     let identity = authority.issue(&["test"]);
     let scene =
         HttpFixture::with_tls(EndpointBehaviour::ok(), &identity, &["--workers", "2"]).await?;
-    // Who has been given up shows soon.
+    // A short timeout, so that the test sees soon that connections are closed.
     let policy = objects::client_policy(json!({ "timeouts": { "head": "3s" } }));
     scene.configuration.write("policy.yaml", &[policy])?;
     scene.sheave.wait_for_log(0, "configuration in force").await?;
     Ok(scene)
 }
 
-/// Ten thousand who say half of what a handshake begins with, and then nothing: others are served, and each is given
-/// up in its time.
+/// Ten thousand clients send half a ClientHello and then nothing. Other clients are served, and
+/// each handshake times out.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unfinished_tls_handshakes_time_out() -> Result {
     let authority = CertificateAuthority::new();
-    let scene = scene(&authority).await?;
+    let scene = start_fixture(&authority).await?;
     let before = scene.sheave.memory_bytes()?;
-    let terms = TlsClientOptions::trusting(&authority);
-    let hello = terms.client_hello("test")?;
+    let options = TlsClientOptions::trusting(&authority);
+    let hello = options.client_hello("test")?;
     let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(HALF_OPEN * 2);
     let count = HALF_OPEN.min(descriptors / 2 - 100);
     let mut held = Vec::new();
@@ -55,33 +57,33 @@ async fn unfinished_tls_handshakes_time_out() -> Result {
         stream.write_all(&hello[..hello.len() / 2]).await?;
         held.push(stream);
     }
-    let mut client = Http1TestClient::connect_tls(scene.sheave.address(), "test", &terms).await?;
-    ensure!(client.get("/").await?.status() == 200, "an innocent is served meanwhile");
+    let mut client = Http1TestClient::connect_tls(scene.sheave.address(), "test", &options).await?;
+    ensure!(client.get("/").await?.status() == 200, "another client is not served meanwhile");
     let each = scene.sheave.memory_bytes()?.saturating_sub(before) / count;
     eprintln!("{count} half-open handshakes: {each} bytes each");
     ensure!(each < 32 * 1024, "{each} bytes for each");
 
     let open = async || scene.sheave.metric_sum("sheave_listener_connections_open").await;
-    eventually("they are given up", open, |open| *open <= 1.0).await?;
+    eventually("the handshakes time out", open, |open| *open <= 1.0).await?;
     let outcomes = scene.sheave.metric_samples("sheave_tls_handshakes_total").await?;
     let late = outcomes.iter().find(|(labels, _)| labels.contains("\"timeout\""));
     ensure!(late.is_some_and(|(_, late)| *late == count as f64), "{outcomes:?}");
     Ok(())
 }
 
-/// Requests that run are hardly slower while others begin handshakes all the time, than while as many others come and
-/// go that cost no cryptography.
+/// A flood of handshakes hardly slows down running requests, compared with a flood of as many
+/// connections without cryptography.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn handshake_flood_does_not_starve_requests() -> Result {
     let authority = CertificateAuthority::new();
-    let scene = scene(&authority).await?;
+    let scene = start_fixture(&authority).await?;
     let address = scene.sheave.address();
-    let terms = TlsClientOptions::trusting(&authority);
+    let options = TlsClientOptions::trusting(&authority);
     let mut clients = Vec::new();
     for _ in 0..4 {
-        clients.push(Http1TestClient::connect_tls(address, "test", &terms).await?);
+        clients.push(Http1TestClient::connect_tls(address, "test", &options).await?);
     }
-    let hello = terms.client_hello("test")?;
+    let hello = options.client_hello("test")?;
     let mut ratios = Vec::new();
     for _ in 0..PAIRS {
         let request = b"GET / HTTP/1.1\r\n\r\n".to_vec();
@@ -91,20 +93,22 @@ async fn handshake_flood_does_not_starve_requests() -> Result {
     }
     ratios.sort_by(f64::total_cmp);
     eprintln!("99th percentile under handshakes / under connections: {ratios:.2?}");
-    // On a machine that has other work any window may be a bad one. Who starves has no good one.
+    // On a machine with other work any single window may be slow. If requests were starved, no
+    // window would be fast.
     ensure!(ratios[PAIRS / 4] <= 2.0, "{ratios:.2?}");
     Ok(())
 }
 
-/// The 99th percentile of requests, while others connect, say this, and leave after the first answer.
+/// Returns the 99th percentile of the latency of requests while other clients connect, send these
+/// bytes, and leave after the first response.
 async fn latency_under_flood(
     address: SocketAddr,
-    said: Vec<u8>,
+    data: Vec<u8>,
     clients: &mut [Http1TestClient],
 ) -> Result<Duration> {
     let stopped = Arc::new(AtomicBool::new(false));
     let flooders: JoinSet<_> = (0..FLOODERS)
-        .map(|_| open_connections_until_stopped(address, said.clone(), stopped.clone()))
+        .map(|_| open_connections_until_stopped(address, data.clone(), stopped.clone()))
         .collect();
     let mut times = Vec::new();
     for _ in 0..REQUESTS / clients.len() {
@@ -115,23 +119,23 @@ async fn latency_under_flood(
         }
     }
     stopped.store(true, Ordering::Relaxed);
-    let came: u64 = flooders.join_all().await.into_iter().sum();
-    ensure!(came > 0, "there was no flood");
+    let completed: u64 = flooders.join_all().await.into_iter().sum();
+    ensure!(completed > 0, "the flood made no connection");
     times.sort();
     Ok(times[times.len() * 99 / 100])
 }
 
 async fn open_connections_until_stopped(
     address: SocketAddr,
-    said: Vec<u8>,
+    data: Vec<u8>,
     stopped: Arc<AtomicBool>,
 ) -> u64 {
-    let mut came = 0;
+    let mut completed = 0;
     while !stopped.load(Ordering::Relaxed) {
         let Ok(mut stream) = TcpStream::connect(address).await else { continue };
-        if stream.write_all(&said).await.is_ok() && stream.read(&mut [0; 4096]).await.is_ok() {
-            came += 1;
+        if stream.write_all(&data).await.is_ok() && stream.read(&mut [0; 4096]).await.is_ok() {
+            completed += 1;
         }
     }
-    came
+    completed
 }

@@ -1,10 +1,11 @@
-//! Attacks that are known by name: each costs us little, is ended or bounded, and is counted; others are served meanwhile.
+//! Attacks with a known name or CVE. Sheave bounds or ends each at a small cost and counts it, and
+//! serves other clients meanwhile.
 
-/// Sheave under attack, and an innocent who uses it.
+/// Sheave under attack, and a well-behaved client.
 mod target;
-/// Who sends more than anybody needs.
+/// Floods: clients that send too much.
 mod floods;
-/// Who sends less than anybody needs.
+/// Slow attacks: clients that send too little.
 mod slow;
-/// Who begins handshakes.
+/// Handshake floods.
 mod handshakes;

@@ -1,4 +1,4 @@
-//! Who sends less than anybody needs: heads and bodies that do not come, windows that do not open.
+//! Slow attacks: heads and bodies that do not arrive, flow-control windows that do not open.
 
 use std::time::Duration;
 
@@ -10,10 +10,11 @@ use tokio::time::Instant;
 
 use crate::target::AttackTarget;
 
-/// Connections that were ended for what the client did, or did not do.
+/// Connections ended because of what the client did or failed to do.
 const CONNECTIONS_ENDED_METRIC: &str = "sheave_http2_connections_ended_total";
 
-/// A head that does not end is given up in its time, and with it the connection: its state is lost.
+/// If a head does not end within its timeout, the whole connection is closed, because the state of
+/// HPACK is lost.
 #[tokio::test]
 async fn slow_header_block_closes_the_connection() -> Result {
     let target =
@@ -28,20 +29,20 @@ async fn slow_header_block_closes_the_connection() -> Result {
     target.check_health().await
 }
 
-/// A connection on which nothing was ever said is given up as well.
+/// A connection without a complete preface times out too.
 #[tokio::test]
 async fn incomplete_preface_closes_the_connection() -> Result {
     let target =
         AttackTarget::with_client_policy(json!({ "timeouts": { "head": "200ms" } })).await?;
     let mut client = target.scene.client().await?;
     client.send("PRI * HTTP/2.0\r\n").await?;
-    // Whatever is said to it, it ends.
+    // The response does not matter: the connection ends.
     drop(client.response("GET").await);
     target.wait_for_metric(CONNECTIONS_ENDED_METRIC, "preface").await?;
     target.check_health().await
 }
 
-/// A body that stops is given up: the stream is, and the slot; the connection goes on.
+/// If a body stops, its stream times out and its slot is released. The connection stays open.
 #[tokio::test]
 async fn slow_body_times_out_its_stream() -> Result {
     let target =
@@ -50,7 +51,7 @@ async fn slow_body_times_out_its_stream() -> Result {
     wire.write(&RawHttp2Frame::post(1)).await?;
     wire.write(&RawHttp2Frame::new(frames::DATA, 0, 1, b"half")).await?;
     let answer = wire.reader.next_of_stream(1).await?.context("an answer")?;
-    // 408 is no entry of the static table; a reset would do as well.
+    // 408 is not in the static table; a reset is fine too.
     ensure!(
         answer.kind == frames::RST_STREAM || answer.payload.first() != Some(&frames::STATUS_200)
     );
@@ -62,22 +63,25 @@ async fn slow_body_times_out_its_stream() -> Result {
     target.check_health().await
 }
 
-/// CVE-2019-9517: large answers are asked for and the window stays shut. We keep next to nothing of them, and give up.
+/// CVE-2019-9517: the client requests large responses and keeps the window shut. Sheave buffers
+/// next to nothing of them, and times out.
 #[tokio::test]
 async fn zero_flow_control_window_costs_little_memory_and_times_out() -> Result {
     const STREAMS: u32 = 100;
     let spec = json!({ "timeouts": { "body": "2s" } });
     let target =
         AttackTarget::with_behaviour(vec![ServeStep::AnswerPattern(10_000_000)], spec).await?;
-    // SETTINGS_INITIAL_WINDOW_SIZE: no stream may send a byte.
+    // SETTINGS_INITIAL_WINDOW_SIZE of 0: no stream may send a byte.
     let mut wire = RawHttp2Connection::connect(target.scene.sheave.address(), &[(4, 0)]).await?;
     for number in 0..STREAMS {
         wire.write(&RawHttp2Frame::get(2 * number + 1)).await?;
     }
     let endpoint = target.scene.endpoint();
-    endpoint.wait_for_counts("all of them", |counts| counts.requests > u64::from(STREAMS)).await?;
+    endpoint
+        .wait_for_counts("all requests arrive", |counts| counts.requests > u64::from(STREAMS))
+        .await?;
     let busy = async || target.scene.sheave.active_requests().await;
-    eventually("they are given up", busy, |busy| *busy == 0).await?;
+    eventually("the requests time out", busy, |busy| *busy == 0).await?;
     target.wait_for_metric("sheave_failures_total", "body_timeout").await?;
     target.check_health().await
 }

@@ -1,4 +1,4 @@
-//! Sheave under attack, and an innocent who uses it.
+//! Sheave under attack, and a well-behaved client.
 
 use anyhow::ensure;
 use serde_json::{Value, json};
@@ -7,10 +7,10 @@ use tests::{
     Endpoint, EndpointBehaviour, Http1TestClient, HttpFixture, Result, eventually, objects, within,
 };
 
-/// What an attack may cost in memory: far more than it does, far less than it asks for.
+/// Memory that an attack may cost: far more than it does, far less than it asks for.
 const MAX_MEMORY_GROWTH: u64 = 24 << 20;
 
-/// Sheave with one endpoint of HTTP/1.1 that answers at once.
+/// Sheave with one HTTP/1.1 endpoint that answers at once.
 pub(crate) struct AttackTarget {
     pub(crate) scene: HttpFixture,
     memory: u64,
@@ -21,12 +21,12 @@ impl AttackTarget {
         Self::with_client_policy(json!({})).await
     }
 
-    /// With a ClientPolicy of this `spec`.
+    /// Returns a target with a ClientPolicy of this `spec`.
     pub(crate) async fn with_client_policy(spec: Value) -> Result<Self> {
         Self::with_behaviour(EndpointBehaviour::ok(), spec).await
     }
 
-    /// With an endpoint that behaves so.
+    /// Returns a target with an endpoint of this behaviour.
     pub(crate) async fn with_behaviour(
         behaviour: impl Into<EndpointBehaviour>,
         spec: Value,
@@ -35,7 +35,7 @@ impl AttackTarget {
         let scene =
             HttpFixture::with(endpoints, &[objects::client_policy(spec)], &["--workers", "2"])
                 .await?;
-        // What it costs to serve at all is no cost of the attack.
+        // The memory needed to serve at all is not a cost of the attack.
         Http1TestClient::connect(scene.sheave.address()).await?.get("/").await?;
         let memory = scene.sheave.memory_bytes()?;
         Ok(Self { scene, memory })
@@ -45,16 +45,17 @@ impl AttackTarget {
         RawHttp2Connection::connect(self.scene.sheave.address(), &[]).await
     }
 
-    /// It has not cost much, and everybody else is served.
+    /// Checks that the attack has cost little memory and that other clients are served.
     pub(crate) async fn check_health(&self) -> Result {
         let growth = self.scene.sheave.memory_bytes()?.saturating_sub(self.memory);
         ensure!(growth < MAX_MEMORY_GROWTH, "{growth} bytes more");
-        let response = within("an innocent", self.scene.client().await?.get("/")).await??;
+        let response =
+            within("a well-behaved client", self.scene.client().await?.get("/")).await??;
         ensure!(response.status() == 200, "{response:?}");
         Ok(())
     }
 
-    /// Waits until so many streams have been refused, and no more.
+    /// Waits until exactly this number of streams has been refused.
     pub(crate) async fn wait_for_refused_streams(&self, streams: u64) -> Result {
         let refused =
             async || self.scene.sheave.metric_sum("sheave_http2_streams_refused_total").await;
@@ -62,12 +63,12 @@ impl AttackTarget {
         Ok(())
     }
 
-    /// Waits until the metric, for this reason, has counted something.
+    /// Waits until the metric has counted at least one event for this reason.
     pub(crate) async fn wait_for_metric(&self, metric: &str, reason: &str) -> Result {
         let label = format!("\"{reason}\"");
         let samples = async || self.scene.sheave.metric_samples(metric).await;
-        let wanted = |(labels, count): &(String, f64)| labels.contains(&label) && *count > 0.0;
-        eventually(reason, samples, |samples| samples.iter().any(wanted)).await?;
+        let is_counted = |(labels, count): &(String, f64)| labels.contains(&label) && *count > 0.0;
+        eventually(reason, samples, |samples| samples.iter().any(is_counted)).await?;
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! Chromium, which tells by what each of its requests went.
+//! Chromium, which reports the protocol of each of its requests.
 
 use std::fs;
 
@@ -9,7 +9,8 @@ use tests::{EndpointBehaviour, Result};
 use crate::http3::ConformanceFixture;
 use crate::tools;
 
-/// What a browser does on a machine that is nobody's, for a page whose time passes as fast as it can.
+/// Flags for a browser on a headless test machine, and for a page whose virtual time runs as fast
+/// as it can.
 const BROWSER_ARGUMENTS: &[&str] = &[
     "--headless",
     "--no-sandbox",
@@ -18,18 +19,18 @@ const BROWSER_ARGUMENTS: &[&str] = &[
     "--virtual-time-budget=20000",
 ];
 
-/// By what the page came, and what it asked for afterwards.
+/// Returns the protocol of the page, and those of its later requests.
 async fn protocols_used(site: &ConformanceFixture, forced_port: &str) -> Result<Value> {
     let known = format!("--ignore-certificate-errors-spki-list={}", site.identity.pin());
     let forced = format!("--origin-to-force-quic-on=127.0.0.1:{forced_port}");
     let profile = format!("--user-data-dir={}", site.folder.path().join("profile").display());
     let url = site.url("/");
     let own = [known.as_str(), &forced, &profile, "--dump-dom", &url];
-    let said =
+    let output =
         tools::standard_output("browser", BROWSER_ARGUMENTS.iter().copied().chain(own)).await?;
-    let begin = said.rfind("<body>").context("no body")? + "<body>".len();
-    let end = said.rfind("</body>").context("no end of the body")?;
-    serde_json::from_str(said[begin..end].trim()).with_context(|| said.clone())
+    let begin = output.rfind("<body>").context("no body")? + "<body>".len();
+    let end = output.rfind("</body>").context("no end of the body")?;
+    serde_json::from_str(output[begin..end].trim()).with_context(|| output.clone())
 }
 
 fn page() -> Result<EndpointBehaviour> {
@@ -47,15 +48,15 @@ async fn browser_uses_http3_immediately() -> Result {
         return Ok(());
     }
     let site = ConformanceFixture::of(page()?).await?;
-    let went = protocols_used(&site, &site.port()).await?;
-    // It asks more than once if what it notes of a request comes late.
-    let again = went["again"].as_array().context("a list")?;
+    let used = protocols_used(&site, &site.port()).await?;
+    // The page asks more than once if the browser reports the timing of a request late.
+    let again = used["again"].as_array().context("a list")?;
     let all_by_h3 = !again.is_empty() && again.iter().all(|by| by == "h3");
-    ensure!(went["page"] == json!(["h3"]) && all_by_h3, "{went}");
+    ensure!(used["page"] == json!(["h3"]) && all_by_h3, "{used}");
     Ok(())
 }
 
-/// To force another port makes the browser take this host's certificate over QUIC, and nothing else.
+/// Forcing QUIC on another port only makes the browser accept this host's certificate over QUIC.
 #[tokio::test]
 #[ignore = "needs a browser: make conformance"]
 async fn browser_switches_to_http3_by_alt_svc() -> Result {
@@ -63,8 +64,8 @@ async fn browser_switches_to_http3_by_alt_svc() -> Result {
         return Ok(());
     }
     let site = ConformanceFixture::of(page()?).await?;
-    let went = protocols_used(&site, "1").await?;
-    let again = went["again"].as_array().context("a list")?;
-    ensure!(went["page"] == json!(["h2"]) && again.last() == Some(&json!("h3")), "{went}");
+    let used = protocols_used(&site, "1").await?;
+    let again = used["again"].as_array().context("a list")?;
+    ensure!(used["page"] == json!(["h2"]) && again.last() == Some(&json!("h3")), "{used}");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Hypercorn (which is aioquic) and nginx as endpoints that are spoken to by HTTP/3, from clients of every version.
+//! Hypercorn (with aioquic) and nginx as HTTP/3 endpoints, for clients of every HTTP version.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -15,13 +15,13 @@ use tokio::task::JoinSet;
 
 use crate::tools;
 
-/// Whom the endpoint has to be.
+/// Name that the endpoint's certificate has to have.
 const NAME: &str = "endpoint.test";
 const LARGE_BYTES: u64 = 4 << 20;
 const CLIENTS: usize = 50;
 const REQUESTS: usize = 20;
 
-/// Where a server is to be, and its files.
+/// Address of a server, and its files.
 struct ServerLocation {
     address: SocketAddr,
     authority: CertificateAuthority,
@@ -29,7 +29,8 @@ struct ServerLocation {
 }
 
 impl ServerLocation {
-    /// A server cannot say what port it has chosen, so it gets one that was free a moment ago.
+    /// A server cannot report the port that it has chosen, so it gets one that was free a moment
+    /// ago.
     async fn new() -> Result<Self> {
         let address = TcpListener::bind("127.0.0.1:0").await?.local_addr()?;
         let (authority, folder) = (CertificateAuthority::new(), TempDirectory::new()?);
@@ -43,60 +44,61 @@ impl ServerLocation {
         let child = command.spawn()?;
         let listens = async || Ok(TcpStream::connect(self.address).await.is_ok());
         let listens = eventually("the endpoint", listens, |listens| *listens).await;
-        listens.context("it does not listen")?;
-        Ok(PeerServer { place: self, _child: child })
+        listens.context("the server does not listen")?;
+        Ok(PeerServer { location: self, _child: child })
     }
 }
 
 /// A server that is killed when dropped.
 struct PeerServer {
-    place: ServerLocation,
+    location: ServerLocation,
     _child: Child,
 }
 
 impl PeerServer {
     async fn hypercorn(python: &str) -> Result<Self> {
-        let place = ServerLocation::new().await?;
-        let folder = place.folder.path().display();
-        let address = place.address;
+        let location = ServerLocation::new().await?;
+        let folder = location.folder.path().display();
+        let address = location.address;
         let config = format!(
             "worker_class = \"asyncio\"\nworkers = 0\nbind = \"{address}\"\nquic_bind = \"{address}\"\n\
              certfile = \"{folder}/chain.pem\"\nkeyfile = \"{folder}/key.pem\"\n"
         );
-        let path = place.folder.path().join("hypercorn.toml");
+        let path = location.folder.path().join("hypercorn.toml");
         fs::write(&path, config)?;
         let mut command = tools::program(python)?;
         command.args(["-m", "hypercorn", "--config"]).arg(path).arg("application:application");
-        place.start(command.current_dir(tools::conformance_folder())).await
+        location.start(command.current_dir(tools::conformance_folder())).await
     }
 
     async fn nginx() -> Result<Self> {
-        let place = ServerLocation::new().await?;
-        let folder = place.folder.path().to_owned();
+        let location = ServerLocation::new().await?;
+        let folder = location.folder.path().to_owned();
         fs::write(folder.join("large"), pieces(LARGE_BYTES).collect::<Vec<_>>().concat())?;
         let config = fs::read_to_string(tools::conformance_folder().join("nginx.conf"))?;
-        let config = config.replace("ADDRESS", &place.address.to_string());
+        let config = config.replace("ADDRESS", &location.address.to_string());
         let config = config.replace("FOLDER", &folder.display().to_string());
         fs::write(folder.join("nginx.conf"), config)?;
         let mut command = tools::program("nginx")?;
         command.args(["-e", "stderr", "-c"]).arg(folder.join("nginx.conf"));
-        place.start(command.arg("-p").arg(folder)).await
+        location.start(command.arg("-p").arg(folder)).await
     }
 
-    /// Sheave before it, in the clear to clients.
+    /// Starts Sheave in front of it, with a cleartext listener.
     async fn start_proxy(&self) -> Result<(SheaveProcess, ConfigDirectory)> {
         let configuration = ConfigDirectory::empty()?;
         let mut all = objects::gateway();
         let service = objects::with_app_protocol("sheave.dev/h3", objects::service(SERVICE));
-        all.extend([objects::route(SERVICE), service, self.place.authority.config_map("ca")]);
+        all.extend([objects::route(SERVICE), service, self.location.authority.config_map("ca")]);
         all.push(objects::backend_tls_policy(SERVICE, json!({ "hostname": NAME })));
-        all.extend(objects::slices(SERVICE, &[self.place.address]));
+        all.extend(objects::slices(SERVICE, &[self.location.address]));
         configuration.write("main.yaml", &all)?;
         Ok((SheaveProcess::serve(&configuration).await?, configuration))
     }
 }
 
-/// So many clients of HTTP/1.1 at once, each with some requests in a row; every answer has to be this.
+/// Sends requests from many concurrent HTTP/1.1 clients, each several in sequence. Every response
+/// has to have this body.
 async fn check_many_requests(address: SocketAddr, expected: &'static str) -> Result {
     let mut clients = JoinSet::new();
     for _ in 0..CLIENTS {
@@ -148,7 +150,7 @@ async fn nginx_endpoint_is_reached_over_http3() -> Result {
     let response = Http1TestClient::connect(sheave.address()).await?.get("/large").await?;
     ensure!(
         BodyDigest::of(&response.body) == BodyDigest::of_pattern(LARGE_BYTES),
-        "another body came"
+        "the response body differs"
     );
     Ok(())
 }

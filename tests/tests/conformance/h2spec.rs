@@ -6,15 +6,17 @@ use tests::{EndpointBehaviour, HttpFixture, Result, ServeStep};
 
 use crate::tools;
 
-/// What h2spec says when all is as it should be: none is failed, and none is left out.
+/// Summary line of h2spec if no test fails and none is skipped.
 const ALL_PASSED: &str = "147 tests, 147 passed, 0 skipped, 0 failed";
 
-/// A listener in the clear serves both versions. What begins like neither is answered as HTTP/1.1 has it, with a 400
-/// that people can read; h2spec would have it closed without a word.
+/// A cleartext listener serves HTTP/1.1 and HTTP/2. If the first bytes are neither, Sheave answers
+/// as HTTP/1.1 does, with a readable 400. h2spec expects the connection to close without a
+/// response.
 const ALL_BUT_ONE_PASSED: &str = "147 tests, 146 passed, 0 skipped, 1 failed";
 const EXPECTED_FAILURE: &str = "× 2: Sends invalid connection preface";
 
-/// We take frames of up to 64 KiB, and say so. h2spec takes it that a head of five such fields is too large for one.
+/// Size of a field. Sheave accepts frames of up to 64 KiB, and advertises that. h2spec assumes that
+/// a head of five such fields is too large for one frame.
 const FIELD_BYTES: &str = "16000";
 
 /// Some tests need a body of more than a few bytes to see the window close.
@@ -26,8 +28,8 @@ fn behaviour() -> EndpointBehaviour {
 #[ignore = "needs h2spec: make conformance"]
 async fn h2spec_passes_over_cleartext() -> Result {
     let scene = HttpFixture::of(behaviour()).await?;
-    let said = h2spec(&scene, &[]).await?;
-    ensure!(said.contains(ALL_BUT_ONE_PASSED) && said.contains(EXPECTED_FAILURE), "{said}");
+    let text = h2spec(&scene, &[]).await?;
+    ensure!(text.contains(ALL_BUT_ONE_PASSED) && text.contains(EXPECTED_FAILURE), "{text}");
     Ok(())
 }
 
@@ -36,12 +38,12 @@ async fn h2spec_passes_over_cleartext() -> Result {
 async fn h2spec_passes_over_tls() -> Result {
     let identity = CertificateAuthority::new().issue(&["127.0.0.1"]);
     let scene = HttpFixture::with_tls(behaviour(), &identity, &[]).await?;
-    let said = h2spec(&scene, &["--tls", "--insecure"]).await?;
-    ensure!(said.contains(ALL_PASSED), "{said}");
+    let text = h2spec(&scene, &["--tls", "--insecure"]).await?;
+    ensure!(text.contains(ALL_PASSED), "{text}");
     Ok(())
 }
 
-/// What it says of all its tests, the strict ones with them.
+/// Returns the output of h2spec for all its tests, including the strict ones.
 async fn h2spec(scene: &HttpFixture, arguments: &[&str]) -> Result<String> {
     let port = scene.sheave.address().port().to_string();
     let mut all = vec!["--strict", "--timeout", "5", "--max-header-length", FIELD_BYTES];

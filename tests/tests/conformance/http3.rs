@@ -1,4 +1,4 @@
-//! Sheave before an endpoint, with HTTP/3, for programs that come by it.
+//! Sheave with HTTP/3 in front of an endpoint, for third-party clients.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,15 +8,15 @@ use tests::certificates::{CertificateAuthority, IssuedCertificate};
 use tests::configuration::TempDirectory;
 use tests::{ConfigDirectory, Endpoint, EndpointBehaviour, Result, SheaveProcess, objects};
 
-/// Whom the listener is.
+/// Names in the listener's certificate.
 const NAMES: &[&str] = &["localhost", "127.0.0.1"];
 
 pub(crate) struct ConformanceFixture {
     pub(crate) endpoint: Endpoint,
     pub(crate) identity: IssuedCertificate,
-    /// For whatever a program wants to read or write.
+    /// Folder for files that a program reads or writes.
     pub(crate) folder: TempDirectory,
-    /// The certificate of who vouches for the listener, in a file.
+    /// File with the certificate of the authority that issued the listener's.
     pub(crate) authority: PathBuf,
     port: u16,
     _sheave: SheaveProcess,
@@ -48,7 +48,7 @@ impl ConformanceFixture {
         })
     }
 
-    /// The port, over TCP and over UDP.
+    /// Returns the port, which is the same for TCP and UDP.
     pub(crate) fn port(&self) -> String {
         self.port.to_string()
     }

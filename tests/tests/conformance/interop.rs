@@ -1,4 +1,5 @@
-//! grpc-go's client of the interop suite, through Sheave to its server: each case as it would be without Sheave.
+//! grpc-go's interop client, through Sheave to its server: each case passes as it does without
+//! Sheave.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -32,7 +33,7 @@ const CASES: &[&str] = &[
     "channel_soak",
 ];
 
-/// How long the soaks may take: what they show is that nothing fails, not how quick this machine is.
+/// Time limits of the soak tests: they show that nothing fails, not how fast this machine is.
 const SLOW_CASES: &[&str] =
     &["--soak_per_iteration_max_acceptable_latency_ms=20000", "--soak_overall_timeout_seconds=200"];
 
@@ -43,7 +44,7 @@ async fn grpc_interop_passes_over_cleartext() -> Result {
     let configuration = ConfigDirectory::empty()?;
     configuration.write("main.yaml", &[objects::gateway(), interop_route(&server)].concat())?;
     let sheave = SheaveProcess::serve(&configuration).await?;
-    every_case(sheave.address(), &[]).await
+    run_every_case(sheave.address(), &[]).await
 }
 
 #[tokio::test]
@@ -62,17 +63,17 @@ async fn grpc_interop_passes_over_tls() -> Result {
     fs::write(&trusted, &authority.pem)?;
     let trusted = format!("--ca_file={}", trusted.display());
     let host = "--server_host_override=interop.test";
-    every_case(sheave.address(), &["--use_tls", "--use_test_ca", &trusted, host]).await
+    run_every_case(sheave.address(), &["--use_tls", "--use_test_ca", &trusted, host]).await
 }
 
-/// A route of all calls to the server, which speaks HTTP/2 in the clear.
+/// Returns a route for all calls to the server, which speaks cleartext HTTP/2.
 fn interop_route(server: &InteropServer) -> Vec<serde_json::Value> {
     let mut all = vec![objects::grpc_route("interop"), objects::service("interop")];
     all.extend(objects::slices("interop", &[server.address]));
     all
 }
 
-async fn every_case(address: SocketAddr, arguments: &[&str]) -> Result {
+async fn run_every_case(address: SocketAddr, arguments: &[&str]) -> Result {
     let port = format!("--server_port={}", address.port());
     for case in CASES {
         let case = format!("--test_case={case}");
@@ -80,13 +81,13 @@ async fn every_case(address: SocketAddr, arguments: &[&str]) -> Result {
         all.extend(SLOW_CASES);
         all.extend(arguments);
         let output = tools::run("interop-client", all).await?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "{case}: {said}");
+        let text = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{case}: {text}");
     }
     Ok(())
 }
 
-/// grpc-go's server of the suite; it is killed when dropped.
+/// grpc-go's interop server, killed when dropped.
 struct InteropServer {
     address: SocketAddr,
     _child: Child,
@@ -94,13 +95,13 @@ struct InteropServer {
 
 impl InteropServer {
     async fn start() -> Result<Self> {
-        // The server cannot say which free port it took. One that was free a moment ago is as good as that gets.
+        // The server cannot report its port, so it gets one that was free a moment ago.
         let address = TcpListener::bind("127.0.0.1:0").await?.local_addr()?;
         let mut command = tools::program("interop-server")?;
         let child = command.arg(format!("--port={}", address.port())).spawn()?;
         let listens = async || Ok(TcpStream::connect(address).await.is_ok());
         let listens = eventually("the interop server", listens, |listens| *listens).await;
-        listens.context("it does not listen")?;
+        listens.context("the server does not listen")?;
         Ok(Self { address, _child: child })
     }
 }

@@ -1,19 +1,19 @@
-//! What others say that HTTP/2, HTTP/3 and gRPC are: their programs against the binary. `make conformance` gets and runs
-//! them.
+//! Third-party programs for HTTP/2, HTTP/3 and gRPC against the binary. `make conformance`
+//! downloads and runs them.
 
-/// The programs, and how they are run.
+/// The programs, and how to run them.
 mod tools;
 /// h2spec: RFC 9113 and RFC 7541, test by test.
 mod h2spec;
-/// grpc-go's client of the interop suite, through Sheave to its server.
+/// grpc-go's interop client, through Sheave to its server.
 mod interop;
-/// Sheave before an endpoint, with HTTP/3, for programs that come by it.
+/// Sheave with HTTP/3 in front of an endpoint, for third-party clients.
 mod http3;
-/// curl: by HTTP/3 at once, and by `Alt-Svc`.
+/// curl: HTTP/3 at once, and discovered by `Alt-Svc`.
 mod curl;
-/// Chromium, which tells by what each of its requests went.
+/// Chromium, which reports the protocol of each of its requests.
 mod browser;
-/// aioquic and Niquests, in the versions of the article and in today's.
+/// aioquic and Niquests, in the versions of the article and in current versions.
 mod python;
-/// Hypercorn and nginx as endpoints that are spoken to by HTTP/3.
+/// Hypercorn and nginx as HTTP/3 endpoints.
 mod endpoints;

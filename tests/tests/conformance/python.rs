@@ -1,4 +1,4 @@
-//! aioquic and Niquests, in the versions of the article and in today's.
+//! aioquic and Niquests, in the versions of the article and in current versions.
 
 use std::ffi::OsStr;
 
@@ -8,7 +8,7 @@ use tests::{EndpointBehaviour, Result, ServeStep};
 use crate::http3::ConformanceFixture;
 use crate::tools;
 
-/// Both environments: of the article, and today's.
+/// Two environments: with the versions of the article, and with current versions.
 const PYTHONS: &[&str] = &["python-pinned", "python-current"];
 
 async fn script(python: &str, name: &str, arguments: &[&OsStr]) -> Result<String> {
@@ -26,22 +26,23 @@ async fn aioquic_sends_many_requests_and_migrates() -> Result {
         let site = ConformanceFixture::of(vec![ServeStep::Echo]).await?;
         let port = site.port();
         let arguments = [OsStr::new("127.0.0.1"), OsStr::new(&port), site.authority.as_os_str()];
-        let said = script(python, "many_requests.py", &arguments).await?;
-        ensure!(said == "OK\n", "{python}: {said}");
-        // 200 at once, a large one, one after a key update, 20 while it moves.
+        let text = script(python, "many_requests.py", &arguments).await?;
+        ensure!(text == "OK\n", "{python}: {text}");
+        // 200 requests at once, a large one, one after a key update, and 20 during connection
+        // migration.
         assert_eq!(site.endpoint.counts().requests, 222, "{python}");
     }
     Ok(())
 }
 
-/// By which version each of six requests of a session went.
-async fn session(python: &str, way: &str) -> Result<Vec<String>> {
+/// Returns the HTTP version of each of six requests of a session.
+async fn session(python: &str, mode: &str) -> Result<Vec<String>> {
     let site = ConformanceFixture::of(EndpointBehaviour::ok()).await?;
     let url = site.url("/");
-    let (url, way) = (OsStr::new(&url), OsStr::new(way));
-    let arguments = [url, site.authority.as_os_str(), way, OsStr::new("6")];
-    let said = script(python, "session.py", &arguments).await?;
-    Ok(said.lines().map(str::to_owned).collect())
+    let (url, mode) = (OsStr::new(&url), OsStr::new(mode));
+    let arguments = [url, site.authority.as_os_str(), mode, OsStr::new("6")];
+    let text = script(python, "session.py", &arguments).await?;
+    Ok(text.lines().map(str::to_owned).collect())
 }
 
 #[tokio::test]
@@ -51,9 +52,9 @@ async fn niquests_starts_with_http3_when_forced() -> Result {
         if !tools::is_installed(python)? {
             continue;
         }
-        for way in ["forced", "unchecked"] {
-            let said = session(python, way).await?;
-            ensure!(said == ["HTTP/3 200 2"; 6], "{python}, {way}: {said:?}");
+        for mode in ["forced", "unchecked"] {
+            let lines = session(python, mode).await?;
+            ensure!(lines == ["HTTP/3 200 2"; 6], "{python}, {mode}: {lines:?}");
         }
     }
     Ok(())
@@ -66,8 +67,8 @@ async fn niquests_switches_to_http3_by_alt_svc() -> Result {
         if !tools::is_installed(python)? {
             continue;
         }
-        let said = session(python, "discovering").await?;
-        ensure!(said[0] == "HTTP/2 200 2" && said[5] == "HTTP/3 200 2", "{python}: {said:?}");
+        let lines = session(python, "discovering").await?;
+        ensure!(lines[0] == "HTTP/2 200 2" && lines[5] == "HTTP/3 200 2", "{python}: {lines:?}");
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The programs that `scripts/conformance` has built, or knows where to find, and how they are run.
+//! The programs that `scripts/conformance` has built or found, and how to run them.
 
 use std::env;
 use std::ffi::OsStr;
@@ -11,43 +11,48 @@ use tests::Result;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-/// Longer than any of them takes on a machine that is busy.
+/// Longer than any of the programs takes on a busy machine.
 const BOUND: Duration = Duration::from_secs(300);
 
 fn path(name: &str) -> Result<PathBuf> {
-    let tools = env::var_os("CONFORMANCE_TOOLS").context("`make conformance` runs this")?;
+    let tools = env::var_os("CONFORMANCE_TOOLS")
+        .context("CONFORMANCE_TOOLS is not set: run `make conformance`")?;
     Ok(PathBuf::from(tools).join(name))
 }
 
-/// Whether there is a program that not every machine can have. Where `CONFORMANCE_ALL` is set, there has to be.
+/// True if the program is installed. Not every machine can have it; if `CONFORMANCE_ALL` is set, it
+/// must be there.
 pub(crate) fn is_installed(name: &str) -> Result<bool> {
     let is_there = path(name)?.is_file();
-    ensure!(is_there || env::var_os("CONFORMANCE_ALL").is_none(), "{name} has to be there");
+    ensure!(is_there || env::var_os("CONFORMANCE_ALL").is_none(), "{name} is not installed");
     if !is_there {
-        eprintln!("skipped: there is no {name}; `scripts/conformance` has said why");
+        eprintln!("skipped: {name} is not installed; see the output of `scripts/conformance`");
     }
     Ok(is_there)
 }
 
-/// A program of this name, not yet started; it is killed when dropped.
+/// Returns the command for a program of this name. The process is killed when dropped.
 pub(crate) fn program(name: &str) -> Result<Command> {
     let path = path(name)?;
-    ensure!(path.is_file(), "{path:?} is not there: `make conformance` gets it");
+    ensure!(path.is_file(), "{path:?} does not exist: run `make conformance`");
     let mut command = Command::new(path);
     command.stdin(Stdio::null()).kill_on_drop(true);
     Ok(command)
 }
 
-/// The program with these arguments, to its end.
+/// Runs the program with these arguments until it exits.
 pub(crate) async fn run<A: AsRef<OsStr>>(
     name: &str,
     arguments: impl IntoIterator<Item = A>,
 ) -> Result<Output> {
     let output = program(name)?.args(arguments).output();
-    Ok(timeout(BOUND, output).await.with_context(|| format!("{name}: not after {BOUND:?}"))??)
+    Ok(timeout(BOUND, output)
+        .await
+        .with_context(|| format!("{name}: did not exit within {BOUND:?}"))??)
 }
 
-/// What the program says on standard output with these arguments, if it ends well.
+/// Runs the program with these arguments and returns its standard output. A failed exit is an
+/// error.
 pub(crate) async fn standard_output<A: AsRef<OsStr>>(
     name: &str,
     arguments: impl IntoIterator<Item = A>,
@@ -58,7 +63,7 @@ pub(crate) async fn standard_output<A: AsRef<OsStr>>(
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// Where the programs and files are that are ours and not in Rust.
+/// Returns the folder of our programs and files that are not in Rust.
 pub(crate) fn conformance_folder() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/conformance"))
 }

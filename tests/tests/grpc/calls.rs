@@ -1,4 +1,4 @@
-//! Calls as they are, and where they go.
+//! Calls pass unchanged, and go to the right server.
 
 use anyhow::ensure;
 use bytes::Bytes;
@@ -17,7 +17,7 @@ async fn echo() -> Result<Http2TestEndpoint> {
     .await
 }
 
-/// Article 002: one connection, and every server gets its share of the calls.
+/// Article 002: calls of one connection are balanced over all servers.
 #[tokio::test]
 async fn grpc_calls_of_one_connection_are_balanced() -> Result {
     let servers = [echo().await?, echo().await?, echo().await?];
@@ -69,7 +69,7 @@ async fn grpc_metadata_messages_and_status_pass_unchanged() -> Result {
     Ok(())
 }
 
-/// A status in the only head there is: no body, and no trailers.
+/// A status in the only header block: no body and no trailers.
 #[tokio::test]
 async fn trailers_only_response_stays_trailers_only() -> Result {
     let server = Http2TestEndpoint::start(|call: ReceivedRequest| async {
@@ -82,7 +82,7 @@ async fn trailers_only_response_stays_trailers_only() -> Result {
     Ok(())
 }
 
-/// Both sides speak in turn, message by message, on a stream that stays open.
+/// Client and server alternate, message by message, on a stream that stays open.
 #[tokio::test]
 async fn streamed_messages_pass_immediately() -> Result {
     let server =
@@ -123,13 +123,14 @@ async fn grpc_route_matches_service_and_method() -> Result {
         ensure!(client.call(path, b"").await?.code == grpc::OK, "{path}");
     }
     assert_eq!((app.counts().requests, other.counts().requests), (1, 2));
-    // No route is what an unknown method is: a client of gRPC knows no 404.
+    // No matching route gives the status of an unknown method: a gRPC client does not understand
+    // 404.
     let reply = client.call("/test.Echo/Shout", b"").await?;
     ensure!(reply.code == grpc::UNIMPLEMENTED, "{reply:?}");
     Ok(())
 }
 
-/// A client that gives up takes its call back: the server hears of it, and its slot is free.
+/// If a client cancels its call, the server sees the reset, and the slot is free.
 #[tokio::test]
 async fn client_cancellation_reaches_the_server() -> Result {
     let server = Http2TestEndpoint::start(|mut call: ReceivedRequest| async move {
@@ -144,6 +145,6 @@ async fn client_cancellation_reaches_the_server() -> Result {
     server.wait_for_counts("the call", |counts| counts.in_flight == 1).await?;
     sending.send_reset(h2::Reason::CANCEL);
     drop(response);
-    server.wait_for_counts("its end", |counts| counts.in_flight == 0).await?;
+    server.wait_for_counts("the reset", |counts| counts.in_flight == 0).await?;
     site.sheave.wait_until_idle().await
 }

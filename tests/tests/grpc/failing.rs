@@ -1,4 +1,4 @@
-//! Servers that fail, and those that say so when asked.
+//! Failing servers, and servers that report a bad health when probed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use tests::{Result, eventually, grpc, objects};
 
 use crate::fixture::{GrpcFixture, METHOD};
 
-/// A call is tried again where it failed with a status that the policy names, and nowhere else.
+/// A call is retried if it failed with a status that the policy names, and not otherwise.
 #[tokio::test]
 async fn calls_are_retried_by_grpc_status() -> Result {
     for (code, attempts) in [(grpc::UNAVAILABLE, 3), (grpc::UNIMPLEMENTED, 1)] {
@@ -28,7 +28,7 @@ async fn calls_are_retried_by_grpc_status() -> Result {
     Ok(())
 }
 
-/// A server as `grpc.health.v1` describes it: it says whether it serves.
+/// Starts a server that implements `grpc.health.v1`.
 async fn start_server_with_health(serving: Arc<AtomicBool>) -> Result<Http2TestEndpoint> {
     Http2TestEndpoint::start(move |mut call: ReceivedRequest| {
         let serving = serving.load(Ordering::Relaxed);
@@ -37,8 +37,8 @@ async fn start_server_with_health(serving: Arc<AtomicBool>) -> Result<Http2TestE
                 return call.reply(b"").await;
             }
             // HealthCheckRequest { service = 1: "test.Echo" } and HealthCheckResponse { status = 1 }.
-            let asked = grpc::messages(call.read().await?.bytes).expect("whole messages");
-            assert_eq!(asked, [[b"\x0a\x09", &b"test.Echo"[..]].concat()]);
+            let request = grpc::messages(call.read().await?.bytes).expect("whole messages");
+            assert_eq!(request, [[b"\x0a\x09", &b"test.Echo"[..]].concat()]);
             call.reply(&[8, if serving { 1 } else { 2 }]).await
         }
     })
@@ -47,9 +47,9 @@ async fn start_server_with_health(serving: Arc<AtomicBool>) -> Result<Http2TestE
 
 #[tokio::test]
 async fn server_failing_grpc_health_checks_gets_no_calls() -> Result {
-    let well = Arc::new(AtomicBool::new(true));
+    let healthy = Arc::new(AtomicBool::new(true));
     let servers = [
-        start_server_with_health(well.clone()).await?,
+        start_server_with_health(healthy.clone()).await?,
         start_server_with_health(Arc::new(AtomicBool::new(true))).await?,
     ];
     let active = json!({
@@ -60,13 +60,13 @@ async fn server_failing_grpc_health_checks_gets_no_calls() -> Result {
     let site = GrpcFixture::of(&servers.each_ref(), &[policy]).await?;
     let client = site.client().await?;
 
-    // Nobody calls meanwhile: who serves calls well is not asked.
-    well.store(false, Ordering::Relaxed);
-    wait_for_health(&site, &servers[0], "unfit").await?;
+    // No calls meanwhile: an endpoint that serves calls well is not probed.
+    healthy.store(false, Ordering::Relaxed);
+    wait_for_health(&site, &servers[0], "unhealthy").await?;
     call_repeatedly(&client, 10).await?;
     assert_eq!((call_count(&servers[0]), call_count(&servers[1])), (0, 10));
 
-    well.store(true, Ordering::Relaxed);
+    healthy.store(true, Ordering::Relaxed);
     wait_for_health(&site, &servers[0], "serving").await?;
     call_repeatedly(&client, 10).await?;
     assert_eq!((call_count(&servers[0]), call_count(&servers[1])), (5, 15));
@@ -81,14 +81,14 @@ async fn call_repeatedly(client: &Http2TestClient, times: usize) -> Result {
     Ok(())
 }
 
-/// The calls that a server got, without questions how it is.
+/// Returns the number of calls that a server got, without health checks.
 fn call_count(server: &Http2TestEndpoint) -> usize {
     let heads = server.counts().heads;
     heads.iter().filter(|head| head.uri().path() == METHOD).count()
 }
 
-/// Waits until Sheave thinks so of the server.
-async fn wait_for_health(site: &GrpcFixture, server: &Http2TestEndpoint, wanted: &str) -> Result {
+/// Waits until Sheave reports this health of the server.
+async fn wait_for_health(site: &GrpcFixture, server: &Http2TestEndpoint, expected: &str) -> Result {
     let address = server.address.to_string();
     let observe = async || {
         let response = site.sheave.admin_get("/api/v1/backends").await?;
@@ -97,6 +97,6 @@ async fn wait_for_health(site: &GrpcFixture, server: &Http2TestEndpoint, wanted:
         let view = endpoints.iter().find(|view| view["address"] == address.as_str());
         Ok(view.context("the server")?["health"].as_str().map(str::to_owned))
     };
-    eventually(wanted, observe, |health| health.as_deref() == Some(wanted)).await?;
+    eventually(expected, observe, |health| health.as_deref() == Some(expected)).await?;
     Ok(())
 }

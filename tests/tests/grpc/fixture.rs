@@ -1,4 +1,4 @@
-//! Sheave in front of servers of gRPC.
+//! Sheave in front of gRPC servers.
 
 use serde_json::{Value, json};
 use tests::http2::Http2TestEndpoint;
@@ -7,7 +7,7 @@ use tests::{ConfigDirectory, Result, SheaveProcess, http2, objects};
 /// A method that exists.
 pub(crate) const METHOD: &str = "/test.Echo/Say";
 
-/// Sheave with one plain listener and one GRPCRoute, every call to the Service `app`.
+/// Sheave with one cleartext listener and one GRPCRoute that sends every call to the Service `app`.
 pub(crate) struct GrpcFixture {
     pub(crate) sheave: SheaveProcess,
     _configuration: ConfigDirectory,
@@ -19,7 +19,7 @@ impl GrpcFixture {
         Self::with(rules, &[("app", endpoints)], policies).await
     }
 
-    /// These rules in front of these Services.
+    /// Returns a fixture with these rules and these Services.
     pub(crate) async fn with(
         rules: Value,
         services: &[(&str, &[&Http2TestEndpoint])],

@@ -1,4 +1,4 @@
-//! What servers say of their load: in a call's trailers (ORCA, gRFC A51), or by refusing it.
+//! Load reports of servers: in the trailers of a call (ORCA, gRFC A51), or by refusing it.
 
 use anyhow::ensure;
 use http::{HeaderName, HeaderValue};
@@ -9,10 +9,11 @@ use tests::{Result, grpc, http2, objects};
 
 use crate::fixture::{GrpcFixture, METHOD};
 
-/// `OrcaLoadReport { named_metrics: { "sheave_max_in_flight": 7.0 } }` in protobuf's wire format and base64.
+/// `OrcaLoadReport { named_metrics: { "sheave_max_in_flight": 7.0 } }` in protobuf's wire format,
+/// in base64.
 const BINARY_REPORT_OF_SEVEN: &str = "Qh8KFHNoZWF2ZV9tYXhfaW5fZmxpZ2h0EQAAAAAAABxA";
 
-/// A server that answers each call with this in its trailers.
+/// Starts a server that adds this field to the trailers of each response.
 async fn start_reporting_server(
     name: &'static str,
     value: &'static str,
@@ -30,7 +31,8 @@ async fn adaptive_limit_fixture(server: &Http2TestEndpoint) -> Result<GrpcFixtur
     GrpcFixture::of(&[server], &[auto]).await
 }
 
-/// RESOURCE_EXHAUSTED is »full now«, for as long as the server says: with nothing else, and after a message.
+/// RESOURCE_EXHAUSTED means that the server is full, for as long as it says: both in a
+/// trailers-only response and after a message.
 #[tokio::test]
 async fn resource_exhausted_lowers_the_limit_of_the_server() -> Result {
     for after_a_message in [false, true] {
@@ -58,7 +60,7 @@ async fn resource_exhausted_lowers_the_limit_of_the_server() -> Result {
     Ok(())
 }
 
-/// Each way of writing it sets the limit, and goes on to the client.
+/// Each format of the report sets the limit, and is forwarded to the client.
 #[tokio::test]
 async fn load_report_in_a_trailer_sets_the_limit() -> Result {
     for (name, value, limit) in [
@@ -70,18 +72,19 @@ async fn load_report_in_a_trailer_sets_the_limit() -> Result {
         let site = adaptive_limit_fixture(&server).await?;
         let reply = site.client().await?.call(METHOD, b"").await?;
         ensure!(reply.code == grpc::OK && reply.exchange.trailer(name) == Some(value), "{reply:?}");
-        let said = |limits: &Vec<(String, f64)>| {
-            let is_it =
-                |(labels, said): &(String, f64)| labels.contains("\"said\"") && *said == limit;
+        let reported = |limits: &Vec<(String, f64)>| {
+            let is_it = |(labels, value): &(String, f64)| {
+                labels.contains("\"reported\"") && *value == limit
+            };
             limits.iter().any(is_it)
         };
         let limits = async || site.sheave.metric_samples("sheave_endpoint_limit").await;
-        eventually(value, limits, said).await?;
+        eventually(value, limits, reported).await?;
     }
     Ok(())
 }
 
-/// What cannot be is counted, and the call goes on as it is.
+/// An impossible report is counted, and the call passes unchanged.
 #[tokio::test]
 async fn invalid_load_report_is_ignored_and_counted() -> Result {
     for (name, value, reason) in [

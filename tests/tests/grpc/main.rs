@@ -1,14 +1,14 @@
-//! gRPC: what a call promises, over real sockets.
+//! gRPC calls over real sockets.
 
-/// Sheave in front of servers of gRPC.
+/// Sheave in front of gRPC servers.
 mod fixture;
-/// Calls as they are, and where they go.
+/// Calls pass unchanged, and go to the right server.
 mod calls;
-/// What Sheave answers itself, and when.
+/// Responses that Sheave generates itself.
 mod refusals;
-/// What servers say of their load.
+/// Load reports of servers.
 mod load_reports;
-/// Servers that fail, and those that say so when asked.
+/// Failing servers, and servers that report a bad health when probed.
 mod failing;
-/// Browsers, which cannot speak it.
+/// gRPC-Web for browsers, which cannot use gRPC.
 mod web;

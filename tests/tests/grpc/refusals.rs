@@ -1,4 +1,5 @@
-//! What Sheave answers itself: as a status that clients of gRPC understand, at the time that they need it.
+//! Responses that Sheave generates itself: a status that gRPC clients understand, at the time that
+//! they need it.
 
 use std::future::poll_fn;
 use std::time::Duration;
@@ -17,17 +18,17 @@ use tokio::time::Instant;
 
 use crate::fixture::{GrpcFixture, METHOD};
 
-/// A server that answers nothing, and one slot at it, which is taken.
+/// A silent server with a single slot, which is taken.
 struct BusyServerFixture {
     site: GrpcFixture,
     server: Http2TestEndpoint,
     client: http2::Http2TestClient,
-    /// The call that has the slot, until it is dropped.
+    /// The call that holds the slot until it is dropped.
     _first: (ResponseFuture, SendStream<Bytes>),
 }
 
 impl BusyServerFixture {
-    /// With this queue for those who come after.
+    /// Returns a fixture with this queue for later requests.
     async fn with(queue: Value) -> Result<Self> {
         let server = start_silent_server().await?;
         let spec = json!({ "maxInFlightPerEndpoint": 1, "queue": queue });
@@ -39,7 +40,7 @@ impl BusyServerFixture {
     }
 }
 
-/// A server that answers nothing, until the call is taken back.
+/// Starts a server that answers nothing until the call is cancelled.
 async fn start_silent_server() -> Result<Http2TestEndpoint> {
     Http2TestEndpoint::start(|mut call: ReceivedRequest| async move {
         call.wait_for_reset().await?;
@@ -48,7 +49,7 @@ async fn start_silent_server() -> Result<Http2TestEndpoint> {
     .await
 }
 
-/// A call that must be over by then.
+/// Returns the head of a call with this timeout.
 fn head_with_timeout(timeout: &'static str) -> http::Request<()> {
     let mut head = grpc::head(METHOD);
     head.headers_mut().insert("grpc-timeout", HeaderValue::from_static(timeout));
@@ -58,7 +59,10 @@ fn head_with_timeout(timeout: &'static str) -> http::Request<()> {
 fn check_local_reply(reply: &GrpcReply, code: u32) -> Result {
     ensure!(reply.code == code && reply.trailers_only, "{reply:?}");
     ensure!(reply.exchange.field("content-type") == Some("application/grpc"), "{reply:?}");
-    ensure!(reply.metadata_value("grpc-message").is_some_and(|said| !said.is_empty()), "{reply:?}");
+    ensure!(
+        reply.metadata_value("grpc-message").is_some_and(|message| !message.is_empty()),
+        "{reply:?}"
+    );
     Ok(())
 }
 
@@ -80,11 +84,11 @@ async fn grpc_deadline_ends_a_running_call() -> Result {
     let site = GrpcFixture::of(&[&server], &[]).await?;
     let reply = site.client().await?.call_with(head_with_timeout("200m"), b"").await?;
     check_local_reply(&reply, grpc::DEADLINE_EXCEEDED)?;
-    server.wait_for_counts("it hears of it", |counts| counts.in_flight == 0).await?;
+    server.wait_for_counts("the server sees the reset", |counts| counts.in_flight == 0).await?;
     site.sheave.wait_until_idle().await
 }
 
-/// Who is refused for want of room is told when to come back.
+/// If a call is rejected for lack of capacity, the response contains a retry delay.
 #[tokio::test]
 async fn a_full_queue_is_resource_exhausted() -> Result {
     let taken = BusyServerFixture::with(json!({ "maxRequests": 0 })).await?;
@@ -104,7 +108,7 @@ async fn queue_timeout_is_resource_exhausted() -> Result {
     Ok(())
 }
 
-/// A stream has its slot for as long as it lasts, not until it has begun to answer.
+/// A stream holds its slot until it ends, not only until its response begins.
 #[tokio::test]
 async fn streaming_call_holds_its_slot_until_the_end() -> Result {
     let server = Http2TestEndpoint::start(|mut call: ReceivedRequest| async move {

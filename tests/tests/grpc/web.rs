@@ -1,4 +1,4 @@
-//! Browsers, which cannot speak gRPC: gRPC-Web, translated.
+//! gRPC-Web for browsers, which cannot use gRPC: translated to gRPC.
 
 use anyhow::{Context, ensure};
 use bytes::Bytes;
@@ -17,12 +17,13 @@ async fn echo() -> Result<Http2TestEndpoint> {
     .await
 }
 
-/// What a body of gRPC-Web holds: the messages, and the trailers in a frame of their own at its end.
+/// Splits a gRPC-Web body into its messages and its trailers, which are in a frame of their own at
+/// the end.
 fn split_messages_and_trailers(mut body: Bytes) -> Result<(Vec<Bytes>, String)> {
-    let place = body.windows(2).rposition(|pair| pair == [0x80, 0]).context("trailers")?;
-    let trailers = body.split_off(place);
+    let position = body.windows(2).rposition(|pair| pair == [0x80, 0]).context("trailers")?;
+    let trailers = body.split_off(position);
     let length = u32::from_be_bytes(trailers[1..5].try_into()?) as usize;
-    ensure!(trailers.len() == 5 + length, "trailers come last: {trailers:?}");
+    ensure!(trailers.len() == 5 + length, "the trailers are not last: {trailers:?}");
     Ok((grpc::messages(body)?, String::from_utf8(trailers[5..].to_vec())?))
 }
 
@@ -49,7 +50,7 @@ async fn grpc_web_call_is_translated_to_grpc() -> Result {
     Ok(())
 }
 
-/// In a text of base64, for who can read nothing else; over HTTP/2 as well.
+/// Encoded in base64, for clients that cannot read binary data; here over HTTP/2.
 #[tokio::test]
 async fn grpc_web_text_is_supported() -> Result {
     let server = echo().await?;
@@ -58,7 +59,7 @@ async fn grpc_web_text_is_supported() -> Result {
     let mut head = http2::post(METHOD);
     let kind = HeaderValue::from_static("application/grpc-web-text");
     head.headers_mut().insert("content-type", kind);
-    // The message `hello` behind its five bytes.
+    // The message `hello` with its five-byte prefix.
     let response = client.exchange(head, Bytes::from_static(b"AAAAAAVoZWxsbw==")).await?;
     ensure!(response.status() == 200, "{response:?}");
     let (messages, trailers) = split_messages_and_trailers(from_base64(&response.text())?.into())?;
@@ -82,7 +83,7 @@ async fn refused_grpc_web_call_gets_a_grpc_web_status() -> Result {
     Ok(())
 }
 
-/// The bytes of one or more texts of base64 after one another, each perhaps padded.
+/// Decodes one or more concatenated base64 texts, each of which may be padded.
 fn from_base64(text: &str) -> Result<Vec<u8>> {
     const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut bytes = Vec::new();
@@ -90,8 +91,8 @@ fn from_base64(text: &str) -> Result<Vec<u8>> {
         let digits: Vec<u8> = four.iter().copied().take_while(|digit| *digit != b'=').collect();
         let mut value = 0_u32;
         for digit in &digits {
-            let place = DIGITS.iter().position(|known| known == digit).context("base64")?;
-            value = value << 6 | place as u32;
+            let position = DIGITS.iter().position(|known| known == digit).context("base64")?;
+            value = value << 6 | position as u32;
         }
         value <<= 6 * (4 - digits.len());
         bytes.extend(&value.to_be_bytes()[1..digits.len()]);

@@ -1,4 +1,5 @@
-//! How connections end without losing anything: a warning first, then the last stream that counts.
+//! Connections close without losing requests: first a warning, then the identifier of the last
+//! processed stream.
 
 use std::time::Duration;
 
@@ -11,34 +12,35 @@ use tokio::time::Instant;
 
 use crate::fixture::Http2Fixture;
 
-/// All that a GOAWAY can name: a warning that names no stream.
+/// Largest stream identifier of a GOAWAY: a warning that excludes no stream.
 const WARNING: u32 = (1 << 31) - 1;
 
 fn last_stream(goaway: &RawHttp2Frame) -> u32 {
     u32::from_be_bytes(goaway.payload[..4].try_into().expect("eight bytes and more")) & WARNING
 }
 
-/// The first GOAWAY takes nothing away: streams that are on their way are still served. The second says which were.
+/// The first GOAWAY excludes no stream: streams already on their way are served. The second names
+/// the last of them.
 #[tokio::test]
 async fn drain_sends_a_warning_goaway_before_the_final_one() -> Result {
     let endpoint = Endpoint::start(EndpointBehaviour::gated()).await?;
     let mut site = Http2Fixture::of(&[endpoint.address], &[]).await?;
     let mut wire = RawHttp2Connection::connect(site.sheave.address(), &[]).await?;
     wire.write(&RawHttp2Frame::get(1)).await?;
-    endpoint.wait_for_counts("the first", |counts| counts.in_flight == 1).await?;
+    endpoint.wait_for_counts("the first request", |counts| counts.in_flight == 1).await?;
     site.sheave.signal(Signal::TERM)?;
 
     let first = wire.reader.next_of_kind(frames::GOAWAY).await?.context("a warning")?;
     assert_eq!((last_stream(&first), first.reason()), (WARNING, Some(frames::NO_ERROR)));
     // Sent by a client that has not read the warning yet.
     wire.write(&RawHttp2Frame::get(3)).await?;
-    endpoint.wait_for_counts("the second", |counts| counts.in_flight == 2).await?;
+    endpoint.wait_for_counts("the second request", |counts| counts.in_flight == 2).await?;
     endpoint.open_gate(2);
     let mut ended = 0;
     let mut last = None;
     while let Some(frame) = wire.reader.next_frame().await? {
         match frame.kind {
-            // A ping is how we learn that the warning has arrived.
+            // The acknowledgement of a PING tells Sheave that the warning has arrived.
             frames::PING if frame.flags & frames::ACK == 0 => {
                 wire.write(&RawHttp2Frame::new(frames::PING, frames::ACK, 0, frame.payload))
                     .await?;
@@ -53,7 +55,8 @@ async fn drain_sends_a_warning_goaway_before_the_final_one() -> Result {
     Ok(())
 }
 
-/// Clients that listen lose nothing: requests go on until the warning, and each that was begun is answered.
+/// Clients that honour GOAWAY lose nothing: they send requests until the warning, and every request
+/// sent is answered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_drain_loses_no_stream() -> Result {
     let endpoint = Endpoint::start(EndpointBehaviour::slow(Duration::from_millis(3))).await?;
@@ -71,7 +74,7 @@ async fn a_drain_loses_no_stream() -> Result {
     Ok(())
 }
 
-/// Requests, until the connection takes no more of them.
+/// Sends requests until the connection accepts no more of them.
 async fn send_until_goaway(client: http2::Http2TestClient) -> Result {
     loop {
         let (response, _) = match client.send_request(http2::get("/"), true).await {
@@ -82,7 +85,7 @@ async fn send_until_goaway(client: http2::Http2TestClient) -> Result {
         let response = within("an answer", http2::Http2TestClient::response(response)).await?;
         match response {
             Ok(response) => ensure!(response.status() == 200, "{response:?}"),
-            // Not begun at all: a client may send it elsewhere.
+            // The request was not processed at all, so a client may send it elsewhere.
             Err(error) if error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR) => {
                 return Ok(());
             }
@@ -91,7 +94,8 @@ async fn send_until_goaway(client: http2::Http2TestClient) -> Result {
     }
 }
 
-/// A connection has its age and then goes, request by request, so that clients spread anew over replicas.
+/// A connection over its maximum age closes gracefully, so that clients spread over the replicas
+/// again.
 #[tokio::test]
 async fn connection_over_max_age_closes_without_losing_requests() -> Result {
     let endpoint = Endpoint::start(EndpointBehaviour::slow(Duration::from_millis(1))).await?;
@@ -100,7 +104,7 @@ async fn connection_over_max_age_closes_without_losing_requests() -> Result {
     for _ in 0..3 {
         let begun = Instant::now();
         send_until_goaway(site.client().await?).await?;
-        // Give or take a tenth.
+        // The age varies by a tenth.
         ensure!(begun.elapsed() > Duration::from_millis(250), "{:?}", begun.elapsed());
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Endpoints that speak HTTP/2, and what they may refuse: what they have not begun goes elsewhere.
+//! HTTP/2 endpoints: requests that they have not processed are retried elsewhere.
 
 use anyhow::{Context, ensure};
 use h2::Reason;
@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 
 use crate::fixture::Http2Fixture;
 
-/// A stream that was refused was not begun, so even a POST may be sent again (RFC 9113 §8.7).
+/// A refused stream was not processed, so even a POST may be retried (RFC 9113 §8.7).
 #[tokio::test]
 async fn refused_stream_is_retried() -> Result {
     let endpoint = Http2TestEndpoint::start(|call: ReceivedRequest| async move {
@@ -29,7 +29,7 @@ async fn refused_stream_is_retried() -> Result {
     Ok(())
 }
 
-/// One that was begun and then lost is not: the client is told.
+/// A stream that was processed and then lost is not retried: the client gets an error.
 #[tokio::test]
 async fn reset_post_is_not_retried() -> Result {
     let endpoint = Http2TestEndpoint::start(|mut call: ReceivedRequest| async move {
@@ -45,15 +45,16 @@ async fn reset_post_is_not_retried() -> Result {
     Ok(())
 }
 
-/// Endpoints that end each connection after a few requests, as grpc-go does by age: nothing is lost.
+/// Endpoints that close each connection after a few requests, as grpc-go does by age: no request is
+/// lost.
 #[tokio::test]
 async fn endpoint_goaway_loses_no_request() -> Result {
-    let manner = Http2EndpointOptions {
+    let options = Http2EndpointOptions {
         max_requests_per_connection: Some(10),
         ..Http2EndpointOptions::default()
     };
     let endpoint =
-        Http2TestEndpoint::with(manner, |call| async { call.answer("ok").await }).await?;
+        Http2TestEndpoint::with(options, |call| async { call.answer("ok").await }).await?;
     let site = Http2Fixture::of_http2(&[endpoint.address], &[]).await?;
     let client = site.client().await?;
     for number in 0..200 {
@@ -65,13 +66,13 @@ async fn endpoint_goaway_loses_no_request() -> Result {
     Ok(())
 }
 
-/// A GOAWAY names the last stream that was begun: what came later is sent again, on another connection.
+/// A GOAWAY names the last stream that was processed: later ones are retried on another connection.
 #[tokio::test]
 async fn streams_beyond_goaway_are_retried() -> Result {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let site = Http2Fixture::of_http2(&[listener.local_addr()?], &[]).await?;
     let client = site.client().await?;
-    let asking = tokio::spawn(async move { client.post("/", "body").await });
+    let request = tokio::spawn(async move { client.post("/", "body").await });
 
     let mut first = RawHttp2Connection::accept(&listener).await?;
     first.reader.next_of_kind(frames::HEADERS).await?.context("the request")?;
@@ -85,12 +86,12 @@ async fn streams_beyond_goaway_are_retried() -> Result {
         [frames::STATUS_200],
     );
     second.write(&RawHttp2Frame { stream: head.stream, ..answer }).await?;
-    let response = within("an answer", asking).await???;
+    let response = within("an answer", request).await???;
     ensure!(response.status() == 200, "{response:?}");
     Ok(())
 }
 
-/// An endpoint that takes so many streams at once and no more gets another connection for those beyond.
+/// If an endpoint limits concurrent streams, Sheave opens another connection for the excess ones.
 #[tokio::test]
 async fn streams_over_the_endpoint_limit_open_another_connection() -> Result {
     let mut settings = Builder::new();
@@ -101,7 +102,7 @@ async fn streams_over_the_endpoint_limit_open_another_connection() -> Result {
         move |call: ReceivedRequest| {
             let gate = gate.clone();
             async move {
-                gate.acquire().await.expect("it is never closed").forget();
+                gate.acquire().await.expect("the semaphore is never closed").forget();
                 call.answer("ok").await
             }
         }
@@ -113,14 +114,15 @@ async fn streams_over_the_endpoint_limit_open_another_connection() -> Result {
     .await?;
     let site = Http2Fixture::of_http2(&[endpoint.address], &[]).await?;
     let client = site.client().await?;
-    // The settings are known after the first answer.
+    // The settings are known after the first response.
     gate.add_permits(1);
     ensure!(client.get("/").await?.status() == 200);
     let mut responses = Vec::new();
     for _ in 0..6 {
         responses.push(client.send_request(http2::get("/"), true).await?.0);
     }
-    let counts = endpoint.wait_for_counts("all of them", |counts| counts.in_flight == 6).await?;
+    let counts =
+        endpoint.wait_for_counts("all six requests", |counts| counts.in_flight == 6).await?;
     ensure!(counts.accepted >= 3, "{}", counts.accepted);
     gate.add_permits(6);
     for response in responses {
@@ -131,7 +133,7 @@ async fn streams_over_the_endpoint_limit_open_another_connection() -> Result {
     Ok(())
 }
 
-/// The client's leaving is the endpoint's to know: the stream is reset, the connection stays.
+/// If the client cancels, the endpoint's stream is reset and its connection stays open.
 #[tokio::test]
 async fn client_cancellation_resets_only_its_stream() -> Result {
     let endpoint = Http2TestEndpoint::start(|mut call: ReceivedRequest| async move {
@@ -149,7 +151,7 @@ async fn client_cancellation_resets_only_its_stream() -> Result {
     let (response, _) = client.send_request(http2::get("/slow"), true).await?;
     endpoint.wait_for_counts("the request", |counts| counts.in_flight == 1).await?;
     drop(response);
-    endpoint.wait_for_counts("its end", |counts| counts.in_flight == 0).await?;
+    endpoint.wait_for_counts("the reset", |counts| counts.in_flight == 0).await?;
     ensure!(client.get("/").await?.status() == 200);
     assert_eq!(endpoint.counts().accepted, 1);
     site.sheave.wait_until_idle().await

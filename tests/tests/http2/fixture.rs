@@ -1,23 +1,23 @@
-//! Sheave in front of endpoints of either protocol.
+//! Sheave in front of HTTP/1.1 or HTTP/2 endpoints.
 
 use std::net::SocketAddr;
 
 use serde_json::Value;
 use tests::{ConfigDirectory, Result, SheaveProcess, http2, objects};
 
-/// Sheave with one plain listener, and the Service `app` behind it.
+/// Sheave with one cleartext listener, and the Service `app` behind it.
 pub(crate) struct Http2Fixture {
     pub(crate) sheave: SheaveProcess,
     _configuration: ConfigDirectory,
 }
 
 impl Http2Fixture {
-    /// Endpoints that speak HTTP/1.1, and these policies.
+    /// Returns a fixture with HTTP/1.1 endpoints and these policies.
     pub(crate) async fn of(endpoints: &[SocketAddr], policies: &[Value]) -> Result<Self> {
         Self::with(endpoints, objects::service("app"), policies).await
     }
 
-    /// Endpoints that speak HTTP/2, and these policies.
+    /// Returns a fixture with HTTP/2 endpoints and these policies.
     pub(crate) async fn of_http2(endpoints: &[SocketAddr], policies: &[Value]) -> Result<Self> {
         let service = objects::with_app_protocol("kubernetes.io/h2c", objects::service("app"));
         Self::with(endpoints, service, policies).await

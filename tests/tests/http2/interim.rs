@@ -1,4 +1,4 @@
-//! Responses before the response, and WebSockets.
+//! Interim (1xx) responses and WebSockets.
 
 use anyhow::ensure;
 use bytes::Bytes;
@@ -24,7 +24,8 @@ async fn early_hints_pass_before_the_response() -> Result {
     Ok(())
 }
 
-/// Who expects to be asked for the body is asked by the endpoint, and sends it then.
+/// If a client sends `Expect: 100-continue`, the endpoint sends 100, and then the client sends the
+/// body.
 #[tokio::test]
 async fn expect_continue_is_answered_100() -> Result {
     let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
@@ -33,9 +34,9 @@ async fn expect_continue_is_answered_100() -> Result {
     let mut request = http2::post("/");
     request.headers_mut().insert("expect", HeaderValue::from_static("100-continue"));
     let (mut response, mut sending) = client.send_request(request, false).await?;
-    let asked = std::future::poll_fn(|context| response.poll_informational(context));
-    let asked = within("100", asked).await?;
-    ensure!(asked.is_some_and(|head| head.is_ok_and(|head| head.status() == 100)));
+    let interim = std::future::poll_fn(|context| response.poll_informational(context));
+    let interim = within("100", interim).await?;
+    ensure!(interim.is_some_and(|head| head.is_ok_and(|head| head.status() == 100)));
     sending.send_data(Bytes::from_static(b"hello"), true)?;
     let response = within("an answer", http2::Http2TestClient::response(response)).await??;
     ensure!(response.status() == 200, "{response:?}");
@@ -52,7 +53,7 @@ fn websocket(path: &str) -> Result<Request<()>> {
     Ok(request)
 }
 
-/// To an endpoint of HTTP/1.1 it is an upgrade, and what flows is the same.
+/// For an HTTP/1.1 endpoint it becomes an upgrade, and the data is the same.
 #[tokio::test]
 async fn a_websocket_reaches_an_http1_endpoint() -> Result {
     let switch = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\n\
@@ -92,7 +93,7 @@ async fn a_websocket_reaches_an_http1_endpoint() -> Result {
     site.sheave.wait_until_idle().await
 }
 
-/// The endpoint has the last word; its answer is the client's.
+/// If the endpoint refuses, its response passes to the client.
 #[tokio::test]
 async fn refused_websocket_passes_the_endpoint_response() -> Result {
     let answer = "HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno";

@@ -1,16 +1,16 @@
-//! HTTP/2 in front and behind, over real sockets.
+//! HTTP/2 to clients and to endpoints, over real sockets.
 
-/// Sheave in front of endpoints of either protocol.
+/// Sheave in front of HTTP/1.1 or HTTP/2 endpoints.
 mod fixture;
-/// Each stream is a request of its own: where it goes, and how many there may be.
+/// Streams are requests: balancing, and limits of concurrency.
 mod streams;
-/// What messages say, whichever version they are told in.
+/// Translation of messages between HTTP versions.
 mod messages;
-/// Responses before the response, and WebSockets.
+/// Interim (1xx) responses and WebSockets.
 mod interim;
-/// Readers who are slower than writers.
+/// Slow readers.
 mod pressure;
-/// How connections end without losing anything.
+/// Connections close without losing requests.
 mod ending;
-/// Endpoints that speak HTTP/2, and what they may refuse.
+/// HTTP/2 endpoints: requests that they have not processed are retried elsewhere.
 mod endpoints;

@@ -1,4 +1,4 @@
-//! What messages say, whichever version they are told in.
+//! Translation of messages between HTTP versions.
 
 use anyhow::ensure;
 use bytes::Bytes;
@@ -9,7 +9,7 @@ use tests::{Endpoint, EndpointBehaviour, Result, ServeStep, http2, within};
 
 use crate::fixture::Http2Fixture;
 
-/// A client, and an endpoint of HTTP/1.1 that behaves so.
+/// Returns a client, and an HTTP/1.1 endpoint of this behaviour.
 async fn http2_client_fixture(
     behaviour: impl Into<EndpointBehaviour>,
 ) -> Result<(Http2Fixture, Endpoint, http2::Http2TestClient)> {
@@ -24,7 +24,7 @@ async fn http2_request_is_translated_to_http1() -> Result {
     let (_site, endpoint, client) = http2_client_fixture(EndpointBehaviour::ok()).await?;
     let mut request = http2::post("/a/b?c=d");
     let fields = request.headers_mut();
-    // Crumbs are one cookie again (RFC 9113 §8.2.3).
+    // Cookie crumbs are joined into one field (RFC 9113 §8.2.3).
     for crumb in ["a=1", "b=2", "c=3"] {
         fields.append("cookie", HeaderValue::from_static(crumb));
     }
@@ -56,7 +56,7 @@ async fn http1_response_is_translated_to_http2() -> Result {
     Ok(())
 }
 
-/// Trailers pass both ways, between any two versions.
+/// Trailers pass in both directions, between any two versions.
 #[tokio::test]
 async fn trailers_pass() -> Result {
     let steps = vec![
@@ -85,7 +85,7 @@ async fn trailers_pass() -> Result {
     Ok(())
 }
 
-/// POST of `hello` with the trailer `sum`.
+/// Sends a POST of `hello` with the trailer `sum`.
 async fn exchange_with_trailers(
     client: &http2::Http2TestClient,
 ) -> Result<http2::CompleteResponse> {
@@ -131,7 +131,8 @@ async fn head_response_has_no_body() -> Result {
     Ok(())
 }
 
-/// Who is meant is said by `:authority` and may be repeated in Host, not contradicted (RFC 9113 §8.3.1).
+/// The host is named by `:authority`; a Host field may repeat it, not contradict it (RFC 9113
+/// §8.3.1).
 #[tokio::test]
 async fn authority_and_host_agree_or_the_request_is_malformed() -> Result {
     let (site, endpoint, _client) = http2_client_fixture(EndpointBehaviour::ok()).await?;
@@ -160,7 +161,8 @@ async fn authority_and_host_agree_or_the_request_is_malformed() -> Result {
     Ok(())
 }
 
-/// Whether the only stream was answered with 200, the static table's entry 8; else it was reset, or answered otherwise.
+/// Returns true if the only stream is answered with 200, entry 8 of the static table; false if it
+/// is reset, or answered otherwise.
 async fn is_answered_200(wire: &mut RawHttp2Connection) -> Result<bool> {
     while let Some(frame) = wire.reader.next_frame().await? {
         match frame.kind {

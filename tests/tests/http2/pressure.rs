@@ -1,4 +1,4 @@
-//! Readers who are slower than writers, and connections that do nothing: what they cost us in memory.
+//! Memory cost of slow readers and of idle connections.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,15 +16,18 @@ const KIBIBYTE: u64 = 1 << 10;
 const MEBIBYTE: u64 = 1 << 20;
 const GIBIBYTE: u64 = 1 << 30;
 
-/// What a gigabyte may cost while it passes: windows and buffers of a megabyte each, and what the allocator keeps.
+/// Memory that a gigabyte may cost while it passes: windows and buffers of a megabyte each, and
+/// memory kept by the allocator.
 const MAX_MEMORY_GROWTH: u64 = 16 * MEBIBYTE;
 
-/// What may be on its way before the endpoint is stopped: windows, and the sockets' buffers, which the kernel enlarges.
+/// Bytes that may be in transit before back-pressure stops the endpoint: windows, and the socket
+/// buffers, which the kernel enlarges.
 const MAX_BYTES_IN_TRANSIT: u64 = 64 * MEBIBYTE;
 
 const CONNECTIONS: usize = 1000;
 
-/// An idle connection may cost so much. It has served requests, which is where buffers come from.
+/// Memory that an idle connection may cost after it has served requests, which allocate its
+/// buffers.
 const MAX_BYTES_PER_CONNECTION: u64 = 64 * KIBIBYTE;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -54,27 +57,28 @@ async fn slow_reader_of_a_gigabyte_from_http2_uses_little_memory() -> Result {
     read_slowly(&site, || sent.load(Ordering::Relaxed)).await
 }
 
-/// A reader that stops, whereupon the endpoint is stopped too; then all of it passes. We hold next to nothing of it.
+/// Stops reading until back-pressure stops the endpoint, then reads everything. Sheave buffers next
+/// to nothing of it.
 async fn read_slowly(site: &Http2Fixture, sent: impl Fn() -> u64) -> Result {
     let client = site.client().await?;
     let before = site.sheave.memory_bytes()?;
     let (response, _) = client.send_request(http2::get("/"), true).await?;
     let mut body = within("a head", response).await??.into_body();
-    let on_its_way = wait_until_count_stalls(sent).await;
+    let in_transit = wait_until_count_stalls(sent).await;
     ensure!(
-        on_its_way < MAX_BYTES_IN_TRANSIT,
-        "{on_its_way} bytes before the endpoint was stopped"
+        in_transit < MAX_BYTES_IN_TRANSIT,
+        "{in_transit} bytes before back-pressure stopped the endpoint"
     );
 
     let (length, most) = read_watching_memory(site, &mut body).await?;
     let growth = most.saturating_sub(before);
-    eprintln!("{} KiB more for a gigabyte on its way", growth / KIBIBYTE);
+    eprintln!("{} KiB more for a gigabyte in transit", growth / KIBIBYTE);
     assert_eq!(length, GIBIBYTE);
-    ensure!(growth < MAX_MEMORY_GROWTH, "{growth} bytes more for a gigabyte on its way");
+    ensure!(growth < MAX_MEMORY_GROWTH, "{growth} bytes more for a gigabyte in transit");
     Ok(())
 }
 
-/// The count, once it has not changed for half a second.
+/// Returns the count once it has not changed for half a second.
 async fn wait_until_count_stalls(count: impl Fn() -> u64) -> u64 {
     const LOOKS: u32 = 50;
     let mut ticks = interval(Duration::from_millis(10));
@@ -87,7 +91,7 @@ async fn wait_until_count_stalls(count: impl Fn() -> u64) -> u64 {
     last.0
 }
 
-/// Reads all that is left: its length, and the most memory that was seen on the way.
+/// Reads the rest of the body. Returns its length, and the largest memory size seen meanwhile.
 async fn read_watching_memory(site: &Http2Fixture, body: &mut RecvStream) -> Result<(u64, u64)> {
     let (mut length, mut most) = (0, site.sheave.memory_bytes()?);
     let mut next_look = 0;
@@ -121,7 +125,7 @@ async fn thousand_idle_connections_use_little_memory() -> Result {
     Ok(())
 }
 
-/// A client that has sent something, and rests.
+/// Returns an idle client that has sent a request.
 async fn connect_and_request(site: &Http2Fixture) -> Result<http2::Http2TestClient> {
     let client = site.client().await?;
     ensure!(client.post("/", idle::warm_up_body()).await?.status() == 200);

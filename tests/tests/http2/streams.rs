@@ -1,4 +1,4 @@
-//! Each stream is a request of its own: where it goes, and how many there may be.
+//! Streams are requests: balancing, and limits of concurrency.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::fixture::Http2Fixture;
 
-/// So many GETs at once, each on a stream of its own.
+/// Begins concurrent GETs, each on a stream of its own.
 async fn begin_requests(
     client: &http2::Http2TestClient,
     count: usize,
@@ -27,7 +27,7 @@ async fn begin_requests(
     Ok(responses)
 }
 
-/// What the articles are about: one connection, and every endpoint works.
+/// The subject of the articles: requests of one connection are balanced over all endpoints.
 #[tokio::test]
 async fn requests_of_one_connection_are_balanced() -> Result {
     let servers = start_endpoints(4, &EndpointBehaviour::gated()).await?;
@@ -35,7 +35,7 @@ async fn requests_of_one_connection_are_balanced() -> Result {
     let client = site.client().await?;
     let responses = begin_requests(&client, 32).await?;
     for server in &servers {
-        server.wait_for_counts("its share", |counts| counts.in_flight == 8).await?;
+        server.wait_for_counts("the endpoint's share", |counts| counts.in_flight == 8).await?;
         server.open_gate(8);
     }
     for response in responses {
@@ -46,14 +46,14 @@ async fn requests_of_one_connection_are_balanced() -> Result {
     Ok(())
 }
 
-/// Long answers of one connection take turns, also with one that nobody reads.
+/// Long responses of one connection share its bandwidth, even if one of them is not read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn responses_of_one_connection_share_its_bandwidth() -> Result {
     const LENGTH: u64 = 32 << 20;
     let server = Endpoint::start(vec![ServeStep::AnswerPattern(LENGTH)]).await?;
     let site = Http2Fixture::of(&[server.address], &[]).await?;
     let mut settings = h2::client::Builder::new();
-    // What is not read takes its stream's part of it.
+    // Unread data takes its stream's part of the connection window.
     settings.initial_connection_window_size(1 << 20);
     let client = http2::Http2TestClient::connect_with(site.sheave.address(), &settings).await?;
     let mut answers = begin_requests(&client, 4).await?;
@@ -76,7 +76,7 @@ async fn responses_of_one_connection_share_its_bandwidth() -> Result {
     }
     within("the first to be done", reading.join_next()).await?.expect("two")??;
     let least = counts.iter().map(|count| count.load(Ordering::Relaxed)).min();
-    ensure!(least > Some(LENGTH / 2), "{least:?} bytes of the other one");
+    ensure!(least > Some(LENGTH / 2), "{least:?} bytes of the other response");
     within("the other one", reading.join_next()).await?.expect("two")??;
     assert_eq!(counts.map(|count| count.load(Ordering::Relaxed)), [LENGTH; 2]);
     drop(unread);
@@ -92,7 +92,7 @@ async fn requests_of_one_connection_are_balanced_over_http2_endpoints() -> Resul
         let serve = move |call: http2::ReceivedRequest| {
             let gate = gate.clone();
             async move {
-                gate.acquire().await.expect("it is never closed").forget();
+                gate.acquire().await.expect("the semaphore is never closed").forget();
                 call.answer("ok").await
             }
         };
@@ -103,7 +103,8 @@ async fn requests_of_one_connection_are_balanced_over_http2_endpoints() -> Resul
     let client = site.client().await?;
     let responses = begin_requests(&client, 32).await?;
     for server in &servers {
-        let counts = server.wait_for_counts("its share", |counts| counts.in_flight == 8).await?;
+        let counts =
+            server.wait_for_counts("the endpoint's share", |counts| counts.in_flight == 8).await?;
         ensure!(counts.accepted <= 2, "more connections than workers: {}", counts.accepted);
     }
     gate.add_permits(32);
@@ -115,7 +116,8 @@ async fn requests_of_one_connection_are_balanced_over_http2_endpoints() -> Resul
     Ok(())
 }
 
-/// What a client may ask for at once is said in the settings, and what is more waits at the client.
+/// The limit of concurrent streams is advertised in SETTINGS, and the client holds back excess
+/// requests.
 #[tokio::test]
 async fn concurrent_streams_are_limited_by_policy() -> Result {
     let server = Endpoint::start(EndpointBehaviour::gated()).await?;
@@ -140,7 +142,7 @@ async fn concurrent_streams_are_limited_by_policy() -> Result {
 
 const CAP: usize = 2;
 
-fn capped(queue: u32) -> Value {
+fn policy_with_cap(queue: u32) -> Value {
     objects::backend_policy(
         "app",
         json!({
@@ -150,7 +152,8 @@ fn capped(queue: u32) -> Value {
     )
 }
 
-/// What has been read of a response to its end is between us and the client: the endpoint has finished.
+/// Once a response has been read to its end, the endpoint has finished: a slow client holds no
+/// slot.
 #[tokio::test]
 async fn slow_response_reader_holds_no_slot() -> Result {
     let server = Endpoint::start(EndpointBehaviour::ok()).await?;
@@ -164,14 +167,15 @@ async fn slow_response_reader_holds_no_slot() -> Result {
     let mut body = within("a head", response).await??.into_body();
 
     let other = site.client().await?;
-    ensure!(within("another's", other.get("/")).await??.status() == 200);
+    ensure!(within("another client's response", other.get("/")).await??.status() == 200);
     let counts = server.counts();
     ensure!(counts.accepted == 1, "the connection is used again: {counts:?}");
     assert_eq!(within("the rest", http2::read(&mut body)).await??.bytes, "ok");
     Ok(())
 }
 
-/// Streams, aborted now and then, of several connections: never one over the cap at an endpoint of HTTP/1.1.
+/// Streams of several connections, some of them aborted: an HTTP/1.1 endpoint never gets more
+/// requests than its cap.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cap_holds_for_streams_to_http1_endpoints() -> Result {
     let steps = vec![
@@ -180,7 +184,7 @@ async fn cap_holds_for_streams_to_http1_endpoints() -> Result {
         ServeStep::Answer,
     ];
     let servers = start_endpoints(3, &steps.into()).await?;
-    let site = Http2Fixture::of(&addresses(&servers), &[capped(1000)]).await?;
+    let site = Http2Fixture::of(&addresses(&servers), &[policy_with_cap(1000)]).await?;
     let served = send_streams_concurrently(&site, 30).await?;
     site.sheave.wait_until_idle().await?;
     for server in &servers {
@@ -191,8 +195,8 @@ async fn cap_holds_for_streams_to_http1_endpoints() -> Result {
     Ok(())
 }
 
-/// The same at endpoints of HTTP/2, whose slots are streams. Nobody aborts: an endpoint may hear of the next stream
-/// before it has noticed that one was reset.
+/// The same for HTTP/2 endpoints, whose slots are streams. No stream is aborted: an endpoint may
+/// see the next stream before it has noticed a reset.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cap_holds_for_streams_to_http2_endpoints() -> Result {
     let mut servers = Vec::new();
@@ -205,7 +209,7 @@ async fn cap_holds_for_streams_to_http2_endpoints() -> Result {
     }
     let of = |server: &http2::Http2TestEndpoint| server.address;
     let addresses: Vec<_> = servers.iter().map(of).collect();
-    let site = Http2Fixture::of_http2(&addresses, &[capped(1000)]).await?;
+    let site = Http2Fixture::of_http2(&addresses, &[policy_with_cap(1000)]).await?;
     let served = send_streams_concurrently(&site, 0).await?;
     site.sheave.wait_until_idle().await?;
     for server in &servers {
@@ -216,7 +220,8 @@ async fn cap_holds_for_streams_to_http2_endpoints() -> Result {
     Ok(())
 }
 
-/// Four connections with 16 streams at once each, 40 times; so many in a hundred are given up. How many were served.
+/// Sends 40 requests on each of 16 concurrent streams of four connections, and aborts this
+/// percentage. Returns the number of served requests.
 async fn send_streams_concurrently(site: &Http2Fixture, aborted_percent: u64) -> Result<u64> {
     let mut clients = JoinSet::new();
     for seed in 0..4 {

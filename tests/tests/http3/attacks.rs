@@ -1,4 +1,5 @@
-//! Who breaks rules, floods or starves: each costs us little, is ended or bounded, and is counted; others are served.
+//! Protocol violations, floods and starvation. Sheave bounds or ends each at a small cost and
+//! counts it, and serves other clients meanwhile.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,10 +15,10 @@ use tokio::time::Instant;
 
 use crate::fixture::Http3Fixture;
 
-/// What an attack may cost in memory: far more than it does, far less than it asks for.
+/// Memory that an attack may cost: far more than it does, far less than it asks for.
 const MAX_MEMORY_GROWTH: u64 = 24 << 20;
 
-/// A site that serves at once, and what it costs then.
+/// Returns a site that answers at once, and its memory size then.
 async fn attack_target(policy: serde_json::Value) -> Result<(Http3Fixture, Endpoint, u64)> {
     let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
     let site = Http3Fixture::with_client_policy(&[endpoint.address], policy).await?;
@@ -26,7 +27,7 @@ async fn attack_target(policy: serde_json::Value) -> Result<(Http3Fixture, Endpo
     Ok((site, endpoint, memory))
 }
 
-/// It has not cost much, and everybody else is served.
+/// Checks that the attack has cost little memory and that other clients are served.
 async fn check_health(site: &Http3Fixture, memory: u64) -> Result {
     let growth = site.sheave.memory_bytes()?.saturating_sub(memory);
     ensure!(growth < MAX_MEMORY_GROWTH, "{growth} bytes more");
@@ -39,14 +40,15 @@ fn get() -> Vec<u8> {
     frame(code::HEADERS, &block(&fields))
 }
 
-/// Requests that are given up as soon as they are sent (CVE-2023-44487): the connection is ended.
+/// Rapid reset (CVE-2023-44487): requests that are cancelled as soon as they are sent. The
+/// connection is closed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rapid_reset_flood_closes_the_connection() -> Result {
     let (site, _endpoint, memory) = attack_target(json!({})).await?;
     let wire = site.raw_connection().await?;
     let flood = async {
         while let Ok((mut sending, mut receiving)) = wire.open_request_stream(&get()).await {
-            // Who is told to go hears so.
+            // An error here means that the connection is closed, which the next request shows.
             drop(sending.reset(code::REQUEST_CANCELLED.into()));
             drop(receiving.stop(code::REQUEST_CANCELLED.into()));
         }
@@ -58,7 +60,7 @@ async fn rapid_reset_flood_closes_the_connection() -> Result {
     check_health(&site, memory).await
 }
 
-/// A head that does not end is waited for as long as the policy says, and answered then.
+/// If a head does not end within its timeout, Sheave answers with an error.
 #[tokio::test]
 async fn incomplete_head_is_answered_408() -> Result {
     let (site, _endpoint, memory) =
@@ -74,7 +76,7 @@ async fn incomplete_head_is_answered_408() -> Result {
     check_health(&site, memory).await
 }
 
-/// What HTTP/3 does not allow ends the connection, and is counted.
+/// A violation of HTTP/3 closes the connection, and is counted.
 #[tokio::test]
 async fn protocol_violation_closes_the_connection() -> Result {
     let (site, _endpoint, memory) = attack_target(json!({})).await?;
@@ -86,7 +88,7 @@ async fn protocol_violation_closes_the_connection() -> Result {
     check_health(&site, memory).await
 }
 
-/// A request that is malformed is the end of its stream, not of the connection.
+/// A malformed request ends its stream, not the connection.
 #[tokio::test]
 async fn malformed_request_is_refused_and_the_connection_stays_open() -> Result {
     let (site, endpoint, memory) = attack_target(json!({})).await?;
@@ -110,7 +112,7 @@ async fn malformed_request_is_refused_and_the_connection_stays_open() -> Result 
     check_health(&site, memory).await
 }
 
-/// Streams that are opened and say nothing hold nothing but their number, and no longer than heads may take.
+/// Silent streams cost nothing but their identifier, and no longer than the head timeout.
 #[tokio::test]
 async fn silent_streams_time_out() -> Result {
     let (site, _endpoint, memory) =
@@ -126,14 +128,15 @@ async fn silent_streams_time_out() -> Result {
     check_health(&site, memory).await
 }
 
-/// A connection to Sheave's UDP port from a port of its own.
+/// Returns a UDP socket with a port of its own, connected to Sheave's UDP port.
 async fn connect_udp(to: SocketAddr) -> Outcome<UdpSocket> {
     let socket = UdpSocket::bind("127.0.0.1:0").await?;
     socket.connect(to).await?;
     Ok(socket)
 }
 
-/// Garbage is dropped: nothing is answered with more than was sent, and running connections notice nothing.
+/// Garbage is dropped. No response is larger than the datagram, and running connections are not
+/// disturbed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn garbage_datagrams_disturb_no_connection() -> Result {
     let (site, _endpoint, memory) = attack_target(json!({})).await?;
@@ -143,7 +146,7 @@ async fn garbage_datagrams_disturb_no_connection() -> Result {
     for number in 0..20_000 {
         let length = random.below(1400) as usize;
         let bytes: Vec<u8> = (0..length).map(|_| random.next_u64() as u8).collect();
-        // A full buffer is garbage that was dropped on the way.
+        // If the buffer is full, the garbage is dropped on the way.
         drop(socket.send(&bytes).await);
         if number % 1000 == 0 {
             ensure!(client.get("/").await?.status() == 200);
@@ -152,12 +155,12 @@ async fn garbage_datagrams_disturb_no_connection() -> Result {
     check_health(&site, memory).await
 }
 
-/// Who speaks a version that nobody knows is told which ones are known (RFC 9000 §6).
+/// If the version is unknown, the client gets the list of known versions (RFC 9000 §6).
 #[tokio::test]
 async fn unknown_versions_are_negotiated() -> Result {
     let (site, _endpoint, memory) = attack_target(json!({})).await?;
     let socket = connect_udp(site.sheave.address()).await?;
-    // Version 0 is what such an answer has itself: to answer one would be to go on for ever.
+    // Version 0 marks such a response itself: a response to it would never end.
     socket.send(&long_header(0, 3)).await?;
     socket.send(&long_header(0x0a0a_0a0a, 2)).await?;
     let mut answer = vec![0; 2000];
@@ -166,13 +169,14 @@ async fn unknown_versions_are_negotiated() -> Result {
     ensure!(answer[0] & 0x80 != 0 && answer[1..5] == [0; 4], "{answer:02x?}");
     ensure!(
         answer[5..14] == [8, 2, 2, 2, 2, 2, 2, 2, 2],
-        "the second is the first answered: {answer:02x?}"
+        "the first response is not to the second datagram: {answer:02x?}"
     );
     ensure!(answer.windows(4).any(|version| version == [0, 0, 0, 1]), "{answer:02x?}");
     check_health(&site, memory).await
 }
 
-/// A datagram that begins a connection in this version (RFC 8999 §5.1), whose client calls itself so.
+/// Returns a datagram that begins a connection of this version (RFC 8999 §5.1), with this source
+/// connection ID.
 fn long_header(version: u32, client: u8) -> Vec<u8> {
     let mut datagram = vec![0xc0];
     datagram.extend_from_slice(&version.to_be_bytes());
@@ -184,7 +188,8 @@ fn long_header(version: u32, client: u8) -> Vec<u8> {
     datagram
 }
 
-/// What so many clients begin with who are not heard of again: their whole ClientHello, in one datagram or two.
+/// Returns the first flight of many clients that send nothing more: the whole ClientHello, in one
+/// datagram or two.
 fn initial_datagrams(site: &Http3Fixture, clients: usize) -> Outcome<Vec<Vec<u8>>> {
     let mut quic = Quic::new(Arc::new(EndpointConfig::default()), None, true, None);
     let config = site.tls_options.quic_config()?;
@@ -204,15 +209,15 @@ fn initial_datagrams(site: &Http3Fixture, clients: usize) -> Outcome<Vec<Vec<u8>
     Ok(datagrams)
 }
 
-/// Thousands who begin a handshake and leave cost a bounded memory; running connections go on, and who comes in the middle
-/// of it is let in, after it has shown where it is.
+/// Thousands of unfinished handshakes cost a bounded memory. Running connections are not disturbed,
+/// and a new client connects meanwhile, after address validation.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn initial_flood_is_bounded_and_disturbs_no_connection() -> Result {
     let (site, _endpoint, memory) = attack_target(json!({})).await?;
     let client = site.client().await?;
     let flood = initial_datagrams(&site, 8000)?;
     for burst in flood.chunks(400) {
-        // From another port each time, as who forges addresses does.
+        // A new port each time, like a client with forged addresses.
         let socket = connect_udp(site.sheave.address()).await?;
         for datagram in burst {
             drop(socket.send(datagram).await);
@@ -221,7 +226,8 @@ async fn initial_flood_is_bounded_and_disturbs_no_connection() -> Result {
         ensure!(site.client().await?.get("/").await?.status() == 200);
     }
     ensure!(site.sheave.metric_sum("sheave_quic_retries_total").await? > 0.0);
-    // Two workers begin 256 handshakes each before they ask for more; the flood is fifteen times as many.
+    // Two workers begin 256 handshakes each before they require address validation; the flood is
+    // fifteen times as many.
     let growth = site.sheave.memory_bytes()?.saturating_sub(memory);
     ensure!(growth < 64 << 20, "{growth} bytes more");
     Ok(())

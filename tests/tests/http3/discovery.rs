@@ -1,4 +1,4 @@
-//! How clients learn of HTTP/3, and that it can be had without files.
+//! Discovery of HTTP/3 by clients, and HTTP/3 without configuration files.
 
 use anyhow::{Context, ensure};
 use serde_json::json;
@@ -6,19 +6,19 @@ use tests::{Endpoint, EndpointBehaviour, Http1TestClient, Result, SheaveProcess,
 
 use crate::fixture::{Http3Fixture, http3_policy};
 
-/// Over TCP they are told where; who is there already is told nothing.
+/// Responses over TCP advertise it; responses over HTTP/3 do not.
 #[tokio::test]
 async fn responses_over_tcp_advertise_http3() -> Result {
     let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
     let site = Http3Fixture::of(&[endpoint.address]).await?;
     let address = site.sheave.address();
-    let told = format!("h3=\":{}\"; ma=86400", address.port());
+    let advertised = format!("h3=\":{}\"; ma=86400", address.port());
     let mut over_http1 = Http1TestClient::connect_tls(address, "test", &site.tls_options).await?;
     let over_http1 = over_http1.get("/").await?;
-    assert_eq!(over_http1.field("alt-svc"), Some(told.clone()));
+    assert_eq!(over_http1.field("alt-svc"), Some(advertised.clone()));
     let over_http2 =
         http2::Http2TestClient::connect_tls(address, &site.tls_options).await?.get("/").await?;
-    assert_eq!(over_http2.field("alt-svc"), Some(&*told));
+    assert_eq!(over_http2.field("alt-svc"), Some(&*advertised));
     let over_http3 = site.client().await?.get("/").await?;
     assert_eq!(over_http3.field("alt-svc"), None);
     let listeners = site.sheave.admin_get("/api/v1/listeners").await?.text();
@@ -26,7 +26,7 @@ async fn responses_over_tcp_advertise_http3() -> Result {
     Ok(())
 }
 
-/// An endpoint's HTTP/3 is at a port that clients do not reach through us.
+/// An endpoint's Alt-Svc names a port that clients do not reach through Sheave.
 #[tokio::test]
 async fn endpoint_alt_svc_is_not_forwarded() -> Result {
     let answer = "HTTP/1.1 200 OK\r\nAlt-Svc: h3=\":5443\"\r\nContent-Length: 0\r\n\r\n";
@@ -40,7 +40,7 @@ async fn endpoint_alt_svc_is_not_forwarded() -> Result {
     Ok(())
 }
 
-/// A Service in front may map ports: then clients are told the one that they can reach.
+/// A Service in front may map ports: then Sheave advertises the port that clients can reach.
 #[tokio::test]
 async fn alt_svc_advertises_the_configured_port() -> Result {
     let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
@@ -52,7 +52,7 @@ async fn alt_svc_advertises_the_configured_port() -> Result {
     Ok(())
 }
 
-/// It can be turned on and off while Sheave runs; who is connected is told to leave, and served until then.
+/// HTTP/3 can be turned on and off while Sheave runs. Existing connections are closed gracefully.
 #[tokio::test]
 async fn policy_turns_http3_on_and_off() -> Result {
     let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
@@ -73,7 +73,7 @@ async fn policy_turns_http3_on_and_off() -> Result {
     Ok(())
 }
 
-/// `--listen https://` serves it without being asked, and not if it is told not to.
+/// `--listen https://` serves HTTP/3 by default, and not with `--no-http3`.
 #[tokio::test]
 async fn listen_flag_enables_http3_unless_disabled() -> Result {
     let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
@@ -90,16 +90,16 @@ async fn listen_flag_enables_http3_unless_disabled() -> Result {
     Ok(())
 }
 
-/// A port that somebody has is an error, and says whose it is as far as that is known.
+/// If the port is in use, the error says so.
 #[tokio::test]
 async fn udp_port_in_use_is_an_error() -> Result {
     let taken = std::net::UdpSocket::bind("127.0.0.1:0")?;
     let listen = format!("https://{}", taken.local_addr()?);
     let arguments = ["serve", "--listen", &listen, "--to", "127.0.0.1:1", "--admin", "127.0.0.1:0"];
     let output = tests::sheave::run(arguments).await?;
-    let said = String::from_utf8(output.stderr)?;
-    ensure!(output.status.code() == Some(1), "{said}");
-    let line = said.lines().find(|line| line.contains("cannot listen on")).context("an error")?;
+    let text = String::from_utf8(output.stderr)?;
+    ensure!(output.status.code() == Some(1), "{text}");
+    let line = text.lines().find(|line| line.contains("cannot listen on")).context("an error")?;
     ensure!(line.contains("in use"), "{line}");
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! How connections end without losing anything: a warning first, then which requests count.
+//! Connections close without losing requests: first a warning, then the identifier of the last
+//! processed request.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::fixture::Http3Fixture;
 
-/// What was sent before the client knew is served, and then the connection is closed.
+/// Requests sent before the client got the GOAWAY are served; then the connection is closed.
 #[tokio::test]
 async fn drain_finishes_running_requests() -> Result {
     let endpoint = Endpoint::start(EndpointBehaviour::gated()).await?;
@@ -32,7 +33,8 @@ async fn drain_finishes_running_requests() -> Result {
     Ok(())
 }
 
-/// Clients that listen lose nothing: requests go on until the warning, and each that was begun is answered.
+/// Clients that honour GOAWAY lose nothing: they send requests until the warning, and every request
+/// sent is answered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_drain_loses_no_request() -> Result {
     let endpoint = Endpoint::start(EndpointBehaviour::slow(Duration::from_millis(3))).await?;
@@ -50,7 +52,7 @@ async fn a_drain_loses_no_request() -> Result {
     Ok(())
 }
 
-/// Requests, until the connection takes no more of them.
+/// Sends requests until the connection accepts no more of them.
 async fn send_until_goaway(client: http3::Http3TestClient) -> Result {
     loop {
         let (mut sending, receiving) = match client.send_request(http3::get("/")).await {
@@ -59,11 +61,11 @@ async fn send_until_goaway(client: http3::Http3TestClient) -> Result {
             Err(error) if error.is_h3_no_error() => return Ok(()),
             Err(error) => return Err(error.into()),
         };
-        // Who has been rejected hears that when it reads.
+        // If the request is rejected, reading the response gives the error.
         drop(sending.finish().await);
         match within("an answer", http3::Http3TestClient::response(receiving)).await? {
             Ok(response) => ensure!(response.status() == 200, "{response:?}"),
-            // Not begun at all: a client may send it elsewhere.
+            // The request was not processed at all, so a client may send it elsewhere.
             Err(StreamError::RemoteTerminate { code: Code::H3_REQUEST_REJECTED, .. }) => {
                 return Ok(());
             }
@@ -72,7 +74,8 @@ async fn send_until_goaway(client: http3::Http3TestClient) -> Result {
     }
 }
 
-/// A connection has its age and then goes, request by request, so that clients spread anew over replicas.
+/// A connection over its maximum age closes gracefully, so that clients spread over the replicas
+/// again.
 #[tokio::test]
 async fn connection_over_max_age_closes_without_losing_requests() -> Result {
     let endpoint = Endpoint::start(EndpointBehaviour::slow(Duration::from_millis(1))).await?;
@@ -81,13 +84,13 @@ async fn connection_over_max_age_closes_without_losing_requests() -> Result {
     for _ in 0..3 {
         let begun = Instant::now();
         send_until_goaway(site.client().await?).await?;
-        // Give or take a tenth.
+        // The age varies by a tenth.
         ensure!(begun.elapsed() > Duration::from_millis(250), "{:?}", begun.elapsed());
     }
     Ok(())
 }
 
-/// One that is idle for too long is told so, and closed.
+/// A connection that is idle for too long gets a GOAWAY and is closed.
 #[tokio::test]
 async fn an_idle_connection_is_closed() -> Result {
     let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
@@ -100,7 +103,8 @@ async fn an_idle_connection_is_closed() -> Result {
     Ok(())
 }
 
-/// A request that takes longer than connections may be idle is no idle connection.
+/// A connection with a running request is not idle, even if the request takes longer than the idle
+/// timeout.
 #[tokio::test]
 async fn running_request_prevents_the_idle_timeout() -> Result {
     let endpoint = Endpoint::start(EndpointBehaviour::slow(Duration::from_millis(900))).await?;
@@ -110,7 +114,7 @@ async fn running_request_prevents_the_idle_timeout() -> Result {
     Ok(())
 }
 
-/// A client that gives up its request is a client that has left: the slot is free, and the connection goes on.
+/// A cancelled request frees its slot, and the connection stays open.
 #[tokio::test]
 async fn cancelled_request_frees_its_slot() -> Result {
     let endpoint = Endpoint::start(EndpointBehaviour::gated()).await?;

@@ -1,4 +1,4 @@
-//! Sheave with one listener that serves HTTP/3 too.
+//! Sheave with one listener that also serves HTTP/3.
 
 use std::net::SocketAddr;
 
@@ -11,17 +11,17 @@ use tests::{ConfigDirectory, Result, SheaveProcess, http3, objects};
 pub(crate) struct Http3Fixture {
     pub(crate) sheave: SheaveProcess,
     pub(crate) configuration: ConfigDirectory,
-    /// Those of a client that trusts it.
+    /// TLS options of a client that trusts the listener's certificate.
     pub(crate) tls_options: TlsClientOptions,
 }
 
 impl Http3Fixture {
-    /// Endpoints that speak HTTP/1.1.
+    /// Returns a fixture with HTTP/1.1 endpoints.
     pub(crate) async fn of(endpoints: &[SocketAddr]) -> Result<Self> {
         Self::with_client_policy(endpoints, json!({})).await
     }
 
-    /// The same, with a ClientPolicy that says this too.
+    /// Returns a fixture with HTTP/1.1 endpoints and these further fields in the ClientPolicy.
     pub(crate) async fn with_client_policy(
         endpoints: &[SocketAddr],
         policy: Value,
@@ -29,7 +29,7 @@ impl Http3Fixture {
         Self::with(endpoints, objects::service("app"), policy).await
     }
 
-    /// Endpoints that speak HTTP/2.
+    /// Returns a fixture with HTTP/2 endpoints.
     pub(crate) async fn of_http2(endpoints: &[SocketAddr]) -> Result<Self> {
         let service = objects::with_app_protocol("kubernetes.io/h2c", objects::service("app"));
         Self::with(endpoints, service, json!({})).await
@@ -57,17 +57,17 @@ impl Http3Fixture {
         http3::RawHttp3Connection::connect(self.sheave.address(), &self.tls_options).await
     }
 
-    /// Waits until the metric, for this reason, has counted something.
+    /// Waits until the metric has counted at least one event for this reason.
     pub(crate) async fn wait_for_metric(&self, metric: &str, reason: &str) -> Result {
         let label = format!("\"{reason}\"");
         let samples = async || self.sheave.metric_samples(metric).await;
-        let wanted = |(labels, count): &(String, f64)| labels.contains(&label) && *count > 0.0;
-        tests::eventually(reason, samples, |samples| samples.iter().any(wanted)).await?;
+        let is_counted = |(labels, count): &(String, f64)| labels.contains(&label) && *count > 0.0;
+        tests::eventually(reason, samples, |samples| samples.iter().any(is_counted)).await?;
         Ok(())
     }
 }
 
-/// A ClientPolicy that turns HTTP/3 on, and says this too.
+/// Returns a ClientPolicy that enables HTTP/3, with these further fields.
 pub(crate) fn http3_policy(mut policy: Value) -> Value {
     policy["http3"]["enabled"] = true.into();
     objects::client_policy(policy)

@@ -1,4 +1,4 @@
-//! Responses before the response, and WebSockets.
+//! Interim (1xx) responses and WebSockets.
 
 use anyhow::{Context, ensure};
 use bytes::Bytes;
@@ -8,7 +8,7 @@ use tests::{Endpoint, EndpointBehaviour, Result, ServeStep, http3, within};
 
 use crate::fixture::Http3Fixture;
 
-/// `:status 200`, as QPACK's static table has it (RFC 9204, appendix A), after an empty prefix.
+/// `:status 200` from QPACK's static table (RFC 9204, appendix A), after an empty prefix.
 const STATUS_200: [u8; 3] = [0, 0, 0xd9];
 
 #[tokio::test]
@@ -27,7 +27,8 @@ async fn early_hints_pass_before_the_response() -> Result {
     Ok(())
 }
 
-/// Who expects to be asked for the body is asked by the endpoint, and sends it then.
+/// If a client sends `Expect: 100-continue`, the endpoint sends 100, and then the client sends the
+/// body.
 #[tokio::test]
 async fn expect_continue_is_answered_100() -> Result {
     let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
@@ -44,7 +45,8 @@ async fn expect_continue_is_answered_100() -> Result {
     Ok(())
 }
 
-/// An extended CONNECT (RFC 9220) is an upgrade to an endpoint of HTTP/1.1, and what flows is the same.
+/// For an HTTP/1.1 endpoint an extended CONNECT (RFC 9220) becomes an upgrade, and the data is the
+/// same.
 #[tokio::test]
 async fn a_websocket_reaches_an_http1_endpoint() -> Result {
     let switch = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\n\

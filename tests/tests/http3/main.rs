@@ -1,22 +1,22 @@
-//! HTTP/3 in front, over real sockets.
+//! HTTP/3 to clients, over real sockets.
 
-/// Sheave with one listener that serves HTTP/3 too.
+/// Sheave with one listener that also serves HTTP/3.
 mod fixture;
-/// Each stream is a request of its own: where it goes, and how many there may be.
+/// Streams are requests: balancing, and limits of concurrency.
 mod streams;
-/// What messages say, whichever version they are told in.
+/// Translation of messages between HTTP versions.
 mod messages;
-/// Responses before the response, and WebSockets.
+/// Interim (1xx) responses and WebSockets.
 mod interim;
-/// How clients learn of it, and that it can be had without files.
+/// Discovery of HTTP/3 by clients, and HTTP/3 without configuration files.
 mod discovery;
-/// Requests before the handshake is over.
+/// Early data (0-RTT).
 mod early;
-/// Clients that move, while the configuration changes.
+/// Connection migration during configuration changes.
 mod migration;
-/// How connections end without losing anything.
+/// Connections close without losing requests.
 mod ending;
-/// Readers who are slower than writers, and connections that do nothing: what they cost us in memory.
+/// Memory cost of slow readers and of idle connections.
 mod pressure;
-/// Who breaks rules, floods or starves.
+/// Protocol violations, floods and starvation.
 mod attacks;

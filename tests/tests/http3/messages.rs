@@ -1,4 +1,4 @@
-//! What messages say, whichever version they are told in.
+//! Translation of messages between HTTP versions.
 
 use anyhow::ensure;
 use bytes::Bytes;
@@ -10,7 +10,7 @@ use tests::{Endpoint, EndpointBehaviour, Result, ServeStep, grpc, http2, http3, 
 
 use crate::fixture::Http3Fixture;
 
-/// A client, and an endpoint of HTTP/1.1 that behaves so.
+/// Returns a client, and an HTTP/1.1 endpoint of this behaviour.
 async fn http3_client_fixture(
     behaviour: impl Into<EndpointBehaviour>,
 ) -> Result<(Http3Fixture, Endpoint, http3::Http3TestClient)> {
@@ -62,7 +62,7 @@ async fn http1_response_is_translated_to_http3() -> Result {
     Ok(())
 }
 
-/// Trailers pass both ways, as gRPC needs them.
+/// Trailers pass in both directions, as gRPC requires.
 #[tokio::test]
 async fn trailers_pass() -> Result {
     let steps = vec![
@@ -83,7 +83,8 @@ async fn trailers_pass() -> Result {
     Ok(())
 }
 
-/// A call of gRPC ends with its status over HTTP/3 as well: the server's in a trailer, ours in the only head there is.
+/// A gRPC call over HTTP/3 ends with its status: the server's in a trailer, Sheave's own in a
+/// trailers-only response.
 #[tokio::test]
 async fn grpc_call_over_http3_ends_with_its_status() -> Result {
     let call = || {
@@ -108,7 +109,7 @@ async fn grpc_call_over_http3_ends_with_its_status() -> Result {
     Ok(())
 }
 
-/// POST of `hello` with the trailer `sum`.
+/// Sends a POST of `hello` with the trailer `sum`.
 async fn exchange_with_trailers(
     client: &http3::Http3TestClient,
 ) -> Result<http3::CompleteResponse> {
@@ -144,7 +145,7 @@ async fn large_bodies_pass_both_ways() -> Result {
     Ok(())
 }
 
-/// Whatever a policy has connections send by.
+/// Responses pass with every congestion control that a policy can choose.
 #[tokio::test]
 async fn large_bodies_pass_with_cubic_and_bbr() -> Result {
     const LENGTH: u64 = 3_000_000;
@@ -169,7 +170,7 @@ async fn head_response_has_no_body() -> Result {
     Ok(())
 }
 
-/// What is too large is answered in the words of HTTP, and the connection goes on.
+/// An oversized request gets an HTTP error status, and the connection stays open.
 #[tokio::test]
 async fn oversized_request_gets_an_error_and_the_connection_stays_open() -> Result {
     let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
@@ -192,7 +193,7 @@ async fn oversized_request_gets_an_error_and_the_connection_stays_open() -> Resu
     Ok(())
 }
 
-/// A response that cannot be finished never looks whole.
+/// An incomplete response never looks complete.
 #[tokio::test]
 async fn truncated_response_is_reset() -> Result {
     let cut = "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf";

@@ -1,4 +1,4 @@
-//! Clients that move, while the configuration changes.
+//! Connection migration during configuration changes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,18 +16,18 @@ const REQUESTS: u64 = 10_000;
 const CONCURRENT_REQUESTS: u64 = 16;
 const CHANGES: u64 = 20;
 
-/// Ten thousand requests on one connection, while the client's port changes 20 times, as NAT changes it, and the
-/// configuration as often: each is answered.
+/// Ten thousand requests on one connection, while the client's port changes 20 times, as by NAT,
+/// and the configuration as often: every request is answered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_request_fails_during_client_migration_and_reloads() -> Result {
     let servers = start_endpoints(3, &EndpointBehaviour::ok()).await?;
     let site = Http3Fixture::of(&addresses(&servers)).await?;
     let client = Arc::new(site.client().await?);
     let answered = Arc::new(AtomicU64::new(0));
-    let mut asking = JoinSet::new();
+    let mut requests = JoinSet::new();
     for _ in 0..CONCURRENT_REQUESTS {
         let (client, answered) = (client.clone(), answered.clone());
-        asking.spawn(async move {
+        requests.spawn(async move {
             for _ in 0..REQUESTS / CONCURRENT_REQUESTS {
                 let response = client.get("/").await?;
                 ensure!(response.status() == 200 && response.text() == "ok", "{response:?}");
@@ -49,13 +49,13 @@ async fn no_request_fails_during_client_migration_and_reloads() -> Result {
         let taken = async || self::generation(&site).await;
         eventually("the next generation", taken, |now| *now > generation).await?;
     }
-    for outcome in asking.join_all().await {
+    for outcome in requests.join_all().await {
         outcome?;
     }
     let lines = site.sheave.wait_for_access_log(REQUESTS as usize).await?;
     let ports: BTreeSet<_> = lines.iter().map(|line| line["network.peer.port"].as_u64()).collect();
     ensure!(ports.len() as u64 > CHANGES / 2, "seen at the ports {ports:?}");
-    // Who it is does not change with where its packets come from.
+    // The client's address does not change when its packets come from another port.
     let clients: BTreeSet<_> = lines.iter().map(|line| line["client.port"].as_u64()).collect();
     ensure!(clients.len() == 1, "{clients:?}");
     Ok(())
@@ -67,7 +67,7 @@ async fn generation(site: &Http3Fixture) -> Result<u64> {
     config["generation"].as_u64().context("a generation")
 }
 
-/// A change that no request of the test meets.
+/// Returns a change that affects no request of the test.
 fn revision(number: u64) -> Vec<Value> {
     let host = format!("revision-{number}.test");
     vec![objects::service("marker"), objects::host_route(&host, "marker")]

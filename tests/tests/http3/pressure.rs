@@ -1,4 +1,4 @@
-//! Readers who are slower than writers, and connections that do nothing: what they cost us in memory.
+//! Memory cost of slow readers and of idle connections.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,18 +15,21 @@ const KIBIBYTE: u64 = 1 << 10;
 const MEBIBYTE: u64 = 1 << 20;
 const LENGTH: u64 = 256 * MEBIBYTE;
 
-/// What so much may cost while it passes: windows and buffers of a megabyte each, and what the allocator keeps.
+/// Memory that the response may cost while it passes: windows and buffers of a megabyte each, and
+/// memory kept by the allocator.
 const MAX_MEMORY_GROWTH: u64 = 24 * MEBIBYTE;
 
-/// What may be on its way before the endpoint is stopped: windows, and the sockets' buffers, which the kernel enlarges.
+/// Bytes that may be in transit before back-pressure stops the endpoint: windows, and the socket
+/// buffers, which the kernel enlarges.
 const MAX_BYTES_IN_TRANSIT: u64 = 64 * MEBIBYTE;
 
 const CONNECTIONS: usize = 300;
 
-/// An idle connection may cost so much: QUIC's state is most of it.
+/// Memory that an idle connection may cost; most of it is QUIC's state.
 const MAX_BYTES_PER_CONNECTION: u64 = 160 * KIBIBYTE;
 
-/// A reader that stops, whereupon the endpoint is stopped too; then all of it passes. We hold next to nothing of it.
+/// Stops reading until back-pressure stops the endpoint, then reads everything. Sheave buffers next
+/// to nothing of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_reader_uses_little_memory() -> Result {
     let endpoint = Endpoint::start(vec![ServeStep::AnswerPattern(LENGTH)]).await?;
@@ -36,10 +39,10 @@ async fn slow_reader_uses_little_memory() -> Result {
     let (mut sending, mut receiving) = client.send_request(http3::get("/")).await?;
     sending.finish().await?;
     ensure!(within("a head", receiving.recv_response()).await??.status() == 200);
-    let on_its_way = wait_until_count_stalls(|| endpoint.counts().pattern_bytes).await;
+    let in_transit = wait_until_count_stalls(|| endpoint.counts().pattern_bytes).await;
     ensure!(
-        on_its_way < MAX_BYTES_IN_TRANSIT,
-        "{on_its_way} bytes before the endpoint was stopped"
+        in_transit < MAX_BYTES_IN_TRANSIT,
+        "{in_transit} bytes before back-pressure stopped the endpoint"
     );
 
     let (mut length, mut most) = (0, site.sheave.memory_bytes()?);
@@ -52,14 +55,15 @@ async fn slow_reader_uses_little_memory() -> Result {
         }
     }
     let growth = most.saturating_sub(before);
-    eprintln!("{} KiB more for {} MiB on its way", growth / KIBIBYTE, LENGTH / MEBIBYTE);
+    eprintln!("{} KiB more for {} MiB in transit", growth / KIBIBYTE, LENGTH / MEBIBYTE);
     assert_eq!(length, LENGTH);
     ensure!(growth < MAX_MEMORY_GROWTH, "{growth} bytes more");
     Ok(())
 }
 
-/// On a slow line streams wait for one another: who has got nothing for longer than a client may take nothing is served
-/// all the same while one that is more urgent gets something. Once none gets anything, they are given up.
+/// On a slow connection streams wait for one another. If a more urgent stream makes progress, a
+/// stream without progress does not time out, even after the body timeout. If no stream makes
+/// progress, they time out.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lower_priority_stream_does_not_time_out_while_others_progress() -> Result {
     const PATIENCE: Duration = Duration::from_millis(300);
@@ -93,14 +97,14 @@ async fn lower_priority_stream_does_not_time_out_while_others_progress() -> Resu
     ensure!(within("a head", second.recv_response()).await??.status() == 200);
     ensure!(within("a piece", second.recv_data()).await??.is_some());
 
-    // Nobody reads any more.
+    // From here on the client reads nothing.
     site.sheave.wait_until_idle().await?;
     let lines = site.sheave.wait_for_access_log(2).await?;
     ensure!(lines[1]["error.type"] == "body_timeout", "{}", lines[1]);
     Ok(())
 }
 
-/// The count, once it has not changed for half a second.
+/// Returns the count once it has not changed for half a second.
 async fn wait_until_count_stalls(count: impl Fn() -> u64) -> u64 {
     const LOOKS: u32 = 50;
     let mut ticks = interval(Duration::from_millis(10));
@@ -113,7 +117,7 @@ async fn wait_until_count_stalls(count: impl Fn() -> u64) -> u64 {
     last.0
 }
 
-/// An upload that the endpoint does not take is not taken from the client either.
+/// If the endpoint does not read an upload, Sheave does not read it from the client.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unread_upload_uses_little_memory() -> Result {
     let endpoint = Endpoint::start(vec![ServeStep::WaitForever]).await?;
@@ -139,7 +143,7 @@ async fn unread_upload_uses_little_memory() -> Result {
         }
     };
     let taken = tokio::select! {
-        () = upload => unreachable!("it is without end"),
+        () = upload => unreachable!("the upload is endless"),
         taken = wait_until_count_stalls(|| sent.load(Ordering::Relaxed)) => taken,
     };
     let growth = site.sheave.memory_bytes()?.saturating_sub(before);
@@ -169,7 +173,7 @@ async fn idle_connections_use_little_memory() -> Result {
     Ok(())
 }
 
-/// A client that has sent something, and rests.
+/// Returns an idle client that has sent a request.
 async fn connect_and_request(site: &Http3Fixture) -> Result<http3::Http3TestClient> {
     let client = site.client().await?;
     ensure!(client.post("/", idle::warm_up_body()).await?.status() == 200);

@@ -1,4 +1,4 @@
-//! Each stream is a request of its own: where it goes, and how many there may be.
+//! Streams are requests: balancing, and limits of concurrency.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 
 use crate::fixture::Http3Fixture;
 
-/// So many GETs at once, each on a stream of its own.
+/// Begins concurrent GETs, each on a stream of its own.
 async fn begin_requests(
     client: &http3::Http3TestClient,
     count: usize,
@@ -28,7 +28,7 @@ async fn begin_requests(
     Ok(responses)
 }
 
-/// What the articles are about: one connection, and every endpoint works.
+/// The subject of the articles: requests of one connection are balanced over all endpoints.
 #[tokio::test]
 async fn requests_of_one_connection_are_balanced() -> Result {
     let servers = start_endpoints(4, &EndpointBehaviour::gated()).await?;
@@ -36,7 +36,7 @@ async fn requests_of_one_connection_are_balanced() -> Result {
     let client = site.client().await?;
     let responses = begin_requests(&client, 32).await?;
     for server in &servers {
-        server.wait_for_counts("its share", |counts| counts.in_flight == 8).await?;
+        server.wait_for_counts("the endpoint's share", |counts| counts.in_flight == 8).await?;
         server.open_gate(8);
     }
     for response in responses {
@@ -47,8 +47,8 @@ async fn requests_of_one_connection_are_balanced() -> Result {
     Ok(())
 }
 
-/// Of two long answers on one connection the one that the client needs first comes first (RFC 9218), though it was asked
-/// for last.
+/// Of two long responses on one connection the more urgent one comes first (RFC 9218), although it
+/// was requested last.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn urgent_response_comes_first() -> Result {
     const LENGTH: u64 = 32 << 20;
@@ -66,11 +66,11 @@ async fn urgent_response_comes_first() -> Result {
     let of_late_then = of_late.load(Ordering::Relaxed);
     reading.await??;
     assert_eq!((of_urgent.into_inner(), of_late.load(Ordering::Relaxed)), (LENGTH, LENGTH));
-    ensure!(of_late_then < LENGTH / 2, "{of_late_then} bytes of what could wait");
+    ensure!(of_late_then < LENGTH / 2, "{of_late_then} bytes of the less urgent response");
     Ok(())
 }
 
-/// Two long answers that are as urgent take turns, though one was asked for first.
+/// Two long responses of equal urgency share the bandwidth, although one was requested first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn responses_of_equal_priority_share_the_bandwidth() -> Result {
     const LENGTH: u64 = 32 << 20;
@@ -85,13 +85,13 @@ async fn responses_of_equal_priority_share_the_bandwidth() -> Result {
     }
     within("the first to be done", reading.join_next()).await?.expect("two")??;
     let least = counts.iter().map(|count| count.load(Ordering::Relaxed)).min();
-    ensure!(least > Some(LENGTH / 2), "{least:?} bytes of the other one");
+    ensure!(least > Some(LENGTH / 2), "{least:?} bytes of the other response");
     within("the other one", reading.join_next()).await?.expect("two")??;
     assert_eq!(counts.map(|count| count.load(Ordering::Relaxed)), [LENGTH; 2]);
     Ok(())
 }
 
-/// The answer to a GET of this priority, of which the head has come.
+/// Returns the response to a GET of this priority, after its head.
 async fn begin_response(
     client: &http3::Http3TestClient,
     priority: &'static str,
@@ -103,7 +103,7 @@ async fn begin_response(
     Ok(receiving)
 }
 
-/// Reads a body to its end, and counts what has come.
+/// Reads a body to its end, and counts its bytes.
 async fn read(receiving: &mut Http3ReceiveStream, count: &AtomicU64) -> Result {
     while let Some(piece) = within("a piece", receiving.recv_data()).await?? {
         count.fetch_add(piece.remaining() as u64, Ordering::Relaxed);
@@ -111,7 +111,8 @@ async fn read(receiving: &mut Http3ReceiveStream, count: &AtomicU64) -> Result {
     Ok(())
 }
 
-/// What a client may ask for at once is said in the handshake, and what is more waits at the client.
+/// The limit of concurrent streams is advertised in the handshake, and the client holds back excess
+/// requests.
 #[tokio::test]
 async fn concurrent_streams_are_limited_by_policy() -> Result {
     let server = Endpoint::start(EndpointBehaviour::gated()).await?;
@@ -135,17 +136,17 @@ async fn concurrent_streams_are_limited_by_policy() -> Result {
     Ok(())
 }
 
-/// Many connections, many streams: every request is served, and once.
+/// Many connections with many streams: every request is served exactly once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_streams_on_many_connections_are_served() -> Result {
     let servers = start_endpoints(3, &EndpointBehaviour::ok()).await?;
     let site = Http3Fixture::of(&addresses(&servers)).await?;
-    let mut asking = JoinSet::new();
+    let mut requests = JoinSet::new();
     for _ in 0..8 {
         let client = Arc::new(site.client().await?);
         for _ in 0..16 {
             let client = client.clone();
-            asking.spawn(async move {
+            requests.spawn(async move {
                 for _ in 0..25 {
                     let response = client.post("/", "hello").await?;
                     ensure!(response.status() == 200 && response.text() == "ok", "{response:?}");
@@ -154,7 +155,7 @@ async fn many_streams_on_many_connections_are_served() -> Result {
             });
         }
     }
-    for outcome in asking.join_all().await {
+    for outcome in requests.join_all().await {
         outcome?;
     }
     let served: u64 = servers.iter().map(|server| server.counts().requests).sum();

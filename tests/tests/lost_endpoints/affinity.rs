@@ -1,5 +1,5 @@
-//! Requests that are bound to an endpoint by a cookie or by a key: they go elsewhere while it is dead, and home again when
-//! it is back.
+//! Requests bound to an endpoint by a cookie or a hash key: they go elsewhere while it is dead, and
+//! return to it afterwards.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -14,16 +14,17 @@ use crate::outage_helpers::{
     wait_for_health,
 };
 
-/// Clients that ask where they belong, each with a key of its own, and the cookie that it was given first.
+/// Clients with session affinity: each has a key of its own, and the first cookie that it received.
 #[derive(Default)]
 struct AffinityClients {
     cookies: BTreeMap<usize, String>,
 }
 
 impl AffinityClients {
-    /// Where each client's requests go. One is in flight at a time, so that no endpoint is passed over for its load.
+    /// Returns the endpoint of each client. One request is in flight at a time, so that load does
+    /// not influence the choice.
     async fn endpoint_of_each_client(&mut self, scene: &HttpFixture) -> Result<Vec<SocketAddr>> {
-        let mut homes = Vec::new();
+        let mut assigned = Vec::new();
         let mut connection = scene.client().await?;
         for number in 0..CLIENTS {
             let (key, before) = (number.to_string(), requests(&scene.endpoints));
@@ -35,22 +36,24 @@ impl AffinityClients {
                 given.split(';').next().unwrap_or_default().clone_into(cookie);
             }
             let mut after = requests(&scene.endpoints).into_iter().zip(before);
-            let home = after.position(|(after, before)| after > before).context("it has one")?;
-            homes.push(scene.endpoints[home].address);
+            let index = after
+                .position(|(after, before)| after > before)
+                .context("no endpoint got the request")?;
+            assigned.push(scene.endpoints[index].address);
         }
-        Ok(homes)
+        Ok(assigned)
     }
 }
 
-/// The endpoint to which some requests of a load are bound dies and returns.
+/// Checks a load of requests, some of them bound to an endpoint that dies and returns.
 async fn check_affinity_is_restored(policy: Value) -> Result {
     let mut scene = scene(3, &[objects::backend_policy("app", policy)]).await?;
     let address = scene.endpoints[0].address;
     let mut clients = AffinityClients::default();
     clients.endpoint_of_each_client(&scene).await?;
     let before = clients.endpoint_of_each_client(&scene).await?;
-    let bound = before.iter().filter(|home| **home == address).count();
-    ensure!(bound > 0 && bound < CLIENTS, "{bound} are bound to it");
+    let bound = before.iter().filter(|endpoint| **endpoint == address).count();
+    ensure!(bound > 0 && bound < CLIENTS, "{bound} clients are bound to the endpoint");
 
     let load = RecordedLoad::start(scene.sheave.address(), CLIENTS, &LoadProtocol::Http1("GET"));
     load.wait_for_responses(ANSWERS).await?;
@@ -64,8 +67,15 @@ async fn check_affinity_is_restored(policy: Value) -> Result {
     assert_budget_is_left(&scene.sheave).await?;
     scene.sheave.wait_until_idle().await?;
 
-    ensure!(meanwhile.iter().all(|home| *home != address), "it was dead");
-    assert_eq!(clients.endpoint_of_each_client(&scene).await?, before, "each is at home again");
+    ensure!(
+        meanwhile.iter().all(|endpoint| *endpoint != address),
+        "a request went to the dead endpoint"
+    );
+    assert_eq!(
+        clients.endpoint_of_each_client(&scene).await?,
+        before,
+        "a client did not return to its endpoint"
+    );
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! Endpoints of HTTP/1.1 that die under load, as a killed process does.
+//! HTTP/1.1 endpoints that die under load, like a killed process.
 
 use std::collections::BTreeSet;
 
@@ -12,8 +12,8 @@ use crate::load::{
 };
 use crate::outage_helpers::{ANSWERS, CLIENTS, TWO_WORKERS, assert_budget_is_left, kill, scene};
 
-/// Kills so many of all endpoints one after another under a load of GETs, of which none may fail.
-async fn gets_survive(deaths: usize, all: usize) -> Result {
+/// Kills this many of all endpoints one after another under a load of GETs, none of which may fail.
+async fn check_gets_survive(deaths: usize, all: usize) -> Result {
     let mut scene = scene(all, &[]).await?;
     let load = RecordedLoad::start(scene.sheave.address(), CLIENTS, &LoadProtocol::Http1("GET"));
     load.wait_for_responses(ANSWERS).await?;
@@ -27,17 +27,17 @@ async fn gets_survive(deaths: usize, all: usize) -> Result {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_get_fails_when_one_of_three_endpoints_dies() -> Result {
-    gets_survive(1, 3).await
+    check_gets_survive(1, 3).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_get_fails_when_two_of_three_endpoints_die() -> Result {
-    gets_survive(2, 3).await
+    check_gets_survive(2, 3).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_get_fails_when_four_of_five_endpoints_die() -> Result {
-    gets_survive(4, 5).await
+    check_gets_survive(4, 5).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -68,7 +68,7 @@ async fn endpoint_death_fails_only_posts_in_flight() -> Result {
     assert_budget_is_left(&scene.sheave).await
 }
 
-/// All POSTs have been received when the endpoint dies, so exactly its own fail.
+/// All POSTs have been received when the endpoint dies, so exactly those of the dead endpoint fail.
 #[tokio::test]
 async fn only_posts_received_by_the_dead_endpoint_fail() -> Result {
     let servers = start_endpoints(3, &EndpointBehaviour::gated()).await?;
@@ -77,9 +77,9 @@ async fn only_posts_received_by_the_dead_endpoint_fail() -> Result {
     let in_flight = async || {
         Ok(scene.endpoints.iter().map(|endpoint| endpoint.counts().in_flight).sum::<usize>())
     };
-    eventually("all are in flight", in_flight, |all| *all == CLIENTS).await?;
+    eventually("all requests are in flight", in_flight, |all| *all == CLIENTS).await?;
     let lost = scene.endpoints[0].counts().in_flight;
-    ensure!(lost > 0, "the endpoint has got nothing");
+    ensure!(lost > 0, "the endpoint got no request");
     kill(scene.endpoints.remove(0)).await?;
     scene.endpoints.iter().for_each(|endpoint| endpoint.open_gate(100 * CLIENTS));
     load.wait_for_responses(5 * CLIENTS).await?;

@@ -1,4 +1,4 @@
-//! Endpoints that answer errors sooner than others answer: they do not draw requests.
+//! Endpoints that answer errors faster than others answer: they attract no requests.
 
 use anyhow::{Context, ensure};
 use tests::load::{ClientPattern, LoadGenerator};

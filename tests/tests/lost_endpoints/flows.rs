@@ -1,4 +1,4 @@
-//! TCP connections and UDP flows after the death of an endpoint: new ones reach a living one.
+//! TCP connections and UDP flows after the death of an endpoint: new ones reach a live endpoint.
 
 use std::net::SocketAddr;
 
@@ -14,14 +14,14 @@ use crate::outage_helpers::{TWO_WORKERS, wait_for_health, wait_until_connections
 const NEW_FLOWS: u8 = 30;
 
 #[tokio::test]
-async fn new_connections_reach_a_living_endpoint() -> Result {
+async fn new_connections_reach_a_live_endpoint() -> Result {
     let mut servers = Vec::new();
     for _ in 0..3 {
         servers.push(RawServer::echo().await?);
     }
     let addresses: Vec<_> = servers.iter().map(|server| server.address).collect();
     let scene = L4Fixture::tcp(&addresses, &[], TWO_WORKERS).await?;
-    // Connections that stay, so that the dead endpoint has the fewest.
+    // Connections that stay open, so that the dead endpoint has the fewest.
     let mut kept = Vec::new();
     while servers.iter().any(|server| server.open_connections() == 0) {
         let mut connection = scene.connect().await?;
@@ -42,14 +42,14 @@ async fn new_connections_reach_a_living_endpoint() -> Result {
 }
 
 #[tokio::test]
-async fn new_flows_reach_a_living_endpoint() -> Result {
+async fn new_flows_reach_a_live_endpoint() -> Result {
     let mut servers = Vec::new();
     for _ in 0..3 {
         servers.push(UdpEcho::start().await?);
     }
     let addresses: Vec<_> = servers.iter().map(|server| server.address).collect();
     let scene = L4Fixture::udp(&addresses, &[], TWO_WORKERS).await?;
-    // They keep their ports: a flow that comes from the port of an earlier one is no new flow.
+    // The clients keep their ports: a flow from the port of an earlier flow is not new.
     let mut clients = Vec::new();
     for dead in &addresses[..2] {
         drop(servers.remove(0));
@@ -70,7 +70,7 @@ async fn new_flows_reach_a_living_endpoint() -> Result {
         clients.push(client);
         Ok(port == addresses[0].port())
     };
-    eventually("it gets flows again", is_used, |used| *used).await?;
+    eventually("the endpoint gets flows again", is_used, |used| *used).await?;
     Ok(())
 }
 

@@ -1,5 +1,5 @@
-//! Clients that send requests until they are told to stop: each on a connection of its own, one after another, and each
-//! with a target of its own.
+//! Load of clients until they are stopped: each sends one request after another on a connection of
+//! its own, and each request has a unique target.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use tests::{Http1TestClient, eventually, grpc, http2, http3};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// What each client sends, and how.
+/// The protocol of each client, and its requests.
 #[derive(Clone)]
 pub(crate) enum LoadProtocol {
-    /// Requests with this method, a key of the client's own, and the first cookie that it was given.
+    /// Requests with this method, the client's own key, and the first cookie that it received.
     Http1(&'static str),
     Http2Gets,
     Http3Gets(Box<TlsClientOptions>),
     Grpc,
 }
 
-/// Clients at work.
+/// Running clients.
 pub(crate) struct RecordedLoad {
     clients: JoinSet<Vec<RequestRecord>>,
     control: Arc<LoadControl>,
@@ -55,27 +55,27 @@ impl RecordedLoad {
         Self { clients: (0..clients).map(client).collect(), control: Arc::clone(&control) }
     }
 
-    /// Waits until so many more requests have been answered.
+    /// Waits until this number of further requests has been answered.
     pub(crate) async fn wait_for_responses(&self, more: usize) -> Result<()> {
         let answered = || self.control.answered.load(Ordering::Relaxed);
-        let wanted = answered() + more;
-        eventually("answers", async || Ok(answered()), |answered| *answered >= wanted).await?;
+        let expected = answered() + more;
+        eventually("answers", async || Ok(answered()), |answered| *answered >= expected).await?;
         Ok(())
     }
 
-    /// Lets the requests end that are in flight.
+    /// Stops the clients after their requests in flight.
     pub(crate) async fn stop(self) -> Vec<RequestRecord> {
         self.control.is_stopped.store(true, Ordering::Relaxed);
         self.clients.join_all().await.into_iter().flatten().collect()
     }
 }
 
-/// Those that failed.
+/// Returns the failed requests.
 pub(crate) fn failed(answers: &[RequestRecord]) -> Vec<&RequestRecord> {
     answers.iter().filter(|answer| answer.failure.is_some()).collect()
 }
 
-/// No request failed.
+/// Asserts that no request failed.
 pub(crate) fn assert_all_served(answers: &[RequestRecord]) -> Result<()> {
     let failed = failed(answers);
     let (all, some) = (answers.len(), failed.iter().take(5).collect::<Vec<_>>());
@@ -83,25 +83,25 @@ pub(crate) fn assert_all_served(answers: &[RequestRecord]) -> Result<()> {
     Ok(())
 }
 
-/// Those that failed had begun before.
+/// Asserts that every failed request began before the death.
 pub(crate) fn assert_none_failed_after(death: Instant, answers: &[RequestRecord]) -> Result<()> {
     let failed = failed(answers);
-    ensure!(failed.iter().all(|answer| answer.begun < death), "begun at {death:?}: {failed:#?}");
+    ensure!(failed.iter().all(|answer| answer.begun < death), "begun after {death:?}: {failed:#?}");
     Ok(())
 }
 
-/// The longest time that a request took.
+/// Returns the longest duration of a request.
 pub(crate) fn longest(answers: &[RequestRecord]) -> Duration {
     answers.iter().map(|answer| answer.took).max().unwrap_or_default()
 }
 
-/// One client.
+/// One client of a load.
 struct LoadClient {
     number: usize,
     address: SocketAddr,
     calls: LoadProtocol,
     connection: Option<LoadClientConnection>,
-    /// The first cookie that it was given.
+    /// The first cookie that it received.
     cookie: Option<String>,
 }
 
@@ -119,8 +119,8 @@ impl LoadClientConnection {
             LoadProtocol::Http2Gets | LoadProtocol::Grpc => {
                 Self::Http2(http2::Http2TestClient::connect(address).await?)
             }
-            LoadProtocol::Http3Gets(terms) => {
-                Self::Http3(http3::Http3TestClient::connect(address, terms).await?)
+            LoadProtocol::Http3Gets(options) => {
+                Self::Http3(http3::Http3TestClient::connect(address, options).await?)
             }
         })
     }
@@ -139,7 +139,8 @@ impl LoadClient {
         answers
     }
 
-    /// A request on the connection, or on a new one if there is none. A connection is kept if the request succeeds.
+    /// Sends a request on the connection, or on a new one if there is none. Keeps the connection if
+    /// the request succeeds.
     async fn exchange(&mut self, target: &str) -> Result<()> {
         let mut open = match self.connection.take() {
             Some(open) => open,
@@ -166,7 +167,9 @@ impl LoadClient {
             }
             (LoadClientConnection::Http2(client), _) => is_ok(&client.get(target).await?)?,
             (LoadClientConnection::Http3(client), _) => is_ok(&client.get(target).await?)?,
-            (LoadClientConnection::Http1(_), _) => unreachable!("its calls are of HTTP/1.1"),
+            (LoadClientConnection::Http1(_), _) => {
+                unreachable!("an HTTP/1.1 connection sends HTTP/1.1 requests")
+            }
         }
         self.connection = Some(open);
         Ok(())

@@ -1,10 +1,10 @@
-//! Endpoints that die, fall silent or fail: what that costs requests, without any policy.
+//! Cost of endpoints that die, fall silent or fail, without any policy.
 
 /// Sheave in front of endpoints that can be killed.
 mod outage_helpers;
-/// Clients that send requests until they are told to stop.
+/// Clients that send requests until they are stopped.
 mod load;
-/// Endpoints of HTTP/1.1 that die under load.
+/// HTTP/1.1 endpoints that die under load.
 mod deaths;
 /// The same for other protocols, on either side.
 mod protocols;
@@ -12,13 +12,13 @@ mod protocols;
 mod races;
 /// TCP connections and UDP flows.
 mod flows;
-/// Requests that are bound to an endpoint.
+/// Requests bound to an endpoint by session affinity or a hash key.
 mod affinity;
-/// All endpoints of a backend at once.
+/// Outages of all endpoints of a backend at once.
 mod outages;
-/// Endpoints that return.
+/// Endpoints that return at the same address.
 mod returns;
-/// Endpoints whose packets vanish.
+/// Silent endpoints: their packets are lost.
 mod silence;
-/// Endpoints that answer errors sooner than others answer.
+/// Endpoints that answer errors faster than others answer.
 mod errors;

@@ -9,21 +9,23 @@ use tests::endpoint::RecordedRequest;
 use tests::fixture::start_endpoints;
 use tests::{Endpoint, EndpointBehaviour, HttpFixture, Result, SheaveProcess, eventually, http2};
 
-/// How long an endpoint works on a request.
+/// Time that an endpoint takes for a request.
 pub(crate) const SERVICE_TIME: Duration = Duration::from_millis(10);
-/// Clients of a load.
+/// Number of clients of a load.
 pub(crate) const CLIENTS: usize = 20;
-/// Answers between two events.
+/// Number of responses between two events.
 pub(crate) const ANSWERS: usize = 300;
 pub(crate) const TWO_WORKERS: &[&str] = &["--workers", "2"];
 
-/// So many endpoints of HTTP/1.1 that take [`SERVICE_TIME`], and these policies.
+/// Returns a fixture with this number of HTTP/1.1 endpoints that take [`SERVICE_TIME`], and these
+/// policies.
 pub(crate) async fn scene(count: usize, policies: &[Value]) -> Result<HttpFixture> {
     let servers = start_endpoints(count, &EndpointBehaviour::slow(SERVICE_TIME)).await?;
     HttpFixture::with(servers, policies, TWO_WORKERS).await
 }
 
-/// Kills the endpoint and waits until its address refuses connections. Returns what the endpoint has seen.
+/// Kills the endpoint and waits until its address refuses connections. Returns the recorded
+/// requests.
 pub(crate) async fn kill(endpoint: Endpoint) -> Result<Vec<RecordedRequest>> {
     let address = endpoint.address;
     let seen = endpoint.kill().await?;
@@ -31,7 +33,7 @@ pub(crate) async fn kill(endpoint: Endpoint) -> Result<Vec<RecordedRequest>> {
     Ok(seen)
 }
 
-/// As [`kill`], for an endpoint of HTTP/2.
+/// Does the same as [`kill`], for an HTTP/2 endpoint.
 pub(crate) async fn kill_http2(endpoint: http2::Http2TestEndpoint) -> Result {
     let address = endpoint.address;
     endpoint.kill().await?;
@@ -56,10 +58,10 @@ pub(crate) async fn restart(
         Ok(restarted.is_some())
     };
     eventually("the address is free", start, |restarted| *restarted).await?;
-    restarted.context("it has been started")
+    restarted.context("the endpoint did not start")
 }
 
-/// The health of an endpoint, as the admin API shows it.
+/// Returns the health of an endpoint, by the admin API.
 pub(crate) async fn health(sheave: &SheaveProcess, endpoint: SocketAddr) -> Result<String> {
     let views: Value = serde_json::from_slice(&sheave.admin_get("/api/v1/backends").await?.body)?;
     let backends = views["backends"].as_array().context("backends")?.iter();
@@ -72,14 +74,14 @@ pub(crate) async fn health(sheave: &SheaveProcess, endpoint: SocketAddr) -> Resu
 pub(crate) async fn wait_for_health(
     sheave: &SheaveProcess,
     endpoint: SocketAddr,
-    wanted: &str,
+    expected: &str,
 ) -> Result {
     let observe = async || health(sheave, endpoint).await;
-    eventually(wanted, observe, |health| health == wanted).await?;
+    eventually(expected, observe, |health| health == expected).await?;
     Ok(())
 }
 
-/// The value of a metric of this endpoint.
+/// Returns the value of a metric of this endpoint.
 pub(crate) async fn metric(
     sheave: &SheaveProcess,
     name: &str,
@@ -91,14 +93,14 @@ pub(crate) async fn metric(
     Ok(sample.with_context(|| format!("{name} of {endpoint} in {samples:?}"))?.1)
 }
 
-/// Requests that each endpoint has got.
+/// Returns the number of requests that each endpoint got.
 pub(crate) fn requests(endpoints: &[Endpoint]) -> Vec<u64> {
     endpoints.iter().map(|endpoint| endpoint.counts().requests).collect()
 }
 
-/// No death has made the retry budget refuse a resend.
+/// Asserts that the retry budget has not refused a retry.
 pub(crate) async fn assert_budget_is_left(sheave: &SheaveProcess) -> Result {
     let refused = sheave.metric_sum("sheave_backend_retries_refused_total").await?;
-    anyhow::ensure!(refused == 0.0, "the budget refused {refused} resends");
+    anyhow::ensure!(refused == 0.0, "the budget refused {refused} retries");
     Ok(())
 }

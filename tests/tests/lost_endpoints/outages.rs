@@ -1,4 +1,4 @@
-//! All endpoints of a backend dead at the same time.
+//! Outages of all endpoints of a backend at once.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use tokio::time::Instant;
 
 use crate::outage_helpers::{kill, restart, scene, wait_for_health};
 
-/// What is added to a bound on time for a machine that is busy with other tests.
+/// Added to an upper bound of time, for a machine that is busy with other tests.
 const MARGIN: Duration = Duration::from_millis(500);
-/// In which an endpoint that returns is found.
+/// Maximum time until a returning endpoint is detected.
 const MAX_RETURN_TIME: Duration = Duration::from_secs(1);
 
 async fn fixture_with_dead_endpoints(policies: &[Value]) -> Result<(HttpFixture, Vec<SocketAddr>)> {
@@ -32,22 +32,22 @@ fn queue_policy(timeout: &str) -> Value {
     objects::backend_policy("app", json!({ "maxInFlightPerEndpoint": 10, "queue": queue }))
 }
 
-/// Sheave's own answer, with this status and error.
-fn is_refusal(response: &Http1TestResponse, status: u16, error: &str) -> Result {
+/// Checks that Sheave itself answered, with this status and error.
+fn check_local_error(response: &Http1TestResponse, status: u16, error: &str) -> Result {
     let reason = response.field("proxy-status").unwrap_or_default();
     ensure!(response.status() == status && reason.contains(error), "{response:?}");
     Ok(())
 }
 
-/// Waits until so many requests have failed for this reason.
-async fn wait_for_failures(scene: &HttpFixture, word: &str, wanted: f64) -> Result {
-    let label = format!("\"{word}\"");
+/// Waits until this number of requests has failed for this reason.
+async fn wait_for_failures(scene: &HttpFixture, reason: &str, expected: f64) -> Result {
+    let label = format!("\"{reason}\"");
     let observe = async || {
         let samples = scene.sheave.metric_samples("sheave_failures_total").await?.into_iter();
         let samples = samples.filter(|(labels, _)| labels.contains(&label));
         Ok(samples.map(|(_, count)| count).sum::<f64>())
     };
-    eventually(word, observe, |count| *count == wanted).await?;
+    eventually(reason, observe, |count| *count == expected).await?;
     Ok(())
 }
 
@@ -59,7 +59,7 @@ async fn total_outage_without_a_queue_is_answered_502_at_once() -> Result {
         for _ in 0..10 {
             let begun = Instant::now();
             let response = client.exchange(method, "/", &[], b"").await?;
-            is_refusal(&response, 502, "error=connection_refused")?;
+            check_local_error(&response, 502, "error=connection_refused")?;
             ensure!(begun.elapsed() < MARGIN, "after {:?}", begun.elapsed());
         }
     }
@@ -70,7 +70,7 @@ async fn total_outage_without_a_queue_is_answered_502_at_once() -> Result {
     let _back = restart(addresses[2], &EndpointBehaviour::ok()).await?;
     for _ in 0..10 {
         let response = client.get("/").await?;
-        ensure!(response.status() == 200, "it is back: {response:?}");
+        ensure!(response.status() == 200, "the endpoint is back: {response:?}");
     }
     Ok(())
 }
@@ -82,7 +82,7 @@ async fn queued_requests_wait_for_the_first_endpoint_to_return() -> Result {
     for method in ["GET", "POST"].repeat(5) {
         let mut client = scene.client().await?;
         clients.spawn(async move { client.exchange(method, "/", &[], b"").await });
-        // The first one finds out that no endpoint can be reached.
+        // The first request finds out that no endpoint is reachable.
         waiting += 1;
         scene.sheave.wait_for_queue_length(waiting).await?;
     }
@@ -103,7 +103,7 @@ async fn queued_requests_get_503_after_the_queue_timeout() -> Result {
         let begun = Instant::now();
         let response = client.get("/").await?;
         let took = begun.elapsed();
-        is_refusal(&response, 503, "error=destination_unavailable")?;
+        check_local_error(&response, 503, "error=destination_unavailable")?;
         let wait = Duration::from_millis(300);
         ensure!(took >= wait && took <= wait + MARGIN, "after {took:?}");
     }

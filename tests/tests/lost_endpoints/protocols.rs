@@ -1,4 +1,4 @@
-//! Endpoints of other protocols that die under load, and clients of other protocols.
+//! Endpoints and clients of other protocols when an endpoint dies under load.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -26,10 +26,11 @@ use crate::outage_helpers::{
     wait_until_connections_are_refused,
 };
 
-/// The name of TLS endpoints.
+/// Name of the TLS endpoints.
 const NAME: &str = "endpoint.test";
 
-/// What comes of a load of calls during which one of the endpoints dies, and when it is dead.
+/// Runs a load during which one of the endpoints dies. Returns the records of its requests, and the
+/// time of the death.
 async fn records_around_death(
     sheave: &SheaveProcess,
     calls: &LoadProtocol,
@@ -45,7 +46,7 @@ async fn records_around_death(
     Ok((answers, dead))
 }
 
-/// Sheave with a plain listener, in front of a Service whose port has this protocol.
+/// Starts Sheave with a cleartext listener in front of a Service whose port has this protocol.
 async fn start_proxy(
     route: Value,
     protocol: &str,
@@ -87,7 +88,7 @@ async fn no_get_fails_when_an_http2_endpoint_dies() -> Result {
     assert_all_served(&records_around_death(&sheave, &LoadProtocol::Http1("GET"), death).await?.0)
 }
 
-/// Servers of gRPC that answer when the gate is open.
+/// Returns gRPC servers that answer when the gate is open.
 async fn grpc_endpoints(gate: &Arc<Semaphore>) -> Result<Vec<http2::Http2TestEndpoint>> {
     let mut endpoints = Vec::new();
     for _ in 0..3 {
@@ -96,7 +97,7 @@ async fn grpc_endpoints(gate: &Arc<Semaphore>) -> Result<Vec<http2::Http2TestEnd
             let gate = Arc::clone(&gate);
             async move {
                 call.read().await?;
-                drop(gate.acquire().await.expect("the gate is never removed"));
+                drop(gate.acquire().await.expect("the semaphore is never closed"));
                 sleep(SERVICE_TIME).await;
                 call.reply(b"ok").await
             }
@@ -118,7 +119,7 @@ async fn endpoint_death_fails_only_grpc_calls_in_flight() -> Result {
     assert_none_failed_after(dead, &answers)
 }
 
-/// All calls have been received when the endpoint dies, so exactly its own fail.
+/// All calls have been received when the endpoint dies, so exactly those of the dead endpoint fail.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_grpc_calls_received_by_the_dead_endpoint_fail() -> Result {
     let gate = Arc::new(Semaphore::new(0));
@@ -129,9 +130,9 @@ async fn only_grpc_calls_received_by_the_dead_endpoint_fail() -> Result {
     let load = RecordedLoad::start(sheave.address(), CLIENTS, &LoadProtocol::Grpc);
     let in_flight =
         async || Ok(servers.iter().map(|server| server.counts().in_flight).sum::<usize>());
-    eventually("all are in flight", in_flight, |all| *all == CLIENTS).await?;
+    eventually("all calls are in flight", in_flight, |all| *all == CLIENTS).await?;
     let lost = servers[0].counts().in_flight;
-    ensure!(lost > 0, "the endpoint has got nothing");
+    ensure!(lost > 0, "the endpoint got no call");
     kill_http2(servers.remove(0)).await?;
     gate.add_permits(CLIENTS);
     load.wait_for_responses(5 * CLIENTS).await?;
@@ -162,7 +163,7 @@ async fn no_get_fails_when_a_tls_endpoint_dies() -> Result {
     assert_all_served(&records_around_death(&sheave, &LoadProtocol::Http1("GET"), death).await?.0)
 }
 
-/// An endpoint of HTTP/3: another Sheave, which a signal kills as it does any process.
+/// An HTTP/3 endpoint: another Sheave, which a signal kills like any process.
 struct Http3SheaveEndpoint {
     sheave: SheaveProcess,
     _files: ConfigDirectory,
@@ -177,7 +178,7 @@ impl Http3SheaveEndpoint {
     }
 }
 
-/// Sheave with a listener of HTTP/1 to HTTP/3 for this host.
+/// Starts Sheave with a listener for HTTP/1.1 to HTTP/3 and this host.
 async fn start_http3_proxy(
     authority: &CertificateAuthority,
     host: &str,
@@ -190,7 +191,8 @@ async fn start_http3_proxy(
     Ok((SheaveProcess::serve_with(&configuration, TWO_WORKERS).await?, configuration))
 }
 
-/// QUIC has no reset that a dead process sends, so requests wait for `timeouts.unacknowledged`, which is 3 s.
+/// A dead process sends no reset in QUIC, so requests wait for `timeouts.unacknowledged`, which is
+/// 3 s.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_get_fails_when_an_http3_endpoint_dies() -> Result {
     let authority = CertificateAuthority::new();

@@ -1,6 +1,8 @@
-//! Connections that die while a request is on its way to them: what the endpoint has not received is sent elsewhere.
+//! Connections that die while a request is on its way to them: if the endpoint has not received the
+//! request, it is retried elsewhere.
 //!
-//! Sheave is stopped meanwhile, so that it finds the request and the end of the connection at the same time.
+//! Sheave is stopped meanwhile, so that it finds the request and the end of the connection at the
+//! same time.
 
 use std::fs;
 
@@ -20,10 +22,10 @@ use crate::outage_helpers::{kill, kill_http2};
 
 const ONE_WORKER: &[&str] = &["--workers", "1"];
 const REQUESTS: usize = 12;
-/// The worker may look at either first, so it is tried some times.
+/// The worker may see either event first, so there are several rounds.
 const ROUNDS: usize = 8;
 
-/// Which comes first while Sheave is stopped.
+/// The event that comes first while Sheave is stopped.
 #[derive(Clone, Copy, Debug)]
 enum FirstEvent {
     Death,
@@ -45,12 +47,12 @@ async fn stop_process(sheave: &SheaveProcess) -> Result {
 async fn post_not_received_by_a_dead_endpoint_is_retried() -> Result {
     for round in 0..ROUNDS {
         let first = if round % 2 == 0 { FirstEvent::Death } else { FirstEvent::Requests };
-        post_at_a_death(first).await.with_context(|| format!("{first:?} first"))?;
+        check_post_at_death(first).await.with_context(|| format!("{first:?} first"))?;
     }
     Ok(())
 }
 
-async fn post_at_a_death(first: FirstEvent) -> Result {
+async fn check_post_at_death(first: FirstEvent) -> Result {
     let servers = tests::fixture::start_endpoints(2, &EndpointBehaviour::gated()).await?;
     let mut scene = HttpFixture::with(servers, &[], ONE_WORKER).await?;
     let mut clients = Vec::new();
@@ -60,7 +62,9 @@ async fn post_at_a_death(first: FirstEvent) -> Result {
         clients.push(client);
     }
     for endpoint in &scene.endpoints {
-        endpoint.wait_for_counts("its requests", |counts| counts.in_flight == REQUESTS / 2).await?;
+        endpoint
+            .wait_for_counts("the endpoint's requests", |counts| counts.in_flight == REQUESTS / 2)
+            .await?;
         endpoint.open_gate(10 * REQUESTS);
     }
     for client in &mut clients {
@@ -71,7 +75,7 @@ async fn post_at_a_death(first: FirstEvent) -> Result {
     stop_process(&scene.sheave).await?;
     let mut dying = Some(scene.endpoints.remove(0));
     if let FirstEvent::Death = first {
-        kill(dying.take().context("it lives")?).await?;
+        kill(dying.take().context("the endpoint is already dead")?).await?;
     }
     for client in &mut clients {
         client.send(b"POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 0\r\n\r\n").await?;
@@ -91,12 +95,12 @@ async fn post_at_a_death(first: FirstEvent) -> Result {
 async fn grpc_call_not_received_by_a_dead_endpoint_is_retried() -> Result {
     for round in 0..ROUNDS {
         let first = if round % 2 == 0 { FirstEvent::Death } else { FirstEvent::Requests };
-        call_at_a_death(first).await.with_context(|| format!("{first:?} first"))?;
+        check_grpc_call_at_death(first).await.with_context(|| format!("{first:?} first"))?;
     }
     Ok(())
 }
 
-async fn call_at_a_death(first: FirstEvent) -> Result {
+async fn check_grpc_call_at_death(first: FirstEvent) -> Result {
     let mut servers = Vec::new();
     for _ in 0..2 {
         let serve = |mut call: ReceivedRequest| async move {
@@ -116,13 +120,16 @@ async fn call_at_a_death(first: FirstEvent) -> Result {
     for _ in 0..REQUESTS {
         ensure!(client.call("/test.Echo/Say", b"before").await?.code == grpc::OK);
     }
-    ensure!(servers.iter().all(|server| server.counts().requests > 0), "both have a connection");
+    ensure!(
+        servers.iter().all(|server| server.counts().requests > 0),
+        "an endpoint has no connection"
+    );
     sheave.wait_until_idle().await?;
 
     stop_process(&sheave).await?;
     let mut dying = Some(servers.remove(0));
     if let FirstEvent::Death = first {
-        kill_http2(dying.take().context("it lives")?).await?;
+        kill_http2(dying.take().context("the endpoint is already dead")?).await?;
     }
     let mut calls = JoinSet::new();
     for _ in 0..REQUESTS {
@@ -140,17 +147,18 @@ async fn call_at_a_death(first: FirstEvent) -> Result {
     Ok(())
 }
 
-/// Streams that are opened on a link whose endpoint has died, before the link's own task has noticed.
+/// Streams opened on a connection whose endpoint has died, before the task of the connection has
+/// noticed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn post_not_received_by_a_dead_http2_endpoint_is_retried() -> Result {
     for round in 0..ROUNDS {
         let first = if round % 2 == 0 { FirstEvent::Death } else { FirstEvent::Requests };
-        stream_at_a_death(first).await.with_context(|| format!("{first:?} first"))?;
+        check_stream_at_death(first).await.with_context(|| format!("{first:?} first"))?;
     }
     Ok(())
 }
 
-async fn stream_at_a_death(first: FirstEvent) -> Result {
+async fn check_stream_at_death(first: FirstEvent) -> Result {
     let mut servers =
         vec![http2::Http2TestEndpoint::ok().await?, http2::Http2TestEndpoint::ok().await?];
     let addresses: Vec<_> = servers.iter().map(|server| server.address).collect();
@@ -167,13 +175,16 @@ async fn stream_at_a_death(first: FirstEvent) -> Result {
         ensure!(client.post("/before", b"").await?.status() == 200);
         clients.push(client);
     }
-    ensure!(servers.iter().all(|server| server.counts().requests > 0), "both have a connection");
+    ensure!(
+        servers.iter().all(|server| server.counts().requests > 0),
+        "an endpoint has no connection"
+    );
     sheave.wait_until_idle().await?;
 
     stop_process(&sheave).await?;
     let mut dying = Some(servers.remove(0));
     if let FirstEvent::Death = first {
-        kill_http2(dying.take().context("it lives")?).await?;
+        kill_http2(dying.take().context("the endpoint is already dead")?).await?;
     }
     for client in &mut clients {
         client.send(request("POST", "/", &[], b"once")).await?;

@@ -1,4 +1,5 @@
-//! Endpoints that return at the same address: what is said of them meanwhile, and when they have their share again.
+//! Endpoints that return at the same address: their reported health meanwhile, and the time until
+//! they get their share again.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,12 +16,12 @@ use crate::outage_helpers::{
     wait_for_health,
 };
 
-/// What is added to a bound on time for a machine that is busy with other tests.
+/// Added to an upper bound of time, for a machine that is busy with other tests.
 const MARGIN: Duration = Duration::from_millis(500);
-/// In which an endpoint that returns is found.
+/// Maximum time until a returning endpoint is detected.
 const MAX_RETURN_TIME: Duration = Duration::from_secs(1);
 
-/// Lines of the log that say this of the endpoint.
+/// Returns the number of log lines about the endpoint that contain this text.
 fn lines(scene: &HttpFixture, text: &str, endpoint: SocketAddr) -> usize {
     let (log, address) = (scene.sheave.log(), endpoint.to_string());
     log.lines().filter(|line| line.contains(text) && line.contains(&address)).count()
@@ -46,8 +47,8 @@ async fn wait_for_reachability_metrics(
     Ok(())
 }
 
-/// Its requests break before a connection attempt fails: it is ejected first, for an hour, and then gets no request that
-/// would find out.
+/// The endpoint's requests fail before a connection attempt does: it is ejected first, for an hour,
+/// so no further request would detect that it is unreachable.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn endpoint_ejected_at_its_death_becomes_unreachable_and_returns() -> Result {
     let passive = json!({ "baseEjectionTime": "1h", "maxEjectionTime": "1h" });
@@ -79,7 +80,7 @@ async fn returning_endpoint_gets_its_share_within_a_second() -> Result {
     wait_for_reachability_metrics(&scene, address, false, 0).await?;
     let load = RecordedLoad::start(scene.sheave.address(), CLIENTS, &LoadProtocol::Http1("GET"));
     for outage in 1..=2 {
-        // Serving for as long as the first ejection lasts makes the next ejection as short.
+        // Serving for as long as the first ejection makes the next ejection as short.
         let serving = Instant::now();
         while serving.elapsed() < Duration::from_millis(1200) {
             load.wait_for_responses(ANSWERS).await?;
@@ -94,8 +95,8 @@ async fn returning_endpoint_gets_its_share_within_a_second() -> Result {
         scene.endpoints.insert(0, restart(address, &EndpointBehaviour::slow(SERVICE_TIME)).await?);
         wait_for_health(&scene.sheave, address, "serving").await?;
         let took = begun.elapsed();
-        ensure!(took < MAX_RETURN_TIME + MARGIN, "it is reachable after {took:?}");
-        // Requests that were in flight when it came back are with the others.
+        ensure!(took < MAX_RETURN_TIME + MARGIN, "the endpoint is reachable after {took:?}");
+        // The requests that were in flight when the endpoint came back are at the other endpoints.
         load.wait_for_responses(2 * CLIENTS).await?;
         wait_for_reachability_metrics(&scene, address, false, outage).await?;
         let before = requests(&scene.endpoints);

@@ -1,6 +1,7 @@
-//! An endpoint whose packets vanish, as when its node has lost its power.
+//! A silent endpoint: its packets are lost, as when its node loses power.
 //!
-//! The endpoint is in a network namespace of its own, and Sheave and the test in another, which needs root.
+//! The endpoint is in a network namespace of its own, and Sheave and the test are in another, which
+//! needs root.
 
 use std::net::SocketAddr;
 use std::process::Stdio;
@@ -18,7 +19,7 @@ use crate::outage_helpers::{
     ANSWERS, CLIENTS, SERVICE_TIME, TWO_WORKERS, assert_budget_is_left, metric, wait_for_health,
 };
 
-/// The address of the endpoint that falls silent.
+/// Address of the endpoint that falls silent.
 const FAR: &str = "198.18.0.2";
 
 /// A network namespace, which lives as long as the process that holds it.
@@ -33,24 +34,25 @@ impl NetworkNamespace {
         let output = holder.stdout.as_mut().context("stdout is a pipe")?;
         let read = std::io::Read::read_exact(output, &mut ready);
         let namespace = Self(holder);
-        read.context("no network namespace can be made")?;
+        read.context("cannot create a network namespace")?;
         Ok(namespace)
     }
 
-    /// Moves this thread into it, and with it what the thread starts and opens from now on.
+    /// Moves this thread into the namespace. Later threads and sockets of this thread are in it
+    /// too.
     fn enter(&self) -> Result {
         let file = std::fs::File::open(format!("/proc/{}/ns/net", self.0.id()))?;
         let network = Some(LinkNameSpaceType::Network);
         Ok(move_into_link_name_space(std::os::fd::AsFd::as_fd(&file), network)?)
     }
 
-    /// What `work` comes to on a thread in this namespace.
+    /// Returns the result of `work` on a thread in this namespace.
     fn within<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         let entered = || {
             self.enter()?;
             work()
         };
-        std::thread::scope(|scope| scope.spawn(entered).join()).expect("no panic in it")
+        std::thread::scope(|scope| scope.spawn(entered).join()).expect("no panic in the namespace")
     }
 }
 
@@ -61,7 +63,7 @@ impl Drop for NetworkNamespace {
     }
 }
 
-/// `ip` of iproute2 with these arguments.
+/// Runs `ip` of iproute2 with these arguments.
 fn ip(arguments: &str) -> Result {
     let output = std::process::Command::new("ip").args(arguments.split(' ')).output()?;
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -69,7 +71,7 @@ fn ip(arguments: &str) -> Result {
     Ok(())
 }
 
-/// Two namespaces with a link between them.
+/// Two namespaces with a veth pair between them.
 struct IsolatedNetwork {
     near: NetworkNamespace,
     far: NetworkNamespace,
@@ -80,11 +82,11 @@ impl IsolatedNetwork {
         let network = Self { near: NetworkNamespace::new()?, far: NetworkNamespace::new()? };
         let far = network.far.0.id();
         network.near.within(|| {
-            let (here, there) = ("address 02:00:00:00:00:01", "address 02:00:00:00:00:02");
-            ip(&format!("link add near {here} type veth peer name far {there} netns {far}"))?;
+            let (near_mac, far_mac) = ("address 02:00:00:00:00:01", "address 02:00:00:00:00:02");
+            ip(&format!("link add near {near_mac} type veth peer name far {far_mac} netns {far}"))?;
             ip("address add 198.18.0.1/24 dev near")?;
             ip("link set near up")?;
-            // Else the other side would be missed for an address that is not resolved any more.
+            // Otherwise the far side would be lost because its address can no longer be resolved.
             ip(&format!("neighbour replace {FAR} lladdr 02:00:00:00:00:02 dev near nud permanent"))
         })?;
         network.far.within(|| {
@@ -94,17 +96,17 @@ impl IsolatedNetwork {
         Ok(network)
     }
 
-    /// Packets to the far endpoint vanish, and none comes from it.
+    /// Drops all packets to and from the far endpoint.
     fn drop_packets(&self) -> Result {
         self.far.within(|| ip(&format!("address delete {FAR}/24 dev far")))
     }
 
-    /// Packets arrive again.
+    /// Lets packets arrive again.
     fn restore_packets(&self) -> Result {
         self.far.within(|| ip(&format!("address add {FAR}/24 dev far")))
     }
 
-    /// An endpoint on the far side, served by the runtime of the caller.
+    /// Starts an endpoint on the far side, served by the runtime of the caller.
     fn endpoint(&self, behaviour: EndpointBehaviour) -> Result<Endpoint> {
         let runtime = Handle::current();
         let address: SocketAddr = format!("{FAR}:0").parse()?;
@@ -112,12 +114,13 @@ impl IsolatedNetwork {
     }
 }
 
-/// Runs the test on the near side of a network of its own, if there can be one.
-fn in_network<T: Future<Output = Result>>(
+/// Runs the test on the near side of a network of its own. If there can be none, the test is
+/// skipped.
+fn run_in_network<T: Future<Output = Result>>(
     test: impl FnOnce(IsolatedNetwork) -> T + Send,
 ) -> Result {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: a network namespace takes root");
+        eprintln!("skipped: a network namespace needs root");
         return Ok(());
     }
     let network = match IsolatedNetwork::new() {
@@ -129,15 +132,15 @@ fn in_network<T: Future<Output = Result>>(
     };
     let run = || {
         network.near.enter()?;
-        // Its threads are in the namespace of the one that starts them.
+        // Threads of the runtime are in the namespace of the thread that starts them.
         Builder::new_multi_thread().worker_threads(2).enable_all().build()?.block_on(test(network))
     };
-    std::thread::scope(|scope| scope.spawn(run).join()).expect("no panic in it")
+    std::thread::scope(|scope| scope.spawn(run).join()).expect("no panic in the test")
 }
 
 #[test]
 fn no_get_fails_when_an_endpoint_falls_silent() -> Result {
-    in_network(async |network| {
+    run_in_network(async |network| {
         let mut servers = vec![network.endpoint(EndpointBehaviour::slow(SERVICE_TIME))?];
         servers.extend(start_endpoints(2, &EndpointBehaviour::slow(SERVICE_TIME)).await?);
         let scene = HttpFixture::with(servers, &[], TWO_WORKERS).await?;
@@ -145,12 +148,12 @@ fn no_get_fails_when_an_endpoint_falls_silent() -> Result {
         let load =
             RecordedLoad::start(scene.sheave.address(), CLIENTS, &LoadProtocol::Http1("GET"));
         load.wait_for_responses(ANSWERS).await?;
-        ensure!(scene.endpoints[0].counts().requests > 0, "it serves");
+        ensure!(scene.endpoints[0].counts().requests > 0, "the endpoint gets no request");
 
         network.drop_packets()?;
         let silence = Instant::now();
         wait_for_health(&scene.sheave, far, "unreachable").await?;
-        // Requests in flight have been given up by then.
+        // By then requests in flight have timed out.
         while silence.elapsed() < Duration::from_secs(5) {
             load.wait_for_responses(ANSWERS).await?;
         }
@@ -159,7 +162,10 @@ fn no_get_fails_when_an_endpoint_falls_silent() -> Result {
         wait_for_health(&scene.sheave, far, "serving").await?;
         let before = scene.endpoints[0].counts().requests;
         load.wait_for_responses(ANSWERS).await?;
-        ensure!(scene.endpoints[0].counts().requests > before, "it serves again");
+        ensure!(
+            scene.endpoints[0].counts().requests > before,
+            "the endpoint gets no request after its return"
+        );
 
         let answers = load.stop().await;
         assert_all_served(&answers)?;

@@ -1,4 +1,4 @@
-//! Clients that stay with their endpoint, as long as it can serve.
+//! Session affinity: clients stay at their endpoint as long as it can serve.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -13,7 +13,7 @@ use tests::{
 
 const ONE_WORKER: &[&str] = &["--workers", "1"];
 
-async fn scene(count: usize, policy: Value) -> Result<HttpFixture> {
+async fn start_fixture(count: usize, policy: Value) -> Result<HttpFixture> {
     let policies = [objects::backend_policy("app", policy)];
     HttpFixture::with(
         start_endpoints(count, &EndpointBehaviour::ok()).await?,
@@ -23,12 +23,12 @@ async fn scene(count: usize, policy: Value) -> Result<HttpFixture> {
     .await
 }
 
-/// How many requests each endpoint has had.
+/// Returns the number of requests that each endpoint got.
 fn counts(endpoints: &[Endpoint]) -> Vec<u64> {
     endpoints.iter().map(|endpoint| endpoint.counts().requests).collect()
 }
 
-/// The endpoint that gets what `ask` asks for.
+/// Returns the index of the endpoint that gets the request of `ask`.
 async fn endpoint_that_served(
     scene: &HttpFixture,
     ask: impl AsyncFnOnce() -> Result,
@@ -36,11 +36,11 @@ async fn endpoint_that_served(
     let before = counts(&scene.endpoints);
     ask().await?;
     let after = counts(&scene.endpoints);
-    let place = before.iter().zip(after).position(|(before, after)| *before < after);
-    place.context("nobody was asked")
+    let index = before.iter().zip(after).position(|(before, after)| *before < after);
+    index.context("no endpoint got the request")
 }
 
-/// Over all Services.
+/// Returns the affinity outcomes, summed over all Services.
 async fn affinity_outcomes(sheave: &SheaveProcess) -> Result<BTreeMap<String, f64>> {
     let samples = sheave.metric_samples("sheave_backend_affinity_total").await?;
     let outcome = |labels: &str| labels.split('"').rev().nth(1).unwrap_or_default().to_owned();
@@ -55,7 +55,7 @@ fn cookie_policy() -> Value {
     json!({ "affinity": { "type": "Cookie", "name": "pod", "maxAge": "1h" } })
 }
 
-/// The cookie `pod` of a first response, as the client repeats it.
+/// Returns the cookie `pod` of a first response, as the client repeats it.
 async fn first_cookie(client: &mut Http1TestClient) -> Result<String> {
     let response = client.get("/").await?;
     let cookie = response.field("set-cookie").context("a cookie")?;
@@ -64,8 +64,8 @@ async fn first_cookie(client: &mut Http1TestClient) -> Result<String> {
 
 #[tokio::test]
 async fn a_cookie_keeps_a_client_at_its_endpoint() -> Result {
-    let scene = scene(4, cookie_policy()).await?;
-    let mut places = BTreeSet::new();
+    let scene = start_fixture(4, cookie_policy()).await?;
+    let mut indexes = BTreeSet::new();
     for _ in 0..8 {
         let mut client = scene.client().await?;
         let response = client.get("/").await?;
@@ -76,27 +76,30 @@ async fn a_cookie_keeps_a_client_at_its_endpoint() -> Result {
             ensure!(!pair.contains(&address.port().to_string()), "{pair} shows {address}");
         }
         let cookies = format!("theme=dark; {pair}; x=y");
-        let place = endpoint_that_served(&scene, async || {
+        let index = endpoint_that_served(&scene, async || {
             for _ in 0..10 {
                 let response = client.exchange("GET", "/", &[("Cookie", &cookies)], b"").await?;
-                ensure!(!response.head.has_field("set-cookie"), "it has one: {response:?}");
+                ensure!(
+                    !response.head.has_field("set-cookie"),
+                    "the client already has a cookie: {response:?}"
+                );
             }
             Ok(())
         });
-        places.insert(place.await?);
+        indexes.insert(index.await?);
     }
-    ensure!(places.len() > 1, "clients are spread");
-    let wanted = [("begun", 8.0), ("broken", 0.0), ("kept", 80.0)];
+    ensure!(indexes.len() > 1, "all clients are at one endpoint");
+    let expected = [("begun", 8.0), ("broken", 0.0), ("kept", 80.0)];
     assert_eq!(
         affinity_outcomes(&scene.sheave).await?,
-        wanted.map(|(word, n)| (word.to_owned(), n)).into()
+        expected.map(|(outcome, n)| (outcome.to_owned(), n)).into()
     );
     Ok(())
 }
 
 #[tokio::test]
 async fn affinity_cookie_works_at_every_replica() -> Result {
-    let scene = scene(8, cookie_policy()).await?;
+    let scene = start_fixture(8, cookie_policy()).await?;
     let replica = SheaveProcess::serve(&scene.configuration).await?;
     for _ in 0..8 {
         let mut client = scene.client().await?;
@@ -106,28 +109,28 @@ async fn affinity_cookie_works_at_every_replica() -> Result {
             Ok(())
         });
         let first = first.await?;
-        let again = endpoint_that_served(&scene, async || {
+        let repeated = endpoint_that_served(&scene, async || {
             let mut client = Http1TestClient::connect(replica.address()).await?;
             client.exchange("GET", "/", &[("Cookie", &pair)], b"").await?;
             Ok(())
         });
-        assert_eq!(again.await?, first, "{pair}");
+        assert_eq!(repeated.await?, first, "{pair}");
     }
     Ok(())
 }
 
 #[tokio::test]
 async fn client_of_a_removed_endpoint_gets_another() -> Result {
-    let scene = scene(3, cookie_policy()).await?;
+    let scene = start_fixture(3, cookie_policy()).await?;
     let mut client = scene.client().await?;
     let mut pair = String::new();
-    let place = endpoint_that_served(&scene, async || {
+    let index = endpoint_that_served(&scene, async || {
         pair = first_cookie(&mut client).await?;
         Ok(())
     });
-    let place = place.await?;
+    let index = index.await?;
     let mut left = addresses(&scene.endpoints);
-    left.remove(place);
+    left.remove(index);
     scene.configuration.set_endpoints(&left)?;
     scene.sheave.wait_for_endpoints(&left).await?;
     let response = client.exchange("GET", "/", &[("Cookie", &pair)], b"").await?;
@@ -142,7 +145,8 @@ async fn client_of_a_removed_endpoint_gets_another() -> Result {
     Ok(())
 }
 
-/// One cookie serves all Services that a client meets: a share of requests for each takes none from the other.
+/// One cookie is valid for all Services of a client: requests to one Service do not replace the
+/// affinity to another.
 #[tokio::test]
 async fn affinity_cookie_is_per_service() -> Result {
     let servers = start_endpoints(4, &EndpointBehaviour::ok()).await?;
@@ -165,17 +169,18 @@ async fn affinity_cookie_is_per_service() -> Result {
             pair = cookie.split(';').next().unwrap_or_default().to_owned();
         }
     }
-    let asked = counts(&servers).iter().filter(|count| **count > 0).count();
-    assert_eq!(asked, 2, "one endpoint of each: {:?}", counts(&servers));
-    let wanted = [("begun", 2.0), ("broken", 0.0), ("kept", 98.0)];
+    let used = counts(&servers).iter().filter(|count| **count > 0).count();
+    assert_eq!(used, 2, "one endpoint of each Service: {:?}", counts(&servers));
+    let expected = [("begun", 2.0), ("broken", 0.0), ("kept", 98.0)];
     assert_eq!(
         affinity_outcomes(&sheave).await?,
-        wanted.map(|(word, n)| (word.to_owned(), n)).into()
+        expected.map(|(outcome, n)| (outcome.to_owned(), n)).into()
     );
     Ok(())
 }
 
-/// Its own endpoint is worth a wait, but no refusal.
+/// A client waits for its own endpoint if it is busy, but falls back to another instead of being
+/// refused.
 #[tokio::test]
 async fn client_of_a_busy_endpoint_waits_and_then_falls_back() -> Result {
     let mut policy = cookie_policy();
@@ -201,7 +206,7 @@ async fn client_of_a_busy_endpoint_waits_and_then_falls_back() -> Result {
     for client in [&mut client, &mut second] {
         ensure!(
             !client.response("GET").await?.head.has_field("set-cookie"),
-            "its own was free in time"
+            "the client's endpoint was free in time"
         );
     }
 
@@ -217,7 +222,8 @@ async fn client_of_a_busy_endpoint_waits_and_then_falls_back() -> Result {
 
 #[tokio::test]
 async fn a_header_keeps_a_client_at_its_endpoint() -> Result {
-    let scene = scene(4, json!({ "affinity": { "type": "Header", "name": "X-Pod" } })).await?;
+    let scene =
+        start_fixture(4, json!({ "affinity": { "type": "Header", "name": "X-Pod" } })).await?;
     let mut client = scene.client().await?;
     let first = client.get("/").await?.field("x-pod").context("a token")?;
     for _ in 0..10 {
@@ -230,8 +236,8 @@ async fn a_header_keeps_a_client_at_its_endpoint() -> Result {
 
 #[tokio::test]
 async fn an_address_keeps_a_client_at_its_endpoint() -> Result {
-    let scene = scene(4, json!({ "affinity": { "type": "Source" } })).await?;
-    let mut places = BTreeSet::new();
+    let scene = start_fixture(4, json!({ "affinity": { "type": "Source" } })).await?;
+    let mut indexes = BTreeSet::new();
     for last in 1..=16 {
         let address = Ipv4Addr::new(127, 0, 0, last).into();
         let ask = async || {
@@ -243,17 +249,21 @@ async fn an_address_keeps_a_client_at_its_endpoint() -> Result {
             Ok(())
         };
         let before = counts(&scene.endpoints);
-        let place = endpoint_that_served(&scene, ask).await?;
-        assert_eq!(counts(&scene.endpoints)[place], before[place] + 2, "both came to one place");
-        places.insert(place);
+        let index = endpoint_that_served(&scene, ask).await?;
+        assert_eq!(
+            counts(&scene.endpoints)[index],
+            before[index] + 2,
+            "both requests should get the same endpoint"
+        );
+        indexes.insert(index);
     }
-    ensure!(places.len() > 1, "addresses are spread");
+    ensure!(indexes.len() > 1, "all addresses are at one endpoint");
     let kept = async || Ok(affinity_outcomes(&scene.sheave).await?["kept"]);
-    eventually("all are kept", kept, |kept| *kept == 32.0).await?;
+    eventually("affinity is kept for all", kept, |kept| *kept == 32.0).await?;
     Ok(())
 }
 
-/// Requests that have the key in common meet at one endpoint; keys are spread.
+/// Requests with the same key go to the same endpoint; keys are spread over the endpoints.
 #[tokio::test]
 async fn hash_keys_determine_the_endpoint() -> Result {
     for algorithm in ["ConsistentHash", "Maglev"] {
@@ -265,27 +275,28 @@ async fn hash_keys_determine_the_endpoint() -> Result {
             ("Host", None),
         ] {
             let hash_on = json!({ "type": kind, "name": name });
-            let scene = scene(4, json!({ "algorithm": algorithm, "hashOn": hash_on })).await?;
+            let scene =
+                start_fixture(4, json!({ "algorithm": algorithm, "hashOn": hash_on })).await?;
             let mut client = scene.client().await?;
-            let mut places = BTreeSet::new();
+            let mut indexes = BTreeSet::new();
             for key in 0..16 {
                 let (header, cookie) = (key.to_string(), format!("a=b; key={key}"));
                 let (target, host) = (format!("/{key}?key={key}"), format!("{key}.test"));
                 let fields =
                     [("X-Key", header.as_str()), ("Cookie", cookie.as_str()), ("Host", &host)];
                 let before = counts(&scene.endpoints);
-                let place = endpoint_that_served(&scene, async || {
+                let index = endpoint_that_served(&scene, async || {
                     for _ in 0..3 {
                         client.exchange("GET", &target, &fields, b"").await?;
                     }
                     Ok(())
                 });
-                let place = place.await?;
-                let got = counts(&scene.endpoints)[place] - before[place];
+                let index = index.await?;
+                let got = counts(&scene.endpoints)[index] - before[index];
                 assert_eq!(got, 3, "{algorithm} by {kind}: {key} is not kept together");
-                places.insert(place);
+                indexes.insert(index);
             }
-            ensure!(places.len() > 1, "{algorithm} by {kind}: keys are not spread");
+            ensure!(indexes.len() > 1, "{algorithm} by {kind}: keys are not spread");
         }
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! What scripts from elsewhere may do (the Fetch standard).
+//! CORS: permissions of scripts from other origins (the Fetch standard).
 
 use anyhow::ensure;
 use serde_json::{Value, json};
@@ -69,7 +69,11 @@ async fn responses_carry_the_cors_policy_of_the_route() -> Result {
         let response = client.exchange("PUT", "/", &[("Origin", origin)], b"x").await?;
         assert_eq!((response.status(), response.text().as_str()), (200, "ok"));
         let granted = response.head.field_values("access-control-allow-origin");
-        assert_eq!(granted, if allowed { vec![origin] } else { vec![] }, "the route's word counts");
+        assert_eq!(
+            granted,
+            if allowed { vec![origin] } else { vec![] },
+            "the route's policy overrides the endpoint's"
+        );
         let exposed = response.field("access-control-expose-headers");
         assert_eq!(exposed.as_deref(), allowed.then_some("X-B"));
         ensure!(response.head.field_lists("vary", "origin"), "{response:?}");
@@ -77,7 +81,7 @@ async fn responses_carry_the_cors_policy_of_the_route() -> Result {
     Ok(())
 }
 
-/// With credentials a browser takes no `*`: what was asked for is repeated.
+/// With credentials a browser does not accept `*`: the requested values are echoed.
 #[tokio::test]
 async fn wildcard_with_credentials_echoes_the_origin() -> Result {
     let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
@@ -100,7 +104,7 @@ async fn wildcard_with_credentials_echoes_the_origin() -> Result {
     Ok(())
 }
 
-/// A script that may read the endpoint's answers may read why there is none.
+/// A script that may read the endpoint's responses may also read Sheave's own error responses.
 #[tokio::test]
 async fn local_error_responses_carry_cors_fields() -> Result {
     let site = RouteFixture::with(strict(), &[], &[objects::service("app")]).await?;

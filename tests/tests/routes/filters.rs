@@ -1,4 +1,4 @@
-//! What is changed in header fields.
+//! Header modifier filters.
 
 use anyhow::ensure;
 use serde_json::{Value, json};
@@ -62,7 +62,8 @@ async fn response_fields_are_set_added_and_removed() -> Result {
     Ok(())
 }
 
-/// The rule's filters come first, then those of the target that was drawn, and of no other.
+/// The rule's filters are applied first, then those of the chosen backend reference, and of no
+/// other.
 #[tokio::test]
 async fn backend_filters_apply_only_to_their_backend() -> Result {
     let (one, two) = (
@@ -71,34 +72,37 @@ async fn backend_filters_apply_only_to_their_backend() -> Result {
     );
     let target = |service: &str| {
         let mut target = backend_ref(service);
-        let set = json!([field("x-who", service)]);
+        let set = json!([field("x-name", service)]);
         target["filters"] = json!([
             request_headers(set.clone(), json!([]), json!([])),
             response_headers(set, json!([]), json!([])),
         ]);
         target
     };
-    let rule = json!([request_headers(json!([field("x-who", "rule")]), json!([]), json!([]))]);
+    let rule = json!([request_headers(json!([field("x-name", "rule")]), json!([]), json!([]))]);
     let rules = json!([{ "filters": rule, "backendRefs": [target("one"), target("two")] }]);
     let site = RouteFixture::of(rules, &[("one", &one), ("two", &two)]).await?;
     let mut client = site.client().await?;
     let mut seen = [0; 2];
     while seen.contains(&0) {
         let response = client.get("/").await?;
-        seen[usize::from(response.field("x-who").as_deref() == Some("two"))] += 1;
-        ensure!(seen.iter().sum::<u32>() < 200, "both have the same weight: {seen:?}");
+        seen[usize::from(response.field("x-name").as_deref() == Some("two"))] += 1;
+        ensure!(
+            seen.iter().sum::<u32>() < 200,
+            "one of two equal weights gets no request: {seen:?}"
+        );
     }
     for (endpoint, name) in [(&one, "one"), (&two, "two")] {
         for seen in endpoint.requests() {
-            assert_eq!(seen.head.field_values("x-who"), [name]);
+            assert_eq!(seen.head.field_values("x-name"), [name]);
         }
     }
     Ok(())
 }
 
-/// A response of our own has what the endpoint's would have for scripts, but it is not the endpoint's.
+/// Large header edits on both messages do not damage their bodies.
 #[tokio::test]
-async fn filters_keep_messages_intact() -> Result {
+async fn large_header_edits_keep_messages_intact() -> Result {
     let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n";
     let endpoint = Endpoint::start(EndpointBehaviour::answering(chunked)).await?;
     let many: Vec<Value> = (0..16).map(|n| field(&format!("x-{n}"), &"v".repeat(4000))).collect();

@@ -10,12 +10,12 @@ pub(crate) struct RouteFixture {
 }
 
 impl RouteFixture {
-    /// A route with these rules, and each Service with its only endpoint.
+    /// Returns a fixture with these rules, and each Service with its only endpoint.
     pub(crate) async fn of(rules: Value, services: &[(&str, &Endpoint)]) -> Result<Self> {
         Self::with(rules, services, &[]).await
     }
 
-    /// The same, with these policies.
+    /// Returns a fixture with these rules, Services and policies.
     pub(crate) async fn with(
         rules: Value,
         services: &[(&str, &Endpoint)],
@@ -39,12 +39,12 @@ impl RouteFixture {
     }
 }
 
-/// The only rule: every request to the Service `app`, with these filters.
+/// Returns the only rule: every request goes to the Service `app` through these filters.
 pub(crate) fn rules_with_filters(filters: Value) -> Value {
     json!([{ "filters": filters, "backendRefs": [backend_ref("app")] }])
 }
 
-/// A share of requests for this Service.
+/// Returns a reference to this Service with the default weight.
 pub(crate) fn backend_ref(service: &str) -> Value {
     json!({ "name": service, "port": 80 })
 }

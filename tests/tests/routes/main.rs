@@ -1,18 +1,18 @@
-//! What HTTPRoutes promise beyond leading somewhere, over real sockets.
+//! HTTPRoute features beyond plain forwarding, over real sockets.
 
 /// One route in front of some Services.
 mod fixture;
-/// Which rule a request goes by.
+/// Rule matching and its precedence.
 mod matching;
-/// What is changed in header fields.
+/// Header modifier filters.
 mod filters;
-/// Clients that are sent elsewhere.
+/// Redirects.
 mod redirect;
-/// Endpoints that are asked for something else.
+/// Rewrites of host and path.
 mod rewrite;
-/// What scripts from elsewhere may do.
+/// CORS: permissions of scripts from other origins.
 mod cors;
-/// Somebody who listens along.
+/// Request mirroring.
 mod mirror;
-/// Clients that stay with their endpoint.
+/// Session affinity and hash keys.
 mod affinity;

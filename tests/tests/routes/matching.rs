@@ -1,18 +1,19 @@
-//! Which rule a request goes by.
+//! Rule matching and its precedence.
 
 use serde_json::json;
 use tests::{Endpoint, EndpointBehaviour, Result};
 
 use crate::fixture::{RouteFixture, backend_ref};
 
-/// The order of Gateway API: path, method, header fields, parameters of the query, then the order of rules.
+/// The precedence of Gateway API: path, method, header fields, query parameters, then the order of
+/// rules.
 #[tokio::test]
 async fn most_specific_rule_wins() -> Result {
     let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
-    let rule = |name: &str, asked: serde_json::Value| {
+    let rule = |name: &str, condition: serde_json::Value| {
         json!({
             "name": name,
-            "matches": [asked],
+            "matches": [condition],
             "filters": [{
                 "type": "ResponseHeaderModifier",
                 "responseHeaderModifier": { "set": [{ "name": "x-rule", "value": name }] },

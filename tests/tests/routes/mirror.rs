@@ -1,4 +1,4 @@
-//! Somebody who listens along, and can hurt nobody by it.
+//! Request mirroring: copies never affect the original requests.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,19 +15,19 @@ fn mirror(service: &str) -> Value {
     json!({ "type": "RequestMirror", "requestMirror": { "backendRef": backend_ref(service) } })
 }
 
-/// How many copies for this Service had this outcome.
+/// Returns the number of copies for this Service with this outcome.
 async fn mirrored_count(site: &RouteFixture, service: &str, outcome: &str) -> Result<f64> {
     let samples = site.sheave.metric_samples("sheave_backend_mirrors_total").await?;
     let labels = [format!("/{service}:80\""), format!("\"{outcome}\"")];
-    let is_meant = |text: &str| labels.iter().all(|label| text.contains(label));
-    Ok(samples.iter().filter(|(text, _)| is_meant(text)).map(|(_, count)| count).sum())
+    let has_labels = |text: &str| labels.iter().all(|label| text.contains(label));
+    Ok(samples.iter().filter(|(text, _)| has_labels(text)).map(|(_, count)| count).sum())
 }
 
-/// Waits until so many copies for the Service `copy` had this outcome.
-async fn wait_for_mirrored(site: &RouteFixture, outcome: &str, wanted: f64) -> Result {
+/// Waits until this number of copies for the Service `copy` has had this outcome.
+async fn wait_for_mirrored(site: &RouteFixture, outcome: &str, expected: f64) -> Result {
     let observe = async || mirrored_count(site, "copy", outcome).await;
-    eventually(outcome, observe, |count| *count >= wanted).await?;
-    assert_eq!(mirrored_count(site, "copy", outcome).await?, wanted, "{outcome}");
+    eventually(outcome, observe, |count| *count >= expected).await?;
+    assert_eq!(mirrored_count(site, "copy", outcome).await?, expected, "{outcome}");
     Ok(())
 }
 
@@ -58,7 +58,7 @@ async fn mirrored_request_equals_the_original() -> Result {
         client.send(bytes).await?;
         let response = client.response(method).await?;
         ensure!(response.status() == 200 && !response.head.has_field("x-copy"), "{response:?}");
-        // One after the other, so that copies come in the same order.
+        // One after another, so that the copies arrive in the same order.
         let requests = app.counts().requests;
         for endpoint in [&copy, &other] {
             endpoint.wait_for_counts("the copy", |counts| counts.requests == requests).await?;
@@ -94,13 +94,13 @@ async fn fraction_of_requests_is_mirrored() -> Result {
         ensure!(client.get("/").await?.status() == 200);
     }
     site.sheave.wait_until_idle().await?;
-    // Of 1000 tosses six standard deviations are 82.
+    // For 1000 samples six standard deviations are 82.
     let copied = copy.counts().requests;
     ensure!((168..=332).contains(&copied), "{copied} of 1000");
     Ok(())
 }
 
-/// A worker has so many copies under way and no more; all requests are answered meanwhile.
+/// A worker limits its concurrent copies; all original requests are answered meanwhile.
 #[tokio::test]
 async fn hanging_mirror_does_not_affect_traffic() -> Result {
     let app = Endpoint::start(EndpointBehaviour::ok()).await?;
@@ -138,11 +138,12 @@ async fn dead_mirror_does_not_affect_traffic() -> Result {
     }
     wait_for_mirrored(&site, "failed", 20.0).await?;
     let observe = async || mirrored_count(&site, "dead", "failed").await;
-    eventually("those for nobody", observe, |count| *count == 20.0).await?;
+    eventually("failed copies for the dead Service", observe, |count| *count == 20.0).await?;
     Ok(())
 }
 
-/// More than is kept for another attempt is not copied, and neither is what does not arrive whole.
+/// A request body larger than the retry buffer is not mirrored, and neither is an incomplete
+/// request.
 #[tokio::test]
 async fn large_requests_are_not_mirrored() -> Result {
     let (app, copy) = (
@@ -167,7 +168,7 @@ async fn large_requests_are_not_mirrored() -> Result {
     Ok(())
 }
 
-/// A copy has a slot or is dropped: it never stands in a queue, and never goes beyond a cap.
+/// A copy gets a slot or is dropped: it never queues, and never exceeds a cap.
 #[tokio::test]
 async fn mirrored_requests_never_queue() -> Result {
     let app = Endpoint::start(EndpointBehaviour::ok()).await?;
@@ -191,7 +192,7 @@ async fn mirrored_requests_never_queue() -> Result {
     Ok(())
 }
 
-/// What would hold a connection for nothing is not copied.
+/// Upgrades are not mirrored, because the copy would hold a connection without any use.
 #[tokio::test]
 async fn upgrades_are_not_mirrored() -> Result {
     let upgrade =
@@ -214,7 +215,8 @@ async fn upgrades_are_not_mirrored() -> Result {
     Ok(())
 }
 
-/// A mirror that switches protocols without being asked: its connection carries neither a copy nor a request.
+/// If a mirror switches protocols without a request to do so, its connection carries no further
+/// copy or request.
 #[tokio::test]
 async fn mirror_connection_that_switches_protocols_is_not_reused() -> Result {
     let switching =
@@ -226,7 +228,7 @@ async fn mirror_connection_that_switches_protocols_is_not_reused() -> Result {
         { "backendRefs": [backend_ref("app")], "filters": [mirror("copy")] },
         { "matches": [{ "path": direct }], "backendRefs": [backend_ref("copy")] },
     ]);
-    // The idle connections of a capped endpoint are common to all workers.
+    // The idle connections of a capped endpoint are shared by all workers.
     let capped = objects::backend_policy("copy", json!({ "maxInFlightPerEndpoint": 4 }));
     let site = RouteFixture::with(rules, &[("app", &app), ("copy", &copy)], &[capped]).await?;
     let mut client = site.client().await?;

@@ -1,4 +1,4 @@
-//! Clients that are sent elsewhere.
+//! Redirects.
 
 use anyhow::ensure;
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use tests::{Endpoint, EndpointBehaviour, Result, eventually};
 
 use crate::fixture::RouteFixture;
 
-/// A rule for this prefix that sends clients elsewhere.
+/// Returns a rule for this prefix that redirects clients.
 fn rule(prefix: &str, redirect: Value) -> Value {
     json!({
         "matches": [{ "path": { "type": "PathPrefix", "value": prefix } }],
@@ -53,7 +53,7 @@ async fn redirect_location_is_built_from_request_and_filter() -> Result {
             ensure!(response.head.has_field("date") && !response.closes(), "{response:?}");
         }
     }
-    assert_eq!(endpoint.counts().accepted, 0, "no endpoint is asked");
+    assert_eq!(endpoint.counts().accepted, 0, "an endpoint got a connection");
     let count = async || {
         let counts = site.sheave.metric_samples("sheave_requests_total").await?;
         let redirected = counts.iter().filter(|(labels, _)| labels.contains("3xx"));
@@ -63,7 +63,7 @@ async fn redirect_location_is_built_from_request_and_filter() -> Result {
     Ok(())
 }
 
-/// A body that nobody reads ends the connection, but not before the answer has come.
+/// An unread request body ends the connection, but only after the response has arrived.
 #[tokio::test]
 async fn redirect_does_not_wait_for_the_body() -> Result {
     let rules = json!([rule("/", json!({ "scheme": "https", "statusCode": 301 }))]);

@@ -1,4 +1,4 @@
-//! Endpoints that are asked for something else.
+//! Rewrites of host and path.
 
 use anyhow::ensure;
 use serde_json::{Value, json};
@@ -48,7 +48,7 @@ async fn endpoint_receives_the_rewritten_target_and_host() -> Result {
         assert_eq!(
             seen.head.field_values("x-forwarded-host"),
             ["test:99"],
-            "the client's own word"
+            "the client's original host"
         );
         assert_eq!(seen.body.map(|body| body.length), Some(4));
     }

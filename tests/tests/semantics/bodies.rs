@@ -1,4 +1,4 @@
-//! Bodies larger than memory should ever hold.
+//! Large bodies, which are streamed and never held in memory.
 
 use std::time::Duration;
 
@@ -9,10 +9,11 @@ use tokio::time::{Instant, sleep_until};
 
 const LARGE: u64 = 100_000_000;
 
-/// What may be added to the binary's memory by one stalled transfer: its buffers, and nothing of the body.
+/// Memory that one stalled transfer may add to the binary: its buffers, and no part of the body.
 const MAX_MEMORY_GROWTH: u64 = 8 * 1024 * 1024;
 
-/// What may be on its way when nobody reads: four buffers of the kernel, which are as large as it likes.
+/// Bytes that may be in transit while the receiver does not read: four socket buffers, whose size
+/// the kernel chooses.
 const MAX_BYTES_IN_TRANSIT: u64 = LARGE / 2;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -82,12 +83,13 @@ async fn slow_client_applies_back_pressure_to_the_endpoint() -> Result {
     Ok(())
 }
 
-/// What the first request needed, the second finds: only then does memory tell something.
+/// Returns a fixture with one worker. The first request allocates buffers and the second reuses
+/// them, so that memory growth is meaningful.
 async fn one_worker(steps: Vec<ServeStep>) -> Result<HttpFixture> {
     HttpFixture::with(vec![Endpoint::start(steps).await?], &[], &["--workers", "1"]).await
 }
 
-/// Bytes that the endpoint has sent when it can send no more.
+/// Returns the number of bytes that the endpoint has sent when it can send no more.
 async fn wait_until_stalled(endpoint: &Endpoint) -> u64 {
     let mut sent = 0;
     loop {
@@ -116,7 +118,7 @@ async fn slow_endpoint_applies_back_pressure_to_the_client() -> Result {
     let sending = client::send_pattern(writer, LARGE);
     tokio::pin!(sending);
     tokio::select! {
-        _ = &mut sending => anyhow::bail!("all was taken though nobody read it"),
+        _ = &mut sending => anyhow::bail!("all bytes were taken without a reader"),
         () = sleep_until(Instant::now() + Duration::from_secs(1)) => {}
     }
     let grown = scene.sheave.memory_bytes()?.saturating_sub(before);

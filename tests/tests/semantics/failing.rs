@@ -1,4 +1,4 @@
-//! Endpoints that fail: what the client is told, and what is tried again.
+//! Failing endpoints: the client's response, and retries.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-/// RFC 9112 §8: the client must see that the response is not whole.
+/// RFC 9112 §8: the client must be able to detect an incomplete response.
 #[tokio::test]
 async fn truncated_response_never_looks_complete() -> Result {
     let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
@@ -71,13 +71,13 @@ async fn endpoint_without_a_response_is_a_bad_gateway() -> Result {
         let response = client.post("/", b"x").await?;
         ensure!(response.status() == 502, "{answer:?}: {response:?}");
         ensure!(response.head.has_field("proxy-status"), "{answer:?}: {response:?}");
-        assert_eq!(scene.endpoint().counts().requests, 1, "a POST that was read is not sent again");
-        ensure!(client.get("/").await?.status() == 502, "the client's connection goes on");
+        assert_eq!(scene.endpoint().counts().requests, 1, "a POST that was read was retried");
+        ensure!(client.get("/").await?.status() == 502, "the client's connection stays open");
     }
     Ok(())
 }
 
-/// What an endpoint may have acted on is sent again only if that does no harm.
+/// If an endpoint may have processed a request, it is retried only if it is idempotent.
 #[tokio::test]
 async fn post_read_by_the_endpoint_is_never_retried() -> Result {
     const ROUNDS: usize = 10;
@@ -85,7 +85,8 @@ async fn post_read_by_the_endpoint_is_never_retried() -> Result {
     let scene = HttpFixture::of(steps).await?;
     let mut client = scene.client().await?;
     for _ in 0..ROUNDS {
-        // It is seen that the endpoint keeps connections, and for how long at least: then POSTs use them too.
+        // These exchanges show that the endpoint keeps connections open, and for how long at least:
+        // then POSTs reuse connections too.
         for method in ["GET", "GET", "POST"] {
             ensure!(client.exchange(method, "/", &[], b"").await?.status() == 200);
             sleep(Duration::from_millis(10)).await;
@@ -100,7 +101,7 @@ async fn post_read_by_the_endpoint_is_never_retried() -> Result {
         let first = seen.iter().find(|it| it.connection == one.connection);
         first.is_some_and(|first| first.received_at < one.received_at)
     };
-    ensure!(dropped.iter().any(reused), "all went on fresh connections");
+    ensure!(dropped.iter().any(reused), "all of them used fresh connections");
     Ok(())
 }
 
@@ -117,13 +118,14 @@ async fn idempotent_request_is_retried_a_few_times() -> Result {
         ensure!(client.get("/").await?.status() == 200);
         ensure!(client.exchange(method, "/drop", &[], b"").await?.status() == 502);
         let attempts = scene.endpoint().counts().requests - 1;
-        // Three, and one before them on a connection that was kept.
+        // Three attempts, and possibly one before them on a reused connection.
         ensure!((2..=4).contains(&attempts), "{method}: {attempts} attempts");
     }
     Ok(())
 }
 
-/// That a kept connection is found closed is no attempt: endpoints die one after the other, each with idle connections.
+/// A kept connection that turns out to be closed does not count as an attempt: endpoints die one
+/// after another, each with idle connections.
 #[tokio::test]
 async fn get_survives_the_death_of_two_of_three_endpoints() -> Result {
     const ROUNDS: usize = 5;
@@ -149,14 +151,15 @@ async fn get_survives_the_death_of_two_of_three_endpoints() -> Result {
     Ok(())
 }
 
-/// An endpoint that leaves its backend while a connection to it is attempted stands in the way of no other.
+/// If an endpoint leaves its backend during a connection attempt, the request goes to another
+/// endpoint.
 #[tokio::test]
 async fn request_survives_the_replacement_of_all_endpoints() -> Result {
     let full = Socket::new(Domain::IPV4, Type::STREAM, None)?;
     full.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into())?;
     full.listen(0)?;
     let address = full.local_addr()?.as_socket().context("an address")?;
-    // There is room for one connection that has not been accepted.
+    // The backlog has room for one connection that has not been accepted.
     let _first = TcpStream::connect(address).await?;
     let configuration = ConfigDirectory::for_endpoints(&[address])?;
     let sheave = SheaveProcess::serve(&configuration).await?;
@@ -167,15 +170,15 @@ async fn request_survives_the_replacement_of_all_endpoints() -> Result {
     let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
     configuration.set_endpoints(&[endpoint.address])?;
     sheave.wait_for_endpoints(&[endpoint.address]).await?;
-    ensure!(!get.is_finished(), "it waits for a connection");
-    // The next packet of the attempt is refused.
+    ensure!(!get.is_finished(), "the request does not wait for a connection");
+    // The next packet of the connection attempt is refused.
     drop(full);
     let response = get.await??;
     ensure!(response.status() == 200, "{response:?}");
     Ok(())
 }
 
-/// A body is kept for another attempt while it is small.
+/// A body is buffered for a retry only if it is small.
 #[tokio::test]
 async fn request_with_an_unbuffered_body_is_not_retried() -> Result {
     for (length, may_fail) in [(10_000, false), (1_000_000, true)] {
@@ -215,7 +218,7 @@ async fn refused_connection_is_retried_on_another_endpoint() -> Result {
     let sheave = SheaveProcess::serve(&configuration).await?;
     let mut client = Http1TestClient::connect(sheave.address()).await?;
     for _ in 0..20 {
-        // Not a byte was sent, so that any request may be tried again.
+        // No byte was sent, so any request may be retried.
         ensure!(client.post("/", b"hello").await?.status() == 200);
     }
     Ok(())
@@ -257,7 +260,7 @@ async fn endpoint_that_never_responds_times_out() -> Result {
     Ok(())
 }
 
-/// At a capped endpoint the attempt that was given up still holds its slot.
+/// The timed-out attempt still holds its slot at a capped endpoint.
 #[tokio::test]
 async fn timed_out_attempt_does_not_exceed_the_cap() -> Result {
     let policy = json!({
@@ -307,7 +310,7 @@ async fn endless_response_head_is_a_bad_gateway() -> Result {
     Ok(())
 }
 
-/// Gateway API: what a rule sends to nobody is 500.
+/// Gateway API: a rule without a usable backend is answered 500.
 #[tokio::test]
 async fn rule_without_a_usable_backend_is_500() -> Result {
     let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;

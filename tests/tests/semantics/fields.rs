@@ -1,11 +1,11 @@
-//! Which header fields pass, which end here, and which are ours.
+//! Header fields: end-to-end fields, hop-by-hop fields, and fields that Sheave sets.
 
 use anyhow::{Context, ensure};
 use serde_json::json;
 use tests::http1::ParsedHead;
 use tests::{EndpointBehaviour, Http1TestClient, HttpFixture, Result};
 
-/// The head that the endpoint sees of a GET with these fields, from a client that nobody trusts.
+/// Returns the head that the endpoint gets for a GET with these fields from an untrusted client.
 async fn forwarded_head(fields: &[(&str, &str)]) -> Result<ParsedHead> {
     let scene = HttpFixture::of(EndpointBehaviour::ok()).await?;
     let mut client = scene.client().await?;
@@ -13,7 +13,7 @@ async fn forwarded_head(fields: &[(&str, &str)]) -> Result<ParsedHead> {
     Ok(scene.endpoint().only_request().head)
 }
 
-/// The same, from 127.0.0.2, which is a trusted proxy.
+/// Returns the same for a client at 127.0.0.2, which is a trusted proxy.
 async fn forwarded_head_from_trusted(fields: &[(&str, &str)]) -> Result<ParsedHead> {
     let scene = HttpFixture::with_client_policy(
         EndpointBehaviour::ok(),
@@ -62,14 +62,14 @@ async fn hop_by_hop_request_fields_are_removed() -> Result {
     ])
     .await?;
     for name in ["keep-alive", "proxy-connection", "te", "x-secret", "x-other", "upgrade"] {
-        ensure!(!head.has_field(name), "{name} was passed: {head:#?}");
+        ensure!(!head.has_field(name), "{name} was forwarded: {head:#?}");
     }
     ensure!(head.field("x-kept").as_deref() == Some("3"), "{head:#?}");
     ensure!(!head.field_lists("connection", "x-secret"), "{head:#?}");
     Ok(())
 }
 
-/// A field that says where a message ends or where it goes cannot be taken out by naming it.
+/// Fields that determine framing or routing cannot be removed by a `Connection` option.
 #[tokio::test]
 async fn connection_option_cannot_remove_framing_or_routing_fields() -> Result {
     for name in ["Host", "Content-Length", "Transfer-Encoding"] {
@@ -96,7 +96,7 @@ async fn hop_by_hop_response_fields_are_removed() -> Result {
     let scene = HttpFixture::of(EndpointBehaviour::answering(answer)).await?;
     let response = scene.client().await?.get("/").await?;
     for name in ["x-secret", "keep-alive", "proxy-connection"] {
-        ensure!(!response.head.has_field(name), "{name} was passed: {response:#?}");
+        ensure!(!response.head.has_field(name), "{name} was forwarded: {response:#?}");
     }
     assert_eq!(response.head.start, "HTTP/1.1 200 Fine");
     assert_eq!(response.head.field_values("set-cookie"), ["a=1", "b=2"]);
@@ -105,7 +105,7 @@ async fn hop_by_hop_response_fields_are_removed() -> Result {
     assert_eq!(response.head.field_values("x-kept"), ["3"]);
     ensure!(
         !response.head.has_field("proxy-status"),
-        "it is for answers of our own: {response:#?}"
+        "proxy-status is only for local responses: {response:#?}"
     );
     Ok(())
 }
@@ -122,7 +122,7 @@ async fn via_is_appended_to_existing_entries() -> Result {
 
 #[tokio::test]
 async fn forwarding_fields_of_an_untrusted_client_are_replaced() -> Result {
-    let lies = [
+    let forged = [
         ("X-Forwarded-For", "6.6.6.6"),
         ("x-forwarded-for", "7.7.7.7"),
         ("X-Forwarded-Proto", "https"),
@@ -130,13 +130,13 @@ async fn forwarding_fields_of_an_untrusted_client_are_replaced() -> Result {
         ("Forwarded", "for=6.6.6.6;proto=https"),
         ("X-Request-Id", "chosen"),
     ];
-    let head = forwarded_head(&lies).await?;
+    let head = forwarded_head(&forged).await?;
     assert_eq!(head.field("x-forwarded-for").as_deref(), Some("127.0.0.1"));
     assert_eq!(head.field("x-forwarded-proto").as_deref(), Some("http"));
     assert_eq!(head.field("x-forwarded-host").as_deref(), Some("test"));
     let text = format!("{head:?}");
-    for lie in ["6.6.6.6", "7.7.7.7", "evil.test", "chosen"] {
-        ensure!(!text.contains(lie), "{lie} was believed: {head:#?}");
+    for value in ["6.6.6.6", "7.7.7.7", "evil.test", "chosen"] {
+        ensure!(!text.contains(value), "{value} was forwarded: {head:#?}");
     }
     Ok(())
 }
@@ -175,7 +175,7 @@ async fn each_request_gets_a_unique_id() -> Result {
     Ok(())
 }
 
-/// RFC 9209 on every answer of our own; what it says is checked where the answers are.
+/// RFC 9209 on every local response. Its content is checked in the tests of those responses.
 #[tokio::test]
 async fn local_responses_carry_proxy_status() -> Result {
     let scene = HttpFixture::with(Vec::new(), &[], &[]).await?;
@@ -187,7 +187,7 @@ async fn local_responses_carry_proxy_status() -> Result {
     ensure!(response.head.has_field("content-length"), "{response:?}");
     let response = client.exchange("HEAD", "/", &[], b"").await?;
     ensure!(response.status() == 503, "an answer to HEAD has no body: {response:?}");
-    ensure!(client.get("/").await?.status() == 503, "and the connection goes on");
+    ensure!(client.get("/").await?.status() == 503, "the connection stays open");
     Ok(())
 }
 
@@ -200,7 +200,7 @@ async fn unmatched_request_is_404() -> Result {
     scene.configuration.write("main.yaml", &main)?;
     let mut client = scene.client().await?;
     let status = async || Ok(client.get("/").await?.status());
-    tests::eventually("the route has gone", status, |status| *status == 404).await?;
+    tests::eventually("the route is removed", status, |status| *status == 404).await?;
     let response = client.get("/").await?;
     let reason = response.field("proxy-status").unwrap_or_default();
     ensure!(reason.contains("destination_not_found"), "{response:?}");

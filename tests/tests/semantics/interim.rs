@@ -1,4 +1,4 @@
-//! Responses before the response: 100, 103, and 101 with what follows it.
+//! Interim (1xx) responses: 100, 103, and 101 with the tunnel after it.
 
 use anyhow::ensure;
 use serde_json::json;
@@ -7,7 +7,7 @@ use tests::{EndpointBehaviour, Http1TestClient, HttpFixture, Result, ServeStep};
 
 const EXPECTING: &str =
     "POST / HTTP/1.1\r\nHost: test\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n";
-const ASKING: &str =
+const UPGRADE_REQUEST: &str =
     "GET /chat HTTP/1.1\r\nHost: test\r\nConnection: keep-alive, Upgrade\r\nUpgrade: echo\r\n\r\n";
 const SWITCHING: &str =
     "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n";
@@ -44,7 +44,8 @@ async fn expect_continue_may_be_refused_without_the_body() -> Result {
     let body = scene.endpoint().only_request().body;
     ensure!(body.is_none(), "a body that was never sent: {body:?}");
 
-    // Either the connection ends, or the body is still owed: a new request must not be taken for it.
+    // Either the connection is closed, or the body is still expected: a new request must not be
+    // taken for the body.
     let mut next = scene.client().await?;
     next.send(EXPECTING).await?;
     ensure!(next.response("POST").await?.status() == 417);
@@ -58,7 +59,7 @@ async fn body_sent_without_waiting_for_100_is_served() -> Result {
     client.send(format!("{EXPECTING}hello")).await?;
     ensure!(client.response("POST").await?.status() == 200);
     ensure!(scene.endpoint().only_request().body == Some(BodyDigest::of(b"hello")));
-    ensure!(client.get("/").await?.status() == 200, "the connection goes on");
+    ensure!(client.get("/").await?.status() == 200, "the connection stays open");
     Ok(())
 }
 
@@ -83,7 +84,7 @@ async fn informational_responses_pass() -> Result {
     Ok(())
 }
 
-/// RFC 9110 §15.2: HTTP/1.0 knows no 1xx.
+/// RFC 9110 §15.2: HTTP/1.0 has no 1xx responses.
 #[tokio::test]
 async fn http10_client_gets_no_informational_response() -> Result {
     let hints = "HTTP/1.1 103 Early Hints\r\n\r\n";
@@ -95,10 +96,10 @@ async fn http10_client_gets_no_informational_response() -> Result {
     Ok(())
 }
 
-/// A client that has switched protocols, with what the endpoint sent.
+/// Returns a client that has switched protocols, after checking the endpoint's response.
 async fn switch_protocols(scene: &HttpFixture) -> Result<Http1TestClient> {
     let mut client = scene.client().await?;
-    client.send(ASKING).await?;
+    client.send(UPGRADE_REQUEST).await?;
     let (head, _) = client.read_final_head().await?;
     ensure!(head.status() == 101, "{head:?}");
     ensure!(head.field_lists("connection", "upgrade"), "{head:?}");
@@ -125,7 +126,7 @@ async fn an_upgrade_becomes_a_tunnel() -> Result {
     let (sent, received) =
         tokio::join!(tests::client::send_pattern(writer, 3_000_000), reader.read_exact(long.len()));
     sent?;
-    ensure!(received? == long, "the tunnel changed what it carried");
+    ensure!(received? == long, "the tunnel changed the data");
     Ok(())
 }
 
@@ -141,17 +142,23 @@ async fn tunnel_supports_half_close() -> Result {
         HttpFixture::of(vec![ServeStep::send(SWITCHING), ServeStep::Tunnel, ServeStep::Close])
             .await?;
     let mut client = switch_protocols(&scene).await?;
-    client.send("last words").await?;
+    client.send("last bytes").await?;
     client.finish_sending().await?;
-    assert_eq!(client.reader.read_exact(10).await?, b"last words");
+    assert_eq!(client.reader.read_exact(10).await?, b"last bytes");
     client.expect_end().await?;
 
     let scene = HttpFixture::of(steps).await?;
     let mut client = switch_protocols(&scene).await?;
     client.expect_end().await?;
-    scene.endpoint().wait_for_counts("it is still open", |counts| counts.in_flight == 0).await?;
+    scene
+        .endpoint()
+        .wait_for_counts("the connection is half-closed", |counts| counts.in_flight == 0)
+        .await?;
     client.finish_sending().await?;
-    scene.endpoint().wait_for_counts("both have ended", |counts| counts.connections == 0).await?;
+    scene
+        .endpoint()
+        .wait_for_counts("both sides are closed", |counts| counts.connections == 0)
+        .await?;
     Ok(())
 }
 
@@ -162,7 +169,7 @@ async fn bytes_sent_right_after_the_upgrade_are_not_lost() -> Result {
         HttpFixture::of(vec![ServeStep::send(&greeting), ServeStep::Tunnel, ServeStep::Close])
             .await?;
     let mut client = scene.client().await?;
-    client.send(format!("{ASKING}hello")).await?;
+    client.send(format!("{UPGRADE_REQUEST}hello")).await?;
     ensure!(client.read_final_head().await?.0.status() == 101);
     assert_eq!(client.reader.read_exact(12).await?, b"welcomehello");
     Ok(())
@@ -189,7 +196,7 @@ async fn a_refused_upgrade_is_an_ordinary_response() -> Result {
     let scene = HttpFixture::of(EndpointBehaviour::ok()).await?;
     let mut client = scene.client().await?;
     for _ in 0..2 {
-        client.send(ASKING).await?;
+        client.send(UPGRADE_REQUEST).await?;
         ensure!(client.response("GET").await?.text() == "ok");
     }
     Ok(())

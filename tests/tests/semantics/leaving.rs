@@ -1,4 +1,4 @@
-//! Clients that leave: what becomes of the request and of its slot.
+//! Clients that disconnect: the fate of the request and of its slot.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde_json::json;
 use tests::{ConnectionReuse, EndpointBehaviour, Http1TestClient, HttpFixture, Result, ServeStep};
 use tokio::time::Instant;
 
-/// A client whose request is being worked on.
+/// Returns a client whose request is in progress at the endpoint.
 async fn begin_request(scene: &HttpFixture) -> Result<Http1TestClient> {
     let requests = scene.endpoint().counts().requests;
     let mut client = scene.client().await?;
@@ -19,17 +19,18 @@ async fn begin_request(scene: &HttpFixture) -> Result<Http1TestClient> {
     Ok(client)
 }
 
-/// A synchronous worker does not notice that its client has gone: until it has finished it can do nothing else.
+/// A synchronous worker does not notice that its client has disconnected: it is busy until it has
+/// finished.
 #[tokio::test]
 async fn slot_of_a_disconnected_client_is_kept_until_the_endpoint_finishes() -> Result {
     for method in ["reset", "close"] {
         let policy = json!({ "maxInFlightPerEndpoint": 1, "queue": { "timeout": "1h" } });
         let scene = HttpFixture::with_backend_policy(EndpointBehaviour::gated(), policy).await?;
-        let gone = begin_request(&scene).await?;
+        let leaving = begin_request(&scene).await?;
         if method == "reset" {
-            gone.reset()
+            leaving.reset()
         } else {
-            drop(gone)
+            drop(leaving)
         }
 
         let mut next = scene.client().await?;
@@ -42,7 +43,10 @@ async fn slot_of_a_disconnected_client_is_kept_until_the_endpoint_finishes() -> 
         ensure!(next.response("GET").await?.status() == 200);
         let counts = scene.endpoint().counts();
         ensure!(counts.max_in_flight == 1 && counts.max_connections == 1, "{counts:?}");
-        assert_eq!(counts.accepted, 1, "the rest was read and the connection kept");
+        assert_eq!(
+            counts.accepted, 1,
+            "the rest of the response was not read, or its connection not kept"
+        );
         scene.sheave.wait_until_idle().await?;
     }
     Ok(())
@@ -56,9 +60,9 @@ async fn slot_of_a_disconnected_client_is_released_after_a_timeout() -> Result {
         "timeouts": { "abandoned": "300ms" },
     });
     let scene = HttpFixture::with_backend_policy(vec![ServeStep::WaitForever], policy).await?;
-    let gone = begin_request(&scene).await?;
+    let leaving = begin_request(&scene).await?;
     let begun = Instant::now();
-    gone.reset();
+    leaving.reset();
     let next = begin_request(&scene).await?;
     ensure!(begun.elapsed() >= Duration::from_millis(250), "{:?}", begun.elapsed());
     drop(next);
@@ -103,7 +107,10 @@ async fn client_disconnect_during_the_request_body_frees_its_slot() -> Result {
             client.send("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 100\r\n\r\npart").await?;
             scene.endpoint().wait_for_counts("the head", |counts| counts.in_flight == 1).await?;
             client.reset();
-            scene.endpoint().wait_for_counts("its end", |counts| counts.in_flight == 0).await?;
+            scene
+                .endpoint()
+                .wait_for_counts("the end of the request", |counts| counts.in_flight == 0)
+                .await?;
         }
         ensure!(scene.client().await?.post("/", b"whole").await?.status() == 200);
         ensure!(scene.endpoint().requests().iter().filter(|seen| seen.body.is_some()).count() == 1);
@@ -112,7 +119,8 @@ async fn client_disconnect_during_the_request_body_frees_its_slot() -> Result {
     Ok(())
 }
 
-/// The endpoint finishes and closes: the slot's next connection must not overlap with this one.
+/// The endpoint finishes and closes its connection: the slot's next connection must not overlap
+/// with this one.
 #[tokio::test]
 async fn connection_closed_after_a_disconnect_is_replaced_without_overlap() -> Result {
     let policy = json!({ "maxInFlightPerEndpoint": 1, "queue": { "timeout": "1h" } });
@@ -133,18 +141,19 @@ async fn connection_closed_after_a_disconnect_is_replaced_without_overlap() -> R
 const SWITCHING: &str =
     "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n";
 
-/// A browser tab that is closed during a WebSocket handshake is enough. After the 101 the connection is a tunnel to whatever
-/// the endpoint has switched to: no other client's request may be written into it.
+/// A browser tab that is closed during a WebSocket handshake can cause this. After the 101 the
+/// connection is a tunnel of the new protocol: no request of another client may be written to it.
 #[tokio::test]
 async fn upgraded_connection_carries_no_other_request() -> Result {
     let steps = vec![ServeStep::WaitForGate, ServeStep::send(SWITCHING)];
     let scene =
         HttpFixture::with_backend_policy(steps, json!({ "maxInFlightPerEndpoint": 1 })).await?;
-    let mut gone = scene.client().await?;
-    gone.send("GET /chat HTTP/1.1\r\nHost: test\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n")
+    let mut leaving = scene.client().await?;
+    leaving
+        .send("GET /chat HTTP/1.1\r\nHost: test\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n")
         .await?;
     scene.endpoint().wait_for_counts("the upgrade", |counts| counts.requests == 1).await?;
-    gone.reset();
+    leaving.reset();
 
     let mut next = scene.client().await?;
     next.send("GET /next HTTP/1.1\r\nHost: test\r\nCookie: secret\r\n\r\n").await?;
@@ -155,7 +164,8 @@ async fn upgraded_connection_carries_no_other_request() -> Result {
     Ok(())
 }
 
-/// The same for an endpoint that switches without being asked. A request that is tried again goes by a fresh connection too.
+/// The same for an endpoint that switches protocols without a request to do so. A retry uses a
+/// fresh connection too.
 #[tokio::test]
 async fn connection_with_unsolicited_101_carries_no_other_request() -> Result {
     let policy = json!({ "maxInFlightPerEndpoint": 1 });

@@ -1,4 +1,4 @@
-//! Clients that are slow, large or many.
+//! Limits for slow clients, large requests and many connections.
 
 use std::time::Duration;
 
@@ -7,9 +7,9 @@ use serde_json::json;
 use tests::{EndpointBehaviour, Http1TestClient, HttpFixture, Result, client};
 use tokio::time::Instant;
 
-/// Sends these bytes; the answer must have this status, and end the connection.
+/// Sends these bytes. The response must have this status, and the connection must end.
 async fn check_refused(client: &mut Http1TestClient, bytes: &[u8], status: u16) -> Result {
-    // The answer may come before all is sent.
+    // The response may arrive before all bytes are sent.
     drop(client.send(bytes).await);
     let response = client.response("POST").await?;
     ensure!(response.status() == status, "{response:?}");
@@ -31,7 +31,7 @@ async fn slow_head_is_answered_408() -> Result {
     check_refused(&mut client, b"GET / HTTP/1.1\r\nHost:", 408).await?;
     ensure!(begun.elapsed() >= Duration::from_millis(200));
 
-    // One byte now and then does not help.
+    // One byte now and then does not extend the timeout.
     let mut client = scene.client().await?;
     let head =
         b"GET / HTTP/1.1\r\nHost: test\r\nX-Slow: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
@@ -40,7 +40,7 @@ async fn slow_head_is_answered_408() -> Result {
     let response = client.response("GET").await;
     match response {
         Ok(response) => ensure!(response.status() == 408, "{response:?}"),
-        // What it sent after the answer may have reset the connection.
+        // Bytes sent after the response may have reset the connection.
         Err(error) => ensure!(error.is_connection_end(), "{error}"),
     }
     ensure!(scene.endpoint().counts().requests == 0);
@@ -60,7 +60,7 @@ async fn slow_body_is_answered_408() -> Result {
     ensure!(scene.endpoint().requests().iter().all(|seen| seen.body.is_none()));
     scene.sheave.wait_until_idle().await?;
 
-    // A body that moves, if slowly, is served.
+    // A body that makes progress is served, even if it is slow.
     let mut client = scene.client().await?;
     client.send("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 5\r\n\r\n").await?;
     client.send_slowly(b"hello", Duration::from_millis(60)).await?;
@@ -94,7 +94,7 @@ async fn connection_over_max_age_is_closed_after_a_response() -> Result {
         if response.closes() {
             break;
         }
-        ensure!(begun.elapsed() < Duration::from_secs(5), "it is never closed");
+        ensure!(begun.elapsed() < Duration::from_secs(5), "the connection is never closed");
     }
     ensure!(begun.elapsed() >= Duration::from_millis(150), "{:?}", begun.elapsed());
     client.expect_end().await?;
@@ -111,7 +111,7 @@ async fn oversized_requests_are_refused() -> Result {
     let many = "X-Many: 1\r\n".repeat(11);
     let cases = [
         (431, format!("GET / HTTP/1.1\r\nHost: test\r\nX-Long: {long}\r\n\r\n")),
-        // Refused before it ends: what does not fit is not waited for.
+        // Refused before its end: Sheave does not wait for bytes over the limit.
         (431, format!("GET / HTTP/1.1\r\nHost: test\r\nX-Long: {long}")),
         (431, format!("GET / HTTP/1.1\r\nHost: test\r\n{many}\r\n")),
         (414, format!("GET /{} HTTP/1.1\r\nHost: test\r\n\r\n", &long[..300])),
@@ -121,10 +121,13 @@ async fn oversized_requests_are_refused() -> Result {
         let mut client = scene.client().await?;
         check_refused(&mut client, bytes.as_bytes(), status).await?;
     }
-    ensure!(scene.endpoint().counts().requests == 0, "something was sent on");
+    ensure!(scene.endpoint().counts().requests == 0, "a request was forwarded");
 
     let mut client = scene.client().await?;
-    ensure!(client.post("/", &[b'a'; 1000]).await?.status() == 200, "as large as may be");
+    ensure!(
+        client.post("/", &[b'a'; 1000]).await?.status() == 200,
+        "a body of exactly the limit is refused"
+    );
     Ok(())
 }
 
@@ -136,11 +139,14 @@ async fn oversized_chunked_body_is_refused() -> Result {
     client.send("POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n").await?;
     let chunk = format!("190\r\n{}\r\n", "a".repeat(400));
     check_refused(&mut client, format!("{chunk}{chunk}{chunk}0\r\n\r\n").as_bytes(), 413).await?;
-    ensure!(scene.endpoint().requests().iter().all(|seen| seen.body.is_none()), "it looked whole");
+    ensure!(
+        scene.endpoint().requests().iter().all(|seen| seen.body.is_none()),
+        "the body looked complete"
+    );
     scene.sheave.wait_until_idle().await
 }
 
-/// A client that asks first need not send the body that would be refused.
+/// A client that sends `Expect: 100-continue` need not send a body that is too large.
 #[tokio::test]
 async fn oversized_body_with_expect_continue_is_refused_before_it_is_sent() -> Result {
     let limits = json!({ "limits": { "bodyBytes": 1000 } });
@@ -164,13 +170,13 @@ async fn connections_over_the_limit_are_closed() -> Result {
     ensure!(first.get("/").await?.status() == 200 && second.get("/").await?.status() == 200);
     let mut third = scene.client().await?;
     third.expect_end().await?;
-    ensure!(first.get("/").await?.status() == 200, "those before are not disturbed");
+    ensure!(first.get("/").await?.status() == 200, "an earlier connection is disturbed");
 
     drop(second);
-    let again = async || {
+    let reconnect = async || {
         let outcome = scene.client().await?.get("/").await;
         Ok(outcome.is_ok_and(|response| response.status() == 200))
     };
-    tests::eventually("there is room again", again, |served| *served).await?;
+    tests::eventually("a connection is accepted again", reconnect, |served| *served).await?;
     Ok(())
 }

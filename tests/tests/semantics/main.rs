@@ -1,16 +1,17 @@
-//! What RFC 9110 and RFC 9112 ask of an intermediary, and what our policies promise, over real sockets.
+//! Requirements of RFC 9110 and RFC 9112 for intermediaries, and of our policies, over real
+//! sockets.
 
-/// Where messages begin and end: keep-alive, pipelining, bodies, versions.
+/// Message framing: keep-alive, pipelining, bodies, versions.
 mod messages;
-/// Which header fields pass, which end here, and which are ours.
+/// Header fields: end-to-end fields, hop-by-hop fields, and fields that Sheave sets.
 mod fields;
-/// Responses before the response: 100, 103, and 101 with what follows it.
+/// Interim (1xx) responses: 100, 103, and 101 with the tunnel after it.
 mod interim;
-/// Bodies larger than memory should ever hold.
+/// Large bodies, which are streamed and never held in memory.
 mod bodies;
-/// Clients that are slow, large or many.
+/// Limits for slow clients, large requests and many connections.
 mod limits;
-/// Clients that leave.
+/// Clients that disconnect.
 mod leaving;
-/// Endpoints that fail.
+/// Failing endpoints.
 mod failing;

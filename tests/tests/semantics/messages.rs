@@ -1,4 +1,4 @@
-//! Where messages begin and end: keep-alive, pipelining, bodies, versions.
+//! Message framing: keep-alive, pipelining, bodies, versions.
 
 use std::time::Duration;
 
@@ -7,7 +7,8 @@ use tests::http1::RemainingBody;
 use tests::payload::BodyDigest;
 use tests::{Endpoint, EndpointBehaviour, Http1Error, HttpFixture, Result, ServeStep, client};
 
-/// Each worker has its own idle connections to an endpoint without a cap: with one worker they can be counted.
+/// Returns a fixture with one worker: each worker has its own idle connections to an uncapped
+/// endpoint, so that these can be counted.
 async fn one_worker(behaviour: EndpointBehaviour) -> Result<HttpFixture> {
     HttpFixture::with(vec![Endpoint::start(behaviour).await?], &[], &["--workers", "1"]).await
 }
@@ -67,11 +68,7 @@ async fn connection_close_of_the_client_is_honored() -> Result {
     client.expect_end().await?;
     let mut another = scene.client().await?;
     ensure!(another.get("/").await?.status() == 200);
-    assert_eq!(
-        scene.endpoint().counts().accepted,
-        1,
-        "the endpoint's connection is another matter"
-    );
+    assert_eq!(scene.endpoint().counts().accepted, 1, "the endpoint's connection is not kept");
     Ok(())
 }
 
@@ -143,7 +140,7 @@ async fn http10_endpoint_gets_a_new_connection_per_request() -> Result {
     for _ in 0..3 {
         let response = client.get("/").await?;
         assert_eq!((response.status(), response.text().as_str()), (200, "ok"));
-        ensure!(!response.closes(), "the client's connection is another matter");
+        ensure!(!response.closes(), "the client's connection is closed");
     }
     assert_eq!(scene.endpoint().counts().accepted, 3);
     Ok(())
@@ -157,7 +154,7 @@ async fn http10_client_gets_http10_framing() -> Result {
     client.send("GET / HTTP/1.0\r\nHost: test\r\nConnection: keep-alive\r\n\r\n").await?;
     let response = client.response("GET").await?;
     ensure!(!response.head.has_field("transfer-encoding"), "{response:?}");
-    assert_eq!(response.text(), "hello", "ended by the connection's end");
+    assert_eq!(response.text(), "hello", "the body is delimited by the end of the connection");
 
     let scene = HttpFixture::of(EndpointBehaviour::ok()).await?;
     let mut client = scene.client().await?;
@@ -212,7 +209,7 @@ async fn early_response_arrives_before_the_body_is_sent() -> Result {
     Ok(())
 }
 
-/// The client is still sending when the answer comes, and must not lose it to a reset.
+/// The client is still sending when the response arrives, and must not lose it to a reset.
 #[tokio::test]
 async fn early_response_arrives_while_the_body_is_sent() -> Result {
     const LENGTH: u64 = 5_000_000;
@@ -226,14 +223,14 @@ async fn early_response_arrives_while_the_body_is_sent() -> Result {
         client
             .send(format!("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {LENGTH}\r\n\r\n"))
             .await?;
-        // What cannot be sent any more is lost, and that is no matter.
+        // Bytes that can no longer be sent are lost, which does not matter.
         drop(client.send_pattern(LENGTH).await);
         assert_eq!(client.response("POST").await?.status(), 413);
     }
     Ok(())
 }
 
-/// Both sides may go on when the endpoint reads the body after all.
+/// Both connections may continue if the endpoint reads the body after all.
 #[tokio::test]
 async fn early_response_is_whole_if_the_body_is_read_later() -> Result {
     const LENGTH: u64 = 2_000_000;
@@ -252,7 +249,7 @@ async fn early_response_is_whole_if_the_body_is_read_later() -> Result {
     };
     assert_eq!(response?.bytes, b"early");
     if sent.is_ok() {
-        // The body may be cut only if the connection is.
+        // The body may be cut only if the connection is closed.
         let whole =
             scene.endpoint().wait_for_counts("the body", |counts| counts.in_flight == 0).await?;
         ensure!(whole.requests == 1);
@@ -296,7 +293,7 @@ async fn request_is_streamed() -> Result {
     Ok(())
 }
 
-/// RFC 9112 §8: a message that ends too early is not passed on as if it were whole.
+/// RFC 9112 §8: a message that ends too early is not forwarded as if it were complete.
 #[tokio::test]
 async fn truncated_request_never_looks_complete() -> Result {
     let cut = [
@@ -315,7 +312,10 @@ async fn truncated_request_never_looks_complete() -> Result {
             Ok(response) => assert_eq!(response.status(), 400, "{rest}"),
             Err(error) => assert!(error.is_connection_end(), "{rest}: {error}"),
         }
-        scene.endpoint().wait_for_counts("its end", |counts| counts.in_flight == 0).await?;
+        scene
+            .endpoint()
+            .wait_for_counts("the end of the request", |counts| counts.in_flight == 0)
+            .await?;
         assert_eq!(scene.endpoint().only_request().body, None, "{rest}");
     }
     Ok(())
@@ -331,7 +331,7 @@ async fn half_closed_client_still_gets_its_response() -> Result {
     scene.endpoint().open_gate(1);
     match client.response("GET").await {
         Ok(response) => assert_eq!(response.text(), "ok"),
-        // To take a half-closed client for one that has gone is allowed, if not kind.
+        // Treating a half-closed client as disconnected is allowed, although not ideal.
         Err(error) => assert!(matches!(error, Http1Error::Closed | Http1Error::Io(_)), "{error}"),
     }
     Ok(())

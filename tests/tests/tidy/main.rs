@@ -13,6 +13,10 @@ mod tree;
 mod crates;
 /// What each source file owes its reader.
 mod sources;
+/// Names and sentences.
+mod language;
+/// Import circles.
+mod modules;
 /// What prose says about the tree.
 mod documents;
 /// What a program has written.

@@ -1,4 +1,4 @@
-//! Clients that show certificates, where the Gateway asks for one.
+//! Client certificates, if the Gateway requests them.
 
 use std::net::SocketAddr;
 
@@ -11,7 +11,7 @@ use tests::{
     ConfigDirectory, Endpoint, EndpointBehaviour, Http1TestClient, Result, SheaveProcess, objects,
 };
 
-/// A Gateway that asks for certificates of the authority in the ConfigMap `ca`.
+/// A Gateway that requests certificates of the authority in the ConfigMap `ca`.
 struct ClientCertificateFixture {
     sheave: SheaveProcess,
     authority: CertificateAuthority,
@@ -34,16 +34,16 @@ impl ClientCertificateFixture {
         Ok(Self { sheave, authority, endpoint, _configuration: configuration })
     }
 
-    /// The same client by both versions of TLS, with these terms beyond.
+    /// Returns true if a client with these options is served over both versions of TLS.
     async fn is_served(
         &self,
-        terms: impl Fn(TlsClientOptions) -> TlsClientOptions,
+        options: impl Fn(TlsClientOptions) -> TlsClientOptions,
     ) -> Result<bool> {
         let mut served = Vec::new();
         for version in [&TLS12, &TLS13] {
-            let terms = terms(TlsClientOptions::with_versions(&[version], &self.authority));
+            let options = options(TlsClientOptions::with_versions(&[version], &self.authority));
             served.push(
-                status(self.sheave.address(), &terms).await.is_ok_and(|status| status == 200),
+                status(self.sheave.address(), &options).await.is_ok_and(|status| status == 200),
             );
         }
         ensure!(served[0] == served[1], "TLS 1.2 and 1.3 disagree: {served:?}");
@@ -51,46 +51,46 @@ impl ClientCertificateFixture {
     }
 }
 
-/// With TLS 1.3 a client learns with the first answer that its certificate was refused.
-async fn status(address: SocketAddr, terms: &TlsClientOptions) -> Result<u16> {
-    Ok(Http1TestClient::connect_tls(address, "test", terms).await?.get("/").await?.status())
+/// With TLS 1.3 a client gets the error of a rejected certificate only with the first response.
+async fn status(address: SocketAddr, options: &TlsClientOptions) -> Result<u16> {
+    Ok(Http1TestClient::connect_tls(address, "test", options).await?.get("/").await?.status())
 }
 
 #[tokio::test]
 async fn required_client_certificate_must_be_present_and_valid() -> Result {
-    let asking = ClientCertificateFixture::in_mode("AllowValidOnly").await?;
-    let known = asking.authority.issue(&["client.test"]);
+    let site = ClientCertificateFixture::in_mode("AllowValidOnly").await?;
+    let known = site.authority.issue(&["client.test"]);
     let unknown = CertificateAuthority::new().issue(&["client.test"]);
-    let expired = asking.authority.issue_expired(&["client.test"]);
+    let expired = site.authority.issue_expired(&["client.test"]);
     ensure!(
-        asking.is_served(|terms| terms.with_client_certificate(&known)).await?,
+        site.is_served(|options| options.with_client_certificate(&known)).await?,
         "a known client"
     );
-    ensure!(!asking.is_served(|terms| terms).await?, "a client without a certificate");
+    ensure!(!site.is_served(|options| options).await?, "a client without a certificate");
     ensure!(
-        !asking.is_served(|terms| terms.with_client_certificate(&unknown)).await?,
+        !site.is_served(|options| options.with_client_certificate(&unknown)).await?,
         "an unknown authority"
     );
     ensure!(
-        !asking.is_served(|terms| terms.with_client_certificate(&expired)).await?,
+        !site.is_served(|options| options.with_client_certificate(&expired)).await?,
         "an expired certificate"
     );
-    assert_eq!(asking.endpoint.counts().requests, 2);
+    assert_eq!(site.endpoint.counts().requests, 2);
     Ok(())
 }
 
 #[tokio::test]
 async fn optional_client_certificate_may_be_missing_or_invalid() -> Result {
-    let asking = ClientCertificateFixture::in_mode("AllowInsecureFallback").await?;
-    let known = asking.authority.issue(&["client.test"]);
+    let site = ClientCertificateFixture::in_mode("AllowInsecureFallback").await?;
+    let known = site.authority.issue(&["client.test"]);
     let unknown = CertificateAuthority::new().issue(&["client.test"]);
     ensure!(
-        asking.is_served(|terms| terms.with_client_certificate(&known)).await?,
+        site.is_served(|options| options.with_client_certificate(&known)).await?,
         "a known client"
     );
-    ensure!(asking.is_served(|terms| terms).await?, "a client without a certificate");
+    ensure!(site.is_served(|options| options).await?, "a client without a certificate");
     ensure!(
-        asking.is_served(|terms| terms.with_client_certificate(&unknown)).await?,
+        site.is_served(|options| options.with_client_certificate(&unknown)).await?,
         "an unknown authority"
     );
     Ok(())

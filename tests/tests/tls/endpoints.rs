@@ -1,4 +1,4 @@
-//! Endpoints that are spoken to by TLS: whom we trust, whom we ask for, and what we show.
+//! TLS to endpoints: verification of their certificates, server name, and our client certificate.
 
 use anyhow::ensure;
 use serde_json::{Value, json};
@@ -11,7 +11,8 @@ use tests::{
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// What a GET comes to, when this front is the only endpoint and has to be as `validation` says, by this authority.
+/// Returns the response to a GET, if this front is the only endpoint and is validated by
+/// `validation` and this authority.
 async fn get(
     front: &TlsFront,
     authority: &CertificateAuthority,
@@ -34,7 +35,7 @@ async fn get_with(
     Ok(Http1TestClient::connect(sheave.address()).await?.get("/").await?)
 }
 
-fn refused(response: &Http1TestResponse) -> Result {
+fn check_refused(response: &Http1TestResponse) -> Result {
     let status = response.field("proxy-status").unwrap_or_default();
     ensure!(response.status() == 502, "{response:?}");
     ensure!(status.contains("error=tls_certificate_error"), "{status}");
@@ -53,8 +54,8 @@ async fn endpoint_certificate_is_verified_by_authority_and_name() -> Result {
     ensure!(seen[0].client_certificates == 0, "{seen:?}");
 
     let stranger = CertificateAuthority::new();
-    refused(&get(&front, &stranger, json!({ "hostname": "inner.test" })).await?)?;
-    refused(&get(&front, &authority, json!({ "hostname": "other.test" })).await?)?;
+    check_refused(&get(&front, &stranger, json!({ "hostname": "inner.test" })).await?)?;
+    check_refused(&get(&front, &authority, json!({ "hostname": "other.test" })).await?)?;
     assert_eq!(endpoint.counts().requests, 1);
     Ok(())
 }
@@ -65,10 +66,11 @@ async fn expired_endpoint_certificate_is_refused() -> Result {
     let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
     let expired = authority.issue_expired(&["inner.test"]);
     let front = TlsFront::of(endpoint.address, &expired, &[]).await?;
-    refused(&get(&front, &authority, json!({ "hostname": "inner.test" })).await?)
+    check_refused(&get(&front, &authority, json!({ "hostname": "inner.test" })).await?)
 }
 
-/// With alternative names the hostname is only asked for; the certificate has to have one of the names.
+/// With subject alternative names the hostname is only the server name; the certificate has to
+/// match one of the names.
 #[tokio::test]
 async fn endpoint_certificate_is_verified_by_subject_alternative_names() -> Result {
     let authority = CertificateAuthority::new();
@@ -87,7 +89,7 @@ async fn endpoint_certificate_is_verified_by_subject_alternative_names() -> Resu
         ensure!(front.handshakes()[0].server_name.as_deref() == Some("inner.test"));
     }
     let named = TlsFront::of(endpoint.address, &authority.issue(&["inner.test"]), &[]).await?;
-    refused(&get(&named, &authority, validation).await?)
+    check_refused(&get(&named, &authority, validation).await?)
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! What client and listener agree on: version, protocol, certificate; and what spares the next handshake.
+//! The handshake of client and listener: version, protocol, certificate, and session resumption.
 
 use anyhow::ensure;
 use rustls::version::{TLS12, TLS13};
@@ -13,7 +13,7 @@ use tests::{
 
 const VERSIONS: [&SupportedProtocolVersion; 2] = [&TLS12, &TLS13];
 
-async fn scene(authority: &CertificateAuthority) -> Result<HttpFixture> {
+async fn start_fixture(authority: &CertificateAuthority) -> Result<HttpFixture> {
     HttpFixture::with_tls(EndpointBehaviour::ok(), &authority.issue(&["test"]), &["--workers", "2"])
         .await
 }
@@ -21,10 +21,10 @@ async fn scene(authority: &CertificateAuthority) -> Result<HttpFixture> {
 #[tokio::test]
 async fn tls12_and_tls13_are_supported() -> Result {
     let authority = CertificateAuthority::new();
-    let scene = scene(&authority).await?;
+    let scene = start_fixture(&authority).await?;
     for version in VERSIONS {
-        let terms = TlsClientOptions::with_versions(&[version], &authority);
-        let stream = terms.connect(scene.sheave.address(), "test").await?;
+        let options = TlsClientOptions::with_versions(&[version], &authority);
+        let stream = options.connect(scene.sheave.address(), "test").await?;
         ensure!(stream.get_ref().1.protocol_version() == Some(version.version));
         ensure!(Http1TestClient::over_tls(stream).get("/").await?.text() == "ok");
     }
@@ -36,7 +36,7 @@ async fn tls12_and_tls13_are_supported() -> Result {
 #[tokio::test]
 async fn protocol_is_negotiated_by_alpn() -> Result {
     let authority = CertificateAuthority::new();
-    let scene = scene(&authority).await?;
+    let scene = start_fixture(&authority).await?;
     let address = scene.sheave.address();
     let cases: [(&[&str], Option<&str>); 4] = [
         (&["h2", "http/1.1"], Some("h2")),
@@ -58,12 +58,15 @@ async fn protocol_is_negotiated_by_alpn() -> Result {
             ensure!(Http1TestClient::over_tls(stream).get("/").await?.text() == "ok");
         }
     }
-    let strangers = TlsClientOptions::trusting(&authority).with_alpn(&["spdy/3"]);
-    ensure!(strangers.connect(address, "test").await.is_err(), "there is nothing to agree on");
+    let unsupported = TlsClientOptions::trusting(&authority).with_alpn(&["spdy/3"]);
+    ensure!(
+        unsupported.connect(address, "test").await.is_err(),
+        "the handshake succeeds without a common protocol"
+    );
     Ok(())
 }
 
-/// Of several certificates the client gets the one for the name that it asks for, else the first.
+/// The client gets the certificate that matches its server name, or else the first one.
 #[tokio::test]
 async fn certificate_is_selected_by_server_name() -> Result {
     let authority = CertificateAuthority::new();
@@ -76,23 +79,27 @@ async fn certificate_is_selected_by_server_name() -> Result {
     ];
     let configuration = ConfigDirectory::with_gateway(gateway, &[endpoint.address], &secrets)?;
     let sheave = SheaveProcess::serve(&configuration).await?;
-    let terms = TlsClientOptions::trusting(&authority);
-    // That the certificate names the host is what the client checks.
+    let options = TlsClientOptions::trusting(&authority);
+    // The client itself checks that the certificate matches the host.
     for host in ["first.test", "a.test", "x.b.test", "a.b.test"] {
-        let mut client = Http1TestClient::connect_tls(sheave.address(), host, &terms).await?;
+        let mut client = Http1TestClient::connect_tls(sheave.address(), host, &options).await?;
         ensure!(client.get("/").await?.status() == 200, "{host}");
     }
     for host in ["c.test", "x.y.b.test"] {
-        ensure!(terms.connect(sheave.address(), host).await.is_err(), "{host} is nobody here");
+        ensure!(
+            options.connect(sheave.address(), host).await.is_err(),
+            "{host} has no certificate here"
+        );
     }
-    let nameless = terms.without_server_name();
+    let without_name = options.without_server_name();
     let mut client =
-        Http1TestClient::connect_tls(sheave.address(), "first.test", &nameless).await?;
+        Http1TestClient::connect_tls(sheave.address(), "first.test", &without_name).await?;
     ensure!(client.get("/").await?.status() == 200);
     Ok(())
 }
 
-/// Listeners of one address: the name decides between them, and who asks for none of theirs is refused.
+/// Listeners that share an address are selected by the server name. A name of none of them is
+/// refused.
 #[tokio::test]
 async fn listeners_share_an_address_by_server_name() -> Result {
     let authority = CertificateAuthority::new();
@@ -114,29 +121,30 @@ async fn listeners_share_an_address_by_server_name() -> Result {
     let configuration = ConfigDirectory::with_gateway(gateway, &[endpoint.address], &secrets)?;
     let sheave = SheaveProcess::serve(&configuration).await?;
     let address = sheave.listeners[0].1;
-    let terms = TlsClientOptions::trusting(&authority);
+    let options = TlsClientOptions::trusting(&authority);
     for host in ["a.test", "x.b.test"] {
-        let mut client = Http1TestClient::connect_tls(address, host, &terms).await?;
+        let mut client = Http1TestClient::connect_tls(address, host, &options).await?;
         ensure!(client.exchange("GET", "/", &[("Host", host)], b"").await?.status() == 200);
     }
-    ensure!(terms.connect(address, "c.test").await.is_err());
+    ensure!(options.connect(address, "c.test").await.is_err());
     Ok(())
 }
 
-/// Tickets are made with keys that all workers have.
+/// Session tickets are made with keys that all workers share.
 #[tokio::test]
 async fn sessions_are_resumed_by_any_worker() -> Result {
     let authority = CertificateAuthority::new();
-    let scene = scene(&authority).await?;
+    let scene = start_fixture(&authority).await?;
     for version in VERSIONS {
-        let terms = TlsClientOptions::with_versions(&[version], &authority).with_resumption();
+        let options = TlsClientOptions::with_versions(&[version], &authority).with_resumption();
         let mut clients = Vec::new();
         for number in 0..8 {
-            let stream = terms.connect(scene.sheave.address(), "test").await?;
+            let stream = options.connect(scene.sheave.address(), "test").await?;
             let kind = stream.get_ref().1.handshake_kind();
             let resumed = kind == Some(HandshakeKind::Resumed);
             ensure!(resumed == (number > 0), "{version:?}, connection {number}: {kind:?}");
-            // Kept open, so that connections are spread over the workers; the answer brings the tickets.
+            // Kept open, so that connections are spread over the workers. The response arrives with
+            // the tickets.
             let mut client = Http1TestClient::over_tls(stream);
             ensure!(client.get("/").await?.status() == 200);
             clients.push(client);

@@ -1,4 +1,4 @@
-//! What a connection costs in memory that is encrypted and does nothing.
+//! Memory cost of idle TLS connections.
 
 use anyhow::{Context, ensure};
 use tests::certificates::CertificateAuthority;
@@ -7,19 +7,20 @@ use tests::{EndpointBehaviour, Http1TestClient, HttpFixture, Result, http2, idle
 
 const CONNECTIONS: usize = 1000;
 
-/// What one may cost that has served a request. rustls keeps what TLS 1.3 needs to change keys and to hand out tickets.
+/// Memory that a connection may cost after a request. rustls keeps the state that TLS 1.3 needs to
+/// change keys and to issue tickets.
 const MAX_BYTES_PER_HTTP1_CONNECTION: u64 = 32 * 1024;
-/// The same, with HTTP/2's state and tables of fields.
+/// The same, with the state and header tables of HTTP/2.
 const MAX_BYTES_PER_HTTP2_CONNECTION: u64 = 64 * 1024;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn idle_http1_connections_use_little_memory() -> Result {
     let authority = CertificateAuthority::new();
-    let terms = TlsClientOptions::trusting(&authority);
-    let scene = scene(&authority).await?;
+    let options = TlsClientOptions::trusting(&authority);
+    let scene = start_fixture(&authority).await?;
     let open = async || {
         let mut client =
-            Http1TestClient::connect_tls(scene.sheave.address(), "test", &terms).await?;
+            Http1TestClient::connect_tls(scene.sheave.address(), "test", &options).await?;
         ensure!(client.post("/", &idle::warm_up_body()).await?.status() == 200);
         Ok(client)
     };
@@ -39,10 +40,10 @@ async fn idle_http1_connections_use_little_memory() -> Result {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn idle_http2_connections_use_little_memory() -> Result {
     let authority = CertificateAuthority::new();
-    let terms = TlsClientOptions::trusting(&authority).with_alpn(&["h2"]);
-    let scene = scene(&authority).await?;
+    let options = TlsClientOptions::trusting(&authority).with_alpn(&["h2"]);
+    let scene = start_fixture(&authority).await?;
     let open = async || {
-        let stream = terms.connect(scene.sheave.address(), "test").await?;
+        let stream = options.connect(scene.sheave.address(), "test").await?;
         let client = http2::Http2TestClient::over(stream, &h2::client::Builder::new()).await?;
         ensure!(client.post("/", idle::warm_up_body()).await?.status() == 200);
         Ok(client)
@@ -60,6 +61,6 @@ async fn idle_http2_connections_use_little_memory() -> Result {
     Ok(())
 }
 
-async fn scene(authority: &CertificateAuthority) -> Result<HttpFixture> {
+async fn start_fixture(authority: &CertificateAuthority) -> Result<HttpFixture> {
     HttpFixture::with_tls(EndpointBehaviour::ok(), &authority.issue(&["test"]), &[]).await
 }

@@ -1,18 +1,18 @@
-//! TLS in front and behind, over real sockets.
+//! TLS to clients and to endpoints, over real sockets.
 
-/// What client and listener agree on: version, protocol, certificate.
+/// The handshake of client and listener: version, protocol, certificate.
 mod handshakes;
-/// Clients that show certificates.
+/// Client certificates.
 mod clients;
-/// Names that are written in several ways.
+/// Different spellings of one name.
 mod names;
-/// Certificates that change under load.
+/// Certificate rotation under load.
 mod rotation;
-/// Connections that do nothing, and what they cost.
+/// Memory cost of idle TLS connections.
 mod idle;
-/// Endpoints that are spoken to by TLS.
+/// TLS to endpoints.
 mod endpoints;
-/// Connections that are passed on by their name.
+/// TLS passthrough and termination by server name.
 mod passthrough;
-/// Who speaks plainly where TLS is expected.
+/// Cleartext on a TLS port.
 mod plain;

@@ -1,4 +1,5 @@
-//! One name in several spellings: whatever a client writes, the site of its handshake is the site whose routes it reaches.
+//! Different spellings of one name: for every spelling, the handshake and the routing of requests
+//! select the same site.
 
 use anyhow::{Context, ensure};
 use bytes::Bytes;
@@ -16,7 +17,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 const SECURE: &str = "secure.example.com";
 const OTHER: &str = "other.example.org";
 
-/// Two Gateways on one port: `guarded` asks clients for certificates, `open` takes every name and asks for nothing.
+/// Two Gateways on one port: `guarded` requires client certificates, `open` accepts every name and
+/// requires none.
 struct TwoGatewayFixture {
     sheave: SheaveProcess,
     authority: CertificateAuthority,
@@ -26,11 +28,11 @@ struct TwoGatewayFixture {
 }
 
 impl TwoGatewayFixture {
-    /// `hostname` is that of the Gateway `guarded`.
+    /// Returns a fixture; `hostname` is that of the Gateway `guarded`.
     async fn with(hostname: &str) -> Result<Self> {
-        let alone = Self::without_guarded().await?;
-        alone.add_guarded(hostname).await?;
-        Ok(alone)
+        let site = Self::without_guarded().await?;
+        site.add_guarded(hostname).await?;
+        Ok(site)
     }
 
     async fn without_guarded() -> Result<Self> {
@@ -53,7 +55,7 @@ impl TwoGatewayFixture {
         Ok(Self { sheave, authority, guarded, open, configuration })
     }
 
-    /// Puts the Gateway `guarded` in force, before which no client has been refused.
+    /// Adds the Gateway `guarded`, and waits until it refuses clients.
     async fn add_guarded(&self, hostname: &str) -> Result {
         let mut gateway = gateway("guarded");
         gateway["spec"]["listeners"][0]["hostname"] = hostname.into();
@@ -69,11 +71,12 @@ impl TwoGatewayFixture {
                 Err(_) => false,
             })
         };
-        eventually("clients are asked for certificates", observe, |served| !served).await?;
+        eventually("clients without a certificate are refused", observe, |served| !served).await?;
         Ok(())
     }
 
-    /// The status of a request over TCP, and then over HTTP/3; an error if the handshake failed.
+    /// Returns the status of a request over TCP, and of one over HTTP/3. It is an error if the
+    /// handshake failed.
     async fn statuses(
         &self,
         server_name: &str,
@@ -88,7 +91,7 @@ impl TwoGatewayFixture {
         let mut stream = client.connect(self.sheave.address()).await?;
         let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
         stream.write_all(request.as_bytes()).await?;
-        // As much as the status line takes.
+        // The length of the status line up to the status.
         let mut head = [0; 12];
         within("a response", stream.read_exact(&mut head)).await??;
         Ok(str::from_utf8(&head[9..])?.parse()?)
@@ -103,14 +106,14 @@ impl TwoGatewayFixture {
     }
 }
 
-/// A Gateway with one listener for every host.
+/// Returns a Gateway with one listener for every host.
 fn gateway(name: &str) -> Value {
     let mut gateway = objects::https_gateway(&["certificate"]).remove(1);
     gateway["metadata"]["name"] = name.into();
     gateway
 }
 
-/// The Gateway, with HTTP/3, a route of its own, and a Service of the route's name.
+/// Returns the Gateway with HTTP/3, a route of its own, and a Service with the route's name.
 fn gateway_objects(gateway: Value, endpoint: &Endpoint) -> Vec<Value> {
     let name = gateway["metadata"]["name"].as_str().unwrap_or_default().to_owned();
     let mut policy = objects::client_policy(json!({ "http3": { "enabled": true } }));
@@ -123,8 +126,8 @@ fn gateway_objects(gateway: Value, endpoint: &Endpoint) -> Vec<Value> {
     all
 }
 
-/// A dot at the end makes no other name of one: it leads neither past the certificate that a listener asks for, nor away from
-/// its routes.
+/// A trailing dot does not make a different name: it bypasses neither the client certificate that a
+/// listener requires, nor its routes.
 #[tokio::test]
 async fn trailing_dot_does_not_bypass_client_certificates() -> Result {
     for hostname in [SECURE, "*.example.com"] {
@@ -160,7 +163,8 @@ async fn trailing_dot_does_not_bypass_client_certificates() -> Result {
     Ok(())
 }
 
-/// A connection that is older than the demand for certificates has shown none: it must not reach what they guard.
+/// A connection from before the requirement of client certificates has presented none: it must not
+/// reach the guarded routes.
 #[tokio::test]
 async fn older_connection_does_not_bypass_client_certificates() -> Result {
     let site = TwoGatewayFixture::without_guarded().await?;
@@ -170,15 +174,15 @@ async fn older_connection_does_not_bypass_client_certificates() -> Result {
     let get = format!("GET / HTTP/1.1\r\nHost: {SECURE}\r\n\r\n");
     older.send(get.as_bytes()).await?;
     ensure!(older.response("GET").await?.status() == 200);
-    let mut unconcerned = Http1TestClient::connect_tls(address, OTHER, &plain).await?;
+    let mut of_open = Http1TestClient::connect_tls(address, OTHER, &plain).await?;
     let open = format!("GET / HTTP/1.1\r\nHost: {OTHER}\r\n\r\n");
 
     site.add_guarded(SECURE).await?;
     older.send(get.as_bytes()).await?;
     let response = older.response("GET").await?;
     ensure!(response.status() == 421 && response.closes(), "{response:?}");
-    unconcerned.send(open.as_bytes()).await?;
-    ensure!(unconcerned.response("GET").await?.status() == 200);
+    of_open.send(open.as_bytes()).await?;
+    ensure!(of_open.response("GET").await?.status() == 200);
     assert_eq!(site.guarded.counts().requests, 0);
     Ok(())
 }

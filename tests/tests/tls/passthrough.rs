@@ -1,4 +1,4 @@
-//! Connections that are led by the name in their handshake: passed on as they are, or decrypted and passed on.
+//! TLSRoute: connections are routed by server name, and passed through or terminated.
 
 use std::net::SocketAddr;
 
@@ -11,7 +11,8 @@ use tests::{
     eventually, objects,
 };
 
-/// A Gateway with one listener of this mode, in front of these Services by host, each with one endpoint.
+/// Starts a Gateway with one listener of this mode, in front of these Services by host, each with
+/// one endpoint.
 async fn start_with_tls_routes(
     mode: Value,
     services: &[(&str, &str, SocketAddr)],
@@ -41,19 +42,22 @@ async fn tls_connections_are_passed_through_by_server_name() -> Result {
         start_with_tls_routes(json!({ "mode": "Passthrough" }), &services, &[]).await?;
     let address = sheave.address();
 
-    // The protocol and the certificate are the endpoint's: Sheave has neither.
-    let terms = TlsClientOptions::trusting(&authority);
-    let stream = terms.clone().with_alpn(&["h2"]).connect(address, "a.test").await?;
+    // Protocol and certificate are the endpoint's: Sheave has neither.
+    let options = TlsClientOptions::trusting(&authority);
+    let stream = options.clone().with_alpn(&["h2"]).connect(address, "a.test").await?;
     ensure!(stream.get_ref().1.alpn_protocol() == Some(b"h2".as_slice()));
     ensure!(Http1TestClient::over_tls(stream).get("/").await?.text() == "ok");
-    let mut client = Http1TestClient::connect_tls(address, "x.b.test", &terms).await?;
+    let mut client = Http1TestClient::connect_tls(address, "x.b.test", &options).await?;
     ensure!(client.get("/").await?.text() == "ok");
     assert_eq!((exact.handshakes().len(), wildcard.handshakes().len()), (1, 1));
 
-    ensure!(terms.connect(address, "c.test").await.is_err(), "a name that nobody has");
     ensure!(
-        terms.without_server_name().connect(address, "a.test").await.is_err(),
-        "no name at all"
+        options.connect(address, "c.test").await.is_err(),
+        "a server name without a route is accepted"
+    );
+    ensure!(
+        options.without_server_name().connect(address, "a.test").await.is_err(),
+        "a client without a server name is accepted"
     );
     assert_eq!(endpoint.counts().requests, 2);
     Ok(())
@@ -74,7 +78,7 @@ async fn tls_connections_are_terminated_and_proxied_as_tcp() -> Result {
     )
     .await?;
     ensure!(client.get("/as/it/is").await?.text() == "ok");
-    // What is inside is not looked at: nothing is added to it.
+    // The decrypted data is not parsed, and nothing is added to it.
     let head = endpoint.only_request().head;
     ensure!(
         head.start == "GET /as/it/is HTTP/1.1" && !head.has_field("x-forwarded-for"),
@@ -83,6 +87,6 @@ async fn tls_connections_are_terminated_and_proxied_as_tcp() -> Result {
 
     client.finish_sending().await?;
     let open = async || sheave.metric_sum("sheave_listener_connections_open").await;
-    eventually("its end", open, |open| *open == 0.0).await?;
+    eventually("the end of the connection", open, |open| *open == 0.0).await?;
     Ok(())
 }

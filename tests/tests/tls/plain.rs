@@ -1,4 +1,4 @@
-//! Who speaks plainly where TLS is expected.
+//! Cleartext on a TLS port.
 
 use anyhow::ensure;
 use tests::certificates::CertificateAuthority;
@@ -36,8 +36,8 @@ async fn http1_after_negotiating_http2_is_answered_505() -> Result {
     let authority = CertificateAuthority::new();
     let scene =
         HttpFixture::with_tls(EndpointBehaviour::ok(), &authority.issue(&["test"]), &[]).await?;
-    let terms = TlsClientOptions::trusting(&authority).with_alpn(&["h2"]);
-    let mut client = Http1TestClient::connect_tls(scene.sheave.address(), "test", &terms).await?;
+    let options = TlsClientOptions::trusting(&authority).with_alpn(&["h2"]);
+    let mut client = Http1TestClient::connect_tls(scene.sheave.address(), "test", &options).await?;
     let response = client.get("/").await?;
     ensure!(response.status() == 505 && response.closes(), "{response:?}");
     ensure!(response.text().contains("HTTP/2"), "{response:?}");

@@ -1,4 +1,4 @@
-//! Certificates that change under load, as cert-manager changes them: no connection is lost and no request fails.
+//! Certificate rotation under load, as by cert-manager: no connection is lost and no request fails.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,35 +18,35 @@ async fn no_request_fails_during_fifty_rotations() -> Result {
     let first = authority.issue(&["test"]);
     let scene = HttpFixture::with_tls(EndpointBehaviour::ok(), &first, &["--workers", "2"]).await?;
     let address = scene.sheave.address();
-    let terms = TlsClientOptions::trusting(&authority);
-    let kept = Http1TestClient::connect_tls(address, "test", &terms).await?;
+    let options = TlsClientOptions::trusting(&authority);
+    let kept = Http1TestClient::connect_tls(address, "test", &options).await?;
 
     let stopped = Arc::new(AtomicBool::new(false));
     let mut clients = JoinSet::new();
     for _ in 0..3 {
-        clients.spawn(reconnect_until_stopped(address, terms.clone(), stopped.clone()));
-        clients.spawn(request_on_one_http2_connection(address, terms.clone(), stopped.clone()));
+        clients.spawn(reconnect_until_stopped(address, options.clone(), stopped.clone()));
+        clients.spawn(request_on_one_http2_connection(address, options.clone(), stopped.clone()));
     }
     clients.spawn(request_on_one_connection(kept, stopped.clone()));
     for _ in 0..ROTATIONS {
         let next = authority.issue(&["test"]);
         scene.configuration.write("certificate.yaml", &[next.secret("certificate")])?;
-        wait_for_certificate(address, &terms, &next).await?;
+        wait_for_certificate(address, &options, &next).await?;
     }
     stopped.store(true, Ordering::Relaxed);
     for served in clients.join_all().await {
-        ensure!(served? > u64::from(ROTATIONS), "hardly a request was under way");
+        ensure!(served? > u64::from(ROTATIONS), "too few requests were sent");
     }
     Ok(())
 }
 
 async fn wait_for_certificate(
     address: SocketAddr,
-    terms: &TlsClientOptions,
+    options: &TlsClientOptions,
     identity: &IssuedCertificate,
 ) -> Result {
     let shown = async || {
-        let stream = terms.connect(address, "test").await?;
+        let stream = options.connect(address, "test").await?;
         let chain = stream.get_ref().1.peer_certificates().context("a certificate")?;
         Ok(chain[0] == identity.chain()[0])
     };
@@ -54,15 +54,15 @@ async fn wait_for_certificate(
     Ok(())
 }
 
-/// A connection for each few requests.
+/// Opens a new connection for every few requests.
 async fn reconnect_until_stopped(
     address: SocketAddr,
-    terms: TlsClientOptions,
+    options: TlsClientOptions,
     stopped: Arc<AtomicBool>,
 ) -> Result<u64> {
     let mut served = 0;
     while !stopped.load(Ordering::Relaxed) {
-        let mut client = Http1TestClient::connect_tls(address, "test", &terms).await?;
+        let mut client = Http1TestClient::connect_tls(address, "test", &options).await?;
         for _ in 0..3 {
             ensure!(client.get("/").await?.status() == 200);
             served += 1;
@@ -71,13 +71,13 @@ async fn reconnect_until_stopped(
     Ok(served)
 }
 
-/// One connection of HTTP/2 for all requests.
+/// Sends all requests on one HTTP/2 connection.
 async fn request_on_one_http2_connection(
     address: SocketAddr,
-    terms: TlsClientOptions,
+    options: TlsClientOptions,
     stopped: Arc<AtomicBool>,
 ) -> Result<u64> {
-    let client = http2::Http2TestClient::connect_tls(address, &terms).await?;
+    let client = http2::Http2TestClient::connect_tls(address, &options).await?;
     let mut served = 0;
     while !stopped.load(Ordering::Relaxed) {
         ensure!(client.get("/").await?.status() == 200);
@@ -86,7 +86,7 @@ async fn request_on_one_http2_connection(
     Ok(served)
 }
 
-/// One connection from before the first rotation.
+/// Sends all requests on one connection from before the first rotation.
 async fn request_on_one_connection(
     mut client: Http1TestClient,
     stopped: Arc<AtomicBool>,

@@ -132,7 +132,7 @@ impl LimitEstimator {
             remembered.fade(left, seen);
         }
         self.epoch = SampleEpoch::new(now);
-        self.reason == LimitReason::Knee && likelihoods[step(self.limit)] < -SURPRISE
+        self.reason == LimitReason::Saturation && likelihoods[step(self.limit)] < -SURPRISE
     }
 
     /// Returns the likelihoods from its own evidence alone, the current epoch included.
@@ -173,7 +173,7 @@ impl LimitEstimator {
         // Levels that were not visited are unknown: only trials may go there.
         let unknown = f64::from(self.start);
         let (limit, reason) = if knows_knee {
-            (likely.min(visited), LimitReason::Knee)
+            (likely.min(visited), LimitReason::Saturation)
         } else if visited <= unknown {
             (likely.min(unknown), LimitReason::Start)
         } else {

@@ -66,7 +66,7 @@ impl ConcurrencyLimiter {
     /// Returns the limit of each endpoint and its reason.
     pub fn limits(&self) -> impl Iterator<Item = (SocketAddr, u32, LimitReason)> {
         self.estimators.iter().map(|estimator| match self.trials.of(estimator.address) {
-            Some(trial) => (estimator.address, trial.target, LimitReason::Trial),
+            Some(trial) => (estimator.address, trial.target, LimitReason::Probing),
             None => (estimator.address, estimator.limit, estimator.reason),
         })
     }

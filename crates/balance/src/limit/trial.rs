@@ -145,10 +145,11 @@ fn candidate(
     }
     let limit = f64::from(estimator.limit);
     let higher = match estimator.reason {
-        LimitReason::Knee => limit + (limit / 4.0).ceil().max(2.0),
-        LimitReason::Start | LimitReason::Growing | LimitReason::Reported | LimitReason::Trial => {
-            limit * 1.5 + 1.0
-        }
+        LimitReason::Saturation => limit + (limit / 4.0).ceil().max(2.0),
+        LimitReason::Start
+        | LimitReason::Growing
+        | LimitReason::Reported
+        | LimitReason::Probing => limit * 1.5 + 1.0,
     };
     // If the limit is not reached, approach it step by step.
     let higher = if estimator.highest_visited < limit {

@@ -10,11 +10,14 @@ use super::listener_set::AllowedListeners;
 use super::namespace::LabelSelector;
 use super::scalar::{Hostname, IgnoredField, UnsupportedField};
 
+/// The controller name of our GatewayClasses.
+pub const GATEWAY_CONTROLLER: &str = "sheave.dev/gateway";
+
 /// The controller of the Gateways of this class.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GatewayClassSpec {
-    /// The controller. Sheave's is [`crate::translate::CONTROLLER`].
+    /// The controller. Sheave's is [`GATEWAY_CONTROLLER`].
     #[schemars(length(min = 1, max = 253))]
     pub controller_name: String,
     /// A description for users.

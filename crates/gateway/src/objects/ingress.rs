@@ -6,11 +6,14 @@ use serde::Deserialize;
 
 use super::scalar::{Hostname, UnsupportedField};
 
+/// The controller name of our IngressClasses.
+pub const INGRESS_CONTROLLER: &str = "sheave.dev/ingress";
+
 /// The controller of the Ingresses of this class.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct IngressClassSpec {
-    /// The controller. Sheave's is [`crate::ingress::CONTROLLER`].
+    /// The controller. Sheave's is [`INGRESS_CONTROLLER`].
     #[schemars(length(min = 1, max = 250))]
     pub controller: String,
     /// Settings of the class.

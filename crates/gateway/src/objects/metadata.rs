@@ -72,6 +72,9 @@ impl ObjectMeta {
     }
 }
 
+/// A Gateway by its namespace and name.
+pub type GatewayName = (String, String);
+
 /// A shared object: cheap to clone, and to compare with itself.
 #[derive(Debug)]
 pub struct SharedObject<S>(Arc<TypedObject<S>>);

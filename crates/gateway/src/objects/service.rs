@@ -5,6 +5,9 @@ use serde::Deserialize;
 
 use super::scalar::{IgnoredField, TargetPort};
 
+/// The label of an EndpointSlice that names its Service.
+pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
+
 /// A name for a set of endpoints, and their ports. Fields for the cluster's own network are ignored.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]

@@ -6,14 +6,13 @@ use std::sync::Arc;
 
 use super::{
     AddressType, ApiObject, BackendPolicySpec, BackendRef, ClientPolicySpec, Duration,
-    EndpointConditions, EndpointSliceSpec, GatewayAddress, GatewayClassSpec, GatewayKind,
-    GatewaySpec, GatewayTarget, HttpRouteRule, HttpRouteSpec, ListenerSpec, ListenerTlsConfig,
-    MaxInFlight, ObjectMeta, ObjectRef, ParentRef, SecretBytes, SecretSpec, ServiceKind,
-    ServicePort, ServiceSpec, ServiceTarget, SharedObject, SliceEndpoint, SlicePort,
-    StreamBackendRef, StreamRouteRule, StreamRouteSpec, TypedObject,
+    EndpointConditions, EndpointSliceSpec, GATEWAY_CONTROLLER, GatewayAddress, GatewayClassSpec,
+    GatewayKind, GatewaySpec, GatewayTarget, HttpRouteRule, HttpRouteSpec, ListenerSpec,
+    ListenerTlsConfig, MaxInFlight, ObjectMeta, ObjectRef, ParentRef, SERVICE_NAME_LABEL,
+    SecretBytes, SecretSpec, ServiceKind, ServicePort, ServiceSpec, ServiceTarget, SharedObject,
+    SliceEndpoint, SlicePort, StreamBackendRef, StreamRouteRule, StreamRouteSpec, TypedObject,
 };
 use crate::problem::ObjectOrigin;
-use crate::translate::{CONTROLLER, SERVICE_NAME_LABEL};
 
 /// The namespace of all objects made here, so that they never conflict with objects of files.
 const NAMESPACE: &str = "flags";
@@ -110,6 +109,18 @@ pub fn shorthand(flags: &ShorthandFlags) -> Vec<ApiObject> {
     objects
 }
 
+/// Adds the built-in GatewayClass `sheave` if a Gateway names it and the objects contain no GatewayClass. A configuration
+/// file needs no GatewayClass, because only one controller reads it.
+pub fn add_default_class(objects: &mut Vec<ApiObject>) {
+    let has_class = objects.iter().any(|object| matches!(object, ApiObject::GatewayClass(_)));
+    let names_default = |object: &ApiObject| matches!(object, ApiObject::Gateway(gateway) if gateway.spec.gateway_class_name == CLASS);
+    if !has_class && objects.iter().any(names_default) {
+        let origin = ObjectOrigin { file: Arc::from("built-in"), document: 1 };
+        let class = TypedObject { origin, ..class() };
+        objects.push(ApiObject::GatewayClass(class.into()));
+    }
+}
+
 /// Returns the Secret of a certificate for HTTPS, numbered from 1: the chain and its key in PEM, as read at `origin`.
 pub fn certificate(number: usize, origin: ObjectOrigin, chain: Vec<u8>, key: Vec<u8>) -> ApiObject {
     let values = [("tls.crt", chain), ("tls.key", key)];
@@ -130,7 +141,7 @@ fn resource<S>(name: &str, spec: S) -> TypedObject<S> {
 fn class() -> TypedObject<GatewayClassSpec> {
     resource(
         CLASS,
-        GatewayClassSpec { controller_name: CONTROLLER.to_owned(), ..Default::default() },
+        GatewayClassSpec { controller_name: GATEWAY_CONTROLLER.to_owned(), ..Default::default() },
     )
 }
 

@@ -7,8 +7,7 @@ use super::{
     StatusCondition, StatusDetail, TargetStatus,
 };
 use crate::managed_services::PublishedAddress;
-use crate::objects::ParentRef;
-use crate::translate::CONTROLLER;
+use crate::objects::{GATEWAY_CONTROLLER, ParentRef};
 
 const GROUP: &str = "gateway.networking.k8s.io";
 
@@ -98,7 +97,7 @@ fn parent(status: &ParentStatus, conditions: Value) -> Value {
             ("sectionName", json!(section_name)),
             ("port", json!(port)),
         ]),
-        "controllerName": CONTROLLER,
+        "controllerName": GATEWAY_CONTROLLER,
         "conditions": conditions,
     })
 }
@@ -113,7 +112,7 @@ fn target(status: &TargetStatus, conditions: Value) -> Value {
             ("name", json!(name)),
             ("sectionName", json!(section_name)),
         ]),
-        "controllerName": CONTROLLER,
+        "controllerName": GATEWAY_CONTROLLER,
         "conditions": conditions,
     })
 }

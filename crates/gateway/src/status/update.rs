@@ -8,7 +8,7 @@
 use serde_json::{Value, json};
 
 use super::{ConditionType, ResourceStatus, StatusDetail, status_json};
-use crate::translate::CONTROLLER;
+use crate::objects::GATEWAY_CONTROLLER;
 
 /// Maximum number of entries in a list of conditions.
 const MAX_CONDITIONS: usize = 8;
@@ -82,7 +82,7 @@ pub fn status_removal(current: &Value) -> Option<StatusUpdate> {
 }
 
 fn is_ours(entry: &Value) -> bool {
-    entry["controllerName"] == CONTROLLER
+    entry["controllerName"] == GATEWAY_CONTROLLER
 }
 
 fn items(list: &Value) -> &[Value] {

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::TranslationReport;
 use super::attach::{CommonHosts, RouteAttachment};
 use super::listener::{self, AcceptedGateway, AcceptedListener, listen_port};
 use super::listener_tls::ListenerTlsMode;
 use super::policy::ClientPolicies;
+use super::report::TranslationReport;
 use crate::addresses::AddressAssignment;
 use crate::matching::{HostPattern, RouteMatch, RouteTable};
 use crate::snapshot::{

@@ -8,7 +8,7 @@ use super::index::{NamespacedName, ObjectIndex};
 use super::listener::{AcceptedGateway, AcceptedListener, is_gateway_api};
 use super::listener_set;
 use super::owner::OwnerObject;
-use super::{TranslationReport, ValidationFault};
+use super::report::{TranslationReport, ValidationFault};
 use crate::matching::HostPattern;
 use crate::objects::{Hostname, ParentRef, TypedObject};
 use crate::snapshot::UrlScheme;

@@ -6,17 +6,14 @@ use std::sync::Arc;
 
 use super::grant::permits;
 use super::index::{NamespacedName, ObjectIndex, PolicyTarget};
-use super::{TranslationReport, ValidationFault};
+use super::report::{TranslationReport, ValidationFault};
 use crate::objects::{
-    AddressType, ApiObject, EndpointSliceSpec, ServicePort, ServiceRef, ServiceSpec, ServiceType,
-    SliceEndpoint, SlicePort, TypedObject,
+    AddressType, ApiObject, EndpointSliceSpec, SERVICE_NAME_LABEL, ServicePort, ServiceRef,
+    ServiceSpec, ServiceType, SliceEndpoint, SlicePort, TypedObject,
 };
 use crate::problem::ObjectProblem;
 use crate::snapshot::{BackendKey, EndpointSource, EndpointSpec, TransportProtocol};
 use crate::status::ConditionReason;
-
-/// The label of an EndpointSlice that names its Service.
-pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 
 /// The endpoints of every Service.
 ///

@@ -9,7 +9,7 @@ use super::listener::AcceptedGateway;
 use super::owner::OwnerObject;
 use super::policy::{PolicyAttachments, PolicyTargetRef, find_service};
 use super::reference::{CertificateRefResolver, ReferenceReasons};
-use super::{TranslationReport, ValidationFault, condition};
+use super::report::{TranslationReport, ValidationFault, condition};
 use crate::matching::HostPattern;
 use crate::objects::{
     BackendTlsPolicySpec, InvalidObject, ObjectMeta, SubjectAltName, SubjectAltNameType,

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::TranslationReport;
 use super::backend::find_port;
 use super::backend_tls::{BackendAncestors, BackendTlsPolicies};
 use super::draft::{RouteDraft, RuleDraft};
 use super::index::ObjectIndex;
 use super::listener::AcceptedGateway;
+use super::report::TranslationReport;
 use crate::objects::{BackendPolicySpec, BackendProtocol, ServicePort};
 use crate::snapshot::{BackendKey, EndpointProtocol, EndpointTls, TlsCertificate, TrustAnchors};
 

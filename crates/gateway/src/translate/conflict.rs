@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use super::listener::{AcceptedGateway, AcceptedListener, ProtocolType, listen_port};
-use super::{TranslationReport, ValidationFault};
+use super::report::{TranslationReport, ValidationFault};
 use crate::matching::{HostPattern, HostTrie};
 use crate::snapshot::TransportProtocol;
 use crate::status::ConditionReason;

@@ -3,10 +3,10 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use super::ValidationFault;
 use super::backend::{ServiceReferrer, resolve};
 use super::draft::FiltersDraft;
 use super::index::ObjectIndex;
+use super::report::ValidationFault;
 use crate::matching::{PathPattern, RouteMatch};
 use crate::objects::{
     CorsFilter, FieldName, HeaderModifier, HttpFilter, HttpFilterType, HttpHeader, PathModifier,

@@ -2,7 +2,8 @@
 
 use super::address::sockets;
 use super::listener::{AcceptedGateway, AcceptedListener};
-use super::{TranslationReport, ValidationFault, condition, listener_set, listener_tls};
+use super::report::{TranslationReport, ValidationFault, condition};
+use super::{listener_set, listener_tls};
 use crate::addresses::AddressAssignment;
 use crate::managed_services::PublishedAddress;
 use crate::status::{

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::ValidationFault;
 use super::matches::conditions;
+use super::report::ValidationFault;
 use crate::matching::{MatchConditions, PathPattern, RouteMatch};
 use crate::objects::{GrpcMethodMatch, GrpcRouteMatch, GrpcRouteRule, ValueMatchType};
 use crate::status::ConditionReason;

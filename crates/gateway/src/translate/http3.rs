@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use super::address::sockets;
 use super::listener::{AcceptedGateway, ProtocolType};
 use super::policy::ClientPolicies;
-use super::{TranslationReport, ValidationFault};
+use super::report::{TranslationReport, ValidationFault};
 use crate::status::ConditionReason;
 
 /// Enables HTTP/3 on listeners, and reports each listener that cannot have it.

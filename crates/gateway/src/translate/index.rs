@@ -3,8 +3,8 @@
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
-use super::TranslationReport;
 use super::certificate::CertificateResult;
+use super::report::TranslationReport;
 use crate::objects::{
     ApiObject, BackendPolicySpec, BackendTlsPolicySpec, ClientPolicySpec, ConfigMapSpec,
     EndpointSliceSpec, GatewayClassSpec, GatewaySpec, GrantFrom, GrantTo, GrpcRouteSpec,

@@ -25,16 +25,12 @@ mod source;
 use serde_json::{Value, json};
 
 use super::index::ObjectIndex;
-use super::{TranslationReport, TranslationResult};
-use crate::addresses::GatewayName;
+use super::report::{TranslationReport, TranslationResult};
 use crate::managed_services::PublishedAddress;
-use crate::objects::{ApiObject, GatewaySpec, ObjectMeta, SharedObject, TypedObject};
+use crate::objects::{ApiObject, GatewayName, GatewaySpec, ObjectMeta, SharedObject, TypedObject};
 use class::accepted_classes;
 use dialect::AnnotationDialect;
 use source::IngressSources;
-
-/// The controller name of our IngressClasses.
-pub const CONTROLLER: &str = "sheave.dev/ingress";
 
 /// The namespace of the Gateways that represent IngressClasses. It cannot exist in a cluster, because it contains a
 /// dot.
@@ -144,7 +140,8 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::addresses::{AddressAssignment, assign};
+    use crate::address_pool::assign;
+    use crate::addresses::AddressAssignment;
 
     const OBJECTS: &str = "
 kind: IngressClass

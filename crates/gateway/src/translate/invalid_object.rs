@@ -5,7 +5,8 @@ use std::slice;
 use super::attach::{AttachmentRequest, ParentIndex};
 use super::index::{BACKEND_POLICY, ObjectIndex};
 use super::listener::{AcceptedGateway, is_gateway_api, is_ours};
-use super::{TranslationReport, ValidationFault, condition, listener_set};
+use super::listener_set;
+use super::report::{TranslationReport, ValidationFault, condition};
 use crate::addresses::AddressAssignment;
 use crate::objects::{InvalidObject, InvalidObjectTarget, ObjectMeta, ParentRef, TypedObject};
 use crate::status::{

@@ -10,20 +10,18 @@ use super::listener_set::{AcceptedListenerSet, ListenerSets};
 use super::listener_tls::{self, ListenerTlsMode};
 use super::namespace_scope::NamespaceScope;
 use super::owner::OwnerObject;
-use super::{TranslationReport, ValidationFault};
-use crate::addresses::{AddressAssignment, GatewayName, RequestedAddress};
+use super::report::{TranslationReport, ValidationFault};
+use crate::addresses::{AddressAssignment, RequestedAddress};
 use crate::managed_services::{self, ManagedServices, PublishedAddress, TargetPortMap};
 use crate::matching::HostPattern;
 use crate::objects::{
-    self, FromNamespaces, GatewayAddress, GatewayClassSpec, GatewaySpec, ObjectMeta, TypedObject,
+    self, FromNamespaces, GatewayAddress, GatewayClassSpec, GatewayName, GatewaySpec, ObjectMeta,
+    TypedObject,
 };
 use crate::snapshot::{Http3Settings, TlsCertificate, TransportProtocol, UrlScheme};
 use crate::status::{
     ConditionReason, ConditionType, GatewayClassStatus, StatusCondition, StatusDetail,
 };
-
-/// The controller name of our GatewayClasses.
-pub const CONTROLLER: &str = "sheave.dev/gateway";
 
 /// A Gateway of one of our classes.
 pub(super) struct AcceptedGateway<'a> {
@@ -278,7 +276,7 @@ pub(super) fn listen_port(targets: Option<&TargetPortMap>, port: u16) -> u16 {
 }
 
 pub(super) fn is_ours(class: &TypedObject<GatewayClassSpec>) -> bool {
-    class.spec.controller_name == CONTROLLER
+    class.spec.controller_name == objects::GATEWAY_CONTROLLER
 }
 
 fn report_class(class: &TypedObject<GatewayClassSpec>, report: &mut TranslationReport) {

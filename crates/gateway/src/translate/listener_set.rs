@@ -8,7 +8,7 @@ use super::index::{NamespacedName, ObjectIndex, by_age};
 use super::listener::{AcceptedGateway, AcceptedListener, is_gateway_api};
 use super::namespace_scope::NamespaceScope;
 use super::owner::OwnerObject;
-use super::{TranslationReport, ValidationFault};
+use super::report::{TranslationReport, ValidationFault};
 use crate::objects::{GatewaySpec, ListenerSetSpec, TypedObject};
 use crate::status::{ConditionReason, ConditionType, StatusCondition, StatusDetail};
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::index::ObjectIndex;
 use super::owner::OwnerObject;
 use super::reference::{CertificateRefResolver, ReferenceReasons};
-use super::{TranslationReport, ValidationFault};
+use super::report::{TranslationReport, ValidationFault};
 use crate::objects::{
     self, FrontendValidation, FrontendValidationMode, GatewaySpec, TlsModeType, TypedObject,
 };

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::index::ObjectIndex;
 use super::listener::{AcceptedGateway, is_ours};
-use crate::addresses::{GatewayName, RequestedAddress};
+use crate::addresses::RequestedAddress;
 use crate::managed_services::DesiredService;
+use crate::objects::GatewayName;
 use crate::snapshot::TransportProtocol;
 
 /// Returns a Service for each accepted Gateway, and the Gateways of our classes that get none now. The latter keep an

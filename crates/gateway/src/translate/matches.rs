@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::ValidationFault;
+use super::report::ValidationFault;
 use crate::matching::{
     FieldCondition, MatchConditions, PathPattern, RegexPattern, RouteMatch, ValuePattern,
 };

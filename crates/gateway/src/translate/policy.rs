@@ -8,13 +8,14 @@ use std::sync::Arc;
 use super::backend_tls::BackendTlsPolicies;
 use super::backend_transport::BackendTransport;
 use super::index::{BACKEND_POLICY, ObjectIndex, ObjectsByName, sorted_by_age};
-use super::listener::{AcceptedListener, CONTROLLER};
+use super::listener::AcceptedListener;
 use super::owner::OwnerObject;
+use super::report::{TranslationReport, ValidationFault, condition};
 use super::settings::{backend_faults, backend_settings, client_faults, client_settings, http3};
-use super::{TranslationReport, ValidationFault, condition};
 use crate::objects::{
-    BackendPolicySpec, BackendProtocol, ClientPolicySpec, GatewaySpec, GatewayTarget,
-    InvalidObject, MaxInFlight, ObjectMeta, PartialPolicy, ServiceTarget, TypedObject,
+    BackendPolicySpec, BackendProtocol, ClientPolicySpec, GATEWAY_CONTROLLER, GatewaySpec,
+    GatewayTarget, InvalidObject, MaxInFlight, ObjectMeta, PartialPolicy, ServiceTarget,
+    TypedObject,
 };
 use crate::snapshot::{BackendKey, BackendSettings, ClientSettings, Http3Settings, Listener};
 use crate::status::{ConditionReason, ConditionType, StatusCondition, StatusDetail, TargetStatus};
@@ -435,7 +436,7 @@ fn find_gateway(
         return Err(("name", format!("there is no Gateway {namespace}/{}", reference.name)));
     };
     let class = index.classes.get(&("", &*gateway.spec.gateway_class_name));
-    if class.is_none_or(|class| class.spec.controller_name != CONTROLLER) {
+    if class.is_none_or(|class| class.spec.controller_name != GATEWAY_CONTROLLER) {
         return Err((
             "name",
             format!("Gateway {namespace}/{} is not served by Sheave", reference.name),

@@ -6,7 +6,7 @@ use super::certificate::{self, BadValue};
 use super::grant::permits;
 use super::index::ObjectIndex;
 use super::owner::OwnerObject;
-use super::{TranslationReport, ValidationFault};
+use super::report::{TranslationReport, ValidationFault};
 use crate::objects::{LocalRef, ObjectRef, TypedObject};
 use crate::snapshot::TlsCertificate;
 use crate::status::ConditionReason;

@@ -1,10 +1,10 @@
 //! HTTPRoutes and GRPCRoutes: attaches them, and reports their statuses.
 
-use super::TranslationReport;
 use super::attach::{AttachmentRequest, ParentIndex, RouteAttachment, retain_served};
 use super::draft::RouteDraft;
 use super::index::{ObjectIndex, by_age};
 use super::listener::AcceptedGateway;
+use super::report::TranslationReport;
 use super::rule::{RouteRules, grpc_rules, http_rules};
 use crate::objects::TypedObject;
 use crate::status::{ParentStatus, StatusDetail};

@@ -9,8 +9,9 @@ use super::backend::{ServiceReferrer, resolve};
 use super::draft::{FiltersDraft, RuleDraft, TargetDraft};
 use super::filter::{self, FilterScope};
 use super::index::ObjectIndex;
+use super::report::{TranslationReport, ValidationFault, condition};
 use super::settings::sorted;
-use super::{TranslationReport, ValidationFault, condition, grpc_match, matches};
+use super::{grpc_match, matches};
 use crate::matching::{PathPattern, RouteMatch};
 use crate::objects::{
     self, BackendRef, GrpcRouteRule, GrpcRouteSpec, HttpFilter, HttpRouteRetry, HttpRouteRule,

@@ -7,7 +7,7 @@ use balance::health::{ActiveSettings, HealthSettings, PassiveSettings, SlowStart
 use balance::retry::RetrySettings;
 use balance::{LimitSettings, PriorityLevel};
 
-use super::ValidationFault;
+use super::report::ValidationFault;
 use crate::objects::{
     self, ActiveHealth, AffinityType, AutoLimit, BackendPolicySpec, BackendProtocol, BackendQueue,
     BackendRetry, ClientHttp3, ClientPolicySpec, EjectOn, GrpcStatus, HashOn, HashOnType,

@@ -9,7 +9,7 @@ use super::backend::{ServiceReferrer, resolve};
 use super::draft::{RouteDraft, RuleDraft, TargetDraft};
 use super::index::{ObjectIndex, by_age};
 use super::listener::AcceptedGateway;
-use super::{TranslationReport, ValidationFault, condition};
+use super::report::{TranslationReport, ValidationFault, condition};
 use crate::matching::HostPattern;
 use crate::objects::{
     Hostname, ObjectMeta, ParentRef, StreamRouteRule, StreamRouteSpec, TlsRouteSpec, TypedObject,

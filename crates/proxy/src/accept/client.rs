@@ -10,6 +10,8 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use balance::Time;
+use codec::h1::HeadLimits;
+use codec::proxy_protocol::{ProxiedAddresses, ProxyHeader};
 use gateway::snapshot::{BackendSettings, ClientSettings, UrlScheme};
 
 use crate::accept::accepted_connection::AcceptedConnection;
@@ -20,7 +22,7 @@ use crate::clock;
 use crate::deadline::Deadline;
 use crate::demand::RefusalHistory;
 use crate::forwarded::RequestOrigin;
-use crate::proxy_protocol::{self, ProxiedAddresses, ProxyHeader};
+use crate::proxy_header;
 use crate::stream::PeerStream;
 use crate::tls::{TlsInfo, TlsSession};
 use crate::worker::{DrainStage, Worker};
@@ -163,7 +165,7 @@ impl ClientConnection {
         let addresses = destination.map_or(ProxyHeader::Local, |destination| {
             ProxyHeader::Proxied(ProxiedAddresses { client: self.peer, destination })
         });
-        proxy_protocol::write(version, &addresses, &mut header);
+        proxy_header::write(version, &addresses, &mut header);
         header
     }
 
@@ -283,5 +285,14 @@ impl ClientConnection {
             self.deadline.poll(cx).map(|()| Err(WaitInterrupt::Deadline))
         })
         .await
+    }
+}
+
+/// Returns the limits of a request head that a listener's policy sets for its clients.
+pub(super) fn head_limits(settings: &ClientSettings) -> HeadLimits {
+    HeadLimits {
+        head_bytes: settings.max_head_bytes as usize,
+        fields: usize::from(settings.max_header_fields),
+        target_bytes: settings.max_target_bytes as usize,
     }
 }

@@ -6,16 +6,16 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
+use codec::h1::{BadRequest, parse};
 use tokio::io::AsyncWrite;
 
 use crate::accept::accepted_connection::{AcceptedConnection, ConnectionGuard, hand_over};
-use crate::accept::client::{ClientConnection, ReadOutcome};
+use crate::accept::client::{ClientConnection, ReadOutcome, head_limits};
 use crate::accept::h2;
 use crate::buffer::{BUFFER_BYTES, ReadBuffer};
 use crate::clock;
 use crate::exchange::{ConnectionOutcome, Exchange};
 use crate::failure::Failure;
-use crate::h1::{BadRequest, HeadLimits, parse};
 use crate::request;
 use crate::worker::{DrainStage, Worker};
 
@@ -149,7 +149,7 @@ impl ClientConnection {
         let live = worker.config();
         let Some(listener) = self.listener(&live) else { return Ok(false) };
         let settings = &listener.client;
-        let limits = HeadLimits::of(settings);
+        let limits = head_limits(settings);
         let mut buffer = self.buffer.take().unwrap_or_else(|| worker.scratch.buffer_pool.take());
         let mut is_first = true;
         let result = loop {

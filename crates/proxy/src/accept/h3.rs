@@ -12,11 +12,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::Poll;
 
+use codec::h3::H3ErrorCode;
+
 use crate::accept::accepted_connection::{AcceptedConnection, ConnectionGuard};
 use crate::accept::multiplexed_client::MultiplexedClient;
 use crate::clock;
 use crate::demand::RefusalHistory;
-use crate::h3::H3ErrorCode;
 use crate::quic::QuicConnection;
 
 /// The connection from its first request to its end.

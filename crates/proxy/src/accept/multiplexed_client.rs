@@ -10,11 +10,11 @@ use std::task::Waker;
 use std::time::Duration;
 
 use balance::{Rng, Time};
+use codec::binary::WebSocketKey;
 
 use crate::accept::accepted_connection::AcceptedConnection;
 use crate::accept::client::ClientConnection;
 use crate::active_config::ListenerSocket;
-use crate::binary::WebSocketKey;
 use crate::clock;
 use crate::demand::RefusalHistory;
 use crate::exchange::Exchange;

@@ -6,12 +6,12 @@
 use std::future::poll_fn;
 use std::time::Duration;
 
+use codec::proxy_protocol::{self, ProxyHeader};
 use gateway::snapshot::ProxyProtocol;
 
 use crate::accept::client::{ClientConnection, ReadOutcome};
 use crate::buffer::BUFFER_BYTES;
 use crate::failure::Failure;
-use crate::proxy_protocol::{self, ProxyHeader};
 use crate::worker::Worker;
 
 /// Required start of a connection.

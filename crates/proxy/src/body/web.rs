@@ -1,8 +1,8 @@
 //! gRPC-Web bodies: the bytes that a [`BodyPump`] reads are translated before they are written.
 
-use crate::grpc::web::{GrpcWebTranslator, InvalidBase64};
-use crate::h1::write;
-use crate::head::FieldSection;
+use codec::grpc::web::{GrpcWebTranslator, InvalidBase64};
+use codec::h1::write;
+use codec::head::FieldSection;
 
 use super::{BodyError, BodyPump, SinkFraming, append_chunk};
 
@@ -68,12 +68,12 @@ fn append_delimited(data: &[u8], framing: GrpcWebFraming, out: &mut Vec<u8>) {
 mod tests {
     use std::future::poll_fn;
 
+    use codec::head::BodyFraming;
     use tokio::io::AsyncWriteExt;
 
     use super::*;
     use crate::body::BodySource;
     use crate::body::tests::{pair, received};
-    use crate::head::BodyFraming;
     use crate::scratch::ScratchMemory;
 
     /// Returns the bytes that arrive if a body is read as `from` and written as `to`.

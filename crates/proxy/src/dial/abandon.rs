@@ -9,6 +9,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 use balance::Time;
+use codec::head::{BodyFraming, RequestHead, RequestMethod, ResponseHead};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::time::{sleep_until, timeout_at};
 
@@ -19,7 +20,6 @@ use crate::context::AttemptContext;
 use crate::dial::attempt::{AttemptConnection, poll_head};
 use crate::dial::pool::{self, CompletedExchange};
 use crate::failure::Failure;
-use crate::head::{BodyFraming, RequestHead, RequestMethod, ResponseHead};
 use crate::relay;
 use crate::worker::Worker;
 

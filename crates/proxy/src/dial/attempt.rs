@@ -6,6 +6,8 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use balance::{AttemptResult, Time};
+use codec::h1::{BadResponse, HeadLimits, parse};
+use codec::head::{RequestHead, ResponseHead};
 use gateway::snapshot::EndpointProtocol;
 
 use crate::accept::client::{ClientConnection, WaitInterrupt};
@@ -22,8 +24,6 @@ use crate::dial::stream_request;
 use crate::exchange::{Exchange, RequestPolicy};
 use crate::failure::Failure;
 use crate::grpc;
-use crate::h1::{BadResponse, HeadLimits, parse};
-use crate::head::{RequestHead, ResponseHead};
 use crate::relay;
 use crate::stream::ConnectionEnd;
 use crate::tls::ConnectionSecurity;

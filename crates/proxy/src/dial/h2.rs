@@ -18,8 +18,11 @@ use std::time::Duration;
 
 use balance::Time;
 use bytes::Bytes;
+use codec::binary::WEBSOCKET;
+use codec::h2::request;
 use gateway::snapshot::BackendSettings;
 use h2::client::{Builder, Connection as Http2, SendRequest};
+use h2::ext::Protocol;
 use h2::{Ping, PingPong};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
@@ -35,7 +38,7 @@ use crate::dial::multiplex_pool::{self, MultiplexPool, PoolKey, StreamWaiter};
 use crate::dial::pool::{Endpoint, EndpointConnection, lock};
 use crate::dial::stream_request::{RequestSource, StreamGrant, StreamRequest};
 use crate::failure::Failure;
-use crate::h2::{H2Stream, request};
+use crate::h2::H2Stream;
 use crate::stream::PeerStream;
 use crate::tls::{ConnectionSecurity, EndpointTlsContext};
 
@@ -160,7 +163,10 @@ impl H2EndpointConnection {
             return Err(Failure::UpgradeRefused);
         }
         let head = request::write(request, framing, call.scheme(), call.endpoint.address);
-        let head = head.map_err(Failure::BadRequest)?;
+        let mut head = head.map_err(Failure::BadRequest)?;
+        if request.upgrade {
+            head.extensions_mut().insert(Protocol::from_static(WEBSOCKET));
+        }
         let is_whole = call.source.is_whole();
         let stream_guard = self.usage.begin_stream(call.fresh);
         // The connection has just reported capacity for one stream.

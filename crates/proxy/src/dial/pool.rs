@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use balance::{ConcurrencyCap, SetMember, Time};
+use codec::head::{BodyFraming, ResponseHead};
 use gateway::snapshot::BackendSettings;
 
 use crate::backend::Backend;
@@ -19,7 +20,6 @@ use crate::buffer::ReadBuffer;
 use crate::dial::h2;
 use crate::dial::h3::Http3Reachability;
 use crate::dial::multiplex_connection::{ConnectionCounts, StreamGuard};
-use crate::head::{BodyFraming, ResponseHead};
 use crate::observe::EndpointCounters;
 use crate::reachability;
 use crate::stream::{ConnectionEnd, PeerStream};
@@ -433,11 +433,17 @@ mod tests {
 
     #[tokio::test]
     async fn only_a_clean_http_connection_returns_to_the_pool() {
-        let response = |status| ResponseHead { status, keep_alive: true, ..ResponseHead::new() };
-        let framed = |framing| ResponseHead { framing, ..response(200) };
-        let closing = ResponseHead { keep_alive: false, ..response(200) };
-        let switched = ResponseHead { upgrade: true, ..response(101) };
-        let tunnel = ResponseHead { upgrade: true, ..response(200) };
+        let head = |status, framing, keep_alive, upgrade| {
+            let mut head = ResponseHead::new();
+            (head.status, head.framing) = (status, framing);
+            (head.keep_alive, head.upgrade) = (keep_alive, upgrade);
+            head
+        };
+        let response = |status| head(status, BodyFraming::None, true, false);
+        let framed = |framing| head(200, framing, true, false);
+        let closing = head(200, BodyFraming::None, false, false);
+        let switched = head(101, BodyFraming::None, true, true);
+        let tunnel = head(200, BodyFraming::None, true, true);
         for (response, request_sent, response_read, left, is_kept) in [
             (response(200), true, true, "", true),
             (response(404), true, true, "", true),

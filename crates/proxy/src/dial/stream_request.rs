@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use balance::{AttemptResult, Time};
+use codec::h1::BadResponse;
+use codec::head::{BodyFraming, RequestHead, ResponseHead};
 use gateway::snapshot::EndpointProtocol;
 use http::uri::Scheme;
 
@@ -24,8 +26,6 @@ use crate::dial::multiplex_pool::{PoolKey, StreamWaiter};
 use crate::dial::pool::{Endpoint, EndpointConnection};
 use crate::dial::websocket;
 use crate::failure::Failure;
-use crate::h1::BadResponse;
-use crate::head::{BodyFraming, RequestHead, ResponseHead};
 use crate::stream::{PeerStream, StreamError};
 
 /// One request that needs a stream.

@@ -4,9 +4,8 @@
 //! accepted, we answer the client's key in its place.
 
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
+use codec::head::{KnownFieldName, RequestHead, ResponseHead};
 use data_encoding::BASE64;
-
-use crate::head::{KnownFieldName, RequestHead, ResponseHead};
 
 /// The only protocol that extended CONNECT supports here.
 const PROTOCOL: &str = "websocket";

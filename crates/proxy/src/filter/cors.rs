@@ -1,8 +1,7 @@
 //! CORS filter (Fetch standard, CORS protocol): the route's policy decides, not the endpoint.
 
+use codec::head::{FieldSection, RequestHead, RequestMethod, ResponseHead};
 use gateway::snapshot::{AllowList, CorsPolicy};
-
-use crate::head::{FieldSection, RequestHead, RequestMethod, ResponseHead};
 
 /// True if the request is a CORS preflight. The caller has checked that it has an `Origin`.
 pub(super) fn is_preflight(request: &RequestHead) -> bool {

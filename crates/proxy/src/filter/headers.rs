@@ -1,9 +1,8 @@
 //! Header modification filter.
 
+use codec::h1::write::is_sent_on;
+use codec::head::{BodyFraming, FieldSection, KnownFieldName};
 use gateway::snapshot::{HeaderEdits, HeaderField};
-
-use crate::h1::write::is_sent_on;
-use crate::head::{BodyFraming, FieldSection, KnownFieldName};
 
 /// Removes, replaces and adds fields, in this order.
 pub(super) fn edit(fields: &mut FieldSection, edits: &HeaderEdits) {

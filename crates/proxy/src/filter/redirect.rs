@@ -1,10 +1,10 @@
 //! Redirect filter.
 
+use codec::h1::BadRequest;
+use codec::head::{RequestHead, ResponseHead};
 use gateway::snapshot::{RedirectAction, RequestUrl, UrlScheme};
 
 use crate::failure::Failure;
-use crate::h1::BadRequest;
-use crate::head::{RequestHead, ResponseHead};
 
 /// Builds the head of the redirect for a request that arrived by `scheme` at the listener's `port`.
 pub(super) fn answer(

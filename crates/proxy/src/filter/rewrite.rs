@@ -1,8 +1,7 @@
 //! URL rewrite filter: host and path that the endpoint gets in place of the client's.
 
+use codec::head::RequestHead;
 use gateway::snapshot::RewriteAction;
-
-use crate::head::RequestHead;
 
 /// Rewrites host and path; the query is kept. The target `*` is not a path, and is kept as well.
 pub(super) fn apply(rewrite: &RewriteAction, request: &mut RequestHead) {

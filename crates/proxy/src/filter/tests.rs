@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use codec::h1::{HeadLimits, parse, write};
+use codec::head::{BodyFraming, HttpVersion};
 use gateway::snapshot::{
     AllowList, HeaderEdits, HeaderField, OriginPattern, PathRewrite, RedirectAction, RewriteAction,
     UrlScheme,
@@ -9,8 +11,6 @@ use gateway::snapshot::{
 use proptest::prelude::*;
 
 use super::*;
-use crate::h1::{HeadLimits, parse, write};
-use crate::head::{BodyFraming, HttpVersion};
 
 const LIMITS: HeadLimits = HeadLimits { head_bytes: 8192, fields: 64, target_bytes: 4096 };
 

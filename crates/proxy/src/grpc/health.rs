@@ -3,11 +3,11 @@
 //! Its two messages have one field each, so they are encoded and decoded by hand. The caller sets the timeout.
 
 use bytes::Bytes;
+use codec::grpc::GrpcCode;
+use codec::grpc::message::{self, ServingStatus};
 use h2::client;
 use http::{HeaderMap, Request, Response, Uri};
 use tokio::io::{AsyncRead, AsyncWrite};
-
-use super::{GrpcCode, message};
 
 /// Largest response body. A valid response takes a few bytes.
 const MOST_BYTES: usize = 4096;
@@ -115,10 +115,20 @@ fn interpret_response(
 ) -> HealthCheckResult {
     let status = trailers.and_then(status).or_else(|| status(head.headers()));
     match status {
-        Some(GrpcCode::Ok) if head.status() == 200 => message::parse_health_check_response(body),
+        Some(GrpcCode::Ok) if head.status() == 200 => serving_result(body),
         Some(GrpcCode::Unimplemented) => HealthCheckResult::Unimplemented,
         Some(GrpcCode::NotFound) => HealthCheckResult::ServiceUnknown,
         Some(_) => HealthCheckResult::Failed,
+        None => HealthCheckResult::Malformed,
+    }
+}
+
+fn serving_result(body: &[u8]) -> HealthCheckResult {
+    match message::parse_health_check_response(body) {
+        Some(ServingStatus::Serving) => HealthCheckResult::Serving,
+        Some(ServingStatus::NotServing) => HealthCheckResult::NotServing,
+        Some(ServingStatus::ServiceUnknown) => HealthCheckResult::ServiceUnknown,
+        Some(ServingStatus::Unknown) => HealthCheckResult::Unknown,
         None => HealthCheckResult::Malformed,
     }
 }

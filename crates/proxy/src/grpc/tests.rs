@@ -107,6 +107,32 @@ fn every_failure_maps_to_a_grpc_status_code() {
 }
 
 #[test]
+fn grpc_status_maps_to_a_health_signal() {
+    let status = |code: &str, pushback: Option<&str>| {
+        let mut fields = FieldSection::new();
+        fields.append("grpc-status", code);
+        if let Some(pushback) = pushback {
+            fields.append("grpc-retry-pushback-ms", pushback);
+        }
+        GrpcCallStatus::of(&fields).unwrap()
+    };
+    assert_eq!(GrpcCallStatus::of(&FieldSection::new()), None);
+    assert_eq!(attempt_result(status("0", None)), AttemptResult::Success);
+    assert_eq!(attempt_result(status("12", None)), AttemptResult::Success);
+    assert_eq!(attempt_result(status("14", None)), AttemptResult::ServerError);
+    assert_eq!(attempt_result(status("99", None)), AttemptResult::ServerError);
+    assert_eq!(attempt_result(status("4", None)), AttemptResult::TimedOut);
+    assert_eq!(attempt_result(status("8", None)), AttemptResult::Refused { retry_after: None });
+    let second = Some(Duration::from_secs(1));
+    assert_eq!(
+        attempt_result(status("8", Some("1000"))),
+        AttemptResult::Refused { retry_after: second }
+    );
+    assert_eq!(status("8", Some("-1")).pushback, RetryPushback::Never);
+    assert_eq!(status("8", Some("soon")).pushback, RetryPushback::Never);
+}
+
+#[test]
 fn call_outcome_follows_its_grpc_status() {
     let concluded = |status: u16, head: Option<&str>| {
         let mut exchange = exchange("application/grpc");

@@ -12,16 +12,16 @@ use ::h2::client::ResponseFuture;
 use ::h2::server::SendResponse;
 use ::h2::{Error, Reason, RecvStream, SendStream};
 use bytes::{Buf, Bytes};
+use codec::h2::fields::{read_trailers, write_trailers};
+use codec::h2::response;
+use codec::head::{FieldSection, RequestHead, ResponseFraming, ResponseHead};
 use tokio::io::ReadBuf;
 
 use crate::dial::attempt::RESPONSE_LIMITS;
 use crate::failure::Failure;
-use crate::head::{FieldSection, RequestHead, ResponseHead};
-use crate::stream::{ResponseFraming, StreamError};
+use crate::stream::StreamError;
 use crate::sys::ThreadBound;
 
-use super::fields::{read_trailers, write_trailers};
-use super::response;
 use super::response_scheduler::ScheduledResponse;
 
 /// One request and its response.

@@ -4,9 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::task::Waker;
 
-use super::H3ErrorCode;
-use super::priority::ResponsePriority;
-use super::varint;
+use codec::h3::H3ErrorCode;
+use codec::h3::priority::ResponsePriority;
+use codec::h3::varint;
 
 /// Number of priorities kept for streams that have not been opened yet. Beyond it, the oldest are dropped.
 const PRIORITIES: usize = 64;

@@ -9,13 +9,14 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
+use codec::h3::control::{ControlFrame, ControlStreamReader, UniStreamType};
+use codec::h3::qpack::instructions::{self, QpackDecoderStream};
+use codec::h3::settings::{self, H3Settings};
+use codec::h3::{H3ErrorCode, PeerRole, frame, varint};
 
 use crate::quic::{QuicConnection, RecvStream, SendStream, StreamEnd};
 
-use super::control::{ControlFrame, ControlStreamReader, UniStreamType};
-use super::qpack::instructions::{self, QpackDecoderStream};
-use super::settings::{self, H3Settings};
-use super::{H3ConnectionState, H3ErrorCode, PeerRole, frame, varint};
+use super::H3ConnectionState;
 
 /// Stream type at the start of our control stream.
 const CONTROL_STREAM_TYPE: u64 = 0x0;

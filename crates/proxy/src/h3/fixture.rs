@@ -4,12 +4,12 @@ use std::future::{Future, poll_fn};
 use std::sync::Arc;
 use std::time::Duration;
 
+use codec::h3::{frame, qpack, varint};
 use quinn_proto::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use rcgen::{CertificateParams, KeyPair};
 use rustls::pki_types::PrivateKeyDer;
 use rustls::version::TLS13;
 
-use super::{frame, qpack, varint};
 use crate::quic::{DialSettings, QuicConnection, QuicDialer};
 
 /// Server name of the certificate.

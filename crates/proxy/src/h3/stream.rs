@@ -9,20 +9,21 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use codec::binary::WebSocketKey;
+use codec::h1::{BadSyntax, HeadLimits};
+use codec::h3::fields::FieldSectionError;
+use codec::h3::frame::{FrameContext, H3FrameDecoder};
+use codec::h3::priority::ResponsePriority;
+use codec::h3::{H3ErrorCode, PeerRole, request, response};
+use codec::head::{BodyFraming, FieldSection, RequestHead, ResponseFraming, ResponseHead};
 use tokio::io::ReadBuf;
 
-use crate::binary::WebSocketKey;
 use crate::dial::attempt::RESPONSE_LIMITS;
 use crate::failure::Failure;
-use crate::h1::{BadSyntax, HeadLimits};
-use crate::head::{BodyFraming, FieldSection, RequestHead, ResponseHead};
 use crate::quic::{RecvStream, SendStream, StreamEnd};
-use crate::stream::{ResponseFraming, StreamError};
+use crate::stream::StreamError;
 
-use super::fields::FieldSectionError;
-use super::frame::{FrameContext, H3FrameDecoder};
-use super::priority::ResponsePriority;
-use super::{H3ConnectionState, H3ErrorCode, PeerRole, request, response};
+use super::H3ConnectionState;
 
 /// The receiving side.
 mod incoming;

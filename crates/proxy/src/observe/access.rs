@@ -12,6 +12,7 @@ use std::sync::mpsc::{SyncSender, TrySendError};
 use std::time::Duration;
 
 use balance::Time;
+use codec::head::{HttpVersion, KnownFieldName, RequestHead, RequestMethod};
 
 use crate::accept::client::ClientConnection;
 use crate::active_config::{ActiveListener, Route, WorkerConfig};
@@ -20,7 +21,6 @@ use crate::clock;
 use crate::exchange::Exchange;
 use crate::failure::Failure;
 use crate::grpc::GrpcCall;
-use crate::head::{HttpVersion, KnownFieldName, RequestHead, RequestMethod};
 use crate::observe::json_line::JsonLine;
 use crate::observe::{RouteCounters, WorkerCounters, sampled_trace};
 use crate::worker::Worker;

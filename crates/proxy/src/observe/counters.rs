@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use balance::limit::RetryAfterHandling;
+use codec::grpc::GrpcCode;
+use codec::orca;
 
 use crate::accept::{h2, h3};
 use crate::failure::Failure;
-use crate::grpc::GrpcCode;
 use crate::mirror::MirrorOutcome;
 use crate::observe::{ExemplarStore, HistogramData};
-use crate::orca;
 use crate::quic::DatagramDropReason;
 use crate::tls::ClientTlsError;
 

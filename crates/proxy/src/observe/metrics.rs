@@ -9,6 +9,8 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use balance::demand::{ASSUMED_SERVICE_TIME, DemandAverager, WINDOW};
+use codec::grpc::GrpcCode;
+use codec::orca::LoadReportError;
 
 use crate::accept::{h2, h3};
 use crate::active_config::{ActiveListener, Route};
@@ -16,13 +18,11 @@ use crate::backend::{Backend, BackendConfig};
 use crate::dial::multiplex_connection::ConnectionCounts;
 use crate::dial::pool::Endpoint;
 use crate::failure::Failure;
-use crate::grpc::GrpcCode;
 use crate::mirror::MirrorOutcome;
 use crate::observe::{
     ExemplarStore, HandshakeCounters, Histogram, HistogramData, ListenerCounters,
     MetricDescription, MetricReader, MetricRow, MetricSample, SingleWriterCounter, WorkerCounters,
 };
-use crate::orca::LoadReportError;
 use crate::quic::DatagramDropReason;
 use crate::worker::ProxyState;
 
@@ -291,7 +291,7 @@ static OF_BACKENDS: &[MetricRow<Backend>] = &[
         "sheave_backend_refused",
         &["backend", "reason"],
         MetricReader::Counts(|it, each| {
-            for (place, refusal) in Failure::REFUSALS.into_iter().enumerate() {
+            for (place, refusal) in Failure::REFUSALS.iter().enumerate() {
                 let count = total(&it.counters, |shard| &shard.refused[place]);
                 each(refusal.attributes().word, count);
             }
@@ -317,9 +317,9 @@ static OF_BACKENDS: &[MetricRow<Backend>] = &[
             let spent = it.demand.read(DemandAverager::request_seconds);
             each("in_flight", spent.in_flight);
             each("queued", spent.queued);
-            each("shed", spent.rejected);
+            each("rejected", spent.rejected);
         }),
-        "Cumulative time of requests in flight, in the queue, and (shed) the expected service time of rejected ones; the rate is the demand.",
+        "Cumulative time of requests in flight, in the queue, and the expected service time of rejected ones; the rate is the demand.",
     ),
     MetricRow::new(
         "sheave_backend_service_seconds",
@@ -546,7 +546,7 @@ static OF_LIMITS: &[MetricRow<u32>] = &[MetricRow::new(
     "sheave_endpoint_limit",
     &["backend", "endpoint", "reason"],
     MetricReader::Gauge(|&limit| f64::from(limit)),
-    "Concurrency limit of the endpoint, if it has one, with its origin: fixed, assigned (a share of the fixed limit for this replica), learned (start, growing, knee, trial, or shared with another backend), said (reported by the endpoint), or full (reduced after a refusal).",
+    "Concurrency limit of the endpoint, if it has one, with its origin: fixed, assigned (a share of the fixed limit for this replica), learned (start, growing, saturation, probing, or shared with another backend), reported (by the endpoint), or full (reduced after a refusal).",
 )];
 
 static OF_WORKERS: &[MetricRow<WorkerCounters>] = &[

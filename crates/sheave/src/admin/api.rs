@@ -44,7 +44,7 @@ pub(crate) struct BackendInfo {
     auto_limit: bool,
     queue_max_requests: u32,
     queue_timeout_seconds: f64,
-    pub(crate) waiting: u32,
+    pub(crate) queue_length: u32,
     /// True in panic mode: health is ignored, because too few endpoints are healthy.
     panicking: bool,
     pub(crate) retries: u64,
@@ -62,13 +62,13 @@ pub(crate) struct DemandInfo {
     in_flight: f64,
     queued: f64,
     /// Rejected requests, each counted for the mean service time.
-    shed: f64,
+    rejected: f64,
 }
 
 impl From<proxy::RequestDemand> for DemandInfo {
     fn from(demand: proxy::RequestDemand) -> Self {
-        let proxy::RequestDemand { in_flight, queued, rejected: shed } = demand;
-        Self { total: demand.total(), in_flight, queued, shed }
+        let proxy::RequestDemand { in_flight, queued, rejected } = demand;
+        Self { total: demand.total(), in_flight, queued, rejected }
     }
 }
 
@@ -76,13 +76,13 @@ impl From<proxy::RequestDemand> for DemandInfo {
 pub(crate) struct EndpointInfo {
     pub(crate) address: SocketAddr,
     weight: u32,
-    /// `serving`, `starting`, `ejected`, `trial` or `unfit`.
+    /// `serving`, `slow_start`, `ejected`, `half_open`, `unhealthy` or `unreachable`.
     pub(crate) health: Cow<'static, str>,
     pub(crate) in_flight: u32,
     /// Maximum number of concurrent requests; `null`: unlimited.
     pub(crate) limit: Option<u32>,
-    /// Origin of the limit: `fixed`, `assigned` to this replica, learned (`start`, `growing`, `knee`, `trial`, `shared`),
-    /// `said` by the endpoint, or `full` while a rejection by the endpoint lowers it.
+    /// Origin of the limit: `fixed`, `assigned` to this replica, learned (`start`, `growing`, `saturation`, `probing`,
+    /// `shared`), `reported` by the endpoint, or `full` while a rejection by the endpoint lowers it.
     limit_reason: Option<Cow<'static, str>>,
     idle_connections: usize,
     pub(crate) requests: u64,
@@ -139,7 +139,7 @@ fn backend(view: BackendView) -> BackendInfo {
         auto_limit: settings.auto_limit.is_some(),
         queue_max_requests: settings.queue_max_requests,
         queue_timeout_seconds: settings.queue_timeout.as_secs_f64(),
-        waiting,
+        queue_length: waiting,
         panicking,
         retries,
         demand: demand.into(),

@@ -114,6 +114,19 @@ async fn endpoint_slice_change_takes_the_fast_path() {
 }
 
 #[tokio::test]
+async fn a_file_without_gateway_class_uses_the_built_in_one() {
+    let mut fixture = ConfigurationFixture::new();
+    let whole = text(0, &["10.0.0.1"]);
+    let (class, without) = whole.split_once("---\n").unwrap();
+    let applied = fixture.reload(without).await;
+    assert_eq!(applied, (ReloadOutcome::Applied, ips(&["10.0.0.1"])));
+    // If the file contains a class, only its classes exist.
+    let other = format!("{}---\n{without}", class.replace("name: sheave}", "name: other}"));
+    assert_eq!(fixture.reload(&other).await.0, ReloadOutcome::Refused);
+    assert!(fixture.problems()[0].ends_with("there is no GatewayClass sheave"));
+}
+
+#[tokio::test]
 async fn same_objects_change_nothing() {
     let mut fixture = ConfigurationFixture::new();
     fixture.reload(&text(0, &["10.0.0.1"])).await;

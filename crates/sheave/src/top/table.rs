@@ -149,7 +149,7 @@ impl RateCalculator {
             requests: endpoints.iter().map(|it| it.requests).sum(),
             in_flight: endpoints.iter().map(|it| it.in_flight).sum(),
             slots: endpoints.iter().map(|it| it.slots).sum(),
-            waiting: Some(u64::from(now.waiting)),
+            waiting: Some(u64::from(now.queue_length)),
             demand: Some(now.demand.total),
             failures: endpoints.iter().map(|it| it.failures).sum(),
             retries: Some(self.rate(before.map(|it| it.retries), now.retries)),
@@ -195,11 +195,11 @@ fn compare(order: SortOrder, a: &TableRow, b: &TableRow) -> Ordering {
 }
 
 /// Width of all columns except the name.
-const COLUMNS_WIDTH: usize = 8 + 10 + 6 + 7 + 7 + 8 + 8 + 9;
+const COLUMNS_WIDTH: usize = 6 + 10 + 6 + 7 + 7 + 8 + 8 + 11;
 
 fn heading(name_width: usize) -> TableLine {
     let text = format!(
-        "{:<name_width$}{:>8}{:>10}{:>6}{:>7}{:>7}{:>8}{:>8}{:>9}",
+        "{:<name_width$}{:>6}{:>10}{:>6}{:>7}{:>7}{:>8}{:>8} {:>10}",
         "BACKEND",
         "REQ/S",
         "IN FLIGHT",
@@ -225,7 +225,7 @@ impl TableRow {
         let retries = self.retries.map(rate).unwrap_or_default();
         let latency = self.latency_seconds.map(latency).unwrap_or_default();
         let text = format!(
-            "{:indent$}{name:<width$}{:>8}{in_flight:>10}{waiting:>6}{demand:>7}{:>7}{retries:>8}{latency:>8}{:>9}",
+            "{:indent$}{name:<width$}{:>6}{in_flight:>10}{waiting:>6}{demand:>7}{:>7}{retries:>8}{latency:>8} {:>10}",
             "",
             rate(self.requests),
             rate(self.failures),
@@ -248,13 +248,14 @@ impl TableRow {
     }
 }
 
-/// Formats a rate with at most four digits, with as many decimals as matter.
+/// Formats a rate in at most five characters, with as many decimals as matter.
 fn rate(rate: f64) -> String {
     match rate {
         0.0 => "0".to_owned(),
         ..100.0 => format!("{rate:.1}"),
         ..10_000.0 => format!("{rate:.0}"),
-        ..1e6 => format!("{:.1}k", rate / 1e3),
+        ..100_000.0 => format!("{:.1}k", rate / 1e3),
+        ..1e6 => format!("{:.0}k", rate / 1e3),
         _ => format!("{:.1}M", rate / 1e6),
     }
 }

@@ -1,5 +1,5 @@
-// Prints the tests of the suite, a line each: profile, core or extended, name, whether it is provisional, and the
-// features that it needs. A test is of a profile if all its features are.
+// Command list prints the tests of the suite, one a line: profile, core or extended, name, state, and required features.
+// A test belongs to a profile if all its features do.
 package main
 
 import (

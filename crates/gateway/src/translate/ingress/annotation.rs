@@ -1,6 +1,6 @@
 //! Annotations of Ingresses, as equivalent settings.
 
-use super::super::TranslationReport;
+use super::super::report::TranslationReport;
 use super::dialect::{AnnotationDialect, AnnotationKey};
 use crate::matching::{HostPattern, PathPattern};
 use crate::objects::{

@@ -1,10 +1,9 @@
 //! Ingresses of our classes: those with an IngressClass of ours, or those without a class if the default class is ours.
 //! Other controllers serve classes for which no object exists.
 
-use super::super::TranslationReport;
 use super::super::index::{ObjectIndex, by_age};
-use super::CONTROLLER;
-use crate::objects::{IngressClassSpec, IngressSpec, ObjectMeta, TypedObject};
+use super::super::report::TranslationReport;
+use crate::objects::{INGRESS_CONTROLLER, IngressClassSpec, IngressSpec, ObjectMeta, TypedObject};
 
 /// Annotation of the default class, for Ingresses without a class.
 pub(super) const DEFAULT_CLASS_ANNOTATION: &str = "ingressclass.kubernetes.io/is-default-class";
@@ -25,7 +24,9 @@ pub(super) fn accepted_classes<'a>(
 ) -> Vec<AcceptedIngressClass<'a>> {
     let classes = by_age(&index.ingress_classes);
     let mut ours: Vec<AcceptedIngressClass<'a>> = Vec::new();
-    for object in classes.iter().copied().filter(|class| class.spec.controller == CONTROLLER) {
+    for object in
+        classes.iter().copied().filter(|class| class.spec.controller == INGRESS_CONTROLLER)
+    {
         if object.spec.parameters.is_some() {
             let message = "is not supported: use annotations of the class";
             report.problem("IngressClass", object, "spec.parameters", message);

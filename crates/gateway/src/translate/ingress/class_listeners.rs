@@ -3,16 +3,16 @@
 
 use std::collections::BTreeMap;
 
-use super::super::TranslationReport;
-use super::super::listener::CONTROLLER;
+use super::super::report::TranslationReport;
 use super::class::AcceptedIngressClass;
 use super::source::IngressField;
 use super::{IngressExpansion, NAMESPACE, derived};
 use crate::matching::{HostPattern, HostTrie};
 use crate::objects::{
-    AllowedNamespaces, AllowedRoutes, ApiObject, FromNamespaces, GatewayClassSpec, GatewaySpec,
-    GrantFrom, GrantTo, Hostname, IngressClassSpec, IngressRule, IngressSpec, ListenerSpec,
-    ListenerTlsConfig, ObjectRef, ParentRef, ReferenceGrantSpec, TypedObject,
+    AllowedNamespaces, AllowedRoutes, ApiObject, FromNamespaces, GATEWAY_CONTROLLER,
+    GatewayClassSpec, GatewaySpec, GrantFrom, GrantTo, Hostname, IngressClassSpec, IngressRule,
+    IngressSpec, ListenerSpec, ListenerTlsConfig, ObjectRef, ParentRef, ReferenceGrantSpec,
+    TypedObject,
 };
 
 /// Annotations of an IngressClass that set its ports.
@@ -136,8 +136,10 @@ impl<'a> ClassListeners<'a> {
     /// Adds the Gateway, its class, and ReferenceGrants for the certificates.
     pub(super) fn add(&self, expansion: &mut IngressExpansion, class: &AcceptedIngressClass<'_>) {
         let gateway_class = format!("ingress:{}", self.class);
-        let spec =
-            GatewayClassSpec { controller_name: CONTROLLER.to_owned(), ..Default::default() };
+        let spec = GatewayClassSpec {
+            controller_name: GATEWAY_CONTROLLER.to_owned(),
+            ..Default::default()
+        };
         let resource = derived(class.object, "", &gateway_class, spec);
         expansion.sources.add(
             "GatewayClass",

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::TranslationReport;
 use super::super::index::{BACKEND_POLICY, BACKEND_TLS_POLICY, ObjectIndex};
+use super::super::report::TranslationReport;
 use super::annotation::{AnnotationSettings, FIELD};
 use super::class::AcceptedIngressClass;
 use super::source::IngressField;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::super::TranslationReport;
 use super::super::index::ObjectIndex;
+use super::super::report::TranslationReport;
 use super::annotation::{AnnotationSettings, FIELD};
 use super::class::AcceptedIngressClass;
 use super::class_listeners::{ClassListeners, hosts, pattern, text};

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::TranslationResult;
+use super::super::report::TranslationResult;
 use crate::objects::TypedObject;
 use crate::problem::{ObjectOrigin, ObjectProblem, label};
 use crate::status::ObjectIdentity;

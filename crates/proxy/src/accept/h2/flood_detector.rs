@@ -6,10 +6,11 @@
 //! processed the frames.
 
 use balance::Time;
+use codec::h2::frames::{H2FrameHeader, H2FrameScanner};
 
 use super::fault::H2ClientFault;
 use crate::accept::token_bucket::{RESET_PRICE, TokenBucket};
-use crate::h2::frames::{H2FrameHeader, H2FrameScanner, ReadPacer};
+use crate::h2::ReadPacer;
 
 /// Connection preface (RFC 9113 §3.4).
 pub(in crate::accept) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -173,9 +174,10 @@ impl FloodDetector {
 
 #[cfg(test)]
 mod tests {
+    use codec::h2::frames::HEADER_BYTES;
+
     use super::*;
     use crate::clock;
-    use crate::h2::frames::HEADER_BYTES;
 
     const PING: u8 = 6;
 

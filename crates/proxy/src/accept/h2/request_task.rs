@@ -3,14 +3,16 @@
 use std::rc::Rc;
 
 use bytes::Bytes;
+use codec::h2::request as head;
 use h2::RecvStream;
+use h2::ext::Protocol;
 use h2::server::SendResponse;
 
+use crate::accept::client::head_limits;
 use crate::accept::multiplexed_client::{MultiplexedClient, websocket_key};
 use crate::exchange::Exchange;
 use crate::failure::Failure;
-use crate::h1::HeadLimits;
-use crate::h2::{H2Stream, ScheduledResponse, request as head};
+use crate::h2::{H2Stream, ScheduledResponse};
 use crate::stream::PeerStream;
 
 /// Begins a request in a task of its own.
@@ -42,7 +44,9 @@ fn read_head(
     let worker = &carrier.worker;
     let live = worker.config();
     let listener = live.listener(&carrier.bound).ok_or(Failure::NoRoute)?;
-    let limits = HeadLimits::of(&listener.client);
+    let limits = head_limits(&listener.client);
     let key = || websocket_key(&mut worker.rng.borrow_mut());
-    head::read(parts, is_whole, &limits, key, &mut exchange.request).map_err(Failure::BadRequest)
+    let protocol = parts.extensions.get::<Protocol>().map(Protocol::as_str);
+    head::read(parts, protocol, is_whole, &limits, key, &mut exchange.request)
+        .map_err(Failure::BadRequest)
 }

@@ -5,16 +5,17 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use balance::Time;
+use codec::h3::{H3ErrorCode, PeerRole};
 
 use super::fault::H3ClientFault;
 use super::request_task::H3ConnectionContext;
+use crate::accept::client::head_limits;
 use crate::accept::multiplexed_client::MultiplexedClient;
 use crate::accept::token_bucket::{RESET_PRICE, TokenBucket};
 use crate::active_config::ActiveListener;
 use crate::clock;
 use crate::deadline::Deadline;
-use crate::h1::HeadLimits;
-use crate::h3::{ControlStreams, H3ErrorCode, H3Stream, PeerRole};
+use crate::h3::{ControlStreams, H3Stream};
 use crate::quic::{QuicConnection, RecvStream, SendStream};
 
 /// Longest time between two checks while requests are in flight.
@@ -66,7 +67,7 @@ impl H3Connection {
             let live = carrier.worker.config();
             let listener = live.listener(&carrier.bound)?;
             let http3 = listener.http3.as_ref()?;
-            (http3.settings.max_concurrent_streams, HeadLimits::of(&listener.client))
+            (http3.settings.max_concurrent_streams, head_limits(&listener.client))
         };
         let field_section = limits.head_bytes as u64 + limits.fields as u64 * FIELD_OVERHEAD;
         Some(Self {

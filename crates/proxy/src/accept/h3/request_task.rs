@@ -5,16 +5,15 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
 
+use codec::head::RequestHead;
 use gateway::snapshot::ClientSettings;
 
-use crate::accept::client::ClientConnection;
+use crate::accept::client::{ClientConnection, head_limits};
 use crate::accept::multiplexed_client::{MultiplexedClient, websocket_key};
 use crate::clock;
 use crate::exchange::Exchange;
 use crate::failure::Failure;
-use crate::h1::HeadLimits;
 use crate::h3::H3Stream;
-use crate::head::RequestHead;
 use crate::quic::QuicConnection;
 use crate::stream::{PeerStream, StreamError};
 
@@ -75,7 +74,7 @@ async fn read_head(
     let worker = &streams.multiplexed_client.worker;
     let live = worker.config();
     let settings = &client.listener(&live).ok_or(Failure::NoRoute)?.client;
-    let limits = HeadLimits::of(settings);
+    let limits = head_limits(settings);
     let ClientConnection { stream: PeerStream::H3(message), deadline, .. } = client else {
         return Err(Failure::ClientGone);
     };

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 
+use codec::h2::frames::H2FrameScanner;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::dial::multiplex_connection::{ConnectionCounts, DeliveryProgress};
-use crate::h2::frames::{H2FrameScanner, ReadPacer};
+use crate::h2::ReadPacer;
 use crate::stream::{ConnectionEnd, PeerStream};
 
 /// The byte stream of a connection to an endpoint, below the frames.

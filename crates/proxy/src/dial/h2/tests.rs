@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use balance::{EndpointRegistry, EndpointSet};
 use bytes::Bytes;
+use codec::head::{KnownFieldName, RequestHead, ResponseHead};
 use gateway::snapshot::{BackendSettings, EndpointProtocol};
 use h2::Reason;
 use h2::server::{self, SendResponse};
@@ -28,7 +29,6 @@ use crate::dial::stream_request::{
     RequestSource, StreamGrant, StreamRequest, is_unprocessed, poll_response,
 };
 use crate::failure::Failure;
-use crate::head::{KnownFieldName, RequestHead, ResponseHead};
 
 type Incoming = server::Connection<TcpStream, Bytes>;
 
@@ -154,10 +154,10 @@ fn refuse(mut respond: SendResponse<Bytes>, _: &mut Incoming) {
 }
 
 fn request() -> RequestHead {
-    let limits = crate::h1::HeadLimits { head_bytes: 4096, fields: 16, target_bytes: 100 };
+    let limits = codec::h1::HeadLimits { head_bytes: 4096, fields: 16, target_bytes: 100 };
     let mut head = RequestHead::new();
     let text = b"GET /a HTTP/1.1\r\nHost: a.example\r\n\r\n";
-    crate::h1::parse::request(text, &limits, &mut head).unwrap().unwrap();
+    codec::h1::parse::request(text, &limits, &mut head).unwrap().unwrap();
     head
 }
 

@@ -9,6 +9,7 @@ use std::future::{pending, poll_fn};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use codec::h3::{H3ErrorCode, PeerRole, request};
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
@@ -20,9 +21,7 @@ use crate::dial::multiplex_connection::{
 };
 use crate::dial::stream_request::StreamRequest;
 use crate::failure::Failure;
-use crate::h3::{
-    ControlEvent, ControlStreams, H3ConnectionState, H3ErrorCode, H3Stream, PeerRole, request,
-};
+use crate::h3::{ControlEvent, ControlStreams, H3ConnectionState, H3Stream};
 use crate::quic::{CloseReason, QuicConnection, RecvStream, SendStream};
 use crate::stream::PeerStream;
 use crate::tls::EndpointTlsError;

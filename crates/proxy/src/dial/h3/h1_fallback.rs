@@ -8,6 +8,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use balance::Time;
+use codec::h1::write;
+use codec::head::{BodyFraming, FieldSection};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 use crate::backend::Slot;
@@ -16,8 +18,6 @@ use crate::dial::attempt::{self, AttemptFailure, AttemptHistory};
 use crate::dial::pool::{self, ConnectionRequirements, Endpoint, EndpointConnection};
 use crate::dial::stream_request::RequestSource;
 use crate::failure::Failure;
-use crate::h1::write;
-use crate::head::{BodyFraming, FieldSection};
 use crate::stream::PeerStream;
 use crate::tls::TlsStream;
 

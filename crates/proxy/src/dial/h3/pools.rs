@@ -10,6 +10,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use balance::Time;
+use codec::h3::H3ErrorCode;
 use gateway::snapshot::BackendSettings;
 use tokio::time::timeout;
 
@@ -19,7 +20,6 @@ use crate::dial::multiplex_pool::{self, MultiplexPool, PoolKey, StreamWaiter};
 use crate::dial::pool::{Endpoint, EndpointConnection};
 use crate::dial::stream_request::{StreamGrant, StreamRequest};
 use crate::failure::Failure;
-use crate::h3::H3ErrorCode;
 use crate::quic::DialSettings;
 use crate::tls::{EndpointTlsContext, EndpointTlsError, QuicClientTlsConfig};
 use crate::worker::Worker;
@@ -194,8 +194,8 @@ impl H3DialTask {
             Some(failure) => {
                 reachability.record_failure(clock::now());
                 if was_open {
-                    let fault = failure.details();
-                    tracing::warn!(%endpoint, fault, "HTTP/3 is unavailable: requests fall back to TCP");
+                    let cause = failure.details();
+                    tracing::warn!(%endpoint, cause, "HTTP/3 is unavailable: requests fall back to TCP");
                 }
             }
         }

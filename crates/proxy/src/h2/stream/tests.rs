@@ -5,11 +5,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ::h2::{client, server};
+use codec::head::{BodyFraming, HttpVersion};
 use http::{Request, Response};
 use tokio::task::{spawn_local, yield_now};
 
 use super::*;
-use crate::head::{BodyFraming, HttpVersion};
 
 /// A client's request as the server side sees it, and the client's side of it.
 struct H2StreamFixture {

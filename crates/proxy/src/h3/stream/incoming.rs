@@ -4,13 +4,13 @@
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
+use codec::h3::H3ErrorCode;
+use codec::h3::fields::{self, FieldSectionError};
+use codec::h3::frame::{FramePart, H3FrameDecoder};
+use codec::head::{BodyFraming, FieldSection};
 use tokio::io::ReadBuf;
 
 use crate::dial::attempt::RESPONSE_LIMITS;
-use crate::h3::H3ErrorCode;
-use crate::h3::fields::{self, FieldSectionError};
-use crate::h3::frame::{FramePart, H3FrameDecoder};
-use crate::head::{BodyFraming, FieldSection};
 use crate::quic::{RecvStream, StreamEnd};
 
 /// Reason for which nothing more is read.

@@ -8,10 +8,10 @@ use std::ops::Range;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
+use codec::h3::frame::{self, DataHeader};
+use codec::h3::{H3ErrorCode, fields};
+use codec::head::FieldSection;
 
-use crate::h3::frame::{self, DataHeader};
-use crate::h3::{H3ErrorCode, fields};
-use crate::head::FieldSection;
 use crate::quic::{SendStream, StreamEnd};
 
 /// Largest number of slices in one write.

@@ -2,10 +2,11 @@
 
 use std::future::poll_fn;
 
+use codec::h3::frame::FramePart;
+use codec::head::HttpVersion;
+
 use super::*;
 use crate::h3::fixture::{self, WINDOW, connect, framed, headers, run};
-use crate::h3::frame::FramePart;
-use crate::head::HttpVersion;
 use crate::quic;
 
 const LIMITS: HeadLimits = HeadLimits { head_bytes: 500, fields: 10, target_bytes: 100 };
@@ -121,7 +122,7 @@ async fn received(mut stream: quinn::RecvStream) -> (Vec<String>, Vec<u8>, Optio
         match piece {
             FramePart::Data(data) => body.extend_from_slice(&data),
             FramePart::Whole(_, section) => {
-                let mut section = crate::h3::qpack::FieldSectionDecoder::new(&section).unwrap();
+                let mut section = codec::h3::qpack::FieldSectionDecoder::new(&section).unwrap();
                 let line = section.next_line().unwrap().unwrap();
                 let (mut name, mut value) = (Vec::new(), Vec::new());
                 line.name.append_to(&mut name).unwrap();

@@ -165,7 +165,7 @@ fn unknown_alpn_protocol_is_refused() {
         let client = scene.client();
         let refused = client.connect_with(config, scene.address, "a.example.com").unwrap().await;
         assert!(matches!(refused, Err(ConnectionError::ConnectionClosed(_))), "{refused:?}");
-        assert_eq!(scene.handshakes("nothing_in_common"), 1);
+        assert_eq!(scene.handshakes("no_common_parameters"), 1);
     });
 }
 

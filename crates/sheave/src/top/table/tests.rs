@@ -15,8 +15,8 @@ fn backend(name: &str, waiting: u32, endpoints: Vec<serde_json::Value>) -> serde
     json!({
         "name": name, "namespace": "default", "service": "web", "port": 80,
         "algorithm": "LeastLoad", "max_in_flight_per_endpoint": 4, "auto_limit": false, "queue_max_requests": 8,
-        "queue_timeout_seconds": 1.0, "waiting": waiting, "panicking": false, "retries": 0,
-        "demand": { "total": 4.25, "in_flight": 2.5, "queued": 1.25, "shed": 0.5 },
+        "queue_timeout_seconds": 1.0, "queue_length": waiting, "panicking": false, "retries": 0,
+        "demand": { "total": 4.25, "in_flight": 2.5, "queued": 1.25, "rejected": 0.5 },
         "service_time_seconds": 0.34,
         "endpoints": endpoints,
     })
@@ -49,12 +49,12 @@ fn rates_are_differences_and_the_table_fits_80_columns() {
     assert_eq!(
         text(&lines),
         "\
-BACKEND             REQ/S IN FLIGHT QUEUE DEMAND FAIL/S RETRY/S LATENCY   HEALTH
-default/web:80        120       5/8     3    4.2    2.0       0   12 ms
-  10.0.0.1:8080       100       4/4                   0           12 ms  serving
-  10.0.0.2:8080      20.0       1/4                 2.0           12 ms  serving
-default/api:80          0       0/4     0    4.2      0       0   12 ms
-  [2001:d…f]:8080       0       0/4                   0           12 ms  serving
+BACKEND           REQ/S IN FLIGHT QUEUE DEMAND FAIL/S RETRY/S LATENCY     HEALTH
+default/web:80      120       5/8     3    4.2    2.0       0   12 ms
+  10.0.0.1:8080     100       4/4                   0           12 ms    serving
+  10.0.0.2:8080    20.0       1/4                 2.0           12 ms    serving
+default/api:80        0       0/4     0    4.2      0       0   12 ms
+  [2001:d…f]:8080     0       0/4                   0           12 ms    serving
 "
     );
     let tones: Vec<LineStyle> = lines.iter().map(|line| line.style).collect();
