@@ -40,7 +40,7 @@ pub(crate) enum ConnectionOutcome {
 /// The policy of one request, from its admission on.
 pub(crate) struct RequestPolicy<'l> {
     /// The configuration that was in force when the request arrived.
-    pub(crate) config: &'l WorkerConfig,
+    pub(crate) config: &'l Rc<WorkerConfig>,
     pub(crate) client: &'l ClientSettings,
     /// `Alt-Svc` value for clients that do not speak HTTP/3; `None`: HTTP/3 is not served.
     pub(crate) alt_svc: Option<&'l str>,

@@ -15,6 +15,8 @@ mod request;
 mod retry;
 /// The memory and the policy of one request.
 mod exchange;
+/// The values that the stages of one request share.
+mod context;
 /// The attributes of a request by which routes match it.
 mod routed_request;
 /// Forwarding fields: `X-Forwarded-*`, `Forwarded`, `Via` and the request ID.

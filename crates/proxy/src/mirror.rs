@@ -24,13 +24,13 @@ use crate::accept::client::ClientConnection;
 use crate::active_config::WorkerConfig;
 use crate::backend::{self, BackendConfig, BackendRef, Slot};
 use crate::clock;
+use crate::context::RequestContext;
 use crate::dial::abandon::AbandonedRequest;
 use crate::dial::attempt::{self, AttemptConnection};
 use crate::dial::h3::{self, RequestTransport, h1_fallback};
 use crate::dial::pool::{self, EndpointConnection};
 use crate::dial::stream_request::{RequestSource, StreamGrant, StreamRequest};
 use crate::failure::Failure;
-use crate::filter::RequestFilters;
 use crate::worker::Worker;
 
 /// Number of copies that a worker may have in flight.
@@ -92,25 +92,6 @@ impl MirrorTarget {
         let current = backend.config();
         let announced_client = current.settings.proxy_protocol.map(|_| client.peer);
         Self { announced_client, header: client.proxy_protocol_header(&current.settings), backend }
-    }
-
-    /// Returns the requirements on an HTTP/1.1 connection: it must be known to be open, since a
-    /// copy is sent only once.
-    fn connection_requirements<'c>(
-        &self,
-        worker: &Worker,
-        current: &'c BackendConfig,
-        now: Time,
-    ) -> pool::ConnectionRequirements<'c> {
-        pool::ConnectionRequirements {
-            worker: worker.index,
-            capped: current.limits.cap.is_some(),
-            proxy_protocol_client: self.announced_client,
-            tls_context: current.tls_context.as_ref(),
-            replayable: false,
-            settings: &current.settings,
-            now,
-        }
     }
 
     fn count(&self, worker: &Worker, outcome: MirrorOutcome) {
@@ -182,23 +163,21 @@ fn decode_chunks(mut body: &[u8]) -> Vec<u8> {
 ///
 /// A request for a protocol upgrade is not mirrored: it would only occupy a connection.
 pub(crate) fn prepare(
-    worker: &Rc<Worker>,
+    context: &RequestContext<'_>,
     live: &Rc<WorkerConfig>,
-    client: &ClientConnection,
-    filtering: &RequestFilters,
-    request: &RequestHead,
     layout: ReplayLayout,
 ) -> Option<oneshot::Sender<Rc<[u8]>>> {
+    let RequestContext { worker, client, exchange, .. } = context;
     let is_of_share =
         |mirror: &&MirrorPolicy| mirror.share.samples(worker.rng.borrow_mut().next_u64());
-    let chosen = filtering.mirrors().filter(is_of_share);
+    let chosen = exchange.filters.as_ref()?.mirrors().filter(is_of_share);
     let backends = chosen.map(|mirror| BackendRef::new(Rc::clone(live), mirror.backend));
     let targets: Vec<_> = backends.map(|backend| MirrorTarget::new(backend, client)).collect();
-    if targets.is_empty() || request.upgrade {
+    if targets.is_empty() || exchange.request.upgrade {
         return None;
     }
     let (whole, kept) = oneshot::channel();
-    let source = MirrorSource { request: request.clone(), layout };
+    let source = MirrorSource { request: exchange.request.clone(), layout };
     tokio::task::spawn_local(send_all(Rc::clone(worker), targets, source, kept));
     Some(whole)
 }
@@ -248,14 +227,15 @@ async fn send(
     let current = backend.config();
     let most = current.settings.request_timeout.unwrap_or(MAX_DURATION);
     let until = now + most.min(MAX_DURATION);
+    let attempt = MirrorAttempt { worker, target, backend_config: &current, slot: &slot, now };
     let opened = match current.settings.protocol {
         EndpointProtocol::Http1 => {
-            let opened = open(worker, target, &current, &slot, now).await;
+            let opened = attempt.open().await;
             opened.map(|connection| (connection, Cow::Owned(source.to_http1(kept))))
         }
         EndpointProtocol::Http2 | EndpointProtocol::Http3 => {
             let body = source.decoded_body(kept);
-            let opened = open_stream(worker, target, &current, &slot, source, &body, now).await;
+            let opened = attempt.open_stream(&source.request, &body).await;
             opened.map(|connection| (connection, body))
         }
     };
@@ -289,85 +269,96 @@ async fn send(
     }
 }
 
-/// Returns an HTTP/1.1 connection.
-async fn open(
-    worker: &Worker,
-    target: &MirrorTarget,
-    current: &BackendConfig,
-    slot: &Slot,
+/// The attempt to send a copy to the endpoint of its slot.
+struct MirrorAttempt<'a> {
+    worker: &'a Rc<Worker>,
+    target: &'a MirrorTarget,
+    backend_config: &'a BackendConfig,
+    slot: &'a Slot,
+    /// Start of the attempt.
     now: Time,
-) -> Result<Box<EndpointConnection>, Failure> {
-    let requirements = target.connection_requirements(worker, current, now);
-    if let Some(connection) = pool::take(&slot.endpoint, &requirements) {
-        return Ok(connection);
+}
+
+impl MirrorAttempt<'_> {
+    /// Returns an HTTP/1.1 connection.
+    async fn open(&self) -> Result<Box<EndpointConnection>, Failure> {
+        let requirements = self.connection_requirements();
+        if let Some(connection) = pool::take(&self.slot.endpoint, &requirements) {
+            return Ok(connection);
+        }
+        let opening = attempt::open(&self.slot.endpoint, &self.target.header, &requirements);
+        self.within_connect_timeout(opening).await
     }
-    within_connect_timeout(
-        current,
-        now,
-        attempt::open(&slot.endpoint, &target.header, &requirements),
-    )
-    .await
-}
 
-async fn within_connect_timeout<T>(
-    current: &BackendConfig,
-    now: Time,
-    opening: impl Future<Output = Result<T, Failure>>,
-) -> Result<T, Failure> {
-    let patience = clock::instant(now + current.settings.connect_timeout);
-    timeout_at(patience, opening).await.unwrap_or(Err(Failure::ConnectTimeout))
-}
+    async fn within_connect_timeout<T>(
+        &self,
+        opening: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        let patience = clock::instant(self.now + self.backend_config.settings.connect_timeout);
+        timeout_at(patience, opening).await.unwrap_or(Err(Failure::ConnectTimeout))
+    }
 
-/// Opens a stream on which the head has been sent, or the HTTP/1.1 connection that replaces it.
-async fn open_stream(
-    worker: &Rc<Worker>,
-    target: &MirrorTarget,
-    current: &BackendConfig,
-    slot: &Slot,
-    source: &MirrorSource,
-    body: &[u8],
-    now: Time,
-) -> Result<Box<EndpointConnection>, Failure> {
-    let request = &source.request;
-    let framing = match body.len() {
-        0 => BodyFraming::None,
-        length => BodyFraming::Length(length as u64),
-    };
-    let request_source = RequestSource { request, framing };
-    let stream_request = StreamRequest {
-        worker: worker.index,
-        endpoint: &slot.endpoint,
-        backend_config: current,
-        proxy_protocol_client: target.announced_client,
-        proxy_protocol_header: target.header.clone(),
-        fresh: true,
-        now,
-        source: request_source,
-    };
-    if current.settings.protocol == EndpointProtocol::Http2 {
-        return match stream_request.acquire_http2_stream(None)? {
-            StreamGrant::Opened(connection) => Ok(connection),
-            StreamGrant::Wait(waiting) => {
-                within_connect_timeout(current, now, stream_request.wait_for_http2_stream(waiting))
-                    .await
-            }
+    /// Opens a stream on which the head has been sent, or the HTTP/1.1 connection that replaces it.
+    async fn open_stream(
+        &self,
+        request: &RequestHead,
+        body: &[u8],
+    ) -> Result<Box<EndpointConnection>, Failure> {
+        let Self { worker, target, backend_config, slot, now } = *self;
+        let framing = match body.len() {
+            0 => BodyFraming::None,
+            length => BodyFraming::Length(length as u64),
         };
+        let request_source = RequestSource { request, framing };
+        let stream_request = StreamRequest {
+            worker: worker.index,
+            endpoint: &slot.endpoint,
+            backend_config,
+            proxy_protocol_client: target.announced_client,
+            proxy_protocol_header: target.header.clone(),
+            fresh: true,
+            now,
+            source: request_source,
+        };
+        if backend_config.settings.protocol == EndpointProtocol::Http2 {
+            return match stream_request.acquire_http2_stream(None)? {
+                StreamGrant::Opened(connection) => Ok(connection),
+                StreamGrant::Wait(waiting) => {
+                    self.within_connect_timeout(stream_request.wait_for_http2_stream(waiting)).await
+                }
+            };
+        }
+        if let Some(connection) = h3::try_open_existing(worker, &stream_request) {
+            return Ok(connection);
+        }
+        match self.within_connect_timeout(h3::open(worker, stream_request)).await? {
+            RequestTransport::Stream(connection) => Ok(connection),
+            RequestTransport::Http1 => {
+                let requirements = self.connection_requirements();
+                let opening = h1_fallback::open(
+                    &slot.endpoint,
+                    false,
+                    &target.header,
+                    &requirements,
+                    request_source,
+                );
+                self.within_connect_timeout(opening).await.map(|(connection, _)| connection)
+            }
+        }
     }
-    if let Some(connection) = h3::try_open_existing(worker, &stream_request) {
-        return Ok(connection);
-    }
-    match within_connect_timeout(current, now, h3::open(worker, stream_request)).await? {
-        RequestTransport::Stream(connection) => Ok(connection),
-        RequestTransport::Http1 => {
-            let requirements = target.connection_requirements(worker, current, now);
-            let opening = h1_fallback::open(
-                &slot.endpoint,
-                false,
-                &target.header,
-                &requirements,
-                request_source,
-            );
-            within_connect_timeout(current, now, opening).await.map(|(connection, _)| connection)
+
+    /// Returns the requirements on an HTTP/1.1 connection: it must be known to be open, since a
+    /// copy is sent only once.
+    fn connection_requirements(&self) -> pool::ConnectionRequirements<'_> {
+        let current = self.backend_config;
+        pool::ConnectionRequirements {
+            worker: self.worker.index,
+            capped: current.limits.cap.is_some(),
+            proxy_protocol_client: self.target.announced_client,
+            tls_context: current.tls_context.as_ref(),
+            replayable: false,
+            settings: &current.settings,
+            now: self.now,
         }
     }
 }

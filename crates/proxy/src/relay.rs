@@ -1,7 +1,6 @@
 //! Sends the response to the client: the endpoint's, streamed, or one that the proxy makes itself.
 
 use std::future::poll_fn;
-use std::rc::Rc;
 use std::task::{Poll, ready};
 use std::time::{Duration, SystemTime};
 
@@ -16,43 +15,41 @@ use crate::alt_svc;
 use crate::backend::{BackendRef, Slot};
 use crate::body::{BodyError, BodySide, BodySource};
 use crate::clock;
+use crate::context::{AttemptContext, RequestContext};
 use crate::dial::abandon;
 use crate::dial::attempt::AttemptConnection;
 use crate::dial::pool::{self, CompletedExchange};
-use crate::exchange::{ConnectionOutcome, Exchange, RequestPolicy};
+use crate::exchange::{ConnectionOutcome, Exchange};
 use crate::failure::Failure;
 use crate::forwarded::{PSEUDONYM, via};
 use crate::grpc::{self, GrpcCall};
 use crate::load_report;
-use crate::observe::access::AccessRecord;
 use crate::tunnel;
 use crate::worker::Worker;
 
 /// Streams the response whose head `exchange` holds, and returns the connection to the pool.
 pub(crate) async fn relay(
-    worker: &Rc<Worker>,
-    client: &mut ClientConnection,
-    exchange: &mut Exchange,
+    context: &mut AttemptContext<'_>,
     mut lease: AttemptConnection,
-    policy: &RequestPolicy<'_>,
-    record: &mut AccessRecord,
 ) -> Result<ConnectionOutcome, Failure> {
-    record.status = exchange.response.status;
+    let (worker, policy) = (context.worker, context.policy);
+    let response = &mut context.exchange.response;
+    context.record.status = response.status;
     // Evaluated before filters change the response.
-    let end = attempt_end(&exchange.response);
+    let end = attempt_end(response);
     // The duration of a message stream says nothing about the load of its endpoint.
-    let streams = exchange.grpc_call.is_some() && !exchange.upload.is_read();
-    load_report::record(worker, &lease.slot, policy, &exchange.response.fields);
-    prepare(worker, &mut exchange.response);
-    apply_filters(worker, exchange, &lease, policy);
-    if exchange.response.upgrade {
-        return tunnel::tunnel(worker, client, exchange, lease, policy, record).await;
+    let streams = context.exchange.grpc_call.is_some() && !context.exchange.upload.is_read();
+    load_report::record(worker, &lease.slot, policy, &response.fields);
+    prepare(worker, response);
+    apply_filters(context, &lease);
+    if context.exchange.response.upgrade {
+        return tunnel::tunnel(context, lease).await;
     }
-    let keep_alive = start(worker, client, exchange, &lease, policy)?;
-    let result = stream(worker, client, exchange, &mut lease, policy, record).await;
-    let end = result.map_or_else(Failure::attempt_end, |()| grpc::conclude(exchange, end));
+    let keep_alive = start(context, &lease)?;
+    let result = stream(context, &mut lease).await;
+    let end = result.map_or_else(Failure::attempt_end, |()| grpc::conclude(context.exchange, end));
     let end = policy.discount_late_timeout(end, &lease.slot);
-    if let Some(trailers) = exchange.download.trailers() {
+    if let Some(trailers) = context.exchange.download.trailers() {
         load_report::record(worker, &lease.slot, policy, trailers);
     }
     let now = clock::now();
@@ -60,34 +57,35 @@ pub(crate) async fn relay(
     let head_after = lease.head_latency_by(now);
     conclude(&lease.slot, now, worker, &policy.backend_config, end, head_after);
     let Err(failure) = result else {
-        let whole = exchange.upload.is_read();
-        record.ended = Some(now);
-        return_to_pool(worker, lease, exchange, policy, now);
+        let whole = context.exchange.upload.is_read();
+        context.record.ended = Some(now);
+        return_to_pool(context, lease, now);
         // A slow client no longer holds the slot: only its own connection waits.
         let mut taken = Ok(());
-        if !exchange.download.is_done() {
-            taken = flush(client, exchange, policy.client.body_timeout, policy.deadline).await;
-            record.ended = Some(clock::now());
+        if !context.exchange.download.is_done() {
+            let (patience, until) = (policy.client.body_timeout, policy.deadline);
+            taken = flush(context.client, context.exchange, patience, until).await;
+            context.record.ended = Some(clock::now());
         }
         return Ok(match taken {
             Ok(()) if keep_alive && whole => ConnectionOutcome::KeepAlive,
             Ok(()) => ConnectionOutcome::Close,
             Err(failure) => {
-                record.failure = Some(failure);
-                abort(client)
+                context.record.failure = Some(failure);
+                abort(context.client)
             }
         });
     };
     lease.mark_suspect(failure);
-    let sent_nothing = exchange.download.written == 0;
+    let sent_nothing = context.exchange.download.written == 0;
     if failure != Failure::ResponseCut {
-        abandon::abandon(worker, lease, exchange, policy);
+        abandon::abandon(context, lease);
     }
     if sent_nothing {
         return Err(failure);
     }
-    record.failure = Some(failure);
-    Ok(abort(client))
+    context.record.failure = Some(failure);
+    Ok(abort(context.client))
 }
 
 /// Adds the fields that a proxy adds to a response: `Via` and `Date`.
@@ -99,12 +97,8 @@ fn prepare(worker: &Worker, response: &mut ResponseHead) {
 }
 
 /// Applies filters, session affinity and `Alt-Svc` to the endpoint's response.
-fn apply_filters(
-    worker: &Worker,
-    exchange: &mut Exchange,
-    lease: &AttemptConnection,
-    policy: &RequestPolicy<'_>,
-) {
+fn apply_filters(context: &mut AttemptContext<'_>, lease: &AttemptConnection) {
+    let AttemptContext { worker, exchange, policy, .. } = context;
     let Exchange { request, response, filters: filtering, .. } = exchange;
     alt_svc::remove_from_endpoint(policy.alt_svc, response);
     if let Some(filtering) = filtering {
@@ -117,13 +111,8 @@ fn apply_filters(
 }
 
 /// Writes the head into the pump. Returns true if the client may send another request.
-fn start(
-    worker: &Worker,
-    client: &mut ClientConnection,
-    exchange: &mut Exchange,
-    lease: &AttemptConnection,
-    policy: &RequestPolicy<'_>,
-) -> Result<bool, Failure> {
+fn start(context: &mut AttemptContext<'_>, lease: &AttemptConnection) -> Result<bool, Failure> {
+    let AttemptContext { worker, client, exchange, policy, .. } = context;
     let Exchange { request, response, grpc_call: call, upload, download, .. } = exchange;
     let translation =
         call.as_ref().and_then(|call| call.change_response(request.version, response));
@@ -157,13 +146,10 @@ fn start(
 /// Streams the response's body and the rest of the request's. Ends when the endpoint is not needed any more: bytes that
 /// have been read from the response may still have to be written to the client.
 async fn stream(
-    worker: &Worker,
-    client: &mut ClientConnection,
-    exchange: &mut Exchange,
+    context: &mut AttemptContext<'_>,
     lease: &mut AttemptConnection,
-    policy: &RequestPolicy<'_>,
-    record: &mut AccessRecord,
 ) -> Result<(), Failure> {
+    let AttemptContext { worker, client, exchange, record, policy } = context;
     let Exchange { grpc_call: call, upload, download, .. } = exchange;
     let until = lease.deadline;
     let (mut seen, mut due) = (u64::MAX, until);
@@ -270,13 +256,8 @@ fn response_failure(stop: BodyError) -> Failure {
 }
 
 /// Frees the slot after the endpoint has finished. If the connection can carry another request, it returns to the pool.
-fn return_to_pool(
-    worker: &Worker,
-    lease: AttemptConnection,
-    exchange: &Exchange,
-    policy: &RequestPolicy<'_>,
-    now: Time,
-) {
+fn return_to_pool(context: &AttemptContext<'_>, lease: AttemptConnection, now: Time) {
+    let AttemptContext { worker, exchange, policy, .. } = context;
     let AttemptConnection { slot, mut connection, upload_broken, .. } = lease;
     connection.count_written(exchange.upload.written);
     worker.scratch.buffer_pool.reclaim(&mut connection.buffer);
@@ -298,17 +279,13 @@ fn abort(client: &ClientConnection) -> ConnectionOutcome {
 }
 
 /// Forwards an interim response, unless the client speaks HTTP/1.0.
-pub(crate) async fn forward_interim(
-    worker: &Worker,
-    client: &mut ClientConnection,
-    exchange: &mut Exchange,
-    policy: &RequestPolicy<'_>,
-) -> Result<(), Failure> {
+pub(crate) async fn forward_interim(context: &mut AttemptContext<'_>) -> Result<(), Failure> {
+    let AttemptContext { worker, client, exchange, policy, .. } = context;
     if exchange.request.version == HttpVersion::Http10 {
         return Ok(());
     }
     prepare(worker, &mut exchange.response);
-    let Exchange { request, response, download, .. } = &mut *exchange;
+    let Exchange { request, response, download, .. } = exchange;
     download.start(BodyFraming::None, BodyFraming::None);
     client.stream.put_head(
         response,
@@ -347,22 +324,13 @@ async fn flush(
 }
 
 /// Answers with the head that `exchange` holds and no body: the decision of a route filter.
-pub(crate) async fn reply(
-    worker: &Worker,
-    client: &mut ClientConnection,
-    exchange: &mut Exchange,
-    record: &mut AccessRecord,
-) -> ConnectionOutcome {
-    send_local_response(worker, client, exchange, b"", record).await
+pub(crate) async fn reply(context: &mut RequestContext<'_>) -> ConnectionOutcome {
+    send_local_response(context, b"").await
 }
 
 /// Answers in place of the endpoint: describes the failure in the body and in `Proxy-Status`.
-pub(crate) async fn answer(
-    worker: &Worker,
-    client: &mut ClientConnection,
-    exchange: &mut Exchange,
-    record: &mut AccessRecord,
-) -> ConnectionOutcome {
+pub(crate) async fn answer(context: &mut RequestContext<'_>) -> ConnectionOutcome {
+    let RequestContext { worker, client, exchange, record } = context;
     let Some(failure) = record.failure.filter(|failure| *failure != Failure::ClientGone) else {
         return ConnectionOutcome::Abort;
     };
@@ -388,7 +356,7 @@ pub(crate) async fn answer(
     if let Some(filtering) = filtering {
         filtering.allow_origin(request, response);
     }
-    send_local_response(worker, client, exchange, body.as_bytes(), record).await
+    send_local_response(context, body.as_bytes()).await
 }
 
 /// The answer of a backend without a free slot.
@@ -427,20 +395,15 @@ fn describe(
 }
 
 /// Sends the head that `exchange` holds, and `body`, as a response of the proxy itself.
-async fn send_local_response(
-    worker: &Worker,
-    client: &mut ClientConnection,
-    exchange: &mut Exchange,
-    body: &[u8],
-    record: &mut AccessRecord,
-) -> ConnectionOutcome {
+async fn send_local_response(context: &mut RequestContext<'_>, body: &[u8]) -> ConnectionOutcome {
+    let RequestContext { worker, client, exchange, record } = context;
     let live = worker.config();
     let Some(listener) = client.listener(&live) else { return ConnectionOutcome::Abort };
     let keep_alive = exchange.request.keep_alive
         && exchange.upload.is_read()
         && client.may_keep_alive(worker, &live, &listener.client);
     record.status = exchange.response.status;
-    let Exchange { request, response, .. } = &mut *exchange;
+    let Exchange { request, response, .. } = exchange;
     if !response.fields.has(KnownFieldName::Date) {
         response.fields.add(KnownFieldName::Date, worker.date());
     }

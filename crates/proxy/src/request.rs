@@ -19,6 +19,7 @@ use crate::affinity::SessionAffinity;
 use crate::backend::{self, BackendRef, Slot, SlotAdmission};
 use crate::body::BodyPump;
 use crate::clock;
+use crate::context::{AttemptContext, RequestContext};
 use crate::dial::attempt::{self, AttemptHistory};
 use crate::dial::pool::{Endpoint, EndpointData};
 use crate::dial::{stream_request, websocket};
@@ -45,11 +46,12 @@ pub(crate) async fn serve(
     let mut record = AccessRecord::new(clock::now());
     let framing = exchange.request.framing;
     exchange.upload.start(client.stream.framing(framing), framing);
-    let after = match forward(worker, client, exchange, &mut record).await {
+    let mut context = RequestContext { worker, client, exchange, record: &mut record };
+    let after = match forward(&mut context).await {
         Ok(after) => after,
         Err(failure) => {
-            record.failure = Some(failure);
-            relay::answer(worker, client, exchange, &mut record).await
+            context.record.failure = Some(failure);
+            relay::answer(&mut context).await
         }
     };
     client.last_event_at = record.ended.unwrap_or_else(clock::now);
@@ -67,67 +69,62 @@ pub(crate) async fn refuse(
     let mut record = AccessRecord::new(clock::now());
     record.failure = Some(failure);
     exchange.request.keep_alive = false;
-    let after = relay::answer(worker, client, exchange, &mut record).await;
+    let mut context = RequestContext { worker, client, exchange, record: &mut record };
+    let after = relay::answer(&mut context).await;
     client.last_event_at = clock::now();
     record.close(worker, client, exchange);
     after
 }
 
-async fn forward(
-    worker: &Rc<Worker>,
-    client: &mut ClientConnection,
-    exchange: &mut Exchange,
-    record: &mut AccessRecord,
-) -> Result<ConnectionOutcome, Failure> {
+async fn forward(context: &mut RequestContext<'_>) -> Result<ConnectionOutcome, Failure> {
+    let worker = context.worker;
     let live = worker.config();
-    let listener = client.listener(&live).ok_or(Failure::NoRoute)?;
-    let rule =
-        listener.request_rule(client.tls_info.as_deref(), &RoutedRequest(&exchange.request))?;
-    record.rule = Some(rule.index);
-    record.config = Some(Rc::clone(&live));
+    let listener = context.client.listener(&live).ok_or(Failure::NoRoute)?;
+    let tls_info = context.client.tls_info.as_deref();
+    let rule = listener.request_rule(tls_info, &RoutedRequest(&context.exchange.request))?;
+    context.record.rule = Some(rule.index);
+    context.record.config = Some(Rc::clone(&live));
     let target = choose_target(worker, rule);
-    exchange.filters = RequestFilters::new(rule, target, &exchange.request);
-    if answer_locally(client, listener, exchange)? {
-        return Ok(relay::reply(worker, client, exchange, record).await);
+    context.exchange.filters = RequestFilters::new(rule, target, &context.exchange.request);
+    if answer_locally(context.client, listener, context.exchange)? {
+        return Ok(relay::reply(context).await);
     }
     let backend = backend_of(&live, rule, target)?;
-    record.backend = Some(backend.clone());
-    let mut policy =
-        request_policy(&live, listener, rule, &backend, client, &exchange.request, record.started);
-    grpc::begin_call(exchange, &mut policy, record.started);
-    prepare(worker, &live, client, exchange, &policy)?;
+    context.record.backend = Some(backend.clone());
+    let mut policy = request_policy(context, &live, listener, rule, &backend);
+    grpc::begin_call(context.exchange, &mut policy, context.record.started);
+    prepare(context, &policy)?;
     if let Some(priorities) = policy.backend_settings().queue_priority.clone() {
-        let request = &exchange.request;
+        let request = &context.exchange.request;
         policy.priority = priority::of_request(worker, &backend, &priorities, rule, request);
     }
-    grpc::translate_upload(exchange);
+    grpc::translate_upload(context.exchange);
 
-    client.refusals.borrow_mut().take_back(backend.backend(), record.started);
-    backend.retry_budget.request(worker.index, record.started);
+    let context = &mut context.with_policy(&policy);
+    context.client.refusals.borrow_mut().take_back(backend.backend(), policy.started);
+    backend.retry_budget.request(worker.index, policy.started);
     let mut retries = RetryState::new(rule, &backend);
     let mut next = NextAttempt::NewSlot;
     let lease = loop {
-        retries.wait_backoff(worker, client, &policy).await?;
+        retries.wait_backoff(context).await?;
         let tried = retries.tried();
         let (slot, fresh) = match next {
-            NextAttempt::NewSlot => {
-                (admit(worker, client, &backend, tried, &policy, record).await?, false)
-            }
+            NextAttempt::NewSlot => (admit(context, &backend, tried).await?, false),
             NextAttempt::SameSlot(slot) => (slot, true),
         };
-        record.attempt(&slot);
-        grpc::update_timeout(exchange, record.started, slot.started);
-        let effort = AttemptHistory { fresh, tried };
-        next = match attempt::attempt(worker, client, exchange, slot, effort, &policy).await {
-            Err(lost) => retries.after_failure(lost, worker, exchange, &policy)?,
-            Ok(lease) if retries.should_retry_response(worker, exchange, &policy) => {
-                retries.discard_response(lease, worker, exchange, &policy)
+        context.record.attempt(&slot);
+        grpc::update_timeout(context.exchange, policy.started, slot.started);
+        let history = AttemptHistory { fresh, tried };
+        next = match attempt::attempt(context, slot, history).await {
+            Err(lost) => retries.after_failure(context, lost)?,
+            Ok(lease) if retries.should_retry_response(context) => {
+                retries.discard_response(context, lease)
             }
             Ok(lease) => break lease,
         };
     };
-    exchange.upload.drop_replay();
-    relay::relay(worker, client, exchange, lease, &policy, record).await
+    context.exchange.upload.drop_replay();
+    relay::relay(context, lease).await
 }
 
 /// Chooses one of the rule's backends, by weight.
@@ -179,18 +176,18 @@ fn backend_of(
 }
 
 fn request_policy<'l>(
-    live: &'l WorkerConfig,
+    context: &RequestContext<'_>,
+    live: &'l Rc<WorkerConfig>,
     listener: &'l ActiveListener,
     rule: &Rule,
     backend: &BackendRef,
-    client: &ClientConnection,
-    request: &RequestHead,
-    started: Time,
 ) -> RequestPolicy<'l> {
+    let request = &context.exchange.request;
+    let started = context.record.started;
     let current = backend.config();
     let most = rule.request_timeout.or(current.settings.request_timeout);
     let deadline = most.map_or(Time::MAX, |most| started + most);
-    let address = || client.origin.client(&request.fields, &listener.client);
+    let address = || context.client.origin.client(&request.fields, &listener.client);
     RequestPolicy {
         config: live,
         client: &listener.client,
@@ -207,33 +204,26 @@ fn request_policy<'l>(
 }
 
 /// Prepares the request for sending: rewrites its head and sets up its body for the endpoint's protocol.
-fn prepare(
-    worker: &Rc<Worker>,
-    live: &Rc<WorkerConfig>,
-    client: &ClientConnection,
-    exchange: &mut Exchange,
-    policy: &RequestPolicy<'_>,
-) -> Result<(), Failure> {
-    let Exchange { request, filters: filtering, upload, .. } = exchange;
+fn prepare(context: &mut RequestContext<'_>, policy: &RequestPolicy<'_>) -> Result<(), Failure> {
+    let Exchange { request, filters: filtering, upload, .. } = context.exchange;
     let most = policy.client.max_body_bytes.unwrap_or(u64::MAX);
     if matches!(request.framing, BodyFraming::Length(length) if length > most) {
         return Err(Failure::BodyTooLarge);
     }
     forwarded::add_forwarding_fields(
         request,
-        &client.origin,
+        &context.client.origin,
         policy.client,
-        &mut worker.rng.borrow_mut(),
+        &mut context.worker.rng.borrow_mut(),
     );
     if let Some(filtering) = filtering {
         filtering.change_request(request);
     }
     let form = write_request(request, policy.backend_settings().protocol, upload);
-    let listener = filtering
-        .as_ref()
-        .and_then(|filtering| mirror::prepare(worker, live, client, filtering, request, form));
+    let listener = mirror::prepare(context, policy.config, form);
+    let upload = &mut context.exchange.upload;
     upload.set_max_body_bytes(most);
-    upload.keep_for_replay(&worker.replay_budget, listener);
+    upload.keep_for_replay(&context.worker.replay_budget, listener);
     Ok(())
 }
 
@@ -269,15 +259,13 @@ fn write_http1_request(request: &RequestHead, upload: &mut BodyPump) -> BodyFram
 
 /// Acquires a slot at one of the backend's endpoints, at once or after a wait in the queue.
 async fn admit(
-    worker: &Worker,
-    client: &mut ClientConnection,
+    context: &mut AttemptContext<'_>,
     backend: &BackendRef,
     tried: &[Arc<Endpoint>],
-    policy: &RequestPolicy<'_>,
-    record: &mut AccessRecord,
 ) -> Result<Slot, Failure> {
+    let (worker, policy) = (context.worker, context.policy);
     // The first attempt begins with the request, accurately enough: the clock is not read again.
-    let now = if tried.is_empty() { record.started } else { clock::now() };
+    let now = if tried.is_empty() { policy.started } else { clock::now() };
     let only = policy.affinity.as_ref().and_then(SessionAffinity::endpoint);
     let pick = PickRequest {
         tried,
@@ -286,16 +274,16 @@ async fn admit(
         now,
         queueing: policy.queue_priority(now),
     };
-    let failure = match enter(worker, client, backend, &pick, policy, record).await {
+    let failure = match enter(context, backend, &pick).await {
         Err(full) if full.is_overload() && only.is_some() => full,
         Err(Failure::ClientGone) => return Err(Failure::ClientGone),
-        Err(failure) => return Err(count_refusal(worker, client, backend, failure)),
+        Err(failure) => return Err(count_refusal(worker, context.client, backend, failure)),
         Ok(slot) => return Ok(slot),
     };
     // If the affinity target is full, fall back to any endpoint instead of rejecting.
     let unbound = PickRequest { only: None, ..pick };
     let elsewhere = backend::enter_at_once(backend, worker.index, &unbound);
-    elsewhere.ok_or_else(|| count_refusal(worker, client, backend, failure))
+    elsewhere.ok_or_else(|| count_refusal(worker, context.client, backend, failure))
 }
 
 /// Counts a request that gets no slot: it adds to demand as if it had held one for the mean service time.
@@ -310,13 +298,11 @@ fn count_refusal(
 }
 
 async fn enter(
-    worker: &Worker,
-    client: &mut ClientConnection,
+    context: &mut AttemptContext<'_>,
     backend: &BackendRef,
     pick: &PickRequest<'_, EndpointData>,
-    policy: &RequestPolicy<'_>,
-    record: &mut AccessRecord,
 ) -> Result<Slot, Failure> {
+    let AttemptContext { worker, client, record, policy, .. } = context;
     let entered = poll_fn(|cx| {
         // A first attempt uses the configuration of the backend that the request has just taken.
         let newer = (!pick.tried.is_empty()).then(|| backend.config());

@@ -5,7 +5,6 @@
 //! [`balance::retry`]'s.
 
 use std::future::pending;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,9 +12,10 @@ use codec::grpc::{GrpcCallStatus, RetryPushback};
 use codec::head::BodyFraming;
 use gateway::snapshot::{BackendSettings, Rule};
 
-use crate::accept::client::{ClientConnection, WaitInterrupt};
+use crate::accept::client::WaitInterrupt;
 use crate::backend::{BackendRef, Slot};
 use crate::clock;
+use crate::context::AttemptContext;
 use crate::dial::abandon;
 use crate::dial::attempt::{AttemptConnection, AttemptFailure, RetryEligibility};
 use crate::dial::pool::Endpoint;
@@ -72,16 +72,15 @@ impl<'r> RetryState<'r> {
     /// Decides on the next attempt after a failed one.
     pub(crate) fn after_failure(
         &mut self,
+        context: &mut AttemptContext<'_>,
         lost: AttemptFailure,
-        worker: &Worker,
-        exchange: &mut Exchange,
-        policy: &RequestPolicy<'_>,
     ) -> Result<NextAttempt, Failure> {
+        let worker = context.worker;
         match lost.retry {
             // The connection was stale: the endpoint is not at fault and sees the request once. So the retry takes
             // nothing from the budget and does not count as an attempt. A fresh connection cannot be stale, so this
             // ends.
-            RetryEligibility::SameEndpoint(slot) if exchange.upload.rewind() => {
+            RetryEligibility::SameEndpoint(slot) if context.exchange.upload.rewind() => {
                 self.backend.counters[worker.index].retries.add(1);
                 Ok(NextAttempt::SameSlot(slot))
             }
@@ -96,7 +95,7 @@ impl<'r> RetryState<'r> {
                 Ok(NextAttempt::NewSlot)
             }
             RetryEligibility::AnotherEndpoint { endpoint, in_flight }
-                if self.may_retry(worker, exchange, policy, || {
+                if self.may_retry(context, || {
                     let is_broken =
                         matches!(lost.failure, Failure::EndpointClosed | Failure::EndpointReset);
                     is_broken && endpoint.resends.takes(in_flight, clock::now())
@@ -104,8 +103,8 @@ impl<'r> RetryState<'r> {
             {
                 self.tried.push(endpoint);
                 // The first retry follows at once, later ones after a backoff.
-                self.pause = (self.attempts_made > 1).then(|| self.backoff(worker, policy));
-                exchange.upload.rewind();
+                self.pause = (self.attempts_made > 1).then(|| self.backoff(worker, context.policy));
+                context.exchange.upload.rewind();
                 Ok(NextAttempt::NewSlot)
             }
             RetryEligibility::SameEndpoint(_)
@@ -138,17 +137,13 @@ impl<'r> RetryState<'r> {
     }
 
     /// True if the response, whose head has arrived, is to be discarded and the request retried.
-    pub(crate) fn should_retry_response(
-        &mut self,
-        worker: &Worker,
-        exchange: &Exchange,
-        policy: &RequestPolicy<'_>,
-    ) -> bool {
+    pub(crate) fn should_retry_response(&mut self, context: &AttemptContext<'_>) -> bool {
+        let AttemptContext { exchange, policy, .. } = context;
         let is_named = match grpc::trailers_only_status(exchange) {
             Some(status) => is_retryable_call(policy.backend_settings(), status),
             None => self.is_retryable_status(exchange, policy),
         };
-        is_named && self.may_retry(worker, exchange, policy, || false)
+        is_named && self.may_retry(context, || false)
     }
 
     fn is_retryable_status(&self, exchange: &Exchange, policy: &RequestPolicy<'_>) -> bool {
@@ -162,11 +157,11 @@ impl<'r> RetryState<'r> {
     /// Discards a response before the request is retried.
     pub(crate) fn discard_response(
         &mut self,
+        context: &mut AttemptContext<'_>,
         mut lease: AttemptConnection,
-        worker: &Rc<Worker>,
-        exchange: &mut Exchange,
-        policy: &RequestPolicy<'_>,
     ) -> NextAttempt {
+        let (worker, policy) = (context.worker, context.policy);
+        let exchange = &mut *context.exchange;
         let end = relay::attempt_end(&exchange.response);
         let pushback = grpc::trailers_only_status(exchange).map(|status| status.pushback);
         let now = clock::now();
@@ -174,8 +169,8 @@ impl<'r> RetryState<'r> {
         lease.slot.conclude_with_hold_time(now, worker, &policy.backend_config, end, head_after);
         self.tried.push(Arc::clone(&lease.slot.endpoint));
         exchange.download.start(exchange.response.framing, BodyFraming::None);
-        abandon::abandon(worker, lease, exchange, policy);
-        exchange.upload.rewind();
+        abandon::abandon(context, lease);
+        context.exchange.upload.rewind();
         self.pause = Some(match pushback {
             Some(RetryPushback::After(pause)) => pause,
             Some(RetryPushback::Unspecified | RetryPushback::Never) | None => {
@@ -188,10 +183,9 @@ impl<'r> RetryState<'r> {
     /// Waits for the backoff before the next attempt, if there is one.
     pub(crate) async fn wait_backoff(
         &mut self,
-        worker: &Worker,
-        client: &mut ClientConnection,
-        policy: &RequestPolicy<'_>,
+        context: &mut AttemptContext<'_>,
     ) -> Result<(), Failure> {
+        let AttemptContext { worker, client, policy, .. } = context;
         let Some(pause) = self.pause.take() else { return Ok(()) };
         let until = clock::now() + pause;
         match client.wait_until(worker, until.min(policy.deadline), pending::<()>()).await {
@@ -207,17 +201,15 @@ impl<'r> RetryState<'r> {
     /// nothing from the retry budget.
     fn may_retry(
         &mut self,
-        worker: &Worker,
-        exchange: &Exchange,
-        policy: &RequestPolicy<'_>,
+        context: &AttemptContext<'_>,
         is_granted: impl FnOnce() -> bool,
     ) -> bool {
-        let settings = &policy.backend_settings().retry;
+        let settings = &context.policy.backend_settings().retry;
         let attempts = self.rule.retry.as_ref().map_or(settings.attempts, |own| own.attempts);
-        if self.attempts_made + 1 >= attempts.get() || !exchange.upload.is_replayable() {
+        if self.attempts_made + 1 >= attempts.get() || !context.exchange.upload.is_replayable() {
             return false;
         }
-        let counters = &self.backend.counters[worker.index];
+        let counters = &self.backend.counters[context.worker.index];
         if !is_granted() && !self.backend.retry_budget.allows(settings, clock::now()) {
             counters.retries_refused.add(1);
             return false;

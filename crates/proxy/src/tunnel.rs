@@ -3,33 +3,27 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use balance::AttemptResult;
 use codec::head::{BodyFraming, ResponseFraming};
 use tokio::io::AsyncWrite;
 
-use crate::accept::client::ClientConnection;
 use crate::body::{BodyError, BodyPump, BodySource};
 use crate::clock;
+use crate::context::AttemptContext;
 use crate::dial::attempt::AttemptConnection;
-use crate::exchange::{ConnectionOutcome, Exchange, RequestPolicy};
+use crate::exchange::{ConnectionOutcome, Exchange};
 use crate::failure::Failure;
-use crate::observe::access::AccessRecord;
 use crate::scratch::ScratchMemory;
 use crate::stream::PeerStream;
-use crate::worker::Worker;
 
 /// Forwards the 101, then bytes in both directions. The slot is held as long as the tunnel is open.
 pub(crate) async fn tunnel(
-    worker: &Rc<Worker>,
-    client: &mut ClientConnection,
-    exchange: &mut Exchange,
+    context: &mut AttemptContext<'_>,
     mut lease: AttemptConnection,
-    policy: &RequestPolicy<'_>,
-    record: &mut AccessRecord,
 ) -> Result<ConnectionOutcome, Failure> {
+    let AttemptContext { worker, client, exchange, record, policy } = context;
     let Exchange { request, response, upload, download, .. } = exchange;
     upload.start(BodyFraming::UntilClose, BodyFraming::UntilClose);
     download.start(BodyFraming::UntilClose, BodyFraming::UntilClose);

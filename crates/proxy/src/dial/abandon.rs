@@ -16,9 +16,9 @@ use tokio::time::{sleep_until, timeout_at};
 use crate::backend::BackendConfig;
 use crate::body::{BodyPump, BodySource};
 use crate::clock;
+use crate::context::AttemptContext;
 use crate::dial::attempt::{AttemptConnection, poll_head};
 use crate::dial::pool::{self, CompletedExchange};
-use crate::exchange::{Exchange, RequestPolicy};
 use crate::failure::Failure;
 use crate::relay;
 use crate::worker::Worker;
@@ -27,23 +27,19 @@ use crate::worker::Worker;
 const MAX_DRAIN_BYTES: u64 = 16 * 1024 * 1024;
 
 /// Abandons the request.
-pub(crate) fn abandon(
-    worker: &Rc<Worker>,
-    lease: AttemptConnection,
-    exchange: &mut Exchange,
-    terms: &RequestPolicy<'_>,
-) {
+pub(crate) fn abandon(context: &mut AttemptContext<'_>, lease: AttemptConnection) {
+    let AttemptContext { worker, exchange, policy, .. } = context;
     // The reset of a stream tells the endpoint that the request is cancelled.
     let is_told = lease.connection.stream_guard.is_some();
-    if !terms.is_capped() || is_told || exchange.upload.written == 0 {
+    if !policy.is_capped() || is_told || exchange.upload.written == 0 {
         return;
     }
     lease.slot.backend.counters[worker.index].abandoned.add(1);
-    let until = clock::now() + terms.backend_settings().abandoned_timeout;
+    let until = clock::now() + policy.backend_settings().abandoned_timeout;
     let upload_broken = lease.upload_broken;
     let rest = AbandonedRequest {
         lease,
-        is_capped: terms.is_capped(),
+        is_capped: policy.is_capped(),
         request: method_only_head(exchange.request.method),
         sent_whole: exchange.upload.is_done() && !upload_broken,
         request_bytes: exchange.upload.written,

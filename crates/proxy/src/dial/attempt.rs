@@ -1,7 +1,6 @@
 //! One attempt on one connection: sends the request, and awaits the head of the response.
 
 use std::future::{Future, poll_fn};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -16,6 +15,7 @@ use crate::backend::Slot;
 use crate::body::{BodyError, BodyPump, BodySide, BodySource};
 use crate::buffer::BUFFER_BYTES;
 use crate::clock;
+use crate::context::AttemptContext;
 use crate::dial::abandon;
 use crate::dial::connect::connect;
 use crate::dial::h3::CONNECTION_ATTEMPT_DELAY;
@@ -152,9 +152,9 @@ pub(crate) struct AttemptHistory<'a> {
 
 impl AttemptHistory<'_> {
     /// True if another endpoint could get the request when this one is slow to accept a connection.
-    fn has_alternative(self, slot: &Slot, terms: &RequestPolicy<'_>) -> bool {
+    fn has_alternative(self, slot: &Slot, policy: &RequestPolicy<'_>) -> bool {
         let is_tried = |it: &Arc<Endpoint>| self.tried.iter().any(|tried| Arc::ptr_eq(tried, it));
-        terms.backend_config.set.members().iter().any(|member| {
+        policy.backend_config.set.members().iter().any(|member| {
             let endpoint = &member.endpoint;
             let is_another = !Arc::ptr_eq(endpoint, &slot.endpoint) && !is_tried(endpoint);
             member.weight > 0 && is_another && endpoint.is_reachable()
@@ -163,15 +163,40 @@ impl AttemptHistory<'_> {
 
     /// Returns the time after which a connection attempt is given up in favour of another endpoint; `None` if there is
     /// no other.
-    pub(super) fn patience(self, slot: &Slot, terms: &RequestPolicy<'_>) -> Option<Duration> {
+    fn patience(self, slot: &Slot, policy: &RequestPolicy<'_>) -> Option<Duration> {
         let patience = slot.endpoint.data.reachability.connect_timeout();
-        let patience = match terms.backend_settings().protocol {
+        let patience = match policy.backend_settings().protocol {
             EndpointProtocol::Http1 | EndpointProtocol::Http2 => patience,
             // TCP is tried only after this delay.
             EndpointProtocol::Http3 => patience + CONNECTION_ATTEMPT_DELAY,
         };
-        self.has_alternative(slot, terms).then_some(patience)
+        self.has_alternative(slot, policy).then_some(patience)
     }
+
+    /// Returns the deadline of a connection attempt that begins at `now`. If another endpoint could get the request,
+    /// the deadline is earlier.
+    pub(super) fn connect_deadline(
+        self,
+        slot: &Slot,
+        policy: &RequestPolicy<'_>,
+        now: Time,
+    ) -> ConnectDeadline {
+        let most = policy.backend_settings().connect_timeout;
+        let slow_after = self.patience(slot, policy).filter(|slow_after| *slow_after < most);
+        let until = now + slow_after.unwrap_or(most);
+        let failure = match slow_after {
+            _ if until > policy.deadline => Failure::RequestTimeout,
+            Some(_) => Failure::ConnectSlow,
+            None => Failure::ConnectTimeout,
+        };
+        ConnectDeadline { until: until.min(policy.deadline), failure }
+    }
+}
+
+/// The deadline of a connection attempt, and the failure if it passes.
+pub(super) struct ConnectDeadline {
+    until: Time,
+    failure: Failure,
 }
 
 impl AttemptFailure {
@@ -182,31 +207,29 @@ impl AttemptFailure {
 
 /// Sends the request and awaits the head of its response, which it stores in `exchange.response`.
 pub(crate) async fn attempt(
-    worker: &Rc<Worker>,
-    client: &mut ClientConnection,
-    exchange: &mut Exchange,
+    context: &mut AttemptContext<'_>,
     slot: Slot,
     history: AttemptHistory<'_>,
-    terms: &RequestPolicy<'_>,
 ) -> Result<AttemptConnection, AttemptFailure> {
+    let policy = context.policy;
     let started = clock::now();
-    let (slot, connection) =
-        connection(worker, client, exchange, slot, history, terms, started).await?;
+    let (slot, connection) = connection(context, slot, history, started).await?;
     slot.mark_request_sent();
-    let mut lease = AttemptConnection::new(slot, connection, terms.deadline);
+    let mut lease = AttemptConnection::new(slot, connection, policy.deadline);
     let by = |most: Option<Duration>| most.map_or(Time::MAX, |most| started + most);
-    lease.deadline = by(terms.attempt_timeout).min(terms.deadline);
-    let patience = by(terms.backend_settings().per_attempt_timeout).min(lease.deadline);
-    let mut limits = AttemptDeadlines { started, attempt: patience, terms };
+    lease.deadline = by(policy.attempt_timeout).min(policy.deadline);
+    let patience = by(policy.backend_settings().per_attempt_timeout).min(lease.deadline);
+    let mut limits = AttemptDeadlines { started, attempt: patience, policy };
     for _ in 0..INTERIM_RESPONSES {
-        if let Err(failure) = await_head(worker, client, exchange, &mut lease, &limits).await {
-            let failure = grpc::reclassify_late_reset(failure, exchange, terms);
-            return Err(conclude_failure(worker, lease, exchange, failure, terms));
+        if let Err(failure) = await_head(context, &mut lease, &limits).await {
+            let failure = grpc::reclassify_late_reset(failure, context.exchange, policy);
+            return Err(conclude_failure(context, lease, failure));
         }
         lease.slot.mark_answered();
+        let exchange = &mut *context.exchange;
         if exchange.response.upgrade && !exchange.request.upgrade {
             let failure = Failure::BadResponse(BadResponse::UnexpectedUpgrade);
-            return Err(conclude_failure(worker, lease, exchange, failure, terms));
+            return Err(conclude_failure(context, lease, failure));
         }
         if !exchange.response.is_interim() {
             // The latency of an upgrade, or of the first message of a stream, is no signal of the endpoint's load.
@@ -216,63 +239,59 @@ pub(crate) async fn attempt(
             return Ok(lease);
         }
         exchange.request.expect_continue &= exchange.response.status != 100;
-        if let Err(failure) = relay::forward_interim(worker, client, exchange, terms).await {
-            return Err(conclude_failure(worker, lease, exchange, failure, terms));
+        if let Err(failure) = relay::forward_interim(context).await {
+            return Err(conclude_failure(context, lease, failure));
         }
         limits.started = clock::now();
     }
     let failure = Failure::BadResponse(BadResponse::TooManyInterim);
-    Err(conclude_failure(worker, lease, exchange, failure, terms))
+    Err(conclude_failure(context, lease, failure))
 }
 
 /// Returns a connection for the request: an idle one that can carry it, a new one, or a stream on a shared one.
 async fn connection(
-    worker: &Rc<Worker>,
-    client: &mut ClientConnection,
-    exchange: &mut Exchange,
+    context: &mut AttemptContext<'_>,
     slot: Slot,
     history: AttemptHistory<'_>,
-    terms: &RequestPolicy<'_>,
     now: Time,
 ) -> Result<(Slot, Box<EndpointConnection>), AttemptFailure> {
-    match terms.backend_settings().protocol {
+    let policy = context.policy;
+    match policy.backend_settings().protocol {
         EndpointProtocol::Http1 => {}
         EndpointProtocol::Http2 | EndpointProtocol::Http3 => {
-            return stream_request::connection(worker, client, exchange, slot, history, terms, now)
-                .await;
+            return stream_request::connection(context, slot, history, now).await;
         }
     }
-    let requirements = connection_requirements(worker, client, exchange, terms, now);
+    let requirements = connection_requirements(context, now);
     if !history.fresh
         && let Some(connection) = pool::take(&slot.endpoint, &requirements)
     {
         return Ok((slot, connection));
     }
-    let header = client.proxy_protocol_header(terms.backend_settings());
+    let header = context.client.proxy_protocol_header(policy.backend_settings());
     // Boxed: state that is seldom needed takes no space in each request's future.
     let opening = Box::pin(open(&slot.endpoint, &header, &requirements));
-    let slow_after = history.patience(&slot, terms);
-    match await_connection(worker, client, terms, now, slow_after, opening).await {
+    let deadline = history.connect_deadline(&slot, policy, now);
+    match await_connection(context.worker, context.client, deadline, opening).await {
         Ok(connection) => Ok((slot, connection)),
-        Err(failure) => Err(conclude_unsent(worker, slot, failure, terms)),
+        Err(failure) => Err(conclude_unsent(context.worker, slot, failure, policy)),
     }
 }
 
 /// Returns the requirements of the request on an HTTP/1.1 connection.
-pub(super) fn connection_requirements<'t>(
-    worker: &Worker,
-    client: &ClientConnection,
-    exchange: &Exchange,
-    terms: &'t RequestPolicy<'_>,
+pub(super) fn connection_requirements<'r>(
+    context: &AttemptContext<'r>,
     now: Time,
-) -> ConnectionRequirements<'t> {
+) -> ConnectionRequirements<'r> {
+    let policy = context.policy;
+    let settings = policy.backend_settings();
     ConnectionRequirements {
-        worker: worker.index,
-        capped: terms.is_capped(),
-        proxy_protocol_client: terms.backend_settings().proxy_protocol.map(|_| client.peer),
-        tls_context: terms.backend_config.tls_context.as_ref(),
-        replayable: is_replayable(&exchange.request),
-        settings: terms.backend_settings(),
+        worker: context.worker.index,
+        capped: policy.is_capped(),
+        proxy_protocol_client: settings.proxy_protocol.map(|_| context.client.peer),
+        tls_context: policy.backend_config.tls_context.as_ref(),
+        replayable: is_replayable(&context.exchange.request),
+        settings,
         now,
     }
 }
@@ -292,26 +311,17 @@ pub(crate) async fn open(
     Ok(connection)
 }
 
-/// Awaits a connection, within the timeouts of the policies and while the client is connected. With `slow_after` the
-/// wait ends earlier: then another endpoint is the better choice.
+/// Awaits a connection until the deadline, and while the client is connected.
 pub(super) async fn await_connection<T>(
     worker: &Worker,
     client: &mut ClientConnection,
-    terms: &RequestPolicy<'_>,
-    now: Time,
-    slow_after: Option<Duration>,
+    deadline: ConnectDeadline,
     connecting: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {
-    let most = terms.backend_settings().connect_timeout;
-    let patience = now + slow_after.map_or(most, |slow_after| slow_after.min(most));
-    match client.wait_until(worker, patience.min(terms.deadline), connecting).await {
+    match client.wait_until(worker, deadline.until, connecting).await {
         Ok(connected) => connected,
         Err(WaitInterrupt::ClientGone) => Err(Failure::ClientGone),
-        Err(WaitInterrupt::Deadline) if patience > terms.deadline => Err(Failure::RequestTimeout),
-        Err(WaitInterrupt::Deadline) if slow_after.is_some_and(|slow_after| slow_after < most) => {
-            Err(Failure::ConnectSlow)
-        }
-        Err(WaitInterrupt::Deadline) => Err(Failure::ConnectTimeout),
+        Err(WaitInterrupt::Deadline) => Err(deadline.failure),
     }
 }
 
@@ -321,9 +331,9 @@ pub(super) fn conclude_unsent(
     worker: &Worker,
     slot: Slot,
     failure: Failure,
-    terms: &RequestPolicy<'_>,
+    policy: &RequestPolicy<'_>,
 ) -> AttemptFailure {
-    slot.conclude(worker, &terms.backend_config, failure.attempt_end(), None);
+    slot.conclude(worker, &policy.backend_config, failure.attempt_end(), None);
     slot.note_connect_failure(worker, failure);
     let is_of_use = !matches!(
         failure,
@@ -349,20 +359,19 @@ struct AttemptDeadlines<'a> {
     /// The start of the wait for the endpoint.
     started: Time,
     attempt: Time,
-    terms: &'a RequestPolicy<'a>,
+    policy: &'a RequestPolicy<'a>,
 }
 
 /// Sends the rest of the request and reads until a head, interim or final, is complete.
 async fn await_head(
-    worker: &Worker,
-    client: &mut ClientConnection,
-    exchange: &mut Exchange,
+    context: &mut AttemptContext<'_>,
     lease: &mut AttemptConnection,
     limits: &AttemptDeadlines<'_>,
 ) -> Result<(), Failure> {
+    let AttemptContext { worker, client, exchange, .. } = context;
+    let Exchange { request, response, upload, .. } = exchange;
     let mut seen = u64::MAX;
     poll_fn(|cx| {
-        let Exchange { request, response, upload, .. } = &mut *exchange;
         lease.upload(cx, worker, client, upload)?;
         if let Poll::Ready(read) = poll_head(cx, worker, &mut lease.connection, request, response) {
             return Poll::Ready(read);
@@ -378,7 +387,7 @@ async fn await_head(
             let now = if seen == u64::MAX { limits.started } else { clock::now() };
             seen = upload.progress;
             let idle = now + limits.idle(waits_for_client);
-            client.deadline.set(limits.attempt.min(limits.terms.deadline).min(idle));
+            client.deadline.set(limits.attempt.min(limits.policy.deadline).min(idle));
         }
         ready!(client.deadline.poll(cx));
         Poll::Ready(Err(limits.expired_deadline(waits_for_client)))
@@ -424,18 +433,18 @@ pub(crate) fn poll_head(
 impl AttemptDeadlines<'_> {
     /// Returns the idle timeout that applies.
     fn idle(&self, waits_for_client: bool) -> Duration {
-        let terms = self.terms;
+        let policy = self.policy;
         if waits_for_client {
-            terms.client.body_timeout
+            policy.client.body_timeout
         } else {
-            terms.backend_settings().idle_timeout
+            policy.backend_settings().idle_timeout
         }
     }
 
     /// Returns the failure for the deadline that has passed.
     fn expired_deadline(&self, waits_for_client: bool) -> Failure {
         let now = clock::now();
-        if now >= self.terms.deadline {
+        if now >= self.policy.deadline {
             Failure::RequestTimeout
         } else if now >= self.attempt {
             Failure::AttemptTimeout
@@ -449,15 +458,14 @@ impl AttemptDeadlines<'_> {
 
 /// Decides if the request may be sent again, and frees or drains slot and connection.
 fn conclude_failure(
-    worker: &Rc<Worker>,
+    context: &mut AttemptContext<'_>,
     lease: AttemptConnection,
-    exchange: &mut Exchange,
     failure: Failure,
-    terms: &RequestPolicy<'_>,
 ) -> AttemptFailure {
     if lease.connection.stream_guard.is_some() {
-        return stream_request::conclude_stream_failure(worker, lease, exchange, failure, terms);
+        return stream_request::conclude_stream_failure(context, lease, failure);
     }
+    let AttemptContext { worker, exchange, policy, .. } = context;
     let has_answered = lease.connection.buffer.as_ref().is_some_and(|buffer| !buffer.is_empty());
     // An endpoint may close an idle connection at any time.
     let stale =
@@ -465,14 +473,14 @@ fn conclude_failure(
     let end = if stale {
         AttemptResult::Cancelled
     } else {
-        terms.discount_late_timeout(failure.attempt_end(), &lease.slot)
+        policy.discount_late_timeout(failure.attempt_end(), &lease.slot)
     };
-    lease.slot.conclude_with_hold_time(clock::now(), worker, &terms.backend_config, end, None);
+    lease.slot.conclude_with_hold_time(clock::now(), worker, &policy.backend_config, end, None);
     if failure != Failure::EndpointClosed {
         let again = matches!(failure, Failure::AttemptTimeout | Failure::BadResponse(_))
             && exchange.request.method.is_idempotent();
         let elsewhere = RetryEligibility::another_endpoint(&lease.slot.endpoint);
-        abandon::abandon(worker, lease, exchange, terms);
+        abandon::abandon(context, lease);
         let retry = if again { elsewhere } else { RetryEligibility::Never };
         return AttemptFailure { failure, retry };
     }

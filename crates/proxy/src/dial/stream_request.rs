@@ -5,7 +5,6 @@
 //! reset, which tells the endpoint, so its slot is free at once.
 
 use std::net::SocketAddr;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
@@ -15,9 +14,9 @@ use codec::head::{BodyFraming, RequestHead, ResponseHead};
 use gateway::snapshot::EndpointProtocol;
 use http::uri::Scheme;
 
-use crate::accept::client::ClientConnection;
 use crate::backend::{BackendConfig, Slot};
 use crate::clock;
+use crate::context::AttemptContext;
 use crate::dial::attempt::{
     self, AttemptConnection, AttemptFailure, AttemptHistory, RetryEligibility,
 };
@@ -26,10 +25,8 @@ use crate::dial::multiplex_connection::StreamGuard;
 use crate::dial::multiplex_pool::{PoolKey, StreamWaiter};
 use crate::dial::pool::{Endpoint, EndpointConnection};
 use crate::dial::websocket;
-use crate::exchange::{Exchange, RequestPolicy};
 use crate::failure::Failure;
 use crate::stream::{PeerStream, StreamError};
-use crate::worker::Worker;
 
 /// One request that needs a stream.
 pub(crate) struct StreamRequest<'a> {
@@ -86,49 +83,32 @@ impl StreamRequest<'_> {
 
 /// Returns a connection for the request of `exchange`, on which its head has been sent.
 pub(super) async fn connection(
-    worker: &Rc<Worker>,
-    client: &mut ClientConnection,
-    exchange: &mut Exchange,
+    context: &mut AttemptContext<'_>,
     slot: Slot,
     history: AttemptHistory<'_>,
-    terms: &RequestPolicy<'_>,
     now: Time,
 ) -> Result<(Slot, Box<EndpointConnection>), AttemptFailure> {
-    let failure = match select_transport(worker, client, exchange, &slot, history, terms, now).await
-    {
+    let failure = match select_transport(context, &slot, history, now).await {
         Ok(RequestTransport::Stream(connection)) => return Ok((slot, connection)),
-        Ok(RequestTransport::Http1) if exchange.grpc_call.is_none() => {
-            let requirements =
-                attempt::connection_requirements(worker, client, exchange, terms, now);
-            return h1_fallback::connection(
-                worker,
-                client,
-                exchange,
-                slot,
-                history,
-                terms,
-                &requirements,
-            )
-            .await;
+        Ok(RequestTransport::Http1) if context.exchange.grpc_call.is_none() => {
+            return h1_fallback::connection(context, slot, history, now).await;
         }
         // gRPC calls need features that HTTP/1.1 lacks.
         Ok(RequestTransport::Http1) => Failure::NotHttp2,
         Err(failure) => failure,
     };
-    Err(attempt::conclude_unsent(worker, slot, failure, terms))
+    Err(attempt::conclude_unsent(context.worker, slot, failure, context.policy))
 }
 
 /// Selects the transport for the request.
 async fn select_transport(
-    worker: &Rc<Worker>,
-    client: &mut ClientConnection,
-    exchange: &Exchange,
+    context: &mut AttemptContext<'_>,
     slot: &Slot,
     history: AttemptHistory<'_>,
-    terms: &RequestPolicy<'_>,
     now: Time,
 ) -> Result<RequestTransport, Failure> {
-    let current = &*terms.backend_config;
+    let AttemptContext { worker, client, exchange, policy, .. } = context;
+    let current = &*policy.backend_config;
     let call = StreamRequest {
         worker: worker.index,
         endpoint: &slot.endpoint,
@@ -145,9 +125,8 @@ async fn select_transport(
             StreamGrant::Opened(connection) => Ok(RequestTransport::Stream(connection)),
             StreamGrant::Wait(waiting) => {
                 let waits = Box::pin(call.wait_for_http2_stream(waiting));
-                let slow_after = history.patience(slot, terms);
-                let waited =
-                    attempt::await_connection(worker, client, terms, now, slow_after, waits).await;
+                let deadline = history.connect_deadline(slot, policy, now);
+                let waited = attempt::await_connection(worker, client, deadline, waits).await;
                 waited.map(RequestTransport::Stream)
             }
         },
@@ -155,9 +134,9 @@ async fn select_transport(
             if let Some(connection) = h3::try_open_existing(worker, &call) {
                 return Ok(RequestTransport::Stream(connection));
             }
-            let slow_after = history.patience(slot, terms);
+            let deadline = history.connect_deadline(slot, policy, now);
             let opening = Box::pin(h3::open(worker, call));
-            attempt::await_connection(worker, client, terms, now, slow_after, opening).await
+            attempt::await_connection(worker, client, deadline, opening).await
         }
     }
 }
@@ -206,12 +185,11 @@ pub(super) fn is_unprocessed(connection: &EndpointConnection) -> bool {
 
 /// Decides if the request may be sent again. Its stream has ended or is reset, and its slot is free.
 pub(super) fn conclude_stream_failure(
-    worker: &Worker,
+    context: &AttemptContext<'_>,
     lease: AttemptConnection,
-    exchange: &Exchange,
     failure: Failure,
-    terms: &RequestPolicy<'_>,
 ) -> AttemptFailure {
+    let AttemptContext { worker, exchange, policy, .. } = context;
     lease.mark_suspect(failure);
     let AttemptConnection { connection, slot, .. } = lease;
     let unprocessed = is_unprocessed(&connection);
@@ -227,9 +205,9 @@ pub(super) fn conclude_stream_failure(
     let end = if stale {
         AttemptResult::Cancelled
     } else {
-        terms.discount_late_timeout(failure.attempt_end(), &slot)
+        policy.discount_late_timeout(failure.attempt_end(), &slot)
     };
-    slot.conclude_with_hold_time(clock::now(), worker, &terms.backend_config, end, None);
+    slot.conclude_with_hold_time(clock::now(), worker, &policy.backend_config, end, None);
     let counters = &slot.endpoint.data.counters[worker.index];
     let over_quic = matches!(connection.stream, PeerStream::H3(_));
     let refused = if over_quic { &counters.http3 } else { &counters.http2 };

@@ -87,7 +87,7 @@ impl AccessRecord {
 
     /// Counts the request, and logs it if it is sampled.
     pub(crate) fn close(&self, worker: &Worker, client: &ClientConnection, exchange: &Exchange) {
-        let duration = client.last_event_at.saturating_since(self.started);
+        let duration = self.duration(client);
         if let Some(route) = self.route() {
             let counters = &route.counters[worker.index];
             counters.responses[usize::from(self.status / 100).min(5)].add(1);
@@ -113,10 +113,14 @@ impl AccessRecord {
         listener.received_bytes.add(exchange.upload.body_bytes);
         listener.sent_bytes.add(exchange.download.body_bytes);
         if worker.access_log.should_log(&mut worker.rng.borrow_mut()) {
-            let describe =
-                |line: &mut JsonLine<'_>| self.describe(line, worker, client, exchange, duration);
+            let describe = |line: &mut JsonLine<'_>| self.describe(line, worker, client, exchange);
             worker.access_log.write(describe, worker.counters());
         }
+    }
+
+    /// Returns the time from the request's arrival to the end of its response.
+    fn duration(&self, client: &ClientConnection) -> Duration {
+        client.last_event_at.saturating_since(self.started)
     }
 
     fn route(&self) -> Option<&Route> {
@@ -130,13 +134,12 @@ impl AccessRecord {
         worker: &Worker,
         client: &ClientConnection,
         exchange: &Exchange,
-        duration: Duration,
     ) {
         let live = worker.config();
         let listener = client.listener(&live);
         let request = &exchange.request;
         line.plain("timestamp", humantime::format_rfc3339_micros(clock::wall()));
-        line.number("duration_seconds", duration.as_secs_f64());
+        line.number("duration_seconds", self.duration(client).as_secs_f64());
         describe_client(line, client, listener, request);
         if !request.method_bytes().is_empty() {
             line.plain("url.scheme", client.origin.scheme.text());

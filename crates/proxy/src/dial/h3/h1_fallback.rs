@@ -7,20 +7,19 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use balance::Time;
 use codec::h1::write;
 use codec::head::{BodyFraming, FieldSection};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 
-use crate::accept::client::ClientConnection;
 use crate::backend::Slot;
+use crate::context::AttemptContext;
 use crate::dial::attempt::{self, AttemptFailure, AttemptHistory};
 use crate::dial::pool::{self, ConnectionRequirements, Endpoint, EndpointConnection};
 use crate::dial::stream_request::RequestSource;
-use crate::exchange::{Exchange, RequestPolicy};
 use crate::failure::Failure;
 use crate::stream::PeerStream;
 use crate::tls::TlsStream;
-use crate::worker::Worker;
 
 /// A connection that frames the data written to it.
 pub(crate) struct H1Fallback {
@@ -112,33 +111,23 @@ impl H1Fallback {
 
 /// Returns an HTTP/1.1 connection on which the head of the request has been sent.
 pub(in crate::dial) async fn connection(
-    worker: &Worker,
-    client: &mut ClientConnection,
-    exchange: &mut Exchange,
+    context: &mut AttemptContext<'_>,
     slot: Slot,
     history: AttemptHistory<'_>,
-    terms: &RequestPolicy<'_>,
-    requirements: &ConnectionRequirements<'_>,
+    now: Time,
 ) -> Result<(Slot, Box<EndpointConnection>), AttemptFailure> {
+    let requirements = attempt::connection_requirements(context, now);
+    let AttemptContext { worker, client, exchange, policy, .. } = context;
     let source = RequestSource { request: &exchange.request, framing: exchange.request.framing };
-    let header = client.proxy_protocol_header(terms.backend_settings());
-    let opening = open(&slot.endpoint, history.fresh, &header, requirements, source);
-    let slow_after = history.patience(&slot, terms);
-    match attempt::await_connection(
-        worker,
-        client,
-        terms,
-        requirements.now,
-        slow_after,
-        Box::pin(opening),
-    )
-    .await
-    {
+    let header = client.proxy_protocol_header(policy.backend_settings());
+    let opening = Box::pin(open(&slot.endpoint, history.fresh, &header, &requirements, source));
+    let deadline = history.connect_deadline(&slot, policy, now);
+    match attempt::await_connection(worker, client, deadline, opening).await {
         Ok((connection, head_bytes)) => {
             exchange.upload.written += head_bytes;
             Ok((slot, connection))
         }
-        Err(failure) => Err(attempt::conclude_unsent(worker, slot, failure, terms)),
+        Err(failure) => Err(attempt::conclude_unsent(worker, slot, failure, policy)),
     }
 }
 
