@@ -17,6 +17,7 @@ use balance::{
     SetMember, SlotAssignment, Ticket, Time,
 };
 use gateway::snapshot::{BackendKey, BackendSettings, EndpointProtocol};
+use tls::EndpointTlsContext;
 
 use crate::active_config::{ActiveConfig, WorkerConfig};
 use crate::adaptive_limits::AdaptiveLimits;
@@ -29,7 +30,6 @@ use crate::failure::Failure;
 use crate::health::BackendHealth;
 use crate::observe::BackendCounters;
 use crate::reachability;
-use crate::tls::EndpointTlsContext;
 use crate::worker::Worker;
 
 /// One Service's port, with the state that outlives Snapshots.

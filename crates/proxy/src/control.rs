@@ -16,6 +16,7 @@ use gateway::snapshot::{
     BackendKey, BackendSettings, EndpointProtocol, EndpointSpec, Listener, TransportProtocol,
 };
 use thiserror::Error;
+use tls::ServerTlsConfigs;
 use tokio::sync::{mpsc, watch};
 
 use crate::accept::h3;
@@ -30,7 +31,6 @@ use crate::dial::pool::{Endpoint, lock};
 use crate::health;
 use crate::observe::{self, access};
 use crate::quic::{self, SocketGroups};
-use crate::tls::ServerTlsConfigs;
 use crate::worker::{self, DrainStage, ProxyState, Worker, WorkerCommand};
 
 /// Interval at which a drain checks if the last connection has closed.
@@ -234,7 +234,7 @@ impl Proxy {
             }
         })?);
         let (registry, server_tls, groups) =
-            (StateRegistry::new(count), ServerTlsConfigs::new(), SocketGroups::default());
+            (StateRegistry::new(count), ServerTlsConfigs::default(), SocketGroups::default());
         let control = Mutex::new(ControlState { registry, server_tls, groups, threads });
         Ok(Self { shared, control })
     }

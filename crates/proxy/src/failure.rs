@@ -1,11 +1,11 @@
 //! The table of failures: status, `Proxy-Status` error, metric label and log word, and effect on the endpoint's health.
 
 use balance::{AdmissionRejection, AttemptResult};
+use tls::{ClientTlsError, EndpointTlsError};
 
 use crate::grpc::GrpcCode;
 use crate::h1::{BadChunk, BadRequest, BadResponse};
 use crate::proxy_protocol::ProxyHeaderError;
-use crate::tls::{ClientTlsError, EndpointTlsError};
 
 /// The reason why a request did not get its endpoint's complete response, or why a connection or flow failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

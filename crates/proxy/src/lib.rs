@@ -41,8 +41,6 @@ mod dial;
 mod body;
 /// The byte stream of one peer, over any transport.
 mod stream;
-/// TLS, with clients and with endpoints.
-mod tls;
 /// Pipes for splicing from socket to socket.
 mod pipe;
 /// Upgraded connections, which no longer carry HTTP.

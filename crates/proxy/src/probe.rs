@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 use balance::health::ProbeResult;
 use gateway::snapshot::{EndpointProtocol, ProbeSettings, ProxyVersion};
 use http::{Request, Uri};
+use tls::ConnectionSecurity;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -17,7 +18,6 @@ use crate::h1::parse;
 use crate::head::{RequestMethod, ResponseHead};
 use crate::proxy_protocol::{self, ProxyHeader};
 use crate::stream::PeerStream;
-use crate::tls::ConnectionSecurity;
 
 /// The finding of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

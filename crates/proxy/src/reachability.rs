@@ -14,6 +14,7 @@ use std::time::Duration;
 use balance::Time;
 use balance::reachability::{SILENCE, SilenceDetector};
 use gateway::snapshot::{EndpointProtocol, TransportProtocol};
+use tls::ConnectionSecurity;
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -24,7 +25,6 @@ use crate::dial::connect;
 use crate::dial::pool::{Endpoint, lock};
 use crate::health::ProbeSlot;
 use crate::probe;
-use crate::tls::ConnectionSecurity;
 use crate::worker::ProxyState;
 
 /// Time after which the request goes to another endpoint if the connection is not established, unless connections to

@@ -11,6 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use socket2::SockRef;
+use tls::{TlsSession, TlsStream};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
@@ -21,7 +22,6 @@ use crate::h2;
 use crate::h3;
 use crate::head::{BodyFraming, FieldSection, HttpVersion, ResponseHead};
 use crate::sys::{self, ThreadBound};
-use crate::tls::{TlsSession, TlsStream};
 
 /// Maximum number of bytes to read from a multiplexed stream, and to keep until its flow-control window opens.
 const MESSAGE_BYTES: usize = 64 * 1024;

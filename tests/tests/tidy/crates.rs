@@ -12,7 +12,8 @@ use crate::tree::{SourceTree, TextFile, words};
 const EDGES: &[(&str, &[&str])] = &[
     ("balance", &[]),
     ("gateway", &["balance"]),
-    ("proxy", &["gateway", "balance"]),
+    ("tls", &["gateway"]),
+    ("proxy", &["tls", "gateway", "balance"]),
     ("kube", &["gateway"]),
     ("sheave", &["proxy", "kube", "gateway"]),
     ("sim", &["balance"]),

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 
 use balance::Time;
 use gateway::snapshot::{ListenerProtocol, UrlScheme};
+use tls::TlsInfo;
 
 use crate::accept::client::ClientConnection;
 use crate::accept::h1;
@@ -21,7 +22,6 @@ use crate::forwarded::RequestOrigin;
 use crate::observe::l4_record::L4Record;
 use crate::stream::{DetachedStream, PeerStream};
 use crate::tcp;
-use crate::tls::TlsInfo;
 use crate::worker::{Worker, WorkerCommand, WorkerHandle};
 
 /// Accepted client connection: its addresses, its listener and its state before the first request.

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use balance::Time;
 use gateway::snapshot::{BackendSettings, ClientSettings, UrlScheme};
+use tls::{TlsInfo, TlsSession};
 
 use crate::accept::accepted_connection::AcceptedConnection;
 use crate::accept::multiplexed_client::MultiplexedClient;
@@ -22,7 +23,6 @@ use crate::demand::RefusalHistory;
 use crate::forwarded::RequestOrigin;
 use crate::proxy_protocol::{self, ProxiedAddresses, ProxyHeader};
 use crate::stream::PeerStream;
-use crate::tls::{TlsInfo, TlsSession};
 use crate::worker::{DrainStage, Worker};
 
 /// Client connection as its requests see it.

@@ -14,6 +14,10 @@ use std::task::{Poll, ready};
 use gateway::matching::OwnedHostName;
 use gateway::snapshot::TlsPayload;
 use rustls::HandshakeKind;
+use tls::{
+    ClientHelloParse, ClientTlsError, MOST_HELLO_BYTES, ServerTlsMode, TlsInfo, TlsSession,
+    TlsStream,
+};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::sync::Semaphore;
 
@@ -29,10 +33,6 @@ use crate::observe::HandshakeCounters;
 use crate::observe::l4_record::L4Record;
 use crate::stream::PeerStream;
 use crate::tcp;
-use crate::tls::{
-    self, ClientHelloParse, ClientTlsError, MOST_HELLO_BYTES, ServerTlsMode, TlsInfo, TlsSession,
-    TlsStream,
-};
 use crate::worker::{DrainStage, Worker};
 
 /// Semaphore that serialises the handshake steps of a worker.

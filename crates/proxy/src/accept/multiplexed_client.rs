@@ -10,6 +10,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use balance::{Rng, Time};
+use tls::TlsInfo;
 
 use crate::accept::accepted_connection::AcceptedConnection;
 use crate::accept::client::ClientConnection;
@@ -22,7 +23,6 @@ use crate::failure::Failure;
 use crate::forwarded::RequestOrigin;
 use crate::request;
 use crate::stream::PeerStream;
-use crate::tls::TlsInfo;
 use crate::worker::{DrainStage, Worker};
 
 /// Multiplexed client connection as its requests share it.

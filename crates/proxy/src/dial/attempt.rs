@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use balance::{AttemptResult, Time};
 use gateway::snapshot::EndpointProtocol;
+use tls::ConnectionSecurity;
 
 use crate::accept::client::{ClientConnection, WaitInterrupt};
 use crate::backend::Slot;
@@ -26,7 +27,6 @@ use crate::h1::{BadResponse, HeadLimits, parse};
 use crate::head::{RequestHead, ResponseHead};
 use crate::relay;
 use crate::stream::ConnectionEnd;
-use crate::tls::ConnectionSecurity;
 use crate::worker::Worker;
 
 /// Size limits of a response head.

@@ -21,6 +21,7 @@ use bytes::Bytes;
 use gateway::snapshot::BackendSettings;
 use h2::client::{Builder, Connection as Http2, SendRequest};
 use h2::{Ping, PingPong};
+use tls::{ConnectionSecurity, EndpointTlsContext};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
@@ -37,7 +38,6 @@ use crate::dial::stream_request::{RequestSource, StreamGrant, StreamRequest};
 use crate::failure::Failure;
 use crate::h2::{H2Stream, request};
 use crate::stream::PeerStream;
-use crate::tls::{ConnectionSecurity, EndpointTlsContext};
 
 /// Paces reads from an endpoint.
 mod paced_stream;

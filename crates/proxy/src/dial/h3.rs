@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use balance::{AttemptResult, Time};
+use tls::EndpointTlsError;
 use tokio::time::sleep_until;
 
 use crate::clock;
@@ -17,7 +18,6 @@ use crate::dial::multiplex_pool::StreamWaiter;
 use crate::dial::pool::EndpointConnection;
 use crate::dial::stream_request::{StreamGrant, StreamRequest};
 use crate::failure::Failure;
-use crate::tls::EndpointTlsError;
 use crate::worker::Worker;
 
 /// One connection.

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use balance::{ConcurrencyCap, SetMember, Time};
 use gateway::snapshot::BackendSettings;
+use tls::EndpointTlsContext;
 
 use crate::backend::Backend;
 use crate::buffer::ReadBuffer;
@@ -24,7 +25,6 @@ use crate::observe::EndpointCounters;
 use crate::reachability;
 use crate::stream::{ConnectionEnd, PeerStream};
 use crate::sys;
-use crate::tls::EndpointTlsContext;
 
 /// Idle connections to one endpoint in one stack. Further ones are closed instead of the oldest, because the old ones
 /// show how long the endpoint keeps connections.

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use balance::limit::RetryAfterHandling;
+use tls::ClientTlsError;
 
 use crate::accept::{h2, h3};
 use crate::failure::Failure;
@@ -15,7 +16,6 @@ use crate::mirror::MirrorOutcome;
 use crate::observe::{ExemplarStore, HistogramData};
 use crate::orca;
 use crate::quic::DatagramDropReason;
-use crate::tls::ClientTlsError;
 
 /// A counter that one thread increments and any thread reads.
 #[derive(Default)]

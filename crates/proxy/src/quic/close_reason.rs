@@ -1,8 +1,7 @@
 //! The reason why a connection is closed.
 
 use quinn_proto::{ConnectionError, TransportErrorCode};
-
-use crate::tls::{ClientTlsError, EndpointTlsError};
+use tls::{ClientTlsError, EndpointTlsError};
 
 /// Error codes from here on are TLS alerts (RFC 9001 §4.8).
 const ALERTS: u64 = 0x100;

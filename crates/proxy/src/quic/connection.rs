@@ -14,13 +14,13 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use quinn_proto::{ConnectionHandle, Dir, StreamId, VarInt};
+use tls::TlsInfo;
 
 use crate::accept::accepted_connection::ConnectionGuard;
 use crate::clock;
 use crate::quic::driver_handle::DriverHandle;
 use crate::quic::stream_scheduler::StreamScheduler;
 use crate::quic::{CloseReason, RecvStream, SendStream, transport};
-use crate::tls::TlsInfo;
 
 /// A connection. It lives until one side closes it, even if no handle to it is left.
 #[derive(Clone)]

@@ -13,6 +13,7 @@ use std::time::Duration;
 use gateway::snapshot::CongestionControl;
 use quinn_proto::crypto::rustls::QuicClientConfig;
 use quinn_proto::{ClientConfig, Endpoint, EndpointConfig};
+use tls::EndpointTlsError;
 
 use crate::clock;
 use crate::failure::Failure;
@@ -22,7 +23,6 @@ use crate::quic::keys::reset_key;
 use crate::quic::session::VERSION;
 use crate::quic::socket::{QuicSocket, SocketBuffers};
 use crate::quic::{QuicConnection, transport};
-use crate::tls::EndpointTlsError;
 
 /// Endpoints open no bidirectional streams (RFC 9114 §6.1).
 const BI_STREAMS: u32 = 0;

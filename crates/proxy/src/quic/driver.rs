@@ -13,6 +13,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use quinn_proto::{ConnectionHandle, Endpoint, Transmit, VarInt};
+use tls::ClientTlsError;
 use tokio::time::Sleep;
 
 use crate::clock;
@@ -21,7 +22,6 @@ use crate::quic::connection::QuicConnectionInner;
 use crate::quic::driver_handle::{ConnectionTimers, DriverHandle};
 use crate::quic::server::ConnectionAcceptor;
 use crate::quic::socket::{QuicSocket, SocketBuffers};
-use crate::tls::ClientTlsError;
 
 /// Sends the packets of connections.
 mod transmit;

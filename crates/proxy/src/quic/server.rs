@@ -17,6 +17,7 @@ use quinn_proto::{
     AcceptError, ConnectionEvent, ConnectionHandle, Endpoint, EndpointConfig, Incoming,
     ServerConfig,
 };
+use tls::{ClientTlsError, TlsInfo};
 
 use crate::accept::accepted_connection::ConnectionGuard;
 use crate::active_config::ListenerSocket;
@@ -29,7 +30,6 @@ use crate::quic::driver_handle::DriverHandle;
 use crate::quic::session::{QuicHandshakeData, SniServerConfig, VERSION};
 use crate::quic::socket::QuicSocket;
 use crate::quic::{DatagramDropReason, QuicConnection, ReceivedDatagram, SocketGroup, transport};
-use crate::tls::{ClientTlsError, TlsInfo};
 use crate::worker::{DrainStage, Worker, WorkerCommand};
 
 /// Added to the idle timeout of QUIC, so that the task that serves the connection times out first, and closes the

@@ -15,12 +15,12 @@ use quinn_proto::transport_parameters::TransportParameters;
 use quinn_proto::{ConnectionId, Side, TransportError, TransportErrorCode};
 use rustls::HandshakeKind;
 use rustls::quic::{DirectionalKeys, KeyChange, Secrets, ServerConnection, Version};
+use tls::{
+    ClientHelloParse, MOST_HELLO_BYTES, ServerTlsConfig, ServerTlsMode, SniEntry, quic_protocol,
+};
 
 use crate::active_config::ListenerSocket;
 use crate::quic::close_reason::description;
-use crate::tls::{
-    ClientHelloParse, MOST_HELLO_BYTES, ServerTlsConfig, ServerTlsMode, SniEntry, quic_protocol,
-};
 use crate::worker::ProxyState;
 
 /// The version of QUIC that we support (RFC 9000).

@@ -22,6 +22,7 @@ use gateway::snapshot::{
 use quinn::crypto::rustls::QuicClientConfig;
 use rcgen::{CertificateParams, KeyPair, SanType};
 use rustls::pki_types::CertificateDer;
+use tls::ServerTlsConfigs;
 use tokio::sync::mpsc;
 
 use super::*;
@@ -29,7 +30,6 @@ use crate::accept::accepted_connection::ConnectionGuard;
 use crate::active_config::{ActiveConfig, ActiveListener, ListenerHttp3, ListenerSocket};
 use crate::observe::QuicCounters;
 use crate::observe::access::AccessLogBuffer;
-use crate::tls::ServerTlsConfigs;
 use crate::worker::{self, ProxyState, Worker, WorkerCommand};
 
 /// The index of the only listener.
@@ -220,7 +220,7 @@ fn listener(
         bound: Arc::clone(bound),
         client: Arc::new(client),
         protocol: ListenerProtocol::Http(RouteTable::default()),
-        sni_table: ServerTlsConfigs::new().sni_tables([Some(&tls)].into_iter()).remove(0),
+        sni_table: ServerTlsConfigs::default().sni_tables([Some(&tls)].into_iter()).remove(0),
         http3: Some(ListenerHttp3 { settings, alt_svc: "".into() }),
     }
 }

@@ -9,6 +9,7 @@ use std::future::{pending, poll_fn};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use tls::EndpointTlsError;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
@@ -25,7 +26,6 @@ use crate::h3::{
 };
 use crate::quic::{CloseReason, QuicConnection, RecvStream, SendStream};
 use crate::stream::PeerStream;
-use crate::tls::EndpointTlsError;
 
 /// One HTTP/3 connection to an endpoint.
 pub(super) struct H3EndpointConnection {

@@ -7,6 +7,7 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use tls::TlsStream;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 use crate::accept::client::ClientConnection;
@@ -19,7 +20,6 @@ use crate::failure::Failure;
 use crate::h1::write;
 use crate::head::{BodyFraming, FieldSection};
 use crate::stream::PeerStream;
-use crate::tls::TlsStream;
 use crate::worker::Worker;
 
 /// A connection that frames the data written to it.

@@ -5,12 +5,12 @@ use std::rc::Rc;
 use std::task::Waker;
 
 use quinn_proto::{Dir, Event, StreamEvent, StreamId};
+use tls::ClientTlsError;
 
 use super::{DriverRole, EndpointDriver};
 use crate::quic::close_reason::client_tls_error;
 use crate::quic::connection::{QuicConnectionInner, QuicConnectionState, wake};
 use crate::quic::{CloseReason, QuicConnection};
-use crate::tls::ClientTlsError;
 
 impl EndpointDriver {
     /// Passes the events of a connection on, to the endpoint and to its tasks.

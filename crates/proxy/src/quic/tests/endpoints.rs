@@ -3,10 +3,10 @@
 use gateway::snapshot::{PrivateKey, TlsCertificate};
 use quinn_proto::crypto::rustls::QuicClientConfig as Crypto;
 use rustls::pki_types::PrivatePkcs8KeyDer;
+use tls::EndpointTlsError;
 
 use super::*;
 use crate::failure::Failure;
-use crate::tls::EndpointTlsError;
 
 const SETTINGS: DialSettings =
     DialSettings { idle_timeout: Duration::from_secs(30), keep_alive: None };

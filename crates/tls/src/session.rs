@@ -21,7 +21,7 @@ const RECORD_BYTES: usize = 16 * 1024;
 /// Maximum overhead of a record: header, explicit nonce, type and tag.
 const RECORD_OVERHEAD: usize = 5 + 8 + 1 + 16;
 
-pub(crate) struct TlsSession {
+pub struct TlsSession {
     connection: UnbufferedConnection,
     pub(super) incoming: CiphertextBuffer,
     /// Decrypted bytes that the reader had no room for.
@@ -30,7 +30,7 @@ pub(crate) struct TlsSession {
     pub(super) outgoing: Vec<u8>,
     pub(super) sent: usize,
     /// Total ciphertext that the kernel has accepted.
-    pub(crate) written: u64,
+    pub written: u64,
     /// True if the peer has sent close_notify.
     pub(super) peer_closed: bool,
     /// The error that ended the session.
@@ -70,15 +70,12 @@ enum SessionProgress {
 }
 
 impl TlsSession {
-    pub(crate) fn client(
-        config: Arc<ClientConfig>,
-        name: ServerName<'static>,
-    ) -> Result<Self, Error> {
+    pub fn client(config: Arc<ClientConfig>, name: ServerName<'static>) -> Result<Self, Error> {
         UnbufferedClientConnection::new(config, name)
             .map(|side| Self::new(UnbufferedConnection::Client(side)))
     }
 
-    pub(crate) fn server(config: Arc<ServerConfig>) -> Result<Self, Error> {
+    pub fn server(config: Arc<ServerConfig>) -> Result<Self, Error> {
         UnbufferedServerConnection::new(config)
             .map(|side| Self::new(UnbufferedConnection::Server(side)))
     }
@@ -98,7 +95,7 @@ impl TlsSession {
     }
 
     /// Returns the negotiated state of the handshake so far.
-    pub(crate) fn common_state(&self) -> &CommonState {
+    pub fn common_state(&self) -> &CommonState {
         match &self.connection {
             UnbufferedConnection::Client(side) => side,
             UnbufferedConnection::Server(side) => side,
@@ -106,7 +103,7 @@ impl TlsSession {
     }
 
     /// Appends received ciphertext.
-    pub(crate) fn receive_ciphertext(&mut self, ciphertext: &[u8]) {
+    pub fn receive_ciphertext(&mut self, ciphertext: &[u8]) {
         self.incoming.bytes.extend_from_slice(ciphertext);
     }
 
@@ -118,7 +115,7 @@ impl TlsSession {
     }
 
     /// Continues the handshake, as far as the received bytes allow.
-    pub(crate) fn advance_handshake(&mut self) -> Result<(), Error> {
+    pub fn advance_handshake(&mut self) -> Result<(), Error> {
         self.decrypt(&mut ReadBuf::new(&mut []))
     }
 

@@ -10,7 +10,7 @@ fn endpoint_certificate_is_verified_by_authority_and_name() {
     let endpoint = ours.certificate(&["a.example.com", "*.b.example.com", "spiffe://cluster/a"]);
     let dns = |name: &str| SubjectName::Dns(name.into());
     let uri = |name: &str| SubjectName::Uri(name.into());
-    let sites = sites(&mut ServerTlsConfigs::new(), vec![site("", &[&endpoint])]);
+    let sites = sites(&mut ServerTlsConfigs::default(), vec![site("", &[&endpoint])]);
     let attempt = |authority: &TestAuthority, name: &str, names: &[SubjectName]| {
         let mut client = client_session(&authority.trust(name, names, None));
         let mut server = TlsSession::server(config(&sites, "any")).unwrap();
@@ -39,7 +39,7 @@ fn tls_with_an_invalid_server_name_is_impossible() {
 #[test]
 fn client_tls_config_is_rebuilt_only_when_the_policy_changes() {
     let authority = TestAuthority::new();
-    let trusts = EndpointTlsFactory::new();
+    let trusts = EndpointTlsFactory::default();
     let mut settings = BackendSettings::default();
     assert!(trusts.context_for(&settings, None).is_none());
     let asked = EndpointTls {

@@ -3,13 +3,17 @@
 
 use std::sync::LazyLock;
 
-use gateway::matching::{MatchConditions, PathPattern, PlainRequest, RouteMatch, RouteTable};
-use gateway::snapshot::{ListenerProtocol, Rule, TransportProtocol};
+use gateway::matching::{
+    HostPattern, MatchConditions, OwnedHostName, PathPattern, PlainRequest, RouteMatch, RouteTable,
+};
+use gateway::snapshot::{
+    ClientCertificates, ListenerTls, PrivateKey, SniRule, TlsCertificate, TlsTermination,
+};
 use proptest::prelude::*;
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use tls::ServerTlsConfigs;
 
 use super::*;
-use crate::active_config::{ActiveListener, ListenerSocket};
-use crate::failure::Failure;
 
 /// Host patterns of listeners; `""` is every host.
 const PATTERNS: [&str; 7] = [
@@ -50,10 +54,37 @@ enum ListenerKind {
 /// The listeners at an address: a kind for each pattern that has one.
 type ListenerKinds = [Option<ListenerKind>; PATTERNS.len()];
 
+/// A certificate authority.
+struct TestAuthority {
+    der: Box<[u8]>,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl TestAuthority {
+    fn new() -> Self {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        let der = (**params.self_signed(&key).unwrap().der()).into();
+        Self { der, issuer: Issuer::new(params, key) }
+    }
+
+    fn certificate(&self, name: &str) -> Arc<TlsCertificate> {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        let signed = params.signed_by(&key, &self.issuer).unwrap();
+        Arc::new(TlsCertificate {
+            name: name.into(),
+            chain: vec![(**signed.der()).into()],
+            key: PrivateKey::Pkcs8(key.serialize_der().into()),
+        })
+    }
+}
+
 static AUTHORITIES: LazyLock<[TestAuthority; 2]> =
     LazyLock::new(|| [TestAuthority::new(), TestAuthority::new()]);
 static CERTIFICATE: LazyLock<Arc<TlsCertificate>> =
-    LazyLock::new(|| AUTHORITIES[0].certificate(&["example.com"]));
+    LazyLock::new(|| AUTHORITIES[0].certificate("example.com"));
 
 fn pattern(place: usize) -> HostPattern {
     match PATTERNS[place] {
@@ -98,6 +129,7 @@ fn listener(kinds: &ListenerKinds) -> ActiveListener {
             routes.add_rule(&pattern(place), &HostPattern::Any, &asked, &rule(place));
         }
     }
+    let tls = ListenerTls { sni_rules: all };
     let address = "127.0.0.1:443".parse().unwrap();
     ActiveListener {
         name: "test".into(),
@@ -105,7 +137,7 @@ fn listener(kinds: &ListenerKinds) -> ActiveListener {
         public_port: 443,
         client: Arc::default(),
         protocol: ListenerProtocol::Http(routes),
-        sni_table: Some(sites(&mut ServerTlsConfigs::new(), all)),
+        sni_table: ServerTlsConfigs::default().sni_tables([Some(&tls)].into_iter()).remove(0),
         http3: None,
     }
 }

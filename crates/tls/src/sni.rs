@@ -10,11 +10,11 @@ use gateway::snapshot::{ClientCertificates, ListenerTls, SniRule, TlsPayload, Tl
 use rustls::crypto::CryptoProvider;
 use rustls::{Error, ServerConfig};
 
-use crate::tls::TlsInfo;
-use crate::tls::certificate::CertificateResolver;
-use crate::tls::client_verifier;
-use crate::tls::provider;
-use crate::tls::resumption::ResumptionRegistry;
+use crate::TlsInfo;
+use crate::certificate::CertificateResolver;
+use crate::client_verifier;
+use crate::provider;
+use crate::resumption::ResumptionRegistry;
 
 /// Application protocols within TLS over TCP, in order of preference (ALPN).
 const REQUEST_PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
@@ -22,23 +22,23 @@ const REQUEST_PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 const QUIC_PROTOCOL: &[u8] = b"h3";
 
 /// The SNI entries of a listener, by server name.
-pub(crate) struct SniTable {
+pub struct SniTable {
     entries: Vec<Arc<SniEntry>>,
     by_host: HostTrie<Option<Arc<SniEntry>>>,
 }
 
 /// TLS mode of the connections for some server names.
-pub(crate) struct SniEntry {
+pub struct SniEntry {
     hosts: HostPattern,
-    pub(crate) mode: ServerTlsMode,
-    pub(crate) carries: TlsPayload,
+    pub mode: ServerTlsMode,
+    pub carries: TlsPayload,
     /// The settings from the configuration; `None`: connections are passed through.
     terms: Option<Arc<TlsTermination>>,
 }
 
 /// The treatment of a TLS connection.
 #[derive(Clone)]
-pub(crate) enum ServerTlsMode {
+pub enum ServerTlsMode {
     PassThrough,
     Decrypt(ServerTlsConfig),
     /// The configuration is unusable, as the log has said.
@@ -47,19 +47,19 @@ pub(crate) enum ServerTlsMode {
 
 /// The TLS configurations of decrypted connections.
 #[derive(Clone)]
-pub(crate) struct ServerTlsConfig {
-    pub(crate) over_tcp: Arc<ServerConfig>,
+pub struct ServerTlsConfig {
+    pub over_tcp: Arc<ServerConfig>,
     /// `None`: the payload can be carried over TCP only.
-    pub(crate) over_quic: Option<QuicServerTlsConfig>,
+    pub over_quic: Option<QuicServerTlsConfig>,
 }
 
 /// The TLS configurations of connections over QUIC.
 #[derive(Clone)]
-pub(crate) struct QuicServerTlsConfig {
-    pub(crate) without_early_data: Arc<ServerConfig>,
+pub struct QuicServerTlsConfig {
+    pub without_early_data: Arc<ServerConfig>,
     /// Accepts early data (0-RTT), for each ticket once: it stores sessions in memory, because a self-contained ticket
     /// could be replayed (RFC 8446 §8.1).
-    pub(crate) with_early_data: Arc<ServerConfig>,
+    pub with_early_data: Arc<ServerConfig>,
 }
 
 impl SniTable {
@@ -73,12 +73,12 @@ impl SniTable {
     }
 
     /// True if every entry passes connections through.
-    pub(crate) fn only_pass_through(&self) -> bool {
+    pub fn only_pass_through(&self) -> bool {
         self.entries.iter().all(|site| matches!(site.mode, ServerTlsMode::PassThrough))
     }
 
     /// Returns the most specific entry for a name; `None` as the name means that the client sent none.
-    pub(crate) fn find(&self, name: Option<HostName<'_>>) -> Option<&Arc<SniEntry>> {
+    pub fn find(&self, name: Option<HostName<'_>>) -> Option<&Arc<SniEntry>> {
         match (name, &*self.entries) {
             (None, all) => all.iter().find(|site| site.hosts == HostPattern::Any),
             (Some(name), [only]) => only.hosts.matches(name).then_some(only),
@@ -88,7 +88,7 @@ impl SniTable {
 
     /// Returns the current entry for a connection, which differs from that of its handshake if the configuration was
     /// replaced. Returns `None` if there is none, or if it requires more of clients than the handshake did.
-    pub(crate) fn current_entry(&self, tls_info: &TlsInfo) -> Option<&Arc<SniEntry>> {
+    pub fn current_entry(&self, tls_info: &TlsInfo) -> Option<&Arc<SniEntry>> {
         let site = self.find(tls_info.server_name.as_ref().map(OwnedHostName::borrowed))?;
         let of_handshake = tls_info.sni_entry.as_ref()?;
         let holds = Arc::ptr_eq(site, of_handshake) || site.accepts_handshake_of(of_handshake);
@@ -101,7 +101,7 @@ impl SniTable {
     ///
     /// Entries are compared, never names: a handshake proves the entry and nothing else. A host without an entry has
     /// no routes.
-    pub(crate) fn is_misdirected(&self, tls_info: Option<&TlsInfo>, host: HostName<'_>) -> bool {
+    pub fn is_misdirected(&self, tls_info: Option<&TlsInfo>, host: HostName<'_>) -> bool {
         let Some(wanted) = self.find(Some(host)) else { return false };
         // A connection without TLS is older than this configuration.
         let Some(tls_info) = tls_info else { return true };
@@ -138,7 +138,7 @@ fn required_clients(terms: &TlsTermination) -> Option<&ClientCertificates> {
 }
 
 /// The TLS configurations of all listeners, as of the last Snapshot.
-pub(crate) struct ServerTlsConfigs {
+pub struct ServerTlsConfigs {
     provider: Arc<CryptoProvider>,
     cached: Vec<CachedServerTls>,
     resumptions: ResumptionRegistry,
@@ -151,23 +151,27 @@ struct CachedServerTls {
     mode: ServerTlsMode,
 }
 
-impl ServerTlsConfigs {
-    pub(crate) fn new() -> Self {
+impl Default for ServerTlsConfigs {
+    fn default() -> Self {
         Self {
             provider: provider(),
             cached: Vec::new(),
             resumptions: ResumptionRegistry::default(),
         }
     }
+}
 
+impl ServerTlsConfigs {
     /// Returns the SNI table of each listener, in the order of `listeners`. Configurations that none of them needs any
     /// more are dropped.
-    pub(crate) fn sni_tables<'l>(
+    pub fn sni_tables<'l>(
         &mut self,
         listeners: impl Iterator<Item = Option<&'l ListenerTls>>,
     ) -> Vec<Option<Arc<SniTable>>> {
-        let before =
-            std::mem::replace(self, Self { provider: Arc::clone(&self.provider), ..Self::new() });
+        let before = std::mem::replace(
+            self,
+            Self { provider: Arc::clone(&self.provider), ..Self::default() },
+        );
         let mut site = |asked: &SniRule| SniEntry {
             hosts: asked.hosts.clone(),
             mode: self.tls_mode(asked, &before),

@@ -18,11 +18,11 @@ use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
 };
 
-use crate::tls::certificate::certified_key;
-use crate::tls::{authorities, provider};
+use crate::certificate::certified_key;
+use crate::{authorities, provider};
 
 /// TLS settings and configurations for the endpoints of one backend.
-pub(crate) struct EndpointTlsContext {
+pub struct EndpointTlsContext {
     settings: Arc<EndpointTls>,
     protocol: EndpointProtocol,
     /// `None`: the settings are unusable, as the log has said.
@@ -40,21 +40,21 @@ struct ClientTlsConfigs {
 
 /// The TLS configuration of QUIC connections.
 #[derive(Clone)]
-pub(crate) struct QuicClientTlsConfig {
-    pub(crate) config: Arc<QuicClientConfig>,
-    pub(crate) name: Box<str>,
+pub struct QuicClientTlsConfig {
+    pub config: Arc<QuicClientConfig>,
+    pub name: Box<str>,
 }
 
 /// The TLS configuration of one kind of connection.
 #[derive(Clone)]
-pub(crate) struct ClientTlsConfig {
-    pub(crate) config: Arc<ClientConfig>,
-    pub(crate) name: ServerName<'static>,
+pub struct ClientTlsConfig {
+    pub config: Arc<ClientConfig>,
+    pub name: ServerName<'static>,
 }
 
 /// The security of one connection.
 #[derive(Clone, Copy)]
-pub(crate) enum ConnectionSecurity<'t> {
+pub enum ConnectionSecurity<'t> {
     Plain,
     Tls(&'t ClientTlsConfig),
     /// TLS is required, and cannot be configured.
@@ -63,19 +63,17 @@ pub(crate) enum ConnectionSecurity<'t> {
 
 impl ConnectionSecurity<'_> {
     /// Returns the security of connections that carry requests.
-    pub(crate) fn of_requests(context: Option<&Arc<EndpointTlsContext>>) -> ConnectionSecurity<'_> {
+    pub fn of_requests(context: Option<&Arc<EndpointTlsContext>>) -> ConnectionSecurity<'_> {
         Self::of(context, |configs| &configs.for_requests)
     }
 
     /// Returns the security of connections that carry HTTP/1.1 requests, one after the other.
-    pub(crate) fn of_http1(context: Option<&Arc<EndpointTlsContext>>) -> ConnectionSecurity<'_> {
+    pub fn of_http1(context: Option<&Arc<EndpointTlsContext>>) -> ConnectionSecurity<'_> {
         Self::of(context, |configs| &configs.for_http1)
     }
 
     /// Returns the security of connections with an opaque payload.
-    pub(crate) fn of_connections(
-        context: Option<&Arc<EndpointTlsContext>>,
-    ) -> ConnectionSecurity<'_> {
+    pub fn of_connections(context: Option<&Arc<EndpointTlsContext>>) -> ConnectionSecurity<'_> {
         Self::of(context, |configs| &configs.for_connections)
     }
 
@@ -92,7 +90,7 @@ impl ConnectionSecurity<'_> {
 
 impl EndpointTlsContext {
     /// Returns the configuration of HTTP/3 connections; `None` if there is none.
-    pub(crate) fn quic(&self) -> Option<&QuicClientTlsConfig> {
+    pub fn quic(&self) -> Option<&QuicClientTlsConfig> {
         self.configs.as_ref()?.for_http3.as_ref()
     }
 
@@ -102,19 +100,21 @@ impl EndpointTlsContext {
 }
 
 /// Builds each [`EndpointTlsContext`].
-pub(crate) struct EndpointTlsFactory {
+pub struct EndpointTlsFactory {
     provider: Arc<CryptoProvider>,
     /// The trust anchors of the system, read at the first use.
     system_roots: OnceLock<Arc<RootCertStore>>,
 }
 
-impl EndpointTlsFactory {
-    pub(crate) fn new() -> Self {
+impl Default for EndpointTlsFactory {
+    fn default() -> Self {
         Self { provider: provider(), system_roots: OnceLock::new() }
     }
+}
 
+impl EndpointTlsFactory {
     /// Returns the context for `settings`: `known`, if it has these settings.
-    pub(crate) fn context_for(
+    pub fn context_for(
         &self,
         settings: &BackendSettings,
         known: Option<&Arc<EndpointTlsContext>>,

@@ -10,7 +10,7 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 
-use crate::tls::authorities;
+use crate::authorities;
 
 /// Returns the verifier of client certificates for the settings `asked`.
 pub(super) fn verifier(

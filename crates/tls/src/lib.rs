@@ -2,6 +2,7 @@
 //!
 //! Everything that takes time is built when a Snapshot is applied, off the workers, and shared by them: keys,
 //! authorities, ticket keys. If a part cannot be built, only the connections that need it fail.
+//! This crate knows no worker, no listener and no metric: callers hand in settings and sockets, and count by themselves.
 
 /// A TLS session without its socket.
 mod session;
@@ -31,14 +32,14 @@ use rustls::server::ResolvesServerCertUsingSni;
 use rustls::version::TLS13;
 use rustls::{Error, ProtocolVersion, RootCertStore, ServerConfig};
 
-pub(crate) use client_hello::{ClientHelloParse, MOST_HELLO_BYTES};
-pub(crate) use endpoint_tls::{
+pub use client_hello::{ClientHelloParse, MOST_HELLO_BYTES};
+pub use endpoint_tls::{
     ClientTlsConfig, ConnectionSecurity, EndpointTlsContext, EndpointTlsFactory,
     QuicClientTlsConfig,
 };
-pub(crate) use session::TlsSession;
-pub(crate) use sni::{ServerTlsConfig, ServerTlsConfigs, ServerTlsMode, SniEntry, SniTable};
-pub(crate) use stream::TlsStream;
+pub use session::TlsSession;
+pub use sni::{ServerTlsConfig, ServerTlsConfigs, ServerTlsMode, SniEntry, SniTable};
+pub use stream::TlsStream;
 
 /// Returns the cryptography provider that all of TLS uses.
 fn provider() -> Arc<CryptoProvider> {
@@ -46,7 +47,7 @@ fn provider() -> Arc<CryptoProvider> {
 }
 
 /// Returns the part of QUIC's cryptography that is the same for all connections, and public (RFC 9001 §5.2).
-pub(crate) fn quic_protocol() -> Arc<QuicServerConfig> {
+pub fn quic_protocol() -> Arc<QuicServerConfig> {
     let config = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&TLS13])
         .expect("the provider has TLS 1.3")
@@ -66,25 +67,25 @@ fn authorities(roots: &[Box<[u8]>]) -> Result<RootCertStore, Error> {
 }
 
 /// Facts of a client's TLS handshake.
-pub(crate) struct TlsInfo {
+pub struct TlsInfo {
     /// The server name that the client sent (SNI).
-    pub(crate) server_name: Option<OwnedHostName>,
+    pub server_name: Option<OwnedHostName>,
     /// The SNI entry of its handshake. `None`: it is not known yet, and the connection carries nothing.
-    pub(crate) sni_entry: Option<Arc<SniEntry>>,
+    pub sni_entry: Option<Arc<SniEntry>>,
     /// The TLS version as logs write it; `None`: the connection is passed through, so the version is unknown.
-    pub(crate) version: Option<&'static str>,
+    pub version: Option<&'static str>,
 }
 
 impl TlsInfo {
     /// Returns the facts for QUIC without a server name; QUIC has one version of TLS.
-    pub(crate) fn of_quic() -> Self {
+    pub fn of_quic() -> Self {
         let version = version_word(Some(ProtocolVersion::TLSv1_3));
         Self { server_name: None, sni_entry: None, version }
     }
 }
 
 /// Returns the word for `version` in logs.
-pub(crate) fn version_word(version: Option<ProtocolVersion>) -> Option<&'static str> {
+pub fn version_word(version: Option<ProtocolVersion>) -> Option<&'static str> {
     match version? {
         ProtocolVersion::TLSv1_2 => Some("1.2"),
         ProtocolVersion::TLSv1_3 => Some("1.3"),
@@ -94,7 +95,7 @@ pub(crate) fn version_word(version: Option<ProtocolVersion>) -> Option<&'static 
 
 /// The reason why the TLS handshake of a client failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ClientTlsError {
+pub enum ClientTlsError {
     /// The client speaks HTTP without TLS.
     PlainHttp,
     /// The client does not speak TLS, or violates the protocol.
@@ -116,7 +117,7 @@ pub(crate) enum ClientTlsError {
 }
 
 impl ClientTlsError {
-    pub(crate) const ALL: [Self; 9] = [
+    pub const ALL: [Self; 9] = [
         Self::PlainHttp,
         Self::Protocol,
         Self::UnknownName,
@@ -129,7 +130,7 @@ impl ClientTlsError {
     ];
 
     /// Returns the value of the metric label.
-    pub(crate) fn word(self) -> &'static str {
+    pub fn word(self) -> &'static str {
         match self {
             Self::PlainHttp => "plain_http",
             Self::Protocol => "protocol",
@@ -144,7 +145,7 @@ impl ClientTlsError {
     }
 
     /// Returns a description for logs.
-    pub(crate) fn reason(self) -> &'static str {
+    pub fn reason(self) -> &'static str {
         match self {
             Self::PlainHttp => "this port speaks TLS: use https",
             Self::Protocol => "client violates the TLS protocol",
@@ -178,7 +179,7 @@ impl From<&Error> for ClientTlsError {
 
 /// The reason why a TLS connection to an endpoint failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum EndpointTlsError {
+pub enum EndpointTlsError {
     /// The endpoint's certificate failed verification.
     Certificate,
     /// The endpoint rejected the handshake.
@@ -191,7 +192,7 @@ pub(crate) enum EndpointTlsError {
 
 impl EndpointTlsError {
     /// Returns the status code of the response to the client.
-    pub(crate) fn status(self) -> u16 {
+    pub fn status(self) -> u16 {
         match self {
             Self::Certificate | Self::Alert | Self::Protocol => 502,
             Self::UnusableConfig => 500,
@@ -199,7 +200,7 @@ impl EndpointTlsError {
     }
 
     /// Returns the error type (RFC 9209 §2.3).
-    pub(crate) fn proxy_error(self) -> &'static str {
+    pub fn proxy_error(self) -> &'static str {
         match self {
             Self::Certificate => "tls_certificate_error",
             Self::Alert => "tls_alert_received",
@@ -209,7 +210,7 @@ impl EndpointTlsError {
     }
 
     /// Returns a description for logs and Proxy-Status.
-    pub(crate) fn reason(self) -> &'static str {
+    pub fn reason(self) -> &'static str {
         match self {
             Self::Certificate => "endpoint's certificate is not trusted",
             Self::Alert => "endpoint rejected the TLS handshake",

@@ -2,8 +2,6 @@
 
 /// Server certificates, and requirements on clients.
 mod sites;
-/// Server names and hosts that belong together.
-mod names;
 /// Verification of endpoints.
 mod trust;
 /// Sessions without sockets.
@@ -78,7 +76,7 @@ impl TestAuthority {
             })),
             ..BackendSettings::default()
         };
-        EndpointTlsFactory::new().context_for(&settings, None).unwrap()
+        EndpointTlsFactory::default().context_for(&settings, None).unwrap()
     }
 }
 

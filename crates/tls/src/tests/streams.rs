@@ -13,7 +13,7 @@ use super::*;
 async fn connected() -> (TlsStream, TlsStream) {
     let authority = TestAuthority::new();
     let certificate = authority.certificate(&["a.example.com"]);
-    let sites = sites(&mut ServerTlsConfigs::new(), vec![site("", &[&certificate])]);
+    let sites = sites(&mut ServerTlsConfigs::default(), vec![site("", &[&certificate])]);
     let trust = authority.trust("a.example.com", &[], None);
     let (mut client, mut server) = connected_sessions(&trust, config(&sites, "a.example.com"));
     // Read the rest of the handshake: the tickets.

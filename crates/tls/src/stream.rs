@@ -14,7 +14,7 @@ use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
-use crate::tls::session::TlsSession;
+use crate::session::TlsSession;
 
 /// Plaintext that is sealed for one write: several full records; also the most that a slow peer makes us keep.
 const ENCRYPT_BYTES: usize = 64 * 1024;
@@ -25,21 +25,21 @@ const READ_MOST: usize = 64 * 1024;
 /// Room for record headers, so that a record is read whole if its plaintext fits.
 const RECORD_HEADERS_BYTES: usize = 256;
 
-pub(crate) struct TlsStream {
-    pub(crate) socket: TcpStream,
-    pub(crate) session: Box<TlsSession>,
+pub struct TlsStream {
+    pub socket: TcpStream,
+    pub session: Box<TlsSession>,
     /// Plaintext in `session.outgoing` that has not been reported to the writer as written.
     unreported: usize,
     close_notify_sent: bool,
 }
 
 impl TlsStream {
-    pub(crate) fn new(socket: TcpStream, session: Box<TlsSession>) -> Self {
+    pub fn new(socket: TcpStream, session: Box<TlsSession>) -> Self {
         Self { socket, session, unreported: 0, close_notify_sent: false }
     }
 
     /// Waits until there is plaintext, or ciphertext that may contain some.
-    pub(crate) fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !self.session.plaintext.is_empty() || self.session.peer_closed {
             return Poll::Ready(Ok(()));
         }
@@ -47,14 +47,14 @@ impl TlsStream {
     }
 
     /// True if there is plaintext, or ciphertext that may contain some, as far as the runtime knows.
-    pub(crate) fn seems_readable(&self) -> bool {
+    pub fn seems_readable(&self) -> bool {
         let has_come = || self.socket.try_io(Interest::READABLE, || Ok(())).is_ok();
         !self.session.plaintext.is_empty() || self.session.peer_closed || has_come()
     }
 
     /// True if the peer has neither ended the connection nor sent anything except what TLS itself needs. Asks the
     /// kernel, independent of the runtime's readiness.
-    pub(crate) fn is_quiet(&mut self) -> bool {
+    pub fn is_quiet(&mut self) -> bool {
         let mut bytes = [0; READ_LEAST];
         while self.session.plaintext.is_empty() && !self.session.peer_closed {
             let socket = SockRef::from(&self.socket);
@@ -72,7 +72,7 @@ impl TlsStream {
 
     /// Reads ciphertext once. If the connection ends without a close_notify, returns an error, because the data may be
     /// truncated.
-    pub(crate) fn poll_read_ciphertext(
+    pub fn poll_read_ciphertext(
         &mut self,
         cx: &mut Context<'_>,
         most: usize,
@@ -88,7 +88,7 @@ impl TlsStream {
     }
 
     /// Writes the sealed bytes. Ready when the kernel has all of them.
-    pub(crate) fn poll_write_ciphertext(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub fn poll_write_ciphertext(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let TlsSession { outgoing, sent, written, .. } = &mut *self.session;
         while *sent < outgoing.len() {
             match ready!(Pin::new(&mut self.socket).poll_write(cx, &outgoing[*sent..]))? {

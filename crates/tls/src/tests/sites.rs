@@ -16,7 +16,7 @@ fn server_name_selects_the_certificate() {
     let wildcard = authority.certificate(&["*.example.com"]);
     let default = authority.certificate(&["b.example.org"]);
     let sites = sites(
-        &mut ServerTlsConfigs::new(),
+        &mut ServerTlsConfigs::default(),
         vec![
             site("a.example.com", &[&exact]),
             site("*.example.com", &[&wildcard]),
@@ -40,7 +40,7 @@ fn first_matching_certificate_of_several_is_presented() {
     let first = authority.certificate(&["a.example.com"]);
     let rsa = KeyPair::generate_for(&rcgen::PKCS_RSA_SHA256).unwrap();
     let second = authority.certificate_of(rsa, &["b.example.com"]);
-    let sites = sites(&mut ServerTlsConfigs::new(), vec![site("", &[&first, &second])]);
+    let sites = sites(&mut ServerTlsConfigs::default(), vec![site("", &[&first, &second])]);
     for (name, certificate) in [("a.example.com", &first), ("b.example.com", &second)] {
         let (client, _) =
             connected_sessions(&authority.trust(name, &[], None), config(&sites, name));
@@ -55,7 +55,7 @@ fn invalid_site_does_not_affect_others() {
     let mixed =
         TlsCertificate { key: good.key.clone(), ..(*authority.certificate(&["b"])).clone() };
     let sites = sites(
-        &mut ServerTlsConfigs::new(),
+        &mut ServerTlsConfigs::default(),
         vec![site("a.example.com", &[&good]), site("b.example.com", &[&Arc::new(mixed)])],
     );
     connected_sessions(
@@ -74,7 +74,7 @@ fn client_certificates_are_verified_as_required() {
     let (known, stranger) = (ours.certificate(&["client"]), others.certificate(&["client"]));
     let attempt = |client: Option<&Arc<TlsCertificate>>, required: bool| {
         let site = site_for("", &[&server], Some(ours.clients(required)));
-        let sites = sites(&mut ServerTlsConfigs::new(), vec![site]);
+        let sites = sites(&mut ServerTlsConfigs::default(), vec![site]);
         let mut session = TlsSession::server(config(&sites, "a.example.com")).unwrap();
         let trust = ours.trust("a.example.com", &[], client);
         run_handshake(&mut client_session(&trust), &mut session)
@@ -92,7 +92,7 @@ fn client_certificates_are_verified_as_required() {
 #[test]
 fn session_resumes_after_certificate_rotation() {
     let authority = TestAuthority::new();
-    let mut servers = ServerTlsConfigs::new();
+    let mut servers = ServerTlsConfigs::default();
     let trust = authority.trust("a.example.com", &[], None);
     for kind in [HandshakeKind::Full, HandshakeKind::Resumed, HandshakeKind::Resumed] {
         let certificate = authority.certificate(&["a.example.com"]);
@@ -106,7 +106,7 @@ fn session_resumes_after_certificate_rotation() {
 fn unchanged_server_config_is_reused() {
     let authority = TestAuthority::new();
     let certificate = authority.certificate(&["a.example.com"]);
-    let mut servers = ServerTlsConfigs::new();
+    let mut servers = ServerTlsConfigs::default();
     let mut put = || {
         let again = Arc::new(TlsCertificate::clone(&certificate));
         config(&sites(&mut servers, vec![site("", &[&again])]), "a.example.com")
@@ -120,7 +120,7 @@ fn session_ticket_does_not_replace_a_client_certificate() {
     let certificate = authority.certificate(&["a.example.com"]);
     let open = site("a.example.com", &[&certificate]);
     let closed = site_for("a.example.com", &[&certificate], Some(authority.clients(true)));
-    let mut servers = ServerTlsConfigs::new();
+    let mut servers = ServerTlsConfigs::default();
     let [open, closed] = [open, closed].map(|site| ListenerTls { sni_rules: vec![site] });
     let listeners = servers.sni_tables([Some(&open), Some(&closed)].into_iter());
     let [open, closed] = [0, 1].map(|at: usize| listeners[at].clone().unwrap());

@@ -5,7 +5,7 @@ use rustls::Error;
 use rustls::server::Acceptor;
 
 /// Size limit of a ClientHello, its records included.
-pub(crate) const MOST_HELLO_BYTES: usize = 16 * 1024;
+pub const MOST_HELLO_BYTES: usize = 16 * 1024;
 /// The header of a record: type, version, length.
 const RECORD_HEAD: usize = 5;
 /// The type of the first record.
@@ -13,7 +13,7 @@ const HANDSHAKE: u8 = 22;
 
 /// The result of parsing the first bytes of a client.
 #[derive(Debug, PartialEq)]
-pub(crate) enum ClientHelloParse {
+pub enum ClientHelloParse {
     /// More bytes are needed.
     Incomplete,
     /// A complete ClientHello with this server name (SNI).
@@ -29,7 +29,7 @@ pub(crate) enum ClientHelloParse {
 
 impl ClientHelloParse {
     /// Parses a ClientHello without records, as QUIC carries it.
-    pub(crate) fn parse_message(hello: &[u8]) -> Self {
+    pub fn parse_message(hello: &[u8]) -> Self {
         let Ok(length) = u16::try_from(hello.len()) else { return Self::Incomplete };
         let [high, low] = length.to_be_bytes();
         // The version that a first record carries (RFC 8446 §5.1).
@@ -37,7 +37,7 @@ impl ClientHelloParse {
     }
 
     /// Parses all bytes that a client has sent so far.
-    pub(crate) fn parse(received: &[u8]) -> Self {
+    pub fn parse(received: &[u8]) -> Self {
         // An HTTP method begins with a letter, a TLS record with its type, which is not a letter.
         if received.first().is_some_and(u8::is_ascii_alphabetic) {
             return Self::PlainHttp;
