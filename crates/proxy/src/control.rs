@@ -15,12 +15,12 @@ use gateway::Snapshot;
 use gateway::snapshot::{
     BackendKey, BackendSettings, EndpointProtocol, EndpointSpec, Listener, TransportProtocol,
 };
+use quic::{SocketGroupChange, SocketGroups};
 use thiserror::Error;
 use tls::ServerTlsConfigs;
 use tokio::sync::{mpsc, watch};
 
-use crate::accept::h3;
-use crate::accept::listen::{BindAddress, TcpOrUdpSocket};
+use crate::accept::listen::{BindAddress, TcpOrUdpSocket, udp_socket};
 use crate::active_config::{
     ActiveConfig, ActiveListener, ListenerHttp3, ListenerSocket, StateRegistry,
 };
@@ -30,7 +30,6 @@ use crate::clock;
 use crate::dial::pool::{Endpoint, lock};
 use crate::health;
 use crate::observe::{self, access};
-use crate::quic::{self, SocketGroups};
 use crate::worker::{self, DrainStage, ProxyState, Worker, WorkerCommand};
 
 /// Interval at which a drain checks if the last connection has closed.
@@ -281,7 +280,8 @@ impl Proxy {
             if let Some(settings) = requested.http3 {
                 let address = bound.address;
                 let bind_address = BindAddress { address, free_bind: requested.free_bind };
-                match control.groups.bind(bind_address, self.shared.workers.len()) {
+                let new_socket = || udp_socket(bind_address);
+                match control.groups.bind(address, self.shared.workers.len(), new_socket) {
                     Ok(group) => {
                         groups.insert(place, group);
                         let port = requested.public_port.unwrap_or_else(|| address.port());
@@ -336,7 +336,7 @@ impl Proxy {
         old: &ActiveConfig,
         live: ActiveConfig,
         sockets: Vec<(Arc<ListenerSocket>, TcpOrUdpSocket)>,
-        change: quic::SocketGroupChange,
+        change: SocketGroupChange,
     ) {
         let live = Arc::new(live);
         let is_gone = |place: usize| live.listeners.get(place).is_none_or(Option::is_none);
@@ -356,10 +356,8 @@ impl Proxy {
         }
         for (place, group) in change.opened {
             let Some(listener) = &live.listeners[place] else { continue };
-            let (bound, serve): (_, quic::ServeConnection) = (&listener.bound, h3::begin);
-            self.broadcast(|| {
-                WorkerCommand::ListenQuic(Arc::clone(bound), Arc::clone(&group), serve)
-            });
+            let bound = &listener.bound;
+            self.broadcast(|| WorkerCommand::ListenQuic(Arc::clone(bound), Arc::clone(&group)));
         }
         for &place in &change.closed {
             self.broadcast(|| WorkerCommand::UnlistenQuic { place });
@@ -488,7 +486,8 @@ fn listen(
         let needs_udp_port = requested.http3.is_some()
             && requested.address.port() == 0
             && held.len() < PORT_ATTEMPTS;
-        if !needs_udp_port || groups.bind(address, workers).is_ok() {
+        let new_socket = || udp_socket(address.into());
+        if !needs_udp_port || groups.bind(address, workers, new_socket).is_ok() {
             return Ok((socket, address));
         }
         held.push(socket);

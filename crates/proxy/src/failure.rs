@@ -1,6 +1,7 @@
 //! The table of failures: status, `Proxy-Status` error, metric label and log word, and effect on the endpoint's health.
 
 use balance::{AdmissionRejection, AttemptResult};
+use quic::DialError;
 use tls::{ClientTlsError, EndpointTlsError};
 
 use crate::grpc::GrpcCode;
@@ -295,6 +296,16 @@ impl From<AdmissionRejection> for Failure {
             AdmissionRejection::WouldMissDeadline => Self::QueueDeadline,
             AdmissionRejection::Evicted => Self::QueueEvicted,
             AdmissionRejection::Shed => Self::QueueShed,
+        }
+    }
+}
+
+impl From<DialError> for Failure {
+    fn from(error: DialError) -> Self {
+        match error {
+            DialError::OutOfDescriptors => Self::OutOfDescriptors,
+            DialError::Socket(_) => Self::ConnectFailed,
+            DialError::UnusableConfig(_) => Self::EndpointTls(EndpointTlsError::UnusableConfig),
         }
     }
 }

@@ -55,8 +55,6 @@ mod udp;
 pub mod head;
 /// HTTP/1.1: bytes to heads and chunks, and back.
 pub mod h1;
-/// QUIC: connections and streams.
-mod quic;
 /// Message heads in the form that HTTP/2 and HTTP/3 share.
 mod binary;
 /// HTTP/2: heads and streams, on top of the `h2` library.

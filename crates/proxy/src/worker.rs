@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 use crate::accept::accepted_connection::{self, ConnectionHandover};
 use crate::accept::handshake::HandshakeLimiter;
 use crate::accept::listen::{self, TcpOrUdpSocket};
+use crate::accept::quic_host::ListenerQuicHost;
 use crate::active_config::{ActiveConfig, ListenerSocket, WorkerConfig};
 use crate::clock;
 use crate::config_cell::ConfigCell;
@@ -24,7 +25,6 @@ use crate::health::HealthWaker;
 use crate::mirror::MirrorLimiter;
 use crate::observe::WorkerCounters;
 use crate::observe::access::AccessLogBuffer;
-use crate::quic;
 use crate::reachability::OutageList;
 use crate::scratch::{ReplayBudget, ScratchMemory};
 use crate::udp;
@@ -75,7 +75,7 @@ pub(crate) enum WorkerCommand {
         place: usize,
     },
     /// Starts to accept connections over QUIC.
-    ListenQuic(Arc<ListenerSocket>, Arc<quic::SocketGroup>, quic::ServeConnection),
+    ListenQuic(Arc<ListenerSocket>, Arc<quic::SocketGroup>),
     /// Stops accepting connections over QUIC.
     UnlistenQuic {
         place: usize,
@@ -155,7 +155,7 @@ impl ProxyState {
             replicas: AtomicUsize::new(1),
             health_waker: HealthWaker::default(),
             outages: OutageList::default(),
-            quic_keys: LazyLock::new(quic::QuicTokenKeys::new),
+            quic_keys: LazyLock::new(quic::QuicTokenKeys::generate),
             stage: AtomicU8::new(DrainStage::Serving as u8),
         }
     }
@@ -199,6 +199,7 @@ impl WorkerHandle {
 impl Worker {
     pub(crate) fn new(index: usize, shared: Arc<ProxyState>, access_log: AccessLogBuffer) -> Self {
         let config = RefCell::new(Rc::new(WorkerConfig::new(&shared.config)));
+        let quic = quic::QuicDialer::new(clock::quic_now);
         Self {
             index,
             scratch: ScratchMemory::default(),
@@ -207,8 +208,8 @@ impl Worker {
             replay_budget: ReplayBudget::new(),
             mirrors: MirrorLimiter::default(),
             handshake_limiter: HandshakeLimiter::new(),
-            quic: quic::QuicDialer::new(),
-            ports: quic::ServerDrivers::default(),
+            ports: quic::ServerDrivers::new(index, &quic),
+            quic,
             h3_pools: h3::H3WorkerPools::default(),
             config,
             exchanges: RefCell::default(),
@@ -327,8 +328,9 @@ impl Worker {
             WorkerCommand::Unlisten { place } => {
                 self.listeners.borrow_mut().retain(|(listening, _)| *listening != place);
             }
-            WorkerCommand::ListenQuic(bound, group, serve) => {
-                self.ports.open(self, &bound, &group, serve)
+            WorkerCommand::ListenQuic(bound, group) => {
+                let host = ListenerQuicHost::new(self, &bound);
+                self.ports.open(bound.listener_index, &group, &self.shared.quic_keys, host);
             }
             WorkerCommand::UnlistenQuic { place } => self.ports.close(place),
             WorkerCommand::Datagram(group, datagram) => {

@@ -17,7 +17,6 @@ use crate::accept::multiplexed_client::MultiplexedClient;
 use crate::clock;
 use crate::demand::RefusalHistory;
 use crate::h3::H3ErrorCode;
-use crate::quic::QuicConnection;
 
 /// The connection from its first request to its end.
 mod connection;
@@ -29,6 +28,7 @@ mod fault;
 pub(crate) use fault::H3ClientFault;
 
 use connection::H3Connection;
+use quic::QuicConnection;
 
 /// Serves the connection in a task of its own. If its handshake is not complete, the data that
 /// arrives is 0-RTT.

@@ -97,14 +97,19 @@ fn bind_tcp(bind_address: BindAddress) -> io::Result<TcpListener> {
 
 /// Binds without `SO_REUSEADDR`: for UDP, sharing an address delivers each datagram to an arbitrary
 /// one of the sockets.
-pub(crate) fn bind_udp(bind_address: BindAddress) -> io::Result<UdpSocket> {
-    let socket = socket(bind_address, Type::DGRAM)?;
+fn bind_udp(bind_address: BindAddress) -> io::Result<UdpSocket> {
+    let socket = udp_socket(bind_address)?;
     socket.bind(&bind_address.address.into())?;
     Ok(socket.into())
 }
 
+/// Returns a socket for datagrams to the address, to which it is not bound yet.
+pub(crate) fn udp_socket(bind_address: BindAddress) -> io::Result<Socket> {
+    socket(bind_address, Type::DGRAM)
+}
+
 /// Returns a non-blocking socket, dual-stack if the address is unspecified.
-pub(crate) fn socket(bind_address: BindAddress, kind: Type) -> io::Result<Socket> {
+fn socket(bind_address: BindAddress, kind: Type) -> io::Result<Socket> {
     let address = bind_address.address;
     let socket = Socket::new(Domain::for_address(address), kind, None)?;
     if address.is_ipv6() {

@@ -18,5 +18,7 @@ mod token_bucket;
 pub(crate) mod h2;
 /// A client's HTTP/3 connection.
 pub(crate) mod h3;
+/// Client connections over QUIC: settings, counts, and the worker that each datagram belongs to.
+pub(crate) mod quic_host;
 /// A client's HTTP/1.1 connection.
 pub(crate) mod h1;

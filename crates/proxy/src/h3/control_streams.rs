@@ -9,8 +9,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
-
-use crate::quic::{QuicConnection, RecvStream, SendStream, StreamEnd};
+use quic::{QuicConnection, RecvStream, SendStream, StreamEnd};
 
 use super::control::{ControlFrame, ControlStreamReader, UniStreamType};
 use super::qpack::instructions::{self, QpackDecoderStream};

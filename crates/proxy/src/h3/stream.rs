@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use quic::{RecvStream, SendStream, StreamEnd};
 use tokio::io::ReadBuf;
 
 use crate::binary::WebSocketKey;
@@ -16,7 +17,6 @@ use crate::dial::attempt::RESPONSE_LIMITS;
 use crate::failure::Failure;
 use crate::h1::{BadSyntax, HeadLimits};
 use crate::head::{BodyFraming, FieldSection, RequestHead, ResponseHead};
-use crate::quic::{RecvStream, SendStream, StreamEnd};
 use crate::stream::{ResponseFraming, StreamError};
 
 use super::fields::FieldSectionError;

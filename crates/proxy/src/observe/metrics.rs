@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use balance::demand::{ASSUMED_SERVICE_TIME, DemandAverager, WINDOW};
+use quic::DatagramDropReason;
 
 use crate::accept::{h2, h3};
 use crate::active_config::{ActiveListener, Route};
@@ -23,7 +24,6 @@ use crate::observe::{
     MetricDescription, MetricReader, MetricRow, MetricSample, SingleWriterCounter, WorkerCounters,
 };
 use crate::orca::LoadReportError;
-use crate::quic::DatagramDropReason;
 use crate::worker::ProxyState;
 
 const LISTENER: &[&str] = &["listener"];

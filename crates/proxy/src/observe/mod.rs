@@ -23,7 +23,7 @@ pub use row::{
 
 pub(crate) use counters::{
     BackendCounters, EndpointCounters, HandshakeCounters, Histogram, ListenerCounters,
-    MultiplexCounters, QuicCounters, RouteCounters, SingleWriterCounter, WorkerCounters,
+    MultiplexCounters, RouteCounters, SingleWriterCounter, WorkerCounters,
 };
 pub(crate) use exemplar::{ExemplarStore, sampled_trace};
 pub(crate) use metrics::collect;

@@ -5,6 +5,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use balance::Time;
+use quic::{QuicConnection, RecvStream, SendStream};
 
 use super::fault::H3ClientFault;
 use super::request_task::H3ConnectionContext;
@@ -15,7 +16,6 @@ use crate::clock;
 use crate::deadline::Deadline;
 use crate::h1::HeadLimits;
 use crate::h3::{ControlStreams, H3ErrorCode, H3Stream, PeerRole};
-use crate::quic::{QuicConnection, RecvStream, SendStream};
 
 /// Longest time between two checks while requests are in flight.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);

@@ -1,7 +1,8 @@
 //! Reasons for which we end a client's HTTP/3 connection early. One table, with the metric labels.
 
+use quic::CloseReason;
+
 use crate::h3::H3ErrorCode;
-use crate::quic::CloseReason;
 
 /// Misbehaviour of an HTTP/3 client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

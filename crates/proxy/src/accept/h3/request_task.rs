@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use gateway::snapshot::ClientSettings;
+use quic::QuicConnection;
 
 use crate::accept::client::ClientConnection;
 use crate::accept::multiplexed_client::{MultiplexedClient, websocket_key};
@@ -15,7 +16,6 @@ use crate::failure::Failure;
 use crate::h1::HeadLimits;
 use crate::h3::H3Stream;
 use crate::head::RequestHead;
-use crate::quic::QuicConnection;
 use crate::stream::{PeerStream, StreamError};
 
 /// Field that tells endpoints that a request arrived as TLS early data (RFC 8470 §5.1).

@@ -9,6 +9,7 @@ use std::future::{pending, poll_fn};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use quic::{CloseReason, QuicConnection, RecvStream, SendStream};
 use tls::EndpointTlsError;
 use tokio::sync::Notify;
 use tokio::time::sleep;
@@ -24,7 +25,6 @@ use crate::failure::Failure;
 use crate::h3::{
     ControlEvent, ControlStreams, H3ConnectionState, H3ErrorCode, H3Stream, PeerRole, request,
 };
-use crate::quic::{CloseReason, QuicConnection, RecvStream, SendStream};
 use crate::stream::PeerStream;
 
 /// One HTTP/3 connection to an endpoint.

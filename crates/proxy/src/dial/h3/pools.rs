@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use balance::Time;
 use gateway::snapshot::BackendSettings;
+use quic::DialSettings;
 use tls::{EndpointTlsContext, EndpointTlsError, QuicClientTlsConfig};
 use tokio::time::timeout;
 
@@ -21,7 +22,6 @@ use crate::dial::pool::{Endpoint, EndpointConnection};
 use crate::dial::stream_request::{StreamGrant, StreamRequest};
 use crate::failure::Failure;
 use crate::h3::H3ErrorCode;
-use crate::quic::DialSettings;
 use crate::worker::Worker;
 
 /// Returns the settings of a connection that is considered broken if nothing arrives on it for the time

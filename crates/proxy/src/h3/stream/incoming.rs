@@ -4,6 +4,7 @@
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
+use quic::{RecvStream, StreamEnd};
 use tokio::io::ReadBuf;
 
 use crate::dial::attempt::RESPONSE_LIMITS;
@@ -11,7 +12,6 @@ use crate::h3::H3ErrorCode;
 use crate::h3::fields::{self, FieldSectionError};
 use crate::h3::frame::{FramePart, H3FrameDecoder};
 use crate::head::{BodyFraming, FieldSection};
-use crate::quic::{RecvStream, StreamEnd};
 
 /// Reason for which nothing more is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

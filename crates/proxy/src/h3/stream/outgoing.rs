@@ -8,11 +8,11 @@ use std::ops::Range;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
+use quic::{SendStream, StreamEnd};
 
 use crate::h3::frame::{self, DataHeader};
 use crate::h3::{H3ErrorCode, fields};
 use crate::head::FieldSection;
-use crate::quic::{SendStream, StreamEnd};
 
 /// Largest number of slices in one write.
 const SLICES: usize = 8;

@@ -6,7 +6,6 @@ use super::*;
 use crate::h3::fixture::{self, WINDOW, connect, framed, headers, run};
 use crate::h3::frame::FramePart;
 use crate::head::HttpVersion;
-use crate::quic;
 
 const LIMITS: HeadLimits = HeadLimits { head_bytes: 500, fields: 10, target_bytes: 100 };
 

@@ -88,7 +88,7 @@ mod tests {
     use quinn_proto::congestion::Bbr;
 
     use super::*;
-    use crate::clock::quic_now;
+    use crate::tests::now;
 
     #[test]
     fn unacknowledged_bytes_bound_follows_the_congestion_window() {
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn path_uses_the_configured_congestion_controller() {
         let is_bbr = |asked| {
-            let controller = terms(asked).controllers().build(quic_now(), FIRST_DATAGRAM);
+            let controller = terms(asked).controllers().build(now(), FIRST_DATAGRAM);
             controller.into_any().is::<Bbr>()
         };
         assert!(is_bbr(CongestionControl::Bbr));

@@ -21,7 +21,7 @@ const LONGEST_SENT: usize = 65_507;
 const SOCKET_BUFFER: usize = 4 * 1024 * 1024;
 
 /// A received datagram.
-pub(crate) struct ReceivedDatagram {
+pub struct ReceivedDatagram {
     /// Memory of its own, so that a datagram which is read late does not keep the others allocated.
     pub(super) bytes: BytesMut,
     pub(super) peer: SocketAddr,
@@ -32,7 +32,7 @@ pub(crate) struct ReceivedDatagram {
 
 /// The reason why a datagram from or to a client was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum DatagramDropReason {
+pub enum DatagramDropReason {
     /// It is not QUIC, or belongs to no known connection.
     Unknown,
     /// The queue of handshake steps is full.
@@ -44,10 +44,10 @@ pub(crate) enum DatagramDropReason {
 }
 
 impl DatagramDropReason {
-    pub(crate) const ALL: [Self; 4] = [Self::Unknown, Self::Handshakes, Self::Handover, Self::Send];
+    pub const ALL: [Self; 4] = [Self::Unknown, Self::Handshakes, Self::Handover, Self::Send];
 
     /// Metric label.
-    pub(crate) fn word(self) -> &'static str {
+    pub fn word(self) -> &'static str {
         match self {
             Self::Unknown => "unknown",
             Self::Handshakes => "handshakes",

@@ -17,7 +17,7 @@ struct Path {
 
 impl Path {
     fn new() -> Self {
-        Self { cubic: Cubic::new(DATAGRAM), now: crate::clock::quic_now() }
+        Self { cubic: Cubic::new(DATAGRAM), now: crate::tests::now() }
     }
 
     /// Creates a path with a window of `datagrams`, in which a datagram was just lost.

@@ -8,10 +8,9 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::{Arc, Weak};
 
-use socket2::{SockRef, Type};
+use socket2::{SockRef, Socket};
 
-use crate::accept::listen::{self, BindAddress};
-use crate::quic::connection_id::{self, ServerId};
+use crate::connection_id::{self, ServerId};
 use crate::sys;
 
 /// A documentation address that no host has (RFC 5737): to learn our source address for the default route. Nothing is
@@ -22,24 +21,25 @@ const DOCUMENTATION_ADDRESS_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0,
 const ANY_PORT: u16 = 9;
 
 /// The sockets of one address, one for each worker.
-pub(crate) struct SocketGroup {
-    pub(crate) address: SocketAddr,
+pub struct SocketGroup {
+    pub address: SocketAddr,
     pub(super) server_id: ServerId,
     sockets: Box<[UdpSocket]>,
 }
 
 impl SocketGroup {
-    /// Binds all sockets of an address, which must not be in use.
-    pub(crate) fn bind(
-        bind_address: impl Into<BindAddress>,
+    /// Binds all sockets of an address, which must not be in use. `new_socket` returns a non-blocking UDP socket with
+    /// the options of the address.
+    pub fn bind(
+        address: SocketAddr,
         workers: usize,
+        new_socket: impl Fn() -> io::Result<Socket>,
     ) -> io::Result<Arc<Self>> {
-        let bind_address = bind_address.into();
-        let address = bind_address.address;
         // Sockets that share an address would share it with another process, too: this detects one that is using it.
-        drop(listen::bind_udp(bind_address)?);
+        new_socket()?.bind(&address.into())?;
         let count = workers.min(connection_id::MOST_WORKERS);
-        let sockets: io::Result<Box<[_]>> = (0..count).map(|_| bind_shared(bind_address)).collect();
+        let sockets: io::Result<Box<[_]>> =
+            (0..count).map(|_| bind_shared(address, new_socket()?)).collect();
         let sockets = sockets?;
         if let Some(first) = sockets.first()
             && let Err(error) = sys::steer_by_worker(
@@ -66,9 +66,10 @@ impl SocketGroup {
     pub(super) fn bind_without_steering(
         address: SocketAddr,
         workers: usize,
+        new_socket: impl Fn() -> io::Result<Socket>,
     ) -> io::Result<Arc<Self>> {
         let sockets: io::Result<Box<[_]>> =
-            (0..workers).map(|_| bind_shared(address.into())).collect();
+            (0..workers).map(|_| bind_shared(address, new_socket()?)).collect();
         Ok(Arc::new(Self {
             address,
             server_id: connection_id::server_id(address),
@@ -77,7 +78,7 @@ impl SocketGroup {
     }
 
     /// Returns the number of workers that share the address.
-    pub(crate) fn len(&self) -> usize {
+    pub fn workers(&self) -> usize {
         self.sockets.len()
     }
 
@@ -89,8 +90,8 @@ impl SocketGroup {
 
 /// The groups that are open, as the configuration task that opens and closes them tracks them.
 #[derive(Default)]
-pub(crate) struct SocketGroups {
-    /// The open groups, by listener index.
+pub struct SocketGroups {
+    /// The open groups, by the caller's index of the address.
     open: BTreeMap<usize, Arc<SocketGroup>>,
     /// Bound, and not yet open.
     bound: Vec<Arc<SocketGroup>>,
@@ -98,33 +99,33 @@ pub(crate) struct SocketGroups {
     known: Vec<Weak<SocketGroup>>,
 }
 
-/// The groups that have been opened, and the listeners whose groups have been closed.
-pub(crate) struct SocketGroupChange {
-    pub(crate) opened: Vec<(usize, Arc<SocketGroup>)>,
-    pub(crate) closed: Vec<usize>,
+/// The groups that have been opened, and the caller's indices of those that have been closed.
+pub struct SocketGroupChange {
+    pub opened: Vec<(usize, Arc<SocketGroup>)>,
+    pub closed: Vec<usize>,
 }
 
 impl SocketGroups {
-    /// Returns the group at that address, and binds it if necessary.
-    pub(crate) fn bind(
+    /// Returns the group at that address, and binds it if necessary, as [`SocketGroup::bind`] does.
+    pub fn bind(
         &mut self,
-        bind_address: impl Into<BindAddress>,
+        address: SocketAddr,
         workers: usize,
+        new_socket: impl Fn() -> io::Result<Socket>,
     ) -> io::Result<Arc<SocketGroup>> {
-        let bind_address = bind_address.into();
         self.known.retain(|group| group.strong_count() > 0);
         let mut known = self.known.iter().filter_map(Weak::upgrade);
-        if let Some(group) = known.find(|group| group.address == bind_address.address) {
+        if let Some(group) = known.find(|group| group.address == address) {
             return Ok(group);
         }
-        let group = SocketGroup::bind(bind_address, workers)?;
+        let group = SocketGroup::bind(address, workers, new_socket)?;
         self.known.push(Arc::downgrade(&group));
         self.bound.push(Arc::clone(&group));
         Ok(group)
     }
 
     /// Opens these groups, and closes all others.
-    pub(crate) fn open(&mut self, wanted: BTreeMap<usize, Arc<SocketGroup>>) -> SocketGroupChange {
+    pub fn open(&mut self, wanted: BTreeMap<usize, Arc<SocketGroup>>) -> SocketGroupChange {
         self.bound.clear();
         let before = std::mem::replace(&mut self.open, wanted);
         let opened = self.open.iter().filter(|(place, _)| !before.contains_key(place));
@@ -134,10 +135,9 @@ impl SocketGroups {
     }
 }
 
-fn bind_shared(bind_address: BindAddress) -> io::Result<UdpSocket> {
-    let socket = listen::socket(bind_address, Type::DGRAM)?;
+fn bind_shared(address: SocketAddr, socket: Socket) -> io::Result<UdpSocket> {
     SockRef::from(&socket).set_reuse_port(true)?;
-    socket.bind(&bind_address.address.into())?;
+    socket.bind(&address.into())?;
     Ok(socket.into())
 }
 
@@ -160,7 +160,8 @@ fn reachable_address(address: SocketAddr) -> SocketAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::quic::connection_id::WorkerCidGenerator;
+    use crate::connection_id::WorkerCidGenerator;
+    use crate::tests::new_socket;
     use quinn_proto::ConnectionIdGenerator;
 
     fn any_port() -> SocketAddr {
@@ -169,8 +170,9 @@ mod tests {
 
     #[test]
     fn address_in_use_is_not_shared() {
-        let in_use = bind_shared(any_port().into()).unwrap();
-        let error = SocketGroup::bind(in_use.local_addr().unwrap(), 2).err().unwrap();
+        let in_use = bind_shared(any_port(), new_socket(any_port()).unwrap()).unwrap();
+        let address = in_use.local_addr().unwrap();
+        let error = SocketGroup::bind(address, 2, || new_socket(address)).err().unwrap();
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
     }
 
@@ -178,20 +180,21 @@ mod tests {
     fn address_with_old_connections_is_reopened() {
         let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let mut groups = SocketGroups::default();
-        let group = groups.bind(free, 2).unwrap();
+        let group = groups.bind(free, 2, || new_socket(free)).unwrap();
         let change = groups.open([(3, Arc::clone(&group))].into());
         assert_eq!((change.opened.len(), change.closed.len()), (1, 0));
         assert_eq!(groups.open(BTreeMap::new()).closed, [3]);
         // A worker still has it.
-        assert!(Arc::ptr_eq(&groups.bind(free, 2).unwrap(), &group));
-        drop(group);
-        groups.bind(free, 2).unwrap();
+        let again = groups.bind(free, 2, || new_socket(free)).unwrap();
+        assert!(Arc::ptr_eq(&again, &group));
+        drop((again, group));
+        groups.bind(free, 2, || new_socket(free)).unwrap();
     }
 
     #[test]
     fn kernel_steers_datagrams_to_the_worker_of_the_connection_id() {
         let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let group = SocketGroup::bind(free, 4).unwrap();
+        let group = SocketGroup::bind(free, 4, || new_socket(free)).unwrap();
         for worker in 0..4u8 {
             let id = WorkerCidGenerator::new(group.server_id, worker).generate_cid();
             let short = [&[0x40][..], &id, &[0; 30]].concat();

@@ -16,12 +16,11 @@ use quinn_proto::{ConnectionHandle, Endpoint, Transmit, VarInt};
 use tls::ClientTlsError;
 use tokio::time::Sleep;
 
-use crate::clock;
-use crate::quic::CloseReason;
-use crate::quic::connection::QuicConnectionInner;
-use crate::quic::driver_handle::{ConnectionTimers, DriverHandle};
-use crate::quic::server::ConnectionAcceptor;
-use crate::quic::socket::{QuicSocket, SocketBuffers};
+use crate::CloseReason;
+use crate::connection::QuicConnectionInner;
+use crate::driver_handle::{ConnectionTimers, DriverHandle};
+use crate::server::ConnectionAcceptor;
+use crate::socket::{QuicSocket, SocketBuffers};
 
 /// Sends the packets of connections.
 mod transmit;
@@ -114,9 +113,17 @@ impl EndpointDriver {
         }
     }
 
-    /// Takes one turn.
+    /// Takes one turn, and reports its datagrams.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let now = clock::quic_now();
+        let end = self.take_turn(cx);
+        if let DriverRole::Server(server) = &mut self.role {
+            server.report_datagrams();
+        }
+        end
+    }
+
+    fn take_turn(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let now = self.driver_handle.now();
         self.driver_handle.begin_poll(cx.waker());
         if self.driver_handle.is_closing() {
             self.close_all(cx, now);
@@ -209,7 +216,7 @@ impl EndpointDriver {
             .flatten()
             .filter(|inner| self.refusals >= MAX_REFUSALS || !inner.state.borrow().established);
         for inner in refused {
-            close_connection(inner, CloseReason::Refused, clock::quic_now());
+            close_connection(inner, CloseReason::Refused, self.driver_handle.now());
         }
     }
 

@@ -16,15 +16,14 @@ use bytes::Bytes;
 use quinn_proto::{ConnectionHandle, Dir, StreamId, VarInt};
 use tls::TlsInfo;
 
-use crate::accept::accepted_connection::ConnectionGuard;
-use crate::clock;
-use crate::quic::driver_handle::DriverHandle;
-use crate::quic::stream_scheduler::StreamScheduler;
-use crate::quic::{CloseReason, RecvStream, SendStream, transport};
+use crate::driver_handle::DriverHandle;
+use crate::host::AdmittedConnection;
+use crate::stream_scheduler::StreamScheduler;
+use crate::{CloseReason, RecvStream, SendStream, transport};
 
 /// A connection. It lives until one side closes it, even if no handle to it is left.
 #[derive(Clone)]
-pub(crate) struct QuicConnection(pub(super) Rc<QuicConnectionInner>);
+pub struct QuicConnection(pub(super) Rc<QuicConnectionInner>);
 
 /// State that the driver and the connection's tasks share.
 pub(super) struct QuicConnectionInner {
@@ -57,9 +56,8 @@ pub(super) struct QuicConnectionState {
     pub(super) handshake_deadline: Option<Instant>,
     /// The time at which to send a PING to the peer.
     pub(super) ping_at: Option<Instant>,
-    /// A client connection's part in the counts of its listener and worker: held here until a task serves the
-    /// connection, or it is over.
-    pub(super) connection_guard: Option<ConnectionGuard>,
+    /// A client connection's part in the counts of its host: held here until it is served, or it is over.
+    pub(super) admitted: Option<AdmittedConnection>,
     pub(super) wakers: QuicWakers,
     pub(super) scheduler: StreamScheduler,
 }
@@ -119,7 +117,7 @@ impl QuicConnectionInner {
             timer: None,
             handshake_deadline: None,
             ping_at: None,
-            connection_guard: None,
+            admitted: None,
             wakers: QuicWakers::default(),
             scheduler: StreamScheduler::default(),
         };
@@ -192,7 +190,7 @@ impl QuicConnectionState {
 
 impl QuicConnection {
     /// Waits until the handshake is complete.
-    pub(crate) fn poll_established(&self, cx: &mut Context<'_>) -> Poll<Result<(), CloseReason>> {
+    pub fn poll_established(&self, cx: &mut Context<'_>) -> Poll<Result<(), CloseReason>> {
         let state = &mut *self.0.state.borrow_mut();
         match state.closed {
             Some(closed) => Poll::Ready(Err(closed)),
@@ -202,7 +200,7 @@ impl QuicConnection {
     }
 
     /// Returns the next bidirectional stream that the peer has opened.
-    pub(crate) fn poll_accept_bi(
+    pub fn poll_accept_bi(
         &self,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(SendStream, RecvStream), CloseReason>> {
@@ -211,10 +209,7 @@ impl QuicConnection {
     }
 
     /// Returns the next unidirectional stream that the peer has opened.
-    pub(crate) fn poll_accept_uni(
-        &self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<RecvStream, CloseReason>> {
+    pub fn poll_accept_uni(&self, cx: &mut Context<'_>) -> Poll<Result<RecvStream, CloseReason>> {
         let id = ready!(self.poll_accept(cx, Dir::Uni))?;
         Poll::Ready(Ok(RecvStream::new(self, id)))
     }
@@ -235,7 +230,7 @@ impl QuicConnection {
     }
 
     /// Opens a bidirectional stream; `None` if the peer allows no more now, or the connection is over.
-    pub(crate) fn open_bi(&self) -> Option<(SendStream, RecvStream)> {
+    pub fn open_bi(&self) -> Option<(SendStream, RecvStream)> {
         let opened = {
             let state = &mut *self.0.state.borrow_mut();
             let opened = state.proto.streams().open(Dir::Bi);
@@ -247,7 +242,7 @@ impl QuicConnection {
     }
 
     /// Opens a unidirectional stream; `None` if the peer allows no more now, or the connection is over.
-    pub(crate) fn open_uni(&self) -> Option<SendStream> {
+    pub fn open_uni(&self) -> Option<SendStream> {
         let id = {
             let state = &mut *self.0.state.borrow_mut();
             let id = state.proto.streams().open(Dir::Uni)?;
@@ -259,7 +254,7 @@ impl QuicConnection {
 
     /// Waits until the peer allows more bidirectional streams: for a task for which [`Self::open_bi`] has just
     /// returned `None`.
-    pub(crate) fn poll_can_open_bi(&self, cx: &mut Context<'_>) -> Poll<Result<(), CloseReason>> {
+    pub fn poll_can_open_bi(&self, cx: &mut Context<'_>) -> Poll<Result<(), CloseReason>> {
         let state = &mut *self.0.state.borrow_mut();
         match state.closed {
             Some(closed) => Poll::Ready(Err(closed)),
@@ -270,19 +265,19 @@ impl QuicConnection {
 
     /// Closes the connection with an error code of the protocol that it carries. Data that is written and not yet sent
     /// is lost.
-    pub(crate) fn close(&self, code: u64, reason: &'static str) {
+    pub fn close(&self, code: u64, reason: &'static str) {
         let state = &mut *self.0.state.borrow_mut();
         if state.closed.is_none() {
             let code = VarInt::from_u64(code).unwrap_or(VarInt::MAX);
             let reason = Bytes::from_static(reason.as_bytes());
-            state.proto.close(clock::quic_now(), code, reason);
+            state.proto.close(self.0.driver_handle.now(), code, reason);
             state.set_closed(CloseReason::ByUs);
             self.0.mark_ready();
         }
     }
 
     /// Waits until the connection is over.
-    pub(crate) fn poll_closed(&self, cx: &mut Context<'_>) -> Poll<CloseReason> {
+    pub fn poll_closed(&self, cx: &mut Context<'_>) -> Poll<CloseReason> {
         let state = &mut *self.0.state.borrow_mut();
         match state.closed {
             Some(closed) => Poll::Ready(closed),
@@ -291,56 +286,55 @@ impl QuicConnection {
     }
 
     /// Returns the reason why the connection is over, if it is.
-    pub(crate) fn closed(&self) -> Option<CloseReason> {
+    pub fn closed(&self) -> Option<CloseReason> {
         self.0.state.borrow().closed
     }
 
     /// Returns the current address of the peer: a client may migrate.
-    pub(crate) fn peer(&self) -> SocketAddr {
+    pub fn peer(&self) -> SocketAddr {
         self.0.state.borrow().proto.remote_address()
     }
 
     /// Returns our address as the peer knows it, where the kernel reports it.
-    pub(crate) fn local_ip(&self) -> Option<IpAddr> {
+    pub fn local_ip(&self) -> Option<IpAddr> {
         self.0.state.borrow().proto.local_ip()
     }
 
     /// Returns what is known of the client's TLS handshake; for an endpoint's connection, the defaults of QUIC.
-    pub(crate) fn tls_info(&self) -> &Arc<TlsInfo> {
+    pub fn tls_info(&self) -> &Arc<TlsInfo> {
         self.0.tls_info.get_or_init(|| Arc::new(TlsInfo::of_quic()))
     }
 
     /// Returns the current estimate of the round-trip time.
-    pub(crate) fn round_trip(&self) -> Duration {
+    pub fn round_trip(&self) -> Duration {
         self.0.state.borrow().proto.rtt()
     }
 
     /// True if bidirectional streams have data that the peer has not acknowledged: closing the connection now would
     /// lose it.
-    pub(crate) fn has_unacknowledged(&self) -> bool {
+    pub fn has_unacknowledged(&self) -> bool {
         let state = &mut *self.0.state.borrow_mut();
         state.proto.streams().send_streams() > state.send_only_streams
     }
 
     /// True if the handshake is not complete: data may be a replay of an earlier connection (0-RTT, RFC 9001 §9.2).
-    pub(crate) fn is_early_data(&self) -> bool {
+    pub fn is_early_data(&self) -> bool {
         self.0.state.borrow().proto.is_handshaking()
     }
 
     /// Limits the bidirectional streams that the peer may have open at a time.
-    #[cfg(test)]
-    pub(crate) fn set_max_concurrent_bi(&self, most: u32) {
+    pub fn set_max_concurrent_bi(&self, most: u32) {
         self.0.state.borrow_mut().proto.set_max_concurrent_streams(Dir::Bi, most.into());
         self.0.mark_ready();
     }
 
     /// Returns the number of datagrams received from the peer.
-    pub(crate) fn received(&self) -> u64 {
+    pub fn received(&self) -> u64 {
         self.0.state.borrow().proto.stats().udp_rx.datagrams
     }
 
     /// Sends a PING to the peer.
-    pub(crate) fn ping(&self) {
+    pub fn ping(&self) {
         self.0.state.borrow_mut().proto.ping();
         self.0.mark_ready();
     }

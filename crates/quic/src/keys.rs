@@ -8,7 +8,7 @@ use quinn_proto::crypto::{HandshakeTokenKey, HmacKey};
 
 /// Keys that all workers share.
 #[derive(Clone)]
-pub(crate) struct QuicTokenKeys {
+pub struct QuicTokenKeys {
     /// For stateless reset tokens, which end a connection that is no longer known (RFC 9000 §10.3).
     pub(super) reset: Arc<dyn HmacKey>,
     /// For address validation tokens, by which a client proves its address (RFC 9000 §8.1).
@@ -16,7 +16,8 @@ pub(crate) struct QuicTokenKeys {
 }
 
 impl QuicTokenKeys {
-    pub(crate) fn new() -> Self {
+    /// Generates keys.
+    pub fn generate() -> Self {
         let token = hkdf::Salt::new(hkdf::HKDF_SHA256, &[]).extract(&random::<64>());
         Self { reset: reset_key(), token: Arc::new(token) }
     }

@@ -7,10 +7,10 @@ use std::time::Instant;
 use quinn_proto::{ConnectionEvent, ConnectionHandle, DatagramEvent};
 
 use super::{DriverRole, EndpointDriver};
-use crate::quic::connection::QuicConnectionInner;
-use crate::quic::server::HandshakeStep;
-use crate::quic::socket::BATCH;
-use crate::quic::{DatagramDropReason, ReceivedDatagram};
+use crate::connection::QuicConnectionInner;
+use crate::server::HandshakeStep;
+use crate::socket::BATCH;
+use crate::{DatagramDropReason, ReceivedDatagram};
 
 impl EndpointDriver {
     /// Receives datagrams. Returns true if there may be more.
@@ -51,7 +51,7 @@ impl EndpointDriver {
     /// Handles a datagram from the socket, which may belong to another worker.
     fn claim_datagram(&mut self, datagram: ReceivedDatagram, now: Instant) {
         self.refusals = 0;
-        let ours = match &self.role {
+        let ours = match &mut self.role {
             DriverRole::Server(server) => server.keep_or_hand_over(datagram),
             DriverRole::Client => Some(datagram),
         };

@@ -5,7 +5,6 @@ use std::net::UdpSocket;
 use quinn_proto::{ClientConfig, Endpoint, EndpointConfig};
 
 use super::*;
-use crate::clock;
 
 /// Time without a datagram after which a test assumes that none follows.
 const SILENCE: Duration = Duration::from_millis(300);
@@ -19,7 +18,7 @@ fn first_datagrams(scene: &QuicFixture, count: usize) -> Vec<Vec<u8>> {
     let config = ClientConfig::new(Arc::new(config));
     let mut endpoint = Endpoint::new(Arc::new(EndpointConfig::default()), None, true, None);
     let first = |_| {
-        let now = clock::quic_now();
+        let now = now();
         let connected = endpoint.connect(now, config.clone(), scene.address, "a.example.com");
         let (_, mut connection) = connected.unwrap();
         let mut datagram = Vec::new();
@@ -87,7 +86,7 @@ fn unknown_version_gets_version_negotiation() {
 #[test]
 fn amplification_is_limited_to_three_times_before_address_validation() {
     let identity = Identity::new("a.example.com", 200);
-    let scene = QuicFixture::with(1, ClientSettings::default(), identity, SocketGroup::bind);
+    let scene = QuicFixture::with(1, ClientSettings::default(), identity, bind);
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let initial = first_datagrams(&scene, 1).remove(0);
     socket.send_to(&initial, scene.address).unwrap();

@@ -8,7 +8,7 @@ const ALERTS: u64 = 0x100;
 
 /// The reason why a connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CloseReason {
+pub enum CloseReason {
     /// The peer's application protocol has closed it, with this code.
     ByPeer { code: u64 },
     /// One side has violated the QUIC protocol, or says that the other has.

@@ -8,45 +8,56 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gateway::snapshot::CongestionControl;
 use quinn_proto::crypto::rustls::QuicClientConfig;
-use quinn_proto::{ClientConfig, Endpoint, EndpointConfig};
-use tls::EndpointTlsError;
+use quinn_proto::{ClientConfig, ConnectError, Endpoint, EndpointConfig};
 
-use crate::clock;
-use crate::failure::Failure;
-use crate::quic::driver::{DriverRole, EndpointDriver};
-use crate::quic::driver_handle::DriverHandle;
-use crate::quic::keys::reset_key;
-use crate::quic::session::VERSION;
-use crate::quic::socket::{QuicSocket, SocketBuffers};
-use crate::quic::{QuicConnection, transport};
+use crate::driver::{DriverRole, EndpointDriver};
+use crate::driver_handle::DriverHandle;
+use crate::keys::reset_key;
+use crate::session::VERSION;
+use crate::socket::{QuicSocket, SocketBuffers};
+use crate::{QuicConnection, transport};
 
 /// Endpoints open no bidirectional streams (RFC 9114 §6.1).
 const BI_STREAMS: u32 = 0;
 
 /// Opens connections from one worker.
 #[derive(Clone)]
-pub(crate) struct QuicDialer {
+pub struct QuicDialer {
     pub(super) buffers: Rc<SocketBuffers>,
+    pub(super) now: fn() -> Instant,
     config: OnceCell<Arc<EndpointConfig>>,
     drivers: Rc<RefCell<Vec<Weak<DriverHandle>>>>,
 }
 
 /// Settings of a connection to an endpoint.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct DialSettings {
+pub struct DialSettings {
     /// The idle timeout: after this time without a packet from the endpoint the connection is closed.
-    pub(crate) idle_timeout: Duration,
+    pub idle_timeout: Duration,
     /// The interval of PINGs to the endpoint; `None`: none are sent.
-    pub(crate) keep_alive: Option<Duration>,
+    pub keep_alive: Option<Duration>,
+}
+
+/// The reason why a connection to an endpoint cannot begin.
+#[derive(Debug, thiserror::Error)]
+pub enum DialError {
+    #[error("out of file descriptors")]
+    OutOfDescriptors,
+    #[error("cannot open a socket to the endpoint")]
+    Socket(#[source] io::Error),
+    #[error("unusable configuration of the connection")]
+    UnusableConfig(#[source] ConnectError),
 }
 
 impl QuicDialer {
-    pub(crate) fn new() -> Self {
-        Self { buffers: SocketBuffers::new(), config: OnceCell::new(), drivers: Rc::default() }
+    /// Creates a dialer that reads the time from `now`.
+    pub fn new(now: fn() -> Instant) -> Self {
+        let (buffers, drivers) = (SocketBuffers::new(), Rc::default());
+        Self { buffers, now, config: OnceCell::new(), drivers }
     }
 
     /// Returns the shared configuration, made at the first use, as its key is.
@@ -62,15 +73,14 @@ impl QuicDialer {
     /// Begins a connection to the endpoint at `address`, which has to prove that it is `server_name`.
     ///
     /// The caller bounds the time until the connection is established, and closes it if that takes longer.
-    pub(crate) fn dial(
+    pub fn dial(
         &self,
         address: SocketAddr,
         server_name: &str,
         crypto: &Arc<QuicClientConfig>,
         settings: DialSettings,
-    ) -> Result<QuicConnection, Failure> {
-        let socket =
-            connect(address).and_then(QuicSocket::new).map_err(|error| socket_failure(&error))?;
+    ) -> Result<QuicConnection, DialError> {
+        let socket = connect(address).and_then(QuicSocket::new).map_err(socket_error)?;
         let whole = socket.never_fragments();
         let mut endpoint = Endpoint::new(self.config(), None, whole, None);
         let options = transport::TransportOptions {
@@ -83,9 +93,9 @@ impl QuicDialer {
         let mut config = ClientConfig::new(Arc::<QuicClientConfig>::clone(crypto));
         config.transport_config(options.config());
         let (handle, connection) = endpoint
-            .connect(clock::quic_now(), config, address, server_name)
-            .map_err(|_unusable| Failure::EndpointTls(EndpointTlsError::UnusableConfig))?;
-        let driver_handle = Rc::new(DriverHandle::new(None));
+            .connect((self.now)(), config, address, server_name)
+            .map_err(DialError::UnusableConfig)?;
+        let driver_handle = Rc::new(DriverHandle::new(None, self.now));
         let buffers = Rc::clone(&self.buffers);
         let mut port = EndpointDriver::new(
             endpoint,
@@ -107,7 +117,7 @@ impl QuicDialer {
     }
 
     /// Closes all connections at once.
-    pub(crate) fn close_all(&self) {
+    pub fn close_all(&self) {
         self.drivers
             .borrow()
             .iter()
@@ -127,9 +137,9 @@ fn connect(address: SocketAddr) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
-fn socket_failure(error: &io::Error) -> Failure {
+fn socket_error(error: io::Error) -> DialError {
     match error.raw_os_error() {
-        Some(libc::EMFILE | libc::ENFILE) => Failure::OutOfDescriptors,
-        _ => Failure::ConnectFailed,
+        Some(libc::EMFILE | libc::ENFILE) => DialError::OutOfDescriptors,
+        _ => DialError::Socket(error),
     }
 }

@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use quinn_proto::{ConnectionId, ConnectionIdGenerator, InvalidCid};
 
-use crate::quic::keys::random;
+use crate::keys::random;
 
 /// Bytes of an id.
 pub(super) const LENGTH: usize = 14;

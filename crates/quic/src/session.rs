@@ -19,9 +19,8 @@ use tls::{
     ClientHelloParse, MOST_HELLO_BYTES, ServerTlsConfig, ServerTlsMode, SniEntry, quic_protocol,
 };
 
-use crate::active_config::ListenerSocket;
-use crate::quic::close_reason::description;
-use crate::worker::ProxyState;
+use crate::SniSource;
+use crate::close_reason::description;
 
 /// The version of QUIC that we support (RFC 9000).
 pub(super) const VERSION: u32 = 1;
@@ -31,17 +30,16 @@ const HELLO_HEAD: usize = 4;
 /// The reason phrase of errors for which TLS requires none.
 const NO_REASON: &str = "";
 
-/// Creates the TLS sessions of one listener's clients.
+/// Creates the TLS sessions of one host's clients.
 pub(super) struct SniServerConfig {
-    shared: Arc<ProxyState>,
-    bound: Arc<ListenerSocket>,
+    sni_source: SniSource,
     /// The part that is the same for all SNI entries: the keys of Initial packets, which are public.
     protocol: Arc<QuicServerConfig>,
 }
 
 impl SniServerConfig {
-    pub(super) fn new(shared: &Arc<ProxyState>, bound: &Arc<ListenerSocket>) -> Self {
-        Self { shared: Arc::clone(shared), bound: Arc::clone(bound), protocol: quic_protocol() }
+    pub(super) fn new(sni_source: SniSource) -> Self {
+        Self { sni_source, protocol: quic_protocol() }
     }
 
     /// Returns the SNI entry for `name` in the current configuration, and its TLS configuration; else the alert with
@@ -50,15 +48,15 @@ impl SniServerConfig {
         &self,
         name: Option<HostName<'_>>,
     ) -> Result<(Arc<SniEntry>, Arc<rustls::ServerConfig>), u8> {
-        let live = self.shared.config.load();
-        let listener = live.listener(&self.bound).ok_or(description::INTERNAL_ERROR)?;
-        let sites = listener.sni_table.as_ref().ok_or(description::INTERNAL_ERROR)?;
-        let site = sites.find(name).ok_or(description::UNRECOGNIZED_NAME)?;
+        let current = (self.sni_source)().ok_or(description::INTERNAL_ERROR)?;
+        let site = current.sni_table.find(name).ok_or(description::UNRECOGNIZED_NAME)?;
         match &site.mode {
             ServerTlsMode::Decrypt(ServerTlsConfig { over_quic: Some(config), .. }) => {
-                let is_early = listener.http3.as_ref().is_some_and(|it| it.settings.zero_rtt);
-                let config =
-                    if is_early { &config.with_early_data } else { &config.without_early_data };
+                let config = if current.early_data {
+                    &config.with_early_data
+                } else {
+                    &config.without_early_data
+                };
                 Ok((Arc::clone(site), Arc::clone(config)))
             }
             // TLS passthrough is not possible over QUIC.

@@ -2,14 +2,13 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, VecDeque};
-use std::sync::Arc;
+use std::rc::Rc;
 use std::task::Waker;
 use std::time::Instant;
 
 use quinn_proto::ConnectionHandle;
 
-use crate::active_config::ListenerSocket;
-use crate::quic::ReceivedDatagram;
+use crate::{ConnectionHost, ReceivedDatagram};
 
 /// Handle to the driver task of a socket.
 pub(super) struct DriverHandle {
@@ -20,22 +19,25 @@ pub(super) struct DriverHandle {
     ready_connections: RefCell<VecDeque<ConnectionHandle>>,
     /// Datagrams that arrived at other workers.
     pending_datagrams: RefCell<Vec<ReceivedDatagram>>,
-    /// The listener for which client connections are accepted.
-    listener_socket: RefCell<Option<Arc<ListenerSocket>>>,
+    /// The host for which client connections are accepted.
+    host: RefCell<Option<Rc<dyn ConnectionHost>>>,
     /// True if all connections are to be closed at once.
     is_closing: Cell<bool>,
+    /// Returns the current time.
+    now: fn() -> Instant,
 }
 
 impl DriverHandle {
-    /// Creates the handle of a driver that accepts client connections for `bound`, or none.
-    pub(super) fn new(bound: Option<Arc<ListenerSocket>>) -> Self {
+    /// Creates the handle of a driver that accepts client connections for `host`, or none.
+    pub(super) fn new(host: Option<Rc<dyn ConnectionHost>>, now: fn() -> Instant) -> Self {
         Self {
             waker: RefCell::new(Waker::noop().clone()),
             is_woken: Cell::new(false),
             ready_connections: RefCell::default(),
             pending_datagrams: RefCell::default(),
-            listener_socket: RefCell::new(bound),
+            host: RefCell::new(host),
             is_closing: Cell::new(false),
+            now,
         }
     }
 
@@ -79,23 +81,28 @@ impl DriverHandle {
 
     /// True if new client connections are accepted.
     pub(super) fn accepts_connections(&self) -> bool {
-        self.listener_socket.borrow().is_some()
+        self.host.borrow().is_some()
     }
 
-    pub(super) fn listener_socket(&self) -> Option<Arc<ListenerSocket>> {
-        self.listener_socket.borrow().clone()
+    pub(super) fn host(&self) -> Option<Rc<dyn ConnectionHost>> {
+        self.host.borrow().clone()
     }
 
-    /// Sets the listener that new connections belong to; `None`: no more are accepted.
-    pub(super) fn set_listener_socket(&self, bound: Option<Arc<ListenerSocket>>) {
-        *self.listener_socket.borrow_mut() = bound;
+    /// Sets the host that new connections belong to; `None`: no more are accepted.
+    pub(super) fn set_host(&self, host: Option<Rc<dyn ConnectionHost>>) {
+        *self.host.borrow_mut() = host;
         self.wake();
     }
 
     /// Makes the driver close all connections and end.
     pub(super) fn close_all(&self) {
         self.is_closing.set(true);
-        self.wake();
+        self.set_host(None);
+    }
+
+    /// Returns the current time.
+    pub(super) fn now(&self) -> Instant {
+        (self.now)()
     }
 
     pub(super) fn is_closing(&self) -> bool {
@@ -154,11 +161,11 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    use crate::clock;
+    use crate::tests::now;
 
     #[test]
     fn connection_timer_fires_at_its_earliest_deadline() {
-        let now = clock::quic_now();
+        let now = now();
         let later = |milliseconds| now + Duration::from_millis(milliseconds);
         let (mut alarms, mut alarm) = (ConnectionTimers::default(), None);
         let connection = ConnectionHandle(3);

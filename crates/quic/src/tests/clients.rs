@@ -31,7 +31,7 @@ fn dual_stack_address_accepts_ipv4_and_ipv6() {
     run(async {
         let address = free_address("[::]:0");
         let (client, identity) = (ClientSettings::default(), Identity::new("a.example.com", 0));
-        let scene = QuicFixture::at(address, 2, client, identity, SocketGroup::bind);
+        let scene = QuicFixture::at(address, 2, client, identity, bind);
         for (from, to) in [("127.0.0.1:0", "127.0.0.1"), ("[::1]:0", "::1")] {
             let client = scene.client_at(from);
             let to = SocketAddr::new(to.parse().unwrap(), address.port());
@@ -102,7 +102,7 @@ fn connection_survives_client_migration() {
 fn workers_hand_over_misrouted_datagrams() {
     run(async {
         let (client, identity) = (ClientSettings::default(), Identity::new("a.example.com", 0));
-        let scene = QuicFixture::with(2, client, identity, SocketGroup::bind_without_steering);
+        let scene = QuicFixture::with(2, client, identity, bind_without_steering);
         let (client, connection) = scene.connect().await;
         for _ in 0..40 {
             client.rebind(std::net::UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
@@ -174,7 +174,7 @@ fn listener_enforces_its_connection_limit() {
     run(async {
         let settings = ClientSettings { max_connections: 1, ..ClientSettings::default() };
         let identity = Identity::new("a.example.com", 0);
-        let scene = QuicFixture::with(1, settings, identity, SocketGroup::bind);
+        let scene = QuicFixture::with(1, settings, identity, bind);
         let (_client, first) = scene.connect().await;
         let client = scene.client();
         let refused = client.connect(scene.address, "a.example.com").unwrap().await;
@@ -201,8 +201,7 @@ fn removed_listener_refuses_new_connections_and_can_be_restored() {
     run(async {
         let scene = QuicFixture::new(1);
         let (_client, connection) = scene.connect().await;
-        let seat = &scene.shared.workers[0];
-        seat.send(WorkerCommand::UnlistenQuic { place: PLACE });
+        drop(scene.workers[0].send(TestCommand::Unlisten));
         // Processed after the command above, as it passes through the same worker.
         assert_eq!(ask(&connection, b"still here").await, b"still here");
         let client = scene.client();

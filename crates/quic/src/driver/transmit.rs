@@ -8,8 +8,8 @@ use std::time::Instant;
 use quinn_proto::{Dir, Transmit};
 
 use super::{DriverRole, EndpointDriver};
-use crate::quic::DatagramDropReason;
-use crate::quic::connection::QuicConnectionInner;
+use crate::DatagramDropReason;
+use crate::connection::QuicConnectionInner;
 
 /// Runs of datagrams sent in one turn, before datagrams are received again.
 const MAX_RUNS_PER_POLL: usize = 32;
@@ -76,7 +76,7 @@ impl EndpointDriver {
         }
         let state = &mut *inner.state.borrow_mut();
         if state.proto.is_closed() {
-            state.connection_guard = None;
+            state.admitted = None;
         }
         if let DriverRole::Server(server) = &self.role {
             let is_busy =
@@ -120,24 +120,24 @@ impl EndpointDriver {
         true
     }
 
-    fn count_sent(&self, transmit: &Transmit) {
-        if let DriverRole::Server(server) = &self.role {
+    fn count_sent(&mut self, transmit: &Transmit) {
+        if let DriverRole::Server(server) = &mut self.role {
             let count = transmit.segment_size.map_or(1, |size| transmit.size.div_ceil(size));
-            server.counters().sent.add(count as u64);
+            server.count_sent(count);
         }
     }
 
     /// Sends the packet in `reply`, if the socket accepts it at once: a client that gets no reply retransmits.
-    pub(in crate::quic) fn send_reply(&mut self, transmit: &Transmit) {
+    pub(crate) fn send_reply(&mut self, transmit: &Transmit) {
         match self.socket.try_send(transmit, &self.reply) {
             Ok(()) => self.count_sent(transmit),
             Err(_) => self.count_drop(DatagramDropReason::Send),
         }
     }
 
-    pub(in crate::quic) fn count_drop(&self, why: DatagramDropReason) {
-        if let DriverRole::Server(server) = &self.role {
-            server.counters().dropped[why as usize].add(1);
+    pub(crate) fn count_drop(&mut self, why: DatagramDropReason) {
+        if let DriverRole::Server(server) = &mut self.role {
+            server.count_drop(why);
         }
     }
 }

@@ -8,13 +8,13 @@ use quinn_proto::{Dir, Event, StreamEvent, StreamId};
 use tls::ClientTlsError;
 
 use super::{DriverRole, EndpointDriver};
-use crate::quic::close_reason::client_tls_error;
-use crate::quic::connection::{QuicConnectionInner, QuicConnectionState, wake};
-use crate::quic::{CloseReason, QuicConnection};
+use crate::close_reason::client_tls_error;
+use crate::connection::{QuicConnectionInner, QuicConnectionState, wake};
+use crate::{CloseReason, QuicConnection};
 
 impl EndpointDriver {
     /// Passes the events of a connection on, to the endpoint and to its tasks.
-    pub(in crate::quic) fn poll_events(&mut self, inner: &Rc<QuicConnectionInner>) {
+    pub(crate) fn poll_events(&mut self, inner: &Rc<QuicConnectionInner>) {
         inner.has_input.set(false);
         let mut writable = Vec::new();
         loop {
@@ -49,7 +49,7 @@ impl EndpointDriver {
     /// Removes the connection; its handle may belong to another connection next.
     fn remove_connection(&mut self, inner: &Rc<QuicConnectionInner>) {
         let state = &mut *inner.state.borrow_mut();
-        state.connection_guard = None;
+        state.admitted = None;
         self.timers.clear(inner.handle, &mut state.timer);
         inner.is_removed.set(true);
         self.connections[inner.handle.0] = None;

@@ -12,8 +12,8 @@ use std::task::{Context, Poll, Waker};
 use bytes::{Bytes, BytesMut};
 use quinn_proto::{FinishError, ReadError, StreamId, VarInt, WriteError};
 
-use crate::quic::connection::{QuicConnectionInner, QuicConnectionState};
-use crate::quic::{CloseReason, QuicConnection};
+use crate::connection::{QuicConnectionInner, QuicConnectionState};
+use crate::{CloseReason, QuicConnection};
 
 /// Writes of several slices whose total is at most this are copied once, into one buffer.
 const MAX_GATHERED_BYTES: usize = 4096;
@@ -31,7 +31,7 @@ const NO_ERROR: u64 = 0x100;
 
 /// The reason why a stream can be neither read nor written any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StreamEnd {
+pub enum StreamEnd {
     /// The peer has reset the stream, with this code.
     Reset(u64),
     /// The peer has stopped reading the stream, with this code.
@@ -41,7 +41,7 @@ pub(crate) enum StreamEnd {
 }
 
 /// The send side of a stream. Reset with H3_REQUEST_CANCELLED if dropped before its end.
-pub(crate) struct SendStream {
+pub struct SendStream {
     connection: Rc<QuicConnectionInner>,
     id: StreamId,
     /// Its priority among the streams of the connection; the library forgets it with the stream.
@@ -56,7 +56,7 @@ pub(crate) struct SendStream {
 /// The receive side of a stream. Stopped with H3_NO_ERROR if dropped before its end.
 ///
 /// For each direction one task is remembered: the last that polled it.
-pub(crate) struct RecvStream {
+pub struct RecvStream {
     connection: Rc<QuicConnectionInner>,
     id: StreamId,
     over: bool,
@@ -76,7 +76,7 @@ impl SendStream {
     }
 
     /// Writes as much of the slices as there is room for.
-    pub(crate) fn poll_write(
+    pub fn poll_write(
         &mut self,
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
@@ -86,7 +86,7 @@ impl SendStream {
     }
 
     /// Writes as much as there is room for, without copying it. `bytes` keeps the part that was not written.
-    pub(crate) fn poll_write_bytes(
+    pub fn poll_write_bytes(
         &mut self,
         cx: &mut Context<'_>,
         bytes: &mut Bytes,
@@ -140,7 +140,7 @@ impl SendStream {
     }
 
     /// Ends the stream.
-    pub(crate) fn finish(&mut self) {
+    pub fn finish(&mut self) {
         if std::mem::replace(&mut self.over, true) {
             return;
         }
@@ -152,7 +152,7 @@ impl SendStream {
     }
 
     /// Resets the stream: gives up the data that was written, and any that would have followed.
-    pub(crate) fn reset(&mut self, code: u64) {
+    pub fn reset(&mut self, code: u64) {
         if std::mem::replace(&mut self.over, true) {
             return;
         }
@@ -161,7 +161,7 @@ impl SendStream {
     }
 
     /// Waits until the peer stops reading the stream; returns its error code.
-    pub(crate) fn poll_stopped(&mut self, cx: &mut Context<'_>) -> Poll<Result<u64, CloseReason>> {
+    pub fn poll_stopped(&mut self, cx: &mut Context<'_>) -> Poll<Result<u64, CloseReason>> {
         let state = &mut *self.connection.state.borrow_mut();
         if let Some(closed) = state.closed {
             return Poll::Ready(Err(closed));
@@ -178,7 +178,7 @@ impl SendStream {
     }
 
     /// Sets the priority: streams with a higher number go first; 0 is the initial one.
-    pub(crate) fn set_priority(&mut self, priority: i32) {
+    pub fn set_priority(&mut self, priority: i32) {
         let state = &mut *self.connection.state.borrow_mut();
         state.scheduler.remove_stream(self.id, std::mem::replace(&mut self.priority, priority));
         state.scheduler.add_stream(self.id, priority);
@@ -200,16 +200,13 @@ impl RecvStream {
         Self { connection: Rc::clone(&connection.0), id, over: false }
     }
 
-    pub(crate) fn id(&self) -> u64 {
+    pub fn id(&self) -> u64 {
         self.id.into()
     }
 
     /// Reads the next bytes; `None` is the end of the stream. Data that arrived before the connection's end can still
     /// be read.
-    pub(crate) fn poll_read(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<Option<Bytes>, StreamEnd>> {
+    pub fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, StreamEnd>> {
         let state = &mut *self.connection.state.borrow_mut();
         if self.over {
             return Poll::Ready(Ok(None));
@@ -244,7 +241,7 @@ impl RecvStream {
     }
 
     /// Asks the peer to stop sending.
-    pub(crate) fn stop(&mut self, code: u64) {
+    pub fn stop(&mut self, code: u64) {
         if std::mem::replace(&mut self.over, true) {
             return;
         }

@@ -9,28 +9,26 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use gateway::snapshot::{ClientSettings, Http3Settings};
 use quinn_proto::{
     AcceptError, ConnectionEvent, ConnectionHandle, Endpoint, EndpointConfig, Incoming,
     ServerConfig,
 };
 use tls::{ClientTlsError, TlsInfo};
 
-use crate::accept::accepted_connection::ConnectionGuard;
-use crate::active_config::ListenerSocket;
-use crate::observe::QuicCounters;
-use crate::quic::close_reason::client_tls_error;
-use crate::quic::connection::QuicConnectionState;
-use crate::quic::connection_id::{self, WorkerCidGenerator};
-use crate::quic::driver::{DriverRole, EndpointDriver};
-use crate::quic::driver_handle::DriverHandle;
-use crate::quic::session::{QuicHandshakeData, SniServerConfig, VERSION};
-use crate::quic::socket::QuicSocket;
-use crate::quic::{DatagramDropReason, QuicConnection, ReceivedDatagram, SocketGroup, transport};
-use crate::worker::{DrainStage, Worker, WorkerCommand};
+use crate::close_reason::client_tls_error;
+use crate::connection::QuicConnectionState;
+use crate::connection_id::{self, WorkerCidGenerator};
+use crate::driver::{DriverRole, EndpointDriver};
+use crate::driver_handle::DriverHandle;
+use crate::host::AdmittedConnection;
+use crate::session::{QuicHandshakeData, SniServerConfig, VERSION};
+use crate::socket::{QuicSocket, SocketBuffers};
+use crate::{
+    CompletedHandshake, ConnectionHost, DatagramCounts, DatagramDropReason, QuicConnection,
+    QuicDialer, QuicTokenKeys, ReceivedDatagram, ServerSettings, SocketGroup, transport,
+};
 
 /// Added to the idle timeout of QUIC, so that the task that serves the connection times out first, and closes the
 /// connection with a message to the client.
@@ -42,127 +40,133 @@ const MAX_HANDSHAKE_STEPS: usize = 1024;
 /// Bytes of one connection, and of all, that may be buffered before it is accepted.
 const INCOMING_BUFFER_BYTES: u64 = 16 * 1024;
 const TOTAL_INCOMING_BUFFER_BYTES: u64 = 4 * 1024 * 1024;
-/// Datagrams in transit to a worker from the others.
-const MAX_PENDING_DATAGRAMS: u32 = 1024;
-
-/// Serves a connection whose handshake is complete, or that may be served before (0-RTT).
-pub(crate) type ServeConnection = fn(ConnectionGuard, QuicConnection);
 
 /// The drivers of a worker for client connections.
-#[derive(Default)]
-pub(crate) struct ServerDrivers(RefCell<Vec<ServerDriverEntry>>);
+pub struct ServerDrivers {
+    /// The index of the worker.
+    worker: usize,
+    buffers: Rc<SocketBuffers>,
+    now: fn() -> Instant,
+    entries: Rc<RefCell<Vec<ServerDriverEntry>>>,
+}
 
 struct ServerDriverEntry {
-    listener_index: usize,
+    /// The caller's index of the address.
+    place: usize,
     group: Arc<SocketGroup>,
     driver_handle: Rc<DriverHandle>,
 }
 
 impl ServerDrivers {
-    /// Accepts connections at the group's address for `bound`, and serves them.
-    pub(crate) fn open(
+    /// Creates the drivers of the worker with this index, which share the buffers of its `dialer`.
+    pub fn new(worker: usize, dialer: &QuicDialer) -> Self {
+        let (buffers, now) = (Rc::clone(&dialer.buffers), dialer.now);
+        Self { worker, buffers, now, entries: Rc::default() }
+    }
+
+    /// Accepts connections at the group's address for `host`, until the place is closed.
+    pub fn open(
         &self,
-        worker: &Rc<Worker>,
-        bound: &Arc<ListenerSocket>,
+        place: usize,
         group: &Arc<SocketGroup>,
-        serve: ServeConnection,
+        keys: &QuicTokenKeys,
+        host: Rc<dyn ConnectionHost>,
     ) {
-        if worker.index >= group.len() {
+        if self.worker >= group.workers() {
             return;
         }
-        let ports = &mut *self.0.borrow_mut();
+        let entries = &mut *self.entries.borrow_mut();
         // The driver may still be running, for older connections.
-        if let Some(open) = ports.iter_mut().find(|open| Arc::ptr_eq(&open.group, group)) {
-            open.listener_index = bound.listener_index;
-            open.driver_handle.set_listener_socket(Some(Arc::clone(bound)));
+        if let Some(open) = entries.iter_mut().find(|open| Arc::ptr_eq(&open.group, group)) {
+            open.place = place;
+            open.driver_handle.set_host(Some(host));
             return;
         }
-        let socket = match group.socket(worker.index).and_then(QuicSocket::new) {
+        let socket = match group.socket(self.worker).and_then(QuicSocket::new) {
             Ok(socket) => socket,
             Err(error) => {
                 tracing::error!(listener.address = %group.address, %error, "cannot open the QUIC socket of the listener");
                 return;
             }
         };
-        let driver_handle = Rc::new(DriverHandle::new(Some(Arc::clone(bound))));
-        let port = new_driver(worker, bound, group, &driver_handle, socket, serve);
-        ports.push(ServerDriverEntry {
-            listener_index: bound.listener_index,
-            group: Arc::clone(group),
-            driver_handle,
-        });
-        let (worker, group) = (Rc::clone(worker), Arc::clone(group));
+        let driver_handle = Rc::new(DriverHandle::new(Some(Rc::clone(&host)), self.now));
+        let driver = self.new_driver(host, group, keys, &driver_handle, socket);
+        entries.push(ServerDriverEntry { place, group: Arc::clone(group), driver_handle });
+        let (entries, group) = (Rc::clone(&self.entries), Arc::clone(group));
         tokio::task::spawn_local(async move {
-            port.run().await;
-            worker.ports.0.borrow_mut().retain(|open| !Arc::ptr_eq(&open.group, &group));
+            driver.run().await;
+            entries.borrow_mut().retain(|open| !Arc::ptr_eq(&open.group, &group));
         });
     }
 
-    /// Stops accepting connections for the listener; existing ones continue.
-    pub(crate) fn close(&self, place: usize) {
-        for open in self.0.borrow().iter().filter(|open| open.listener_index == place) {
-            open.driver_handle.set_listener_socket(None);
+    /// Stops accepting connections for the place; existing ones continue.
+    pub fn close(&self, place: usize) {
+        for open in self.entries.borrow().iter().filter(|open| open.place == place) {
+            open.driver_handle.set_host(None);
         }
     }
 
     /// Delivers a datagram that arrived at another worker.
-    pub(crate) fn deliver(&self, group: &Arc<SocketGroup>, datagram: ReceivedDatagram) {
-        if let Some(open) = self.0.borrow().iter().find(|it| Arc::ptr_eq(&it.group, group)) {
+    pub fn deliver(&self, group: &Arc<SocketGroup>, datagram: ReceivedDatagram) {
+        if let Some(open) = self.entries.borrow().iter().find(|it| Arc::ptr_eq(&it.group, group)) {
             open.driver_handle.push_datagram(datagram);
         }
     }
 
     /// Closes all connections at once.
-    pub(crate) fn close_all(&self) {
-        self.0.borrow().iter().for_each(|open| open.driver_handle.close_all());
+    pub fn close_all(&self) {
+        self.entries.borrow().iter().for_each(|open| open.driver_handle.close_all());
     }
-}
 
-fn new_driver(
-    worker: &Rc<Worker>,
-    bound: &Arc<ListenerSocket>,
-    group: &Arc<SocketGroup>,
-    driver_handle: &Rc<DriverHandle>,
-    socket: QuicSocket,
-    serve: ServeConnection,
-) -> EndpointDriver {
-    let shared = &worker.shared;
-    let server_id = group.server_id;
-    let own = u8::try_from(worker.index).expect("a group has at most 256 workers");
-    let mut config = EndpointConfig::new(Arc::clone(&shared.quic_keys.reset));
-    config
-        .supported_versions(vec![VERSION])
-        .cid_generator(move || Box::new(WorkerCidGenerator::new(server_id, own)));
-    let mut server = ConnectionAcceptor {
-        worker: Rc::clone(worker),
-        group: Arc::clone(group),
-        driver_handle: Rc::clone(driver_handle),
-        listener_socket: Arc::clone(bound),
-        serve,
-        handshake_steps: VecDeque::new(),
-        handshaking: Cell::new(0),
-        cached_config: None,
-    };
-    let server_config = server.current_config().map(|(config, _)| config);
-    let endpoint = Endpoint::new(Arc::new(config), server_config, socket.never_fragments(), None);
-    let buffers = Rc::clone(&worker.quic.buffers);
-    EndpointDriver::new(
-        endpoint,
-        socket,
-        Rc::clone(driver_handle),
-        buffers,
-        DriverRole::Server(Box::new(server)),
-    )
+    fn new_driver(
+        &self,
+        host: Rc<dyn ConnectionHost>,
+        group: &Arc<SocketGroup>,
+        keys: &QuicTokenKeys,
+        driver_handle: &Rc<DriverHandle>,
+        socket: QuicSocket,
+    ) -> EndpointDriver {
+        let server_id = group.server_id;
+        let own = u8::try_from(self.worker).expect("a group has at most 256 workers");
+        let mut config = EndpointConfig::new(Arc::clone(&keys.reset));
+        config
+            .supported_versions(vec![VERSION])
+            .cid_generator(move || Box::new(WorkerCidGenerator::new(server_id, own)));
+        let mut server = ConnectionAcceptor {
+            worker: self.worker,
+            group: Arc::clone(group),
+            driver_handle: Rc::clone(driver_handle),
+            host,
+            keys: keys.clone(),
+            counts: DatagramCounts::default(),
+            handshake_steps: VecDeque::new(),
+            handshaking: Cell::new(0),
+            cached_config: None,
+        };
+        let server_config = server.current_config().map(|(config, _)| config);
+        let endpoint =
+            Endpoint::new(Arc::new(config), server_config, socket.never_fragments(), None);
+        EndpointDriver::new(
+            endpoint,
+            socket,
+            Rc::clone(driver_handle),
+            Rc::clone(&self.buffers),
+            DriverRole::Server(Box::new(server)),
+        )
+    }
 }
 
 /// Accepts client connections of one driver.
 pub(super) struct ConnectionAcceptor {
-    worker: Rc<Worker>,
+    /// The index of the worker.
+    worker: usize,
     group: Arc<SocketGroup>,
     driver_handle: Rc<DriverHandle>,
-    /// The listener whose metrics count the datagrams: the last one that accepted connections here.
-    listener_socket: Arc<ListenerSocket>,
-    serve: ServeConnection,
+    /// The host that counts the datagrams: the last one that accepted connections here.
+    host: Rc<dyn ConnectionHost>,
+    keys: QuicTokenKeys,
+    /// Datagrams that have not been reported to the host yet.
+    counts: DatagramCounts,
     handshake_steps: VecDeque<HandshakeStep>,
     /// Connections whose handshake is in progress.
     handshaking: Cell<usize>,
@@ -177,15 +181,23 @@ pub(super) enum HandshakeStep {
 
 /// The configuration of new connections, and the settings that it was built from.
 struct CachedServerConfig {
-    listener_socket: Arc<ListenerSocket>,
-    policy: Arc<ClientSettings>,
-    http3: Http3Settings,
+    host: Rc<dyn ConnectionHost>,
+    settings: ServerSettings,
     config: Arc<ServerConfig>,
 }
 
 impl ConnectionAcceptor {
-    pub(super) fn counters(&self) -> &QuicCounters {
-        &self.listener_socket.counters[self.worker.index].quic
+    /// Reports the datagrams of a turn to the host.
+    pub(super) fn report_datagrams(&mut self) {
+        self.counts.report(&*self.host);
+    }
+
+    pub(super) fn count_sent(&mut self, datagrams: usize) {
+        self.counts.sent += datagrams as u64;
+    }
+
+    pub(super) fn count_drop(&mut self, why: DatagramDropReason) {
+        self.counts.dropped[why as usize] += 1;
     }
 
     /// True if no handshake step is queued.
@@ -217,26 +229,25 @@ impl ConnectionAcceptor {
     }
 
     /// Counts a datagram. Returns `None` if it belongs to another worker, to which it has been sent.
-    pub(super) fn keep_or_hand_over(&self, datagram: ReceivedDatagram) -> Option<ReceivedDatagram> {
-        self.counters().received.add(1);
+    pub(super) fn keep_or_hand_over(
+        &mut self,
+        datagram: ReceivedDatagram,
+    ) -> Option<ReceivedDatagram> {
+        self.counts.received += 1;
         let owner = connection_id::worker_of(&datagram.bytes)
-            .filter(|owner| *owner != self.worker.index && *owner < self.group.len());
+            .filter(|owner| *owner != self.worker && *owner < self.group.workers());
         let Some(owner) = owner else { return Some(datagram) };
-        let target = &self.worker.shared.workers[owner];
-        let more = |pending: u32| (pending < MAX_PENDING_DATAGRAMS).then_some(pending + 1);
-        if target.pending_datagrams.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
-        {
-            self.counters().handed_over.add(1);
-            target.send(WorkerCommand::Datagram(Arc::clone(&self.group), datagram));
+        if self.host.hand_over(owner, &self.group, datagram) {
+            self.counts.handed_over += 1;
         } else {
-            self.counters().dropped[DatagramDropReason::Handover as usize].add(1);
+            self.count_drop(DatagramDropReason::Handover);
         }
         None
     }
 
     /// Returns the time at which to send a PING to the client of a connection in use, if no packet passes until then.
     pub(super) fn ping_at(&self, now: Instant) -> Option<Instant> {
-        now.checked_add(self.cached_config.as_ref()?.policy.connection_idle_timeout / 3)
+        now.checked_add(self.cached_config.as_ref()?.settings.idle_timeout / 3)
     }
 
     /// Records the end of a handshake, unless it is recorded already.
@@ -249,63 +260,60 @@ impl ConnectionAcceptor {
             return;
         }
         self.handshaking.set(self.handshaking.get() - 1);
-        let counters = &self.listener_socket.counters[self.worker.index].handshakes;
-        match (result, handshake_data(&state.proto)) {
-            (Err(error), _) => {
-                counters.failed[error as usize].add(1);
-                state.connection_guard = None;
-            }
-            (Ok(()), Some(QuicHandshakeData { resumed: true, .. })) => counters.resumed.add(1),
-            (Ok(()), _) => counters.full.add(1),
+        let result = result.map(|()| match handshake_data(&state.proto) {
+            Some(QuicHandshakeData { resumed: true, .. }) => CompletedHandshake::Resumed,
+            Some(_) | None => CompletedHandshake::Full,
+        });
+        self.host.record_handshake(result);
+        if result.is_err() {
+            state.admitted = None;
         }
     }
 
     /// Starts to serve the connection, if it is not served already.
     pub(super) fn serve_connection(&self, connection: &QuicConnection) {
         let QuicConnection(inner) = connection;
-        let guard = {
+        let admitted = {
             let state = &mut *inner.state.borrow_mut();
-            let Some(guard) = state.connection_guard.take() else { return };
+            let Some(admitted) = state.admitted.take() else { return };
             let (server_name, site) = handshake_data(&state.proto)
                 .map_or((None, None), |data| (data.server_name, Some(data.site)));
             inner.tls_info.get_or_init(|| {
                 Arc::new(TlsInfo { server_name, sni_entry: site, ..TlsInfo::of_quic() })
             });
-            guard
+            admitted
         };
-        (self.serve)(guard, connection.clone());
+        admitted.serve(connection.clone());
     }
 
-    /// Returns the configuration of new connections; `None` if no listener accepts them any more.
-    fn current_config(&mut self) -> Option<(Arc<ServerConfig>, Arc<ClientSettings>)> {
-        self.listener_socket = self.driver_handle.listener_socket()?;
-        let live = self.worker.config();
-        let listener = live.listener(&self.listener_socket)?;
-        let (policy, http3) = (&listener.client, listener.http3.as_ref()?.settings);
+    /// Returns the configuration of new connections; `None` if no more are accepted.
+    fn current_config(&mut self) -> Option<(Arc<ServerConfig>, ServerSettings)> {
+        let host = self.driver_handle.host()?;
+        if !Rc::ptr_eq(&host, &self.host) {
+            self.report_datagrams();
+            self.host = host;
+        }
+        let settings = self.host.settings()?;
         let is_current = |cached: &CachedServerConfig| {
-            Arc::ptr_eq(&cached.listener_socket, &self.listener_socket)
-                && Arc::ptr_eq(&cached.policy, policy)
-                && cached.http3 == http3
+            Rc::ptr_eq(&cached.host, &self.host) && cached.settings == settings
         };
         let known = self.cached_config.take().filter(is_current);
         let cached = self.cached_config.insert(known.unwrap_or_else(|| CachedServerConfig {
-            listener_socket: Arc::clone(&self.listener_socket),
-            policy: Arc::clone(policy),
-            http3,
-            config: self.new_config(policy, http3),
+            host: Rc::clone(&self.host),
+            settings,
+            config: self.new_config(settings),
         }));
-        Some((Arc::clone(&cached.config), Arc::clone(&cached.policy)))
+        Some((Arc::clone(&cached.config), settings))
     }
 
-    fn new_config(&self, policy: &ClientSettings, http3: Http3Settings) -> Arc<ServerConfig> {
-        let shared = &self.worker.shared;
-        let server_crypto = Arc::new(SniServerConfig::new(shared, &self.listener_socket));
-        let mut config = ServerConfig::new(server_crypto, Arc::clone(&shared.quic_keys.token));
+    fn new_config(&self, settings: ServerSettings) -> Arc<ServerConfig> {
+        let server_crypto = Arc::new(SniServerConfig::new(self.host.sni_source()));
+        let mut config = ServerConfig::new(server_crypto, Arc::clone(&self.keys.token));
         let options = transport::TransportOptions {
-            bi_streams: http3.max_concurrent_streams,
-            idle_timeout: policy.connection_idle_timeout.saturating_add(IDLE_TIMEOUT_MARGIN),
+            bi_streams: settings.max_concurrent_streams,
+            idle_timeout: settings.idle_timeout.saturating_add(IDLE_TIMEOUT_MARGIN),
             keep_alive: None,
-            congestion_control: http3.congestion_control,
+            congestion_control: settings.congestion_control,
         };
         config
             .transport_config(options.config())
@@ -332,8 +340,8 @@ impl EndpointDriver {
         let DriverRole::Server(server) = &mut self.role else {
             return self.endpoint.ignore(incoming);
         };
-        let is_serving = server.driver_handle.accepts_connections()
-            && server.worker.stage() < DrainStage::Draining;
+        let is_serving =
+            server.driver_handle.accepts_connections() && server.host.accepts_handshakes();
         if !is_serving {
             return self.refuse(incoming);
         }
@@ -352,8 +360,8 @@ impl EndpointDriver {
         self.reply.clear();
         match self.endpoint.retry(incoming, &mut self.reply) {
             Ok(transmit) => {
-                if let DriverRole::Server(server) = &self.role {
-                    server.counters().retries.add(1);
+                if let DriverRole::Server(server) = &mut self.role {
+                    server.counts.retries += 1;
                 }
                 self.send_reply(&transmit);
             }
@@ -373,18 +381,11 @@ impl EndpointDriver {
         let DriverRole::Server(server) = &mut self.role else {
             return self.endpoint.ignore(incoming);
         };
-        let Some((config, policy)) = server.current_config() else { return self.refuse(incoming) };
-        let (worker, bound) = (Rc::clone(&server.worker), Arc::clone(&server.listener_socket));
-        let counters = &bound.counters[worker.index];
-        if !bound.admit_connection(policy.max_connections) {
-            counters.refused.add(1);
+        let Some((config, settings)) = server.current_config() else {
             return self.refuse(incoming);
-        }
-        counters.accepted.add(1);
-        counters.handshakes.begun.add(1);
-        counters.quic.connections.add(1);
-        worker.handle().connections.fetch_add(1, Ordering::AcqRel);
-        let guard = ConnectionGuard::new(&worker, &bound);
+        };
+        let host = Rc::clone(&server.host);
+        let Some(admitted) = AdmittedConnection::admit(&host) else { return self.refuse(incoming) };
         // Later connections are checked against the current configuration, too.
         self.endpoint.set_server_config(Some(Arc::clone(&config)));
         self.reply.clear();
@@ -394,14 +395,14 @@ impl EndpointDriver {
                 let inner = self.add(handle, connection);
                 {
                     let state = &mut *inner.state.borrow_mut();
-                    state.connection_guard = Some(guard);
-                    state.handshake_deadline = now.checked_add(policy.head_timeout);
+                    state.admitted = Some(admitted);
+                    state.handshake_deadline = now.checked_add(settings.handshake_timeout);
                 }
                 self.poll_events(&inner);
             }
             Err(AcceptError { cause, response }) => {
-                counters.handshakes.failed[client_tls_error(&cause) as usize].add(1);
-                drop(guard);
+                host.record_handshake(Err(client_tls_error(&cause)));
+                drop(admitted);
                 if let Some(transmit) = response {
                     self.send_reply(&transmit);
                 }

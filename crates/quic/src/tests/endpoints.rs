@@ -6,7 +6,6 @@ use rustls::pki_types::PrivatePkcs8KeyDer;
 use tls::EndpointTlsError;
 
 use super::*;
-use crate::failure::Failure;
 
 const SETTINGS: DialSettings =
     DialSettings { idle_timeout: Duration::from_secs(30), keep_alive: None };
@@ -51,9 +50,9 @@ async fn answer(incoming: quinn::Incoming) {
     }
 }
 
-fn dial(address: SocketAddr, name: &str, identity: &Identity) -> Result<QuicConnection, Failure> {
+fn dial(address: SocketAddr, name: &str, identity: &Identity) -> Result<QuicConnection, DialError> {
     let crypto = Arc::new(Crypto::try_from(identity.client_config(b"h3")).unwrap());
-    QuicDialer::new().dial(address, name, &crypto, SETTINGS)
+    QuicDialer::new(now).dial(address, name, &crypto, SETTINGS)
 }
 
 async fn established(connection: &QuicConnection) -> Result<(), CloseReason> {
