@@ -12,7 +12,8 @@ use balance::{ConcurrencyCap, ConcurrencyLimiter, SetMember, Time};
 
 use crate::backend::{Backend, BackendConfig};
 use crate::clock;
-use crate::dial::pool::{EndpointData, lock};
+use crate::dial::pool::EndpointData;
+use crate::mutex::lock;
 use crate::worker::Worker;
 
 /// The adaptive concurrency limits of one backend's endpoints.

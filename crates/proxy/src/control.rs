@@ -27,8 +27,9 @@ use crate::active_config::{
 use crate::alt_svc;
 use crate::backend::Backend;
 use crate::clock;
-use crate::dial::pool::{Endpoint, lock};
+use crate::dial::pool::Endpoint;
 use crate::health;
+use crate::mutex::lock;
 use crate::observe::{self, access};
 use crate::worker::{self, DrainStage, ProxyState, Worker, WorkerCommand};
 

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 use crate::backend::Backend;
 use crate::clock;
-use crate::dial::pool::lock;
+use crate::mutex::lock;
 use crate::worker::ProxyState;
 
 /// Interval at which the workers' counts are averaged.

@@ -89,6 +89,8 @@ mod scratch;
 mod buffer;
 /// One timer per connection.
 mod deadline;
+/// Locks that outlive a panic of their holder.
+mod mutex;
 /// Metrics and the access log.
 pub mod observe;
 /// The handle on the control side.

@@ -22,8 +22,9 @@ use tokio::time::timeout;
 use crate::backend::Backend;
 use crate::clock;
 use crate::dial::connect;
-use crate::dial::pool::{Endpoint, lock};
+use crate::dial::pool::Endpoint;
 use crate::health::ProbeSlot;
+use crate::mutex::lock;
 use crate::probe;
 use crate::worker::ProxyState;
 

@@ -33,10 +33,11 @@ use crate::dial::multiplex_connection::{
     MultiplexState, OpenConnectionGuard, PING_INTERVAL, PING_TIMEOUT, StreamGuard,
 };
 use crate::dial::multiplex_pool::{self, MultiplexPool, PoolKey, StreamWaiter};
-use crate::dial::pool::{Endpoint, EndpointConnection, lock};
+use crate::dial::pool::{Endpoint, EndpointConnection};
 use crate::dial::stream_request::{RequestSource, StreamGrant, StreamRequest};
 use crate::failure::Failure;
 use crate::h2::{H2Stream, request};
+use crate::mutex::lock;
 use crate::stream::PeerStream;
 
 /// Paces reads from an endpoint.

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use balance::{ConcurrencyCap, SetMember, Time};
@@ -21,6 +21,7 @@ use crate::dial::h2;
 use crate::dial::h3::Http3Reachability;
 use crate::dial::multiplex_connection::{ConnectionCounts, StreamGuard};
 use crate::head::{BodyFraming, ResponseHead};
+use crate::mutex::lock;
 use crate::observe::EndpointCounters;
 use crate::reachability;
 use crate::stream::{ConnectionEnd, PeerStream};
@@ -410,11 +411,6 @@ impl EndpointConnection {
         let stream = self.stream.reattach()?;
         Some(Self { stream, worker, ..self })
     }
-}
-
-/// Locks the mutex. The data stays consistent if a holder panics: every change is a single push or pop.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
