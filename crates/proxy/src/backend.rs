@@ -458,7 +458,7 @@ impl Slot {
         let handling =
             self.endpoint.record_refusal(self.in_flight_at_start, retry_after, clock::now());
         self.endpoint.data.counters[worker.index].count_refusal(handling);
-        self.backend.adaptive_limits.mark_overloaded(worker);
+        self.backend.adaptive_limits.mark_overloaded(&worker.shared.health_waker);
     }
 }
 

@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::backend::BackendConfig;
-use crate::dial::attempt::RESPONSE_LIMITS;
+use crate::dial::RESPONSE_LIMITS;
 use crate::dial::connect;
 use crate::grpc::health::{self, HealthCheckRequest, HealthCheckResult};
 use crate::h1::parse;

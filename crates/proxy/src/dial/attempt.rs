@@ -15,6 +15,7 @@ use crate::backend::Slot;
 use crate::body::{BodyError, BodyPump, BodySide, BodySource};
 use crate::buffer::BUFFER_BYTES;
 use crate::clock;
+use crate::dial::RESPONSE_LIMITS;
 use crate::dial::abandon;
 use crate::dial::connect::connect;
 use crate::dial::h3::CONNECTION_ATTEMPT_DELAY;
@@ -23,15 +24,12 @@ use crate::dial::stream_request;
 use crate::exchange::{Exchange, RequestPolicy};
 use crate::failure::Failure;
 use crate::grpc;
-use crate::h1::{BadResponse, HeadLimits, parse};
+use crate::h1::{BadResponse, parse};
 use crate::head::{RequestHead, ResponseHead};
 use crate::relay;
 use crate::stream::ConnectionEnd;
 use crate::worker::Worker;
 
-/// Size limits of a response head.
-pub(crate) const RESPONSE_LIMITS: HeadLimits =
-    HeadLimits { head_bytes: 64 * 1024, fields: 256, target_bytes: 0 };
 /// Limit of interim responses to one request.
 const INTERIM_RESPONSES: u32 = 16;
 

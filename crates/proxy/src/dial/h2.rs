@@ -26,7 +26,7 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use self::paced_stream::PacedStream;
-use crate::dial::attempt::RESPONSE_LIMITS;
+use crate::dial::RESPONSE_LIMITS;
 use crate::dial::connect;
 use crate::dial::multiplex_connection::{
     self, ConnectionAvailability, ConnectionCounts, ConnectionUsage, DeliveryProgress,

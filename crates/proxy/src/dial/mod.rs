@@ -20,3 +20,9 @@ pub(crate) mod websocket;
 pub(crate) mod attempt;
 /// Draining of a request whose client has disconnected.
 pub(crate) mod abandon;
+
+use crate::h1::HeadLimits;
+
+/// Size limits of a response head.
+pub(crate) const RESPONSE_LIMITS: HeadLimits =
+    HeadLimits { head_bytes: 64 * 1024, fields: 256, target_bytes: 0 };

@@ -14,7 +14,7 @@ use ::h2::{Error, Reason, RecvStream, SendStream};
 use bytes::{Buf, Bytes};
 use tokio::io::ReadBuf;
 
-use crate::dial::attempt::RESPONSE_LIMITS;
+use crate::dial::RESPONSE_LIMITS;
 use crate::failure::Failure;
 use crate::head::{FieldSection, RequestHead, ResponseHead};
 use crate::stream::{ResponseFraming, StreamError};

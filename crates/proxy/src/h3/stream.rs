@@ -13,7 +13,7 @@ use quic::{RecvStream, SendStream, StreamEnd};
 use tokio::io::ReadBuf;
 
 use crate::binary::WebSocketKey;
-use crate::dial::attempt::RESPONSE_LIMITS;
+use crate::dial::RESPONSE_LIMITS;
 use crate::failure::Failure;
 use crate::h1::{BadSyntax, HeadLimits};
 use crate::head::{BodyFraming, FieldSection, RequestHead, ResponseHead};

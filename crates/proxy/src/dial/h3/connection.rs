@@ -14,7 +14,7 @@ use tls::EndpointTlsError;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-use crate::dial::attempt::RESPONSE_LIMITS;
+use crate::dial::RESPONSE_LIMITS;
 use crate::dial::h2::FIELD_OVERHEAD;
 use crate::dial::multiplex_connection::{
     self, ConnectionAvailability, ConnectionCounts, ConnectionUsage, MultiplexState,

@@ -7,7 +7,7 @@ use bytes::{Buf, Bytes};
 use quic::{RecvStream, StreamEnd};
 use tokio::io::ReadBuf;
 
-use crate::dial::attempt::RESPONSE_LIMITS;
+use crate::dial::RESPONSE_LIMITS;
 use crate::h3::H3ErrorCode;
 use crate::h3::fields::{self, FieldSectionError};
 use crate::h3::frame::{FramePart, H3FrameDecoder};
