@@ -229,7 +229,7 @@ impl Proxy {
         let watched = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("health".to_owned());
         threads.push(thread.spawn(move || {
-            if let Err(error) = health::run(&watched) {
+            if let Err(error) = health::thread::run(&watched) {
                 tracing::error!(%error, "health thread failed, endpoint health is not evaluated");
             }
         })?);

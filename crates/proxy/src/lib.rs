@@ -65,6 +65,8 @@ pub mod h3;
 pub mod proxy_protocol;
 /// A backend, shared by all workers.
 mod backend;
+/// The Outcome of an attempt.
+mod outcome;
 /// The request demand for a backend.
 mod demand;
 /// Adaptive concurrency: learned limits, and reduced limits for endpoints that report overload.

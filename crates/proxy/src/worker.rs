@@ -25,7 +25,7 @@ use crate::health::HealthWaker;
 use crate::mirror::MirrorLimiter;
 use crate::observe::WorkerCounters;
 use crate::observe::access::AccessLogBuffer;
-use crate::reachability::OutageList;
+use crate::reachability::outages::OutageList;
 use crate::scratch::{ReplayBudget, ScratchMemory};
 use crate::udp;
 

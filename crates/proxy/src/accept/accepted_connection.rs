@@ -17,7 +17,7 @@ use crate::accept::h1;
 use crate::accept::handshake;
 use crate::accept::proxy_protocol_step::{self, ProxyProtocolStep};
 use crate::active_config::ListenerSocket;
-use crate::demand::RefusalHistory;
+use crate::demand::refusal_history::RefusalHistory;
 use crate::forwarded::RequestOrigin;
 use crate::observe::l4_record::L4Record;
 use crate::stream::{DetachedStream, PeerStream};

@@ -19,7 +19,7 @@ use crate::active_config::{ActiveConfig, ActiveListener, ListenerSocket, WorkerC
 use crate::buffer::{BUFFER_BYTES, ReadBuffer};
 use crate::clock;
 use crate::deadline::Deadline;
-use crate::demand::RefusalHistory;
+use crate::demand::refusal_history::RefusalHistory;
 use crate::forwarded::RequestOrigin;
 use crate::proxy_protocol::{self, ProxiedAddresses, ProxyHeader};
 use crate::stream::PeerStream;

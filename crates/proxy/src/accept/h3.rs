@@ -15,7 +15,7 @@ use std::task::Poll;
 use crate::accept::accepted_connection::{AcceptedConnection, ConnectionGuard};
 use crate::accept::multiplexed_client::MultiplexedClient;
 use crate::clock;
-use crate::demand::RefusalHistory;
+use crate::demand::refusal_history::RefusalHistory;
 use crate::h3::H3ErrorCode;
 
 /// The connection from its first request to its end.

@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 use crate::accept::accepted_connection::{self, AcceptedConnection};
 use crate::active_config::ListenerSocket;
 use crate::clock;
-use crate::demand::RefusalHistory;
+use crate::demand::refusal_history::RefusalHistory;
 use crate::stream::PeerStream;
 use crate::worker::Worker;
 

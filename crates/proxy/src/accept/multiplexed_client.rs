@@ -17,7 +17,7 @@ use crate::accept::client::ClientConnection;
 use crate::active_config::ListenerSocket;
 use crate::binary::WebSocketKey;
 use crate::clock;
-use crate::demand::RefusalHistory;
+use crate::demand::refusal_history::RefusalHistory;
 use crate::exchange::Exchange;
 use crate::failure::Failure;
 use crate::forwarded::RequestOrigin;
