@@ -26,7 +26,7 @@ use crate::dial::abandon::AbandonedRequest;
 use crate::dial::attempt::{self, AttemptConnection};
 use crate::dial::h3::{self, RequestTransport, h1_fallback};
 use crate::dial::pool::{self, EndpointConnection};
-use crate::dial::stream_request::{RequestSource, StreamGrant, StreamRequest};
+use crate::dial::stream_call::{RequestSource, StreamGrant, StreamRequest};
 use crate::failure::Failure;
 use crate::filter::RequestFilters;
 use crate::h1::{ChunkedEvent, ChunkedReader, write};

@@ -15,7 +15,7 @@ use tls::{TlsSession, TlsStream};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
-use crate::dial::h3::h1_fallback::H1Fallback;
+use crate::dial::h3::framed_stream::H1Fallback;
 use crate::failure::Failure;
 use crate::h1::write;
 use crate::h2;

@@ -19,7 +19,8 @@ use crate::accept::quic_host::ListenerQuicHost;
 use crate::active_config::{ActiveConfig, ListenerSocket, WorkerConfig};
 use crate::clock;
 use crate::config_cell::ConfigCell;
-use crate::dial::{h2, h3, pool};
+use crate::dial::h3::pools::H3WorkerPools;
+use crate::dial::{h2, pool};
 use crate::exchange::Exchange;
 use crate::health::HealthWaker;
 use crate::mirror::MirrorLimiter;
@@ -116,7 +117,7 @@ pub(crate) struct Worker {
     /// Connections of clients over QUIC.
     pub(crate) ports: quic::ServerDrivers,
     /// The HTTP/3 connections among them.
-    pub(crate) h3_pools: h3::H3WorkerPools,
+    pub(crate) h3_pools: H3WorkerPools,
     config: RefCell<Rc<WorkerConfig>>,
     #[allow(clippy::vec_box, reason = "a request takes an exchange by its box, without moving it")]
     exchanges: RefCell<Vec<Box<Exchange>>>,
@@ -210,7 +211,7 @@ impl Worker {
             handshake_limiter: HandshakeLimiter::new(),
             ports: quic::ServerDrivers::new(index, &quic),
             quic,
-            h3_pools: h3::H3WorkerPools::default(),
+            h3_pools: H3WorkerPools::default(),
             config,
             exchanges: RefCell::default(),
             waker_registry: RefCell::default(),

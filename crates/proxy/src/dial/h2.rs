@@ -34,7 +34,7 @@ use crate::dial::multiplex_connection::{
 };
 use crate::dial::multiplex_pool::{self, MultiplexPool, PoolKey, StreamWaiter};
 use crate::dial::pool::{Endpoint, EndpointConnection};
-use crate::dial::stream_request::{RequestSource, StreamGrant, StreamRequest};
+use crate::dial::stream_call::{RequestSource, StreamGrant, StreamRequest};
 use crate::failure::Failure;
 use crate::h2::{H2Stream, request};
 use crate::mutex::lock;

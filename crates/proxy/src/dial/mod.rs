@@ -6,6 +6,8 @@ pub(crate) mod pool;
 pub(crate) mod connect;
 /// Requests that share connections.
 pub(crate) mod stream_request;
+/// One such request, and what it gets.
+pub(crate) mod stream_call;
 /// Pools of connections that multiplex requests, for any protocol.
 pub(crate) mod multiplex_pool;
 /// One such connection.

@@ -18,7 +18,7 @@ use tls::EndpointTlsContext;
 use crate::backend::Backend;
 use crate::buffer::ReadBuffer;
 use crate::dial::h2;
-use crate::dial::h3::Http3Reachability;
+use crate::dial::h3::reachability::Http3Reachability;
 use crate::dial::multiplex_connection::{ConnectionCounts, StreamGuard};
 use crate::head::{BodyFraming, ResponseHead};
 use crate::mutex::lock;

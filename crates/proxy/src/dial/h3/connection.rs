@@ -20,7 +20,7 @@ use crate::dial::multiplex_connection::{
     self, ConnectionAvailability, ConnectionCounts, ConnectionUsage, MultiplexState,
     OpenConnectionGuard, PING_INTERVAL, PING_TIMEOUT, StreamGuard,
 };
-use crate::dial::stream_request::StreamRequest;
+use crate::dial::stream_call::StreamRequest;
 use crate::failure::Failure;
 use crate::h3::{
     ControlEvent, ControlStreams, H3ConnectionState, H3ErrorCode, H3Stream, PeerRole, request,
