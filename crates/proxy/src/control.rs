@@ -20,7 +20,7 @@ use thiserror::Error;
 use tls::ServerTlsConfigs;
 use tokio::sync::{mpsc, watch};
 
-use crate::accept::listen::{BindAddress, TcpOrUdpSocket, udp_socket};
+use crate::accept::bind::{BindAddress, TcpOrUdpSocket, udp_socket};
 use crate::active_config::{
     ActiveConfig, ActiveListener, ListenerHttp3, ListenerSocket, StateRegistry,
 };
@@ -30,7 +30,7 @@ use crate::clock;
 use crate::dial::pool::Endpoint;
 use crate::health;
 use crate::mutex::lock;
-use crate::observe::{self, access};
+use crate::observe::{self, log_buffer};
 use crate::worker::{self, DrainStage, ProxyState, Worker, WorkerCommand};
 
 /// Interval at which a drain checks if the last connection has closed.
@@ -211,15 +211,15 @@ impl Proxy {
         let mut threads = Vec::new();
         let (mut sample, mut writer) = (0.0, None);
         if let Some(log) = settings.access_log {
-            let (sender, thread) = access::start_writer(log.output)?;
+            let (sender, thread) = log_buffer::start_writer(log.output)?;
             (sample, writer) = (log.sample, Some(sender));
             threads.push(thread);
         }
         for (index, commands) in receivers.into_iter().enumerate() {
             let (shared, writer) = (Arc::clone(&shared), writer.clone());
             let work = move || {
-                let log = access::AccessLogBuffer::new(sample, writer);
-                if let Err(error) = worker::run(Worker::new(index, shared, log), commands) {
+                let log = log_buffer::AccessLogBuffer::new(sample, writer);
+                if let Err(error) = worker::run::run(Worker::new(index, shared, log), commands) {
                     tracing::error!(worker = index, %error, "worker failed");
                 }
             };

@@ -33,20 +33,11 @@ use crate::h1::{ChunkedEvent, ChunkedReader, write};
 use crate::head::{BodyFraming, RequestHead};
 use crate::worker::Worker;
 
-/// Number of copies that a worker may have in flight.
-const MAX_CONCURRENT: usize = 256;
+/// Limit on the copies in flight.
+pub(crate) mod limiter;
+
 /// Time limit of a copy; the backend's request timeout may be shorter.
 const MAX_DURATION: Duration = Duration::from_secs(30);
-
-/// Limit on a worker's copies in flight: each holds a permit.
-#[derive(Default)]
-pub(crate) struct MirrorLimiter(Rc<()>);
-
-impl MirrorLimiter {
-    fn permit(&self) -> Option<Rc<()>> {
-        (Rc::strong_count(&self.0) <= MAX_CONCURRENT).then(|| Rc::clone(&self.0))
-    }
-}
 
 /// Outcome of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

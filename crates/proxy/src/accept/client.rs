@@ -14,7 +14,6 @@ use gateway::snapshot::{BackendSettings, ClientSettings, UrlScheme};
 use tls::{TlsInfo, TlsSession};
 
 use crate::accept::accepted_connection::AcceptedConnection;
-use crate::accept::multiplexed_client::MultiplexedClient;
 use crate::active_config::{ActiveConfig, ActiveListener, ListenerSocket, WorkerConfig};
 use crate::buffer::{BUFFER_BYTES, ReadBuffer};
 use crate::clock;
@@ -86,33 +85,6 @@ impl ClientConnection {
             refusals: Rc::new(RefCell::new(refusals)),
             last_write_at: Rc::new(Cell::new(now)),
             last_event_at: now,
-            seen_tick: u32::MAX,
-            has_served: false,
-        }
-    }
-
-    /// Returns the client connection of a request that has a stream of its own on a multiplexed
-    /// connection.
-    pub(super) fn of_stream(
-        carrier: &MultiplexedClient,
-        worker: &Worker,
-        stream: PeerStream,
-    ) -> Self {
-        let last_event_at = carrier.approximate_start();
-        Self {
-            stream,
-            buffer: None,
-            deadline: worker.scratch.take_deadline(last_event_at),
-            bound: Arc::clone(&carrier.bound),
-            tls_info: carrier.tls_info.clone(),
-            origin: Rc::clone(&carrier.origin),
-            peer: carrier.peer,
-            current_peer: carrier.peer,
-            destination: carrier.destination,
-            accepted: carrier.accepted,
-            refusals: Rc::clone(&carrier.refusals),
-            last_write_at: Rc::clone(&carrier.last_write_at),
-            last_event_at,
             seen_tick: u32::MAX,
             has_served: false,
         }

@@ -81,7 +81,29 @@ impl MultiplexedClient {
     pub(super) fn begin_request(&self, stream: PeerStream) -> (ClientConnection, Box<Exchange>) {
         self.has_had_request.set(true);
         self.in_flight.set(self.in_flight.get() + 1);
-        (ClientConnection::of_stream(self, &self.worker, stream), self.worker.take_exchange())
+        (self.client_connection(stream), self.worker.take_exchange())
+    }
+
+    /// Returns the client connection of a request that has a stream of its own.
+    fn client_connection(&self, stream: PeerStream) -> ClientConnection {
+        let last_event_at = self.approximate_start();
+        ClientConnection {
+            stream,
+            buffer: None,
+            deadline: self.worker.scratch.take_deadline(last_event_at),
+            bound: Arc::clone(&self.bound),
+            tls_info: self.tls_info.clone(),
+            origin: Rc::clone(&self.origin),
+            peer: self.peer,
+            current_peer: self.peer,
+            destination: self.destination,
+            accepted: self.accepted,
+            refusals: Rc::clone(&self.refusals),
+            last_write_at: Rc::clone(&self.last_write_at),
+            last_event_at,
+            seen_tick: u32::MAX,
+            has_served: false,
+        }
     }
 
     /// Serves a request whose head has been read or rejected, to its end.

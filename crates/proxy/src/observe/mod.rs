@@ -12,6 +12,8 @@ mod metrics;
 mod json_line;
 /// One JSON line per request.
 pub(crate) mod access;
+/// Batches of lines, and the thread that writes them.
+pub(crate) mod log_buffer;
 /// Records of L4 sessions: TCP connections and UDP flows.
 pub(crate) mod l4_record;
 
