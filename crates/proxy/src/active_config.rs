@@ -14,13 +14,13 @@ use gateway::snapshot::{
     Rule, TlsPayload, TransportProtocol,
 };
 use gateway::{Snapshot, snapshot};
+use tls::{EndpointTlsContext, EndpointTlsFactory, SniTable, TlsInfo};
 
 use crate::backend::{self, Backend, BackendConfigRef};
 use crate::config_cell::{ConfigCell, VersionedConfig};
 use crate::dial::pool::EndpointData;
 use crate::failure::Failure;
 use crate::observe::{ListenerCounters, RouteCounters};
-use crate::tls::{EndpointTlsContext, EndpointTlsFactory, SniTable, TlsInfo};
 
 /// The configuration that workers use, read anew for each request.
 #[derive(Default)]
@@ -229,7 +229,8 @@ impl StateRegistry {
     pub(crate) fn new(workers: usize) -> Self {
         let (backends, routes) = (BTreeMap::new(), BTreeMap::new());
         let (tcp, udp) = (EndpointRegistry::new(), EndpointRegistry::new());
-        let (endpoint_tls, slot_assignment) = (EndpointTlsFactory::new(), SlotAssignment::alone());
+        let (endpoint_tls, slot_assignment) =
+            (EndpointTlsFactory::default(), SlotAssignment::alone());
         Self { workers, tcp, udp, backends, routes, endpoint_tls, slot_assignment }
     }
 
@@ -357,3 +358,6 @@ fn update_sharers(
 fn addresses(set: &EndpointSet<EndpointData>) -> BTreeSet<SocketAddr> {
     set.members().iter().map(|member| member.endpoint.address).collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,8 +12,9 @@ use balance::{ConcurrencyCap, ConcurrencyLimiter, SetMember, Time};
 
 use crate::backend::{Backend, BackendConfig};
 use crate::clock;
-use crate::dial::pool::{EndpointData, lock};
-use crate::worker::Worker;
+use crate::dial::pool::EndpointData;
+use crate::health::HealthWaker;
+use crate::mutex::lock;
 
 /// The adaptive concurrency limits of one backend's endpoints.
 #[derive(Default)]
@@ -25,9 +26,9 @@ pub(crate) struct AdaptiveLimits {
 
 impl AdaptiveLimits {
     /// Records that an endpoint is overloaded, so that the health thread restores its limit later.
-    pub(crate) fn mark_overloaded(&self, worker: &Worker) {
+    pub(crate) fn mark_overloaded(&self, health_waker: &HealthWaker) {
         if !self.has_overloaded.swap(true, Ordering::Relaxed) {
-            worker.shared.health_waker.wake();
+            health_waker.wake();
         }
     }
 }

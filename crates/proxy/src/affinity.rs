@@ -17,7 +17,6 @@ use gateway::snapshot::AffinitySettings;
 use crate::backend::{Backend, BackendConfig, Slot};
 use crate::dial::pool::{Endpoint, EndpointData};
 use crate::hash_key;
-use crate::worker::Worker;
 
 /// Number of tokens for other backends that a client may send: one cookie covers all backends that
 /// use the same cookie name.
@@ -121,13 +120,13 @@ impl SessionAffinity {
     /// Counts the result, and gives the client its new token if it needs one.
     pub(crate) fn apply_to_response(
         &self,
-        worker: &Worker,
+        worker: usize,
         affinity: &AffinitySettings,
         slot: &Slot,
         response: &mut ResponseHead,
     ) {
         let kept = self.endpoint.as_ref().is_some_and(|it| Arc::ptr_eq(it, &slot.endpoint));
-        let counters = &slot.backend.counters[worker.index].affinity;
+        let counters = &slot.backend.counters[worker].affinity;
         match (kept, self.is_returning) {
             (true, _) => counters.kept.add(1),
             (false, true) => counters.broken.add(1),

@@ -8,15 +8,14 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use balance::limit::LimitSample;
-use balance::outcome::{AttemptResult, HealthSignal, Outcome};
 use balance::retry::RetryBudget;
 use balance::{
-    Admission, AdmissionDecision, AdmissionLimits, Algorithm, ConcurrencyCap, ControlledDelay,
-    EndpointSet, LimitSettings, PickRequest, Picker, PriorityLevel, Queue, QueueParameters,
-    SetMember, SlotAssignment, Ticket, Time,
+    Admission, AdmissionDecision, AdmissionLimits, ConcurrencyCap, ControlledDelay, EndpointSet,
+    LimitSettings, PickRequest, Picker, PriorityLevel, Queue, QueueParameters, SetMember,
+    SlotAssignment, Ticket, Time,
 };
 use gateway::snapshot::{BackendKey, BackendSettings, EndpointProtocol};
+use tls::EndpointTlsContext;
 
 use crate::active_config::{ActiveConfig, WorkerConfig};
 use crate::adaptive_limits::AdaptiveLimits;
@@ -24,13 +23,11 @@ use crate::affinity::AffinityTokens;
 use crate::clock;
 use crate::config_cell::{ConfigCell, VersionedConfig};
 use crate::demand::DemandTracker;
-use crate::dial::pool::{Endpoint, EndpointData, lock};
+use crate::dial::pool::{Endpoint, EndpointData};
 use crate::failure::Failure;
 use crate::health::BackendHealth;
+use crate::mutex::lock;
 use crate::observe::BackendCounters;
-use crate::reachability;
-use crate::tls::EndpointTlsContext;
-use crate::worker::Worker;
 
 /// One Service's port, with the state that outlives Snapshots.
 pub(crate) struct Backend {
@@ -355,109 +352,9 @@ impl Slot {
         }
     }
 
-    /// Marks the endpoint unreachable, if a connection attempt failed in a way that suggests it.
-    pub(crate) fn note_connect_failure(&self, worker: &Worker, failure: Failure) {
-        let cannot_be_reached = matches!(
-            failure,
-            Failure::ConnectFailed | Failure::ConnectTimeout | Failure::ConnectSlow
-        );
-        if cannot_be_reached {
-            let (backend, cause) = (self.backend.backend(), failure.details());
-            reachability::mark_unreachable(&worker.shared, backend, &self.endpoint, cause);
-        }
-    }
-
     /// Frees the slot; the endpoint finished at `at`.
     pub(crate) fn free(mut self, at: Time) {
         self.released_at = Some(at);
-    }
-
-    /// Records the Outcome of one attempt: the only input of metrics, pickers and health.
-    ///
-    /// `head_after`: the latency of the response's head, if it reflects the load of the endpoint.
-    pub(crate) fn conclude(
-        &self,
-        worker: &Worker,
-        current: &BackendConfig,
-        end: AttemptResult,
-        head_after: Option<Duration>,
-    ) {
-        self.conclude_at(clock::now(), worker, current, end, head_after);
-    }
-
-    /// Same as [`conclude`](Self::conclude), for a caller that has already read the clock.
-    pub(crate) fn conclude_at(
-        &self,
-        now: Time,
-        worker: &Worker,
-        current: &BackendConfig,
-        end: AttemptResult,
-        head_after: Option<Duration>,
-    ) {
-        let counters = &self.endpoint.data.counters[worker.index];
-        counters.attempts.add(1);
-        match end.health_signal() {
-            HealthSignal::Positive => {}
-            HealthSignal::Negative => counters.failures.add(1),
-            HealthSignal::Neutral => counters.inconclusive.add(1),
-        }
-        let outcome = Outcome { started: self.started, head_after, result: end };
-        match current.settings.algorithm {
-            Algorithm::PeakEwma => self.endpoint.learn(&outcome, now),
-            Algorithm::LeastLoad
-            | Algorithm::RoundRobin
-            | Algorithm::Random
-            | Algorithm::ConsistentHash
-            | Algorithm::Maglev => self.endpoint.learn_mean(&outcome, now),
-        }
-        if self.endpoint.health.learn(&outcome, &current.settings.health) {
-            self.backend.health.request_evaluation();
-            worker.shared.health_waker.wake();
-        }
-        if end == AttemptResult::Success && !self.endpoint.is_reachable() {
-            reachability::mark_reachable_if_newer(
-                self.backend.backend(),
-                &self.endpoint,
-                self.started,
-            );
-        }
-        if let AttemptResult::Refused { retry_after } = end {
-            self.handle_refusal(worker, current, retry_after);
-        }
-    }
-
-    /// Same as [`conclude`](Self::conclude), if the hold time of the slot reflects the load of the endpoint.
-    pub(crate) fn conclude_with_hold_time(
-        &self,
-        now: Time,
-        worker: &Worker,
-        current: &BackendConfig,
-        end: AttemptResult,
-        head_after: Option<Duration>,
-    ) {
-        if current.limits.cap == ConcurrencyCap::Learned {
-            let held = now.saturating_since(self.started);
-            self.endpoint
-                .limit_counters
-                .learn(LimitSample { level: self.in_flight_at_start, slot_time: held }, end);
-        }
-        self.conclude_at(now, worker, current, end, head_after);
-    }
-
-    #[cold]
-    fn handle_refusal(
-        &self,
-        worker: &Worker,
-        current: &BackendConfig,
-        retry_after: Option<Duration>,
-    ) {
-        if !current.settings.heeds_refusals {
-            return;
-        }
-        let handling =
-            self.endpoint.record_refusal(self.in_flight_at_start, retry_after, clock::now());
-        self.endpoint.data.counters[worker.index].count_refusal(handling);
-        self.backend.adaptive_limits.mark_overloaded(worker);
     }
 }
 

@@ -12,7 +12,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use crate::dial::pool::lock;
+use crate::mutex::lock;
 
 pub(crate) struct ConfigCell<T> {
     version: AtomicU64,

@@ -15,22 +15,22 @@ use gateway::Snapshot;
 use gateway::snapshot::{
     BackendKey, BackendSettings, EndpointProtocol, EndpointSpec, Listener, TransportProtocol,
 };
+use quic::{SocketGroupChange, SocketGroups};
 use thiserror::Error;
+use tls::ServerTlsConfigs;
 use tokio::sync::{mpsc, watch};
 
-use crate::accept::h3;
-use crate::accept::listen::{BindAddress, TcpOrUdpSocket};
+use crate::accept::bind::{BindAddress, TcpOrUdpSocket, udp_socket};
 use crate::active_config::{
     ActiveConfig, ActiveListener, ListenerHttp3, ListenerSocket, StateRegistry,
 };
 use crate::alt_svc;
 use crate::backend::Backend;
 use crate::clock;
-use crate::dial::pool::{Endpoint, lock};
+use crate::dial::pool::Endpoint;
 use crate::health;
-use crate::observe::{self, access};
-use crate::quic::{self, SocketGroups};
-use crate::tls::ServerTlsConfigs;
+use crate::mutex::lock;
+use crate::observe::{self, log_buffer};
 use crate::worker::{self, DrainStage, ProxyState, Worker, WorkerCommand};
 
 /// Interval at which a drain checks if the last connection has closed.
@@ -211,15 +211,15 @@ impl Proxy {
         let mut threads = Vec::new();
         let (mut sample, mut writer) = (0.0, None);
         if let Some(log) = settings.access_log {
-            let (sender, thread) = access::start_writer(log.output)?;
+            let (sender, thread) = log_buffer::start_writer(log.output)?;
             (sample, writer) = (log.sample, Some(sender));
             threads.push(thread);
         }
         for (index, commands) in receivers.into_iter().enumerate() {
             let (shared, writer) = (Arc::clone(&shared), writer.clone());
             let work = move || {
-                let log = access::AccessLogBuffer::new(sample, writer);
-                if let Err(error) = worker::run(Worker::new(index, shared, log), commands) {
+                let log = log_buffer::AccessLogBuffer::new(sample, writer);
+                if let Err(error) = worker::run::run(Worker::new(index, shared, log), commands) {
                     tracing::error!(worker = index, %error, "worker failed");
                 }
             };
@@ -229,12 +229,12 @@ impl Proxy {
         let watched = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("health".to_owned());
         threads.push(thread.spawn(move || {
-            if let Err(error) = health::run(&watched) {
+            if let Err(error) = health::thread::run(&watched) {
                 tracing::error!(%error, "health thread failed, endpoint health is not evaluated");
             }
         })?);
         let (registry, server_tls, groups) =
-            (StateRegistry::new(count), ServerTlsConfigs::new(), SocketGroups::default());
+            (StateRegistry::new(count), ServerTlsConfigs::default(), SocketGroups::default());
         let control = Mutex::new(ControlState { registry, server_tls, groups, threads });
         Ok(Self { shared, control })
     }
@@ -281,7 +281,8 @@ impl Proxy {
             if let Some(settings) = requested.http3 {
                 let address = bound.address;
                 let bind_address = BindAddress { address, free_bind: requested.free_bind };
-                match control.groups.bind(bind_address, self.shared.workers.len()) {
+                let new_socket = || udp_socket(bind_address);
+                match control.groups.bind(address, self.shared.workers.len(), new_socket) {
                     Ok(group) => {
                         groups.insert(place, group);
                         let port = requested.public_port.unwrap_or_else(|| address.port());
@@ -336,7 +337,7 @@ impl Proxy {
         old: &ActiveConfig,
         live: ActiveConfig,
         sockets: Vec<(Arc<ListenerSocket>, TcpOrUdpSocket)>,
-        change: quic::SocketGroupChange,
+        change: SocketGroupChange,
     ) {
         let live = Arc::new(live);
         let is_gone = |place: usize| live.listeners.get(place).is_none_or(Option::is_none);
@@ -356,10 +357,8 @@ impl Proxy {
         }
         for (place, group) in change.opened {
             let Some(listener) = &live.listeners[place] else { continue };
-            let (bound, serve): (_, quic::ServeConnection) = (&listener.bound, h3::begin);
-            self.broadcast(|| {
-                WorkerCommand::ListenQuic(Arc::clone(bound), Arc::clone(&group), serve)
-            });
+            let bound = &listener.bound;
+            self.broadcast(|| WorkerCommand::ListenQuic(Arc::clone(bound), Arc::clone(&group)));
         }
         for &place in &change.closed {
             self.broadcast(|| WorkerCommand::UnlistenQuic { place });
@@ -488,7 +487,8 @@ fn listen(
         let needs_udp_port = requested.http3.is_some()
             && requested.address.port() == 0
             && held.len() < PORT_ATTEMPTS;
-        if !needs_udp_port || groups.bind(address, workers).is_ok() {
+        let new_socket = || udp_socket(address.into());
+        if !needs_udp_port || groups.bind(address, workers, new_socket).is_ok() {
             return Ok((socket, address));
         }
         held.push(socket);

@@ -3,9 +3,8 @@
 //! [`balance::demand`] defines the demand. This module stores the counts: each worker has a shard
 //! of its own, and readers share a `DemandAverager` behind a lock that no request takes.
 
-use std::collections::VecDeque;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use balance::Time;
@@ -14,16 +13,13 @@ use balance::demand::{
 };
 use tokio::sync::watch;
 
-use crate::backend::Backend;
 use crate::clock;
-use crate::dial::pool::lock;
-use crate::worker::ProxyState;
+use crate::mutex::lock;
 
-/// Interval at which the workers' counts are averaged.
-const TICK: Duration = Duration::from_millis(250);
-/// Number of rejected requests of one client connection that a retry can withdraw; the rest count
-/// in full.
-const MAX_REMEMBERED: usize = 128;
+/// Rejected requests of one client connection.
+pub(crate) mod refusal_history;
+/// The task that averages the workers' counts.
+pub(crate) mod averaging;
 
 /// Demand for one backend.
 pub(crate) struct DemandTracker {
@@ -126,57 +122,6 @@ fn read_shard(shard: &DemandShard) -> DemandTotals {
             std::hint::spin_loop();
         }
         std::thread::yield_now();
-    }
-}
-
-/// Averages the workers' counts, for ever.
-pub(crate) async fn run_averaging(shared: Arc<ProxyState>) {
-    let mut ticks = tokio::time::interval(TICK);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        for backend in &shared.config.load().backends {
-            backend.demand.read(|_| ());
-        }
-    }
-}
-
-/// Rejected requests of one client connection that have not been retried yet.
-#[derive(Default)]
-pub(crate) struct RefusalHistory(VecDeque<RefusedRequest>);
-
-/// Request that was rejected.
-struct RefusedRequest {
-    backend: Arc<Backend>,
-    worker: usize,
-    until: Time,
-}
-
-impl RefusalHistory {
-    /// Withdraws one earlier rejection of this client's by the backend, as the client retries it
-    /// now.
-    pub(crate) fn take_back(&mut self, backend: &Arc<Backend>, at: Time) {
-        if !self.0.is_empty() {
-            self.take_back_one(backend, at);
-        }
-    }
-
-    #[cold]
-    fn take_back_one(&mut self, backend: &Arc<Backend>, at: Time) {
-        self.0.retain(|refused| refused.until > at);
-        let place = self.0.iter().position(|refused| Arc::ptr_eq(&refused.backend, backend));
-        if let Some(refused) = place.and_then(|place| self.0.remove(place)) {
-            refused.backend.demand.take_back_refusal(refused.worker, refused.until, at);
-        }
-    }
-
-    /// Records that the client got no slot of the backend.
-    pub(crate) fn record_refusal(&mut self, backend: &Arc<Backend>, worker: usize, at: Time) {
-        let until = backend.demand.refuse(worker, at);
-        if self.0.len() == MAX_REMEMBERED {
-            self.0.pop_front();
-        }
-        self.0.push_back(RefusedRequest { backend: Arc::clone(backend), worker, until });
     }
 }
 

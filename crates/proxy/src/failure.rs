@@ -5,8 +5,8 @@ use balance::AttemptResult::{self, Cancelled, ConnectFailed, ConnectionBroken, R
 use codec::grpc::GrpcCode::{self, DeadlineExceeded, ResourceExhausted, Unavailable};
 use codec::h1::{BadChunk, BadRequest, BadResponse};
 use codec::proxy_protocol::ProxyHeaderError;
-
-use crate::tls::{ClientTlsError, EndpointTlsError};
+use quic::DialError;
+use tls::{ClientTlsError, EndpointTlsError};
 
 /// Defines [`Failure`] and its table together, so that a failure is one row: its name, the word `rejection` if a
 /// backend's slots and queue reject a request with it, and its attributes. A failure that carries a reason names an
@@ -218,6 +218,16 @@ impl From<AdmissionRejection> for Failure {
             AdmissionRejection::WouldMissDeadline => Self::QueueDeadline,
             AdmissionRejection::Evicted => Self::QueueEvicted,
             AdmissionRejection::Shed => Self::QueueShed,
+        }
+    }
+}
+
+impl From<DialError> for Failure {
+    fn from(error: DialError) -> Self {
+        match error {
+            DialError::OutOfDescriptors => Self::OutOfDescriptors,
+            DialError::Socket(_) => Self::ConnectFailed,
+            DialError::UnusableConfig(_) => Self::EndpointTls(EndpointTlsError::UnusableConfig),
         }
     }
 }

@@ -45,8 +45,6 @@ mod dial;
 mod body;
 /// The byte stream of one peer, over any transport.
 mod stream;
-/// TLS, with clients and with endpoints.
-mod tls;
 /// Pipes for splicing from socket to socket.
 mod pipe;
 /// Upgraded connections, which no longer carry HTTP.
@@ -57,8 +55,6 @@ mod l4_session;
 mod tcp;
 /// UDP flows.
 mod udp;
-/// QUIC: connections and streams.
-mod quic;
 /// HTTP/2 streams, on top of the `h2` library.
 mod h2;
 /// HTTP/3 streams, on top of `quic`.
@@ -67,6 +63,8 @@ mod h3;
 mod proxy_header;
 /// A backend, shared by all workers.
 mod backend;
+/// The Outcome of an attempt.
+mod outcome;
 /// The request demand for a backend.
 mod demand;
 /// Adaptive concurrency: learned limits, and reduced limits for endpoints that report overload.
@@ -91,6 +89,8 @@ mod scratch;
 mod buffer;
 /// One timer per connection.
 mod deadline;
+/// Locks that outlive a panic of their holder.
+mod mutex;
 /// Metrics and the access log.
 pub mod observe;
 /// The handle on the control side.

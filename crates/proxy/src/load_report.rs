@@ -36,6 +36,6 @@ pub(crate) fn record(
     slot.endpoint.limit_counters.report(&report, slot.in_flight_at_start, now);
     if report.utilization.is_some_and(|utilization| utilization > 1.0) {
         slot.endpoint.record_overload(slot.in_flight_at_start, now);
-        slot.backend.adaptive_limits.mark_overloaded(worker);
+        slot.backend.adaptive_limits.mark_overloaded(&worker.shared.health_waker);
     }
 }

@@ -29,24 +29,15 @@ use crate::dial::abandon::AbandonedRequest;
 use crate::dial::attempt::{self, AttemptConnection};
 use crate::dial::h3::{self, RequestTransport, h1_fallback};
 use crate::dial::pool::{self, EndpointConnection};
-use crate::dial::stream_request::{RequestSource, StreamGrant, StreamRequest};
+use crate::dial::stream_call::{RequestSource, StreamGrant, StreamRequest};
 use crate::failure::Failure;
 use crate::worker::Worker;
 
-/// Number of copies that a worker may have in flight.
-const MAX_CONCURRENT: usize = 256;
+/// Limit on the copies in flight.
+pub(crate) mod limiter;
+
 /// Time limit of a copy; the backend's request timeout may be shorter.
 const MAX_DURATION: Duration = Duration::from_secs(30);
-
-/// Limit on a worker's copies in flight: each holds a permit.
-#[derive(Default)]
-pub(crate) struct MirrorLimiter(Rc<()>);
-
-impl MirrorLimiter {
-    fn permit(&self) -> Option<Rc<()>> {
-        (Rc::strong_count(&self.0) <= MAX_CONCURRENT).then(|| Rc::clone(&self.0))
-    }
-}
 
 /// Outcome of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

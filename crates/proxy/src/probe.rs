@@ -3,22 +3,24 @@
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
+use balance::ConcurrencyCap;
 use balance::health::ProbeResult;
 use codec::h1::parse;
 use codec::head::{RequestMethod, ResponseHead};
 use codec::proxy_protocol::ProxyHeader;
 use gateway::snapshot::{EndpointProtocol, ProbeSettings, ProxyVersion};
 use http::{Request, Uri};
+use tls::ConnectionSecurity;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::backend::BackendConfig;
-use crate::dial::attempt::RESPONSE_LIMITS;
+use crate::backend::{Backend, BackendConfig};
+use crate::dial::RESPONSE_LIMITS;
 use crate::dial::connect;
+use crate::dial::pool::Endpoint;
 use crate::grpc::health::{self, HealthCheckRequest, HealthCheckResult};
 use crate::proxy_header;
 use crate::stream::PeerStream;
-use crate::tls::ConnectionSecurity;
 
 /// The finding of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,6 +203,34 @@ async fn read_status(stream: &mut PeerStream) -> Option<u16> {
                 Ok(_) | Err(_) => return None,
             },
             Err(_) => return None,
+        }
+    }
+}
+
+/// A slot that a probe holds; empty for an uncapped endpoint.
+pub(crate) struct ProbeSlot<'a>(Option<(&'a Backend, &'a Endpoint)>);
+
+impl<'a> ProbeSlot<'a> {
+    pub(crate) fn take(
+        backend: &'a Backend,
+        endpoint: &'a Endpoint,
+        current: &BackendConfig,
+    ) -> Option<Self> {
+        let cap = current.limits.cap;
+        if cap == ConcurrencyCap::None {
+            return Some(Self(None));
+        }
+        current.set.find(endpoint.address)?.take(cap).then(|| {
+            endpoint.data.close_oldest_idle();
+            Self(Some((backend, endpoint)))
+        })
+    }
+}
+
+impl Drop for ProbeSlot<'_> {
+    fn drop(&mut self) {
+        if let Some((backend, endpoint)) = self.0 {
+            backend.release(endpoint);
         }
     }
 }

@@ -105,7 +105,7 @@ fn apply_filters(context: &mut AttemptContext<'_>, lease: &AttemptConnection) {
         filtering.change_response(request, response);
     }
     if let (Some(bond), Some(affinity)) = (&policy.affinity, &policy.backend_settings().affinity) {
-        bond.apply_to_response(worker, affinity, &lease.slot, response);
+        bond.apply_to_response(worker.index, affinity, &lease.slot, response);
     }
     alt_svc::advertise(policy.alt_svc, request, response);
 }

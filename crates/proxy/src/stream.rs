@@ -13,15 +13,15 @@ use std::time::Duration;
 use codec::h1::write;
 use codec::head::{BodyFraming, FieldSection, ResponseFraming, ResponseHead};
 use socket2::SockRef;
+use tls::{TlsSession, TlsStream};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
-use crate::dial::h3::h1_fallback::H1Fallback;
+use crate::dial::h3::framed_stream::H1Fallback;
 use crate::failure::Failure;
 use crate::h2;
 use crate::h3;
 use crate::sys::{self, ThreadBound};
-use crate::tls::{TlsSession, TlsStream};
 
 /// Maximum number of bytes to read from a multiplexed stream, and to keep until its flow-control window opens.
 const MESSAGE_BYTES: usize = 64 * 1024;

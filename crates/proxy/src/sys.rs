@@ -15,9 +15,6 @@ const BYTES_ACKED: usize = 8 + 24 * 4 + 2 * 8;
 const MIN_RTT: usize = BYTES_ACKED + 2 * 8 + 3 * 4;
 const INFO_BYTES: usize = MIN_RTT + 4;
 
-/// The number in asm-generic/socket.h (since 4.5).
-const SO_ATTACH_REUSEPORT_CBPF: libc::c_int = 51;
-
 /// Returns the bytes that the peer's kernel has acknowledged on this connection, the SYN included.
 ///
 /// `None` if the kernel does not report it.
@@ -54,38 +51,6 @@ pub(crate) fn allow_fragmentation(socket: &impl AsRawFd) -> io::Result<()> {
         set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, how)?;
     }
     set_option(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DONT)
-}
-
-/// Steers each datagram among the sockets that share this one's address, by the worker in its connection id modulo
-/// `workers`.
-///
-/// An id begins with the second byte of a datagram, or at `long_id` if the first byte has its highest bit set; the
-/// octet of the worker is at `worker_at` in it. A datagram that is too short for that goes to the first socket.
-pub(crate) fn steer_by_worker(
-    socket: &impl AsRawFd,
-    long_id: usize,
-    worker_at: usize,
-    workers: usize,
-) -> io::Result<()> {
-    const LONG_HEADER: u32 = 0x80;
-    let load = libc::BPF_LD | libc::BPF_B | libc::BPF_ABS;
-    let step = |code: u32, if_set: u8, if_not: u8, operand: u32| libc::sock_filter {
-        code: code as u16,
-        jt: if_set,
-        jf: if_not,
-        k: operand,
-    };
-    let mut program = [
-        step(load, 0, 0, 0),
-        step(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, 0, 2, LONG_HEADER),
-        step(load, 0, 0, (long_id + worker_at) as u32),
-        step(libc::BPF_JMP | libc::BPF_JA, 0, 0, 1),
-        step(load, 0, 0, (1 + worker_at) as u32),
-        step(libc::BPF_ALU | libc::BPF_MOD | libc::BPF_K, 0, 0, workers as u32),
-        step(libc::BPF_RET | libc::BPF_A, 0, 0, 0),
-    ];
-    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    set_option(socket, libc::SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, program)
 }
 
 /// Disables GRO: datagrams of one sender are read one by one, not joined.

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use balance::AttemptResult;
 use gateway::snapshot::BackendSettings;
+use tls::ConnectionSecurity;
 
 use crate::accept::accepted_connection::ConnectionGuard;
 use crate::accept::client::{ClientConnection, WaitInterrupt};
@@ -26,7 +27,6 @@ use crate::failure::Failure;
 use crate::l4_session::{self, L4Admission, L4Route};
 use crate::observe::l4_record::L4Record;
 use crate::stream::PeerStream;
-use crate::tls::ConnectionSecurity;
 use crate::worker::Worker;
 
 /// Copy in one direction of a connection.

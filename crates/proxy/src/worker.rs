@@ -1,44 +1,35 @@
 //! A worker: one thread with its own runtime and connections, and the handle through which other threads reach it.
 
 use std::cell::{Cell, RefCell};
-use std::io;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::task::Waker;
-use std::time::Duration;
 
 use balance::Rng;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
-use crate::accept::accepted_connection::{self, ConnectionHandover};
-use crate::accept::handshake::HandshakeLimiter;
-use crate::accept::listen::{self, TcpOrUdpSocket};
+use crate::accept::accepted_connection::ConnectionHandover;
+use crate::accept::bind::TcpOrUdpSocket;
+use crate::accept::handshake_limiter::HandshakeLimiter;
 use crate::active_config::{ActiveConfig, ListenerSocket, WorkerConfig};
 use crate::clock;
 use crate::config_cell::ConfigCell;
-use crate::dial::{h2, h3, pool};
+use crate::dial::h3::pools::H3WorkerPools;
 use crate::exchange::Exchange;
 use crate::health::HealthWaker;
-use crate::mirror::MirrorLimiter;
+use crate::mirror::limiter::MirrorLimiter;
 use crate::observe::WorkerCounters;
-use crate::observe::access::AccessLogBuffer;
-use crate::quic;
-use crate::reachability::OutageList;
+use crate::observe::log_buffer::AccessLogBuffer;
+use crate::reachability::outages::OutageList;
 use crate::scratch::{ReplayBudget, ScratchMemory};
-use crate::udp;
+
+/// The loop of a worker.
+pub(crate) mod run;
 
 /// Maximum number of unused exchanges that a worker keeps.
 const EXCHANGES: usize = 256;
-/// Interval at which a worker updates its load and flushes its log.
-const TICK: Duration = Duration::from_millis(100);
-/// Ticks between two sweeps of idle connections to endpoints.
-const SWEEP_TICKS: u32 = 10;
-/// Number of times that the worker yields to other tasks after the last command.
-const CLOSE_YIELDS: u32 = 16;
-/// Excess requests in a tick below which no connection is moved to another worker.
-const SMALL_RATE: u32 = 10;
 
 /// The state that all workers share.
 pub(crate) struct ProxyState {
@@ -75,7 +66,7 @@ pub(crate) enum WorkerCommand {
         place: usize,
     },
     /// Starts to accept connections over QUIC.
-    ListenQuic(Arc<ListenerSocket>, Arc<quic::SocketGroup>, quic::ServeConnection),
+    ListenQuic(Arc<ListenerSocket>, Arc<quic::SocketGroup>),
     /// Stops accepting connections over QUIC.
     UnlistenQuic {
         place: usize,
@@ -116,7 +107,7 @@ pub(crate) struct Worker {
     /// Connections of clients over QUIC.
     pub(crate) ports: quic::ServerDrivers,
     /// The HTTP/3 connections among them.
-    pub(crate) h3_pools: h3::H3WorkerPools,
+    pub(crate) h3_pools: H3WorkerPools,
     config: RefCell<Rc<WorkerConfig>>,
     #[expect(
         clippy::vec_box,
@@ -158,7 +149,7 @@ impl ProxyState {
             replicas: AtomicUsize::new(1),
             health_waker: HealthWaker::default(),
             outages: OutageList::default(),
-            quic_keys: LazyLock::new(quic::QuicTokenKeys::new),
+            quic_keys: LazyLock::new(quic::QuicTokenKeys::generate),
             stage: AtomicU8::new(DrainStage::Serving as u8),
         }
     }
@@ -202,6 +193,7 @@ impl WorkerHandle {
 impl Worker {
     pub(crate) fn new(index: usize, shared: Arc<ProxyState>, access_log: AccessLogBuffer) -> Self {
         let config = RefCell::new(Rc::new(WorkerConfig::new(&shared.config)));
+        let quic = quic::QuicDialer::new(clock::quic_now);
         Self {
             index,
             scratch: ScratchMemory::default(),
@@ -210,9 +202,9 @@ impl Worker {
             replay_budget: ReplayBudget::new(),
             mirrors: MirrorLimiter::default(),
             handshake_limiter: HandshakeLimiter::new(),
-            quic: quic::QuicDialer::new(),
-            ports: quic::ServerDrivers::default(),
-            h3_pools: h3::H3WorkerPools::default(),
+            ports: quic::ServerDrivers::new(index, &quic),
+            quic,
+            h3_pools: H3WorkerPools::default(),
             config,
             exchanges: RefCell::default(),
             waker_registry: RefCell::default(),
@@ -310,138 +302,6 @@ impl Worker {
     fn wake_all(&self) {
         self.waker_registry.borrow().wakers.iter().flatten().for_each(Waker::wake_by_ref);
     }
-
-    /// Executes a command. Returns false if the worker is to stop.
-    fn execute(self: &Rc<Self>, command: WorkerCommand) -> bool {
-        match command {
-            WorkerCommand::Listen(bound, socket) => {
-                let (open, closed) = oneshot::channel();
-                self.listeners.borrow_mut().push((bound.listener_index, open));
-                let worker = Rc::clone(self);
-                match socket {
-                    TcpOrUdpSocket::Tcp(socket) => {
-                        tokio::task::spawn_local(listen::accept(worker, bound, socket, closed))
-                    }
-                    TcpOrUdpSocket::Udp(socket) => {
-                        tokio::task::spawn_local(udp::serve(worker, bound, socket, closed))
-                    }
-                };
-            }
-            WorkerCommand::Unlisten { place } => {
-                self.listeners.borrow_mut().retain(|(listening, _)| *listening != place);
-            }
-            WorkerCommand::ListenQuic(bound, group, serve) => {
-                self.ports.open(self, &bound, &group, serve)
-            }
-            WorkerCommand::UnlistenQuic { place } => self.ports.close(place),
-            WorkerCommand::Datagram(group, datagram) => {
-                self.handle().pending_datagrams.fetch_sub(1, Ordering::Relaxed);
-                self.ports.deliver(&group, datagram);
-            }
-            WorkerCommand::Adopt(handover) => accepted_connection::adopt(self, handover),
-            WorkerCommand::WakeConnections => self.wake_all(),
-            WorkerCommand::Stop => return false,
-        }
-        true
-    }
-
-    /// Closes all connections over QUIC with a CONNECTION_CLOSE: closing the socket alone does not notify the peers.
-    async fn close_quic_connections(&self) {
-        self.ports.close_all();
-        self.quic.close_all();
-        for _ in 0..CLOSE_YIELDS {
-            tokio::task::yield_now().await;
-        }
-    }
-
-    /// Measures the load of the last tick and computes how many connections to move to other workers.
-    fn update_load(&self) {
-        let total = self.counters().requests.value();
-        let served = total - self.requests_at_tick.replace(total);
-        let served = u32::try_from(served).unwrap_or(u32::MAX);
-        self.handle().requests_in_tick.store(served, Ordering::Relaxed);
-        let rates = self
-            .shared
-            .workers
-            .iter()
-            .map(|handle| handle.requests_in_tick.load(Ordering::Relaxed));
-        let all: u64 = rates.map(u64::from).sum();
-        let fair = u32::try_from(all / self.shared.workers.len() as u64).unwrap_or(u32::MAX);
-        self.surplus.set(surplus(served, fair, self.active.replace(0)));
-        self.tick.set(self.tick.get().wrapping_add(1));
-    }
-
-    /// Closes idle endpoint connections that are expired or closed by the peer, and grants free slots to waiting
-    /// requests.
-    fn sweep(&self) {
-        let now = clock::now();
-        let live = self.config();
-        for (index, backend) in live.backends.iter().enumerate() {
-            backend.dispatch();
-            live.drop_outdated(index);
-            let current = backend.current();
-            for member in current.set.members() {
-                pool::sweep(&member.endpoint, self.index, &current.settings, now);
-                pool::trim(member, current.limits.cap);
-                h2::sweep(&member.endpoint, self.index, &current.settings, now);
-                self.h3_pools.sweep(&member.endpoint, self.index, &current.settings, now);
-            }
-        }
-        self.h3_pools.remove_dropped_endpoints();
-    }
-}
-
-/// Returns how many of its `active` connections a worker that served `served` requests moves away, if `fair` is the
-/// mean.
-///
-/// A worker with a single busy connection keeps it: a move would only shift the load.
-fn surplus(served: u32, fair: u32, active: u32) -> u32 {
-    let excess = served.saturating_sub(fair);
-    if active < 2 || excess < SMALL_RATE || excess < fair / 5 {
-        return 0;
-    }
-    let share = u64::from(active) * u64::from(excess) / u64::from(served);
-    u32::try_from(share).unwrap_or(u32::MAX).clamp(1, active / 2)
-}
-
-/// Runs the worker on this thread until it is stopped or all senders of commands are dropped.
-pub(crate) fn run(
-    worker: Worker,
-    mut commands: UnboundedReceiver<WorkerCommand>,
-) -> io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_io()
-        .enable_time()
-        .build_local(tokio::runtime::LocalOptions::default())?;
-    runtime.block_on(async move {
-        let worker = Rc::new(worker);
-        tokio::task::spawn_local(tick(Rc::clone(&worker)));
-        while let Some(command) = commands.recv().await {
-            if !worker.execute(command) {
-                break;
-            }
-        }
-        worker.access_log.flush(worker.counters());
-        worker.close_quic_connections().await;
-    });
-    Ok(())
-}
-
-async fn tick(worker: Rc<Worker>) {
-    let mut ticks = tokio::time::interval(TICK);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut until_sweep = SWEEP_TICKS;
-    loop {
-        ticks.tick().await;
-        worker.update_load();
-        worker.access_log.flush(worker.counters());
-        worker.counters().replay_refused.add(worker.replay_budget.refused.take());
-        until_sweep -= 1;
-        if until_sweep == 0 {
-            until_sweep = SWEEP_TICKS;
-            worker.sweep();
-        }
-    }
 }
 
 /// Returns a seed that differs between workers and between starts. It is not used for anything that must be
@@ -449,31 +309,4 @@ async fn tick(worker: Rc<Worker>) {
 fn seed(index: usize) -> u64 {
     let wall = clock::wall().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(wall.as_nanos()).unwrap_or_default() ^ ((index as u64) << 56)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::surplus;
-
-    #[test]
-    fn single_busy_connection_is_not_moved() {
-        assert_eq!(surplus(1000, 500, 1), 0);
-    }
-
-    #[test]
-    fn one_of_two_busy_connections_is_moved() {
-        assert_eq!(surplus(1000, 500, 2), 1);
-    }
-
-    #[test]
-    fn small_differences_are_left_alone() {
-        assert_eq!(surplus(110, 100, 50), 0);
-        assert_eq!(surplus(9, 4, 9), 0);
-    }
-
-    #[test]
-    fn at_most_half_the_connections_are_moved() {
-        assert_eq!(surplus(1000, 500, 64), 32);
-        assert_eq!(surplus(1000, 125, 64), 32);
-    }
 }

@@ -1,4 +1,4 @@
-//! Accepted connections: assignment to a worker and start of the listener's protocol.
+//! Accepted connections, and their hand-over between workers.
 //!
 //! A connection moves between workers as a bare file descriptor, with its TLS session if it has
 //! one. It is registered with the runtime of the worker that serves it and with no other.
@@ -9,19 +9,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use balance::Time;
-use gateway::snapshot::{ListenerProtocol, UrlScheme};
+use gateway::snapshot::UrlScheme;
+use tls::TlsInfo;
 
-use crate::accept::client::ClientConnection;
-use crate::accept::h1;
-use crate::accept::handshake;
-use crate::accept::proxy_protocol_step::{self, ProxyProtocolStep};
 use crate::active_config::ListenerSocket;
-use crate::demand::RefusalHistory;
+use crate::demand::refusal_history::RefusalHistory;
 use crate::forwarded::RequestOrigin;
-use crate::observe::l4_record::L4Record;
 use crate::stream::{DetachedStream, PeerStream};
-use crate::tcp;
-use crate::tls::TlsInfo;
 use crate::worker::{Worker, WorkerCommand, WorkerHandle};
 
 /// Accepted client connection: its addresses, its listener and its state before the first request.
@@ -49,8 +43,8 @@ impl AcceptedConnection {
 
 /// Connection on its way to another worker; it is registered with no runtime.
 pub(crate) struct ConnectionHandover {
-    stream: DetachedStream,
-    connection: AcceptedConnection,
+    pub(super) stream: DetachedStream,
+    pub(super) connection: AcceptedConnection,
 }
 
 /// Sends the connection to the worker of that handle, which already counts it.
@@ -63,69 +57,6 @@ pub(crate) fn hand_over(handle: &WorkerHandle, stream: PeerStream, arrival: Acce
             handle.connections.fetch_sub(1, Ordering::AcqRel);
             arrival.bound.release_connection();
         }
-    }
-}
-
-/// Takes over a connection that another worker has handed over.
-pub(crate) fn adopt(worker: &Rc<Worker>, handover: ConnectionHandover) {
-    let ConnectionHandover { stream, connection: arrival } = handover;
-    match stream.attach() {
-        Ok(stream) => spawn(worker, stream, arrival),
-        Err(_) => drop(ConnectionGuard::new(worker, &arrival.bound)),
-    }
-}
-
-/// Serves the connection on this worker from now on.
-pub(crate) fn spawn(worker: &Rc<Worker>, stream: PeerStream, arrival: AcceptedConnection) {
-    let guard = ConnectionGuard::new(worker, &arrival.bound);
-    let moved = arrival.moved;
-    let client = ClientConnection::new(stream, arrival);
-    if moved {
-        worker.counters().moved_in.add(1);
-        return begin(guard, client);
-    }
-    match proxy_protocol_step::required_step(worker, &client) {
-        Some(step) => {
-            tokio::task::spawn_local(read_proxy_header(guard, client, step));
-        }
-        None => begin(guard, client),
-    }
-}
-
-/// Reads the PROXY protocol header, which gives the client address, before anything else.
-async fn read_proxy_header(
-    guard: ConnectionGuard,
-    mut client: ClientConnection,
-    step: ProxyProtocolStep,
-) {
-    let worker = Rc::clone(&guard.worker);
-    match proxy_protocol_step::read_header(&worker, &mut client, step).await {
-        Ok(()) => begin(guard, client),
-        Err(failure) => {
-            client.reset_on_close();
-            L4Record::of_connection(&client).close_failed(&worker, failure);
-        }
-    }
-}
-
-/// Serves the client in the listener's protocol, in a task of its own: each wake-up of a request
-/// polls the whole task.
-fn begin(guard: ConnectionGuard, client: ClientConnection) {
-    let live = guard.worker.config();
-    let listener = client.listener(&live);
-    if listener.is_some_and(|listener| listener.sni_table.is_some()) && client.tls_info.is_none() {
-        tokio::task::spawn_local(handshake::serve(guard, client));
-        return;
-    }
-    match listener.map(|listener| &listener.protocol) {
-        Some(ListenerProtocol::Http(_)) => {
-            tokio::task::spawn_local(h1::serve(guard, client));
-        }
-        Some(ListenerProtocol::Tcp(_)) => {
-            tokio::task::spawn_local(tcp::serve(guard, client));
-        }
-        // The listener has been removed, or is no longer a TCP listener.
-        Some(ListenerProtocol::Udp(_)) | None => {}
     }
 }
 

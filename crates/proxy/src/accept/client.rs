@@ -13,18 +13,17 @@ use balance::Time;
 use codec::h1::HeadLimits;
 use codec::proxy_protocol::{ProxiedAddresses, ProxyHeader};
 use gateway::snapshot::{BackendSettings, ClientSettings, UrlScheme};
+use tls::{TlsInfo, TlsSession};
 
 use crate::accept::accepted_connection::AcceptedConnection;
-use crate::accept::multiplexed_client::MultiplexedClient;
 use crate::active_config::{ActiveConfig, ActiveListener, ListenerSocket, WorkerConfig};
 use crate::buffer::{BUFFER_BYTES, ReadBuffer};
 use crate::clock;
 use crate::deadline::Deadline;
-use crate::demand::RefusalHistory;
+use crate::demand::refusal_history::RefusalHistory;
 use crate::forwarded::RequestOrigin;
 use crate::proxy_header;
 use crate::stream::PeerStream;
-use crate::tls::{TlsInfo, TlsSession};
 use crate::worker::{DrainStage, Worker};
 
 /// Client connection as its requests see it.
@@ -88,33 +87,6 @@ impl ClientConnection {
             refusals: Rc::new(RefCell::new(refusals)),
             last_write_at: Rc::new(Cell::new(now)),
             last_event_at: now,
-            seen_tick: u32::MAX,
-            has_served: false,
-        }
-    }
-
-    /// Returns the client connection of a request that has a stream of its own on a multiplexed
-    /// connection.
-    pub(super) fn of_stream(
-        carrier: &MultiplexedClient,
-        worker: &Worker,
-        stream: PeerStream,
-    ) -> Self {
-        let last_event_at = carrier.approximate_start();
-        Self {
-            stream,
-            buffer: None,
-            deadline: worker.scratch.take_deadline(last_event_at),
-            bound: Arc::clone(&carrier.bound),
-            tls_info: carrier.tls_info.clone(),
-            origin: Rc::clone(&carrier.origin),
-            peer: carrier.peer,
-            current_peer: carrier.peer,
-            destination: carrier.destination,
-            accepted: carrier.accepted,
-            refusals: Rc::clone(&carrier.refusals),
-            last_write_at: Rc::clone(&carrier.last_write_at),
-            last_event_at,
             seen_tick: u32::MAX,
             has_served: false,
         }

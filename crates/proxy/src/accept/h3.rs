@@ -17,8 +17,7 @@ use codec::h3::H3ErrorCode;
 use crate::accept::accepted_connection::{AcceptedConnection, ConnectionGuard};
 use crate::accept::multiplexed_client::MultiplexedClient;
 use crate::clock;
-use crate::demand::RefusalHistory;
-use crate::quic::QuicConnection;
+use crate::demand::refusal_history::RefusalHistory;
 
 /// The connection from its first request to its end.
 mod connection;
@@ -30,6 +29,7 @@ mod fault;
 pub(crate) use fault::H3ClientFault;
 
 use connection::H3Connection;
+use quic::QuicConnection;
 
 /// Serves the connection in a task of its own. If its handshake is not complete, the data that
 /// arrives is 0-RTT.

@@ -14,8 +14,11 @@ use std::task::{Poll, ready};
 use gateway::matching::OwnedHostName;
 use gateway::snapshot::TlsPayload;
 use rustls::HandshakeKind;
+use tls::{
+    ClientHelloParse, ClientTlsError, MOST_HELLO_BYTES, ServerTlsMode, TlsInfo, TlsSession,
+    TlsStream,
+};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
-use tokio::sync::Semaphore;
 
 use crate::accept::accepted_connection::ConnectionGuard;
 use crate::accept::client::ClientConnection;
@@ -29,30 +32,7 @@ use crate::observe::HandshakeCounters;
 use crate::observe::l4_record::L4Record;
 use crate::stream::PeerStream;
 use crate::tcp;
-use crate::tls::{
-    self, ClientHelloParse, ClientTlsError, MOST_HELLO_BYTES, ServerTlsMode, TlsInfo, TlsSession,
-    TlsStream,
-};
 use crate::worker::{DrainStage, Worker};
-
-/// Semaphore that serialises the handshake steps of a worker.
-pub(crate) struct HandshakeLimiter(Semaphore);
-
-impl HandshakeLimiter {
-    pub(crate) fn new() -> Self {
-        Self(Semaphore::new(1))
-    }
-
-    /// Runs one step of one handshake.
-    async fn run_step<T>(&self, work: impl FnOnce() -> T) -> T {
-        let permit = self.0.acquire().await;
-        let output = work();
-        // All other ready tasks run before the next step.
-        tokio::task::yield_now().await;
-        drop(permit);
-        output
-    }
-}
 
 /// Action for a connection whose ClientHello is complete.
 enum TlsAction {

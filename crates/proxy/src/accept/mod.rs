@@ -1,13 +1,19 @@
 //! Downstream side: accepts client connections and serves the protocols on them.
 
-/// Binding addresses and accepting connections.
+/// Binding addresses.
+pub(crate) mod bind;
+/// Accepting connections.
 pub(crate) mod listen;
-/// Accepted connections: assignment to a worker and start of the listener's protocol.
+/// Accepted connections, and their hand-over between workers.
 pub(crate) mod accepted_connection;
+/// Start of a connection on its worker, in the listener's protocol.
+pub(crate) mod dispatch;
 /// Client address from a PROXY protocol header of a trusted proxy.
 mod proxy_protocol_step;
 /// The TLS handshake of a client.
-pub(crate) mod handshake;
+mod handshake;
+/// One handshake step at a time.
+pub(crate) mod handshake_limiter;
 /// A client's connection as its requests see it.
 pub(crate) mod client;
 /// State shared by the requests of one multiplexed connection (HTTP/2 and HTTP/3).
@@ -18,5 +24,7 @@ mod token_bucket;
 pub(crate) mod h2;
 /// A client's HTTP/3 connection.
 pub(crate) mod h3;
+/// Client connections over QUIC: settings, counts, and the worker that each datagram belongs to.
+pub(crate) mod quic_host;
 /// A client's HTTP/1.1 connection.
 pub(crate) mod h1;

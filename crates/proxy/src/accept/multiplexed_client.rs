@@ -11,18 +11,18 @@ use std::time::Duration;
 
 use balance::{Rng, Time};
 use codec::binary::WebSocketKey;
+use tls::TlsInfo;
 
 use crate::accept::accepted_connection::AcceptedConnection;
 use crate::accept::client::ClientConnection;
 use crate::active_config::ListenerSocket;
 use crate::clock;
-use crate::demand::RefusalHistory;
+use crate::demand::refusal_history::RefusalHistory;
 use crate::exchange::Exchange;
 use crate::failure::Failure;
 use crate::forwarded::RequestOrigin;
 use crate::request;
 use crate::stream::PeerStream;
-use crate::tls::TlsInfo;
 use crate::worker::{DrainStage, Worker};
 
 /// Multiplexed client connection as its requests share it.
@@ -81,7 +81,29 @@ impl MultiplexedClient {
     pub(super) fn begin_request(&self, stream: PeerStream) -> (ClientConnection, Box<Exchange>) {
         self.has_had_request.set(true);
         self.in_flight.set(self.in_flight.get() + 1);
-        (ClientConnection::of_stream(self, &self.worker, stream), self.worker.take_exchange())
+        (self.client_connection(stream), self.worker.take_exchange())
+    }
+
+    /// Returns the client connection of a request that has a stream of its own.
+    fn client_connection(&self, stream: PeerStream) -> ClientConnection {
+        let last_event_at = self.approximate_start();
+        ClientConnection {
+            stream,
+            buffer: None,
+            deadline: self.worker.scratch.take_deadline(last_event_at),
+            bound: Arc::clone(&self.bound),
+            tls_info: self.tls_info.clone(),
+            origin: Rc::clone(&self.origin),
+            peer: self.peer,
+            current_peer: self.peer,
+            destination: self.destination,
+            accepted: self.accepted,
+            refusals: Rc::clone(&self.refusals),
+            last_write_at: Rc::clone(&self.last_write_at),
+            last_event_at,
+            seen_tick: u32::MAX,
+            has_served: false,
+        }
     }
 
     /// Serves a request whose head has been read or rejected, to its end.

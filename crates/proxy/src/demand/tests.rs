@@ -1,11 +1,14 @@
 //! Counting of demand per worker, and the rejections that a client connection remembers.
 
+use std::sync::Arc;
 use std::thread;
 
 use balance::EndpointSet;
 use gateway::snapshot::{BackendKey, BackendSettings, TransportProtocol};
 
+use super::refusal_history::{MAX_REMEMBERED, RefusalHistory};
 use super::*;
+use crate::backend::Backend;
 
 fn second(seconds: u64) -> Time {
     Time::from_nanos(seconds * 1_000_000_000)

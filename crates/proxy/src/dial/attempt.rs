@@ -6,9 +6,10 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use balance::{AttemptResult, Time};
-use codec::h1::{BadResponse, HeadLimits, parse};
+use codec::h1::{BadResponse, parse};
 use codec::head::{RequestHead, ResponseHead};
 use gateway::snapshot::EndpointProtocol;
+use tls::ConnectionSecurity;
 
 use crate::accept::client::{ClientConnection, WaitInterrupt};
 use crate::backend::Slot;
@@ -16,6 +17,7 @@ use crate::body::{BodyError, BodyPump, BodySide, BodySource};
 use crate::buffer::BUFFER_BYTES;
 use crate::clock;
 use crate::context::AttemptContext;
+use crate::dial::RESPONSE_LIMITS;
 use crate::dial::abandon;
 use crate::dial::connect::connect;
 use crate::dial::h3::CONNECTION_ATTEMPT_DELAY;
@@ -26,12 +28,8 @@ use crate::failure::Failure;
 use crate::grpc;
 use crate::relay;
 use crate::stream::ConnectionEnd;
-use crate::tls::ConnectionSecurity;
 use crate::worker::Worker;
 
-/// Size limits of a response head.
-pub(crate) const RESPONSE_LIMITS: HeadLimits =
-    HeadLimits { head_bytes: 64 * 1024, fields: 256, target_bytes: 0 };
 /// Limit of interim responses to one request.
 const INTERIM_RESPONSES: u32 = 16;
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
+use tls::{ClientTlsConfig, ConnectionSecurity, EndpointTlsError, TlsSession, TlsStream};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
@@ -13,7 +14,6 @@ use crate::clock;
 use crate::dial::pool::{Endpoint, EndpointConnection};
 use crate::failure::Failure;
 use crate::stream::PeerStream;
-use crate::tls::{ClientTlsConfig, ConnectionSecurity, EndpointTlsError, TlsSession, TlsStream};
 
 /// Opens an HTTP/1.1 connection to the endpoint, which begins with `header`; the caller bounds the time.
 pub(crate) async fn connect(

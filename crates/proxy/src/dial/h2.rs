@@ -24,23 +24,24 @@ use gateway::snapshot::BackendSettings;
 use h2::client::{Builder, Connection as Http2, SendRequest};
 use h2::ext::Protocol;
 use h2::{Ping, PingPong};
+use tls::{ConnectionSecurity, EndpointTlsContext};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use self::paced_stream::PacedStream;
-use crate::dial::attempt::RESPONSE_LIMITS;
+use crate::dial::RESPONSE_LIMITS;
 use crate::dial::connect;
 use crate::dial::multiplex_connection::{
     self, ConnectionAvailability, ConnectionCounts, ConnectionUsage, DeliveryProgress,
     MultiplexState, OpenConnectionGuard, PING_INTERVAL, PING_TIMEOUT, StreamGuard,
 };
 use crate::dial::multiplex_pool::{self, MultiplexPool, PoolKey, StreamWaiter};
-use crate::dial::pool::{Endpoint, EndpointConnection, lock};
-use crate::dial::stream_request::{RequestSource, StreamGrant, StreamRequest};
+use crate::dial::pool::{Endpoint, EndpointConnection};
+use crate::dial::stream_call::{RequestSource, StreamGrant, StreamRequest};
 use crate::failure::Failure;
 use crate::h2::H2Stream;
+use crate::mutex::lock;
 use crate::stream::PeerStream;
-use crate::tls::{ConnectionSecurity, EndpointTlsContext};
 
 /// Paces reads from an endpoint.
 mod paced_stream;

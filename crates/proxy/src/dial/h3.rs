@@ -10,27 +10,28 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use balance::{AttemptResult, Time};
+use tls::EndpointTlsError;
 use tokio::time::sleep_until;
 
 use crate::clock;
 use crate::dial::multiplex_pool::StreamWaiter;
 use crate::dial::pool::EndpointConnection;
-use crate::dial::stream_request::{StreamGrant, StreamRequest};
+use crate::dial::stream_call::{StreamGrant, StreamRequest};
 use crate::failure::Failure;
-use crate::tls::EndpointTlsError;
 use crate::worker::Worker;
 
 /// One connection.
 mod connection;
 /// Reachability of an endpoint over QUIC.
-mod reachability;
+pub(crate) mod reachability;
 /// The connections of one worker.
-mod pools;
+pub(crate) mod pools;
+/// Opens connections for them.
+mod dial_task;
 /// HTTP/1.1 in place of HTTP/3.
 pub(crate) mod h1_fallback;
-
-pub(crate) use pools::H3WorkerPools;
-pub(crate) use reachability::Http3Reachability;
+/// A stream that frames bodies by itself.
+pub(crate) mod framed_stream;
 
 /// Connection attempt delay (happy eyeballs): the time that a QUIC connection may take before TCP is tried as well. In
 /// the same data centre a handshake takes some milliseconds, around the world a third of a second.

@@ -6,6 +6,8 @@ pub(crate) mod pool;
 pub(crate) mod connect;
 /// Requests that share connections.
 pub(crate) mod stream_request;
+/// One such request, and what it gets.
+pub(crate) mod stream_call;
 /// Pools of connections that multiplex requests, for any protocol.
 pub(crate) mod multiplex_pool;
 /// One such connection.
@@ -20,3 +22,9 @@ pub(crate) mod websocket;
 pub(crate) mod attempt;
 /// Draining of a request whose client has disconnected.
 pub(crate) mod abandon;
+
+use codec::h1::HeadLimits;
+
+/// Size limits of a response head.
+pub(crate) const RESPONSE_LIMITS: HeadLimits =
+    HeadLimits { head_bytes: 64 * 1024, fields: 256, target_bytes: 0 };

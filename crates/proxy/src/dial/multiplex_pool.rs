@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use balance::Time;
 use gateway::snapshot::BackendSettings;
+use tls::EndpointTlsContext;
 use tokio::sync::Notify;
 
 use crate::dial::multiplex_connection::{ConnectionAvailability, MultiplexConnection};
 use crate::failure::Failure;
 use crate::observe::MultiplexCounters;
-use crate::tls::EndpointTlsContext;
 
 /// Limit of connections with one key to one endpoint from one worker, unless the policy sets a lower one.
 const MAX_CONNECTIONS: usize = 64;

@@ -8,23 +8,24 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use balance::{ConcurrencyCap, SetMember, Time};
 use codec::head::{BodyFraming, ResponseHead};
 use gateway::snapshot::BackendSettings;
+use tls::EndpointTlsContext;
 
 use crate::backend::Backend;
 use crate::buffer::ReadBuffer;
 use crate::dial::h2;
-use crate::dial::h3::Http3Reachability;
+use crate::dial::h3::reachability::Http3Reachability;
 use crate::dial::multiplex_connection::{ConnectionCounts, StreamGuard};
+use crate::mutex::lock;
 use crate::observe::EndpointCounters;
 use crate::reachability;
 use crate::stream::{ConnectionEnd, PeerStream};
 use crate::sys;
-use crate::tls::EndpointTlsContext;
 
 /// Idle connections to one endpoint in one stack. Further ones are closed instead of the oldest, because the old ones
 /// show how long the endpoint keeps connections.
@@ -410,11 +411,6 @@ impl EndpointConnection {
         let stream = self.stream.reattach()?;
         Some(Self { stream, worker, ..self })
     }
-}
-
-/// Locks the mutex. The data stays consistent if a holder panics: every change is a single push or pop.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -4,17 +4,14 @@
 //! carries one request and is never reused; the connections are, in a pool. If a request is abandoned, its stream is
 //! reset, which tells the endpoint, so its slot is free at once.
 
-use std::net::SocketAddr;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use balance::{AttemptResult, Time};
 use codec::h1::BadResponse;
 use codec::head::{BodyFraming, RequestHead, ResponseHead};
 use gateway::snapshot::EndpointProtocol;
-use http::uri::Scheme;
 
-use crate::backend::{BackendConfig, Slot};
+use crate::backend::Slot;
 use crate::clock;
 use crate::context::AttemptContext;
 use crate::dial::attempt::{
@@ -22,63 +19,15 @@ use crate::dial::attempt::{
 };
 use crate::dial::h3::{self, RequestTransport, h1_fallback};
 use crate::dial::multiplex_connection::StreamGuard;
-use crate::dial::multiplex_pool::{PoolKey, StreamWaiter};
-use crate::dial::pool::{Endpoint, EndpointConnection};
+use crate::dial::pool::EndpointConnection;
+use crate::dial::stream_call::{RequestSource, StreamGrant, StreamRequest};
 use crate::dial::websocket;
 use crate::failure::Failure;
 use crate::stream::{PeerStream, StreamError};
 
-/// One request that needs a stream.
-pub(crate) struct StreamRequest<'a> {
-    pub(crate) worker: usize,
-    pub(crate) endpoint: &'a Arc<Endpoint>,
-    pub(crate) backend_config: &'a BackendConfig,
-    /// The client whose address a connection must begin with (PROXY protocol), and the header with it.
-    pub(crate) proxy_protocol_client: Option<SocketAddr>,
-    pub(crate) proxy_protocol_header: Vec<u8>,
-    /// True if the request has just failed on another connection.
-    pub(crate) fresh: bool,
-    pub(crate) now: Time,
-    pub(crate) source: RequestSource<'a>,
-}
-
-/// The first part of a request to send: the head, which may be all.
-#[derive(Clone, Copy)]
-pub(crate) struct RequestSource<'a> {
-    pub(crate) request: &'a RequestHead,
-    /// The framing of the body that follows.
-    pub(crate) framing: BodyFraming,
-}
-
-impl RequestSource<'_> {
-    pub(super) fn is_whole(&self) -> bool {
-        !self.request.upgrade && self.framing.is_empty()
-    }
-}
-
 /// Returns the framing on a stream of a body whose head has the framing `framing`.
 pub(crate) fn stream_framing(framing: BodyFraming) -> BodyFraming {
     if framing.is_empty() { BodyFraming::None } else { BodyFraming::Stream }
-}
-
-/// The result of a request for a stream.
-pub(crate) enum StreamGrant {
-    Opened(Box<EndpointConnection>),
-    /// All connections are full, and another is being opened if the limit allows.
-    Wait(StreamWaiter),
-}
-
-impl StreamRequest<'_> {
-    pub(super) fn pool_key(&self) -> PoolKey<'_> {
-        PoolKey {
-            proxy_protocol_client: self.proxy_protocol_client,
-            tls_context: self.backend_config.tls_context.as_ref(),
-        }
-    }
-
-    pub(super) fn scheme(&self) -> Scheme {
-        if self.backend_config.tls_context.is_some() { Scheme::HTTPS } else { Scheme::HTTP }
-    }
 }
 
 /// Returns a connection for the request of `exchange`, on which its head has been sent.

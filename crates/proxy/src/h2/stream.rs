@@ -17,7 +17,7 @@ use codec::h2::response;
 use codec::head::{FieldSection, RequestHead, ResponseFraming, ResponseHead};
 use tokio::io::ReadBuf;
 
-use crate::dial::attempt::RESPONSE_LIMITS;
+use crate::dial::RESPONSE_LIMITS;
 use crate::failure::Failure;
 use crate::stream::StreamError;
 use crate::sys::ThreadBound;

@@ -13,8 +13,7 @@ use codec::h3::control::{ControlFrame, ControlStreamReader, UniStreamType};
 use codec::h3::qpack::instructions::{self, QpackDecoderStream};
 use codec::h3::settings::{self, H3Settings};
 use codec::h3::{H3ErrorCode, PeerRole, frame, varint};
-
-use crate::quic::{QuicConnection, RecvStream, SendStream, StreamEnd};
+use quic::{QuicConnection, RecvStream, SendStream, StreamEnd};
 
 use super::H3ConnectionState;
 

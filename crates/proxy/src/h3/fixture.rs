@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use codec::h3::{frame, qpack, varint};
+use quic::{DialSettings, QuicConnection, QuicDialer};
 use quinn_proto::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use rcgen::{CertificateParams, KeyPair};
 use rustls::pki_types::PrivateKeyDer;
 use rustls::version::TLS13;
 
-use crate::quic::{DialSettings, QuicConnection, QuicDialer};
+use crate::clock;
 
 /// Server name of the certificate.
 const NAME: &str = "a.example.com";
@@ -53,7 +54,7 @@ pub(super) async fn connect() -> (QuicConnection, quinn::Connection) {
     let tls = tls.with_root_certificates(roots).with_no_client_auth();
     let tls = Arc::new(QuicClientConfig::try_from(tls).unwrap());
     let settings = DialSettings { idle_timeout: Duration::from_secs(60), keep_alive: None };
-    let dialer = QuicDialer::new();
+    let dialer = QuicDialer::new(clock::quic_now);
     let ours = dialer.dial(theirs.local_addr().unwrap(), NAME, &tls, settings).unwrap();
     ours.set_max_concurrent_bi(STREAMS);
     let established = poll_fn(|cx| ours.poll_established(cx));

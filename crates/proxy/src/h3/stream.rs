@@ -16,11 +16,11 @@ use codec::h3::frame::{FrameContext, H3FrameDecoder};
 use codec::h3::priority::ResponsePriority;
 use codec::h3::{H3ErrorCode, PeerRole, request, response};
 use codec::head::{BodyFraming, FieldSection, RequestHead, ResponseFraming, ResponseHead};
+use quic::{RecvStream, SendStream, StreamEnd};
 use tokio::io::ReadBuf;
 
-use crate::dial::attempt::RESPONSE_LIMITS;
+use crate::dial::RESPONSE_LIMITS;
 use crate::failure::Failure;
-use crate::quic::{RecvStream, SendStream, StreamEnd};
 use crate::stream::StreamError;
 
 use super::H3ConnectionState;

@@ -9,13 +9,13 @@ use std::time::Duration;
 use balance::limit::RetryAfterHandling;
 use codec::grpc::GrpcCode;
 use codec::orca;
+use quic::{DatagramCounts, DatagramDropReason};
+use tls::ClientTlsError;
 
 use crate::accept::{h2, h3};
 use crate::failure::Failure;
 use crate::mirror::MirrorOutcome;
 use crate::observe::{ExemplarStore, HistogramData};
-use crate::quic::DatagramDropReason;
-use crate::tls::ClientTlsError;
 
 /// A counter that one thread increments and any thread reads.
 #[derive(Default)]
@@ -102,6 +102,17 @@ pub(crate) struct QuicCounters {
     /// Datagrams handed over to the worker that has the connection.
     pub(crate) handed_over: SingleWriterCounter,
     pub(crate) retries: SingleWriterCounter,
+}
+
+impl QuicCounters {
+    pub(crate) fn add(&self, counts: &DatagramCounts) {
+        let DatagramCounts { received, sent, dropped, handed_over, retries } = counts;
+        self.received.add(*received);
+        self.sent.add(*sent);
+        self.dropped.iter().zip(dropped).for_each(|(counter, count)| counter.add(*count));
+        self.handed_over.add(*handed_over);
+        self.retries.add(*retries);
+    }
 }
 
 /// TLS handshakes of clients.

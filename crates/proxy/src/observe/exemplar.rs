@@ -6,7 +6,7 @@
 use std::sync::Mutex;
 use std::time::SystemTime;
 
-use crate::dial::pool::lock;
+use crate::mutex::lock;
 use crate::observe::TraceExemplar;
 
 /// A worker's exemplars of one histogram, by bucket; empty until the first exemplar.

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use balance::demand::{ASSUMED_SERVICE_TIME, DemandAverager, WINDOW};
 use codec::grpc::GrpcCode;
 use codec::orca::LoadReportError;
+use quic::DatagramDropReason;
 
 use crate::accept::{h2, h3};
 use crate::active_config::{ActiveListener, Route};
@@ -23,7 +24,6 @@ use crate::observe::{
     ExemplarStore, HandshakeCounters, Histogram, HistogramData, ListenerCounters,
     MetricDescription, MetricReader, MetricRow, MetricSample, SingleWriterCounter, WorkerCounters,
 };
-use crate::quic::DatagramDropReason;
 use crate::worker::ProxyState;
 
 const LISTENER: &[&str] = &["listener"];

@@ -12,6 +12,8 @@ mod metrics;
 mod json_line;
 /// One JSON line per request.
 pub(crate) mod access;
+/// Batches of lines, and the thread that writes them.
+pub(crate) mod log_buffer;
 /// Records of L4 sessions: TCP connections and UDP flows.
 pub(crate) mod l4_record;
 
@@ -23,7 +25,7 @@ pub use row::{
 
 pub(crate) use counters::{
     BackendCounters, EndpointCounters, HandshakeCounters, Histogram, ListenerCounters,
-    MultiplexCounters, QuicCounters, RouteCounters, SingleWriterCounter, WorkerCounters,
+    MultiplexCounters, RouteCounters, SingleWriterCounter, WorkerCounters,
 };
 pub(crate) use exemplar::{ExemplarStore, sampled_trace};
 pub(crate) use metrics::collect;

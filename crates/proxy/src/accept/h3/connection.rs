@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use balance::Time;
 use codec::h3::{H3ErrorCode, PeerRole};
+use quic::{QuicConnection, RecvStream, SendStream};
 
 use super::fault::H3ClientFault;
 use super::request_task::H3ConnectionContext;
@@ -16,7 +17,6 @@ use crate::active_config::ActiveListener;
 use crate::clock;
 use crate::deadline::Deadline;
 use crate::h3::{ControlStreams, H3Stream};
-use crate::quic::{QuicConnection, RecvStream, SendStream};
 
 /// Longest time between two checks while requests are in flight.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);

@@ -1,8 +1,7 @@
 //! Reasons for which we end a client's HTTP/3 connection early. One table, with the metric labels.
 
 use codec::h3::H3ErrorCode;
-
-use crate::quic::CloseReason;
+use quic::CloseReason;
 
 /// Misbehaviour of an HTTP/3 client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

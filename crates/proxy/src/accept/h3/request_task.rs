@@ -7,6 +7,7 @@ use std::task::Poll;
 
 use codec::head::RequestHead;
 use gateway::snapshot::ClientSettings;
+use quic::QuicConnection;
 
 use crate::accept::client::{ClientConnection, head_limits};
 use crate::accept::multiplexed_client::{MultiplexedClient, websocket_key};
@@ -14,7 +15,6 @@ use crate::clock;
 use crate::exchange::Exchange;
 use crate::failure::Failure;
 use crate::h3::H3Stream;
-use crate::quic::QuicConnection;
 use crate::stream::{PeerStream, StreamError};
 
 /// Field that tells endpoints that a request arrived as TLS early data (RFC 8470 §5.1).

@@ -25,9 +25,8 @@ use crate::backend::BackendConfig;
 use crate::clock;
 use crate::dial::multiplex_connection::ConnectionCounts;
 use crate::dial::pool::{Endpoint, EndpointConnection, EndpointData};
-use crate::dial::stream_request::{
-    RequestSource, StreamGrant, StreamRequest, is_unprocessed, poll_response,
-};
+use crate::dial::stream_call::{RequestSource, StreamGrant, StreamRequest};
+use crate::dial::stream_request::{is_unprocessed, poll_response};
 use crate::failure::Failure;
 
 type Incoming = server::Connection<TcpStream, Bytes>;

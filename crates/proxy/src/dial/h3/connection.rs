@@ -10,21 +10,21 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use codec::h3::{H3ErrorCode, PeerRole, request};
+use quic::{CloseReason, QuicConnection, RecvStream, SendStream};
+use tls::EndpointTlsError;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-use crate::dial::attempt::RESPONSE_LIMITS;
+use crate::dial::RESPONSE_LIMITS;
 use crate::dial::h2::FIELD_OVERHEAD;
 use crate::dial::multiplex_connection::{
     self, ConnectionAvailability, ConnectionCounts, ConnectionUsage, MultiplexState,
     OpenConnectionGuard, PING_INTERVAL, PING_TIMEOUT, StreamGuard,
 };
-use crate::dial::stream_request::StreamRequest;
+use crate::dial::stream_call::StreamRequest;
 use crate::failure::Failure;
 use crate::h3::{ControlEvent, ControlStreams, H3ConnectionState, H3Stream};
-use crate::quic::{CloseReason, QuicConnection, RecvStream, SendStream};
 use crate::stream::PeerStream;
-use crate::tls::EndpointTlsError;
 
 /// One HTTP/3 connection to an endpoint.
 pub(super) struct H3EndpointConnection {

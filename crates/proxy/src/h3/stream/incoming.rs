@@ -8,10 +8,10 @@ use codec::h3::H3ErrorCode;
 use codec::h3::fields::{self, FieldSectionError};
 use codec::h3::frame::{FramePart, H3FrameDecoder};
 use codec::head::{BodyFraming, FieldSection};
+use quic::{RecvStream, StreamEnd};
 use tokio::io::ReadBuf;
 
-use crate::dial::attempt::RESPONSE_LIMITS;
-use crate::quic::{RecvStream, StreamEnd};
+use crate::dial::RESPONSE_LIMITS;
 
 /// Reason for which nothing more is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,8 +11,7 @@ use bytes::{Buf, Bytes};
 use codec::h3::frame::{self, DataHeader};
 use codec::h3::{H3ErrorCode, fields};
 use codec::head::FieldSection;
-
-use crate::quic::{SendStream, StreamEnd};
+use quic::{SendStream, StreamEnd};
 
 /// Largest number of slices in one write.
 const SLICES: usize = 8;

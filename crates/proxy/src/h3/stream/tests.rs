@@ -7,7 +7,6 @@ use codec::head::HttpVersion;
 
 use super::*;
 use crate::h3::fixture::{self, WINDOW, connect, framed, headers, run};
-use crate::quic;
 
 const LIMITS: HeadLimits = HeadLimits { head_bytes: 500, fields: 10, target_bytes: 100 };
 

@@ -1,0 +1,80 @@
+//! Verification of client certificates.
+
+use std::sync::Arc;
+
+use gateway::snapshot::ClientCertificates;
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
+use rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
+
+use crate::authorities;
+
+/// Returns the verifier of client certificates for the settings `asked`.
+pub(super) fn verifier(
+    asked: &ClientCertificates,
+    provider: &Arc<CryptoProvider>,
+) -> Result<Arc<dyn ClientCertVerifier>, Error> {
+    let roots = Arc::new(authorities(&asked.roots)?);
+    let strict = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(provider))
+        .build()
+        .map_err(verifier_error)?;
+    Ok(if asked.required { strict } else { Arc::new(PermissiveClientVerifier(strict)) })
+}
+
+fn verifier_error(error: VerifierBuilderError) -> Error {
+    match error {
+        VerifierBuilderError::InvalidCrl(error) => error.into(),
+        other => Error::General(other.to_string()),
+    }
+}
+
+/// Accepts a client without a certificate, and one whose certificate no authority has issued: AllowInsecureFallback of
+/// Gateway API.
+#[derive(Debug)]
+struct PermissiveClientVerifier(Arc<dyn ClientCertVerifier>);
+
+impl ClientCertVerifier for PermissiveClientVerifier {
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.0.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        // No later decision depends on the certificate.
+        Ok(ClientCertVerified::assertion())
+    }
+
+    // The handshake itself proves possession of the certificate's key.
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+}
