@@ -1,8 +1,8 @@
 //! Response heads, complete and truncated.
 #![no_main]
 
+use codec::head::RequestMethod;
 use libfuzzer_sys::fuzz_target;
-use proxy::head::RequestMethod;
 
 fuzz_target!(|bytes: &[u8]| {
     let len = fuzz::below(bytes.len() + 1, bytes);

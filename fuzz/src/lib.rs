@@ -1,8 +1,8 @@
-//! Entry points of the fuzzers: the same properties that the tests of `proxy` check on mutated messages.
+//! Entry points of the fuzzers: the same properties that the tests of `codec` check on mutated messages.
 
-#[path = "../../crates/proxy/tests/laws/mod.rs"]
+#[path = "../../crates/codec/tests/laws/mod.rs"]
 pub mod laws;
-#[path = "../../crates/proxy/tests/reference/mod.rs"]
+#[path = "../../crates/codec/tests/reference/mod.rs"]
 pub mod reference;
 
 /// Returns a number below `end` derived from the bytes, so that the corpus contains only messages.
