@@ -36,6 +36,14 @@ def _run(folder: Path) -> tuple[Experiment, Path]:
 
 def draw(folder: Path, experiment: Experiment) -> Path:
     """Draws the pictures of a run's data; returns plot.svg, the overview."""
+    import matplotlib
+
+    # The settings of one run's pictures must not change those of the next.
+    with matplotlib.rc_context():
+        return _draw(folder, experiment)
+
+
+def _draw(folder: Path, experiment: Experiment) -> Path:
     if (folder / "seconds.csv").is_file():
         return timeline.draw(folder, titles(experiment))
     if (folder / days.MINUTES).is_file():
