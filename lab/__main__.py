@@ -69,8 +69,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _plot(arguments: argparse.Namespace) -> int:
-    found = experiment.find(arguments.name)
-    for folder in sorted(path.parent for path in found.folder.glob("runs/*/raw.csv")):
+    for found, folder in plot.runs(arguments.target):
         print(plot.draw(folder, found))
     return 0
 
@@ -112,8 +111,10 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--json", metavar="FILE", type=Path, help="write claims, environment and raw data to FILE")
     command.set_defaults(command=_run, extent="usual")
 
-    command = commands.add_parser("plot", help="redraw the plots of the committed runs")
-    command.add_argument("name", metavar="NAME")
+    command = commands.add_parser("plot", help="draw the pictures of committed runs from their raw data")
+    command.add_argument(
+        "target", metavar="EXPERIMENT|RUN", nargs="?", help="an experiment or a run folder; default: all committed runs"
+    )
     command.set_defaults(command=_plot)
 
     command = commands.add_parser("report", help="write the report page of a run of article-000")

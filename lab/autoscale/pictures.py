@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -57,9 +58,11 @@ def _day(minutes: dict[str, list[Row]], titles: dict[str, str]) -> Any:
         left.plot(hours, [row["pods"] for row in rows], color=COLOURS[scaler], linewidth=1.0)
         left.set_title(titles[scaler], fontsize=9.5, loc="left", fontweight="bold")
         left.set_ylabel("pods")
-        # One filled shape instead of a bar for each minute.
-        edges = [*hours, hours[-1] + 1 / 60]
-        right.stairs([row["refused"] / 60 for row in rows], edges, fill=True, color=COLOURS[scaler], linewidth=0.8)
+        # One filled shape instead of a bar for each minute, with one step for all minutes of equal height.
+        steps = [next(equal) for _, equal in itertools.groupby(rows, lambda row: row["refused"])]
+        edges = [*(step["minute"] / 60 for step in steps), hours[-1] + 1 / 60]
+        heights = [step["refused"] / 60 for step in steps]
+        right.stairs(heights, edges, fill=True, color=COLOURS[scaler], linewidth=0.8)
         right.set_ylabel("429/s")
         refused, lost = (sum(row[name] for row in rows) for name in ("refused", "lost"))
         right.set_title(f"{refused:,} answers of 429, {lost:,} clients lost", fontsize=9, loc="left")
@@ -113,7 +116,9 @@ def _longest_burst(rows: Sequence[Row]) -> tuple[int, int]:
 
 
 def _needed(panel: Any, times: Sequence[float], rows: Sequence[Row]) -> None:
-    panel.fill_between(times, [row["needed"] for row in rows], color=NEEDED, linewidth=0, label="kept busy")
+    # fill_between() would repeat every point on the zero line.
+    heights = [0, *(row["needed"] for row in rows), 0]
+    panel.fill([times[0], *times, times[-1]], heights, color=NEEDED, linewidth=0, label="kept busy")
 
 
 def _cost(points: dict[str, dict[str, Row]]) -> Any:
