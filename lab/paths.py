@@ -31,7 +31,7 @@ def build(*packages: str, shipped: bool = False) -> None:
 
 
 def build_for_demo() -> None:
-    """Builds Sheave in the profile `demo`, whose compilation takes a fraction of a release's, and has it used."""
+    """Builds Sheave in the profile `demo`, without link-time optimisation, and makes the lab use it."""
     if SHEAVE_BINARY not in os.environ:
         _cargo_build("demo", "sheave")
         os.environ[SHEAVE_BINARY] = str(_target() / "demo" / "sheave")

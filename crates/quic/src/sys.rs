@@ -1,5 +1,5 @@
 //! Socket options that no safe interface offers.
-#![allow(unsafe_code, reason = "the only file of this crate with unsafe code")]
+#![expect(unsafe_code, reason = "the only file of this crate with unsafe code")]
 
 use std::io;
 use std::os::fd::AsRawFd;

@@ -38,7 +38,7 @@ const GOODBYE: u64 = 0x42;
 const CLOSE_YIELDS: u32 = 16;
 
 /// Returns the current time.
-#[allow(clippy::disallowed_methods, reason = "the crate is handed the time, in tests from here")]
+#[expect(clippy::disallowed_methods, reason = "the crate is handed the time, in tests from here")]
 pub(crate) fn now() -> Instant {
     Instant::now()
 }
