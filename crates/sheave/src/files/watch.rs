@@ -71,14 +71,14 @@ impl DirectoryWatcher {
     pub(crate) async fn next_change(&mut self) -> io::Result<DirectoryChange> {
         loop {
             let event = self.events.next().await.expect("an inotify event stream never ends")?;
-            if let Some(change) = self.to_change(event) {
+            if let Some(change) = self.interpret(event) {
                 return Ok(change);
             }
         }
     }
 
     /// Converts an event; `None` if it is irrelevant.
-    fn to_change(&mut self, event: EventOwned) -> Option<DirectoryChange> {
+    fn interpret(&mut self, event: EventOwned) -> Option<DirectoryChange> {
         if event.mask.contains(EventMask::Q_OVERFLOW) {
             return Some(DirectoryChange::Overflow);
         }
