@@ -54,25 +54,25 @@ impl HpaScaler {
 
     fn recommend(&self, input: &ScalerInput) -> u32 {
         match self.kind {
-            ScalerKind::InFlight => self.from_average_value(input, input.in_flight),
-            ScalerKind::Busy => self.from_utilization(input),
-            ScalerKind::Need => self.from_average_value(input, input.needed_slots),
+            ScalerKind::InFlight => self.pods_by_average_value(input, input.in_flight),
+            ScalerKind::Busy => self.pods_by_utilization(input),
+            ScalerKind::Need => self.pods_by_average_value(input, input.needed_slots),
             ScalerKind::Demand | ScalerKind::Refusals | ScalerKind::RefusalsAlone => {
-                self.from_average_value(input, input.demand)
+                self.pods_by_average_value(input, input.demand)
             }
         }
     }
 
     /// Recommends pods by an external metric with a target of type `AverageValue`, as KEDA creates
     /// one: divided by all pods, starting ones included.
-    fn from_average_value(&self, input: &ScalerInput, value: f64) -> u32 {
+    fn pods_by_average_value(&self, input: &ScalerInput, value: f64) -> u32 {
         let needed = value / (self.target * self.slots);
         if is_close(needed / f64::from(input.pods)) { input.pods } else { needed.ceil() as u32 }
     }
 
     /// Recommends pods by a resource metric with a target of type `Utilization`: the mean of ready
     /// pods. On scale-up, starting pods count as idle.
-    fn from_utilization(&self, input: &ScalerInput) -> u32 {
+    fn pods_by_utilization(&self, input: &ScalerInput) -> u32 {
         let (pods, ready) = (f64::from(input.pods), f64::from(input.ready));
         let ratio = input.utilization / self.target;
         if ratio <= 1.0 || input.pods == input.ready {
