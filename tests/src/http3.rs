@@ -1,6 +1,6 @@
 //! HTTP/3 by the crates `quinn` and `h3`: a client of one connection, whose port may change.
 //!
-//! Sequences that `h3` never sends are in [`RawHttp3Connection`].
+//! Sequences that `h3` never sends are in `RawHttp3Connection`.
 
 use bytes::{BufMut, Bytes};
 use h3::client::RequestStream;

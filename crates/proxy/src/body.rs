@@ -1,7 +1,7 @@
 //! Body streaming: carries one body from its source to its sink with back-pressure, never buffering
 //! it whole.
 //!
-//! A [`BodyPump`] starts with a head in `out`, so that a head and a small body leave in one write.
+//! A `BodyPump` starts with a head in `out`, so that a head and a small body leave in one write.
 //! It decodes the source's framing and writes its own. Bytes that may have to be sent again stay in
 //! `out` until no retry can need them.
 

@@ -5,7 +5,7 @@
 //!
 //! Not `arc_swap`: its `Cache::load` costs one load and one comparison too, but renews its copy in place and does not
 //! report that it did. A worker derives an `Rc` and per-backend caches from each value, so that each request would need
-//! a second comparison. And [`VersionedConfig::is_current`] is also asked about values that must not be renewed: one
+//! a second comparison. And `VersionedConfig::is_current` is also asked about values that must not be renewed: one
 //! that a request holds, and one to drop. `ArcSwap::load` answers that by a guard, at the cost of an atomic exchange.
 //! Lock-free loads gain nothing here: only control threads, and readers whose copy is outdated, take the lock.
 

@@ -3,7 +3,7 @@
 //! The connection reads frames, starts requests, and writes their responses: all frames that are
 //! ready at the same time leave in one write. Requests are handled by the code that all protocols
 //! share. The connection ends by GOAWAY in two steps (RFC 9113 §6.8), so that no request that the
-//! client has sent is lost. A misbehaving client ([`H2ClientFault`]) gets an error code, and its
+//! client has sent is lost. A misbehaving client (`H2ClientFault`) gets an error code, and its
 //! connection is closed.
 
 use std::cell::RefCell;

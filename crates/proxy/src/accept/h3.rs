@@ -2,7 +2,7 @@
 //!
 //! Module `quic` handles packets, module `h3` frames and fields. This module decides how long a
 //! connection stays open: it ends by GOAWAY in two steps (RFC 9114 §5.2), so that no request that
-//! the client has sent is lost. A misbehaving client ([`H3ClientFault`]) gets an error code, and
+//! the client has sent is lost. A misbehaving client (`H3ClientFault`) gets an error code, and
 //! its connection is closed. The client address at the start of the connection holds for all
 //! requests, although the address may change: the source address of later packets is only their
 //! own claim.

@@ -1,4 +1,4 @@
-//! gRPC-Web bodies: the bytes that a [`BodyPump`] reads are translated before they are written.
+//! gRPC-Web bodies: the bytes that a `BodyPump` reads are translated before they are written.
 
 use codec::grpc::web::{GrpcWebTranslator, InvalidBase64};
 use codec::h1::write;

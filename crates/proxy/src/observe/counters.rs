@@ -241,11 +241,11 @@ pub(crate) struct WorkerCounters {
     pub(crate) moved_in: SingleWriterCounter,
     pub(crate) replay_refused: SingleWriterCounter,
     pub(crate) log_dropped: SingleWriterCounter,
-    /// Closed HTTP/2 connections by [`h2::H2ClientFault`].
+    /// Closed HTTP/2 connections by `H2ClientFault`.
     pub(crate) http2_ended: [SingleWriterCounter; h2::H2ClientFault::ALL.len()],
     pub(crate) http2_streams_reset: SingleWriterCounter,
     pub(crate) http2_streams_refused: SingleWriterCounter,
-    /// Closed HTTP/3 connections by [`h3::H3ClientFault`].
+    /// Closed HTTP/3 connections by `H3ClientFault`.
     pub(crate) http3_ended: [SingleWriterCounter; h3::H3ClientFault::ALL.len()],
     pub(crate) http3_streams_reset: SingleWriterCounter,
 }
