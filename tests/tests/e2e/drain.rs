@@ -127,7 +127,7 @@ async fn new_connections_are_served_with_connection_close_during_drain_delay() -
     scene.sheave.signal(Signal::TERM)?;
     let ready = async || Ok(scene.sheave.admin_get("/readyz").await?.status());
     tests::eventually("readiness is lost", ready, |status| *status == 503).await?;
-    scene.sheave.wait_for_log(0, "leaving").await?;
+    scene.sheave.wait_for_log(0, "shutting down").await?;
     ensure!(old.get("/").await?.closes());
     old.expect_end().await?;
     for _ in 0..3 {
@@ -145,7 +145,7 @@ async fn new_connections_are_served_with_connection_close_during_drain_delay() -
 async fn http2_connection_serves_a_first_request_before_goaway() -> Result {
     let scene = start_fixture(EndpointBehaviour::ok(), &["--drain-delay", "1h"]).await?;
     scene.sheave.signal(Signal::TERM)?;
-    scene.sheave.wait_for_log(0, "leaving").await?;
+    scene.sheave.wait_for_log(0, "shutting down").await?;
     let mut wire = RawHttp2Connection::connect(scene.sheave.address(), &[]).await?;
     wire.write(&RawHttp2Frame::new(frames::PING, 0, 0, [0; 8])).await?;
     while let Some(frame) = wire.reader.next_frame().await?
