@@ -31,11 +31,11 @@ macro_rules! failures {
 
             /// Returns the failure's index in [`Failure::ALL`].
             pub(crate) fn index(self) -> usize {
-                enum Index {
+                enum FailureIndex {
                     $($name,)*
                 }
                 match self {
-                    $(Self::$name { .. } => Index::$name as usize,)*
+                    $(Self::$name { .. } => FailureIndex::$name as usize,)*
                 }
             }
 

@@ -98,7 +98,7 @@ async fn invalid_edit_is_reported_and_changes_nothing() -> Result {
 
     let good = json!({ "maxInFlightPerEndpoint": 7 });
     scene.configuration.write("policy.yaml", &[objects::backend_policy("app", good)])?;
-    scene.sheave.wait_for_log(lines, "mended").await?;
+    scene.sheave.wait_for_log(lines, "the configuration is valid again").await?;
     wait_until_loaded(&scene, "late.test").await?;
     let caps = scene.sheave.backends().await?.into_iter();
     let caps: Vec<_> = caps.map(|backend| backend.max_in_flight_per_endpoint).collect();

@@ -8,27 +8,19 @@ use crate::tree::{SourceTree, TextFile};
 /// The most files that an import circle may have.
 const LARGEST_CIRCLE: usize = 12;
 
-/// Larger circles that are known, with their sizes. An entry may shrink, and goes when it is at most [`LARGEST_CIRCLE`].
-const KNOWN_CIRCLES: &[(&str, usize)] = &[("proxy", 50)];
-
 #[test]
-fn import_circles_do_not_grow() {
+fn import_circles_are_small() {
     let tree = SourceTree::read();
     let mut crates: BTreeMap<&str, Vec<&TextFile>> = BTreeMap::new();
     for file in tree.product().filter(|file| file.path.contains("/src/")) {
         crates.entry(file.path.split('/').nth(1).unwrap()).or_default().push(file);
     }
     assert_no_offences(crates.into_iter().filter_map(|(name, files)| {
-        let known = KNOWN_CIRCLES.iter().find(|(known, _)| *known == name);
-        let most = known.map_or(LARGEST_CIRCLE, |(_, most)| *most);
         let circle = largest_circle(&imports(&files));
-        let is_stale = known.is_some() && circle.len() < most;
-        let advice = if is_stale { "fewer: lower the figure in KNOWN_CIRCLES" } else { "too many" };
-        let is_wrong = circle.len() > most || is_stale;
-        is_wrong.then(|| {
-            let (size, files) = (circle.len(), circle.join(" "));
-            format!("{name}: {size} files import one another ({most} known), {advice}: {files}")
-        })
+        let size = circle.len();
+        let is_too_large = size > LARGEST_CIRCLE;
+        is_too_large
+            .then(|| format!("{name}: {size} files import one another: {}", circle.join(" ")))
     }));
 }
 

@@ -92,7 +92,8 @@ pub(super) fn parse_binary(text: &[u8]) -> Result<RawLoadReport, LoadReportError
     let letters = text.iter().rposition(|&byte| byte != b'=').map_or(0, |last| last + 1);
     let message =
         BASE64_NOPAD.decode(&text[..letters]).map_err(|_error| LoadReportError::Malformed)?;
-    let message = OrcaLoadReport::decode(&*message).map_err(|_error| LoadReportError::Malformed)?;
+    let message =
+        OrcaReportMessage::decode(&*message).map_err(|_error| LoadReportError::Malformed)?;
     let mut report = RawLoadReport::default();
     report.set("cpu_utilization", false, message.cpu_utilization);
     report.set("application_utilization", false, message.application_utilization);
@@ -107,7 +108,7 @@ pub(super) fn parse_binary(text: &[u8]) -> Result<RawLoadReport, LoadReportError
 
 /// `xds.data.orca.v3.OrcaLoadReport`, without the fields that are ignored: `rps`, `request_cost` and `utilization`.
 #[derive(Message)]
-struct OrcaLoadReport {
+struct OrcaReportMessage {
     #[prost(double, tag = "1")]
     cpu_utilization: f64,
     #[prost(double, tag = "2")]
