@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::health::HealthCounters;
 use crate::limit::{LimitCounters, RefusalBackoff, RetryAfterHandling};
-use crate::load::{ConcurrencyCap, CounterPool, InFlightCounter, PickCapacity};
+use crate::load::{CapacityLimits, ConcurrencyCap, CounterPool, InFlightCounter};
 use crate::outcome::Outcome;
 use crate::reachability::ReconnectSchedule;
 use crate::retry::ResendAllowance;
@@ -138,13 +138,13 @@ impl<T> Endpoint<T> {
     /// Takes a slot of the endpoint, unless it is at the cap. A slot taken must be returned once,
     /// by [`Admission::release`](crate::Admission::release).
     pub fn take(&self, cap: ConcurrencyCap) -> bool {
-        self.counter.take(PickCapacity::within(cap))
+        self.counter.take(CapacityLimits::within(cap))
     }
 
     /// Returns the limit on requests in flight, over all balancers' slots; `None` if there is none.
     /// An endpoint that is marked unreachable keeps its limit.
     pub fn limit(&self, cap: ConcurrencyCap) -> Option<u32> {
-        let capacity = PickCapacity::within(cap);
+        let capacity = CapacityLimits::within(cap);
         let capacity = if self.is_reachable() { capacity } else { capacity.with_unreachable() };
         Some(self.counter.most(capacity)).filter(|&most| most < u32::MAX)
     }

@@ -19,7 +19,7 @@ mod capacity;
 
 pub(crate) use candidates::{MemberLoad, PickCandidates, PickExclusion};
 pub use capacity::ConcurrencyCap;
-pub(crate) use capacity::{EndpointCapacity, PickCapacity};
+pub(crate) use capacity::{CapacityLimits, EndpointCapacity};
 use preferred::PreferredMembers;
 
 /// Counters in one block. Loom follows each atomic, so a model gets a block as small as its
@@ -91,12 +91,12 @@ impl InFlightCounter {
     }
 
     /// Increments the count, if the capacity permits.
-    pub(crate) fn take(&self, capacity: PickCapacity) -> bool {
+    pub(crate) fn take(&self, capacity: CapacityLimits) -> bool {
         self.block.take(self.index, self.most(capacity))
     }
 
     /// Returns the limit on its requests in flight; `u32::MAX` if there is none.
-    pub(crate) fn most(&self, capacity: PickCapacity) -> u32 {
+    pub(crate) fn most(&self, capacity: CapacityLimits) -> u32 {
         self.capacity().most(capacity)
     }
 
@@ -228,7 +228,7 @@ impl LoadTable {
     }
 
     /// Increments the count of a member, unless it has no capacity or no weight.
-    pub(crate) fn take(&self, member: usize, capacity: PickCapacity) -> bool {
+    pub(crate) fn take(&self, member: usize, capacity: CapacityLimits) -> bool {
         let entry = &self.entries[member];
         if entry.weight == 0 {
             return self
@@ -271,7 +271,7 @@ impl LoadEntry {
 
     /// Returns the limit on its requests in flight.
     #[inline]
-    fn most(&self, capacity: PickCapacity) -> u32 {
+    fn most(&self, capacity: CapacityLimits) -> u32 {
         self.block.capacities[self.index as usize % BLOCK_SIZE].most(capacity.at_most(self.most))
     }
 }
@@ -286,7 +286,7 @@ mod tests {
         let counters: Vec<InFlightCounter> = (0..BLOCK_SIZE).map(|_| pool.counter()).collect();
         let extra = pool.counter();
         assert_eq!(pool.0.len(), 2);
-        assert!(counters[7].take(PickCapacity::within(ConcurrencyCap::None)));
+        assert!(counters[7].take(CapacityLimits::within(ConcurrencyCap::None)));
         drop(counters);
         let again = pool.counter();
         assert_eq!((again.index, again.in_flight()), (0, 0));
@@ -298,8 +298,8 @@ mod tests {
     #[test]
     fn in_flight_drains_to_a_lowered_cap() {
         let counter = CounterPool::default().counter();
-        let two = PickCapacity::within(ConcurrencyCap::of(2));
-        assert!((0..4).all(|_| counter.take(PickCapacity::within(ConcurrencyCap::None))));
+        let two = CapacityLimits::within(ConcurrencyCap::of(2));
+        assert!((0..4).all(|_| counter.take(CapacityLimits::within(ConcurrencyCap::None))));
         for left in [3, 2] {
             counter.give_back();
             assert!(!counter.take(two), "{left} in flight");

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use crate::endpoint::{Endpoint, EndpointSet};
-use crate::load::{ConcurrencyCap, MemberLoad, PickCandidates, PickCapacity, PickExclusion};
+use crate::load::{CapacityLimits, ConcurrencyCap, MemberLoad, PickCandidates, PickExclusion};
 use crate::rng::Rng;
 use crate::time::Time;
 
@@ -70,6 +70,7 @@ pub struct Picker {
     penalties: MemberPenalties,
 }
 
+/// The state of the algorithm. Those that hash have that of LeastLoad, for requests without a key.
 #[derive(Debug)]
 enum AlgorithmState {
     LeastLoad(least_load::LeastLoad),
@@ -114,7 +115,7 @@ impl Picker {
         request: &PickRequest<'_, T>,
     ) -> Option<Arc<Endpoint<T>>> {
         let candidates =
-            |exclusion| PickCandidates::new(&set.loads, PickCapacity::within(cap), exclusion);
+            |exclusion| PickCandidates::new(&set.loads, CapacityLimits::within(cap), exclusion);
         let member = match self.eligible(set, request) {
             EligibleEndpoints::Any => {
                 self.take_member(set, &candidates(PickExclusion::None), request)
@@ -147,7 +148,7 @@ impl Picker {
         }
         let candidates = PickCandidates::new(
             &set.loads,
-            PickCapacity::within(cap),
+            CapacityLimits::within(cap),
             PickExclusion::Matching(&is_barred),
         );
         let member = self.take_regular(set, &candidates.with_unreachable(), request);
@@ -163,7 +164,7 @@ impl Picker {
         is_barred: &dyn Fn(usize) -> bool,
     ) -> Option<Arc<Endpoint<T>>> {
         let candidates =
-            |exclusion| PickCandidates::new(&set.loads, PickCapacity::within(cap), exclusion);
+            |exclusion| PickCandidates::new(&set.loads, CapacityLimits::within(cap), exclusion);
         let member = match self.eligible(set, request) {
             EligibleEndpoints::Only(member) => self.take_bound(
                 set,

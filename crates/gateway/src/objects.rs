@@ -86,8 +86,8 @@ pub use gateway::{
     GatewayClassSpec, GatewayInfrastructure, GatewaySpec, ListenerSpec, RouteKind,
 };
 pub use gateway_tls::{
-    BackendTls, FrontendTls, FrontendTlsConfig, FrontendTlsPort, FrontendValidation,
-    FrontendValidationMode, GatewayTls, ListenerTlsConfig, ObjectRef, TlsModeType,
+    BackendTls, FrontendTlsConfig, FrontendTlsPort, FrontendValidation, FrontendValidationMode,
+    GatewayTls, ListenerTlsConfig, ObjectRef, TlsModeType, TlsValidationConfig,
 };
 pub use grpc_route::{GrpcMethodMatch, GrpcRouteMatch, GrpcRouteRule, GrpcRouteSpec};
 pub use http_filter::{

@@ -188,7 +188,7 @@ pub struct BackendKey {
     pub service: Arc<str>,
     /// The port of the Service (not of the endpoints).
     pub port: u16,
-    /// The transport protocol: a Service may have the same port number for both.
+    /// The transport protocol: a Service may have the same port number for TCP and for UDP.
     pub transport: TransportProtocol,
 }
 

@@ -17,7 +17,7 @@ use gateway::{Snapshot, snapshot};
 use tls::{EndpointTlsContext, EndpointTlsFactory, SniTable, TlsInfo};
 
 use crate::backend::{self, Backend, BackendConfigRef};
-use crate::config_cell::{ConfigCell, VersionedConfig};
+use crate::config_cell::{CachedConfig, ConfigCell};
 use crate::dial::pool::EndpointData;
 use crate::failure::Failure;
 use crate::observe::{ListenerCounters, RouteCounters};
@@ -25,7 +25,7 @@ use crate::observe::{ListenerCounters, RouteCounters};
 /// The configuration that workers use, read anew for each request.
 #[derive(Default)]
 pub(crate) struct ActiveConfig {
-    /// By [`ListenerSocket::listener_index`], which a listener keeps as long as its address is bound.
+    /// By [`BoundListener::listener_index`], which a listener keeps as long as its address is bound.
     pub(crate) listeners: Vec<Option<ActiveListener>>,
     /// Routes, by [`Rule::index`].
     pub(crate) routes: Vec<Arc<Route>>,
@@ -35,7 +35,7 @@ pub(crate) struct ActiveConfig {
 
 impl ActiveConfig {
     /// Returns the listener of that socket, or `None` if it has been removed.
-    pub(crate) fn listener(&self, bound: &Arc<ListenerSocket>) -> Option<&ActiveListener> {
+    pub(crate) fn listener(&self, bound: &Arc<BoundListener>) -> Option<&ActiveListener> {
         let listener = self.listeners.get(bound.listener_index)?.as_ref()?;
         Arc::ptr_eq(&listener.bound, bound).then_some(listener)
     }
@@ -44,7 +44,7 @@ impl ActiveConfig {
 /// A worker's own reference to an [`ActiveConfig`]. Its requests clone this `Rc`, so that workers do not contend for
 /// one shared reference count.
 pub(crate) struct WorkerConfig {
-    config: VersionedConfig<ActiveConfig>,
+    config: CachedConfig<ActiveConfig>,
     /// The configuration of each backend that was in force at the last request for it.
     backend_configs: Box<[RefCell<Option<Rc<BackendConfigRef>>>]>,
 }
@@ -87,7 +87,7 @@ impl std::ops::Deref for WorkerConfig {
 
 pub(crate) struct ActiveListener {
     pub(crate) name: Arc<str>,
-    pub(crate) bound: Arc<ListenerSocket>,
+    pub(crate) bound: Arc<BoundListener>,
     /// The port that clients connect to.
     pub(crate) public_port: u16,
     pub(crate) client: Arc<ClientSettings>,
@@ -153,7 +153,7 @@ impl ActiveListener {
 }
 
 /// A bound listener address.
-pub(crate) struct ListenerSocket {
+pub(crate) struct BoundListener {
     /// Index in [`ActiveConfig::listeners`].
     pub(crate) listener_index: usize,
     pub(crate) transport: TransportProtocol,
@@ -166,7 +166,7 @@ pub(crate) struct ListenerSocket {
     pub(crate) counters: Box<[ListenerCounters]>,
 }
 
-impl ListenerSocket {
+impl BoundListener {
     pub(crate) fn new(
         listener_index: usize,
         transport: TransportProtocol,

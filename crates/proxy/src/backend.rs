@@ -21,7 +21,7 @@ use crate::active_config::{ActiveConfig, WorkerConfig};
 use crate::adaptive_limits::AdaptiveLimits;
 use crate::affinity::AffinityTokens;
 use crate::clock;
-use crate::config_cell::{ConfigCell, VersionedConfig};
+use crate::config_cell::{CachedConfig, ConfigCell};
 use crate::demand::DemandTracker;
 use crate::dial::pool::{Endpoint, EndpointData};
 use crate::failure::Failure;
@@ -112,7 +112,7 @@ pub(crate) fn cap(settings: &BackendSettings) -> ConcurrencyCap {
 }
 
 /// A worker's own reference to a [`BackendConfig`], as [`WorkerConfig`] is to an [`ActiveConfig`].
-pub(crate) type BackendConfigRef = VersionedConfig<BackendConfig>;
+pub(crate) type BackendConfigRef = CachedConfig<BackendConfig>;
 
 impl Backend {
     pub(crate) fn new(

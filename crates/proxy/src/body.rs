@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use codec::grpc::web::GrpcWebTranslator;
-use codec::h1::{BadChunk, ChunkedEvent, ChunkedReader, write};
+use codec::h1::{BadChunk, ChunkedDecoder, ChunkedEvent, write};
 use codec::head::{BodyFraming, FieldSection};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
@@ -82,7 +82,7 @@ enum SinkFraming {
 pub(crate) struct BodyPump {
     source_framing: SourceFraming,
     sink_framing: SinkFraming,
-    chunks: ChunkedReader,
+    chunks: ChunkedDecoder,
     /// Translator of a body that is written as `GrpcWeb`.
     translator: Option<Box<GrpcWebTranslator>>,
     /// Trailers that followed the body, for a sink that marks the end of a message itself.
@@ -115,7 +115,7 @@ impl BodyPump {
         Self {
             source_framing: SourceFraming::Done,
             sink_framing: SinkFraming::Raw,
-            chunks: ChunkedReader::new(),
+            chunks: ChunkedDecoder::new(),
             translator: None,
             trailers: None,
             end_sent: false,
@@ -137,7 +137,7 @@ impl BodyPump {
             BodyFraming::None | BodyFraming::Length(0) => SourceFraming::Done,
             BodyFraming::Length(length) => SourceFraming::Length(length),
             BodyFraming::Chunked => {
-                self.chunks = ChunkedReader::new();
+                self.chunks = ChunkedDecoder::new();
                 SourceFraming::Chunked
             }
             BodyFraming::UntilClose => SourceFraming::UntilClose,

@@ -5,7 +5,7 @@
 //!
 //! Not `arc_swap`: its `Cache::load` costs one load and one comparison too, but renews its copy in place and does not
 //! report that it did. A worker derives an `Rc` and per-backend caches from each value, so that each request would need
-//! a second comparison. And `VersionedConfig::is_current` is also asked about values that must not be renewed: one
+//! a second comparison. And `CachedConfig::is_current` is also asked about values that must not be renewed: one
 //! that a request holds, and one to drop. `ArcSwap::load` answers that by a guard, at the cost of an atomic exchange.
 //! Lock-free loads gain nothing here: only control threads, and readers whose copy is outdated, take the lock.
 
@@ -40,27 +40,27 @@ impl<T> ConfigCell<T> {
     }
 
     /// Returns the current value with its version, for a reader that caches it.
-    pub(crate) fn load_versioned(&self) -> VersionedConfig<T> {
+    pub(crate) fn load_versioned(&self) -> CachedConfig<T> {
         // Read under the lock, so that version and value belong together.
         let value = lock(&self.value);
-        VersionedConfig { version: self.version.load(Ordering::Relaxed), value: Arc::clone(&value) }
+        CachedConfig { version: self.version.load(Ordering::Relaxed), value: Arc::clone(&value) }
     }
 }
 
 /// A cached value with the version at which it was read.
-pub(crate) struct VersionedConfig<T> {
+pub(crate) struct CachedConfig<T> {
     version: u64,
     value: Arc<T>,
 }
 
-impl<T> VersionedConfig<T> {
+impl<T> CachedConfig<T> {
     /// True if the value has not been replaced since.
     pub(crate) fn is_current(&self, published: &ConfigCell<T>) -> bool {
         self.version == published.version.load(Ordering::Acquire)
     }
 }
 
-impl<T> std::ops::Deref for VersionedConfig<T> {
+impl<T> std::ops::Deref for CachedConfig<T> {
     type Target = T;
 
     fn deref(&self) -> &T {

@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::accept::bind::{BindAddress, TcpOrUdpSocket, udp_socket};
 use crate::active_config::{
-    ActiveConfig, ActiveListener, ListenerHttp3, ListenerSocket, StateRegistry,
+    ActiveConfig, ActiveListener, BoundListener, ListenerHttp3, StateRegistry,
 };
 use crate::alt_svc;
 use crate::backend::Backend;
@@ -321,13 +321,13 @@ impl Proxy {
         groups: &mut SocketGroups,
         live: &mut ActiveConfig,
         requested: &Listener,
-    ) -> io::Result<(Arc<ListenerSocket>, TcpOrUdpSocket)> {
+    ) -> io::Result<(Arc<BoundListener>, TcpOrUdpSocket)> {
         let workers = self.shared.workers.len();
         let (socket, bound_to) = listen(groups, workers, requested)?;
         live.listeners.push(None);
         let place = live.listeners.len() - 1;
         let transport = requested.protocol.transport();
-        let bound = ListenerSocket::new(place, transport, requested.address, bound_to, workers);
+        let bound = BoundListener::new(place, transport, requested.address, bound_to, workers);
         Ok((Arc::new(bound), socket))
     }
 
@@ -336,7 +336,7 @@ impl Proxy {
         &self,
         old: &ActiveConfig,
         live: ActiveConfig,
-        sockets: Vec<(Arc<ListenerSocket>, TcpOrUdpSocket)>,
+        sockets: Vec<(Arc<BoundListener>, TcpOrUdpSocket)>,
         change: SocketGroupChange,
     ) {
         let live = Arc::new(live);

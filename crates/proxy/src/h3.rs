@@ -10,5 +10,5 @@ mod control_streams;
 mod fixture;
 
 pub(crate) use connection_state::H3ConnectionState;
-pub(crate) use control_streams::{ControlEvent, ControlStreams};
+pub(crate) use control_streams::{ControlStreamEvent, ControlStreams};
 pub(crate) use stream::H3Stream;

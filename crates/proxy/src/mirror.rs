@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use balance::{PickRequest, Time};
-use codec::h1::{ChunkedEvent, ChunkedReader, write};
+use codec::h1::{ChunkedDecoder, ChunkedEvent, write};
 use codec::head::{BodyFraming, RequestHead};
 use gateway::snapshot::{EndpointProtocol, MirrorPolicy};
 use tokio::sync::oneshot;
@@ -27,7 +27,7 @@ use crate::clock;
 use crate::context::RequestContext;
 use crate::dial::abandon::AbandonedRequest;
 use crate::dial::attempt::{self, AttemptConnection};
-use crate::dial::h3::{self, RequestTransport, h1_fallback};
+use crate::dial::h3::{self, OpenedTransport, h1_fallback};
 use crate::dial::pool::{self, EndpointConnection};
 use crate::dial::stream_call::{RequestSource, StreamGrant, StreamRequest};
 use crate::failure::Failure;
@@ -141,7 +141,7 @@ impl MirrorSource {
 
 /// Returns the data of a chunked body. The body is well-formed, since we have written it.
 fn decode_chunks(mut body: &[u8]) -> Vec<u8> {
-    let (mut chunks, mut data) = (ChunkedReader::new(), Vec::new());
+    let (mut chunks, mut data) = (ChunkedDecoder::new(), Vec::new());
     while let Ok(ChunkedEvent::Data { skip, len }) = chunks.next(body) {
         data.extend_from_slice(&body[skip..skip + len]);
         body = &body[skip + len..];
@@ -323,8 +323,8 @@ impl MirrorAttempt<'_> {
             return Ok(connection);
         }
         match self.within_connect_timeout(h3::open(worker, stream_request)).await? {
-            RequestTransport::Stream(connection) => Ok(connection),
-            RequestTransport::Http1 => {
+            OpenedTransport::Stream(connection) => Ok(connection),
+            OpenedTransport::Http1 => {
                 let requirements = self.connection_requirements();
                 let opening = h1_fallback::open(
                     &slot.endpoint,

@@ -17,7 +17,7 @@ use tls::{TlsSession, TlsStream};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
-use crate::dial::h3::framed_stream::H1Fallback;
+use crate::dial::h3::framed_stream::H1FallbackStream;
 use crate::failure::Failure;
 use crate::h2;
 use crate::h3;
@@ -31,7 +31,7 @@ pub(crate) enum PeerStream {
     Tcp(TcpStream),
     Tls(Box<TlsStream>),
     /// An HTTP/1.1 connection that frames bodies itself.
-    Framed(Box<H1Fallback>),
+    Framed(Box<H1FallbackStream>),
     /// One request and its response, on an HTTP/2 stream.
     H2(Box<h2::H2Stream>),
     /// One request and its response, on an HTTP/3 stream, which is bound to its worker's thread.

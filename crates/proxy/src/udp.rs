@@ -19,7 +19,7 @@ use tokio::io::Interest;
 use tokio::net::UdpSocket;
 use tokio::sync::oneshot;
 
-use crate::active_config::ListenerSocket;
+use crate::active_config::BoundListener;
 use crate::sys;
 use crate::worker::{DrainStage, Worker};
 
@@ -35,7 +35,7 @@ const LARGEST: usize = 64 * 1024;
 /// UDP listener socket with its flows.
 struct UdpListener {
     worker: Rc<Worker>,
-    bound: Arc<ListenerSocket>,
+    bound: Arc<BoundListener>,
     socket: UdpSocket,
     state: UdpSocketState,
     flows: RefCell<HashMap<UdpFlowKey, Rc<UdpFlow>>>,
@@ -52,7 +52,7 @@ struct UdpFlowKey {
 /// has.
 pub(crate) async fn serve(
     worker: Rc<Worker>,
-    bound: Arc<ListenerSocket>,
+    bound: Arc<BoundListener>,
     socket: std::net::UdpSocket,
     mut closed: oneshot::Receiver<()>,
 ) {
@@ -88,7 +88,7 @@ pub(crate) async fn serve(
 impl UdpListener {
     fn new(
         worker: Rc<Worker>,
-        bound: Arc<ListenerSocket>,
+        bound: Arc<BoundListener>,
         socket: std::net::UdpSocket,
     ) -> io::Result<Self> {
         let state = UdpSocketState::new((&socket).into())?;

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use crate::accept::accepted_connection::ConnectionHandover;
 use crate::accept::bind::TcpOrUdpSocket;
 use crate::accept::handshake_limiter::HandshakeLimiter;
-use crate::active_config::{ActiveConfig, ListenerSocket, WorkerConfig};
+use crate::active_config::{ActiveConfig, BoundListener, WorkerConfig};
 use crate::clock;
 use crate::config_cell::ConfigCell;
 use crate::dial::h3::pools::H3WorkerPools;
@@ -61,12 +61,12 @@ pub(crate) struct WorkerHandle {
 
 /// A command to a worker.
 pub(crate) enum WorkerCommand {
-    Listen(Arc<ListenerSocket>, TcpOrUdpSocket),
+    Listen(Arc<BoundListener>, TcpOrUdpSocket),
     Unlisten {
         place: usize,
     },
     /// Starts to accept connections over QUIC.
-    ListenQuic(Arc<ListenerSocket>, Arc<quic::SocketGroup>),
+    ListenQuic(Arc<BoundListener>, Arc<quic::SocketGroup>),
     /// Stops accepting connections over QUIC.
     UnlistenQuic {
         place: usize,

@@ -17,7 +17,7 @@ use quinn_proto::{ConnectionHandle, Dir, StreamId, VarInt};
 use tls::TlsInfo;
 
 use crate::driver_handle::DriverHandle;
-use crate::host::AdmittedConnection;
+use crate::host::ConnectionPermit;
 use crate::stream_scheduler::StreamScheduler;
 use crate::{CloseReason, RecvStream, SendStream, transport};
 
@@ -56,8 +56,8 @@ pub(super) struct QuicConnectionState {
     pub(super) handshake_deadline: Option<Instant>,
     /// The time at which to send a PING to the peer.
     pub(super) ping_at: Option<Instant>,
-    /// A client connection's part in the counts of its host: held here until it is served, or it is over.
-    pub(super) admitted: Option<AdmittedConnection>,
+    /// The permit of a client connection, until the connection is served or closed.
+    pub(super) admitted: Option<ConnectionPermit>,
     pub(super) wakers: QuicWakers,
     pub(super) scheduler: StreamScheduler,
 }

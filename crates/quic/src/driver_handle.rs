@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use quinn_proto::ConnectionHandle;
 
-use crate::{ConnectionHost, ReceivedDatagram};
+use crate::{ConnectionOwner, ReceivedDatagram};
 
 /// Handle to the driver task of a socket.
 pub(super) struct DriverHandle {
@@ -20,7 +20,7 @@ pub(super) struct DriverHandle {
     /// Datagrams that arrived at other workers.
     pending_datagrams: RefCell<Vec<ReceivedDatagram>>,
     /// The host for which client connections are accepted.
-    host: RefCell<Option<Rc<dyn ConnectionHost>>>,
+    host: RefCell<Option<Rc<dyn ConnectionOwner>>>,
     /// True if all connections are to be closed at once.
     is_closing: Cell<bool>,
     /// Returns the current time.
@@ -29,7 +29,7 @@ pub(super) struct DriverHandle {
 
 impl DriverHandle {
     /// Creates the handle of a driver that accepts client connections for `host`, or none.
-    pub(super) fn new(host: Option<Rc<dyn ConnectionHost>>, now: fn() -> Instant) -> Self {
+    pub(super) fn new(host: Option<Rc<dyn ConnectionOwner>>, now: fn() -> Instant) -> Self {
         Self {
             waker: RefCell::new(Waker::noop().clone()),
             is_woken: Cell::new(false),
@@ -84,12 +84,12 @@ impl DriverHandle {
         self.host.borrow().is_some()
     }
 
-    pub(super) fn host(&self) -> Option<Rc<dyn ConnectionHost>> {
+    pub(super) fn host(&self) -> Option<Rc<dyn ConnectionOwner>> {
         self.host.borrow().clone()
     }
 
     /// Sets the host that new connections belong to; `None`: no more are accepted.
-    pub(super) fn set_host(&self, host: Option<Rc<dyn ConnectionHost>>) {
+    pub(super) fn set_host(&self, host: Option<Rc<dyn ConnectionOwner>>) {
         *self.host.borrow_mut() = host;
         self.wake();
     }

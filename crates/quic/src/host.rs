@@ -14,7 +14,7 @@ use crate::{QuicConnection, ReceivedDatagram, SocketGroup};
 ///
 /// A trait although production has one implementation: this crate must not know the workers and listeners behind it.
 /// No call is made for each datagram, except to hand one over.
-pub trait ConnectionHost {
+pub trait ConnectionOwner {
     /// Returns the settings of new connections; `None` if no more are accepted.
     fn settings(&self) -> Option<ServerSettings>;
 
@@ -54,7 +54,8 @@ pub trait ConnectionHost {
 pub struct ServerSettings {
     /// Bidirectional streams that a client may have open at a time.
     pub max_concurrent_streams: u32,
-    /// The time without requests after which the host closes a connection.
+    /// The time without requests after which the [`ConnectionOwner`] closes a connection. The idle timeout of QUIC (RFC
+    /// 9000, section 10.1) is longer by a margin.
     pub idle_timeout: Duration,
     /// The time limit of a handshake.
     pub handshake_timeout: Duration,
@@ -93,19 +94,19 @@ pub struct DatagramCounts {
 
 impl DatagramCounts {
     /// Passes the numbers on to `host`, and begins again at zero.
-    pub(super) fn report(&mut self, host: &dyn ConnectionHost) {
+    pub(super) fn report(&mut self, host: &dyn ConnectionOwner) {
         if *self != Self::default() {
             host.record_datagrams(&std::mem::take(self));
         }
     }
 }
 
-/// A connection that its host counts, until it is served or dropped.
-pub(super) struct AdmittedConnection(Option<Rc<dyn ConnectionHost>>);
+/// The permit by which an owner counts a client connection; released when the connection is served or dropped.
+pub(super) struct ConnectionPermit(Option<Rc<dyn ConnectionOwner>>);
 
-impl AdmittedConnection {
+impl ConnectionPermit {
     /// Admits a connection; `None` if there is no room for it.
-    pub(super) fn admit(host: &Rc<dyn ConnectionHost>) -> Option<Self> {
+    pub(super) fn admit(host: &Rc<dyn ConnectionOwner>) -> Option<Self> {
         host.admit().then(|| Self(Some(Rc::clone(host))))
     }
 
@@ -117,7 +118,7 @@ impl AdmittedConnection {
     }
 }
 
-impl Drop for AdmittedConnection {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         if let Some(host) = self.0.take() {
             host.release();

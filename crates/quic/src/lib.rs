@@ -5,7 +5,7 @@
 //! at once, and the driver sends the resulting packets after every task that is ready has run, so that many packets
 //! leave together.
 //!
-//! The state of workers and listeners is unknown here, and so are metrics: a [`ConnectionHost`] stands for them, and
+//! The state of workers and listeners is unknown here, and so are metrics: a [`ConnectionOwner`] stands for them, and
 //! `now` is a function that the caller hands in.
 
 /// A connection as the tasks that use it see it.
@@ -49,7 +49,7 @@ pub use close_reason::CloseReason;
 pub use connection::QuicConnection;
 pub use dial::{DialError, DialSettings, QuicDialer};
 pub use host::{
-    CompletedHandshake, ConnectionHost, DatagramCounts, ServerSettings, SniSettings, SniSource,
+    CompletedHandshake, ConnectionOwner, DatagramCounts, ServerSettings, SniSettings, SniSource,
 };
 pub use keys::QuicTokenKeys;
 pub use server::ServerDrivers;

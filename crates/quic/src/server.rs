@@ -22,11 +22,11 @@ use crate::connection::QuicConnectionState;
 use crate::connection_id::{self, WorkerCidGenerator};
 use crate::driver::{DriverRole, EndpointDriver};
 use crate::driver_handle::DriverHandle;
-use crate::host::AdmittedConnection;
+use crate::host::ConnectionPermit;
 use crate::session::{QuicHandshakeData, SniServerConfig, VERSION};
 use crate::socket::{QuicSocket, SocketBuffers};
 use crate::{
-    CompletedHandshake, ConnectionHost, DatagramCounts, DatagramDropReason, QuicConnection,
+    CompletedHandshake, ConnectionOwner, DatagramCounts, DatagramDropReason, QuicConnection,
     QuicDialer, QuicTokenKeys, ReceivedDatagram, ServerSettings, SocketGroup, transport,
 };
 
@@ -70,7 +70,7 @@ impl ServerDrivers {
         place: usize,
         group: &Arc<SocketGroup>,
         keys: &QuicTokenKeys,
-        host: Rc<dyn ConnectionHost>,
+        host: Rc<dyn ConnectionOwner>,
     ) {
         if self.worker >= group.workers() {
             return;
@@ -120,7 +120,7 @@ impl ServerDrivers {
 
     fn new_driver(
         &self,
-        host: Rc<dyn ConnectionHost>,
+        host: Rc<dyn ConnectionOwner>,
         group: &Arc<SocketGroup>,
         keys: &QuicTokenKeys,
         driver_handle: &Rc<DriverHandle>,
@@ -163,7 +163,7 @@ pub(super) struct ConnectionAcceptor {
     group: Arc<SocketGroup>,
     driver_handle: Rc<DriverHandle>,
     /// The host that counts the datagrams: the last one that accepted connections here.
-    host: Rc<dyn ConnectionHost>,
+    host: Rc<dyn ConnectionOwner>,
     keys: QuicTokenKeys,
     /// Datagrams that have not been reported to the host yet.
     counts: DatagramCounts,
@@ -181,7 +181,7 @@ pub(super) enum HandshakeStep {
 
 /// The configuration of new connections, and the settings that it was built from.
 struct CachedServerConfig {
-    host: Rc<dyn ConnectionHost>,
+    host: Rc<dyn ConnectionOwner>,
     settings: ServerSettings,
     config: Arc<ServerConfig>,
 }
@@ -385,7 +385,7 @@ impl EndpointDriver {
             return self.refuse(incoming);
         };
         let host = Rc::clone(&server.host);
-        let Some(admitted) = AdmittedConnection::admit(&host) else { return self.refuse(incoming) };
+        let Some(admitted) = ConnectionPermit::admit(&host) else { return self.refuse(incoming) };
         // Later connections are checked against the current configuration, too.
         self.endpoint.set_server_config(Some(Arc::clone(&config)));
         self.reply.clear();

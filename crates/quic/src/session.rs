@@ -51,7 +51,7 @@ impl SniServerConfig {
         let current = (self.sni_source)().ok_or(description::INTERNAL_ERROR)?;
         let site = current.sni_table.find(name).ok_or(description::UNRECOGNIZED_NAME)?;
         match &site.mode {
-            ServerTlsMode::Decrypt(ServerTlsConfig { over_quic: Some(config), .. }) => {
+            ServerTlsMode::Terminate(ServerTlsConfig { over_quic: Some(config), .. }) => {
                 let config = if current.early_data {
                     &config.with_early_data
                 } else {
@@ -60,7 +60,7 @@ impl SniServerConfig {
                 Ok((Arc::clone(site), Arc::clone(config)))
             }
             // TLS passthrough is not possible over QUIC.
-            ServerTlsMode::Decrypt(ServerTlsConfig { over_quic: None, .. })
+            ServerTlsMode::Terminate(ServerTlsConfig { over_quic: None, .. })
             | ServerTlsMode::PassThrough => Err(description::UNRECOGNIZED_NAME),
             ServerTlsMode::Refuse => Err(description::INTERNAL_ERROR),
         }

@@ -49,7 +49,7 @@ pub struct SendStream {
     /// Bytes that it may still write before it goes behind its equals.
     portion_left: usize,
     is_first_portion: bool,
-    /// True if it is finished, reset, or stopped.
+    /// True if this side has sent a FIN or RESET_STREAM, or received STOP_SENDING.
     over: bool,
 }
 

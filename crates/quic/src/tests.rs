@@ -180,7 +180,7 @@ impl EchoHost {
     }
 }
 
-impl ConnectionHost for EchoHost {
+impl ConnectionOwner for EchoHost {
     fn settings(&self) -> Option<ServerSettings> {
         Some(ServerSettings {
             max_concurrent_streams: 128,
@@ -358,7 +358,7 @@ async fn run_worker(
     mut commands: UnboundedReceiver<TestCommand>,
 ) {
     let drivers = ServerDrivers::new(host.worker, &QuicDialer::new(now));
-    let host: Rc<dyn ConnectionHost> = Rc::new(host);
+    let host: Rc<dyn ConnectionOwner> = Rc::new(host);
     while let Some(command) = commands.recv().await {
         match command {
             TestCommand::Listen => drivers.open(PLACE, group, keys, Rc::clone(&host)),

@@ -36,11 +36,11 @@ pub struct SniEntry {
     terms: Option<Arc<TlsTermination>>,
 }
 
-/// The treatment of a TLS connection.
+/// The TLS mode of a connection: pass through, terminate or refuse.
 #[derive(Clone)]
 pub enum ServerTlsMode {
     PassThrough,
-    Decrypt(ServerTlsConfig),
+    Terminate(ServerTlsConfig),
     /// The configuration is unusable, as the log has said.
     Refuse,
 }
@@ -191,7 +191,7 @@ impl ServerTlsConfigs {
             return known;
         }
         let mode = match before.find(terms, carries_requests) {
-            Some(known @ (ServerTlsMode::Decrypt(_) | ServerTlsMode::PassThrough)) => known,
+            Some(known @ (ServerTlsMode::Terminate(_) | ServerTlsMode::PassThrough)) => known,
             // It may be usable now, for example after a change of the certificate.
             Some(ServerTlsMode::Refuse) | None => {
                 self.build_tls_mode(terms, carries_requests, before)
@@ -216,7 +216,7 @@ impl ServerTlsConfigs {
         before: &Self,
     ) -> ServerTlsMode {
         match self.build_config(terms, carries_requests, before) {
-            Ok(tls_config) => ServerTlsMode::Decrypt(tls_config),
+            Ok(tls_config) => ServerTlsMode::Terminate(tls_config),
             Err(error) => {
                 let certificates: Vec<_> = terms.certificates.iter().map(|it| &*it.name).collect();
                 tracing::error!(?certificates, %error, "unusable TLS configuration: connections for these certificates are rejected");

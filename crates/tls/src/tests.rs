@@ -108,7 +108,7 @@ fn site_of<'s>(sites: &'s SniTable, name: &str) -> Option<&'s Arc<SniEntry>> {
 
 fn config(sites: &SniTable, name: &str) -> Arc<ServerConfig> {
     match &site_of(sites, name).unwrap().mode {
-        ServerTlsMode::Decrypt(decryption) => Arc::clone(&decryption.over_tcp),
+        ServerTlsMode::Terminate(decryption) => Arc::clone(&decryption.over_tcp),
         ServerTlsMode::PassThrough | ServerTlsMode::Refuse => panic!("{name} is not decrypted"),
     }
 }

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
 use super::Endpoint;
-use crate::load::{ConcurrencyCap, LoadTable, PickCapacity};
+use crate::load::{CapacityLimits, ConcurrencyCap, LoadTable};
 use crate::pick::{Algorithm, EligibleEndpoints, HashRing, MaglevTable};
 
 /// An endpoint of a set.
@@ -48,8 +48,8 @@ impl<T> SetMember<T> {
         self.endpoint.counter.take(self.capacity(cap))
     }
 
-    fn capacity(&self, cap: ConcurrencyCap) -> PickCapacity {
-        PickCapacity::within(cap).at_most(self.max_in_flight)
+    fn capacity(&self, cap: ConcurrencyCap) -> CapacityLimits {
+        CapacityLimits::within(cap).at_most(self.max_in_flight)
     }
 
     /// Returns the weight before health is applied.
@@ -177,7 +177,7 @@ impl<T> EndpointSet<T> {
 
     /// Takes a slot of a member, if one is free.
     pub(crate) fn take(&self, member: usize, cap: ConcurrencyCap) -> Option<Arc<Endpoint<T>>> {
-        let capacity = PickCapacity::within(cap);
+        let capacity = CapacityLimits::within(cap);
         // A request that waits for this member has no alternative.
         let capacity = capacity.ignoring_refusals().unwrap_or(capacity);
         self.loads.take(member, capacity).then(|| self.members[member].endpoint.clone())

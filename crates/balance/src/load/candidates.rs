@@ -1,6 +1,6 @@
 //! Candidates of one pick: the members, the capacity of each, and the excluded ones.
 
-use super::{LoadTable, PickCapacity, WeightedKey};
+use super::{CapacityLimits, LoadTable, WeightedKey};
 use crate::latency::{LatencyEstimate, MemberStats};
 use crate::rng::Rng;
 use crate::time::Time;
@@ -11,7 +11,7 @@ pub(crate) struct PickCandidates<'a> {
     loads: &'a LoadTable,
     /// Number of members to choose from, which come first.
     len: usize,
-    capacity: PickCapacity,
+    capacity: CapacityLimits,
     exclusion: PickExclusion<'a>,
 }
 
@@ -19,7 +19,7 @@ impl<'a> PickCandidates<'a> {
     /// Returns all members as candidates.
     pub(crate) fn new(
         loads: &'a LoadTable,
-        capacity: PickCapacity,
+        capacity: CapacityLimits,
         exclusion: PickExclusion<'a>,
     ) -> Self {
         Self { loads, len: loads.entries.len(), capacity, exclusion }

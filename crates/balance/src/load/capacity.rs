@@ -63,7 +63,7 @@ const UNREACHABLE: u32 = 0;
 
 impl EndpointCapacity {
     #[inline]
-    pub(crate) fn most(&self, capacity: PickCapacity) -> u32 {
+    pub(crate) fn most(&self, capacity: CapacityLimits) -> u32 {
         let mut most = capacity.most;
         if capacity.learned {
             most = most.min(self.learned.load(Ordering::Relaxed));
@@ -140,7 +140,7 @@ impl Default for EndpointCapacity {
 
 /// Capacity that one pick leaves at each member.
 #[derive(Clone, Copy)]
-pub(crate) struct PickCapacity {
+pub(crate) struct CapacityLimits {
     /// Cap of the backend; `u32::MAX` if there is none.
     most: u32,
     learned: bool,
@@ -149,7 +149,7 @@ pub(crate) struct PickCapacity {
     keeps_headroom: bool,
 }
 
-impl PickCapacity {
+impl CapacityLimits {
     pub(crate) fn within(cap: ConcurrencyCap) -> Self {
         let (most, learned) = match cap {
             ConcurrencyCap::None => (u32::MAX, false),

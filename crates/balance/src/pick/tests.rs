@@ -290,7 +290,7 @@ fn large_sets_pick_the_better_of_two_distinct_endpoints() {
         (0..rng.below(9)).for_each(|_| assert!(endpoint.take(ConcurrencyCap::None)));
         let candidates = PickCandidates::new(
             &world.set.loads,
-            PickCapacity::within(ConcurrencyCap::of(20)),
+            CapacityLimits::within(ConcurrencyCap::of(20)),
             PickExclusion::Matching(&|member| member == 7),
         );
         let mut seen = Vec::new();
@@ -312,7 +312,7 @@ fn random_draw_follows_weights_and_draws_two_distinct_endpoints() {
     let world = World::new(&[3, 0, 1]);
     let candidates = PickCandidates::new(
         &world.set.loads,
-        PickCapacity::within(ConcurrencyCap::None),
+        CapacityLimits::within(ConcurrencyCap::None),
         PickExclusion::None,
     );
     let mut rng = Rng::new(9);
@@ -328,7 +328,7 @@ fn random_draw_follows_weights_and_draws_two_distinct_endpoints() {
     assert!(
         PickCandidates::new(
             &World::new(&[0, 4]).set.loads,
-            PickCapacity::within(ConcurrencyCap::None),
+            CapacityLimits::within(ConcurrencyCap::None),
             PickExclusion::None
         )
         .draw_two(&mut rng)

@@ -32,7 +32,7 @@ pub enum ChunkedEvent {
 /// Decoder of a chunked body. The caller passes each byte until an event says to consume it, and never again after
 /// that.
 #[derive(Debug)]
-pub struct ChunkedReader {
+pub struct ChunkedDecoder {
     state: ChunkedState,
     extension_bytes: usize,
     /// The part of the trailer section that has been received.
@@ -69,7 +69,7 @@ enum ChunkLineState {
     DataLineFeed,
 }
 
-impl ChunkedReader {
+impl ChunkedDecoder {
     pub fn new() -> Self {
         Self {
             state: ChunkedState::Line(ChunkLineState::START),
@@ -154,7 +154,7 @@ impl ChunkedReader {
     }
 }
 
-impl Default for ChunkedReader {
+impl Default for ChunkedDecoder {
     fn default() -> Self {
         Self::new()
     }

@@ -18,6 +18,6 @@ pub mod chunked;
 /// Encoder of heads and chunks.
 pub mod write;
 
-pub use chunked::{ChunkedEvent, ChunkedReader};
+pub use chunked::{ChunkedDecoder, ChunkedEvent};
 pub use error::{BadChunk, BadFraming, BadRequest, BadResponse, BadSyntax};
 pub use parse::HeadLimits;

@@ -8,7 +8,7 @@
 /// Properties of HTTP/3 frames and field sections.
 pub mod h3;
 
-use codec::h1::{BadChunk, ChunkedEvent, ChunkedReader, HeadLimits, parse, write};
+use codec::h1::{BadChunk, ChunkedDecoder, ChunkedEvent, HeadLimits, parse, write};
 use codec::head::{FieldSection, HttpVersion, RequestHead, RequestMethod, ResponseHead};
 use codec::proxy_protocol;
 
@@ -103,7 +103,7 @@ pub fn chunked(bytes: &[u8], step: usize) {
     assert!(taken <= bytes.len());
     assert!(whole.data.len() < taken.max(1));
 
-    let mut reader = ChunkedReader::new();
+    let mut reader = ChunkedDecoder::new();
     let mut out = Vec::new();
     let mut at = 0;
     while let Ok(ChunkedEvent::Data { skip, len }) = reader.next(&bytes[at..]) {
@@ -120,7 +120,7 @@ pub fn chunked(bytes: &[u8], step: usize) {
 
 /// Decodes a chunked body; each time the decoder needs more, `step` more bytes become available.
 pub fn decode(bytes: &[u8], step: usize) -> Decoded {
-    let mut reader = ChunkedReader::new();
+    let mut reader = ChunkedDecoder::new();
     let (mut data, mut at, mut seen) = (Vec::new(), 0, 0);
     let end = loop {
         match reader.next(&bytes[at..seen]) {

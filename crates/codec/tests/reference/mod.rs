@@ -10,7 +10,7 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use codec::h1::{ChunkedEvent, ChunkedReader, HeadLimits, parse};
+use codec::h1::{ChunkedDecoder, ChunkedEvent, HeadLimits, parse};
 use codec::head::{BodyFraming, RequestHead};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::{Body, Bytes, Incoming};
@@ -104,7 +104,7 @@ fn body(framing: BodyFraming, bytes: &[u8]) -> Option<(Vec<u8>, usize)> {
         let length = usize::try_from(length).ok()?;
         return Some((bytes.get(..length)?.to_vec(), length));
     }
-    let mut reader = ChunkedReader::new();
+    let mut reader = ChunkedDecoder::new();
     let (mut data, mut at) = (Vec::new(), 0);
     loop {
         match reader.next(&bytes[at..]).ok()? {

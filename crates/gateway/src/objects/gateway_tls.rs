@@ -35,7 +35,7 @@ pub struct GatewayTls {
     /// TLS with endpoints.
     pub backend: Option<BackendTls>,
     /// TLS with clients.
-    pub frontend: Option<FrontendTls>,
+    pub frontend: Option<FrontendTlsConfig>,
 }
 
 /// TLS with endpoints.
@@ -49,9 +49,9 @@ pub struct BackendTls {
 /// TLS with clients: verification of client certificates (mTLS).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct FrontendTls {
+pub struct FrontendTlsConfig {
     /// Settings of all HTTPS listeners, except those on the ports in `perPort`.
-    pub default: FrontendTlsConfig,
+    pub default: TlsValidationConfig,
     /// Settings of the listeners on one port.
     #[serde(default)]
     #[schemars(length(max = 64))]
@@ -66,13 +66,13 @@ pub struct FrontendTlsPort {
     #[schemars(range(min = 1, max = 65535))]
     pub port: u16,
     /// The settings.
-    pub tls: FrontendTlsConfig,
+    pub tls: TlsValidationConfig,
 }
 
 /// Client certificate settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct FrontendTlsConfig {
+pub struct TlsValidationConfig {
     /// Verification of client certificates. Default: no certificate is requested.
     pub validation: Option<FrontendValidation>,
 }

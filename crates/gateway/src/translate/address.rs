@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::attach::{CommonHosts, RouteAttachment};
-use super::listener::{self, AcceptedGateway, AcceptedListener, listen_port};
+use super::listener::{self, GatewayContext, ListenerContext, listen_port};
 use super::listener_tls::ListenerTlsMode;
 use super::policy::ClientPolicies;
 use super::report::TranslationReport;
@@ -57,7 +57,7 @@ impl SniRulesDraft {
 
 /// Returns every address that a listener of a Gateway is served on, without rules.
 pub(super) fn listeners(
-    gateways: &[AcceptedGateway<'_>],
+    gateways: &[GatewayContext<'_>],
     addresses: &AddressAssignment,
     policies: &ClientPolicies<'_>,
     report: &mut TranslationReport,
@@ -82,8 +82,8 @@ impl ListenerDrafts {
     fn add(
         &mut self,
         address: SocketAddr,
-        gateway: &AcceptedGateway<'_>,
-        listener: &AcceptedListener<'_>,
+        gateway: &GatewayContext<'_>,
+        listener: &ListenerContext<'_>,
         policies: &ClientPolicies<'_>,
         report: &mut TranslationReport,
     ) {
@@ -136,7 +136,7 @@ impl ListenerDrafts {
     /// Adds a rule at every listener that its route has attached to.
     pub(super) fn add_rule(
         &mut self,
-        gateways: &[AcceptedGateway<'_>],
+        gateways: &[GatewayContext<'_>],
         attachments: &[RouteAttachment],
         matches: &[Arc<RouteMatch>],
         rule: &Arc<Rule>,
@@ -195,7 +195,7 @@ fn make_http(protocol: &mut ListenerProtocol) {
 
 /// Returns the SNI rule for some hosts of a listener, or `None` if the listener has no TLS.
 fn sni_rule(
-    listener: &AcceptedListener<'_>,
+    listener: &ListenerContext<'_>,
     hosts: &HostPattern,
     rule: Option<&Arc<Rule>>,
 ) -> Option<SniRule> {
@@ -216,7 +216,7 @@ fn sni_rule(
 /// Adds an SNI rule for each host.
 fn add_sni_rules(
     sni_rules: &mut SniRulesDraft,
-    listener: &AcceptedListener<'_>,
+    listener: &ListenerContext<'_>,
     hosts: &[CommonHosts],
     rule: &Arc<Rule>,
 ) {
@@ -231,7 +231,7 @@ fn add_sni_rules(
 /// route may exceed them.
 fn add_matches(
     routes: &mut RouteTable,
-    listener: &AcceptedListener<'_>,
+    listener: &ListenerContext<'_>,
     attachment: &RouteAttachment,
     matches: &[Arc<RouteMatch>],
     rule: &Arc<Rule>,
@@ -245,8 +245,8 @@ fn add_matches(
 
 /// Returns the sockets that a listener is served on.
 pub(super) fn sockets(
-    gateway: &AcceptedGateway<'_>,
-    listener: &AcceptedListener<'_>,
+    gateway: &GatewayContext<'_>,
+    listener: &ListenerContext<'_>,
 ) -> impl Iterator<Item = SocketAddr> {
     let port = listen_port(gateway.target_ports.as_ref(), listener.spec.port);
     gateway.addresses.iter().map(move |ip| SocketAddr::new(*ip, port))

@@ -5,7 +5,7 @@ use std::iter;
 use std::ops::Range;
 
 use super::index::{NamespacedName, ObjectIndex};
-use super::listener::{AcceptedGateway, AcceptedListener, is_gateway_api};
+use super::listener::{GatewayContext, ListenerContext, is_gateway_api};
 use super::listener_set;
 use super::owner::OwnerObject;
 use super::report::{TranslationReport, ValidationFault};
@@ -61,7 +61,7 @@ pub(super) struct ParentIndex<'a> {
     sections: BTreeMap<(&'a str, NamespacedName<'a>, &'a str), Vec<usize>>,
 }
 
-/// An accepted Gateway, or a ListenerSet of one.
+/// A Gateway of ours, or a ListenerSet of one.
 struct ParentMatch<'a> {
     /// Index of the Gateway among the accepted ones.
     gateway: usize,
@@ -74,7 +74,7 @@ struct ParentMatch<'a> {
 }
 
 impl<'a> ParentIndex<'a> {
-    pub(super) fn new(gateways: &[AcceptedGateway<'a>]) -> Self {
+    pub(super) fn new(gateways: &[GatewayContext<'a>]) -> Self {
         let mut parents = Self { owners: BTreeMap::new(), sections: BTreeMap::new() };
         for (place, gateway) in gateways.iter().enumerate() {
             let own = (gateway.owner(), 0..gateway.own_listeners().len(), false);
@@ -84,8 +84,7 @@ impl<'a> ParentIndex<'a> {
                 let found = ParentMatch { gateway: place, owner, listeners, is_refused };
                 parents.owners.insert((owner.kind, owner.name()), found);
             }
-            for (place, AcceptedListener { owner, spec, .. }) in
-                gateway.listeners.iter().enumerate()
+            for (place, ListenerContext { owner, spec, .. }) in gateway.listeners.iter().enumerate()
             {
                 let section = (owner.kind, owner.name(), &*spec.name);
                 parents.sections.entry(section).or_default().push(place);
@@ -112,7 +111,7 @@ impl<'a, S> AttachmentRequest<'a, S> {
         &self,
         index: &ObjectIndex<'_>,
         known: &ParentIndex<'_>,
-        gateways: &[AcceptedGateway<'_>],
+        gateways: &[GatewayContext<'_>],
         report: &mut TranslationReport,
     ) -> Vec<ParentAttachment<'a>> {
         if self.parents.is_empty() {
@@ -181,10 +180,10 @@ impl<'a, S> AttachmentRequest<'a, S> {
         parent: &ParentRef,
         field: &str,
         &ParentMatch { gateway, owner, is_refused, .. }: &ParentMatch<'_>,
-        listeners: impl Iterator<Item = (usize, &'l AcceptedListener<'l>)>,
+        listeners: impl Iterator<Item = (usize, &'l ListenerContext<'l>)>,
     ) -> Result<Vec<RouteAttachment>, ValidationFault> {
         let is_meant =
-            |it: &AcceptedListener<'_>| parent.port.is_none_or(|port| port == it.spec.port);
+            |it: &ListenerContext<'_>| parent.port.is_none_or(|port| port == it.spec.port);
         let mut found: Vec<_> = listeners.filter(|(_, it)| is_meant(it)).collect();
         if found.is_empty() {
             let message = if is_refused {
@@ -224,7 +223,7 @@ impl<'a, S> AttachmentRequest<'a, S> {
         &self,
         gateway: usize,
         place: usize,
-        listener: &AcceptedListener<'_>,
+        listener: &ListenerContext<'_>,
     ) -> RouteAttachment {
         let hosts = common_hosts(&listener.hosts, self.hostnames);
         let (port, scheme) = (listener.spec.port, listener.protocol.scheme());
@@ -235,7 +234,7 @@ impl<'a, S> AttachmentRequest<'a, S> {
 /// Counts a route at each listener that it has attached to, and keeps the attachments whose listeners are served.
 pub(super) fn retain_served(
     attachments: &mut Vec<RouteAttachment>,
-    gateways: &mut [AcceptedGateway<'_>],
+    gateways: &mut [GatewayContext<'_>],
 ) {
     let listeners: BTreeSet<_> = attachments.iter().map(|it| (it.gateway, it.listener)).collect();
     for (gateway, listener) in listeners {

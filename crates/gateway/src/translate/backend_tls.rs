@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::backend_transport::endpoint_tls;
 use super::index::{BACKEND_TLS_POLICY as KIND, NamespacedName, ObjectIndex, sorted_by_age};
-use super::listener::AcceptedGateway;
+use super::listener::GatewayContext;
 use super::owner::OwnerObject;
 use super::policy::{PolicyAttachments, PolicyTargetRef, find_service};
 use super::reference::{CertificateRefResolver, ReferenceReasons};
@@ -192,7 +192,7 @@ impl<'a> BackendTlsPolicies<'a> {
     pub(super) fn statuses(
         &self,
         ancestors: &BackendAncestors,
-        gateways: &[AcceptedGateway<'_>],
+        gateways: &[GatewayContext<'_>],
         report: &mut TranslationReport,
     ) {
         let mut by_service: BTreeMap<NamespacedName<'_>, BTreeSet<usize>> = BTreeMap::new();

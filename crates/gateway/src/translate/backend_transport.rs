@@ -7,7 +7,7 @@ use super::backend::find_port;
 use super::backend_tls::{BackendAncestors, BackendTlsPolicies};
 use super::draft::{RouteDraft, RuleDraft};
 use super::index::ObjectIndex;
-use super::listener::AcceptedGateway;
+use super::listener::GatewayContext;
 use super::report::TranslationReport;
 use crate::objects::{BackendPolicySpec, BackendProtocol, ServicePort};
 use crate::snapshot::{BackendKey, EndpointProtocol, EndpointTls, TlsCertificate, TrustAnchors};
@@ -48,7 +48,7 @@ impl BackendUsage {
         key: &BackendKey,
         index: &ObjectIndex<'_>,
         policies: &BackendTlsPolicies<'_>,
-        gateways: &[AcceptedGateway<'_>],
+        gateways: &[GatewayContext<'_>],
     ) -> BackendTransport {
         let service = index.services.get(&(&*key.namespace, &*key.service));
         let port = service.and_then(|it| find_port(&it.spec, key.port, key.transport));
@@ -67,7 +67,7 @@ impl BackendUsage {
     fn client_certificate(
         &self,
         key: &BackendKey,
-        gateways: &[AcceptedGateway<'_>],
+        gateways: &[GatewayContext<'_>],
     ) -> Option<(usize, Arc<TlsCertificate>)> {
         let certificate = |index: &usize| {
             let certificate = gateways[*index].client_certificate.as_ref()?.as_ref().ok()?;
@@ -81,7 +81,7 @@ impl BackendUsage {
     pub(super) fn report_ignored_client_certificates(
         &self,
         policies: &BackendTlsPolicies<'_>,
-        gateways: &[AcceptedGateway<'_>],
+        gateways: &[GatewayContext<'_>],
         report: &mut TranslationReport,
     ) {
         for (key, indices) in &self.ancestors {

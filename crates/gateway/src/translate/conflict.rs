@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use super::listener::{AcceptedGateway, AcceptedListener, ProtocolType, listen_port};
+use super::listener::{GatewayContext, ListenerContext, ProtocolType, listen_port};
 use super::report::{TranslationReport, ValidationFault};
 use crate::matching::{HostPattern, HostTrie};
 use crate::snapshot::TransportProtocol;
@@ -18,7 +18,7 @@ struct ListenerClaims {
 }
 
 impl ListenerClaims {
-    fn add(&mut self, number: usize, listener: &AcceptedListener<'_>) {
+    fn add(&mut self, number: usize, listener: &ListenerContext<'_>) {
         let claim = (listener.hosts.clone(), listener.protocol);
         self.by_hosts.entry(claim).or_default().push(number);
         self.by_protocol.entry(listener.protocol).or_insert(number);
@@ -30,9 +30,9 @@ impl ListenerClaims {
     fn conflict_with(
         &self,
         own: Option<usize>,
-        listener: &AcceptedListener<'_>,
+        listener: &ListenerContext<'_>,
     ) -> Option<(usize, ConditionReason)> {
-        let AcceptedListener { protocol, hosts, .. } = listener;
+        let ListenerContext { protocol, hosts, .. } = listener;
         let same_hosts = |protocol: ProtocolType| {
             let claims = self.by_hosts.get(&(hosts.clone(), protocol)).into_iter().flatten();
             claims.copied().find(|number| Some(*number) != own)
@@ -51,13 +51,13 @@ impl ListenerClaims {
 /// Finds all conflicts. Within a Gateway, none of its own listeners that conflict is served, as Gateway API demands;
 /// listeners of ListenerSets yield to those with precedence. Between Gateways, the older one keeps its sockets, so that
 /// a new Gateway does not take down an existing one.
-pub(super) fn find_conflicts(gateways: &mut [AcceptedGateway<'_>], report: &mut TranslationReport) {
+pub(super) fn find_conflicts(gateways: &mut [GatewayContext<'_>], report: &mut TranslationReport) {
     let mut taken: BTreeMap<(SocketAddr, TransportProtocol), ListenerClaims> = BTreeMap::new();
     // The listener of each claim.
     let mut names: Vec<String> = Vec::new();
     for gateway in gateways {
         find_conflicts_within(gateway);
-        let AcceptedGateway { addresses, listeners, target_ports: targets, .. } = gateway;
+        let GatewayContext { addresses, listeners, target_ports: targets, .. } = gateway;
         for listener in listeners.iter_mut().filter(|it| it.is_served()) {
             let transport = listener.protocol.transport();
             let port = listen_port(targets.as_ref(), listener.spec.port);
@@ -84,11 +84,10 @@ pub(super) fn find_conflicts(gateways: &mut [AcceptedGateway<'_>], report: &mut 
     }
 }
 
-fn find_conflicts_within(gateway: &mut AcceptedGateway<'_>) {
+fn find_conflicts_within(gateway: &mut GatewayContext<'_>) {
     let own = gateway.own_listeners().len();
     let mut ports: BTreeMap<(u16, TransportProtocol), ListenerClaims> = BTreeMap::new();
-    let port =
-        |listener: &AcceptedListener<'_>| (listener.spec.port, listener.protocol.transport());
+    let port = |listener: &ListenerContext<'_>| (listener.spec.port, listener.protocol.transport());
     for (place, listener) in
         gateway.own_listeners().iter().enumerate().filter(|(_, it)| it.is_served())
     {
@@ -110,9 +109,9 @@ fn find_conflicts_within(gateway: &mut AcceptedGateway<'_>) {
 }
 
 /// Records for each TLS listener another one on its port with hosts in common.
-fn find_overlaps(listeners: &mut [AcceptedListener<'_>]) {
+fn find_overlaps(listeners: &mut [ListenerContext<'_>]) {
     let mut ports: BTreeMap<u16, HostTrie<Vec<usize>>> = BTreeMap::new();
-    let is_meant = |it: &AcceptedListener<'_>| it.protocol.is_encrypted() && it.is_served();
+    let is_meant = |it: &ListenerContext<'_>| it.protocol.is_encrypted() && it.is_served();
     for (place, listener) in listeners.iter().enumerate().filter(|(_, it)| is_meant(it)) {
         ports.entry(listener.spec.port).or_default().entry(&listener.hosts).push(place);
     }

@@ -1,7 +1,7 @@
 //! Statuses of Gateways and their listeners.
 
 use super::address::sockets;
-use super::listener::{AcceptedGateway, AcceptedListener};
+use super::listener::{GatewayContext, ListenerContext};
 use super::report::{TranslationReport, ValidationFault, condition};
 use super::{listener_set, listener_tls};
 use crate::addresses::AddressAssignment;
@@ -12,7 +12,7 @@ use crate::status::{
 
 /// Reports the status of each Gateway and of its ListenerSets.
 pub(super) fn statuses(
-    gateways: &[AcceptedGateway<'_>],
+    gateways: &[GatewayContext<'_>],
     addresses: &AddressAssignment,
     report: &mut TranslationReport,
 ) {
@@ -35,7 +35,7 @@ pub(super) fn statuses(
 /// Returns the addresses at which clients reach a Gateway. A Gateway that is not accepted is not served, but its status
 /// keeps its addresses: the status is the record of the assignment.
 fn published_addresses(
-    gateway: &AcceptedGateway<'_>,
+    gateway: &GatewayContext<'_>,
     addresses: &AddressAssignment,
 ) -> Vec<PublishedAddress> {
     let own = gateway.addresses.iter().filter(|address| !address.is_unspecified());
@@ -50,7 +50,7 @@ fn published_addresses(
     }
 }
 
-fn gateway_conditions(gateway: &AcceptedGateway<'_>) -> Vec<StatusCondition> {
+fn gateway_conditions(gateway: &GatewayContext<'_>) -> Vec<StatusCondition> {
     let [mut accepted, programmed] = state(gateway);
     // The Gateway stays accepted, because its own listeners are not affected.
     if let Some(ValidationFault { field, message, .. }) = &gateway.allowed_listeners_fault {
@@ -69,7 +69,7 @@ fn gateway_conditions(gateway: &AcceptedGateway<'_>) -> Vec<StatusCondition> {
     conditions
 }
 
-fn state(gateway: &AcceptedGateway<'_>) -> [StatusCondition; 2] {
+fn state(gateway: &GatewayContext<'_>) -> [StatusCondition; 2] {
     use ConditionType::{Accepted, Programmed};
     if let Some(ValidationFault { reason, message, .. }) = &gateway.fault {
         let programmed = StatusCondition::no(Programmed, ConditionReason::Invalid, message.clone());
@@ -86,7 +86,7 @@ fn state(gateway: &AcceptedGateway<'_>) -> [StatusCondition; 2] {
 /// them is served. `unserved` is the reason of `Programmed` if none is served, `unassigned` the reason if the Gateway
 /// lacks addresses.
 pub(super) fn served_conditions(
-    listeners: &[AcceptedListener<'_>],
+    listeners: &[ListenerContext<'_>],
     unserved: ConditionReason,
     unassigned: Option<&ValidationFault>,
 ) -> [StatusCondition; 2] {
@@ -116,8 +116,8 @@ pub(super) fn served_conditions(
 }
 
 pub(super) fn listener_status(
-    gateway: &AcceptedGateway<'_>,
-    listener: &AcceptedListener<'_>,
+    gateway: &GatewayContext<'_>,
+    listener: &ListenerContext<'_>,
 ) -> ListenerStatus {
     use ConditionType::{Accepted, Conflicted, Http3, Programmed, ResolvedRefs};
     let refusal = listener.fault.as_ref().or(listener.conflict.as_ref());
@@ -148,7 +148,7 @@ pub(super) fn listener_status(
 
 /// Returns the condition `OverlappingTLSConfig`, which Gateway API demands if SNI does not separate the listeners of a
 /// port. It is a warning, and absent if there is no overlap.
-fn overlap(listener: &AcceptedListener<'_>) -> Option<StatusCondition> {
+fn overlap(listener: &ListenerContext<'_>) -> Option<StatusCondition> {
     let other = listener.overlaps?;
     let kind = ConditionType::OverlappingTLSConfig;
     let message = format!(
@@ -163,8 +163,8 @@ fn overlap(listener: &AcceptedListener<'_>) -> Option<StatusCondition> {
 /// Returns why the data plane does not serve a listener. A conflict keeps its own reason, a missing address is
 /// `Pending`, and everything else is `Invalid`.
 fn unprogrammed(
-    gateway: &AcceptedGateway<'_>,
-    listener: &AcceptedListener<'_>,
+    gateway: &GatewayContext<'_>,
+    listener: &ListenerContext<'_>,
 ) -> Option<ValidationFault> {
     // Without a certificate the listener is accepted but cannot be served.
     let undecryptable = listener.unresolved.first().filter(|_| !listener.is_served());

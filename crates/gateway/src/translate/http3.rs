@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use super::address::sockets;
-use super::listener::{AcceptedGateway, ProtocolType};
+use super::listener::{GatewayContext, ProtocolType};
 use super::policy::ClientPolicies;
 use super::report::{TranslationReport, ValidationFault};
 use crate::status::ConditionReason;
 
 /// Enables HTTP/3 on listeners, and reports each listener that cannot have it.
 pub(super) fn find(
-    gateways: &mut [AcceptedGateway<'_>],
+    gateways: &mut [GatewayContext<'_>],
     policies: &ClientPolicies<'_>,
     report: &mut TranslationReport,
 ) {
@@ -40,7 +40,7 @@ pub(super) fn find(
 
 /// Returns the sockets of UDP listeners and the listener of each. Port 0 is skipped: it becomes a free port when it is
 /// bound.
-fn udp_sockets(gateways: &[AcceptedGateway<'_>]) -> BTreeMap<SocketAddr, String> {
+fn udp_sockets(gateways: &[GatewayContext<'_>]) -> BTreeMap<SocketAddr, String> {
     let mut taken = BTreeMap::new();
     for gateway in gateways {
         let of_udp = gateway.listeners.iter().filter(|listener| {

@@ -4,7 +4,7 @@ use std::slice;
 
 use super::attach::{AttachmentRequest, ParentIndex};
 use super::index::{BACKEND_POLICY, ObjectIndex};
-use super::listener::{AcceptedGateway, is_gateway_api, is_ours};
+use super::listener::{GatewayContext, is_gateway_api, is_ours};
 use super::listener_set;
 use super::report::{TranslationReport, ValidationFault, condition};
 use crate::addresses::AddressAssignment;
@@ -18,7 +18,7 @@ use crate::status::{
 pub(super) fn statuses(
     index: &ObjectIndex<'_>,
     known: &ParentIndex<'_>,
-    gateways: &[AcceptedGateway<'_>],
+    gateways: &[GatewayContext<'_>],
     addresses: &AddressAssignment,
     report: &mut TranslationReport,
 ) {
@@ -62,7 +62,7 @@ fn gateway(
 
 fn listener_set(
     object: &TypedObject<InvalidObject>,
-    gateways: &[AcceptedGateway<'_>],
+    gateways: &[GatewayContext<'_>],
     report: &mut TranslationReport,
 ) {
     let is_ours = object.spec.parents.first().is_some_and(|parent| {
@@ -87,7 +87,7 @@ fn route(
     index: &ObjectIndex<'_>,
     known: &ParentIndex<'_>,
     object: &TypedObject<InvalidObject>,
-    gateways: &[AcceptedGateway<'_>],
+    gateways: &[GatewayContext<'_>],
     report: &mut TranslationReport,
 ) {
     let InvalidObject { kind, parents, .. } = &object.spec;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::conflict::find_conflicts;
 use super::index::{ObjectIndex, by_age};
-use super::listener_set::{AcceptedListenerSet, ListenerSets};
+use super::listener_set::{ListenerSetContext, ListenerSets};
 use super::listener_tls::{self, ListenerTlsMode};
 use super::namespace_scope::NamespaceScope;
 use super::owner::OwnerObject;
@@ -23,13 +23,13 @@ use crate::status::{
     ConditionReason, ConditionType, GatewayClassStatus, StatusCondition, StatusDetail,
 };
 
-/// A Gateway of one of our classes.
-pub(super) struct AcceptedGateway<'a> {
+/// A Gateway of one of our classes, whether accepted or not, with what its translation needs.
+pub(super) struct GatewayContext<'a> {
     pub(super) object: &'a TypedObject<GatewaySpec>,
     /// The Gateway's own listeners, then those of the ListenerSets that it allows, in the order of precedence.
-    pub(super) listeners: Vec<AcceptedListener<'a>>,
+    pub(super) listeners: Vec<ListenerContext<'a>>,
     /// The ListenerSets that refer to it, the oldest first.
-    pub(super) sets: Vec<AcceptedListenerSet<'a>>,
+    pub(super) sets: Vec<ListenerSetContext<'a>>,
     /// Addresses of the Gateway; empty if the Gateway as a whole is not served.
     pub(super) addresses: Vec<IpAddr>,
     /// The client certificate for connections to endpoints: `None` if there is none, an error if it cannot be used.
@@ -44,8 +44,8 @@ pub(super) struct AcceptedGateway<'a> {
     pub(super) allowed_listeners_fault: Option<ValidationFault>,
 }
 
-/// A listener of an accepted Gateway.
-pub(super) struct AcceptedListener<'a> {
+/// A listener of a Gateway of ours.
+pub(super) struct ListenerContext<'a> {
     /// The Gateway, or a ListenerSet of it.
     pub(super) owner: OwnerObject<'a>,
     /// Index among the owner's listeners.
@@ -134,7 +134,7 @@ impl ProtocolType {
     }
 }
 
-impl<'a> AcceptedGateway<'a> {
+impl<'a> GatewayContext<'a> {
     /// True if a listener is served on at least one address.
     pub(super) fn serves(&self, listener: usize) -> bool {
         self.listeners[listener].is_served() && !self.addresses.is_empty()
@@ -150,7 +150,7 @@ impl<'a> AcceptedGateway<'a> {
     }
 
     /// Returns the Gateway's own listeners, without those of ListenerSets.
-    pub(super) fn own_listeners(&self) -> &[AcceptedListener<'a>] {
+    pub(super) fn own_listeners(&self) -> &[ListenerContext<'a>] {
         &self.listeners[..self.object.spec.listeners.len()]
     }
 
@@ -160,7 +160,7 @@ impl<'a> AcceptedGateway<'a> {
     }
 }
 
-impl AcceptedListener<'_> {
+impl ListenerContext<'_> {
     /// Returns the label `namespace/owner/listener`. All listeners that represent hosts of Ingresses have the same
     /// label, so that metrics keep their labels as hosts are added and removed.
     pub(super) fn label(&self) -> String {
@@ -221,7 +221,7 @@ pub(super) fn gateways<'a>(
     index: &ObjectIndex<'a>,
     addresses: &AddressAssignment,
     report: &mut TranslationReport,
-) -> Vec<AcceptedGateway<'a>> {
+) -> Vec<GatewayContext<'a>> {
     for class in index.classes.values().filter(|class| is_ours(class)) {
         report_class(class, report);
     }
@@ -249,16 +249,16 @@ pub(super) fn gateways<'a>(
 
 /// Assigns a target port to each listener port of each Gateway.
 fn assign_target_ports(
-    gateways: &mut [AcceptedGateway<'_>],
+    gateways: &mut [GatewayContext<'_>],
     services: &ManagedServices,
     report: &mut TranslationReport,
 ) {
-    let requested_ports = |gateway: &AcceptedGateway<'_>| {
+    let requested_ports = |gateway: &GatewayContext<'_>| {
         (gateway.name(), gateway.listeners.iter().map(|listener| listener.spec.port).collect())
     };
     let requested_ports: Vec<_> = gateways.iter().map(requested_ports).collect();
     for (gateway, targets) in gateways.iter_mut().zip(services.assign(&requested_ports)) {
-        let lacks = |it: &&mut AcceptedListener<'_>| !targets.contains_key(&it.spec.port);
+        let lacks = |it: &&mut ListenerContext<'_>| !targets.contains_key(&it.spec.port);
         for listener in gateway.listeners.iter_mut().filter(lacks) {
             let field = format!("spec.listeners[{}].port", listener.place);
             let message = "all target ports of managed Services are in use";
@@ -303,7 +303,7 @@ fn accepted_gateway<'a>(
     object: &'a TypedObject<GatewaySpec>,
     sets: &ListenerSets<'a>,
     report: &mut TranslationReport,
-) -> AcceptedGateway<'a> {
+) -> GatewayContext<'a> {
     let spec = &object.spec;
     if spec.default_scope.is_some() {
         report.problem("Gateway", object, "spec.defaultScope", "is not supported");
@@ -337,7 +337,7 @@ fn accepted_gateway<'a>(
     let addresses = if fault.is_none() { served.addresses } else { Vec::new() };
     let unassigned = served.unassigned;
     let targets = None;
-    AcceptedGateway {
+    GatewayContext {
         object,
         listeners,
         sets,
@@ -517,7 +517,7 @@ struct ListenerBuilder<'a, 'i> {
 }
 
 impl<'a> ListenerBuilder<'a, '_> {
-    fn build(&self, report: &mut TranslationReport) -> AcceptedListener<'a> {
+    fn build(&self, report: &mut TranslationReport) -> ListenerContext<'a> {
         let spec = self.spec;
         let known = ProtocolType::parse(&spec.protocol);
         let protocol = known.unwrap_or(ProtocolType::Http);
@@ -540,7 +540,7 @@ impl<'a> ListenerBuilder<'a, '_> {
             Ok(allowed) => (allowed, None),
             Err(fault) => (NamespaceScope::None, Some(fault)),
         };
-        let mut listener = AcceptedListener {
+        let mut listener = ListenerContext {
             owner: self.owner,
             place: self.place,
             spec,

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::gateway_status::{listener_status, served_conditions};
 use super::index::{NamespacedName, ObjectIndex, by_age};
-use super::listener::{AcceptedGateway, AcceptedListener, is_gateway_api};
+use super::listener::{GatewayContext, ListenerContext, is_gateway_api};
 use super::namespace_scope::NamespaceScope;
 use super::owner::OwnerObject;
 use super::report::{TranslationReport, ValidationFault};
@@ -14,8 +14,8 @@ use crate::status::{ConditionReason, ConditionType, StatusCondition, StatusDetai
 
 pub(super) const KIND: &str = "ListenerSet";
 
-/// A ListenerSet that refers to an accepted Gateway.
-pub(super) struct AcceptedListenerSet<'a> {
+/// A ListenerSet that refers to a Gateway of ours, whether allowed or not.
+pub(super) struct ListenerSetContext<'a> {
     pub(super) object: &'a TypedObject<ListenerSetSpec>,
     /// The reason why the Gateway does not allow it.
     pub(super) fault: Option<ValidationFault>,
@@ -50,14 +50,14 @@ impl<'a> ListenerSets<'a> {
         gateway: &TypedObject<GatewaySpec>,
         allowed: &NamespaceScope<'_>,
         report: &mut TranslationReport,
-    ) -> Vec<AcceptedListenerSet<'a>> {
+    ) -> Vec<ListenerSetContext<'a>> {
         let name = (&*gateway.metadata.namespace, &*gateway.metadata.name);
         let candidates = self.0.get(&name).into_iter().flatten();
         let fault = |object: &TypedObject<ListenerSetSpec>| {
             let is_allowed = allowed.permits(index, &object.metadata.namespace);
             (!is_allowed).then(|| refusal(gateway, object))
         };
-        let sets = candidates.map(|object| AcceptedListenerSet {
+        let sets = candidates.map(|object| ListenerSetContext {
             object,
             fault: fault(object),
             listeners: 0..0,
@@ -98,29 +98,29 @@ fn refusal(
     ValidationFault::new(ConditionReason::NotAllowed, "spec.parentRef", message)
 }
 
-impl<'a> AcceptedGateway<'a> {
+impl<'a> GatewayContext<'a> {
     /// Returns the listeners of one of its ListenerSets.
-    fn of_set(&self, set: &AcceptedListenerSet<'_>) -> &[AcceptedListener<'a>] {
+    fn of_set(&self, set: &ListenerSetContext<'_>) -> &[ListenerContext<'a>] {
         &self.listeners[set.listeners.clone()]
     }
 
     /// Returns the number of ListenerSets with at least one served listener.
     pub(super) fn attached_sets(&self) -> usize {
-        let is_served = |set: &&AcceptedListenerSet<'_>| {
-            self.fault.is_none() && self.of_set(set).iter().any(AcceptedListener::is_served)
+        let is_served = |set: &&ListenerSetContext<'_>| {
+            self.fault.is_none() && self.of_set(set).iter().any(ListenerContext::is_served)
         };
         self.sets.iter().filter(is_served).count()
     }
 }
 
-impl<'a> AcceptedListenerSet<'a> {
+impl<'a> ListenerSetContext<'a> {
     pub(super) const fn owner(&self) -> OwnerObject<'a> {
         OwnerObject::of(KIND, self.object)
     }
 }
 
 /// Reports the status of each ListenerSet of a Gateway.
-pub(super) fn statuses(gateway: &AcceptedGateway<'_>, report: &mut TranslationReport) {
+pub(super) fn statuses(gateway: &GatewayContext<'_>, report: &mut TranslationReport) {
     for set in &gateway.sets {
         let own = gateway.of_set(set);
         let listeners = own.iter().map(|it| listener_status(gateway, it)).collect();
@@ -136,8 +136,8 @@ pub(super) fn statuses(gateway: &AcceptedGateway<'_>, report: &mut TranslationRe
 }
 
 fn refused(
-    gateway: &AcceptedGateway<'_>,
-    set: &AcceptedListenerSet<'_>,
+    gateway: &GatewayContext<'_>,
+    set: &ListenerSetContext<'_>,
 ) -> Option<(ConditionReason, String)> {
     let own = set.fault.as_ref().map(|fault| (fault.reason, fault.message.clone()));
     own.or_else(|| {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::index::ObjectIndex;
-use super::listener::{AcceptedGateway, is_ours};
+use super::listener::{GatewayContext, is_ours};
 use crate::addresses::RequestedAddress;
 use crate::managed_services::DesiredService;
 use crate::objects::GatewayName;
@@ -13,7 +13,7 @@ use crate::snapshot::TransportProtocol;
 /// existing Service: their error may be fixed soon, and a deleted Service loses its address.
 pub(super) fn desired_services(
     index: &ObjectIndex<'_>,
-    gateways: &[AcceptedGateway<'_>],
+    gateways: &[GatewayContext<'_>],
 ) -> (Vec<DesiredService>, BTreeSet<GatewayName>) {
     let services: Vec<_> = gateways.iter().filter_map(desired_service).collect();
     let has_service = |name: &GatewayName| services.iter().any(|service| service.gateway == *name);
@@ -22,13 +22,13 @@ pub(super) fn desired_services(
         object.spec.kind == "Gateway" && class.is_some_and(|class| is_ours(class))
     });
     let refused = refused.map(|it| (it.metadata.namespace.clone(), it.metadata.name.clone()));
-    let names = gateways.iter().map(AcceptedGateway::name).chain(refused);
+    let names = gateways.iter().map(GatewayContext::name).chain(refused);
     let retained = names.filter(|name| !has_service(name)).collect();
     (services, retained)
 }
 
 /// Returns the Service of a Gateway, with the ports of all listeners, including those that are not served now.
-fn desired_service(gateway: &AcceptedGateway<'_>) -> Option<DesiredService> {
+fn desired_service(gateway: &GatewayContext<'_>) -> Option<DesiredService> {
     let targets = gateway.target_ports.as_ref().filter(|_| gateway.fault.is_none())?;
     let mut ports = BTreeMap::new();
     for listener in &gateway.listeners {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::backend_tls::BackendTlsPolicies;
 use super::backend_transport::BackendTransport;
 use super::index::{BACKEND_POLICY, ObjectIndex, ObjectsByName, sorted_by_age};
-use super::listener::AcceptedListener;
+use super::listener::ListenerContext;
 use super::owner::OwnerObject;
 use super::report::{TranslationReport, ValidationFault, condition};
 use super::settings::{backend_faults, backend_settings, client_faults, client_settings, http3};
@@ -243,12 +243,12 @@ impl ClientPolicies<'_> {
     pub(super) fn report_shared_address(
         &self,
         gateway: &TypedObject<GatewaySpec>,
-        listener: &AcceptedListener<'_>,
+        listener: &ListenerContext<'_>,
         first: &Listener,
         report: &mut TranslationReport,
     ) {
         let Some((policy, _)) = self.find(gateway, listener.section()) else { return };
-        let AcceptedListener { owner, spec, .. } = listener;
+        let ListenerContext { owner, spec, .. } = listener;
         let message = format!(
             "does not apply to listener {} of {} {}: it shares {} with {}, whose settings apply",
             spec.name, owner.kind, owner.metadata.name, first.address, first.name

@@ -3,7 +3,7 @@
 use super::attach::{AttachmentRequest, ParentIndex, RouteAttachment, retain_served};
 use super::draft::RouteDraft;
 use super::index::{ObjectIndex, by_age};
-use super::listener::AcceptedGateway;
+use super::listener::GatewayContext;
 use super::report::TranslationReport;
 use super::rule::{RouteRules, grpc_rules, http_rules};
 use crate::objects::TypedObject;
@@ -13,7 +13,7 @@ use crate::status::{ParentStatus, StatusDetail};
 pub(super) fn drafts(
     index: &ObjectIndex<'_>,
     parent_index: &ParentIndex<'_>,
-    gateways: &mut [AcceptedGateway<'_>],
+    gateways: &mut [GatewayContext<'_>],
     report: &mut TranslationReport,
 ) -> Vec<RouteDraft> {
     let mut drafts = Vec::new();
@@ -45,7 +45,7 @@ fn draft<S>(
     index: &ObjectIndex<'_>,
     parent_index: &ParentIndex<'_>,
     request: &AttachmentRequest<'_, S>,
-    gateways: &mut [AcceptedGateway<'_>],
+    gateways: &mut [GatewayContext<'_>],
     report: &mut TranslationReport,
     rules: impl Fn(&TypedObject<S>, &[&RouteAttachment], &mut TranslationReport) -> RouteRules,
 ) -> Option<RouteDraft> {

@@ -8,7 +8,7 @@ use super::attach::{
 use super::backend::{ServiceReferrer, resolve};
 use super::draft::{RouteDraft, RuleDraft, TargetDraft};
 use super::index::{ObjectIndex, by_age};
-use super::listener::AcceptedGateway;
+use super::listener::GatewayContext;
 use super::report::{TranslationReport, ValidationFault, condition};
 use crate::matching::HostPattern;
 use crate::objects::{
@@ -36,7 +36,7 @@ struct StreamRouteSource<'a, S> {
 pub(super) fn drafts(
     index: &ObjectIndex<'_>,
     parent_index: &ParentIndex<'_>,
-    gateways: &mut [AcceptedGateway<'_>],
+    gateways: &mut [GatewayContext<'_>],
     report: &mut TranslationReport,
 ) -> Vec<RouteDraft> {
     let routes = by_age(&index.tls_routes).into_iter().map(tls).collect();
@@ -55,7 +55,7 @@ fn drafts_of<S>(
     routes: Vec<StreamRouteSource<'_, S>>,
     index: &ObjectIndex<'_>,
     parent_index: &ParentIndex<'_>,
-    gateways: &mut [AcceptedGateway<'_>],
+    gateways: &mut [GatewayContext<'_>],
     report: &mut TranslationReport,
 ) -> Vec<RouteDraft> {
     let with_parents = routes.into_iter().map(|source| {
@@ -129,7 +129,7 @@ impl<S> StreamRouteSource<'_, S> {
         &self,
         index: &ObjectIndex<'_>,
         parents: Vec<ParentAttachment<'_>>,
-        gateways: &mut [AcceptedGateway<'_>],
+        gateways: &mut [GatewayContext<'_>],
         owners: &HostOwners<'_>,
         report: &mut TranslationReport,
     ) -> Option<RouteDraft> {

@@ -12,7 +12,7 @@ use balance::Time;
 use gateway::snapshot::UrlScheme;
 use tls::TlsInfo;
 
-use crate::active_config::ListenerSocket;
+use crate::active_config::BoundListener;
 use crate::demand::refusal_history::RefusalHistory;
 use crate::forwarded::RequestOrigin;
 use crate::stream::{DetachedStream, PeerStream};
@@ -23,7 +23,7 @@ pub(crate) struct AcceptedConnection {
     pub(crate) peer: SocketAddr,
     /// Destination address that a trusted proxy gives in its PROXY protocol header.
     pub(crate) destination: Option<SocketAddr>,
-    pub(crate) bound: Arc<ListenerSocket>,
+    pub(crate) bound: Arc<BoundListener>,
     /// TLS handshake results; `None` before the handshake and on a connection without TLS.
     pub(crate) tls_info: Option<Arc<TlsInfo>>,
     pub(crate) accepted: Time,
@@ -63,12 +63,12 @@ pub(crate) fn hand_over(handle: &WorkerHandle, stream: PeerStream, arrival: Acce
 /// Guard that counts the connection for its listener and its worker while it is served here.
 pub(crate) struct ConnectionGuard {
     pub(crate) worker: Rc<Worker>,
-    pub(crate) bound: Arc<ListenerSocket>,
+    pub(crate) bound: Arc<BoundListener>,
     has_moved: bool,
 }
 
 impl ConnectionGuard {
-    pub(crate) fn new(worker: &Rc<Worker>, bound: &Arc<ListenerSocket>) -> Self {
+    pub(crate) fn new(worker: &Rc<Worker>, bound: &Arc<BoundListener>) -> Self {
         Self { worker: Rc::clone(worker), bound: Arc::clone(bound), has_moved: false }
     }
 

@@ -16,7 +16,7 @@ use gateway::snapshot::{BackendSettings, ClientSettings, UrlScheme};
 use tls::{TlsInfo, TlsSession};
 
 use crate::accept::accepted_connection::AcceptedConnection;
-use crate::active_config::{ActiveConfig, ActiveListener, ListenerSocket, WorkerConfig};
+use crate::active_config::{ActiveConfig, ActiveListener, BoundListener, WorkerConfig};
 use crate::buffer::{BUFFER_BYTES, ReadBuffer};
 use crate::clock;
 use crate::deadline::Deadline;
@@ -33,7 +33,7 @@ pub(crate) struct ClientConnection {
     pub(crate) buffer: Option<ReadBuffer>,
     /// The one timer for everything that the connection waits for.
     pub(crate) deadline: Deadline,
-    pub(crate) bound: Arc<ListenerSocket>,
+    pub(crate) bound: Arc<BoundListener>,
     /// TLS handshake results; `None` if the connection is plain text.
     pub(crate) tls_info: Option<Arc<TlsInfo>>,
     pub(crate) origin: Rc<RequestOrigin>,

@@ -194,7 +194,7 @@ async fn read_client_hello(
             client.buffer = Some(ReadBuffer::from_bytes(received));
             return Ok(TlsAction::PassThrough);
         }
-        Some((ServerTlsMode::Decrypt(decryption), carries)) => {
+        Some((ServerTlsMode::Terminate(decryption), carries)) => {
             let payload = match carries {
                 TlsPayload::Requests => PayloadKind::Requests,
                 TlsPayload::Connections(_) => PayloadKind::OpaqueBytes,

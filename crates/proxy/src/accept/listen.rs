@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 
 use crate::accept::accepted_connection::{self, AcceptedConnection};
 use crate::accept::dispatch;
-use crate::active_config::ListenerSocket;
+use crate::active_config::BoundListener;
 use crate::clock;
 use crate::demand::refusal_history::RefusalHistory;
 use crate::stream::PeerStream;
@@ -29,7 +29,7 @@ const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(50);
 /// reset.
 pub(crate) async fn accept(
     worker: Rc<Worker>,
-    bound: Arc<ListenerSocket>,
+    bound: Arc<BoundListener>,
     socket: TcpListener,
     mut closed: oneshot::Receiver<()>,
 ) {
@@ -83,7 +83,7 @@ fn drain_backlog(listener: &TcpListener, mut dispatch: impl FnMut(TcpStream, Soc
 /// Counts the connection and hands it to the worker with the fewest connections.
 fn dispatch_connection(
     worker: &Rc<Worker>,
-    bound: &Arc<ListenerSocket>,
+    bound: &Arc<BoundListener>,
     stream: TcpStream,
     peer: SocketAddr,
 ) {

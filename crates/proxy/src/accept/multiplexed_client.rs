@@ -15,7 +15,7 @@ use tls::TlsInfo;
 
 use crate::accept::accepted_connection::AcceptedConnection;
 use crate::accept::client::ClientConnection;
-use crate::active_config::ListenerSocket;
+use crate::active_config::BoundListener;
 use crate::clock;
 use crate::demand::refusal_history::RefusalHistory;
 use crate::exchange::Exchange;
@@ -28,7 +28,7 @@ use crate::worker::{DrainStage, Worker};
 /// Multiplexed client connection as its requests share it.
 pub(super) struct MultiplexedClient {
     pub(super) worker: Rc<Worker>,
-    pub(super) bound: Arc<ListenerSocket>,
+    pub(super) bound: Arc<BoundListener>,
     pub(super) tls_info: Option<Arc<TlsInfo>>,
     pub(super) origin: Rc<RequestOrigin>,
     pub(super) peer: SocketAddr,

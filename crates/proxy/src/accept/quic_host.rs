@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use quic::{
-    CompletedHandshake, ConnectionHost, DatagramCounts, QuicConnection, ReceivedDatagram,
+    CompletedHandshake, ConnectionOwner, DatagramCounts, QuicConnection, ReceivedDatagram,
     ServerSettings, SniSettings, SniSource, SocketGroup,
 };
 use tls::ClientTlsError;
 
 use crate::accept::accepted_connection::ConnectionGuard;
 use crate::accept::h3;
-use crate::active_config::ListenerSocket;
+use crate::active_config::BoundListener;
 use crate::observe::ListenerCounters;
 use crate::worker::{DrainStage, Worker, WorkerCommand};
 
@@ -22,11 +22,11 @@ const MAX_PENDING_DATAGRAMS: u32 = 1024;
 /// Host of the QUIC connections of one listener on one worker.
 pub(crate) struct ListenerQuicHost {
     worker: Rc<Worker>,
-    bound: Arc<ListenerSocket>,
+    bound: Arc<BoundListener>,
 }
 
 impl ListenerQuicHost {
-    pub(crate) fn new(worker: &Rc<Worker>, bound: &Arc<ListenerSocket>) -> Rc<Self> {
+    pub(crate) fn new(worker: &Rc<Worker>, bound: &Arc<BoundListener>) -> Rc<Self> {
         Rc::new(Self { worker: Rc::clone(worker), bound: Arc::clone(bound) })
     }
 
@@ -35,7 +35,7 @@ impl ListenerQuicHost {
     }
 }
 
-impl ConnectionHost for ListenerQuicHost {
+impl ConnectionOwner for ListenerQuicHost {
     fn settings(&self) -> Option<ServerSettings> {
         let live = self.worker.config();
         let listener = live.listener(&self.bound)?;

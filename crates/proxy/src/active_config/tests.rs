@@ -133,7 +133,7 @@ fn listener(kinds: &ListenerKinds) -> ActiveListener {
     let address = "127.0.0.1:443".parse().unwrap();
     ActiveListener {
         name: "test".into(),
-        bound: Arc::new(ListenerSocket::new(0, TransportProtocol::Tcp, address, address, 1)),
+        bound: Arc::new(BoundListener::new(0, TransportProtocol::Tcp, address, address, 1)),
         public_port: 443,
         client: Arc::default(),
         protocol: ListenerProtocol::Http(routes),

@@ -40,7 +40,7 @@ pub(super) fn received(wire: &[u8], framing: BodyFraming) -> Vec<u8> {
     if framing != BodyFraming::Chunked {
         return wire.to_vec();
     }
-    let (mut reader, mut rest, mut body) = (ChunkedReader::new(), wire, Vec::new());
+    let (mut reader, mut rest, mut body) = (ChunkedDecoder::new(), wire, Vec::new());
     loop {
         match reader.next(rest).unwrap() {
             ChunkedEvent::Data { skip, len } => {

@@ -37,8 +37,8 @@ pub(crate) mod framed_stream;
 /// the same data centre a handshake takes some milliseconds, around the world a third of a second.
 pub(super) const CONNECTION_ATTEMPT_DELAY: Duration = Duration::from_millis(300);
 
-/// The transport of a request to its endpoint.
-pub(crate) enum RequestTransport {
+/// The result of opening a transport for a request.
+pub(crate) enum OpenedTransport {
     /// A stream, on which the request's head has been sent.
     Stream(Box<EndpointConnection>),
     /// The endpoint speaks only HTTP/1.1 over TCP, and QUIC is not available.
@@ -61,7 +61,7 @@ pub(crate) fn try_open_existing(
 pub(crate) async fn open(
     worker: &Rc<Worker>,
     call: StreamRequest<'_>,
-) -> Result<RequestTransport, Failure> {
+) -> Result<OpenedTransport, Failure> {
     let takes_quic = may_use_quic(worker, &call);
     let mut race = TransportRace {
         worker,
@@ -110,7 +110,7 @@ struct TransportRace<'a> {
 }
 
 impl TransportRace<'_> {
-    fn try_open(&mut self) -> Result<Option<RequestTransport>, Failure> {
+    fn try_open(&mut self) -> Result<Option<OpenedTransport>, Failure> {
         if self.quic_allowed {
             match self.worker.h3_pools.acquire_stream(
                 self.worker,
@@ -118,11 +118,11 @@ impl TransportRace<'_> {
                 self.quic_waiter.as_ref(),
             ) {
                 Ok(StreamGrant::Opened(connection)) => {
-                    return Ok(Some(RequestTransport::Stream(connection)));
+                    return Ok(Some(OpenedTransport::Stream(connection)));
                 }
                 Ok(StreamGrant::Wait(waiting)) => self.quic_waiter = Some(waiting),
                 // Few servers support WebSocket over HTTP/3, but all do over HTTP/1.1.
-                Err(Failure::UpgradeRefused) => return Ok(Some(RequestTransport::Http1)),
+                Err(Failure::UpgradeRefused) => return Ok(Some(OpenedTransport::Http1)),
                 Err(failure) if is_quic_failure(failure) => self.quic_allowed = false,
                 Err(failure) => return Err(failure),
             }
@@ -150,24 +150,24 @@ impl TransportRace<'_> {
         Some(since.map_or(Time::MAX, |since| since + CONNECTION_ATTEMPT_DELAY))
     }
 
-    fn try_open_tcp(&mut self) -> Result<Option<RequestTransport>, Failure> {
+    fn try_open_tcp(&mut self) -> Result<Option<OpenedTransport>, Failure> {
         if let Some(failure) = self.tcp_failure {
             return Err(failure);
         }
         let endpoint = self.request.endpoint;
         let transport = if endpoint.data.http3_reachability.speaks_http1() {
-            RequestTransport::Http1
+            OpenedTransport::Http1
         } else {
             match self.request.acquire_http2_stream(self.tcp_waiter.as_ref()) {
-                Ok(StreamGrant::Opened(connection)) => RequestTransport::Stream(connection),
+                Ok(StreamGrant::Opened(connection)) => OpenedTransport::Stream(connection),
                 Ok(StreamGrant::Wait(waiting)) => {
                     self.tcp_waiter = Some(waiting);
                     return Ok(None);
                 }
                 Err(Failure::NotHttp2) if endpoint.data.http3_reachability.speaks_http1() => {
-                    RequestTransport::Http1
+                    OpenedTransport::Http1
                 }
-                Err(Failure::UpgradeRefused) => RequestTransport::Http1,
+                Err(Failure::UpgradeRefused) => OpenedTransport::Http1,
                 Err(failure) => {
                     // An endpoint that was down may support QUIC when it returns.
                     endpoint.data.http3_reachability.end_backoff(self.request.now);

@@ -17,7 +17,7 @@ use crate::context::AttemptContext;
 use crate::dial::attempt::{
     self, AttemptConnection, AttemptFailure, AttemptHistory, RetryEligibility,
 };
-use crate::dial::h3::{self, RequestTransport, h1_fallback};
+use crate::dial::h3::{self, OpenedTransport, h1_fallback};
 use crate::dial::multiplex_connection::StreamGuard;
 use crate::dial::pool::EndpointConnection;
 use crate::dial::stream_call::{RequestSource, StreamGrant, StreamRequest};
@@ -38,12 +38,12 @@ pub(super) async fn connection(
     now: Time,
 ) -> Result<(Slot, Box<EndpointConnection>), AttemptFailure> {
     let failure = match select_transport(context, &slot, history, now).await {
-        Ok(RequestTransport::Stream(connection)) => return Ok((slot, connection)),
-        Ok(RequestTransport::Http1) if context.exchange.grpc_call.is_none() => {
+        Ok(OpenedTransport::Stream(connection)) => return Ok((slot, connection)),
+        Ok(OpenedTransport::Http1) if context.exchange.grpc_call.is_none() => {
             return h1_fallback::connection(context, slot, history, now).await;
         }
         // gRPC calls need features that HTTP/1.1 lacks.
-        Ok(RequestTransport::Http1) => Failure::NotHttp2,
+        Ok(OpenedTransport::Http1) => Failure::NotHttp2,
         Err(failure) => failure,
     };
     Err(attempt::conclude_unsent(context.worker, slot, failure, context.policy))
@@ -55,7 +55,7 @@ async fn select_transport(
     slot: &Slot,
     history: AttemptHistory<'_>,
     now: Time,
-) -> Result<RequestTransport, Failure> {
+) -> Result<OpenedTransport, Failure> {
     let AttemptContext { worker, client, exchange, policy, .. } = context;
     let current = &*policy.backend_config;
     let call = StreamRequest {
@@ -69,19 +69,19 @@ async fn select_transport(
         source: RequestSource { request: &exchange.request, framing: exchange.request.framing },
     };
     match current.settings.protocol {
-        EndpointProtocol::Http1 => Ok(RequestTransport::Http1),
+        EndpointProtocol::Http1 => Ok(OpenedTransport::Http1),
         EndpointProtocol::Http2 => match call.acquire_http2_stream(None)? {
-            StreamGrant::Opened(connection) => Ok(RequestTransport::Stream(connection)),
+            StreamGrant::Opened(connection) => Ok(OpenedTransport::Stream(connection)),
             StreamGrant::Wait(waiting) => {
                 let waits = Box::pin(call.wait_for_http2_stream(waiting));
                 let deadline = history.connect_deadline(slot, policy, now);
                 let waited = attempt::await_connection(worker, client, deadline, waits).await;
-                waited.map(RequestTransport::Stream)
+                waited.map(OpenedTransport::Stream)
             }
         },
         EndpointProtocol::Http3 => {
             if let Some(connection) = h3::try_open_existing(worker, &call) {
-                return Ok(RequestTransport::Stream(connection));
+                return Ok(OpenedTransport::Stream(connection));
             }
             let deadline = history.connect_deadline(slot, policy, now);
             let opening = Box::pin(h3::open(worker, call));

@@ -22,7 +22,7 @@ const CONTROL_STREAM_TYPE: u64 = 0x0;
 
 /// Event for the owner of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ControlEvent {
+pub(crate) enum ControlStreamEvent {
     /// The SETTINGS of the peer; received first, and once.
     Settings(H3Settings),
     /// GOAWAY. From an endpoint: it processes no request from this stream on.
@@ -81,7 +81,10 @@ impl ControlStreams {
 
     /// Returns the next event. An error is the reason for which this has closed the connection. If the connection ends
     /// otherwise, the connection itself reports it.
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<ControlEvent, H3ErrorCode>> {
+    pub(crate) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<ControlStreamEvent, H3ErrorCode>> {
         let polled = match self.connection_state.connection_error(cx.waker()) {
             Some(code) => Poll::Ready(Err(code)),
             None => self.poll_event(cx),
@@ -92,7 +95,10 @@ impl ControlStreams {
         polled
     }
 
-    fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Result<ControlEvent, H3ErrorCode>> {
+    fn poll_event(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<ControlStreamEvent, H3ErrorCode>> {
         self.flush_output(cx)?;
         while let Poll::Ready(Ok(stream)) = self.connection.poll_accept_uni(cx) {
             self.untyped_streams.push((stream, Vec::new()));
@@ -181,18 +187,21 @@ impl ControlStreams {
         Ok(())
     }
 
-    fn poll_control(&mut self, cx: &mut Context<'_>) -> Poll<Result<ControlEvent, H3ErrorCode>> {
+    fn poll_control(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<ControlStreamEvent, H3ErrorCode>> {
         let Some((stream, input)) = &mut self.control else { return Poll::Pending };
         loop {
             match self.control_reader.next(input)? {
                 Some(ControlFrame::Settings(settings)) => {
-                    return Poll::Ready(Ok(ControlEvent::Settings(settings)));
+                    return Poll::Ready(Ok(ControlStreamEvent::Settings(settings)));
                 }
                 Some(ControlFrame::GoAway(id)) => {
                     if self.peer == PeerRole::Endpoint {
                         self.connection_state.record_goaway(id);
                     }
-                    return Poll::Ready(Ok(ControlEvent::GoAway(id)));
+                    return Poll::Ready(Ok(ControlStreamEvent::GoAway(id)));
                 }
                 Some(ControlFrame::Priority(id, priority)) => {
                     self.connection_state.record_priority(id, priority)

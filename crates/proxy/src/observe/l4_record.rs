@@ -10,7 +10,7 @@ use balance::Time;
 use gateway::snapshot::TransportProtocol;
 
 use crate::accept::client::ClientConnection;
-use crate::active_config::{ListenerSocket, Route};
+use crate::active_config::{BoundListener, Route};
 use crate::backend::{BackendRef, Slot};
 use crate::clock;
 use crate::dial::pool::Endpoint;
@@ -21,7 +21,7 @@ use crate::worker::Worker;
 
 /// The record of one connection or flow.
 pub(crate) struct L4Record {
-    bound: Arc<ListenerSocket>,
+    bound: Arc<BoundListener>,
     client: SocketAddr,
     started: Time,
     route: Option<Arc<Route>>,
@@ -41,11 +41,11 @@ impl L4Record {
         Self::new(&client.bound, client.peer, client.accepted)
     }
 
-    pub(crate) fn of_flow(bound: &Arc<ListenerSocket>, client: SocketAddr) -> Self {
+    pub(crate) fn of_flow(bound: &Arc<BoundListener>, client: SocketAddr) -> Self {
         Self::new(bound, client, clock::now())
     }
 
-    fn new(bound: &Arc<ListenerSocket>, client: SocketAddr, started: Time) -> Self {
+    fn new(bound: &Arc<BoundListener>, client: SocketAddr, started: Time) -> Self {
         Self {
             bound: Arc::clone(bound),
             client,

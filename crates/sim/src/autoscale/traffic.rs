@@ -27,7 +27,7 @@ pub(crate) struct TrafficSource {
     end: u64,
 }
 
-/// Burst: multiplies the rate from one second until before another.
+/// Burst: multiplies the rate by `times` from the second `begins` on, until before `ends`.
 struct TrafficBurst {
     begins: u64,
     ends: u64,

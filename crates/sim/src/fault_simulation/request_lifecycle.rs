@@ -18,7 +18,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// Account that a retry is charged to.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum RetryCharge {
+enum RetryAccount {
     /// None, because nothing was sent.
     Nothing,
     /// The endpoint's resend allowance, because it has died with the request.
@@ -284,14 +284,14 @@ impl FaultSimulation {
         let charge = if client_gone {
             None
         } else if end == AttemptResult::ConnectFailed {
-            (backend.in_force.untried(tried) > 0).then_some(RetryCharge::Nothing)
+            (backend.in_force.untried(tried) > 0).then_some(RetryAccount::Nothing)
         } else if sent >= retry.attempts.get() {
             None
         } else if end == AttemptResult::ConnectionBroken && endpoint.resends.takes(in_flight, now) {
             balancer.resends[server].check_resend(in_flight, now);
-            Some(RetryCharge::Endpoint)
+            Some(RetryAccount::Endpoint)
         } else {
-            backend.may_retry(&retry, now).then_some(RetryCharge::Budget)
+            backend.may_retry(&retry, now).then_some(RetryAccount::Budget)
         };
         let Some(charge) = charge else {
             if !client_gone {
@@ -301,7 +301,7 @@ impl FaultSimulation {
             self.counts.failed += 1;
             return self.requests.remove(id);
         };
-        history.budgeted += u32::from(charge == RetryCharge::Budget);
+        history.budgeted += u32::from(charge == RetryAccount::Budget);
         self.counts.retried += 1;
         // The first retry is made at once.
         let waits = end != AttemptResult::ConnectFailed && sent > 1;

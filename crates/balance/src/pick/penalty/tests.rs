@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use super::*;
 use crate::endpoint::{EndpointRegistry, EndpointSet, SetMember};
-use crate::load::{ConcurrencyCap, PickCapacity, PickExclusion};
+use crate::load::{CapacityLimits, ConcurrencyCap, PickExclusion};
 use crate::outcome::{AttemptResult, Outcome};
 use crate::pick::{Algorithm, PickRequest, Picker};
 use crate::rng::Rng;
@@ -89,7 +89,7 @@ impl World {
         let mut penalties = MemberPenalties::default();
         let candidates = PickCandidates::new(
             &self.set.loads,
-            PickCapacity::within(ConcurrencyCap::None),
+            CapacityLimits::within(ConcurrencyCap::None),
             PickExclusion::None,
         );
         penalties.update(&candidates, self.now);

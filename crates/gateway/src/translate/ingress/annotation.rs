@@ -232,7 +232,7 @@ fn parse_number(value: &str, least: u32, most: u32) -> Result<u32, String> {
 fn parse_duration(dialect: AnnotationDialect, value: &str) -> Result<Duration, String> {
     let end = value.find(|char: char| !char.is_ascii_digit()).unwrap_or(value.len());
     let (number, unit) = value.split_at(end);
-    let default_unit = if dialect == AnnotationDialect::Nginx { "s" } else { "ms" };
+    let default_unit = if dialect == AnnotationDialect::IngressNginx { "s" } else { "ms" };
     let millis = match if unit.is_empty() { default_unit } else { unit } {
         "ms" => Some(1),
         "s" => Some(1000),

@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AnnotationDialect {
     /// ingress-nginx.
-    Nginx,
+    IngressNginx,
     /// HAProxy Ingress.
     HaproxyIngress,
     /// The ingress controller of HAProxy Technologies.
@@ -126,7 +126,7 @@ const ACCESS_CONTROL_PREFIXES: &[&str] = &[
 
 impl AnnotationDialect {
     const ALL: [(&'static str, Self); 3] = [
-        ("nginx.ingress.kubernetes.io/", Self::Nginx),
+        ("nginx.ingress.kubernetes.io/", Self::IngressNginx),
         ("haproxy-ingress.github.io/", Self::HaproxyIngress),
         ("haproxy.org/", Self::Haproxy),
     ];
@@ -149,7 +149,7 @@ impl AnnotationDialect {
 
     const fn settings(self) -> &'static [(&'static str, AnnotationKey)] {
         match self {
-            Self::Nginx => NGINX,
+            Self::IngressNginx => NGINX,
             Self::HaproxyIngress => HAPROXY_INGRESS,
             Self::Haproxy => HAPROXY,
         }

@@ -23,7 +23,7 @@ use crate::dial::multiplex_connection::{
 };
 use crate::dial::stream_call::StreamRequest;
 use crate::failure::Failure;
-use crate::h3::{ControlEvent, ControlStreams, H3ConnectionState, H3Stream};
+use crate::h3::{ControlStreamEvent, ControlStreams, H3ConnectionState, H3Stream};
 use crate::stream::PeerStream;
 
 /// One HTTP/3 connection to an endpoint.
@@ -57,8 +57,8 @@ pub(super) async fn handshake(
     let settings = loop {
         tokio::select! {
             event = poll_fn(|cx| control_streams.poll(cx)) => match event {
-                Ok(ControlEvent::Settings(settings)) => break settings,
-                Ok(ControlEvent::GoAway(_)) => {}
+                Ok(ControlStreamEvent::Settings(settings)) => break settings,
+                Ok(ControlStreamEvent::GoAway(_)) => {}
                 Err(_offence) => return Err(Failure::EndpointClosed),
             },
             closed = poll_fn(|cx| connection.poll_closed(cx)) => return Err(handshake_failure(closed)),
@@ -180,9 +180,9 @@ impl H3ConnectionDriver {
 async fn watch_control_streams(control_streams: &mut ControlStreams, shared: &H3SharedState) {
     while let Ok(event) = poll_fn(|cx| control_streams.poll(cx)).await {
         match event {
-            ControlEvent::GoAway(_) => shared.goaway_received.set(true),
+            ControlStreamEvent::GoAway(_) => shared.goaway_received.set(true),
             // SETTINGS arrive only once.
-            ControlEvent::Settings(_) => {}
+            ControlStreamEvent::Settings(_) => {}
         }
     }
 }

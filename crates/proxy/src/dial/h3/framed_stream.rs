@@ -10,8 +10,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use codec::h1::write;
 use codec::head::FieldSection;
 
-/// A connection that frames the data written to it.
-pub(crate) struct H1Fallback {
+/// An HTTP/1.1 connection, used if HTTP/3 is unavailable, that applies the transfer coding of the body itself.
+pub(crate) struct H1FallbackStream {
     pub(crate) tls: TlsStream,
     /// True if the body is sent in chunks.
     chunked: bool,
@@ -21,7 +21,7 @@ pub(crate) struct H1Fallback {
     held_body_bytes: usize,
 }
 
-impl H1Fallback {
+impl H1FallbackStream {
     pub(super) fn new(tls: TlsStream, chunked: bool) -> Self {
         Self { tls, chunked, out: Vec::new(), sent: 0, held_body_bytes: 0 }
     }

@@ -8,7 +8,7 @@ use codec::h1::write;
 use codec::head::BodyFraming;
 use tokio::io::AsyncWriteExt;
 
-use super::framed_stream::H1Fallback;
+use super::framed_stream::H1FallbackStream;
 use crate::backend::Slot;
 use crate::context::AttemptContext;
 use crate::dial::attempt::{self, AttemptFailure, AttemptHistory};
@@ -76,7 +76,7 @@ async fn send_head(
         }
     };
     let chunked = framing == BodyFraming::Chunked;
-    let mut framed = H1Fallback::new(tls, chunked);
+    let mut framed = H1FallbackStream::new(tls, chunked);
     framed.tls.write_all(&head).await.ok()?;
     connection.stream = PeerStream::Framed(Box::new(framed));
     Some((connection, head.len() as u64))

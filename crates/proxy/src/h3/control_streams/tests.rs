@@ -8,7 +8,7 @@ use crate::h3::fixture::{connect, framed, run};
 /// Type of a control stream, followed by SETTINGS.
 const CONTROL_STREAM: &[u8] = &[0x0, 0x4, 0x2, 0x8, 0x1];
 
-async fn next(control_streams: &mut ControlStreams) -> Result<ControlEvent, H3ErrorCode> {
+async fn next(control_streams: &mut ControlStreams) -> Result<ControlStreamEvent, H3ErrorCode> {
     poll_fn(|cx| control_streams.poll(cx)).await
 }
 
@@ -48,13 +48,13 @@ fn both_sides_exchange_settings_and_goaway() {
         let mut control = theirs.open_uni().await.unwrap();
         control.write_all(CONTROL_STREAM).await.unwrap();
         let settings = H3Settings { connect_protocol: true };
-        assert_eq!(next(&mut control_streams).await, Ok(ControlEvent::Settings(settings)));
+        assert_eq!(next(&mut control_streams).await, Ok(ControlStreamEvent::Settings(settings)));
         control.write_all(&framed(0x7, &[0x0])).await.unwrap();
-        assert_eq!(next(&mut control_streams).await, Ok(ControlEvent::GoAway(0)));
+        assert_eq!(next(&mut control_streams).await, Ok(ControlStreamEvent::GoAway(0)));
 
         control_streams.send_goaway(8);
         control.write_all(&framed(0x7, &[0x0])).await.unwrap();
-        assert_eq!(next(&mut control_streams).await, Ok(ControlEvent::GoAway(0)));
+        assert_eq!(next(&mut control_streams).await, Ok(ControlStreamEvent::GoAway(0)));
         let mut stream = theirs.accept_uni().await.unwrap();
         let mut stream_type = vec![0; 1];
         stream.read_exact(&mut stream_type).await.unwrap();
@@ -111,7 +111,7 @@ fn unknown_unidirectional_streams_are_stopped_harmlessly() {
         }
         let mut control = theirs.open_uni().await.unwrap();
         control.write_all(CONTROL_STREAM).await.unwrap();
-        assert!(matches!(next(&mut control_streams).await, Ok(ControlEvent::Settings(_))));
+        assert!(matches!(next(&mut control_streams).await, Ok(ControlStreamEvent::Settings(_))));
     });
 }
 
