@@ -19,13 +19,13 @@ use crate::worker::{DrainStage, Worker, WorkerCommand};
 /// Datagrams in transit to a worker from the others.
 const MAX_PENDING_DATAGRAMS: u32 = 1024;
 
-/// Host of the QUIC connections of one listener on one worker.
-pub(crate) struct ListenerQuicHost {
+/// Owner of the QUIC connections of one listener on one worker.
+pub(crate) struct ListenerConnectionOwner {
     worker: Rc<Worker>,
     bound: Arc<BoundListener>,
 }
 
-impl ListenerQuicHost {
+impl ListenerConnectionOwner {
     pub(crate) fn new(worker: &Rc<Worker>, bound: &Arc<BoundListener>) -> Rc<Self> {
         Rc::new(Self { worker: Rc::clone(worker), bound: Arc::clone(bound) })
     }
@@ -35,7 +35,7 @@ impl ListenerQuicHost {
     }
 }
 
-impl ConnectionOwner for ListenerQuicHost {
+impl ConnectionOwner for ListenerConnectionOwner {
     fn settings(&self) -> Option<ServerSettings> {
         let live = self.worker.config();
         let listener = live.listener(&self.bound)?;

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 
 use super::{Worker, WorkerCommand};
 use crate::accept::bind::TcpOrUdpSocket;
-use crate::accept::quic_host::ListenerQuicHost;
+use crate::accept::quic_host::ListenerConnectionOwner;
 use crate::accept::{dispatch, listen};
 use crate::clock;
 use crate::dial::{h2, pool};
@@ -46,7 +46,7 @@ impl Worker {
                 self.listeners.borrow_mut().retain(|(listening, _)| *listening != place);
             }
             WorkerCommand::ListenQuic(bound, group) => {
-                let host = ListenerQuicHost::new(self, &bound);
+                let host = ListenerConnectionOwner::new(self, &bound);
                 self.ports.open(bound.listener_index, &group, &self.shared.quic_keys, host);
             }
             WorkerCommand::UnlistenQuic { place } => self.ports.close(place),
