@@ -3,11 +3,12 @@
 //! A frequent reader keeps a copy with its version. As long as that version is current, a read costs one atomic load
 //! and touches no shared reference count.
 //!
-//! Not `arc_swap`: its `Cache::load` costs one load and one comparison too, but renews its copy in place and does not
-//! report that it did. A worker derives an `Rc` and per-backend caches from each value, so that each request would need
-//! a second comparison. And `CachedConfig::is_current` is also asked about values that must not be renewed: one
-//! that a request holds, and one to drop. `ArcSwap::load` answers that by a guard, at the cost of an atomic exchange.
-//! Lock-free loads gain nothing here: only control threads, and readers whose copy is outdated, take the lock.
+//! Not `arc_swap`: with it a GET takes 1.4 % more instructions and a POST 1.9 % (medians of six paired counts by
+//! callgrind: 15,981 to 16,206 and 17,182 to 17,510). `is_current` is asked up to three times for a request, also about
+//! values that must not be renewed: one that a request holds, and one to drop. `ArcSwap::load` answers that by a guard,
+//! at the cost of an atomic exchange; its `Cache` renews its copy in place and does not report that it did, although a
+//! worker derives an `Rc` and per-backend caches from each value. Lock-free loads gain nothing here: only control
+//! threads, and readers whose copy is outdated, take the lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
