@@ -499,7 +499,7 @@ fn view_backend(backend: &Backend) -> BackendView {
     let current = backend.current();
     let members = current.set.members().iter();
     let limits = backend.limits(&current);
-    let statuses = backend.health.status_words(&current.settings.health);
+    let statuses = backend.health.status_labels(&current.settings.health);
     let (demand, service_time) =
         backend.demand.read(|averager| (averager.average(WINDOW), averager.service_time()));
     BackendView {

@@ -59,7 +59,7 @@ impl MirrorOutcome {
         [Self::Answered, Self::Failed, Self::Incomplete, Self::TooMany, Self::NoSlot];
 
     /// Returns the metric label.
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Answered => "answered",
             Self::Failed => "failed",

@@ -226,7 +226,7 @@ impl ConnectionOwner for EchoHost {
         let word = match result {
             Ok(CompletedHandshake::Full) => "full",
             Ok(CompletedHandshake::Resumed) => "resumed",
-            Err(error) => error.word(),
+            Err(error) => error.label(),
         };
         self.counters().handshakes.lock().unwrap().push(word);
     }

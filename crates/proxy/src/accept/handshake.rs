@@ -147,7 +147,7 @@ async fn perform_handshake(
         return (client, Err(ClientTlsError::Protocol));
     };
     let result = complete_handshake(worker, tls, deadline).await;
-    let version = tls::version_word(tls.session.common_state().protocol_version());
+    let version = tls::version_label(tls.session.common_state().protocol_version());
     if let Some(tls_info) = client.tls_info.as_mut().and_then(Arc::get_mut) {
         tls_info.version = version;
     }

@@ -144,7 +144,7 @@ impl AccessRecord {
         line.number("http.response.status_code", self.status);
         line.number("http.response.body.size", exchange.download.body_bytes);
         if let Some(failure) = self.failure {
-            line.plain("error.type", failure.attributes().word);
+            line.plain("error.type", failure.attributes().label);
         }
         if let Some(listener) = listener {
             line.text("sheave.listener", listener.name.as_bytes());

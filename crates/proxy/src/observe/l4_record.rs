@@ -137,7 +137,7 @@ impl L4Record {
         line.number("client.port", self.client.port());
         line.plain("network.transport", transport);
         if let Some(failure) = self.failure {
-            line.plain("error.type", failure.attributes().word);
+            line.plain("error.type", failure.attributes().label);
         }
         if let Some(listener) = live.listener(&self.bound) {
             line.text("sheave.listener", listener.name.as_bytes());
