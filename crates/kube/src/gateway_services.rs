@@ -173,7 +173,10 @@ mod tests {
         let mut is = wanted("web");
         is["spec"]["clusterIP"] = json!("10.96.0.7");
         is["status"] = json!({ "loadBalancer": { "ingress": [{ "ip": "192.0.2.7" }] } });
-        assert_eq!(labels(&pending_changes(&known(&[]), &services(vec![wanted("web")]))), ["apply"]);
+        assert_eq!(
+            labels(&pending_changes(&known(&[]), &services(vec![wanted("web")]))),
+            ["apply"]
+        );
         assert!(pending_changes(&known(&[is.clone()]), &services(vec![wanted("web")])).is_empty());
         is["spec"]["ports"][0]["targetPort"] = json!(9900);
         assert_eq!(

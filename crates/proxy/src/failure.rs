@@ -160,7 +160,15 @@ fn row(
     details: &'static str,
 ) -> FailureAttributes {
     let (attempt_result, is_overload, grpc_code) = (Cancelled, false, None);
-    FailureAttributes { status, proxy_error, label, details, attempt_result, is_overload, grpc_code }
+    FailureAttributes {
+        status,
+        proxy_error,
+        label,
+        details,
+        attempt_result,
+        is_overload,
+        grpc_code,
+    }
 }
 
 /// Returns the row of a request that failed because the backend had no free slot.

@@ -65,8 +65,8 @@ pub(crate) async fn enter(
     };
     let pick = PickRequest { tried, key, now, queueing, ..PickRequest::default() };
     let entered = poll_fn(|cx| {
-        let waker = || cx.waker().clone();
-        Poll::Ready(backend::enter(backend, worker.index, &pick, &backend.config(), waker))
+        let (config, waker) = (backend.config(), || cx.waker().clone());
+        Poll::Ready(backend::enter(backend, worker.index, &pick, config.admission(), waker))
     });
     match entered.await {
         SlotAdmission::Slot(slot) => Ok(L4Admission::Slot(slot)),

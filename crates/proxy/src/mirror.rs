@@ -31,6 +31,7 @@ use crate::dial::h3::{self, OpenedTransport, h1_fallback};
 use crate::dial::pool::{self, EndpointConnection};
 use crate::dial::stream_call::{RequestSource, StreamGrant, StreamRequest};
 use crate::failure::Failure;
+use crate::outcome::AttemptConclusion;
 use crate::worker::Worker;
 
 /// Limit on the copies in flight.
@@ -233,7 +234,7 @@ async fn send(
     let (connection, unsent) = match opened {
         Ok(opened) => opened,
         Err(failure) => {
-            slot.conclude(worker, &current, failure.attempt_end(), None);
+            slot.conclude(worker, &current, AttemptConclusion::now(failure.attempt_end()));
             slot.note_connect_failure(worker, failure);
             return MirrorOutcome::Failed;
         }

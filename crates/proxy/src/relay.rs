@@ -12,7 +12,7 @@ use codec::head::{
 
 use crate::accept::client::ClientConnection;
 use crate::alt_svc;
-use crate::backend::{BackendRef, Slot};
+use crate::backend::BackendRef;
 use crate::body::{BodyError, BodySide, BodySource};
 use crate::clock;
 use crate::context::{AttemptContext, RequestContext};
@@ -24,6 +24,7 @@ use crate::failure::Failure;
 use crate::forwarded::{PSEUDONYM, via};
 use crate::grpc::{self, GrpcCall};
 use crate::load_report;
+use crate::outcome::AttemptConclusion;
 use crate::tunnel;
 use crate::worker::Worker;
 
@@ -37,7 +38,6 @@ pub(crate) async fn relay(
     context.record.status = response.status;
     // Evaluated before filters change the response.
     let end = attempt_end(response);
-    // The duration of a message stream says nothing about the load of its endpoint.
     let streams = context.exchange.grpc_call.is_some() && !context.exchange.upload.is_read();
     load_report::record(worker, &lease.slot, policy, &response.fields);
     prepare(worker, response);
@@ -53,9 +53,14 @@ pub(crate) async fn relay(
         load_report::record(worker, &lease.slot, policy, trailers);
     }
     let now = clock::now();
-    let conclude = if streams { Slot::conclude_at } else { Slot::conclude_with_hold_time };
-    let head_after = lease.head_latency_by(now);
-    conclude(&lease.slot, now, worker, &policy.backend_config, end, head_after);
+    let conclusion = AttemptConclusion {
+        at: now,
+        result: end,
+        head_after: lease.head_latency_by(now),
+        // The duration of a message stream says nothing about the load of its endpoint.
+        hold_time_is_signal: !streams,
+    };
+    lease.slot.conclude(worker, &policy.backend_config, conclusion);
     let Err(failure) = result else {
         let whole = context.exchange.upload.is_read();
         context.record.ended = Some(now);

@@ -308,7 +308,7 @@ async fn enter(
         let newer = (!pick.tried.is_empty()).then(|| backend.config());
         let current = newer.as_ref().unwrap_or(&policy.backend_config);
         let waker = || cx.waker().clone();
-        Poll::Ready(backend::enter(backend, worker.index, pick, current, waker))
+        Poll::Ready(backend::enter(backend, worker.index, pick, current.admission(), waker))
     });
     let place = match entered.await {
         SlotAdmission::Slot(slot) => return Ok(slot),

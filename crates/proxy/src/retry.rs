@@ -22,6 +22,7 @@ use crate::dial::pool::Endpoint;
 use crate::exchange::{Exchange, RequestPolicy};
 use crate::failure::Failure;
 use crate::grpc;
+use crate::outcome::AttemptConclusion;
 use crate::relay;
 use crate::worker::Worker;
 
@@ -165,8 +166,13 @@ impl<'r> RetryState<'r> {
         let end = relay::attempt_end(&exchange.response);
         let pushback = grpc::trailers_only_status(exchange).map(|status| status.pushback);
         let now = clock::now();
-        let head_after = lease.head_latency_by(now);
-        lease.slot.conclude_with_hold_time(now, worker, &policy.backend_config, end, head_after);
+        let conclusion = AttemptConclusion {
+            at: now,
+            result: end,
+            head_after: lease.head_latency_by(now),
+            hold_time_is_signal: true,
+        };
+        lease.slot.conclude(worker, &policy.backend_config, conclusion);
         self.tried.push(Arc::clone(&lease.slot.endpoint));
         exchange.download.start(exchange.response.framing, BodyFraming::None);
         abandon::abandon(context, lease);

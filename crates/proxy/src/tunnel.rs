@@ -15,6 +15,7 @@ use crate::context::AttemptContext;
 use crate::dial::attempt::AttemptConnection;
 use crate::exchange::{ConnectionOutcome, Exchange};
 use crate::failure::Failure;
+use crate::outcome::AttemptConclusion;
 use crate::scratch::ScratchMemory;
 use crate::stream::PeerStream;
 
@@ -51,7 +52,8 @@ pub(crate) async fn tunnel(
         Poll::Ready(Err(BodyError::SourceEnded))
     })
     .await;
-    lease.slot.conclude(worker, &policy.backend_config, AttemptResult::Success, None);
+    let conclusion = AttemptConclusion::now(AttemptResult::Success);
+    lease.slot.conclude(worker, &policy.backend_config, conclusion);
     if result.is_err() {
         record.failure = Some(Failure::ClientGone);
     }

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use balance::slot_assignment::HANDOVER_TIME;
 use balance::{
-    Admission, AdmissionDecision, AdmissionLimits, Algorithm, ConcurrencyCap, Endpoint,
-    EndpointSet, PickRequest, Picker, Queue, SetMember, SlotAssigner, Ticket, Time,
+    Admission, AdmissionConfig, AdmissionDecision, AdmissionLimits, Algorithm, ConcurrencyCap,
+    Endpoint, EndpointSet, PickRequest, Picker, Queue, SetMember, SlotAssigner, Ticket, Time,
 };
 
 use crate::endpoint_sets;
@@ -245,7 +245,8 @@ impl ReplicaSimulation {
         let BalancerReplica { set, picker, admission, queue, waiting, .. } =
             &mut self.replicas[number];
         let request = PickRequest { now, ..PickRequest::default() };
-        match admission.enter(picker, set, self.limits, &request, || queue, || arrival) {
+        let config = AdmissionConfig { set, limits: self.limits };
+        match admission.enter(picker, config, &request, || queue, || arrival) {
             AdmissionDecision::Slot(endpoint) => self.begin(number, endpoint, now),
             AdmissionDecision::Waiting { ticket, .. } => {
                 waiting.insert(arrival, (now, ticket));

@@ -20,6 +20,7 @@ use crate::context::AttemptContext;
 use crate::dial::attempt::{AttemptConnection, poll_head};
 use crate::dial::pool::{self, CompletedExchange};
 use crate::failure::Failure;
+use crate::outcome::AttemptConclusion;
 use crate::relay;
 use crate::worker::Worker;
 
@@ -117,7 +118,7 @@ impl AbandonedRequest {
         asked: Result<(), Failure>,
     ) {
         let end = asked.map_or_else(Failure::attempt_end, |()| relay::attempt_end(&self.response));
-        self.lease.slot.conclude(worker, current, end, None);
+        self.lease.slot.conclude(worker, current, AttemptConclusion::now(end));
     }
 
     /// Reads the response to its end and drops it, at most until `until`; then it frees the slot and the connection.

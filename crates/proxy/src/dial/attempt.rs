@@ -26,6 +26,7 @@ use crate::dial::stream_request;
 use crate::exchange::{Exchange, RequestPolicy};
 use crate::failure::Failure;
 use crate::grpc;
+use crate::outcome::AttemptConclusion;
 use crate::relay;
 use crate::stream::ConnectionEnd;
 use crate::worker::Worker;
@@ -331,7 +332,8 @@ pub(super) fn conclude_unsent(
     failure: Failure,
     policy: &RequestPolicy<'_>,
 ) -> AttemptFailure {
-    slot.conclude(worker, &policy.backend_config, failure.attempt_end(), None);
+    let conclusion = AttemptConclusion::now(failure.attempt_end());
+    slot.conclude(worker, &policy.backend_config, conclusion);
     slot.note_connect_failure(worker, failure);
     let is_of_use = !matches!(
         failure,
@@ -473,7 +475,8 @@ fn conclude_failure(
     } else {
         policy.discount_late_timeout(failure.attempt_end(), &lease.slot)
     };
-    lease.slot.conclude_with_hold_time(clock::now(), worker, &policy.backend_config, end, None);
+    let conclusion = AttemptConclusion { hold_time_is_signal: true, ..AttemptConclusion::now(end) };
+    lease.slot.conclude(worker, &policy.backend_config, conclusion);
     if failure != Failure::EndpointClosed {
         let again = matches!(failure, Failure::AttemptTimeout | Failure::BadResponse(_))
             && exchange.request.method.is_idempotent();

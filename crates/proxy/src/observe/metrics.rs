@@ -377,7 +377,10 @@ static OF_BACKENDS: &[MetricRow<Backend>] = &[
         &["backend", "outcome"],
         MetricReader::Counts(|it, each| {
             for outcome in MirrorOutcome::ALL {
-                each(outcome.label(), total(&it.counters, |shard| &shard.mirrors[outcome as usize]));
+                each(
+                    outcome.label(),
+                    total(&it.counters, |shard| &shard.mirrors[outcome as usize]),
+                );
             }
         }),
         "Mirrored requests by outcome: answered and failed ones were sent, all others were dropped.",

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use balance::limit::LimitSample;
 use balance::{
-    Admission, AdmissionDecision, AdmissionLimits, Algorithm, AttemptResult, ConcurrencyCap,
-    ConcurrencyLimiter, Endpoint, EndpointSet, LimitSettings, PickRequest, Picker, Queue, Time,
+    Admission, AdmissionConfig, AdmissionDecision, AdmissionLimits, Algorithm, AttemptResult,
+    ConcurrencyCap, ConcurrencyLimiter, Endpoint, EndpointSet, LimitSettings, PickRequest, Picker,
+    Queue, Time,
 };
 
 use super::{
@@ -132,8 +133,7 @@ impl<'s> LimitSimulation<'s> {
         let request = PickRequest { now, ..PickRequest::default() };
         let entry = self.admission.enter(
             &mut self.picker,
-            &self.set,
-            self.limits,
+            AdmissionConfig { set: &self.set, limits: self.limits },
             &request,
             || queue,
             || now,
