@@ -277,30 +277,33 @@ fn seed(key: &BackendKey, worker: usize) -> u64 {
 /// A backend in the [`WorkerConfig`] that a request uses.
 #[derive(Clone)]
 pub(crate) struct BackendRef {
-    live: Rc<WorkerConfig>,
+    active_config: Rc<WorkerConfig>,
     index: usize,
 }
 
 impl BackendRef {
-    pub(crate) fn new(live: Rc<WorkerConfig>, index: usize) -> Self {
-        Self { live, index }
+    pub(crate) fn new(active_config: Rc<WorkerConfig>, index: usize) -> Self {
+        Self { active_config, index }
     }
 
     /// Returns the backend itself, for tasks that may outlive the request.
     pub(crate) fn backend(&self) -> &Arc<Backend> {
-        &self.live.backends[self.index]
+        &self.active_config.backends[self.index]
     }
 
     /// Returns the configuration in force, for a request to keep to its end.
     pub(crate) fn config(&self) -> Rc<BackendConfigRef> {
-        self.live.backend_config(self.index)
+        self.active_config.backend_config(self.index)
     }
 
     /// Returns the same backend without the rest of the configuration, for sessions that may outlive many Snapshots.
     pub(crate) fn detached(&self) -> Self {
         let backends = vec![Arc::clone(self.backend())];
-        let live = ActiveConfig { backends, ..ActiveConfig::default() };
-        Self { live: Rc::new(WorkerConfig::new(&ConfigCell::new(live))), index: 0 }
+        let active_config = ActiveConfig { backends, ..ActiveConfig::default() };
+        Self {
+            active_config: Rc::new(WorkerConfig::new(&ConfigCell::new(active_config))),
+            index: 0,
+        }
     }
 }
 

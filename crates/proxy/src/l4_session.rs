@@ -31,11 +31,11 @@ impl L4Route {
     /// Chooses one of the rule's backends, by weight.
     pub(crate) fn choose(
         worker: &Worker,
-        live: &Rc<WorkerConfig>,
+        active_config: &Rc<WorkerConfig>,
         rule: &Rule,
     ) -> Result<Self, Failure> {
-        let backend = choose_backend(worker, live, rule)?.detached();
-        Ok(Self { route: Arc::clone(&live.routes[rule.index]), backend })
+        let backend = choose_backend(worker, active_config, rule)?.detached();
+        Ok(Self { route: Arc::clone(&active_config.routes[rule.index]), backend })
     }
 }
 

@@ -156,14 +156,14 @@ fn decode_chunks(mut body: &[u8]) -> Vec<u8> {
 /// A request for a protocol upgrade is not mirrored: it would only occupy a connection.
 pub(crate) fn prepare(
     context: &RequestContext<'_>,
-    live: &Rc<WorkerConfig>,
+    active_config: &Rc<WorkerConfig>,
     layout: ReplayLayout,
 ) -> Option<oneshot::Sender<Rc<[u8]>>> {
     let RequestContext { worker, client, exchange, .. } = context;
     let is_of_share =
         |mirror: &&MirrorPolicy| mirror.share.samples(worker.rng.borrow_mut().next_u64());
     let chosen = exchange.filters.as_ref()?.mirrors().filter(is_of_share);
-    let backends = chosen.map(|mirror| BackendRef::new(Rc::clone(live), mirror.backend));
+    let backends = chosen.map(|mirror| BackendRef::new(Rc::clone(active_config), mirror.backend));
     let targets: Vec<_> = backends.map(|backend| MirrorTarget::new(backend, client)).collect();
     if targets.is_empty() || exchange.request.upgrade {
         return None;

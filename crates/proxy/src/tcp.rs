@@ -50,13 +50,13 @@ async fn carry(
     client: &mut ClientConnection,
     record: &mut L4Record,
 ) -> Result<(), Failure> {
-    let live = worker.config();
-    let listener = client.listener(&live).ok_or(Failure::NoRoute)?;
+    let active_config = worker.config();
+    let listener = client.listener(&active_config).ok_or(Failure::NoRoute)?;
     let rule = listener.connection_rule(client.tls_info.as_deref()).ok_or(Failure::NoRoute)?;
     let idle = listener.client.stream_idle_timeout;
-    let route = L4Route::choose(worker, &live, rule)?;
+    let route = L4Route::choose(worker, &active_config, rule)?;
     record.set_route(&route);
-    drop(live);
+    drop(active_config);
     // Boxed, so that the connection does not hold the memory that its start needed.
     let mut context = TcpAttemptContext { worker, client, backend: &route.backend, record };
     let connected = Box::pin(context.connect()).await?;

@@ -22,7 +22,7 @@ use crate::stream::PeerStream;
 /// Forwards the 101, then bytes in both directions. The slot is held as long as the tunnel is open.
 pub(crate) async fn tunnel(
     context: &mut AttemptContext<'_>,
-    mut lease: AttemptConnection,
+    mut attempt: AttemptConnection,
 ) -> Result<ConnectionOutcome, Failure> {
     let AttemptContext { worker, client, exchange, record, policy } = context;
     let Exchange { request, response, upload, download, .. } = exchange;
@@ -33,7 +33,7 @@ pub(crate) async fn tunnel(
     client.stream.put_head(response, &response_framing, &mut download.out)?;
     let mut to_endpoint = TunnelDirection { pump: upload, finished: false };
     let mut to_client = TunnelDirection { pump: download, finished: false };
-    let endpoint = &mut lease.connection;
+    let endpoint = &mut attempt.connection;
     let mut seen = u64::MAX;
     let result = poll_fn(|cx| {
         let mut source = BodySource { stream: &mut client.stream, buffer: &mut client.buffer };
@@ -53,7 +53,7 @@ pub(crate) async fn tunnel(
     })
     .await;
     let conclusion = AttemptConclusion::now(AttemptResult::Success);
-    lease.slot.conclude(worker, &policy.backend_config, conclusion);
+    attempt.slot.conclude(worker, &policy.backend_config, conclusion);
     if result.is_err() {
         record.failure = Some(Failure::ClientGone);
     }

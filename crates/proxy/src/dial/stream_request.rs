@@ -135,12 +135,12 @@ pub(super) fn is_unprocessed(connection: &EndpointConnection) -> bool {
 /// Decides if the request may be sent again. Its stream has ended or is reset, and its slot is free.
 pub(super) fn conclude_stream_failure(
     context: &AttemptContext<'_>,
-    lease: AttemptConnection,
+    attempt: AttemptConnection,
     failure: Failure,
 ) -> AttemptFailure {
     let AttemptContext { worker, exchange, policy, .. } = context;
-    lease.mark_suspect(failure);
-    let AttemptConnection { connection, slot, .. } = lease;
+    attempt.mark_suspect(failure);
+    let AttemptConnection { connection, slot, .. } = attempt;
     let unprocessed = is_unprocessed(&connection);
     let unacknowledged = failure == Failure::EndpointClosed
         && connection.stream_guard.as_ref().is_some_and(StreamGuard::is_unacknowledged);

@@ -127,8 +127,8 @@ impl AccessRecord {
         client: &ClientConnection,
         exchange: &Exchange,
     ) {
-        let live = worker.config();
-        let listener = client.listener(&live);
+        let active_config = worker.config();
+        let listener = client.listener(&active_config);
         let request = &exchange.request;
         line.plain("timestamp", humantime::format_rfc3339_micros(clock::wall()));
         line.number("duration_seconds", self.duration(client).as_secs_f64());

@@ -595,12 +595,14 @@ pub fn metrics() -> impl Iterator<Item = &'static MetricDescription> {
 
 /// Calls `sink` with every value, grouped by metric.
 pub(crate) fn collect(shared: &ProxyState, sink: &mut dyn FnMut(MetricSample<'_>)) {
-    let live = shared.config.load();
-    let listeners = live.listeners.iter().flatten();
+    let active_config = shared.config.load();
+    let listeners = active_config.listeners.iter().flatten();
     let listeners: Vec<_> = listeners.map(|it| ([it.name.to_string()], it)).collect();
-    let routes: Vec<_> = live.routes.iter().map(|it| ([it.name.to_string()], &**it)).collect();
-    let backends: Vec<_> = live.backends.iter().map(|it| ([it.name.to_string()], &**it)).collect();
-    let current: Vec<_> = live.backends.iter().map(|it| (it, it.current())).collect();
+    let routes: Vec<_> =
+        active_config.routes.iter().map(|it| ([it.name.to_string()], &**it)).collect();
+    let backends: Vec<_> =
+        active_config.backends.iter().map(|it| ([it.name.to_string()], &**it)).collect();
+    let current: Vec<_> = active_config.backends.iter().map(|it| (it, it.current())).collect();
     let members = current.iter().flat_map(|(backend, current)| {
         current.set.members().iter().map(|member| (&backend.name, &*member.endpoint))
     });

@@ -297,12 +297,15 @@ impl UnansweredDatagrams {
 
 /// Returns the route by the rule now in force, and the idle timeout of the flow.
 fn route_and_idle_timeout(udp_listener: &UdpListener) -> Result<(L4Route, Duration), Failure> {
-    let live = udp_listener.worker.config();
-    let listener = live.listener(&udp_listener.bound).ok_or(Failure::NoRoute)?;
+    let active_config = udp_listener.worker.config();
+    let listener = active_config.listener(&udp_listener.bound).ok_or(Failure::NoRoute)?;
     let ListenerProtocol::Udp(Some(rule)) = &listener.protocol else {
         return Err(Failure::NoRoute);
     };
-    Ok((L4Route::choose(&udp_listener.worker, &live, rule)?, listener.client.flow_idle_timeout))
+    Ok((
+        L4Route::choose(&udp_listener.worker, &active_config, rule)?,
+        listener.client.flow_idle_timeout,
+    ))
 }
 
 async fn admit(
