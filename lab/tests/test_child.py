@@ -40,7 +40,7 @@ class ChildTest(unittest.TestCase):
         child = self.start("import os, time; os.close(0); print(flush=True); time.sleep(600)", piped=True)
         child.stdout.readline()
         with self.assertRaises(BrokenPipeError):
-            child.stdin.write("for nobody\n")
+            child.stdin.write("not read\n")
             child.stdin.flush()
         child.stop()
         self.assertFalse(child.alive())

@@ -55,6 +55,7 @@ pub use reuse::IdleHistory;
 pub use rng::Rng;
 pub use slot_assignment::{SlotAssigner, SlotAssignment};
 pub use slots::{
-    Admission, AdmissionDecision, AdmissionLimits, AdmissionRejection, ControlledDelay,
+    Admission, AdmissionConfig, AdmissionDecision, AdmissionLimits, AdmissionRejection,
+    ControlledDelay,
 };
 pub use time::Time;

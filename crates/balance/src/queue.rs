@@ -21,7 +21,7 @@ use std::vec;
 
 use crate::endpoint::{Endpoint, EndpointSet, SetMember};
 use crate::pick::{Algorithm, EligibleEndpoints, PickConstraints, PickRequest, Picker};
-use crate::slots::{AdmissionLimits, AdmissionRejection, ControlledDelay};
+use crate::slots::{AdmissionConfig, AdmissionLimits, AdmissionRejection, ControlledDelay};
 use crate::time::Time;
 
 /// Priority, flow and deadline of a request.
@@ -96,12 +96,8 @@ impl<T, N> Queue<T, N> {
         }
     }
 
-    pub(crate) fn set(&self) -> &EndpointSet<T> {
-        &self.set
-    }
-
-    pub(crate) fn limits(&self) -> AdmissionLimits {
-        self.limits
+    pub(crate) fn config(&self) -> AdmissionConfig<'_, T> {
+        AdmissionConfig { set: &self.set, limits: self.limits }
     }
 
     pub(crate) fn grant_rate(&self) -> GrantRate {

@@ -38,6 +38,41 @@ pub struct AdmissionLimits {
     pub delay: Option<ControlledDelay>,
 }
 
+/// Endpoints of a backend and the limits of their slots, by which requests are admitted.
+#[derive(Debug)]
+pub struct AdmissionConfig<'a, T> {
+    /// The endpoints.
+    pub set: &'a EndpointSet<T>,
+    /// Their limits.
+    pub limits: AdmissionLimits,
+}
+
+impl<T> AdmissionConfig<'_, T> {
+    /// Takes a slot at an unreachable endpoint if no endpoint is reachable and there is no queue.
+    fn last_resort(
+        &self,
+        picker: &mut Picker,
+        request: &PickRequest<'_, T>,
+        waiting: u32,
+    ) -> Option<Arc<Endpoint<T>>> {
+        let may_wait = waiting > 0 || self.limits.max_waiting > 0;
+        if may_wait { None } else { picker.take_unreachable(self.set, self.limits.cap, request) }
+    }
+
+    /// Returns the rejection of a request for which there is neither a slot nor a place.
+    fn rejection(&self) -> AdmissionRejection {
+        if self.set.is_unreachable() {
+            AdmissionRejection::Unreachable
+        } else if self.limits.max_waiting > 0 || self.set.is_usable() {
+            AdmissionRejection::Full
+        } else if self.set.has_no_assigned_slot() {
+            AdmissionRejection::NoSlot
+        } else {
+            AdmissionRejection::NoEndpoint
+        }
+    }
+}
+
 /// Controlled delay, which applies while the queue has not been empty for long.
 ///
 /// A long queue is of no use then: each request waits as long as the queue is. After the idea of
@@ -71,20 +106,6 @@ pub enum AdmissionRejection {
     Evicted,
     /// It has waited longer than the target delay in a sustained overload.
     Shed,
-}
-
-impl AdmissionRejection {
-    fn of_set<T>(set: &EndpointSet<T>, limits: AdmissionLimits) -> Self {
-        if set.is_unreachable() {
-            Self::Unreachable
-        } else if limits.max_waiting > 0 || set.is_usable() {
-            Self::Full
-        } else if set.has_no_assigned_slot() {
-            Self::NoSlot
-        } else {
-            Self::NoEndpoint
-        }
-    }
 }
 
 /// Result of a request for a slot. `N` wakes a queued request.
@@ -199,34 +220,29 @@ impl Admission {
     /// Requests a slot. If requests wait for the slots that this one could get, it waits behind
     /// them.
     ///
-    /// `set` and `limits` are the caller's copy, perhaps slightly old, for the path without the
-    /// lock; under the lock the queue's own apply. `lock` gives exclusive access to the queue.
+    /// `config` is the caller's copy, perhaps slightly old, for the path without the lock; under the
+    /// lock the queue's own applies. `lock` gives exclusive access to the queue.
     /// `notify` is called only if the request must wait, while the lock is held.
     pub fn enter<T, N, G: DerefMut<Target = Queue<T, N>>>(
         &self,
         picker: &mut Picker,
-        set: &EndpointSet<T>,
-        limits: AdmissionLimits,
+        config: AdmissionConfig<'_, T>,
         request: &PickRequest<'_, T>,
         lock: impl FnOnce() -> G,
         notify: impl FnOnce() -> N,
     ) -> AdmissionDecision<T, N> {
         let waiting = self.waiting();
         if waiting == 0
-            && let Some(endpoint) = picker.take(set, limits.cap, request)
+            && let Some(endpoint) = picker.take(config.set, config.limits.cap, request)
         {
             return AdmissionDecision::Slot(endpoint);
         }
-        if let Some(endpoint) = Self::last_resort(picker, set, limits, request, waiting) {
+        if let Some(endpoint) = config.last_resort(picker, request, waiting) {
             return AdmissionDecision::Slot(endpoint);
         }
-        if let Some(refusal) = self.reject_without_lock(waiting, limits, request) {
+        if let Some(refusal) = self.reject_without_lock(waiting, config.limits, request) {
             let full = refusal == AdmissionRejection::Full;
-            return AdmissionDecision::Rejected(if full {
-                AdmissionRejection::of_set(set, limits)
-            } else {
-                refusal
-            });
+            return AdmissionDecision::Rejected(if full { config.rejection() } else { refusal });
         }
         let mut queue = lock();
         let decision = self.join(&mut queue, picker, request, notify);
@@ -304,22 +320,9 @@ impl Admission {
         request: &PickRequest<'_, T>,
         waiting: u32,
     ) -> Option<Arc<Endpoint<T>>> {
-        let limits = queue.limits();
         queue
             .spare_slot(picker, request)
-            .or_else(|| Self::last_resort(picker, queue.set(), limits, request, waiting))
-    }
-
-    /// Takes a slot at an unreachable endpoint if no endpoint is reachable and there is no queue.
-    fn last_resort<T>(
-        picker: &mut Picker,
-        set: &EndpointSet<T>,
-        limits: AdmissionLimits,
-        request: &PickRequest<'_, T>,
-        waiting: u32,
-    ) -> Option<Arc<Endpoint<T>>> {
-        let may_wait = waiting > 0 || limits.max_waiting > 0;
-        if may_wait { None } else { picker.take_unreachable(set, limits.cap, request) }
+            .or_else(|| queue.config().last_resort(picker, request, waiting))
     }
 
     /// Returns the rejection of a request, if it is certain without the lock: rejecting many
@@ -365,7 +368,7 @@ impl Admission {
         if waiting == 0 {
             queue.begin_waiting(request.now);
         }
-        let eligible = picker.eligible(queue.set(), request);
+        let eligible = picker.eligible(queue.config().set, request);
         if let Some(refusal) =
             queue.would_miss_deadline(&request.queueing, eligible, waiting, request.now)
         {
@@ -374,7 +377,7 @@ impl Admission {
             return Self::take_without_waiting(queue, picker, request, waiting)
                 .map_or(refused, AdmissionDecision::Slot);
         }
-        if waiting >= queue.limits().max_waiting {
+        if waiting >= queue.config().limits.max_waiting {
             return self.evict_and_enqueue(queue, picker, request, waiting, notify);
         }
         self.waiting.fetch_add(1, Ordering::SeqCst);
@@ -404,10 +407,7 @@ impl Admission {
             return AdmissionDecision::Slot(endpoint);
         }
         let Some(evicted) = queue.evict_for(&request.queueing, waiting) else {
-            return AdmissionDecision::Rejected(AdmissionRejection::of_set(
-                queue.set(),
-                queue.limits(),
-            ));
+            return AdmissionDecision::Rejected(queue.config().rejection());
         };
         let ticket = queue.push(request, picker.constraints(request), notify());
         AdmissionDecision::Waiting { ticket, evicted: Some(evicted) }

@@ -9,9 +9,9 @@ use std::time::Duration;
 use balance::health::{AttemptTotals, HealthSettings, PassiveSettings};
 use balance::slot_assignment::HANDOVER_TIME;
 use balance::{
-    Admission, AdmissionDecision, AdmissionLimits, AdmissionRejection, Algorithm, AttemptResult,
-    ConcurrencyCap, EndpointRegistry, EndpointSet, HealthEvaluator, Outcome, PickRequest, Picker,
-    Queue, SetMember, SlotAssigner, SlotAssignment, Time,
+    Admission, AdmissionConfig, AdmissionDecision, AdmissionLimits, AdmissionRejection, Algorithm,
+    AttemptResult, ConcurrencyCap, EndpointRegistry, EndpointSet, HealthEvaluator, Outcome,
+    PickRequest, Picker, Queue, SetMember, SlotAssigner, SlotAssignment, Time,
 };
 use proptest::collection::btree_set;
 use proptest::prelude::*;
@@ -307,8 +307,9 @@ fn newly_assigned_slots_wake_waiters_and_released_slots_drain() {
             queueing: balance::QueueParameters { deadline: Time::MAX, ..Default::default() },
             ..PickRequest::default()
         };
+        let config = AdmissionConfig { set, limits };
         matches!(
-            admission.enter(&mut picker, set, limits, &request, || queue, || name),
+            admission.enter(&mut picker, config, &request, || queue, || name),
             AdmissionDecision::Slot(_)
         )
     };
@@ -338,8 +339,8 @@ fn request_without_an_assigned_slot_is_refused_with_no_slot_or_queued() {
         let mut picker = Picker::new(Algorithm::LeastLoad, 7);
         let queueing = balance::QueueParameters { deadline: Time::MAX, ..Default::default() };
         let request = PickRequest { queueing, ..PickRequest::default() };
-        let entry =
-            Admission::new().enter(&mut picker, &set, limits, &request, || &mut queue, || ());
+        let config = AdmissionConfig { set: &set, limits };
+        let entry = Admission::new().enter(&mut picker, config, &request, || &mut queue, || ());
         match entry {
             AdmissionDecision::Rejected(refusal) => Some(refusal),
             AdmissionDecision::Slot(_) => panic!("a slot that is assigned to another member"),

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use balance::{
-    Admission, AdmissionDecision, AdmissionLimits, AdmissionRejection, Algorithm, ConcurrencyCap,
-    ControlledDelay, Endpoint, EndpointRegistry, EndpointSet, PickRequest, Picker, PriorityLevel,
-    Queue, QueueParameters, SetMember, Ticket, Time,
+    Admission, AdmissionConfig, AdmissionDecision, AdmissionLimits, AdmissionRejection, Algorithm,
+    ConcurrencyCap, ControlledDelay, Endpoint, EndpointRegistry, EndpointSet, PickRequest, Picker,
+    PriorityLevel, Queue, QueueParameters, SetMember, Ticket, Time,
 };
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
@@ -224,8 +224,7 @@ impl World {
         };
         let entry = self.admission.enter(
             &mut self.picker,
-            &self.set,
-            self.limits,
+            AdmissionConfig { set: &self.set, limits: self.limits },
             &request,
             || self.queue.borrow_mut(),
             || id,
@@ -837,6 +836,7 @@ fn worker_with_stale_queue_limits_uses_the_last_resort_endpoint() {
     };
     let lock = || world.queue.borrow_mut();
     let picker = &mut world.picker;
-    let entry = world.admission.enter(picker, &world.set, before, &request, lock, || 0);
+    let config = AdmissionConfig { set: &world.set, limits: before };
+    let entry = world.admission.enter(picker, config, &request, lock, || 0);
     assert!(matches!(entry, AdmissionDecision::Slot(_)), "{entry:?}");
 }

@@ -8,9 +8,9 @@ use std::net::SocketAddr;
 
 use balance::demand::{DemandAverager, DemandShard, DemandTotals};
 use balance::{
-    Admission, AdmissionDecision, AdmissionLimits, AdmissionRejection, Algorithm, ConcurrencyCap,
-    Endpoint, EndpointRegistry, EndpointSet, PickRequest, Picker, PriorityLevel, Queue,
-    QueueParameters, SetMember, Ticket, Time,
+    Admission, AdmissionConfig, AdmissionDecision, AdmissionLimits, AdmissionRejection, Algorithm,
+    ConcurrencyCap, Endpoint, EndpointRegistry, EndpointSet, PickRequest, Picker, PriorityLevel,
+    Queue, QueueParameters, SetMember, Ticket, Time,
 };
 use loom::sync::{Arc, Mutex, MutexGuard};
 use loom::thread;
@@ -70,7 +70,8 @@ impl Backend {
         name: &'static str,
     ) -> AdmissionDecision<(), &'static str> {
         let mut picker = Picker::new(Algorithm::LeastLoad, 0);
-        self.admission.enter(&mut picker, set, self.limits, request, || self.lock(), || name)
+        let config = AdmissionConfig { set, limits: self.limits };
+        self.admission.enter(&mut picker, config, request, || self.lock(), || name)
     }
 
     fn take(&self, set: &Set) -> Slot {

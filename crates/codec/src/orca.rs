@@ -43,7 +43,7 @@ impl LoadReportError {
     pub const ALL: [Self; 4] = [Self::Several, Self::TooLong, Self::Malformed, Self::OutOfRange];
 
     /// Returns the metric label.
-    pub fn word(self) -> &'static str {
+    pub fn label(self) -> &'static str {
         match self {
             Self::Several => "several",
             Self::TooLong => "too_long",

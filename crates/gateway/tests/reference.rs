@@ -186,12 +186,12 @@ const PAGE_HEAD: &str = "\
 <!-- Made from the policy types by crates/gateway/tests/reference.rs. -->
 # Policies
 
-A policy of `apiVersion: sheave.dev/v1alpha1` is attached to its targets by `spec.targetRefs`. An unknown field, a value of
-the wrong type and a value outside of its limits are errors. The format of durations is that of Gateway API (GEP-2257):
-`5s`, `100ms`, `1h30m`.
+A policy of `apiVersion: sheave.dev/v1alpha1` is attached to its targets by `spec.targetRefs`. An unknown field, a value
+of the wrong type and a value outside of its limits are errors. The format of durations is that of Gateway API
+(GEP-2257): `5s`, `100ms`, `1h30m`.
 
-In a file, an error rejects the edit. In a cluster, the custom resource definitions may be newer or older than Sheave. If
-the spec has an error there, the part with the error (`queue`, `timeouts`, ...) has its defaults, and all other parts
+In a file, an error rejects the edit. In a cluster, the custom resource definitions may be newer or older than Sheave.
+If the spec has an error there, the part with the error (`queue`, `timeouts`, ...) has its defaults, and all other parts
 apply: an endpoint does not lose its limit because of an algorithm that this version does not know. The status has the
 condition `Accepted` with the value false and the first error. Two parts have further effects. If `targetRefs` cannot be
 read, the targets are unknown, and the policy does not apply. If `tls` cannot be read, the trusted certificates are

@@ -160,12 +160,12 @@ mod tests {
         known
     }
 
-    fn words(differences: &[ServiceChange]) -> Vec<&str> {
-        let word = |difference: &ServiceChange| match difference {
+    fn labels(differences: &[ServiceChange]) -> Vec<&str> {
+        let label = |difference: &ServiceChange| match difference {
             ServiceChange::Apply(_) => "apply",
             ServiceChange::Delete { .. } => "delete",
         };
-        differences.iter().map(word).collect()
+        differences.iter().map(label).collect()
     }
 
     #[test]
@@ -173,11 +173,14 @@ mod tests {
         let mut is = wanted("web");
         is["spec"]["clusterIP"] = json!("10.96.0.7");
         is["status"] = json!({ "loadBalancer": { "ingress": [{ "ip": "192.0.2.7" }] } });
-        assert_eq!(words(&pending_changes(&known(&[]), &services(vec![wanted("web")]))), ["apply"]);
+        assert_eq!(
+            labels(&pending_changes(&known(&[]), &services(vec![wanted("web")]))),
+            ["apply"]
+        );
         assert!(pending_changes(&known(&[is.clone()]), &services(vec![wanted("web")])).is_empty());
         is["spec"]["ports"][0]["targetPort"] = json!(9900);
         assert_eq!(
-            words(&pending_changes(&known(&[is]), &services(vec![wanted("web")]))),
+            labels(&pending_changes(&known(&[is]), &services(vec![wanted("web")]))),
             ["apply"]
         );
     }
@@ -209,7 +212,7 @@ mod tests {
     #[test]
     fn service_of_a_deleted_gateway_is_deleted_unless_kept() {
         let known = known(&[wanted("web")]);
-        assert_eq!(words(&pending_changes(&known, &services(Vec::new()))), ["delete"]);
+        assert_eq!(labels(&pending_changes(&known, &services(Vec::new()))), ["delete"]);
         let kept =
             DesiredServices { retained: ["shop/web".to_owned()].into(), ..services(Vec::new()) };
         assert!(pending_changes(&known, &kept).is_empty());

@@ -236,8 +236,8 @@ impl StateRegistry {
 
     /// Returns the Snapshot's backends, with the existing state of known ones.
     pub(crate) fn backends(&mut self, snapshot: &Snapshot) -> Vec<Arc<Backend>> {
-        let live: Vec<_> = snapshot.backends.iter().map(|spec| self.backend(spec)).collect();
-        let kept = live.iter().map(|backend| (backend.key.clone(), Arc::clone(backend)));
+        let backends: Vec<_> = snapshot.backends.iter().map(|spec| self.backend(spec)).collect();
+        let kept = backends.iter().map(|backend| (backend.key.clone(), Arc::clone(backend)));
         let gone = std::mem::replace(&mut self.backends, kept.collect());
         for (key, backend) in gone {
             if !self.backends.contains_key(&key) {
@@ -246,13 +246,13 @@ impl StateRegistry {
                 configure(&backend, EndpointSet::empty(), settings, tls_context);
             }
         }
-        live
+        backends
     }
 
     /// Returns the Snapshot's routes, with the existing counters of known ones.
     pub(crate) fn routes(&mut self, rules: &[Arc<Rule>]) -> Vec<Arc<Route>> {
         let workers = self.workers;
-        let live: Vec<_> = rules
+        let routes: Vec<_> = rules
             .iter()
             .map(|rule| {
                 let known = self.routes.get(&rule.name).map(Arc::clone);
@@ -263,8 +263,8 @@ impl StateRegistry {
             })
             .collect();
         self.routes =
-            live.iter().map(|route| (Arc::clone(&route.name), Arc::clone(route))).collect();
-        live
+            routes.iter().map(|route| (Arc::clone(&route.name), Arc::clone(route))).collect();
+        routes
     }
 
     /// Replaces the endpoints of one backend, without a new Snapshot. Returns false if there is no such backend.

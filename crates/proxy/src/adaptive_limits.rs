@@ -43,7 +43,7 @@ impl Backend {
         limiter.update(&current.set, &settings, waiting, round, clock::now())
     }
 
-    /// Returns the concurrency limit of each limited endpoint, and the origin of the limit in a word.
+    /// Returns the concurrency limit of each limited endpoint, and the origin of the limit as a label.
     pub(crate) fn limits(
         &self,
         current: &BackendConfig,

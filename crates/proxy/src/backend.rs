@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use balance::retry::RetryBudget;
 use balance::{
-    Admission, AdmissionDecision, AdmissionLimits, ConcurrencyCap, ControlledDelay, EndpointSet,
-    LimitSettings, PickRequest, Picker, PriorityLevel, Queue, QueueParameters, SetMember,
-    SlotAssignment, Ticket, Time,
+    Admission, AdmissionConfig, AdmissionDecision, AdmissionLimits, ConcurrencyCap,
+    ControlledDelay, EndpointSet, LimitSettings, PickRequest, Picker, PriorityLevel, Queue,
+    QueueParameters, SetMember, SlotAssignment, Ticket, Time,
 };
 use gateway::snapshot::{BackendKey, BackendSettings, EndpointProtocol};
 use tls::EndpointTlsContext;
@@ -78,6 +78,11 @@ impl BackendConfig {
         };
         set.prepare(settings.algorithm);
         Self { set, settings, tls_context, limits, affinity_tokens: OnceLock::new() }
+    }
+
+    /// The part that admission applies.
+    pub(crate) fn admission(&self) -> AdmissionConfig<'_, EndpointData> {
+        AdmissionConfig { set: &self.set, limits: self.limits }
     }
 
     /// Bounds of the learned limits, if limits are learned.
@@ -272,30 +277,33 @@ fn seed(key: &BackendKey, worker: usize) -> u64 {
 /// A backend in the [`WorkerConfig`] that a request uses.
 #[derive(Clone)]
 pub(crate) struct BackendRef {
-    live: Rc<WorkerConfig>,
+    active_config: Rc<WorkerConfig>,
     index: usize,
 }
 
 impl BackendRef {
-    pub(crate) fn new(live: Rc<WorkerConfig>, index: usize) -> Self {
-        Self { live, index }
+    pub(crate) fn new(active_config: Rc<WorkerConfig>, index: usize) -> Self {
+        Self { active_config, index }
     }
 
     /// Returns the backend itself, for tasks that may outlive the request.
     pub(crate) fn backend(&self) -> &Arc<Backend> {
-        &self.live.backends[self.index]
+        &self.active_config.backends[self.index]
     }
 
     /// Returns the configuration in force, for a request to keep to its end.
     pub(crate) fn config(&self) -> Rc<BackendConfigRef> {
-        self.live.backend_config(self.index)
+        self.active_config.backend_config(self.index)
     }
 
     /// Returns the same backend without the rest of the configuration, for sessions that may outlive many Snapshots.
     pub(crate) fn detached(&self) -> Self {
         let backends = vec![Arc::clone(self.backend())];
-        let live = ActiveConfig { backends, ..ActiveConfig::default() };
-        Self { live: Rc::new(WorkerConfig::new(&ConfigCell::new(live))), index: 0 }
+        let active_config = ActiveConfig { backends, ..ActiveConfig::default() };
+        Self {
+            active_config: Rc::new(WorkerConfig::new(&ConfigCell::new(active_config))),
+            index: 0,
+        }
     }
 }
 
@@ -409,17 +417,6 @@ pub(crate) enum SlotAdmission {
     Refused(Failure),
 }
 
-/// Asks for a slot for one request. If the request has to wait, `waker` is woken when it gets its slot.
-pub(crate) fn enter(
-    backend: &BackendRef,
-    worker: usize,
-    pick: &PickRequest<'_, EndpointData>,
-    current: &BackendConfig,
-    waker: impl FnOnce() -> Waker,
-) -> SlotAdmission {
-    enter_within(backend, worker, pick, current, current.limits, waker)
-}
-
 /// Asks for a slot for one request that must not wait in the queue.
 pub(crate) fn enter_at_once(
     backend: &BackendRef,
@@ -428,31 +425,25 @@ pub(crate) fn enter_at_once(
 ) -> Option<Slot> {
     let current = backend.config();
     let limits = AdmissionLimits { max_waiting: 0, ..current.limits };
+    let config = AdmissionConfig { set: &current.set, limits };
     let pick =
         &PickRequest { queueing: QueueParameters { deadline: pick.now, ..pick.queueing }, ..*pick };
-    match enter_within(backend, worker, pick, &current, limits, || Waker::noop().clone()) {
+    match enter(backend, worker, pick, config, || Waker::noop().clone()) {
         SlotAdmission::Slot(slot) => Some(slot),
         SlotAdmission::Queued(_) | SlotAdmission::Refused(_) => None,
     }
 }
 
-fn enter_within(
+/// Asks for a slot for one request. If the request has to wait, `waker` is woken when it gets its slot.
+pub(crate) fn enter(
     backend: &BackendRef,
     worker: usize,
     pick: &PickRequest<'_, EndpointData>,
-    current: &BackendConfig,
-    limits: AdmissionLimits,
+    config: AdmissionConfig<'_, EndpointData>,
     waker: impl FnOnce() -> Waker,
 ) -> SlotAdmission {
     let mut picker = lock(&backend.pickers[worker].0);
-    let entry = backend.admission.enter(
-        &mut picker,
-        &current.set,
-        limits,
-        pick,
-        || lock(&backend.queue),
-        waker,
-    );
+    let entry = backend.admission.enter(&mut picker, config, pick, || lock(&backend.queue), waker);
     match entry {
         AdmissionDecision::Slot(endpoint) => {
             backend.demand.shard(worker).take(pick.now);

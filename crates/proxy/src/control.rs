@@ -244,7 +244,7 @@ impl Proxy {
         let mut control = lock(&self.control);
         let old = self.shared.config.load();
         let mut errors = Vec::new();
-        let mut live = ActiveConfig {
+        let mut active_config = ActiveConfig {
             listeners: (0..old.listeners.len()).map(|_| None).collect(),
             routes: control.registry.routes(&snapshot.rules),
             backends: control.registry.backends(snapshot),
@@ -259,7 +259,7 @@ impl Proxy {
                 Some(known) => Arc::clone(&known.bound),
                 // During a drain no new listener is opened.
                 None if is_ending => continue,
-                None => match self.bind(&mut control.groups, &mut live, requested) {
+                None => match self.bind(&mut control.groups, &mut active_config, requested) {
                     Ok((bound, socket)) => {
                         sockets.push((Arc::clone(&bound), socket));
                         bound
@@ -299,7 +299,7 @@ impl Proxy {
                     }
                 }
             }
-            live.listeners[place] = Some(ActiveListener {
+            active_config.listeners[place] = Some(ActiveListener {
                 name: Arc::clone(&requested.name),
                 public_port: requested.public_port.unwrap_or_else(|| bound.address.port()),
                 bound,
@@ -310,7 +310,7 @@ impl Proxy {
             });
         }
         let change = control.groups.open(groups);
-        self.activate(&old, live, sockets, change);
+        self.activate(&old, active_config, sockets, change);
         self.shared.health_waker.wake();
         errors
     }
@@ -319,13 +319,13 @@ impl Proxy {
     fn bind(
         &self,
         groups: &mut SocketGroups,
-        live: &mut ActiveConfig,
+        active_config: &mut ActiveConfig,
         requested: &Listener,
     ) -> io::Result<(Arc<BoundListener>, TcpOrUdpSocket)> {
         let workers = self.shared.workers.len();
         let (socket, bound_to) = listen(groups, workers, requested)?;
-        live.listeners.push(None);
-        let place = live.listeners.len() - 1;
+        active_config.listeners.push(None);
+        let place = active_config.listeners.len() - 1;
         let transport = requested.protocol.transport();
         let bound = BoundListener::new(place, transport, requested.address, bound_to, workers);
         Ok((Arc::new(bound), socket))
@@ -335,12 +335,12 @@ impl Proxy {
     fn activate(
         &self,
         old: &ActiveConfig,
-        live: ActiveConfig,
+        active_config: ActiveConfig,
         sockets: Vec<(Arc<BoundListener>, TcpOrUdpSocket)>,
         change: SocketGroupChange,
     ) {
-        let live = Arc::new(live);
-        let is_gone = |place: usize| live.listeners.get(place).is_none_or(Option::is_none);
+        let active_config = Arc::new(active_config);
+        let is_gone = |place: usize| active_config.listeners.get(place).is_none_or(Option::is_none);
         let gone: Vec<usize> = old
             .listeners
             .iter()
@@ -348,7 +348,7 @@ impl Proxy {
             .map(|listener| listener.bound.listener_index)
             .filter(|&place| is_gone(place))
             .collect();
-        self.shared.config.store(Arc::clone(&live));
+        self.shared.config.store(Arc::clone(&active_config));
         for (bound, socket) in sockets {
             self.accepting_worker(bound.listener_index).send(WorkerCommand::Listen(bound, socket));
         }
@@ -356,7 +356,7 @@ impl Proxy {
             self.accepting_worker(place).send(WorkerCommand::Unlisten { place });
         }
         for (place, group) in change.opened {
-            let Some(listener) = &live.listeners[place] else { continue };
+            let Some(listener) = &active_config.listeners[place] else { continue };
             let bound = &listener.bound;
             self.broadcast(|| WorkerCommand::ListenQuic(Arc::clone(bound), Arc::clone(&group)));
         }
@@ -393,14 +393,14 @@ impl Proxy {
     }
 
     pub fn listeners(&self) -> Vec<ListenerView> {
-        let live = self.shared.config.load();
+        let active_config = self.shared.config.load();
         let view = |listener: &ActiveListener| ListenerView {
             name: Arc::clone(&listener.name),
             address: listener.bound.address,
             http3: listener.http3.is_some(),
             connections: u64::from(listener.bound.open()),
         };
-        live.listeners.iter().flatten().map(view).collect()
+        active_config.listeners.iter().flatten().map(view).collect()
     }
 
     pub fn backends(&self) -> Vec<BackendView> {
@@ -416,8 +416,8 @@ impl Proxy {
     /// Returns the demand for a backend; `None`: there is no such backend.
     #[must_use]
     pub fn demand(&self, key: &BackendKey) -> Option<BackendDemand> {
-        let live = self.shared.config.load();
-        let backend = live.backends.iter().find(|backend| backend.key == *key)?;
+        let active_config = self.shared.config.load();
+        let backend = active_config.backends.iter().find(|backend| backend.key == *key)?;
         let rises = backend.demand.subscribe_rises();
         Some(BackendDemand { backend: Arc::clone(backend), rises })
     }
@@ -437,9 +437,9 @@ impl Proxy {
     /// Returns true if all connections closed within the timeout.
     pub fn drain(&self, timeout: Duration) -> bool {
         let started = clock::now();
-        let live = self.shared.config.load();
+        let active_config = self.shared.config.load();
         self.shared.enter_stage(DrainStage::Draining);
-        for listener in live.listeners.iter().flatten() {
+        for listener in active_config.listeners.iter().flatten() {
             let place = listener.bound.listener_index;
             self.accepting_worker(place).send(WorkerCommand::Unlisten { place });
             self.broadcast(|| WorkerCommand::UnlistenQuic { place });
@@ -499,7 +499,7 @@ fn view_backend(backend: &Backend) -> BackendView {
     let current = backend.current();
     let members = current.set.members().iter();
     let limits = backend.limits(&current);
-    let statuses = backend.health.status_words(&current.settings.health);
+    let statuses = backend.health.status_labels(&current.settings.health);
     let (demand, service_time) =
         backend.demand.read(|averager| (averager.average(WINDOW), averager.service_time()));
     BackendView {

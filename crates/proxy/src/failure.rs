@@ -1,4 +1,4 @@
-//! The table of failures: status, `Proxy-Status` error, metric label and log word, and effect on the endpoint's health.
+//! The table of failures: status, `Proxy-Status` error, label in metrics and logs, and effect on the endpoint's health.
 
 use balance::AdmissionRejection;
 use balance::AttemptResult::{self, Cancelled, ConnectFailed, ConnectionBroken, Refused, TimedOut};
@@ -8,7 +8,7 @@ use codec::proxy_protocol::ProxyHeaderError;
 use quic::DialError;
 use tls::{ClientTlsError, EndpointTlsError};
 
-/// Defines [`Failure`] and its table together, so that a failure is one row: its name, the word `rejection` if a
+/// Defines [`Failure`] and its table together, so that a failure is one row: its name, the keyword `rejection` if a
 /// backend's slots and queue reject a request with it, and its attributes. A failure that carries a reason names an
 /// example of it, for [`Failure::ALL`].
 macro_rules! failures {
@@ -22,7 +22,7 @@ macro_rules! failures {
         }
 
         impl Failure {
-            /// All failures, for the metrics; bad requests share one word.
+            /// All failures, for the metrics; bad requests share one label.
             pub(crate) const ALL: &[Self] = &[$(Self::$name $(($kind::$example))?,)*];
 
             /// The failures with which a backend's slots and queue reject a request.
@@ -52,7 +52,7 @@ macro_rules! failures {
 }
 
 failures! {
-    // Name => status, error type of RFC 9209, word, details; then effect on the endpoint, gRPC code.
+    // Name => status, error type of RFC 9209, label, details; then effect on the endpoint, gRPC code.
     BadRequest(reason: BadRequest = Target) =>
         row(reason.status(), "http_request_error", "bad_request", reason.reason());
     BadRequestBody(reason: BadChunk = Size) =>
@@ -140,8 +140,8 @@ pub(crate) struct FailureAttributes {
     pub(crate) status: u16,
     /// Error type of RFC 9209 section 2.3.
     pub(crate) proxy_error: &'static str,
-    /// Metric label and word in the log.
-    pub(crate) word: &'static str,
+    /// Label in metrics and logs.
+    pub(crate) label: &'static str,
     /// Description that the client gets, in `Proxy-Status` and in the body.
     details: &'static str,
     /// Result of the attempt, for health, pickers and metrics.
@@ -156,16 +156,24 @@ pub(crate) struct FailureAttributes {
 fn row(
     status: u16,
     proxy_error: &'static str,
-    word: &'static str,
+    label: &'static str,
     details: &'static str,
 ) -> FailureAttributes {
     let (attempt_result, is_overload, grpc_code) = (Cancelled, false, None);
-    FailureAttributes { status, proxy_error, word, details, attempt_result, is_overload, grpc_code }
+    FailureAttributes {
+        status,
+        proxy_error,
+        label,
+        details,
+        attempt_result,
+        is_overload,
+        grpc_code,
+    }
 }
 
 /// Returns the row of a request that failed because the backend had no free slot.
-fn overload(word: &'static str, details: &'static str) -> FailureAttributes {
-    let row = row(429, "connection_limit_reached", word, details).grpc(ResourceExhausted);
+fn overload(label: &'static str, details: &'static str) -> FailureAttributes {
+    let row = row(429, "connection_limit_reached", label, details).grpc(ResourceExhausted);
     FailureAttributes { is_overload: true, ..row }
 }
 
@@ -240,10 +248,10 @@ mod tests {
 
     #[test]
     fn failure_indices_and_labels_are_unique() {
-        let mut words = HashSet::new();
+        let mut labels = HashSet::new();
         for (place, failure) in Failure::ALL.iter().enumerate() {
             assert_eq!(failure.index(), place);
-            assert!(words.insert(failure.attributes().word), "{failure:?}");
+            assert!(labels.insert(failure.attributes().label), "{failure:?}");
         }
     }
 

@@ -112,14 +112,14 @@ impl BackendHealth {
         Arc::clone(&lock(&self.state).configured)
     }
 
-    /// Returns the health status of each endpoint in a word.
-    pub(crate) fn status_words(
+    /// Returns the health status of each endpoint as a label.
+    pub(crate) fn status_labels(
         &self,
         settings: &HealthSettings,
     ) -> BTreeMap<SocketAddr, &'static str> {
         let state = lock(&self.state);
         let statuses = state.evaluator.statuses(settings, clock::now());
-        statuses.map(|(address, status)| (address, status_word(&status))).collect()
+        statuses.map(|(address, status)| (address, status_label(&status))).collect()
     }
 
     pub(crate) fn is_panicking(&self) -> bool {
@@ -186,7 +186,7 @@ fn totals(endpoint: &Endpoint) -> AttemptTotals {
     totals
 }
 
-fn status_word(status: &HealthStatus) -> &'static str {
+fn status_label(status: &HealthStatus) -> &'static str {
     match status.ejection {
         EjectionState::Ejected { .. } => "ejected",
         EjectionState::HalfOpen => "half_open",

@@ -31,11 +31,11 @@ impl L4Route {
     /// Chooses one of the rule's backends, by weight.
     pub(crate) fn choose(
         worker: &Worker,
-        live: &Rc<WorkerConfig>,
+        active_config: &Rc<WorkerConfig>,
         rule: &Rule,
     ) -> Result<Self, Failure> {
-        let backend = choose_backend(worker, live, rule)?.detached();
-        Ok(Self { route: Arc::clone(&live.routes[rule.index]), backend })
+        let backend = choose_backend(worker, active_config, rule)?.detached();
+        Ok(Self { route: Arc::clone(&active_config.routes[rule.index]), backend })
     }
 }
 
@@ -65,8 +65,8 @@ pub(crate) async fn enter(
     };
     let pick = PickRequest { tried, key, now, queueing, ..PickRequest::default() };
     let entered = poll_fn(|cx| {
-        let waker = || cx.waker().clone();
-        Poll::Ready(backend::enter(backend, worker.index, &pick, &backend.config(), waker))
+        let (config, waker) = (backend.config(), || cx.waker().clone());
+        Poll::Ready(backend::enter(backend, worker.index, &pick, config.admission(), waker))
     });
     match entered.await {
         SlotAdmission::Slot(slot) => Ok(L4Admission::Slot(slot)),

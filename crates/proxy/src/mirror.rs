@@ -31,6 +31,7 @@ use crate::dial::h3::{self, OpenedTransport, h1_fallback};
 use crate::dial::pool::{self, EndpointConnection};
 use crate::dial::stream_call::{RequestSource, StreamGrant, StreamRequest};
 use crate::failure::Failure;
+use crate::outcome::AttemptConclusion;
 use crate::worker::Worker;
 
 /// Limit on the copies in flight.
@@ -59,7 +60,7 @@ impl MirrorOutcome {
         [Self::Answered, Self::Failed, Self::Incomplete, Self::TooMany, Self::NoSlot];
 
     /// Returns the metric label.
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Answered => "answered",
             Self::Failed => "failed",
@@ -155,14 +156,14 @@ fn decode_chunks(mut body: &[u8]) -> Vec<u8> {
 /// A request for a protocol upgrade is not mirrored: it would only occupy a connection.
 pub(crate) fn prepare(
     context: &RequestContext<'_>,
-    live: &Rc<WorkerConfig>,
+    active_config: &Rc<WorkerConfig>,
     layout: ReplayLayout,
 ) -> Option<oneshot::Sender<Rc<[u8]>>> {
     let RequestContext { worker, client, exchange, .. } = context;
     let is_of_share =
         |mirror: &&MirrorPolicy| mirror.share.samples(worker.rng.borrow_mut().next_u64());
     let chosen = exchange.filters.as_ref()?.mirrors().filter(is_of_share);
-    let backends = chosen.map(|mirror| BackendRef::new(Rc::clone(live), mirror.backend));
+    let backends = chosen.map(|mirror| BackendRef::new(Rc::clone(active_config), mirror.backend));
     let targets: Vec<_> = backends.map(|backend| MirrorTarget::new(backend, client)).collect();
     if targets.is_empty() || exchange.request.upgrade {
         return None;
@@ -233,7 +234,7 @@ async fn send(
     let (connection, unsent) = match opened {
         Ok(opened) => opened,
         Err(failure) => {
-            slot.conclude(worker, &current, failure.attempt_end(), None);
+            slot.conclude(worker, &current, AttemptConclusion::now(failure.attempt_end()));
             slot.note_connect_failure(worker, failure);
             return MirrorOutcome::Failed;
         }

@@ -12,6 +12,23 @@ use crate::failure::Failure;
 use crate::reachability::outages;
 use crate::worker::Worker;
 
+/// The end of one attempt, and what its durations say about the load of its endpoint.
+pub(crate) struct AttemptConclusion {
+    pub(crate) at: Time,
+    pub(crate) result: AttemptResult,
+    /// The latency of the response's head, if it reflects the load of the endpoint.
+    pub(crate) head_after: Option<Duration>,
+    /// True if the hold time of the slot reflects the load of the endpoint.
+    pub(crate) hold_time_is_signal: bool,
+}
+
+impl AttemptConclusion {
+    /// Returns the end at this moment of an attempt whose durations say nothing about the load of its endpoint.
+    pub(crate) fn now(result: AttemptResult) -> Self {
+        Self { at: clock::now(), result, head_after: None, hold_time_is_signal: false }
+    }
+}
+
 impl Slot {
     /// Marks the endpoint unreachable, if a connection attempt failed in a way that suggests it.
     pub(crate) fn note_connect_failure(&self, worker: &Worker, failure: Failure) {
@@ -26,71 +43,45 @@ impl Slot {
     }
 
     /// Records the Outcome of one attempt: the only input of metrics, pickers and health.
-    ///
-    /// `head_after`: the latency of the response's head, if it reflects the load of the endpoint.
     pub(crate) fn conclude(
         &self,
         worker: &Worker,
         current: &BackendConfig,
-        end: AttemptResult,
-        head_after: Option<Duration>,
+        end: AttemptConclusion,
     ) {
-        self.conclude_at(clock::now(), worker, current, end, head_after);
-    }
-
-    /// Same as [`conclude`](Self::conclude), for a caller that has already read the clock.
-    pub(crate) fn conclude_at(
-        &self,
-        now: Time,
-        worker: &Worker,
-        current: &BackendConfig,
-        end: AttemptResult,
-        head_after: Option<Duration>,
-    ) {
+        let AttemptConclusion { at, result, head_after, hold_time_is_signal } = end;
+        if hold_time_is_signal && current.limits.cap == ConcurrencyCap::Learned {
+            let held = at.saturating_since(self.started);
+            self.endpoint
+                .limit_counters
+                .learn(LimitSample { level: self.in_flight_at_start, slot_time: held }, result);
+        }
         let counters = &self.endpoint.data.counters[worker.index];
         counters.attempts.add(1);
-        match end.health_signal() {
+        match result.health_signal() {
             HealthSignal::Positive => {}
             HealthSignal::Negative => counters.failures.add(1),
             HealthSignal::Neutral => counters.inconclusive.add(1),
         }
-        let outcome = Outcome { started: self.started, head_after, result: end };
+        let outcome = Outcome { started: self.started, head_after, result };
         match current.settings.algorithm {
-            Algorithm::PeakEwma => self.endpoint.learn(&outcome, now),
+            Algorithm::PeakEwma => self.endpoint.learn(&outcome, at),
             Algorithm::LeastLoad
             | Algorithm::RoundRobin
             | Algorithm::Random
             | Algorithm::ConsistentHash
-            | Algorithm::Maglev => self.endpoint.learn_mean(&outcome, now),
+            | Algorithm::Maglev => self.endpoint.learn_mean(&outcome, at),
         }
         if self.endpoint.health.learn(&outcome, &current.settings.health) {
             self.backend.health.request_evaluation();
             worker.shared.health_waker.wake();
         }
-        if end == AttemptResult::Success && !self.endpoint.is_reachable() {
+        if result == AttemptResult::Success && !self.endpoint.is_reachable() {
             outages::mark_reachable_if_newer(self.backend.backend(), &self.endpoint, self.started);
         }
-        if let AttemptResult::Refused { retry_after } = end {
+        if let AttemptResult::Refused { retry_after } = result {
             self.handle_refusal(worker, current, retry_after);
         }
-    }
-
-    /// Same as [`conclude`](Self::conclude), if the hold time of the slot reflects the load of the endpoint.
-    pub(crate) fn conclude_with_hold_time(
-        &self,
-        now: Time,
-        worker: &Worker,
-        current: &BackendConfig,
-        end: AttemptResult,
-        head_after: Option<Duration>,
-    ) {
-        if current.limits.cap == ConcurrencyCap::Learned {
-            let held = now.saturating_since(self.started);
-            self.endpoint
-                .limit_counters
-                .learn(LimitSample { level: self.in_flight_at_start, slot_time: held }, end);
-        }
-        self.conclude_at(now, worker, current, end, head_after);
     }
 
     #[cold]

@@ -186,7 +186,7 @@ async fn probe_grpc(stream: PeerStream, service: &str, authority: &str) -> Probe
     let scheme = scheme(&stream);
     match health::check_health(stream, &HealthCheckRequest { scheme, authority, service }).await {
         HealthCheckResult::Serving => ProbeFinding::Good,
-        other => ProbeFinding::Bad(other.word()),
+        other => ProbeFinding::Bad(other.description()),
     }
 }
 

@@ -12,7 +12,7 @@ use codec::head::{
 
 use crate::accept::client::ClientConnection;
 use crate::alt_svc;
-use crate::backend::{BackendRef, Slot};
+use crate::backend::BackendRef;
 use crate::body::{BodyError, BodySide, BodySource};
 use crate::clock;
 use crate::context::{AttemptContext, RequestContext};
@@ -24,42 +24,47 @@ use crate::failure::Failure;
 use crate::forwarded::{PSEUDONYM, via};
 use crate::grpc::{self, GrpcCall};
 use crate::load_report;
+use crate::outcome::AttemptConclusion;
 use crate::tunnel;
 use crate::worker::Worker;
 
 /// Streams the response whose head `exchange` holds, and returns the connection to the pool.
 pub(crate) async fn relay(
     context: &mut AttemptContext<'_>,
-    mut lease: AttemptConnection,
+    mut attempt: AttemptConnection,
 ) -> Result<ConnectionOutcome, Failure> {
     let (worker, policy) = (context.worker, context.policy);
     let response = &mut context.exchange.response;
     context.record.status = response.status;
     // Evaluated before filters change the response.
     let end = attempt_end(response);
-    // The duration of a message stream says nothing about the load of its endpoint.
     let streams = context.exchange.grpc_call.is_some() && !context.exchange.upload.is_read();
-    load_report::record(worker, &lease.slot, policy, &response.fields);
+    load_report::record(worker, &attempt.slot, policy, &response.fields);
     prepare(worker, response);
-    apply_filters(context, &lease);
+    apply_filters(context, &attempt);
     if context.exchange.response.upgrade {
-        return tunnel::tunnel(context, lease).await;
+        return tunnel::tunnel(context, attempt).await;
     }
-    let keep_alive = start(context, &lease)?;
-    let result = stream(context, &mut lease).await;
+    let keep_alive = start(context, &attempt)?;
+    let result = stream(context, &mut attempt).await;
     let end = result.map_or_else(Failure::attempt_end, |()| grpc::conclude(context.exchange, end));
-    let end = policy.discount_late_timeout(end, &lease.slot);
+    let end = policy.discount_late_timeout(end, &attempt.slot);
     if let Some(trailers) = context.exchange.download.trailers() {
-        load_report::record(worker, &lease.slot, policy, trailers);
+        load_report::record(worker, &attempt.slot, policy, trailers);
     }
     let now = clock::now();
-    let conclude = if streams { Slot::conclude_at } else { Slot::conclude_with_hold_time };
-    let head_after = lease.head_latency_by(now);
-    conclude(&lease.slot, now, worker, &policy.backend_config, end, head_after);
+    let conclusion = AttemptConclusion {
+        at: now,
+        result: end,
+        head_after: attempt.head_latency_by(now),
+        // The duration of a message stream says nothing about the load of its endpoint.
+        hold_time_is_signal: !streams,
+    };
+    attempt.slot.conclude(worker, &policy.backend_config, conclusion);
     let Err(failure) = result else {
         let whole = context.exchange.upload.is_read();
         context.record.ended = Some(now);
-        return_to_pool(context, lease, now);
+        return_to_pool(context, attempt, now);
         // A slow client no longer holds the slot: only its own connection waits.
         let mut taken = Ok(());
         if !context.exchange.download.is_done() {
@@ -76,10 +81,10 @@ pub(crate) async fn relay(
             }
         });
     };
-    lease.mark_suspect(failure);
+    attempt.mark_suspect(failure);
     let sent_nothing = context.exchange.download.written == 0;
     if failure != Failure::ResponseCut {
-        abandon::abandon(context, lease);
+        abandon::abandon(context, attempt);
     }
     if sent_nothing {
         return Err(failure);
@@ -97,21 +102,23 @@ fn prepare(worker: &Worker, response: &mut ResponseHead) {
 }
 
 /// Applies filters, session affinity and `Alt-Svc` to the endpoint's response.
-fn apply_filters(context: &mut AttemptContext<'_>, lease: &AttemptConnection) {
+fn apply_filters(context: &mut AttemptContext<'_>, attempt: &AttemptConnection) {
     let AttemptContext { worker, exchange, policy, .. } = context;
     let Exchange { request, response, filters: filtering, .. } = exchange;
     alt_svc::remove_from_endpoint(policy.alt_svc, response);
     if let Some(filtering) = filtering {
         filtering.change_response(request, response);
     }
-    if let (Some(bond), Some(affinity)) = (&policy.affinity, &policy.backend_settings().affinity) {
-        bond.apply_to_response(worker.index, affinity, &lease.slot, response);
+    if let (Some(affinity), Some(settings)) =
+        (&policy.affinity, &policy.backend_settings().affinity)
+    {
+        affinity.apply_to_response(worker.index, settings, &attempt.slot, response);
     }
     alt_svc::advertise(policy.alt_svc, request, response);
 }
 
 /// Writes the head into the pump. Returns true if the client may send another request.
-fn start(context: &mut AttemptContext<'_>, lease: &AttemptConnection) -> Result<bool, Failure> {
+fn start(context: &mut AttemptContext<'_>, attempt: &AttemptConnection) -> Result<bool, Failure> {
     let AttemptContext { worker, client, exchange, policy, .. } = context;
     let Exchange { request, response, grpc_call: call, upload, download, .. } = exchange;
     let translation =
@@ -132,7 +139,7 @@ fn start(context: &mut AttemptContext<'_>, lease: &AttemptConnection) -> Result<
         && framing != BodyFraming::UntilClose
         && !expects
         && client.may_keep_alive(worker, policy.config, policy.client);
-    let from = lease.connection.stream.framing(response.framing);
+    let from = attempt.connection.stream.framing(response.framing);
     download.start(from, client.stream.framing(framing));
     if let Some(translation) = translation {
         download.translate(translation);
@@ -147,17 +154,17 @@ fn start(context: &mut AttemptContext<'_>, lease: &AttemptConnection) -> Result<
 /// have been read from the response may still have to be written to the client.
 async fn stream(
     context: &mut AttemptContext<'_>,
-    lease: &mut AttemptConnection,
+    attempt: &mut AttemptConnection,
 ) -> Result<(), Failure> {
     let AttemptContext { worker, client, exchange, record, policy } = context;
     let Exchange { grpc_call: call, upload, download, .. } = exchange;
-    let until = lease.deadline;
+    let until = attempt.deadline;
     let (mut seen, mut due) = (u64::MAX, until);
     let mut taken = download.written;
     let mut long_from = if call.is_some() { clock::now() + grpc::LONG_STREAM } else { Time::MAX };
     poll_fn(|cx| {
-        lease.upload(cx, worker, client, upload)?;
-        let connection = &mut lease.connection;
+        attempt.upload(cx, worker, client, upload)?;
+        let connection = &mut attempt.connection;
         let mut source =
             BodySource { stream: &mut connection.stream, buffer: &mut connection.buffer };
         let sink = &mut client.stream;
@@ -181,7 +188,7 @@ async fn stream(
             };
             let now = clock::now();
             // The first pass comes directly after the head, while the response is not complete yet.
-            lease.head_latency_by(now);
+            attempt.head_latency_by(now);
             if taken != download.written {
                 taken = download.written;
                 client.note_write(now);
@@ -256,9 +263,9 @@ fn response_failure(stop: BodyError) -> Failure {
 }
 
 /// Frees the slot after the endpoint has finished. If the connection can carry another request, it returns to the pool.
-fn return_to_pool(context: &AttemptContext<'_>, lease: AttemptConnection, now: Time) {
+fn return_to_pool(context: &AttemptContext<'_>, attempt: AttemptConnection, now: Time) {
     let AttemptContext { worker, exchange, policy, .. } = context;
-    let AttemptConnection { slot, mut connection, upload_broken, .. } = lease;
+    let AttemptConnection { slot, mut connection, upload_broken, .. } = attempt;
     connection.count_written(exchange.upload.written);
     worker.scratch.buffer_pool.reclaim(&mut connection.buffer);
     let done = CompletedExchange {
@@ -397,11 +404,11 @@ fn describe(
 /// Sends the head that `exchange` holds, and `body`, as a response of the proxy itself.
 async fn send_local_response(context: &mut RequestContext<'_>, body: &[u8]) -> ConnectionOutcome {
     let RequestContext { worker, client, exchange, record } = context;
-    let live = worker.config();
-    let Some(listener) = client.listener(&live) else { return ConnectionOutcome::Abort };
+    let active_config = worker.config();
+    let Some(listener) = client.listener(&active_config) else { return ConnectionOutcome::Abort };
     let keep_alive = exchange.request.keep_alive
         && exchange.upload.is_read()
-        && client.may_keep_alive(worker, &live, &listener.client);
+        && client.may_keep_alive(worker, &active_config, &listener.client);
     record.status = exchange.response.status;
     let Exchange { request, response, .. } = exchange;
     if !response.fields.has(KnownFieldName::Date) {

@@ -78,20 +78,20 @@ pub(crate) async fn refuse(
 
 async fn forward(context: &mut RequestContext<'_>) -> Result<ConnectionOutcome, Failure> {
     let worker = context.worker;
-    let live = worker.config();
-    let listener = context.client.listener(&live).ok_or(Failure::NoRoute)?;
+    let active_config = worker.config();
+    let listener = context.client.listener(&active_config).ok_or(Failure::NoRoute)?;
     let tls_info = context.client.tls_info.as_deref();
     let rule = listener.request_rule(tls_info, &RoutedRequest(&context.exchange.request))?;
     context.record.rule = Some(rule.index);
-    context.record.config = Some(Rc::clone(&live));
+    context.record.config = Some(Rc::clone(&active_config));
     let target = choose_target(worker, rule);
     context.exchange.filters = RequestFilters::new(rule, target, &context.exchange.request);
     if answer_locally(context.client, listener, context.exchange)? {
         return Ok(relay::reply(context).await);
     }
-    let backend = backend_of(&live, rule, target)?;
+    let backend = backend_of(&active_config, rule, target)?;
     context.record.backend = Some(backend.clone());
-    let mut policy = request_policy(context, &live, listener, rule, &backend);
+    let mut policy = request_policy(context, &active_config, listener, rule, &backend);
     grpc::begin_call(context.exchange, &mut policy, context.record.started);
     prepare(context, &policy)?;
     if let Some(priorities) = policy.backend_settings().queue_priority.clone() {
@@ -105,7 +105,7 @@ async fn forward(context: &mut RequestContext<'_>) -> Result<ConnectionOutcome, 
     backend.retry_budget.request(worker.index, policy.started);
     let mut retries = RetryState::new(rule, &backend);
     let mut next = NextAttempt::NewSlot;
-    let lease = loop {
+    let attempt = loop {
         retries.wait_backoff(context).await?;
         let tried = retries.tried();
         let (slot, fresh) = match next {
@@ -116,24 +116,24 @@ async fn forward(context: &mut RequestContext<'_>) -> Result<ConnectionOutcome, 
         grpc::update_timeout(context.exchange, policy.started, slot.started);
         let history = AttemptHistory { fresh, tried };
         next = match attempt::attempt(context, slot, history).await {
-            Err(lost) => retries.after_failure(context, lost)?,
-            Ok(lease) if retries.should_retry_response(context) => {
-                retries.discard_response(context, lease)
+            Err(failed_attempt) => retries.after_failure(context, failed_attempt)?,
+            Ok(attempt) if retries.should_retry_response(context) => {
+                retries.discard_response(context, attempt)
             }
-            Ok(lease) => break lease,
+            Ok(attempt) => break attempt,
         };
     };
     context.exchange.upload.drop_replay();
-    relay::relay(context, lease).await
+    relay::relay(context, attempt).await
 }
 
 /// Chooses one of the rule's backends, by weight.
 pub(crate) fn choose_backend(
     worker: &Worker,
-    live: &Rc<WorkerConfig>,
+    active_config: &Rc<WorkerConfig>,
     rule: &Rule,
 ) -> Result<BackendRef, Failure> {
-    backend_of(live, rule, choose_target(worker, rule))
+    backend_of(active_config, rule, choose_target(worker, rule))
 }
 
 /// Chooses one of the rule's targets, by weight.
@@ -165,19 +165,19 @@ fn answer_locally(
 }
 
 fn backend_of(
-    live: &Rc<WorkerConfig>,
+    active_config: &Rc<WorkerConfig>,
     rule: &Rule,
     target: Option<usize>,
 ) -> Result<BackendRef, Failure> {
     match target.map(|target| rule.targets[target].target) {
-        Some(RuleTarget::Backend(index)) => Ok(BackendRef::new(Rc::clone(live), index)),
+        Some(RuleTarget::Backend(index)) => Ok(BackendRef::new(Rc::clone(active_config), index)),
         Some(RuleTarget::Unresolved) | None => Err(Failure::Unresolved),
     }
 }
 
 fn request_policy<'l>(
     context: &RequestContext<'_>,
-    live: &'l Rc<WorkerConfig>,
+    active_config: &'l Rc<WorkerConfig>,
     listener: &'l ActiveListener,
     rule: &Rule,
     backend: &BackendRef,
@@ -189,7 +189,7 @@ fn request_policy<'l>(
     let deadline = most.map_or(Time::MAX, |most| started + most);
     let address = || context.client.origin.client(&request.fields, &listener.client);
     RequestPolicy {
-        config: live,
+        config: active_config,
         client: &listener.client,
         alt_svc: listener.alt_svc(),
         hash_key: hash_key::of_request(&current.settings, request, address),
@@ -308,7 +308,7 @@ async fn enter(
         let newer = (!pick.tried.is_empty()).then(|| backend.config());
         let current = newer.as_ref().unwrap_or(&policy.backend_config);
         let waker = || cx.waker().clone();
-        Poll::Ready(backend::enter(backend, worker.index, pick, current, waker))
+        Poll::Ready(backend::enter(backend, worker.index, pick, current.admission(), waker))
     });
     let place = match entered.await {
         SlotAdmission::Slot(slot) => return Ok(slot),

@@ -22,6 +22,7 @@ use crate::dial::pool::Endpoint;
 use crate::exchange::{Exchange, RequestPolicy};
 use crate::failure::Failure;
 use crate::grpc;
+use crate::outcome::AttemptConclusion;
 use crate::relay;
 use crate::worker::Worker;
 
@@ -73,10 +74,10 @@ impl<'r> RetryState<'r> {
     pub(crate) fn after_failure(
         &mut self,
         context: &mut AttemptContext<'_>,
-        lost: AttemptFailure,
+        failed_attempt: AttemptFailure,
     ) -> Result<NextAttempt, Failure> {
         let worker = context.worker;
-        match lost.retry {
+        match failed_attempt.retry {
             // The connection was stale: the endpoint is not at fault and sees the request once. So the retry takes
             // nothing from the budget and does not count as an attempt. A fresh connection cannot be stale, so this
             // ends.
@@ -88,16 +89,18 @@ impl<'r> RetryState<'r> {
             RetryEligibility::Unsent(endpoint) => {
                 self.tried.push(endpoint);
                 self.unsent_attempts += 1;
-                if !self.may_find_another(lost.failure) && !self.may_wait_for_one() {
-                    return Err(lost.failure);
+                if !self.may_find_another(failed_attempt.failure) && !self.may_wait_for_one() {
+                    return Err(failed_attempt.failure);
                 }
                 self.backend.counters[worker.index].retries.add(1);
                 Ok(NextAttempt::NewSlot)
             }
             RetryEligibility::AnotherEndpoint { endpoint, in_flight }
                 if self.may_retry(context, || {
-                    let is_broken =
-                        matches!(lost.failure, Failure::EndpointClosed | Failure::EndpointReset);
+                    let is_broken = matches!(
+                        failed_attempt.failure,
+                        Failure::EndpointClosed | Failure::EndpointReset
+                    );
                     is_broken && endpoint.resends.takes(in_flight, clock::now())
                 }) =>
             {
@@ -109,7 +112,7 @@ impl<'r> RetryState<'r> {
             }
             RetryEligibility::SameEndpoint(_)
             | RetryEligibility::AnotherEndpoint { .. }
-            | RetryEligibility::Never => Err(lost.failure),
+            | RetryEligibility::Never => Err(failed_attempt.failure),
         }
     }
 
@@ -158,18 +161,23 @@ impl<'r> RetryState<'r> {
     pub(crate) fn discard_response(
         &mut self,
         context: &mut AttemptContext<'_>,
-        mut lease: AttemptConnection,
+        mut attempt: AttemptConnection,
     ) -> NextAttempt {
         let (worker, policy) = (context.worker, context.policy);
         let exchange = &mut *context.exchange;
         let end = relay::attempt_end(&exchange.response);
         let pushback = grpc::trailers_only_status(exchange).map(|status| status.pushback);
         let now = clock::now();
-        let head_after = lease.head_latency_by(now);
-        lease.slot.conclude_with_hold_time(now, worker, &policy.backend_config, end, head_after);
-        self.tried.push(Arc::clone(&lease.slot.endpoint));
+        let conclusion = AttemptConclusion {
+            at: now,
+            result: end,
+            head_after: attempt.head_latency_by(now),
+            hold_time_is_signal: true,
+        };
+        attempt.slot.conclude(worker, &policy.backend_config, conclusion);
+        self.tried.push(Arc::clone(&attempt.slot.endpoint));
         exchange.download.start(exchange.response.framing, BodyFraming::None);
-        abandon::abandon(context, lease);
+        abandon::abandon(context, attempt);
         context.exchange.upload.rewind();
         self.pause = Some(match pushback {
             Some(RetryPushback::After(pause)) => pause,

@@ -14,7 +14,6 @@ use std::task::Poll;
 use std::time::Duration;
 
 use balance::AttemptResult;
-use gateway::snapshot::BackendSettings;
 use tls::ConnectionSecurity;
 
 use crate::accept::accepted_connection::ConnectionGuard;
@@ -26,6 +25,7 @@ use crate::dial::pool::Endpoint;
 use crate::failure::Failure;
 use crate::l4_session::{self, L4Admission, L4Route};
 use crate::observe::l4_record::L4Record;
+use crate::outcome::AttemptConclusion;
 use crate::stream::PeerStream;
 use crate::worker::Worker;
 
@@ -50,15 +50,16 @@ async fn carry(
     client: &mut ClientConnection,
     record: &mut L4Record,
 ) -> Result<(), Failure> {
-    let live = worker.config();
-    let listener = client.listener(&live).ok_or(Failure::NoRoute)?;
+    let active_config = worker.config();
+    let listener = client.listener(&active_config).ok_or(Failure::NoRoute)?;
     let rule = listener.connection_rule(client.tls_info.as_deref()).ok_or(Failure::NoRoute)?;
     let idle = listener.client.stream_idle_timeout;
-    let route = L4Route::choose(worker, &live, rule)?;
+    let route = L4Route::choose(worker, &active_config, rule)?;
     record.set_route(&route);
-    drop(live);
+    drop(active_config);
     // Boxed, so that the connection does not hold the memory that its start needed.
-    let connected = Box::pin(connect_to_endpoint(worker, client, &route.backend, record)).await?;
+    let mut context = TcpAttemptContext { worker, client, backend: &route.backend, record };
+    let connected = Box::pin(context.connect()).await?;
     // Dropped in reverse order: the connection is closed before the slot is released.
     let (_slot, mut endpoint) = connected;
     let end = relay(worker, client, &mut endpoint, idle, record).await;
@@ -68,77 +69,77 @@ async fn carry(
     end
 }
 
-/// Connects to one of the backend's endpoints. No byte of the client has been sent yet, so each
-/// endpoint is tried once.
-async fn connect_to_endpoint(
-    worker: &Rc<Worker>,
-    client: &mut ClientConnection,
-    backend: &BackendRef,
-    record: &mut L4Record,
-) -> Result<(Slot, PeerStream), Failure> {
-    let config = backend.config();
-    let settings = &config.settings;
-    let mut tried = Vec::new();
-    loop {
-        let slot = admit(worker, client, backend, &tried, settings, record).await?;
-        record.attempt(&slot);
-        let failure = match open(worker, client, &slot, &config).await {
-            Ok(stream) => {
-                slot.conclude(worker, &config, AttemptResult::Success, None);
-                return Ok((slot, stream));
+/// The context of a connection's attempts, which end when an endpoint has accepted it.
+struct TcpAttemptContext<'a> {
+    worker: &'a Worker,
+    client: &'a mut ClientConnection,
+    backend: &'a BackendRef,
+    record: &'a mut L4Record,
+}
+
+impl TcpAttemptContext<'_> {
+    /// Connects to one of the backend's endpoints. No byte of the client has been sent yet, so each
+    /// endpoint is tried once.
+    async fn connect(&mut self) -> Result<(Slot, PeerStream), Failure> {
+        let (worker, config) = (self.worker, self.backend.config());
+        let mut tried = Vec::new();
+        loop {
+            let slot = self.admit(&tried, config.settings.queue_timeout).await?;
+            self.record.attempt(&slot);
+            let failure = match self.open(&slot, &config).await {
+                Ok(stream) => {
+                    let conclusion = AttemptConclusion::now(AttemptResult::Success);
+                    slot.conclude(worker, &config, conclusion);
+                    return Ok((slot, stream));
+                }
+                Err(failure) => failure,
+            };
+            slot.conclude(worker, &config, AttemptConclusion::now(failure.attempt_end()));
+            slot.note_connect_failure(worker, failure);
+            tried.push(Arc::clone(&slot.endpoint));
+            if failure == Failure::ClientGone || !l4_session::is_another_left(&slot, &tried) {
+                return Err(failure);
             }
-            Err(failure) => failure,
-        };
-        slot.conclude(worker, &config, failure.attempt_end(), None);
-        slot.note_connect_failure(worker, failure);
-        tried.push(Arc::clone(&slot.endpoint));
-        if failure == Failure::ClientGone || !l4_session::is_another_left(&slot, &tried) {
-            return Err(failure);
+            self.backend.counters[worker.index].retries.add(1);
         }
-        backend.counters[worker.index].retries.add(1);
     }
-}
 
-async fn admit(
-    worker: &Worker,
-    client: &mut ClientConnection,
-    backend: &BackendRef,
-    tried: &[Arc<Endpoint>],
-    settings: &BackendSettings,
-    record: &mut L4Record,
-) -> Result<Slot, Failure> {
-    let waiter = match l4_session::enter(worker, backend, client.peer.ip(), tried).await? {
-        L4Admission::Slot(slot) => return Ok(slot),
-        L4Admission::Queued(waiter) => waiter,
-    };
-    let since = clock::now();
-    let granted = poll_fn(|_| waiter.poll());
-    let result = within(client, settings.queue_timeout, granted).await;
-    record.add_queue_time(worker, backend, clock::now().saturating_since(since));
-    let admitted = result.unwrap_or_else(|interrupt| {
-        Err(match interrupt {
-            WaitInterrupt::ClientGone => Failure::ClientGone,
-            WaitInterrupt::Deadline => backend.queue_timeout_failure(),
-        })
-    });
-    admitted.map_err(|failure| l4_session::count_refusal(worker, backend, failure))
-}
+    /// Acquires a slot at one of the backend's endpoints, at once or after a wait in the queue.
+    async fn admit(
+        &mut self,
+        tried: &[Arc<Endpoint>],
+        patience: Duration,
+    ) -> Result<Slot, Failure> {
+        let Self { worker, client, backend, record } = self;
+        let waiter = match l4_session::enter(worker, backend, client.peer.ip(), tried).await? {
+            L4Admission::Slot(slot) => return Ok(slot),
+            L4Admission::Queued(waiter) => waiter,
+        };
+        let since = clock::now();
+        let granted = poll_fn(|_| waiter.poll());
+        let result = within(client, patience, granted).await;
+        record.add_queue_time(worker, backend, clock::now().saturating_since(since));
+        let admitted = result.unwrap_or_else(|interrupt| {
+            Err(match interrupt {
+                WaitInterrupt::ClientGone => Failure::ClientGone,
+                WaitInterrupt::Deadline => backend.queue_timeout_failure(),
+            })
+        });
+        admitted.map_err(|failure| l4_session::count_refusal(worker, backend, failure))
+    }
 
-async fn open(
-    worker: &Worker,
-    client: &mut ClientConnection,
-    slot: &Slot,
-    current: &BackendConfig,
-) -> Result<PeerStream, Failure> {
-    let settings = &current.settings;
-    let header = client.proxy_protocol_header(settings);
-    let security = ConnectionSecurity::of_connections(current.tls_context.as_ref());
-    let unacknowledged = settings.unacknowledged_timeout;
-    let connecting = connect(&slot.endpoint, worker.index, &header, security, unacknowledged);
-    match within(client, settings.connect_timeout, connecting).await {
-        Ok(connected) => connected.map(|connection| connection.stream),
-        Err(WaitInterrupt::ClientGone) => Err(Failure::ClientGone),
-        Err(WaitInterrupt::Deadline) => Err(Failure::ConnectTimeout),
+    /// Opens a connection to the slot's endpoint.
+    async fn open(&mut self, slot: &Slot, config: &BackendConfig) -> Result<PeerStream, Failure> {
+        let settings = &config.settings;
+        let header = self.client.proxy_protocol_header(settings);
+        let security = ConnectionSecurity::of_connections(config.tls_context.as_ref());
+        let (worker, unacknowledged) = (self.worker.index, settings.unacknowledged_timeout);
+        let connecting = connect(&slot.endpoint, worker, &header, security, unacknowledged);
+        match within(self.client, settings.connect_timeout, connecting).await {
+            Ok(connected) => connected.map(|connection| connection.stream),
+            Err(WaitInterrupt::ClientGone) => Err(Failure::ClientGone),
+            Err(WaitInterrupt::Deadline) => Err(Failure::ConnectTimeout),
+        }
     }
 }
 

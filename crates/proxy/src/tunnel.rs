@@ -15,13 +15,14 @@ use crate::context::AttemptContext;
 use crate::dial::attempt::AttemptConnection;
 use crate::exchange::{ConnectionOutcome, Exchange};
 use crate::failure::Failure;
+use crate::outcome::AttemptConclusion;
 use crate::scratch::ScratchMemory;
 use crate::stream::PeerStream;
 
 /// Forwards the 101, then bytes in both directions. The slot is held as long as the tunnel is open.
 pub(crate) async fn tunnel(
     context: &mut AttemptContext<'_>,
-    mut lease: AttemptConnection,
+    mut attempt: AttemptConnection,
 ) -> Result<ConnectionOutcome, Failure> {
     let AttemptContext { worker, client, exchange, record, policy } = context;
     let Exchange { request, response, upload, download, .. } = exchange;
@@ -32,7 +33,7 @@ pub(crate) async fn tunnel(
     client.stream.put_head(response, &response_framing, &mut download.out)?;
     let mut to_endpoint = TunnelDirection { pump: upload, finished: false };
     let mut to_client = TunnelDirection { pump: download, finished: false };
-    let endpoint = &mut lease.connection;
+    let endpoint = &mut attempt.connection;
     let mut seen = u64::MAX;
     let result = poll_fn(|cx| {
         let mut source = BodySource { stream: &mut client.stream, buffer: &mut client.buffer };
@@ -51,7 +52,8 @@ pub(crate) async fn tunnel(
         Poll::Ready(Err(BodyError::SourceEnded))
     })
     .await;
-    lease.slot.conclude(worker, &policy.backend_config, AttemptResult::Success, None);
+    let conclusion = AttemptConclusion::now(AttemptResult::Success);
+    attempt.slot.conclude(worker, &policy.backend_config, conclusion);
     if result.is_err() {
         record.failure = Some(Failure::ClientGone);
     }

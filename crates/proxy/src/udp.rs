@@ -131,8 +131,8 @@ impl UdpListener {
         if let Some(flow) = self.flows.borrow().get(&key) {
             return Some(Rc::clone(flow));
         }
-        let live = self.worker.config();
-        let listener = live.listener(&self.bound)?;
+        let active_config = self.worker.config();
+        let listener = active_config.listener(&self.bound)?;
         if self.worker.stage() >= DrainStage::Draining {
             return None;
         }

@@ -27,7 +27,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Clients connect to `outer`, which forwards requests over TLS to `inner`, which forwards them to a plain server.
-struct Scene {
+struct ProxyFixture {
     authority: Authority,
     server: SocketAddr,
     proxy: Proxy,
@@ -35,7 +35,7 @@ struct Scene {
     client: Arc<ClientConfig>,
 }
 
-impl Scene {
+impl ProxyFixture {
     fn new() -> Self {
         Self::with_settings(&BackendSettings::default())
     }
@@ -269,8 +269,8 @@ fn ask(stream: &mut (impl Read + Write), host: &str) -> (String, String) {
 
 #[test]
 fn requests_are_encrypted_on_both_sides() {
-    let scene = Scene::new();
-    let mut stream = scene.connect_tls("requests.example");
+    let fixture = ProxyFixture::new();
+    let mut stream = fixture.connect_tls("requests.example");
     for _ in 0..3 {
         let (head, body) = ask(&mut stream, "requests.example");
         assert!(head.starts_with("http/1.1 200"), "{head}");
@@ -278,41 +278,41 @@ fn requests_are_encrypted_on_both_sides() {
         assert_eq!(body.matches("via: 1.1 sheave").count(), 2, "{body}");
     }
     for listener in ["outer", "inner"] {
-        assert_eq!(scene.handshakes(listener), [("full".to_owned(), 1)].into());
+        assert_eq!(fixture.handshakes(listener), [("full".to_owned(), 1)].into());
     }
 }
 
 #[test]
 fn returning_client_resumes_its_session() {
-    let scene = Scene::new();
+    let fixture = ProxyFixture::new();
     for _ in 0..8 {
         // Connections alternate between both workers.
-        ask(&mut scene.connect_tls("requests.example"), "requests.example");
+        ask(&mut fixture.connect_tls("requests.example"), "requests.example");
     }
     let expected = [("full".to_owned(), 1), ("resumed".to_owned(), 7)];
-    assert_eq!(scene.handshakes("outer"), expected.into());
+    assert_eq!(fixture.handshakes("outer"), expected.into());
 }
 
 #[test]
 fn tls_connection_is_passed_through() {
-    let scene = Scene::new();
-    let (head, body) = ask(&mut scene.connect_tls("passed.example"), "passed.example");
+    let fixture = ProxyFixture::new();
+    let (head, body) = ask(&mut fixture.connect_tls("passed.example"), "passed.example");
     assert!(head.starts_with("http/1.1 200"), "{head}");
     assert_eq!(body.matches("via: 1.1 sheave").count(), 1, "{body}");
-    assert_eq!(scene.handshakes("outer")["passed_through"], 1);
+    assert_eq!(fixture.handshakes("outer")["passed_through"], 1);
 }
 
 #[test]
 fn terminated_tls_connection_is_proxied_as_tcp() {
-    let scene = Scene::new();
-    let (_, body) = ask(&mut scene.connect_tls("ended.example"), "ended.example");
+    let fixture = ProxyFixture::new();
+    let (_, body) = ask(&mut fixture.connect_tls("ended.example"), "ended.example");
     assert_eq!(body, "get / http/1.1\r\nhost: ended.example\r\n\r\n");
 }
 
 #[test]
 fn request_for_another_site_is_answered_421() {
-    let scene = Scene::new();
-    let mut stream = scene.connect_tls("requests.example");
+    let fixture = ProxyFixture::new();
+    let mut stream = fixture.connect_tls("requests.example");
     let (head, _) = ask(&mut stream, "other.example");
     assert!(head.starts_with("http/1.1 421"), "{head}");
     let (head, _) = ask(&mut stream, "requests.example");
@@ -321,34 +321,34 @@ fn request_for_another_site_is_answered_421() {
 
 #[test]
 fn plain_http_client_is_answered_400() {
-    let scene = Scene::new();
-    let mut socket = scene.connect();
+    let fixture = ProxyFixture::new();
+    let mut socket = fixture.connect();
     let (head, body) = ask(&mut socket, "requests.example");
     assert!(head.starts_with("http/1.1 400"), "{head}");
     assert_eq!(body, "this port speaks tls: use https\n");
     assert_eq!(socket.read(&mut [0]).unwrap(), 0);
-    assert_eq!(scene.handshakes("outer"), [("plain_http".to_owned(), 1)].into());
+    assert_eq!(fixture.handshakes("outer"), [("plain_http".to_owned(), 1)].into());
 }
 
 #[test]
 fn unknown_server_name_is_refused() {
-    let scene = Scene::new();
-    let mut stream = scene.connect_tls("unknown.example");
+    let fixture = ProxyFixture::new();
+    let mut stream = fixture.connect_tls("unknown.example");
     let error = stream.write_all(b"x").unwrap_err();
     assert!(error.to_string().contains("UnrecognisedName"), "{error}");
     // The handshake is counted before the connection is closed.
     stream.sock.read_to_end(&mut Vec::new()).unwrap();
-    assert_eq!(scene.handshakes("outer"), [("unknown_name".to_owned(), 1)].into());
+    assert_eq!(fixture.handshakes("outer"), [("unknown_name".to_owned(), 1)].into());
 }
 
 #[test]
 fn non_tls_bytes_are_refused() {
-    let scene = Scene::new();
-    let mut socket = scene.connect();
+    let fixture = ProxyFixture::new();
+    let mut socket = fixture.connect();
     socket.write_all(&[0xff; 100]).unwrap();
     let mut answer = Vec::new();
     socket.read_to_end(&mut answer).unwrap();
-    assert_eq!(scene.handshakes("outer"), [("protocol".to_owned(), 1)].into());
+    assert_eq!(fixture.handshakes("outer"), [("protocol".to_owned(), 1)].into());
 }
 
 #[test]
@@ -358,32 +358,32 @@ fn pooled_connection_moves_between_workers_with_its_slot() {
         queue_max_requests: 64,
         ..BackendSettings::default()
     };
-    let scene = Scene::with_settings(&settings);
+    let fixture = ProxyFixture::with_settings(&settings);
     // Connections alternate between both workers.
-    let mut clients: Vec<_> = (0..4).map(|_| scene.connect_tls("requests.example")).collect();
+    let mut clients: Vec<_> = (0..4).map(|_| fixture.connect_tls("requests.example")).collect();
     for _ in 0..5 {
         for client in &mut clients {
             let (head, _) = ask(client, "requests.example");
             assert!(head.starts_with("http/1.1 200"), "{head}");
         }
     }
-    assert_eq!(scene.handshakes("inner"), [("full".to_owned(), 1)].into());
+    assert_eq!(fixture.handshakes("inner"), [("full".to_owned(), 1)].into());
 }
 
 #[test]
 fn certificate_rotation_disturbs_no_connection() {
-    let scene = Scene::new();
-    let mut kept = scene.connect_tls("requests.example");
+    let fixture = ProxyFixture::new();
+    let mut kept = fixture.connect_tls("requests.example");
     for _ in 0..50 {
-        let mut before = scene.connect_tls("requests.example");
+        let mut before = fixture.connect_tls("requests.example");
         before.write_all(b"GET / HT").unwrap();
-        scene.renew();
+        fixture.renew();
         before.write_all(b"TP/1.1\r\nHost: requests.example\r\n\r\n").unwrap();
         assert!(read_head(&mut before).unwrap().starts_with("HTTP/1.1 200"));
-        for client in [&mut kept, &mut scene.connect_tls("requests.example")] {
+        for client in [&mut kept, &mut fixture.connect_tls("requests.example")] {
             let (head, _) = ask(client, "requests.example");
             assert!(head.starts_with("http/1.1 200"), "{head}");
         }
     }
-    assert_eq!(scene.handshakes("outer").keys().collect::<Vec<_>>(), ["full", "resumed"]);
+    assert_eq!(fixture.handshakes("outer").keys().collect::<Vec<_>>(), ["full", "resumed"]);
 }

@@ -47,7 +47,7 @@ impl DatagramDropReason {
     pub const ALL: [Self; 4] = [Self::Unknown, Self::Handshakes, Self::Handover, Self::Send];
 
     /// Metric label.
-    pub fn word(self) -> &'static str {
+    pub fn label(self) -> &'static str {
         match self {
             Self::Unknown => "unknown",
             Self::Handshakes => "handshakes",

@@ -62,11 +62,13 @@ fn bind_without_steering(address: SocketAddr, workers: usize) -> io::Result<Arc<
 }
 
 /// Runs a test with a time limit.
-fn run(scene: impl Future<Output = ()>) {
+fn run(fixture: impl Future<Output = ()>) {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().build_local(tokio::runtime::LocalOptions::default());
     runtime.unwrap().block_on(async {
-        tokio::time::timeout(Duration::from_secs(60), scene).await.expect("the test ends in time");
+        tokio::time::timeout(Duration::from_secs(60), fixture)
+            .await
+            .expect("the test ends in time");
     });
 }
 
@@ -226,7 +228,7 @@ impl ConnectionOwner for EchoHost {
         let word = match result {
             Ok(CompletedHandshake::Full) => "full",
             Ok(CompletedHandshake::Resumed) => "resumed",
-            Err(error) => error.word(),
+            Err(error) => error.label(),
         };
         self.counters().handshakes.lock().unwrap().push(word);
     }
@@ -297,9 +299,9 @@ impl QuicFixture {
             })
         });
         let threads = threads.collect();
-        let scene = Self { workers, bound, address, identity, threads };
-        scene.listen();
-        scene
+        let fixture = Self { workers, bound, address, identity, threads };
+        fixture.listen();
+        fixture
     }
 
     fn listen(&self) {

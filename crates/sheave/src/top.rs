@@ -111,7 +111,7 @@ impl TopSession {
                 "sheave {}  {}  by {}  (q: quit, {})",
                 self.admin,
                 table.size(),
-                self.order.word(),
+                self.order.label(),
                 SortOrder::KEYS
             ),
         }

@@ -10,9 +10,9 @@ use balance::health::{
 };
 use balance::retry::RetrySettings;
 use balance::{
-    Admission, AdmissionDecision, AdmissionLimits, Algorithm, ConcurrencyCap, ConcurrencyLimiter,
-    EndpointSet, HealthEvaluator, LimitSettings, PickRequest, Picker, Queue, QueueParameters,
-    RetryBudget, Rng, Ticket, Time,
+    Admission, AdmissionConfig, AdmissionDecision, AdmissionLimits, Algorithm, ConcurrencyCap,
+    ConcurrencyLimiter, EndpointSet, HealthEvaluator, LimitSettings, PickRequest, Picker, Queue,
+    QueueParameters, RetryBudget, Rng, Ticket, Time,
 };
 
 use crate::fault_simulation::ServerEndpoint;
@@ -136,7 +136,8 @@ impl SimulatedBackend {
         let SimulatedWorker { picker, view } = &mut self.workers[worker];
         let view = &view.as_of_now();
         let queue = &mut self.queue;
-        let entry = self.admission.enter(picker, &view.set, view.limits, &request, || queue, || id);
+        let config = AdmissionConfig { set: &view.set, limits: view.limits };
+        let entry = self.admission.enter(picker, config, &request, || queue, || id);
         self.queue_model.check_entry((id, constraints), &entry, view, &self.in_force);
         entry
     }

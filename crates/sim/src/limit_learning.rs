@@ -108,23 +108,23 @@ impl LimitScenario {
 #[expect(clippy::print_stdout, reason = "the table is the output")]
 pub(crate) fn print() {
     println!(
-        "scene,workers,sharing,variance,clients,throughput_learning,throughput,latency_mean,latency_p99,\
+        "scenario,workers,sharing,variance,clients,throughput_learning,throughput,latency_mean,latency_p99,\
          fixed_mean,fixed_p99,limit_120s_least,limit_120s_most,limit_least,limit_most,off_by_more_than_one"
     );
-    for scene in scenes() {
-        let (learned, fixed) = (scene.run(), scene.fixed().run());
+    for scenario in scenarios() {
+        let (learned, fixed) = (scenario.run(), scenario.fixed().run());
         let part = |at: usize| learned.served[at] as f64 / fixed.served[at].max(1) as f64;
-        let workers: Vec<String> = scene.workers.iter().map(ToString::to_string).collect();
+        let workers: Vec<String> = scenario.workers.iter().map(ToString::to_string).collect();
         let at_120 =
             learned.limit_range(LEARNING.as_secs() as usize..LEARNING.as_secs() as usize + 1);
         let after = learned.limit_range(LEARNING.as_secs() as usize..learned.limits.len());
         println!(
             "{},{},{:?},{:?},{:?},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{},{},{},{},{:.4}",
-            scene.name,
+            scenario.name,
             workers.join("+"),
-            scene.sharing,
-            scene.variance,
-            scene.clients,
+            scenario.sharing,
+            scenario.variance,
+            scenario.clients,
             part(0),
             part(1),
             learned.mean(),
@@ -140,8 +140,8 @@ pub(crate) fn print() {
     }
 }
 
-fn scenes() -> Vec<LimitScenario> {
-    let mut scenes = Vec::new();
+fn scenarios() -> Vec<LimitScenario> {
+    let mut scenarios = Vec::new();
     for sharing in [ServiceDiscipline::Workers, ServiceDiscipline::Processors] {
         for variance in [
             ServiceVariance::Exponential,
@@ -150,7 +150,7 @@ fn scenes() -> Vec<LimitScenario> {
             ServiceVariance::High,
         ] {
             for workers in [2, 4, 8] {
-                scenes.extend([16, 24, 48].map(|clients| LimitScenario {
+                scenarios.extend([16, 24, 48].map(|clients| LimitScenario {
                     sharing,
                     variance,
                     ..LimitScenario::article(workers, clients)
@@ -158,8 +158,8 @@ fn scenes() -> Vec<LimitScenario> {
             }
         }
     }
-    scenes.extend(incidents());
-    scenes
+    scenarios.extend(incidents());
+    scenarios
 }
 
 /// Returns scenarios with incidents or unusual endpoints.

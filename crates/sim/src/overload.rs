@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use balance::{
-    Admission, AdmissionDecision, AdmissionLimits, Algorithm, ConcurrencyCap, ControlledDelay,
-    Endpoint, EndpointSet, PickRequest, Picker, Queue, QueueParameters, Ticket, Time,
+    Admission, AdmissionConfig, AdmissionDecision, AdmissionLimits, Algorithm, ConcurrencyCap,
+    ControlledDelay, Endpoint, EndpointSet, PickRequest, Picker, Queue, QueueParameters, Ticket,
+    Time,
 };
 
 use crate::endpoint_sets;
@@ -176,8 +177,7 @@ impl OverloadSimulation {
         self.next += 1;
         let entry = self.admission.enter(
             &mut self.picker,
-            &self.set,
-            self.limits,
+            AdmissionConfig { set: &self.set, limits: self.limits },
             &request,
             || queue,
             || number,

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use balance::slot_assignment::HANDOVER_TIME;
 use balance::{
-    Admission, AdmissionDecision, AdmissionLimits, Algorithm, ConcurrencyCap, Endpoint,
-    EndpointSet, PickRequest, Picker, Queue, SetMember, SlotAssigner, Ticket, Time,
+    Admission, AdmissionConfig, AdmissionDecision, AdmissionLimits, Algorithm, ConcurrencyCap,
+    Endpoint, EndpointSet, PickRequest, Picker, Queue, SetMember, SlotAssigner, Ticket, Time,
 };
 
 use crate::endpoint_sets;
@@ -154,7 +154,7 @@ struct BalancerReplica {
 }
 
 struct ReplicaSimulation {
-    scene: ReplicaScenario,
+    scenario: ReplicaScenario,
     limits: AdmissionLimits,
     dice: RandomSource,
     now: Time,
@@ -172,9 +172,9 @@ fn replica_address(replica: usize) -> SocketAddr {
 }
 
 impl ReplicaSimulation {
-    fn new(scene: ReplicaScenario) -> Self {
+    fn new(scenario: ReplicaScenario) -> Self {
         let limits = AdmissionLimits {
-            cap: ConcurrencyCap::of(scene.cap),
+            cap: ConcurrencyCap::of(scenario.cap),
             max_waiting: 1 << 20,
             ..AdmissionLimits::default()
         };
@@ -183,8 +183,8 @@ impl ReplicaSimulation {
             BalancerReplica {
                 assigner: SlotAssigner::new(replica_address(number)),
                 informed_at: Time::ZERO,
-                endpoints: endpoint_sets::equal_endpoints(scene.endpoints, |server| server),
-                picker: Picker::new(Algorithm::LeastLoad, scene.seed + number as u64),
+                endpoints: endpoint_sets::equal_endpoints(scenario.endpoints, |server| server),
+                picker: Picker::new(Algorithm::LeastLoad, scenario.seed + number as u64),
                 admission: Admission::new(),
                 queue: Queue::new(Arc::clone(&set), limits),
                 waiting: BTreeMap::new(),
@@ -193,15 +193,15 @@ impl ReplicaSimulation {
         };
         Self {
             limits,
-            dice: RandomSource::new(scene.seed),
+            dice: RandomSource::new(scenario.seed),
             now: Time::ZERO,
             events: EventQueue::new(),
-            replicas: (0..scene.split.len()).map(replica).collect(),
-            is_present: vec![true; scene.split.len()],
-            servers: vec![Vec::new(); scene.endpoints],
+            replicas: (0..scenario.split.len()).map(replica).collect(),
+            is_present: vec![true; scenario.split.len()],
+            servers: vec![Vec::new(); scenario.endpoints],
             arrivals: 0,
             result: ReplicaResult::default(),
-            scene,
+            scenario,
         }
     }
 
@@ -211,7 +211,7 @@ impl ReplicaSimulation {
             self.update_members(replica, &all);
         }
         self.events.schedule(Time::ZERO + HANDOVER_TIME, ReplicaEvent::Arrive);
-        for &(after, replica) in &self.scene.changes {
+        for &(after, replica) in &self.scenario.changes {
             self.events.schedule(Time::ZERO + HANDOVER_TIME + after, ReplicaEvent::Change(replica));
         }
         while let Some((at, event)) = self.events.next() {
@@ -233,10 +233,10 @@ impl ReplicaSimulation {
     }
 
     fn arrive(&mut self) {
-        let slots = self.scene.endpoints as f64 * f64::from(self.scene.cap);
-        let interval = self.scene.service().div_f64(slots * self.scene.load);
+        let slots = self.scenario.endpoints as f64 * f64::from(self.scenario.cap);
+        let interval = self.scenario.service().div_f64(slots * self.scenario.load);
         let next = self.now + self.dice.exponential(interval);
-        if next < Time::ZERO + HANDOVER_TIME + self.scene.lasts {
+        if next < Time::ZERO + HANDOVER_TIME + self.scenario.lasts {
             self.events.schedule(next, ReplicaEvent::Arrive);
         }
         let Some(number) = self.choose_replica() else { return };
@@ -245,7 +245,8 @@ impl ReplicaSimulation {
         let BalancerReplica { set, picker, admission, queue, waiting, .. } =
             &mut self.replicas[number];
         let request = PickRequest { now, ..PickRequest::default() };
-        match admission.enter(picker, set, self.limits, &request, || queue, || arrival) {
+        let config = AdmissionConfig { set, limits: self.limits };
+        match admission.enter(picker, config, &request, || queue, || arrival) {
             AdmissionDecision::Slot(endpoint) => self.begin(number, endpoint, now),
             AdmissionDecision::Waiting { ticket, .. } => {
                 waiting.insert(arrival, (now, ticket));
@@ -258,7 +259,7 @@ impl ReplicaSimulation {
     fn choose_replica(&mut self) -> Option<usize> {
         let present: Vec<usize> =
             (0..self.replicas.len()).filter(|&it| self.is_present[it]).collect();
-        let parts = || present.iter().map(|&replica| self.scene.split[replica] as usize);
+        let parts = || present.iter().map(|&replica| self.scenario.split[replica] as usize);
         let all = parts().sum::<usize>();
         if all == 0 {
             return None;
@@ -274,15 +275,15 @@ impl ReplicaSimulation {
 
     fn begin(&mut self, replica: usize, endpoint: Arc<Endpoint<usize>>, arrived: Time) {
         let (now, server) = (self.now, &mut self.servers[endpoint.data]);
-        if server.len() >= self.scene.cap as usize {
-            let grace = HANDOVER_TIME - self.scene.lag;
+        if server.len() >= self.scenario.cap as usize {
+            let grace = HANDOVER_TIME - self.scenario.lag;
             let is_old = |began: &Time| now.saturating_since(*began) >= grace;
             self.result.over_cap += 1;
             self.result.over_cap_after_handover += u64::from(!server.iter().any(is_old));
         }
         server.push(now);
         self.result.waits.push(now.saturating_since(arrived));
-        let ends = now + self.dice.exponential(self.scene.service());
+        let ends = now + self.dice.exponential(self.scenario.service());
         self.events.schedule(ends, ReplicaEvent::Finish { replica, endpoint, began: now });
         let in_flight = self.servers.iter().map(Vec::len).sum();
         self.result.max_in_flight = self.result.max_in_flight.max(in_flight);
@@ -313,7 +314,7 @@ impl ReplicaSimulation {
         let members: Vec<usize> =
             (0..self.replicas.len()).filter(|&it| self.is_present[it]).collect();
         for replica in 0..self.replicas.len() {
-            let late = self.scene.lag * self.dice.between(0, 100) / 100;
+            let late = self.scenario.lag * self.dice.between(0, 100) / 100;
             // Later changes do not overtake earlier ones.
             let at = (self.now + late).max(self.replicas[replica].informed_at);
             self.replicas[replica].informed_at = at;
@@ -372,17 +373,17 @@ mod tests {
     fn fixed_replicas_never_exceed_the_cap() {
         for seed in 0..100 {
             let scenario = ReplicaScenario::with_random_changes(seed, Duration::from_secs(16));
-            let scene = ReplicaScenario { changes: Vec::new(), lag: Duration::ZERO, ..scenario };
-            assert_eq!(ReplicaSimulation::new(scene).run().over_cap, 0, "seed {seed}");
+            let scenario = ReplicaScenario { changes: Vec::new(), lag: Duration::ZERO, ..scenario };
+            assert_eq!(ReplicaSimulation::new(scenario).run().over_cap, 0, "seed {seed}");
         }
     }
 
     #[test]
     fn all_slots_are_used_with_any_number_of_replicas() {
         for replicas in [1, 3, 7] {
-            let scene = ReplicaScenario::fixed(&vec![100 / replicas as u32; replicas], 4, 3.0);
+            let scenario = ReplicaScenario::fixed(&vec![100 / replicas as u32; replicas], 4, 3.0);
             let lasts = Duration::from_secs(20);
-            let result = ReplicaSimulation::new(ReplicaScenario { lasts, ..scene }).run();
+            let result = ReplicaSimulation::new(ReplicaScenario { lasts, ..scenario }).run();
             assert_eq!(result.max_in_flight, 30 * 4);
         }
     }

@@ -79,13 +79,13 @@ pub struct TlsInfo {
 impl TlsInfo {
     /// Returns the facts for QUIC without a server name; QUIC has one version of TLS.
     pub fn of_quic() -> Self {
-        let version = version_word(Some(ProtocolVersion::TLSv1_3));
+        let version = version_label(Some(ProtocolVersion::TLSv1_3));
         Self { server_name: None, sni_entry: None, version }
     }
 }
 
 /// Returns the word for `version` in logs.
-pub fn version_word(version: Option<ProtocolVersion>) -> Option<&'static str> {
+pub fn version_label(version: Option<ProtocolVersion>) -> Option<&'static str> {
     match version? {
         ProtocolVersion::TLSv1_2 => Some("1.2"),
         ProtocolVersion::TLSv1_3 => Some("1.3"),
@@ -130,7 +130,7 @@ impl ClientTlsError {
     ];
 
     /// Returns the value of the metric label.
-    pub fn word(self) -> &'static str {
+    pub fn label(self) -> &'static str {
         match self {
             Self::PlainHttp => "plain_http",
             Self::Protocol => "protocol",

@@ -88,7 +88,7 @@ class ServicesTest(GatewayTest):
             self.wait(lambda: self.service_of("two") is None, "the end of the Service of two")
             # Sheave reverts foreign changes of its own fields and keeps all other fields.
             path = f"{SERVICES}/{service['metadata']['name']}"
-            self.api.patch(path, {"metadata": {"labels": {"team": "nobody", "theirs": "yes"}}})
+            self.api.patch(path, {"metadata": {"labels": {"team": "unknown", "theirs": "yes"}}})
             self.wait(lambda: self.labels(path).get("team") == "one", "the label of one")
             self.assertEqual(self.labels(path).get("theirs"), "yes")
         self.assertEqual(load.problems(), [])

@@ -27,8 +27,8 @@ fn behaviour() -> EndpointBehaviour {
 #[tokio::test]
 #[ignore = "needs h2spec: make conformance"]
 async fn h2spec_passes_over_cleartext() -> Result {
-    let scene = HttpFixture::of(behaviour()).await?;
-    let text = h2spec(&scene, &[]).await?;
+    let fixture = HttpFixture::of(behaviour()).await?;
+    let text = h2spec(&fixture, &[]).await?;
     ensure!(text.contains(ALL_BUT_ONE_PASSED) && text.contains(EXPECTED_FAILURE), "{text}");
     Ok(())
 }
@@ -37,15 +37,15 @@ async fn h2spec_passes_over_cleartext() -> Result {
 #[ignore = "needs h2spec: make conformance"]
 async fn h2spec_passes_over_tls() -> Result {
     let identity = CertificateAuthority::new().issue(&["127.0.0.1"]);
-    let scene = HttpFixture::with_tls(behaviour(), &identity, &[]).await?;
-    let text = h2spec(&scene, &["--tls", "--insecure"]).await?;
+    let fixture = HttpFixture::with_tls(behaviour(), &identity, &[]).await?;
+    let text = h2spec(&fixture, &["--tls", "--insecure"]).await?;
     ensure!(text.contains(ALL_PASSED), "{text}");
     Ok(())
 }
 
 /// Returns the output of h2spec for all its tests, including the strict ones.
-async fn h2spec(scene: &HttpFixture, arguments: &[&str]) -> Result<String> {
-    let port = scene.sheave.address().port().to_string();
+async fn h2spec(fixture: &HttpFixture, arguments: &[&str]) -> Result<String> {
+    let port = fixture.sheave.address().port().to_string();
     let mut all = vec!["--strict", "--timeout", "5", "--max-header-length", FIELD_BYTES];
     all.extend(["--host", "127.0.0.1", "--port", &port]);
     all.extend(arguments);

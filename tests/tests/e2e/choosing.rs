@@ -17,11 +17,11 @@ async fn least_load_avoids_a_stuck_endpoint() -> Result {
         Endpoint::start(EndpointBehaviour::gated()).await?,
         Endpoint::start(EndpointBehaviour::ok()).await?,
     );
-    let scene = HttpFixture::with(vec![stuck, free], &[], &[]).await?;
-    let [stuck, free] = &scene.endpoints[..] else { unreachable!("there are two") };
+    let fixture = HttpFixture::with(vec![stuck, free], &[], &[]).await?;
+    let [stuck, free] = &fixture.endpoints[..] else { unreachable!("there are two") };
     let mut held = Vec::new();
     while stuck.counts().in_flight == 0 {
-        let mut client = scene.client().await?;
+        let mut client = fixture.client().await?;
         let before = free.counts().requests;
         client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await?;
         let either = async || Ok(stuck.counts().in_flight > 0 || free.counts().requests > before);
@@ -29,7 +29,7 @@ async fn least_load_avoids_a_stuck_endpoint() -> Result {
         held.push(client);
     }
     let before = free.counts().requests;
-    let mut client = scene.client().await?;
+    let mut client = fixture.client().await?;
     for _ in 0..50 {
         ensure!(client.get("/").await?.status() == 200);
     }
@@ -42,12 +42,12 @@ async fn least_load_avoids_a_stuck_endpoint() -> Result {
 async fn round_robin_is_even() -> Result {
     let policy = objects::backend_policy("app", json!({ "algorithm": "RoundRobin" }));
     let servers = start_endpoints(4, &EndpointBehaviour::ok()).await?;
-    let scene = HttpFixture::with(servers, &[policy], ONE_WORKER).await?;
-    let mut client = scene.client().await?;
+    let fixture = HttpFixture::with(servers, &[policy], ONE_WORKER).await?;
+    let mut client = fixture.client().await?;
     for _ in 0..100 {
         ensure!(client.get("/").await?.status() == 200);
     }
-    let got: Vec<u64> = scene.endpoints.iter().map(|it| it.counts().requests).collect();
+    let got: Vec<u64> = fixture.endpoints.iter().map(|it| it.counts().requests).collect();
     assert_eq!(got, [25; 4]);
     Ok(())
 }
@@ -57,13 +57,13 @@ async fn connection_is_closed_after_max_requests() -> Result {
     let policy = json!({ "connections": { "maxRequests": 3 } });
     let policies = [objects::backend_policy("app", policy)];
     let servers = start_endpoints(1, &EndpointBehaviour::ok()).await?;
-    let scene = HttpFixture::with(servers, &policies, ONE_WORKER).await?;
-    let mut client = scene.client().await?;
+    let fixture = HttpFixture::with(servers, &policies, ONE_WORKER).await?;
+    let mut client = fixture.client().await?;
     for _ in 0..12 {
         ensure!(client.get("/").await?.status() == 200);
     }
     let mut carried = BTreeMap::new();
-    for seen in scene.endpoint().requests() {
+    for seen in fixture.endpoint().requests() {
         *carried.entry(seen.connection).or_insert(0) += 1;
     }
     assert_eq!(carried.into_values().collect::<Vec<_>>(), [3; 4]);
@@ -73,9 +73,9 @@ async fn connection_is_closed_after_max_requests() -> Result {
 #[tokio::test]
 async fn idle_endpoint_connection_is_closed_after_the_timeout() -> Result {
     let policy = json!({ "connections": { "idleTimeout": "200ms" } });
-    let scene = HttpFixture::with_backend_policy(EndpointBehaviour::ok(), policy).await?;
-    ensure!(scene.client().await?.get("/").await?.status() == 200);
-    scene
+    let fixture = HttpFixture::with_backend_policy(EndpointBehaviour::ok(), policy).await?;
+    ensure!(fixture.client().await?.get("/").await?.status() == 200);
+    fixture
         .endpoint()
         .wait_for_counts("the idle connection is closed", |counts| counts.connections == 0)
         .await?;
@@ -87,12 +87,12 @@ async fn connection_over_max_age_is_not_reused() -> Result {
     let policy = json!({ "connections": { "maxAge": "100ms" } });
     let servers = start_endpoints(1, &EndpointBehaviour::slow(Duration::from_millis(5))).await?;
     let policies = [objects::backend_policy("app", policy)];
-    let scene = HttpFixture::with(servers, &policies, ONE_WORKER).await?;
-    let mut client = scene.client().await?;
+    let fixture = HttpFixture::with(servers, &policies, ONE_WORKER).await?;
+    let mut client = fixture.client().await?;
     for _ in 0..100 {
         ensure!(client.get("/").await?.status() == 200);
     }
-    let seen = scene.endpoint().requests();
+    let seen = fixture.endpoint().requests();
     let last = seen.last().map(|seen| seen.connection);
     ensure!(last >= Some(3), "connection {last:?} after half a second");
     let mut opened = BTreeMap::new();
@@ -109,12 +109,12 @@ async fn connection_over_max_age_is_not_reused() -> Result {
 #[tokio::test]
 async fn max_connections_is_respected() -> Result {
     let policy = json!({ "connections": { "max": 2 }, "queue": { "maxRequests": 100 } });
-    let scene =
+    let fixture =
         HttpFixture::with_backend_policy(EndpointBehaviour::slow(Duration::from_millis(5)), policy)
             .await?;
     let mut clients = JoinSet::new();
     for _ in 0..8 {
-        let mut client = scene.client().await?;
+        let mut client = fixture.client().await?;
         clients.spawn(async move {
             for _ in 0..10 {
                 ensure!(client.get("/").await?.status() == 200);
@@ -125,7 +125,7 @@ async fn max_connections_is_respected() -> Result {
     for outcome in clients.join_all().await {
         outcome?;
     }
-    let counts = scene.endpoint().counts();
+    let counts = fixture.endpoint().counts();
     ensure!(counts.max_connections == 2, "{counts:?}");
     Ok(())
 }

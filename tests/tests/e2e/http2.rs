@@ -1,4 +1,5 @@
-//! HTTP/2 to clients and to endpoints, over real sockets.
+//! HTTP/2 to clients and to endpoints, over real sockets: what HTTP/3 does not have, or has
+//! otherwise.
 
 /// Sheave in front of HTTP/1.1 or HTTP/2 endpoints.
 mod fixture;
@@ -6,11 +7,13 @@ mod fixture;
 mod streams;
 /// Translation of messages between HTTP versions.
 mod messages;
-/// Interim (1xx) responses and WebSockets.
-mod interim;
+/// WebSockets.
+mod websocket;
 /// Slow readers.
 mod pressure;
 /// Connections close without losing requests.
 mod ending;
 /// HTTP/2 endpoints: requests that they have not processed are retried elsewhere.
 mod endpoints;
+
+pub(crate) use fixture::Http2Fixture;

@@ -1,13 +1,13 @@
-//! HTTP/3 to clients, over real sockets.
+//! HTTP/3 to clients, over real sockets: what HTTP/2 does not have, or has otherwise.
 
 /// Sheave with one listener that also serves HTTP/3.
 mod fixture;
-/// Streams are requests: balancing, and limits of concurrency.
+/// Priorities of streams.
 mod streams;
-/// Translation of messages between HTTP versions.
+/// Messages over HTTP/3.
 mod messages;
-/// Interim (1xx) responses and WebSockets.
-mod interim;
+/// WebSockets.
+mod websocket;
 /// Discovery of HTTP/3 by clients, and HTTP/3 without configuration files.
 mod discovery;
 /// Early data (0-RTT).
@@ -16,7 +16,9 @@ mod early;
 mod migration;
 /// Connections close without losing requests.
 mod ending;
-/// Memory cost of slow readers and of idle connections.
+/// Slow readers.
 mod pressure;
 /// Protocol violations, floods and starvation.
 mod attacks;
+
+pub(crate) use fixture::Http3Fixture;

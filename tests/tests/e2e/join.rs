@@ -29,18 +29,18 @@ async fn check_new_endpoint_share(algorithm: &str) -> Result {
     let behaviour = EndpointBehaviour::slow(Duration::from_millis(20));
     let policy = objects::backend_policy("app", json!({ "algorithm": algorithm }));
     let servers = start_endpoints(3, &behaviour).await?;
-    let mut scene = HttpFixture::with(servers, &[policy], &["--workers", "2"]).await?;
-    let load = LoadGenerator::start(scene.sheave.address(), CLIENTS, ClientPattern::GET);
-    scene.endpoints[0].wait_for_counts("load", |counts| counts.requests > 100).await?;
+    let mut fixture = HttpFixture::with(servers, &[policy], &["--workers", "2"]).await?;
+    let load = LoadGenerator::start(fixture.sheave.address(), CLIENTS, ClientPattern::GET);
+    fixture.endpoints[0].wait_for_counts("load", |counts| counts.requests > 100).await?;
 
-    scene.endpoints.push(Endpoint::start(behaviour).await?);
-    scene.configuration.set_endpoints(&addresses(&scene.endpoints))?;
+    fixture.endpoints.push(Endpoint::start(behaviour).await?);
+    fixture.configuration.set_endpoints(&addresses(&fixture.endpoints))?;
     let written = Instant::now();
     let end = written + Duration::from_secs(6);
     sleep_until(end).await;
     load.stop().await.assert_all_served();
 
-    let [.., new] = &scene.endpoints[..] else { unreachable!("there are four") };
+    let [.., new] = &fixture.endpoints[..] else { unreachable!("there are four") };
     let first = new.requests().first().context("the new endpoint got no request")?.received_at;
     ensure!(first - written <= MAX_JOIN_DELAY, "first request after {:?}", first - written);
 
@@ -48,36 +48,36 @@ async fn check_new_endpoint_share(algorithm: &str) -> Result {
     let half = Duration::from_millis(500);
     for start in (0..11).map(|number| joined + half * number) {
         // A request at the border of two windows is counted in only one of them.
-        let (got, fair) = share(&scene, start, start + half);
-        let border = (CLIENTS / scene.endpoints.len()) as f64;
+        let (got, fair) = share(&fixture, start, start + half);
+        let border = (CLIENTS / fixture.endpoints.len()) as f64;
         ensure!(got >= fair - border, "{got} and not {fair} {:?} after joining", start - joined);
     }
-    let (got, fair) = share(&scene, joined, joined + Duration::from_secs(5));
+    let (got, fair) = share(&fixture, joined, joined + Duration::from_secs(5));
     ensure!((0.9..=1.1).contains(&(got / fair)), "{got} and not {fair} over five seconds");
     Ok(())
 }
 
 /// Returns the number of requests that the last endpoint got between these times, and the fair
 /// share of all.
-fn share(scene: &HttpFixture, from: Instant, to: Instant) -> (f64, f64) {
+fn share(fixture: &HttpFixture, from: Instant, to: Instant) -> (f64, f64) {
     let got = |endpoint: &Endpoint| {
         let seen = endpoint.requests();
         seen.iter().filter(|seen| (from..to).contains(&seen.received_at)).count() as f64
     };
-    let all: f64 = scene.endpoints.iter().map(got).sum();
-    let new = scene.endpoints.last().map_or(0.0, got);
-    (new, all / scene.endpoints.len() as f64)
+    let all: f64 = fixture.endpoints.iter().map(got).sum();
+    let new = fixture.endpoints.last().map_or(0.0, got);
+    (new, all / fixture.endpoints.len() as f64)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn removed_endpoint_gets_no_new_request() -> Result {
     let servers = start_endpoints(3, &EndpointBehaviour::slow(Duration::from_millis(5))).await?;
-    let scene = HttpFixture::with(servers, &[], &["--workers", "2"]).await?;
-    let load = LoadGenerator::start(scene.sheave.address(), 16, ClientPattern::GET);
-    let [leaving, staying @ ..] = &scene.endpoints[..] else { unreachable!("there are three") };
+    let fixture = HttpFixture::with(servers, &[], &["--workers", "2"]).await?;
+    let load = LoadGenerator::start(fixture.sheave.address(), 16, ClientPattern::GET);
+    let [leaving, staying @ ..] = &fixture.endpoints[..] else { unreachable!("there are three") };
     leaving.wait_for_counts("load", |counts| counts.requests > 100).await?;
 
-    scene.configuration.set_endpoints(&addresses(staying))?;
+    fixture.configuration.set_endpoints(&addresses(staying))?;
     let written = Instant::now();
     sleep_until(written + Duration::from_secs(1)).await;
     load.stop().await.assert_all_served();
@@ -92,17 +92,17 @@ async fn removed_endpoint_gets_no_new_request() -> Result {
 #[tokio::test]
 async fn running_request_at_a_removed_endpoint_completes() -> Result {
     let leaving = Endpoint::start(EndpointBehaviour::gated()).await?;
-    let mut scene = HttpFixture::with(vec![leaving], &[], &[]).await?;
-    let mut client = scene.client().await?;
+    let mut fixture = HttpFixture::with(vec![leaving], &[], &[]).await?;
+    let mut client = fixture.client().await?;
     client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await?;
-    scene.endpoint().wait_for_counts("the request", |counts| counts.in_flight == 1).await?;
+    fixture.endpoint().wait_for_counts("the request", |counts| counts.in_flight == 1).await?;
 
-    let leaving = scene.endpoints.pop().context("the only one")?;
-    scene.endpoints.push(Endpoint::start(EndpointBehaviour::ok()).await?);
-    scene.configuration.set_endpoints(&addresses(&scene.endpoints))?;
-    scene.sheave.wait_for_endpoints(&addresses(&scene.endpoints)).await?;
-    ensure!(scene.client().await?.get("/").await?.status() == 200);
-    assert_eq!(scene.endpoint().counts().requests, 1);
+    let leaving = fixture.endpoints.pop().context("the only one")?;
+    fixture.endpoints.push(Endpoint::start(EndpointBehaviour::ok()).await?);
+    fixture.configuration.set_endpoints(&addresses(&fixture.endpoints))?;
+    fixture.sheave.wait_for_endpoints(&addresses(&fixture.endpoints)).await?;
+    ensure!(fixture.client().await?.get("/").await?.status() == 200);
+    assert_eq!(fixture.endpoint().counts().requests, 1);
     leaving.open_gate(1);
     ensure!(client.response("GET").await?.text() == "ok");
     Ok(())
@@ -111,22 +111,22 @@ async fn running_request_at_a_removed_endpoint_completes() -> Result {
 #[tokio::test]
 async fn unready_and_terminating_endpoints_are_used_only_as_a_last_resort() -> Result {
     let servers = start_endpoints(3, &EndpointBehaviour::ok()).await?;
-    let scene = HttpFixture::with(servers, &[], &[]).await?;
+    let fixture = HttpFixture::with(servers, &[], &[]).await?;
     let conditions = [
         json!({ "ready": true }),
         json!({ "ready": false, "serving": true, "terminating": true }),
         json!({ "ready": false, "serving": false }),
     ];
     let slices = |from: usize| -> Vec<_> {
-        let pairs = scene.endpoints.iter().zip(&conditions).skip(from);
+        let pairs = fixture.endpoints.iter().zip(&conditions).skip(from);
         pairs.map(|(it, conditions)| objects::slice("app", it.address, conditions)).collect()
     };
-    let counts = || scene.endpoints.iter().map(|it| it.counts().requests).collect::<Vec<_>>();
+    let counts = || fixture.endpoints.iter().map(|it| it.counts().requests).collect::<Vec<_>>();
     for (from, used) in [(0, 0), (1, 1)] {
-        scene.configuration.write("endpoints.yaml", &slices(from))?;
-        scene.sheave.wait_for_endpoints(&[scene.endpoints[used].address]).await?;
+        fixture.configuration.write("endpoints.yaml", &slices(from))?;
+        fixture.sheave.wait_for_endpoints(&[fixture.endpoints[used].address]).await?;
         let before = counts();
-        let mut client = scene.client().await?;
+        let mut client = fixture.client().await?;
         for _ in 0..10 {
             ensure!(client.get("/").await?.status() == 200);
         }

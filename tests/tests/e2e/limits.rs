@@ -22,8 +22,8 @@ fn worker_behaviour(count: usize) -> EndpointBehaviour {
     vec![ServeStep::ReadBody, work, ServeStep::Answer].into()
 }
 
-async fn limits(scene: &HttpFixture) -> Result<Vec<(String, f64)>> {
-    scene.sheave.metric_samples("sheave_endpoint_limit").await
+async fn limits(fixture: &HttpFixture) -> Result<Vec<(String, f64)>> {
+    fixture.sheave.metric_samples("sheave_endpoint_limit").await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -34,15 +34,15 @@ async fn adaptive_limit_learns_the_worker_count_under_load() -> Result {
     ];
     let policy = json!({ "maxInFlightPerEndpoint": "auto", "queue": { "timeout": "1h" } });
     let policies = [objects::backend_policy("app", policy)];
-    let scene = HttpFixture::with(endpoints, &policies, &["--workers", "2"]).await?;
-    let load = LoadGenerator::start(scene.sheave.address(), 16, ClientPattern::GET);
+    let fixture = HttpFixture::with(endpoints, &policies, &["--workers", "2"]).await?;
+    let load = LoadGenerator::start(fixture.sheave.address(), 16, ClientPattern::GET);
     let learned = |limits: &Vec<(String, f64)>| {
         let is_close = |(labels, limit): &(String, f64)| {
             labels.contains("reason=\"saturation\"") && (2.0..=4.0).contains(limit)
         };
         limits.len() == 2 && limits.iter().all(is_close)
     };
-    eventually("limits of three", async || limits(&scene).await, learned).await?;
+    eventually("limits of three", async || limits(&fixture).await, learned).await?;
     load.stop().await.assert_all_served();
     Ok(())
 }
@@ -67,8 +67,8 @@ async fn refusing_endpoint_fixture_with(
         .await
 }
 
-async fn send_concurrently(scene: &HttpFixture, requests: usize) -> Result<Vec<u16>> {
-    let address = scene.sheave.address();
+async fn send_concurrently(fixture: &HttpFixture, requests: usize) -> Result<Vec<u16>> {
+    let address = fixture.sheave.address();
     let request = |_| async move {
         let response = Http1TestClient::connect(address).await?.get("/").await?;
         Ok::<_, anyhow::Error>(response.status())
@@ -82,34 +82,35 @@ async fn refusing_endpoint_is_avoided_while_others_have_capacity() -> Result {
     const LONG: &str =
         "HTTP/1.1 429 Too Many Requests\r\nRetry-After: 30\r\nContent-Length: 0\r\n\r\n";
     for cap in [json!({}), json!({ "maxInFlightPerEndpoint": 20 })] {
-        let scene = refusing_endpoint_fixture_with(cap, LONG, || ServeStep::WaitForGate).await?;
+        let fixture = refusing_endpoint_fixture_with(cap, LONG, || ServeStep::WaitForGate).await?;
         // The two requests that it accepts come first, one by one: if all were sent at once, one
         // could overtake another, and the second one picked could be refused.
         let mut held = Vec::new();
-        while scene.endpoints[0].counts().in_flight < 2 {
-            let mut client = scene.client().await?;
+        while fixture.endpoints[0].counts().in_flight < 2 {
+            let mut client = fixture.client().await?;
             client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await?;
             held.push(client);
-            let arrived = async || Ok(scene.endpoints.iter().map(|e| e.counts().in_flight).sum());
+            let arrived = async || Ok(fixture.endpoints.iter().map(|e| e.counts().in_flight).sum());
             eventually("all requests arrive", arrived, |count: &usize| *count == held.len())
                 .await?;
         }
         let refused = async {
-            let refusals = async || scene.sheave.metric_sum("sheave_endpoint_refusals_total").await;
+            let refusals =
+                async || fixture.sheave.metric_sum("sheave_endpoint_refusals_total").await;
             eventually("a refusal", refusals, |count| *count > 0.0).await?;
-            let full = limits(&scene).await?;
+            let full = limits(&fixture).await?;
             let full = full.iter().find(|(labels, _)| labels.contains("reason=\"full\""));
             ensure!(full.is_some_and(|(_, limit)| *limit == 2.0), "{full:?}");
-            scene.endpoints.iter().for_each(|endpoint| endpoint.open_gate(1000));
+            fixture.endpoints.iter().for_each(|endpoint| endpoint.open_gate(1000));
             Ok(())
         };
-        let (first, ()) = tokio::try_join!(send_concurrently(&scene, 12), refused)?;
+        let (first, ()) = tokio::try_join!(send_concurrently(&fixture, 12), refused)?;
         ensure!(first.contains(&429), "{first:?}");
         for client in &mut held {
             ensure!(client.response("GET").await?.status() == 200);
         }
         for _ in 0..5 {
-            let later = send_concurrently(&scene, 12).await?;
+            let later = send_concurrently(&fixture, 12).await?;
             ensure!(later.iter().all(|status| *status == 200), "{later:?}");
         }
     }
@@ -120,39 +121,39 @@ async fn refusing_endpoint_is_avoided_while_others_have_capacity() -> Result {
 async fn full_endpoint_is_tried_without_a_queue_or_alternative() -> Result {
     let answer = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 30\r\nContent-Length: 0\r\n\r\n";
     let refusing = vec![ServeStep::ReadBody, ServeStep::RefuseBeyond(0, answer), ServeStep::Answer];
-    let scene = HttpFixture::of(EndpointBehaviour::from(refusing)).await?;
+    let fixture = HttpFixture::of(EndpointBehaviour::from(refusing)).await?;
     for _ in 0..3 {
         // This is the endpoint's own response, not one of Sheave's.
-        let response = scene.client().await?.get("/").await?;
+        let response = fixture.client().await?.get("/").await?;
         ensure!(response.status() == 503 && response.field("retry-after").as_deref() == Some("30"));
     }
-    ensure!(scene.endpoint().counts().requests == 3);
+    ensure!(fixture.endpoint().counts().requests == 3);
     Ok(())
 }
 
 #[tokio::test]
 async fn refusal_expires_after_a_second_and_long_retry_after_is_cut() -> Result {
-    let scene = refusing_endpoint_fixture(json!({}), REFUSAL).await?;
-    send_concurrently(&scene, 12).await?;
+    let fixture = refusing_endpoint_fixture(json!({}), REFUSAL).await?;
+    send_concurrently(&fixture, 12).await?;
     let over = |limits: &Vec<(String, f64)>| limits.is_empty();
-    eventually("no limit", async || limits(&scene).await, over).await?;
-    ensure!(scene.sheave.metric_sum("sheave_endpoint_refusals_total").await? > 0.0);
-    ensure!(scene.sheave.metric_sum("sheave_endpoint_refusals_cut_total").await? == 0.0);
+    eventually("no limit", async || limits(&fixture).await, over).await?;
+    ensure!(fixture.sheave.metric_sum("sheave_endpoint_refusals_total").await? > 0.0);
+    ensure!(fixture.sheave.metric_sum("sheave_endpoint_refusals_cut_total").await? == 0.0);
 
     const YEAR: &str =
         "HTTP/1.1 429 Too Many Requests\r\nRetry-After: 31536000\r\nContent-Length: 0\r\n\r\n";
-    let scene = refusing_endpoint_fixture(json!({}), YEAR).await?;
-    send_concurrently(&scene, 12).await?;
-    ensure!(scene.sheave.metric_sum("sheave_endpoint_refusals_cut_total").await? > 0.0);
+    let fixture = refusing_endpoint_fixture(json!({}), YEAR).await?;
+    send_concurrently(&fixture, 12).await?;
+    ensure!(fixture.sheave.metric_sum("sheave_endpoint_refusals_cut_total").await? > 0.0);
     Ok(())
 }
 
 #[tokio::test]
 async fn refusals_are_ignored_by_policy() -> Result {
-    let scene = refusing_endpoint_fixture(json!({ "heedRefusals": false }), REFUSAL).await?;
-    send_concurrently(&scene, 12).await?;
-    ensure!(limits(&scene).await?.is_empty());
-    ensure!(scene.sheave.metric_sum("sheave_endpoint_refusals_total").await? == 0.0);
+    let fixture = refusing_endpoint_fixture(json!({ "heedRefusals": false }), REFUSAL).await?;
+    send_concurrently(&fixture, 12).await?;
+    ensure!(limits(&fixture).await?.is_empty());
+    ensure!(fixture.sheave.metric_sum("sheave_endpoint_refusals_total").await? == 0.0);
     Ok(())
 }
 
@@ -165,9 +166,9 @@ async fn load_report_sets_the_limit_and_invalid_ones_are_counted() -> Result {
         ))
     };
     let field = "endpoint-load-metrics: TEXT named_metrics.sheave_max_in_flight=";
-    let scene =
+    let fixture =
         HttpFixture::with_backend_policy(answer(&format!("{field}5\r\n")), auto.clone()).await?;
-    let response = scene.client().await?.get("/").await?;
+    let response = fixture.client().await?.get("/").await?;
     ensure!(
         response.field("endpoint-load-metrics").is_some(),
         "the report is not forwarded to the client"
@@ -175,40 +176,40 @@ async fn load_report_sets_the_limit_and_invalid_ones_are_counted() -> Result {
     let reported = |limits: &Vec<(String, f64)>| {
         limits.iter().any(|(labels, limit)| labels.contains("\"reported\"") && *limit == 5.0)
     };
-    eventually("a limit of five", async || limits(&scene).await, reported).await?;
+    eventually("a limit of five", async || limits(&fixture).await, reported).await?;
 
     for (report, reason) in [
         (format!("{field}-1\r\n"), "out_of_range"),
         (format!("{field}5\r\n{field}6\r\n"), "several"),
         ("endpoint-load-metrics: five\r\n".to_owned(), "malformed"),
     ] {
-        let scene = HttpFixture::with_backend_policy(answer(&report), auto.clone()).await?;
-        scene.client().await?.get("/").await?;
+        let fixture = HttpFixture::with_backend_policy(answer(&report), auto.clone()).await?;
+        fixture.client().await?.get("/").await?;
         let ignored = "sheave_endpoint_load_reports_ignored_total";
         let counted = |samples: &Vec<(String, f64)>| {
             samples.iter().any(|(labels, count)| labels.contains(reason) && *count == 1.0)
         };
-        eventually(reason, async || scene.sheave.metric_samples(ignored).await, counted).await?;
+        eventually(reason, async || fixture.sheave.metric_samples(ignored).await, counted).await?;
     }
     Ok(())
 }
 
 #[tokio::test]
 async fn adaptive_limit_is_toggled_while_requests_run() -> Result {
-    let scene = HttpFixture::of(EndpointBehaviour::gated()).await?;
-    let address = scene.sheave.address();
+    let fixture = HttpFixture::of(EndpointBehaviour::gated()).await?;
+    let address = fixture.sheave.address();
     let runs = tokio::spawn(async move { Http1TestClient::connect(address).await?.get("/").await });
-    scene.endpoint().wait_for_counts("a request", |counts| counts.in_flight == 1).await?;
+    fixture.endpoint().wait_for_counts("a request", |counts| counts.in_flight == 1).await?;
     for (spec, count) in [
         (json!({ "maxInFlightPerEndpoint": "auto", "autoLimit": { "start": 3 } }), 1),
         (json!({}), 0),
         (json!({ "maxInFlightPerEndpoint": 2 }), 1),
     ] {
-        scene.configuration.write("policy.yaml", &[objects::backend_policy("app", spec)])?;
+        fixture.configuration.write("policy.yaml", &[objects::backend_policy("app", spec)])?;
         let expected = |limits: &Vec<(String, f64)>| limits.len() == count;
-        eventually("the limits", async || limits(&scene).await, expected).await?;
+        eventually("the limits", async || limits(&fixture).await, expected).await?;
     }
-    scene.endpoint().open_gate(1);
+    fixture.endpoint().open_gate(1);
     ensure!(runs.await??.status() == 200);
     Ok(())
 }

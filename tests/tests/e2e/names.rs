@@ -79,15 +79,15 @@ fn local(last: u8) -> IpAddr {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dns_change_updates_endpoints_after_the_ttl() -> Result {
-    let scene = DnsFixture::start(&[local(1), local(2)]).await?;
-    let load = LoadGenerator::start(scene.sheave.address(), 2, ClientPattern::GET);
-    scene.sheave.wait_for_endpoints(&[scene.address(0)]).await?;
-    scene.names.set_addresses(NAME, &[local(1), local(2)]);
-    scene.sheave.wait_for_endpoints(&[scene.address(0), scene.address(1)]).await?;
-    scene.names.set_addresses(NAME, &[local(2)]);
-    scene.sheave.wait_for_endpoints(&[scene.address(1)]).await?;
+    let fixture = DnsFixture::start(&[local(1), local(2)]).await?;
+    let load = LoadGenerator::start(fixture.sheave.address(), 2, ClientPattern::GET);
+    fixture.sheave.wait_for_endpoints(&[fixture.address(0)]).await?;
+    fixture.names.set_addresses(NAME, &[local(1), local(2)]);
+    fixture.sheave.wait_for_endpoints(&[fixture.address(0), fixture.address(1)]).await?;
+    fixture.names.set_addresses(NAME, &[local(2)]);
+    fixture.sheave.wait_for_endpoints(&[fixture.address(1)]).await?;
     load.stop().await.assert_all_served();
-    ensure!(scene.endpoints[1].counts().requests > 0, "the second endpoint was used");
+    ensure!(fixture.endpoints[1].counts().requests > 0, "the second endpoint was used");
     Ok(())
 }
 
@@ -98,38 +98,38 @@ async fn ipv4_and_ipv6_addresses_are_used() -> Result {
         eprintln!("skipped: this machine has no IPv6");
         return Ok(());
     }
-    let scene = DnsFixture::start(&[local(1), v6]).await?;
-    scene.names.set_addresses(NAME, &[local(1), v6]);
-    scene.sheave.wait_for_endpoints(&[scene.address(0), scene.address(1)]).await?;
-    scene.names.set_addresses(NAME, &[v6]);
-    scene.sheave.wait_for_endpoints(&[scene.address(1)]).await?;
+    let fixture = DnsFixture::start(&[local(1), v6]).await?;
+    fixture.names.set_addresses(NAME, &[local(1), v6]);
+    fixture.sheave.wait_for_endpoints(&[fixture.address(0), fixture.address(1)]).await?;
+    fixture.names.set_addresses(NAME, &[v6]);
+    fixture.sheave.wait_for_endpoints(&[fixture.address(1)]).await?;
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dns_failures_do_not_affect_traffic() -> Result {
-    let scene = DnsFixture::start(&[local(1), local(2)]).await?;
-    let load = LoadGenerator::start(scene.sheave.address(), 2, ClientPattern::GET);
-    let (first, used) = (&[scene.address(0)][..], scene.sheave.log_line_count());
+    let fixture = DnsFixture::start(&[local(1), local(2)]).await?;
+    let load = LoadGenerator::start(fixture.sheave.address(), 2, ClientPattern::GET);
+    let (first, used) = (&[fixture.address(0)][..], fixture.sheave.log_line_count());
 
-    scene.names.remove_name(NAME);
-    scene.wait_for_failed_lookups(2.0).await?;
-    scene.sheave.wait_for_endpoints(first).await?;
-    scene.names.set_failing(true);
-    scene.sheave.wait_for_log(used, "cannot resolve").await?;
-    scene.wait_for_failed_lookups(1.0).await?;
-    scene.sheave.wait_for_endpoints(first).await?;
+    fixture.names.remove_name(NAME);
+    fixture.wait_for_failed_lookups(2.0).await?;
+    fixture.sheave.wait_for_endpoints(first).await?;
+    fixture.names.set_failing(true);
+    fixture.sheave.wait_for_log(used, "cannot resolve").await?;
+    fixture.wait_for_failed_lookups(1.0).await?;
+    fixture.sheave.wait_for_endpoints(first).await?;
     ensure!(
-        scene.sheave.metric_sum("sheave_dns_names_failing").await? > 0.5,
+        fixture.sheave.metric_sum("sheave_dns_names_failing").await? > 0.5,
         "the name is not counted as failing"
     );
 
-    scene.names.set_failing(false);
-    scene.names.set_addresses(NAME, &[local(2)]);
-    scene.sheave.wait_for_endpoints(&[scene.address(1)]).await?;
-    scene.sheave.wait_for_log(used, "resolves again").await?;
+    fixture.names.set_failing(false);
+    fixture.names.set_addresses(NAME, &[local(2)]);
+    fixture.sheave.wait_for_endpoints(&[fixture.address(1)]).await?;
+    fixture.sheave.wait_for_log(used, "resolves again").await?;
     load.stop().await.assert_all_served();
-    let log = scene.sheave.log();
+    let log = fixture.sheave.log();
     let logged = log.lines().filter(|line| line.contains("cannot resolve")).count();
     ensure!(logged == 2, "each change is logged once, not each lookup: {log}");
     Ok(())

@@ -24,15 +24,15 @@ fn policy(proxy_protocol: &str) -> Value {
     json!({ "proxyProtocol": proxy_protocol, "trustedProxies": ["127.0.0.1/32"] })
 }
 
-async fn failures(scene: &HttpFixture, reason: &str) -> Result<f64> {
-    let samples = scene.sheave.metric_samples("sheave_failures_total").await?;
+async fn failures(fixture: &HttpFixture, reason: &str) -> Result<f64> {
+    let samples = fixture.sheave.metric_samples("sheave_failures_total").await?;
     let found = samples.into_iter().find(|(labels, _)| labels.contains(&format!("\"{reason}\"")));
     Ok(found.context("a reason")?.1)
 }
 
 #[tokio::test]
 async fn proxy_headers_are_accepted_or_rejected_per_table() -> Result {
-    let scene =
+    let fixture =
         HttpFixture::with_client_policy(EndpointBehaviour::ok(), policy("FromTrusted")).await?;
     let lines = HEADERS.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     let mut bad = 0.0;
@@ -40,15 +40,15 @@ async fn proxy_headers_are_accepted_or_rejected_per_table() -> Result {
         let row: Vec<&str> = line.split('\t').collect();
         let [client, _destination, bytes, _reason] = row[..] else { bail!("four columns: {line}") };
         bad += f64::from(client == "bad");
-        check_header(&scene, client, &unescape(bytes)).await.with_context(|| line.to_owned())?;
+        check_header(&fixture, client, &unescape(bytes)).await.with_context(|| line.to_owned())?;
     }
-    ensure!(failures(&scene, "bad_proxy_header").await? == bad);
+    ensure!(failures(&fixture, "bad_proxy_header").await? == bad);
     Ok(())
 }
 
-async fn check_header(scene: &HttpFixture, client: &str, header: &[u8]) -> Result {
-    let before = scene.endpoint().counts().requests;
-    let mut connection = scene.client().await?;
+async fn check_header(fixture: &HttpFixture, client: &str, header: &[u8]) -> Result {
+    let before = fixture.endpoint().counts().requests;
+    let mut connection = fixture.client().await?;
     let request = b"GET / HTTP/1.1\r\nHost: test\r\n\r\n";
     let sent: &[&[u8]] = if client == "wait" { &[header] } else { &[header, request] };
     // If the first bytes are malformed, the connection may end before the last byte.
@@ -57,13 +57,13 @@ async fn check_header(scene: &HttpFixture, client: &str, header: &[u8]) -> Resul
         "wait" => return Ok(()),
         "bad" => {
             ensure!(connection.response("GET").await.is_err(), "the connection gets a response");
-            ensure!(scene.endpoint().counts().requests == before);
+            ensure!(fixture.endpoint().counts().requests == before);
             return Ok(());
         }
         _ => {}
     }
     ensure!(connection.response("GET").await?.status() == 200);
-    let seen = scene.endpoint().requests().pop().context("a request")?;
+    let seen = fixture.endpoint().requests().pop().context("a request")?;
     let forwarded = seen.head.field("x-forwarded-for").context("X-Forwarded-For")?;
     let expected = match client {
         "local" => connection.local_address().ip(),
@@ -109,13 +109,13 @@ fn unescape(text: &str) -> Vec<u8> {
 async fn proxy_header_applies_to_all_requests_of_its_connection() -> Result {
     let servers = start_endpoints(1, &EndpointBehaviour::ok()).await?;
     let policies = [objects::client_policy(policy("Required"))];
-    let scene = HttpFixture::with(servers, &policies, &["--access-log", "on"]).await?;
-    let mut client = scene.client().await?;
+    let fixture = HttpFixture::with(servers, &policies, &["--access-log", "on"]).await?;
+    let mut client = fixture.client().await?;
     client.send_slowly(HEADER.as_bytes(), Duration::from_micros(100)).await?;
     for _ in 0..3 {
         ensure!(client.get("/").await?.status() == 200);
     }
-    for line in scene.sheave.wait_for_access_log(3).await? {
+    for line in fixture.sheave.wait_for_access_log(3).await? {
         ensure!(line["client.address"] == "192.0.2.1" && line["client.port"] == 56324, "{line}");
     }
     Ok(())
@@ -123,26 +123,27 @@ async fn proxy_header_applies_to_all_requests_of_its_connection() -> Result {
 
 #[tokio::test]
 async fn proxy_header_of_an_untrusted_peer_is_rejected() -> Result {
-    let scene =
+    let fixture =
         HttpFixture::with_client_policy(EndpointBehaviour::ok(), policy("FromTrusted")).await?;
-    let address = scene.sheave.address();
+    let address = fixture.sheave.address();
     let mut client = Http1TestClient::connect_from(UNTRUSTED, address).await?;
     ensure!(client.get("/").await?.status() == 200, "an untrusted peer may connect directly");
-    let forwarded = scene.endpoint().only_request().head.field("x-forwarded-for");
+    let forwarded = fixture.endpoint().only_request().head.field("x-forwarded-for");
     ensure!(forwarded.as_deref() == Some("127.0.0.2"), "{forwarded:?}");
     let mut client = Http1TestClient::connect_from(UNTRUSTED, address).await?;
     client.send(HEADER).await?;
     ensure!(client.response("GET").await?.status() == 400, "a PROXY header is not a request");
 
-    let scene =
+    let fixture =
         HttpFixture::with_client_policy(EndpointBehaviour::ok(), policy("Required")).await?;
     // The reset may arrive before the connection is known to be open.
-    if let Ok(mut client) = Http1TestClient::connect_from(UNTRUSTED, scene.sheave.address()).await {
+    if let Ok(mut client) = Http1TestClient::connect_from(UNTRUSTED, fixture.sheave.address()).await
+    {
         drop(client.send(HEADER).await);
         ensure!(client.get("/").await.is_err());
     }
-    ensure!(scene.endpoint().counts().requests == 0);
-    let closed = async || failures(&scene, "untrusted_proxy").await;
+    ensure!(fixture.endpoint().counts().requests == 0);
+    let closed = async || failures(&fixture, "untrusted_proxy").await;
     tests::eventually("the connection is closed", closed, |closed| *closed == 1.0).await?;
     Ok(())
 }
@@ -154,16 +155,16 @@ async fn missing_proxy_header_times_out() -> Result {
         "trustedProxies": ["127.0.0.1/32"],
         "timeouts": { "head": "300ms" },
     });
-    let scene = HttpFixture::with_client_policy(EndpointBehaviour::ok(), policy).await?;
+    let fixture = HttpFixture::with_client_policy(EndpointBehaviour::ok(), policy).await?;
     for part in ["", "PROXY TCP4 "] {
-        let mut client = scene.client().await?;
+        let mut client = fixture.client().await?;
         client.send(part).await?;
         ensure!(client.response("GET").await.is_err(), "the connection gets a response");
     }
-    ensure!(failures(&scene, "proxy_header_timeout").await? == 2.0);
+    ensure!(failures(&fixture, "proxy_header_timeout").await? == 2.0);
     // A peer that only checks for an open port is not an error.
-    drop(scene.client().await?);
-    ensure!(failures(&scene, "bad_proxy_header").await? == 0.0);
+    drop(fixture.client().await?);
+    ensure!(failures(&fixture, "bad_proxy_header").await? == 0.0);
     Ok(())
 }
 
@@ -171,25 +172,25 @@ async fn missing_proxy_header_times_out() -> Result {
 async fn tcp_payload_begins_after_the_proxy_header() -> Result {
     let server = RawServer::echo().await?;
     let policy = objects::client_policy(policy("Required"));
-    let scene = L4Fixture::tcp(&[server.address], &[policy], &["--access-log", "on"]).await?;
-    let mut client = scene.connect().await?;
+    let fixture = L4Fixture::tcp(&[server.address], &[policy], &["--access-log", "on"]).await?;
+    let mut client = fixture.connect().await?;
     client.write_all(HEADER.as_bytes()).await?;
     ensure!(send_and_read_echo(&mut client, b"x").await? == b"x");
     drop(client);
     // Payload in the same packet as the header is forwarded as well.
-    let mut client = scene.connect().await?;
+    let mut client = fixture.connect().await?;
     client.write_all(format!("{HEADER}hello").as_bytes()).await?;
     let mut back = [0; 5];
     client.read_exact(&mut back).await?;
     ensure!(&back == b"hello");
     drop(client);
-    for line in scene.sheave.wait_for_access_log(2).await? {
+    for line in fixture.sheave.wait_for_access_log(2).await? {
         ensure!(line["client.address"] == "192.0.2.1" && line["client.port"] == 56324, "{line}");
     }
-    let mut client = scene.connect().await?;
+    let mut client = fixture.connect().await?;
     client.write_all(b"no header").await?;
     ensure!(wait_for_end(&mut client).await? == SocketEnd::Reset);
-    let line = scene.sheave.wait_for_access_log(3).await?.remove(2);
+    let line = fixture.sheave.wait_for_access_log(3).await?.remove(2);
     ensure!(line["error.type"] == "bad_proxy_header", "{line}");
     ensure!(server.accepted() == 2);
     Ok(())
@@ -273,10 +274,10 @@ async fn received_proxy_header_is_forwarded_to_endpoints() -> Result {
         objects::client_policy(policy("Required")),
         objects::backend_policy("app", json!({ "proxyProtocol": "V2" })),
     ];
-    let scene = L4Fixture::tcp(&[server.address], &policies, &[]).await?;
+    let fixture = L4Fixture::tcp(&[server.address], &policies, &[]).await?;
     let socket = TcpSocket::new_v4()?;
     socket.bind(SocketAddr::new(TRUSTED, 0))?;
-    let mut client = socket.connect(scene.listener_address("127.0.0.1")?).await?;
+    let mut client = socket.connect(fixture.listener_address("127.0.0.1")?).await?;
     client.write_all(HEADER.as_bytes()).await?;
     let mut received = [0; 28];
     client.read_exact(&mut received).await?;

@@ -24,20 +24,20 @@ const CHANGES: u64 = 100;
 async fn no_request_fails_during_a_hundred_reloads() -> Result {
     let behaviour = EndpointBehaviour::slow(Duration::from_millis(2));
     let servers = start_endpoints(4, &behaviour).await?;
-    let mut scene = HttpFixture::with(servers, &[], &["--workers", "2"]).await?;
-    let get = LoadGenerator::start(scene.sheave.address(), 12, ClientPattern::GET);
-    let post = LoadGenerator::start(scene.sheave.address(), 4, ClientPattern::POST);
+    let mut fixture = HttpFixture::with(servers, &[], &["--workers", "2"]).await?;
+    let get = LoadGenerator::start(fixture.sheave.address(), 12, ClientPattern::GET);
+    let post = LoadGenerator::start(fixture.sheave.address(), 4, ClientPattern::POST);
 
     let mut random = SeededRandom::new(3);
     let mut terminating = VecDeque::new();
     for change in 0..CHANGES {
-        terminating.push_back(replace_an_endpoint(&mut scene, &behaviour, &mut random).await?);
+        terminating.push_back(replace_an_endpoint(&mut fixture, &behaviour, &mut random).await?);
         if terminating.len() > 3 {
             terminating.pop_front();
         }
         let host = format!("revision-{change}.test");
-        scene.configuration.write("revision.yaml", &marker_route(&host))?;
-        wait_until_loaded(&scene, &host).await?;
+        fixture.configuration.write("revision.yaml", &marker_route(&host))?;
+        wait_until_loaded(&fixture, &host).await?;
     }
 
     get.stop().await.assert_all_served();
@@ -48,15 +48,15 @@ async fn no_request_fails_during_a_hundred_reloads() -> Result {
 /// Performs a step of a rolling update: one endpoint joins, and another leaves but finishes its
 /// running requests.
 async fn replace_an_endpoint(
-    scene: &mut HttpFixture,
+    fixture: &mut HttpFixture,
     behaviour: &EndpointBehaviour,
     random: &mut SeededRandom,
 ) -> Result<Endpoint> {
-    scene.endpoints.push(Endpoint::start(behaviour.clone()).await?);
-    let leaving = random.below(scene.endpoints.len() as u64 - 1) as usize;
-    let leaving = scene.endpoints.remove(leaving);
-    scene.configuration.set_endpoints(&addresses(&scene.endpoints))?;
-    scene.sheave.wait_for_endpoints(&addresses(&scene.endpoints)).await?;
+    fixture.endpoints.push(Endpoint::start(behaviour.clone()).await?);
+    let leaving = random.below(fixture.endpoints.len() as u64 - 1) as usize;
+    let leaving = fixture.endpoints.remove(leaving);
+    fixture.configuration.set_endpoints(&addresses(&fixture.endpoints))?;
+    fixture.sheave.wait_for_endpoints(&addresses(&fixture.endpoints)).await?;
     Ok(leaving)
 }
 
@@ -66,13 +66,13 @@ fn marker_route(host: &str) -> Vec<Value> {
     vec![objects::service("marker"), objects::host_route(host, "marker")]
 }
 
-async fn status_of(scene: &HttpFixture, host: &str) -> Result<u16> {
-    let mut client = scene.client().await?;
+async fn status_of(fixture: &HttpFixture, host: &str) -> Result<u16> {
+    let mut client = fixture.client().await?;
     Ok(client.exchange("GET", "/", &[("Host", host)], b"").await?.status())
 }
 
-async fn wait_until_loaded(scene: &HttpFixture, host: &str) -> Result {
-    let status = async || status_of(scene, host).await;
+async fn wait_until_loaded(fixture: &HttpFixture, host: &str) -> Result {
+    let status = async || status_of(fixture, host).await;
     eventually("the route is loaded", status, |status| *status == 503).await?;
     Ok(())
 }
@@ -80,27 +80,29 @@ async fn wait_until_loaded(scene: &HttpFixture, host: &str) -> Result {
 #[tokio::test]
 async fn invalid_edit_is_reported_and_changes_nothing() -> Result {
     const REFUSED: &str = "the previous one stays in force";
-    let scene = HttpFixture::of(EndpointBehaviour::ok()).await?;
-    let load = LoadGenerator::start(scene.sheave.address(), 2, ClientPattern::GET);
-    let mut lines = scene.sheave.log_line_count();
+    let fixture = HttpFixture::of(EndpointBehaviour::ok()).await?;
+    let load = LoadGenerator::start(fixture.sheave.address(), 2, ClientPattern::GET);
+    let mut lines = fixture.sheave.log_line_count();
     let bad = json!({ "maxInFlightPerEndpoint": 0, "queue": { "timeout": "soon" } });
-    scene.configuration.write("policy.yaml", &[objects::backend_policy("app", bad)])?;
+    fixture.configuration.write("policy.yaml", &[objects::backend_policy("app", bad)])?;
     for part in ["spec.maxInFlightPerEndpoint", "spec.queue.timeout", "policy.yaml", "document=1"] {
-        scene.sheave.wait_for_log(lines, part).await?;
+        fixture.sheave.wait_for_log(lines, part).await?;
     }
-    lines = scene.sheave.wait_for_log(lines, REFUSED).await?;
-    ensure!(scene.sheave.admin_get("/api/v1/config").await?.text().contains("spec.queue.timeout"));
+    lines = fixture.sheave.wait_for_log(lines, REFUSED).await?;
+    ensure!(
+        fixture.sheave.admin_get("/api/v1/config").await?.text().contains("spec.queue.timeout")
+    );
 
     // While there is an error, no change of the configuration is loaded.
-    scene.configuration.write("late.yaml", &marker_route("late.test"))?;
-    lines = scene.sheave.wait_for_log(lines, REFUSED).await?;
-    ensure!(status_of(&scene, "late.test").await? == 200, "the last good state was not kept");
+    fixture.configuration.write("late.yaml", &marker_route("late.test"))?;
+    lines = fixture.sheave.wait_for_log(lines, REFUSED).await?;
+    ensure!(status_of(&fixture, "late.test").await? == 200, "the last good state was not kept");
 
     let good = json!({ "maxInFlightPerEndpoint": 7 });
-    scene.configuration.write("policy.yaml", &[objects::backend_policy("app", good)])?;
-    scene.sheave.wait_for_log(lines, "the configuration is valid again").await?;
-    wait_until_loaded(&scene, "late.test").await?;
-    let caps = scene.sheave.backends().await?.into_iter();
+    fixture.configuration.write("policy.yaml", &[objects::backend_policy("app", good)])?;
+    fixture.sheave.wait_for_log(lines, "the configuration is valid again").await?;
+    wait_until_loaded(&fixture, "late.test").await?;
+    let caps = fixture.sheave.backends().await?.into_iter();
     let caps: Vec<_> = caps.map(|backend| backend.max_in_flight_per_endpoint).collect();
     ensure!(caps.contains(&Some(7)), "{caps:?}");
     load.stop().await.assert_all_served();
@@ -109,11 +111,11 @@ async fn invalid_edit_is_reported_and_changes_nothing() -> Result {
 
 #[tokio::test]
 async fn partially_written_file_is_never_loaded() -> Result {
-    let scene = HttpFixture::of(EndpointBehaviour::ok()).await?;
-    let load = LoadGenerator::start(scene.sheave.address(), 2, ClientPattern::GET);
-    let path = scene.configuration.path().join("main.yaml");
+    let fixture = HttpFixture::of(EndpointBehaviour::ok()).await?;
+    let load = LoadGenerator::start(fixture.sheave.address(), 2, ClientPattern::GET);
+    let path = fixture.configuration.path().join("main.yaml");
     let text = fs::read_to_string(&path)?;
-    let lines = scene.sheave.log_line_count();
+    let lines = fixture.sheave.log_line_count();
 
     // Writes in place like some editors, but more slowly: each part alone is an error.
     let mut file = OpenOptions::new().write(true).truncate(true).open(&path)?;
@@ -124,9 +126,9 @@ async fn partially_written_file_is_never_loaded() -> Result {
         sleep(Duration::from_millis(10)).await;
     }
     drop(file);
-    wait_until_loaded(&scene, "changed.test").await?;
+    wait_until_loaded(&fixture, "changed.test").await?;
 
-    let log = scene.sheave.log();
+    let log = fixture.sheave.log();
     let errors = log.lines().skip(lines).any(|line| line.contains("ERROR"));
     ensure!(!errors, "a part of the file was read: {log}");
     load.stop().await.assert_all_served();
@@ -135,26 +137,26 @@ async fn partially_written_file_is_never_loaded() -> Result {
 
 #[tokio::test]
 async fn removed_directory_is_watched_again_when_it_returns() -> Result {
-    let scene = HttpFixture::of(EndpointBehaviour::ok()).await?;
-    let path = scene.configuration.path().to_owned();
+    let fixture = HttpFixture::of(EndpointBehaviour::ok()).await?;
+    let path = fixture.configuration.path().to_owned();
     let aside = path.with_extension("aside");
-    let lines = scene.sheave.log_line_count();
+    let lines = fixture.sheave.log_line_count();
     fs::rename(&path, &aside)?;
-    scene.sheave.wait_for_log(lines, &path.display().to_string()).await?;
-    let mut client = scene.client().await?;
+    fixture.sheave.wait_for_log(lines, &path.display().to_string()).await?;
+    let mut client = fixture.client().await?;
     ensure!(client.get("/").await?.status() == 200, "the last good configuration is not kept");
 
     fs::rename(&aside, &path)?;
-    scene.configuration.write("back.yaml", &marker_route("back.test"))?;
-    wait_until_loaded(&scene, "back.test").await
+    fixture.configuration.write("back.yaml", &marker_route("back.test"))?;
+    wait_until_loaded(&fixture, "back.test").await
 }
 
 /// A cluster mounts a ConfigMap like this: symbolic links lead through `..data`, which is replaced
 /// atomically.
 #[tokio::test]
 async fn mounted_config_map_updates_are_loaded() -> Result {
-    let scene = HttpFixture::of(EndpointBehaviour::ok()).await?;
-    let path = scene.configuration.path();
+    let fixture = HttpFixture::of(EndpointBehaviour::ok()).await?;
+    let path = fixture.configuration.path();
     for (version, host) in [("..1", "one.test"), ("..2", "two.test")] {
         fs::create_dir(path.join(version))?;
         let documents: Vec<String> = marker_route(host).iter().map(Value::to_string).collect();
@@ -164,25 +166,25 @@ async fn mounted_config_map_updates_are_loaded() -> Result {
         if version == "..1" {
             symlink("..data/mounted.yaml", path.join("mounted.yaml"))?;
         }
-        wait_until_loaded(&scene, host).await?;
+        wait_until_loaded(&fixture, host).await?;
     }
     Ok(())
 }
 
 #[tokio::test]
 async fn sighup_reloads_the_configuration() -> Result {
-    let scene = HttpFixture::of(EndpointBehaviour::ok()).await?;
-    scene.configuration.write("more.yaml", &marker_route("more.test"))?;
-    scene.sheave.signal(Signal::HUP)?;
-    wait_until_loaded(&scene, "more.test").await?;
-    let mut client = Http1TestClient::connect(scene.sheave.address()).await?;
+    let fixture = HttpFixture::of(EndpointBehaviour::ok()).await?;
+    fixture.configuration.write("more.yaml", &marker_route("more.test"))?;
+    fixture.sheave.signal(Signal::HUP)?;
+    wait_until_loaded(&fixture, "more.test").await?;
+    let mut client = Http1TestClient::connect(fixture.sheave.address()).await?;
     ensure!(client.get("/").await?.status() == 200, "requests are still served");
     Ok(())
 }
 
 /// Returns the addresses of all listeners, with the ports that the kernel has chosen.
-async fn listener_addresses(scene: &HttpFixture) -> Result<Vec<SocketAddr>> {
-    let response = scene.sheave.admin_get("/api/v1/listeners").await?;
+async fn listener_addresses(fixture: &HttpFixture) -> Result<Vec<SocketAddr>> {
+    let response = fixture.sheave.admin_get("/api/v1/listeners").await?;
     let views: Value = serde_json::from_slice(&response.body)?;
     let views = views["listeners"].as_array().context("listeners")?.iter();
     views.map(|view| Ok(view["address"].as_str().context("address")?.parse()?)).collect()
@@ -201,15 +203,15 @@ fn second_gateway(port: u16) -> Vec<Value> {
 }
 
 /// Opens the second Gateway and returns its listen address.
-async fn open_second(scene: &HttpFixture) -> Result<SocketAddr> {
-    scene.configuration.write("second.yaml", &second_gateway(0))?;
-    let observe = async || listener_addresses(scene).await;
+async fn open_second(fixture: &HttpFixture) -> Result<SocketAddr> {
+    fixture.configuration.write("second.yaml", &second_gateway(0))?;
+    let observe = async || listener_addresses(fixture).await;
     let both = eventually("two listeners", observe, |all| all.len() == 2).await?;
     both.into_iter().find(|it| it.ip().to_string() == "127.0.0.2").context("second")
 }
 
-async fn close_second(scene: &HttpFixture, address: SocketAddr) -> Result {
-    scene.configuration.remove("second.yaml")?;
+async fn close_second(fixture: &HttpFixture, address: SocketAddr) -> Result {
+    fixture.configuration.remove("second.yaml")?;
     let refused = async || Ok(Http1TestClient::connect(address).await.is_err());
     eventually("the listener is closed", refused, |refused| *refused).await?;
     Ok(())
@@ -217,14 +219,14 @@ async fn close_second(scene: &HttpFixture, address: SocketAddr) -> Result {
 
 #[tokio::test]
 async fn listeners_are_added_and_removed() -> Result {
-    let scene = HttpFixture::of(EndpointBehaviour::ok()).await?;
-    let mut kept = scene.client().await?;
+    let fixture = HttpFixture::of(EndpointBehaviour::ok()).await?;
+    let mut kept = fixture.client().await?;
     ensure!(kept.get("/").await?.status() == 200);
-    let second = open_second(&scene).await?;
+    let second = open_second(&fixture).await?;
     let mut client = Http1TestClient::connect(second).await?;
     ensure!(client.get("/").await?.status() == 200);
 
-    close_second(&scene, second).await?;
+    close_second(&fixture, second).await?;
     client.expect_end().await?;
     ensure!(kept.get("/").await?.status() == 200, "the other listener is disturbed");
     Ok(())
@@ -233,14 +235,14 @@ async fn listeners_are_added_and_removed() -> Result {
 /// Without `Connection: close` the next request could be on its way when the connection is closed.
 #[tokio::test]
 async fn running_request_on_a_removed_listener_gets_connection_close() -> Result {
-    let scene = HttpFixture::of(EndpointBehaviour::gated()).await?;
-    let second = open_second(&scene).await?;
+    let fixture = HttpFixture::of(EndpointBehaviour::gated()).await?;
+    let second = open_second(&fixture).await?;
     let mut client = Http1TestClient::connect(second).await?;
     client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await?;
-    scene.endpoint().wait_for_counts("the request", |counts| counts.in_flight == 1).await?;
+    fixture.endpoint().wait_for_counts("the request", |counts| counts.in_flight == 1).await?;
 
-    close_second(&scene, second).await?;
-    scene.endpoint().open_gate(1);
+    close_second(&fixture, second).await?;
+    fixture.endpoint().open_gate(1);
     let response = client.response("GET").await?;
     ensure!(response.status() == 200 && response.closes(), "{response:?}");
     client.expect_end().await?;
@@ -251,15 +253,15 @@ async fn running_request_on_a_removed_listener_gets_connection_close() -> Result
 async fn address_in_use_does_not_affect_other_listeners() -> Result {
     let taken = TcpListener::bind("127.0.0.2:0")?;
     let address = taken.local_addr()?;
-    let scene = HttpFixture::of(EndpointBehaviour::ok()).await?;
-    let lines = scene.sheave.log_line_count();
-    scene.configuration.write("second.yaml", &second_gateway(address.port()))?;
-    scene.configuration.write("marker.yaml", &marker_route("taken.test"))?;
-    scene.sheave.wait_for_log(lines, &format!("cannot listen on {address}")).await?;
-    wait_until_loaded(&scene, "taken.test").await?;
+    let fixture = HttpFixture::of(EndpointBehaviour::ok()).await?;
+    let lines = fixture.sheave.log_line_count();
+    fixture.configuration.write("second.yaml", &second_gateway(address.port()))?;
+    fixture.configuration.write("marker.yaml", &marker_route("taken.test"))?;
+    fixture.sheave.wait_for_log(lines, &format!("cannot listen on {address}")).await?;
+    wait_until_loaded(&fixture, "taken.test").await?;
 
     drop(taken);
-    scene.sheave.signal(Signal::HUP)?;
+    fixture.sheave.signal(Signal::HUP)?;
     let served = async || match Http1TestClient::connect(address).await {
         Ok(mut client) => Ok(client.get("/").await.is_ok_and(|response| response.status() == 200)),
         Err(_) => Ok(false),

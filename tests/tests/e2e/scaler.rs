@@ -31,8 +31,8 @@ async fn gated_fixture(spec: Value) -> Result<HttpFixture> {
 }
 
 /// Returns a client that has sent a request and has no response yet.
-async fn begin_request(scene: &HttpFixture) -> Result<Http1TestClient> {
-    let mut client = scene.client().await?;
+async fn begin_request(fixture: &HttpFixture) -> Result<Http1TestClient> {
+    let mut client = fixture.client().await?;
     client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await?;
     Ok(client)
 }
@@ -50,35 +50,35 @@ async fn wait_for_demand(keda: &mut KedaClient, expected: f64) -> Result {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scale_from_zero_activates_and_serves_the_first_request() -> Result {
-    let scene =
+    let fixture =
         fixture_without_endpoints(json!({ "queue": { "maxRequests": 8, "timeout": "60s" } }))
             .await?;
     let mut keda =
-        KedaClient::connect(&scene.sheave, &[("service", "app"), ("target", "4")]).await?;
+        KedaClient::connect(&fixture.sheave, &[("service", "app"), ("target", "4")]).await?;
     let mut streams = [keda.activity_stream().await?, keda.activity_stream().await?];
     for stream in &mut streams {
         ensure!(!stream.next().await??, "active without any request");
     }
     ensure!(!keda.is_active().await? && keda.demand().await? == 0.0);
 
-    let before = cpu_wait(&scene.sheave)?;
+    let before = cpu_wait(&fixture.sheave)?;
     let sent = Instant::now();
-    let mut client = begin_request(&scene).await?;
+    let mut client = begin_request(&fixture).await?;
     for stream in &mut streams {
         ensure!(stream.next().await??, "inactive though a request is queued");
     }
     let took = sent.elapsed();
-    let starved = cpu_wait(&scene.sheave)?.saturating_sub(before);
+    let starved = cpu_wait(&fixture.sheave)?.saturating_sub(before);
     eprintln!("notified after {took:?}; threads waited {starved:?} for a CPU");
     ensure!(
         took <= MAX_PUSH_DELAY + starved,
         "notified after {took:?}, of which {starved:?} waiting for a CPU"
     );
     ensure!(keda.is_active().await? && keda.demand().await? > 0.0);
-    scene.sheave.wait_for_queue_length(1).await?;
+    fixture.sheave.wait_for_queue_length(1).await?;
 
     let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
-    scene.configuration.set_endpoints(&[endpoint.address])?;
+    fixture.configuration.set_endpoints(&[endpoint.address])?;
     ensure!(client.response("GET").await?.status() == 200);
     ensure!(endpoint.requests().len() == 1, "the request was not sent exactly once");
     Ok(())
@@ -86,23 +86,23 @@ async fn scale_from_zero_activates_and_serves_the_first_request() -> Result {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scale_from_zero_is_activated_by_a_refused_request() -> Result {
-    let scene = fixture_without_endpoints(json!({ "queue": { "maxRequests": 0 } })).await?;
-    let mut keda = KedaClient::connect(&scene.sheave, &[("service", "default/app")]).await?;
+    let fixture = fixture_without_endpoints(json!({ "queue": { "maxRequests": 0 } })).await?;
+    let mut keda = KedaClient::connect(&fixture.sheave, &[("service", "default/app")]).await?;
     let mut stream = keda.activity_stream().await?;
     ensure!(!stream.next().await??);
-    ensure!(scene.client().await?.get("/").await?.status() == 503);
+    ensure!(fixture.client().await?.get("/").await?.status() == 503);
     ensure!(stream.next().await??, "a refused request does not count as demand");
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn demand_is_the_average_of_in_flight_and_queued_requests() -> Result {
-    let scene = gated_fixture(
+    let fixture = gated_fixture(
         json!({ "maxInFlightPerEndpoint": 4, "queue": { "maxRequests": 8 , "timeout": "60s" } }),
     );
-    let scene = scene.await?;
+    let fixture = fixture.await?;
     let metadata = [("service", "app"), ("port", "80"), ("window", "1s")];
-    let mut keda = KedaClient::connect(&scene.sheave, &metadata).await?;
+    let mut keda = KedaClient::connect(&fixture.sheave, &metadata).await?;
     let mut stream = keda.activity_stream().await?;
     ensure!(!stream.next().await??);
     ensure!(
@@ -111,34 +111,34 @@ async fn demand_is_the_average_of_in_flight_and_queued_requests() -> Result {
     );
     let mut half = metadata.to_vec();
     half.push(("target", "2.8"));
-    ensure!(KedaClient::connect(&scene.sheave, &half).await?.target().await? == 2.8);
+    ensure!(KedaClient::connect(&fixture.sheave, &half).await?.target().await? == 2.8);
 
     let mut clients = Vec::new();
     for _ in 0..6 {
-        clients.push(begin_request(&scene).await?);
+        clients.push(begin_request(&fixture).await?);
     }
-    scene.sheave.wait_for_queue_length(2).await?;
+    fixture.sheave.wait_for_queue_length(2).await?;
     ensure!(stream.next().await??);
     wait_for_demand(&mut keda, 6.0).await?;
     // The threshold is compared with averages alone.
     let mut busy = metadata.to_vec();
     busy.push(("activationDemand", "5.5"));
-    ensure!(KedaClient::connect(&scene.sheave, &busy).await?.is_active().await?);
+    ensure!(KedaClient::connect(&fixture.sheave, &busy).await?.is_active().await?);
     busy.push(("activationDemand", "6.5"));
-    ensure!(!KedaClient::connect(&scene.sheave, &busy).await?.is_active().await?);
+    ensure!(!KedaClient::connect(&fixture.sheave, &busy).await?.is_active().await?);
 
     // The average over 15 seconds is lower. It equals the increase of request-seconds in the
     // metrics, divided by the time.
-    let seconds = scene.sheave.metric_samples("sheave_backend_request_seconds_total").await?;
+    let seconds = fixture.sheave.metric_samples("sheave_backend_request_seconds_total").await?;
     let of = |kind: &str| {
         let mut samples = seconds.iter().filter(|(labels, _)| labels.contains(kind));
         samples.next().map(|(_, value)| *value).context("a sample")
     };
     let (in_flight, queued, rejected) = (of("in_flight")?, of("queued")?, of("rejected")?);
     ensure!((in_flight / queued - 2.0).abs() < 0.5 && rejected == 0.0, "{seconds:?}");
-    ensure!(scene.sheave.metric_sum("sheave_backend_demand").await? > 0.0);
+    ensure!(fixture.sheave.metric_sum("sheave_backend_demand").await? > 0.0);
 
-    scene.endpoint().open_gate(6);
+    fixture.endpoint().open_gate(6);
     for client in &mut clients {
         ensure!(client.response("GET").await?.status() == 200);
     }
@@ -149,15 +149,15 @@ async fn demand_is_the_average_of_in_flight_and_queued_requests() -> Result {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn refused_clients_that_retry_count_once_each() -> Result {
     const CLIENTS: usize = 36;
-    let scene =
+    let fixture =
         gated_fixture(json!({ "maxInFlightPerEndpoint": 1, "queue": { "maxRequests": 0 } }))
             .await?;
     let mut keda =
-        KedaClient::connect(&scene.sheave, &[("service", "app"), ("window", "2s")]).await?;
-    let _first = begin_request(&scene).await?;
-    scene.endpoint().wait_for_counts("the slot is taken", |counts| counts.in_flight == 1).await?;
+        KedaClient::connect(&fixture.sheave, &[("service", "app"), ("window", "2s")]).await?;
+    let _first = begin_request(&fixture).await?;
+    fixture.endpoint().wait_for_counts("the slot is taken", |counts| counts.in_flight == 1).await?;
 
-    let address = scene.sheave.address();
+    let address = fixture.sheave.address();
     let end = Instant::now() + Duration::from_secs(5);
     let hammering: Vec<_> = (0..CLIENTS)
         .map(|_| {
@@ -181,24 +181,24 @@ async fn refused_clients_that_retry_count_once_each() -> Result {
     eprintln!("{refused} refusals of {CLIENTS} clients were a demand of {demand:.2}");
     let most = CLIENTS as f64 + 1.0;
     ensure!((0.75 * most..=1.02 * most).contains(&demand), "{demand}, with {refused} refusals");
-    let counted = async || scene.sheave.metric_sum("sheave_backend_refused_total").await;
+    let counted = async || fixture.sheave.metric_sum("sheave_backend_refused_total").await;
     eventually("refusals", counted, |counted| *counted == f64::from(refused)).await?;
     Ok(())
 }
 
 #[tokio::test]
 async fn refused_clients_without_retry_count_for_a_service_time() -> Result {
-    let scene =
+    let fixture =
         gated_fixture(json!({ "maxInFlightPerEndpoint": 1, "queue": { "maxRequests": 0 } }))
             .await?;
-    let _first = begin_request(&scene).await?;
-    scene.endpoint().wait_for_counts("the slot is taken", |counts| counts.in_flight == 1).await?;
+    let _first = begin_request(&fixture).await?;
+    fixture.endpoint().wait_for_counts("the slot is taken", |counts| counts.in_flight == 1).await?;
     for _ in 0..20 {
-        ensure!(scene.client().await?.get("/").await?.status() == 429);
+        ensure!(fixture.client().await?.get("/").await?.status() == 429);
     }
     // Nothing has been served yet, so a service time of one second is assumed for each.
     let rejected = async || {
-        let samples = scene.sheave.metric_samples("sheave_backend_request_seconds_total").await?;
+        let samples = fixture.sheave.metric_samples("sheave_backend_request_seconds_total").await?;
         let rejected = samples.iter().find(|(labels, _)| labels.contains("rejected"));
         Ok(rejected.context("a sample")?.1)
     };
@@ -208,9 +208,9 @@ async fn refused_clients_without_retry_count_for_a_service_time() -> Result {
 
 #[tokio::test]
 async fn invalid_scaler_metadata_is_reported() -> Result {
-    let scene =
+    let fixture =
         HttpFixture::with(vec![Endpoint::start(EndpointBehaviour::ok()).await?], &[], &SCALER);
-    let scene = scene.await?;
+    let fixture = fixture.await?;
     for (metadata, code, message) in [
         (
             vec![("service", "shop")],
@@ -239,7 +239,7 @@ async fn invalid_scaler_metadata_is_reported() -> Result {
             "target: \"four\" is not a number above 0 up to 1e9",
         ),
     ] {
-        let mut keda = KedaClient::connect(&scene.sheave, &metadata).await?;
+        let mut keda = KedaClient::connect(&fixture.sheave, &metadata).await?;
         for status in [
             keda.is_active().await.map(|_| ()),
             keda.demand().await.map(|_| ()),
@@ -251,7 +251,7 @@ async fn invalid_scaler_metadata_is_reported() -> Result {
             ensure!((status.code(), status.message()) == (code, message), "{status:?}");
         }
     }
-    let mut keda = KedaClient::connect(&scene.sheave, &[("service", "app")]).await?;
+    let mut keda = KedaClient::connect(&fixture.sheave, &[("service", "app")]).await?;
     let status = keda.target().await.expect_err("there is no cap");
     ensure!(status.code() == Code::InvalidArgument, "{status:?}");
     ensure!(
@@ -301,17 +301,17 @@ async fn demand_is_per_service_and_its_stream_ends_with_the_service() -> Result 
 
 #[tokio::test]
 async fn drain_ends_scaler_streams_with_unavailable() -> Result {
-    let mut scene = gated_fixture(json!({ "maxInFlightPerEndpoint": 1 })).await?;
-    let mut client = begin_request(&scene).await?;
-    scene.endpoint().wait_for_counts("the slot is taken", |counts| counts.in_flight == 1).await?;
-    let mut keda = KedaClient::connect(&scene.sheave, &[("service", "app")]).await?;
+    let mut fixture = gated_fixture(json!({ "maxInFlightPerEndpoint": 1 })).await?;
+    let mut client = begin_request(&fixture).await?;
+    fixture.endpoint().wait_for_counts("the slot is taken", |counts| counts.in_flight == 1).await?;
+    let mut keda = KedaClient::connect(&fixture.sheave, &[("service", "app")]).await?;
     let mut stream = keda.activity_stream().await?;
     ensure!(stream.next().await??);
-    scene.sheave.signal(Signal::TERM)?;
+    fixture.sheave.signal(Signal::TERM)?;
     let status = stream.next().await?.expect_err("the stream ends");
     ensure!(status.code() == Code::Unavailable, "{status:?}");
-    scene.endpoint().open_gate(1);
+    fixture.endpoint().open_gate(1);
     ensure!(client.response("GET").await?.status() == 200);
-    ensure!(scene.sheave.wait_for_exit().await?.success());
+    ensure!(fixture.sheave.wait_for_exit().await?.success());
     Ok(())
 }

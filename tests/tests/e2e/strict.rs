@@ -18,23 +18,23 @@ const CHUNKED_RESPONSE: &str = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\
 
 #[tokio::test]
 async fn requests_are_accepted_or_rejected_per_table() -> Result {
-    let scene = HttpFixture::of(EndpointBehaviour::ok()).await?;
+    let fixture = HttpFixture::of(EndpointBehaviour::ok()).await?;
     for row in rows(REQUESTS) {
-        check_request(&scene, &row).await.with_context(|| format!("{row:?}"))?;
+        check_request(&fixture, &row).await.with_context(|| format!("{row:?}"))?;
     }
-    let counts = scene.endpoint().counts();
+    let counts = fixture.endpoint().counts();
     ensure!(counts.protocol_errors.iter().all(|error| error.contains("closed")), "{counts:?}");
     Ok(())
 }
 
-async fn check_request(scene: &HttpFixture, row: &[&str]) -> Result {
+async fn check_request(fixture: &HttpFixture, row: &[&str]) -> Result {
     let [status, connection, body, bytes, _reason] = *row else { bail!("five columns") };
-    let before = scene.endpoint().counts();
-    let mut client = scene.client().await?;
+    let before = fixture.endpoint().counts();
+    let mut client = fixture.client().await?;
     drop(client.send(unescape(bytes)).await);
     match status {
         "pass" => {
-            scene
+            fixture
                 .endpoint()
                 .wait_for_counts("the request", |counts| counts.requests > before.requests)
                 .await?;
@@ -53,7 +53,7 @@ async fn check_request(scene: &HttpFixture, row: &[&str]) -> Result {
             client.expect_end().await?;
         }
     }
-    let after = scene.endpoint().counts();
+    let after = fixture.endpoint().counts();
     ensure!(after.requests == before.requests && after.accepted == before.accepted, "{after:?}");
     Ok(())
 }
@@ -71,26 +71,26 @@ async fn check_passed(client: &mut Http1TestClient, connection: &str, bytes: &st
 
 #[tokio::test]
 async fn chunked_requests_are_accepted_or_rejected_per_table() -> Result {
-    let scene = HttpFixture::of(EndpointBehaviour::ok()).await?;
+    let fixture = HttpFixture::of(EndpointBehaviour::ok()).await?;
     for row in rows(CHUNKED) {
-        check_chunked_request(&scene, &row).await.with_context(|| format!("{row:?}"))?;
+        check_chunked_request(&fixture, &row).await.with_context(|| format!("{row:?}"))?;
     }
     Ok(())
 }
 
-async fn check_chunked_request(scene: &HttpFixture, row: &[&str]) -> Result {
+async fn check_chunked_request(fixture: &HttpFixture, row: &[&str]) -> Result {
     let [status, data, _trailers, _rest, bytes, _reason] = *row else { bail!("six columns") };
-    let before = scene.endpoint().counts().requests;
-    let mut client = scene.client().await?;
+    let before = fixture.endpoint().counts().requests;
+    let mut client = fixture.client().await?;
     // The head is sent first, so that it is forwarded before the body is found to be invalid.
     client.send(CHUNKED_REQUEST).await?;
-    scene.endpoint().wait_for_counts("the head", |counts| counts.requests > before).await?;
+    fixture.endpoint().wait_for_counts("the head", |counts| counts.requests > before).await?;
     drop(client.send(unescape(bytes)).await);
     match status {
         "pass" => {
             let response = client.response("POST").await?;
             ensure!(response.status() == 200, "{response:?}");
-            let body = last_body(scene);
+            let body = last_body(fixture);
             ensure!(body == Some(BodyDigest::of(&unescape(data))), "another body: {body:?}");
             return Ok(());
         }
@@ -101,16 +101,16 @@ async fn check_chunked_request(scene: &HttpFixture, row: &[&str]) -> Result {
             client.expect_end().await?;
         }
     }
-    scene
+    fixture
         .endpoint()
         .wait_for_counts("the end of the request", |counts| counts.in_flight == 0)
         .await?;
-    ensure!(last_body(scene).is_none(), "the body looked complete");
+    ensure!(last_body(fixture).is_none(), "the body looked complete");
     Ok(())
 }
 
-fn last_body(scene: &HttpFixture) -> Option<BodyDigest> {
-    scene.endpoint().requests().last().and_then(|seen| seen.body)
+fn last_body(fixture: &HttpFixture) -> Option<BodyDigest> {
+    fixture.endpoint().requests().last().and_then(|seen| seen.body)
 }
 
 /// An endpoint with a fixed response, addressed by its host name.

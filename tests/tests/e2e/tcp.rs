@@ -36,14 +36,14 @@ async fn half_closed_client_gets_the_response() -> Result {
         Ok(())
     });
     let server = server.await?;
-    let scene = L4Fixture::tcp(&[server.address], &[], &[]).await?;
-    let mut client = scene.connect().await?;
+    let fixture = L4Fixture::tcp(&[server.address], &[], &[]).await?;
+    let mut client = fixture.connect().await?;
     client.write_all(b"question").await?;
     client.shutdown().await?;
     let mut answer = Vec::new();
     client.read_to_end(&mut answer).await?;
     ensure!(answer == b"questionquestion", "{answer:?}");
-    scene.sheave.wait_until_idle().await
+    fixture.sheave.wait_until_idle().await
 }
 
 #[tokio::test]
@@ -60,30 +60,30 @@ async fn half_closed_endpoint_gets_the_remaining_bytes() -> Result {
         }
     });
     let server = server.await?;
-    let scene = L4Fixture::tcp(&[server.address], &[], &[]).await?;
-    let mut client = scene.connect().await?;
+    let fixture = L4Fixture::tcp(&[server.address], &[], &[]).await?;
+    let mut client = fixture.connect().await?;
     let mut greeting = Vec::new();
     client.read_to_end(&mut greeting).await?;
     ensure!(greeting == b"greeting", "{greeting:?}");
     client.write_all(b"the rest").await?;
     client.shutdown().await?;
     ensure!(rest.recv().await.context("the rest")? == b"the rest");
-    scene.sheave.wait_until_idle().await
+    fixture.sheave.wait_until_idle().await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_large_stream_arrives_whole_both_ways() -> Result {
     let server = RawServer::echo().await?;
-    let scene = L4Fixture::tcp(&[server.address], &[], &["--access-log", "on"]).await?;
-    let (from, to) = scene.connect().await?.into_split();
+    let fixture = L4Fixture::tcp(&[server.address], &[], &["--access-log", "on"]).await?;
+    let (from, to) = fixture.connect().await?.into_split();
     let (sent, back) = tokio::join!(send_pattern(to, LARGE), read_digest(from));
     sent?;
     ensure!(back? == BodyDigest::of_pattern(LARGE));
-    let line = scene.sheave.wait_for_access_log(1).await?.remove(0);
+    let line = fixture.sheave.wait_for_access_log(1).await?.remove(0);
     ensure!(line["sheave.received_bytes"] == LARGE && line["sheave.sent_bytes"] == LARGE, "{line}");
     ensure!(line["network.transport"] == "tcp" && line.get("error.type").is_none(), "{line}");
     for metric in ["listener_received", "listener_sent", "backend_sent", "endpoint_received"] {
-        let bytes = scene.sheave.metric_sum(&format!("sheave_{metric}_bytes_total")).await?;
+        let bytes = fixture.sheave.metric_sum(&format!("sheave_{metric}_bytes_total")).await?;
         ensure!(bytes == LARGE as f64, "{metric}: {bytes}");
     }
     Ok(())
@@ -105,13 +105,13 @@ async fn slow_reader_applies_back_pressure() -> Result {
         }
     });
     let server = server.await?;
-    let scene = L4Fixture::tcp(&[server.address], &[], &["--workers", "1"]).await?;
-    let before = scene.sheave.memory_bytes()?;
+    let fixture = L4Fixture::tcp(&[server.address], &[], &["--workers", "1"]).await?;
+    let before = fixture.sheave.memory_bytes()?;
     let mut clients = Vec::new();
     for _ in 0..CLIENTS {
         let socket = TcpSocket::new_v4()?;
         socket.set_recv_buffer_size(16 * 1024)?;
-        clients.push(socket.connect(scene.listener_address("127.0.0.1")?).await?);
+        clients.push(socket.connect(fixture.listener_address("127.0.0.1")?).await?);
     }
     let mut last = u64::MAX;
     let progress = async || {
@@ -122,7 +122,7 @@ async fn slow_reader_applies_back_pressure() -> Result {
     let (stuck, _) =
         eventually("back-pressure", progress, |(sent, same)| *sent > 0 && *same).await?;
     ensure!(stuck < CLIENTS as u64 * LARGE / 2, "{stuck} bytes were taken from the endpoint");
-    let grown = scene.sheave.memory_bytes()?.saturating_sub(before);
+    let grown = fixture.sheave.memory_bytes()?.saturating_sub(before);
     // A buffer of 256 KiB for each connection, and the worker's own.
     ensure!(grown < 12 * 1024 * 1024, "{grown} bytes for {CLIENTS} connections");
 
@@ -138,8 +138,8 @@ async fn connections_respect_the_cap_and_none_is_lost_in_the_queue() -> Result {
     let addresses = servers.each_ref().map(|server| server.address);
     let policy = json!({ "maxInFlightPerEndpoint": 3, "queue": { "timeout": "1h" } });
     let arguments = ["--workers", "4"];
-    let scene = L4Fixture::tcp(&addresses, &[backend_policy(policy)], &arguments).await?;
-    let address = scene.listener_address("127.0.0.1")?;
+    let fixture = L4Fixture::tcp(&addresses, &[backend_policy(policy)], &arguments).await?;
+    let address = fixture.listener_address("127.0.0.1")?;
     let clients: JoinSet<_> = (0..CLIENTS)
         .map(|number| async move {
             let mut stream = TcpStream::connect(address).await?;
@@ -157,7 +157,7 @@ async fn connections_respect_the_cap_and_none_is_lost_in_the_queue() -> Result {
         ensure!(server.max_open_connections() <= 3, "{} at once", server.max_open_connections());
         ensure!(server.accepted() >= CLIENTS / 4, "{} connections", server.accepted());
     }
-    scene.sheave.wait_until_idle().await
+    fixture.sheave.wait_until_idle().await
 }
 
 #[tokio::test]
@@ -167,14 +167,14 @@ async fn connection_without_a_slot_is_reset() -> Result {
         "maxInFlightPerEndpoint": 1,
         "queue": { "maxRequests": 1, "timeout": "300ms" },
     });
-    let scene = L4Fixture::tcp(&[server.address], &[backend_policy(policy)], &[]).await?;
-    let mut first = scene.connect().await?;
+    let fixture = L4Fixture::tcp(&[server.address], &[backend_policy(policy)], &[]).await?;
+    let mut first = fixture.connect().await?;
     ensure!(send_and_read_echo(&mut first, b"x").await? == b"x");
     let begun = Instant::now();
-    let mut second = scene.connect().await?;
-    scene.sheave.wait_for_queue_length(1).await?;
+    let mut second = fixture.connect().await?;
+    fixture.sheave.wait_for_queue_length(1).await?;
     ensure!(
-        scene.connect_and_wait_for_end().await? == SocketEnd::Reset,
+        fixture.connect_and_wait_for_end().await? == SocketEnd::Reset,
         "a connection over the full queue is not reset"
     );
     ensure!(
@@ -183,7 +183,7 @@ async fn connection_without_a_slot_is_reset() -> Result {
     );
     ensure!(begun.elapsed() >= Duration::from_millis(300));
     ensure!(send_and_read_echo(&mut first, b"y").await? == b"y");
-    let failures = scene.sheave.metric_samples("sheave_failures_total").await?;
+    let failures = fixture.sheave.metric_samples("sheave_failures_total").await?;
     for reason in ["queue_full", "queue_timeout"] {
         let count = failures.iter().find(|(labels, _)| labels.contains(reason));
         ensure!(count.is_some_and(|(_, count)| *count == 1.0), "{reason}: {count:?}");
@@ -195,15 +195,15 @@ async fn connection_without_a_slot_is_reset() -> Result {
 async fn client_that_leaves_the_queue_loses_no_slot() -> Result {
     let server = RawServer::echo().await?;
     let policy = json!({ "maxInFlightPerEndpoint": 1, "queue": { "timeout": "1h" } });
-    let scene = L4Fixture::tcp(&[server.address], &[backend_policy(policy)], &[]).await?;
-    let mut first = scene.connect().await?;
+    let fixture = L4Fixture::tcp(&[server.address], &[backend_policy(policy)], &[]).await?;
+    let mut first = fixture.connect().await?;
     ensure!(send_and_read_echo(&mut first, b"x").await? == b"x");
-    let second = scene.connect().await?;
-    scene.sheave.wait_for_queue_length(1).await?;
-    let mut third = scene.connect().await?;
-    scene.sheave.wait_for_queue_length(2).await?;
+    let second = fixture.connect().await?;
+    fixture.sheave.wait_for_queue_length(1).await?;
+    let mut third = fixture.connect().await?;
+    fixture.sheave.wait_for_queue_length(2).await?;
     reset(second)?;
-    scene.sheave.wait_for_queue_length(1).await?;
+    fixture.sheave.wait_for_queue_length(1).await?;
     drop(first);
     ensure!(send_and_read_echo(&mut third, b"z").await? == b"z");
     ensure!(server.accepted() == 2);
@@ -214,23 +214,23 @@ async fn client_that_leaves_the_queue_loses_no_slot() -> Result {
 async fn refused_connection_is_retried_without_data_loss() -> Result {
     let server = RawServer::echo().await?;
     let dead = refusing_address().await?;
-    let scene = L4Fixture::tcp(&[dead, server.address], &[], &[]).await?;
+    let fixture = L4Fixture::tcp(&[dead, server.address], &[], &[]).await?;
     for number in 0..20_u8 {
-        let mut client = scene.connect().await?;
+        let mut client = fixture.connect().await?;
         ensure!(send_and_read_echo(&mut client, &[number; 100]).await? == [number; 100]);
     }
     ensure!(server.accepted() == 20);
-    ensure!(scene.sheave.metric_sum("sheave_endpoint_failures_total").await? > 0.0);
-    ensure!(scene.sheave.metric_sum("sheave_backend_retries_total").await? > 0.0);
+    ensure!(fixture.sheave.metric_sum("sheave_endpoint_failures_total").await? > 0.0);
+    ensure!(fixture.sheave.metric_sum("sheave_backend_retries_total").await? > 0.0);
     Ok(())
 }
 
 #[tokio::test]
 async fn without_an_endpoint_connections_are_reset() -> Result {
     for to in [vec![], vec![refusing_address().await?]] {
-        let scene = L4Fixture::tcp(&to, &[], &[]).await?;
-        ensure!(scene.connect_and_wait_for_end().await? == SocketEnd::Reset, "{to:?}");
-        scene.sheave.wait_until_idle().await?;
+        let fixture = L4Fixture::tcp(&to, &[], &[]).await?;
+        ensure!(fixture.connect_and_wait_for_end().await? == SocketEnd::Reset, "{to:?}");
+        fixture.sheave.wait_until_idle().await?;
     }
     Ok(())
 }
@@ -251,23 +251,23 @@ async fn reset_is_propagated_to_the_other_side() -> Result {
         }
     });
     let server = server.await?;
-    let scene = L4Fixture::tcp(&[server.address], &[], &[]).await?;
-    let mut client = scene.connect().await?;
+    let fixture = L4Fixture::tcp(&[server.address], &[], &[]).await?;
+    let mut client = fixture.connect().await?;
     ensure!(send_and_read_echo(&mut client, b"r").await? == b"r");
     ensure!(wait_for_end(&mut client).await? == SocketEnd::Reset);
-    let mut client = scene.connect().await?;
+    let mut client = fixture.connect().await?;
     ensure!(send_and_read_echo(&mut client, b"c").await? == b"c");
     reset(client)?;
     ensure!(ends.recv().await == Some(SocketEnd::Reset));
-    scene.sheave.wait_until_idle().await
+    fixture.sheave.wait_until_idle().await
 }
 
 #[tokio::test]
 async fn idle_connection_is_reset() -> Result {
     let server = RawServer::echo().await?;
     let policy = objects::client_policy(json!({ "timeouts": { "stream": "500ms" } }));
-    let scene = L4Fixture::tcp(&[server.address], &[policy], &[]).await?;
-    let mut client = scene.connect().await?;
+    let fixture = L4Fixture::tcp(&[server.address], &[policy], &[]).await?;
+    let mut client = fixture.connect().await?;
     for _ in 0..3 {
         tokio::time::sleep(Duration::from_millis(200)).await;
         ensure!(send_and_read_echo(&mut client, b"x").await? == b"x");
@@ -281,27 +281,27 @@ async fn idle_connection_is_reset() -> Result {
 #[tokio::test]
 async fn connections_continue_during_drain() -> Result {
     let server = RawServer::echo().await?;
-    let mut scene = L4Fixture::tcp(&[server.address], &[], &["--drain-timeout", "1h"]).await?;
-    let mut client = scene.connect().await?;
+    let mut fixture = L4Fixture::tcp(&[server.address], &[], &["--drain-timeout", "1h"]).await?;
+    let mut client = fixture.connect().await?;
     ensure!(send_and_read_echo(&mut client, b"x").await? == b"x");
-    scene.sheave.signal(Signal::TERM)?;
-    let refused = async || Ok(scene.connect().await.is_err());
+    fixture.sheave.signal(Signal::TERM)?;
+    let refused = async || Ok(fixture.connect().await.is_err());
     eventually("new connections are refused", refused, |refused| *refused).await?;
     ensure!(send_and_read_echo(&mut client, b"y").await? == b"y");
     client.shutdown().await?;
     ensure!(wait_for_end(&mut client).await? == SocketEnd::Graceful);
-    ensure!(scene.sheave.wait_for_exit().await?.code() == Some(0));
+    ensure!(fixture.sheave.wait_for_exit().await?.code() == Some(0));
     Ok(())
 }
 
 #[tokio::test]
 async fn drain_timeout_closes_connections() -> Result {
     let server = RawServer::echo().await?;
-    let mut scene = L4Fixture::tcp(&[server.address], &[], &["--drain-timeout", "300ms"]).await?;
-    let mut client = scene.connect().await?;
+    let mut fixture = L4Fixture::tcp(&[server.address], &[], &["--drain-timeout", "300ms"]).await?;
+    let mut client = fixture.connect().await?;
     ensure!(send_and_read_echo(&mut client, b"x").await? == b"x");
-    scene.sheave.signal(Signal::TERM)?;
-    ensure!(scene.sheave.wait_for_exit().await?.code() == Some(2), "connections were cut");
+    fixture.sheave.signal(Signal::TERM)?;
+    ensure!(fixture.sheave.wait_for_exit().await?.code() == Some(2), "connections were cut");
     Ok(())
 }
 
@@ -309,15 +309,15 @@ async fn drain_timeout_closes_connections() -> Result {
 async fn reload_disturbs_no_connection() -> Result {
     let servers = [RawServer::echo().await?, RawServer::echo().await?, RawServer::echo().await?];
     let addresses = servers.each_ref().map(|server| server.address);
-    let scene = L4Fixture::tcp(&addresses, &[], &["--workers", "2"]).await?;
-    let address = scene.listener_address("127.0.0.1")?;
+    let fixture = L4Fixture::tcp(&addresses, &[], &["--workers", "2"]).await?;
+    let address = fixture.listener_address("127.0.0.1")?;
     let (stop, stopped) = tokio::sync::watch::channel(false);
     let clients: JoinSet<_> =
         (0..8).map(|_| exchange_until_stopped(address, stopped.clone())).collect();
     for round in 0..30 {
         let some: Vec<_> = addresses.iter().copied().cycle().skip(round).take(2).collect();
-        scene.set_endpoints(&some)?;
-        scene.sheave.wait_for_endpoints(&some).await?;
+        fixture.set_endpoints(&some)?;
+        fixture.sheave.wait_for_endpoints(&some).await?;
     }
     stop.send(true)?;
     let mut rounds = 0;
@@ -348,12 +348,12 @@ async fn exchange_until_stopped(
 #[tokio::test]
 async fn wildcard_listener_logs_ipv4_clients_as_ipv4() -> Result {
     let server = RawServer::echo().await?;
-    let scene = L4Fixture::tcp(&[server.address], &[], &["--access-log", "on"]).await?;
+    let fixture = L4Fixture::tcp(&[server.address], &[], &["--access-log", "on"]).await?;
     for (number, ip) in ["127.0.0.1", "::1"].into_iter().enumerate() {
-        let mut client = TcpStream::connect(scene.listener_address(ip)?).await?;
+        let mut client = TcpStream::connect(fixture.listener_address(ip)?).await?;
         ensure!(send_and_read_echo(&mut client, b"x").await? == b"x");
         drop(client);
-        let lines = scene.sheave.wait_for_access_log(number + 1).await?;
+        let lines = fixture.sheave.wait_for_access_log(number + 1).await?;
         ensure!(lines[number]["client.address"] == ip, "{}", lines[number]);
     }
     Ok(())
@@ -363,14 +363,14 @@ async fn wildcard_listener_logs_ipv4_clients_as_ipv4() -> Result {
 async fn listener_enforces_its_connection_limit() -> Result {
     let server = RawServer::echo().await?;
     let policy = objects::client_policy(json!({ "connections": { "max": 1 } }));
-    let scene = L4Fixture::tcp(&[server.address], &[policy], &[]).await?;
-    let mut first = scene.connect().await?;
+    let fixture = L4Fixture::tcp(&[server.address], &[policy], &[]).await?;
+    let mut first = fixture.connect().await?;
     ensure!(send_and_read_echo(&mut first, b"x").await? == b"x");
-    let mut second = scene.connect().await?;
+    let mut second = fixture.connect().await?;
     let mut byte = [0];
     let closed = timeout(Duration::from_secs(20), second.read(&mut byte)).await?;
     ensure!(!matches!(closed, Ok(count) if count > 0), "{closed:?}");
-    ensure!(scene.sheave.metric_sum("sheave_listener_connections_refused_total").await? == 1.0);
+    ensure!(fixture.sheave.metric_sum("sheave_listener_connections_refused_total").await? == 1.0);
     ensure!(server.accepted() == 1);
     Ok(())
 }

@@ -16,19 +16,19 @@ async fn refusing_address() -> Result<SocketAddr> {
     Ok(UdpSocket::bind("127.0.0.1:0").await?.local_addr()?)
 }
 
-async fn open_flows(scene: &L4Fixture) -> Result<f64> {
-    scene.sheave.metric_sum("sheave_listener_connections_open").await
+async fn open_flows(fixture: &L4Fixture) -> Result<f64> {
+    fixture.sheave.metric_sum("sheave_listener_connections_open").await
 }
 
 #[tokio::test]
 async fn flow_keeps_its_endpoint_and_flows_are_balanced() -> Result {
     let servers = [UdpEcho::start().await?, UdpEcho::start().await?, UdpEcho::start().await?];
     let addresses = servers.each_ref().map(|server| server.address);
-    let scene = L4Fixture::udp(&addresses, &[], &["--workers", "2"]).await?;
+    let fixture = L4Fixture::udp(&addresses, &[], &["--workers", "2"]).await?;
     let mut ports = Vec::new();
     let mut clients = Vec::new();
     for number in 0..12_u8 {
-        let client = udp_client(scene.listener_address("127.0.0.1")?).await?;
+        let client = udp_client(fixture.listener_address("127.0.0.1")?).await?;
         let port = request_server_port(&client, &[number]).await?;
         for length in [0, 1, 1200, 9000, 60_000] {
             ensure!(
@@ -43,17 +43,17 @@ async fn flow_keeps_its_endpoint_and_flows_are_balanced() -> Result {
         let own = ports.iter().filter(|port| **port == server.address.port()).count();
         ensure!(own == 4, "{ports:?}");
     }
-    ensure!(open_flows(&scene).await? == 12.0);
+    ensure!(open_flows(&fixture).await? == 12.0);
     Ok(())
 }
 
 #[tokio::test]
 async fn replies_come_from_the_destination_address() -> Result {
     let server = UdpEcho::start().await?;
-    let scene = L4Fixture::udp(&[server.address], &[], &["--access-log", "on"]).await?;
+    let fixture = L4Fixture::udp(&[server.address], &[], &["--access-log", "on"]).await?;
     // A client's socket is connected, so it receives only from that address.
     for ip in ["127.0.0.1", "127.0.0.9", "::1"] {
-        let client = udp_client(scene.listener_address(ip)?).await?;
+        let client = udp_client(fixture.listener_address(ip)?).await?;
         ensure!(request_server_port(&client, b"x").await? == server.address.port(), "{ip}");
     }
     Ok(())
@@ -69,20 +69,21 @@ async fn idle_flow_ends_and_releases_its_slot() -> Result {
             json!({ "maxInFlightPerEndpoint": 1, "queue": { "maxRequests": 0 } }),
         ),
     ];
-    let scene = L4Fixture::udp(&[server.address], &policies, &["--access-log", "on"]).await?;
-    let first = udp_client(scene.listener_address("127.0.0.1")?).await?;
-    let second = udp_client(scene.listener_address("127.0.0.1")?).await?;
+    let fixture = L4Fixture::udp(&[server.address], &policies, &["--access-log", "on"]).await?;
+    let first = udp_client(fixture.listener_address("127.0.0.1")?).await?;
+    let second = udp_client(fixture.listener_address("127.0.0.1")?).await?;
     request_server_port(&first, b"x").await?;
     second.send(b"lost").await?;
-    let dropped = async || scene.sheave.metric_sum("sheave_listener_datagrams_dropped_total").await;
+    let dropped =
+        async || fixture.sheave.metric_sum("sheave_listener_datagrams_dropped_total").await;
     let refused = async || {
-        let failures = scene.sheave.metric_samples("sheave_failures_total").await?;
+        let failures = fixture.sheave.metric_samples("sheave_failures_total").await?;
         Ok(failures.iter().any(|(labels, count)| labels.contains("queue_full") && *count > 0.0))
     };
     eventually("the second flow is refused", refused, |refused| *refused).await?;
-    eventually("the flow ends", async || open_flows(&scene).await, |open| *open == 0.0).await?;
+    eventually("the flow ends", async || open_flows(&fixture).await, |open| *open == 0.0).await?;
     request_server_port(&second, b"y").await?;
-    let lines = scene.sheave.wait_for_access_log(2).await?;
+    let lines = fixture.sheave.wait_for_access_log(2).await?;
     let line = lines.iter().find(|line| line.get("error.type").is_none()).expect("the first flow");
     ensure!(line["network.transport"] == "udp" && line["sheave.received_bytes"] == 1, "{line}");
     ensure!(line["sheave.sent_bytes"] == 3, "{line}");
@@ -94,17 +95,17 @@ async fn idle_flow_ends_and_releases_its_slot() -> Result {
 async fn flow_limit_is_enforced() -> Result {
     let server = UdpEcho::start().await?;
     let policy = objects::client_policy(json!({ "connections": { "max": 2 } }));
-    let scene = L4Fixture::udp(&[server.address], &[policy], &[]).await?;
+    let fixture = L4Fixture::udp(&[server.address], &[policy], &[]).await?;
     let mut clients = Vec::new();
     for _ in 0..2 {
-        let client = udp_client(scene.listener_address("127.0.0.1")?).await?;
+        let client = udp_client(fixture.listener_address("127.0.0.1")?).await?;
         request_server_port(&client, b"x").await?;
         clients.push(client);
     }
-    let third = udp_client(scene.listener_address("127.0.0.1")?).await?;
+    let third = udp_client(fixture.listener_address("127.0.0.1")?).await?;
     ensure!(is_ignored(&third, b"x").await?);
-    ensure!(scene.sheave.metric_sum("sheave_listener_connections_refused_total").await? == 1.0);
-    ensure!(scene.sheave.metric_sum("sheave_listener_datagrams_dropped_total").await? == 1.0);
+    ensure!(fixture.sheave.metric_sum("sheave_listener_connections_refused_total").await? == 1.0);
+    ensure!(fixture.sheave.metric_sum("sheave_listener_datagrams_dropped_total").await? == 1.0);
     request_server_port(&clients[0], b"y").await?;
     Ok(())
 }
@@ -113,26 +114,26 @@ async fn flow_limit_is_enforced() -> Result {
 async fn refused_datagram_is_retried_on_another_endpoint() -> Result {
     let server = UdpEcho::start().await?;
     let addresses = [refusing_address().await?, server.address];
-    let scene = L4Fixture::udp(&addresses, &[], &[]).await?;
+    let fixture = L4Fixture::udp(&addresses, &[], &[]).await?;
     for number in 0..10 {
-        let client = udp_client(scene.listener_address("127.0.0.1")?).await?;
+        let client = udp_client(fixture.listener_address("127.0.0.1")?).await?;
         ensure!(
             request_server_port(&client, &[number]).await? == server.address.port(),
             "{number}"
         );
     }
-    ensure!(scene.sheave.metric_sum("sheave_endpoint_failures_total").await? > 0.0);
+    ensure!(fixture.sheave.metric_sum("sheave_endpoint_failures_total").await? > 0.0);
     Ok(())
 }
 
 #[tokio::test]
 async fn flows_move_from_a_removed_endpoint() -> Result {
     let servers = [UdpEcho::start().await?, UdpEcho::start().await?];
-    let scene = L4Fixture::udp(&[servers[0].address], &[], &[]).await?;
-    let client = udp_client(scene.listener_address("127.0.0.1")?).await?;
+    let fixture = L4Fixture::udp(&[servers[0].address], &[], &[]).await?;
+    let client = udp_client(fixture.listener_address("127.0.0.1")?).await?;
     ensure!(request_server_port(&client, b"x").await? == servers[0].address.port());
-    scene.set_endpoints(&[servers[1].address])?;
-    scene.sheave.wait_for_endpoints(&[servers[1].address]).await?;
+    fixture.set_endpoints(&[servers[1].address])?;
+    fixture.sheave.wait_for_endpoints(&[servers[1].address]).await?;
     ensure!(request_server_port(&client, b"y").await? == servers[1].address.port());
     Ok(())
 }
@@ -140,13 +141,13 @@ async fn flows_move_from_a_removed_endpoint() -> Result {
 #[tokio::test]
 async fn removed_listener_ends_its_flows() -> Result {
     let server = UdpEcho::start().await?;
-    let scene = L4Fixture::udp(&[server.address], &[], &[]).await?;
-    let client = udp_client(scene.listener_address("127.0.0.1")?).await?;
+    let fixture = L4Fixture::udp(&[server.address], &[], &[]).await?;
+    let client = udp_client(fixture.listener_address("127.0.0.1")?).await?;
     request_server_port(&client, b"x").await?;
-    scene.configuration.write("main.yaml", &[])?;
-    let busy = async || scene.sheave.active_requests().await;
+    fixture.configuration.write("main.yaml", &[])?;
+    let busy = async || fixture.sheave.active_requests().await;
     eventually("all flows have ended", busy, |busy| *busy == 0).await?;
-    let free = async || Ok(UdpSocket::bind(scene.listener_address("::")?).await.is_ok());
+    let free = async || Ok(UdpSocket::bind(fixture.listener_address("::")?).await.is_ok());
     eventually("the address is free", free, |free| *free).await?;
     Ok(())
 }
@@ -154,19 +155,19 @@ async fn removed_listener_ends_its_flows() -> Result {
 #[tokio::test]
 async fn flows_continue_during_drain() -> Result {
     let server = UdpEcho::start().await?;
-    let mut scene = L4Fixture::udp(&[server.address], &[], &["--drain-timeout", "6s"]).await?;
-    let client = udp_client(scene.listener_address("127.0.0.1")?).await?;
+    let mut fixture = L4Fixture::udp(&[server.address], &[], &["--drain-timeout", "6s"]).await?;
+    let client = udp_client(fixture.listener_address("127.0.0.1")?).await?;
     request_server_port(&client, b"x").await?;
-    scene.sheave.signal(Signal::TERM)?;
-    scene.sheave.wait_for_log(0, "draining").await?;
+    fixture.sheave.signal(Signal::TERM)?;
+    fixture.sheave.wait_for_log(0, "draining").await?;
     request_server_port(&client, b"y").await?;
     let none_new = async || {
-        let late = udp_client(scene.listener_address("127.0.0.1")?).await?;
+        let late = udp_client(fixture.listener_address("127.0.0.1")?).await?;
         is_ignored(&late, b"z").await
     };
     eventually("new flows are refused", none_new, |none| *none).await?;
     // The flow sends nothing more, so it does not delay the end.
-    ensure!(scene.sheave.wait_for_exit().await?.code() == Some(0));
+    ensure!(fixture.sheave.wait_for_exit().await?.code() == Some(0));
     Ok(())
 }
 
@@ -174,10 +175,10 @@ async fn flows_continue_during_drain() -> Result {
 async fn many_concurrent_flows_get_their_own_replies() -> Result {
     let servers = [UdpEcho::start().await?, UdpEcho::start().await?];
     let addresses = servers.each_ref().map(|server| server.address);
-    let scene = L4Fixture::udp(&addresses, &[], &["--workers", "2"]).await?;
+    let fixture = L4Fixture::udp(&addresses, &[], &["--workers", "2"]).await?;
     let mut clients = Vec::new();
     for _ in 0..200 {
-        clients.push(udp_client(scene.listener_address("127.0.0.1")?).await?);
+        clients.push(udp_client(fixture.listener_address("127.0.0.1")?).await?);
     }
     let mut answered = BTreeSet::new();
     for (number, client) in clients.iter().enumerate() {

@@ -76,7 +76,7 @@ impl GrpcCode {
     }
 
     /// Returns the metric label, in gRPC's spelling.
-    pub fn word(self) -> &'static str {
+    pub fn label(self) -> &'static str {
         match self {
             Self::Ok => "OK",
             Self::Cancelled => "CANCELLED",
@@ -140,11 +140,11 @@ mod tests {
 
     #[test]
     fn grpc_status_codes_are_parsed_by_number() {
-        let mut words = BTreeSet::new();
+        let mut labels = BTreeSet::new();
         for (number, code) in GrpcCode::ALL.into_iter().enumerate() {
             assert_eq!(usize::from(code.number()), number);
             assert_eq!(GrpcCode::parse(number.to_string().as_bytes()), code);
-            assert!(words.insert(code.word()), "{code:?}");
+            assert!(labels.insert(code.label()), "{code:?}");
         }
         for text in ["17", "-1", "", "OK", "256", "\u{e4}", "99999999999999999999999"] {
             assert_eq!(GrpcCode::parse(text.as_bytes()), GrpcCode::Unknown, "{text}");

@@ -170,29 +170,32 @@ impl ClientConnection {
     }
 
     /// Returns the listener of the connection, or `None` if that listener has been removed.
-    pub(crate) fn listener<'l>(&self, live: &'l ActiveConfig) -> Option<&'l ActiveListener> {
-        live.listener(&self.bound)
+    pub(crate) fn listener<'l>(
+        &self,
+        active_config: &'l ActiveConfig,
+    ) -> Option<&'l ActiveListener> {
+        active_config.listener(&self.bound)
     }
 
     /// True if the TLS handshake meets the listener's current TLS settings, so that requests for
     /// its own server name can be served.
-    pub(crate) fn has_valid_handshake(&self, live: &ActiveConfig) -> bool {
-        self.listener(live)
+    pub(crate) fn has_valid_handshake(&self, active_config: &ActiveConfig) -> bool {
+        self.listener(active_config)
             .is_some_and(|listener| listener.accepts_handshake(self.tls_info.as_deref()))
     }
 
     /// True if the connection may serve another request: it is not too old, and its listener still
-    /// exists. `live` is the configuration that was in force when the current request arrived.
+    /// exists. `active_config` is the configuration that was in force when the current request arrived.
     pub(crate) fn may_keep_alive(
         &self,
         worker: &Worker,
-        live: &WorkerConfig,
+        active_config: &WorkerConfig,
         settings: &ClientSettings,
     ) -> bool {
         let age = self.last_event_at.saturating_since(self.accepted);
         let is_listened_for = || self.listener(&worker.config()).is_some();
         worker.stage() == DrainStage::Serving
-            && (live.is_current(&worker.shared.config) || is_listened_for())
+            && (active_config.is_current(&worker.shared.config) || is_listened_for())
             && settings.connection_max_age.is_none_or(|most| age < most)
     }
 

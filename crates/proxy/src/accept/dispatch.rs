@@ -58,8 +58,8 @@ async fn read_proxy_header(
 /// Serves the client in the listener's protocol, in a task of its own: each wake-up of a request
 /// polls the whole task.
 fn begin(guard: ConnectionGuard, client: ClientConnection) {
-    let live = guard.worker.config();
-    let listener = client.listener(&live);
+    let active_config = guard.worker.config();
+    let listener = client.listener(&active_config);
     if listener.is_some_and(|listener| listener.sni_table.is_some()) && client.tls_info.is_none() {
         tokio::task::spawn_local(handshake::serve(guard, client));
         return;

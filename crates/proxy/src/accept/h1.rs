@@ -115,15 +115,15 @@ impl ClientConnection {
         if self.buffer.as_ref().is_some_and(|buffer| !buffer.is_empty()) {
             return IdleOutcome::Request;
         }
-        let live = worker.config();
-        let Some(listener) = self.listener(&live) else { return IdleOutcome::Over };
+        let active_config = worker.config();
+        let Some(listener) = self.listener(&active_config) else { return IdleOutcome::Over };
         if self.has_served
             && let Some(home) = worker.rebalance_target()
         {
             return IdleOutcome::MoveTo(home);
         }
         self.deadline.set(self.last_event_at + listener.client.connection_idle_timeout);
-        drop(live);
+        drop(active_config);
         // The first poll follows directly on the lookup above.
         let mut is_first = true;
         poll_fn(|cx| {
@@ -146,8 +146,8 @@ impl ClientConnection {
         worker: &Worker,
         exchange: &mut Exchange,
     ) -> Result<bool, Failure> {
-        let live = worker.config();
-        let Some(listener) = self.listener(&live) else { return Ok(false) };
+        let active_config = worker.config();
+        let Some(listener) = self.listener(&active_config) else { return Ok(false) };
         let settings = &listener.client;
         let limits = head_limits(settings);
         let mut buffer = self.buffer.take().unwrap_or_else(|| worker.scratch.buffer_pool.take());

@@ -147,7 +147,7 @@ async fn perform_handshake(
         return (client, Err(ClientTlsError::Protocol));
     };
     let result = complete_handshake(worker, tls, deadline).await;
-    let version = tls::version_word(tls.session.common_state().protocol_version());
+    let version = tls::version_label(tls.session.common_state().protocol_version());
     if let Some(tls_info) = client.tls_info.as_mut().and_then(Arc::get_mut) {
         tls_info.version = version;
     }
@@ -161,8 +161,8 @@ async fn read_client_hello(
     client: &mut ClientConnection,
 ) -> Result<TlsAction, ClientTlsError> {
     let timeout = {
-        let live = worker.config();
-        client.listener(&live).ok_or(ClientTlsError::Disconnected)?.client.head_timeout
+        let active_config = worker.config();
+        client.listener(&active_config).ok_or(ClientTlsError::Disconnected)?.client.head_timeout
     };
     client.deadline.set(client.accepted + timeout);
     let mut received = client.take_unread(worker);
@@ -180,8 +180,8 @@ async fn read_client_hello(
             ClientHelloParse::Incomplete => read_more(worker, client, &mut received).await?,
         }
     };
-    let live = worker.config();
-    let sni_table = live
+    let active_config = worker.config();
+    let sni_table = active_config
         .listener(&client.bound)
         .and_then(|it| it.sni_table.as_ref())
         .ok_or(ClientTlsError::Disconnected)?;
@@ -210,7 +210,7 @@ async fn read_client_hello(
         None if sni_table.only_pass_through() => return Err(ClientTlsError::UnknownName),
         None => (UNRECOGNIZED_NAME, ClientTlsError::UnknownName),
     };
-    drop(live);
+    drop(active_config);
     write_now(client, &[21, 3, 3, 0, 2, 2, alert]).await;
     Err(tls_error)
 }

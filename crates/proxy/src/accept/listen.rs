@@ -88,8 +88,8 @@ fn dispatch_connection(
     peer: SocketAddr,
 ) {
     let counters = &bound.counters[worker.index];
-    let live = worker.config();
-    let listener = live.listeners.get(bound.listener_index).and_then(Option::as_ref);
+    let active_config = worker.config();
+    let listener = active_config.listeners.get(bound.listener_index).and_then(Option::as_ref);
     // A listener that is being closed accepts its remaining backlog without a limit.
     let most = listener.map_or(u32::MAX, |listener| listener.client.max_connections);
     if !bound.admit_connection(most) {

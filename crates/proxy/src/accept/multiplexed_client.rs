@@ -55,8 +55,8 @@ impl MultiplexedClient {
         let origin = Rc::new(arrival.origin());
         let AcceptedConnection { peer, destination, bound, tls_info, accepted, refusals, .. } =
             arrival;
-        let (live, now) = (worker.config(), clock::now());
-        let max_age = live.listener(&bound).and_then(|it| it.client.connection_max_age);
+        let (active_config, now) = (worker.config(), clock::now());
+        let max_age = active_config.listener(&bound).and_then(|it| it.client.connection_max_age);
         let max_age_at = max_age.map(|age| accepted + jitter(age, &mut worker.rng.borrow_mut()));
         Self {
             worker: Rc::clone(worker),
@@ -173,8 +173,8 @@ impl MultiplexedClient {
 
     /// Returns the idle timeout of the connection and the timeout for a request head.
     pub(super) fn timeouts(&self) -> (Duration, Duration) {
-        let live = self.worker.config();
-        let settings = live.listener(&self.bound).map(|listener| &listener.client);
+        let active_config = self.worker.config();
+        let settings = active_config.listener(&self.bound).map(|listener| &listener.client);
         settings.map_or((Duration::ZERO, Duration::ZERO), |settings| {
             (settings.connection_idle_timeout, settings.head_timeout)
         })

@@ -28,8 +28,8 @@ pub(crate) fn required_step(
     worker: &Worker,
     client: &ClientConnection,
 ) -> Option<ProxyProtocolStep> {
-    let live = worker.config();
-    let settings = &client.listener(&live)?.client;
+    let active_config = worker.config();
+    let settings = &client.listener(&active_config)?.client;
     let expected = || client.origin.is_trusted(settings);
     match settings.proxy_protocol {
         ProxyProtocol::Off => None,

@@ -37,8 +37,8 @@ impl ListenerConnectionOwner {
 
 impl ConnectionOwner for ListenerConnectionOwner {
     fn settings(&self) -> Option<ServerSettings> {
-        let live = self.worker.config();
-        let listener = live.listener(&self.bound)?;
+        let active_config = self.worker.config();
+        let listener = active_config.listener(&self.bound)?;
         let (policy, http3) = (&listener.client, listener.http3.as_ref()?.settings);
         Some(ServerSettings {
             max_concurrent_streams: http3.max_concurrent_streams,
@@ -51,8 +51,8 @@ impl ConnectionOwner for ListenerConnectionOwner {
     fn sni_source(&self) -> SniSource {
         let (shared, bound) = (Arc::clone(&self.worker.shared), Arc::clone(&self.bound));
         Arc::new(move || {
-            let live = shared.config.load();
-            let listener = live.listener(&bound)?;
+            let active_config = shared.config.load();
+            let listener = active_config.listener(&bound)?;
             Some(SniSettings {
                 sni_table: Arc::clone(listener.sni_table.as_ref()?),
                 early_data: listener.http3.as_ref().is_some_and(|it| it.settings.zero_rtt),
@@ -66,8 +66,8 @@ impl ConnectionOwner for ListenerConnectionOwner {
 
     fn admit(&self) -> bool {
         let counters = self.counters();
-        let live = self.worker.config();
-        let most = live.listener(&self.bound).map_or(0, |it| it.client.max_connections);
+        let active_config = self.worker.config();
+        let most = active_config.listener(&self.bound).map_or(0, |it| it.client.max_connections);
         if !self.bound.admit_connection(most) {
             counters.refused.add(1);
             return false;

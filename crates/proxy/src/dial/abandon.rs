@@ -20,6 +20,7 @@ use crate::context::AttemptContext;
 use crate::dial::attempt::{AttemptConnection, poll_head};
 use crate::dial::pool::{self, CompletedExchange};
 use crate::failure::Failure;
+use crate::outcome::AttemptConclusion;
 use crate::relay;
 use crate::worker::Worker;
 
@@ -27,18 +28,18 @@ use crate::worker::Worker;
 const MAX_DRAIN_BYTES: u64 = 16 * 1024 * 1024;
 
 /// Abandons the request.
-pub(crate) fn abandon(context: &mut AttemptContext<'_>, lease: AttemptConnection) {
+pub(crate) fn abandon(context: &mut AttemptContext<'_>, attempt: AttemptConnection) {
     let AttemptContext { worker, exchange, policy, .. } = context;
     // The reset of a stream tells the endpoint that the request is cancelled.
-    let is_told = lease.connection.stream_guard.is_some();
-    if !policy.is_capped() || is_told || exchange.upload.written == 0 {
+    let resets_stream = attempt.connection.stream_guard.is_some();
+    if !policy.is_capped() || resets_stream || exchange.upload.written == 0 {
         return;
     }
-    lease.slot.backend.counters[worker.index].abandoned.add(1);
+    attempt.slot.backend.counters[worker.index].abandoned.add(1);
     let until = clock::now() + policy.backend_settings().abandoned_timeout;
-    let upload_broken = lease.upload_broken;
+    let upload_broken = attempt.upload_broken;
     let rest = AbandonedRequest {
-        lease,
+        attempt,
         is_capped: policy.is_capped(),
         request: method_only_head(exchange.request.method),
         sent_whole: exchange.upload.is_done() && !upload_broken,
@@ -52,7 +53,7 @@ pub(crate) fn abandon(context: &mut AttemptContext<'_>, lease: AttemptConnection
 
 /// The rest of an abandoned request.
 pub(crate) struct AbandonedRequest {
-    lease: AttemptConnection,
+    attempt: AttemptConnection,
     /// True if the slot is held until the endpoint has finished.
     is_capped: bool,
     /// The part of the request that the parser of its response needs.
@@ -79,10 +80,10 @@ enum DrainOutcome {
 
 impl AbandonedRequest {
     /// Creates a request that has no client from the start.
-    pub(crate) fn new(lease: AttemptConnection, method: RequestMethod, is_capped: bool) -> Self {
+    pub(crate) fn new(attempt: AttemptConnection, method: RequestMethod, is_capped: bool) -> Self {
         Self {
-            is_capped: is_capped && lease.connection.stream_guard.is_none(),
-            lease,
+            is_capped: is_capped && attempt.connection.stream_guard.is_none(),
+            attempt,
             request: method_only_head(method),
             sent_whole: false,
             request_bytes: 0,
@@ -97,7 +98,7 @@ impl AbandonedRequest {
         worker: &Worker,
         request: &[u8],
     ) -> Result<(), Failure> {
-        let stream = &mut self.lease.connection.stream;
+        let stream = &mut self.attempt.connection.stream;
         let is_sent = request.is_empty()
             || (stream.write_all(request).await.is_ok()
                 && poll_fn(|cx| stream.poll_end(cx, None)).await.is_ok());
@@ -117,7 +118,7 @@ impl AbandonedRequest {
         asked: Result<(), Failure>,
     ) {
         let end = asked.map_or_else(Failure::attempt_end, |()| relay::attempt_end(&self.response));
-        self.lease.slot.conclude(worker, current, end, None);
+        self.attempt.slot.conclude(worker, current, AttemptConclusion::now(end));
     }
 
     /// Reads the response to its end and drops it, at most until `until`; then it frees the slot and the connection.
@@ -126,7 +127,7 @@ impl AbandonedRequest {
         match timeout_at(until, self.finish(worker)).await {
             Ok(DrainOutcome::Complete) => self.return_to_pool(worker),
             Ok(DrainOutcome::TooMuch) if self.is_capped => {
-                let AttemptConnection { slot, connection, .. } = self.lease;
+                let AttemptConnection { slot, connection, .. } = self.attempt;
                 drop(connection);
                 sleep_until(until).await;
                 drop(slot);
@@ -137,7 +138,7 @@ impl AbandonedRequest {
     }
 
     async fn finish(&mut self, worker: &Worker) -> DrainOutcome {
-        let connection = &mut self.lease.connection;
+        let connection = &mut self.attempt.connection;
         if !self.sent_whole
             && poll_fn(|cx| Pin::new(&mut connection.stream).poll_shutdown(cx)).await.is_err()
         {
@@ -153,8 +154,8 @@ impl AbandonedRequest {
     async fn await_head(&mut self, worker: &Worker) -> Result<(), Failure> {
         // Status 0: no head has arrived yet.
         while self.response.status == 0 || self.response.is_interim() {
-            let Self { lease, request, response, .. } = self;
-            let connection = &mut lease.connection;
+            let Self { attempt, request, response, .. } = self;
+            let connection = &mut attempt.connection;
             poll_fn(|cx| poll_head(cx, worker, connection, request, response)).await?;
             let from = connection.stream.framing(response.framing);
             self.pump.start(from, BodyFraming::None);
@@ -163,9 +164,9 @@ impl AbandonedRequest {
     }
 
     async fn discard(&mut self, worker: &Worker) -> DrainOutcome {
-        let Self { lease, pump, .. } = self;
+        let Self { attempt, pump, .. } = self;
         pump.set_max_body_bytes(pump.body_bytes.saturating_add(MAX_DRAIN_BYTES));
-        let connection = &mut lease.connection;
+        let connection = &mut attempt.connection;
         let read = poll_fn(|cx| {
             let mut source =
                 BodySource { stream: &mut connection.stream, buffer: &mut connection.buffer };
@@ -179,7 +180,7 @@ impl AbandonedRequest {
     }
 
     fn return_to_pool(self, worker: &Worker) {
-        let AttemptConnection { slot, mut connection, .. } = self.lease;
+        let AttemptConnection { slot, mut connection, .. } = self.attempt;
         connection.count_written(self.request_bytes);
         worker.scratch.buffer_pool.reclaim(&mut connection.buffer);
         let done = CompletedExchange {

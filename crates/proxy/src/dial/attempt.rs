@@ -26,6 +26,7 @@ use crate::dial::stream_request;
 use crate::exchange::{Exchange, RequestPolicy};
 use crate::failure::Failure;
 use crate::grpc;
+use crate::outcome::AttemptConclusion;
 use crate::relay;
 use crate::stream::ConnectionEnd;
 use crate::worker::Worker;
@@ -213,37 +214,37 @@ pub(crate) async fn attempt(
     let started = clock::now();
     let (slot, connection) = connection(context, slot, history, started).await?;
     slot.mark_request_sent();
-    let mut lease = AttemptConnection::new(slot, connection, policy.deadline);
+    let mut attempt = AttemptConnection::new(slot, connection, policy.deadline);
     let by = |most: Option<Duration>| most.map_or(Time::MAX, |most| started + most);
-    lease.deadline = by(policy.attempt_timeout).min(policy.deadline);
-    let patience = by(policy.backend_settings().per_attempt_timeout).min(lease.deadline);
+    attempt.deadline = by(policy.attempt_timeout).min(policy.deadline);
+    let patience = by(policy.backend_settings().per_attempt_timeout).min(attempt.deadline);
     let mut limits = AttemptDeadlines { started, attempt: patience, policy };
     for _ in 0..INTERIM_RESPONSES {
-        if let Err(failure) = await_head(context, &mut lease, &limits).await {
+        if let Err(failure) = await_head(context, &mut attempt, &limits).await {
             let failure = grpc::reclassify_late_reset(failure, context.exchange, policy);
-            return Err(conclude_failure(context, lease, failure));
+            return Err(conclude_failure(context, attempt, failure));
         }
-        lease.slot.mark_answered();
+        attempt.slot.mark_answered();
         let exchange = &mut *context.exchange;
         if exchange.response.upgrade && !exchange.request.upgrade {
             let failure = Failure::BadResponse(BadResponse::UnexpectedUpgrade);
-            return Err(conclude_failure(context, lease, failure));
+            return Err(conclude_failure(context, attempt, failure));
         }
         if !exchange.response.is_interim() {
             // The latency of an upgrade, or of the first message of a stream, is no signal of the endpoint's load.
             let streams = exchange.response.upgrade
                 || exchange.grpc_call.is_some() && !exchange.upload.is_read();
-            lease.head_latency_is_signal = !streams;
-            return Ok(lease);
+            attempt.head_latency_is_signal = !streams;
+            return Ok(attempt);
         }
         exchange.request.expect_continue &= exchange.response.status != 100;
         if let Err(failure) = relay::forward_interim(context).await {
-            return Err(conclude_failure(context, lease, failure));
+            return Err(conclude_failure(context, attempt, failure));
         }
         limits.started = clock::now();
     }
     let failure = Failure::BadResponse(BadResponse::TooManyInterim);
-    Err(conclude_failure(context, lease, failure))
+    Err(conclude_failure(context, attempt, failure))
 }
 
 /// Returns a connection for the request: an idle one that can carry it, a new one, or a stream on a shared one.
@@ -331,7 +332,8 @@ pub(super) fn conclude_unsent(
     failure: Failure,
     policy: &RequestPolicy<'_>,
 ) -> AttemptFailure {
-    slot.conclude(worker, &policy.backend_config, failure.attempt_end(), None);
+    let conclusion = AttemptConclusion::now(failure.attempt_end());
+    slot.conclude(worker, &policy.backend_config, conclusion);
     slot.note_connect_failure(worker, failure);
     let is_of_use = !matches!(
         failure,
@@ -363,15 +365,16 @@ struct AttemptDeadlines<'a> {
 /// Sends the rest of the request and reads until a head, interim or final, is complete.
 async fn await_head(
     context: &mut AttemptContext<'_>,
-    lease: &mut AttemptConnection,
+    attempt: &mut AttemptConnection,
     limits: &AttemptDeadlines<'_>,
 ) -> Result<(), Failure> {
     let AttemptContext { worker, client, exchange, .. } = context;
     let Exchange { request, response, upload, .. } = exchange;
     let mut seen = u64::MAX;
     poll_fn(|cx| {
-        lease.upload(cx, worker, client, upload)?;
-        if let Poll::Ready(read) = poll_head(cx, worker, &mut lease.connection, request, response) {
+        attempt.upload(cx, worker, client, upload)?;
+        if let Poll::Ready(read) = poll_head(cx, worker, &mut attempt.connection, request, response)
+        {
             return Poll::Ready(read);
         }
         let reads_client = !upload.is_read() && upload.waiting_for == BodySide::Source;
@@ -457,32 +460,34 @@ impl AttemptDeadlines<'_> {
 /// Decides if the request may be sent again, and frees or drains slot and connection.
 fn conclude_failure(
     context: &mut AttemptContext<'_>,
-    lease: AttemptConnection,
+    attempt: AttemptConnection,
     failure: Failure,
 ) -> AttemptFailure {
-    if lease.connection.stream_guard.is_some() {
-        return stream_request::conclude_stream_failure(context, lease, failure);
+    if attempt.connection.stream_guard.is_some() {
+        return stream_request::conclude_stream_failure(context, attempt, failure);
     }
     let AttemptContext { worker, exchange, policy, .. } = context;
-    let has_answered = lease.connection.buffer.as_ref().is_some_and(|buffer| !buffer.is_empty());
+    let has_answered = attempt.connection.buffer.as_ref().is_some_and(|buffer| !buffer.is_empty());
     // An endpoint may close an idle connection at any time.
-    let stale =
-        failure == Failure::EndpointClosed && lease.connection.idle_for.is_some() && !has_answered;
+    let stale = failure == Failure::EndpointClosed
+        && attempt.connection.idle_for.is_some()
+        && !has_answered;
     let end = if stale {
         AttemptResult::Cancelled
     } else {
-        policy.discount_late_timeout(failure.attempt_end(), &lease.slot)
+        policy.discount_late_timeout(failure.attempt_end(), &attempt.slot)
     };
-    lease.slot.conclude_with_hold_time(clock::now(), worker, &policy.backend_config, end, None);
+    let conclusion = AttemptConclusion { hold_time_is_signal: true, ..AttemptConclusion::now(end) };
+    attempt.slot.conclude(worker, &policy.backend_config, conclusion);
     if failure != Failure::EndpointClosed {
         let again = matches!(failure, Failure::AttemptTimeout | Failure::BadResponse(_))
             && exchange.request.method.is_idempotent();
-        let elsewhere = RetryEligibility::another_endpoint(&lease.slot.endpoint);
-        abandon::abandon(context, lease);
+        let elsewhere = RetryEligibility::another_endpoint(&attempt.slot.endpoint);
+        abandon::abandon(context, attempt);
         let retry = if again { elsewhere } else { RetryEligibility::Never };
         return AttemptFailure { failure, retry };
     }
-    let AttemptConnection { slot, connection, upload_broken, .. } = lease;
+    let AttemptConnection { slot, connection, upload_broken, .. } = attempt;
     if let Some(age) = connection.idle_for {
         slot.endpoint.idle.found_closed(age);
     }

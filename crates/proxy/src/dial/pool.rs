@@ -159,8 +159,8 @@ impl EndpointData {
             return Vec::new();
         }
         let sharers = lock(&self.backends);
-        let live = sharers.iter().filter_map(Weak::upgrade);
-        live.filter(|other| !std::ptr::eq(&raw const **other, backend)).collect()
+        let sharing = sharers.iter().filter_map(Weak::upgrade);
+        sharing.filter(|other| !std::ptr::eq(&raw const **other, backend)).collect()
     }
 
     /// Closes the oldest idle connection that belongs to slots, if there is one: called when a slot is taken for a new

@@ -12,7 +12,6 @@ use codec::head::{BodyFraming, RequestHead, ResponseHead};
 use gateway::snapshot::EndpointProtocol;
 
 use crate::backend::Slot;
-use crate::clock;
 use crate::context::AttemptContext;
 use crate::dial::attempt::{
     self, AttemptConnection, AttemptFailure, AttemptHistory, RetryEligibility,
@@ -23,6 +22,7 @@ use crate::dial::pool::EndpointConnection;
 use crate::dial::stream_call::{RequestSource, StreamGrant, StreamRequest};
 use crate::dial::websocket;
 use crate::failure::Failure;
+use crate::outcome::AttemptConclusion;
 use crate::stream::{PeerStream, StreamError};
 
 /// Returns the framing on a stream of a body whose head has the framing `framing`.
@@ -135,12 +135,12 @@ pub(super) fn is_unprocessed(connection: &EndpointConnection) -> bool {
 /// Decides if the request may be sent again. Its stream has ended or is reset, and its slot is free.
 pub(super) fn conclude_stream_failure(
     context: &AttemptContext<'_>,
-    lease: AttemptConnection,
+    attempt: AttemptConnection,
     failure: Failure,
 ) -> AttemptFailure {
     let AttemptContext { worker, exchange, policy, .. } = context;
-    lease.mark_suspect(failure);
-    let AttemptConnection { connection, slot, .. } = lease;
+    attempt.mark_suspect(failure);
+    let AttemptConnection { connection, slot, .. } = attempt;
     let unprocessed = is_unprocessed(&connection);
     let unacknowledged = failure == Failure::EndpointClosed
         && connection.stream_guard.as_ref().is_some_and(StreamGuard::is_unacknowledged);
@@ -156,7 +156,8 @@ pub(super) fn conclude_stream_failure(
     } else {
         policy.discount_late_timeout(failure.attempt_end(), &slot)
     };
-    slot.conclude_with_hold_time(clock::now(), worker, &policy.backend_config, end, None);
+    let conclusion = AttemptConclusion { hold_time_is_signal: true, ..AttemptConclusion::now(end) };
+    slot.conclude(worker, &policy.backend_config, conclusion);
     let counters = &slot.endpoint.data.counters[worker.index];
     let over_quic = matches!(connection.stream, PeerStream::H3(_));
     let refused = if over_quic { &counters.http3 } else { &counters.http2 };

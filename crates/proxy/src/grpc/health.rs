@@ -41,8 +41,8 @@ pub(crate) enum HealthCheckResult {
 }
 
 impl HealthCheckResult {
-    /// Returns the text for the log.
-    pub(crate) fn word(self) -> &'static str {
+    /// Returns the description for the log.
+    pub(crate) fn description(self) -> &'static str {
         match self {
             Self::Serving => "SERVING",
             Self::NotServing => "NOT_SERVING",

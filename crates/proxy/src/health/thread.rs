@@ -40,10 +40,10 @@ async fn watch(shared: &Arc<ProxyState>) {
     let mut attempts = BackgroundAttempts::default();
     let mut limits_due = clock::now();
     while !shared.health_waker.stopped.load(Ordering::Acquire) {
-        let live = shared.config.load();
+        let active_config = shared.config.load();
         let now = clock::now();
         let (mut wait, mut raised) = (attempts.begin_due(shared, now), false);
-        for backend in &live.backends {
+        for backend in &active_config.backends {
             let watched = evaluate_backend(backend, &mut probes, &mut attempts);
             let expects_answers = attempts.check_silent(backend, now);
             // Limits are updated once per tick, however often the thread is woken.
@@ -57,7 +57,7 @@ async fn watch(shared: &Arc<ProxyState>) {
         }
         if raised {
             // Endpoints may be shared, so requests of other backends may be waiting for the new slots.
-            live.backends.iter().for_each(|backend| backend.dispatch());
+            active_config.backends.iter().for_each(|backend| backend.dispatch());
         }
         if limits_due <= now {
             limits_due = now + TICK;

@@ -127,8 +127,8 @@ impl AccessRecord {
         client: &ClientConnection,
         exchange: &Exchange,
     ) {
-        let live = worker.config();
-        let listener = client.listener(&live);
+        let active_config = worker.config();
+        let listener = client.listener(&active_config);
         let request = &exchange.request;
         line.plain("timestamp", humantime::format_rfc3339_micros(clock::wall()));
         line.number("duration_seconds", self.duration(client).as_secs_f64());
@@ -144,7 +144,7 @@ impl AccessRecord {
         line.number("http.response.status_code", self.status);
         line.number("http.response.body.size", exchange.download.body_bytes);
         if let Some(failure) = self.failure {
-            line.plain("error.type", failure.attributes().word);
+            line.plain("error.type", failure.attributes().label);
         }
         if let Some(listener) = listener {
             line.text("sheave.listener", listener.name.as_bytes());

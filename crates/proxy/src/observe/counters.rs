@@ -136,8 +136,8 @@ impl HandshakeCounters {
             ("resumed", &self.resumed),
             ("passed_through", &self.passed_through),
         ];
-        let all = succeeded.into_iter().chain(failed.map(|(why, count)| (why.word(), count)));
-        all.map(|(word, count)| (word, count.value()))
+        let all = succeeded.into_iter().chain(failed.map(|(why, count)| (why.label(), count)));
+        all.map(|(label, count)| (label, count.value()))
     }
 }
 

@@ -129,7 +129,7 @@ impl L4Record {
             TransportProtocol::Tcp => "tcp",
             TransportProtocol::Udp => "udp",
         };
-        let live = worker.config();
+        let active_config = worker.config();
         let duration = clock::now().saturating_since(self.started);
         line.plain("timestamp", humantime::format_rfc3339_micros(clock::wall()));
         line.number("duration_seconds", duration.as_secs_f64());
@@ -137,9 +137,9 @@ impl L4Record {
         line.number("client.port", self.client.port());
         line.plain("network.transport", transport);
         if let Some(failure) = self.failure {
-            line.plain("error.type", failure.attributes().word);
+            line.plain("error.type", failure.attributes().label);
         }
-        if let Some(listener) = live.listener(&self.bound) {
+        if let Some(listener) = active_config.listener(&self.bound) {
             line.text("sheave.listener", listener.name.as_bytes());
         }
         if let Some(route) = &self.route {

@@ -130,7 +130,7 @@ static OF_LISTENERS: &[MetricRow<ActiveListener>] = &[
         MetricReader::Counts(|it, each| {
             for why in DatagramDropReason::ALL {
                 let count = |shard: &ListenerCounters| shard.quic.dropped[why as usize].value();
-                each(why.word(), it.bound.counters.iter().map(count).sum());
+                each(why.label(), it.bound.counters.iter().map(count).sum());
             }
         }),
         "QUIC datagrams dropped: unknown (no known connection), handshakes or handover (queue full), send (could not be sent).",
@@ -166,7 +166,7 @@ static OF_ROUTES: &[MetricRow<Route>] = &[
                 let count = total(&it.counters, |shard| &shard.calls[usize::from(code.number())]);
                 // Most routes have no gRPC calls, and most calls end with few codes.
                 if count > 0 {
-                    each(code.word(), count);
+                    each(code.label(), count);
                 }
             }
         }),
@@ -209,8 +209,8 @@ static OF_ALL: &[MetricRow<ProxyState>] = &[
         &["reason"],
         MetricReader::Counts(|it, each| {
             for (index, failure) in Failure::ALL.iter().enumerate() {
-                let word = failure.attributes().word;
-                each(word, total(&it.workers, |handle| &handle.counters.failures[index]));
+                let label = failure.attributes().label;
+                each(label, total(&it.workers, |handle| &handle.counters.failures[index]));
             }
         }),
         "Requests without a complete response from their endpoint, and failed connections and UDP flows, by reason.",
@@ -222,7 +222,7 @@ static OF_ALL: &[MetricRow<ProxyState>] = &[
             for fault in h2::H2ClientFault::ALL {
                 let count =
                     total(&it.workers, |handle| &handle.counters.http2_ended[fault as usize]);
-                each(fault.word(), count);
+                each(fault.label(), count);
             }
         }),
         "Client HTTP/2 connections closed because of client misbehavior, by reason.",
@@ -248,7 +248,7 @@ static OF_ALL: &[MetricRow<ProxyState>] = &[
             for fault in h3::H3ClientFault::ALL {
                 let count =
                     total(&it.workers, |handle| &handle.counters.http3_ended[fault as usize]);
-                each(fault.word(), count);
+                each(fault.label(), count);
             }
         }),
         "Client HTTP/3 connections closed because of client misbehavior, by reason.",
@@ -293,7 +293,7 @@ static OF_BACKENDS: &[MetricRow<Backend>] = &[
         MetricReader::Counts(|it, each| {
             for (place, refusal) in Failure::REFUSALS.iter().enumerate() {
                 let count = total(&it.counters, |shard| &shard.refused[place]);
-                each(refusal.attributes().word, count);
+                each(refusal.attributes().label, count);
             }
         }),
         "Requests, connections and UDP flows rejected without a slot, by reason.",
@@ -377,7 +377,10 @@ static OF_BACKENDS: &[MetricRow<Backend>] = &[
         &["backend", "outcome"],
         MetricReader::Counts(|it, each| {
             for outcome in MirrorOutcome::ALL {
-                each(outcome.word(), total(&it.counters, |shard| &shard.mirrors[outcome as usize]));
+                each(
+                    outcome.label(),
+                    total(&it.counters, |shard| &shard.mirrors[outcome as usize]),
+                );
             }
         }),
         "Mirrored requests by outcome: answered and failed ones were sent, all others were dropped.",
@@ -449,7 +452,7 @@ static OF_ENDPOINTS: &[MetricRow<Endpoint>] = &[
         MetricReader::Counts(|it, each| {
             for why in LoadReportError::ALL {
                 each(
-                    why.word(),
+                    why.label(),
                     total(&it.data.counters, |shard| &shard.load_reports_ignored[why as usize]),
                 );
             }
@@ -592,12 +595,14 @@ pub fn metrics() -> impl Iterator<Item = &'static MetricDescription> {
 
 /// Calls `sink` with every value, grouped by metric.
 pub(crate) fn collect(shared: &ProxyState, sink: &mut dyn FnMut(MetricSample<'_>)) {
-    let live = shared.config.load();
-    let listeners = live.listeners.iter().flatten();
+    let active_config = shared.config.load();
+    let listeners = active_config.listeners.iter().flatten();
     let listeners: Vec<_> = listeners.map(|it| ([it.name.to_string()], it)).collect();
-    let routes: Vec<_> = live.routes.iter().map(|it| ([it.name.to_string()], &**it)).collect();
-    let backends: Vec<_> = live.backends.iter().map(|it| ([it.name.to_string()], &**it)).collect();
-    let current: Vec<_> = live.backends.iter().map(|it| (it, it.current())).collect();
+    let routes: Vec<_> =
+        active_config.routes.iter().map(|it| ([it.name.to_string()], &**it)).collect();
+    let backends: Vec<_> =
+        active_config.backends.iter().map(|it| ([it.name.to_string()], &**it)).collect();
+    let current: Vec<_> = active_config.backends.iter().map(|it| (it, it.current())).collect();
     let members = current.iter().flat_map(|(backend, current)| {
         current.set.members().iter().map(|member| (&backend.name, &*member.endpoint))
     });

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
-use balance::{EndpointSet, Time};
+use balance::{AttemptResult, EndpointSet, Time};
 use gateway::snapshot::ListenerProtocol;
 use tokio::io::{Interest, ReadBuf};
 use tokio::net::UdpSocket;
@@ -28,6 +28,7 @@ use crate::dial::pool::{Endpoint, EndpointData};
 use crate::failure::Failure;
 use crate::l4_session::{self, L4Admission, L4Route};
 use crate::observe::l4_record::L4Record;
+use crate::outcome::AttemptConclusion;
 use crate::scratch::{ReplayBudget, ReplayReservation};
 use crate::sys;
 use crate::worker::{DrainStage, Worker};
@@ -153,8 +154,8 @@ impl UdpFlow {
             };
             if !answered {
                 // A flow without an answer may be normal.
-                let end = failure.map_or(balance::AttemptResult::Cancelled, Failure::attempt_end);
-                slot.conclude(worker, &slot.backend.config(), end, None);
+                let end = failure.map_or(AttemptResult::Cancelled, Failure::attempt_end);
+                slot.conclude(worker, &slot.backend.config(), AttemptConclusion::now(end));
             }
             let Some(failure) = failure else {
                 if matches!(end, FlowEnd::Finished) {
@@ -250,12 +251,8 @@ impl UdpFlow {
                 return Poll::Ready(());
             }
             if !std::mem::replace(&mut connection.has_answered, true) {
-                slot.conclude(
-                    &udp_listener.worker,
-                    &slot.backend.config(),
-                    balance::AttemptResult::Success,
-                    None,
-                );
+                let conclusion = AttemptConclusion::now(AttemptResult::Success);
+                slot.conclude(&udp_listener.worker, &slot.backend.config(), conclusion);
                 self.unanswered.borrow_mut().clear();
             }
             self.last_activity.set(clock::now());
@@ -300,12 +297,15 @@ impl UnansweredDatagrams {
 
 /// Returns the route by the rule now in force, and the idle timeout of the flow.
 fn route_and_idle_timeout(udp_listener: &UdpListener) -> Result<(L4Route, Duration), Failure> {
-    let live = udp_listener.worker.config();
-    let listener = live.listener(&udp_listener.bound).ok_or(Failure::NoRoute)?;
+    let active_config = udp_listener.worker.config();
+    let listener = active_config.listener(&udp_listener.bound).ok_or(Failure::NoRoute)?;
     let ListenerProtocol::Udp(Some(rule)) = &listener.protocol else {
         return Err(Failure::NoRoute);
     };
-    Ok((L4Route::choose(&udp_listener.worker, &live, rule)?, listener.client.flow_idle_timeout))
+    Ok((
+        L4Route::choose(&udp_listener.worker, &active_config, rule)?,
+        listener.client.flow_idle_timeout,
+    ))
 }
 
 async fn admit(

@@ -91,10 +91,10 @@ impl Worker {
     /// requests.
     fn sweep(&self) {
         let now = clock::now();
-        let live = self.config();
-        for (index, backend) in live.backends.iter().enumerate() {
+        let active_config = self.config();
+        for (index, backend) in active_config.backends.iter().enumerate() {
             backend.dispatch();
-            live.drop_outdated(index);
+            active_config.drop_outdated(index);
             let current = backend.current();
             for member in current.set.members() {
                 pool::sweep(&member.endpoint, self.index, &current.settings, now);

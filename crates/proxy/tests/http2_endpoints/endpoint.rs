@@ -12,11 +12,11 @@ use h2::{Reason, RecvStream};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use tokio::net::TcpListener;
 
-use crate::scene::{Scene, backend};
+use crate::fixture::{ProxyFixture, backend};
 
 /// A proxy in front of an HTTP/2 endpoint.
-pub(crate) fn scene() -> Scene {
-    Scene::with(vec![backend("backend", serve(), in_http2())], None)
+pub(crate) fn start_fixture() -> ProxyFixture {
+    ProxyFixture::with(vec![backend("backend", serve(), in_http2())], None)
 }
 
 pub(crate) fn in_http2() -> BackendSettings {

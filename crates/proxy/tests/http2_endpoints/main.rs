@@ -2,8 +2,8 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 /// The proxy.
-#[path = "../scene/mod.rs"]
-mod scene;
+#[path = "../fixture/mod.rs"]
+mod fixture;
 /// HTTP/2 endpoints.
 mod endpoint;
 /// Clients that speak HTTP/2.
@@ -15,48 +15,48 @@ use std::num::NonZeroU32;
 
 use gateway::snapshot::BackendSettings;
 
-use endpoint::{in_http2, scene, serve};
-use scene::{Scene, backend, echo, either, has};
+use endpoint::{in_http2, serve, start_fixture};
+use fixture::{ProxyFixture, backend, echo, either, has};
 
 #[test]
 fn request_without_a_body_is_sent_as_headers_only() {
-    either::request_without_a_body_is_sent_as_headers_only(&scene(), "http", "2");
+    either::request_without_a_body_is_sent_as_headers_only(&start_fixture(), "http", "2");
 }
 
 #[test]
 fn bodies_with_and_without_length_arrive() {
-    either::bodies_with_and_without_length_arrive(&scene());
+    either::bodies_with_and_without_length_arrive(&start_fixture());
 }
 
 #[test]
 fn responses_without_a_body_have_none() {
-    either::responses_without_a_body_have_none(&scene());
+    either::responses_without_a_body_have_none(&start_fixture());
 }
 
 #[test]
 fn interim_responses_pass() {
-    either::interim_responses_pass(&scene());
+    either::interim_responses_pass(&start_fixture());
 }
 
 #[test]
 fn refused_stream_is_retried() {
-    either::refused_stream_is_retried(&scene());
+    either::refused_stream_is_retried(&start_fixture());
 }
 
 #[test]
 fn reset_request_is_retried_only_if_idempotent() {
-    either::reset_request_is_retried_only_if_idempotent(&scene());
+    either::reset_request_is_retried_only_if_idempotent(&start_fixture());
 }
 
 #[test]
 fn no_request_is_lost_on_goaway() {
-    either::no_request_is_lost_on_goaway(&scene());
+    either::no_request_is_lost_on_goaway(&start_fixture());
 }
 
 #[test]
 fn a_websocket_is_opened_by_extended_connect() {
-    let scene = scene();
-    let (mut socket, head) = scene.open_websocket();
+    let fixture = start_fixture();
+    let (mut socket, head) = fixture.open_websocket();
     has(&head, &["Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n"]);
     let head = head.to_lowercase();
     has(
@@ -76,7 +76,7 @@ fn a_websocket_is_opened_by_extended_connect() {
 
 #[test]
 fn other_upgrade_is_ignored() {
-    either::other_upgrade_is_ignored(&scene());
+    either::other_upgrade_is_ignored(&start_fixture());
 }
 
 #[test]
@@ -84,6 +84,6 @@ fn cap_limits_concurrent_streams() {
     let max_in_flight_per_endpoint = NonZeroU32::new(1);
     let settings =
         BackendSettings { max_in_flight_per_endpoint, queue_max_requests: 0, ..in_http2() };
-    let scene = Scene::with(vec![backend("backend", serve(), settings)], None);
-    either::cap_limits_concurrent_streams(&scene);
+    let fixture = ProxyFixture::with(vec![backend("backend", serve(), settings)], None);
+    either::cap_limits_concurrent_streams(&fixture);
 }

@@ -10,7 +10,7 @@ use gateway::snapshot::{Backend, BackendSettings, MirrorFraction, MirrorPolicy, 
 use h2::server;
 
 use crate::endpoint::in_http2;
-use crate::scene::{Scene, backend};
+use crate::fixture::{ProxyFixture, backend};
 
 /// Time limit; no operation here takes as long.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -75,8 +75,9 @@ fn received_requests(
         .map(|at| backend(names[at], endpoints[at](channels[at].0.clone()), settings[at].clone()))
         .collect();
     let mirrors = vec![MirrorPolicy { backend: 1, share: MirrorFraction::ALL }];
-    let scene = Scene::with(backends, Some(RouteFilters { mirrors, ..RouteFilters::default() }));
-    let answer = scene.ask("POST /a", request.0, request.1);
+    let fixture =
+        ProxyFixture::with(backends, Some(RouteFilters { mirrors, ..RouteFilters::default() }));
+    let answer = fixture.ask("POST /a", request.0, request.1);
     assert!(answer.starts_with("http/1.1 20"), "{answer}");
     channels.map(|(_, requests)| requests.recv_timeout(PATIENCE).unwrap())
 }

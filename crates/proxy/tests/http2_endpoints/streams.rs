@@ -8,15 +8,15 @@ use h2::{Reason, RecvStream};
 use http::Request;
 use tokio::net::TcpStream;
 
-use crate::endpoint::scene;
-use crate::scene::PATIENCE;
+use crate::endpoint::start_fixture;
+use crate::fixture::PATIENCE;
 
 /// Runs a client over one connection.
 fn run<F: Future<Output = ()>>(client_task: impl FnOnce(SendRequest<Bytes>) -> F) {
-    let scene = scene();
+    let fixture = start_fixture();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let socket = TcpStream::connect(scene.address).await.unwrap();
+        let socket = TcpStream::connect(fixture.address).await.unwrap();
         let (requests, connection) = client::handshake(socket).await.unwrap();
         tokio::spawn(connection);
         tokio::time::timeout(PATIENCE, client_task(requests.ready().await.unwrap())).await.unwrap();

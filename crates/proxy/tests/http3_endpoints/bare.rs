@@ -10,7 +10,7 @@ use std::thread;
 use quinn::{Connection, RecvStream, SendStream};
 
 use crate::endpoint::Identity;
-use crate::scene::{Scene, backend, echo, has};
+use crate::fixture::{ProxyFixture, backend, echo, has};
 
 /// A control stream with SETTINGS that announce extended CONNECT.
 const HELLO: &[u8] = &[0x00, 0x04, 2, 0x08, 1];
@@ -92,9 +92,9 @@ async fn rejects_second_request(number: u32, connection: Connection, mut control
 fn requests_not_covered_by_goaway_are_retried() {
     let identity = Identity::new();
     let (address, connections) = endpoint(&identity, rejects_second_request);
-    let scene = Scene::with(vec![backend("backend", address, identity.settings())], None);
+    let fixture = ProxyFixture::with(vec![backend("backend", address, identity.settings())], None);
     let ask = || {
-        let mut socket = scene.connect();
+        let mut socket = fixture.connect();
         let request =
             b"POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi";
         socket.write_all(request).unwrap();
@@ -125,8 +125,8 @@ async fn echoes_data(_: u32, connection: Connection, _control: SendStream) {
 fn a_websocket_is_opened_by_extended_connect() {
     let identity = Identity::new();
     let (address, _) = endpoint(&identity, echoes_data);
-    let scene = Scene::with(vec![backend("backend", address, identity.settings())], None);
-    let (mut socket, head) = scene.open_websocket();
+    let fixture = ProxyFixture::with(vec![backend("backend", address, identity.settings())], None);
+    let (mut socket, head) = fixture.open_websocket();
     has(&head, &["HTTP/1.1 101 ", "Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n"]);
     echo(&mut socket, b"one");
     echo(&mut socket, b"two");

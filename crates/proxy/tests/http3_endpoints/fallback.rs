@@ -17,7 +17,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use crate::endpoint::{Identity, Server};
-use crate::scene::{PATIENCE, Scene, backend, echo, has};
+use crate::fixture::{PATIENCE, ProxyFixture, backend, echo, has};
 
 /// Binds a port that is free for both TCP and UDP.
 fn port() -> (TcpListener, UdpSocket) {
@@ -103,19 +103,19 @@ fn is_whole(bytes: &[u8]) -> bool {
     body.len() >= length
 }
 
-fn proxy_for(address: SocketAddr, settings: BackendSettings) -> Scene {
-    Scene::with(vec![backend("backend", address, settings)], None)
+fn proxy_for(address: SocketAddr, settings: BackendSettings) -> ProxyFixture {
+    ProxyFixture::with(vec![backend("backend", address, settings)], None)
 }
 
 /// Returns the HTTP/3 reachability of the endpoint.
-fn http3_state(scene: &Scene) -> &'static str {
-    scene.proxy.backends()[0].endpoints[0].http3.unwrap()
+fn http3_state(fixture: &ProxyFixture) -> &'static str {
+    fixture.proxy.backends()[0].endpoints[0].http3.unwrap()
 }
 
 /// Sends requests until a response contains `part`.
-fn ask_until(scene: &Scene, part: &str) {
+fn ask_until(fixture: &ProxyFixture, part: &str) {
     let begun = clock::now();
-    while !scene.ask("GET /", "", "").contains(part) {
+    while !fixture.ask("GET /", "", "").contains(part) {
         assert!(clock::now().saturating_since(begun) < PATIENCE, "no response contains {part:?}");
     }
 }
@@ -127,11 +127,11 @@ fn closed_udp_port_falls_back_to_http2() {
     let address = tcp.local_addr().unwrap();
     drop(udp);
     let connections = serve(tcp, &identity, &[b"h2", b"http/1.1"], in_http2);
-    let scene = proxy_for(address, identity.settings());
+    let fixture = proxy_for(address, identity.settings());
     for _ in 0..3 {
-        has(&scene.ask("GET /", "", ""), &["http/1.1 200", "via: 2 sheave", "by http/2"]);
+        has(&fixture.ask("GET /", "", ""), &["http/1.1 200", "via: 2 sheave", "by http/2"]);
     }
-    assert_eq!(http3_state(&scene), "avoided");
+    assert_eq!(http3_state(&fixture), "avoided");
     assert_eq!(connections.load(Ordering::Relaxed), 1);
 }
 
@@ -142,16 +142,16 @@ fn blocked_udp_falls_back_to_tcp_before_the_connect_timeout() {
     let address = tcp.local_addr().unwrap();
     serve(tcp, &identity, &[b"h2"], in_http2);
     let connect_timeout = Duration::from_secs(3);
-    let scene = proxy_for(address, BackendSettings { connect_timeout, ..identity.settings() });
+    let fixture = proxy_for(address, BackendSettings { connect_timeout, ..identity.settings() });
     let begun = clock::now();
-    has(&scene.ask("GET /", "", ""), &["http/1.1 200", "via: 2 sheave"]);
+    has(&fixture.ask("GET /", "", ""), &["http/1.1 200", "via: 2 sheave"]);
     assert!(
         clock::now().saturating_since(begun) < connect_timeout,
         "the TCP fallback starts before the connect timeout"
     );
-    while http3_state(&scene) != "avoided" {
+    while http3_state(&fixture) != "avoided" {
         assert!(clock::now().saturating_since(begun) < PATIENCE);
-        has(&scene.ask("GET /", "", ""), &["http/1.1 200"]);
+        has(&fixture.ask("GET /", "", ""), &["http/1.1 200"]);
     }
 }
 
@@ -162,20 +162,20 @@ fn fallback_uses_http1_if_tcp_negotiates_only_that() {
     let address = tcp.local_addr().unwrap();
     drop(udp);
     let connections = serve(tcp, &identity, &[b"http/1.1"], in_http1);
-    let scene = proxy_for(address, identity.settings());
+    let fixture = proxy_for(address, identity.settings());
     for _ in 0..3 {
-        let answer = scene.ask("GET /a?b", "X-B: 1\r\n", "");
+        let answer = fixture.ask("GET /a?b", "X-B: 1\r\n", "");
         has(&answer, &["http/1.1 200", "get /a?b http/1.1\r\n"]);
     }
     // One connection negotiates the protocol; a second one is kept.
     assert_eq!(connections.load(Ordering::Relaxed), 2);
-    let answer = scene.ask("POST /", "Content-Length: 5\r\n", "hello");
+    let answer = fixture.ask("POST /", "Content-Length: 5\r\n", "hello");
     has(&answer, &["content-length: 5\r\n", "\r\n\r\nhello"]);
     let chunks = "5\r\nhello\r\n1\r\n!\r\n0\r\nX-Sum: 6\r\n\r\n";
-    let answer = scene.ask("POST /", "Transfer-Encoding: chunked\r\nTE: trailers\r\n", chunks);
+    let answer = fixture.ask("POST /", "Transfer-Encoding: chunked\r\nTE: trailers\r\n", chunks);
     has(&answer, &["transfer-encoding: chunked\r\n", "hello", "!\r\n", "0\r\nx-sum: 6\r\n\r\n"]);
     let large = "x".repeat(1024 * 1024);
-    let answer = scene.ask("PUT /", &format!("Content-Length: {}\r\n", large.len()), &large);
+    let answer = fixture.ask("PUT /", &format!("Content-Length: {}\r\n", large.len()), &large);
     assert!(answer.ends_with(&large), "{} bytes", answer.len());
 }
 
@@ -186,9 +186,9 @@ fn grpc_call_fails_on_http1_fallback() {
     let address = tcp.local_addr().unwrap();
     drop(udp);
     serve(tcp, &identity, &[b"http/1.1"], in_http1);
-    let scene = proxy_for(address, identity.settings());
+    let fixture = proxy_for(address, identity.settings());
     let fields = "Content-Type: application/grpc\r\nTE: trailers\r\nContent-Length: 5\r\n";
-    let answer = scene.ask("POST /a.B/C", fields, "\0\0\0\0\0");
+    let answer = fixture.ask("POST /a.B/C", fields, "\0\0\0\0\0");
     has(&answer, &["grpc-status: 14"]);
 }
 
@@ -198,9 +198,9 @@ fn websocket_uses_http1_without_http3_extended_connect() {
     // The endpoint does not support extended CONNECT.
     let server = Server::at(udp, Identity::new(), 100);
     serve(tcp, &server.identity, &[b"http/1.1"], in_http1);
-    let scene = proxy_for(server.address, server.identity.settings());
-    has(&scene.ask("GET /", "", ""), &["via: 3 sheave"]);
-    let (mut socket, head) = scene.open_websocket();
+    let fixture = proxy_for(server.address, server.identity.settings());
+    has(&fixture.ask("GET /", "", ""), &["via: 3 sheave"]);
+    let (mut socket, head) = fixture.open_websocket();
     has(&head, &["HTTP/1.1 101 "]);
     echo(&mut socket, b"one");
 }
@@ -212,12 +212,12 @@ fn http3_is_retried_after_the_backoff() {
     let address = tcp.local_addr().unwrap();
     drop(udp);
     serve(tcp, &identity, &[b"h2"], in_http2);
-    let scene = proxy_for(address, identity.settings());
-    has(&scene.ask("GET /", "", ""), &["via: 2 sheave"]);
-    assert_eq!(http3_state(&scene), "avoided");
+    let fixture = proxy_for(address, identity.settings());
+    has(&fixture.ask("GET /", "", ""), &["via: 2 sheave"]);
+    assert_eq!(http3_state(&fixture), "avoided");
     let _server = Server::at(UdpSocket::bind(address).unwrap(), identity, 100);
-    ask_until(&scene, "via: 3 sheave");
-    assert_eq!(http3_state(&scene), "open");
+    ask_until(&fixture, "via: 3 sheave");
+    assert_eq!(http3_state(&fixture), "open");
 }
 
 #[test]
@@ -226,10 +226,10 @@ fn http3_is_used_once_an_unreachable_endpoint_comes_up() {
     let (tcp, udp) = port();
     let address = tcp.local_addr().unwrap();
     drop((tcp, udp));
-    let scene = proxy_for(address, identity.settings());
-    has(&scene.ask("GET /", "", ""), &["http/1.1 502", "error=connection_refused"]);
+    let fixture = proxy_for(address, identity.settings());
+    has(&fixture.ask("GET /", "", ""), &["http/1.1 502", "error=connection_refused"]);
     let _server = Server::at(UdpSocket::bind(address).unwrap(), identity, 100);
-    ask_until(&scene, "via: 3 sheave");
+    ask_until(&fixture, "via: 3 sheave");
 }
 
 #[test]
@@ -238,6 +238,6 @@ fn certificate_is_verified_on_tcp_fallback() {
     let address = tcp.local_addr().unwrap();
     drop(udp);
     serve(tcp, &Identity::new(), &[b"h2"], in_http2);
-    let scene = proxy_for(address, Identity::new().settings());
-    has(&scene.ask("GET /", "", ""), &["http/1.1 502", "error=tls_certificate_error"]);
+    let fixture = proxy_for(address, Identity::new().settings());
+    has(&fixture.ask("GET /", "", ""), &["http/1.1 502", "error=tls_certificate_error"]);
 }

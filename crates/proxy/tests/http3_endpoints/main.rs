@@ -2,8 +2,8 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 /// The proxy.
-#[path = "../scene/mod.rs"]
-mod scene;
+#[path = "../fixture/mod.rs"]
+mod fixture;
 /// HTTP/3 endpoints.
 mod endpoint;
 /// An endpoint that sends raw bytes.
@@ -18,10 +18,10 @@ use std::sync::atomic::Ordering;
 use gateway::snapshot::{BackendSettings, TrustAnchors};
 
 use endpoint::{Identity, Server, settings};
-use scene::{Scene, backend, either, has, read_answer, read_until};
+use fixture::{ProxyFixture, backend, either, has, read_answer, read_until};
 
-fn proxy_for(server: &Server) -> Scene {
-    Scene::with(vec![backend("backend", server.address, server.identity.settings())], None)
+fn proxy_for(server: &Server) -> ProxyFixture {
+    ProxyFixture::with(vec![backend("backend", server.address, server.identity.settings())], None)
 }
 
 #[test]
@@ -63,8 +63,8 @@ fn reset_request_is_retried_only_if_idempotent() {
 #[test]
 fn truncated_response_closes_the_client_connection() {
     let server = Server::new();
-    let scene = proxy_for(&server);
-    let mut socket = scene.connect();
+    let fixture = proxy_for(&server);
+    let mut socket = fixture.connect();
     socket.write_all(b"POST /break HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n").unwrap();
     let mut answer = read_until(&mut socket, b"half\r\n");
     socket.write_all(b"hi").unwrap();
@@ -87,9 +87,9 @@ fn no_request_is_lost_on_goaway() {
 #[test]
 fn requests_share_one_connection() {
     let server = Server::new();
-    let scene = proxy_for(&server);
+    let fixture = proxy_for(&server);
     // Each request keeps its stream open until its body ends.
-    let mut open: Vec<_> = (0..50).map(|_| scene.connect()).collect();
+    let mut open: Vec<_> = (0..50).map(|_| fixture.connect()).collect();
     for socket in &mut open {
         socket.write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nh").unwrap();
         socket.read_exact(&mut [0]).unwrap();
@@ -104,8 +104,8 @@ fn requests_share_one_connection() {
 #[test]
 fn another_connection_is_opened_when_all_are_full() {
     let server = Server::with_streams(2);
-    let scene = proxy_for(&server);
-    let mut open: Vec<_> = (0..6).map(|_| scene.connect()).collect();
+    let fixture = proxy_for(&server);
+    let mut open: Vec<_> = (0..6).map(|_| fixture.connect()).collect();
     for socket in &mut open {
         socket.write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nh").unwrap();
         socket.read_exact(&mut [0]).unwrap();
@@ -122,11 +122,11 @@ fn request_waits_for_a_stream_when_all_connections_are_full() {
     let server = Server::with_streams(1);
     let settings =
         BackendSettings { connection_max: NonZeroU32::new(1), ..server.identity.settings() };
-    let scene = Scene::with(vec![backend("backend", server.address, settings)], None);
-    let mut first = scene.connect();
+    let fixture = ProxyFixture::with(vec![backend("backend", server.address, settings)], None);
+    let mut first = fixture.connect();
     first.write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nh").unwrap();
     first.read_exact(&mut [0]).unwrap();
-    let mut second = scene.connect();
+    let mut second = fixture.connect();
     second.write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi").unwrap();
     first.write_all(b"i").unwrap();
     read_answer(&mut first);
@@ -143,8 +143,8 @@ fn cap_limits_concurrent_streams() {
         queue_max_requests: 0,
         ..server.identity.settings()
     };
-    let scene = Scene::with(vec![backend("backend", server.address, settings)], None);
-    either::cap_limits_concurrent_streams(&scene);
+    let fixture = ProxyFixture::with(vec![backend("backend", server.address, settings)], None);
+    either::cap_limits_concurrent_streams(&fixture);
 }
 
 #[test]
@@ -156,8 +156,8 @@ fn other_upgrade_is_ignored() {
 #[test]
 fn request_in_flight_fails_when_its_endpoint_dies() {
     let server = Server::new();
-    let scene = proxy_for(&server);
-    let mut socket = scene.connect();
+    let fixture = proxy_for(&server);
+    let mut socket = fixture.connect();
     socket.write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nh").unwrap();
     socket.read_exact(&mut [0]).unwrap();
     server.kill();
@@ -174,14 +174,15 @@ fn request_in_flight_fails_when_its_endpoint_dies() {
 fn untrusted_endpoint_gets_no_request() {
     let server = Server::new();
     let other = Identity::new();
-    let scene = Scene::with(vec![backend("backend", server.address, other.settings())], None);
-    has(&scene.ask("GET /", "", ""), &["http/1.1 502", "error=tls_certificate_error"]);
+    let fixture =
+        ProxyFixture::with(vec![backend("backend", server.address, other.settings())], None);
+    has(&fixture.ask("GET /", "", ""), &["http/1.1 502", "error=tls_certificate_error"]);
 }
 
 #[test]
 fn any_certificate_is_accepted_without_verification() {
     let server = Server::new();
     let accept_any = settings(TrustAnchors::AcceptAny);
-    let scene = Scene::with(vec![backend("backend", server.address, accept_any)], None);
-    has(&scene.ask("GET /", "", ""), &["http/1.1 200 ok\r\n", "via: 3 sheave\r\n"]);
+    let fixture = ProxyFixture::with(vec![backend("backend", server.address, accept_any)], None);
+    has(&fixture.ask("GET /", "", ""), &["http/1.1 200 ok\r\n", "via: 3 sheave\r\n"]);
 }

@@ -13,11 +13,12 @@ use crate::report::ProcessReport;
 /// Pool addresses served on this node. The announcer parses it.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct AddressesResponse {
-    pub(crate) addresses: Vec<AddressInfo>,
+    pub(crate) addresses: Vec<AddressEndpoints>,
 }
 
+/// The endpoints behind a virtual IP, by node.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct AddressInfo {
+pub(crate) struct AddressEndpoints {
     pub(crate) address: IpAddr,
     /// Number of endpoints on each node that has a ready replica.
     pub(crate) endpoints: BTreeMap<String, usize>,
@@ -28,7 +29,7 @@ impl AddressesResponse {
     pub(super) fn of(report: &ProcessReport, listening: &[ListenerView]) -> Self {
         let bound: BTreeSet<_> = listening.iter().map(|listener| listener.address.ip()).collect();
         let served = report.endpoint_counts.iter().filter(|(address, _)| bound.contains(address));
-        let address = |(address, counts): (&IpAddr, &EndpointsByNode)| AddressInfo {
+        let address = |(address, counts): (&IpAddr, &EndpointsByNode)| AddressEndpoints {
             address: *address,
             endpoints: counts_by_node(counts, &report.nodes),
         };

@@ -44,7 +44,7 @@ impl SortOrder {
         })
     }
 
-    pub(super) fn word(self) -> &'static str {
+    pub(super) fn label(self) -> &'static str {
         match self {
             Self::Requests => "requests",
             Self::InFlight => "in flight",

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use balance::demand::{self, DemandShard, RejectedDemand};
 use balance::{
-    Admission, AdmissionDecision, Algorithm, AttemptResult, EndpointSet, Outcome, PickRequest,
-    Picker, Queue, QueueParameters, Ticket, Time,
+    Admission, AdmissionConfig, AdmissionDecision, Algorithm, AttemptResult, EndpointSet, Outcome,
+    PickRequest, Picker, Queue, QueueParameters, Ticket, Time,
 };
 
 use super::pods::{PodEndpoint, PodSet};
@@ -161,8 +161,8 @@ impl<'a> DaySimulation<'a> {
         let request = PickRequest { now: self.now, queueing, ..PickRequest::default() };
         let picker = &mut self.pickers[self.dice.below(WORKERS)];
         let (queue, number) = (&mut self.queue, self.waiting.next_number());
-        let limits = self.settings.limits;
-        match self.admission.enter(picker, &self.set, limits, &request, || queue, || number) {
+        let config = AdmissionConfig { set: &self.set, limits: self.settings.limits };
+        match self.admission.enter(picker, config, &request, || queue, || number) {
             AdmissionDecision::Slot(endpoint) => {
                 self.demand.shard.take(self.now);
                 self.start(client, endpoint);

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use balance::limit::LimitSample;
 use balance::{
-    Admission, AdmissionDecision, AdmissionLimits, Algorithm, AttemptResult, ConcurrencyCap,
-    ConcurrencyLimiter, Endpoint, EndpointSet, LimitSettings, PickRequest, Picker, Queue, Time,
+    Admission, AdmissionConfig, AdmissionDecision, AdmissionLimits, Algorithm, AttemptResult,
+    ConcurrencyCap, ConcurrencyLimiter, Endpoint, EndpointSet, LimitSettings, PickRequest, Picker,
+    Queue, Time,
 };
 
 use super::{
@@ -51,7 +52,7 @@ struct ModelServer {
 
 /// Simulation of one scenario.
 pub(super) struct LimitSimulation<'s> {
-    scene: &'s LimitScenario,
+    scenario: &'s LimitScenario,
     dice: RandomSource,
     now: Time,
     events: EventQueue<LimitSimulationEvent>,
@@ -67,10 +68,13 @@ pub(super) struct LimitSimulation<'s> {
 }
 
 impl<'s> LimitSimulation<'s> {
-    pub(super) fn new(scene: &'s LimitScenario) -> Self {
-        let set = Arc::new(endpoint_sets::equal_endpoints(scene.workers.len(), |server| server));
-        let limits =
-            AdmissionLimits { cap: scene.cap, max_waiting: 1 << 20, ..AdmissionLimits::default() };
+    pub(super) fn new(scenario: &'s LimitScenario) -> Self {
+        let set = Arc::new(endpoint_sets::equal_endpoints(scenario.workers.len(), |server| server));
+        let limits = AdmissionLimits {
+            cap: scenario.cap,
+            max_waiting: 1 << 20,
+            ..AdmissionLimits::default()
+        };
         let server = |&workers: &usize| ModelServer {
             workers,
             slower: 1.0,
@@ -79,11 +83,11 @@ impl<'s> LimitSimulation<'s> {
             generation: 0,
         };
         Self {
-            dice: RandomSource::new(scene.seed),
+            dice: RandomSource::new(scenario.seed),
             now: Time::ZERO,
             events: EventQueue::new(),
-            servers: scene.workers.iter().map(server).collect(),
-            picker: Picker::new(Algorithm::LeastLoad, scene.seed),
+            servers: scenario.workers.iter().map(server).collect(),
+            picker: Picker::new(Algorithm::LeastLoad, scenario.seed),
             admission: Admission::new(),
             queue: Queue::new(set.clone(), limits),
             set,
@@ -91,13 +95,13 @@ impl<'s> LimitSimulation<'s> {
             limiter: ConcurrencyLimiter::new(),
             updates: 0,
             result: LimitScenarioResult::default(),
-            scene,
+            scenario,
         }
     }
 
     pub(super) fn run(mut self) -> LimitScenarioResult {
         self.update_limits();
-        let arrivals = match self.scene.clients {
+        let arrivals = match self.scenario.clients {
             ClientModel::Closed(clients) => clients,
             ClientModel::Open(_) => 1,
         };
@@ -105,10 +109,10 @@ impl<'s> LimitSimulation<'s> {
             self.events
                 .schedule(Time::ZERO + THINK_TIME * arrival as u32, LimitSimulationEvent::Arrive);
         }
-        for (at, change) in self.scene.changes.iter().enumerate() {
+        for (at, change) in self.scenario.changes.iter().enumerate() {
             self.events.schedule(Time::ZERO + change.at, LimitSimulationEvent::Change(at));
         }
-        while let Some((at, event)) = self.events.next_until(Time::ZERO + self.scene.lasts) {
+        while let Some((at, event)) = self.events.next_until(Time::ZERO + self.scenario.lasts) {
             self.now = at;
             match event {
                 LimitSimulationEvent::Arrive => self.arrive(),
@@ -116,7 +120,7 @@ impl<'s> LimitSimulation<'s> {
                     self.finish(endpoint, generation)
                 }
                 LimitSimulationEvent::UpdateLimits => self.update_limits(),
-                LimitSimulationEvent::Change(change) => self.change(self.scene.changes[change]),
+                LimitSimulationEvent::Change(change) => self.change(self.scenario.changes[change]),
             }
         }
         self.result.latencies.sort_by(f64::total_cmp);
@@ -124,7 +128,7 @@ impl<'s> LimitSimulation<'s> {
     }
 
     fn arrive(&mut self) {
-        if let ClientModel::Open(interval) = self.scene.clients {
+        if let ClientModel::Open(interval) = self.scenario.clients {
             let next = self.now + self.dice.exponential(interval);
             self.events.schedule(next, LimitSimulationEvent::Arrive);
         }
@@ -132,8 +136,7 @@ impl<'s> LimitSimulation<'s> {
         let request = PickRequest { now, ..PickRequest::default() };
         let entry = self.admission.enter(
             &mut self.picker,
-            &self.set,
-            self.limits,
+            AdmissionConfig { set: &self.set, limits: self.limits },
             &request,
             || queue,
             || now,
@@ -150,10 +153,11 @@ impl<'s> LimitSimulation<'s> {
     fn begin(&mut self, endpoint: &Endpoint<usize>, asked: Time) {
         let server = endpoint.data;
         self.advance(server);
-        let factor = self.dice.service_factor(self.scene.variance);
+        let factor = self.dice.service_factor(self.scenario.variance);
         let hours = self.now.as_nanos() as f64 / 3.6e12;
-        let drift = 1.0 + self.scene.drift * (hours * std::f64::consts::PI).sin();
-        let left = self.scene.service.as_secs_f64() * factor * drift * self.servers[server].slower;
+        let drift = 1.0 + self.scenario.drift * (hours * std::f64::consts::PI).sin();
+        let left =
+            self.scenario.service.as_secs_f64() * factor * drift * self.servers[server].slower;
         let level = endpoint.in_flight();
         self.servers[server].jobs.push(RunningRequest {
             arrived: asked,
@@ -188,7 +192,7 @@ impl<'s> LimitSimulation<'s> {
         if let Some(asked) = self.admission.release(&endpoint, || now, || queue).granted {
             self.begin(&endpoint, asked);
         }
-        if let ClientModel::Closed(_) = self.scene.clients {
+        if let ClientModel::Closed(_) = self.scenario.clients {
             self.events.schedule(self.now + THINK_TIME, LimitSimulationEvent::Arrive);
         }
     }
@@ -196,7 +200,7 @@ impl<'s> LimitSimulation<'s> {
     fn update_limits(&mut self) {
         self.updates += 1;
         self.events.schedule(self.now + UPDATE_INTERVAL, LimitSimulationEvent::UpdateLimits);
-        if self.scene.cap == ConcurrencyCap::Learned {
+        if self.scenario.cap == ConcurrencyCap::Learned {
             let waiting = self.admission.waiting();
             let settings = LimitSettings::default();
             self.limiter.update(&self.set, &settings, waiting, self.updates, self.now);
@@ -238,7 +242,7 @@ impl<'s> LimitSimulation<'s> {
     /// Returns the share of a worker that a request has.
     fn speed(&self, server: usize, job: usize) -> f64 {
         let ModelServer { workers, jobs, .. } = &self.servers[server];
-        match self.scene.sharing {
+        match self.scenario.sharing {
             ServiceDiscipline::Workers => f64::from(u8::from(job < *workers)),
             ServiceDiscipline::Processors => (*workers as f64 / jobs.len() as f64).min(1.0),
         }

@@ -101,7 +101,7 @@ async fn hpack_bomb_closes_the_connection() -> Result {
     wire.write(&hpack_bomb(1, 10_000)).await?;
     target.wait_for_metric(CONNECTIONS_ENDED_METRIC, "excess").await?;
     target.check_health().await?;
-    let requests = target.scene.endpoint().counts().requests;
+    let requests = target.fixture.endpoint().counts().requests;
     ensure!(requests == 2, "only well-behaved requests reach the endpoint: {requests}");
     let goaway = wire.reader.next_of_kind(frames::GOAWAY).await?.context("a GOAWAY")?;
     assert_eq!(goaway.reason(), Some(frames::ENHANCE_YOUR_CALM));
@@ -134,7 +134,7 @@ async fn streams_over_the_concurrency_limit_are_refused() -> Result {
     let spec = json!({ "http2": { "maxConcurrentStreams": OPEN } });
     let target = AttackTarget::with_behaviour(vec![ServeStep::AnswerPattern(1000)], spec).await?;
     // SETTINGS_INITIAL_WINDOW_SIZE of 0: no response can complete.
-    let mut wire = RawHttp2Connection::connect(target.scene.sheave.address(), &[(4, 0)]).await?;
+    let mut wire = RawHttp2Connection::connect(target.fixture.sheave.address(), &[(4, 0)]).await?;
     for number in 0..OPEN + BEYOND {
         wire.write(&RawHttp2Frame::get(2 * number + 1)).await?;
     }

@@ -31,40 +31,41 @@ const PAIRS: usize = 8;
 /// Returns Sheave with one listener, which terminates TLS.
 async fn start_fixture(authority: &CertificateAuthority) -> Result<HttpFixture> {
     let identity = authority.issue(&["test"]);
-    let scene =
+    let fixture =
         HttpFixture::with_tls(EndpointBehaviour::ok(), &identity, &["--workers", "2"]).await?;
     // A short timeout, so that the test sees soon that connections are closed.
     let policy = objects::client_policy(json!({ "timeouts": { "head": "3s" } }));
-    scene.configuration.write("policy.yaml", &[policy])?;
-    scene.sheave.wait_for_log(0, "configuration in force").await?;
-    Ok(scene)
+    fixture.configuration.write("policy.yaml", &[policy])?;
+    fixture.sheave.wait_for_log(0, "configuration in force").await?;
+    Ok(fixture)
 }
 
 /// Clients send half a ClientHello and then nothing. Other clients are served, and each handshake times out.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unfinished_tls_handshakes_time_out() -> Result {
     let authority = CertificateAuthority::new();
-    let scene = start_fixture(&authority).await?;
-    let before = scene.sheave.memory_bytes()?;
+    let fixture = start_fixture(&authority).await?;
+    let before = fixture.sheave.memory_bytes()?;
     let options = TlsClientOptions::trusting(&authority);
     let hello = options.client_hello("test")?;
     let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(HALF_OPEN * 2);
     let count = HALF_OPEN.min(descriptors / 2 - 100);
     let mut held = Vec::new();
     for _ in 0..count {
-        let mut stream = TcpStream::connect(scene.sheave.address()).await?;
+        let mut stream = TcpStream::connect(fixture.sheave.address()).await?;
         stream.write_all(&hello[..hello.len() / 2]).await?;
         held.push(stream);
     }
-    let mut client = Http1TestClient::connect_tls(scene.sheave.address(), "test", &options).await?;
+    let mut client =
+        Http1TestClient::connect_tls(fixture.sheave.address(), "test", &options).await?;
     ensure!(client.get("/").await?.status() == 200, "another client is not served meanwhile");
-    let each = scene.sheave.memory_bytes()?.saturating_sub(before) / count;
+    let each = fixture.sheave.memory_bytes()?.saturating_sub(before) / count;
     eprintln!("{count} half-open handshakes: {each} bytes each");
     ensure!(each < 32 * 1024, "{each} bytes for each");
 
-    let open = async || scene.sheave.metric_sum("sheave_listener_connections_open").await;
+    let open = async || fixture.sheave.metric_sum("sheave_listener_connections_open").await;
     eventually("the handshakes time out", open, |open| *open <= 1.0).await?;
-    let outcomes = scene.sheave.metric_samples("sheave_tls_handshakes_total").await?;
+    let outcomes = fixture.sheave.metric_samples("sheave_tls_handshakes_total").await?;
     let late = outcomes.iter().find(|(labels, _)| labels.contains("\"timeout\""));
     ensure!(late.is_some_and(|(_, late)| *late == count as f64), "{outcomes:?}");
     Ok(())
@@ -75,8 +76,8 @@ async fn unfinished_tls_handshakes_time_out() -> Result {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn handshake_flood_does_not_starve_requests() -> Result {
     let authority = CertificateAuthority::new();
-    let scene = start_fixture(&authority).await?;
-    let address = scene.sheave.address();
+    let fixture = start_fixture(&authority).await?;
+    let address = fixture.sheave.address();
     let options = TlsClientOptions::trusting(&authority);
     let mut clients = Vec::new();
     for _ in 0..4 {

@@ -34,7 +34,7 @@ async fn slow_header_block_closes_the_connection() -> Result {
 async fn incomplete_preface_closes_the_connection() -> Result {
     let target =
         AttackTarget::with_client_policy(json!({ "timeouts": { "head": "200ms" } })).await?;
-    let mut client = target.scene.client().await?;
+    let mut client = target.fixture.client().await?;
     client.send("PRI * HTTP/2.0\r\n").await?;
     // The response does not matter: the connection ends.
     drop(client.response("GET").await);
@@ -55,7 +55,7 @@ async fn slow_body_times_out_its_stream() -> Result {
     ensure!(
         answer.kind == frames::RST_STREAM || answer.payload.first() != Some(&frames::STATUS_200)
     );
-    target.scene.sheave.wait_until_idle().await?;
+    target.fixture.sheave.wait_until_idle().await?;
     target.wait_for_metric("sheave_failures_total", "body_timeout").await?;
     wire.write(&RawHttp2Frame::get(3)).await?;
     let answer = wire.reader.next_of_stream(3).await?.context("an answer")?;
@@ -72,15 +72,15 @@ async fn zero_flow_control_window_costs_little_memory_and_times_out() -> Result 
     let target =
         AttackTarget::with_behaviour(vec![ServeStep::AnswerPattern(10_000_000)], spec).await?;
     // SETTINGS_INITIAL_WINDOW_SIZE of 0: no stream may send a byte.
-    let mut wire = RawHttp2Connection::connect(target.scene.sheave.address(), &[(4, 0)]).await?;
+    let mut wire = RawHttp2Connection::connect(target.fixture.sheave.address(), &[(4, 0)]).await?;
     for number in 0..STREAMS {
         wire.write(&RawHttp2Frame::get(2 * number + 1)).await?;
     }
-    let endpoint = target.scene.endpoint();
+    let endpoint = target.fixture.endpoint();
     endpoint
         .wait_for_counts("all requests arrive", |counts| counts.requests > u64::from(STREAMS))
         .await?;
-    let busy = async || target.scene.sheave.active_requests().await;
+    let busy = async || target.fixture.sheave.active_requests().await;
     eventually("the requests time out", busy, |busy| *busy == 0).await?;
     target.wait_for_metric("sheave_failures_total", "body_timeout").await?;
     target.check_health().await

@@ -12,7 +12,7 @@ const MAX_MEMORY_GROWTH: u64 = 24 << 20;
 
 /// Sheave with one HTTP/1.1 endpoint that answers at once.
 pub(crate) struct AttackTarget {
-    pub(crate) scene: HttpFixture,
+    pub(crate) fixture: HttpFixture,
     memory: u64,
 }
 
@@ -32,25 +32,25 @@ impl AttackTarget {
         spec: Value,
     ) -> Result<Self> {
         let endpoints = vec![Endpoint::start(behaviour).await?];
-        let scene =
+        let fixture =
             HttpFixture::with(endpoints, &[objects::client_policy(spec)], &["--workers", "2"])
                 .await?;
         // The memory needed to serve at all is not a cost of the attack.
-        Http1TestClient::connect(scene.sheave.address()).await?.get("/").await?;
-        let memory = scene.sheave.memory_bytes()?;
-        Ok(Self { scene, memory })
+        Http1TestClient::connect(fixture.sheave.address()).await?.get("/").await?;
+        let memory = fixture.sheave.memory_bytes()?;
+        Ok(Self { fixture, memory })
     }
 
     pub(crate) async fn connect(&self) -> Result<RawHttp2Connection> {
-        RawHttp2Connection::connect(self.scene.sheave.address(), &[]).await
+        RawHttp2Connection::connect(self.fixture.sheave.address(), &[]).await
     }
 
     /// Checks that the attack has cost little memory and that other clients are served.
     pub(crate) async fn check_health(&self) -> Result {
-        let growth = self.scene.sheave.memory_bytes()?.saturating_sub(self.memory);
+        let growth = self.fixture.sheave.memory_bytes()?.saturating_sub(self.memory);
         ensure!(growth < MAX_MEMORY_GROWTH, "{growth} bytes more");
         let response =
-            within("a well-behaved client", self.scene.client().await?.get("/")).await??;
+            within("a well-behaved client", self.fixture.client().await?.get("/")).await??;
         ensure!(response.status() == 200, "{response:?}");
         Ok(())
     }
@@ -58,7 +58,7 @@ impl AttackTarget {
     /// Waits until exactly this number of streams has been refused.
     pub(crate) async fn wait_for_refused_streams(&self, streams: u64) -> Result {
         let refused =
-            async || self.scene.sheave.metric_sum("sheave_http2_streams_refused_total").await;
+            async || self.fixture.sheave.metric_sum("sheave_http2_streams_refused_total").await;
         eventually("streams refused", refused, |refused| *refused == streams as f64).await?;
         Ok(())
     }
@@ -66,7 +66,7 @@ impl AttackTarget {
     /// Waits until the metric has counted at least one event for this reason.
     pub(crate) async fn wait_for_metric(&self, metric: &str, reason: &str) -> Result {
         let label = format!("\"{reason}\"");
-        let samples = async || self.scene.sheave.metric_samples(metric).await;
+        let samples = async || self.fixture.sheave.metric_samples(metric).await;
         let is_counted = |(labels, count): &(String, f64)| labels.contains(&label) && *count > 0.0;
         eventually(reason, samples, |samples| samples.iter().any(is_counted)).await?;
         Ok(())

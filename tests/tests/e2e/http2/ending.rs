@@ -1,14 +1,10 @@
 //! Connections close without losing requests: first a warning, then the identifier of the last
 //! processed stream.
 
-use std::time::Duration;
-
 use anyhow::{Context, ensure};
 use rustix::process::Signal;
-use serde_json::json;
 use tests::frames::{self, RawHttp2Connection, RawHttp2Frame};
-use tests::{Endpoint, EndpointBehaviour, Result, http2, objects, within};
-use tokio::time::Instant;
+use tests::{Endpoint, EndpointBehaviour, Result};
 
 use super::fixture::Http2Fixture;
 
@@ -52,60 +48,5 @@ async fn drain_sends_a_warning_goaway_before_the_final_one() -> Result {
     }
     assert_eq!((ended, last), (2, Some(3)));
     ensure!(site.sheave.wait_for_exit().await?.code() == Some(0));
-    Ok(())
-}
-
-/// Clients that honour GOAWAY lose nothing: they send requests until the warning, and every request
-/// sent is answered.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_drain_loses_no_stream() -> Result {
-    let endpoint = Endpoint::start(EndpointBehaviour::slow(Duration::from_millis(3))).await?;
-    let mut site = Http2Fixture::of(&[endpoint.address], &[]).await?;
-    let mut clients = tokio::task::JoinSet::new();
-    for _ in 0..8 {
-        clients.spawn(send_until_goaway(site.client().await?));
-    }
-    endpoint.wait_for_counts("load", |counts| counts.requests > 500).await?;
-    site.sheave.signal(Signal::TERM)?;
-    for outcome in clients.join_all().await {
-        outcome?;
-    }
-    ensure!(site.sheave.wait_for_exit().await?.code() == Some(0));
-    Ok(())
-}
-
-/// Sends requests until the connection accepts no more of them.
-async fn send_until_goaway(client: http2::Http2TestClient) -> Result {
-    loop {
-        let (response, _) = match client.send_request(http2::get("/"), true).await {
-            Ok(begun) => begun,
-            Err(error) if error.is_go_away() || error.is_io() => return Ok(()),
-            Err(error) => return Err(error.into()),
-        };
-        let response = within("an answer", http2::Http2TestClient::response(response)).await?;
-        match response {
-            Ok(response) => ensure!(response.status() == 200, "{response:?}"),
-            // The request was not processed at all, so a client may send it elsewhere.
-            Err(error) if error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR) => {
-                return Ok(());
-            }
-            Err(error) => return Err(error.into()),
-        }
-    }
-}
-
-/// A connection over its maximum age closes gracefully, so that clients spread over the replicas
-/// again.
-#[tokio::test]
-async fn connection_over_max_age_closes_without_losing_requests() -> Result {
-    let endpoint = Endpoint::start(EndpointBehaviour::slow(Duration::from_millis(1))).await?;
-    let policy = objects::client_policy(json!({ "connections": { "maxAge": "300ms" } }));
-    let site = Http2Fixture::of(&[endpoint.address], &[policy]).await?;
-    for _ in 0..3 {
-        let begun = Instant::now();
-        send_until_goaway(site.client().await?).await?;
-        // The age varies by a tenth.
-        ensure!(begun.elapsed() > Duration::from_millis(250), "{:?}", begun.elapsed());
-    }
     Ok(())
 }

@@ -4,12 +4,10 @@
 use std::time::Duration;
 
 use anyhow::ensure;
-use h3::error::{Code, StreamError};
+use h3::error::Code;
 use rustix::process::Signal;
 use serde_json::json;
 use tests::{Endpoint, EndpointBehaviour, Result, http3, within};
-use tokio::task::JoinSet;
-use tokio::time::Instant;
 
 use super::fixture::Http3Fixture;
 
@@ -30,63 +28,6 @@ async fn drain_finishes_running_requests() -> Result {
     let end = client.wait_for_close().await?;
     ensure!(end.is_h3_no_error(), "{end:?}");
     ensure!(site.sheave.wait_for_exit().await?.code() == Some(0));
-    Ok(())
-}
-
-/// Clients that honour GOAWAY lose nothing: they send requests until the warning, and every request
-/// sent is answered.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_drain_loses_no_request() -> Result {
-    let endpoint = Endpoint::start(EndpointBehaviour::slow(Duration::from_millis(3))).await?;
-    let mut site = Http3Fixture::of(&[endpoint.address]).await?;
-    let mut clients = JoinSet::new();
-    for _ in 0..8 {
-        clients.spawn(send_until_goaway(site.client().await?));
-    }
-    endpoint.wait_for_counts("load", |counts| counts.requests > 500).await?;
-    site.sheave.signal(Signal::TERM)?;
-    for outcome in clients.join_all().await {
-        outcome?;
-    }
-    ensure!(site.sheave.wait_for_exit().await?.code() == Some(0));
-    Ok(())
-}
-
-/// Sends requests until the connection accepts no more of them.
-async fn send_until_goaway(client: http3::Http3TestClient) -> Result {
-    loop {
-        let (mut sending, receiving) = match client.send_request(http3::get("/")).await {
-            Ok(begun) => begun,
-            Err(StreamError::RemoteClosing { .. }) => return Ok(()),
-            Err(error) if error.is_h3_no_error() => return Ok(()),
-            Err(error) => return Err(error.into()),
-        };
-        // If the request is rejected, reading the response gives the error.
-        drop(sending.finish().await);
-        match within("an answer", http3::Http3TestClient::response(receiving)).await? {
-            Ok(response) => ensure!(response.status() == 200, "{response:?}"),
-            // The request was not processed at all, so a client may send it elsewhere.
-            Err(StreamError::RemoteTerminate { code: Code::H3_REQUEST_REJECTED, .. }) => {
-                return Ok(());
-            }
-            Err(error) => return Err(error.into()),
-        }
-    }
-}
-
-/// A connection over its maximum age closes gracefully, so that clients spread over the replicas
-/// again.
-#[tokio::test]
-async fn connection_over_max_age_closes_without_losing_requests() -> Result {
-    let endpoint = Endpoint::start(EndpointBehaviour::slow(Duration::from_millis(1))).await?;
-    let policy = json!({ "connections": { "maxAge": "300ms" } });
-    let site = Http3Fixture::with_client_policy(&[endpoint.address], policy).await?;
-    for _ in 0..3 {
-        let begun = Instant::now();
-        send_until_goaway(site.client().await?).await?;
-        // The age varies by a tenth.
-        ensure!(begun.elapsed() > Duration::from_millis(250), "{:?}", begun.elapsed());
-    }
     Ok(())
 }
 

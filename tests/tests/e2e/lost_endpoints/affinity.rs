@@ -10,7 +10,7 @@ use tests::{EndpointBehaviour, HttpFixture, Result, objects};
 
 use super::load::{LoadProtocol, RecordedLoad, assert_all_served};
 use super::outage_helpers::{
-    ANSWERS, CLIENTS, SERVICE_TIME, assert_budget_is_left, kill, requests, restart, scene,
+    ANSWERS, CLIENTS, SERVICE_TIME, assert_budget_is_left, kill, requests, restart, start_fixture,
     wait_for_health,
 };
 
@@ -23,11 +23,11 @@ struct AffinityClients {
 impl AffinityClients {
     /// Returns the endpoint of each client. One request is in flight at a time, so that load does
     /// not influence the choice.
-    async fn endpoint_of_each_client(&mut self, scene: &HttpFixture) -> Result<Vec<SocketAddr>> {
+    async fn endpoint_of_each_client(&mut self, fixture: &HttpFixture) -> Result<Vec<SocketAddr>> {
         let mut assigned = Vec::new();
-        let mut connection = scene.client().await?;
+        let mut connection = fixture.client().await?;
         for number in 0..CLIENTS {
-            let (key, before) = (number.to_string(), requests(&scene.endpoints));
+            let (key, before) = (number.to_string(), requests(&fixture.endpoints));
             let cookie = self.cookies.entry(number).or_default();
             let fields = [("X-Key", key.as_str()), ("Cookie", cookie.as_str())];
             let response = connection.exchange("GET", "/", &fields, b"").await?;
@@ -35,11 +35,11 @@ impl AffinityClients {
             if let Some(given) = response.field("set-cookie").filter(|_| cookie.is_empty()) {
                 given.split(';').next().unwrap_or_default().clone_into(cookie);
             }
-            let mut after = requests(&scene.endpoints).into_iter().zip(before);
+            let mut after = requests(&fixture.endpoints).into_iter().zip(before);
             let index = after
                 .position(|(after, before)| after > before)
                 .context("no endpoint got the request")?;
-            assigned.push(scene.endpoints[index].address);
+            assigned.push(fixture.endpoints[index].address);
         }
         Ok(assigned)
     }
@@ -47,32 +47,32 @@ impl AffinityClients {
 
 /// Checks a load of requests, some of them bound to an endpoint that dies and returns.
 async fn check_affinity_is_restored(policy: Value) -> Result {
-    let mut scene = scene(3, &[objects::backend_policy("app", policy)]).await?;
-    let address = scene.endpoints[0].address;
+    let mut fixture = start_fixture(3, &[objects::backend_policy("app", policy)]).await?;
+    let address = fixture.endpoints[0].address;
     let mut clients = AffinityClients::default();
-    clients.endpoint_of_each_client(&scene).await?;
-    let before = clients.endpoint_of_each_client(&scene).await?;
+    clients.endpoint_of_each_client(&fixture).await?;
+    let before = clients.endpoint_of_each_client(&fixture).await?;
     let bound = before.iter().filter(|endpoint| **endpoint == address).count();
     ensure!(bound > 0 && bound < CLIENTS, "{bound} clients are bound to the endpoint");
 
-    let load = RecordedLoad::start(scene.sheave.address(), CLIENTS, &LoadProtocol::Http1("GET"));
+    let load = RecordedLoad::start(fixture.sheave.address(), CLIENTS, &LoadProtocol::Http1("GET"));
     load.wait_for_responses(ANSWERS).await?;
-    kill(scene.endpoints.remove(0)).await?;
+    kill(fixture.endpoints.remove(0)).await?;
     load.wait_for_responses(ANSWERS).await?;
-    let meanwhile = clients.endpoint_of_each_client(&scene).await?;
-    scene.endpoints.insert(0, restart(address, &EndpointBehaviour::slow(SERVICE_TIME)).await?);
-    wait_for_health(&scene.sheave, address, "serving").await?;
+    let meanwhile = clients.endpoint_of_each_client(&fixture).await?;
+    fixture.endpoints.insert(0, restart(address, &EndpointBehaviour::slow(SERVICE_TIME)).await?);
+    wait_for_health(&fixture.sheave, address, "serving").await?;
     load.wait_for_responses(ANSWERS).await?;
     assert_all_served(&load.stop().await)?;
-    assert_budget_is_left(&scene.sheave).await?;
-    scene.sheave.wait_until_idle().await?;
+    assert_budget_is_left(&fixture.sheave).await?;
+    fixture.sheave.wait_until_idle().await?;
 
     ensure!(
         meanwhile.iter().all(|endpoint| *endpoint != address),
         "a request went to the dead endpoint"
     );
     assert_eq!(
-        clients.endpoint_of_each_client(&scene).await?,
+        clients.endpoint_of_each_client(&fixture).await?,
         before,
         "a client did not return to its endpoint"
     );

@@ -14,9 +14,9 @@ async fn fast_failing_endpoint_gets_at_most_its_share() -> Result {
     let mut servers = vec![Endpoint::start(EndpointBehaviour::answering(FAILURE)).await?];
     servers
         .extend(tests::fixture::start_endpoints(2, &EndpointBehaviour::slow(SERVICE_TIME)).await?);
-    let scene = HttpFixture::with(servers, &[], TWO_WORKERS).await?;
-    let load = LoadGenerator::start(scene.sheave.address(), CLIENTS, ClientPattern::GET);
-    let observe = async || Ok(requests(&scene.endpoints).iter().sum::<u64>());
+    let fixture = HttpFixture::with(servers, &[], TWO_WORKERS).await?;
+    let load = LoadGenerator::start(fixture.sheave.address(), CLIENTS, ClientPattern::GET);
+    let observe = async || Ok(requests(&fixture.endpoints).iter().sum::<u64>());
     eventually("requests", observe, |requests| *requests >= REQUESTS).await?;
     let report = load.stop().await;
     ensure!(report.failed.is_empty(), "{report:?}");

@@ -20,11 +20,11 @@ async fn new_connections_reach_a_live_endpoint() -> Result {
         servers.push(RawServer::echo().await?);
     }
     let addresses: Vec<_> = servers.iter().map(|server| server.address).collect();
-    let scene = L4Fixture::tcp(&addresses, &[], TWO_WORKERS).await?;
+    let fixture = L4Fixture::tcp(&addresses, &[], TWO_WORKERS).await?;
     // Connections that stay open, so that the dead endpoint has the fewest.
     let mut kept = Vec::new();
     while servers.iter().any(|server| server.open_connections() == 0) {
-        let mut connection = scene.connect().await?;
+        let mut connection = fixture.connect().await?;
         ensure!(send_and_read_echo(&mut connection, b"before").await? == b"before");
         kept.push(connection);
     }
@@ -32,11 +32,11 @@ async fn new_connections_reach_a_live_endpoint() -> Result {
         drop(servers.remove(0));
         wait_until_connections_are_refused(*dead).await?;
         for number in 0..NEW_FLOWS {
-            let mut connection = scene.connect().await?;
+            let mut connection = fixture.connect().await?;
             let echo = send_and_read_echo(&mut connection, &[number]).await;
             ensure!(echo.with_context(|| format!("connection {number}"))? == [number]);
         }
-        wait_for_health(&scene.sheave, *dead, "unreachable").await?;
+        wait_for_health(&fixture.sheave, *dead, "unreachable").await?;
     }
     Ok(())
 }
@@ -48,24 +48,24 @@ async fn new_flows_reach_a_live_endpoint() -> Result {
         servers.push(UdpEcho::start().await?);
     }
     let addresses: Vec<_> = servers.iter().map(|server| server.address).collect();
-    let scene = L4Fixture::udp(&addresses, &[], TWO_WORKERS).await?;
+    let fixture = L4Fixture::udp(&addresses, &[], TWO_WORKERS).await?;
     // The clients keep their ports: a flow from the port of an earlier flow is not new.
     let mut clients = Vec::new();
     for dead in &addresses[..2] {
         drop(servers.remove(0));
         wait_until_datagrams_are_refused(*dead).await?;
         for number in 0..NEW_FLOWS {
-            let client = udp_client(scene.listener_address("127.0.0.1")?).await?;
+            let client = udp_client(fixture.listener_address("127.0.0.1")?).await?;
             let port = request_server_port(&client, &[number]).await?;
             ensure!(servers.iter().any(|server| server.address.port() == port), "{port}");
             clients.push(client);
         }
-        wait_for_health(&scene.sheave, *dead, "unreachable").await?;
+        wait_for_health(&fixture.sheave, *dead, "unreachable").await?;
     }
     servers.push(UdpEcho::start_at(addresses[0]).await?);
-    wait_for_health(&scene.sheave, addresses[0], "serving").await?;
+    wait_for_health(&fixture.sheave, addresses[0], "serving").await?;
     let is_used = async || {
-        let client = udp_client(scene.listener_address("127.0.0.1")?).await?;
+        let client = udp_client(fixture.listener_address("127.0.0.1")?).await?;
         let port = request_server_port(&client, b"new").await?;
         clients.push(client);
         Ok(port == addresses[0].port())

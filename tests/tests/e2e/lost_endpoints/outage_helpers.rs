@@ -19,7 +19,7 @@ pub(crate) const TWO_WORKERS: &[&str] = &["--workers", "2"];
 
 /// Returns a fixture with this number of HTTP/1.1 endpoints that take [`SERVICE_TIME`], and these
 /// policies.
-pub(crate) async fn scene(count: usize, policies: &[Value]) -> Result<HttpFixture> {
+pub(crate) async fn start_fixture(count: usize, policies: &[Value]) -> Result<HttpFixture> {
     let servers = start_endpoints(count, &EndpointBehaviour::slow(SERVICE_TIME)).await?;
     HttpFixture::with(servers, policies, TWO_WORKERS).await
 }

@@ -9,7 +9,7 @@ use tests::{EndpointBehaviour, Http1TestResponse, HttpFixture, Result, eventuall
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::outage_helpers::{kill, restart, scene, wait_for_health};
+use super::outage_helpers::{kill, restart, start_fixture, wait_for_health};
 
 /// Added to an upper bound of time, for a machine that is busy with other tests.
 const MARGIN: Duration = Duration::from_millis(500);
@@ -17,14 +17,14 @@ const MARGIN: Duration = Duration::from_millis(500);
 const MAX_RETURN_TIME: Duration = Duration::from_secs(1);
 
 async fn fixture_with_dead_endpoints(policies: &[Value]) -> Result<(HttpFixture, Vec<SocketAddr>)> {
-    let mut scene = scene(3, policies).await?;
-    ensure!(scene.client().await?.get("/").await?.status() == 200);
+    let mut fixture = start_fixture(3, policies).await?;
+    ensure!(fixture.client().await?.get("/").await?.status() == 200);
     let mut addresses = Vec::new();
-    for endpoint in scene.endpoints.drain(..) {
+    for endpoint in fixture.endpoints.drain(..) {
         addresses.push(endpoint.address);
         kill(endpoint).await?;
     }
-    Ok((scene, addresses))
+    Ok((fixture, addresses))
 }
 
 fn queue_policy(timeout: &str) -> Value {
@@ -40,10 +40,10 @@ fn check_local_error(response: &Http1TestResponse, status: u16, error: &str) -> 
 }
 
 /// Waits until this number of requests has failed for this reason.
-async fn wait_for_failures(scene: &HttpFixture, reason: &str, expected: f64) -> Result {
+async fn wait_for_failures(fixture: &HttpFixture, reason: &str, expected: f64) -> Result {
     let label = format!("\"{reason}\"");
     let observe = async || {
-        let samples = scene.sheave.metric_samples("sheave_failures_total").await?.into_iter();
+        let samples = fixture.sheave.metric_samples("sheave_failures_total").await?.into_iter();
         let samples = samples.filter(|(labels, _)| labels.contains(&label));
         Ok(samples.map(|(_, count)| count).sum::<f64>())
     };
@@ -53,8 +53,8 @@ async fn wait_for_failures(scene: &HttpFixture, reason: &str, expected: f64) -> 
 
 #[tokio::test]
 async fn total_outage_without_a_queue_is_answered_502_at_once() -> Result {
-    let (scene, addresses) = fixture_with_dead_endpoints(&[]).await?;
-    let mut client = scene.client().await?;
+    let (fixture, addresses) = fixture_with_dead_endpoints(&[]).await?;
+    let mut client = fixture.client().await?;
     for method in ["GET", "POST"] {
         for _ in 0..10 {
             let begun = Instant::now();
@@ -63,9 +63,9 @@ async fn total_outage_without_a_queue_is_answered_502_at_once() -> Result {
             ensure!(begun.elapsed() < MARGIN, "after {:?}", begun.elapsed());
         }
     }
-    wait_for_failures(&scene, "connect_failed", 20.0).await?;
+    wait_for_failures(&fixture, "connect_failed", 20.0).await?;
     for address in &addresses {
-        wait_for_health(&scene.sheave, *address, "unreachable").await?;
+        wait_for_health(&fixture.sheave, *address, "unreachable").await?;
     }
     let _back = restart(addresses[2], &EndpointBehaviour::ok()).await?;
     for _ in 0..10 {
@@ -77,14 +77,14 @@ async fn total_outage_without_a_queue_is_answered_502_at_once() -> Result {
 
 #[tokio::test]
 async fn queued_requests_wait_for_the_first_endpoint_to_return() -> Result {
-    let (scene, addresses) = fixture_with_dead_endpoints(&[queue_policy("1h")]).await?;
+    let (fixture, addresses) = fixture_with_dead_endpoints(&[queue_policy("1h")]).await?;
     let (mut clients, mut waiting) = (JoinSet::new(), 0);
     for method in ["GET", "POST"].repeat(5) {
-        let mut client = scene.client().await?;
+        let mut client = fixture.client().await?;
         clients.spawn(async move { client.exchange(method, "/", &[], b"").await });
         // The first request finds out that no endpoint is reachable.
         waiting += 1;
-        scene.sheave.wait_for_queue_length(waiting).await?;
+        fixture.sheave.wait_for_queue_length(waiting).await?;
     }
     let begun = Instant::now();
     let _back = restart(addresses[1], &EndpointBehaviour::ok()).await?;
@@ -92,13 +92,13 @@ async fn queued_requests_wait_for_the_first_endpoint_to_return() -> Result {
         ensure!(response??.status() == 200);
     }
     ensure!(begun.elapsed() < MAX_RETURN_TIME + MARGIN, "after {:?}", begun.elapsed());
-    scene.sheave.wait_until_idle().await
+    fixture.sheave.wait_until_idle().await
 }
 
 #[tokio::test]
 async fn queued_requests_get_503_after_the_queue_timeout() -> Result {
-    let (scene, _) = fixture_with_dead_endpoints(&[queue_policy("300ms")]).await?;
-    let mut client = scene.client().await?;
+    let (fixture, _) = fixture_with_dead_endpoints(&[queue_policy("300ms")]).await?;
+    let mut client = fixture.client().await?;
     for _ in 0..3 {
         let begun = Instant::now();
         let response = client.get("/").await?;
@@ -107,6 +107,6 @@ async fn queued_requests_get_503_after_the_queue_timeout() -> Result {
         let wait = Duration::from_millis(300);
         ensure!(took >= wait && took <= wait + MARGIN, "after {took:?}");
     }
-    wait_for_failures(&scene, "unreachable", 3.0).await?;
-    scene.sheave.wait_until_idle().await
+    wait_for_failures(&fixture, "unreachable", 3.0).await?;
+    fixture.sheave.wait_until_idle().await
 }

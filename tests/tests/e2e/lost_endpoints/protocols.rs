@@ -220,11 +220,11 @@ async fn no_get_fails_when_an_http3_endpoint_dies() -> Result {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_get_of_an_http2_client_fails_when_an_endpoint_dies() -> Result {
-    let mut scene = super::outage_helpers::scene(3, &[]).await?;
-    let servers = &mut scene.endpoints;
+    let mut fixture = super::outage_helpers::start_fixture(3, &[]).await?;
+    let servers = &mut fixture.endpoints;
     let death = async || kill(servers.remove(0)).await.map(drop);
     assert_all_served(
-        &records_around_death(&scene.sheave, &LoadProtocol::Http2Gets, death).await?.0,
+        &records_around_death(&fixture.sheave, &LoadProtocol::Http2Gets, death).await?.0,
     )
 }
 

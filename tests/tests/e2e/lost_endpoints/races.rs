@@ -54,14 +54,14 @@ async fn post_not_received_by_a_dead_endpoint_is_retried() -> Result {
 
 async fn check_post_at_death(first: FirstEvent) -> Result {
     let servers = tests::fixture::start_endpoints(2, &EndpointBehaviour::gated()).await?;
-    let mut scene = HttpFixture::with(servers, &[], ONE_WORKER).await?;
+    let mut fixture = HttpFixture::with(servers, &[], ONE_WORKER).await?;
     let mut clients = Vec::new();
     for _ in 0..REQUESTS {
-        let mut client = scene.client().await?;
+        let mut client = fixture.client().await?;
         client.send(b"POST /before HTTP/1.1\r\nHost: test\r\nContent-Length: 0\r\n\r\n").await?;
         clients.push(client);
     }
-    for endpoint in &scene.endpoints {
+    for endpoint in &fixture.endpoints {
         endpoint
             .wait_for_counts("the endpoint's requests", |counts| counts.in_flight == REQUESTS / 2)
             .await?;
@@ -70,10 +70,10 @@ async fn check_post_at_death(first: FirstEvent) -> Result {
     for client in &mut clients {
         ensure!(client.response("POST").await?.status() == 200);
     }
-    scene.sheave.wait_until_idle().await?;
+    fixture.sheave.wait_until_idle().await?;
 
-    stop_process(&scene.sheave).await?;
-    let mut dying = Some(scene.endpoints.remove(0));
+    stop_process(&fixture.sheave).await?;
+    let mut dying = Some(fixture.endpoints.remove(0));
     if let FirstEvent::Death = first {
         kill(dying.take().context("the endpoint is already dead")?).await?;
     }
@@ -83,7 +83,7 @@ async fn check_post_at_death(first: FirstEvent) -> Result {
     if let Some(endpoint) = dying {
         kill(endpoint).await?;
     }
-    scene.sheave.signal(Signal::CONT)?;
+    fixture.sheave.signal(Signal::CONT)?;
     for client in &mut clients {
         let response = client.response("POST").await?;
         ensure!(response.status() == 200, "{response:?}");

@@ -143,33 +143,33 @@ fn no_get_fails_when_an_endpoint_falls_silent() -> Result {
     run_in_network(async |network| {
         let mut servers = vec![network.endpoint(EndpointBehaviour::slow(SERVICE_TIME))?];
         servers.extend(start_endpoints(2, &EndpointBehaviour::slow(SERVICE_TIME)).await?);
-        let scene = HttpFixture::with(servers, &[], TWO_WORKERS).await?;
-        let far = scene.endpoints[0].address;
+        let fixture = HttpFixture::with(servers, &[], TWO_WORKERS).await?;
+        let far = fixture.endpoints[0].address;
         let load =
-            RecordedLoad::start(scene.sheave.address(), CLIENTS, &LoadProtocol::Http1("GET"));
+            RecordedLoad::start(fixture.sheave.address(), CLIENTS, &LoadProtocol::Http1("GET"));
         load.wait_for_responses(ANSWERS).await?;
-        ensure!(scene.endpoints[0].counts().requests > 0, "the endpoint gets no request");
+        ensure!(fixture.endpoints[0].counts().requests > 0, "the endpoint gets no request");
 
         network.drop_packets()?;
         let silence = Instant::now();
-        wait_for_health(&scene.sheave, far, "unreachable").await?;
+        wait_for_health(&fixture.sheave, far, "unreachable").await?;
         // By then requests in flight have timed out.
         while silence.elapsed() < Duration::from_secs(5) {
             load.wait_for_responses(ANSWERS).await?;
         }
-        ensure!(metric(&scene.sheave, "sheave_endpoint_outages_total", far).await? == 1.0);
+        ensure!(metric(&fixture.sheave, "sheave_endpoint_outages_total", far).await? == 1.0);
         network.restore_packets()?;
-        wait_for_health(&scene.sheave, far, "serving").await?;
-        let before = scene.endpoints[0].counts().requests;
+        wait_for_health(&fixture.sheave, far, "serving").await?;
+        let before = fixture.endpoints[0].counts().requests;
         load.wait_for_responses(ANSWERS).await?;
         ensure!(
-            scene.endpoints[0].counts().requests > before,
+            fixture.endpoints[0].counts().requests > before,
             "the endpoint gets no request after its return"
         );
 
         let answers = load.stop().await;
         assert_all_served(&answers)?;
-        assert_budget_is_left(&scene.sheave).await?;
+        assert_budget_is_left(&fixture.sheave).await?;
         let longest = answers.iter().max_by_key(|answer| answer.took).context("answers")?;
         ensure!(longest.took < Duration::from_secs(4), "{longest:?}");
         let later: Vec<_> =

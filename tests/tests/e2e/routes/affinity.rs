@@ -30,12 +30,12 @@ fn counts(endpoints: &[Endpoint]) -> Vec<u64> {
 
 /// Returns the index of the endpoint that gets the request of `ask`.
 async fn endpoint_that_served(
-    scene: &HttpFixture,
+    fixture: &HttpFixture,
     ask: impl AsyncFnOnce() -> Result,
 ) -> Result<usize> {
-    let before = counts(&scene.endpoints);
+    let before = counts(&fixture.endpoints);
     ask().await?;
-    let after = counts(&scene.endpoints);
+    let after = counts(&fixture.endpoints);
     let index = before.iter().zip(after).position(|(before, after)| *before < after);
     index.context("no endpoint got the request")
 }
@@ -64,19 +64,19 @@ async fn first_cookie(client: &mut Http1TestClient) -> Result<String> {
 
 #[tokio::test]
 async fn a_cookie_keeps_a_client_at_its_endpoint() -> Result {
-    let scene = start_fixture(4, cookie_policy()).await?;
+    let fixture = start_fixture(4, cookie_policy()).await?;
     let mut indexes = BTreeSet::new();
     for _ in 0..8 {
-        let mut client = scene.client().await?;
+        let mut client = fixture.client().await?;
         let response = client.get("/").await?;
         let cookie = response.field("set-cookie").context("a cookie")?;
         let (pair, attributes) = cookie.split_once("; ").context("attributes")?;
         assert_eq!(attributes, "Path=/; Max-Age=3600; HttpOnly; SameSite=Lax");
-        for address in addresses(&scene.endpoints) {
+        for address in addresses(&fixture.endpoints) {
             ensure!(!pair.contains(&address.port().to_string()), "{pair} shows {address}");
         }
         let cookies = format!("theme=dark; {pair}; x=y");
-        let index = endpoint_that_served(&scene, async || {
+        let index = endpoint_that_served(&fixture, async || {
             for _ in 0..10 {
                 let response = client.exchange("GET", "/", &[("Cookie", &cookies)], b"").await?;
                 ensure!(
@@ -91,7 +91,7 @@ async fn a_cookie_keeps_a_client_at_its_endpoint() -> Result {
     ensure!(indexes.len() > 1, "all clients are at one endpoint");
     let expected = [("begun", 8.0), ("broken", 0.0), ("kept", 80.0)];
     assert_eq!(
-        affinity_outcomes(&scene.sheave).await?,
+        affinity_outcomes(&fixture.sheave).await?,
         expected.map(|(outcome, n)| (outcome.to_owned(), n)).into()
     );
     Ok(())
@@ -99,17 +99,17 @@ async fn a_cookie_keeps_a_client_at_its_endpoint() -> Result {
 
 #[tokio::test]
 async fn affinity_cookie_works_at_every_replica() -> Result {
-    let scene = start_fixture(8, cookie_policy()).await?;
-    let replica = SheaveProcess::serve(&scene.configuration).await?;
+    let fixture = start_fixture(8, cookie_policy()).await?;
+    let replica = SheaveProcess::serve(&fixture.configuration).await?;
     for _ in 0..8 {
-        let mut client = scene.client().await?;
+        let mut client = fixture.client().await?;
         let mut pair = String::new();
-        let first = endpoint_that_served(&scene, async || {
+        let first = endpoint_that_served(&fixture, async || {
             pair = first_cookie(&mut client).await?;
             Ok(())
         });
         let first = first.await?;
-        let repeated = endpoint_that_served(&scene, async || {
+        let repeated = endpoint_that_served(&fixture, async || {
             let mut client = Http1TestClient::connect(replica.address()).await?;
             client.exchange("GET", "/", &[("Cookie", &pair)], b"").await?;
             Ok(())
@@ -121,23 +121,23 @@ async fn affinity_cookie_works_at_every_replica() -> Result {
 
 #[tokio::test]
 async fn client_of_a_removed_endpoint_gets_another() -> Result {
-    let scene = start_fixture(3, cookie_policy()).await?;
-    let mut client = scene.client().await?;
+    let fixture = start_fixture(3, cookie_policy()).await?;
+    let mut client = fixture.client().await?;
     let mut pair = String::new();
-    let index = endpoint_that_served(&scene, async || {
+    let index = endpoint_that_served(&fixture, async || {
         pair = first_cookie(&mut client).await?;
         Ok(())
     });
     let index = index.await?;
-    let mut left = addresses(&scene.endpoints);
+    let mut left = addresses(&fixture.endpoints);
     left.remove(index);
-    scene.configuration.set_endpoints(&left)?;
-    scene.sheave.wait_for_endpoints(&left).await?;
+    fixture.configuration.set_endpoints(&left)?;
+    fixture.sheave.wait_for_endpoints(&left).await?;
     let response = client.exchange("GET", "/", &[("Cookie", &pair)], b"").await?;
     ensure!(response.status() == 200, "{response:?}");
     let other = response.field("set-cookie").context("another cookie")?;
     ensure!(!other.starts_with(&pair), "{other}");
-    assert_eq!(affinity_outcomes(&scene.sheave).await?["broken"], 1.0);
+    assert_eq!(affinity_outcomes(&fixture.sheave).await?["broken"], 1.0);
     for wrong in ["pod=", "pod=0123456789abcdef01234567", "pod=\u{fc}\"", "pod=...0"] {
         let response = client.exchange("GET", "/", &[("Cookie", wrong)], b"").await?;
         ensure!(response.status() == 200 && response.head.has_field("set-cookie"), "{wrong}");
@@ -188,20 +188,20 @@ async fn client_of_a_busy_endpoint_waits_and_then_falls_back() -> Result {
     policy["queue"] = json!({ "timeout": "300ms" });
     let policies = [objects::backend_policy("app", policy)];
     let servers = start_endpoints(2, &EndpointBehaviour::gated()).await?;
-    let scene = HttpFixture::with(servers, &policies, ONE_WORKER).await?;
-    let mut client = scene.client().await?;
-    scene.endpoints.iter().for_each(|endpoint| endpoint.open_gate(1));
+    let fixture = HttpFixture::with(servers, &policies, ONE_WORKER).await?;
+    let mut client = fixture.client().await?;
+    fixture.endpoints.iter().for_each(|endpoint| endpoint.open_gate(1));
     let pair = first_cookie(&mut client).await?;
     let fields = [("Cookie", pair.as_str())];
-    let own = scene.endpoints.iter().position(|it| it.counts().requests == 1).context("one")?;
-    let (own, other) = (&scene.endpoints[own], &scene.endpoints[1 - own]);
+    let own = fixture.endpoints.iter().position(|it| it.counts().requests == 1).context("one")?;
+    let (own, other) = (&fixture.endpoints[own], &fixture.endpoints[1 - own]);
 
     let held = tests::client::request("GET", "/", &fields, b"");
     client.send(&held).await?;
     own.wait_for_counts("the request", |counts| counts.in_flight == 1).await?;
-    let mut second = scene.client().await?;
+    let mut second = fixture.client().await?;
     second.send(&held).await?;
-    scene.sheave.wait_for_queue_length(1).await?;
+    fixture.sheave.wait_for_queue_length(1).await?;
     own.open_gate(2);
     for client in [&mut client, &mut second] {
         ensure!(
@@ -222,43 +222,43 @@ async fn client_of_a_busy_endpoint_waits_and_then_falls_back() -> Result {
 
 #[tokio::test]
 async fn a_header_keeps_a_client_at_its_endpoint() -> Result {
-    let scene =
+    let fixture =
         start_fixture(4, json!({ "affinity": { "type": "Header", "name": "X-Pod" } })).await?;
-    let mut client = scene.client().await?;
+    let mut client = fixture.client().await?;
     let first = client.get("/").await?.field("x-pod").context("a token")?;
     for _ in 0..10 {
         let response = client.exchange("GET", "/", &[("x-pod", &first)], b"").await?;
         assert_eq!(response.head.field_values("x-pod"), [first.as_str()]);
     }
-    ensure!(counts(&scene.endpoints).contains(&11), "{:?}", counts(&scene.endpoints));
+    ensure!(counts(&fixture.endpoints).contains(&11), "{:?}", counts(&fixture.endpoints));
     Ok(())
 }
 
 #[tokio::test]
 async fn an_address_keeps_a_client_at_its_endpoint() -> Result {
-    let scene = start_fixture(4, json!({ "affinity": { "type": "Source" } })).await?;
+    let fixture = start_fixture(4, json!({ "affinity": { "type": "Source" } })).await?;
     let mut indexes = BTreeSet::new();
     for last in 1..=16 {
         let address = Ipv4Addr::new(127, 0, 0, last).into();
         let ask = async || {
             for _ in 0..2 {
                 let mut client =
-                    Http1TestClient::connect_from(address, scene.sheave.address()).await?;
+                    Http1TestClient::connect_from(address, fixture.sheave.address()).await?;
                 ensure!(client.get("/").await?.status() == 200);
             }
             Ok(())
         };
-        let before = counts(&scene.endpoints);
-        let index = endpoint_that_served(&scene, ask).await?;
+        let before = counts(&fixture.endpoints);
+        let index = endpoint_that_served(&fixture, ask).await?;
         assert_eq!(
-            counts(&scene.endpoints)[index],
+            counts(&fixture.endpoints)[index],
             before[index] + 2,
             "both requests should get the same endpoint"
         );
         indexes.insert(index);
     }
     ensure!(indexes.len() > 1, "all addresses are at one endpoint");
-    let kept = async || Ok(affinity_outcomes(&scene.sheave).await?["kept"]);
+    let kept = async || Ok(affinity_outcomes(&fixture.sheave).await?["kept"]);
     eventually("affinity is kept for all", kept, |kept| *kept == 32.0).await?;
     Ok(())
 }
@@ -275,24 +275,24 @@ async fn hash_keys_determine_the_endpoint() -> Result {
             ("Host", None),
         ] {
             let hash_on = json!({ "type": kind, "name": name });
-            let scene =
+            let fixture =
                 start_fixture(4, json!({ "algorithm": algorithm, "hashOn": hash_on })).await?;
-            let mut client = scene.client().await?;
+            let mut client = fixture.client().await?;
             let mut indexes = BTreeSet::new();
             for key in 0..16 {
                 let (header, cookie) = (key.to_string(), format!("a=b; key={key}"));
                 let (target, host) = (format!("/{key}?key={key}"), format!("{key}.test"));
                 let fields =
                     [("X-Key", header.as_str()), ("Cookie", cookie.as_str()), ("Host", &host)];
-                let before = counts(&scene.endpoints);
-                let index = endpoint_that_served(&scene, async || {
+                let before = counts(&fixture.endpoints);
+                let index = endpoint_that_served(&fixture, async || {
                     for _ in 0..3 {
                         client.exchange("GET", &target, &fields, b"").await?;
                     }
                     Ok(())
                 });
                 let index = index.await?;
-                let got = counts(&scene.endpoints)[index] - before[index];
+                let got = counts(&fixture.endpoints)[index] - before[index];
                 assert_eq!(got, 3, "{algorithm} by {kind}: {key} is not kept together");
                 indexes.insert(index);
             }

@@ -18,8 +18,9 @@ const MAX_BYTES_IN_TRANSIT: u64 = LARGE / 2;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_large_response_arrives_whole() -> Result {
-    let scene = HttpFixture::of(vec![ServeStep::ReadBody, ServeStep::AnswerPattern(LARGE)]).await?;
-    let mut client = scene.client().await?;
+    let fixture =
+        HttpFixture::of(vec![ServeStep::ReadBody, ServeStep::AnswerPattern(LARGE)]).await?;
+    let mut client = fixture.client().await?;
     client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await?;
     let (head, digest) = client.response_digest().await?;
     assert_eq!(head.field("content-length"), Some(LARGE.to_string()));
@@ -29,21 +30,21 @@ async fn a_large_response_arrives_whole() -> Result {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_large_request_arrives_whole() -> Result {
-    let scene = HttpFixture::of(vec![ServeStep::ReadBody, ServeStep::Answer]).await?;
-    let mut client = scene.client().await?;
+    let fixture = HttpFixture::of(vec![ServeStep::ReadBody, ServeStep::Answer]).await?;
+    let mut client = fixture.client().await?;
     client
         .send(format!("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {LARGE}\r\n\r\n"))
         .await?;
     client.send_pattern(LARGE).await?;
     ensure!(client.response("POST").await?.status() == 200);
-    assert_eq!(scene.endpoint().only_request().body, Some(BodyDigest::of_pattern(LARGE)));
+    assert_eq!(fixture.endpoint().only_request().body, Some(BodyDigest::of_pattern(LARGE)));
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn large_bodies_arrive_whole_in_both_directions_at_once() -> Result {
-    let scene = HttpFixture::of(vec![ServeStep::Echo]).await?;
-    let mut client = scene.client().await?;
+    let fixture = HttpFixture::of(vec![ServeStep::Echo]).await?;
+    let mut client = fixture.client().await?;
     client.send("POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n").await?;
     let Http1TestClient { reader, writer, .. } = &mut client;
     let send = async {
@@ -66,16 +67,16 @@ async fn large_bodies_arrive_whole_in_both_directions_at_once() -> Result {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_client_applies_back_pressure_to_the_endpoint() -> Result {
-    let scene = one_worker(vec![ServeStep::ReadBody, ServeStep::AnswerPattern(LARGE)]).await?;
-    ensure!(scene.client().await?.get("/warm").await?.body.len() as u64 == LARGE);
-    let before = scene.sheave.memory_bytes()?;
+    let fixture = one_worker(vec![ServeStep::ReadBody, ServeStep::AnswerPattern(LARGE)]).await?;
+    ensure!(fixture.client().await?.get("/warm").await?.body.len() as u64 == LARGE);
+    let before = fixture.sheave.memory_bytes()?;
 
-    let mut client = Http1TestClient::connect_with_small_buffer(scene.sheave.address()).await?;
+    let mut client = Http1TestClient::connect_with_small_buffer(fixture.sheave.address()).await?;
     client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await?;
     let (head, _) = client.read_final_head().await?;
-    let sent = wait_until_stalled(scene.endpoint()).await - LARGE;
+    let sent = wait_until_stalled(fixture.endpoint()).await - LARGE;
     ensure!(sent < MAX_BYTES_IN_TRANSIT, "{sent} bytes were taken from the endpoint");
-    let grown = scene.sheave.memory_bytes()?.saturating_sub(before);
+    let grown = fixture.sheave.memory_bytes()?.saturating_sub(before);
     ensure!(grown < MAX_MEMORY_GROWTH, "{grown} bytes of memory");
 
     let digest = client.reader.digest(head.response_body("GET")?).await?;
@@ -104,13 +105,13 @@ async fn wait_until_stalled(endpoint: &Endpoint) -> u64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_endpoint_applies_back_pressure_to_the_client() -> Result {
-    let scene =
+    let fixture =
         one_worker(vec![ServeStep::WaitForGate, ServeStep::ReadBody, ServeStep::Answer]).await?;
-    scene.endpoint().open_gate(1);
-    ensure!(scene.client().await?.get("/warm").await?.status() == 200);
-    let before = scene.sheave.memory_bytes()?;
+    fixture.endpoint().open_gate(1);
+    ensure!(fixture.client().await?.get("/warm").await?.status() == 200);
+    let before = fixture.sheave.memory_bytes()?;
 
-    let mut client = scene.client().await?;
+    let mut client = fixture.client().await?;
     client
         .send(format!("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {LARGE}\r\n\r\n"))
         .await?;
@@ -121,12 +122,12 @@ async fn slow_endpoint_applies_back_pressure_to_the_client() -> Result {
         _ = &mut sending => anyhow::bail!("all bytes were taken without a reader"),
         () = sleep_until(Instant::now() + Duration::from_secs(1)) => {}
     }
-    let grown = scene.sheave.memory_bytes()?.saturating_sub(before);
+    let grown = fixture.sheave.memory_bytes()?.saturating_sub(before);
     ensure!(grown < MAX_MEMORY_GROWTH, "{grown} bytes of memory");
 
-    scene.endpoint().open_gate(1);
+    fixture.endpoint().open_gate(1);
     sending.await?;
     ensure!(reader.head().await?.status() == 200);
-    assert_eq!(scene.endpoint().requests()[1].body, Some(BodyDigest::of_pattern(LARGE)));
+    assert_eq!(fixture.endpoint().requests()[1].body, Some(BodyDigest::of_pattern(LARGE)));
     Ok(())
 }

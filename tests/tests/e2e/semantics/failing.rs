@@ -38,12 +38,12 @@ async fn truncated_response_never_looks_complete() -> Result {
             ServeStep::Wait(Duration::from_millis(5)),
             end,
         ];
-        let scene = HttpFixture::of(steps).await?;
-        match scene.client().await?.get("/").await {
+        let fixture = HttpFixture::of(steps).await?;
+        match fixture.client().await?.get("/").await {
             Err(error) => ensure!(error.is_connection_end(), "{half:?}: {error}"),
             Ok(response) => ensure!(response.status() == 502, "{half:?}: {response:?}"),
         }
-        scene.sheave.wait_until_idle().await?;
+        fixture.sheave.wait_until_idle().await?;
     }
     Ok(())
 }
@@ -56,8 +56,8 @@ async fn reset_in_a_close_delimited_body_is_an_error() -> Result {
         ServeStep::Wait(Duration::from_millis(20)),
         ServeStep::Reset,
     ];
-    let scene = HttpFixture::of(steps).await?;
-    let outcome = scene.client().await?.get("/").await;
+    let fixture = HttpFixture::of(steps).await?;
+    let outcome = fixture.client().await?.get("/").await;
     ensure!(matches!(outcome, Err(Http1Error::Truncated(_) | Http1Error::Io(_))), "{outcome:?}");
     Ok(())
 }
@@ -66,12 +66,12 @@ async fn reset_in_a_close_delimited_body_is_an_error() -> Result {
 async fn endpoint_without_a_response_is_a_bad_gateway() -> Result {
     for answer in ["", "HTTP/1.1 200", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n"] {
         let steps = vec![ServeStep::ReadBody, ServeStep::send(answer), ServeStep::Close];
-        let scene = HttpFixture::of(steps).await?;
-        let mut client = scene.client().await?;
+        let fixture = HttpFixture::of(steps).await?;
+        let mut client = fixture.client().await?;
         let response = client.post("/", b"x").await?;
         ensure!(response.status() == 502, "{answer:?}: {response:?}");
         ensure!(response.head.has_field("proxy-status"), "{answer:?}: {response:?}");
-        assert_eq!(scene.endpoint().counts().requests, 1, "a POST that was read was retried");
+        assert_eq!(fixture.endpoint().counts().requests, 1, "a POST that was read was retried");
         ensure!(client.get("/").await?.status() == 502, "the client's connection stays open");
     }
     Ok(())
@@ -82,8 +82,8 @@ async fn endpoint_without_a_response_is_a_bad_gateway() -> Result {
 async fn post_read_by_the_endpoint_is_never_retried() -> Result {
     const ROUNDS: usize = 10;
     let steps = vec![ServeStep::ReadBody, ServeStep::CloseFor("/drop"), ServeStep::Answer];
-    let scene = HttpFixture::of(steps).await?;
-    let mut client = scene.client().await?;
+    let fixture = HttpFixture::of(steps).await?;
+    let mut client = fixture.client().await?;
     for _ in 0..ROUNDS {
         // These exchanges show that the endpoint keeps connections open, and for how long at least:
         // then POSTs reuse connections too.
@@ -94,7 +94,7 @@ async fn post_read_by_the_endpoint_is_never_retried() -> Result {
         ensure!(client.get("/").await?.status() == 200);
         ensure!(client.post("/drop", b"once").await?.status() == 502);
     }
-    let seen = scene.endpoint().requests();
+    let seen = fixture.endpoint().requests();
     let dropped: Vec<_> = seen.iter().filter(|seen| seen.head.target() == "/drop").collect();
     assert_eq!(dropped.len(), ROUNDS);
     let reused = |one: &&RecordedRequest| {
@@ -108,16 +108,16 @@ async fn post_read_by_the_endpoint_is_never_retried() -> Result {
 #[tokio::test]
 async fn idempotent_request_is_retried_a_few_times() -> Result {
     for method in ["GET", "PUT", "DELETE"] {
-        let scene = HttpFixture::of(vec![
+        let fixture = HttpFixture::of(vec![
             ServeStep::ReadBody,
             ServeStep::CloseFor("/drop"),
             ServeStep::Answer,
         ])
         .await?;
-        let mut client = scene.client().await?;
+        let mut client = fixture.client().await?;
         ensure!(client.get("/").await?.status() == 200);
         ensure!(client.exchange(method, "/drop", &[], b"").await?.status() == 502);
-        let attempts = scene.endpoint().counts().requests - 1;
+        let attempts = fixture.endpoint().counts().requests - 1;
         // Three attempts, and possibly one before them on a reused connection.
         ensure!((2..=4).contains(&attempts), "{method}: {attempts} attempts");
     }
@@ -137,9 +137,9 @@ async fn get_survives_the_death_of_two_of_three_endpoints() -> Result {
         let staying = EndpointBehaviour::from(vec![ServeStep::ReadBody, wait(), ServeStep::Answer]);
         let mut servers = start_endpoints(2, &dying.into()).await?;
         servers.push(Endpoint::start(staying).await?);
-        let scene = HttpFixture::with(servers, &[], &["--workers", "1"]).await?;
+        let fixture = HttpFixture::with(servers, &[], &["--workers", "1"]).await?;
         for target in ["/", "/drop"] {
-            let address = scene.sheave.address();
+            let address = fixture.sheave.address();
             let get = || async move { Http1TestClient::connect(address).await?.get(target).await };
             let clients: JoinSet<_> = (0..CLIENTS).map(|_| get()).collect();
             for response in clients.join_all().await {
@@ -185,13 +185,13 @@ async fn request_with_an_unbuffered_body_is_not_retried() -> Result {
         let body: Vec<u8> = payload::pieces(length).flatten().copied().collect();
         let dropping = Endpoint::start(vec![ServeStep::ReadBody, ServeStep::Close]).await?;
         let serving = Endpoint::start(EndpointBehaviour::ok()).await?;
-        let scene = HttpFixture::with(vec![dropping, serving], &[], &[]).await?;
-        let mut client = scene.client().await?;
+        let fixture = HttpFixture::with(vec![dropping, serving], &[], &[]).await?;
+        let mut client = fixture.client().await?;
         for _ in 0..10 {
             let status = client.exchange("PUT", "/", &[], &body).await?.status();
             ensure!(status == 200 || may_fail && status == 502, "{length} bytes: {status}");
         }
-        for seen in scene.endpoints[1].requests() {
+        for seen in fixture.endpoints[1].requests() {
             assert_eq!(seen.body, Some(BodyDigest::of_pattern(length)));
         }
     }
@@ -202,8 +202,8 @@ async fn request_with_an_unbuffered_body_is_not_retried() -> Result {
 async fn dropped_request_is_retried_on_another_endpoint() -> Result {
     let dropping = Endpoint::start(vec![ServeStep::ReadBody, ServeStep::Close]).await?;
     let serving = Endpoint::start(EndpointBehaviour::ok()).await?;
-    let scene = HttpFixture::with(vec![dropping, serving], &[], &[]).await?;
-    let mut client = scene.client().await?;
+    let fixture = HttpFixture::with(vec![dropping, serving], &[], &[]).await?;
+    let mut client = fixture.client().await?;
     for _ in 0..20 {
         ensure!(client.get("/").await?.status() == 200);
     }
@@ -243,19 +243,19 @@ async fn endpoint_that_never_responds_times_out() -> Result {
         (json!({ "idle": "200ms" }), "connection_read_timeout"),
     ] {
         let policy = json!({ "timeouts": timeouts });
-        let scene = HttpFixture::with_backend_policy(
+        let fixture = HttpFixture::with_backend_policy(
             vec![ServeStep::ReadBody, ServeStep::WaitForever],
             policy,
         )
         .await?;
-        let mut client = scene.client().await?;
+        let mut client = fixture.client().await?;
         let begun = Instant::now();
         let response = client.post("/", b"x").await?;
         ensure!(response.status() == 504, "{timeouts}: {response:?}");
         ensure!(begun.elapsed() >= Duration::from_millis(190), "{timeouts}");
         let status = response.field("proxy-status").unwrap_or_default();
         ensure!(status.contains(reason), "{timeouts}: {status}");
-        scene.sheave.wait_until_idle().await?;
+        fixture.sheave.wait_until_idle().await?;
     }
     Ok(())
 }
@@ -268,14 +268,14 @@ async fn timed_out_attempt_does_not_exceed_the_cap() -> Result {
         "queue": { "timeout": "1h" },
         "timeouts": { "perAttempt": "100ms" },
     });
-    let scene = HttpFixture::with_backend_policy(EndpointBehaviour::gated(), policy).await?;
-    ensure!(scene.client().await?.post("/", b"x").await?.status() == 504);
-    let mut next = scene.client().await?;
+    let fixture = HttpFixture::with_backend_policy(EndpointBehaviour::gated(), policy).await?;
+    ensure!(fixture.client().await?.post("/", b"x").await?.status() == 504);
+    let mut next = fixture.client().await?;
     next.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await?;
-    scene.sheave.wait_for_queue_length(1).await?;
-    scene.endpoint().open_gate(2);
+    fixture.sheave.wait_for_queue_length(1).await?;
+    fixture.endpoint().open_gate(2);
     ensure!(next.response("GET").await?.status() == 200);
-    let counts = scene.endpoint().counts();
+    let counts = fixture.endpoint().counts();
     ensure!(counts.max_in_flight == 1 && counts.max_connections == 1, "{counts:?}");
     Ok(())
 }
@@ -284,26 +284,26 @@ async fn timed_out_attempt_does_not_exceed_the_cap() -> Result {
 async fn a_stalled_response_is_cut() -> Result {
     let stalled = "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello";
     let policy = json!({ "timeouts": { "idle": "200ms" } });
-    let scene = HttpFixture::with_backend_policy(
+    let fixture = HttpFixture::with_backend_policy(
         vec![ServeStep::ReadBody, ServeStep::send(stalled), ServeStep::WaitForever],
         policy,
     )
     .await?;
-    let outcome = scene.client().await?.get("/").await;
+    let outcome = fixture.client().await?.get("/").await;
     ensure!(matches!(outcome, Err(Http1Error::Truncated(_) | Http1Error::Io(_))), "{outcome:?}");
-    scene.sheave.wait_until_idle().await
+    fixture.sheave.wait_until_idle().await
 }
 
 #[tokio::test]
 async fn endless_response_head_is_a_bad_gateway() -> Result {
     let endless = format!("HTTP/1.1 200 OK\r\nX: {}", "a".repeat(1_000_000));
-    let scene = HttpFixture::of(vec![
+    let fixture = HttpFixture::of(vec![
         ServeStep::ReadBody,
         ServeStep::send(&endless),
         ServeStep::WaitForever,
     ])
     .await?;
-    let response = scene.client().await?.get("/").await?;
+    let response = fixture.client().await?.get("/").await?;
     ensure!(response.status() == 502, "{response:?}");
     let reason = response.field("proxy-status").unwrap_or_default();
     ensure!(reason.contains("http_protocol_error"), "{reason}");

@@ -7,23 +7,23 @@ use tests::{EndpointBehaviour, Http1TestClient, HttpFixture, Result};
 
 /// Returns the head that the endpoint gets for a GET with these fields from an untrusted client.
 async fn forwarded_head(fields: &[(&str, &str)]) -> Result<ParsedHead> {
-    let scene = HttpFixture::of(EndpointBehaviour::ok()).await?;
-    let mut client = scene.client().await?;
+    let fixture = HttpFixture::of(EndpointBehaviour::ok()).await?;
+    let mut client = fixture.client().await?;
     ensure!(client.exchange("GET", "/", fields, b"").await?.status() == 200);
-    Ok(scene.endpoint().only_request().head)
+    Ok(fixture.endpoint().only_request().head)
 }
 
 /// Returns the same for a client at 127.0.0.2, which is a trusted proxy.
 async fn forwarded_head_from_trusted(fields: &[(&str, &str)]) -> Result<ParsedHead> {
-    let scene = HttpFixture::with_client_policy(
+    let fixture = HttpFixture::with_client_policy(
         EndpointBehaviour::ok(),
         json!({ "trustedProxies": ["127.0.0.2"] }),
     )
     .await?;
     let mut client =
-        Http1TestClient::connect_from("127.0.0.2".parse()?, scene.sheave.address()).await?;
+        Http1TestClient::connect_from("127.0.0.2".parse()?, fixture.sheave.address()).await?;
     ensure!(client.exchange("GET", "/", fields, b"").await?.status() == 200);
-    Ok(scene.endpoint().only_request().head)
+    Ok(fixture.endpoint().only_request().head)
 }
 
 #[tokio::test]
@@ -73,11 +73,11 @@ async fn hop_by_hop_request_fields_are_removed() -> Result {
 #[tokio::test]
 async fn connection_option_cannot_remove_framing_or_routing_fields() -> Result {
     for name in ["Host", "Content-Length", "Transfer-Encoding"] {
-        let scene = HttpFixture::of(EndpointBehaviour::ok()).await?;
-        let mut client = scene.client().await?;
+        let fixture = HttpFixture::of(EndpointBehaviour::ok()).await?;
+        let mut client = fixture.client().await?;
         match client.exchange("POST", "/", &[("Connection", name)], b"hello").await {
             Ok(response) if response.status() == 200 => {
-                let head = scene.endpoint().only_request().head;
+                let head = fixture.endpoint().only_request().head;
                 ensure!(head.field("host").as_deref() == Some("test"), "{name}: {head:#?}");
                 ensure!(head.field("content-length").as_deref() == Some("5"), "{name}: {head:#?}");
             }
@@ -93,8 +93,8 @@ async fn hop_by_hop_response_fields_are_removed() -> Result {
     let answer = "HTTP/1.1 200 Fine\r\nConnection: X-Secret\r\nX-Secret: 1\r\nKeep-Alive: max=3\r\n\
         Proxy-Connection: x\r\nSet-Cookie: a=1\r\nSet-Cookie: b=2\r\nServer: s\r\nX-Kept: 3\r\n\
         Date: Fri, 20 Nov 2026 09:00:00 GMT\r\nContent-Length: 0\r\n\r\n";
-    let scene = HttpFixture::of(EndpointBehaviour::answering(answer)).await?;
-    let response = scene.client().await?.get("/").await?;
+    let fixture = HttpFixture::of(EndpointBehaviour::answering(answer)).await?;
+    let response = fixture.client().await?.get("/").await?;
     for name in ["x-secret", "keep-alive", "proxy-connection"] {
         ensure!(!response.head.has_field(name), "{name} was forwarded: {response:#?}");
     }
@@ -163,12 +163,12 @@ async fn forwarding_fields_of_a_trusted_proxy_are_extended() -> Result {
 
 #[tokio::test]
 async fn each_request_gets_a_unique_id() -> Result {
-    let scene = HttpFixture::of(EndpointBehaviour::ok()).await?;
-    let mut client = scene.client().await?;
+    let fixture = HttpFixture::of(EndpointBehaviour::ok()).await?;
+    let mut client = fixture.client().await?;
     for _ in 0..10 {
         client.get("/").await?;
     }
-    let seen = scene.endpoint().requests();
+    let seen = fixture.endpoint().requests();
     let ids = seen.iter().map(|seen| seen.head.field("x-request-id").unwrap_or_default());
     let ids: std::collections::HashSet<String> = ids.collect();
     ensure!(ids.len() == 10 && ids.iter().all(|id| id.len() >= 16), "{ids:?}");
@@ -178,8 +178,8 @@ async fn each_request_gets_a_unique_id() -> Result {
 /// RFC 9209 on every local response. Its content is checked in the tests of those responses.
 #[tokio::test]
 async fn local_responses_carry_proxy_status() -> Result {
-    let scene = HttpFixture::with(Vec::new(), &[], &[]).await?;
-    let mut client = scene.client().await?;
+    let fixture = HttpFixture::with(Vec::new(), &[], &[]).await?;
+    let mut client = fixture.client().await?;
     let response = client.get("/").await?;
     let status = response.field("proxy-status").unwrap_or_default();
     ensure!(status == "sheave; error=destination_unavailable" || status.starts_with("sheave;"));
@@ -193,12 +193,12 @@ async fn local_responses_carry_proxy_status() -> Result {
 
 #[tokio::test]
 async fn unmatched_request_is_404() -> Result {
-    let scene = HttpFixture::of(EndpointBehaviour::ok()).await?;
+    let fixture = HttpFixture::of(EndpointBehaviour::ok()).await?;
     let route = tests::objects::host_route("only.test", "app");
     let mut main = tests::objects::gateway();
     main.extend([route, tests::objects::service("app")]);
-    scene.configuration.write("main.yaml", &main)?;
-    let mut client = scene.client().await?;
+    fixture.configuration.write("main.yaml", &main)?;
+    let mut client = fixture.client().await?;
     let status = async || Ok(client.get("/").await?.status());
     tests::eventually("the route is removed", status, |status| *status == 404).await?;
     let response = client.get("/").await?;

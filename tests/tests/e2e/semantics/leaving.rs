@@ -8,11 +8,11 @@ use tests::{ConnectionReuse, EndpointBehaviour, Http1TestClient, HttpFixture, Re
 use tokio::time::Instant;
 
 /// Returns a client whose request is in progress at the endpoint.
-async fn begin_request(scene: &HttpFixture) -> Result<Http1TestClient> {
-    let requests = scene.endpoint().counts().requests;
-    let mut client = scene.client().await?;
+async fn begin_request(fixture: &HttpFixture) -> Result<Http1TestClient> {
+    let requests = fixture.endpoint().counts().requests;
+    let mut client = fixture.client().await?;
     client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await?;
-    scene
+    fixture
         .endpoint()
         .wait_for_counts("the request", |counts| counts.requests == requests + 1)
         .await?;
@@ -25,29 +25,29 @@ async fn begin_request(scene: &HttpFixture) -> Result<Http1TestClient> {
 async fn slot_of_a_disconnected_client_is_kept_until_the_endpoint_finishes() -> Result {
     for method in ["reset", "close"] {
         let policy = json!({ "maxInFlightPerEndpoint": 1, "queue": { "timeout": "1h" } });
-        let scene = HttpFixture::with_backend_policy(EndpointBehaviour::gated(), policy).await?;
-        let leaving = begin_request(&scene).await?;
+        let fixture = HttpFixture::with_backend_policy(EndpointBehaviour::gated(), policy).await?;
+        let leaving = begin_request(&fixture).await?;
         if method == "reset" {
             leaving.reset()
         } else {
             drop(leaving)
         }
 
-        let mut next = scene.client().await?;
+        let mut next = fixture.client().await?;
         next.send("GET /next HTTP/1.1\r\nHost: test\r\n\r\n").await?;
-        scene.sheave.wait_for_queue_length(1).await?;
-        ensure!(scene.endpoint().counts().in_flight == 1);
-        ensure!(scene.sheave.metric_sum("sheave_endpoint_in_flight").await? >= 1.0);
+        fixture.sheave.wait_for_queue_length(1).await?;
+        ensure!(fixture.endpoint().counts().in_flight == 1);
+        ensure!(fixture.sheave.metric_sum("sheave_endpoint_in_flight").await? >= 1.0);
 
-        scene.endpoint().open_gate(2);
+        fixture.endpoint().open_gate(2);
         ensure!(next.response("GET").await?.status() == 200);
-        let counts = scene.endpoint().counts();
+        let counts = fixture.endpoint().counts();
         ensure!(counts.max_in_flight == 1 && counts.max_connections == 1, "{counts:?}");
         assert_eq!(
             counts.accepted, 1,
             "the rest of the response was not read, or its connection not kept"
         );
-        scene.sheave.wait_until_idle().await?;
+        fixture.sheave.wait_until_idle().await?;
     }
     Ok(())
 }
@@ -59,41 +59,41 @@ async fn slot_of_a_disconnected_client_is_released_after_a_timeout() -> Result {
         "queue": { "timeout": "1h" },
         "timeouts": { "abandoned": "300ms" },
     });
-    let scene = HttpFixture::with_backend_policy(vec![ServeStep::WaitForever], policy).await?;
-    let leaving = begin_request(&scene).await?;
+    let fixture = HttpFixture::with_backend_policy(vec![ServeStep::WaitForever], policy).await?;
+    let leaving = begin_request(&fixture).await?;
     let begun = Instant::now();
     leaving.reset();
-    let next = begin_request(&scene).await?;
+    let next = begin_request(&fixture).await?;
     ensure!(begun.elapsed() >= Duration::from_millis(250), "{:?}", begun.elapsed());
     drop(next);
-    scene.sheave.wait_until_idle().await
+    fixture.sheave.wait_until_idle().await
 }
 
 #[tokio::test]
 async fn disconnected_client_cancels_the_request_without_a_cap() -> Result {
-    let scene = HttpFixture::of(vec![ServeStep::WaitForever]).await?;
-    begin_request(&scene).await?.reset();
-    scene
+    let fixture = HttpFixture::of(vec![ServeStep::WaitForever]).await?;
+    begin_request(&fixture).await?.reset();
+    fixture
         .endpoint()
         .wait_for_counts("the connection is closed", |counts| counts.connections == 0)
         .await?;
-    scene.sheave.wait_until_idle().await
+    fixture.sheave.wait_until_idle().await
 }
 
 #[tokio::test]
 async fn client_disconnect_during_the_response_frees_its_slot() -> Result {
     for cap in [json!({}), json!({ "maxInFlightPerEndpoint": 1 })] {
         let steps = vec![ServeStep::ReadBody, ServeStep::AnswerPattern(3_000_000)];
-        let scene = HttpFixture::with_backend_policy(steps, cap).await?;
+        let fixture = HttpFixture::with_backend_policy(steps, cap).await?;
         for _ in 0..5 {
-            let mut client = scene.client().await?;
+            let mut client = fixture.client().await?;
             client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await?;
             client.read_final_head().await?;
             client.reset();
         }
-        let mut client = scene.client().await?;
+        let mut client = fixture.client().await?;
         ensure!(client.get("/").await?.body.len() == 3_000_000);
-        scene.sheave.wait_until_idle().await?;
+        fixture.sheave.wait_until_idle().await?;
     }
     Ok(())
 }
@@ -101,20 +101,22 @@ async fn client_disconnect_during_the_response_frees_its_slot() -> Result {
 #[tokio::test]
 async fn client_disconnect_during_the_request_body_frees_its_slot() -> Result {
     for cap in [json!({}), json!({ "maxInFlightPerEndpoint": 1 })] {
-        let scene = HttpFixture::with_backend_policy(EndpointBehaviour::ok(), cap).await?;
+        let fixture = HttpFixture::with_backend_policy(EndpointBehaviour::ok(), cap).await?;
         for _ in 0..5 {
-            let mut client = scene.client().await?;
+            let mut client = fixture.client().await?;
             client.send("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 100\r\n\r\npart").await?;
-            scene.endpoint().wait_for_counts("the head", |counts| counts.in_flight == 1).await?;
+            fixture.endpoint().wait_for_counts("the head", |counts| counts.in_flight == 1).await?;
             client.reset();
-            scene
+            fixture
                 .endpoint()
                 .wait_for_counts("the end of the request", |counts| counts.in_flight == 0)
                 .await?;
         }
-        ensure!(scene.client().await?.post("/", b"whole").await?.status() == 200);
-        ensure!(scene.endpoint().requests().iter().filter(|seen| seen.body.is_some()).count() == 1);
-        scene.sheave.wait_until_idle().await?;
+        ensure!(fixture.client().await?.post("/", b"whole").await?.status() == 200);
+        ensure!(
+            fixture.endpoint().requests().iter().filter(|seen| seen.body.is_some()).count() == 1
+        );
+        fixture.sheave.wait_until_idle().await?;
     }
     Ok(())
 }
@@ -126,14 +128,14 @@ async fn connection_closed_after_a_disconnect_is_replaced_without_overlap() -> R
     let policy = json!({ "maxInFlightPerEndpoint": 1, "queue": { "timeout": "1h" } });
     let behaviour =
         EndpointBehaviour::gated().with_connection_reuse(ConnectionReuse::CloseAnnounced);
-    let scene = HttpFixture::with_backend_policy(behaviour, policy).await?;
+    let fixture = HttpFixture::with_backend_policy(behaviour, policy).await?;
     for _ in 0..10 {
-        begin_request(&scene).await?.reset();
-        scene.endpoint().open_gate(1);
+        begin_request(&fixture).await?.reset();
+        fixture.endpoint().open_gate(1);
     }
-    scene.endpoint().open_gate(1);
-    ensure!(scene.client().await?.get("/").await?.status() == 200);
-    let counts = scene.endpoint().counts();
+    fixture.endpoint().open_gate(1);
+    ensure!(fixture.client().await?.get("/").await?.status() == 200);
+    let counts = fixture.endpoint().counts();
     ensure!(counts.max_in_flight == 1 && counts.max_connections == 1, "{counts:?}");
     Ok(())
 }
@@ -146,21 +148,21 @@ const SWITCHING: &str =
 #[tokio::test]
 async fn upgraded_connection_carries_no_other_request() -> Result {
     let steps = vec![ServeStep::WaitForGate, ServeStep::send(SWITCHING)];
-    let scene =
+    let fixture =
         HttpFixture::with_backend_policy(steps, json!({ "maxInFlightPerEndpoint": 1 })).await?;
-    let mut leaving = scene.client().await?;
+    let mut leaving = fixture.client().await?;
     leaving
         .send("GET /chat HTTP/1.1\r\nHost: test\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n")
         .await?;
-    scene.endpoint().wait_for_counts("the upgrade", |counts| counts.requests == 1).await?;
+    fixture.endpoint().wait_for_counts("the upgrade", |counts| counts.requests == 1).await?;
     leaving.reset();
 
-    let mut next = scene.client().await?;
+    let mut next = fixture.client().await?;
     next.send("GET /next HTTP/1.1\r\nHost: test\r\nCookie: secret\r\n\r\n").await?;
-    scene.sheave.wait_for_queue_length(1).await?;
-    scene.endpoint().open_gate(1);
-    scene.endpoint().wait_for_counts("the next request", |counts| counts.requests == 2).await?;
-    assert_eq!(scene.endpoint().counts().accepted, 2, "the tunnel carried another request");
+    fixture.sheave.wait_for_queue_length(1).await?;
+    fixture.endpoint().open_gate(1);
+    fixture.endpoint().wait_for_counts("the next request", |counts| counts.requests == 2).await?;
+    assert_eq!(fixture.endpoint().counts().accepted, 2, "the tunnel carried another request");
     Ok(())
 }
 
@@ -169,12 +171,13 @@ async fn upgraded_connection_carries_no_other_request() -> Result {
 #[tokio::test]
 async fn connection_with_unsolicited_101_carries_no_other_request() -> Result {
     let policy = json!({ "maxInFlightPerEndpoint": 1 });
-    let scene = HttpFixture::with_backend_policy(vec![ServeStep::send(SWITCHING)], policy).await?;
+    let fixture =
+        HttpFixture::with_backend_policy(vec![ServeStep::send(SWITCHING)], policy).await?;
     for _ in 0..3 {
-        ensure!(scene.client().await?.get("/").await?.status() == 502);
+        ensure!(fixture.client().await?.get("/").await?.status() == 502);
     }
-    scene.sheave.wait_until_idle().await?;
-    let counts = scene.endpoint().counts();
+    fixture.sheave.wait_until_idle().await?;
+    let counts = fixture.endpoint().counts();
     ensure!(counts.requests >= 3, "{counts:?}");
     assert_eq!(counts.accepted, counts.requests, "a tunnel carried another request");
     Ok(())

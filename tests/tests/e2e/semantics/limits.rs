@@ -21,18 +21,18 @@ async fn check_refused(client: &mut Http1TestClient, bytes: &[u8], status: u16) 
 
 #[tokio::test]
 async fn slow_head_is_answered_408() -> Result {
-    let scene = HttpFixture::with_client_policy(
+    let fixture = HttpFixture::with_client_policy(
         EndpointBehaviour::ok(),
         json!({ "timeouts": { "head": "200ms" } }),
     )
     .await?;
-    let mut client = scene.client().await?;
+    let mut client = fixture.client().await?;
     let begun = Instant::now();
     check_refused(&mut client, b"GET / HTTP/1.1\r\nHost:", 408).await?;
     ensure!(begun.elapsed() >= Duration::from_millis(200));
 
     // One byte now and then does not extend the timeout.
-    let mut client = scene.client().await?;
+    let mut client = fixture.client().await?;
     let head =
         b"GET / HTTP/1.1\r\nHost: test\r\nX-Slow: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
     let trickle = client.send_slowly(head, Duration::from_millis(20)).await;
@@ -43,25 +43,25 @@ async fn slow_head_is_answered_408() -> Result {
         // Bytes sent after the response may have reset the connection.
         Err(error) => ensure!(error.is_connection_end(), "{error}"),
     }
-    ensure!(scene.endpoint().counts().requests == 0);
+    ensure!(fixture.endpoint().counts().requests == 0);
     Ok(())
 }
 
 #[tokio::test]
 async fn slow_body_is_answered_408() -> Result {
-    let scene = HttpFixture::with_client_policy(
+    let fixture = HttpFixture::with_client_policy(
         EndpointBehaviour::ok(),
         json!({ "timeouts": { "body": "200ms" } }),
     )
     .await?;
-    let mut client = scene.client().await?;
+    let mut client = fixture.client().await?;
     let part = b"POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 10\r\n\r\nhello";
     check_refused(&mut client, part, 408).await?;
-    ensure!(scene.endpoint().requests().iter().all(|seen| seen.body.is_none()));
-    scene.sheave.wait_until_idle().await?;
+    ensure!(fixture.endpoint().requests().iter().all(|seen| seen.body.is_none()));
+    fixture.sheave.wait_until_idle().await?;
 
     // A body that makes progress is served, even if it is slow.
-    let mut client = scene.client().await?;
+    let mut client = fixture.client().await?;
     client.send("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 5\r\n\r\n").await?;
     client.send_slowly(b"hello", Duration::from_millis(60)).await?;
     ensure!(client.response("POST").await?.status() == 200);
@@ -71,9 +71,9 @@ async fn slow_body_is_answered_408() -> Result {
 #[tokio::test]
 async fn idle_connection_is_closed_without_a_response() -> Result {
     let spec = json!({ "connections": { "idleTimeout": "200ms" } });
-    let scene = HttpFixture::with_client_policy(EndpointBehaviour::ok(), spec).await?;
-    let mut silent = scene.client().await?;
-    let mut client = scene.client().await?;
+    let fixture = HttpFixture::with_client_policy(EndpointBehaviour::ok(), spec).await?;
+    let mut silent = fixture.client().await?;
+    let mut client = fixture.client().await?;
     ensure!(client.get("/").await?.status() == 200);
     let begun = Instant::now();
     client.expect_end().await?;
@@ -85,8 +85,8 @@ async fn idle_connection_is_closed_without_a_response() -> Result {
 #[tokio::test]
 async fn connection_over_max_age_is_closed_after_a_response() -> Result {
     let spec = json!({ "connections": { "maxAge": "200ms" } });
-    let scene = HttpFixture::with_client_policy(EndpointBehaviour::ok(), spec).await?;
-    let mut client = scene.client().await?;
+    let fixture = HttpFixture::with_client_policy(EndpointBehaviour::ok(), spec).await?;
+    let mut client = fixture.client().await?;
     let begun = Instant::now();
     loop {
         let response = client.get("/").await?;
@@ -106,7 +106,7 @@ async fn oversized_requests_are_refused() -> Result {
     let limits = json!({
         "limits": { "headBytes": 1024, "headerFields": 10, "targetBytes": 256, "bodyBytes": 1000 },
     });
-    let scene = HttpFixture::with_client_policy(EndpointBehaviour::ok(), limits).await?;
+    let fixture = HttpFixture::with_client_policy(EndpointBehaviour::ok(), limits).await?;
     let long = "a".repeat(1100);
     let many = "X-Many: 1\r\n".repeat(11);
     let cases = [
@@ -118,12 +118,12 @@ async fn oversized_requests_are_refused() -> Result {
         (413, "POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 1001\r\n\r\n".to_owned()),
     ];
     for (status, bytes) in cases {
-        let mut client = scene.client().await?;
+        let mut client = fixture.client().await?;
         check_refused(&mut client, bytes.as_bytes(), status).await?;
     }
-    ensure!(scene.endpoint().counts().requests == 0, "a request was forwarded");
+    ensure!(fixture.endpoint().counts().requests == 0, "a request was forwarded");
 
-    let mut client = scene.client().await?;
+    let mut client = fixture.client().await?;
     ensure!(
         client.post("/", &[b'a'; 1000]).await?.status() == 200,
         "a body of exactly the limit is refused"
@@ -134,47 +134,47 @@ async fn oversized_requests_are_refused() -> Result {
 #[tokio::test]
 async fn oversized_chunked_body_is_refused() -> Result {
     let limits = json!({ "limits": { "bodyBytes": 1000 } });
-    let scene = HttpFixture::with_client_policy(EndpointBehaviour::ok(), limits).await?;
-    let mut client = scene.client().await?;
+    let fixture = HttpFixture::with_client_policy(EndpointBehaviour::ok(), limits).await?;
+    let mut client = fixture.client().await?;
     client.send("POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n").await?;
     let chunk = format!("190\r\n{}\r\n", "a".repeat(400));
     check_refused(&mut client, format!("{chunk}{chunk}{chunk}0\r\n\r\n").as_bytes(), 413).await?;
     ensure!(
-        scene.endpoint().requests().iter().all(|seen| seen.body.is_none()),
+        fixture.endpoint().requests().iter().all(|seen| seen.body.is_none()),
         "the body looked complete"
     );
-    scene.sheave.wait_until_idle().await
+    fixture.sheave.wait_until_idle().await
 }
 
 /// A client that sends `Expect: 100-continue` need not send a body that is too large.
 #[tokio::test]
 async fn oversized_body_with_expect_continue_is_refused_before_it_is_sent() -> Result {
     let limits = json!({ "limits": { "bodyBytes": 1000 } });
-    let scene = HttpFixture::with_client_policy(EndpointBehaviour::ok(), limits).await?;
-    let mut client = scene.client().await?;
+    let fixture = HttpFixture::with_client_policy(EndpointBehaviour::ok(), limits).await?;
+    let mut client = fixture.client().await?;
     let head = client::request("POST", "/", &[("Expect", "100-continue")], &[0; 2000]);
     check_refused(&mut client, &head[..head.len() - 2000], 413).await?;
-    ensure!(scene.endpoint().counts().requests == 0);
+    ensure!(fixture.endpoint().counts().requests == 0);
     Ok(())
 }
 
 #[tokio::test]
 async fn connections_over_the_limit_are_closed() -> Result {
-    let scene = HttpFixture::with_client_policy(
+    let fixture = HttpFixture::with_client_policy(
         EndpointBehaviour::ok(),
         json!({ "connections": { "max": 2 } }),
     )
     .await?;
-    let mut first = scene.client().await?;
-    let mut second = scene.client().await?;
+    let mut first = fixture.client().await?;
+    let mut second = fixture.client().await?;
     ensure!(first.get("/").await?.status() == 200 && second.get("/").await?.status() == 200);
-    let mut third = scene.client().await?;
+    let mut third = fixture.client().await?;
     third.expect_end().await?;
     ensure!(first.get("/").await?.status() == 200, "an earlier connection is disturbed");
 
     drop(second);
     let reconnect = async || {
-        let outcome = scene.client().await?.get("/").await;
+        let outcome = fixture.client().await?.get("/").await;
         Ok(outcome.is_ok_and(|response| response.status() == 200))
     };
     tests::eventually("a connection is accepted again", reconnect, |served| *served).await?;

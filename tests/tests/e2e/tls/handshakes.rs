@@ -21,14 +21,14 @@ async fn start_fixture(authority: &CertificateAuthority) -> Result<HttpFixture> 
 #[tokio::test]
 async fn tls12_and_tls13_are_supported() -> Result {
     let authority = CertificateAuthority::new();
-    let scene = start_fixture(&authority).await?;
+    let fixture = start_fixture(&authority).await?;
     for version in VERSIONS {
         let options = TlsClientOptions::with_versions(&[version], &authority);
-        let stream = options.connect(scene.sheave.address(), "test").await?;
+        let stream = options.connect(fixture.sheave.address(), "test").await?;
         ensure!(stream.get_ref().1.protocol_version() == Some(version.version));
         ensure!(Http1TestClient::over_tls(stream).get("/").await?.text() == "ok");
     }
-    let scheme = scene.endpoint().requests()[0].head.field("x-forwarded-proto");
+    let scheme = fixture.endpoint().requests()[0].head.field("x-forwarded-proto");
     ensure!(scheme.as_deref() == Some("https"), "{scheme:?}");
     Ok(())
 }
@@ -36,8 +36,8 @@ async fn tls12_and_tls13_are_supported() -> Result {
 #[tokio::test]
 async fn protocol_is_negotiated_by_alpn() -> Result {
     let authority = CertificateAuthority::new();
-    let scene = start_fixture(&authority).await?;
-    let address = scene.sheave.address();
+    let fixture = start_fixture(&authority).await?;
+    let address = fixture.sheave.address();
     let cases: [(&[&str], Option<&str>); 4] = [
         (&["h2", "http/1.1"], Some("h2")),
         (&["http/1.1"], Some("http/1.1")),
@@ -134,12 +134,12 @@ async fn listeners_share_an_address_by_server_name() -> Result {
 #[tokio::test]
 async fn sessions_are_resumed_by_any_worker() -> Result {
     let authority = CertificateAuthority::new();
-    let scene = start_fixture(&authority).await?;
+    let fixture = start_fixture(&authority).await?;
     for version in VERSIONS {
         let options = TlsClientOptions::with_versions(&[version], &authority).with_resumption();
         let mut clients = Vec::new();
         for number in 0..8 {
-            let stream = options.connect(scene.sheave.address(), "test").await?;
+            let stream = options.connect(fixture.sheave.address(), "test").await?;
             let kind = stream.get_ref().1.handshake_kind();
             let resumed = kind == Some(HandshakeKind::Resumed);
             ensure!(resumed == (number > 0), "{version:?}, connection {number}: {kind:?}");
@@ -150,7 +150,7 @@ async fn sessions_are_resumed_by_any_worker() -> Result {
             clients.push(client);
         }
     }
-    let workers = scene.sheave.metric_samples("sheave_worker_requests_total").await?;
+    let workers = fixture.sheave.metric_samples("sheave_worker_requests_total").await?;
     ensure!(workers.iter().all(|(_, requests)| *requests > 0.0), "{workers:?}");
     Ok(())
 }

@@ -17,15 +17,15 @@ const MAX_BYTES_PER_HTTP2_CONNECTION: u64 = 64 * 1024;
 async fn idle_http1_connections_use_little_memory() -> Result {
     let authority = CertificateAuthority::new();
     let options = TlsClientOptions::trusting(&authority);
-    let scene = start_fixture(&authority).await?;
+    let fixture = start_fixture(&authority).await?;
     let open = async || {
         let mut client =
-            Http1TestClient::connect_tls(scene.sheave.address(), "test", &options).await?;
+            Http1TestClient::connect_tls(fixture.sheave.address(), "test", &options).await?;
         ensure!(client.post("/", &idle::warm_up_body()).await?.status() == 200);
         Ok(client)
     };
     let mut clients = idle::check_memory_per_connection(
-        &scene.sheave,
+        &fixture.sheave,
         "HTTP/1.1 over TLS",
         CONNECTIONS,
         MAX_BYTES_PER_HTTP1_CONNECTION,
@@ -41,15 +41,15 @@ async fn idle_http1_connections_use_little_memory() -> Result {
 async fn idle_http2_connections_use_little_memory() -> Result {
     let authority = CertificateAuthority::new();
     let options = TlsClientOptions::trusting(&authority).with_alpn(&["h2"]);
-    let scene = start_fixture(&authority).await?;
+    let fixture = start_fixture(&authority).await?;
     let open = async || {
-        let stream = options.connect(scene.sheave.address(), "test").await?;
+        let stream = options.connect(fixture.sheave.address(), "test").await?;
         let client = http2::Http2TestClient::over(stream, &h2::client::Builder::new()).await?;
         ensure!(client.post("/", idle::warm_up_body()).await?.status() == 200);
         Ok(client)
     };
     let clients = idle::check_memory_per_connection(
-        &scene.sheave,
+        &fixture.sheave,
         "HTTP/2 over TLS",
         CONNECTIONS,
         MAX_BYTES_PER_HTTP2_CONNECTION,

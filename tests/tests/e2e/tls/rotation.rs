@@ -16,8 +16,9 @@ const ROTATIONS: u32 = 50;
 async fn no_request_fails_during_fifty_rotations() -> Result {
     let authority = CertificateAuthority::new();
     let first = authority.issue(&["test"]);
-    let scene = HttpFixture::with_tls(EndpointBehaviour::ok(), &first, &["--workers", "2"]).await?;
-    let address = scene.sheave.address();
+    let fixture =
+        HttpFixture::with_tls(EndpointBehaviour::ok(), &first, &["--workers", "2"]).await?;
+    let address = fixture.sheave.address();
     let options = TlsClientOptions::trusting(&authority);
     let kept = Http1TestClient::connect_tls(address, "test", &options).await?;
 
@@ -30,7 +31,7 @@ async fn no_request_fails_during_fifty_rotations() -> Result {
     clients.spawn(request_on_one_connection(kept, stopped.clone()));
     for _ in 0..ROTATIONS {
         let next = authority.issue(&["test"]);
-        scene.configuration.write("certificate.yaml", &[next.secret("certificate")])?;
+        fixture.configuration.write("certificate.yaml", &[next.secret("certificate")])?;
         wait_for_certificate(address, &options, &next).await?;
     }
     stopped.store(true, Ordering::Relaxed);

@@ -38,7 +38,7 @@ impl H2ClientFault {
     ];
 
     /// Returns the metric label.
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Preface => "preface",
             Self::SlowHead => "slow_head",
@@ -75,10 +75,10 @@ mod tests {
 
     #[test]
     fn fault_indices_and_labels_are_unique() {
-        let mut words = HashSet::new();
+        let mut labels = HashSet::new();
         for (place, fault) in H2ClientFault::ALL.into_iter().enumerate() {
             assert_eq!(fault as usize, place);
-            assert!(words.insert(fault.word()), "{fault:?}");
+            assert!(labels.insert(fault.label()), "{fault:?}");
         }
     }
 }

@@ -42,8 +42,8 @@ fn read_head(
     exchange: &mut Exchange,
 ) -> Result<(), Failure> {
     let worker = &carrier.worker;
-    let live = worker.config();
-    let listener = live.listener(&carrier.bound).ok_or(Failure::NoRoute)?;
+    let active_config = worker.config();
+    let listener = active_config.listener(&carrier.bound).ok_or(Failure::NoRoute)?;
     let limits = head_limits(&listener.client);
     let key = || websocket_key(&mut worker.rng.borrow_mut());
     let protocol = parts.extensions.get::<Protocol>().map(Protocol::as_str);

@@ -64,8 +64,8 @@ impl H3Connection {
     pub(super) fn new(connection: QuicConnection, carrier: MultiplexedClient) -> Option<Self> {
         let now = clock::now();
         let (open, limits) = {
-            let live = carrier.worker.config();
-            let listener = live.listener(&carrier.bound)?;
+            let active_config = carrier.worker.config();
+            let listener = active_config.listener(&carrier.bound)?;
             let http3 = listener.http3.as_ref()?;
             (http3.settings.max_concurrent_streams, head_limits(&listener.client))
         };
@@ -147,8 +147,8 @@ impl H3Connection {
         }
         let worker = &streams.multiplexed_client.worker;
         worker.count_request(&mut self.seen_tick);
-        let live = worker.config();
-        let listener = live.listener(&streams.multiplexed_client.bound);
+        let active_config = worker.config();
+        let listener = active_config.listener(&streams.multiplexed_client.bound);
         let most_head = listener.map_or(0, |listener| listener.client.max_head_bytes as usize);
         streams.begin_request(H3Stream::from_client(
             send,

@@ -24,7 +24,7 @@ impl H3ClientFault {
         [Self::Resets, Self::Excess, Self::Protocol, Self::Transport, Self::IdleTimeout];
 
     /// Returns the metric label.
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Resets => "resets",
             Self::Excess => "excess",
@@ -64,10 +64,10 @@ mod tests {
 
     #[test]
     fn fault_indices_and_labels_are_unique() {
-        let mut words = HashSet::new();
+        let mut labels = HashSet::new();
         for (place, fault) in H3ClientFault::ALL.into_iter().enumerate() {
             assert_eq!(fault as usize, place);
-            assert!(words.insert(fault.word()), "{fault:?}");
+            assert!(labels.insert(fault.label()), "{fault:?}");
         }
     }
 }

@@ -72,8 +72,8 @@ async fn read_head(
     exchange: &mut Exchange,
 ) -> Result<(), Failure> {
     let worker = &streams.multiplexed_client.worker;
-    let live = worker.config();
-    let settings = &client.listener(&live).ok_or(Failure::NoRoute)?.client;
+    let active_config = worker.config();
+    let settings = &client.listener(&active_config).ok_or(Failure::NoRoute)?.client;
     let limits = head_limits(settings);
     let ClientConnection { stream: PeerStream::H3(message), deadline, .. } = client else {
         return Err(Failure::ClientGone);

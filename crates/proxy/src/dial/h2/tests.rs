@@ -40,11 +40,13 @@ struct H2PoolFixture {
     open: Rc<Cell<u32>>,
 }
 
-fn run(scene: impl Future<Output = ()>) {
+fn run(fixture: impl Future<Output = ()>) {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().build_local(tokio::runtime::LocalOptions::default());
     runtime.unwrap().block_on(async {
-        tokio::time::timeout(Duration::from_secs(60), scene).await.expect("the test ends in time");
+        tokio::time::timeout(Duration::from_secs(60), fixture)
+            .await
+            .expect("the test ends in time");
     });
 }
 
@@ -62,7 +64,7 @@ impl H2PoolFixture {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (accepted, open) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
-        let scene = Self {
+        let fixture = Self {
             endpoint: EndpointRegistry::new().endpoint(address, || EndpointData::new(1)),
             current: in_force(settings()),
             accepted: Rc::clone(&accepted),
@@ -80,7 +82,7 @@ impl H2PoolFixture {
                 });
             }
         });
-        scene
+        fixture
     }
 
     fn ask(&self) -> impl Future<Output = Result<Box<EndpointConnection>, Failure>> + use<> {
@@ -170,67 +172,67 @@ async fn outcome(connection: &mut EndpointConnection) -> (Result<u16, Failure>, 
 #[test]
 fn streams_share_one_connection() {
     run(async {
-        let scene = H2PoolFixture::new(100, ok).await;
-        let asked: Vec<_> = (0..10).map(|_| spawn_local(scene.ask())).collect();
+        let fixture = H2PoolFixture::new(100, ok).await;
+        let asked: Vec<_> = (0..10).map(|_| spawn_local(fixture.ask())).collect();
         for asked in asked {
             let mut connection = asked.await.unwrap().unwrap();
             assert_eq!(outcome(&mut connection).await, (Ok(200), false));
         }
-        assert_eq!(scene.accepted.get(), 1);
-        assert_eq!(scene.open(), (1, 0));
+        assert_eq!(fixture.accepted.get(), 1);
+        assert_eq!(fixture.open(), (1, 0));
     });
 }
 
 #[test]
 fn another_connection_is_opened_when_all_are_full() {
     run(async {
-        let scene = H2PoolFixture::new(2, ok).await;
-        let asked: Vec<_> = (0..5).map(|_| spawn_local(scene.ask())).collect();
+        let fixture = H2PoolFixture::new(2, ok).await;
+        let asked: Vec<_> = (0..5).map(|_| spawn_local(fixture.ask())).collect();
         let mut streams = Vec::new();
         for asked in asked {
             streams.push(asked.await.unwrap().unwrap());
         }
-        assert_eq!(scene.accepted.get(), 3);
-        assert_eq!(scene.open(), (3, 5));
+        assert_eq!(fixture.accepted.get(), 3);
+        assert_eq!(fixture.open(), (3, 5));
     });
 }
 
 #[test]
 fn request_waits_for_a_stream_when_all_connections_are_full() {
     run(async {
-        let mut scene = H2PoolFixture::new(1, ok).await;
+        let mut fixture = H2PoolFixture::new(1, ok).await;
         let connection_max = NonZeroU32::new(1);
-        scene.current = in_force(BackendSettings { connection_max, ..settings() });
-        let first = scene.ask().await.unwrap();
-        let second = spawn_local(scene.ask());
+        fixture.current = in_force(BackendSettings { connection_max, ..settings() });
+        let first = fixture.ask().await.unwrap();
+        let second = spawn_local(fixture.ask());
         tokio::task::yield_now().await;
         assert!(!second.is_finished());
         drop(first);
         let mut second = second.await.unwrap().unwrap();
         assert_eq!(outcome(&mut second).await, (Ok(200), false));
-        assert_eq!(scene.accepted.get(), 1);
+        assert_eq!(fixture.accepted.get(), 1);
     });
 }
 
 #[test]
 fn requests_use_a_new_connection_after_goaway() {
     run(async {
-        let scene = H2PoolFixture::new(100, ok_and_leave).await;
+        let fixture = H2PoolFixture::new(100, ok_and_leave).await;
         for _ in 0..3 {
-            let mut connection = scene.ask().await.unwrap();
+            let mut connection = fixture.ask().await.unwrap();
             assert_eq!(outcome(&mut connection).await, (Ok(200), false));
             drop(connection);
-            scene.all_closed().await;
+            fixture.all_closed().await;
         }
-        assert_eq!((scene.accepted.get(), scene.goaways()), (3, 2));
+        assert_eq!((fixture.accepted.get(), fixture.goaways()), (3, 2));
     });
 }
 
 #[test]
 fn refused_stream_is_reported_as_unprocessed() {
     run(async {
-        let scene = H2PoolFixture::new(100, refuse).await;
-        let mut connection = scene.ask().await.unwrap();
+        let fixture = H2PoolFixture::new(100, refuse).await;
+        let mut connection = fixture.ask().await.unwrap();
         assert_eq!(outcome(&mut connection).await, (Err(Failure::StreamRefused), true));
     });
 }
@@ -238,25 +240,25 @@ fn refused_stream_is_reported_as_unprocessed() {
 #[test]
 fn all_waiting_requests_fail_when_the_connect_fails() {
     run(async {
-        let mut scene = H2PoolFixture::new(1, ok).await;
-        let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-        scene.endpoint = EndpointRegistry::new().endpoint(nobody, || EndpointData::new(1));
-        let asked: Vec<_> = (0..3).map(|_| spawn_local(scene.ask())).collect();
+        let mut fixture = H2PoolFixture::new(1, ok).await;
+        let closed_port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        fixture.endpoint = EndpointRegistry::new().endpoint(closed_port, || EndpointData::new(1));
+        let asked: Vec<_> = (0..3).map(|_| spawn_local(fixture.ask())).collect();
         for asked in asked {
             assert_eq!(asked.await.unwrap().err(), Some(Failure::ConnectFailed));
         }
-        assert_eq!(scene.endpoint.data.counters[0].connections.value(), 1);
+        assert_eq!(fixture.endpoint.data.counters[0].connections.value(), 1);
     });
 }
 
 #[test]
 fn http1_endpoint_is_detected() {
     run(async {
-        let mut scene = H2PoolFixture::new(1, ok).await;
+        let mut fixture = H2PoolFixture::new(1, ok).await;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        scene.endpoint = EndpointRegistry::new().endpoint(address, || EndpointData::new(1));
-        let asked = spawn_local(scene.ask());
+        fixture.endpoint = EndpointRegistry::new().endpoint(address, || EndpointData::new(1));
+        let asked = spawn_local(fixture.ask());
         let (mut socket, _) = listener.accept().await.unwrap();
         socket.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n").await.unwrap();
         assert_eq!(asked.await.unwrap().err(), Some(Failure::NotHttp2));
@@ -266,24 +268,24 @@ fn http1_endpoint_is_detected() {
 #[test]
 fn idle_connections_are_closed() {
     run(async {
-        let scene = H2PoolFixture::new(100, ok).await;
-        drop(scene.ask().await.unwrap());
+        let fixture = H2PoolFixture::new(100, ok).await;
+        drop(fixture.ask().await.unwrap());
         let now = clock::now();
-        let settings = &scene.current.settings;
-        sweep(&scene.endpoint, 0, settings, now);
-        assert_eq!(scene.open().0, 1);
-        sweep(&scene.endpoint, 0, settings, now + settings.connection_idle_timeout);
-        scene.all_closed().await;
-        assert_eq!((scene.open().0, scene.goaways()), (0, 0));
+        let settings = &fixture.current.settings;
+        sweep(&fixture.endpoint, 0, settings, now);
+        assert_eq!(fixture.open().0, 1);
+        sweep(&fixture.endpoint, 0, settings, now + settings.connection_idle_timeout);
+        fixture.all_closed().await;
+        assert_eq!((fixture.open().0, fixture.goaways()), (0, 0));
     });
 }
 
 #[test]
 fn connections_close_with_their_endpoint_after_running_requests() {
     run(async {
-        let scene = H2PoolFixture::new(100, ok).await;
-        let mut connection = scene.ask().await.unwrap();
-        let H2PoolFixture { endpoint, open, .. } = scene;
+        let fixture = H2PoolFixture::new(100, ok).await;
+        let mut connection = fixture.ask().await.unwrap();
+        let H2PoolFixture { endpoint, open, .. } = fixture;
         drop(endpoint);
         assert_eq!(outcome(&mut connection).await, (Ok(200), false), "the request completes");
         drop(connection);
@@ -296,29 +298,29 @@ fn connections_close_with_their_endpoint_after_running_requests() {
 #[test]
 fn connections_close_by_age_and_request_count() {
     run(async {
-        let mut scene = H2PoolFixture::new(100, ok).await;
+        let mut fixture = H2PoolFixture::new(100, ok).await;
         let connection_max_requests = NonZeroU32::new(2);
-        scene.current = in_force(BackendSettings { connection_max_requests, ..settings() });
+        fixture.current = in_force(BackendSettings { connection_max_requests, ..settings() });
         for _ in 0..4 {
-            let mut connection = scene.ask().await.unwrap();
+            let mut connection = fixture.ask().await.unwrap();
             assert_eq!(outcome(&mut connection).await, (Ok(200), false));
         }
-        assert_eq!(scene.accepted.get(), 2);
+        assert_eq!(fixture.accepted.get(), 2);
         let connection_max_age = Some(Duration::ZERO);
         let settings = BackendSettings { connection_max_age, ..settings() };
-        sweep(&scene.endpoint, 0, &settings, clock::now());
-        scene.all_closed().await;
+        sweep(&fixture.endpoint, 0, &settings, clock::now());
+        fixture.all_closed().await;
     });
 }
 
 #[test]
 fn upgrade_fails_without_extended_connect_support() {
     run(async {
-        let scene = H2PoolFixture::new(100, ok).await;
+        let fixture = H2PoolFixture::new(100, ok).await;
         let mut head = request();
         head.upgrade = true;
         head.fields.add(KnownFieldName::Upgrade, "websocket");
-        assert_eq!(scene.ask_for(head).await.err(), Some(Failure::UpgradeRefused));
+        assert_eq!(fixture.ask_for(head).await.err(), Some(Failure::UpgradeRefused));
     });
 }
 
@@ -340,19 +342,19 @@ async fn resetting(listener: TcpListener, reset: oneshot::Receiver<()>, done: on
 /// Returns true if a request is known to be unacknowledged after a reset of its connection, either `before` it is sent
 /// or when the endpoint has read it.
 async fn is_unacknowledged(before: bool) -> bool {
-    let mut scene = H2PoolFixture::new(100, ok).await;
+    let mut fixture = H2PoolFixture::new(100, ok).await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    scene.endpoint = EndpointRegistry::new().endpoint(address, || EndpointData::new(1));
+    fixture.endpoint = EndpointRegistry::new().endpoint(address, || EndpointData::new(1));
     let ((reset, is_reset), (done, is_done)) = (oneshot::channel(), oneshot::channel());
     spawn_local(resetting(listener, is_reset, done));
-    assert_eq!(outcome(&mut scene.ask().await.unwrap()).await, (Ok(200), false));
+    assert_eq!(outcome(&mut fixture.ask().await.unwrap()).await, (Ok(200), false));
     if before {
         reset.send(()).unwrap();
         // The runtime does not poll sockets before the request is sent.
         is_done.await.unwrap();
     }
-    let mut connection = scene.ask().await.unwrap();
+    let mut connection = fixture.ask().await.unwrap();
     assert_eq!(outcome(&mut connection).await, (Err(Failure::EndpointClosed), false));
     connection.stream_guard.as_ref().expect("it is a stream").is_unacknowledged()
 }

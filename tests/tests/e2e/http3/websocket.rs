@@ -1,49 +1,13 @@
-//! Interim (1xx) responses and WebSockets.
+//! WebSockets.
 
-use anyhow::{Context, ensure};
-use bytes::Bytes;
-use http::HeaderValue;
+use anyhow::ensure;
 use tests::http3::{block, code, frame};
-use tests::{Endpoint, EndpointBehaviour, Result, ServeStep, http3, within};
+use tests::{Endpoint, Result, ServeStep, within};
 
 use super::fixture::Http3Fixture;
 
 /// `:status 200` from QPACK's static table (RFC 9204, appendix A), after an empty prefix.
 const STATUS_200: [u8; 3] = [0, 0, 0xd9];
-
-#[tokio::test]
-async fn early_hints_pass_before_the_response() -> Result {
-    let steps = vec![
-        ServeStep::send("HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"),
-        ServeStep::ReadBody,
-        ServeStep::Answer,
-    ];
-    let endpoint = Endpoint::start(steps).await?;
-    let site = Http3Fixture::of(&[endpoint.address]).await?;
-    let response = site.client().await?.get("/").await?;
-    ensure!(response.status() == 200, "{response:?}");
-    let hints = response.informational.first().context("hints")?;
-    ensure!(hints.status() == 103 && hints.headers()["link"] == "</a>", "{response:?}");
-    Ok(())
-}
-
-/// If a client sends `Expect: 100-continue`, the endpoint sends 100, and then the client sends the
-/// body.
-#[tokio::test]
-async fn expect_continue_is_answered_100() -> Result {
-    let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
-    let site = Http3Fixture::of(&[endpoint.address]).await?;
-    let client = site.client().await?;
-    let mut request = http3::post("/");
-    request.headers_mut().insert("expect", HeaderValue::from_static("100-continue"));
-    let (mut sending, mut receiving) = client.send_request(request).await?;
-    ensure!(within("100", receiving.recv_response()).await??.status() == 100);
-    sending.send_data(Bytes::from_static(b"hello")).await?;
-    sending.finish().await?;
-    let response = within("an answer", http3::Http3TestClient::response(receiving)).await??;
-    ensure!(response.status() == 200, "{response:?}");
-    Ok(())
-}
 
 /// For an HTTP/1.1 endpoint an extended CONNECT (RFC 9220) becomes an upgrade, and the data is the
 /// same.

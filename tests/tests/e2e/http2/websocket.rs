@@ -1,47 +1,12 @@
-//! Interim (1xx) responses and WebSockets.
+//! WebSockets.
 
 use anyhow::ensure;
 use bytes::Bytes;
 use h2::ext::Protocol;
-use http::{HeaderValue, Method, Request};
+use http::{Method, Request};
 use tests::{Endpoint, EndpointBehaviour, Result, ServeStep, eventually, http2, within};
 
 use super::fixture::Http2Fixture;
-
-#[tokio::test]
-async fn early_hints_pass_before_the_response() -> Result {
-    let steps = vec![
-        ServeStep::send("HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"),
-        ServeStep::ReadBody,
-        ServeStep::Answer,
-    ];
-    let endpoint = Endpoint::start(steps).await?;
-    let site = Http2Fixture::of(&[endpoint.address], &[]).await?;
-    let response = site.client().await?.get("/").await?;
-    ensure!(response.status() == 200, "{response:?}");
-    let hints = &response.informational[0];
-    ensure!(hints.status() == 103 && hints.headers()["link"] == "</a>", "{response:?}");
-    Ok(())
-}
-
-/// If a client sends `Expect: 100-continue`, the endpoint sends 100, and then the client sends the
-/// body.
-#[tokio::test]
-async fn expect_continue_is_answered_100() -> Result {
-    let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
-    let site = Http2Fixture::of(&[endpoint.address], &[]).await?;
-    let client = site.client().await?;
-    let mut request = http2::post("/");
-    request.headers_mut().insert("expect", HeaderValue::from_static("100-continue"));
-    let (mut response, mut sending) = client.send_request(request, false).await?;
-    let interim = std::future::poll_fn(|context| response.poll_informational(context));
-    let interim = within("100", interim).await?;
-    ensure!(interim.is_some_and(|head| head.is_ok_and(|head| head.status() == 100)));
-    sending.send_data(Bytes::from_static(b"hello"), true)?;
-    let response = within("an answer", http2::Http2TestClient::response(response)).await??;
-    ensure!(response.status() == 200, "{response:?}");
-    Ok(())
-}
 
 /// An extended CONNECT (RFC 8441) to this path.
 fn websocket(path: &str) -> Result<Request<()>> {
