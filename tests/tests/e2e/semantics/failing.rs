@@ -12,7 +12,7 @@ use tests::fixture::start_endpoints;
 use tests::payload::{self, BodyDigest};
 use tests::{
     ConfigDirectory, Endpoint, EndpointBehaviour, Http1Error, Http1TestClient, HttpFixture, Result,
-    ServeStep, SheaveProcess, objects,
+    ServeStep, SheaveProcess, eventually, objects,
 };
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -166,7 +166,8 @@ async fn request_survives_the_replacement_of_all_endpoints() -> Result {
 
     let mut client = Http1TestClient::connect(sheave.address()).await?;
     let get = tokio::spawn(async move { client.get("/").await });
-    sleep(Duration::from_millis(100)).await;
+    let active = async || sheave.active_requests().await;
+    eventually("the request has a slot", active, |active| *active == 1).await?;
     let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
     configuration.set_endpoints(&[endpoint.address])?;
     sheave.wait_for_endpoints(&[endpoint.address]).await?;
