@@ -1,7 +1,7 @@
 # Commands for people and for CI. Recipes call; what has a life of its own is in scripts/ or lab/.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check conformance acceptance cluster cluster-down cluster-shell sim lab report fuzz gen docs release image fmt clean cost-check
+.PHONY: help demo test check conformance acceptance cluster cluster-down cluster-shell sim lab report fuzz soak gen docs release image fmt clean cost-check
 
 # Where rustup puts cargo, which a shell started before the installation does not know.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -58,6 +58,10 @@ cost-check: ## instructions per request against the committed figure
 fuzz: ## each fuzz target for SECONDS=60; TARGET=name for one
 	@scripts/setup fuzz
 	@scripts/fuzz $(or $(SECONDS),60) $(TARGET)
+
+soak: ## an hour of mixed load and faults; then memory, descriptors and counts are as before; MINUTES=60 SEED=1 SUMMARY=FILE
+	@scripts/setup test
+	@scripts/soak
 
 gen: ## write generated files anew: CRDs, reference pages, plain manifests; needs Go
 	@scripts/setup gen
