@@ -124,6 +124,20 @@ pub(crate) struct ServeFlags {
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9900", help_heading = PROCESS)]
     pub(crate) admin: AdminAddress,
 
+    /// Host name of the admin API, besides addresses, names without a dot, this machine's name and names below .svc and
+    /// .cluster.local; repeatable.
+    ///
+    /// A request for any other host name is rejected with 421, because a web page could make its own name resolve to
+    /// this API.
+    #[arg(long, value_name = "NAME", value_parser = values::host_name, help_heading = PROCESS)]
+    pub(crate) admin_host: Vec<String>,
+
+    /// Address of /healthz and /readyz alone, for the probes of Kubernetes, or `off`; port 0 takes any free port.
+    ///
+    /// The admin API serves the same paths. Clients that use up its connections do not affect this address.
+    #[arg(long, value_name = "ADDR", default_value = "off", help_heading = PROCESS)]
+    pub(crate) probes: AdminAddress,
+
     /// Address of KEDA's external scaler (gRPC without TLS), or `off`; port 0 takes any free port.
     ///
     /// It reports the demand of a Service (concurrent requests) to KEDA. KEDA's operator has to reach it, so it has a

@@ -8,10 +8,18 @@ use std::path::Path;
 use proxy::Proxy;
 use serde::Serialize;
 
+/// Bound addresses of the process, apart from its listeners; `None`: off.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct ProcessAddresses {
+    pub(crate) admin: Option<SocketAddr>,
+    pub(crate) probes: Option<SocketAddr>,
+    pub(crate) scaler: Option<SocketAddr>,
+}
+
 #[derive(Serialize)]
 struct ReadyFile {
-    admin: Option<SocketAddr>,
-    scaler: Option<SocketAddr>,
+    #[serde(flatten)]
+    addresses: ProcessAddresses,
     listeners: Vec<ReadyListener>,
 }
 
@@ -24,8 +32,7 @@ struct ReadyListener {
 /// Writes a temporary file and renames it, so that a reader never sees a partial file.
 pub(crate) fn write(
     path: &Path,
-    admin: Option<SocketAddr>,
-    scaler: Option<SocketAddr>,
+    addresses: ProcessAddresses,
     proxy: &Proxy,
 ) -> io::Result<()> {
     let listener = |view: proxy::ListenerView| ReadyListener {
@@ -33,8 +40,7 @@ pub(crate) fn write(
         address: view.address,
     };
     let ready = ReadyFile {
-        admin,
-        scaler,
+        addresses,
         listeners: proxy.listeners().into_iter().map(listener).collect(),
     };
     let mut text = serde_json::to_string(&ready)?;

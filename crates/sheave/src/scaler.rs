@@ -28,7 +28,7 @@ use tonic::transport::Server;
 use tonic::transport::server::Connected;
 use tonic::{Request, Response, Status};
 
-use crate::admin::{BoundedListener, IdleTimeoutConnection};
+use crate::admin::{BoundedConnection, BoundedListener};
 use crate::report::{ProcessPhase, ProcessReport};
 use externalscaler::external_scaler_server::{ExternalScaler, ExternalScalerServer};
 use externalscaler::{
@@ -49,6 +49,9 @@ const SPEC_POLL_INTERVAL: Duration = Duration::from_secs(15);
 /// Interval of HTTP/2 keepalive pings, well below the idle timeout of a connection: a stream may be silent for hours.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Time from a byte of a client until a byte is sent to it: pings alone keep it.
+pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Maximum number of triggers watched over one connection.
 const MAX_STREAMS: u32 = 4096;
@@ -75,7 +78,7 @@ pub(crate) fn serve(
 }
 
 /// Accepts connections, with the listener's limit on their number.
-fn accept(mut listener: BoundedListener) -> ReceiverStream<std::io::Result<IdleTimeoutConnection>> {
+fn accept(mut listener: BoundedListener) -> ReceiverStream<std::io::Result<BoundedConnection>> {
     let (sender, connections) = mpsc::channel(1);
     tokio::spawn(async move {
         loop {
@@ -88,7 +91,7 @@ fn accept(mut listener: BoundedListener) -> ReceiverStream<std::io::Result<IdleT
     ReceiverStream::new(connections)
 }
 
-impl Connected for IdleTimeoutConnection {
+impl Connected for BoundedConnection {
     type ConnectInfo = ();
 
     fn connect_info(&self) {}

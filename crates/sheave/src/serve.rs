@@ -16,7 +16,7 @@ use tokio::runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
-use crate::admin::{self, BoundedListener};
+use crate::admin::{self, ApiState, BoundedListener, ServedHosts};
 use crate::check::pluralize;
 use crate::cluster::ClusterSource;
 use crate::configuration::{self, CheckedConfiguration, ConfigurationController, ErrorPolicy};
@@ -24,10 +24,10 @@ use crate::dns::DnsWatcher;
 use crate::failure::Failure;
 use crate::files::{CertificateFiles, FileSource, SourceContents};
 use crate::flags::{AdminAddress, LoggedShare, ServeFlags};
-use crate::log;
+use crate::log::{self, DroppedEvents};
 use crate::memory::MemoryTrim;
 use crate::process;
-use crate::ready;
+use crate::ready::{self, ProcessAddresses};
 use crate::replicas::SlotAssignmentUpdater;
 use crate::report::{ProcessPhase, ProcessReport};
 use crate::scaler;
@@ -39,18 +39,18 @@ pub(crate) fn run(flags: ServeFlags) -> Result<(), Failure> {
     if let Some(conflict) = flags.conflict() {
         return Err(Failure::input(conflict));
     }
-    log::start(flags.log_format);
+    let log = log::start(flags.log_format)?;
     let control = runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("cannot start the control thread")?;
-    let result = control.block_on(serve(flags));
+    let result = control.block_on(serve(flags, log.dropped()));
     // A drain that a second signal cuts short still blocks a thread of its own; do not wait for it.
     control.shutdown_background();
     result
 }
 
-async fn serve(flags: ServeFlags) -> Result<(), Failure> {
+async fn serve(flags: ServeFlags, dropped_events: Arc<DroppedEvents>) -> Result<(), Failure> {
     let mut signals = ProcessSignals::new().context("cannot handle signals")?;
     let mut sources = ObjectSources::new(&flags).await?;
     let checked = match sources.load_now() {
@@ -61,7 +61,12 @@ async fn serve(flags: ServeFlags) -> Result<(), Failure> {
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "sheave starts");
     let proxy = Arc::new(Proxy::start(settings(&flags)).context("cannot start the workers")?);
     let (report, reported) = watch::channel(ProcessReport::new());
-    let admin = start_admin(flags.admin, &proxy, reported.clone()).await?;
+    let state = ApiState::new(Arc::clone(&proxy), reported.clone(), dropped_events);
+    let admin = start_admin(&flags, state).await?;
+    let probes = match flags.probes {
+        AdminAddress::Off => None,
+        AdminAddress::At(address) => Some(admin::start_probes(address, reported.clone()).await?),
+    };
     let scaler = bind_scaler(flags.scaler).await?;
     let scaler_address = scaler.as_ref().map(|listener| listener.address);
     let mut replicas = flags.replica.map(|me| SlotAssignmentUpdater::new(me, Arc::clone(&proxy)));
@@ -89,7 +94,8 @@ async fn serve(flags: ServeFlags) -> Result<(), Failure> {
     }
     report.send_modify(|report| report.phase = ProcessPhase::Ready);
     if let Some(path) = &flags.ready_file {
-        write_ready_file(path, admin, scaler_address, &proxy)?;
+        let addresses = ProcessAddresses { admin, probes, scaler: scaler_address };
+        write_ready_file(path, addresses, &proxy)?;
     }
 
     let mut trim = MemoryTrim::default();
@@ -237,8 +243,26 @@ struct ProcessSignals {
     hangup: Signal,
 }
 
+/// Signals that would end the process and mean nothing to it: timers, I/O, and those that other programs use to reopen
+/// logs or to be replaced.
+const IGNORED_SIGNALS: [i32; 9] = [
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGALRM,
+    libc::SIGVTALRM,
+    libc::SIGPROF,
+    libc::SIGIO,
+    libc::SIGPWR,
+    libc::SIGSTKFLT,
+    libc::SIGXFSZ,
+];
+
 impl ProcessSignals {
     fn new() -> io::Result<Self> {
+        for number in IGNORED_SIGNALS.into_iter().chain(libc::SIGRTMIN()..=libc::SIGRTMAX()) {
+            // Its handler stays for the life of the process, though nothing reads this stream.
+            drop(signal(SignalKind::from_raw(number))?);
+        }
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
@@ -271,20 +295,22 @@ fn settings(flags: &ServeFlags) -> ProxySettings {
 
 /// Binds the admin address and serves the API on it; returns the bound address.
 async fn start_admin(
-    address: AdminAddress,
-    proxy: &Arc<Proxy>,
-    report: watch::Receiver<ProcessReport>,
+    flags: &ServeFlags,
+    state: ApiState,
 ) -> Result<Option<SocketAddr>, Failure> {
-    match address {
-        AdminAddress::Off => Ok(None),
-        AdminAddress::At(address) => Ok(Some(admin::start(address, proxy.clone(), report).await?)),
-    }
+    let AdminAddress::At(address) = flags.admin else { return Ok(None) };
+    let names = flags.admin_host.iter().cloned().chain([process::host_name()]);
+    let hosts = ServedHosts::new(names);
+    Ok(Some(admin::start(address, hosts, state).await?))
 }
 
 async fn bind_scaler(address: AdminAddress) -> Result<Option<BoundedListener>, Failure> {
     match address {
         AdminAddress::Off => Ok(None),
-        AdminAddress::At(address) => Ok(Some(BoundedListener::bind(address, "--scaler").await?)),
+        AdminAddress::At(address) => {
+            let timeout = scaler::REQUEST_TIMEOUT;
+            Ok(Some(BoundedListener::bind(address, "--scaler", timeout).await?))
+        }
     }
 }
 
@@ -316,11 +342,10 @@ fn rejection(problems: Vec<gateway::ObjectProblem>) -> Failure {
 
 fn write_ready_file(
     path: &Path,
-    admin: Option<SocketAddr>,
-    scaler: Option<SocketAddr>,
+    addresses: ProcessAddresses,
     proxy: &Proxy,
 ) -> Result<(), Failure> {
-    ready::write(path, admin, scaler, proxy).map_err(|error| {
+    ready::write(path, addresses, proxy).map_err(|error| {
         let path = path.display();
         Failure::input(format_args!("cannot write --ready-file {path}: {error}"))
     })

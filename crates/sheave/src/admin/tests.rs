@@ -28,7 +28,9 @@ fn ask(phase: ProcessPhase, requests: &'static [&str]) -> Vec<String> {
             ProxySettings { workers: NonZeroUsize::MIN, access_log: None, exemplars: false };
         let proxy = Arc::new(Proxy::start(settings).unwrap());
         let (_sender, report) = watch::channel(ProcessReport { phase, ..ProcessReport::new() });
-        let address = start("127.0.0.1:0".parse().unwrap(), proxy, report).await.unwrap();
+        let state = ApiState::new(proxy, report, Arc::default());
+        let hosts = ServedHosts::new([]);
+        let address = start("127.0.0.1:0".parse().unwrap(), hosts, state).await.unwrap();
         let client =
             move || requests.iter().map(|request| exchange(address, request)).collect::<Vec<_>>();
         tokio::task::spawn_blocking(client).await.unwrap()
@@ -93,7 +95,9 @@ fn admin_address_in_use_gives_an_actionable_error() {
         let settings =
             ProxySettings { workers: NonZeroUsize::MIN, access_log: None, exemplars: false };
         let proxy = Arc::new(Proxy::start(settings).unwrap());
-        start(address, proxy, watch::channel(ProcessReport::new()).1).await.unwrap_err()
+        let report = watch::channel(ProcessReport::new()).1;
+        let state = ApiState::new(proxy, report, Arc::default());
+        start(address, ServedHosts::new([]), state).await.unwrap_err()
     });
     let Failure::Input(lines) = failure else { panic!("{failure:?}") };
     assert!(lines[0].starts_with(&format!("sheave: cannot listen on {address} (--admin): ")));
