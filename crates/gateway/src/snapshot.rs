@@ -25,7 +25,7 @@ pub use settings::{
     ProxyVersion, RuleRetry,
 };
 pub use tls::{
-    ClientCertificates, EndpointTls, ListenerTls, PrivateKey, SniRule, SubjectName, TlsCertificate,
+    ClientCertificates, EndpointTls, ListenerTls, PrivateKey, RevocationCheck, SniRule, SubjectName, TlsCertificate,
     TlsPayload, TlsTermination, TrustAnchors,
 };
 

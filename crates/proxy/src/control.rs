@@ -15,7 +15,7 @@ use gateway::Snapshot;
 use gateway::snapshot::{
     BackendKey, BackendSettings, EndpointProtocol, EndpointSpec, Listener, TransportProtocol,
 };
-use quic::{SocketGroupChange, SocketGroups};
+use quic::{SocketGroup, SocketGroupChange, SocketGroups};
 use thiserror::Error;
 use tls::ServerTlsConfigs;
 use tokio::sync::{mpsc, watch};
@@ -67,6 +67,61 @@ struct ControlState {
     server_tls: ServerTlsConfigs,
     groups: SocketGroups,
     threads: Vec<JoinHandle<()>>,
+}
+
+/// The sockets of a Snapshot that is not in force yet.
+#[derive(Default)]
+struct SnapshotBinding {
+    /// For each listener index, the index in the Snapshot and the bound address.
+    listeners: Vec<Option<(usize, Arc<BoundListener>)>>,
+    /// New sockets.
+    sockets: Vec<(Arc<BoundListener>, TcpOrUdpSocket)>,
+    /// UDP sockets of HTTP/3, by listener index.
+    groups: BTreeMap<usize, Arc<SocketGroup>>,
+    errors: Vec<ListenError>,
+    /// Sockets in force that the Snapshot does not have.
+    closing: Vec<ClosingSockets>,
+}
+
+/// The sockets of a listener that are about to close.
+struct ClosingSockets {
+    address: SocketAddr,
+    transports: Vec<TransportProtocol>,
+}
+
+impl SnapshotBinding {
+    fn fail(
+        &mut self,
+        requested: &Listener,
+        transport: TransportProtocol,
+        address: SocketAddr,
+        source: io::Error,
+    ) {
+        self.errors.push(ListenError::of(requested, transport, address, source));
+    }
+}
+
+impl ClosingSockets {
+    /// Returns the sockets of a listener in force that the Snapshot does not have.
+    fn of(listener: &ActiveListener, binding: &SnapshotBinding) -> Self {
+        let place = listener.bound.listener_index;
+        let own = binding.listeners[place].is_none().then(|| listener.protocol.transport());
+        let is_quic_closing = listener.http3.is_some() && !binding.groups.contains_key(&place);
+        let quic = is_quic_closing.then_some(TransportProtocol::Udp);
+        Self { address: listener.bound.address, transports: own.into_iter().chain(quic).collect() }
+    }
+
+    /// True if one of these sockets overlaps with the address that could not be bound: one of the two covers all
+    /// addresses.
+    fn is_in_way_of(&self, error: &ListenError) -> bool {
+        let (ours, wanted) = (self.address, error.address);
+        error.source.kind() == io::ErrorKind::AddrInUse
+            && ours.port() == wanted.port()
+            && self.transports.contains(&error.transport)
+            && (ours.ip() == wanted.ip()
+                || ours.ip().is_unspecified()
+                || wanted.ip().is_unspecified())
+    }
 }
 
 /// An error in binding a listener's address.
@@ -242,93 +297,135 @@ impl Proxy {
     /// Puts the Snapshot in force. Returns the listeners that could not be bound; everything else is in force.
     pub fn apply(&self, snapshot: &Snapshot) -> Vec<ListenError> {
         let mut control = lock(&self.control);
+        let binding = self.bind_all(&mut control, snapshot);
+        self.put_in_force(&mut control, snapshot, binding)
+    }
+
+    /// Puts the Snapshot in force if each of its listeners can be bound. Otherwise nothing changes, and the listeners
+    /// that could not be bound are the error. A listener that waits for an address of one that closes is no obstacle:
+    /// it is returned, and can be bound by the next call.
+    ///
+    /// # Errors
+    /// The listeners that could not be bound.
+    pub fn apply_whole(&self, snapshot: &Snapshot) -> Result<Vec<ListenError>, Vec<ListenError>> {
+        let mut control = lock(&self.control);
+        let binding = self.bind_all(&mut control, snapshot);
+        let waits = |error: &ListenError| binding.closing.iter().any(|it| it.is_in_way_of(error));
+        if binding.errors.iter().all(waits) {
+            return Ok(self.put_in_force(&mut control, snapshot, binding));
+        }
+        control.groups.discard_unopened();
+        Err(binding.errors)
+    }
+
+    /// Binds the addresses of the Snapshot that are not bound yet. Nothing is accepted on them before the Snapshot is
+    /// in force.
+    fn bind_all(&self, control: &mut ControlState, snapshot: &Snapshot) -> SnapshotBinding {
         let old = self.shared.config.load();
-        let mut errors = Vec::new();
-        let mut live = ActiveConfig {
+        let mut binding = SnapshotBinding {
             listeners: (0..old.listeners.len()).map(|_| None).collect(),
-            routes: control.registry.routes(&snapshot.rules),
-            backends: control.registry.backends(snapshot),
+            ..SnapshotBinding::default()
         };
-        let (mut sockets, mut groups) = (Vec::new(), BTreeMap::new());
-        let sni_tables =
-            control.server_tls.sni_tables(snapshot.listeners.iter().map(|it| it.tls.as_deref()));
         let is_ending = self.shared.stage() >= DrainStage::Draining;
-        for (requested, tls) in snapshot.listeners.iter().zip(sni_tables) {
+        for (index, requested) in snapshot.listeners.iter().enumerate() {
             let mut known = old.listeners.iter().flatten();
             let bound = match known.find(|known| known.bound.matches_listener(requested)) {
                 Some(known) => Arc::clone(&known.bound),
                 // During a drain no new listener is opened.
                 None if is_ending => continue,
-                None => match self.bind(&mut control.groups, &mut live, requested) {
-                    Ok((bound, socket)) => {
-                        sockets.push((Arc::clone(&bound), socket));
-                        bound
-                    }
+                None => match self.bind(&mut control.groups, &mut binding, requested) {
+                    Ok(bound) => bound,
                     Err(source) => {
                         let transport = requested.protocol.transport();
-                        errors.push(ListenError::of(
-                            requested,
-                            transport,
-                            requested.address,
-                            source,
-                        ));
+                        let address = requested.address;
+                        binding.fail(requested, transport, address, source);
                         continue;
                     }
                 },
             };
             let place = bound.listener_index;
-            let mut http3 = None;
-            if let Some(settings) = requested.http3 {
-                let address = bound.address;
-                let bind_address = BindAddress { address, free_bind: requested.free_bind };
-                let new_socket = || udp_socket(bind_address);
-                match control.groups.bind(address, self.shared.workers.len(), new_socket) {
-                    Ok(group) => {
-                        groups.insert(place, group);
-                        let port = requested.public_port.unwrap_or_else(|| address.port());
-                        let alt_svc = alt_svc::value(&settings, port);
-                        http3 = Some(ListenerHttp3 { settings, alt_svc });
-                    }
-                    Err(source) => {
-                        errors.push(ListenError::of(
-                            requested,
-                            TransportProtocol::Udp,
-                            address,
-                            source,
-                        ));
-                    }
-                }
+            if requested.http3.is_some() {
+                self.bind_quic(&mut control.groups, &mut binding, requested, &bound);
             }
-            live.listeners[place] = Some(ActiveListener {
-                name: Arc::clone(&requested.name),
-                public_port: requested.public_port.unwrap_or_else(|| bound.address.port()),
-                bound,
-                client: Arc::clone(&requested.client),
-                protocol: requested.protocol.clone(),
-                sni_table: tls,
-                http3,
-            });
+            binding.listeners[place] = Some((index, bound));
         }
-        let change = control.groups.open(groups);
-        self.activate(&old, live, sockets, change);
-        self.shared.health_waker.wake();
-        errors
+        let closing = old.listeners.iter().flatten().map(|it| ClosingSockets::of(it, &binding));
+        binding.closing = closing.collect();
+        binding
     }
 
     /// Binds a new address and appends an entry for its listener.
     fn bind(
         &self,
         groups: &mut SocketGroups,
-        live: &mut ActiveConfig,
+        binding: &mut SnapshotBinding,
         requested: &Listener,
-    ) -> io::Result<(Arc<BoundListener>, TcpOrUdpSocket)> {
+    ) -> io::Result<Arc<BoundListener>> {
         let workers = self.shared.workers.len();
         let (socket, bound_to) = listen(groups, workers, requested)?;
-        live.listeners.push(None);
-        let place = live.listeners.len() - 1;
+        let place = binding.listeners.len();
         let transport = requested.protocol.transport();
         let bound = BoundListener::new(place, transport, requested.address, bound_to, workers);
-        Ok((Arc::new(bound), socket))
+        let bound = Arc::new(bound);
+        binding.listeners.push(None);
+        binding.sockets.push((Arc::clone(&bound), socket));
+        Ok(bound)
+    }
+
+    /// Binds the UDP port of a listener that serves HTTP/3.
+    fn bind_quic(
+        &self,
+        groups: &mut SocketGroups,
+        binding: &mut SnapshotBinding,
+        requested: &Listener,
+        bound: &BoundListener,
+    ) {
+        let address = bound.address;
+        let bind_address = BindAddress { address, free_bind: requested.free_bind };
+        let new_socket = || udp_socket(bind_address);
+        match groups.bind(address, self.shared.workers.len(), new_socket) {
+            Ok(group) => _ = binding.groups.insert(bound.listener_index, group),
+            Err(source) => binding.fail(requested, TransportProtocol::Udp, address, source),
+        }
+    }
+
+    /// Replaces the configuration in force; returns the listeners that could not be bound.
+    fn put_in_force(
+        &self,
+        control: &mut ControlState,
+        snapshot: &Snapshot,
+        binding: SnapshotBinding,
+    ) -> Vec<ListenError> {
+        let SnapshotBinding { listeners, sockets, groups, errors, .. } = binding;
+        let tls = snapshot.listeners.iter().map(|it| it.tls.as_deref());
+        let mut sni_tables = control.server_tls.sni_tables(tls);
+        let mut listener = |place: usize, (index, bound): (usize, Arc<BoundListener>)| {
+            let requested = &snapshot.listeners[index];
+            let public_port = requested.public_port.unwrap_or_else(|| bound.address.port());
+            let http3 = requested.http3.filter(|_| groups.contains_key(&place));
+            ActiveListener {
+                name: Arc::clone(&requested.name),
+                public_port,
+                bound,
+                client: Arc::clone(&requested.client),
+                protocol: requested.protocol.clone(),
+                sni_table: sni_tables[index].take(),
+                http3: http3.map(|settings| {
+                    let alt_svc = alt_svc::value(&settings, public_port);
+                    ListenerHttp3 { settings, alt_svc }
+                }),
+            }
+        };
+        let places = listeners.into_iter().enumerate();
+        let live = ActiveConfig {
+            listeners: places.map(|(place, it)| it.map(|it| listener(place, it))).collect(),
+            routes: control.registry.routes(&snapshot.rules),
+            backends: control.registry.backends(snapshot),
+        };
+        let change = control.groups.open(groups);
+        self.activate(&self.shared.config.load(), live, sockets, change);
+        self.shared.health_waker.wake();
+        errors
     }
 
     /// Publishes the configuration, then opens and closes sockets: no connection arrives at an unknown listener.

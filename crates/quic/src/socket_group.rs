@@ -124,6 +124,11 @@ impl SocketGroups {
         Ok(group)
     }
 
+    /// Closes the groups that have been bound and not opened.
+    pub fn discard_unopened(&mut self) {
+        self.bound.clear();
+    }
+
     /// Opens these groups, and closes all others.
     pub fn open(&mut self, wanted: BTreeMap<usize, Arc<SocketGroup>>) -> SocketGroupChange {
         self.bound.clear();

@@ -92,5 +92,5 @@ pub(crate) fn write_at_exit(lines: Vec<String>) {
         drop(written);
     });
     // The sender is dropped when all is written.
-    drop(is_written.recv_timeout(EXIT_TIMEOUT));
+    is_written.recv_timeout(EXIT_TIMEOUT).ok();
 }

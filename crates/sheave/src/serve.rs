@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use crate::admin::{self, ApiState, BoundedListener, ServedHosts};
 use crate::check::pluralize;
 use crate::cluster::ClusterSource;
-use crate::configuration::{self, CheckedConfiguration, ConfigurationController, ErrorPolicy};
+use crate::configuration::{self, CheckedConfiguration, ConfigurationController};
 use crate::dns::DnsWatcher;
 use crate::failure::Failure;
 use crate::files::{CertificateFiles, FileSource, SourceContents};
@@ -319,16 +319,12 @@ async fn apply_first(
     configuration: &mut ConfigurationController,
     checked: CheckedConfiguration,
 ) -> Result<(), Failure> {
-    let errors = checked.error_policy;
-    let unbound = configuration.apply(checked).await;
-    if unbound.is_empty() {
-        return Ok(());
-    }
-    if errors == ErrorPolicy::SkipInvalid {
-        unbound.iter().for_each(|sentence| tracing::error!("{sentence}"));
-        return Ok(());
-    }
-    Err(Failure::Input(unbound.into_iter().map(|sentence| format!("sheave: {sentence}")).collect()))
+    let unbound = configuration.apply(checked).await.map_err(|errors| {
+        let sentences = errors.iter().map(configuration::with_advice);
+        Failure::Input(sentences.map(|sentence| format!("sheave: {sentence}")).collect())
+    })?;
+    unbound.iter().for_each(|sentence| tracing::error!("{sentence}"));
+    Ok(())
 }
 
 fn rejection(problems: Vec<gateway::ObjectProblem>) -> Failure {
