@@ -93,9 +93,8 @@ impl SheaveProcess {
 
         let ready: Value = serde_json::from_str(&fs::read_to_string(ready)?)?;
         let admin = address(&ready["admin"])?;
-        let optional = |name: &str| {
-            Some(&ready[name]).filter(|it| !it.is_null()).map(address).transpose()
-        };
+        let optional =
+            |name: &str| Some(&ready[name]).filter(|it| !it.is_null()).map(address).transpose();
         let (scaler, probes) = (optional("scaler")?, optional("probes")?);
         let listeners = ready["listeners"].as_array().context("listeners")?;
         let listeners = listeners.iter().map(listener).collect::<Result<_>>()?;

@@ -23,8 +23,8 @@ use gateway::matching::{OwnedHostName, PlainRequest};
 use gateway::objects::{ListenFlag, ListenFlagProtocol, ShorthandFlags, read, shorthand};
 use gateway::snapshot::{
     Backend, BackendSettings, ClientCertificates, EndpointSource, EndpointTls, Listener,
-    ListenerProtocol, RevocationCheck, RouteFilters, Rule, RuleTarget, SniRule, TlsPayload, TransportProtocol,
-    TrustAnchors,
+    ListenerProtocol, RevocationCheck, RouteFilters, Rule, RuleTarget, SniRule, TlsPayload,
+    TransportProtocol, TrustAnchors,
 };
 use gateway::status::{
     GatewayStatus, ListenerStatus, ResourceStatus, StatusCondition, StatusDetail,
@@ -232,9 +232,7 @@ fn sni_rule(rule: &SniRule, snapshot: &Snapshot) -> String {
     format!("{:?}: {termination}; {payload}", rule.hosts)
 }
 
-fn clients(
-    ClientCertificates { roots, required, revocation }: &ClientCertificates,
-) -> String {
+fn clients(ClientCertificates { roots, required, revocation }: &ClientCertificates) -> String {
     let check = revocation.as_ref().map(|check| {
         let RevocationCheck { lists, only_end_entity, accepts_unknown, accepts_expired } = &**check;
         format!(

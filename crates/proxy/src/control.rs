@@ -1,6 +1,5 @@
 //! The handle on the control side: starts the workers, applies configuration, reads state and metrics.
 
-use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -15,12 +14,12 @@ use gateway::Snapshot;
 use gateway::snapshot::{
     BackendKey, BackendSettings, EndpointProtocol, EndpointSpec, Listener, TransportProtocol,
 };
-use quic::{SocketGroup, SocketGroupChange, SocketGroups};
+use quic::{SocketGroupChange, SocketGroups};
 use thiserror::Error;
 use tls::ServerTlsConfigs;
 use tokio::sync::{mpsc, watch};
 
-use crate::accept::bind::{BindAddress, TcpOrUdpSocket, udp_socket};
+use crate::accept::bind::TcpOrUdpSocket;
 use crate::active_config::{
     ActiveConfig, ActiveListener, BoundListener, ListenerHttp3, StateRegistry,
 };
@@ -33,13 +32,19 @@ use crate::mutex::lock;
 use crate::observe::{self, log_buffer};
 use crate::worker::{self, DrainStage, ProxyState, Worker, WorkerCommand};
 
+/// Binding of addresses.
+mod binding;
+/// Handover of listening sockets to another process.
+mod handover;
+
+use binding::SnapshotBinding;
+pub use handover::ListeningSocket;
+use handover::SocketHandover;
+
 /// Interval at which a drain checks if the last connection has closed.
 const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Maximum time for which idle clients may still send a request during a drain; at most a third of the drain timeout.
 const DRAIN_GRACE: Duration = Duration::from_secs(5);
-
-/// Maximum number of ephemeral ports that are tried to find one that is free for UDP as well.
-const PORT_ATTEMPTS: usize = 16;
 
 /// Process-level settings of the data plane, as opposed to its configuration.
 pub struct ProxySettings {
@@ -66,62 +71,8 @@ struct ControlState {
     registry: StateRegistry,
     server_tls: ServerTlsConfigs,
     groups: SocketGroups,
+    handover: SocketHandover,
     threads: Vec<JoinHandle<()>>,
-}
-
-/// The sockets of a Snapshot that is not in force yet.
-#[derive(Default)]
-struct SnapshotBinding {
-    /// For each listener index, the index in the Snapshot and the bound address.
-    listeners: Vec<Option<(usize, Arc<BoundListener>)>>,
-    /// New sockets.
-    sockets: Vec<(Arc<BoundListener>, TcpOrUdpSocket)>,
-    /// UDP sockets of HTTP/3, by listener index.
-    groups: BTreeMap<usize, Arc<SocketGroup>>,
-    errors: Vec<ListenError>,
-    /// Sockets in force that the Snapshot does not have.
-    closing: Vec<ClosingSockets>,
-}
-
-/// The sockets of a listener that are about to close.
-struct ClosingSockets {
-    address: SocketAddr,
-    transports: Vec<TransportProtocol>,
-}
-
-impl SnapshotBinding {
-    fn fail(
-        &mut self,
-        requested: &Listener,
-        transport: TransportProtocol,
-        address: SocketAddr,
-        source: io::Error,
-    ) {
-        self.errors.push(ListenError::of(requested, transport, address, source));
-    }
-}
-
-impl ClosingSockets {
-    /// Returns the sockets of a listener in force that the Snapshot does not have.
-    fn of(listener: &ActiveListener, binding: &SnapshotBinding) -> Self {
-        let place = listener.bound.listener_index;
-        let own = binding.listeners[place].is_none().then(|| listener.protocol.transport());
-        let is_quic_closing = listener.http3.is_some() && !binding.groups.contains_key(&place);
-        let quic = is_quic_closing.then_some(TransportProtocol::Udp);
-        Self { address: listener.bound.address, transports: own.into_iter().chain(quic).collect() }
-    }
-
-    /// True if one of these sockets overlaps with the address that could not be bound: one of the two covers all
-    /// addresses.
-    fn is_in_way_of(&self, error: &ListenError) -> bool {
-        let (ours, wanted) = (self.address, error.address);
-        error.source.kind() == io::ErrorKind::AddrInUse
-            && ours.port() == wanted.port()
-            && self.transports.contains(&error.transport)
-            && (ours.ip() == wanted.ip()
-                || ours.ip().is_unspecified()
-                || wanted.ip().is_unspecified())
-    }
 }
 
 /// An error in binding a listener's address.
@@ -290,7 +241,8 @@ impl Proxy {
         })?);
         let (registry, server_tls, groups) =
             (StateRegistry::new(count), ServerTlsConfigs::default(), SocketGroups::default());
-        let control = Mutex::new(ControlState { registry, server_tls, groups, threads });
+        let handover = SocketHandover::default();
+        let control = Mutex::new(ControlState { registry, server_tls, groups, handover, threads });
         Ok(Self { shared, control })
     }
 
@@ -315,78 +267,8 @@ impl Proxy {
             return Ok(self.put_in_force(&mut control, snapshot, binding));
         }
         control.groups.discard_unopened();
+        control.handover.restore(binding.sockets);
         Err(binding.errors)
-    }
-
-    /// Binds the addresses of the Snapshot that are not bound yet. Nothing is accepted on them before the Snapshot is
-    /// in force.
-    fn bind_all(&self, control: &mut ControlState, snapshot: &Snapshot) -> SnapshotBinding {
-        let old = self.shared.config.load();
-        let mut binding = SnapshotBinding {
-            listeners: (0..old.listeners.len()).map(|_| None).collect(),
-            ..SnapshotBinding::default()
-        };
-        let is_ending = self.shared.stage() >= DrainStage::Draining;
-        for (index, requested) in snapshot.listeners.iter().enumerate() {
-            let mut known = old.listeners.iter().flatten();
-            let bound = match known.find(|known| known.bound.matches_listener(requested)) {
-                Some(known) => Arc::clone(&known.bound),
-                // During a drain no new listener is opened.
-                None if is_ending => continue,
-                None => match self.bind(&mut control.groups, &mut binding, requested) {
-                    Ok(bound) => bound,
-                    Err(source) => {
-                        let transport = requested.protocol.transport();
-                        let address = requested.address;
-                        binding.fail(requested, transport, address, source);
-                        continue;
-                    }
-                },
-            };
-            let place = bound.listener_index;
-            if requested.http3.is_some() {
-                self.bind_quic(&mut control.groups, &mut binding, requested, &bound);
-            }
-            binding.listeners[place] = Some((index, bound));
-        }
-        let closing = old.listeners.iter().flatten().map(|it| ClosingSockets::of(it, &binding));
-        binding.closing = closing.collect();
-        binding
-    }
-
-    /// Binds a new address and appends an entry for its listener.
-    fn bind(
-        &self,
-        groups: &mut SocketGroups,
-        binding: &mut SnapshotBinding,
-        requested: &Listener,
-    ) -> io::Result<Arc<BoundListener>> {
-        let workers = self.shared.workers.len();
-        let (socket, bound_to) = listen(groups, workers, requested)?;
-        let place = binding.listeners.len();
-        let transport = requested.protocol.transport();
-        let bound = BoundListener::new(place, transport, requested.address, bound_to, workers);
-        let bound = Arc::new(bound);
-        binding.listeners.push(None);
-        binding.sockets.push((Arc::clone(&bound), socket));
-        Ok(bound)
-    }
-
-    /// Binds the UDP port of a listener that serves HTTP/3.
-    fn bind_quic(
-        &self,
-        groups: &mut SocketGroups,
-        binding: &mut SnapshotBinding,
-        requested: &Listener,
-        bound: &BoundListener,
-    ) {
-        let address = bound.address;
-        let bind_address = BindAddress { address, free_bind: requested.free_bind };
-        let new_socket = || udp_socket(bind_address);
-        match groups.bind(address, self.shared.workers.len(), new_socket) {
-            Ok(group) => _ = binding.groups.insert(bound.listener_index, group),
-            Err(source) => binding.fail(requested, TransportProtocol::Udp, address, source),
-        }
     }
 
     /// Replaces the configuration in force; returns the listeners that could not be bound.
@@ -423,6 +305,7 @@ impl Proxy {
             backends: control.registry.backends(snapshot),
         };
         let change = control.groups.open(groups);
+        control.handover.update(&live, &sockets);
         self.activate(&self.shared.config.load(), live, sockets, change);
         self.shared.health_waker.wake();
         errors
@@ -535,6 +418,8 @@ impl Proxy {
     pub fn drain(&self, timeout: Duration) -> bool {
         let started = clock::now();
         let live = self.shared.config.load();
+        // Clients must not wait in the accept queue of a socket that is kept for a successor.
+        lock(&self.control).handover.close();
         self.shared.enter_stage(DrainStage::Draining);
         for listener in live.listeners.iter().flatten() {
             let place = listener.bound.listener_index;
@@ -564,31 +449,6 @@ impl Drop for Proxy {
             // A panic has already been reported by the thread itself.
             drop(thread.join());
         }
-    }
-}
-
-/// Opens a socket for a new listener and returns it with its address. If any port will do and the listener serves
-/// HTTP/3, the port is one that is free for UDP too.
-fn listen(
-    groups: &mut SocketGroups,
-    workers: usize,
-    requested: &Listener,
-) -> io::Result<(TcpOrUdpSocket, SocketAddr)> {
-    // Ports that did not fit stay bound during the search, so that the kernel does not assign them again.
-    let mut held = Vec::new();
-    loop {
-        let bind_address =
-            BindAddress { address: requested.address, free_bind: requested.free_bind };
-        let socket = TcpOrUdpSocket::bind(requested.protocol.transport(), bind_address)?;
-        let address = socket.address()?;
-        let needs_udp_port = requested.http3.is_some()
-            && requested.address.port() == 0
-            && held.len() < PORT_ATTEMPTS;
-        let new_socket = || udp_socket(address.into());
-        if !needs_udp_port || groups.bind(address, workers, new_socket).is_ok() {
-            return Ok((socket, address));
-        }
-        held.push(socket);
     }
 }
 

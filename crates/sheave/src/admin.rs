@@ -17,7 +17,6 @@ mod metrics;
 /// Metrics in the text formats of Prometheus and OpenMetrics.
 mod exposition;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -30,16 +29,16 @@ use axum::{Json, Router};
 use proxy::Proxy;
 use serde_json::json;
 use tokio::sync::watch;
+use tokio::task::AbortHandle;
 
-use crate::failure::Failure;
 use crate::log::DroppedEvents;
 use crate::report::{ProcessPhase, ProcessReport};
 pub(crate) use accept::{BoundedConnection, BoundedListener};
 pub(crate) use addresses::AddressesResponse;
 pub(crate) use api::{BackendInfo, BackendsResponse, EndpointInfo};
 pub(crate) use client::query;
-pub(crate) use host::ServedHosts;
 use exposition::ExpositionFormat;
+pub(crate) use host::ServedHosts;
 use metrics::ProcessState;
 
 /// Index page: every path with a description.
@@ -56,7 +55,7 @@ Sheave's admin API
 ";
 
 /// Time from the first byte of a request until its response begins.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// State shared by the handlers of the admin API.
 #[derive(Clone)]
@@ -76,35 +75,33 @@ impl ApiState {
     ) -> Self {
         Self { proxy, report, dropped_events, started: proxy::clock::wall() }
     }
+
+    /// Returns the report that the handlers read.
+    pub(crate) fn report(&self) -> watch::Receiver<ProcessReport> {
+        self.report.clone()
+    }
 }
 
-/// Binds the address and serves the API on it, under these host names; returns the bound address.
-pub(crate) async fn start(
-    address: SocketAddr,
-    hosts: ServedHosts,
-    state: ApiState,
-) -> Result<SocketAddr, Failure> {
-    let listener = BoundedListener::bind(address, "--admin", REQUEST_TIMEOUT).await?;
-    Ok(serve(listener, router(state, hosts), "admin API"))
+/// Serves the API under these host names, until the returned task is aborted.
+pub(crate) fn serve(listener: BoundedListener, hosts: ServedHosts, state: ApiState) -> AbortHandle {
+    start(listener, router(state, hosts), "admin API")
 }
 
-/// Binds the address and serves the probes of Kubernetes on it, and nothing else; returns the bound address.
-pub(crate) async fn start_probes(
-    address: SocketAddr,
+/// Serves the probes of Kubernetes and nothing else, until the returned task is aborted.
+pub(crate) fn serve_probes(
+    listener: BoundedListener,
     report: watch::Receiver<ProcessReport>,
-) -> Result<SocketAddr, Failure> {
-    let listener = BoundedListener::bind(address, "--probes", REQUEST_TIMEOUT).await?;
-    Ok(serve(listener, probes().with_state(report), "probes"))
+) -> AbortHandle {
+    start(listener, probes().with_state(report), "probes")
 }
 
-fn serve(listener: BoundedListener, router: Router, name: &'static str) -> SocketAddr {
-    let address = listener.address;
-    tokio::spawn(async move {
+fn start(listener: BoundedListener, router: Router, name: &'static str) -> AbortHandle {
+    tracing::info!(address = %listener.address, "{name}");
+    let serving = tokio::spawn(async move {
         let served = axum::serve(listener, router).await;
         tracing::error!(?served, "stopped: {name}");
     });
-    tracing::info!(%address, "{name}");
-    address
+    serving.abort_handle()
 }
 
 fn router(state: ApiState, hosts: ServedHosts) -> Router {
@@ -142,9 +139,7 @@ async fn check_host(State(hosts): State<ServedHosts>, request: Request, next: Ne
     }
 }
 
-async fn ready(
-    State(report): State<watch::Receiver<ProcessReport>>,
-) -> (StatusCode, &'static str) {
+async fn ready(State(report): State<watch::Receiver<ProcessReport>>) -> (StatusCode, &'static str) {
     match report.borrow().phase {
         ProcessPhase::Starting => (StatusCode::SERVICE_UNAVAILABLE, "starting\n"),
         ProcessPhase::Ready => (StatusCode::OK, "ready\n"),

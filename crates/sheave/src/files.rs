@@ -28,11 +28,8 @@ use resolved_paths::{ResolvedPaths, StaleFiles};
 /// Reads every file that the paths resolve to.
 pub(crate) fn read(paths: &[PathBuf]) -> SourceContents {
     let (resolved, unfinished) = (ResolvedPaths::resolve(paths), BTreeSet::new());
-    let changes = PathChanges {
-        resolved: &resolved,
-        stale: StaleFiles::Everything,
-        unfinished: &unfinished,
-    };
+    let changes =
+        PathChanges { resolved: &resolved, stale: StaleFiles::Everything, unfinished: &unfinished };
     FileCache::default().refresh(changes, Instant::now())
 }
 

@@ -88,6 +88,7 @@ Examples:
     sheave serve --config /etc/sheave --access-log 0.01
 
 Signals: SIGTERM and SIGINT start a graceful shutdown (a second signal stops at once), SIGHUP reloads the files.
+SIGUSR1, SIGUSR2 and others that would end a process are ignored.
 Log events go to standard error; SHEAVE_LOG sets the level (debug, info, warn, error).
 Exit codes: 0 success, 1 invalid input, 2 Sheave failed or closed connections with requests in flight.")]
 pub(crate) struct ServeFlags {
@@ -160,6 +161,14 @@ pub(crate) struct ServeFlags {
     /// Time that requests in flight have to complete after the drain delay.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = values::duration, help_heading = PROCESS)]
     pub(crate) drain_timeout: Duration,
+
+    /// Unix socket for upgrades in place.
+    ///
+    /// A process that is started with the same path takes over the listening sockets of the running one, without a
+    /// lost request: when the new process serves, the running one drains and exits with code 0. If the new process
+    /// fails before that, the running one stays. Only processes of the same user can take over.
+    #[arg(long, value_name = "PATH", conflicts_with = "kubernetes", help_heading = PROCESS)]
+    pub(crate) upgrade_socket: Option<PathBuf>,
 
     /// File to write when all listeners are bound: JSON with their addresses.
     #[arg(long, value_name = "PATH", help_heading = PROCESS)]

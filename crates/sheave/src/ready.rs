@@ -9,7 +9,7 @@ use proxy::Proxy;
 use serde::Serialize;
 
 /// Bound addresses of the process, apart from its listeners; `None`: off.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(crate) struct ProcessAddresses {
     pub(crate) admin: Option<SocketAddr>,
     pub(crate) probes: Option<SocketAddr>,
@@ -30,19 +30,13 @@ struct ReadyListener {
 }
 
 /// Writes a temporary file and renames it, so that a reader never sees a partial file.
-pub(crate) fn write(
-    path: &Path,
-    addresses: ProcessAddresses,
-    proxy: &Proxy,
-) -> io::Result<()> {
+pub(crate) fn write(path: &Path, addresses: ProcessAddresses, proxy: &Proxy) -> io::Result<()> {
     let listener = |view: proxy::ListenerView| ReadyListener {
         name: view.name.to_string(),
         address: view.address,
     };
-    let ready = ReadyFile {
-        addresses,
-        listeners: proxy.listeners().into_iter().map(listener).collect(),
-    };
+    let ready =
+        ReadyFile { addresses, listeners: proxy.listeners().into_iter().map(listener).collect() };
     let mut text = serde_json::to_string(&ready)?;
     text.push('\n');
     let mut unfinished = path.as_os_str().to_owned();

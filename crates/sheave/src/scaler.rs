@@ -22,6 +22,7 @@ use std::time::Duration;
 use axum::serve::Listener;
 use proxy::{BackendDemand, Proxy};
 use tokio::sync::{mpsc, watch};
+use tokio::task::AbortHandle;
 use tokio::time::sleep;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
@@ -56,31 +57,35 @@ pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum number of triggers watched over one connection.
 const MAX_STREAMS: u32 = 4096;
 
-/// Serves the external scaler on this listener.
+/// Serves the external scaler on this listener. Aborting the returned task stops accepting.
 pub(crate) fn serve(
     listener: BoundedListener,
     proxy: Arc<Proxy>,
     report: watch::Receiver<ProcessReport>,
-) {
+) -> AbortHandle {
     let address = listener.address;
+    let (connections, accepting) = accept(listener);
     let scaler = ExternalScalerServer::new(ScalerService { proxy, report });
     let server = Server::builder()
         .http2_keepalive_interval(Some(PING_INTERVAL))
         .http2_keepalive_timeout(Some(PING_TIMEOUT))
         .max_concurrent_streams(MAX_STREAMS)
         .add_service(scaler)
-        .serve_with_incoming(accept(listener));
+        .serve_with_incoming(connections);
     tokio::spawn(async move {
         let served = server.await;
         tracing::error!(?served, "the external scaler has stopped");
     });
     tracing::info!(%address, "external scaler for KEDA");
+    accepting
 }
 
 /// Accepts connections, with the listener's limit on their number.
-fn accept(mut listener: BoundedListener) -> ReceiverStream<std::io::Result<BoundedConnection>> {
+fn accept(
+    mut listener: BoundedListener,
+) -> (ReceiverStream<std::io::Result<BoundedConnection>>, AbortHandle) {
     let (sender, connections) = mpsc::channel(1);
-    tokio::spawn(async move {
+    let accepting = tokio::spawn(async move {
         loop {
             let (connection, _) = listener.accept().await;
             if sender.send(Ok(connection)).await.is_err() {
@@ -88,7 +93,7 @@ fn accept(mut listener: BoundedListener) -> ReceiverStream<std::io::Result<Bound
             }
         }
     });
-    ReceiverStream::new(connections)
+    (ReceiverStream::new(connections), accepting.abort_handle())
 }
 
 impl Connected for BoundedConnection {

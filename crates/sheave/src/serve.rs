@@ -8,6 +8,7 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use anyhow::Context;
 use gateway::ApiObject;
@@ -15,6 +16,7 @@ use proxy::{AccessLog, Proxy, ProxySettings};
 use tokio::runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
+use tokio::task::AbortHandle;
 
 use crate::admin::{self, ApiState, BoundedListener, ServedHosts};
 use crate::check::pluralize;
@@ -33,6 +35,7 @@ use crate::report::{ProcessPhase, ProcessReport};
 use crate::scaler;
 use crate::self_signed;
 use crate::shutdown::Shutdown;
+use crate::upgrade::{InheritedSockets, ProcessSocket, ProcessSuccession};
 
 /// Runs until a signal stops the process.
 pub(crate) fn run(flags: ServeFlags) -> Result<(), Failure> {
@@ -61,14 +64,15 @@ async fn serve(flags: ServeFlags, dropped_events: Arc<DroppedEvents>) -> Result<
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "sheave starts");
     let proxy = Arc::new(Proxy::start(settings(&flags)).context("cannot start the workers")?);
     let (report, reported) = watch::channel(ProcessReport::new());
-    let state = ApiState::new(Arc::clone(&proxy), reported.clone(), dropped_events);
-    let admin = start_admin(&flags, state).await?;
-    let probes = match flags.probes {
-        AdminAddress::Off => None,
-        AdminAddress::At(address) => Some(admin::start_probes(address, reported.clone()).await?),
+    let (mut succession, inherited) = match &flags.upgrade_socket {
+        Some(path) => ProcessSuccession::begin(path, &proxy)?,
+        None => Default::default(),
     };
-    let scaler = bind_scaler(flags.scaler).await?;
-    let scaler_address = scaler.as_ref().map(|listener| listener.address);
+    let mut servers = ProcessServers { inherited, ..ProcessServers::default() };
+    let state = ApiState::new(Arc::clone(&proxy), reported.clone(), dropped_events);
+    servers.start_admin(&flags, state).await?;
+    let scaler = servers.bind(flags.scaler, "--scaler", scaler::REQUEST_TIMEOUT).await?;
+    servers.addresses.scaler = scaler.as_ref().map(|listener| listener.address);
     let mut replicas = flags.replica.map(|me| SlotAssignmentUpdater::new(me, Arc::clone(&proxy)));
     let names = DnsWatcher::new(flags.dns, report.clone());
     let mut configuration = ConfigurationController::new(proxy.clone(), names, report.clone());
@@ -90,17 +94,20 @@ async fn serve(flags: ServeFlags, dropped_events: Arc<DroppedEvents>) -> Result<
     sources.publish(&report);
     // The scaler starts now, when the Services are known.
     if let Some(listener) = scaler {
-        scaler::serve(listener, Arc::clone(&proxy), reported);
+        servers.tasks.push(scaler::serve(listener, Arc::clone(&proxy), reported));
     }
     report.send_modify(|report| report.phase = ProcessPhase::Ready);
     if let Some(path) = &flags.ready_file {
-        let addresses = ProcessAddresses { admin, probes, scaler: scaler_address };
-        write_ready_file(path, addresses, &proxy)?;
+        write_ready_file(path, servers.addresses, &proxy)?;
+    }
+    if let Some(path) = &flags.upgrade_socket {
+        succession.take_over(path, &proxy, std::mem::take(&mut servers.sockets))?;
     }
 
     let mut trim = MemoryTrim::default();
     trim.schedule();
-    let mut shutdown = Shutdown::new(proxy, flags.drain_delay, flags.drain_timeout, report.clone());
+    let mut shutdown =
+        Shutdown::new(Arc::clone(&proxy), flags.drain_delay, flags.drain_timeout, report.clone());
     loop {
         tokio::select! {
             changed = sources.changed() => changed.context("cannot watch files")?,
@@ -110,6 +117,11 @@ async fn serve(flags: ServeFlags, dropped_events: Arc<DroppedEvents>) -> Result<
             }
             () = follow_slot_assignment(&mut replicas) => continue,
             () = trim.trim() => continue,
+            () = succession.next_handover(&proxy) => {
+                servers.stop();
+                shutdown.begin_handover();
+                continue;
+            }
             ended = shutdown.wait_until_drained() => return ended,
             signal = signals.next() => match signal {
                 SignalRequest::Reload => sources.expire(),
@@ -293,24 +305,52 @@ fn settings(flags: &ServeFlags) -> ProxySettings {
     ProxySettings { workers, access_log, exemplars: flags.exemplars }
 }
 
-/// Binds the admin address and serves the API on it; returns the bound address.
-async fn start_admin(
-    flags: &ServeFlags,
-    state: ApiState,
-) -> Result<Option<SocketAddr>, Failure> {
-    let AdminAddress::At(address) = flags.admin else { return Ok(None) };
-    let names = flags.admin_host.iter().cloned().chain([process::host_name()]);
-    let hosts = ServedHosts::new(names);
-    Ok(Some(admin::start(address, hosts, state).await?))
+/// The admin API, the probes and the scaler.
+#[derive(Default)]
+struct ProcessServers {
+    /// Sockets of the previous process.
+    inherited: InheritedSockets,
+    addresses: ProcessAddresses,
+    /// Duplicates of the sockets, for the next process.
+    sockets: Vec<ProcessSocket>,
+    /// Tasks that accept connections.
+    tasks: Vec<AbortHandle>,
 }
 
-async fn bind_scaler(address: AdminAddress) -> Result<Option<BoundedListener>, Failure> {
-    match address {
-        AdminAddress::Off => Ok(None),
-        AdminAddress::At(address) => {
-            let timeout = scaler::REQUEST_TIMEOUT;
-            Ok(Some(BoundedListener::bind(address, "--scaler", timeout).await?))
+impl ProcessServers {
+    /// Binds the address of a flag; returns `None` if it is off.
+    async fn bind(
+        &mut self,
+        address: AdminAddress,
+        flag: &str,
+        request_timeout: Duration,
+    ) -> Result<Option<BoundedListener>, Failure> {
+        let AdminAddress::At(address) = address else { return Ok(None) };
+        let inherited = self.inherited.take(flag);
+        let listener = BoundedListener::bind(address, flag, request_timeout, inherited).await?;
+        let socket = ProcessSocket::of_flag(flag, &listener);
+        self.sockets.push(socket.with_context(|| format!("the socket of {flag}"))?);
+        Ok(Some(listener))
+    }
+
+    /// Serves the admin API and the probes.
+    async fn start_admin(&mut self, flags: &ServeFlags, state: ApiState) -> Result<(), Failure> {
+        let report = state.report();
+        if let Some(listener) = self.bind(flags.admin, "--admin", admin::REQUEST_TIMEOUT).await? {
+            self.addresses.admin = Some(listener.address);
+            let names = flags.admin_host.iter().cloned().chain([process::host_name()]);
+            self.tasks.push(admin::serve(listener, ServedHosts::new(names), state));
         }
+        if let Some(listener) = self.bind(flags.probes, "--probes", admin::REQUEST_TIMEOUT).await? {
+            self.addresses.probes = Some(listener.address);
+            self.tasks.push(admin::serve_probes(listener, report));
+        }
+        Ok(())
+    }
+
+    /// Stops accepting connections; the open ones continue.
+    fn stop(&mut self) {
+        self.tasks.drain(..).for_each(|task| task.abort());
     }
 }
 

@@ -375,7 +375,8 @@ async fn listener_moves_from_one_address_to_all_of_them() -> Result {
 #[tokio::test]
 async fn emptied_file_is_no_outage() -> Result {
     let scene = HttpFixture::of(EndpointBehaviour::ok()).await?;
-    let load = LoadGenerator::start(scene.sheave.address(), 2, ClientPattern::GET.with_pause(PAUSE));
+    let load =
+        LoadGenerator::start(scene.sheave.address(), 2, ClientPattern::GET.with_pause(PAUSE));
     let path = scene.configuration.path().join("main.yaml");
     let text = fs::read_to_string(&path)?;
     let lines = scene.sheave.log_line_count();

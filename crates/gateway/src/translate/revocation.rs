@@ -90,10 +90,8 @@ fn add_to_listener(listener: &mut ListenerContext<'_>, revocation: &RevocationRe
     };
     match revocation {
         Ok(check) => {
-            let clients = ClientCertificates {
-                revocation: Some(Arc::clone(check)),
-                ..clients.clone()
-            };
+            let clients =
+                ClientCertificates { revocation: Some(Arc::clone(check)), ..clients.clone() };
             let certificates = termination.certificates.clone();
             *termination = Arc::new(TlsTermination { certificates, clients: Some(clients) });
         }

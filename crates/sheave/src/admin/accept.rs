@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
@@ -65,19 +66,37 @@ struct ConnectionPlace {
 }
 
 impl BoundedListener {
-    /// Binds the address of the named flag. From the first byte of a request, the first byte of its response must be
-    /// sent within `request_timeout`.
+    /// Binds the address of the named flag, or uses the inherited socket if it has this address. From the first byte of
+    /// a request, the first byte of its response must be sent within `request_timeout`.
     pub(crate) async fn bind(
         address: SocketAddr,
         flag: &str,
         request_timeout: Duration,
+        inherited: Option<std::net::TcpListener>,
     ) -> Result<Self, Failure> {
-        let listener = TcpListener::bind(address).await.map_err(|error| {
-            let advice = bind_advice(&error);
-            Failure::input(format_args!("cannot listen on {address} ({flag}): {error}: {advice}"))
-        })?;
+        let has_address = |it: &std::net::TcpListener| {
+            let is_same = |own: SocketAddr| own == address || address.port() == 0;
+            it.local_addr().is_ok_and(is_same)
+        };
+        let listener = match inherited.filter(has_address) {
+            Some(inherited) => {
+                TcpListener::from_std(inherited).context("an inherited socket cannot be used")?
+            }
+            None => TcpListener::bind(address).await.map_err(|error| {
+                let advice = bind_advice(&error);
+                Failure::input(format_args!(
+                    "cannot listen on {address} ({flag}): {error}: {advice}"
+                ))
+            })?,
+        };
         let address = listener.local_addr().with_context(|| format!("the address of {flag}"))?;
         Ok(Self { address, listener, request_timeout, connections: Arc::default() })
+    }
+}
+
+impl AsFd for BoundedListener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
     }
 }
 
@@ -155,11 +174,7 @@ impl Drop for ConnectionPlace {
 impl BoundedConnection {
     /// Returns the result of a read or a write, unless the connection has lost its place or has been waiting for too
     /// long.
-    fn check<T>(
-        &mut self,
-        cx: &mut Context<'_>,
-        poll: Poll<io::Result<T>>,
-    ) -> Poll<io::Result<T>> {
+    fn check<T>(&mut self, cx: &mut Context<'_>, poll: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if self.place.is_lost(cx) {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }

@@ -167,7 +167,9 @@ async fn address_in_use_is_reported_and_retried_on_reload() {
     assert_eq!(fixture.reload(&text(port, &["10.0.0.1"])).await.0, ReloadOutcome::Refused);
     let problems = fixture.problems();
     assert_eq!(problems.len(), 1);
-    assert!(problems[0].contains(&format!("cannot listen on 127.0.0.1:{port} (default/edge/http)")));
+    assert!(
+        problems[0].contains(&format!("cannot listen on 127.0.0.1:{port} (default/edge/http)"))
+    );
     assert!(problems[0].ends_with("stop it, or choose another port"), "{problems:?}");
     drop(taken);
     assert_eq!(fixture.reload(&text(port, &["10.0.0.1"])).await.0, ReloadOutcome::Applied);

@@ -160,7 +160,8 @@ pub(super) fn admin_api(text: &str) -> Result<SocketAddr, String> {
 
 /// Parses `--admin-host`.
 pub(super) fn host_name(text: &str) -> Result<String, String> {
-    let is_name = |it: &str| it.bytes().all(|it| it.is_ascii_alphanumeric() || b"-_.".contains(&it));
+    let is_name =
+        |it: &str| it.bytes().all(|it| it.is_ascii_alphanumeric() || b"-_.".contains(&it));
     match !text.is_empty() && is_name(text) {
         true => Ok(text.to_owned()),
         false => Err("write a host name without a port, as sheave.example".to_owned()),

@@ -60,10 +60,8 @@ impl RevocationFixture {
         servers: &mut ServerTlsConfigs,
         trust: &Arc<EndpointTlsContext>,
     ) -> Result<(), ClientTlsError> {
-        let clients = ClientCertificates {
-            revocation: Some(Arc::new(check)),
-            ..self.root.clients(true)
-        };
+        let clients =
+            ClientCertificates { revocation: Some(Arc::new(check)), ..self.root.clients(true) };
         // The same for each attempt, so that sessions could be resumed.
         let server = self.root.certificate(&["a.example.com"]);
         let sites = sites(servers, vec![site_for("", &[&server], Some(clients))]);
