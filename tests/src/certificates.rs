@@ -3,7 +3,8 @@
 use aws_lc_rs::digest::{SHA256, digest};
 use data_encoding::BASE64;
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, PublicKeyData, SanType,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType, IsCa, Issuer,
+    KeyIdMethod, KeyPair, PublicKeyData, RevokedCertParams, SanType, SerialNumber,
 };
 use rustls::RootCertStore;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -22,6 +23,7 @@ pub struct IssuedCertificate {
     pub certificate_pem: String,
     pub key_pem: String,
     public_key: Vec<u8>,
+    serial: SerialNumber,
     certificate: CertificateDer<'static>,
     key: PrivateKeyDer<'static>,
 }
@@ -61,11 +63,16 @@ impl CertificateAuthority {
 
     fn sign(&self, params: &CertificateParams) -> IssuedCertificate {
         let key = KeyPair::generate().expect("keys can be made");
+        let mut params = params.clone();
+        // A leading 1 keeps the number positive and free of zeros.
+        let serial = SerialNumber::from([&[1][..], &key.public_key_raw()[1..16]].concat());
+        params.serial_number = Some(serial.clone());
         let certificate = params.signed_by(&key, &self.issuer).expect("the parameters are right");
         IssuedCertificate {
             certificate_pem: certificate.pem(),
             key_pem: key.serialize_pem(),
             public_key: key.subject_public_key_info(),
+            serial,
             certificate: certificate.der().clone(),
             key: PrivateKeyDer::try_from(key.serialize_der()).expect("PKCS #8"),
         }
@@ -76,6 +83,31 @@ impl CertificateAuthority {
         let mut roots = RootCertStore::empty();
         roots.add(self.der.clone()).expect("an authority can be trusted");
         roots
+    }
+
+    /// Returns a ConfigMap with the authority's list of revoked certificates, in PEM.
+    pub fn revocation_list(&self, name: &str, revoked: &[&IssuedCertificate]) -> Value {
+        let entry = |identity: &&IssuedCertificate| RevokedCertParams {
+            serial_number: identity.serial.clone(),
+            revocation_time: rcgen::date_time_ymd(2024, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        };
+        let list = CertificateRevocationListParams {
+            this_update: rcgen::date_time_ymd(2024, 1, 1),
+            next_update: rcgen::date_time_ymd(4000, 1, 1),
+            crl_number: SerialNumber::from(1),
+            issuing_distribution_point: None,
+            revoked_certs: revoked.iter().map(entry).collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        let list = list.signed_by(&self.issuer).expect("the parameters are right");
+        json!({
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": { "name": name },
+            "data": { "ca.crl": list.pem().expect("PEM of a list") },
+        })
     }
 
     /// Returns a ConfigMap with the authority's certificate.

@@ -22,6 +22,8 @@ pub struct SheaveProcess {
     pub admin: SocketAddr,
     /// Address of the external scaler, if it was started with `--scaler`.
     pub scaler: Option<SocketAddr>,
+    /// Address of the probes, if it was started with `--probes`.
+    pub probes: Option<SocketAddr>,
     /// Name and address of each listener.
     pub listeners: Vec<(String, SocketAddr)>,
     child: Child,
@@ -44,16 +46,35 @@ impl SheaveProcess {
         Self::start(config.into_iter().chain(arguments.iter().map(OsStr::new))).await
     }
 
+    /// Like [`SheaveProcess::serve`], with a standard error that is not read. [`SheaveProcess::log`] stays empty.
+    pub async fn serve_without_log(
+        configuration: &ConfigDirectory,
+        standard_error: Stdio,
+    ) -> Result<Self> {
+        let config = [OsStr::new("--config"), configuration.path().as_os_str()];
+        Self::launch(config, standard_error).await
+    }
+
     /// Starts `sheave serve` with these arguments alone, and waits until it is ready.
     pub async fn start<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Result<Self> {
+        Self::launch(arguments, Stdio::piped()).await
+    }
+
+    async fn launch<A: AsRef<OsStr>>(
+        arguments: impl IntoIterator<Item = A>,
+        standard_error: Stdio,
+    ) -> Result<Self> {
         let scratch = TempDirectory::new()?;
         let ready = scratch.path().join("ready.json");
         let mut command = Command::new(binary()?);
         command.arg("serve").args(arguments).args(["--admin", "127.0.0.1:0"]);
         command.arg("--ready-file").arg(&ready);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(standard_error);
         let mut child = command.kill_on_drop(true).spawn().context("sheave does not start")?;
-        let (log, logging) = collect_lines(child.stderr.take().context("stderr is a pipe")?);
+        let (log, logging) = match child.stderr.take() {
+            Some(stderr) => collect_lines(stderr),
+            None => collect_lines(tokio::io::empty()),
+        };
         let (access_log, _) = collect_lines(child.stdout.take().context("stdout is a pipe")?);
 
         let appeared = eventually(
@@ -72,11 +93,12 @@ impl SheaveProcess {
 
         let ready: Value = serde_json::from_str(&fs::read_to_string(ready)?)?;
         let admin = address(&ready["admin"])?;
-        let scaler = Some(&ready["scaler"]).filter(|it| !it.is_null());
-        let scaler = scaler.map(address).transpose()?;
+        let optional =
+            |name: &str| Some(&ready[name]).filter(|it| !it.is_null()).map(address).transpose();
+        let (scaler, probes) = (optional("scaler")?, optional("probes")?);
         let listeners = ready["listeners"].as_array().context("listeners")?;
         let listeners = listeners.iter().map(listener).collect::<Result<_>>()?;
-        Ok(Self { admin, scaler, listeners, child, log, access_log })
+        Ok(Self { admin, scaler, probes, listeners, child, log, access_log })
     }
 
     /// Returns the address of the only listener.

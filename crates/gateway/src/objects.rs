@@ -78,7 +78,8 @@ pub use backend_tls_policy::{
 };
 pub use client_policy::{
     ClientCongestionControl, ClientConnections, ClientHttp2, ClientHttp3, ClientLimits,
-    ClientPolicySpec, ClientProxyProtocol, ClientTimeouts, GatewayKind, GatewayTarget,
+    ClientPolicySpec, ClientProxyProtocol, ClientRevocation, ClientTimeouts, GatewayKind,
+    GatewayTarget, RevocationDepth, RevocationFallback, RevocationListKind, RevocationListRef,
 };
 pub use duration::Duration;
 pub use gateway::{

@@ -25,8 +25,8 @@ pub use settings::{
     ProxyVersion, RuleRetry,
 };
 pub use tls::{
-    ClientCertificates, EndpointTls, ListenerTls, PrivateKey, SniRule, SubjectName, TlsCertificate,
-    TlsPayload, TlsTermination, TrustAnchors,
+    ClientCertificates, EndpointTls, ListenerTls, PrivateKey, RevocationCheck, SniRule,
+    SubjectName, TlsCertificate, TlsPayload, TlsTermination, TrustAnchors,
 };
 
 use crate::matching::RouteTable;

@@ -61,6 +61,8 @@ mod backend_tls;
 mod backend_transport;
 /// BackendPolicies and ClientPolicies: which policy applies to which target.
 mod policy;
+/// Revocation of client certificates.
+mod revocation;
 /// Settings of policies with every default filled in.
 mod settings;
 
@@ -90,6 +92,7 @@ pub fn translate(objects: &[ApiObject], addresses: &AddressAssignment) -> Transl
     let backend_policies = policy::backend_policies(&index, &tls_policies, &mut report);
 
     let mut gateways = listener::gateways(&index, addresses, &mut report);
+    revocation::add(&mut gateways, &client_policies);
     http3::find(&mut gateways, &client_policies, &mut report);
     let parents = ParentIndex::new(&gateways);
     let mut routes = route::drafts(&index, &parents, &mut gateways, &mut report);

@@ -23,8 +23,8 @@ use gateway::matching::{OwnedHostName, PlainRequest};
 use gateway::objects::{ListenFlag, ListenFlagProtocol, ShorthandFlags, read, shorthand};
 use gateway::snapshot::{
     Backend, BackendSettings, ClientCertificates, EndpointSource, EndpointTls, Listener,
-    ListenerProtocol, RouteFilters, Rule, RuleTarget, SniRule, TlsPayload, TransportProtocol,
-    TrustAnchors,
+    ListenerProtocol, RevocationCheck, RouteFilters, Rule, RuleTarget, SniRule, TlsPayload,
+    TransportProtocol, TrustAnchors,
 };
 use gateway::status::{
     GatewayStatus, ListenerStatus, ResourceStatus, StatusCondition, StatusDetail,
@@ -220,10 +220,7 @@ fn sni_rule(rule: &SniRule, snapshot: &Snapshot) -> String {
         || "passed through".to_owned(),
         |termination| {
             let names: Vec<_> = termination.certificates.iter().map(|it| &*it.name).collect();
-            let clients =
-                termination.clients.as_ref().map(|ClientCertificates { roots, required }| {
-                    format!(", clients of {} authorities required={required}", roots.len())
-                });
+            let clients = termination.clients.as_ref().map(clients);
             format!("by {}{}", names.join(" and "), clients.unwrap_or_default())
         },
     );
@@ -233,6 +230,19 @@ fn sni_rule(rule: &SniRule, snapshot: &Snapshot) -> String {
         TlsPayload::Connections(Some(rule)) => shares(rule, snapshot),
     };
     format!("{:?}: {termination}; {payload}", rule.hosts)
+}
+
+fn clients(ClientCertificates { roots, required, revocation }: &ClientCertificates) -> String {
+    let check = revocation.as_ref().map(|check| {
+        let RevocationCheck { lists, only_end_entity, accepts_unknown, accepts_expired } = &**check;
+        format!(
+            ", {} revocation lists only_end_entity={only_end_entity} accepts_unknown={accepts_unknown} \
+             accepts_expired={accepts_expired}",
+            lists.len()
+        )
+    });
+    let check = check.unwrap_or_default();
+    format!(", clients of {} authorities required={required}{check}", roots.len())
 }
 
 fn names(line: &str, snapshot: &Snapshot) -> Vec<String> {

@@ -32,6 +32,7 @@ pub(crate) const CRD_KIND: &str = "CustomResourceDefinition";
 const CHAIN: &str = "tls.crt";
 const KEY: &str = "tls.key";
 const CA_BUNDLE: &str = "ca.crt";
+const REVOCATION_LISTS: &str = "ca.crl";
 
 /// Excludes the types of Secrets that never hold a certificate: they are most of the Secrets in a
 /// cluster, and the largest.
@@ -156,8 +157,8 @@ impl WatchedKind {
     pub(crate) fn is_relevant(&self, content: &Value) -> bool {
         let holds = |name: &str| content.pointer("/data").is_some_and(|it| it.get(name).is_some());
         match self.name {
-            "Secret" => holds(CHAIN) || holds(CA_BUNDLE),
-            "ConfigMap" => holds(CA_BUNDLE),
+            "Secret" => holds(CHAIN) || holds(CA_BUNDLE) || holds(REVOCATION_LISTS),
+            "ConfigMap" => holds(CA_BUNDLE) || holds(REVOCATION_LISTS),
             _ => true,
         }
     }
@@ -178,7 +179,7 @@ impl WatchedKind {
         if ["Secret", "ConfigMap"].contains(&self.name)
             && let Some(Value::Object(values)) = object.data.get_mut("data")
         {
-            values.retain(|name, _| [CHAIN, KEY, CA_BUNDLE].contains(&&**name));
+            values.retain(|name, _| [CHAIN, KEY, CA_BUNDLE, REVOCATION_LISTS].contains(&&**name));
         }
     }
 }
@@ -203,6 +204,7 @@ mod tests {
             WatchedKind::by_name(kind).unwrap().is_relevant(&json!({ "data": data }))
         };
         assert!(matter("ConfigMap", json!({"ca.crt": "PEM"})));
+        assert!(matter("ConfigMap", json!({"ca.crl": "PEM"})));
         assert!(!matter("ConfigMap", json!({"app.conf": ""})));
         assert!(matter("Secret", json!({"tls.crt": "UEVN", "tls.key": "UEVN"})));
         assert!(matter("Secret", json!({"ca.crt": "UEVN"})));

@@ -1,6 +1,5 @@
 //! The handle on the control side: starts the workers, applies configuration, reads state and metrics.
 
-use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -20,7 +19,7 @@ use thiserror::Error;
 use tls::ServerTlsConfigs;
 use tokio::sync::{mpsc, watch};
 
-use crate::accept::bind::{BindAddress, TcpOrUdpSocket, udp_socket};
+use crate::accept::bind::TcpOrUdpSocket;
 use crate::active_config::{
     ActiveConfig, ActiveListener, BoundListener, ListenerHttp3, StateRegistry,
 };
@@ -33,13 +32,19 @@ use crate::mutex::lock;
 use crate::observe::{self, log_buffer};
 use crate::worker::{self, DrainStage, ProxyState, Worker, WorkerCommand};
 
+/// Binding of addresses.
+mod binding;
+/// Handover of listening sockets to another process.
+mod handover;
+
+use binding::SnapshotBinding;
+pub use handover::ListeningSocket;
+use handover::SocketHandover;
+
 /// Interval at which a drain checks if the last connection has closed.
 const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Maximum time for which idle clients may still send a request during a drain; at most a third of the drain timeout.
 const DRAIN_GRACE: Duration = Duration::from_secs(5);
-
-/// Maximum number of ephemeral ports that are tried to find one that is free for UDP as well.
-const PORT_ATTEMPTS: usize = 16;
 
 /// Process-level settings of the data plane, as opposed to its configuration.
 pub struct ProxySettings {
@@ -66,6 +71,7 @@ struct ControlState {
     registry: StateRegistry,
     server_tls: ServerTlsConfigs,
     groups: SocketGroups,
+    handover: SocketHandover,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -235,100 +241,74 @@ impl Proxy {
         })?);
         let (registry, server_tls, groups) =
             (StateRegistry::new(count), ServerTlsConfigs::default(), SocketGroups::default());
-        let control = Mutex::new(ControlState { registry, server_tls, groups, threads });
+        let handover = SocketHandover::default();
+        let control = Mutex::new(ControlState { registry, server_tls, groups, handover, threads });
         Ok(Self { shared, control })
     }
 
     /// Puts the Snapshot in force. Returns the listeners that could not be bound; everything else is in force.
     pub fn apply(&self, snapshot: &Snapshot) -> Vec<ListenError> {
         let mut control = lock(&self.control);
-        let old = self.shared.config.load();
-        let mut errors = Vec::new();
-        let mut active_config = ActiveConfig {
-            listeners: (0..old.listeners.len()).map(|_| None).collect(),
-            routes: control.registry.routes(&snapshot.rules),
-            backends: control.registry.backends(snapshot),
-        };
-        let (mut sockets, mut groups) = (Vec::new(), BTreeMap::new());
-        let sni_tables =
-            control.server_tls.sni_tables(snapshot.listeners.iter().map(|it| it.tls.as_deref()));
-        let is_ending = self.shared.stage() >= DrainStage::Draining;
-        for (requested, tls) in snapshot.listeners.iter().zip(sni_tables) {
-            let mut known = old.listeners.iter().flatten();
-            let bound = match known.find(|known| known.bound.matches_listener(requested)) {
-                Some(known) => Arc::clone(&known.bound),
-                // During a drain no new listener is opened.
-                None if is_ending => continue,
-                None => match self.bind(&mut control.groups, &mut active_config, requested) {
-                    Ok((bound, socket)) => {
-                        sockets.push((Arc::clone(&bound), socket));
-                        bound
-                    }
-                    Err(source) => {
-                        let transport = requested.protocol.transport();
-                        errors.push(ListenError::of(
-                            requested,
-                            transport,
-                            requested.address,
-                            source,
-                        ));
-                        continue;
-                    }
-                },
-            };
-            let place = bound.listener_index;
-            let mut http3 = None;
-            if let Some(settings) = requested.http3 {
-                let address = bound.address;
-                let bind_address = BindAddress { address, free_bind: requested.free_bind };
-                let new_socket = || udp_socket(bind_address);
-                match control.groups.bind(address, self.shared.workers.len(), new_socket) {
-                    Ok(group) => {
-                        groups.insert(place, group);
-                        let port = requested.public_port.unwrap_or_else(|| address.port());
-                        let alt_svc = alt_svc::value(&settings, port);
-                        http3 = Some(ListenerHttp3 { settings, alt_svc });
-                    }
-                    Err(source) => {
-                        errors.push(ListenError::of(
-                            requested,
-                            TransportProtocol::Udp,
-                            address,
-                            source,
-                        ));
-                    }
-                }
-            }
-            active_config.listeners[place] = Some(ActiveListener {
+        let binding = self.bind_all(&mut control, snapshot);
+        self.put_in_force(&mut control, snapshot, binding)
+    }
+
+    /// Puts the Snapshot in force if each of its listeners can be bound. Otherwise nothing changes, and the listeners
+    /// that could not be bound are the error. A listener that waits for an address of one that closes is no obstacle:
+    /// it is returned, and can be bound by the next call.
+    ///
+    /// # Errors
+    /// The listeners that could not be bound.
+    pub fn apply_whole(&self, snapshot: &Snapshot) -> Result<Vec<ListenError>, Vec<ListenError>> {
+        let mut control = lock(&self.control);
+        let binding = self.bind_all(&mut control, snapshot);
+        let waits = |error: &ListenError| binding.closing.iter().any(|it| it.is_in_way_of(error));
+        if binding.errors.iter().all(waits) {
+            return Ok(self.put_in_force(&mut control, snapshot, binding));
+        }
+        control.groups.discard_unopened();
+        control.handover.restore(binding.sockets);
+        Err(binding.errors)
+    }
+
+    /// Replaces the configuration in force; returns the listeners that could not be bound.
+    fn put_in_force(
+        &self,
+        control: &mut ControlState,
+        snapshot: &Snapshot,
+        binding: SnapshotBinding,
+    ) -> Vec<ListenError> {
+        let SnapshotBinding { listeners, sockets, groups, errors, .. } = binding;
+        let tls = snapshot.listeners.iter().map(|it| it.tls.as_deref());
+        let mut sni_tables = control.server_tls.sni_tables(tls);
+        let mut listener = |place: usize, (index, bound): (usize, Arc<BoundListener>)| {
+            let requested = &snapshot.listeners[index];
+            let public_port = requested.public_port.unwrap_or_else(|| bound.address.port());
+            let http3 = requested.http3.filter(|_| groups.contains_key(&place));
+            ActiveListener {
                 name: Arc::clone(&requested.name),
-                public_port: requested.public_port.unwrap_or_else(|| bound.address.port()),
+                public_port,
                 bound,
                 client: Arc::clone(&requested.client),
                 protocol: requested.protocol.clone(),
-                sni_table: tls,
-                http3,
-            });
-        }
+                sni_table: sni_tables[index].take(),
+                http3: http3.map(|settings| {
+                    let alt_svc = alt_svc::value(&settings, public_port);
+                    ListenerHttp3 { settings, alt_svc }
+                }),
+            }
+        };
+        let places = listeners.into_iter().enumerate();
+        let active_config = ActiveConfig {
+            listeners: places.map(|(place, it)| it.map(|it| listener(place, it))).collect(),
+            routes: control.registry.routes(&snapshot.rules),
+            backends: control.registry.backends(snapshot),
+        };
         let change = control.groups.open(groups);
-        self.activate(&old, active_config, sockets, change);
+        control.handover.update(&active_config, &sockets);
+        self.activate(&self.shared.config.load(), active_config, sockets, change);
         self.shared.health_waker.wake();
         errors
-    }
-
-    /// Binds a new address and appends an entry for its listener.
-    fn bind(
-        &self,
-        groups: &mut SocketGroups,
-        active_config: &mut ActiveConfig,
-        requested: &Listener,
-    ) -> io::Result<(Arc<BoundListener>, TcpOrUdpSocket)> {
-        let workers = self.shared.workers.len();
-        let (socket, bound_to) = listen(groups, workers, requested)?;
-        active_config.listeners.push(None);
-        let place = active_config.listeners.len() - 1;
-        let transport = requested.protocol.transport();
-        let bound = BoundListener::new(place, transport, requested.address, bound_to, workers);
-        Ok((Arc::new(bound), socket))
     }
 
     /// Publishes the configuration, then opens and closes sockets: no connection arrives at an unknown listener.
@@ -437,7 +417,9 @@ impl Proxy {
     /// Returns true if all connections closed within the timeout.
     pub fn drain(&self, timeout: Duration) -> bool {
         let started = clock::now();
-        let active_config = self.shared.config.load();
+        let live = self.shared.config.load();
+        // Clients must not wait in the accept queue of a socket that is kept for a successor.
+        lock(&self.control).handover.close();
         self.shared.enter_stage(DrainStage::Draining);
         for listener in active_config.listeners.iter().flatten() {
             let place = listener.bound.listener_index;
@@ -467,31 +449,6 @@ impl Drop for Proxy {
             // A panic has already been reported by the thread itself.
             drop(thread.join());
         }
-    }
-}
-
-/// Opens a socket for a new listener and returns it with its address. If any port will do and the listener serves
-/// HTTP/3, the port is one that is free for UDP too.
-fn listen(
-    groups: &mut SocketGroups,
-    workers: usize,
-    requested: &Listener,
-) -> io::Result<(TcpOrUdpSocket, SocketAddr)> {
-    // Ports that did not fit stay bound during the search, so that the kernel does not assign them again.
-    let mut held = Vec::new();
-    loop {
-        let bind_address =
-            BindAddress { address: requested.address, free_bind: requested.free_bind };
-        let socket = TcpOrUdpSocket::bind(requested.protocol.transport(), bind_address)?;
-        let address = socket.address()?;
-        let needs_udp_port = requested.http3.is_some()
-            && requested.address.port() == 0
-            && held.len() < PORT_ATTEMPTS;
-        let new_socket = || udp_socket(address.into());
-        if !needs_udp_port || groups.bind(address, workers, new_socket).is_ok() {
-            return Ok((socket, address));
-        }
-        held.push(socket);
     }
 }
 

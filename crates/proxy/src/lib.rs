@@ -99,6 +99,7 @@ mod control;
 pub use balance::demand::{LONGEST_WINDOW, WINDOW};
 pub use balance::{RequestDemand, SlotAssigner, SlotAssignment, Time};
 pub use control::{
-    AccessLog, BackendDemand, BackendView, EndpointView, ListenError, ListenerView, Proxy,
-    ProxySettings,
+    AccessLog, BackendDemand, BackendView, EndpointView, ListenError, ListenerView,
+    ListeningSocket, Proxy, ProxySettings,
 };
+pub use quic::GroupShape;

@@ -78,6 +78,10 @@ pub(crate) async fn serve(
     if udp_listener.worker.stage() < DrainStage::Draining {
         return;
     }
+    // A successor reads the same socket. The flows still relay what their endpoints answer.
+    if udp_listener.worker.shared.has_successor.load(Ordering::Acquire) {
+        return;
+    }
     // Only datagrams of existing flows are passed on now: see `flow_of`.
     while udp_listener.socket.readable().await.is_ok() {
         // The flows notice an error themselves.

@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::task::Waker;
 
@@ -44,6 +44,8 @@ pub(crate) struct ProxyState {
     /// Endpoints that are marked unreachable.
     pub(crate) outages: OutageList,
     pub(crate) quic_keys: LazyLock<quic::QuicTokenKeys>,
+    /// True if another process has the same listening sockets, and this one is to drain.
+    pub(crate) has_successor: AtomicBool,
     stage: AtomicU8,
 }
 
@@ -150,6 +152,7 @@ impl ProxyState {
             health_waker: HealthWaker::default(),
             outages: OutageList::default(),
             quic_keys: LazyLock::new(quic::QuicTokenKeys::generate),
+            has_successor: AtomicBool::new(false),
             stage: AtomicU8::new(DrainStage::Serving as u8),
         }
     }

@@ -53,6 +53,7 @@ pub(super) struct WorkerCidGenerator {
 }
 
 impl WorkerCidGenerator {
+    /// `worker` is the worker's octet.
     pub(super) fn new(server: ServerId, worker: u8) -> Self {
         let [a, b, c, d] = server;
         Self { prefix: [FIRST_OCTET, a, b, c, d, worker] }
@@ -79,11 +80,17 @@ impl ConnectionIdGenerator for WorkerCidGenerator {
     }
 }
 
-/// Returns the worker whose id a datagram carries, if the id can only be one of ours.
+/// Returns the octets that ids for this server begin with, up to the octet of the worker.
+pub(super) fn own_prefix(server: ServerId) -> [u8; WORKER_AT] {
+    let [a, b, c, d] = server;
+    [FIRST_OCTET, a, b, c, d]
+}
+
+/// Returns the octet of the worker in the id that a datagram carries, if the id can only be one of ours.
 ///
 /// Datagrams that begin a connection carry an id that the client has made up; the kernel sends all of them to the same
 /// worker.
-pub(super) fn worker_of(datagram: &[u8]) -> Option<usize> {
+pub(super) fn worker_octet(datagram: &[u8]) -> Option<u8> {
     let first = *datagram.first()?;
     let id = if first & LONG == 0 {
         datagram.get(IN_SHORT_HEADER..)?
@@ -93,7 +100,7 @@ pub(super) fn worker_of(datagram: &[u8]) -> Option<usize> {
     } else {
         return None;
     };
-    (id.len() >= LENGTH && id[0] == FIRST_OCTET).then(|| usize::from(id[WORKER_AT]))
+    (id.len() >= LENGTH && id[0] == FIRST_OCTET).then(|| id[WORKER_AT])
 }
 
 #[cfg(test)]
@@ -115,13 +122,13 @@ mod tests {
     fn worker_is_read_from_own_connection_ids_only() {
         let id = WorkerCidGenerator::new([1, 2, 3, 4], 5).generate_cid();
         let short = [&[0x40][..], &id, &[0; 20]].concat();
-        assert_eq!(worker_of(&short), Some(5));
+        assert_eq!(worker_octet(&short), Some(5));
         let long = |kind: u8| [&[0xc0 | kind, 0, 0, 0, 1, 14][..], &id, &[0; 20]].concat();
-        assert_eq!(worker_of(&long(HANDSHAKE)), Some(5));
+        assert_eq!(worker_octet(&long(HANDSHAKE)), Some(5));
         // An Initial carries an id that the client has made up.
-        assert_eq!(worker_of(&long(0)), None);
+        assert_eq!(worker_octet(&long(0)), None);
         for length in 0..short.len().min(15) {
-            assert_eq!(worker_of(&short[..length]), None, "{length} bytes");
+            assert_eq!(worker_octet(&short[..length]), None, "{length} bytes");
         }
     }
 

@@ -54,5 +54,5 @@ pub use host::{
 pub use keys::QuicTokenKeys;
 pub use server::ServerDrivers;
 pub use socket::{DatagramDropReason, ReceivedDatagram};
-pub use socket_group::{SocketGroup, SocketGroupChange, SocketGroups};
+pub use socket_group::{GroupShape, SocketGroup, SocketGroupChange, SocketGroups};
 pub use stream::{RecvStream, SendStream, StreamEnd};

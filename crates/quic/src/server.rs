@@ -19,7 +19,7 @@ use tls::{ClientTlsError, TlsInfo};
 
 use crate::close_reason::client_tls_error;
 use crate::connection::QuicConnectionState;
-use crate::connection_id::{self, WorkerCidGenerator};
+use crate::connection_id::WorkerCidGenerator;
 use crate::driver::{DriverRole, EndpointDriver};
 use crate::driver_handle::DriverHandle;
 use crate::host::ConnectionPermit;
@@ -127,7 +127,7 @@ impl ServerDrivers {
         socket: QuicSocket,
     ) -> EndpointDriver {
         let server_id = group.server_id;
-        let own = u8::try_from(self.worker).expect("a group has at most 256 workers");
+        let own = group.octet_of(self.worker);
         let mut config = EndpointConfig::new(Arc::clone(&keys.reset));
         config
             .supported_versions(vec![VERSION])
@@ -234,8 +234,7 @@ impl ConnectionAcceptor {
         datagram: ReceivedDatagram,
     ) -> Option<ReceivedDatagram> {
         self.counts.received += 1;
-        let owner = connection_id::worker_of(&datagram.bytes)
-            .filter(|owner| *owner != self.worker && *owner < self.group.workers());
+        let owner = self.group.worker_of(&datagram.bytes).filter(|owner| *owner != self.worker);
         let Some(owner) = owner else { return Some(datagram) };
         if self.host.hand_over(owner, &self.group, datagram) {
             self.counts.handed_over += 1;

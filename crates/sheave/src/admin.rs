@@ -1,7 +1,9 @@
 //! The admin API: the state of this process over HTTP. It is read-only, and it never shows a secret.
 
-/// Connections: bounded in number and idle time.
+/// Connections: bounded in number and time.
 mod accept;
+/// Host names under which the API answers.
+mod host;
 /// State as JSON.
 mod api;
 /// The addresses of a pool, as JSON.
@@ -15,26 +17,28 @@ mod metrics;
 /// Metrics in the text formats of Prometheus and OpenMetrics.
 mod exposition;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
-use axum::extract::State;
+use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use proxy::Proxy;
 use serde_json::json;
 use tokio::sync::watch;
+use tokio::task::AbortHandle;
 
-use crate::failure::Failure;
+use crate::log::DroppedEvents;
 use crate::report::{ProcessPhase, ProcessReport};
-pub(crate) use accept::{BoundedListener, IdleTimeoutConnection};
+pub(crate) use accept::{BoundedConnection, BoundedListener};
 pub(crate) use addresses::AddressesResponse;
 pub(crate) use api::{BackendInfo, BackendsResponse, EndpointInfo};
 pub(crate) use client::query;
 use exposition::ExpositionFormat;
+pub(crate) use host::ServedHosts;
 use metrics::ProcessState;
 
 /// Index page: every path with a description.
@@ -50,50 +54,93 @@ Sheave's admin API
 /api/v1/config      the configuration in force, and the errors of the one read last
 ";
 
+/// Time from the first byte of a request until its response begins.
+pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// State shared by the handlers of the admin API.
 #[derive(Clone)]
-struct ApiState {
+pub(crate) struct ApiState {
     proxy: Arc<Proxy>,
     report: watch::Receiver<ProcessReport>,
+    dropped_events: Arc<DroppedEvents>,
     started: SystemTime,
 }
 
-/// Binds the address and serves the API on it; returns the bound address.
-pub(crate) async fn start(
-    address: SocketAddr,
-    proxy: Arc<Proxy>,
-    report: watch::Receiver<ProcessReport>,
-) -> Result<SocketAddr, Failure> {
-    let listener = BoundedListener::bind(address, "--admin").await?;
-    let address = listener.address;
-    let state = ApiState { proxy, report, started: proxy::clock::wall() };
-    tokio::spawn(async move {
-        let served = axum::serve(listener, router(state)).await;
-        tracing::error!(?served, "the admin API has stopped");
-    });
-    tracing::info!(%address, "admin API");
-    Ok(address)
+impl ApiState {
+    /// Returns the state of a process that starts now.
+    pub(crate) fn new(
+        proxy: Arc<Proxy>,
+        report: watch::Receiver<ProcessReport>,
+        dropped_events: Arc<DroppedEvents>,
+    ) -> Self {
+        Self { proxy, report, dropped_events, started: proxy::clock::wall() }
+    }
+
+    /// Returns the report that the handlers read.
+    pub(crate) fn report(&self) -> watch::Receiver<ProcessReport> {
+        self.report.clone()
+    }
 }
 
-fn router(state: ApiState) -> Router {
+/// Serves the API under these host names, until the returned task is aborted.
+pub(crate) fn serve(listener: BoundedListener, hosts: ServedHosts, state: ApiState) -> AbortHandle {
+    start(listener, router(state, hosts), "admin API")
+}
+
+/// Serves the probes of Kubernetes and nothing else, until the returned task is aborted.
+pub(crate) fn serve_probes(
+    listener: BoundedListener,
+    report: watch::Receiver<ProcessReport>,
+) -> AbortHandle {
+    start(listener, probes().with_state(report), "probes")
+}
+
+fn start(listener: BoundedListener, router: Router, name: &'static str) -> AbortHandle {
+    tracing::info!(address = %listener.address, "{name}");
+    let serving = tokio::spawn(async move {
+        let served = axum::serve(listener, router).await;
+        tracing::error!(?served, "stopped: {name}");
+    });
+    serving.abort_handle()
+}
+
+fn router(state: ApiState, hosts: ServedHosts) -> Router {
+    let report = state.report.clone();
     Router::new()
         .route("/", get(async || INDEX))
-        .route("/healthz", get(async || "ok\n"))
-        .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
         .route("/api/v1/listeners", get(listeners))
         .route("/api/v1/backends", get(backends))
         .route("/api/v1/addresses", get(addresses))
         .route("/api/v1/config", get(config))
+        .with_state(state)
+        .merge(probes().with_state(report))
         .fallback(async || error_response(StatusCode::NOT_FOUND, "no such path: see /"))
         .method_not_allowed_fallback(async || {
             error_response(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD")
         })
-        .with_state(state)
+        .layer(middleware::from_fn_with_state(hosts, check_host))
 }
 
-async fn ready(State(state): State<ApiState>) -> (StatusCode, &'static str) {
-    match state.report.borrow().phase {
+fn probes() -> Router<watch::Receiver<ProcessReport>> {
+    Router::new().route("/healthz", get(async || "ok\n")).route("/readyz", get(ready))
+}
+
+/// Rejects a request for a host name that is not one of this API's.
+async fn check_host(State(hosts): State<ServedHosts>, request: Request, next: Next) -> Response {
+    match hosts.rejected(request.uri(), request.headers()) {
+        None => next.run(request).await,
+        Some(host) => {
+            let error = format!(
+                "host {host:?} is not a name of this admin API: use its address, or start with --admin-host"
+            );
+            error_response(StatusCode::MISDIRECTED_REQUEST, &error).into_response()
+        }
+    }
+}
+
+async fn ready(State(report): State<watch::Receiver<ProcessReport>>) -> (StatusCode, &'static str) {
+    match report.borrow().phase {
         ProcessPhase::Starting => (StatusCode::SERVICE_UNAVAILABLE, "starting\n"),
         ProcessPhase::Ready => (StatusCode::OK, "ready\n"),
         // To clients of /readyz, both phases are the same: send no new connections.
@@ -106,7 +153,11 @@ async fn ready(State(state): State<ApiState>) -> (StatusCode, &'static str) {
 async fn metrics(State(state): State<ApiState>, headers: HeaderMap) -> Response {
     let accept = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let format = ExpositionFormat::negotiate(&accept.collect::<Vec<_>>().join(","));
-    let process = ProcessState { report: state.report.borrow().clone(), started: state.started };
+    let process = ProcessState {
+        report: state.report.borrow().clone(),
+        dropped_events: Arc::clone(&state.dropped_events),
+        started: state.started,
+    };
     let text = metrics::render(&state.proxy, &process, format);
     ([(header::CONTENT_TYPE, format.content_type())], text).into_response()
 }

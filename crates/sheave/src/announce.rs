@@ -28,7 +28,7 @@ const RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Runs until a signal ends it.
 pub(crate) fn run(flags: AnnounceFlags) -> Result<(), Failure> {
-    log::start(flags.log_format);
+    let _log = log::start(flags.log_format)?;
     let runtime = runtime::Builder::new_current_thread()
         .enable_all()
         .build()

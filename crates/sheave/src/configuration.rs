@@ -10,10 +10,10 @@ use std::time::{Duration, SystemTime};
 
 use gateway::snapshot::{Backend, BackendKey, EndpointSource, EndpointSpec, Snapshot};
 use gateway::{
-    AddressAssignment, ApiObject, EndpointIndex, ObjectProblem, TranslationResult, addresses,
-    status,
+    AddressAssignment, ApiObject, EndpointIndex, ObjectOrigin, ObjectProblem, TranslationResult,
+    addresses, status,
 };
-use proxy::{ListenerView, Proxy};
+use proxy::{ListenError, ListenerView, Proxy};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
@@ -24,6 +24,8 @@ use crate::report::{ProcessReport, ReloadOutcome, TranslatedServices};
 
 /// Interval between two attempts to bind an address that could not be bound.
 const REBIND_INTERVAL: Duration = Duration::from_secs(5);
+/// Time until an address is bound that a closing listener has just given up.
+const HANDOVER_DELAY: Duration = Duration::from_millis(20);
 
 /// The configuration in force.
 pub(crate) struct ConfigurationController {
@@ -37,6 +39,8 @@ pub(crate) struct ConfigurationController {
     logged_problems: Vec<ObjectProblem>,
     /// Time of the next attempt to bind failed addresses.
     rebind_at: Option<Instant>,
+    /// Objects that were rejected because an address could not be bound; they are tried again.
+    unbindable: Option<(Vec<ApiObject>, AddressAssignment)>,
     /// Backends with their current endpoints.
     backends: Vec<Backend>,
     /// Backends behind each address of a pool.
@@ -102,7 +106,7 @@ impl ConfigurationController {
         let addresses = AddressAssignment::default();
         let (objects, backends, backends_by_address, skipped_problems, logged_problems) =
             Default::default();
-        let rebind_at = None;
+        let (rebind_at, unbindable) = (None, None);
         Self {
             proxy,
             dns,
@@ -111,6 +115,7 @@ impl ConfigurationController {
             skipped_problems,
             logged_problems,
             rebind_at,
+            unbindable,
             backends,
             backends_by_address,
             report,
@@ -127,12 +132,18 @@ impl ConfigurationController {
         }
     }
 
-    /// Applies a new Snapshot; returns the addresses that could not be bound.
-    pub(crate) async fn apply(&mut self, checked: CheckedConfiguration) -> Vec<String> {
+    /// Applies a new Snapshot; returns the addresses that could not be bound yet.
+    ///
+    /// # Errors
+    /// Unless invalid objects are skipped: the addresses that could not be bound. Then nothing has changed.
+    pub(crate) async fn apply(
+        &mut self,
+        checked: CheckedConfiguration,
+    ) -> Result<Vec<String>, Vec<ListenError>> {
         for problem in checked.expired_certificates(proxy::clock::wall()) {
             tracing::warn!(file = %problem.origin.file, object = problem.object, "{}", problem.message);
         }
-        let CheckedConfiguration { objects, addresses, translation, .. } = checked;
+        let CheckedConfiguration { objects, addresses, translation, error_policy } = checked;
         let TranslationResult {
             mut snapshot,
             mut statuses,
@@ -141,12 +152,23 @@ impl ConfigurationController {
             managed_services: services,
             retained_gateways: retained,
         } = translation;
-        self.dns.watch_hosts(dns_hosts(&snapshot)).await;
+        self.dns.watch_hosts(dns_hosts(&snapshot.backends)).await;
         for backend in &mut snapshot.backends {
             resolve(backend, &self.dns);
         }
         let before = self.listening_addresses();
-        let errors = self.proxy.apply(&snapshot);
+        let (errors, rebind_delay) = match error_policy {
+            ErrorPolicy::SkipInvalid => (self.proxy.apply(&snapshot), REBIND_INTERVAL),
+            ErrorPolicy::RejectAll => match self.proxy.apply_whole(&snapshot) {
+                Ok(waiting) => (waiting, HANDOVER_DELAY),
+                Err(errors) => {
+                    self.dns.watch_hosts(dns_hosts(&self.backends)).await;
+                    self.unbindable = Some((objects, addresses));
+                    self.rebind_at = Some(Instant::now() + REBIND_INTERVAL);
+                    return Err(errors);
+                }
+            },
+        };
         let unbound: Vec<String> = errors.iter().map(with_advice).collect();
         for (error, sentence) in errors.iter().zip(&unbound) {
             status::report_port_unavailable(
@@ -162,7 +184,7 @@ impl ConfigurationController {
         self.backends_by_address = addresses::backends_by_address(&snapshot);
         self.backends = snapshot.backends;
         self.skipped_problems = problems;
-        self.rebind_at = (!unbound.is_empty()).then(|| Instant::now() + REBIND_INTERVAL);
+        self.rebind_at = (!unbound.is_empty()).then(|| Instant::now() + rebind_delay);
         self.update_report(|report| {
             report.statuses = statuses.into();
             report.services = TranslatedServices { desired: services, retained }.into();
@@ -170,7 +192,7 @@ impl ConfigurationController {
             report.unbound = unbound.clone().into();
         });
         self.set_problems(Vec::new());
-        unbound
+        Ok(unbound)
     }
 
     /// Waits until the addresses of a DNS name change or a failed address is due for another attempt, and handles it.
@@ -204,29 +226,44 @@ impl ConfigurationController {
 
     /// Tries again to bind the failed addresses: the conflicting process may have stopped.
     async fn rebind(&mut self) {
-        let translation = gateway::translate(&self.objects, &self.addresses);
-        let (objects, addresses) = (self.objects.clone(), self.addresses.clone());
-        let checked = CheckedConfiguration {
-            objects,
-            addresses,
-            error_policy: ErrorPolicy::SkipInvalid,
-            translation,
+        let (objects, addresses, error_policy) = match self.unbindable.take() {
+            Some((objects, addresses)) => (objects, addresses, ErrorPolicy::RejectAll),
+            None => (self.objects.clone(), self.addresses.clone(), ErrorPolicy::SkipInvalid),
         };
+        let translation = gateway::translate(&objects, &addresses);
+        let checked = CheckedConfiguration { objects, addresses, error_policy, translation };
         self.apply_and_log(checked).await;
     }
 
     /// Applies the configuration, and logs each address that newly fails to bind.
-    async fn apply_and_log(&mut self, checked: CheckedConfiguration) {
+    async fn apply_and_log(&mut self, checked: CheckedConfiguration) -> ReloadOutcome {
         let logged = Arc::clone(&self.report.borrow().unbound);
-        let unbound = self.apply(checked).await;
-        for sentence in unbound.iter().filter(|it| !logged.contains(it)) {
-            tracing::error!("{sentence}");
+        let error_policy = checked.error_policy;
+        match self.apply(checked).await {
+            // The addresses are those of listeners that are closing.
+            Ok(_) if error_policy == ErrorPolicy::RejectAll => ReloadOutcome::Applied,
+            Ok(unbound) => {
+                for sentence in unbound.iter().filter(|it| !logged.contains(it)) {
+                    tracing::error!("{sentence}");
+                }
+                ReloadOutcome::Applied
+            }
+            Err(errors) => {
+                let problems: Vec<_> = errors.iter().map(bind_problem).collect();
+                if *self.report.borrow().problems != *problems {
+                    self.reject(problems);
+                }
+                ReloadOutcome::Refused
+            }
         }
     }
 
     async fn apply_contents(&mut self, contents: SourceContents) -> ReloadOutcome {
         let is_clean =
             contents.error_policy == ErrorPolicy::SkipInvalid || contents.problems.is_empty();
+        if self.unbindable.take().is_some() {
+            self.rebind_at = None;
+        }
         if is_clean {
             let is_same_ground = contents.addresses == self.addresses;
             let is_same = is_same_ground && contents.objects == self.objects;
@@ -240,10 +277,7 @@ impl ConfigurationController {
             }
         }
         match check(contents) {
-            Ok(checked) => {
-                self.apply_and_log(checked).await;
-                ReloadOutcome::Applied
-            }
+            Ok(checked) => self.apply_and_log(checked).await,
             Err(problems) => {
                 self.reject(problems);
                 ReloadOutcome::Refused
@@ -329,10 +363,21 @@ impl ConfigurationController {
     }
 }
 
+/// Returns the problem of a listener whose address could not be bound.
+fn bind_problem(error: &ListenError) -> ObjectProblem {
+    ObjectProblem {
+        origin: ObjectOrigin::default(),
+        object: error.name.to_string(),
+        field: String::new(),
+        message: with_advice(error),
+    }
+}
+
 fn log_problem(problem: &ObjectProblem) {
+    let file = &*problem.origin.file;
     let named = |part: &str| (!part.is_empty()).then(|| part.to_owned());
     tracing::error!(
-        file = %problem.origin.file,
+        file = (!file.is_empty()).then(|| tracing::field::display(file)),
         document = (problem.origin.document > 0).then_some(problem.origin.document),
         object = named(&problem.object),
         field = named(&problem.field),
@@ -342,12 +387,12 @@ fn log_problem(problem: &ObjectProblem) {
 }
 
 /// Returns the DNS names of backends.
-fn dns_hosts(snapshot: &Snapshot) -> BTreeSet<Arc<str>> {
+fn dns_hosts(backends: &[Backend]) -> BTreeSet<Arc<str>> {
     let host = |backend: &Backend| match &backend.source {
         EndpointSource::Dns { host, .. } => Some(host.clone()),
         EndpointSource::Slices => None,
     };
-    snapshot.backends.iter().filter_map(host).collect()
+    backends.iter().filter_map(host).collect()
 }
 
 /// Sets the endpoints of a backend from the known addresses of its DNS name.
@@ -379,7 +424,7 @@ fn log_size(snapshot: &Snapshot) {
     );
 }
 
-fn with_advice(error: &proxy::ListenError) -> String {
+pub(crate) fn with_advice(error: &ListenError) -> String {
     format!("{error}: {}: {}", error.source, bind_advice(&error.source))
 }
 

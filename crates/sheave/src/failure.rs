@@ -1,8 +1,10 @@
 //! Errors that end the process: the message on standard error, and the exit code.
 
 use std::fmt;
-use std::io::{self, Write};
+use std::io;
 use std::process::ExitCode;
+
+use crate::log;
 
 /// Reason why a command failed.
 #[derive(Debug)]
@@ -32,11 +34,7 @@ impl Failure {
             Self::CutOff => (Vec::new(), INTERNAL_EXIT_CODE),
             Self::Internal(error) => (vec![format!("sheave: {error:#}")], INTERNAL_EXIT_CODE),
         };
-        let mut stderr = io::stderr().lock();
-        for line in lines {
-            // If this write fails, there is no other place to report it.
-            writeln!(stderr, "{line}").ok();
-        }
+        log::write_at_exit(lines);
         ExitCode::from(code)
     }
 }

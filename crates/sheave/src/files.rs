@@ -17,6 +17,8 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
 
+use tokio::time::{Instant, sleep_until};
+
 pub(crate) use certificates::{CertificateFiles, CertificateKeyPair};
 use path_tracker::{PathChanges, PathTracker};
 use read::FileCache;
@@ -25,11 +27,10 @@ use resolved_paths::{ResolvedPaths, StaleFiles};
 
 /// Reads every file that the paths resolve to.
 pub(crate) fn read(paths: &[PathBuf]) -> SourceContents {
-    FileCache::default().refresh(
-        &ResolvedPaths::resolve(paths),
-        &StaleFiles::Everything,
-        &BTreeSet::new(),
-    )
+    let (resolved, unfinished) = (ResolvedPaths::resolve(paths), BTreeSet::new());
+    let changes =
+        PathChanges { resolved: &resolved, stale: StaleFiles::Everything, unfinished: &unfinished };
+    FileCache::default().refresh(changes, Instant::now())
 }
 
 /// Watched files of objects.
@@ -45,20 +46,24 @@ impl FileSource {
         Ok(Self { tracker: PathTracker::new(paths)?, cache: FileCache::default() })
     }
 
-    /// Makes the next [`FileSource::load`] read everything.
+    /// Makes the next [`FileSource::load`] read everything, and take what it finds as it is.
     pub(crate) fn expire(&mut self) {
         self.tracker.expire();
+        self.cache.confirm();
     }
 
     /// Returns the content of the files now; reads only those that have changed.
     pub(crate) fn load(&mut self) -> SourceContents {
-        let PathChanges { resolved, stale, unfinished } = self.tracker.take_changes();
-        self.cache.refresh(resolved, &stale, unfinished)
+        self.cache.refresh(self.tracker.take_changes(), Instant::now())
     }
 
     /// Waits until there is something to load. Cancel-safe: nothing is lost.
     pub(crate) async fn changed(&mut self) -> io::Result<()> {
-        self.tracker.changed().await
+        let Some(due) = self.cache.confirm_at() else { return self.tracker.changed().await };
+        tokio::select! {
+            changed = self.tracker.changed() => changed,
+            () = sleep_until(due) => Ok(()),
+        }
     }
 }
 

@@ -88,6 +88,7 @@ Examples:
     sheave serve --config /etc/sheave --access-log 0.01
 
 Signals: SIGTERM and SIGINT start a graceful shutdown (a second signal stops at once), SIGHUP reloads the files.
+SIGUSR1, SIGUSR2 and others that would end a process are ignored.
 Log events go to standard error; SHEAVE_LOG sets the level (debug, info, warn, error).
 Exit codes: 0 success, 1 invalid input, 2 Sheave failed or closed connections with requests in flight.")]
 pub(crate) struct ServeFlags {
@@ -124,6 +125,20 @@ pub(crate) struct ServeFlags {
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9900", help_heading = PROCESS)]
     pub(crate) admin: AdminAddress,
 
+    /// Host name of the admin API, besides addresses, names without a dot, this machine's name and names below .svc and
+    /// .cluster.local; repeatable.
+    ///
+    /// A request for any other host name is rejected with 421, because a web page could make its own name resolve to
+    /// this API.
+    #[arg(long, value_name = "NAME", value_parser = values::host_name, help_heading = PROCESS)]
+    pub(crate) admin_host: Vec<String>,
+
+    /// Address of /healthz and /readyz alone, for the probes of Kubernetes, or `off`; port 0 takes any free port.
+    ///
+    /// The admin API serves the same paths. Clients that use up its connections do not affect this address.
+    #[arg(long, value_name = "ADDR", default_value = "off", help_heading = PROCESS)]
+    pub(crate) probes: AdminAddress,
+
     /// Address of KEDA's external scaler (gRPC without TLS), or `off`; port 0 takes any free port.
     ///
     /// It reports the demand of a Service (concurrent requests) to KEDA. KEDA's operator has to reach it, so it has a
@@ -146,6 +161,14 @@ pub(crate) struct ServeFlags {
     /// Time that requests in flight have to complete after the drain delay.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = values::duration, help_heading = PROCESS)]
     pub(crate) drain_timeout: Duration,
+
+    /// Unix socket for upgrades in place.
+    ///
+    /// A process that is started with the same path takes over the listening sockets of the running one, without a
+    /// lost request: when the new process serves, the running one drains and exits with code 0. If the new process
+    /// fails before that, the running one stays. Only processes of the same user can take over.
+    #[arg(long, value_name = "PATH", conflicts_with = "kubernetes", help_heading = PROCESS)]
+    pub(crate) upgrade_socket: Option<PathBuf>,
 
     /// File to write when all listeners are bound: JSON with their addresses.
     #[arg(long, value_name = "PATH", help_heading = PROCESS)]

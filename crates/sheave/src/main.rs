@@ -28,6 +28,8 @@ mod configuration;
 mod timer;
 /// Graceful shutdown of the process.
 mod shutdown;
+/// Replacement of this process by another one.
+mod upgrade;
 /// Replicas that share limits with this one.
 mod replicas;
 /// The configuration in force and the rejected objects.

@@ -8,10 +8,18 @@ use std::path::Path;
 use proxy::Proxy;
 use serde::Serialize;
 
+/// Bound addresses of the process, apart from its listeners; `None`: off.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(crate) struct ProcessAddresses {
+    pub(crate) admin: Option<SocketAddr>,
+    pub(crate) probes: Option<SocketAddr>,
+    pub(crate) scaler: Option<SocketAddr>,
+}
+
 #[derive(Serialize)]
 struct ReadyFile {
-    admin: Option<SocketAddr>,
-    scaler: Option<SocketAddr>,
+    #[serde(flatten)]
+    addresses: ProcessAddresses,
     listeners: Vec<ReadyListener>,
 }
 
@@ -22,21 +30,13 @@ struct ReadyListener {
 }
 
 /// Writes a temporary file and renames it, so that a reader never sees a partial file.
-pub(crate) fn write(
-    path: &Path,
-    admin: Option<SocketAddr>,
-    scaler: Option<SocketAddr>,
-    proxy: &Proxy,
-) -> io::Result<()> {
+pub(crate) fn write(path: &Path, addresses: ProcessAddresses, proxy: &Proxy) -> io::Result<()> {
     let listener = |view: proxy::ListenerView| ReadyListener {
         name: view.name.to_string(),
         address: view.address,
     };
-    let ready = ReadyFile {
-        admin,
-        scaler,
-        listeners: proxy.listeners().into_iter().map(listener).collect(),
-    };
+    let ready =
+        ReadyFile { addresses, listeners: proxy.listeners().into_iter().map(listener).collect() };
     let mut text = serde_json::to_string(&ready)?;
     text.push('\n');
     let mut unfinished = path.as_os_str().to_owned();

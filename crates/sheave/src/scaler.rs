@@ -22,13 +22,14 @@ use std::time::Duration;
 use axum::serve::Listener;
 use proxy::{BackendDemand, Proxy};
 use tokio::sync::{mpsc, watch};
+use tokio::task::AbortHandle;
 use tokio::time::sleep;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
 use tonic::transport::server::Connected;
 use tonic::{Request, Response, Status};
 
-use crate::admin::{BoundedListener, IdleTimeoutConnection};
+use crate::admin::{BoundedConnection, BoundedListener};
 use crate::report::{ProcessPhase, ProcessReport};
 use externalscaler::external_scaler_server::{ExternalScaler, ExternalScalerServer};
 use externalscaler::{
@@ -50,34 +51,41 @@ const SPEC_POLL_INTERVAL: Duration = Duration::from_secs(15);
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Time from a byte of a client until a byte is sent to it: pings alone keep it.
+pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// Maximum number of triggers watched over one connection.
 const MAX_STREAMS: u32 = 4096;
 
-/// Serves the external scaler on this listener.
+/// Serves the external scaler on this listener. Aborting the returned task stops accepting.
 pub(crate) fn serve(
     listener: BoundedListener,
     proxy: Arc<Proxy>,
     report: watch::Receiver<ProcessReport>,
-) {
+) -> AbortHandle {
     let address = listener.address;
+    let (connections, accepting) = accept(listener);
     let scaler = ExternalScalerServer::new(ScalerService { proxy, report });
     let server = Server::builder()
         .http2_keepalive_interval(Some(PING_INTERVAL))
         .http2_keepalive_timeout(Some(PING_TIMEOUT))
         .max_concurrent_streams(MAX_STREAMS)
         .add_service(scaler)
-        .serve_with_incoming(accept(listener));
+        .serve_with_incoming(connections);
     tokio::spawn(async move {
         let served = server.await;
         tracing::error!(?served, "the external scaler has stopped");
     });
     tracing::info!(%address, "external scaler for KEDA");
+    accepting
 }
 
 /// Accepts connections, with the listener's limit on their number.
-fn accept(mut listener: BoundedListener) -> ReceiverStream<std::io::Result<IdleTimeoutConnection>> {
+fn accept(
+    mut listener: BoundedListener,
+) -> (ReceiverStream<std::io::Result<BoundedConnection>>, AbortHandle) {
     let (sender, connections) = mpsc::channel(1);
-    tokio::spawn(async move {
+    let accepting = tokio::spawn(async move {
         loop {
             let (connection, _) = listener.accept().await;
             if sender.send(Ok(connection)).await.is_err() {
@@ -85,10 +93,10 @@ fn accept(mut listener: BoundedListener) -> ReceiverStream<std::io::Result<IdleT
             }
         }
     });
-    ReceiverStream::new(connections)
+    (ReceiverStream::new(connections), accepting.abort_handle())
 }
 
-impl Connected for IdleTimeoutConnection {
+impl Connected for BoundedConnection {
     type ConnectInfo = ();
 
     fn connect_info(&self) {}

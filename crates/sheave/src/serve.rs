@@ -8,6 +8,7 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use anyhow::Context;
 use gateway::ApiObject;
@@ -15,42 +16,44 @@ use proxy::{AccessLog, Proxy, ProxySettings};
 use tokio::runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
+use tokio::task::AbortHandle;
 
-use crate::admin::{self, BoundedListener};
+use crate::admin::{self, ApiState, BoundedListener, ServedHosts};
 use crate::check::pluralize;
 use crate::cluster::ClusterSource;
-use crate::configuration::{self, CheckedConfiguration, ConfigurationController, ErrorPolicy};
+use crate::configuration::{self, CheckedConfiguration, ConfigurationController};
 use crate::dns::DnsWatcher;
 use crate::failure::Failure;
 use crate::files::{CertificateFiles, FileSource, SourceContents};
 use crate::flags::{AdminAddress, LoggedShare, ServeFlags};
-use crate::log;
+use crate::log::{self, DroppedEvents};
 use crate::memory::MemoryTrim;
 use crate::process;
-use crate::ready;
+use crate::ready::{self, ProcessAddresses};
 use crate::replicas::SlotAssignmentUpdater;
 use crate::report::{ProcessPhase, ProcessReport};
 use crate::scaler;
 use crate::self_signed;
 use crate::shutdown::Shutdown;
+use crate::upgrade::{InheritedSockets, ProcessSocket, ProcessSuccession};
 
 /// Runs until a signal stops the process.
 pub(crate) fn run(flags: ServeFlags) -> Result<(), Failure> {
     if let Some(conflict) = flags.conflict() {
         return Err(Failure::input(conflict));
     }
-    log::start(flags.log_format);
+    let log = log::start(flags.log_format)?;
     let control = runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("cannot start the control thread")?;
-    let result = control.block_on(serve(flags));
+    let result = control.block_on(serve(flags, log.dropped()));
     // A drain that a second signal cuts short still blocks a thread of its own; do not wait for it.
     control.shutdown_background();
     result
 }
 
-async fn serve(flags: ServeFlags) -> Result<(), Failure> {
+async fn serve(flags: ServeFlags, dropped_events: Arc<DroppedEvents>) -> Result<(), Failure> {
     let mut signals = ProcessSignals::new().context("cannot handle signals")?;
     let mut sources = ObjectSources::new(&flags).await?;
     let checked = match sources.load_now() {
@@ -61,9 +64,15 @@ async fn serve(flags: ServeFlags) -> Result<(), Failure> {
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "sheave starts");
     let proxy = Arc::new(Proxy::start(settings(&flags)).context("cannot start the workers")?);
     let (report, reported) = watch::channel(ProcessReport::new());
-    let admin = start_admin(flags.admin, &proxy, reported.clone()).await?;
-    let scaler = bind_scaler(flags.scaler).await?;
-    let scaler_address = scaler.as_ref().map(|listener| listener.address);
+    let (mut succession, inherited) = match &flags.upgrade_socket {
+        Some(path) => ProcessSuccession::begin(path, &proxy)?,
+        None => Default::default(),
+    };
+    let mut servers = ProcessServers { inherited, ..ProcessServers::default() };
+    let state = ApiState::new(Arc::clone(&proxy), reported.clone(), dropped_events);
+    servers.start_admin(&flags, state).await?;
+    let scaler = servers.bind(flags.scaler, "--scaler", scaler::REQUEST_TIMEOUT).await?;
+    servers.addresses.scaler = scaler.as_ref().map(|listener| listener.address);
     let mut replicas = flags.replica.map(|me| SlotAssignmentUpdater::new(me, Arc::clone(&proxy)));
     let names = DnsWatcher::new(flags.dns, report.clone());
     let mut configuration = ConfigurationController::new(proxy.clone(), names, report.clone());
@@ -85,16 +94,20 @@ async fn serve(flags: ServeFlags) -> Result<(), Failure> {
     sources.publish(&report);
     // The scaler starts now, when the Services are known.
     if let Some(listener) = scaler {
-        scaler::serve(listener, Arc::clone(&proxy), reported);
+        servers.tasks.push(scaler::serve(listener, Arc::clone(&proxy), reported));
     }
     report.send_modify(|report| report.phase = ProcessPhase::Ready);
     if let Some(path) = &flags.ready_file {
-        write_ready_file(path, admin, scaler_address, &proxy)?;
+        write_ready_file(path, servers.addresses, &proxy)?;
+    }
+    if let Some(path) = &flags.upgrade_socket {
+        succession.take_over(path, &proxy, std::mem::take(&mut servers.sockets))?;
     }
 
     let mut trim = MemoryTrim::default();
     trim.schedule();
-    let mut shutdown = Shutdown::new(proxy, flags.drain_delay, flags.drain_timeout, report.clone());
+    let mut shutdown =
+        Shutdown::new(Arc::clone(&proxy), flags.drain_delay, flags.drain_timeout, report.clone());
     loop {
         tokio::select! {
             changed = sources.changed() => changed.context("cannot watch files")?,
@@ -104,6 +117,11 @@ async fn serve(flags: ServeFlags) -> Result<(), Failure> {
             }
             () = follow_slot_assignment(&mut replicas) => continue,
             () = trim.trim() => continue,
+            () = succession.next_handover(&proxy) => {
+                servers.stop();
+                shutdown.begin_handover();
+                continue;
+            }
             ended = shutdown.wait_until_drained() => return ended,
             signal = signals.next() => match signal {
                 SignalRequest::Reload => sources.expire(),
@@ -237,8 +255,26 @@ struct ProcessSignals {
     hangup: Signal,
 }
 
+/// Signals that would end the process and mean nothing to it: timers, I/O, and those that other programs use to reopen
+/// logs or to be replaced.
+const IGNORED_SIGNALS: [i32; 9] = [
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGALRM,
+    libc::SIGVTALRM,
+    libc::SIGPROF,
+    libc::SIGIO,
+    libc::SIGPWR,
+    libc::SIGSTKFLT,
+    libc::SIGXFSZ,
+];
+
 impl ProcessSignals {
     fn new() -> io::Result<Self> {
+        for number in IGNORED_SIGNALS.into_iter().chain(libc::SIGRTMIN()..=libc::SIGRTMAX()) {
+            // Its handler stays for the life of the process, though nothing reads this stream.
+            drop(signal(SignalKind::from_raw(number))?);
+        }
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
@@ -269,22 +305,52 @@ fn settings(flags: &ServeFlags) -> ProxySettings {
     ProxySettings { workers, access_log, exemplars: flags.exemplars }
 }
 
-/// Binds the admin address and serves the API on it; returns the bound address.
-async fn start_admin(
-    address: AdminAddress,
-    proxy: &Arc<Proxy>,
-    report: watch::Receiver<ProcessReport>,
-) -> Result<Option<SocketAddr>, Failure> {
-    match address {
-        AdminAddress::Off => Ok(None),
-        AdminAddress::At(address) => Ok(Some(admin::start(address, proxy.clone(), report).await?)),
-    }
+/// The admin API, the probes and the scaler.
+#[derive(Default)]
+struct ProcessServers {
+    /// Sockets of the previous process.
+    inherited: InheritedSockets,
+    addresses: ProcessAddresses,
+    /// Duplicates of the sockets, for the next process.
+    sockets: Vec<ProcessSocket>,
+    /// Tasks that accept connections.
+    tasks: Vec<AbortHandle>,
 }
 
-async fn bind_scaler(address: AdminAddress) -> Result<Option<BoundedListener>, Failure> {
-    match address {
-        AdminAddress::Off => Ok(None),
-        AdminAddress::At(address) => Ok(Some(BoundedListener::bind(address, "--scaler").await?)),
+impl ProcessServers {
+    /// Binds the address of a flag; returns `None` if it is off.
+    async fn bind(
+        &mut self,
+        address: AdminAddress,
+        flag: &str,
+        request_timeout: Duration,
+    ) -> Result<Option<BoundedListener>, Failure> {
+        let AdminAddress::At(address) = address else { return Ok(None) };
+        let inherited = self.inherited.take(flag);
+        let listener = BoundedListener::bind(address, flag, request_timeout, inherited).await?;
+        let socket = ProcessSocket::of_flag(flag, &listener);
+        self.sockets.push(socket.with_context(|| format!("the socket of {flag}"))?);
+        Ok(Some(listener))
+    }
+
+    /// Serves the admin API and the probes.
+    async fn start_admin(&mut self, flags: &ServeFlags, state: ApiState) -> Result<(), Failure> {
+        let report = state.report();
+        if let Some(listener) = self.bind(flags.admin, "--admin", admin::REQUEST_TIMEOUT).await? {
+            self.addresses.admin = Some(listener.address);
+            let names = flags.admin_host.iter().cloned().chain([process::host_name()]);
+            self.tasks.push(admin::serve(listener, ServedHosts::new(names), state));
+        }
+        if let Some(listener) = self.bind(flags.probes, "--probes", admin::REQUEST_TIMEOUT).await? {
+            self.addresses.probes = Some(listener.address);
+            self.tasks.push(admin::serve_probes(listener, report));
+        }
+        Ok(())
+    }
+
+    /// Stops accepting connections; the open ones continue.
+    fn stop(&mut self) {
+        self.tasks.drain(..).for_each(|task| task.abort());
     }
 }
 
@@ -293,16 +359,12 @@ async fn apply_first(
     configuration: &mut ConfigurationController,
     checked: CheckedConfiguration,
 ) -> Result<(), Failure> {
-    let errors = checked.error_policy;
-    let unbound = configuration.apply(checked).await;
-    if unbound.is_empty() {
-        return Ok(());
-    }
-    if errors == ErrorPolicy::SkipInvalid {
-        unbound.iter().for_each(|sentence| tracing::error!("{sentence}"));
-        return Ok(());
-    }
-    Err(Failure::Input(unbound.into_iter().map(|sentence| format!("sheave: {sentence}")).collect()))
+    let unbound = configuration.apply(checked).await.map_err(|errors| {
+        let sentences = errors.iter().map(configuration::with_advice);
+        Failure::Input(sentences.map(|sentence| format!("sheave: {sentence}")).collect())
+    })?;
+    unbound.iter().for_each(|sentence| tracing::error!("{sentence}"));
+    Ok(())
 }
 
 fn rejection(problems: Vec<gateway::ObjectProblem>) -> Failure {
@@ -316,11 +378,10 @@ fn rejection(problems: Vec<gateway::ObjectProblem>) -> Failure {
 
 fn write_ready_file(
     path: &Path,
-    admin: Option<SocketAddr>,
-    scaler: Option<SocketAddr>,
+    addresses: ProcessAddresses,
     proxy: &Proxy,
 ) -> Result<(), Failure> {
-    ready::write(path, admin, scaler, proxy).map_err(|error| {
+    ready::write(path, addresses, proxy).map_err(|error| {
         let path = path.display();
         Failure::input(format_args!("cannot write --ready-file {path}: {error}"))
     })

@@ -67,6 +67,14 @@ impl Shutdown {
         Ok(())
     }
 
+    /// Begins to drain at once: another process serves in place of this one.
+    pub(crate) fn begin_handover(&mut self) {
+        tracing::info!("a new process serves: this one drains");
+        self.proxy.leave_datagrams();
+        self.report.send_modify(|report| report.phase = ProcessPhase::Leaving);
+        self.stage = ShutdownPhase::Leaving(Instant::now());
+    }
+
     /// Waits for the end of the shutdown, or forever if none has begun. Cancel-safe.
     pub(crate) async fn wait_until_drained(&mut self) -> Result<(), Failure> {
         loop {

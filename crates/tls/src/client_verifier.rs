@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use gateway::snapshot::ClientCertificates;
+use gateway::snapshot::{ClientCertificates, RevocationCheck};
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
+use rustls::server::{ClientCertVerifierBuilder, VerifierBuilderError, WebPkiClientVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 
 use crate::authorities;
@@ -18,10 +18,33 @@ pub(super) fn verifier(
     provider: &Arc<CryptoProvider>,
 ) -> Result<Arc<dyn ClientCertVerifier>, Error> {
     let roots = Arc::new(authorities(&asked.roots)?);
-    let strict = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(provider))
-        .build()
-        .map_err(verifier_error)?;
+    let mut builder = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(provider));
+    if let Some(check) = &asked.revocation {
+        builder = with_revocation(builder, check)?;
+    }
+    let strict = builder.build().map_err(verifier_error)?;
     Ok(if asked.required { strict } else { Arc::new(PermissiveClientVerifier(strict)) })
+}
+
+fn with_revocation(
+    mut builder: ClientCertVerifierBuilder,
+    check: &RevocationCheck,
+) -> Result<ClientCertVerifierBuilder, Error> {
+    if check.lists.is_empty() {
+        // Without a list rustls would check nothing.
+        return Err(Error::General("there is no revocation list".to_owned()));
+    }
+    builder = builder.with_crls(check.lists.iter().map(|list| list.to_vec().into()));
+    if check.only_end_entity {
+        builder = builder.only_check_end_entity_revocation();
+    }
+    if check.accepts_unknown {
+        builder = builder.allow_unknown_revocation_status();
+    }
+    if !check.accepts_expired {
+        builder = builder.enforce_revocation_expiration();
+    }
+    Ok(builder)
 }
 
 fn verifier_error(error: VerifierBuilderError) -> Error {

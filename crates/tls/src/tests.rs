@@ -2,6 +2,8 @@
 
 /// Server certificates, and requirements on clients.
 mod sites;
+/// Revocation of client certificates.
+mod revocation;
 /// Verification of endpoints.
 mod trust;
 /// Sessions without sockets.
@@ -56,7 +58,7 @@ impl TestAuthority {
     }
 
     fn clients(&self, required: bool) -> ClientCertificates {
-        ClientCertificates { roots: vec![self.der.clone()], required }
+        ClientCertificates { roots: vec![self.der.clone()], required, revocation: None }
     }
 
     /// Returns the endpoint TLS that requires a certificate of this authority for `names`, with our client

@@ -9,3 +9,5 @@ mod floods;
 mod slow;
 /// Handshake floods.
 mod handshakes;
+/// Attacks on the admin API, and on the log.
+mod process;

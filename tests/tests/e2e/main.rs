@@ -75,3 +75,5 @@ mod stale;
 mod attacks;
 /// Graceful shutdown.
 mod drain;
+/// Upgrade in place.
+mod upgrade;

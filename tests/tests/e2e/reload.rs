@@ -20,6 +20,9 @@ use tokio::time::sleep;
 
 const CHANGES: u64 = 100;
 
+/// Pause of a client between two requests.
+const PAUSE: Duration = Duration::from_millis(2);
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_request_fails_during_a_hundred_reloads() -> Result {
     let behaviour = EndpointBehaviour::slow(Duration::from_millis(2));
@@ -202,6 +205,36 @@ fn second_gateway(port: u16) -> Vec<Value> {
     vec![gateway, route]
 }
 
+/// Returns a second Gateway with listeners `first` and `other` on these ports, and a route for both.
+fn two_listeners(ports: [u16; 2]) -> Vec<Value> {
+    let mut objects = second_gateway(ports[0]);
+    let listeners = &mut objects[0]["spec"]["listeners"];
+    listeners[0]["name"] = json!("first");
+    let mut other = listeners[0].clone();
+    (other["name"], other["port"]) = (json!("other"), json!(ports[1]));
+    listeners.as_array_mut().expect("a list").push(other);
+    objects
+}
+
+/// Returns the name and the port of each listener.
+async fn listener_names(fixture: &HttpFixture) -> Result<Vec<(String, u16)>> {
+    let response = fixture.sheave.admin_get("/api/v1/listeners").await?;
+    let views: Value = serde_json::from_slice(&response.body)?;
+    let views = views["listeners"].as_array().context("listeners")?.iter();
+    views
+        .map(|view| {
+            let name = view["name"].as_str().context("name")?.to_owned();
+            let address: SocketAddr = view["address"].as_str().context("address")?.parse()?;
+            Ok((name, address.port()))
+        })
+        .collect()
+}
+
+/// Returns a port that is free on every address: the kernel has just assigned it.
+fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind("0.0.0.0:0")?.local_addr()?.port())
+}
+
 /// Opens the second Gateway and returns its listen address.
 async fn open_second(fixture: &HttpFixture) -> Result<SocketAddr> {
     fixture.configuration.write("second.yaml", &second_gateway(0))?;
@@ -249,16 +282,20 @@ async fn running_request_on_a_removed_listener_gets_connection_close() -> Result
     Ok(())
 }
 
+/// All or nothing: a configuration with an address in use changes nothing, and is tried again.
 #[tokio::test]
-async fn address_in_use_does_not_affect_other_listeners() -> Result {
+async fn address_in_use_changes_nothing_until_it_is_free() -> Result {
     let taken = TcpListener::bind("127.0.0.2:0")?;
     let address = taken.local_addr()?;
     let fixture = HttpFixture::of(EndpointBehaviour::ok()).await?;
     let lines = fixture.sheave.log_line_count();
-    fixture.configuration.write("second.yaml", &second_gateway(address.port()))?;
     fixture.configuration.write("marker.yaml", &marker_route("taken.test"))?;
-    fixture.sheave.wait_for_log(lines, &format!("cannot listen on {address}")).await?;
     wait_until_loaded(&fixture, "taken.test").await?;
+    fixture.configuration.write("second.yaml", &second_gateway(address.port()))?;
+    fixture.configuration.remove("marker.yaml")?;
+    let lines = fixture.sheave.wait_for_log(lines, &format!("cannot listen on {address}")).await?;
+    fixture.sheave.wait_for_log(lines, "the previous one stays in force").await?;
+    ensure!(status_of(&fixture, "taken.test").await? == 503, "a part of it is in force");
 
     drop(taken);
     fixture.sheave.signal(Signal::HUP)?;
@@ -267,5 +304,94 @@ async fn address_in_use_does_not_affect_other_listeners() -> Result {
         Err(_) => Ok(false),
     };
     eventually("the listener opens once the address is free", served, |served| *served).await?;
+    ensure!(status_of(&fixture, "taken.test").await? == 200, "the rest is not in force");
+    Ok(())
+}
+
+#[tokio::test]
+async fn move_to_a_port_in_use_keeps_the_listener_where_it_is() -> Result {
+    let taken = TcpListener::bind("127.0.0.2:0")?;
+    let taken_port = taken.local_addr()?.port();
+    let fixture = HttpFixture::of(EndpointBehaviour::ok()).await?;
+    let second = open_second(&fixture).await?;
+    // A port of its own choice, so that the move away and back is one of numbers.
+    fixture.configuration.write("second.yaml", &second_gateway(second.port()))?;
+    let load = LoadGenerator::start(second, 2, ClientPattern::GET.with_pause(PAUSE));
+    let lines = fixture.sheave.log_line_count();
+    fixture.configuration.write("second.yaml", &second_gateway(taken_port))?;
+    let in_use = format!("cannot listen on 127.0.0.2:{taken_port}");
+    fixture.sheave.wait_for_log(lines, &in_use).await?;
+    fixture.configuration.write("second.yaml", &second_gateway(second.port()))?;
+    fixture.sheave.wait_for_log(lines, "the configuration is valid again").await?;
+    load.stop().await.assert_all_served();
+    Ok(())
+}
+
+/// The names of the listeners move, and the sockets stay.
+#[tokio::test]
+async fn ports_of_two_listeners_are_swapped_without_a_lost_request() -> Result {
+    let fixture = HttpFixture::of(EndpointBehaviour::ok()).await?;
+    let mut ports = [free_port()?, free_port()?];
+    let lines = fixture.sheave.log_line_count();
+    fixture.configuration.write("second.yaml", &two_listeners(ports))?;
+    let observe = async || Ok(listener_names(&fixture).await?.len());
+    eventually("three listeners", observe, |count| *count == 3).await?;
+    let loads = ports.map(|port| {
+        let address = SocketAddr::from(([127, 0, 0, 2], port));
+        LoadGenerator::start(address, 2, ClientPattern::GET.with_pause(PAUSE))
+    });
+    for _ in 0..4 {
+        ports.reverse();
+        fixture.configuration.write("second.yaml", &two_listeners(ports))?;
+        let observe = async || listener_names(&fixture).await;
+        let first = ("default/second/first".to_owned(), ports[0]);
+        eventually("the ports are swapped", observe, |all| all.contains(&first)).await?;
+    }
+    for load in loads {
+        load.stop().await.assert_all_served();
+    }
+    let log = fixture.sheave.log();
+    ensure!(!log.lines().skip(lines).any(|line| line.contains("cannot listen")), "{log}");
+    Ok(())
+}
+
+/// An address that covers another one can only be bound when that one is closed.
+#[tokio::test]
+async fn listener_moves_from_one_address_to_all_of_them() -> Result {
+    let fixture = HttpFixture::of(EndpointBehaviour::ok()).await?;
+    let port = free_port()?;
+    fixture.configuration.write("second.yaml", &second_gateway(port))?;
+    let on_loopback = SocketAddr::from(([127, 0, 0, 3], port));
+    let mut objects = second_gateway(port);
+    objects[0]["spec"]["addresses"][0]["value"] = json!("0.0.0.0");
+    fixture.configuration.write("second.yaml", &objects)?;
+    let served = async || match Http1TestClient::connect(on_loopback).await {
+        Ok(mut client) => Ok(client.get("/").await.is_ok_and(|response| response.status() == 200)),
+        Err(_) => Ok(false),
+    };
+    eventually("it listens on all addresses", served, |served| *served).await?;
+    Ok(())
+}
+
+/// Some editors empty a file before they write it.
+#[tokio::test]
+async fn emptied_file_is_no_outage() -> Result {
+    let fixture = HttpFixture::of(EndpointBehaviour::ok()).await?;
+    let load =
+        LoadGenerator::start(fixture.sheave.address(), 2, ClientPattern::GET.with_pause(PAUSE));
+    let path = fixture.configuration.path().join("main.yaml");
+    let text = fs::read_to_string(&path)?;
+    let lines = fixture.sheave.log_line_count();
+    fs::write(&path, "")?;
+    fixture.sheave.wait_for_log(lines, "the file has lost all its objects").await?;
+    let marker = marker_route("written.test");
+    fs::write(&path, format!("{text}---\n{:#}\n---\n{:#}", marker[0], marker[1]))?;
+    wait_until_loaded(&fixture, "written.test").await?;
+    load.stop().await.assert_all_served();
+
+    fs::write(&path, "")?;
+    let closed = async || Ok(Http1TestClient::connect(fixture.sheave.address()).await.is_err());
+    eventually("a second read confirms it", closed, |closed| *closed).await?;
+    fixture.sheave.wait_for_log(lines, "the file still has no objects").await?;
     Ok(())
 }

@@ -42,6 +42,70 @@ pub struct ClientPolicySpec {
     /// address. The address of the peer determines if a header is read, never the bytes that it sends. Not for UDP.
     #[serde(default)]
     pub proxy_protocol: ClientProxyProtocol,
+    /// Certificate revocation lists that client certificates are checked against, for each listener that requires valid
+    /// ones (`spec.tls.frontend` of the Gateway, `AllowValidOnly`). Unlike the rest of the policy, it applies to each
+    /// listener even if others share its port. If a list cannot be read, these listeners are not served. Default:
+    /// certificates are not checked for revocation.
+    pub revocation: Option<ClientRevocation>,
+}
+
+/// Certificate revocation lists (CRLs) for client certificates.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ClientRevocation {
+    /// ConfigMaps and Secrets in the policy's namespace whose value `ca.crl` has revocation lists in PEM. A change takes
+    /// effect for new connections, and for resumed sessions; open connections last until `connections.maxAge`.
+    #[schemars(length(min = 1, max = 16))]
+    pub crl_refs: Vec<RevocationListRef>,
+    /// The certificates of a chain that are checked.
+    #[serde(default)]
+    pub depth: RevocationDepth,
+    /// Certificates whose issuer has no list here.
+    #[serde(default)]
+    pub unknown_status: RevocationFallback,
+    /// Certificates whose list has expired: the time of its next update has passed.
+    #[serde(default)]
+    pub expired_lists: RevocationFallback,
+}
+
+/// A reference to an object with certificate revocation lists.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RevocationListRef {
+    /// The kind of the object.
+    pub kind: RevocationListKind,
+    /// The name of the object.
+    #[schemars(extend("format" = "name"))]
+    pub name: String,
+}
+
+/// A kind of object that can hold certificate revocation lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum RevocationListKind {
+    /// A ConfigMap.
+    ConfigMap,
+    /// A Secret.
+    Secret,
+}
+
+/// The certificates of a chain that are checked for revocation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum RevocationDepth {
+    /// All certificates except that of the root authority.
+    #[default]
+    Chain,
+    /// The client's own certificate.
+    EndEntity,
+}
+
+/// Handling of certificates whose revocation status is not known for certain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum RevocationFallback {
+    /// They are rejected.
+    #[default]
+    Reject,
+    /// They are accepted, unless they are on a list.
+    Accept,
 }
 
 /// Connections that begin with a PROXY protocol header.
@@ -227,6 +291,7 @@ impl ClientPolicySpec {
             http3: ClientHttp3::default(),
             trusted_proxies: Vec::new(),
             proxy_protocol: ClientProxyProtocol::Off,
+            revocation: None,
         }
     }
 }

@@ -40,7 +40,12 @@ pub enum PartialPolicy {
         lacks_tls: bool,
     },
     /// Parts of a ClientPolicy.
-    Client(Box<ClientPolicySpec>),
+    Client {
+        /// The valid parts.
+        spec: Box<ClientPolicySpec>,
+        /// True if `revocation` is invalid, so that it is unknown which client certificates are revoked.
+        lacks_revocation: bool,
+    },
 }
 
 /// A target of an invalid policy.
@@ -101,7 +106,10 @@ impl PartialPolicy {
                 spec: serde_json::from_value(spec).ok()?,
                 lacks_tls: parts.contains("tls"),
             }),
-            "ClientPolicy" => Some(Self::Client(serde_json::from_value(spec).ok()?)),
+            "ClientPolicy" => Some(Self::Client {
+                spec: serde_json::from_value(spec).ok()?,
+                lacks_revocation: parts.contains("revocation"),
+            }),
             _ => None,
         }
     }

@@ -54,12 +54,13 @@ const IGNORED_KINDS: [&str; 32] = [
 
 /// Fields that restrict the effect of an object. An unknown field within them may restrict it further, so that the
 /// known fields alone would apply to too much.
-const NARROWING: [&str; 9] = [
+const NARROWING: [&str; 10] = [
     "allowedListeners",
     "allowedRoutes",
     "filters",
     "from",
     "matches",
+    "revocation",
     "targetRefs",
     "tls",
     "to",

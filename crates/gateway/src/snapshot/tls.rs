@@ -113,6 +113,21 @@ pub struct ClientCertificates {
     pub roots: Vec<Box<[u8]>>,
     /// True if a client without a valid certificate is rejected. If false, every client is accepted.
     pub required: bool,
+    /// Revocation lists; `None`: revoked certificates are not recognised.
+    pub revocation: Option<Arc<RevocationCheck>>,
+}
+
+/// Check of client certificates against revocation lists (RFC 5280 §5).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RevocationCheck {
+    /// The lists in DER. At least one.
+    pub lists: Vec<Box<[u8]>>,
+    /// True if only the client's own certificate is checked, and no intermediate one.
+    pub only_end_entity: bool,
+    /// True if a certificate is accepted whose issuer has no list.
+    pub accepts_unknown: bool,
+    /// True if a list counts after the time of its next update.
+    pub accepts_expired: bool,
 }
 
 /// TLS settings for connections to endpoints.

@@ -9,7 +9,8 @@ use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::sign::CertifiedKey;
 use rustls::{CertificateError, Error, InconsistentKeys, RootCertStore};
 use rustls_pki_types::pem::{self, PemObject};
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
+use webpki::OwnedCertRevocationList;
 use x509_cert::der::Decode;
 
 use crate::objects::{ConfigMapSpec, SecretSpec, TypedObject};
@@ -20,6 +21,7 @@ use crate::snapshot::{PrivateKey, TlsCertificate};
 const CHAIN: &str = "tls.crt";
 const KEY: &str = "tls.key";
 const AUTHORITIES: &str = "ca.crt";
+const REVOCATION_LISTS: &str = "ca.crl";
 
 /// The validity period of a Secret's certificate that is in use.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -129,6 +131,38 @@ fn authorities(pem: &[u8]) -> Result<Vec<Box<[u8]>>, BadValue> {
         added.map_err(|error| bad_value(AUTHORITIES, unusable(&error)))?;
     }
     Ok(certificates.iter().map(|der| der.as_ref().into()).collect())
+}
+
+/// Reads the certificate revocation lists of a ConfigMap.
+pub(super) fn revocation_lists_of_map(
+    map: &TypedObject<ConfigMapSpec>,
+) -> Result<Vec<Box<[u8]>>, BadValue> {
+    let pem = map.spec.data.get(REVOCATION_LISTS).ok_or_else(|| missing(REVOCATION_LISTS))?;
+    revocation_lists(pem.as_bytes())
+}
+
+/// Reads the certificate revocation lists of a Secret.
+pub(super) fn revocation_lists_of_secret(
+    secret: &TypedObject<SecretSpec>,
+) -> Result<Vec<Box<[u8]>>, BadValue> {
+    revocation_lists(value(secret, REVOCATION_LISTS)?)
+}
+
+fn revocation_lists(pem: &[u8]) -> Result<Vec<Box<[u8]>>, BadValue> {
+    let lists: Vec<_> = CertificateRevocationListDer::pem_slice_iter(pem)
+        .collect::<Result<_, _>>()
+        .map_err(|error| bad_value(REVOCATION_LISTS, pem_fault(&error, "a revocation list")))?;
+    if lists.is_empty() {
+        let message = pem_fault(&pem::Error::NoItemsFound, "a revocation list");
+        return Err(bad_value(REVOCATION_LISTS, message));
+    }
+    for list in &lists {
+        if let Err(error) = OwnedCertRevocationList::from_der(list) {
+            let message = format!("has a revocation list that cannot be used: {error}");
+            return Err(bad_value(REVOCATION_LISTS, message));
+        }
+    }
+    Ok(lists.iter().map(|der| der.as_ref().into()).collect())
 }
 
 fn value<'s>(secret: &'s TypedObject<SecretSpec>, name: &str) -> Result<&'s [u8], BadValue> {

@@ -153,7 +153,8 @@ impl ListenerTlsBuilder<'_> {
             FrontendValidationMode::AllowValidOnly => true,
             FrontendValidationMode::AllowInsecureFallback => false,
         };
-        (!roots.is_empty()).then_some(ClientCertificates { roots, required })
+        let revocation = None;
+        (!roots.is_empty()).then_some(ClientCertificates { roots, required, revocation })
     }
 
     fn field(&self, part: &str) -> String {

@@ -11,6 +11,7 @@ use super::index::{BACKEND_POLICY, ObjectIndex, ObjectsByName, sorted_by_age};
 use super::listener::ListenerContext;
 use super::owner::OwnerObject;
 use super::report::{TranslationReport, ValidationFault, condition};
+use super::revocation::{self, RevocationResult};
 use super::settings::{backend_faults, backend_settings, client_faults, client_settings, http3};
 use crate::objects::{
     BackendPolicySpec, BackendProtocol, ClientPolicySpec, GATEWAY_CONTROLLER, GatewaySpec,
@@ -77,6 +78,8 @@ pub(super) struct ClientPolicies<'a> {
     attachments: PolicyAttachments<'a>,
     /// The policies with their settings, the oldest first.
     policies: Vec<(PolicyObject<'a, ClientPolicySpec>, Arc<ClientSettings>)>,
+    /// The revocation checks of the policies, in the same order.
+    revocations: Vec<Option<RevocationResult>>,
     default: Arc<ClientSettings>,
 }
 
@@ -123,7 +126,7 @@ pub(super) fn backend_policies<'a>(
     let policies =
         PolicyObject::all(BACKEND_POLICY, index, &index.backend_policies, |it| match it {
             PartialPolicy::Backend { spec, .. } => Some(&**spec),
-            PartialPolicy::Client(_) => None,
+            PartialPolicy::Client { .. } => None,
         });
     for (position, policy) in policies.iter().enumerate() {
         let PolicyObject { owner, spec, .. } = policy;
@@ -156,15 +159,24 @@ pub(super) fn client_policies<'a>(
     report: &mut TranslationReport,
 ) -> ClientPolicies<'a> {
     let mut attached = PolicyAttachments::default();
+    let mut revocations = Vec::new();
     let policies =
         PolicyObject::all("ClientPolicy", index, &index.client_policies, |it| match it {
-            PartialPolicy::Client(spec) => Some(&**spec),
+            PartialPolicy::Client { spec, .. } => Some(&**spec),
             PartialPolicy::Backend { .. } => None,
         });
     for (position, policy) in policies.iter().enumerate() {
         let PolicyObject { owner, spec, .. } = policy;
         let namespace = &*owner.metadata.namespace;
-        let (target_kind, faults, warning) = ("Gateway", client_faults(spec), None);
+        let (target_kind, mut faults, warning) = ("Gateway", client_faults(spec), None);
+        let revocation = match policy.lacks_revocation() {
+            true => Some(revocation::unreadable()),
+            false => revocation::read(index, namespace, spec),
+        };
+        // An invalid object has a fault already.
+        let fault = revocation.as_ref().and_then(|it| it.as_ref().err());
+        faults.extend(fault.filter(|_| policy.invalid_object.is_none()).cloned());
+        revocations.push(revocation);
         let request =
             PolicyAttachmentRequest { policy, position, target_kind, faults, warning, slots: None };
         let targets = spec.target_refs.iter().map(gateway_reference);
@@ -177,7 +189,7 @@ pub(super) fn client_policies<'a>(
         (policy, settings)
     };
     let policies = policies.into_iter().map(with_settings).collect();
-    ClientPolicies { attachments: attached, policies, default: Arc::default() }
+    ClientPolicies { attachments: attached, policies, revocations, default: Arc::default() }
 }
 
 impl BackendPolicies<'_> {
@@ -218,6 +230,14 @@ impl PolicyObject<'_, BackendPolicySpec> {
     }
 }
 
+impl PolicyObject<'_, ClientPolicySpec> {
+    /// True if the settings of revocation cannot be read.
+    fn lacks_revocation(&self) -> bool {
+        let partial = self.invalid_object.and_then(|refused| refused.partial_policy.as_ref());
+        matches!(partial, Some(PartialPolicy::Client { lacks_revocation: true, .. }))
+    }
+}
+
 impl ClientPolicies<'_> {
     /// Returns the settings for clients of a listener: from the policy of the listener, else of its Gateway, else the
     /// defaults.
@@ -236,6 +256,16 @@ impl ClientPolicies<'_> {
         listener: Option<&str>,
     ) -> Option<Http3Settings> {
         self.find(gateway, listener).and_then(|(policy, _)| http3(policy.spec))
+    }
+
+    /// Returns the revocation check of a listener from the same policy, or `None` if it has none.
+    pub(super) fn revocation(
+        &self,
+        gateway: &TypedObject<GatewaySpec>,
+        listener: Option<&str>,
+    ) -> Option<&RevocationResult> {
+        let ObjectMeta { namespace, name, .. } = &gateway.metadata;
+        self.revocations[self.attachments.find((namespace, name, listener))?].as_ref()
     }
 
     /// Reports that a listener's policy does not apply because an earlier listener has the same address and other

@@ -58,6 +58,14 @@ impl TcpOrUdpSocket {
         }
     }
 
+    /// Returns another descriptor of the same socket.
+    pub(crate) fn try_clone(&self) -> io::Result<Self> {
+        match self {
+            Self::Tcp(socket) => socket.try_clone().map(Self::Tcp),
+            Self::Udp(socket) => socket.try_clone().map(Self::Udp),
+        }
+    }
+
     fn bind_one(transport: TransportProtocol, bind_address: BindAddress) -> io::Result<Self> {
         match transport {
             TransportProtocol::Tcp => bind_tcp(bind_address).map(Self::Tcp),

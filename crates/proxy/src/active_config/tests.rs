@@ -95,7 +95,7 @@ fn pattern(place: usize) -> HostPattern {
 
 fn of_authorities(authorities: &[usize], required: bool) -> Option<ClientCertificates> {
     let roots: Vec<_> = authorities.iter().map(|it| AUTHORITIES[*it].der.clone()).collect();
-    (!roots.is_empty()).then_some(ClientCertificates { roots, required })
+    (!roots.is_empty()).then_some(ClientCertificates { roots, required, revocation: None })
 }
 
 fn sni_rule(place: usize, kind: ListenerKind) -> SniRule {

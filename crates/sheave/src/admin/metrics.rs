@@ -1,11 +1,14 @@
 //! Metrics of the process and its configuration, and the text of `/metrics`.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 use proxy::Proxy;
 use proxy::observe::{MetricReader, MetricRow};
 
 use super::exposition::{ExpositionFormat, ExpositionWriter, seconds};
+use crate::log::DroppedEvents;
 use crate::process;
 use crate::report::{ProcessReport, ReloadOutcome};
 
@@ -103,11 +106,22 @@ pub(crate) static METRICS: &[MetricRow<ProcessState>] = &[
         MetricReader::Gauge(|it| it.report.names_failing as f64),
         "Endpoint names whose last DNS lookup failed; their last known addresses stay in use.",
     ),
+    MetricRow::new(
+        "sheave_log_events_dropped",
+        &["reason"],
+        MetricReader::Counts(|it, each| {
+            each("queue_full", it.dropped_events.queue_full.load(Ordering::Relaxed));
+            each("repeated", it.dropped_events.repeated.load(Ordering::Relaxed));
+        }),
+        "Log events that were not written: standard error is not read fast enough (`queue_full`), or one kind of event \
+         was logged too often (`repeated`).",
+    ),
 ];
 
 /// Input of the readers of these metrics.
 pub(crate) struct ProcessState {
     pub(super) report: ProcessReport,
+    pub(super) dropped_events: Arc<DroppedEvents>,
     pub(super) started: SystemTime,
 }
 

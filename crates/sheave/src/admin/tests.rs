@@ -1,7 +1,7 @@
 //! Tests of the admin API over a real connection.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::num::NonZeroUsize;
 
 use proxy::ProxySettings;
@@ -10,6 +10,11 @@ use proxy::observe::{MetricDescription, MetricKind, metrics};
 use super::metrics::METRICS;
 use super::*;
 use crate::expect::expect_file;
+use crate::failure::Failure;
+
+async fn bind(address: SocketAddr) -> Result<BoundedListener, Failure> {
+    BoundedListener::bind(address, "--admin", REQUEST_TIMEOUT, None).await
+}
 
 /// Returns the response to one request, up to the end of the connection.
 fn exchange(address: SocketAddr, request: &str) -> String {
@@ -28,7 +33,11 @@ fn ask(phase: ProcessPhase, requests: &'static [&str]) -> Vec<String> {
             ProxySettings { workers: NonZeroUsize::MIN, access_log: None, exemplars: false };
         let proxy = Arc::new(Proxy::start(settings).unwrap());
         let (_sender, report) = watch::channel(ProcessReport { phase, ..ProcessReport::new() });
-        let address = start("127.0.0.1:0".parse().unwrap(), proxy, report).await.unwrap();
+        let state = ApiState::new(proxy, report, Arc::default());
+        let hosts = ServedHosts::new([]);
+        let listener = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let address = listener.address;
+        serve(listener, hosts, state);
         let client =
             move || requests.iter().map(|request| exchange(address, request)).collect::<Vec<_>>();
         tokio::task::spawn_blocking(client).await.unwrap()
@@ -89,12 +98,7 @@ fn admin_address_in_use_gives_an_actionable_error() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let failure = runtime.block_on(async {
-        let settings =
-            ProxySettings { workers: NonZeroUsize::MIN, access_log: None, exemplars: false };
-        let proxy = Arc::new(Proxy::start(settings).unwrap());
-        start(address, proxy, watch::channel(ProcessReport::new()).1).await.unwrap_err()
-    });
+    let failure = runtime.block_on(bind(address)).err().unwrap();
     let Failure::Input(lines) = failure else { panic!("{failure:?}") };
     assert!(lines[0].starts_with(&format!("sheave: cannot listen on {address} (--admin): ")));
     assert!(lines[0].ends_with("another process listens there: stop it, or choose another port"));

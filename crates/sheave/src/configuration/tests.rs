@@ -164,33 +164,33 @@ async fn address_in_use_is_reported_and_retried_on_reload() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
     let mut fixture = ConfigurationFixture::new();
-    assert_eq!(fixture.reload(&text(port, &["10.0.0.1"])).await.0, ReloadOutcome::Applied);
-    let unbound = fixture.report.borrow().unbound.to_vec();
-    assert_eq!(unbound.len(), 1);
+    assert_eq!(fixture.reload(&text(port, &["10.0.0.1"])).await.0, ReloadOutcome::Refused);
+    let problems = fixture.problems();
+    assert_eq!(problems.len(), 1);
     assert!(
-        unbound[0].starts_with(&format!("cannot listen on 127.0.0.1:{port} (default/edge/http)"))
+        problems[0].contains(&format!("cannot listen on 127.0.0.1:{port} (default/edge/http)"))
     );
-    assert!(unbound[0].ends_with("stop it, or choose another port"), "{unbound:?}");
+    assert!(problems[0].ends_with("stop it, or choose another port"), "{problems:?}");
     drop(taken);
     assert_eq!(fixture.reload(&text(port, &["10.0.0.1"])).await.0, ReloadOutcome::Applied);
-    assert!(fixture.report.borrow().unbound.is_empty());
+    assert_eq!(fixture.problems(), [""; 0]);
     assert_eq!(fixture.proxy.listeners()[0].address.port(), port);
 }
 
-/// An address in use blocks no other update: endpoint changes still take the fast path, and the address is retried
-/// without a request.
+/// A move to an address in use changes nothing, and is retried without a request.
 #[tokio::test]
-async fn address_in_use_blocks_no_update_and_is_retried() {
+async fn move_to_an_address_in_use_changes_nothing_until_it_is_free() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
     let mut fixture = ConfigurationFixture::new();
-    fixture.reload(&text(port, &["10.0.0.1"])).await;
+    fixture.reload(&text(0, &["10.0.0.1"])).await;
+    let before = fixture.proxy.listeners()[0].address;
     let reloaded = fixture.reload(&text(port, &["10.0.0.2"])).await;
-    assert_eq!(reloaded, (ReloadOutcome::Endpoints, ips(&["10.0.0.2"])));
-    assert_eq!(fixture.report.borrow().unbound.len(), 1);
+    assert_eq!(reloaded, (ReloadOutcome::Refused, ips(&["10.0.0.1"])));
+    assert_eq!(fixture.proxy.listeners()[0].address, before);
     drop(taken);
     fixture.configuration.rebind_at = Some(Instant::now());
     fixture.configuration.follow().await;
-    assert!(fixture.report.borrow().unbound.is_empty());
+    assert_eq!(fixture.problems(), [""; 0]);
     assert_eq!(fixture.proxy.listeners()[0].address.port(), port);
 }

@@ -1,14 +1,16 @@
 //! Reads and parses files; caches the results, so that one changed file costs one parse.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use gateway::{AddressAssignment, ApiObject, ObjectOrigin, ObjectProblem};
+use tokio::time::Instant;
 
-use super::resolved_paths::{ResolvedPaths, StaleFiles};
+use super::path_tracker::PathChanges;
 use crate::configuration::ErrorPolicy;
 
 /// Size limit of a file; ten thousand routes take about 5 MiB.
@@ -24,10 +26,16 @@ pub(crate) struct SourceContents {
     pub(crate) error_policy: ErrorPolicy,
 }
 
+/// Time after which a file that has lost all its objects is read again. Only then is it taken as it is: some editors
+/// empty a file before they write it.
+const CONFIRM_AFTER: Duration = Duration::from_secs(2);
+
 /// Parsed files, by path.
 #[derive(Debug, Default)]
 pub(crate) struct FileCache {
     files: BTreeMap<PathBuf, ParsedFile>,
+    /// Files that were found without objects; their previous objects stay until they are read again at this time.
+    emptied: BTreeMap<PathBuf, Instant>,
 }
 
 #[derive(Debug)]
@@ -37,31 +45,88 @@ struct ParsedFile {
 }
 
 impl FileCache {
-    /// Reads files that are stale or new, and drops files that are gone. A file in `unfinished` is
-    /// being written: it keeps its previous content, or is skipped if it has none.
-    pub(crate) fn refresh(
-        &mut self,
-        resolved: &ResolvedPaths,
-        stale: &StaleFiles,
-        unfinished: &BTreeSet<PathBuf>,
-    ) -> SourceContents {
+    /// Reads files that are stale or new, and drops files that are gone. A file that is being written keeps its
+    /// previous content, or is skipped if it has none.
+    ///
+    /// A file that has lost all its objects keeps them until a second read confirms that.
+    pub(crate) fn refresh(&mut self, changes: PathChanges<'_>, now: Instant) -> SourceContents {
+        let PathChanges { resolved, stale, unfinished } = changes;
         let mut contents = SourceContents::default();
         for (path, reason) in &resolved.unreadable {
             contents.problems.push(file_problem(path, reason.clone()));
         }
         let mut before = std::mem::take(&mut self.files);
         for path in &resolved.files {
-            let known = before.remove(path).filter(|_| !stale.contains(path));
-            let parsed = match known {
-                Some(parsed) => parsed,
-                None if unfinished.contains(path) => continue,
-                None => ParsedFile::read(path),
+            let is_unfinished = unfinished.contains(path);
+            if is_unfinished {
+                self.emptied.remove(path);
+            }
+            let is_current = !stale.contains(path) && !self.emptied.contains_key(path);
+            let parsed = match before.remove(path) {
+                Some(known) if is_current || is_unfinished => known,
+                None if is_unfinished => continue,
+                known => self.read(path, known, now),
             };
-            contents.objects.extend(parsed.objects.iter().cloned());
-            contents.problems.extend(parsed.problems.iter().cloned());
+            contents.add(&parsed);
             self.files.insert(path.clone(), parsed);
         }
+        self.emptied.retain(|path, _| self.files.contains_key(path));
         contents
+    }
+
+    /// Takes the files that have lost their objects as they are at the next read.
+    pub(crate) fn confirm(&mut self) {
+        let now = Instant::now();
+        self.emptied.values_mut().for_each(|due| *due = now);
+    }
+
+    /// Returns the time of the next read that confirms what an earlier one found.
+    pub(crate) fn confirm_at(&self) -> Option<Instant> {
+        self.emptied.values().min().copied()
+    }
+
+    /// Reads a file; if it has just lost all objects, returns its previous content.
+    fn read(&mut self, path: &Path, known: Option<ParsedFile>, now: Instant) -> ParsedFile {
+        let parsed = ParsedFile::read(path);
+        let known = known.filter(|known| !known.objects.is_empty());
+        if parsed.objects.is_empty()
+            && parsed.problems.is_empty()
+            && let Some(known) = known
+            && self.is_unconfirmed(path, now)
+        {
+            return known;
+        }
+        self.emptied.remove(path);
+        parsed
+    }
+
+    /// Notes that a file has lost its objects. Returns false if this is confirmed by now.
+    fn is_unconfirmed(&mut self, path: &Path, now: Instant) -> bool {
+        let file = path.display();
+        match self.emptied.get(path) {
+            Some(due) if *due <= now => {
+                tracing::warn!(%file, "the file still has no objects: they are removed");
+                self.emptied.remove(path);
+                false
+            }
+            Some(_) => true,
+            None => {
+                let seconds = CONFIRM_AFTER.as_secs();
+                tracing::warn!(
+                    %file,
+                    "the file has lost all its objects: they stay in force until it is read again in {seconds} s"
+                );
+                self.emptied.insert(path.to_owned(), now + CONFIRM_AFTER);
+                true
+            }
+        }
+    }
+}
+
+impl SourceContents {
+    fn add(&mut self, parsed: &ParsedFile) {
+        self.objects.extend(parsed.objects.iter().cloned());
+        self.problems.extend(parsed.problems.iter().cloned());
     }
 }
 

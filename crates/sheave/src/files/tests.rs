@@ -239,3 +239,33 @@ async fn expired_files_are_read_again_without_an_event() {
     fixture.files.expire();
     fixture.expect(&["a"]).await;
 }
+
+#[tokio::test]
+async fn emptied_file_keeps_its_objects_until_it_is_written() {
+    let mut fixture = FilesFixture::watching(folder_of(&["a", "b"]), &[""]);
+    fixture.files.load();
+    fs::write(fixture.path("a.yaml"), "").unwrap();
+    fixture.expect(&["a", "b"]).await;
+    fs::write(fixture.path("a.yaml"), text("a2")).unwrap();
+    fixture.expect(&["a2", "b"]).await;
+    assert_eq!(fixture.files.cache.confirm_at(), None);
+}
+
+#[tokio::test]
+async fn emptied_file_loses_its_objects_when_a_second_read_confirms_it() {
+    let mut fixture = FilesFixture::watching(folder_of(&["a"]), &[""]);
+    fixture.files.load();
+    fs::write(fixture.path("a.yaml"), "# nothing\n").unwrap();
+    fixture.expect(&["a"]).await;
+    fixture.expect(&[]).await;
+    fs::write(fixture.path("a.yaml"), "# still nothing\n").unwrap();
+    fixture.expect(&[]).await;
+}
+
+#[tokio::test]
+async fn empty_file_at_start_is_empty_at_once() {
+    let empty = |path: &Path| fs::write(path.join("a.yaml"), "").unwrap();
+    let mut fixture = FilesFixture::watching(empty, &[""]);
+    assert_eq!(names(&fixture.files.load()), [""; 0]);
+    assert_eq!(fixture.files.cache.confirm_at(), None);
+}

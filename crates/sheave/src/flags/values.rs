@@ -158,6 +158,16 @@ pub(super) fn admin_api(text: &str) -> Result<SocketAddr, String> {
     }
 }
 
+/// Parses `--admin-host`.
+pub(super) fn host_name(text: &str) -> Result<String, String> {
+    let is_name =
+        |it: &str| it.bytes().all(|it| it.is_ascii_alphanumeric() || b"-_.".contains(&it));
+    match !text.is_empty() && is_name(text) {
+        true => Ok(text.to_owned()),
+        false => Err("write a host name without a port, as sheave.example".to_owned()),
+    }
+}
+
 /// Parses `--dns`.
 pub(super) fn name_server(text: &str) -> Result<SocketAddr, String> {
     if let Some(address) = ip(text) {
