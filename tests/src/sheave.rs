@@ -52,21 +52,33 @@ impl SheaveProcess {
         standard_error: Stdio,
     ) -> Result<Self> {
         let config = [OsStr::new("--config"), configuration.path().as_os_str()];
-        Self::launch(config, standard_error).await
+        Self::launch(Command::new(binary()?), config, standard_error).await
     }
 
     /// Starts `sheave serve` with these arguments alone, and waits until it is ready.
     pub async fn start<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Result<Self> {
-        Self::launch(arguments, Stdio::piped()).await
+        Self::launch(Command::new(binary()?), arguments, Stdio::piped()).await
     }
 
+    /// Like [`SheaveProcess::start`], with a limit of file descriptors.
+    pub async fn start_with_max_descriptors<A: AsRef<OsStr>>(
+        most: u32,
+        arguments: impl IntoIterator<Item = A>,
+    ) -> Result<Self> {
+        let mut shell = Command::new("sh");
+        let script = "ulimit -n \"$1\" && shift && exec \"$@\"";
+        shell.args(["-c", script, "sh", &most.to_string()]).arg(binary()?);
+        Self::launch(shell, arguments, Stdio::piped()).await
+    }
+
+    /// Starts the binary by this command, to which the arguments are added.
     async fn launch<A: AsRef<OsStr>>(
+        mut command: Command,
         arguments: impl IntoIterator<Item = A>,
         standard_error: Stdio,
     ) -> Result<Self> {
         let scratch = TempDirectory::new()?;
         let ready = scratch.path().join("ready.json");
-        let mut command = Command::new(binary()?);
         command.arg("serve").args(arguments).args(["--admin", "127.0.0.1:0"]);
         command.arg("--ready-file").arg(&ready);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(standard_error);

@@ -21,6 +21,7 @@ use crate::config_cell::{CachedConfig, ConfigCell};
 use crate::dial::pool::EndpointData;
 use crate::failure::Failure;
 use crate::observe::{ListenerCounters, RouteCounters};
+use crate::resources::ResourceBudgets;
 
 /// The configuration that workers use, read anew for each request.
 #[derive(Default)]
@@ -223,15 +224,16 @@ pub(crate) struct StateRegistry {
     routes: BTreeMap<Arc<str>, Arc<Route>>,
     endpoint_tls: EndpointTlsFactory,
     slot_assignment: SlotAssignment,
+    budgets: Arc<ResourceBudgets>,
 }
 
 impl StateRegistry {
-    pub(crate) fn new(workers: usize) -> Self {
+    pub(crate) fn new(workers: usize, budgets: Arc<ResourceBudgets>) -> Self {
         let (backends, routes) = (BTreeMap::new(), BTreeMap::new());
         let (tcp, udp) = (EndpointRegistry::new(), EndpointRegistry::new());
         let (endpoint_tls, slot_assignment) =
             (EndpointTlsFactory::default(), SlotAssignment::alone());
-        Self { workers, tcp, udp, backends, routes, endpoint_tls, slot_assignment }
+        Self { workers, tcp, udp, backends, routes, endpoint_tls, slot_assignment, budgets }
     }
 
     /// Returns the Snapshot's backends, with the existing state of known ones.
@@ -313,7 +315,7 @@ impl StateRegistry {
             TransportProtocol::Udp => &mut self.udp,
         };
         let member = |spec: &EndpointSpec| {
-            let data = || EndpointData::new(self.workers);
+            let data = || EndpointData::new(self.workers, Arc::clone(&self.budgets));
             let endpoint = registry.endpoint(spec.address, data);
             SetMember {
                 max_in_flight: self.slot_assignment.max_in_flight(spec.address, cap),

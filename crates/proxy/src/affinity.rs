@@ -185,7 +185,10 @@ mod tests {
         let mut registry = EndpointRegistry::new();
         let endpoint = |port: &u16| {
             let address = SocketAddr::from(([10, 0, 0, 1], *port));
-            SetMember::new(registry.endpoint(address, || EndpointData::new(1)), weight)
+            SetMember::new(
+                registry.endpoint(address, || EndpointData::new(1, Arc::default())),
+                weight,
+            )
         };
         ports.iter().map(endpoint).collect()
     }

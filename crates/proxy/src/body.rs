@@ -17,6 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 
 use crate::buffer::{BUFFER_BYTES, ReadBuffer};
+use crate::h2::H2Stream;
 use crate::pipe::SplicePipe;
 use crate::scratch::{ReplayBudget, ReplayReservation, ScratchMemory};
 use crate::stream::PeerStream;
@@ -547,8 +548,14 @@ impl BodyPump {
         sink: &mut PeerStream,
         scratch: &ScratchMemory,
     ) -> Poll<Result<(), BodyError>> {
+        if self.replay.is_none()
+            && let PeerStream::H2(message) = source
+        {
+            let has_ended = ready!(self.poll_forward(cx, message, sink))?;
+            return Poll::Ready(if has_ended { self.source_closed(source) } else { Ok(()) });
+        }
         let mut large = scratch.copy_buffer();
-        let most = large.len().min(self.left()).min(sink.max_read());
+        let most = large.len().min(self.left()).min(sink.max_read(self.written));
         let mut space = ReadBuf::new(&mut large[..most]);
         let result = ready!(Pin::new(&mut *source).poll_read(cx, &mut space));
         let data = space.filled();
@@ -572,6 +579,39 @@ impl BodyPump {
         self.count_written(written);
         self.out.extend_from_slice(&data[written..]);
         Poll::Ready(Ok(()))
+    }
+
+    /// Writes the next bytes of a stream where they are. Those that the sink does not accept stay in the stream's
+    /// flow-control window, so the peer sends no more of them. Returns true at the stream's end.
+    fn poll_forward(
+        &mut self,
+        cx: &mut Context<'_>,
+        source: &mut H2Stream,
+        sink: &mut PeerStream,
+    ) -> Poll<Result<bool, BodyError>> {
+        let peeked = ready!(source.poll_peek(cx));
+        let data = peeked.map_err(|_closed| BodyError::SourceEnded)?;
+        let data = &data[..data.len().min(self.left())];
+        if data.is_empty() {
+            return Poll::Ready(Ok(true));
+        }
+        if self.body_bytes + data.len() as u64 > self.max_body_bytes {
+            return Poll::Ready(Err(BodyError::TooLarge));
+        }
+        self.waiting_for = BodySide::Sink;
+        let written = ready!(Pin::new(sink).poll_write(cx, data));
+        let Some(count) = written.ok().filter(|count| *count > 0) else {
+            return Poll::Ready(Err(BodyError::SinkFailed));
+        };
+        source.consume(count);
+        self.count_written(count);
+        self.read(count)?;
+        Poll::Ready(Ok(false))
+    }
+
+    /// Returns the number of bytes that have been read and not written, in our memory or in a pipe.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.out.len() + self.pipe.as_ref().map_or(0, SplicePipe::len)
     }
 
     fn count_written(&mut self, count: usize) {

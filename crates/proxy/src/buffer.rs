@@ -3,7 +3,7 @@
 //! An idle connection holds no buffer. The pool is last in, first out, so that the few buffers in use stay in the
 //! cache, no matter how many connections there are.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -93,6 +93,8 @@ impl ReadBuffer {
 pub(crate) struct BufferPool {
     for_clients: RefCell<Vec<ReadBuffer>>,
     for_endpoints: RefCell<Vec<ReadBuffer>>,
+    /// True while memory is scarce: new buffers are small.
+    is_tight: Cell<bool>,
 }
 
 impl BufferPool {
@@ -102,7 +104,15 @@ impl BufferPool {
 
     pub(crate) fn take_for_endpoint(&self) -> ReadBuffer {
         let known = self.for_endpoints.borrow_mut().pop();
-        known.unwrap_or_else(|| ReadBuffer::new(ENDPOINT_BUFFER_BYTES))
+        known.unwrap_or_else(|| {
+            let is_tight = self.is_tight.get();
+            ReadBuffer::new(if is_tight { BUFFER_BYTES } else { ENDPOINT_BUFFER_BYTES })
+        })
+    }
+
+    /// Makes new buffers small while memory is scarce.
+    pub(crate) fn set_tight(&self, is_tight: bool) {
+        self.is_tight.set(is_tight);
     }
 
     pub(crate) fn give_back(&self, mut buffer: ReadBuffer) {

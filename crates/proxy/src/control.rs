@@ -30,6 +30,7 @@ use crate::dial::pool::Endpoint;
 use crate::health;
 use crate::mutex::lock;
 use crate::observe::{self, log_buffer};
+use crate::resources::ResourceBudgets;
 use crate::worker::{self, DrainStage, ProxyState, Worker, WorkerCommand};
 
 /// Binding of addresses.
@@ -52,6 +53,10 @@ pub struct ProxySettings {
     pub access_log: Option<AccessLog>,
     /// True if histograms keep the trace IDs that clients send as exemplars.
     pub exemplars: bool,
+    /// Bytes of memory that the process may have; `None`: memory is not limited.
+    pub memory_limit: Option<u64>,
+    /// File descriptors that the process may have; `None`: they are not limited.
+    pub max_descriptors: Option<u64>,
 }
 
 /// Output and sampling of the access log.
@@ -213,7 +218,9 @@ impl Proxy {
         let count = settings.workers.get();
         let (senders, receivers): (Vec<_>, Vec<_>) =
             (0..count).map(|_| mpsc::unbounded_channel()).unzip();
-        let shared = Arc::new(ProxyState::new(senders, settings.exemplars));
+        let budgets = ResourceBudgets::new(settings.memory_limit, settings.max_descriptors);
+        let state = ProxyState::new(senders, settings.exemplars, Arc::clone(&budgets));
+        let shared = Arc::new(state);
         let mut threads = Vec::new();
         let (mut sample, mut writer) = (0.0, None);
         if let Some(log) = settings.access_log {
@@ -239,8 +246,11 @@ impl Proxy {
                 tracing::error!(%error, "health thread failed, endpoint health is not evaluated");
             }
         })?);
-        let (registry, server_tls, groups) =
-            (StateRegistry::new(count), ServerTlsConfigs::default(), SocketGroups::default());
+        let (registry, server_tls, groups) = (
+            StateRegistry::new(count, budgets),
+            ServerTlsConfigs::default(),
+            SocketGroups::default(),
+        );
         let handover = SocketHandover::default();
         let control = Mutex::new(ControlState { registry, server_tls, groups, handover, threads });
         Ok(Self { shared, control })
@@ -417,7 +427,7 @@ impl Proxy {
     /// Returns true if all connections closed within the timeout.
     pub fn drain(&self, timeout: Duration) -> bool {
         let started = clock::now();
-        let live = self.shared.config.load();
+        let active_config = self.shared.config.load();
         // Clients must not wait in the accept queue of a socket that is kept for a successor.
         lock(&self.control).handover.close();
         self.shared.enter_stage(DrainStage::Draining);

@@ -104,6 +104,8 @@ failures! {
         "idle timeout: endpoint sent or accepted no bytes in time").attempt(TimedOut);
     ResponseCut => row(502, "http_response_incomplete", "response_cut",
         "endpoint closed the connection before the end of its response").attempt(ConnectionBroken);
+    OutOfMemory => row(503, "proxy_internal_error", "out_of_memory",
+        "proxy is short of memory, and this transfer holds much of it without progress");
     OutOfDescriptors => row(503, "proxy_internal_error", "out_of_descriptors",
         "proxy is out of file descriptors");
     BadProxyHeader(reason: ProxyHeaderError = Missing) =>

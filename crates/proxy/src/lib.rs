@@ -81,6 +81,12 @@ mod reachability;
 mod active_config;
 /// Read-mostly values with a cached copy per worker.
 mod config_cell;
+/// Budgets of the process: memory and file descriptors.
+mod resources;
+/// Memory of the process, and the steps that are taken as it fills.
+mod memory;
+/// Descriptors of the process, and the shares of it.
+mod descriptors;
 /// A worker: one thread with its own runtime and connections.
 mod worker;
 /// Reusable memory that requests borrow.

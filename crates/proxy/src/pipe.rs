@@ -1,7 +1,7 @@
 //! A kernel pipe, through which pages move from socket to socket without a copy (`splice`).
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::task::{Context, Poll, ready};
 
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
@@ -24,6 +24,11 @@ impl SplicePipe {
         // If the pipes of the user have reached the page limit, a smaller pipe works too.
         let _smaller = fcntl_setpipe_size(&writer, PIPE_BYTES);
         Some(Self { reader, writer, buffered: 0 })
+    }
+
+    /// Returns the number of bytes in the pipe.
+    pub(crate) fn len(&self) -> usize {
+        self.buffered
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -70,6 +75,13 @@ impl SplicePipe {
                 }
             }
         }
+    }
+}
+
+impl AsRawFd for SplicePipe {
+    /// Returns the descriptor of the end that is written, the later one.
+    fn as_raw_fd(&self) -> RawFd {
+        self.writer.as_raw_fd()
     }
 }
 

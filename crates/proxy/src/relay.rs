@@ -24,6 +24,7 @@ use crate::failure::Failure;
 use crate::forwarded::{PSEUDONYM, via};
 use crate::grpc::{self, GrpcCall};
 use crate::load_report;
+use crate::memory::stalled::HeldMemory;
 use crate::outcome::AttemptConclusion;
 use crate::tunnel;
 use crate::worker::Worker;
@@ -161,6 +162,7 @@ async fn stream(
     let until = attempt.deadline;
     let (mut seen, mut due) = (u64::MAX, until);
     let mut taken = download.written;
+    let mut held: Option<HeldMemory> = None;
     let mut long_from = if call.is_some() { clock::now() + grpc::LONG_STREAM } else { Time::MAX };
     poll_fn(|cx| {
         attempt.upload(cx, worker, client, upload)?;
@@ -175,6 +177,15 @@ async fn stream(
             return Poll::Ready(Ok(()));
         }
         let slow_client = download.waiting_for == BodySide::Sink;
+        if slow_client {
+            let bytes = download.held_bytes() + connection.unread_bytes();
+            let held = held.get_or_insert_with(|| client.held_memory(worker));
+            if held.stall(bytes, cx.waker()) {
+                return Poll::Ready(Err(Failure::OutOfMemory));
+            }
+        } else if let Some(held) = &mut held {
+            held.advance();
+        }
         if upload.is_read() && !slow_client && client.poll_disconnected(cx, worker).is_ready() {
             return Poll::Ready(Err(Failure::ClientGone));
         }

@@ -276,7 +276,7 @@ async fn admit(
     };
     let failure = match enter(context, backend, &pick).await {
         Err(full) if full.is_overload() && only.is_some() => full,
-        Err(Failure::ClientGone) => return Err(Failure::ClientGone),
+        Err(gone @ (Failure::ClientGone | Failure::OutOfMemory)) => return Err(gone),
         Err(failure) => return Err(count_refusal(worker, context.client, backend, failure)),
         Ok(slot) => return Ok(slot),
     };
@@ -323,6 +323,7 @@ async fn enter(
     result.unwrap_or_else(|interrupt| {
         Err(match interrupt {
             WaitInterrupt::ClientGone => Failure::ClientGone,
+            WaitInterrupt::OutOfMemory => Failure::OutOfMemory,
             WaitInterrupt::Deadline if patience > policy.deadline => Failure::RequestTimeout,
             WaitInterrupt::Deadline => backend.queue_timeout_failure(),
         })

@@ -198,6 +198,7 @@ impl<'r> RetryState<'r> {
         let until = clock::now() + pause;
         match client.wait_until(worker, until.min(policy.deadline), pending::<()>()).await {
             Err(WaitInterrupt::ClientGone) => Err(Failure::ClientGone),
+            Err(WaitInterrupt::OutOfMemory) => Err(Failure::OutOfMemory),
             Ok(()) | Err(WaitInterrupt::Deadline) if until > policy.deadline => {
                 Err(Failure::RequestTimeout)
             }

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use balance::Time;
@@ -10,6 +11,7 @@ use tokio::sync::oneshot;
 use crate::buffer::BufferPool;
 use crate::deadline::Deadline;
 use crate::pipe::SplicePipe;
+use crate::resources::ResourceBudgets;
 
 /// Size of the buffer through which large bodies are copied. See docs/decisions/0001.
 const LARGE_BYTES: usize = 256 * 1024;
@@ -29,9 +31,14 @@ pub(crate) struct ScratchMemory {
     copy_buffer: RefCell<Vec<u8>>,
     pipes: RefCell<Vec<SplicePipe>>,
     deadlines: RefCell<Vec<Deadline>>,
+    budgets: Arc<ResourceBudgets>,
 }
 
 impl ScratchMemory {
+    pub(crate) fn new(budgets: &Arc<ResourceBudgets>) -> Self {
+        Self { budgets: Arc::clone(budgets), ..Self::default() }
+    }
+
     pub(crate) fn copy_buffer(&self) -> RefMut<'_, Vec<u8>> {
         let mut large = self.copy_buffer.borrow_mut();
         if large.is_empty() {
@@ -57,9 +64,10 @@ impl ScratchMemory {
         }
     }
 
-    /// Takes an empty pipe; `None` if no file descriptors are left.
+    /// Takes an empty pipe; `None` if few file descriptors are left.
     pub(crate) fn take_pipe(&self) -> Option<SplicePipe> {
-        self.pipes.borrow_mut().pop().or_else(SplicePipe::new)
+        let known = self.pipes.borrow_mut().pop();
+        known.or_else(|| SplicePipe::new().filter(|pipe| self.budgets.descriptors.allows(pipe)))
     }
 
     pub(crate) fn give_back_pipe(&self, pipe: SplicePipe) {

@@ -23,8 +23,12 @@ use crate::h2;
 use crate::h3;
 use crate::sys::{self, ThreadBound};
 
-/// Maximum number of bytes to read from a multiplexed stream, and to keep until its flow-control window opens.
-const MESSAGE_BYTES: usize = 64 * 1024;
+/// Maximum number of bytes to read at once for a multiplexed stream, and to keep until its flow-control window opens.
+const MAX_STREAM_READ: usize = 64 * 1024;
+/// The same until the stream has accepted more: thousands of streams whose windows stay shut keep little.
+const FIRST_STREAM_READ: usize = 16 * 1024;
+/// Number of bytes to read at once for a connection that has not accepted more yet.
+const FIRST_CONNECTION_READ: usize = 64 * 1024;
 
 /// The transport of one peer's bytes.
 pub(crate) enum PeerStream {
@@ -178,12 +182,24 @@ impl PeerStream {
         }
     }
 
-    /// Returns the maximum number of bytes to read before they are written: bytes that the sink does not accept must be
-    /// kept.
-    pub(crate) fn max_read(&self) -> usize {
+    /// Returns the maximum number of bytes to read before they are written to this stream, which has accepted
+    /// `accepted` bytes of the message so far. Bytes that it does not accept must be kept: so no more are read at once
+    /// than it has shown to accept.
+    pub(crate) fn max_read(&self, accepted: u64) -> usize {
+        let accepted = usize::try_from(accepted).unwrap_or(usize::MAX);
         match self {
-            Self::Tcp(_) | Self::Tls(_) | Self::Framed(_) => usize::MAX,
-            Self::H2(_) | Self::H3(_) => MESSAGE_BYTES,
+            Self::Tcp(_) | Self::Tls(_) | Self::Framed(_) => accepted.max(FIRST_CONNECTION_READ),
+            Self::H2(_) | Self::H3(_) => accepted.clamp(FIRST_STREAM_READ, MAX_STREAM_READ),
+        }
+    }
+
+    /// Returns the bytes that have arrived on a multiplexed stream and have not been read. `None` if there are none and
+    /// no more will arrive, or if the kernel holds them.
+    pub(crate) fn unread_bytes(&mut self) -> Option<usize> {
+        match self {
+            Self::Tcp(_) | Self::Tls(_) | Self::Framed(_) => None,
+            Self::H2(message) => message.unread_bytes(),
+            Self::H3(message) => message.unread_bytes(),
         }
     }
 

@@ -122,6 +122,7 @@ impl TcpAttemptContext<'_> {
         let admitted = result.unwrap_or_else(|interrupt| {
             Err(match interrupt {
                 WaitInterrupt::ClientGone => Failure::ClientGone,
+                WaitInterrupt::OutOfMemory => Failure::OutOfMemory,
                 WaitInterrupt::Deadline => backend.queue_timeout_failure(),
             })
         });
@@ -138,6 +139,7 @@ impl TcpAttemptContext<'_> {
         match within(self.client, settings.connect_timeout, connecting).await {
             Ok(connected) => connected.map(|connection| connection.stream),
             Err(WaitInterrupt::ClientGone) => Err(Failure::ClientGone),
+            Err(WaitInterrupt::OutOfMemory) => Err(Failure::OutOfMemory),
             Err(WaitInterrupt::Deadline) => Err(Failure::ConnectTimeout),
         }
     }
@@ -177,6 +179,7 @@ async fn relay(
     let mut to_endpoint = OneWayCopy::with_initial_bytes(client.take_unread(worker));
     let mut to_client = OneWayCopy::with_initial_bytes(Vec::new());
     client.deadline.set(clock::now() + idle);
+    let mut held = client.held_memory(worker);
     poll_fn(|cx| {
         let up = to_endpoint.poll(cx, &mut client.stream, endpoint, &worker.scratch);
         let down = to_client.poll(cx, endpoint, &mut client.stream, &worker.scratch);
@@ -192,6 +195,10 @@ async fn relay(
             // reads them to the end.
             (Poll::Ready(up), Poll::Ready(down)) => Poll::Ready(combine_results(up, down)),
             (Poll::Ready(_) | Poll::Pending, Poll::Ready(_) | Poll::Pending) => {
+                let bytes = to_endpoint.held_bytes() + to_client.held_bytes();
+                if held.stall_if(bytes > 0, bytes, cx.waker()) {
+                    return Poll::Ready(Err(Failure::OutOfMemory));
+                }
                 client.deadline.poll(cx).map(|()| Err(Failure::StreamIdle))
             }
         }

@@ -9,7 +9,7 @@ use balance::AttemptResult;
 use codec::head::{BodyFraming, ResponseFraming};
 use tokio::io::AsyncWrite;
 
-use crate::body::{BodyError, BodyPump, BodySource};
+use crate::body::{BodyError, BodyPump, BodySide, BodySource};
 use crate::clock;
 use crate::context::AttemptContext;
 use crate::dial::attempt::AttemptConnection;
@@ -35,11 +35,16 @@ pub(crate) async fn tunnel(
     let mut to_client = TunnelDirection { pump: download, finished: false };
     let endpoint = &mut attempt.connection;
     let mut seen = u64::MAX;
+    let mut held = client.held_memory(worker);
     let result = poll_fn(|cx| {
         let mut source = BodySource { stream: &mut client.stream, buffer: &mut client.buffer };
-        let up = to_endpoint.poll(cx, &mut source, &mut endpoint.stream, &worker.scratch)?;
+        let up = to_endpoint
+            .poll(cx, &mut source, &mut endpoint.stream, &worker.scratch)
+            .map_err(|_ended| Failure::ClientGone)?;
         let mut source = BodySource { stream: &mut endpoint.stream, buffer: &mut endpoint.buffer };
-        let down = to_client.poll(cx, &mut source, &mut client.stream, &worker.scratch)?;
+        let down = to_client
+            .poll(cx, &mut source, &mut client.stream, &worker.scratch)
+            .map_err(|_ended| Failure::ClientGone)?;
         if up.is_ready() && down.is_ready() {
             return Poll::Ready(Ok(()));
         }
@@ -48,15 +53,19 @@ pub(crate) async fn tunnel(
             seen = progress;
             client.deadline.set(clock::now() + policy.client.stream_idle_timeout);
         }
+        let is_stalled = to_endpoint.is_stalled() || to_client.is_stalled();
+        let bytes = to_endpoint.pump.held_bytes() + to_client.pump.held_bytes();
+        let unread = endpoint.unread_bytes() + client.stream.unread_bytes().unwrap_or(0);
+        if held.stall_if(is_stalled, bytes + unread, cx.waker()) {
+            return Poll::Ready(Err(Failure::OutOfMemory));
+        }
         ready!(client.deadline.poll(cx));
-        Poll::Ready(Err(BodyError::SourceEnded))
+        Poll::Ready(Err(Failure::ClientGone))
     })
     .await;
     let conclusion = AttemptConclusion::now(AttemptResult::Success);
     attempt.slot.conclude(worker, &policy.backend_config, conclusion);
-    if result.is_err() {
-        record.failure = Some(Failure::ClientGone);
-    }
+    record.failure = result.err();
     Ok(ConnectionOutcome::Abort)
 }
 
@@ -68,6 +77,11 @@ struct TunnelDirection<'a> {
 }
 
 impl TunnelDirection<'_> {
+    /// True if the sink accepts no more bytes.
+    fn is_stalled(&self) -> bool {
+        !self.finished && self.pump.waiting_for == BodySide::Sink
+    }
+
     /// Ready when the source has ended and the sink has been shut down. The other direction may still be in use.
     fn poll(
         &mut self,

@@ -13,6 +13,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
 use tokio::io::Interest;
@@ -31,6 +32,8 @@ use flow::UdpFlow;
 /// Datagrams that one system call reads; each buffer has room for the largest possible one.
 const BATCH: usize = 4;
 const LARGEST: usize = 64 * 1024;
+/// Pause after an error of the socket.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// UDP listener socket with its flows.
 struct UdpListener {
@@ -64,11 +67,18 @@ pub(crate) async fn serve(
             return;
         }
     };
+    let mut is_failing = false;
     loop {
         tokio::select! {
             ready = udp_listener.socket.readable() => {
-                if let Err(error) = ready.and_then(|()| udp_listener.receive()) {
-                    tracing::warn!(listener.address = %address, %error, "cannot receive datagrams");
+                match ready.and_then(|()| udp_listener.receive()) {
+                    Ok(()) => is_failing = false,
+                    Err(error) => {
+                        if !std::mem::replace(&mut is_failing, true) {
+                            tracing::warn!(listener.address = %address, %error, "cannot receive datagrams");
+                        }
+                        tokio::time::sleep(PAUSE).await;
+                    }
                 }
             }
             _ = &mut closed => break,
@@ -141,7 +151,12 @@ impl UdpListener {
             return None;
         }
         let counters = &self.bound.counters[self.worker.index];
-        if !self.bound.admit_connection(listener.client.max_connections) {
+        let descriptors = &self.worker.shared.budgets.descriptors;
+        let has_descriptor = descriptors.add_flow();
+        if !has_descriptor || !self.bound.admit_connection(listener.client.max_connections) {
+            if has_descriptor {
+                descriptors.remove_flow();
+            }
             counters.refused.add(1);
             return None;
         }
@@ -158,6 +173,7 @@ impl UdpListener {
         self.flows.borrow_mut().remove(&flow.key);
         self.worker.handle().connections.fetch_sub(1, Ordering::AcqRel);
         self.bound.release_connection();
+        self.worker.shared.budgets.descriptors.remove_flow();
         self.bound.counters[self.worker.index].closed.add(1);
     }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::task::Waker;
 
-use balance::Rng;
+use balance::{Rng, Time};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
@@ -16,13 +16,16 @@ use crate::accept::handshake_limiter::HandshakeLimiter;
 use crate::active_config::{ActiveConfig, BoundListener, WorkerConfig};
 use crate::clock;
 use crate::config_cell::ConfigCell;
+use crate::descriptors::IdleShedding;
 use crate::dial::h3::pools::H3WorkerPools;
 use crate::exchange::Exchange;
 use crate::health::HealthWaker;
+use crate::memory::stalled::StalledTransfers;
 use crate::mirror::limiter::MirrorLimiter;
 use crate::observe::WorkerCounters;
 use crate::observe::log_buffer::AccessLogBuffer;
 use crate::reachability::outages::OutageList;
+use crate::resources::ResourceBudgets;
 use crate::scratch::{ReplayBudget, ScratchMemory};
 
 /// The loop of a worker.
@@ -46,6 +49,7 @@ pub(crate) struct ProxyState {
     pub(crate) quic_keys: LazyLock<quic::QuicTokenKeys>,
     /// True if another process has the same listening sockets, and this one is to drain.
     pub(crate) has_successor: AtomicBool,
+    pub(crate) budgets: Arc<ResourceBudgets>,
     stage: AtomicU8,
 }
 
@@ -104,6 +108,10 @@ pub(crate) struct Worker {
     pub(crate) replay_budget: Rc<ReplayBudget>,
     pub(crate) mirrors: MirrorLimiter,
     pub(crate) handshake_limiter: HandshakeLimiter,
+    /// Transfers that wait for a slow peer.
+    pub(crate) stalled: Rc<StalledTransfers>,
+    /// Closing of idle client connections when descriptors run out.
+    pub(crate) idle_shedding: IdleShedding,
     /// Connections to endpoints over QUIC.
     pub(crate) quic: quic::QuicDialer,
     /// Connections of clients over QUIC.
@@ -136,7 +144,11 @@ struct WakerRegistry {
 }
 
 impl ProxyState {
-    pub(crate) fn new(commands: Vec<UnboundedSender<WorkerCommand>>, exemplars: bool) -> Self {
+    pub(crate) fn new(
+        commands: Vec<UnboundedSender<WorkerCommand>>,
+        exemplars: bool,
+        budgets: Arc<ResourceBudgets>,
+    ) -> Self {
         let handle = |commands| WorkerHandle {
             counters: WorkerCounters::new(),
             connections: AtomicU32::new(0),
@@ -153,6 +165,7 @@ impl ProxyState {
             outages: OutageList::default(),
             quic_keys: LazyLock::new(quic::QuicTokenKeys::generate),
             has_successor: AtomicBool::new(false),
+            budgets,
             stage: AtomicU8::new(DrainStage::Serving as u8),
         }
     }
@@ -199,12 +212,14 @@ impl Worker {
         let quic = quic::QuicDialer::new(clock::quic_now);
         Self {
             index,
-            scratch: ScratchMemory::default(),
+            scratch: ScratchMemory::new(&shared.budgets),
             rng: RefCell::new(Rng::new(seed(index))),
             access_log,
             replay_budget: ReplayBudget::new(),
             mirrors: MirrorLimiter::default(),
             handshake_limiter: HandshakeLimiter::new(),
+            stalled: Rc::default(),
+            idle_shedding: IdleShedding::default(),
             ports: quic::ServerDrivers::new(index, &quic),
             quic,
             h3_pools: H3WorkerPools::default(),
@@ -285,6 +300,15 @@ impl Worker {
         (0..handles.len()).filter(|&index| index != self.index).min_by_key(|&index| rate(index))
     }
 
+    /// True if a client connection that has been idle since this time is closed, to free its descriptor for others.
+    pub(crate) fn sheds_idle_connection(&self, idle_since: Time) -> bool {
+        let is_shed = self.idle_shedding.must_close(idle_since);
+        if is_shed {
+            self.counters().idle_connections_shed.add(1);
+        }
+        is_shed
+    }
+
     /// Registers the calling task to be woken whenever the stage changes, until the returned index is unregistered.
     pub(crate) fn register_waker(&self, waker: Waker) -> usize {
         let mut registry = self.waker_registry.borrow_mut();
@@ -302,7 +326,7 @@ impl Worker {
         registry.free.push(place);
     }
 
-    fn wake_all(&self) {
+    pub(crate) fn wake_all(&self) {
         self.waker_registry.borrow().wakers.iter().flatten().for_each(Waker::wake_by_ref);
     }
 }

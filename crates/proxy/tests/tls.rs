@@ -47,6 +47,8 @@ impl ProxyFixture {
             workers: NonZeroUsize::new(2).unwrap(),
             access_log: None,
             exemplars: false,
+            memory_limit: None,
+            max_descriptors: None,
         })
         .unwrap();
         let unknown = SocketAddr::from(([127, 0, 0, 1], 9));

@@ -15,7 +15,9 @@ use gateway::objects::MaxInFlight;
 use ipnet::IpNet;
 
 use crate::top::SortOrder;
-pub(crate) use values::{AdminAddress, ListenUrl, LoggedShare, ServiceTemplate, ToAddress};
+pub(crate) use values::{
+    AdminAddress, ListenUrl, LoggedShare, MemoryLimit, ServiceTemplate, ToAddress,
+};
 
 /// Sheave balances requests, not connections, over the endpoints of a Service.
 #[derive(Debug, Parser)]
@@ -149,6 +151,14 @@ pub(crate) struct ServeFlags {
     /// Worker threads that serve requests [default: one per CPU available to this process].
     #[arg(long, value_name = "N", value_parser = values::workers, help_heading = PROCESS)]
     pub(crate) workers: Option<NonZeroUsize>,
+
+    /// Memory that this process may have, as 512Mi or 1G, or `off`; `auto` is the limit of its control group, or the
+    /// memory of the machine.
+    ///
+    /// As memory fills, Sheave announces smaller flow-control windows, resets stalled transfers of the connections that
+    /// hold the most, and at last accepts no new connections.
+    #[arg(long, value_name = "SIZE|auto|off", default_value = "auto", help_heading = PROCESS)]
+    pub(crate) memory_limit: MemoryLimit,
 
     /// Time after SIGTERM during which new connections are still accepted, while load balancers and clients learn of
     /// the shutdown.

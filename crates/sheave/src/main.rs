@@ -42,6 +42,8 @@ mod scaler;
 mod ready;
 /// The allocator, and when it returns memory to the system.
 mod memory;
+/// The memory that the process may have.
+mod memory_limit;
 /// Memory and file descriptors of this process, as the kernel reports them.
 mod process;
 /// Linux capabilities of this process.

@@ -25,9 +25,10 @@ use crate::configuration::{self, CheckedConfiguration, ConfigurationController};
 use crate::dns::DnsWatcher;
 use crate::failure::Failure;
 use crate::files::{CertificateFiles, FileSource, SourceContents};
-use crate::flags::{AdminAddress, LoggedShare, ServeFlags};
+use crate::flags::{AdminAddress, LoggedShare, MemoryLimit, ServeFlags};
 use crate::log::{self, DroppedEvents};
 use crate::memory::MemoryTrim;
+use crate::memory_limit;
 use crate::process;
 use crate::ready::{self, ProcessAddresses};
 use crate::replicas::SlotAssignmentUpdater;
@@ -302,7 +303,17 @@ fn settings(flags: &ServeFlags) -> ProxySettings {
         LoggedShare::Fraction(sample) => Some(AccessLog { sample, output: Box::new(io::stdout()) }),
     };
     let workers = workers.unwrap_or(NonZeroUsize::MIN);
-    ProxySettings { workers, access_log, exemplars: flags.exemplars }
+    ProxySettings {
+        workers,
+        access_log,
+        exemplars: flags.exemplars,
+        memory_limit: match flags.memory_limit {
+            MemoryLimit::Auto => memory_limit::detect(),
+            MemoryLimit::Off => None,
+            MemoryLimit::Bytes(bytes) => Some(bytes),
+        },
+        max_descriptors: process::max_descriptors(),
+    }
 }
 
 /// The admin API, the probes and the scaler.

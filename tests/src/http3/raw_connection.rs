@@ -15,6 +15,7 @@ pub mod code {
     pub const DATA: u64 = 0;
     pub const HEADERS: u64 = 1;
     pub const SETTINGS: u64 = 4;
+    pub const MAX_PUSH_ID: u64 = 0xd;
     /// Type of the control stream, which begins with SETTINGS.
     pub const CONTROL: u8 = 0;
     /// H3_EXCESSIVE_LOAD: the peer causes excessive load.
@@ -29,7 +30,8 @@ pub mod code {
 pub struct RawHttp3Connection {
     pub connection: Connection,
     _endpoint: Endpoint,
-    _control: SendStream,
+    /// Control stream of the client.
+    pub control: SendStream,
 }
 
 impl RawHttp3Connection {
@@ -40,7 +42,7 @@ impl RawHttp3Connection {
         let mut control = connection.open_uni().await?;
         control.write_all(&[code::CONTROL]).await?;
         control.write_all(&frame(code::SETTINGS, b"")).await?;
-        Ok(Self { connection, _endpoint: endpoint, _control: control })
+        Ok(Self { connection, _endpoint: endpoint, control })
     }
 
     /// Opens the stream of the next request, and sends these bytes on it.

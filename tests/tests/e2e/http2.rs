@@ -2,7 +2,7 @@
 //! otherwise.
 
 /// Sheave in front of HTTP/1.1 or HTTP/2 endpoints.
-mod fixture;
+pub(crate) mod fixture;
 /// Streams are requests: balancing, and limits of concurrency.
 mod streams;
 /// Translation of messages between HTTP versions.

@@ -73,6 +73,8 @@ mod lost_endpoints;
 mod stale;
 /// Known attacks on HTTP and TLS.
 mod attacks;
+/// Memory and file descriptors of the process under attack.
+mod resources;
 /// Graceful shutdown.
 mod drain;
 /// Upgrade in place.

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::frame::{FrameContext, FramePart, H3FrameDecoder, H3FrameType};
+use super::frame::{FrameContext, FrameCounts, FramePart, H3FrameDecoder, H3FrameType};
 use super::priority::ResponsePriority;
 use super::settings::H3Settings;
 use super::{H3ErrorCode, PeerRole, varint};
@@ -73,6 +73,11 @@ impl ControlStreamReader {
             }
         }
         Ok(None)
+    }
+
+    /// Returns the frames that have begun since the last call.
+    pub fn take_counts(&mut self) -> FrameCounts {
+        self.frame_decoder.take_counts()
     }
 
     fn handle_frame(

@@ -128,6 +128,16 @@ pub struct H3FrameDecoder {
     /// Received part of an incomplete frame header.
     header: Vec<u8>,
     state: FrameDecoderState,
+    counts: FrameCounts,
+}
+
+/// Frames that have begun, by their use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FrameCounts {
+    /// Frames with bytes of a body or with a field section.
+    pub useful: u32,
+    /// All others: control frames, frames of unknown and reserved types, empty DATA frames.
+    pub idle: u32,
 }
 
 /// Position of the next byte.
@@ -141,8 +151,20 @@ enum FrameDecoderState {
 impl H3FrameDecoder {
     /// Creates a parser of frames that `peer` sends; buffers payloads up to `max_payload` bytes.
     pub fn new(context: FrameContext, peer: PeerRole, max_payload: usize) -> Self {
-        let (has_begun, header) = (false, Vec::new());
-        Self { context, peer, max_payload, has_begun, header, state: FrameDecoderState::Header }
+        Self {
+            context,
+            peer,
+            max_payload,
+            has_begun: false,
+            header: Vec::new(),
+            state: FrameDecoderState::Header,
+            counts: FrameCounts::default(),
+        }
+    }
+
+    /// Returns the frames that have begun since the last call.
+    pub fn take_counts(&mut self) -> FrameCounts {
+        std::mem::take(&mut self.counts)
     }
 
     /// True at a frame boundary, where the stream may end.
@@ -221,6 +243,21 @@ impl H3FrameDecoder {
 
     fn begin(&mut self, kind: H3FrameType, length: u64) -> Result<Option<FramePart>, H3ErrorCode> {
         let is_first = !std::mem::replace(&mut self.has_begun, true);
+        let is_useful = match kind {
+            H3FrameType::Data => length > 0,
+            H3FrameType::Headers => true,
+            H3FrameType::CancelPush
+            | H3FrameType::Settings
+            | H3FrameType::PushPromise
+            | H3FrameType::GoAway
+            | H3FrameType::MaxPushId
+            | H3FrameType::PriorityUpdate
+            | H3FrameType::PushPriorityUpdate
+            | H3FrameType::Reserved
+            | H3FrameType::Unknown => false,
+        };
+        let count = if is_useful { &mut self.counts.useful } else { &mut self.counts.idle };
+        *count = count.saturating_add(1);
         match self.context.classify(self.peer, kind, is_first)? {
             FrameHandling::Stream if length == 0 => return Ok(Some(FramePart::Data(Bytes::new()))),
             FrameHandling::Stream => self.state = FrameDecoderState::Data { left: length },

@@ -151,7 +151,8 @@ pub enum GatewayKind {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ClientConnections {
     /// Maximum number of connections to one address and port. If it is reached, a new connection is closed at once. On
-    /// a UDP listener it is the maximum number of flows, and the datagrams of a new flow are dropped.
+    /// a UDP listener it is the maximum number of flows, and the datagrams of a new flow are dropped. File descriptors
+    /// may set a lower limit for all listeners together.
     #[schemars(range(min = 1, max = 10_000_000))]
     pub max: u32,
     /// Maximum age of a connection. An older connection is closed after its next response. Default: no limit.

@@ -15,6 +15,7 @@ use tls::TlsInfo;
 use crate::active_config::BoundListener;
 use crate::demand::refusal_history::RefusalHistory;
 use crate::forwarded::RequestOrigin;
+use crate::resources::ResourceBudgets;
 use crate::stream::{DetachedStream, PeerStream};
 use crate::worker::{Worker, WorkerCommand, WorkerHandle};
 
@@ -48,7 +49,12 @@ pub(crate) struct ConnectionHandover {
 }
 
 /// Sends the connection to the worker of that handle, which already counts it.
-pub(crate) fn hand_over(handle: &WorkerHandle, stream: PeerStream, arrival: AcceptedConnection) {
+pub(crate) fn hand_over(
+    handle: &WorkerHandle,
+    stream: PeerStream,
+    arrival: AcceptedConnection,
+    budgets: &ResourceBudgets,
+) {
     match stream.detach() {
         Some(stream) => {
             handle.send(WorkerCommand::Adopt(ConnectionHandover { stream, connection: arrival }))
@@ -56,6 +62,7 @@ pub(crate) fn hand_over(handle: &WorkerHandle, stream: PeerStream, arrival: Acce
         None => {
             handle.connections.fetch_sub(1, Ordering::AcqRel);
             arrival.bound.release_connection();
+            budgets.descriptors.remove_client();
         }
     }
 }
@@ -65,11 +72,25 @@ pub(crate) struct ConnectionGuard {
     pub(crate) worker: Rc<Worker>,
     pub(crate) bound: Arc<BoundListener>,
     has_moved: bool,
+    has_descriptor: bool,
 }
 
 impl ConnectionGuard {
+    /// Creates the guard of a connection over TCP.
     pub(crate) fn new(worker: &Rc<Worker>, bound: &Arc<BoundListener>) -> Self {
-        Self { worker: Rc::clone(worker), bound: Arc::clone(bound), has_moved: false }
+        Self {
+            worker: Rc::clone(worker),
+            bound: Arc::clone(bound),
+            has_moved: false,
+            has_descriptor: true,
+        }
+    }
+
+    /// Creates the guard of a connection over QUIC, which has no descriptor of its own.
+    pub(crate) fn of_quic(worker: &Rc<Worker>, bound: &Arc<BoundListener>) -> Self {
+        let mut guard = Self::new(worker, bound);
+        guard.has_descriptor = false;
+        guard
     }
 
     /// Moves the connection to the worker with that index, which counts it from now on.
@@ -86,6 +107,9 @@ impl Drop for ConnectionGuard {
         self.worker.handle().connections.fetch_sub(1, Ordering::AcqRel);
         if !self.has_moved {
             self.bound.release_connection();
+            if self.has_descriptor {
+                self.worker.shared.budgets.descriptors.remove_client();
+            }
             self.bound.counters[self.worker.index].closed.add(1);
         }
     }

@@ -22,6 +22,7 @@ use crate::clock;
 use crate::deadline::Deadline;
 use crate::demand::refusal_history::RefusalHistory;
 use crate::forwarded::RequestOrigin;
+use crate::memory::stalled::{ConnectionIdentity, HeldMemory};
 use crate::proxy_header;
 use crate::stream::PeerStream;
 use crate::worker::{DrainStage, Worker};
@@ -65,6 +66,8 @@ pub(super) enum ReadOutcome {
 pub(crate) enum WaitInterrupt {
     ClientGone,
     Deadline,
+    /// The request's body holds memory that is needed.
+    OutOfMemory,
 }
 
 impl ClientConnection {
@@ -241,6 +244,11 @@ impl ClientConnection {
         self.last_write_at.get() + patience
     }
 
+    /// Returns the account of the memory that a transfer of this connection holds.
+    pub(crate) fn held_memory(&self, worker: &Worker) -> HeldMemory {
+        HeldMemory::new(&worker.stalled, ConnectionIdentity::of(&self.last_write_at))
+    }
+
     /// Awaits `future` until `deadline`, or until the client disconnects.
     pub(crate) async fn wait_until<F: Future>(
         &mut self,
@@ -249,10 +257,17 @@ impl ClientConnection {
         future: F,
     ) -> Result<F::Output, WaitInterrupt> {
         let mut future = pin!(future);
+        let mut held = None;
         self.deadline.set(deadline);
         poll_fn(|cx| {
             if let Poll::Ready(output) = future.as_mut().poll(cx) {
                 return Poll::Ready(Ok(output));
+            }
+            // A body that has begun to arrive waits too.
+            if let Some(bytes) = self.stream.unread_bytes()
+                && held.get_or_insert_with(|| self.held_memory(worker)).stall(bytes, cx.waker())
+            {
+                return Poll::Ready(Err(WaitInterrupt::OutOfMemory));
             }
             if self.poll_disconnected(cx, worker).is_ready() {
                 return Poll::Ready(Err(WaitInterrupt::ClientGone));

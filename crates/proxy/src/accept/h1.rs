@@ -3,6 +3,7 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -130,8 +131,11 @@ impl ClientConnection {
             if self.stream.poll_read_ready(cx).is_ready() {
                 return Poll::Ready(IdleOutcome::Request);
             }
-            let has_listener =
-                std::mem::take(&mut is_first) || self.listener(&worker.config()).is_some();
+            let is_current = std::mem::take(&mut is_first);
+            let has_listener = is_current || self.listener(&worker.config()).is_some();
+            if !is_current && worker.sheds_idle_connection(self.last_event_at) {
+                return Poll::Ready(IdleOutcome::Over);
+            }
             if worker.stage() == DrainStage::Closing || !has_listener {
                 return Poll::Ready(IdleOutcome::Over);
             }
@@ -203,10 +207,8 @@ impl ClientConnection {
     /// Hands the connection, which has no unread bytes, to another worker.
     fn move_to_worker(self, mut guard: ConnectionGuard, home: usize) {
         let (stream, _deadline, arrival) = self.into_parts();
-        hand_over(
-            guard.move_to_worker(home),
-            stream,
-            AcceptedConnection { moved: true, ..arrival },
-        );
+        let shared = Arc::clone(&guard.worker.shared);
+        let arrival = AcceptedConnection { moved: true, ..arrival };
+        hand_over(guard.move_to_worker(home), stream, arrival, &shared.budgets);
     }
 }

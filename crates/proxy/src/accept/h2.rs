@@ -23,6 +23,7 @@ use crate::accept::multiplexed_client::MultiplexedClient;
 use crate::accept::token_bucket::most_resets;
 use crate::buffer::BUFFER_BYTES;
 use crate::clock;
+use crate::memory::FlowWindows;
 use crate::worker::Worker;
 
 /// The connection from its first request to its end.
@@ -43,12 +44,10 @@ use connection::H2Connection;
 use flood_detector::FloodDetector;
 use metered_stream::MeteredStream;
 
-/// Flow-control window of a stream: bytes of one request that may be in flight until the endpoint
-/// takes them. At a round-trip time of 1 ms it allows 2 Gbit/s.
-const STREAM_WINDOW: u32 = 256 * 1024;
-/// Flow-control window of a connection: requests to 16 stalled endpoints do not block the other
-/// requests.
-const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
+/// Flow-control windows. Of a stream: bytes of one request that may be in flight until the endpoint
+/// takes them; at a round-trip time of 1 ms it allows 2 Gbit/s. Of a connection: requests to 16
+/// stalled endpoints do not block the other requests.
+const WINDOWS: FlowWindows = FlowWindows { stream: 256 * 1024, connection: 4 * 1024 * 1024 };
 /// Largest frame that a body may arrive in: a large body needs a quarter of the frames that the
 /// usual 16 KiB take.
 const FRAME: u32 = 64 * 1024;
@@ -135,8 +134,9 @@ async fn serve_connection(
     worker: &Rc<Worker>,
     mut client: ClientConnection,
 ) -> Option<H2ClientFault> {
+    let windows = WINDOWS.under(worker.shared.budgets.memory.pressure());
     let (builder, streams) = settings(worker, &client, |settings| {
-        (builder(settings), settings.http2_max_concurrent_streams)
+        (builder(settings, windows), settings.http2_max_concurrent_streams)
     })?;
     let preread = client.take_unread(worker);
     let (stream, mut deadline, mut arrival) = client.into_parts();
@@ -152,19 +152,19 @@ async fn serve_connection(
         Poll::Pending => deadline.poll(cx).map(|()| None),
     });
     let frames = handshake_result.await?.ok()?;
-    let mut h2_connection =
-        H2Connection::new(frames, MultiplexedClient::new(worker, arrival), detector, scheduler);
+    let carrier = MultiplexedClient::new(worker, arrival);
+    let mut h2_connection = H2Connection::new(frames, carrier, detector, scheduler, windows);
     poll_fn(|cx| h2_connection.poll(cx, &mut deadline)).await
 }
 
 /// Returns the library's configuration: the SETTINGS that we send, and the library's own limits.
-fn builder(settings: &ClientSettings) -> Builder {
+fn builder(settings: &ClientSettings, windows: FlowWindows) -> Builder {
     let fields = usize::from(settings.max_header_fields);
     let head = settings.max_head_bytes as usize + fields * FIELD_OVERHEAD;
     let mut builder = Builder::new();
     builder
-        .initial_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
+        .initial_window_size(windows.stream)
+        .initial_connection_window_size(windows.connection)
         .max_frame_size(FRAME)
         .max_header_list_size(u32::try_from(head).unwrap_or(u32::MAX))
         .max_concurrent_streams(settings.http2_max_concurrent_streams)

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use balance::Time;
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
@@ -19,11 +20,81 @@ use crate::accept::dispatch;
 use crate::active_config::BoundListener;
 use crate::clock;
 use crate::demand::refusal_history::RefusalHistory;
+use crate::dial::connect::is_out_of_descriptors;
+use crate::resources::ResourceBudgets;
 use crate::stream::PeerStream;
 use crate::worker::Worker;
 
-/// Pause after an accept that failed for lack of file descriptors.
-const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(50);
+/// Pause after an accept that failed, and interval of the check if connections can be accepted again.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Time without a pause after which pauses count as over.
+const QUIET_PERIOD: Duration = Duration::from_secs(10);
+
+/// Reason that no connections are accepted for a while. Clients wait in the kernel's accept queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AcceptPause {
+    /// Memory is nearly exhausted.
+    Memory,
+    /// Client connections have all their share of the file descriptors.
+    Descriptors,
+    /// The kernel reported an error.
+    Error,
+}
+
+impl AcceptPause {
+    /// All reasons, for the metrics.
+    pub(crate) const ALL: [Self; 3] = [Self::Memory, Self::Descriptors, Self::Error];
+
+    /// Returns the metric label and word in the log.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Descriptors => "descriptors",
+            Self::Error => "error",
+        }
+    }
+
+    /// Returns the reason for which the process accepts no connections now, if there is one.
+    fn now(budgets: &ResourceBudgets) -> Option<Self> {
+        if !budgets.memory.accepts_connections() {
+            return Some(Self::Memory);
+        }
+        (!budgets.descriptors.has_room_for_client()).then_some(Self::Descriptors)
+    }
+}
+
+/// The pauses of one listener. Those that follow one another closely are counted and logged once.
+struct PauseState {
+    worker: Rc<Worker>,
+    bound: Arc<BoundListener>,
+    current: Option<AcceptPause>,
+    last_pause: Time,
+}
+
+impl PauseState {
+    /// Begins, or prolongs, a pause for this reason.
+    async fn pause(&mut self, reason: AcceptPause, error: Option<&io::Error>) {
+        self.last_pause = clock::now();
+        if self.current.replace(reason) != Some(reason) {
+            self.worker.counters().accept_pauses[reason as usize].add(1);
+            let (address, reason) = (self.bound.address, reason.word());
+            let error = error.map(tracing::field::display);
+            tracing::warn!(listener.address = %address, reason, error, "connections have to wait");
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+
+    /// Records that a connection has been accepted.
+    fn end(&mut self) {
+        let Some(reason) = self.current else { return };
+        if clock::now().saturating_since(self.last_pause) >= QUIET_PERIOD {
+            self.current = None;
+            let (address, reason) = (self.bound.address, reason.word());
+            tracing::info!(listener.address = %address, reason, "connections are accepted again");
+        }
+    }
+}
 
 /// Accepts until `closed`, then accepts what is in the kernel's accept queue, so that no client is
 /// reset.
@@ -40,23 +111,38 @@ pub(crate) async fn accept(
             return;
         }
     };
+    let mut state = PauseState {
+        worker: Rc::clone(&worker),
+        bound: Arc::clone(&bound),
+        current: None,
+        last_pause: clock::now(),
+    };
     loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+        tokio::select! {
+            () = accept_next(&listener, &mut state) => {}
             _ = &mut closed => break,
-        };
-        match accepted {
-            Ok((stream, peer)) => dispatch_connection(&worker, &bound, stream, peer),
-            Err(error) if is_out_of_descriptors(&error) => {
-                tracing::warn!(listener.address = %bound.address, %error, "cannot accept connections");
-                tokio::time::sleep(OUT_OF_DESCRIPTORS).await;
-            }
-            // The client disconnected before it was accepted.
-            Err(_) => {}
         }
     }
     if let Ok(listener) = listener.into_std() {
         drain_backlog(&listener, |stream, peer| dispatch_connection(&worker, &bound, stream, peer));
+    }
+}
+
+/// Accepts the next connection, or pauses. Cancel-safe.
+async fn accept_next(listener: &tokio::net::TcpListener, state: &mut PauseState) {
+    if let Some(reason) = AcceptPause::now(&state.worker.shared.budgets) {
+        return state.pause(reason, None).await;
+    }
+    match listener.accept().await {
+        Ok((stream, peer)) => {
+            state.end();
+            dispatch_connection(&state.worker, &state.bound, stream, peer);
+        }
+        Err(error) if concerns_one_connection(&error) => {}
+        Err(error) if is_out_of_descriptors(&error) => {
+            state.pause(AcceptPause::Descriptors, Some(&error)).await;
+        }
+        Err(error) => state.pause(AcceptPause::Error, Some(&error)).await,
     }
 }
 
@@ -72,10 +158,9 @@ fn drain_backlog(listener: &TcpListener, mut dispatch: impl FnMut(TcpStream, Soc
                     dispatch(stream, peer);
                 }
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-            Err(error) if is_out_of_descriptors(&error) => return,
-            // The client disconnected before it was accepted.
-            Err(_) => {}
+            Err(error) if concerns_one_connection(&error) => {}
+            // Nothing is left, or nothing more can be accepted.
+            Err(_) => return,
         }
     }
 }
@@ -97,6 +182,7 @@ fn dispatch_connection(
         return;
     }
     counters.accepted.add(1);
+    worker.shared.budgets.descriptors.add_client();
     let home = worker.shared.least_connected(worker.index);
     let handle = &worker.shared.workers[home];
     handle.connections.fetch_add(1, Ordering::AcqRel);
@@ -113,10 +199,26 @@ fn dispatch_connection(
     if home == worker.index {
         dispatch::spawn(worker, stream, arrival);
     } else {
-        accepted_connection::hand_over(handle, stream, arrival);
+        accepted_connection::hand_over(handle, stream, arrival, &worker.shared.budgets);
     }
 }
 
-fn is_out_of_descriptors(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
+/// True if the error concerns the connection that was to be accepted, and not the next one: its client has disconnected,
+/// or a signal has interrupted the call.
+fn concerns_one_connection(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ECONNABORTED | libc::ECONNRESET | libc::EINTR))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_errors_of_a_single_connection_are_passed_over_without_a_pause() {
+        let passed_over = |error| concerns_one_connection(&io::Error::from_raw_os_error(error));
+        let single = [libc::ECONNABORTED, libc::ECONNRESET, libc::EINTR];
+        assert!(single.into_iter().all(passed_over));
+        let lasting = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM, libc::EPROTO];
+        assert!(!lasting.into_iter().chain([libc::EBADF, libc::EPERM]).any(passed_over));
+    }
 }

@@ -18,8 +18,8 @@ pub(crate) mod handshake_limiter;
 pub(crate) mod client;
 /// State shared by the requests of one multiplexed connection (HTTP/2 and HTTP/3).
 mod multiplexed_client;
-/// Token bucket that bounds useless work, such as stream resets, per client connection.
-mod token_bucket;
+/// Token bucket that bounds useless work, such as stream resets, per connection.
+pub(crate) mod token_bucket;
 /// A client's HTTP/2 connection.
 pub(crate) mod h2;
 /// A client's HTTP/3 connection.

@@ -171,6 +171,12 @@ impl MultiplexedClient {
         is_over || self.worker.config().listener(&self.bound).is_none()
     }
 
+    /// True if the connection is idle and closed to free its descriptor.
+    pub(super) fn is_shed(&self) -> bool {
+        let idle_since = self.idle_deadline(Duration::ZERO);
+        idle_since.is_some_and(|since| self.worker.sheds_idle_connection(since))
+    }
+
     /// Returns the idle timeout of the connection and the timeout for a request head.
     pub(super) fn timeouts(&self) -> (Duration, Duration) {
         let active_config = self.worker.config();

@@ -68,7 +68,8 @@ impl ConnectionOwner for ListenerConnectionOwner {
         let counters = self.counters();
         let active_config = self.worker.config();
         let most = active_config.listener(&self.bound).map_or(0, |it| it.client.max_connections);
-        if !self.bound.admit_connection(most) {
+        let has_memory = self.worker.shared.budgets.memory.accepts_connections();
+        if !has_memory || !self.bound.admit_connection(most) {
             counters.refused.add(1);
             return false;
         }
@@ -80,11 +81,11 @@ impl ConnectionOwner for ListenerConnectionOwner {
     }
 
     fn release(&self) {
-        drop(ConnectionGuard::new(&self.worker, &self.bound));
+        drop(ConnectionGuard::of_quic(&self.worker, &self.bound));
     }
 
     fn serve(&self, connection: QuicConnection) {
-        h3::begin(ConnectionGuard::new(&self.worker, &self.bound), connection);
+        h3::begin(ConnectionGuard::of_quic(&self.worker, &self.bound), connection);
     }
 
     fn record_handshake(&self, result: Result<CompletedHandshake, ClientTlsError>) {

@@ -12,7 +12,7 @@ const RESET_BURST: u32 = 1000;
 pub(super) const RESET_PRICE: u32 = 2;
 
 /// Token bucket: refilled by useful work, and slowly by time.
-pub(super) struct TokenBucket {
+pub(crate) struct TokenBucket {
     left: u32,
     capacity: u32,
     refill_per_second: u32,
@@ -20,7 +20,7 @@ pub(super) struct TokenBucket {
 }
 
 impl TokenBucket {
-    pub(super) fn new(capacity: u32, now: Time) -> Self {
+    pub(crate) fn new(capacity: u32, now: Time) -> Self {
         Self { left: capacity, capacity, refill_per_second: capacity / 10, refilled_at: now }
     }
 
@@ -30,12 +30,12 @@ impl TokenBucket {
         Self::new(most_resets(open).saturating_mul(RESET_PRICE), now)
     }
 
-    pub(super) fn earn(&mut self, count: u32) {
+    pub(crate) fn earn(&mut self, count: u32) {
         self.left = self.left.saturating_add(count).min(self.capacity);
     }
 
     /// Spends `count` tokens. Returns false if fewer are left.
-    pub(super) fn spend(&mut self, count: u32) -> bool {
+    pub(crate) fn spend(&mut self, count: u32) -> bool {
         if self.left < count {
             let now = clock::now();
             let grown = now.saturating_since(self.refilled_at).as_millis()

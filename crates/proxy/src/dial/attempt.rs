@@ -26,6 +26,7 @@ use crate::dial::stream_request;
 use crate::exchange::{Exchange, RequestPolicy};
 use crate::failure::Failure;
 use crate::grpc;
+use crate::memory::stalled::HeldMemory;
 use crate::outcome::AttemptConclusion;
 use crate::relay;
 use crate::stream::ConnectionEnd;
@@ -48,6 +49,8 @@ pub(crate) struct AttemptConnection {
     pub(crate) head_latency_is_signal: bool,
     /// The deadline of the response.
     pub(crate) deadline: Time,
+    /// Memory of the part of the request body that the endpoint does not accept.
+    held_upload: Option<HeldMemory>,
 }
 
 impl AttemptConnection {
@@ -63,10 +66,11 @@ impl AttemptConnection {
             return Ok(());
         }
         let mut source = BodySource { stream: &mut client.stream, buffer: &mut client.buffer };
-        let Poll::Ready(Err(stop)) =
-            upload.poll(cx, &mut source, &mut self.connection.stream, &worker.scratch)
-        else {
-            return Ok(());
+        let stop = match upload.poll(cx, &mut source, &mut self.connection.stream, &worker.scratch)
+        {
+            Poll::Ready(Ok(())) => return Ok(()),
+            Poll::Pending => return self.stall_upload(cx, worker, client, upload),
+            Poll::Ready(Err(stop)) => stop,
         };
         match stop {
             BodyError::SourceEnded => Err(Failure::ClientGone),
@@ -80,6 +84,23 @@ impl AttemptConnection {
             }
         }
     }
+
+    /// Records that the request body is stalled, if the endpoint does not accept it.
+    fn stall_upload(
+        &mut self,
+        cx: &Context<'_>,
+        worker: &Worker,
+        client: &mut ClientConnection,
+        upload: &BodyPump,
+    ) -> Result<(), Failure> {
+        if upload.waiting_for == BodySide::Source {
+            self.held_upload.iter_mut().for_each(HeldMemory::advance);
+            return Ok(());
+        }
+        let bytes = upload.held_bytes() + client.stream.unread_bytes().unwrap_or(0);
+        let held = self.held_upload.get_or_insert_with(|| client.held_memory(worker));
+        if held.stall(bytes, cx.waker()) { Err(Failure::OutOfMemory) } else { Ok(()) }
+    }
 }
 
 impl AttemptConnection {
@@ -92,6 +113,7 @@ impl AttemptConnection {
             head_latency: None,
             head_latency_is_signal,
             deadline,
+            held_upload: None,
         }
     }
 
@@ -320,6 +342,7 @@ pub(super) async fn await_connection<T>(
     match client.wait_until(worker, deadline.until, connecting).await {
         Ok(connected) => connected,
         Err(WaitInterrupt::ClientGone) => Err(Failure::ClientGone),
+        Err(WaitInterrupt::OutOfMemory) => Err(Failure::OutOfMemory),
         Err(WaitInterrupt::Deadline) => Err(deadline.failure),
     }
 }
@@ -342,6 +365,7 @@ pub(super) fn conclude_unsent(
             | Failure::BadRequest(_)
             | Failure::UpgradeRefused
             | Failure::OutOfDescriptors
+            | Failure::OutOfMemory
     );
     if !is_of_use {
         return AttemptFailure::without_retry(failure);

@@ -47,6 +47,9 @@ pub(crate) async fn open(
     let begun = clock::now();
     let mut stream =
         TcpStream::connect(endpoint.address).await.map_err(|error| connect_failure(&error))?;
+    if !endpoint.data.budgets.descriptors.allows(&stream) {
+        return Err(Failure::OutOfDescriptors);
+    }
     // Heads and small bodies leave in one write: Nagle's algorithm has nothing to gather.
     drop(stream.set_nodelay(true));
     set_dead_peer_timeouts(&stream, unacknowledged);

@@ -40,16 +40,24 @@ use crate::dial::pool::{Endpoint, EndpointConnection};
 use crate::dial::stream_call::{RequestSource, StreamGrant, StreamRequest};
 use crate::failure::Failure;
 use crate::h2::H2Stream;
+use crate::memory::FlowWindows;
 use crate::mutex::lock;
+use crate::resources::ResourceBudgets;
 use crate::stream::PeerStream;
+use crate::sys;
 
 /// Paces reads from an endpoint.
 mod paced_stream;
 
-/// Receive window of one response: at a round trip of 1 ms it allows 2 Gbit/s.
-const STREAM_WINDOW: u32 = 256 * 1024;
-/// Receive window of one connection: the responses of 256 clients that read nothing at all do not block the others.
-const CONNECTION_WINDOW: u32 = 64 * 1024 * 1024;
+/// Bounds of the receive window of one response. It follows the round trip to the endpoint, so that it allows 2 Gbit/s
+/// up to a round trip of 1 ms: what it allows beyond that would only fill memory if the client is slow.
+const MIN_STREAM_WINDOW: u32 = 64 * 1024;
+const MAX_STREAM_WINDOW: u32 = 256 * 1024;
+/// Bytes that arrive in a microsecond at 2 Gbit/s.
+const BYTES_PER_MICROSECOND: u32 = 250;
+/// Receive window of one connection: the responses of a thousand clients that read nothing at all do not block the
+/// others. It bounds no memory: the streams' windows do, and the budget of the process.
+const CONNECTION_WINDOW: u32 = 256 * 1024 * 1024;
 /// Maximum frame size: a large body takes a quarter of the frames that the default 16 KiB need.
 const MAX_FRAME_BYTES: u32 = 64 * 1024;
 /// Limit of the overhead of small unread frames, at most 256 bytes each, before the connection is closed: a million of
@@ -73,6 +81,10 @@ pub(crate) struct H2EndpointConnection {
 /// Drives the I/O of a connection.
 pub(super) struct H2ConnectionDriver {
     connection: Http2<PacedStream, Bytes>,
+    /// Windows that are announced without memory pressure, and those announced last.
+    windows: FlowWindows,
+    announced: FlowWindows,
+    budgets: Arc<ResourceBudgets>,
     pings: Option<PingPong>,
     state: Arc<MultiplexState>,
     _open: OpenConnectionGuard,
@@ -84,9 +96,13 @@ pub(super) async fn handshake(
     unsealed: u64,
     stream_available: Arc<Notify>,
     counts: Arc<ConnectionCounts>,
+    budgets: Arc<ResourceBudgets>,
 ) -> Result<(H2EndpointConnection, H2ConnectionDriver), Failure> {
     let delivery = Arc::<DeliveryProgress>::default();
-    let (requests, mut connection) = builder()
+    let round_trip = stream.socket().and_then(sys::round_trip);
+    let windows = FlowWindows { stream: stream_window(round_trip), connection: CONNECTION_WINDOW };
+    let announced = windows.with_stream_under(budgets.memory.pressure());
+    let (requests, mut connection) = builder(announced)
         .handshake(PacedStream::new(stream, unsealed, Arc::clone(&counts), Arc::clone(&delivery)))
         .await
         .map_err(|error| handshake_failure(&error))?;
@@ -101,19 +117,34 @@ pub(super) async fn handshake(
     let state =
         MultiplexState::new(max_send_streams(&connection), stream_available, counts, delivery);
     let link = H2EndpointConnection { requests, usage: ConnectionUsage::new(Arc::clone(&state)) };
-    let driver =
-        H2ConnectionDriver { connection, pings, _open: OpenConnectionGuard::new(&state), state };
+    let driver = H2ConnectionDriver {
+        connection,
+        windows,
+        announced,
+        budgets,
+        pings,
+        _open: OpenConnectionGuard::new(&state),
+        state,
+    };
     Ok((link, driver))
 }
 
-/// Returns a builder with our settings, and h2's defaults.
-fn builder() -> Builder {
+/// Returns the receive window of a response from an endpoint at this distance; the largest if it is not known.
+fn stream_window(round_trip: Option<Duration>) -> u32 {
+    let Some(round_trip) = round_trip else { return MAX_STREAM_WINDOW };
+    let microseconds = u32::try_from(round_trip.as_micros()).unwrap_or(u32::MAX);
+    let bytes = microseconds.saturating_mul(BYTES_PER_MICROSECOND);
+    bytes.clamp(MIN_STREAM_WINDOW, MAX_STREAM_WINDOW)
+}
+
+/// Returns a builder with these windows, our settings, and h2's defaults.
+fn builder(windows: FlowWindows) -> Builder {
     let head = RESPONSE_LIMITS.head_bytes + RESPONSE_LIMITS.fields * FIELD_OVERHEAD;
     let mut builder = Builder::new();
     builder
         .enable_push(false)
-        .initial_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
+        .initial_window_size(windows.stream)
+        .initial_connection_window_size(windows.connection)
         .max_frame_size(MAX_FRAME_BYTES)
         .data_frame_budget(DATA_FRAME_BUDGET)
         .max_header_list_size(u32::try_from(head).unwrap_or(u32::MAX))
@@ -181,8 +212,13 @@ impl H2EndpointConnection {
 impl H2ConnectionDriver {
     /// Runs until the connection has ended.
     async fn run(mut self) {
-        let Self { connection, pings, state, .. } = &mut self;
+        let Self { connection, windows, announced, budgets, pings, state, .. } = &mut self;
         let moving = poll_fn(|cx| {
+            let wanted = windows.with_stream_under(budgets.memory.pressure());
+            // Refused while the endpoint has not acknowledged earlier settings; then the next poll announces them.
+            if wanted != *announced && connection.set_initial_window_size(wanted.stream).is_ok() {
+                *announced = wanted;
+            }
             let ended = Pin::new(&mut *connection).poll(cx);
             let most = max_send_streams(connection);
             if state.max_streams.swap(most, Ordering::Relaxed) < most {
@@ -257,8 +293,9 @@ impl H2DialTask {
         }
         let stream_available =
             multiplex_pool::pool_for(&mut self.pools().pools(), self.pool_key()).stream_available();
-        handshake(stream, header.len() as u64, stream_available, Arc::clone(&self.pools().counts))
-            .await
+        let (counts, budgets) = (&self.pools().counts, &endpoint.data.budgets);
+        let (counts, budgets) = (Arc::clone(counts), Arc::clone(budgets));
+        handshake(stream, header.len() as u64, stream_available, counts, budgets).await
     }
 
     fn pools(&self) -> &H2EndpointPools {

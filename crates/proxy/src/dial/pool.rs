@@ -24,6 +24,7 @@ use crate::dial::multiplex_connection::{ConnectionCounts, StreamGuard};
 use crate::mutex::lock;
 use crate::observe::EndpointCounters;
 use crate::reachability;
+use crate::resources::ResourceBudgets;
 use crate::stream::{ConnectionEnd, PeerStream};
 use crate::sys;
 
@@ -54,6 +55,8 @@ pub(crate) struct EndpointData {
     pub(crate) reachability: reachability::ReachabilityState,
     /// The backends that have this endpoint: a slot freed by one may be the one that another waits for.
     backends: Mutex<Vec<Weak<Backend>>>,
+    /// Budgets of the process, which bound connections and their windows.
+    pub(crate) budgets: Arc<ResourceBudgets>,
     is_shared: AtomicBool,
 }
 
@@ -118,7 +121,7 @@ pub(crate) struct CompletedExchange<'e> {
 pub(crate) type Endpoint = balance::Endpoint<EndpointData>;
 
 impl EndpointData {
-    pub(crate) fn new(workers: usize) -> Self {
+    pub(crate) fn new(workers: usize, budgets: Arc<ResourceBudgets>) -> Self {
         Self {
             stacks: (0..=workers).map(|_| IdleStack::default()).collect(),
             h2_pools: (0..workers).map(|_| h2::H2EndpointPools::default()).collect(),
@@ -127,6 +130,7 @@ impl EndpointData {
             counters: (0..workers).map(|_| EndpointCounters::default()).collect(),
             reachability: reachability::ReachabilityState::default(),
             backends: Mutex::default(),
+            budgets,
             is_shared: AtomicBool::new(false),
         }
     }
@@ -315,6 +319,12 @@ fn pop(
 }
 
 impl EndpointConnection {
+    /// Returns the bytes that have arrived and have not been used, as far as this process holds them.
+    pub(crate) fn unread_bytes(&mut self) -> usize {
+        let buffered = self.buffer.as_ref().map_or(0, ReadBuffer::len);
+        buffered + self.stream.unread_bytes().unwrap_or(0)
+    }
+
     /// Creates a connection on which `unsealed` bytes were written before TLS began.
     pub(crate) fn new(stream: PeerStream, unsealed: u64, worker: usize, now: Time) -> Self {
         let mut connection = Self {
@@ -464,7 +474,8 @@ mod tests {
             connection.buffer = Some(ReadBuffer::from_bytes(left.as_bytes().to_vec()));
             let exchange = CompletedExchange { response: &response, request_sent, response_read };
             let address = "127.0.0.1:1".parse().unwrap();
-            let endpoint = EndpointRegistry::new().endpoint(address, || EndpointData::new(1));
+            let endpoint =
+                EndpointRegistry::new().endpoint(address, || EndpointData::new(1, Arc::default()));
             give_back(&endpoint, connection, &exchange, false, Time::default());
             let kept = endpoint.data.idle_connections() == 1;
             assert_eq!(kept, is_kept, "{response:?} {request_sent} {response_read} {left:?}");

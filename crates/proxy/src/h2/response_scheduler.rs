@@ -32,6 +32,8 @@ struct SchedulerState {
     /// Upper bound is the number of bytes handed over and not yet written. It may be less, because bytes that belong to
     /// no body also count as written.
     unflushed: usize,
+    /// DATA frames handed over since this was last read.
+    data_frames: u32,
     /// True if the connection accepts no more bytes now.
     is_blocked: bool,
     /// Number of portions begun so far.
@@ -62,6 +64,11 @@ impl ResponseScheduler {
         state.is_blocked = bytes.is_none();
         state.unflushed = state.unflushed.saturating_sub(bytes.unwrap_or_default());
         state.wake_first();
+    }
+
+    /// Returns the number of DATA frames handed over since the last call.
+    pub(crate) fn take_data_frames(&self) -> u32 {
+        std::mem::take(&mut self.0.borrow_mut().data_frames)
     }
 
     /// Records that the `h2` crate has written all pending bytes, unless the connection is blocked. Bytes of a stream
@@ -123,7 +130,10 @@ impl ScheduledResponse {
     pub(crate) fn record_sent(&mut self, bytes: usize) {
         self.left = self.left.saturating_sub(bytes);
         let state = &mut *self.scheduler.0.borrow_mut();
-        state.unflushed += bytes + FRAME_HEADER * bytes.div_ceil(FRAME);
+        let frames = bytes.div_ceil(FRAME);
+        state.unflushed += bytes + FRAME_HEADER * frames;
+        state.data_frames =
+            state.data_frames.saturating_add(u32::try_from(frames).unwrap_or(u32::MAX));
         if let Some(portion) = self.portion {
             state.waiting.remove(&portion);
         }

@@ -162,18 +162,40 @@ impl H2Stream {
         cx: &mut Context<'_>,
         space: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.data.is_empty() {
-            let Some(data) = ready!(self.poll_data(cx))? else { return Poll::Ready(Ok(())) };
+        let data = ready!(self.poll_peek(cx))?;
+        let count = space.remaining().min(data.len());
+        space.put_slice(&data[..count]);
+        self.consume(count);
+        Poll::Ready(Ok(()))
+    }
+
+    /// Returns the next bytes of the body without consuming them: they keep their part of the flow-control window.
+    /// Empty after the body's end.
+    pub(crate) fn poll_peek(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
+        if self.data.is_empty()
+            && let Some(data) = ready!(self.poll_data(cx))?
+        {
             self.data = data;
         }
-        let count = space.remaining().min(self.data.len());
-        space.put_slice(&self.data[..count]);
+        Poll::Ready(Ok(&self.data))
+    }
+
+    /// Consumes bytes that [`poll_peek`](Self::poll_peek) returned, and so allows the peer to send as many more.
+    pub(crate) fn consume(&mut self, count: usize) {
         self.data.advance(count);
         if let H2ReadState::Body(body) = &mut self.reading {
             // Fails for a stream that has been reset; the next read reports that.
             drop(body.flow_control().release_capacity(count));
         }
-        Poll::Ready(Ok(()))
+    }
+
+    /// Returns the bytes that have arrived and have not been consumed; `None` if there are none and no more will arrive.
+    pub(crate) fn unread_bytes(&mut self) -> Option<usize> {
+        match &mut self.reading {
+            H2ReadState::Body(body) => Some(body.flow_control().used_capacity()),
+            H2ReadState::Head(_) => None,
+            H2ReadState::Ended => (!self.data.is_empty()).then(|| self.data.len()),
+        }
     }
 
     /// Returns the next bytes of the body; `None` after its end, when the trailers have been stored.

@@ -5,11 +5,18 @@ use std::collections::VecDeque;
 use std::task::Waker;
 
 use codec::h3::H3ErrorCode;
+use codec::h3::frame::FrameCounts;
 use codec::h3::priority::ResponsePriority;
 use codec::h3::varint;
 
+use crate::accept::token_bucket::TokenBucket;
+use crate::clock;
+
 /// Number of priorities kept for streams that have not been opened yet. Beyond it, the oldest are dropped.
 const PRIORITIES: usize = 64;
+/// Frames without use for a request that are allowed at once, in addition to those that are earned: each frame of use
+/// earns one, and a tenth of it is refilled each second.
+const IDLE_FRAME_BURST: u32 = 1000;
 
 /// State shared by the request streams and the control streams of a connection.
 pub(crate) struct H3ConnectionState {
@@ -22,6 +29,8 @@ pub(crate) struct H3ConnectionState {
     response_waiters: RefCell<Vec<(u64, Waker)>>,
     /// Priorities from PRIORITY_UPDATE frames, by stream.
     priorities: RefCell<VecDeque<(u64, ResponsePriority)>>,
+    /// Allowance of frames without use, on all streams together.
+    idle_frames: RefCell<TokenBucket>,
 }
 
 impl H3ConnectionState {
@@ -32,6 +41,19 @@ impl H3ConnectionState {
             goaway_limit: Cell::new(varint::MAX),
             response_waiters: RefCell::default(),
             priorities: RefCell::default(),
+            idle_frames: RefCell::new(TokenBucket::new(IDLE_FRAME_BURST, clock::now())),
+        }
+    }
+
+    /// Charges the peer for frames that it has sent on one stream; a flood of frames without use ends the connection.
+    pub(super) fn charge_frames(&self, counts: FrameCounts) {
+        if counts.idle == 0 && counts.useful == 0 {
+            return;
+        }
+        let mut allowance = self.idle_frames.borrow_mut();
+        allowance.earn(counts.useful);
+        if !allowance.spend(counts.idle) {
+            self.raise_connection_error(H3ErrorCode::EXCESSIVE_LOAD);
         }
     }
 

@@ -105,7 +105,9 @@ impl ControlStreams {
         }
         self.identify_streams(cx)?;
         self.check_qpack_streams(cx)?;
-        self.poll_control(cx)
+        let polled = self.poll_control(cx);
+        self.connection_state.charge_frames(self.control_reader.take_counts());
+        polled
     }
 
     /// Sends pending output, as far as flow control allows.

@@ -33,6 +33,9 @@ mod outgoing;
 use incoming::{IncomingMessage, ReceiveError};
 use outgoing::{AfterHead, OutgoingMessage};
 
+/// Bytes that are assumed to wait on a stream that is not read: a quarter of its window.
+const ASSUMED_UNREAD_BYTES: usize = 64 * 1024;
+
 /// One request and its response.
 pub(crate) struct H3Stream {
     id: u64,
@@ -178,7 +181,9 @@ impl H3Stream {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Option<(Bytes, bool)>, StreamError>> {
-        Poll::Ready(match ready!(self.incoming.poll_section(cx)) {
+        let section = self.incoming.poll_section(cx);
+        self.connection_state.charge_frames(self.incoming.take_counts());
+        Poll::Ready(match ready!(section) {
             Ok(Some(section)) => Ok(Some((section, self.incoming.is_whole(cx)))),
             Ok(None) => Ok(None),
             Err(error) => Err(self.record_receive_error(error)),
@@ -218,6 +223,16 @@ impl H3Stream {
         cx: &mut Context<'_>,
         space: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        let read = self.poll_read_frames(cx, space);
+        self.connection_state.charge_frames(self.incoming.take_counts());
+        read
+    }
+
+    fn poll_read_frames(
+        &mut self,
+        cx: &mut Context<'_>,
+        space: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let before = space.filled().len();
         while space.remaining() > 0 {
             let more = self.incoming.poll_data(cx, space);
@@ -235,6 +250,12 @@ impl H3Stream {
             }
         }
         Poll::Ready(Ok(()))
+    }
+
+    /// Returns the bytes that are assumed to have arrived and not been read, since the library does not tell; `None` if
+    /// there are none and no more will arrive.
+    pub(crate) fn unread_bytes(&self) -> Option<usize> {
+        (!self.incoming.is_over()).then_some(ASSUMED_UNREAD_BYTES)
     }
 
     /// Returns the trailers of a message whose end has been read.

@@ -12,6 +12,7 @@ use codec::orca;
 use quic::{DatagramCounts, DatagramDropReason};
 use tls::ClientTlsError;
 
+use crate::accept::listen::AcceptPause;
 use crate::accept::{h2, h3};
 use crate::failure::Failure;
 use crate::mirror::MirrorOutcome;
@@ -241,6 +242,10 @@ pub(crate) struct WorkerCounters {
     pub(crate) moved_in: SingleWriterCounter,
     pub(crate) replay_refused: SingleWriterCounter,
     pub(crate) log_dropped: SingleWriterCounter,
+    /// Idle client connections closed to free their descriptors.
+    pub(crate) idle_connections_shed: SingleWriterCounter,
+    /// Pauses in accepting connections, by `AcceptPause`.
+    pub(crate) accept_pauses: [SingleWriterCounter; AcceptPause::ALL.len()],
     /// Closed HTTP/2 connections by `H2ClientFault`.
     pub(crate) http2_ended: [SingleWriterCounter; h2::H2ClientFault::ALL.len()],
     pub(crate) http2_streams_reset: SingleWriterCounter,
@@ -258,6 +263,8 @@ impl WorkerCounters {
             moved_in: SingleWriterCounter::default(),
             replay_refused: SingleWriterCounter::default(),
             log_dropped: SingleWriterCounter::default(),
+            idle_connections_shed: SingleWriterCounter::default(),
+            accept_pauses: std::array::from_fn(|_| SingleWriterCounter::default()),
             http2_ended: std::array::from_fn(|_| SingleWriterCounter::default()),
             http2_streams_reset: SingleWriterCounter::default(),
             http2_streams_refused: SingleWriterCounter::default(),

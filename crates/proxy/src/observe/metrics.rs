@@ -13,12 +13,14 @@ use codec::grpc::GrpcCode;
 use codec::orca::LoadReportError;
 use quic::DatagramDropReason;
 
+use crate::accept::listen::AcceptPause;
 use crate::accept::{h2, h3};
 use crate::active_config::{ActiveListener, Route};
 use crate::backend::{Backend, BackendConfig};
 use crate::dial::multiplex_connection::ConnectionCounts;
 use crate::dial::pool::Endpoint;
 use crate::failure::Failure;
+use crate::memory::MemoryPressure;
 use crate::mirror::MirrorOutcome;
 use crate::observe::{
     ExemplarStore, HandshakeCounters, Histogram, HistogramData, ListenerCounters,
@@ -214,6 +216,67 @@ static OF_ALL: &[MetricRow<ProxyState>] = &[
             }
         }),
         "Requests without a complete response from their endpoint, and failed connections and UDP flows, by reason.",
+    ),
+    MetricRow::new(
+        "sheave_memory_limit_bytes",
+        &[],
+        MetricReader::Gauge(|it| {
+            it.budgets.memory.limit().map_or(f64::INFINITY, |limit| limit as f64)
+        }),
+        "Memory that the process may have: --memory-limit, or the limit of its cgroup or machine.",
+    ),
+    MetricRow::new(
+        "sheave_memory_used_bytes",
+        &[],
+        MetricReader::Gauge(|it| it.budgets.memory.used() as f64),
+        "Private memory of the process, which is compared with its limit.",
+    ),
+    MetricRow::new(
+        "sheave_memory_steps",
+        &["step"],
+        MetricReader::Counts(|it, each| {
+            for step in MemoryPressure::ALL {
+                each(step.word(), it.budgets.memory.times_begun(step));
+            }
+        }),
+        "Changes of the step that memory pressure has reached, by the step that began.",
+    ),
+    MetricRow::new(
+        "sheave_memory_step",
+        &["step"],
+        MetricReader::Gauges(|it, each| {
+            for step in MemoryPressure::ALL {
+                let is_in_force = step == it.budgets.memory.pressure();
+                each(step.word(), f64::from(u8::from(is_in_force)));
+            }
+        }),
+        "1 for the step that memory pressure has reached now, 0 for the others.",
+    ),
+    MetricRow::new(
+        "sheave_client_connections_max",
+        &[],
+        MetricReader::Gauge(|it| f64::from(it.budgets.descriptors.max_clients)),
+        "Client connections over TCP for which there are file descriptors.",
+    ),
+    MetricRow::new(
+        "sheave_idle_connections_shed",
+        &[],
+        MetricReader::Count(|it| {
+            total(&it.workers, |handle| &handle.counters.idle_connections_shed)
+        }),
+        "Idle client connections closed because file descriptors ran out.",
+    ),
+    MetricRow::new(
+        "sheave_accept_pauses",
+        &["reason"],
+        MetricReader::Counts(|it, each| {
+            for pause in AcceptPause::ALL {
+                let count =
+                    total(&it.workers, |handle| &handle.counters.accept_pauses[pause as usize]);
+                each(pause.word(), count);
+            }
+        }),
+        "Times that a listener stopped accepting connections for a while, by reason.",
     ),
     MetricRow::new(
         "sheave_http2_connections_ended",

@@ -78,6 +78,11 @@ impl OneWayCopy {
         }
     }
 
+    /// Returns the number of bytes that have been read and not written.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.unwritten.len() + self.pipe.as_ref().map_or(0, SplicePipe::len)
+    }
+
     /// Writes the bytes that have been read.
     fn poll_flush(
         &mut self,

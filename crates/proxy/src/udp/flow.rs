@@ -179,6 +179,9 @@ impl UdpFlow {
     /// Connects to the slot's endpoint and sends the datagrams that are kept for it.
     async fn connect_endpoint(&self, slot: &Slot) -> Result<(), Failure> {
         let socket = connect(slot.endpoint.address).map_err(|error| socket_failure(&error))?;
+        if !slot.endpoint.data.budgets.descriptors.allows(&socket) {
+            return Err(Failure::OutOfDescriptors);
+        }
         socket.writable().await.map_err(|error| socket_failure(&error))?;
         for datagram in &self.unanswered.borrow().datagrams {
             // A datagram that the socket does not accept now is lost.

@@ -14,6 +14,7 @@ use crate::accept::quic_host::ListenerConnectionOwner;
 use crate::accept::{dispatch, listen};
 use crate::clock;
 use crate::dial::{h2, pool};
+use crate::memory::MemoryPressure;
 use crate::udp;
 
 /// Interval at which a worker updates its load and flushes its log.
@@ -87,6 +88,31 @@ impl Worker {
         self.tick.set(self.tick.get().wrapping_add(1));
     }
 
+    /// Ends transfers that hold much memory while it is scarce. One worker measures it for all.
+    fn relieve_memory(&self) {
+        let memory = &self.shared.budgets.memory;
+        if self.index == 0 && memory.update() {
+            // Connections announce other windows.
+            let all = self.shared.workers.iter();
+            all.for_each(|handle| handle.send(WorkerCommand::WakeConnections));
+        }
+        self.scratch.buffer_pool.set_tight(memory.pressure() > MemoryPressure::Normal);
+        let excess = memory.excess();
+        if excess > 0 {
+            let is_exhausted = memory.pressure() == MemoryPressure::NoConnections;
+            self.stalled.end_largest(excess, is_exhausted);
+        }
+    }
+
+    /// Closes connections that have been idle for long while descriptors are scarce.
+    fn shed_idle_connections(&self) {
+        let excess = self.shared.budgets.descriptors.excess_clients();
+        let workers = u32::try_from(self.shared.workers.len()).unwrap_or(u32::MAX);
+        if self.idle_shedding.tick(excess.div_ceil(workers)) {
+            self.wake_all();
+        }
+    }
+
     /// Closes idle endpoint connections that are expired or closed by the peer, and grants free slots to waiting
     /// requests.
     fn sweep(&self) {
@@ -152,6 +178,8 @@ async fn tick(worker: Rc<Worker>) {
         worker.update_load();
         worker.access_log.flush(worker.counters());
         worker.counters().replay_refused.add(worker.replay_budget.refused.take());
+        worker.relieve_memory();
+        worker.shed_idle_connections();
         until_sweep -= 1;
         if until_sweep == 0 {
             until_sweep = SWEEP_TICKS;

@@ -29,8 +29,13 @@ fn exchange(address: SocketAddr, request: &str) -> String {
 fn ask(phase: ProcessPhase, requests: &'static [&str]) -> Vec<String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let settings =
-            ProxySettings { workers: NonZeroUsize::MIN, access_log: None, exemplars: false };
+        let settings = ProxySettings {
+            workers: NonZeroUsize::MIN,
+            access_log: None,
+            exemplars: false,
+            memory_limit: None,
+            max_descriptors: None,
+        };
         let proxy = Arc::new(Proxy::start(settings).unwrap());
         let (_sender, report) = watch::channel(ProcessReport { phase, ..ProcessReport::new() });
         let state = ApiState::new(proxy, report, Arc::default());

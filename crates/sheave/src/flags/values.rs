@@ -12,6 +12,9 @@ use serde_json::{Map, Value};
 /// Upper bound of `--workers`: more threads than any present machine has CPUs.
 const MAX_WORKERS: usize = 1024;
 
+/// Lower bound of `--memory-limit`: less than what an idle process may have would stop it from serving.
+const MIN_MEMORY_LIMIT: u64 = 64 << 20;
+
 const DNS_PORT: u16 = 53;
 
 /// Value of `--listen`: the protocol and the address to listen on.
@@ -37,6 +40,14 @@ pub(crate) enum AdminAddress {
 pub(crate) enum LoggedShare {
     Nothing,
     Fraction(f64),
+}
+
+/// Value of `--memory-limit`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MemoryLimit {
+    Auto,
+    Off,
+    Bytes(u64),
 }
 
 /// Value of `--service-template`: the common fields of all managed Services in front of Gateways.
@@ -122,6 +133,37 @@ impl FromStr for LoggedShare {
             Ok(share) if share > 0.0 && share <= 1.0 => Ok(Self::Fraction(share)),
             Ok(_) | Err(_) => {
                 Err("write `off`, `on`, or a share above 0 and up to 1, as 0.01".to_owned())
+            }
+        }
+    }
+}
+
+impl FromStr for MemoryLimit {
+    type Err = String;
+
+    /// Parses a number of bytes with a suffix of Kubernetes quantities, or none.
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => return Ok(Self::Auto),
+            "off" => return Ok(Self::Off),
+            _ => {}
+        }
+        let digits = text.trim_end_matches(|letter: char| !letter.is_ascii_digit());
+        let unit: u64 = match &text[digits.len()..] {
+            "" => 1,
+            "k" => 1000,
+            "M" => 1_000_000,
+            "G" => 1_000_000_000,
+            "Ki" => 1 << 10,
+            "Mi" => 1 << 20,
+            "Gi" => 1 << 30,
+            _ => 0,
+        };
+        match digits.parse::<u64>().ok().and_then(|number| number.checked_mul(unit)) {
+            Some(bytes) if bytes >= MIN_MEMORY_LIMIT => Ok(Self::Bytes(bytes)),
+            Some(_) | None => {
+                Err("write a size of at least 64Mi, such as 512Mi or 2G, or auto, or off"
+                    .to_owned())
             }
         }
     }

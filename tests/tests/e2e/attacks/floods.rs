@@ -169,6 +169,39 @@ async fn settings_flood_with_unread_acks_closes_the_connection() -> Result {
     target.check_health().await
 }
 
+/// WINDOW_UPDATE frames that open no window by much: none is earned, because no data is sent.
+#[tokio::test]
+async fn window_update_flood_closes_the_connection() -> Result {
+    let target = AttackTarget::new().await?;
+    let updates = RawHttp2Frame::window_update(0, 1).bytes().repeat(100);
+    let (sent, reason) = flood(target.connect().await?, |_| updates.clone()).await?;
+    ensure!(reason.is_none_or(|reason| reason == frames::ENHANCE_YOUR_CALM), "{reason:?}");
+    eprintln!("ended after {} frames", 100 * sent);
+    target.wait_for_metric(CONNECTIONS_ENDED_METRIC, "control").await?;
+    target.check_health().await
+}
+
+/// A client that updates both windows for every byte that it receives is served.
+#[tokio::test]
+async fn window_updates_for_each_byte_received_are_allowed() -> Result {
+    const BYTES: u32 = 20_000;
+    let target =
+        AttackTarget::with_behaviour(vec![ServeStep::AnswerPattern(BYTES.into())], json!({}))
+            .await?;
+    // SETTINGS_INITIAL_WINDOW_SIZE of 1: each DATA frame has one byte.
+    let mut wire = RawHttp2Connection::connect(target.scene.sheave.address(), &[(4, 1)]).await?;
+    wire.write(&RawHttp2Frame::get(1)).await?;
+    let updates = [RawHttp2Frame::window_update(1, 1), RawHttp2Frame::window_update(0, 1)];
+    let updates: Vec<u8> = updates.iter().flat_map(RawHttp2Frame::bytes).collect();
+    let mut received = 0;
+    while received < BYTES {
+        let data = wire.reader.next_of_kind(frames::DATA).await?.context("a DATA frame")?;
+        received += u32::try_from(data.payload.len())?;
+        wire.send(updates.clone()).await?;
+    }
+    target.check_health().await
+}
+
 /// Sends until a write stalls, the connection is ended, or a large bound is reached.
 async fn write_until_stalled(wire: &mut RawHttp2Connection, bytes: &[u8]) {
     const STUCK: std::time::Duration = std::time::Duration::from_secs(1);

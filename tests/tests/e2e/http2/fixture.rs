@@ -23,14 +23,33 @@ impl Http2Fixture {
         Self::with(endpoints, service, policies).await
     }
 
+    /// Returns a fixture with HTTP/2 endpoints and these additional arguments.
+    pub(crate) async fn of_http2_with(
+        endpoints: &[SocketAddr],
+        arguments: &[&str],
+    ) -> Result<Self> {
+        let service = objects::with_app_protocol("kubernetes.io/h2c", objects::service("app"));
+        Self::start(endpoints, service, &[], arguments).await
+    }
+
     async fn with(endpoints: &[SocketAddr], service: Value, policies: &[Value]) -> Result<Self> {
+        Self::start(endpoints, service, policies, &[]).await
+    }
+
+    async fn start(
+        endpoints: &[SocketAddr],
+        service: Value,
+        policies: &[Value],
+        arguments: &[&str],
+    ) -> Result<Self> {
         let configuration = ConfigDirectory::empty()?;
         let mut all = objects::gateway();
         all.extend([objects::route("app"), service]);
         all.extend(objects::slices("app", endpoints));
         all.extend_from_slice(policies);
         configuration.write("site.yaml", &all)?;
-        let sheave = SheaveProcess::serve_with(&configuration, &["--workers", "2"]).await?;
+        let arguments = [&["--workers", "2"], arguments].concat();
+        let sheave = SheaveProcess::serve_with(&configuration, &arguments).await?;
         Ok(Self { sheave, _configuration: configuration })
     }
 

@@ -60,6 +60,36 @@ async fn rapid_reset_flood_closes_the_connection() -> Result {
     check_health(&site, memory).await
 }
 
+/// Frames of a reserved type (RFC 9114 §7.2.8), which are skipped: the connection is closed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reserved_frame_flood_closes_the_connection() -> Result {
+    let (site, _endpoint, memory) = attack_target(json!({})).await?;
+    let wire = site.raw_connection().await?;
+    let reserved = frame(0x21, b"").repeat(100);
+    let flood = async {
+        let (mut sending, _receiving) = wire.open_request_stream(&reserved).await?;
+        while sending.write_all(&reserved).await.is_ok() {}
+        Outcome::<()>::Ok(())
+    };
+    within("the end of the flood", flood).await??;
+    assert_eq!(wire.wait_for_close_code().await?, Some(code::EXCESSIVE_LOAD));
+    site.wait_for_metric("sheave_http3_connections_ended_total", "excess").await?;
+    check_health(&site, memory).await
+}
+
+/// The same on the control stream.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn control_frame_flood_closes_the_connection() -> Result {
+    let (site, _endpoint, memory) = attack_target(json!({})).await?;
+    let mut wire = site.raw_connection().await?;
+    let updates = frame(code::MAX_PUSH_ID, &[0]).repeat(100);
+    let flood = async { while wire.control.write_all(&updates).await.is_ok() {} };
+    within("the end of the flood", flood).await?;
+    assert_eq!(wire.wait_for_close_code().await?, Some(code::EXCESSIVE_LOAD));
+    site.wait_for_metric("sheave_http3_connections_ended_total", "excess").await?;
+    check_health(&site, memory).await
+}
+
 /// If a head does not end within its timeout, Sheave answers with an error.
 #[tokio::test]
 async fn incomplete_head_is_answered_408() -> Result {

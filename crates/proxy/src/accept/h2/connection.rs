@@ -10,6 +10,7 @@ use bytes::Bytes;
 use h2::server::Connection;
 use h2::{Ping, PingPong, Reason};
 
+use super::WINDOWS;
 use super::fault::H2ClientFault;
 use super::flood_detector::FloodDetector;
 use super::metered_stream::MeteredStream;
@@ -18,6 +19,7 @@ use crate::accept::multiplexed_client::MultiplexedClient;
 use crate::clock;
 use crate::deadline::Deadline;
 use crate::h2::{ResponseScheduler, ScheduledResponse};
+use crate::memory::FlowWindows;
 
 /// Silence after which a client with work in flight is pinged.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
@@ -47,6 +49,8 @@ pub(super) struct H2Connection {
     /// Streams that were accepted, or counted as refused.
     streams_accepted: u64,
     seen_tick: u32,
+    /// Windows that were announced last.
+    announced: FlowWindows,
 }
 
 /// Shutdown phase of a connection, with its start time.
@@ -65,6 +69,7 @@ impl H2Connection {
         carrier: MultiplexedClient,
         detector: Rc<RefCell<FloodDetector>>,
         scheduler: Rc<ResponseScheduler>,
+        announced: FlowWindows,
     ) -> Self {
         Self {
             pings: frames.ping_pong(),
@@ -81,6 +86,7 @@ impl H2Connection {
             streams_reset: 0,
             streams_accepted: 0,
             seen_tick: u32::MAX,
+            announced,
         }
     }
 
@@ -92,6 +98,7 @@ impl H2Connection {
         deadline: &mut Deadline,
     ) -> Poll<Option<H2ClientFault>> {
         self.detector.borrow_mut().begin_poll(self.multiplexed_client.requests_in_flight());
+        self.announce_windows();
         loop {
             match self.frames.poll_accept(cx) {
                 Poll::Ready(Some(Ok((request, response)))) => {
@@ -130,6 +137,17 @@ impl H2Connection {
         }
     }
 
+    /// Announces other windows to the client if the memory pressure has changed.
+    fn announce_windows(&mut self) {
+        let budgets = &self.multiplexed_client.worker.shared.budgets;
+        let wanted = WINDOWS.under(budgets.memory.pressure());
+        // Refused while the client has not acknowledged earlier settings; then a later poll announces them.
+        if wanted != self.announced && self.frames.set_initial_window_size(wanted.stream).is_ok() {
+            self.frames.set_target_window_size(wanted.connection);
+            self.announced = wanted;
+        }
+    }
+
     /// Counts resets and refused streams, and starts the shutdown if it is due. Returns true if the
     /// library has frames to send for that.
     fn update_shutdown(&mut self) -> bool {
@@ -160,7 +178,7 @@ impl H2Connection {
             (H2ShutdownPhase::Serving | H2ShutdownPhase::Draining(_), Some(fault)) => {
                 self.abort(fault)
             }
-            (H2ShutdownPhase::Serving, None) if carrier.must_shut_down() => {
+            (H2ShutdownPhase::Serving, None) if carrier.must_shut_down() || carrier.is_shed() => {
                 self.start_graceful_shutdown(clock::now())
             }
             (H2ShutdownPhase::Serving | H2ShutdownPhase::Draining(_), None)

@@ -28,6 +28,11 @@ const CONTROL_FRAME_BURST: u32 = 1000;
 /// Bytes sent by us that earn one control frame: gRPC sends PING while it receives, to estimate the
 /// bandwidth-delay product.
 const BYTES_PER_FRAME: usize = 128;
+/// WINDOW_UPDATE frames allowed at once, in addition to those that are earned; a tenth of it is refilled each second.
+const WINDOW_UPDATE_BURST: u32 = 10_000;
+/// WINDOW_UPDATE frames that one DATA frame to the client earns, and one request of the client: two are usual, one for
+/// the stream and one for the connection.
+const WINDOW_UPDATES_EARNED: u32 = 10;
 
 /// Requests that are read before those already read are served. Served early, their data is still
 /// in the processor's caches, and other connections get their turn.
@@ -53,6 +58,7 @@ pub(super) struct FloodDetector {
     requests_in_flight: u32,
     resets: TokenBucket,
     control_frames: TokenBucket,
+    window_updates: TokenBucket,
     /// Number of streams that the client has reset.
     pub(super) streams_reset: u64,
     /// Number of streams whose heads the library has processed.
@@ -81,6 +87,7 @@ impl FloodDetector {
             requests_in_flight: 0,
             resets: TokenBucket::of_resets(open, now),
             control_frames: TokenBucket::new(CONTROL_FRAME_BURST, now),
+            window_updates: TokenBucket::new(WINDOW_UPDATE_BURST, now),
             streams_reset: 0,
             streams_processed: 0,
             bytes_received: 0,
@@ -118,10 +125,15 @@ impl FloodDetector {
                 }
                 self.resets.earn(1);
                 self.control_frames.earn(1);
+                self.window_updates.earn(WINDOW_UPDATES_EARNED);
             }
             CONTINUATION => self.head_is_open = flags & END_HEADERS == 0,
             DATA => self.control_frames.earn(u32::from(length > 0)),
-            WINDOW_UPDATE => {}
+            WINDOW_UPDATE => {
+                if !self.window_updates.spend(1) {
+                    self.fault.get_or_insert(H2ClientFault::Control);
+                }
+            }
             RST_STREAM => {
                 self.streams_reset += 1;
                 if !self.resets.spend(RESET_PRICE) {
@@ -158,6 +170,11 @@ impl FloodDetector {
     /// Records that we have sent `bytes` bytes.
     pub(super) fn record_sent(&mut self, bytes: usize) {
         self.control_frames.earn(u32::try_from(bytes / BYTES_PER_FRAME).unwrap_or(u32::MAX));
+    }
+
+    /// Records that DATA frames have been handed over for sending.
+    pub(super) fn record_data_frames(&mut self, frames: u32) {
+        self.window_updates.earn(frames.saturating_mul(WINDOW_UPDATES_EARNED));
     }
 
     /// Returns the flood that the client has caused, if any: then no more is read from it.
@@ -309,6 +326,20 @@ mod tests {
         for _ in 0..5 * CONTROL_FRAME_BURST {
             detector.record_sent(17);
             detector.record_received(&frame(PING, 0, 8));
+        }
+        assert_eq!(detector.fault(), Some(H2ClientFault::Control));
+    }
+
+    #[test]
+    fn window_updates_are_bounded_by_data_sent() {
+        let mut detector = detector();
+        for _ in 0..WINDOW_UPDATE_BURST {
+            detector.record_data_frames(1);
+            detector.record_received(&frame(WINDOW_UPDATE, 0, 4).repeat(2));
+        }
+        assert_eq!(detector.fault(), None, "a stream's and the connection's for each DATA frame");
+        for _ in 0..2 * WINDOW_UPDATE_BURST {
+            detector.record_received(&frame(WINDOW_UPDATE, 0, 4));
         }
         assert_eq!(detector.fault(), Some(H2ClientFault::Control));
     }

@@ -61,7 +61,9 @@ impl MeteredStream {
             pace_if_far(&self.stream);
         }
         if let Poll::Ready(Ok(count)) = count {
-            self.detector.borrow_mut().record_sent(count);
+            let mut detector = self.detector.borrow_mut();
+            detector.record_sent(count);
+            detector.record_data_frames(self.scheduler.take_data_frames());
             self.scheduler.written(Some(count));
         } else {
             self.scheduler.written(None);

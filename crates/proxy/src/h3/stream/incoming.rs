@@ -6,7 +6,7 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, Bytes};
 use codec::h3::H3ErrorCode;
 use codec::h3::fields::{self, FieldSectionError};
-use codec::h3::frame::{FramePart, H3FrameDecoder};
+use codec::h3::frame::{FrameCounts, FramePart, H3FrameDecoder};
 use codec::head::{BodyFraming, FieldSection};
 use quic::{RecvStream, StreamEnd};
 use tokio::io::ReadBuf;
@@ -203,6 +203,16 @@ impl IncomingMessage {
     fn fail(&mut self, error: ReceiveError) -> ReceiveError {
         self.state = H3ReadState::Failed(error);
         error
+    }
+
+    /// True if the message has been read to its end, or has failed.
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.state, H3ReadState::Ended | H3ReadState::Failed(_)) && self.data.is_empty()
+    }
+
+    /// Returns the frames that have begun since the last call.
+    pub(super) fn take_counts(&mut self) -> FrameCounts {
+        self.frame_decoder.take_counts()
     }
 
     /// Asks the peer to stop sending, unless the stream has ended.

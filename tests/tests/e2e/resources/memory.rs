@@ -1,0 +1,181 @@
+//! Memory of the process while clients let it hold responses and requests.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use bytes::Bytes;
+use tests::frames::{self, RawHttp2Connection, RawHttp2Frame};
+use tests::load::{ClientPattern, LoadGenerator};
+use tests::raw::RawServer;
+use tests::{ConfigDirectory, Result, SheaveProcess, eventually, http2};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::interval;
+
+use crate::http2::fixture::Http2Fixture;
+
+const MEBIBYTE: u64 = 1 << 20;
+
+/// Streams that an attacker opens on a connection.
+const STREAMS: u32 = 128;
+/// Length of each response.
+const RESPONSE_BYTES: usize = 512 * 1024;
+/// Length of each request body: a stream's window.
+const REQUEST_BYTES: usize = 256 * 1024;
+
+/// Time for which memory is watched after the attack is complete.
+const WATCH_TIME: Duration = Duration::from_secs(3);
+
+/// Starts an HTTP/2 endpoint whose responses are long, except those to `/short`.
+async fn start_endpoint() -> Result<http2::Http2TestEndpoint> {
+    http2::Http2TestEndpoint::start(|mut call| async move {
+        let length = if call.head.uri().path() == "/" { RESPONSE_BYTES } else { 2 };
+        let mut sending = call.respond.send_response(http2::status(200), false)?;
+        http2::send(&mut sending, Bytes::from(vec![b'x'; length])).await?;
+        sending.send_data(Bytes::new(), true)
+    })
+    .await
+}
+
+/// Opens connections that request responses and let none of them through. SETTINGS_INITIAL_WINDOW_SIZE is 0.
+async fn request_and_take_nothing(
+    address: SocketAddr,
+    connections: usize,
+) -> Result<Vec<RawHttp2Connection>> {
+    let mut held = Vec::new();
+    for _ in 0..connections {
+        let mut wire = RawHttp2Connection::connect(address, &[(4, 0)]).await?;
+        let requests = (0..STREAMS).flat_map(|number| RawHttp2Frame::get(2 * number + 1).bytes());
+        wire.send(requests.collect()).await?;
+        held.push(wire);
+    }
+    Ok(held)
+}
+
+/// Watches the memory of the process for a while; returns the most that it has.
+async fn watch_memory(sheave: &SheaveProcess) -> Result<u64> {
+    let mut ticks = interval(Duration::from_millis(20));
+    let mut most = 0;
+    for _ in 0..WATCH_TIME.as_millis() / 20 {
+        ticks.tick().await;
+        most = most.max(sheave.memory_bytes()?);
+    }
+    eprintln!("at most {} MiB", most / MEBIBYTE);
+    Ok(most)
+}
+
+async fn failures(sheave: &SheaveProcess, reason: &str) -> Result<f64> {
+    let samples = sheave.metric_samples("sheave_failures_total").await?;
+    let with_reason = samples.iter().filter(|(labels, _)| labels.contains(reason));
+    Ok(with_reason.map(|(_, count)| count).sum())
+}
+
+/// By default, each stream holds so little that twenty connections hold less than 256 MiB together.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unread_responses_of_http2_endpoints_hold_little_memory() -> Result {
+    const CONNECTIONS: usize = 20;
+    let endpoint = start_endpoint().await?;
+    let site = Http2Fixture::of_http2(&[endpoint.address], &[]).await?;
+    let pattern = ClientPattern::GET.with_pause(Duration::from_millis(20));
+    let honest = LoadGenerator::start(site.sheave.address(), 2, pattern);
+    let held = request_and_take_nothing(site.sheave.address(), CONNECTIONS).await?;
+    let all = CONNECTIONS as u64 * u64::from(STREAMS);
+    endpoint.wait_for_counts("all requests arrive", |counts| counts.requests >= all).await?;
+    let most = watch_memory(&site.sheave).await?;
+    honest.stop().await.assert_all_served();
+    drop(held);
+    ensure!(most < 256 * MEBIBYTE, "{most} bytes");
+    Ok(())
+}
+
+/// If attackers hold more than the process may have, those that hold the most are reset.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unread_responses_are_reset_before_memory_is_exhausted() -> Result {
+    const CONNECTIONS: usize = 60;
+    let endpoint = start_endpoint().await?;
+    let arguments = ["--memory-limit", "256Mi"];
+    let site = Http2Fixture::of_http2_with(&[endpoint.address], &arguments).await?;
+    let pattern = ClientPattern::GET.with_pause(Duration::from_millis(20));
+    let honest = LoadGenerator::start(site.sheave.address(), 2, pattern);
+    let held = request_and_take_nothing(site.sheave.address(), CONNECTIONS).await?;
+    let most = watch_memory(&site.sheave).await?;
+    let reset = async || failures(&site.sheave, "out_of_memory").await;
+    eventually("transfers are reset", reset, |reset| *reset > 0.0).await?;
+    honest.stop().await.assert_all_served();
+    drop(held);
+    ensure!(most < 256 * MEBIBYTE, "{most} bytes");
+    let steps = site.sheave.metric_samples("sheave_memory_steps_total").await?;
+    let is_counted = |step: &str| steps.iter().any(|(it, count)| it.contains(step) && *count > 0.0);
+    ensure!(is_counted("reset_stalled"), "{steps:?}");
+    site.sheave.wait_for_log(0, "memory fills").await?;
+    let in_force = async || site.sheave.metric_samples("sheave_memory_step").await;
+    let is_normal = |steps: &Vec<(String, f64)>| {
+        steps.iter().any(|(step, is)| step.contains("normal") && *is == 1.0)
+    };
+    eventually("memory is freed", in_force, is_normal).await?;
+    Ok(())
+}
+
+/// Starts an endpoint that reads no body, and answers all other requests.
+async fn start_endpoint_that_reads_no_body() -> Result<RawServer> {
+    RawServer::start(|mut stream| async move {
+        let mut received = Vec::new();
+        loop {
+            while !received.windows(4).any(|end| end == b"\r\n\r\n") {
+                ensure!(stream.read_buf(&mut received).await? > 0, "the end");
+            }
+            if received.starts_with(b"POST") {
+                std::future::pending::<()>().await;
+            }
+            received.clear();
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await?;
+        }
+    })
+    .await
+}
+
+/// Request bodies that the endpoint does not read fill the windows of their streams. Those of the connections that
+/// hold the most are given up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unread_requests_are_reset_before_memory_is_exhausted() -> Result {
+    const CONNECTIONS: usize = 60;
+    const BODIES: u32 = 16;
+    let endpoint = start_endpoint_that_reads_no_body().await?;
+    let configuration = ConfigDirectory::for_endpoints_with(&[endpoint.address], &[])?;
+    let arguments = ["--workers", "2", "--memory-limit", "128Mi"];
+    let sheave = SheaveProcess::serve_with(&configuration, &arguments).await?;
+    let pattern = ClientPattern::GET.with_pause(Duration::from_millis(20));
+    let honest = LoadGenerator::start(sheave.address(), 2, pattern);
+    let mut held = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let mut wire = RawHttp2Connection::connect(sheave.address(), &[]).await?;
+        for number in 0..BODIES {
+            wire.write(&RawHttp2Frame::post(2 * number + 1)).await?;
+        }
+        held.push(wire);
+    }
+    // The connections have large windows, which were announced while memory was free.
+    let held: Vec<_> =
+        held.into_iter().map(|wire| tokio::spawn(send_bodies(wire, BODIES))).collect();
+    let most = watch_memory(&sheave).await?;
+    let reset = async || failures(&sheave, "out_of_memory").await;
+    eventually("transfers are reset", reset, |reset| *reset > 0.0).await?;
+    honest.stop().await.assert_all_served();
+    held.iter().for_each(tokio::task::JoinHandle::abort);
+    ensure!(most < 160 * MEBIBYTE, "{most} bytes");
+    Ok(())
+}
+
+/// Sends a part of each body, as much as the windows allow, and keeps the connection open.
+async fn send_bodies(mut wire: RawHttp2Connection, bodies: u32) -> Result {
+    const PIECE: usize = 16 * 1024;
+    for _ in 0..REQUEST_BYTES / PIECE - 1 {
+        for number in 0..bodies {
+            let piece = RawHttp2Frame::new(frames::DATA, 0, 2 * number + 1, vec![b'x'; PIECE]);
+            // After a reset, the connection's other streams are sent on.
+            wire.write(&piece).await.context("a connection that is open")?;
+        }
+    }
+    while wire.reader.next_frame().await?.is_some() {}
+    Ok(())
+}
