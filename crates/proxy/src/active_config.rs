@@ -215,10 +215,9 @@ pub(crate) struct Route {
 /// The state that outlives Snapshots, by the names that Snapshots use.
 pub(crate) struct StateRegistry {
     workers: usize,
-    /// TCP and UDP have separate registries: the health of a TCP port says nothing about the UDP port of the same
-    /// number.
-    tcp: EndpointRegistry<EndpointData>,
-    udp: EndpointRegistry<EndpointData>,
+    /// Endpoints by what their backends share. The health of a TCP port says nothing about the UDP port of the same
+    /// number; and the requests of one namespace must not eject, throttle or fill the endpoints of another.
+    endpoints: BTreeMap<(TransportProtocol, Arc<str>), EndpointRegistry<EndpointData>>,
     backends: BTreeMap<BackendKey, Arc<Backend>>,
     routes: BTreeMap<Arc<str>, Arc<Route>>,
     endpoint_tls: EndpointTlsFactory,
@@ -227,11 +226,10 @@ pub(crate) struct StateRegistry {
 
 impl StateRegistry {
     pub(crate) fn new(workers: usize) -> Self {
-        let (backends, routes) = (BTreeMap::new(), BTreeMap::new());
-        let (tcp, udp) = (EndpointRegistry::new(), EndpointRegistry::new());
+        let (endpoints, backends, routes) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         let (endpoint_tls, slot_assignment) =
             (EndpointTlsFactory::default(), SlotAssignment::alone());
-        Self { workers, tcp, udp, backends, routes, endpoint_tls, slot_assignment }
+        Self { workers, endpoints, backends, routes, endpoint_tls, slot_assignment }
     }
 
     /// Returns the Snapshot's backends, with the existing state of known ones.
@@ -246,6 +244,7 @@ impl StateRegistry {
                 configure(&backend, EndpointSet::empty(), settings, tls_context);
             }
         }
+        self.forget_namespaces();
         live
     }
 
@@ -271,7 +270,7 @@ impl StateRegistry {
     pub(crate) fn set_endpoints(&mut self, key: &BackendKey, endpoints: &[EndpointSpec]) -> bool {
         let Some(backend) = self.backends.get(key).map(Arc::clone) else { return false };
         let (settings, tls_context) = backend.current().policy();
-        let configured = self.endpoints(key.transport, endpoints, &settings);
+        let configured = self.endpoints(key, endpoints, &settings);
         configure(&backend, configured, settings, tls_context);
         true
     }
@@ -285,7 +284,7 @@ impl StateRegistry {
     }
 
     fn backend(&mut self, spec: &snapshot::Backend) -> Arc<Backend> {
-        let configured = self.endpoints(spec.key.transport, &spec.endpoints, &spec.settings);
+        let configured = self.endpoints(&spec.key, &spec.endpoints, &spec.settings);
         let settings = spec.settings.clone();
         let Some(known) = self.backends.get(&spec.key) else {
             let (key, tls_context) =
@@ -303,15 +302,13 @@ impl StateRegistry {
 
     fn endpoints(
         &mut self,
-        transport: TransportProtocol,
+        key: &BackendKey,
         specs: &[EndpointSpec],
         settings: &BackendSettings,
     ) -> EndpointSet<EndpointData> {
         let cap = backend::cap(settings);
-        let registry = match transport {
-            TransportProtocol::Tcp => &mut self.tcp,
-            TransportProtocol::Udp => &mut self.udp,
-        };
+        let scope = (key.transport, Arc::clone(&key.namespace));
+        let registry = self.endpoints.entry(scope).or_default();
         let member = |spec: &EndpointSpec| {
             let data = || EndpointData::new(self.workers);
             let endpoint = registry.endpoint(spec.address, data);
@@ -321,6 +318,15 @@ impl StateRegistry {
             }
         };
         EndpointSet::new(specs.iter().map(member).collect())
+    }
+
+    /// Drops the registries of namespaces without a backend. If a request still uses an endpoint, its registry stays,
+    /// so that the request counts if the namespace returns.
+    fn forget_namespaces(&mut self) {
+        let used: BTreeSet<_> = self.backends.keys().map(|key| &*key.namespace).collect();
+        self.endpoints.retain(|(_, namespace), registry| {
+            used.contains(&**namespace) || !registry.live().is_empty()
+        });
     }
 }
 
