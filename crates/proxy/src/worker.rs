@@ -199,7 +199,7 @@ impl Worker {
             scratch: ScratchMemory::default(),
             rng: RefCell::new(Rng::new(seed(index))),
             access_log,
-            replay_budget: ReplayBudget::new(),
+            replay_budget: ReplayBudget::of_requests(),
             mirrors: MirrorLimiter::default(),
             handshake_limiter: HandshakeLimiter::new(),
             ports: quic::ServerDrivers::new(index, &quic),
