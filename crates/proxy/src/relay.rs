@@ -225,7 +225,7 @@ pub(crate) fn attempt_end(response: &ResponseHead) -> AttemptResult {
         // Only a gRPC call has `grpc-status` in its head, and only if nothing follows the head (trailers-only).
         200 if response.version.has_streams() => GrpcCallStatus::of(&response.fields)
             .map_or(AttemptResult::Success, grpc::attempt_result),
-        429 => AttemptResult::Refused { retry_after: retry_after() },
+        429 => AttemptResult::RateLimited { retry_after: retry_after() },
         503 if response.fields.has(KnownFieldName::RetryAfter) => {
             AttemptResult::Refused { retry_after: retry_after() }
         }

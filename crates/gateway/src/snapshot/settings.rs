@@ -11,6 +11,7 @@ use balance::{Algorithm, LimitSettings, PriorityLevel};
 use ipnet::IpNet;
 
 use super::EndpointTls;
+use crate::objects::HeededRefusals;
 
 /// BackendPolicy, with every default filled in.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,8 +28,8 @@ pub struct BackendSettings {
     pub max_in_flight_per_endpoint: Option<NonZeroU32>,
     /// Bounds of the learned limit of each endpoint; `None`: limits are not learned.
     pub auto_limit: Option<LimitSettings>,
-    /// True if an endpoint that rejects requests as overloaded gets less for a while.
-    pub heeds_refusals: bool,
+    /// The responses after which an endpoint gets less for a while.
+    pub heed_refusals: HeededRefusals,
     /// Maximum number of requests in the queue; 0: no queue.
     pub queue_max_requests: u32,
     /// Maximum time in the queue.

@@ -68,7 +68,7 @@ pub(super) fn backend_settings(spec: &BackendPolicySpec, namespace: &str) -> Bac
         prefers_same_zone: spec.prefer_same_zone.unwrap_or(false),
         max_in_flight_per_endpoint: cap,
         auto_limit,
-        heeds_refusals: spec.heed_refusals,
+        heed_refusals: spec.heed_refusals,
         queue_max_requests: spec.queue.max_requests.unwrap_or(default_queue),
         queue_timeout: spec.queue.timeout.0,
         queue_target: spec.queue.target.map(|target| target.0),
