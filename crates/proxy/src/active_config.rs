@@ -10,12 +10,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use balance::{EndpointRegistry, EndpointSet, SetMember, SlotAssignment};
 use gateway::matching::{HostName, HostNameBuffer, RequestAttributes};
 use gateway::snapshot::{
-    BackendKey, BackendSettings, ClientSettings, EndpointSpec, Http3Settings, ListenerProtocol,
-    Rule, TlsPayload, TransportProtocol,
+    AffinitySettings, BackendKey, BackendSettings, ClientSettings, EndpointSpec, Http3Settings,
+    ListenerProtocol, Rule, TlsPayload, TransportProtocol,
 };
 use gateway::{Snapshot, snapshot};
 use tls::{EndpointTlsContext, EndpointTlsFactory, SniTable, TlsInfo};
 
+use crate::affinity::AffinityKey;
 use crate::backend::{self, Backend, BackendConfigRef};
 use crate::config_cell::{CachedConfig, ConfigCell};
 use crate::dial::pool::EndpointData;
@@ -222,14 +223,16 @@ pub(crate) struct StateRegistry {
     routes: BTreeMap<Arc<str>, Arc<Route>>,
     endpoint_tls: EndpointTlsFactory,
     slot_assignment: SlotAssignment,
+    affinity_key: Arc<AffinityKey>,
 }
 
 impl StateRegistry {
-    pub(crate) fn new(workers: usize) -> Self {
+    pub(crate) fn new(workers: usize, affinity_key: AffinityKey) -> Self {
         let (endpoints, backends, routes) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         let (endpoint_tls, slot_assignment) =
             (EndpointTlsFactory::default(), SlotAssignment::alone());
-        Self { workers, endpoints, backends, routes, endpoint_tls, slot_assignment }
+        let affinity_key = Arc::new(affinity_key);
+        Self { workers, endpoints, backends, routes, endpoint_tls, slot_assignment, affinity_key }
     }
 
     /// Returns the Snapshot's backends, with the existing state of known ones.
@@ -286,11 +289,23 @@ impl StateRegistry {
     fn backend(&mut self, spec: &snapshot::Backend) -> Arc<Backend> {
         let configured = self.endpoints(&spec.key, &spec.endpoints, &spec.settings);
         let settings = spec.settings.clone();
+        if let Some(AffinitySettings::Cookie { .. } | AffinitySettings::Header(_)) =
+            settings.affinity
+        {
+            let name = spec.key.to_string();
+            self.affinity_key.warn_if_temporary(&name, settings.service_uid.as_deref());
+        }
         let Some(known) = self.backends.get(&spec.key) else {
             let (key, tls_context) =
                 (spec.key.clone(), self.endpoint_tls.context_for(&settings, None));
-            let backend =
-                Arc::new(Backend::new(key, configured, settings, tls_context, self.workers));
+            let backend = Arc::new(Backend::new(
+                key,
+                configured,
+                settings,
+                tls_context,
+                Arc::clone(&self.affinity_key),
+                self.workers,
+            ));
             update_sharers(&backend, &EndpointSet::empty(), &backend.configured());
             return backend;
         };

@@ -24,6 +24,7 @@ use crate::accept::bind::{BindAddress, TcpOrUdpSocket, udp_socket};
 use crate::active_config::{
     ActiveConfig, ActiveListener, BoundListener, ListenerHttp3, StateRegistry,
 };
+use crate::affinity::AffinityKey;
 use crate::alt_svc;
 use crate::backend::Backend;
 use crate::clock;
@@ -47,6 +48,8 @@ pub struct ProxySettings {
     pub access_log: Option<AccessLog>,
     /// True if histograms keep the trace IDs that clients send as exemplars.
     pub exemplars: bool,
+    /// Key of session affinity, a secret of all replicas. `None`: the UID of each Service, or a random key.
+    pub affinity_key: Option<Vec<u8>>,
 }
 
 /// Output and sampling of the access log.
@@ -208,6 +211,7 @@ impl Proxy {
         let (senders, receivers): (Vec<_>, Vec<_>) =
             (0..count).map(|_| mpsc::unbounded_channel()).unzip();
         let shared = Arc::new(ProxyState::new(senders, settings.exemplars));
+        let affinity_key = AffinityKey::new(settings.affinity_key.as_deref());
         let mut threads = Vec::new();
         let (mut sample, mut writer) = (0.0, None);
         if let Some(log) = settings.access_log {
@@ -233,8 +237,8 @@ impl Proxy {
                 tracing::error!(%error, "health thread failed, endpoint health is not evaluated");
             }
         })?);
-        let (registry, server_tls, groups) =
-            (StateRegistry::new(count), ServerTlsConfigs::default(), SocketGroups::default());
+        let registry = StateRegistry::new(count, affinity_key);
+        let (server_tls, groups) = (ServerTlsConfigs::default(), SocketGroups::default());
         let control = Mutex::new(ControlState { registry, server_tls, groups, threads });
         Ok(Self { shared, control })
     }

@@ -10,6 +10,8 @@ use codec::head::{
     BodyFraming, HttpVersion, KnownFieldName, RequestMethod, ResponseFraming, ResponseHead,
 };
 
+use gateway::snapshot::UrlScheme;
+
 use crate::accept::client::ClientConnection;
 use crate::alt_svc;
 use crate::backend::{BackendRef, Slot};
@@ -98,14 +100,16 @@ fn prepare(worker: &Worker, response: &mut ResponseHead) {
 
 /// Applies filters, session affinity and `Alt-Svc` to the endpoint's response.
 fn apply_filters(context: &mut AttemptContext<'_>, lease: &AttemptConnection) {
-    let AttemptContext { worker, exchange, policy, .. } = context;
+    let AttemptContext { worker, client, exchange, policy, .. } = context;
     let Exchange { request, response, filters: filtering, .. } = exchange;
     alt_svc::remove_from_endpoint(policy.alt_svc, response);
     if let Some(filtering) = filtering {
         filtering.change_response(request, response);
     }
-    if let (Some(bond), Some(affinity)) = (&policy.affinity, &policy.backend_settings().affinity) {
-        bond.apply_to_response(worker.index, affinity, &lease.slot, response);
+    if let Some(affinity) = &policy.affinity {
+        let (current, is_secure) =
+            (&policy.backend_config, client.origin.scheme == UrlScheme::Https);
+        affinity.apply_to_response(worker.index, current, &lease.slot, response, is_secure);
     }
     alt_svc::advertise(policy.alt_svc, request, response);
 }

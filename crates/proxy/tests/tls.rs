@@ -47,6 +47,7 @@ impl Scene {
             workers: NonZeroUsize::new(2).unwrap(),
             access_log: None,
             exemplars: false,
+            affinity_key: None,
         })
         .unwrap();
         let unknown = SocketAddr::from(([127, 0, 0, 1], 9));

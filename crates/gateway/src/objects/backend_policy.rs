@@ -182,7 +182,8 @@ pub struct BackendAffinity {
 /// A mechanism of session affinity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum AffinityType {
-    /// A cookie that Sheave sets.
+    /// A cookie that Sheave sets; with `Secure` if the client's connection has TLS. It names the endpoint by a keyed
+    /// hash: see `--affinity-key-file`.
     Cookie,
     /// A header field that Sheave sets in responses and the client repeats in requests.
     Header,

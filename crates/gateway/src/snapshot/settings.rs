@@ -22,6 +22,8 @@ pub struct BackendSettings {
     pub hash_key: HashKey,
     /// Session affinity; `None`: no affinity.
     pub affinity: Option<AffinitySettings>,
+    /// The UID of the Service, if it has one: all replicas know it and clients do not, so it keys session affinity.
+    pub service_uid: Option<Arc<str>>,
     /// True if endpoints in Sheave's own zone are preferred while they have free capacity.
     pub prefers_same_zone: bool,
     /// Maximum number of requests in flight at one endpoint; `None`: no limit.

@@ -65,6 +65,7 @@ pub(super) fn backend_settings(spec: &BackendPolicySpec, namespace: &str) -> Bac
         },
         hash_key: spec.hash_on.as_ref().and_then(hash_key).unwrap_or_default(),
         affinity: spec.affinity.as_ref().map(affinity),
+        service_uid: None,
         prefers_same_zone: spec.prefer_same_zone.unwrap_or(false),
         max_in_flight_per_endpoint: cap,
         auto_limit,

@@ -30,8 +30,13 @@ pub(crate) struct Scene {
 impl Scene {
     pub(crate) fn with(backends: Vec<Backend>, filters: Option<RouteFilters>) -> Self {
         let workers = NonZeroUsize::new(1).unwrap();
-        let proxy =
-            Proxy::start(ProxySettings { workers, access_log: None, exemplars: false }).unwrap();
+        let proxy = Proxy::start(ProxySettings {
+            workers,
+            access_log: None,
+            exemplars: false,
+            affinity_key: None,
+        })
+        .unwrap();
         proxy.apply(&snapshot(backends, filters));
         Self { address: proxy.listeners()[0].address, proxy }
     }

@@ -24,8 +24,12 @@ fn exchange(address: SocketAddr, request: &str) -> String {
 fn ask(phase: ProcessPhase, requests: &'static [&str]) -> Vec<String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let settings =
-            ProxySettings { workers: NonZeroUsize::MIN, access_log: None, exemplars: false };
+        let settings = ProxySettings {
+            workers: NonZeroUsize::MIN,
+            access_log: None,
+            exemplars: false,
+            affinity_key: None,
+        };
         let proxy = Arc::new(Proxy::start(settings).unwrap());
         let (_sender, report) = watch::channel(ProcessReport { phase, ..ProcessReport::new() });
         let address = start("127.0.0.1:0".parse().unwrap(), proxy, report).await.unwrap();
@@ -90,8 +94,12 @@ fn admin_address_in_use_gives_an_actionable_error() {
     let address = taken.local_addr().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let failure = runtime.block_on(async {
-        let settings =
-            ProxySettings { workers: NonZeroUsize::MIN, access_log: None, exemplars: false };
+        let settings = ProxySettings {
+            workers: NonZeroUsize::MIN,
+            access_log: None,
+            exemplars: false,
+            affinity_key: None,
+        };
         let proxy = Arc::new(Proxy::start(settings).unwrap());
         start(address, proxy, watch::channel(ProcessReport::new()).1).await.unwrap_err()
     });

@@ -57,8 +57,12 @@ struct ConfigurationFixture {
 
 impl ConfigurationFixture {
     fn new() -> Self {
-        let settings =
-            ProxySettings { workers: NonZeroUsize::MIN, access_log: None, exemplars: false };
+        let settings = ProxySettings {
+            workers: NonZeroUsize::MIN,
+            access_log: None,
+            exemplars: false,
+            affinity_key: None,
+        };
         let proxy = Arc::new(Proxy::start(settings).unwrap());
         let (sender, report) = watch::channel(ProcessReport::new());
         let names = DnsWatcher::new(None, sender.clone());

@@ -64,6 +64,7 @@ fn values(settings: &BackendSettings) -> Vec<(&'static str, String)> {
         algorithm,
         hash_key,
         affinity,
+        service_uid: _,
         prefers_same_zone,
         max_in_flight_per_endpoint: _,
         auto_limit: _,
