@@ -241,6 +241,13 @@ impl Http1ServerConnection {
                 return Ok(StepResult::Close);
             }
             ServeStep::CloseFor(_) => {}
+            ServeStep::AnswerFor(target, answer) => {
+                if *target == request.head.target() {
+                    request.finish();
+                    self.writer.write_all(answer.as_bytes()).await?;
+                    return Ok(StepResult::Answered);
+                }
+            }
             ServeStep::Reset => return Ok(StepResult::Reset),
         }
         Ok(StepResult::Continue)

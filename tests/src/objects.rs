@@ -142,6 +142,14 @@ pub fn with_transport(transport: &str, mut object: Value) -> Value {
     object
 }
 
+/// Returns the object in this namespace. A route keeps its Gateway of the namespace `default`.
+pub fn in_namespace(namespace: &str, mut object: Value) -> Value {
+    object["metadata"]["namespace"] = namespace.into();
+    let parents = object.pointer_mut("/spec/parentRefs").and_then(Value::as_array_mut);
+    parents.into_iter().flatten().for_each(|parent| parent["namespace"] = "default".into());
+    object
+}
+
 /// Returns a Service with the port 80.
 pub fn service(name: &str) -> Value {
     json!({

@@ -15,6 +15,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::limit::MAX_BACKOFF;
 use crate::outcome::{AttemptResult, Outcome};
 use crate::time::{Time, nanos};
 
@@ -23,9 +24,6 @@ const MEMORY: Duration = Duration::from_secs(10);
 
 /// Time until blame ends after the last report about the endpoint.
 const BLAME_LIFETIME: Duration = Duration::from_secs(5);
-
-/// Longest `Retry-After` that is honoured.
-const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
 
 /// Age below which the current estimate is not replaced by an observation that is not slower.
 const UPDATE_INTERVAL: Duration = Duration::from_millis(1);
@@ -76,7 +74,7 @@ pub(crate) struct LatencyTracker {
     /// From 0 to 1, as bits of an `f32`.
     failing: AtomicU32,
     failing_at: AtomicU64,
-    /// Time of its last refusal because of overload.
+    /// Time of its last refusal, or of its last response to a client above its quota.
     refused_at: AtomicU64,
 }
 
@@ -128,7 +126,8 @@ impl LatencyTracker {
                 let failing = self.failing(now);
                 self.set_failing(failing + (1.0 - failing) * FAILURE_SHARE, now);
             }
-            AttemptResult::Refused { .. } => {
+            // Both come at once: the endpoint must not attract more than its share.
+            AttemptResult::Refused { .. } | AttemptResult::RateLimited { .. } => {
                 self.refused_at.store(now.as_nanos(), Ordering::Relaxed)
             }
             AttemptResult::Cancelled => {}
@@ -153,10 +152,10 @@ impl LatencyTracker {
             }
             AttemptResult::Refused { retry_after } => {
                 self.set_blame(1.0, now);
-                let until = now + retry_after.unwrap_or_default().min(MAX_RETRY_AFTER);
+                let until = now + retry_after.unwrap_or_default().min(MAX_BACKOFF);
                 self.retry_after_until.fetch_max(until.as_nanos(), Ordering::Relaxed);
             }
-            AttemptResult::Cancelled => {}
+            AttemptResult::RateLimited { .. } | AttemptResult::Cancelled => {}
         }
     }
 
@@ -383,7 +382,19 @@ mod tests {
         assert_eq!(latency.estimate_at(at(29_999)).penalty, 17.0);
         assert_eq!(latency.estimate_at(at(30_000)).penalty, 1.0);
         latency.learn_peak(&outcome(refused(1_000_000), 1), at(0));
-        assert_eq!(latency.estimate_at(at(300_000)).penalty, 1.0);
+        assert_eq!(latency.estimate_at(at(60_000)).penalty, 1.0);
+    }
+
+    #[test]
+    fn quota_of_one_client_adds_no_penalty_and_bounds_the_share() {
+        let latency = LatencyTracker::default();
+        let hour = Some(Duration::from_secs(3600));
+        let outcome = outcome(AttemptResult::RateLimited { retry_after: hour }, 1);
+        latency.learn_peak(&outcome, at(0));
+        latency.learn_mean(&outcome, at(0));
+        assert_eq!(latency.estimate_at(at(1)).penalty, 1.0);
+        let stats = latency.stats(at(1));
+        assert!(stats.has_refused && stats.failure_share == 0.0 && stats.mean.is_none());
     }
 
     #[test]

@@ -30,8 +30,8 @@ mod limiter;
 /// Backoff for endpoints that refuse requests because they are full.
 mod backoff;
 
-pub(crate) use backoff::RefusalBackoff;
 pub use backoff::RetryAfterHandling;
+pub(crate) use backoff::{MAX_BACKOFF, RefusalBackoff};
 pub use counters::{EndpointLoadReport, LimitCounters, LimitSample};
 pub use limiter::ConcurrencyLimiter;
 

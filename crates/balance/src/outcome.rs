@@ -23,8 +23,16 @@ pub enum AttemptResult {
     Success,
     /// A response that indicates a fault of the endpoint: 5xx, or the equivalent of a protocol.
     ServerError,
-    /// A response that indicates overload of the endpoint: 429, or 503 with `Retry-After`.
+    /// A response that indicates overload of the endpoint: 503 with `Retry-After`, or the equivalent
+    /// of a protocol.
     Refused {
+        /// Backoff that the endpoint asks for.
+        retry_after: Option<Duration>,
+    },
+    /// A response that rejects a request and may concern its client alone: 429 (RFC 6585 §4: "the
+    /// user has sent too many requests"), or the equivalent of a protocol. It says nothing about
+    /// the endpoint.
+    RateLimited {
         /// Backoff that the endpoint asks for.
         retry_after: Option<Duration>,
     },
@@ -59,7 +67,9 @@ impl AttemptResult {
             Self::ServerError | Self::ConnectFailed | Self::TimedOut | Self::ConnectionBroken => {
                 HealthSignal::Negative
             }
-            Self::Refused { .. } | Self::Cancelled => HealthSignal::Neutral,
+            Self::Refused { .. } | Self::RateLimited { .. } | Self::Cancelled => {
+                HealthSignal::Neutral
+            }
         }
     }
 }

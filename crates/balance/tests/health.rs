@@ -151,7 +151,9 @@ impl World {
             | AttemptResult::ConnectionBroken => {
                 self.totals[endpoint].failures += 1;
             }
-            AttemptResult::Refused { .. } | AttemptResult::Cancelled => {}
+            AttemptResult::Refused { .. }
+            | AttemptResult::RateLimited { .. }
+            | AttemptResult::Cancelled => {}
         }
         let outcome = Outcome { started, head_after: None, result: end };
         self.endpoints[endpoint].health.learn(&outcome, &self.settings);

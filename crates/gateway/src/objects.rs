@@ -69,8 +69,8 @@ pub use backend_health::{
 pub use backend_policy::{
     AffinityType, Algorithm, AutoLimit, BackendAffinity, BackendConnections, BackendOverload,
     BackendPolicySpec, BackendProtocol, BackendProxyProtocol, BackendQueue, BackendSecurity,
-    BackendTimeouts, HashOn, HashOnType, PriorityValue, QueueFairness, QueuePriority,
-    RoutePriority, ServiceKind, ServiceTarget,
+    BackendTimeouts, HashOn, HashOnType, HeededRefusals, PriorityValue, QueueFairness,
+    QueuePriority, RoutePriority, ServiceKind, ServiceTarget,
 };
 pub use backend_tls_policy::{
     BackendTlsPolicySpec, BackendTlsTarget, BackendValidation, LocalRef, SubjectAltName,

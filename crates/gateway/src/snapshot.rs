@@ -30,6 +30,7 @@ pub use tls::{
 };
 
 use crate::matching::RouteTable;
+pub use crate::objects::HeededRefusals;
 
 /// The configuration of the data plane.
 #[derive(Clone, Debug, Default)]

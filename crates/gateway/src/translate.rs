@@ -75,7 +75,7 @@ pub use report::TranslationResult;
 
 use crate::addresses::AddressAssignment;
 use crate::objects::ApiObject;
-use crate::snapshot::{Backend, BackendKey, Snapshot};
+use crate::snapshot::{Backend, BackendKey, BackendSettings, Snapshot};
 use attach::ParentIndex;
 use draft::{RouteDraft, RuleDraft};
 use index::ObjectIndex;
@@ -113,7 +113,8 @@ pub fn translate(objects: &[ApiObject], addresses: &AddressAssignment) -> Transl
         endpoints: endpoints.of(key),
         settings: {
             let transport = usage.transport(key, &index, &tls_policies, &gateways);
-            backend_policies.settings(&index, key, transport)
+            let settings = backend_policies.settings(&index, key, transport);
+            BackendSettings { service_uid: backend::service_uid(&index, key), ..settings }
         },
     };
     let mut snapshot =

@@ -10,12 +10,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use balance::{EndpointRegistry, EndpointSet, SetMember, SlotAssignment};
 use gateway::matching::{HostName, HostNameBuffer, RequestAttributes};
 use gateway::snapshot::{
-    BackendKey, BackendSettings, ClientSettings, EndpointSpec, Http3Settings, ListenerProtocol,
-    Rule, TlsPayload, TransportProtocol,
+    AffinitySettings, BackendKey, BackendSettings, ClientSettings, EndpointSpec, Http3Settings,
+    ListenerProtocol, Rule, TlsPayload, TransportProtocol,
 };
 use gateway::{Snapshot, snapshot};
 use tls::{EndpointTlsContext, EndpointTlsFactory, SniTable, TlsInfo};
 
+use crate::affinity::AffinityKey;
 use crate::backend::{self, Backend, BackendConfigRef};
 use crate::config_cell::{CachedConfig, ConfigCell};
 use crate::dial::pool::EndpointData;
@@ -216,24 +217,33 @@ pub(crate) struct Route {
 /// The state that outlives Snapshots, by the names that Snapshots use.
 pub(crate) struct StateRegistry {
     workers: usize,
-    /// TCP and UDP have separate registries: the health of a TCP port says nothing about the UDP port of the same
-    /// number.
-    tcp: EndpointRegistry<EndpointData>,
-    udp: EndpointRegistry<EndpointData>,
+    /// Endpoints by what their backends share. The health of a TCP port says nothing about the UDP port of the same
+    /// number; and the requests of one namespace must not eject, throttle or fill the endpoints of another.
+    endpoints: BTreeMap<(TransportProtocol, Arc<str>), EndpointRegistry<EndpointData>>,
     backends: BTreeMap<BackendKey, Arc<Backend>>,
     routes: BTreeMap<Arc<str>, Arc<Route>>,
     endpoint_tls: EndpointTlsFactory,
     slot_assignment: SlotAssignment,
+    affinity_key: Arc<AffinityKey>,
     budgets: Arc<ResourceBudgets>,
 }
 
 impl StateRegistry {
-    pub(crate) fn new(workers: usize, budgets: Arc<ResourceBudgets>) -> Self {
-        let (backends, routes) = (BTreeMap::new(), BTreeMap::new());
-        let (tcp, udp) = (EndpointRegistry::new(), EndpointRegistry::new());
-        let (endpoint_tls, slot_assignment) =
-            (EndpointTlsFactory::default(), SlotAssignment::alone());
-        Self { workers, tcp, udp, backends, routes, endpoint_tls, slot_assignment, budgets }
+    pub(crate) fn new(
+        workers: usize,
+        budgets: Arc<ResourceBudgets>,
+        affinity_key: AffinityKey,
+    ) -> Self {
+        Self {
+            workers,
+            endpoints: BTreeMap::new(),
+            backends: BTreeMap::new(),
+            routes: BTreeMap::new(),
+            endpoint_tls: EndpointTlsFactory::default(),
+            slot_assignment: SlotAssignment::alone(),
+            affinity_key: Arc::new(affinity_key),
+            budgets,
+        }
     }
 
     /// Returns the Snapshot's backends, with the existing state of known ones.
@@ -248,6 +258,7 @@ impl StateRegistry {
                 configure(&backend, EndpointSet::empty(), settings, tls_context);
             }
         }
+        self.forget_namespaces();
         backends
     }
 
@@ -273,7 +284,7 @@ impl StateRegistry {
     pub(crate) fn set_endpoints(&mut self, key: &BackendKey, endpoints: &[EndpointSpec]) -> bool {
         let Some(backend) = self.backends.get(key).map(Arc::clone) else { return false };
         let (settings, tls_context) = backend.current().policy();
-        let configured = self.endpoints(key.transport, endpoints, &settings);
+        let configured = self.endpoints(key, endpoints, &settings);
         configure(&backend, configured, settings, tls_context);
         true
     }
@@ -287,13 +298,25 @@ impl StateRegistry {
     }
 
     fn backend(&mut self, spec: &snapshot::Backend) -> Arc<Backend> {
-        let configured = self.endpoints(spec.key.transport, &spec.endpoints, &spec.settings);
+        let configured = self.endpoints(&spec.key, &spec.endpoints, &spec.settings);
         let settings = spec.settings.clone();
+        if let Some(AffinitySettings::Cookie { .. } | AffinitySettings::Header(_)) =
+            settings.affinity
+        {
+            let name = spec.key.to_string();
+            self.affinity_key.warn_if_temporary(&name, settings.service_uid.as_deref());
+        }
         let Some(known) = self.backends.get(&spec.key) else {
             let (key, tls_context) =
                 (spec.key.clone(), self.endpoint_tls.context_for(&settings, None));
-            let backend =
-                Arc::new(Backend::new(key, configured, settings, tls_context, self.workers));
+            let backend = Arc::new(Backend::new(
+                key,
+                configured,
+                settings,
+                tls_context,
+                Arc::clone(&self.affinity_key),
+                self.workers,
+            ));
             update_sharers(&backend, &EndpointSet::empty(), &backend.configured());
             return backend;
         };
@@ -305,15 +328,13 @@ impl StateRegistry {
 
     fn endpoints(
         &mut self,
-        transport: TransportProtocol,
+        key: &BackendKey,
         specs: &[EndpointSpec],
         settings: &BackendSettings,
     ) -> EndpointSet<EndpointData> {
         let cap = backend::cap(settings);
-        let registry = match transport {
-            TransportProtocol::Tcp => &mut self.tcp,
-            TransportProtocol::Udp => &mut self.udp,
-        };
+        let scope = (key.transport, Arc::clone(&key.namespace));
+        let registry = self.endpoints.entry(scope).or_default();
         let member = |spec: &EndpointSpec| {
             let data = || EndpointData::new(self.workers, Arc::clone(&self.budgets));
             let endpoint = registry.endpoint(spec.address, data);
@@ -323,6 +344,15 @@ impl StateRegistry {
             }
         };
         EndpointSet::new(specs.iter().map(member).collect())
+    }
+
+    /// Drops the registries of namespaces without a backend. If a request still uses an endpoint, its registry stays,
+    /// so that the request counts if the namespace returns.
+    fn forget_namespaces(&mut self) {
+        let used: BTreeSet<_> = self.backends.keys().map(|key| &*key.namespace).collect();
+        self.endpoints.retain(|(_, namespace), registry| {
+            used.contains(&**namespace) || !registry.live().is_empty()
+        });
     }
 }
 

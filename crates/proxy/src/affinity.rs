@@ -1,14 +1,16 @@
 //! Session affinity: keeps a client at its endpoint by a token that it sends, or by its address.
 //!
-//! A token names an endpoint without revealing its address to a casual reader; it is the same at
-//! every replica and after every restart. It is not a secret: it gives access to nothing that a
-//! request without it could not reach. Affinity is soft: if the endpoint cannot serve, the request
-//! goes to another one, and the client gets a new token.
+//! A token names an endpoint by a keyed hash: without the key, a client can neither find out an
+//! address nor make a token for an endpoint of its choice. With a key that all replicas share
+//! ([`AffinityKey`]), it is the same at every replica and after every restart. Affinity is soft: if
+//! the endpoint cannot serve, or the token is unknown, the request goes to another endpoint and the
+//! client gets a new token.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
+use aws_lc_rs::hmac;
 use balance::hash::hash;
 use balance::{Rng, SetMember};
 use codec::head::{RequestHead, ResponseHead, cookie};
@@ -18,6 +20,11 @@ use crate::backend::{Backend, BackendConfig, Slot};
 use crate::dial::pool::{Endpoint, EndpointData};
 use crate::hash_key;
 
+/// Key of the tokens.
+mod key;
+
+pub(crate) use key::AffinityKey;
+
 /// Number of tokens for other backends that a client may send: one cookie covers all backends that
 /// use the same cookie name.
 const MAX_OTHER_TOKENS: usize = 7;
@@ -25,21 +32,12 @@ const MAX_OTHER_TOKENS: usize = 7;
 /// Token that names an endpoint of one backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct AffinityToken {
-    /// Hash of the backend's name; distinguishes the tokens of different backends.
+    /// Distinguishes the tokens of different backends.
     backend: u32,
     endpoint: u64,
 }
 
 impl AffinityToken {
-    fn new(backend: &Backend, endpoint: SocketAddr) -> Self {
-        let endpoint = hash(format!("{} {endpoint}", backend.name).as_bytes());
-        Self { backend: Self::backend_part(backend), endpoint }
-    }
-
-    fn backend_part(backend: &Backend) -> u32 {
-        (hash(backend.name.as_bytes()) >> 32) as u32
-    }
-
     fn parse(text: &[u8]) -> Option<Self> {
         let text = str::from_utf8(text).ok().filter(|text| text.is_ascii())?;
         let (backend, endpoint) = text.split_at_checked(8).filter(|_| text.len() == 24)?;
@@ -57,20 +55,47 @@ impl fmt::Display for AffinityToken {
 }
 
 /// Tokens of a set's endpoints, each with its index among the members.
-pub(crate) struct AffinityTokens(Vec<(AffinityToken, usize)>);
+pub(crate) struct AffinityTokens {
+    key: hmac::Key,
+    backend: u32,
+    tokens: Vec<(AffinityToken, usize)>,
+}
 
 impl AffinityTokens {
-    fn new(backend: &Backend, members: &[SetMember<EndpointData>]) -> Self {
-        let members = members.iter().enumerate();
-        let token = |member: &SetMember<_>| AffinityToken::new(backend, member.endpoint.address);
-        let mut tokens: Vec<_> = members.map(|(index, member)| (token(member), index)).collect();
-        tokens.sort_unstable();
-        Self(tokens)
+    fn new(backend: &Backend, current: &BackendConfig) -> Self {
+        let key = backend.affinity_key.of_service(current.settings.service_uid.as_deref());
+        let backend = (keyed_hash(&key, "backend", &*backend.name) >> 32) as u32;
+        let mut tokens = Self { key, backend, tokens: Vec::new() };
+        let members = current.set.members().iter().enumerate();
+        tokens.tokens =
+            members.map(|(index, member)| (tokens.token(&member.endpoint), index)).collect();
+        tokens.tokens.sort_unstable();
+        tokens
+    }
+
+    /// Returns the token of an endpoint, which may have left the set.
+    fn token(&self, endpoint: &Endpoint) -> AffinityToken {
+        let text = format_args!("{:08x} {}", self.backend, endpoint.address);
+        let endpoint = keyed_hash(&self.key, "endpoint", text);
+        AffinityToken { backend: self.backend, endpoint }
     }
 
     fn find(&self, token: AffinityToken) -> Option<usize> {
-        let found = self.0.binary_search_by_key(&token, |(token, _)| *token).ok()?;
-        Some(self.0[found].1)
+        let found = self.tokens.binary_search_by_key(&token, |(token, _)| *token).ok()?;
+        Some(self.tokens[found].1)
+    }
+}
+
+/// Returns the first 64 bits of the HMAC (RFC 2104) of a text.
+fn keyed_hash(key: &hmac::Key, purpose: &str, text: impl fmt::Display) -> u64 {
+    let tag = hmac::sign(key, format!("sheave {purpose} {text}").as_bytes());
+    tag.as_ref().iter().take(8).fold(0, |bits, byte| bits << 8 | u64::from(*byte))
+}
+
+impl BackendConfig {
+    /// Returns the tokens of the endpoints; the first request computes them.
+    fn affinity_tokens(&self, backend: &Backend) -> &AffinityTokens {
+        self.affinity_tokens.get_or_init(|| AffinityTokens::new(backend, self))
     }
 }
 
@@ -102,14 +127,12 @@ impl SessionAffinity {
         };
         let sent_tokens =
             sent_tokens.unwrap_or_default().split(|byte| *byte == b'.').take(MAX_OTHER_TOKENS + 1);
-        let is_ours = |token: &AffinityToken| token.backend == AffinityToken::backend_part(backend);
+        let tokens = current.affinity_tokens(backend);
+        let is_ours = |token: &AffinityToken| token.backend == tokens.backend;
         let (ours, others): (Vec<_>, Vec<_>) =
             sent_tokens.filter_map(AffinityToken::parse).partition(is_ours);
-        let members = current.set.members();
-        let tokens =
-            || current.affinity_tokens.get_or_init(|| AffinityTokens::new(backend, members));
-        let index = ours.first().and_then(|token| tokens().find(*token));
-        let endpoint = index.map(|index| Arc::clone(&members[index].endpoint));
+        let index = ours.first().and_then(|token| tokens.find(*token));
+        let endpoint = index.map(|index| Arc::clone(&current.set.members()[index].endpoint));
         Some(Self { endpoint, is_returning: !ours.is_empty(), other_tokens: others })
     }
 
@@ -117,14 +140,17 @@ impl SessionAffinity {
         self.endpoint.as_ref()
     }
 
-    /// Counts the result, and gives the client its new token if it needs one.
+    /// Counts the result, and gives the client its new token if it needs one. `is_secure`: the client's connection has
+    /// TLS.
     pub(crate) fn apply_to_response(
         &self,
         worker: usize,
-        affinity: &AffinitySettings,
+        current: &BackendConfig,
         slot: &Slot,
         response: &mut ResponseHead,
+        is_secure: bool,
     ) {
+        let Some(affinity) = &current.settings.affinity else { return };
         let kept = self.endpoint.as_ref().is_some_and(|it| Arc::ptr_eq(it, &slot.endpoint));
         let counters = &slot.backend.counters[worker].affinity;
         match (kept, self.is_returning) {
@@ -134,20 +160,21 @@ impl SessionAffinity {
         }
         match affinity {
             AffinitySettings::Cookie { name, max_age } if !kept => {
-                let cookie = cookie::set(name, &self.cookie_value(slot), *max_age);
+                let cookie =
+                    cookie::set(name, &self.cookie_value(current, slot), *max_age, is_secure);
                 response.fields.append("Set-Cookie", cookie);
             }
             AffinitySettings::Header(name) => {
                 response.fields.remove_named(name.as_bytes());
-                response.fields.append(&**name, self.cookie_value(slot));
+                response.fields.append(&**name, self.cookie_value(current, slot));
             }
             AffinitySettings::Cookie { .. } | AffinitySettings::Source => {}
         }
     }
 
     /// Returns the value that the client sends from now on: its tokens for all backends.
-    fn cookie_value(&self, slot: &Slot) -> String {
-        let ours = AffinityToken::new(&slot.backend, slot.endpoint.address);
+    fn cookie_value(&self, current: &BackendConfig, slot: &Slot) -> String {
+        let ours = current.affinity_tokens(&slot.backend).token(&slot.endpoint);
         let all = std::iter::once(&ours).chain(self.other_tokens.iter().take(MAX_OTHER_TOKENS));
         all.map(AffinityToken::to_string).collect::<Vec<_>>().join(".")
     }
@@ -176,6 +203,7 @@ fn rendezvous_endpoint(
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::net::SocketAddr;
 
     use balance::EndpointRegistry;
 

@@ -19,7 +19,7 @@ use tls::EndpointTlsContext;
 
 use crate::active_config::{ActiveConfig, WorkerConfig};
 use crate::adaptive_limits::AdaptiveLimits;
-use crate::affinity::AffinityTokens;
+use crate::affinity::{AffinityKey, AffinityTokens};
 use crate::clock;
 use crate::config_cell::{CachedConfig, ConfigCell};
 use crate::demand::DemandTracker;
@@ -46,6 +46,7 @@ pub(crate) struct Backend {
     pub(crate) health: BackendHealth,
     pub(crate) demand: DemandTracker,
     pub(crate) adaptive_limits: AdaptiveLimits,
+    pub(crate) affinity_key: Arc<AffinityKey>,
 }
 
 /// One worker's picker, on cache lines of its own.
@@ -125,6 +126,7 @@ impl Backend {
         configured: EndpointSet<EndpointData>,
         settings: BackendSettings,
         tls_context: Option<Arc<EndpointTlsContext>>,
+        affinity_key: Arc<AffinityKey>,
         workers: usize,
     ) -> Self {
         let health = BackendHealth::new();
@@ -144,6 +146,7 @@ impl Backend {
             demand: DemandTracker::new(workers),
             health,
             adaptive_limits: AdaptiveLimits::default(),
+            affinity_key,
             key,
         };
         backend.update_limits(&backend.current(), clock::now());

@@ -23,6 +23,7 @@ use crate::accept::bind::TcpOrUdpSocket;
 use crate::active_config::{
     ActiveConfig, ActiveListener, BoundListener, ListenerHttp3, StateRegistry,
 };
+use crate::affinity::AffinityKey;
 use crate::alt_svc;
 use crate::backend::Backend;
 use crate::clock;
@@ -57,6 +58,8 @@ pub struct ProxySettings {
     pub memory_limit: Option<u64>,
     /// File descriptors that the process may have; `None`: they are not limited.
     pub max_descriptors: Option<u64>,
+    /// Key of session affinity, a secret of all replicas. `None`: the UID of each Service, or a random key.
+    pub affinity_key: Option<Vec<u8>>,
 }
 
 /// Output and sampling of the access log.
@@ -221,6 +224,7 @@ impl Proxy {
         let budgets = ResourceBudgets::new(settings.memory_limit, settings.max_descriptors);
         let state = ProxyState::new(senders, settings.exemplars, Arc::clone(&budgets));
         let shared = Arc::new(state);
+        let affinity_key = AffinityKey::new(settings.affinity_key.as_deref());
         let mut threads = Vec::new();
         let (mut sample, mut writer) = (0.0, None);
         if let Some(log) = settings.access_log {
@@ -246,11 +250,8 @@ impl Proxy {
                 tracing::error!(%error, "health thread failed, endpoint health is not evaluated");
             }
         })?);
-        let (registry, server_tls, groups) = (
-            StateRegistry::new(count, budgets),
-            ServerTlsConfigs::default(),
-            SocketGroups::default(),
-        );
+        let registry = StateRegistry::new(count, budgets, affinity_key);
+        let (server_tls, groups) = (ServerTlsConfigs::default(), SocketGroups::default());
         let handover = SocketHandover::default();
         let control = Mutex::new(ControlState { registry, server_tls, groups, handover, threads });
         Ok(Self { shared, control })

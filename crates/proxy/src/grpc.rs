@@ -163,11 +163,13 @@ pub(crate) fn attempt_result(status: GrpcCallStatus) -> AttemptResult {
         GrpcCode::Unknown | GrpcCode::Internal | GrpcCode::Unavailable | GrpcCode::DataLoss => {
             AttemptResult::ServerError
         }
-        GrpcCode::ResourceExhausted => AttemptResult::Refused {
-            retry_after: match status.pushback {
-                RetryPushback::After(pause) => Some(pause),
-                RetryPushback::Unspecified | RetryPushback::Never => None,
-            },
+        // The code means "some resource has been exhausted, perhaps a per-user quota". A server that
+        // says when to come back speaks of itself.
+        GrpcCode::ResourceExhausted => match status.pushback {
+            RetryPushback::After(pause) => AttemptResult::Refused { retry_after: Some(pause) },
+            RetryPushback::Unspecified | RetryPushback::Never => {
+                AttemptResult::RateLimited { retry_after: None }
+            }
         },
         GrpcCode::DeadlineExceeded => AttemptResult::TimedOut,
         GrpcCode::Ok

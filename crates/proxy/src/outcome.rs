@@ -6,6 +6,8 @@ use balance::limit::LimitSample;
 use balance::outcome::{AttemptResult, HealthSignal, Outcome};
 use balance::{Algorithm, ConcurrencyCap, Time};
 
+use gateway::snapshot::HeededRefusals;
+
 use crate::backend::{BackendConfig, Slot};
 use crate::clock;
 use crate::failure::Failure;
@@ -56,6 +58,7 @@ impl Slot {
                 .limit_counters
                 .learn(LimitSample { level: self.in_flight_at_start, slot_time: held }, result);
         }
+        let result = heeded(result, current.settings.heed_refusals);
         let counters = &self.endpoint.data.counters[worker.index];
         counters.attempts.add(1);
         match result.health_signal() {
@@ -80,23 +83,28 @@ impl Slot {
             outages::mark_reachable_if_newer(self.backend.backend(), &self.endpoint, self.started);
         }
         if let AttemptResult::Refused { retry_after } = result {
-            self.handle_refusal(worker, current, retry_after);
+            self.handle_refusal(worker, retry_after);
         }
     }
 
     #[cold]
-    fn handle_refusal(
-        &self,
-        worker: &Worker,
-        current: &BackendConfig,
-        retry_after: Option<Duration>,
-    ) {
-        if !current.settings.heeds_refusals {
-            return;
-        }
+    fn handle_refusal(&self, worker: &Worker, retry_after: Option<Duration>) {
         let handling =
             self.endpoint.record_refusal(self.in_flight_at_start, retry_after, clock::now());
         self.endpoint.data.counters[worker.index].count_refusal(handling);
         self.backend.adaptive_limits.mark_overloaded(&worker.shared.health_waker);
+    }
+}
+
+/// Returns the result as the policy of the backend reads it: a refusal that is not heeded concerns one client.
+fn heeded(end: AttemptResult, policy: HeededRefusals) -> AttemptResult {
+    match (end, policy) {
+        (AttemptResult::RateLimited { retry_after }, HeededRefusals::All) => {
+            AttemptResult::Refused { retry_after }
+        }
+        (AttemptResult::Refused { retry_after }, HeededRefusals::None) => {
+            AttemptResult::RateLimited { retry_after }
+        }
+        (as_it_is, _) => as_it_is,
     }
 }

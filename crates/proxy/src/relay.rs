@@ -10,6 +10,8 @@ use codec::head::{
     BodyFraming, HttpVersion, KnownFieldName, RequestMethod, ResponseFraming, ResponseHead,
 };
 
+use gateway::snapshot::UrlScheme;
+
 use crate::accept::client::ClientConnection;
 use crate::alt_svc;
 use crate::backend::BackendRef;
@@ -104,16 +106,16 @@ fn prepare(worker: &Worker, response: &mut ResponseHead) {
 
 /// Applies filters, session affinity and `Alt-Svc` to the endpoint's response.
 fn apply_filters(context: &mut AttemptContext<'_>, attempt: &AttemptConnection) {
-    let AttemptContext { worker, exchange, policy, .. } = context;
+    let AttemptContext { worker, client, exchange, policy, .. } = context;
     let Exchange { request, response, filters: filtering, .. } = exchange;
     alt_svc::remove_from_endpoint(policy.alt_svc, response);
     if let Some(filtering) = filtering {
         filtering.change_response(request, response);
     }
-    if let (Some(affinity), Some(settings)) =
-        (&policy.affinity, &policy.backend_settings().affinity)
-    {
-        affinity.apply_to_response(worker.index, settings, &attempt.slot, response);
+    if let Some(affinity) = &policy.affinity {
+        let (current, is_secure) =
+            (&policy.backend_config, client.origin.scheme == UrlScheme::Https);
+        affinity.apply_to_response(worker.index, current, &attempt.slot, response, is_secure);
     }
     alt_svc::advertise(policy.alt_svc, request, response);
 }
@@ -243,7 +245,7 @@ pub(crate) fn attempt_end(response: &ResponseHead) -> AttemptResult {
         // Only a gRPC call has `grpc-status` in its head, and only if nothing follows the head (trailers-only).
         200 if response.version.has_streams() => GrpcCallStatus::of(&response.fields)
             .map_or(AttemptResult::Success, grpc::attempt_result),
-        429 => AttemptResult::Refused { retry_after: retry_after() },
+        429 => AttemptResult::RateLimited { retry_after: retry_after() },
         503 if response.fields.has(KnownFieldName::RetryAfter) => {
             AttemptResult::Refused { retry_after: retry_after() }
         }

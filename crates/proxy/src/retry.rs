@@ -96,13 +96,14 @@ impl<'r> RetryState<'r> {
                 Ok(NextAttempt::NewSlot)
             }
             RetryEligibility::AnotherEndpoint { endpoint, in_flight }
-                if self.may_retry(context, || {
-                    let is_broken = matches!(
-                        failed_attempt.failure,
-                        Failure::EndpointClosed | Failure::EndpointReset
-                    );
-                    is_broken && endpoint.resends.takes(in_flight, clock::now())
-                }) =>
+                if self.is_worth_retrying(failed_attempt.failure, &endpoint)
+                    && self.may_retry(context, || {
+                        let is_broken = matches!(
+                            failed_attempt.failure,
+                            Failure::EndpointClosed | Failure::EndpointReset
+                        );
+                        is_broken && endpoint.resends.takes(in_flight, clock::now())
+                    }) =>
             {
                 self.tried.push(endpoint);
                 // The first retry follows at once, later ones after a backoff.
@@ -129,6 +130,22 @@ impl<'r> RetryState<'r> {
         let left = self.tried.iter().filter(|tried| !is_member(tried)).count();
         let most = members().count() + left + usize::from(failure == Failure::ConnectSlow);
         self.unsent_attempts < most.max(1) && (!all_tried || failure == Failure::ConnectSlow)
+    }
+
+    /// True unless a retry would most likely fail alike. A malformed response is retried once, at another endpoint:
+    /// this one may be about to crash, or the fault may be that of another stream on the same connection. If the second
+    /// endpoint answers alike, the request is at fault (RFC 9110 §9.2.2: no retry of a failed retry).
+    fn is_worth_retrying(&self, failure: Failure, endpoint: &Arc<Endpoint>) -> bool {
+        if !matches!(failure, Failure::BadResponse(_)) {
+            return true;
+        }
+        let current = self.backend.config();
+        let mut others = current
+            .set
+            .members()
+            .iter()
+            .filter(|member| member.weight > 0 && !Arc::ptr_eq(&member.endpoint, endpoint));
+        self.attempts_made == 0 && others.next().is_some()
     }
 
     /// True if no endpoint is reachable and the backend has a queue in which the request can wait for one. A request

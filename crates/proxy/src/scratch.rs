@@ -23,6 +23,9 @@ const DEADLINES: usize = 256;
 const FAR: Duration = Duration::from_secs(60);
 /// Maximum number of bytes that a worker's requests together may keep for replay in another attempt.
 const KEEP_BYTES: usize = 32 * 1024 * 1024;
+/// The same for the flows of one UDP listener: room for 16 flows with the largest datagrams, and for thousands with
+/// common ones.
+const KEEP_DATAGRAM_BYTES: usize = 4 * 1024 * 1024;
 
 /// Reusable memory that requests borrow for a short time.
 #[derive(Default)]
@@ -78,7 +81,7 @@ impl ScratchMemory {
     }
 }
 
-/// Budget of bytes that a worker's requests together may keep for replay in another attempt.
+/// Budget of bytes that a worker's requests, or its UDP flows, together may keep for replay in another attempt.
 #[derive(Debug)]
 pub(crate) struct ReplayBudget {
     left: Cell<usize>,
@@ -87,8 +90,18 @@ pub(crate) struct ReplayBudget {
 }
 
 impl ReplayBudget {
-    pub(crate) fn new() -> Rc<Self> {
-        Rc::new(Self { left: Cell::new(KEEP_BYTES), refused: Cell::new(0) })
+    /// Returns the budget of a worker's requests.
+    pub(crate) fn of_requests() -> Rc<Self> {
+        Self::of(KEEP_BYTES)
+    }
+
+    /// Returns the budget of the UDP flows of one listener: floods of datagrams take nothing from requests.
+    pub(crate) fn of_udp_flows() -> Rc<Self> {
+        Self::of(KEEP_DATAGRAM_BYTES)
+    }
+
+    fn of(bytes: usize) -> Rc<Self> {
+        Rc::new(Self { left: Cell::new(bytes), refused: Cell::new(0) })
     }
 }
 
@@ -144,8 +157,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn flood_of_datagrams_takes_nothing_from_requests() {
+        let (requests, flows) = (ReplayBudget::of_requests(), ReplayBudget::of_udp_flows());
+        let mut flood = ReplayReservation::new(&flows);
+        assert!(flood.grow(KEEP_DATAGRAM_BYTES));
+        assert!(!ReplayReservation::new(&flows).grow(1));
+        assert!(ReplayReservation::new(&requests).grow(KEEP_BYTES));
+    }
+
+    #[test]
     fn kept_buffer_bytes_are_bounded_and_returned() {
-        let budget = ReplayBudget::new();
+        let budget = ReplayBudget::of_requests();
         let mut first = ReplayReservation::new(&budget);
         assert!(first.grow(KEEP_BYTES - 10));
         let mut second = ReplayReservation::new(&budget);

@@ -21,6 +21,7 @@ use tokio::net::UdpSocket;
 use tokio::sync::oneshot;
 
 use crate::active_config::BoundListener;
+use crate::scratch::ReplayBudget;
 use crate::sys;
 use crate::worker::{DrainStage, Worker};
 
@@ -42,6 +43,7 @@ struct UdpListener {
     socket: UdpSocket,
     state: UdpSocketState,
     flows: RefCell<HashMap<UdpFlowKey, Rc<UdpFlow>>>,
+    replay_budget: Rc<ReplayBudget>,
 }
 
 /// Key of a flow: the client's address and port, and our local address.
@@ -110,7 +112,8 @@ impl UdpListener {
         sys::allow_fragmentation(&socket)?;
         sys::disable_gro(&socket);
         let socket = UdpSocket::from_std(socket)?;
-        Ok(Self { worker, bound, socket, state, flows: RefCell::default() })
+        let (flows, replay_budget) = (RefCell::default(), ReplayBudget::of_udp_flows());
+        Ok(Self { worker, bound, socket, state, flows, replay_budget })
     }
 
     /// Reads one batch of datagrams.
@@ -162,7 +165,7 @@ impl UdpListener {
         }
         counters.accepted.add(1);
         self.worker.handle().connections.fetch_add(1, Ordering::AcqRel);
-        let flow = Rc::new(UdpFlow::new(key, &self.worker.replay_budget));
+        let flow = Rc::new(UdpFlow::new(key, &self.replay_budget));
         self.flows.borrow_mut().insert(key, Rc::clone(&flow));
         tokio::task::spawn_local(flow::run(Rc::clone(self), Rc::clone(&flow)));
         Some(flow)

@@ -215,7 +215,7 @@ impl Worker {
             scratch: ScratchMemory::new(&shared.budgets),
             rng: RefCell::new(Rng::new(seed(index))),
             access_log,
-            replay_budget: ReplayBudget::new(),
+            replay_budget: ReplayBudget::of_requests(),
             mirrors: MirrorLimiter::default(),
             handshake_limiter: HandshakeLimiter::new(),
             stalled: Rc::default(),

@@ -49,6 +49,7 @@ impl ProxyFixture {
             exemplars: false,
             memory_limit: None,
             max_descriptors: None,
+            affinity_key: None,
         })
         .unwrap();
         let unknown = SocketAddr::from(([127, 0, 0, 1], 9));

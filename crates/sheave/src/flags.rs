@@ -123,6 +123,14 @@ pub(crate) struct ServeFlags {
     #[arg(long, value_name = "ADDR", value_parser = values::own_replica, help_heading = SOURCES)]
     pub(crate) replica: Option<SocketAddr>,
 
+    /// File with the key of session affinity: 16 bytes to 4 KiB that clients do not know, the same for all replicas.
+    ///
+    /// Cookies name their endpoint by a hash with this key. Without the flag the key is the UID of the Service in its
+    /// cluster; for Services of files, which have no UID, it is a random one, so that clients may get another endpoint
+    /// when this process restarts. The file is read at the start. `head -c 32 /dev/urandom` makes a key.
+    #[arg(long, value_name = "PATH", help_heading = SOURCES)]
+    pub(crate) affinity_key_file: Option<PathBuf>,
+
     /// Address of the admin API (metrics, health, state), or `off`; port 0 takes any free port.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9900", help_heading = PROCESS)]
     pub(crate) admin: AdminAddress,

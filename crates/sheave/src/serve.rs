@@ -1,10 +1,12 @@
 //! `sheave serve`: one thread that watches the sources, serves the admin API and handles signals, beside the workers of
 //! the data plane.
 
+use std::fs::File;
 use std::future::pending;
-use std::io;
+use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
@@ -63,7 +65,7 @@ async fn serve(flags: ServeFlags, dropped_events: Arc<DroppedEvents>) -> Result<
     };
     process::raise_max_descriptors();
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "sheave starts");
-    let proxy = Arc::new(Proxy::start(settings(&flags)).context("cannot start the workers")?);
+    let proxy = Arc::new(Proxy::start(settings(&flags)?).context("cannot start the workers")?);
     let (report, reported) = watch::channel(ProcessReport::new());
     let (mut succession, inherited) = match &flags.upgrade_socket {
         Some(path) => ProcessSuccession::begin(path, &proxy)?,
@@ -296,24 +298,43 @@ impl ProcessSignals {
     }
 }
 
-fn settings(flags: &ServeFlags) -> ProxySettings {
+fn settings(flags: &ServeFlags) -> Result<ProxySettings, Failure> {
     let workers = flags.workers.or_else(|| thread::available_parallelism().ok());
     let access_log = match flags.access_log {
         LoggedShare::Nothing => None,
         LoggedShare::Fraction(sample) => Some(AccessLog { sample, output: Box::new(io::stdout()) }),
     };
     let workers = workers.unwrap_or(NonZeroUsize::MIN);
-    ProxySettings {
+    let affinity_key = flags.affinity_key_file.as_deref().map(read_affinity_key).transpose()?;
+    Ok(ProxySettings {
         workers,
         access_log,
         exemplars: flags.exemplars,
+        affinity_key,
         memory_limit: match flags.memory_limit {
             MemoryLimit::Auto => memory_limit::detect(),
             MemoryLimit::Off => None,
             MemoryLimit::Bytes(bytes) => Some(bytes),
         },
         max_descriptors: process::max_descriptors(),
+    })
+}
+
+/// Reads the key of session affinity.
+fn read_affinity_key(path: &Path) -> Result<Vec<u8>, Failure> {
+    const SIZES: RangeInclusive<usize> = 16..=4096;
+    let invalid = |message: String| {
+        Failure::Input(vec![format!("--affinity-key-file {}: {message}", path.display())])
+    };
+    let file = File::open(path).map_err(|error| invalid(error.to_string()))?;
+    let mut key = Vec::new();
+    // One byte more than allowed shows that the file is too long.
+    let limited = file.take(*SIZES.end() as u64 + 1).read_to_end(&mut key);
+    limited.map_err(|error| invalid(error.to_string()))?;
+    if !SIZES.contains(&key.len()) {
+        return Err(invalid("must have 16 to 4096 bytes".to_owned()));
     }
+    Ok(key)
 }
 
 /// The admin API, the probes and the scaler.

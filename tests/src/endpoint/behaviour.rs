@@ -66,6 +66,8 @@ pub enum ServeStep {
     Close,
     /// Closes the connection if this is the request's target.
     CloseFor(&'static str),
+    /// If this is the request's target, answers with these bytes and ends the request.
+    AnswerFor(&'static str, &'static str),
     /// Resets the connection.
     Reset,
 }

@@ -13,7 +13,10 @@ use tests::{
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-const REFUSAL: &str = "HTTP/1.1 429 Too Many Requests\r\nContent-Length: 0\r\n\r\n";
+const REFUSAL: &str =
+    "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n";
+const QUOTA: &str =
+    "HTTP/1.1 429 Too Many Requests\r\nRetry-After: 3600\r\nContent-Length: 0\r\n\r\n";
 
 /// Returns the behaviour of a server with this number of workers, each of which serves one request
 /// at a time.
@@ -80,7 +83,7 @@ async fn send_concurrently(fixture: &HttpFixture, requests: usize) -> Result<Vec
 #[tokio::test]
 async fn refusing_endpoint_is_avoided_while_others_have_capacity() -> Result {
     const LONG: &str =
-        "HTTP/1.1 429 Too Many Requests\r\nRetry-After: 30\r\nContent-Length: 0\r\n\r\n";
+        "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 30\r\nContent-Length: 0\r\n\r\n";
     for cap in [json!({}), json!({ "maxInFlightPerEndpoint": 20 })] {
         let fixture = refusing_endpoint_fixture_with(cap, LONG, || ServeStep::WaitForGate).await?;
         // The two requests that it accepts come first, one by one: if all were sent at once, one
@@ -105,7 +108,7 @@ async fn refusing_endpoint_is_avoided_while_others_have_capacity() -> Result {
             Ok(())
         };
         let (first, ()) = tokio::try_join!(send_concurrently(&fixture, 12), refused)?;
-        ensure!(first.contains(&429), "{first:?}");
+        ensure!(first.contains(&503), "{first:?}");
         for client in &mut held {
             ensure!(client.response("GET").await?.status() == 200);
         }
@@ -141,7 +144,7 @@ async fn refusal_expires_after_a_second_and_long_retry_after_is_cut() -> Result 
     ensure!(fixture.sheave.metric_sum("sheave_endpoint_refusals_cut_total").await? == 0.0);
 
     const YEAR: &str =
-        "HTTP/1.1 429 Too Many Requests\r\nRetry-After: 31536000\r\nContent-Length: 0\r\n\r\n";
+        "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 31536000\r\nContent-Length: 0\r\n\r\n";
     let fixture = refusing_endpoint_fixture(json!({}), YEAR).await?;
     send_concurrently(&fixture, 12).await?;
     ensure!(fixture.sheave.metric_sum("sheave_endpoint_refusals_cut_total").await? > 0.0);
@@ -150,10 +153,47 @@ async fn refusal_expires_after_a_second_and_long_retry_after_is_cut() -> Result 
 
 #[tokio::test]
 async fn refusals_are_ignored_by_policy() -> Result {
-    let fixture = refusing_endpoint_fixture(json!({ "heedRefusals": false }), REFUSAL).await?;
+    let fixture = refusing_endpoint_fixture(json!({ "heedRefusals": "None" }), REFUSAL).await?;
     send_concurrently(&fixture, 12).await?;
     ensure!(limits(&fixture).await?.is_empty());
     ensure!(fixture.sheave.metric_sum("sheave_endpoint_refusals_total").await? == 0.0);
+    Ok(())
+}
+
+/// Two requests of one client that is above its quota must not lower the limit for the others.
+#[tokio::test]
+async fn quota_of_one_client_leaves_the_limit_to_all_others() -> Result {
+    let of_quota: EndpointBehaviour = vec![
+        ServeStep::ReadBody,
+        ServeStep::AnswerFor("/quota", QUOTA),
+        ServeStep::WaitForGate,
+        ServeStep::Answer,
+    ]
+    .into();
+    for (mut policy, all) in [
+        (json!({ "maxInFlightPerEndpoint": 8 }), 8.0),
+        (json!({ "maxInFlightPerEndpoint": "auto" }), 8.0),
+        (json!({ "maxInFlightPerEndpoint": 8, "heedRefusals": "All" }), 1.0),
+    ] {
+        policy["queue"] = json!({ "timeout": "1h" });
+        let fixture = HttpFixture::with_backend_policy(of_quota.clone(), policy).await?;
+        for _ in 0..2 {
+            ensure!(fixture.client().await?.get("/quota").await?.status() == 429);
+        }
+        let limit = limits(&fixture).await?;
+        ensure!(limit.iter().all(|(_, limit)| *limit == all) && limit.len() == 1, "{limit:?}");
+        let (address, endpoint) = (fixture.sheave.address(), fixture.endpoint());
+        let mut held = JoinSet::new();
+        for _ in 0..8 {
+            held.spawn(async move { Http1TestClient::connect(address).await?.get("/").await });
+        }
+        let in_flight = all as usize;
+        endpoint.wait_for_counts("the limit", |counts| counts.in_flight == in_flight).await?;
+        endpoint.open_gate(8);
+        while let Some(response) = held.join_next().await {
+            ensure!(response??.status() == 200);
+        }
+    }
     Ok(())
 }
 

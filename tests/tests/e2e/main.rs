@@ -67,6 +67,8 @@ mod replicas;
 
 /// Outlier detection and probes.
 mod health;
+/// Namespaces whose Services name the same endpoints.
+mod namespaces;
 /// Endpoints that die, fall silent or fail under load.
 mod lost_endpoints;
 /// Endpoints that close connections while a request is on its way.

@@ -1,5 +1,5 @@
-//! Backoff for endpoints that refuse requests because they are full: 429, 503 with `Retry-After`,
-//! or the equivalent of a protocol.
+//! Backoff for endpoints that refuse requests because they are full: 503 with `Retry-After`, or the
+//! equivalent of a protocol.
 //!
 //! Until the backoff ends, such an endpoint gets at most one request less than it had when the
 //! refused request was picked. It always gets at least one, so that its recovery is noticed.
@@ -12,7 +12,7 @@ use crate::time::Time;
 /// Backoff for an endpoint that does not give a time.
 const DEFAULT_BACKOFF: Duration = Duration::from_secs(1);
 /// Longest backoff that is honoured.
-const MAX_BACKOFF: Duration = Duration::from_secs(60);
+pub(crate) const MAX_BACKOFF: Duration = Duration::from_secs(60);
 
 /// Treatment of the time that an endpoint asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -74,6 +74,7 @@ impl LimitCounters {
             AttemptResult::TimedOut | AttemptResult::Cancelled => 0,
             AttemptResult::ServerError
             | AttemptResult::Refused { .. }
+            | AttemptResult::RateLimited { .. }
             | AttemptResult::ConnectFailed
             | AttemptResult::ConnectionBroken => return,
         };

@@ -14,10 +14,12 @@ pub fn find<'f>(fields: &'f FieldSection, name: &str) -> Option<&'f [u8]> {
     })
 }
 
-/// Returns the value of `Set-Cookie` for a cookie that scripts cannot read and that cross-site requests do not carry.
-pub fn set(name: &str, value: &str, max_age: Option<Duration>) -> String {
+/// Returns the value of `Set-Cookie` for a cookie that scripts cannot read and that cross-site requests do not carry. If
+/// `is_secure` is true, requests without TLS do not carry it either.
+pub fn set(name: &str, value: &str, max_age: Option<Duration>, is_secure: bool) -> String {
     let max_age = max_age.map(|age| format!("; Max-Age={}", age.as_secs())).unwrap_or_default();
-    format!("{name}={value}; Path=/{max_age}; HttpOnly; SameSite=Lax")
+    let secure = if is_secure { "; Secure" } else { "" };
+    format!("{name}={value}; Path=/{max_age}{secure}; HttpOnly; SameSite=Lax")
 }
 
 #[cfg(test)]
@@ -40,8 +42,9 @@ mod tests {
 
     #[test]
     fn set_cookie_carries_the_max_age() {
-        assert_eq!(set("a", "1", None), "a=1; Path=/; HttpOnly; SameSite=Lax");
+        assert_eq!(set("a", "1", None, false), "a=1; Path=/; HttpOnly; SameSite=Lax");
+        assert_eq!(set("a", "1", None, true), "a=1; Path=/; Secure; HttpOnly; SameSite=Lax");
         let hour = Some(Duration::from_secs(3600));
-        assert_eq!(set("a", "1", hour), "a=1; Path=/; Max-Age=3600; HttpOnly; SameSite=Lax");
+        assert_eq!(set("a", "1", hour, false), "a=1; Path=/; Max-Age=3600; HttpOnly; SameSite=Lax");
     }
 }

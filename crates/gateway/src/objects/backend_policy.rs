@@ -36,12 +36,11 @@ pub struct BackendPolicySpec {
     /// Bounds of the limits that `maxInFlightPerEndpoint: auto` learns.
     #[serde(default)]
     pub auto_limit: AutoLimit,
-    /// If true, Sheave sends less to an endpoint that rejects a request because it is overloaded (429, 503 with
-    /// `Retry-After`, gRPC `RESOURCE_EXHAUSTED`). For the time in `Retry-After` (one second if the endpoint gives none,
-    /// at most 60 seconds), the endpoint gets one request in flight fewer than it had, but always at least one. Set
-    /// this to false if endpoints reject requests for reasons of the client, such as a quota.
-    #[serde(default = "yes")]
-    pub heed_refusals: bool,
+    /// The responses that count as a refusal: the endpoint rejects a request because it is full. For the time in
+    /// `Retry-After` or `grpc-retry-pushback-ms` (one second if there is none, at most 60 seconds), the endpoint gets
+    /// one request in flight fewer than it had, but always at least one. This holds for all clients.
+    #[serde(default)]
+    pub heed_refusals: HeededRefusals,
     /// The queue in which requests wait if every endpoint is at its limit.
     #[serde(default)]
     pub queue: BackendQueue,
@@ -74,6 +73,21 @@ pub struct BackendPolicySpec {
     /// client's address. A connection then serves one client only. HTTP/3 has no such header, so HTTP/3 endpoints are
     /// then reached over TCP. Default: no header.
     pub proxy_protocol: Option<BackendProxyProtocol>,
+}
+
+/// Responses that count as a refusal of a full endpoint.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum HeededRefusals {
+    /// Responses in which the endpoint speaks of itself: 503 with `Retry-After`, gRPC `RESOURCE_EXHAUSTED` with
+    /// `grpc-retry-pushback-ms`, and a stream that is refused unprocessed.
+    #[default]
+    Overload,
+    /// Also those that may concern the quota of one client: 429, and gRPC `RESOURCE_EXHAUSTED` without
+    /// `grpc-retry-pushback-ms`. Only for endpoints that keep no quotas: otherwise one client that exceeds its quota
+    /// lowers the limit for all clients.
+    All,
+    /// None.
+    None,
 }
 
 /// A reference to a Service, or to one of its ports.
@@ -168,7 +182,8 @@ pub struct BackendAffinity {
 /// A mechanism of session affinity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum AffinityType {
-    /// A cookie that Sheave sets.
+    /// A cookie that Sheave sets; with `Secure` if the client's connection has TLS. It names the endpoint by a keyed
+    /// hash: see `--affinity-key-file`.
     Cookie,
     /// A header field that Sheave sets in responses and the client repeats in requests.
     Header,
@@ -389,10 +404,6 @@ impl Default for AutoLimit {
     }
 }
 
-fn yes() -> bool {
-    true
-}
-
 impl Default for BackendOverload {
     fn default() -> Self {
         Self { status: 429, retry_after: Duration::from_secs(1) }
@@ -429,7 +440,7 @@ impl BackendPolicySpec {
             prefer_same_zone: None,
             max_in_flight_per_endpoint: None,
             auto_limit: AutoLimit::default(),
-            heed_refusals: true,
+            heed_refusals: HeededRefusals::default(),
             queue: BackendQueue::default(),
             overload: BackendOverload::default(),
             timeouts: BackendTimeouts::default(),

@@ -41,6 +41,9 @@ pub struct ObjectMeta {
     #[serde(default)]
     #[schemars(extend("format" = "timestamp"))]
     pub creation_timestamp: Option<String>,
+    /// The identity that the API server gave the object when it was created. Objects in files usually have none.
+    #[serde(default)]
+    pub uid: Option<String>,
     /// The version of the spec, for `observedGeneration` of the status.
     #[serde(default)]
     pub generation: i64,
@@ -59,6 +62,7 @@ impl ObjectMeta {
             labels: BTreeMap::new(),
             annotations: BTreeMap::new(),
             creation_timestamp: None,
+            uid: None,
             generation: 0,
             in_cluster: false,
         }

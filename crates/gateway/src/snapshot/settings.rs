@@ -11,6 +11,7 @@ use balance::{Algorithm, LimitSettings, PriorityLevel};
 use ipnet::IpNet;
 
 use super::EndpointTls;
+use crate::objects::HeededRefusals;
 
 /// BackendPolicy, with every default filled in.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,14 +22,16 @@ pub struct BackendSettings {
     pub hash_key: HashKey,
     /// Session affinity; `None`: no affinity.
     pub affinity: Option<AffinitySettings>,
+    /// The UID of the Service, if it has one: all replicas know it and clients do not, so it keys session affinity.
+    pub service_uid: Option<Arc<str>>,
     /// True if endpoints in Sheave's own zone are preferred while they have free capacity.
     pub prefers_same_zone: bool,
     /// Maximum number of requests in flight at one endpoint; `None`: no limit.
     pub max_in_flight_per_endpoint: Option<NonZeroU32>,
     /// Bounds of the learned limit of each endpoint; `None`: limits are not learned.
     pub auto_limit: Option<LimitSettings>,
-    /// True if an endpoint that rejects requests as overloaded gets less for a while.
-    pub heeds_refusals: bool,
+    /// The responses after which an endpoint gets less for a while.
+    pub heed_refusals: HeededRefusals,
     /// Maximum number of requests in the queue; 0: no queue.
     pub queue_max_requests: u32,
     /// Maximum time in the queue.

@@ -146,6 +146,12 @@ pub(super) fn resolve(
     Ok(BackendKey { namespace: namespace.into(), service: name.into(), port: number, transport })
 }
 
+/// Returns the UID of a backend's Service, if it has one.
+pub(super) fn service_uid(index: &ObjectIndex<'_>, key: &BackendKey) -> Option<Arc<str>> {
+    let service = index.services.get(&(&*key.namespace, &*key.service))?;
+    service.metadata.uid.as_deref().map(Arc::from)
+}
+
 /// Returns the source of a backend's endpoints.
 pub(super) fn source(index: &ObjectIndex<'_>, key: &BackendKey) -> EndpointSource {
     let service = index.services.get(&(&*key.namespace, &*key.service)).map(|it| &it.spec);

@@ -89,7 +89,7 @@ async fn run_transfer(transfer: &TransferCase) -> Result<Vec<Vec<u8>>, BodyError
         Some(sender)
     };
     let scratch = ScratchMemory::default();
-    let budget = ReplayBudget::new();
+    let budget = ReplayBudget::of_requests();
     let pump = async {
         let mut pump = BodyPump::new();
         pump.start(transfer.from, transfer.to);

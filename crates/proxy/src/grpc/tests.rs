@@ -122,7 +122,9 @@ fn grpc_status_maps_to_a_health_signal() {
     assert_eq!(attempt_result(status("14", None)), AttemptResult::ServerError);
     assert_eq!(attempt_result(status("99", None)), AttemptResult::ServerError);
     assert_eq!(attempt_result(status("4", None)), AttemptResult::TimedOut);
-    assert_eq!(attempt_result(status("8", None)), AttemptResult::Refused { retry_after: None });
+    let quota = AttemptResult::RateLimited { retry_after: None };
+    assert_eq!(attempt_result(status("8", None)), quota);
+    assert_eq!(attempt_result(status("8", Some("-1"))), quota);
     let second = Some(Duration::from_secs(1));
     assert_eq!(
         attempt_result(status("8", Some("1000"))),

@@ -495,7 +495,7 @@ static OF_ENDPOINTS: &[MetricRow<Endpoint>] = &[
         "sheave_endpoint_refusals",
         ENDPOINT,
         MetricReader::Count(|it| total(&it.data.counters, |shard| &shard.refusals)),
-        "Requests that the endpoint refused because of overload (429, 503 with Retry-After, RESOURCE_EXHAUSTED), so that its limit was reduced for a while.",
+        "Requests that the endpoint refused because of overload (heedRefusals), so that its limit was reduced for a while.",
     ),
     MetricRow::new(
         "sheave_endpoint_refusals_cut",

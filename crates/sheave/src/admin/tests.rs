@@ -35,6 +35,7 @@ fn ask(phase: ProcessPhase, requests: &'static [&str]) -> Vec<String> {
             exemplars: false,
             memory_limit: None,
             max_descriptors: None,
+            affinity_key: None,
         };
         let proxy = Arc::new(Proxy::start(settings).unwrap());
         let (_sender, report) = watch::channel(ProcessReport { phase, ..ProcessReport::new() });

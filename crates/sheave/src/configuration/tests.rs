@@ -63,6 +63,7 @@ impl ConfigurationFixture {
             exemplars: false,
             memory_limit: None,
             max_descriptors: None,
+            affinity_key: None,
         };
         let proxy = Arc::new(Proxy::start(settings).unwrap());
         let (sender, report) = watch::channel(ProcessReport::new());

@@ -23,6 +23,7 @@ impl RequestHistory {
             AttemptResult::Success
             | AttemptResult::ServerError
             | AttemptResult::Refused { .. }
+            | AttemptResult::RateLimited { .. }
             | AttemptResult::TimedOut
             | AttemptResult::ConnectionBroken
             | AttemptResult::Cancelled => self.sent += 1,

@@ -99,8 +99,59 @@ async fn a_cookie_keeps_a_client_at_its_endpoint() -> Result {
 
 #[tokio::test]
 async fn affinity_cookie_works_at_every_replica() -> Result {
-    let fixture = start_fixture(8, cookie_policy()).await?;
-    let replica = SheaveProcess::serve(&fixture.configuration).await?;
+    let endpoints = start_endpoints(8, &EndpointBehaviour::ok()).await?;
+    let policies = [objects::backend_policy("app", cookie_policy())];
+    let key = tests::ConfigDirectory::empty()?;
+    key.write_text("key", "0123456789abcdef")?;
+    let file = key.path().join("key");
+    let arguments = ["--workers", "2", "--affinity-key-file", file.to_str().context("a path")?];
+    let fixture = HttpFixture::with(endpoints, &policies, &arguments).await?;
+    let replica = SheaveProcess::serve_with(&fixture.configuration, &arguments).await?;
+    check_replicas_agree(&fixture, &replica).await?;
+    // A change of the endpoints changes no cookie.
+    let mut all = addresses(&fixture.endpoints);
+    all.reverse();
+    fixture.configuration.set_endpoints(&all[1..])?;
+    fixture.sheave.wait_for_endpoints(&all[1..]).await?;
+    fixture.configuration.set_endpoints(&all)?;
+    fixture.sheave.wait_for_endpoints(&all).await?;
+    replica.wait_for_endpoints(&all).await?;
+    check_replicas_agree(&fixture, &replica).await
+}
+
+/// The UID of a Service is known to all replicas, so that no flag is needed in a cluster.
+#[tokio::test]
+async fn affinity_cookie_works_at_every_replica_by_the_uid_of_the_service() -> Result {
+    let endpoints = start_endpoints(8, &EndpointBehaviour::ok()).await?;
+    let mut service = objects::service("app");
+    service["metadata"]["uid"] = "6f1c1c6e-3a1f-4b5e-9a53-9f7d3c1f2b11".into();
+    let mut all = objects::gateway();
+    all.extend([service, objects::route("app")]);
+    all.extend(objects::slices("app", &addresses(&endpoints)));
+    all.push(objects::backend_policy("app", cookie_policy()));
+    let configuration = tests::ConfigDirectory::empty()?;
+    configuration.write("all.yaml", &all)?;
+    let sheave = SheaveProcess::serve(&configuration).await?;
+    let replica = SheaveProcess::serve(&configuration).await?;
+    check_replicas_agree(&HttpFixture { sheave, configuration, endpoints }, &replica).await
+}
+
+/// Without a key that replicas share, a client cannot compute a cookie; a foreign one is replaced.
+#[tokio::test]
+async fn affinity_cookie_of_another_key_is_replaced() -> Result {
+    let fixture = start_fixture(4, cookie_policy()).await?;
+    let other = SheaveProcess::serve(&fixture.configuration).await?;
+    let pair = first_cookie(&mut Http1TestClient::connect(other.address()).await?).await?;
+    let mut client = fixture.client().await?;
+    let response = client.exchange("GET", "/", &[("Cookie", &pair)], b"").await?;
+    ensure!(response.status() == 200, "{response:?}");
+    let own = response.field("set-cookie").context("a cookie")?;
+    ensure!(!own.starts_with(&pair), "{own} of {pair}");
+    Ok(())
+}
+
+/// Checks that a client keeps its endpoint if its requests go to another replica.
+async fn check_replicas_agree(fixture: &HttpFixture, replica: &SheaveProcess) -> Result {
     for _ in 0..8 {
         let mut client = fixture.client().await?;
         let mut pair = String::new();
