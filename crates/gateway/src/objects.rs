@@ -67,10 +67,10 @@ pub use backend_health::{
     SlowStart,
 };
 pub use backend_policy::{
-    AffinityType, Algorithm, AutoLimit, BackendAffinity, BackendConnections, BackendOverload,
-    BackendPolicySpec, BackendProtocol, BackendProxyProtocol, BackendQueue, BackendSecurity,
-    BackendTimeouts, HashOn, HashOnType, HeededRefusals, PriorityValue, QueueFairness,
-    QueuePriority, RoutePriority, ServiceKind, ServiceTarget,
+    AffinityType, Algorithm, AutoLimit, BackendAffinity, BackendClients, BackendConnections,
+    BackendOverload, BackendPolicySpec, BackendProtocol, BackendProxyProtocol, BackendQueue,
+    BackendSecurity, BackendTimeouts, HashOn, HashOnType, HeededRefusals, PriorityValue,
+    QueueFairness, QueuePriority, RoutePriority, ServiceKind, ServiceTarget,
 };
 pub use backend_tls_policy::{
     BackendTlsPolicySpec, BackendTlsTarget, BackendValidation, LocalRef, SubjectAltName,

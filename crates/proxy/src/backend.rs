@@ -19,6 +19,7 @@ use tls::EndpointTlsContext;
 
 use crate::active_config::{ActiveConfig, WorkerConfig};
 use crate::adaptive_limits::AdaptiveLimits;
+use crate::address_share::{AddressPlace, AddressShares};
 use crate::affinity::{AffinityKey, AffinityTokens};
 use crate::clock;
 use crate::config_cell::{CachedConfig, ConfigCell};
@@ -47,6 +48,7 @@ pub(crate) struct Backend {
     pub(crate) demand: DemandTracker,
     pub(crate) adaptive_limits: AdaptiveLimits,
     pub(crate) affinity_key: Arc<AffinityKey>,
+    pub(crate) address_shares: AddressShares,
 }
 
 /// One worker's picker, on cache lines of its own.
@@ -95,6 +97,19 @@ impl BackendConfig {
         };
         let max = settings.max.min(most);
         Some(LimitSettings { min: settings.min.min(max), max, start: settings.start.min(max) })
+    }
+
+    /// Number of slots of all endpoints together; without a cap there is no limit.
+    pub(crate) fn slots(&self) -> u32 {
+        let slots = |member: &SetMember<_>| member.limit(self.limits.cap).unwrap_or(u32::MAX);
+        let members = self.set.members().iter().filter(|member| member.weight > 0);
+        members.fold(0, |sum: u32, member| sum.saturating_add(slots(member)))
+    }
+
+    /// Number of requests in flight at all endpoints together.
+    pub(crate) fn in_flight(&self) -> u32 {
+        let members = self.set.members().iter();
+        members.fold(0, |sum: u32, member| sum.saturating_add(member.endpoint.in_flight()))
     }
 
     /// The settings and TLS context, without the endpoints.
@@ -147,6 +162,7 @@ impl Backend {
             health,
             adaptive_limits: AdaptiveLimits::default(),
             affinity_key,
+            address_shares: AddressShares::default(),
             key,
         };
         backend.update_limits(&backend.current(), clock::now());
@@ -332,6 +348,8 @@ pub(crate) struct Slot {
     released_at: Option<Time>,
     /// True if the request has been sent and no answer has arrived yet.
     awaits_answer: Cell<bool>,
+    /// Place in the share of the client's address, if the policy limits that.
+    pub(crate) address_place: Option<Box<AddressPlace>>,
 }
 
 impl Slot {
@@ -346,6 +364,7 @@ impl Slot {
             worker,
             released_at: None,
             awaits_answer,
+            address_place: None,
         }
     }
 

@@ -19,9 +19,12 @@ use tokio::sync::oneshot;
 use crate::buffer::{BUFFER_BYTES, ReadBuffer};
 use crate::h2::H2Stream;
 use crate::pipe::SplicePipe;
+use crate::request_body::connection_share::SharePlace;
 use crate::scratch::{ReplayBudget, ReplayReservation, ScratchMemory};
 use crate::stream::PeerStream;
 
+/// Arrival of a body before there is a sink for it.
+mod arrival;
 /// Translation of bodies from and to gRPC-Web.
 mod web;
 
@@ -47,6 +50,8 @@ pub(crate) enum BodyError {
     TooLarge,
     /// The body cannot be translated.
     Untranslatable,
+    /// The body had to make room for others while it arrived.
+    Evicted,
     /// The sink closed or failed.
     SinkFailed,
 }
@@ -94,6 +99,8 @@ pub(crate) struct BodyPump {
     pub(crate) out: Vec<u8>,
     sent: usize,
     replay: Option<ReplayReservation>,
+    /// Place of the request in the share of its client's connection, until the body is complete.
+    pub(crate) share_place: Option<SharePlace>,
     pipe: Option<SplicePipe>,
     max_body_bytes: u64,
     /// Decoded bytes of the body so far.
@@ -123,6 +130,7 @@ impl BodyPump {
             out: Vec::new(),
             sent: 0,
             replay: None,
+            share_place: None,
             pipe: None,
             max_body_bytes: u64::MAX,
             body_bytes: 0,
@@ -205,7 +213,7 @@ impl BodyPump {
     /// Resets the pump; keeps its buffer unless that is large.
     pub(crate) fn clear(&mut self) {
         self.start(BodyFraming::None, BodyFraming::None);
-        self.translator = None;
+        (self.translator, self.share_place) = (None, None);
         self.out.shrink_to(REPLAY_BYTES);
     }
 
@@ -366,6 +374,7 @@ impl BodyPump {
             SinkFraming::GrpcWeb(framing) => self.finish_translation(framing)?,
         }
         self.source_framing = SourceFraming::Done;
+        self.share_place = None;
         Ok(())
     }
 

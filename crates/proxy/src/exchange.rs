@@ -1,5 +1,6 @@
 //! The memory and the policy of one request while it is served.
 
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -20,6 +21,8 @@ pub(crate) struct Exchange {
     pub(crate) response: ResponseHead,
     /// `None`: no route has been found yet, or it has no filters.
     pub(crate) filters: Option<RequestFilters>,
+    /// True if this proxy answers the expectation of the request (100), and not the endpoint.
+    pub(crate) owes_continue: bool,
     /// `None`: it is not a gRPC call, or this has not been checked.
     pub(crate) grpc_call: Option<GrpcCall>,
     /// From the client to the endpoint.
@@ -54,6 +57,10 @@ pub(crate) struct RequestPolicy<'l> {
     pub(crate) route: u64,
     /// Arrival time of the request.
     pub(crate) started: Time,
+    /// Time from which the request asks for a slot: later than its arrival if it has waited for its body.
+    pub(crate) ready: Time,
+    /// Address of the client, if the backend limits the requests of an address.
+    pub(crate) client_address: Option<IpAddr>,
     /// Time by which the request has to be complete.
     pub(crate) deadline: Time,
     /// Maximum duration of an attempt, to the last byte of its response.
@@ -93,6 +100,7 @@ impl Default for Exchange {
             request: RequestHead::new(),
             response: ResponseHead::new(),
             filters: None,
+            owes_continue: false,
             grpc_call: None,
             upload: BodyPump::new(),
             download: BodyPump::new(),
@@ -106,6 +114,7 @@ impl Exchange {
         self.request.clear();
         self.response.clear();
         self.filters = None;
+        self.owes_continue = false;
         self.grpc_call = None;
         self.upload.clear();
         self.download.clear();

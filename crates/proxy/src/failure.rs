@@ -64,6 +64,15 @@ failures! {
         "timeout while reading the request head");
     BodyTimeout => row(408, "http_request_error", "body_timeout",
         "client sent or accepted no body bytes in time");
+    BodyRate => row(408, "http_request_error", "body_rate", "client sent the body too slowly");
+    BodyBuffering => row(408, "http_request_error", "body_buffering",
+        "request body did not arrive in time");
+    BodyEvicted => row(503, "proxy_internal_error", "body_evicted",
+        "proxy has no memory left for request bodies that arrive slowly");
+    ConnectionShare => row(429, "http_request_denied", "connection_share",
+        "too many requests of this connection have not sent their bodies").grpc(ResourceExhausted);
+    AddressShare => row(429, "http_request_denied", "address_share",
+        "too many requests of this client at once").grpc(ResourceExhausted);
     ClientGone => row(499, "http_request_error", "client_disconnected", "client disconnected");
     NoRoute => row(404, "destination_not_found", "no_route", "no route matches the request");
     // Gateway API requires this gRPC code.

@@ -11,6 +11,8 @@ mod sys;
 mod accept;
 /// The stages of a request, from its head to its Outcome.
 mod request;
+/// Request bodies: what of them arrives before a slot is taken, and how slowly they may arrive.
+mod request_body;
 /// Retries after a failed attempt.
 mod retry;
 /// The memory and the policy of one request.
@@ -63,6 +65,8 @@ mod h3;
 mod proxy_header;
 /// A backend, shared by all workers.
 mod backend;
+/// The share of one client address in a backend's slots.
+mod address_share;
 /// The Outcome of an attempt.
 mod outcome;
 /// The request demand for a backend.

@@ -271,7 +271,8 @@ fn response_failure(stop: BodyError) -> Failure {
         BodyError::SourceEnded
         | BodyError::SourceBad(_)
         | BodyError::TooLarge
-        | BodyError::Untranslatable => Failure::ResponseCut,
+        | BodyError::Untranslatable
+        | BodyError::Evicted => Failure::ResponseCut,
     }
 }
 
@@ -300,11 +301,22 @@ fn abort(client: &ClientConnection) -> ConnectionOutcome {
 
 /// Forwards an interim response, unless the client speaks HTTP/1.0.
 pub(crate) async fn forward_interim(context: &mut AttemptContext<'_>) -> Result<(), Failure> {
-    let AttemptContext { worker, client, exchange, policy, .. } = context;
-    if exchange.request.version == HttpVersion::Http10 {
+    if context.exchange.request.version == HttpVersion::Http10 {
         return Ok(());
     }
-    prepare(worker, &mut exchange.response);
+    prepare(context.worker, &mut context.exchange.response);
+    send_interim(context).await
+}
+
+/// Tells the client to send its body, in place of the endpoint.
+pub(crate) async fn send_continue(context: &mut AttemptContext<'_>) -> Result<(), Failure> {
+    context.exchange.response.clear();
+    context.exchange.response.status = 100;
+    send_interim(context).await
+}
+
+async fn send_interim(context: &mut AttemptContext<'_>) -> Result<(), Failure> {
+    let AttemptContext { client, exchange, policy, .. } = context;
     let Exchange { request, response, download, .. } = exchange;
     download.start(BodyFraming::None, BodyFraming::None);
     client.stream.put_head(

@@ -1,6 +1,6 @@
 //! The stages of a request, from its head to its Outcome.
 //!
-//! route -> admit -> { connection -> send -> await head } until done or out of attempts -> stream body -> record.
+//! route -> body -> admit -> { connection -> send -> await head } until done or out of attempts -> stream body -> record.
 //! Each stage is a plainly named function; each early exit is a `Failure`.
 
 use std::future::poll_fn;
@@ -15,6 +15,7 @@ use gateway::snapshot::{EndpointProtocol, Rule, RuleTarget};
 
 use crate::accept::client::{ClientConnection, WaitInterrupt};
 use crate::active_config::{ActiveListener, WorkerConfig};
+use crate::address_share::AddressPlace;
 use crate::affinity::SessionAffinity;
 use crate::backend::{self, BackendRef, Slot, SlotAdmission};
 use crate::body::BodyPump;
@@ -33,6 +34,7 @@ use crate::mirror::{self, ReplayLayout};
 use crate::observe::access::AccessRecord;
 use crate::priority;
 use crate::relay;
+use crate::request_body;
 use crate::retry::{NextAttempt, RetryState};
 use crate::routed_request::RoutedRequest;
 use crate::worker::Worker;
@@ -99,6 +101,7 @@ async fn forward(context: &mut RequestContext<'_>) -> Result<ConnectionOutcome, 
         policy.priority = priority::of_request(worker, &backend, &priorities, rule, request);
     }
     grpc::translate_upload(context.exchange);
+    request_body::receive(context, &mut policy, &backend).await?;
 
     let context = &mut context.with_policy(&policy);
     context.client.refusals.borrow_mut().take_back(backend.backend(), policy.started);
@@ -196,8 +199,10 @@ fn request_policy<'l>(
         affinity: SessionAffinity::of_request(backend, &current, request, address),
         priority: PriorityLevel::default(),
         route: rule.index as u64,
+        client_address: current.settings.max_requests_per_address.map(|_| address()),
         backend_config: current,
         started,
+        ready: started,
         deadline,
         attempt_timeout: rule.attempt_timeout,
     }
@@ -205,7 +210,7 @@ fn request_policy<'l>(
 
 /// Prepares the request for sending: rewrites its head and sets up its body for the endpoint's protocol.
 fn prepare(context: &mut RequestContext<'_>, policy: &RequestPolicy<'_>) -> Result<(), Failure> {
-    let Exchange { request, filters: filtering, upload, .. } = context.exchange;
+    let Exchange { request, filters: filtering, upload, owes_continue, .. } = context.exchange;
     let most = policy.client.max_body_bytes.unwrap_or(u64::MAX);
     if matches!(request.framing, BodyFraming::Length(length) if length > most) {
         return Err(Failure::BodyTooLarge);
@@ -219,6 +224,7 @@ fn prepare(context: &mut RequestContext<'_>, policy: &RequestPolicy<'_>) -> Resu
     if let Some(filtering) = filtering {
         filtering.change_request(request);
     }
+    *owes_continue = request_body::answers_expectation(request, policy);
     let form = write_request(request, policy.backend_settings().protocol, upload);
     let listener = mirror::prepare(context, policy.config, form);
     let upload = &mut context.exchange.upload;
@@ -257,15 +263,32 @@ fn write_http1_request(request: &RequestHead, upload: &mut BodyPump) -> BodyFram
     framing
 }
 
-/// Acquires a slot at one of the backend's endpoints, at once or after a wait in the queue.
+/// Acquires a slot at one of the backend's endpoints, at once or after a wait in the queue, within the share of the
+/// client's address.
 async fn admit(
+    context: &mut AttemptContext<'_>,
+    backend: &BackendRef,
+    tried: &[Arc<Endpoint>],
+) -> Result<Slot, Failure> {
+    let policy = context.policy;
+    let most = policy.backend_settings().max_requests_per_address.filter(|_| policy.is_capped());
+    let place = match most.zip(policy.client_address) {
+        Some((most, client)) => Some(AddressPlace::take(backend.backend(), client, most)?),
+        None => None,
+    };
+    let mut slot = acquire(context, backend, tried).await?;
+    slot.address_place = place;
+    Ok(slot)
+}
+
+async fn acquire(
     context: &mut AttemptContext<'_>,
     backend: &BackendRef,
     tried: &[Arc<Endpoint>],
 ) -> Result<Slot, Failure> {
     let (worker, policy) = (context.worker, context.policy);
     // The first attempt begins with the request, accurately enough: the clock is not read again.
-    let now = if tried.is_empty() { policy.started } else { clock::now() };
+    let now = if tried.is_empty() { policy.ready } else { clock::now() };
     let only = policy.affinity.as_ref().and_then(SessionAffinity::endpoint);
     let pick = PickRequest {
         tried,
@@ -305,7 +328,7 @@ async fn enter(
     let AttemptContext { worker, client, record, policy, .. } = context;
     let entered = poll_fn(|cx| {
         // A first attempt uses the configuration of the backend that the request has just taken.
-        let newer = (!pick.tried.is_empty()).then(|| backend.config());
+        let newer = (pick.now != policy.started).then(|| backend.config());
         let current = newer.as_ref().unwrap_or(&policy.backend_config);
         let waker = || cx.waker().clone();
         Poll::Ready(backend::enter(backend, worker.index, pick, current.admission(), waker))

@@ -26,6 +26,8 @@ pub(crate) async fn tunnel(
 ) -> Result<ConnectionOutcome, Failure> {
     let AttemptContext { worker, client, exchange, record, policy } = context;
     let Exchange { request, response, upload, download, .. } = exchange;
+    // Held to the end of the tunnel, and not only of the client's half.
+    let _share_place = upload.share_place.take();
     upload.start(BodyFraming::UntilClose, BodyFraming::UntilClose);
     download.start(BodyFraming::UntilClose, BodyFraming::UntilClose);
     let response_framing =

@@ -1,7 +1,7 @@
 //! gRPC calls over real sockets.
 
 /// Sheave in front of gRPC servers.
-mod fixture;
+pub(crate) mod fixture;
 /// Calls pass unchanged, and go to the right server.
 mod calls;
 /// Responses that Sheave generates itself.

@@ -1,7 +1,7 @@
 //! HTTP/3 to clients, over real sockets: what HTTP/2 does not have, or has otherwise.
 
 /// Sheave with one listener that also serves HTTP/3.
-mod fixture;
+pub(crate) mod fixture;
 /// Priorities of streams.
 mod streams;
 /// Messages over HTTP/3.

@@ -58,6 +58,8 @@ mod spread;
 mod exact;
 /// Requests that wait, and requests that are refused.
 mod queue;
+/// Bodies that arrive slowly: they hold no slot, or keep a rate, or are bounded.
+mod slow_bodies;
 /// Learned limits and load reports.
 mod limits;
 /// Metrics for autoscalers, and KEDA's external scaler.

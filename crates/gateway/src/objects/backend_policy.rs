@@ -44,6 +44,9 @@ pub struct BackendPolicySpec {
     /// The queue in which requests wait if every endpoint is at its limit.
     #[serde(default)]
     pub queue: BackendQueue,
+    /// Limits of the slots and queue places of one client, if the requests in flight are limited.
+    #[serde(default)]
+    pub clients: BackendClients,
     /// The response to a rejected request: every endpoint is at its limit and the queue is full, or the request would
     /// wait or has waited too long.
     #[serde(default)]
@@ -249,6 +252,23 @@ pub struct BackendQueue {
     pub priority: QueuePriority,
 }
 
+/// Limits of the slots and queue places of one client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct BackendClients {
+    /// Maximum number of slots and queue places of one HTTP/2 or HTTP/3 connection for requests whose body has not
+    /// arrived completely, such as long uploads and gRPC streams that the client has not ended, and for WebSockets. A
+    /// further one waits for `queue.timeout` and is then rejected with 429. Default: half of the slots of all
+    /// endpoints, at least 1.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub max_incomplete: Option<u32>,
+    /// Maximum number of slots and queue places of one client address, for requests of all kinds. A further request is
+    /// rejected with 429. Trusted proxies of the ClientPolicy report the address. An IPv6 client is its /64 network.
+    /// Clients behind one NAT share an address. Default: no limit.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub max_per_address: Option<u32>,
+}
+
 /// Fair queueing of the requests of a Service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum QueueFairness {
@@ -442,6 +462,7 @@ impl BackendPolicySpec {
             auto_limit: AutoLimit::default(),
             heed_refusals: HeededRefusals::default(),
             queue: BackendQueue::default(),
+            clients: BackendClients::default(),
             overload: BackendOverload::default(),
             timeouts: BackendTimeouts::default(),
             connections: BackendConnections::default(),

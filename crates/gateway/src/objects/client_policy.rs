@@ -177,6 +177,12 @@ pub struct ClientLimits {
     /// Maximum size of the body of a request, in bytes. A larger body is rejected with 413. Default: no limit.
     #[schemars(range(min = 0, max = 1_125_899_906_842_624_u64))]
     pub body_bytes: Option<u64>,
+    /// Minimum rate of the body of a request at a backend with a limit of requests in flight, in bytes per second,
+    /// averaged over `timeouts.body`. A slower request is rejected with 408. Only time for which Sheave waits for the
+    /// client counts. Bodies on one HTTP/2 or HTTP/3 connection share its rate. It ends with the head of the response;
+    /// gRPC calls and upgrades are exempt. 0: no minimum.
+    #[schemars(range(min = 0, max = 1_000_000_000))]
+    pub min_body_rate: u32,
 }
 
 /// Timeouts of clients.
@@ -189,6 +195,12 @@ pub struct ClientTimeouts {
     /// Idle timeout of a body: maximum time without a byte between Sheave and the client. After it the request is
     /// rejected with 408, or the connection is cut.
     pub body: Duration,
+    /// Maximum time in which the body of a request arrives before the request asks for a slot of a backend with a limit
+    /// of requests in flight. It asks when the body is complete, or when 64 KiB have arrived; until then it holds no
+    /// slot. After this time the request is rejected with 408. The default is more than 64 KiB take at
+    /// `limits.minBodyRate`. 0: requests ask for a slot before their bodies arrive.
+    #[schemars(extend("format" = "duration"))]
+    pub body_buffering: Duration,
     /// Idle timeout of a connection of a TCP listener, or of one that was upgraded from HTTP (a WebSocket): maximum
     /// time without a byte. After it the connection is closed.
     pub stream: Duration,
@@ -265,7 +277,13 @@ impl Default for ClientConnections {
 
 impl Default for ClientLimits {
     fn default() -> Self {
-        Self { head_bytes: 32_768, header_fields: 100, target_bytes: 8192, body_bytes: None }
+        Self {
+            head_bytes: 32_768,
+            header_fields: 100,
+            target_bytes: 8192,
+            body_bytes: None,
+            min_body_rate: 240,
+        }
     }
 }
 
@@ -274,6 +292,7 @@ impl Default for ClientTimeouts {
         Self {
             head: Duration::from_secs(10),
             body: Duration::from_secs(30),
+            body_buffering: Duration::from_secs(300),
             stream: Duration::from_secs(3600),
             flow: Duration::from_secs(30),
         }

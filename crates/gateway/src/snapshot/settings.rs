@@ -42,6 +42,10 @@ pub struct BackendSettings {
     pub queue_fair: bool,
     /// Priorities in the queue; `None`: first come, first served.
     pub queue_priority: Option<Arc<PriorityRules>>,
+    /// Maximum number of slots and queue places of one connection for incomplete requests; `None`: half of the slots.
+    pub max_incomplete_per_connection: Option<NonZeroU32>,
+    /// Maximum number of slots and queue places of one client address; `None`: no limit.
+    pub max_requests_per_address: Option<NonZeroU32>,
     /// The status code of a rejected request: 429 or 503.
     pub overload_status: u16,
     /// Minimum value of `Retry-After` in that response, in whole seconds.
@@ -265,11 +269,16 @@ pub struct ClientSettings {
     pub max_target_bytes: u32,
     /// Maximum size of the body of a request, in bytes. A larger body is rejected with 413. `None`: no limit.
     pub max_body_bytes: Option<u64>,
+    /// Minimum rate of a body at a backend with a cap, in bytes per second; `None`: no minimum.
+    pub min_body_rate: Option<NonZeroU32>,
     /// Maximum time from the first to the last byte of a head. After it the request is rejected with 408.
     pub head_timeout: Duration,
     /// Maximum time without a byte of a body between Sheave and the client. After it the request is rejected with 408,
     /// or the connection is cut.
     pub body_timeout: Duration,
+    /// Maximum time in which a body arrives before the request asks for a slot of a backend with a cap; 0: it asks at
+    /// once.
+    pub body_buffering_timeout: Duration,
     /// Trusted proxies: `X-Forwarded-*`, `Forwarded` and `X-Request-Id` from them are kept.
     pub trusted_proxies: Vec<IpNet>,
     /// Connections that begin with a PROXY protocol header.

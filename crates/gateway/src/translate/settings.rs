@@ -9,10 +9,10 @@ use balance::{LimitSettings, PriorityLevel};
 
 use super::report::ValidationFault;
 use crate::objects::{
-    self, ActiveHealth, AffinityType, AutoLimit, BackendPolicySpec, BackendProtocol, BackendQueue,
-    BackendRetry, ClientHttp3, ClientPolicySpec, EjectOn, GrpcStatus, HashOn, HashOnType,
-    MaxInFlight, PassiveHealth, PriorityValue, ProbeType, QueueFairness, QueuePriority,
-    RoutePriority,
+    self, ActiveHealth, AffinityType, AutoLimit, BackendClients, BackendPolicySpec,
+    BackendProtocol, BackendQueue, BackendRetry, ClientHttp3, ClientPolicySpec, EjectOn,
+    GrpcStatus, HashOn, HashOnType, MaxInFlight, PassiveHealth, PriorityValue, ProbeType,
+    QueueFairness, QueuePriority, RoutePriority,
 };
 use crate::snapshot::{
     AffinitySettings, BackendSettings, ClientSettings, CongestionControl, EndpointProtocol,
@@ -75,6 +75,8 @@ pub(super) fn backend_settings(spec: &BackendPolicySpec, namespace: &str) -> Bac
         queue_target: spec.queue.target.map(|target| target.0),
         queue_fair: spec.queue.fairness == QueueFairness::PerRoute,
         queue_priority: priorities(&spec.queue.priority, namespace).map(Arc::new),
+        max_incomplete_per_connection: limit(spec.clients.max_incomplete),
+        max_requests_per_address: limit(spec.clients.max_per_address),
         overload_status: spec.overload.status,
         overload_retry_after: spec.overload.retry_after.0,
         connect_timeout: spec.timeouts.connect.0,
@@ -84,9 +86,9 @@ pub(super) fn backend_settings(spec: &BackendPolicySpec, namespace: &str) -> Bac
         unacknowledged_timeout: spec.timeouts.unacknowledged.0,
         abandoned_timeout: spec.timeouts.abandoned.0,
         connection_max_age: spec.connections.max_age.map(|age| age.0),
-        connection_max_requests: spec.connections.max_requests.and_then(NonZeroU32::new),
+        connection_max_requests: limit(spec.connections.max_requests),
         connection_idle_timeout: spec.connections.idle_timeout.0,
-        connection_max: spec.connections.max.and_then(NonZeroU32::new),
+        connection_max: limit(spec.connections.max),
         retry: retry(&spec.retry),
         retry_statuses: sorted(&spec.retry.statuses),
         health: health(spec),
@@ -99,6 +101,11 @@ pub(super) fn backend_settings(spec: &BackendPolicySpec, namespace: &str) -> Bac
         tls: None,
         retry_grpc_statuses: sorted(&grpc_codes(&spec.retry.grpc_statuses)),
     }
+}
+
+/// Converts an optional limit. The schema rejects 0.
+fn limit(most: Option<u32>) -> Option<NonZeroU32> {
+    most.and_then(NonZeroU32::new)
 }
 
 fn limits(AutoLimit { min, max, start }: AutoLimit) -> LimitSettings {
@@ -116,8 +123,10 @@ pub(super) fn client_settings(spec: &ClientPolicySpec) -> ClientSettings {
         max_header_fields: spec.limits.header_fields,
         max_target_bytes: spec.limits.target_bytes,
         max_body_bytes: spec.limits.body_bytes,
+        min_body_rate: NonZeroU32::new(spec.limits.min_body_rate),
         head_timeout: spec.timeouts.head.0,
         body_timeout: spec.timeouts.body.0,
+        body_buffering_timeout: spec.timeouts.body_buffering.0,
         trusted_proxies: spec.trusted_proxies.iter().map(|network| network.0).collect(),
         proxy_protocol: match spec.proxy_protocol {
             objects::ClientProxyProtocol::Off => ProxyProtocol::Off,
@@ -169,6 +178,9 @@ pub(super) fn backend_faults(spec: &BackendPolicySpec) -> Vec<ValidationFault> {
         faults.when(surplus, "affinity.maxAge", "is only for cookies");
     }
     queue_faults(&spec.queue, &mut faults);
+    let is_capped = spec.max_in_flight_per_endpoint.is_some() || spec.connections.max.is_some();
+    let surplus = !is_capped && spec.clients != BackendClients::default();
+    faults.when(surplus, "clients", "needs `maxInFlightPerEndpoint` or `connections.max`");
     let AutoLimit { min, max, start } = spec.auto_limit;
     let is_auto = spec.max_in_flight_per_endpoint == Some(MaxInFlight::Auto);
     let surplus = !is_auto && spec.auto_limit != AutoLimit::default();

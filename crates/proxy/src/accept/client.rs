@@ -24,6 +24,7 @@ use crate::demand::refusal_history::RefusalHistory;
 use crate::forwarded::RequestOrigin;
 use crate::memory::stalled::{ConnectionIdentity, HeldMemory};
 use crate::proxy_header;
+use crate::request_body::connection_share::ConnectionShare;
 use crate::stream::PeerStream;
 use crate::worker::{DrainStage, Worker};
 
@@ -47,6 +48,8 @@ pub(crate) struct ClientConnection {
     pub(crate) accepted: Time,
     /// Requests rejected for lack of a slot, on any stream of the connection.
     pub(crate) refusals: Rc<RefCell<RefusalHistory>>,
+    /// The share of a multiplexed connection in the slots of backends; `None`: requests follow one another.
+    pub(crate) share: Option<Rc<ConnectionShare>>,
     /// Time at which the client last accepted bytes, on any stream of the connection.
     pub(super) last_write_at: Rc<Cell<Time>>,
     /// Time of the last event.
@@ -88,6 +91,7 @@ impl ClientConnection {
             destination,
             accepted,
             refusals: Rc::new(RefCell::new(refusals)),
+            share: None,
             last_write_at: Rc::new(Cell::new(now)),
             last_event_at: now,
             seen_tick: u32::MAX,

@@ -22,6 +22,7 @@ use crate::exchange::Exchange;
 use crate::failure::Failure;
 use crate::forwarded::RequestOrigin;
 use crate::request;
+use crate::request_body::connection_share::ConnectionShare;
 use crate::stream::PeerStream;
 use crate::worker::{DrainStage, Worker};
 
@@ -36,6 +37,8 @@ pub(super) struct MultiplexedClient {
     pub(super) accepted: Time,
     /// Requests rejected for lack of a slot, on any stream.
     pub(super) refusals: Rc<RefCell<RefusalHistory>>,
+    /// The connection's share in the slots of backends.
+    share: Rc<ConnectionShare>,
     /// Time at which the client last accepted bytes, on any stream.
     pub(super) last_write_at: Rc<Cell<Time>>,
     /// Time at which the connection reaches its maximum age; `None` if it has none.
@@ -67,6 +70,7 @@ impl MultiplexedClient {
             destination,
             accepted,
             refusals: Rc::new(RefCell::new(refusals)),
+            share: Rc::default(),
             last_write_at: Rc::new(Cell::new(now)),
             max_age_at,
             has_had_request: Cell::new(false),
@@ -99,6 +103,7 @@ impl MultiplexedClient {
             destination: self.destination,
             accepted: self.accepted,
             refusals: Rc::clone(&self.refusals),
+            share: Some(Rc::clone(&self.share)),
             last_write_at: Rc::clone(&self.last_write_at),
             last_event_at,
             seen_tick: u32::MAX,

@@ -29,6 +29,8 @@ use crate::grpc;
 use crate::memory::stalled::HeldMemory;
 use crate::outcome::AttemptConclusion;
 use crate::relay;
+use crate::request_body;
+use crate::request_body::pace::UploadPace;
 use crate::stream::ConnectionEnd;
 use crate::worker::Worker;
 
@@ -72,17 +74,9 @@ impl AttemptConnection {
             Poll::Pending => return self.stall_upload(cx, worker, client, upload),
             Poll::Ready(Err(stop)) => stop,
         };
-        match stop {
-            BodyError::SourceEnded => Err(Failure::ClientGone),
-            BodyError::SourceBad(bad) => Err(Failure::BadRequestBody(bad)),
-            BodyError::TooLarge => Err(Failure::BodyTooLarge),
-            BodyError::Untranslatable => Err(Failure::BadWebText),
-            // The endpoint may have responded before it stopped reading.
-            BodyError::SinkFailed => {
-                self.upload_broken = true;
-                Ok(())
-            }
-        }
+        // The endpoint may have responded before it stopped reading.
+        self.upload_broken |= stop == BodyError::SinkFailed;
+        request_body::failure(stop).map_or(Ok(()), Err)
     }
 
     /// Records that the request body is stalled, if the endpoint does not accept it.
@@ -240,9 +234,10 @@ pub(crate) async fn attempt(
     let by = |most: Option<Duration>| most.map_or(Time::MAX, |most| started + most);
     attempt.deadline = by(policy.attempt_timeout).min(policy.deadline);
     let patience = by(policy.backend_settings().per_attempt_timeout).min(attempt.deadline);
-    let mut limits = AttemptDeadlines { started, attempt: patience, policy };
+    let pace = request_body::pace(context.client, context.exchange, policy);
+    let mut limits = AttemptDeadlines { started, attempt: patience, idle: Time::MAX, pace, policy };
     for _ in 0..INTERIM_RESPONSES {
-        if let Err(failure) = await_head(context, &mut attempt, &limits).await {
+        if let Err(failure) = await_head(context, &mut attempt, &mut limits).await {
             let failure = grpc::reclassify_late_reset(failure, context.exchange, policy);
             return Err(conclude_failure(context, attempt, failure));
         }
@@ -383,6 +378,10 @@ struct AttemptDeadlines<'a> {
     /// The start of the wait for the endpoint.
     started: Time,
     attempt: Time,
+    /// End of the time without a byte.
+    idle: Time,
+    /// Pace that the client's body has to keep.
+    pace: Option<UploadPace>,
     policy: &'a RequestPolicy<'a>,
 }
 
@@ -390,7 +389,7 @@ struct AttemptDeadlines<'a> {
 async fn await_head(
     context: &mut AttemptContext<'_>,
     attempt: &mut AttemptConnection,
-    limits: &AttemptDeadlines<'_>,
+    limits: &mut AttemptDeadlines<'_>,
 ) -> Result<(), Failure> {
     let AttemptContext { worker, client, exchange, .. } = context;
     let Exchange { request, response, upload, .. } = exchange;
@@ -411,11 +410,19 @@ async fn await_head(
             // The first poll follows the start immediately: the clock need not be read again.
             let now = if seen == u64::MAX { limits.started } else { clock::now() };
             seen = upload.progress;
-            let idle = now + limits.idle(waits_for_client);
-            client.deadline.set(limits.attempt.min(limits.policy.deadline).min(idle));
+            limits.idle = now + limits.patience(waits_for_client);
+            let due = limits.due(now, client, upload, waits_for_client);
+            client.deadline.set(due);
         }
-        ready!(client.deadline.poll(cx));
-        Poll::Ready(Err(limits.expired_deadline(waits_for_client)))
+        loop {
+            ready!(client.deadline.poll(cx));
+            let now = clock::now();
+            let due = limits.due(now, client, upload, waits_for_client);
+            if now >= due {
+                return Poll::Ready(Err(limits.expired_deadline(now, waits_for_client)));
+            }
+            client.deadline.set(due);
+        }
     })
     .await
 }
@@ -456,8 +463,22 @@ pub(crate) fn poll_head(
 }
 
 impl AttemptDeadlines<'_> {
+    /// Returns the time at which the first deadline passes, as things are at `now`.
+    fn due(
+        &mut self,
+        now: Time,
+        client: &ClientConnection,
+        upload: &BodyPump,
+        waits_for_client: bool,
+    ) -> Time {
+        let due = self.attempt.min(self.policy.deadline).min(self.idle);
+        let Some(pace) = self.pace.as_mut().filter(|_| !upload.is_read()) else { return due };
+        pace.observe(now, upload.body_bytes, client.share.as_deref(), waits_for_client);
+        due.min(pace.due())
+    }
+
     /// Returns the idle timeout that applies.
-    fn idle(&self, waits_for_client: bool) -> Duration {
+    fn patience(&self, waits_for_client: bool) -> Duration {
         let policy = self.policy;
         if waits_for_client {
             policy.client.body_timeout
@@ -467,16 +488,17 @@ impl AttemptDeadlines<'_> {
     }
 
     /// Returns the failure for the deadline that has passed.
-    fn expired_deadline(&self, waits_for_client: bool) -> Failure {
-        let now = clock::now();
+    fn expired_deadline(&self, now: Time, waits_for_client: bool) -> Failure {
         if now >= self.policy.deadline {
             Failure::RequestTimeout
         } else if now >= self.attempt {
             Failure::AttemptTimeout
-        } else if waits_for_client {
+        } else if !waits_for_client {
+            Failure::EndpointIdle
+        } else if now >= self.idle {
             Failure::BodyTimeout
         } else {
-            Failure::EndpointIdle
+            Failure::BodyRate
         }
     }
 }

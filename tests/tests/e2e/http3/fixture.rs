@@ -26,22 +26,33 @@ impl Http3Fixture {
         endpoints: &[SocketAddr],
         policy: Value,
     ) -> Result<Self> {
-        Self::with(endpoints, objects::service("app"), policy).await
+        Self::with(endpoints, objects::service("app"), policy, &[]).await
     }
 
     /// Returns a fixture with HTTP/2 endpoints.
     pub(crate) async fn of_http2(endpoints: &[SocketAddr]) -> Result<Self> {
         let service = objects::with_app_protocol("kubernetes.io/h2c", objects::service("app"));
-        Self::with(endpoints, service, json!({})).await
+        Self::with(endpoints, service, json!({}), &[]).await
     }
 
-    async fn with(endpoints: &[SocketAddr], service: Value, policy: Value) -> Result<Self> {
+    /// Returns a fixture with HTTP/1.1 endpoints and these further policies.
+    pub(crate) async fn with_policies(endpoints: &[SocketAddr], more: &[Value]) -> Result<Self> {
+        Self::with(endpoints, objects::service("app"), json!({}), more).await
+    }
+
+    async fn with(
+        endpoints: &[SocketAddr],
+        service: Value,
+        policy: Value,
+        more: &[Value],
+    ) -> Result<Self> {
         let authority = CertificateAuthority::new();
         let configuration = ConfigDirectory::empty()?;
         let mut all = objects::https_gateway(&["certificate"]);
         all.push(authority.issue(&["test"]).secret("certificate"));
         all.extend([objects::route("app"), service]);
         all.extend(objects::slices("app", endpoints));
+        all.extend_from_slice(more);
         configuration.write("site.yaml", &all)?;
         configuration.write("policy.yaml", &[http3_policy(policy)])?;
         let arguments = ["--workers", "2", "--access-log", "on"];
