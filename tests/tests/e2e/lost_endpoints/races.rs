@@ -5,12 +5,15 @@
 //! same time.
 
 use std::fs;
+use std::future::Future;
+use std::sync::Arc;
 
 use anyhow::{Context, ensure};
 use rustix::process::Signal;
+use serde_json::Value;
 use tests::client::request;
 use tests::configuration::SERVICE;
-use tests::http2::{self, ReceivedRequest};
+use tests::http2::{Http2TestClient, Http2TestEndpoint, ReceivedRequest};
 use tests::{
     ConfigDirectory, EndpointBehaviour, Http1TestClient, HttpFixture, Result, SheaveProcess,
     eventually, objects,
@@ -43,13 +46,40 @@ async fn stop_process(sheave: &SheaveProcess) -> Result {
     Ok(())
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn post_not_received_by_a_dead_endpoint_is_retried() -> Result {
+/// Runs a check with either event first, several times.
+async fn run_races(check: impl AsyncFn(FirstEvent) -> Result) -> Result {
     for round in 0..ROUNDS {
         let first = if round % 2 == 0 { FirstEvent::Death } else { FirstEvent::Requests };
-        check_post_at_death(first).await.with_context(|| format!("{first:?} first"))?;
+        check(first).await.with_context(|| format!("{first:?} first"))?;
     }
     Ok(())
+}
+
+/// Stops Sheave, lets both events happen in this order, and continues it.
+async fn race(
+    sheave: &SheaveProcess,
+    first: FirstEvent,
+    death: impl Future<Output = Result>,
+    requests: impl Future<Output = Result>,
+) -> Result {
+    sheave.wait_until_idle().await?;
+    stop_process(sheave).await?;
+    match first {
+        FirstEvent::Death => {
+            death.await?;
+            requests.await?;
+        }
+        FirstEvent::Requests => {
+            requests.await?;
+            death.await?;
+        }
+    }
+    sheave.signal(Signal::CONT)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn post_not_received_by_a_dead_endpoint_is_retried() -> Result {
+    run_races(check_post_at_death).await
 }
 
 async fn check_post_at_death(first: FirstEvent) -> Result {
@@ -57,47 +87,62 @@ async fn check_post_at_death(first: FirstEvent) -> Result {
     let mut fixture = HttpFixture::with(servers, &[], ONE_WORKER).await?;
     let mut clients = Vec::new();
     for _ in 0..REQUESTS {
-        let mut client = fixture.client().await?;
-        client.send(b"POST /before HTTP/1.1\r\nHost: test\r\nContent-Length: 0\r\n\r\n").await?;
-        clients.push(client);
+        clients.push(fixture.client().await?);
     }
+    send_posts(&mut clients, "/before", b"").await?;
     for endpoint in &fixture.endpoints {
         endpoint
             .wait_for_counts("the endpoint's requests", |counts| counts.in_flight == REQUESTS / 2)
             .await?;
         endpoint.open_gate(10 * REQUESTS);
     }
-    for client in &mut clients {
-        ensure!(client.response("POST").await?.status() == 200);
-    }
-    fixture.sheave.wait_until_idle().await?;
+    check_posts(&mut clients).await?;
 
-    stop_process(&fixture.sheave).await?;
-    let mut dying = Some(fixture.endpoints.remove(0));
-    if let FirstEvent::Death = first {
-        kill(dying.take().context("the endpoint is already dead")?).await?;
+    let dying = fixture.endpoints.remove(0);
+    let death = async { kill(dying).await.map(drop) };
+    race(&fixture.sheave, first, death, send_posts(&mut clients, "/", b"")).await?;
+    check_posts(&mut clients).await
+}
+
+async fn send_posts(clients: &mut [Http1TestClient], target: &str, body: &[u8]) -> Result {
+    for client in clients {
+        client.send(request("POST", target, &[], body)).await?;
     }
-    for client in &mut clients {
-        client.send(b"POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 0\r\n\r\n").await?;
-    }
-    if let Some(endpoint) = dying {
-        kill(endpoint).await?;
-    }
-    fixture.sheave.signal(Signal::CONT)?;
-    for client in &mut clients {
+    Ok(())
+}
+
+async fn check_posts(clients: &mut [Http1TestClient]) -> Result {
+    for client in clients {
         let response = client.response("POST").await?;
         ensure!(response.status() == 200, "{response:?}");
     }
     Ok(())
 }
 
+/// Starts Sheave in front of HTTP/2 endpoints.
+async fn serve_http2_endpoints(
+    endpoints: &[Http2TestEndpoint],
+    route: Value,
+    service: Value,
+) -> Result<(SheaveProcess, ConfigDirectory)> {
+    let addresses: Vec<_> = endpoints.iter().map(|endpoint| endpoint.address).collect();
+    let mut all = objects::gateway();
+    all.extend([route, service]);
+    all.extend(objects::slices(SERVICE, &addresses));
+    let configuration = ConfigDirectory::empty()?;
+    configuration.write("main.yaml", &all)?;
+    Ok((SheaveProcess::serve_with(&configuration, ONE_WORKER).await?, configuration))
+}
+
+fn check_all_are_connected(endpoints: &[Http2TestEndpoint]) -> Result {
+    let all = endpoints.iter().all(|endpoint| endpoint.counts().requests > 0);
+    ensure!(all, "an endpoint has no connection");
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn grpc_call_not_received_by_a_dead_endpoint_is_retried() -> Result {
-    for round in 0..ROUNDS {
-        let first = if round % 2 == 0 { FirstEvent::Death } else { FirstEvent::Requests };
-        check_grpc_call_at_death(first).await.with_context(|| format!("{first:?} first"))?;
-    }
-    Ok(())
+    run_races(check_grpc_call_at_death).await
 }
 
 async fn check_grpc_call_at_death(first: FirstEvent) -> Result {
@@ -107,39 +152,25 @@ async fn check_grpc_call_at_death(first: FirstEvent) -> Result {
             call.read().await?;
             call.reply(b"ok").await
         };
-        servers.push(http2::Http2TestEndpoint::start(serve).await?);
+        servers.push(Http2TestEndpoint::start(serve).await?);
     }
-    let addresses: Vec<_> = servers.iter().map(|server| server.address).collect();
-    let mut all = objects::gateway();
-    all.extend([objects::grpc_route(SERVICE), objects::service(SERVICE)]);
-    all.extend(objects::slices(SERVICE, &addresses));
-    let configuration = ConfigDirectory::empty()?;
-    configuration.write("main.yaml", &all)?;
-    let sheave = SheaveProcess::serve_with(&configuration, ONE_WORKER).await?;
-    let client = std::sync::Arc::new(http2::Http2TestClient::connect(sheave.address()).await?);
+    let (route, service) = (objects::grpc_route(SERVICE), objects::service(SERVICE));
+    let (sheave, _configuration) = serve_http2_endpoints(&servers, route, service).await?;
+    let client = Arc::new(Http2TestClient::connect(sheave.address()).await?);
     for _ in 0..REQUESTS {
         ensure!(client.call("/test.Echo/Say", b"before").await?.code == grpc::OK);
     }
-    ensure!(
-        servers.iter().all(|server| server.counts().requests > 0),
-        "an endpoint has no connection"
-    );
-    sheave.wait_until_idle().await?;
+    check_all_are_connected(&servers)?;
 
-    stop_process(&sheave).await?;
-    let mut dying = Some(servers.remove(0));
-    if let FirstEvent::Death = first {
-        kill_http2(dying.take().context("the endpoint is already dead")?).await?;
-    }
     let mut calls = JoinSet::new();
-    for _ in 0..REQUESTS {
-        let client = std::sync::Arc::clone(&client);
-        calls.spawn(async move { client.call("/test.Echo/Say", b"once").await });
-    }
-    if let Some(endpoint) = dying {
-        kill_http2(endpoint).await?;
-    }
-    sheave.signal(Signal::CONT)?;
+    let requests = async {
+        for _ in 0..REQUESTS {
+            let client = Arc::clone(&client);
+            calls.spawn(async move { client.call("/test.Echo/Say", b"once").await });
+        }
+        Ok(())
+    };
+    race(&sheave, first, kill_http2(servers.remove(0)), requests).await?;
     while let Some(reply) = within("a reply", calls.join_next()).await? {
         let reply = reply??;
         ensure!(reply.code == grpc::OK, "{reply:?}");
@@ -151,51 +182,23 @@ async fn check_grpc_call_at_death(first: FirstEvent) -> Result {
 /// noticed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn post_not_received_by_a_dead_http2_endpoint_is_retried() -> Result {
-    for round in 0..ROUNDS {
-        let first = if round % 2 == 0 { FirstEvent::Death } else { FirstEvent::Requests };
-        check_stream_at_death(first).await.with_context(|| format!("{first:?} first"))?;
-    }
-    Ok(())
+    run_races(check_stream_at_death).await
 }
 
 async fn check_stream_at_death(first: FirstEvent) -> Result {
-    let mut servers =
-        vec![http2::Http2TestEndpoint::ok().await?, http2::Http2TestEndpoint::ok().await?];
-    let addresses: Vec<_> = servers.iter().map(|server| server.address).collect();
-    let configuration = ConfigDirectory::empty()?;
-    let mut all = objects::gateway();
+    let mut servers = vec![Http2TestEndpoint::ok().await?, Http2TestEndpoint::ok().await?];
     let service = objects::with_app_protocol("kubernetes.io/h2c", objects::service(SERVICE));
-    all.extend([objects::route(SERVICE), service]);
-    all.extend(objects::slices(SERVICE, &addresses));
-    configuration.write("main.yaml", &all)?;
-    let sheave = SheaveProcess::serve_with(&configuration, ONE_WORKER).await?;
+    let (sheave, _configuration) =
+        serve_http2_endpoints(&servers, objects::route(SERVICE), service).await?;
     let mut clients = Vec::new();
     for _ in 0..REQUESTS {
         let mut client = Http1TestClient::connect(sheave.address()).await?;
         ensure!(client.post("/before", b"").await?.status() == 200);
         clients.push(client);
     }
-    ensure!(
-        servers.iter().all(|server| server.counts().requests > 0),
-        "an endpoint has no connection"
-    );
-    sheave.wait_until_idle().await?;
+    check_all_are_connected(&servers)?;
 
-    stop_process(&sheave).await?;
-    let mut dying = Some(servers.remove(0));
-    if let FirstEvent::Death = first {
-        kill_http2(dying.take().context("the endpoint is already dead")?).await?;
-    }
-    for client in &mut clients {
-        client.send(request("POST", "/", &[], b"once")).await?;
-    }
-    if let Some(endpoint) = dying {
-        kill_http2(endpoint).await?;
-    }
-    sheave.signal(Signal::CONT)?;
-    for client in &mut clients {
-        let response = client.response("POST").await?;
-        ensure!(response.status() == 200, "{response:?}");
-    }
-    Ok(())
+    let requests = send_posts(&mut clients, "/", b"once");
+    race(&sheave, first, kill_http2(servers.remove(0)), requests).await?;
+    check_posts(&mut clients).await
 }
