@@ -1,5 +1,5 @@
-//! File descriptors: who may use how many of the process's limit, and the closing of idle connections when they run
-//! out.
+//! File descriptors: the share of the process's limit for each use, and the closing of idle connections when
+//! descriptors run out.
 //!
 //! Client connections, UDP flows and connections to endpoints have shares, so that none of them takes them all. A part
 //! is kept in reserve for the admin API, DNS, the API server, configuration files and listeners. The kernel assigns

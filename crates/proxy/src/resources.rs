@@ -1,4 +1,4 @@
-//! What the process has of the machine, which all workers share.
+//! Budgets of the process, memory and file descriptors, which all workers share.
 
 use std::sync::Arc;
 

@@ -3,13 +3,15 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use bytes::Bytes;
+use serde_json::json;
 use tests::frames::{self, RawHttp2Connection, RawHttp2Frame};
 use tests::load::{ClientPattern, LoadGenerator};
-use tests::raw::RawServer;
-use tests::{ConfigDirectory, Result, SheaveProcess, eventually, http2};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tests::{
+    ConfigDirectory, Endpoint, EndpointBehaviour, Result, ServeStep, SheaveProcess, eventually,
+    http2, objects,
+};
 use tokio::time::interval;
 
 use crate::http2::fixture::Http2Fixture;
@@ -22,6 +24,9 @@ const STREAMS: u32 = 128;
 const RESPONSE_BYTES: usize = 512 * 1024;
 /// Length of each request body: a stream's window.
 const REQUEST_BYTES: usize = 256 * 1024;
+
+/// Request bodies that an attacker sends on a connection: as many as its window allows.
+const BODIES: u32 = 16;
 
 /// Time for which memory is watched after the attack is complete.
 const WATCH_TIME: Duration = Duration::from_secs(3);
@@ -116,66 +121,67 @@ async fn unread_responses_are_reset_before_memory_is_exhausted() -> Result {
     Ok(())
 }
 
-/// Starts an endpoint that reads no body, and answers all other requests.
-async fn start_endpoint_that_reads_no_body() -> Result<RawServer> {
-    RawServer::start(|mut stream| async move {
-        let mut received = Vec::new();
-        loop {
-            while !received.windows(4).any(|end| end == b"\r\n\r\n") {
-                ensure!(stream.read_buf(&mut received).await? > 0, "the end");
-            }
-            if received.starts_with(b"POST") {
-                std::future::pending::<()>().await;
-            }
-            received.clear();
-            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await?;
-        }
-    })
-    .await
+/// Sheave with an endpoint that never answers a POST and takes one at a time, and another for all else.
+async fn start_with_busy_endpoint(
+    busy: SocketAddr,
+    idle: SocketAddr,
+) -> Result<(SheaveProcess, ConfigDirectory)> {
+    let configuration = ConfigDirectory::empty()?;
+    let posts = json!({ "rules": [{
+        "matches": [{ "method": "POST" }],
+        "backendRefs": [{ "name": "busy", "port": 80 }],
+    }] });
+    let mut all = objects::gateway();
+    all.extend([objects::route("idle"), objects::route_with("posts", posts)]);
+    all.extend([objects::service("idle"), objects::service("busy")]);
+    all.extend(objects::slices("idle", &[idle]));
+    all.extend(objects::slices("busy", &[busy]));
+    all.push(objects::backend_policy("busy", json!({ "maxInFlightPerEndpoint": 1 })));
+    configuration.write("site.yaml", &all)?;
+    let arguments = ["--workers", "2", "--memory-limit", "128Mi"];
+    Ok((SheaveProcess::serve_with(&configuration, &arguments).await?, configuration))
 }
 
-/// Request bodies that the endpoint does not read fill the windows of their streams. Those of the connections that
-/// hold the most are given up.
+/// Request bodies that wait in the queue fill the windows of their streams. Those of the connections that hold the most
+/// are given up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unread_requests_are_reset_before_memory_is_exhausted() -> Result {
+async fn queued_requests_are_reset_before_memory_is_exhausted() -> Result {
     const CONNECTIONS: usize = 60;
-    const BODIES: u32 = 16;
-    let endpoint = start_endpoint_that_reads_no_body().await?;
-    let configuration = ConfigDirectory::for_endpoints_with(&[endpoint.address], &[])?;
-    let arguments = ["--workers", "2", "--memory-limit", "128Mi"];
-    let sheave = SheaveProcess::serve_with(&configuration, &arguments).await?;
+    let busy = Endpoint::start(vec![ServeStep::WaitForever]).await?;
+    let idle = Endpoint::start(EndpointBehaviour::ok()).await?;
+    let (sheave, _configuration) = start_with_busy_endpoint(busy.address, idle.address).await?;
     let pattern = ClientPattern::GET.with_pause(Duration::from_millis(20));
     let honest = LoadGenerator::start(sheave.address(), 2, pattern);
+    // The connections have large windows, which were announced while memory was free.
     let mut held = Vec::new();
     for _ in 0..CONNECTIONS {
-        let mut wire = RawHttp2Connection::connect(sheave.address(), &[]).await?;
-        for number in 0..BODIES {
-            wire.write(&RawHttp2Frame::post(2 * number + 1)).await?;
-        }
-        held.push(wire);
+        held.push(RawHttp2Connection::connect(sheave.address(), &[]).await?);
     }
-    // The connections have large windows, which were announced while memory was free.
-    let held: Vec<_> =
-        held.into_iter().map(|wire| tokio::spawn(send_bodies(wire, BODIES))).collect();
-    let most = watch_memory(&sheave).await?;
+    let mut most = 0;
+    let mut pace = interval(Duration::from_millis(30));
+    for wire in &mut held {
+        pace.tick().await;
+        send_bodies(wire).await?;
+        most = most.max(sheave.memory_bytes()?);
+    }
+    most = most.max(watch_memory(&sheave).await?);
     let reset = async || failures(&sheave, "out_of_memory").await;
-    eventually("transfers are reset", reset, |reset| *reset > 0.0).await?;
+    eventually("requests are given up", reset, |reset| *reset > 0.0).await?;
     honest.stop().await.assert_all_served();
-    held.iter().for_each(tokio::task::JoinHandle::abort);
+    drop(held);
     ensure!(most < 160 * MEBIBYTE, "{most} bytes");
     Ok(())
 }
 
-/// Sends a part of each body, as much as the windows allow, and keeps the connection open.
-async fn send_bodies(mut wire: RawHttp2Connection, bodies: u32) -> Result {
+/// Begins requests, and sends a part of each body: as much as the connection's window allows.
+async fn send_bodies(wire: &mut RawHttp2Connection) -> Result {
     const PIECE: usize = 16 * 1024;
-    for _ in 0..REQUEST_BYTES / PIECE - 1 {
-        for number in 0..bodies {
+    for number in 0..BODIES {
+        wire.write(&RawHttp2Frame::post(2 * number + 1)).await?;
+        for _ in 0..REQUEST_BYTES / PIECE - 1 {
             let piece = RawHttp2Frame::new(frames::DATA, 0, 2 * number + 1, vec![b'x'; PIECE]);
-            // After a reset, the connection's other streams are sent on.
-            wire.write(&piece).await.context("a connection that is open")?;
+            wire.write(&piece).await?;
         }
     }
-    while wire.reader.next_frame().await?.is_some() {}
     Ok(())
 }
