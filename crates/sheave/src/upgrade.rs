@@ -23,7 +23,7 @@ use tokio::sync::oneshot;
 
 use crate::failure::Failure;
 use message::ProcessRole;
-use predecessor::Predecessor;
+use predecessor::PredecessorProcess;
 use successor::{HandoverRequests, UpgradeServer};
 
 /// A listening socket of the process beside those of its listeners.
@@ -58,7 +58,7 @@ impl InheritedSockets {
 #[derive(Default)]
 pub(crate) struct ProcessSuccession {
     /// The process that this one is to replace.
-    predecessor: Option<Predecessor>,
+    predecessor: Option<PredecessorProcess>,
     /// Ends with the process that this one has replaced.
     predecessor_end: Option<oneshot::Receiver<()>>,
     server: Option<UpgradeServer>,
@@ -72,7 +72,7 @@ impl ProcessSuccession {
     /// the data plane. Returns the others.
     pub(crate) fn begin(path: &Path, proxy: &Proxy) -> Result<(Self, InheritedSockets), Failure> {
         proxy.keep_sockets();
-        let connected = Predecessor::connect(path).map_err(|error| {
+        let connected = PredecessorProcess::connect(path).map_err(|error| {
             let path = path.display();
             Failure::input(format_args!(
                 "cannot replace the process at --upgrade-socket {path}: {error}"

@@ -313,9 +313,10 @@ async fn move_to_a_port_in_use_keeps_the_listener_where_it_is() -> Result {
     let taken = TcpListener::bind("127.0.0.2:0")?;
     let taken_port = taken.local_addr()?.port();
     let fixture = HttpFixture::of(EndpointBehaviour::ok()).await?;
-    let second = open_second(&fixture).await?;
-    // A port of its own choice, so that the move away and back is one of numbers.
+    let second = SocketAddr::from(([127, 0, 0, 2], free_port()?));
     fixture.configuration.write("second.yaml", &second_gateway(second.port()))?;
+    let listening = async || Ok(listener_addresses(&fixture).await?.contains(&second));
+    eventually("it listens", listening, |listening| *listening).await?;
     let load = LoadGenerator::start(second, 2, ClientPattern::GET.with_pause(PAUSE));
     let lines = fixture.sheave.log_line_count();
     fixture.configuration.write("second.yaml", &second_gateway(taken_port))?;

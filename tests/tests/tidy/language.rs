@@ -10,7 +10,7 @@ const GLOSSARY: &str = "docs/glossary.md";
 
 /// Names that traits of other crates give to their associated types.
 const FOREIGN_TYPES: &[&str] =
-    &["Addr", "Err", "Error", "Future", "Io", "Item", "Output", "Response", "Target"];
+    &["Addr", "Err", "Error", "Future", "Io", "Item", "Output", "Response", "Target", "Writer"];
 
 /// Words for persons. Requests, connections and bytes are things.
 const PERSONS: &[&str] =

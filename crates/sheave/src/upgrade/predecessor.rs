@@ -20,13 +20,13 @@ use super::{InheritedSockets, ProcessSocket};
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The running process, which this one replaces.
-pub(crate) struct Predecessor {
+pub(crate) struct PredecessorProcess {
     connection: OwnedFd,
     listeners: Vec<ListeningSocket>,
     quic_groups: Vec<GroupShape>,
 }
 
-impl Predecessor {
+impl PredecessorProcess {
     /// Connects to the running process and receives its sockets; returns `None` if no process listens at this path.
     pub(crate) fn connect(path: &Path) -> io::Result<Option<(Self, InheritedSockets)>> {
         let flags = SocketFlags::CLOEXEC;

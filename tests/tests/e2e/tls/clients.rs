@@ -157,7 +157,7 @@ async fn revoked_client_certificate_is_rejected_once_its_list_is_loaded() -> Res
     Ok(())
 }
 
-/// Whether a list is missing or broken, the last good one stays in force.
+/// The last good list stays in force while the next one is missing or broken.
 #[tokio::test]
 async fn broken_revocation_list_changes_nothing() -> Result {
     let site = ClientCertificateFixture::in_mode("AllowValidOnly").await?;
