@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread;
 
 use anyhow::Context;
-use gateway::ApiObject;
+use gateway::{ApiObject, TranslationSettings};
 use proxy::{AccessLog, Proxy, ProxySettings};
 use tokio::runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -59,7 +59,7 @@ async fn serve(flags: ServeFlags) -> Result<(), Failure> {
     };
     process::raise_max_descriptors();
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "sheave starts");
-    let proxy = Arc::new(Proxy::start(settings(&flags)).context("cannot start the workers")?);
+    let proxy = Arc::new(Proxy::start(proxy_settings(&flags)).context("cannot start the workers")?);
     let (report, reported) = watch::channel(ProcessReport::new());
     let admin = start_admin(flags.admin, &proxy, reported.clone()).await?;
     let scaler = bind_scaler(flags.scaler).await?;
@@ -81,7 +81,13 @@ async fn serve(flags: ServeFlags) -> Result<(), Failure> {
     if let Some(replicas) = &mut replicas {
         replicas.set_members(sources.replicas().unwrap_or(flags.replicas));
     }
-    apply_first(&mut configuration, checked).await?;
+    tokio::select! {
+        applied = apply_first(&mut configuration, checked) => applied?,
+        () = signals.stop() => {
+            sources.resign().await;
+            return Ok(());
+        }
+    }
     sources.publish(&report);
     // The scaler starts now, when the Services are known.
     if let Some(listener) = scaler {
@@ -114,7 +120,7 @@ async fn serve(flags: ServeFlags) -> Result<(), Failure> {
                 }
             },
         }
-        configuration.reload(sources.load()).await;
+        configuration.reload(sources.load());
         sources.publish(&report);
         trim.schedule();
         if let (Some(replicas), Some(members)) = (&mut replicas, sources.replicas()) {
@@ -150,8 +156,8 @@ impl ObjectSources {
         let limits = "cannot watch files; `sysctl fs.inotify` shows the limits";
         let files = FileSource::new(flags.config.clone()).context(limits)?;
         let certificates = CertificateFiles::new(flags.shorthand.pairs()).context(limits)?;
-        let cluster =
-            ClusterSource::connect(&flags.cluster, flags.drain_delay + flags.drain_timeout).await?;
+        let drain = flags.drain_delay + flags.drain_timeout;
+        let cluster = ClusterSource::connect(&flags.cluster, translation_settings(flags), drain).await?;
         Ok(Self { objects, files, cluster, certificates })
     }
 
@@ -175,8 +181,8 @@ impl ObjectSources {
             let of_cluster = cluster.load();
             contents.objects.extend(of_cluster.objects);
             contents.problems.extend(of_cluster.problems);
-            (contents.addresses, contents.error_policy) =
-                (of_cluster.addresses, of_cluster.error_policy);
+            (contents.settings, contents.error_policy) =
+                (of_cluster.settings, of_cluster.error_policy);
         }
         let objects = self.objects.iter().cloned().chain(certificates.objects);
         contents.objects.splice(0..0, objects);
@@ -259,7 +265,21 @@ impl ProcessSignals {
     }
 }
 
-fn settings(flags: &ServeFlags) -> ProxySettings {
+/// Returns the settings of translations of a cluster. Objects of the cluster must not name addresses of this process.
+fn translation_settings(flags: &ServeFlags) -> TranslationSettings {
+    let mut settings = flags.cluster.translation_settings();
+    let filter = &mut settings.address_filter;
+    filter.add_own(process::interface_addresses());
+    filter.add_own(flags.replica.map(|replica| replica.ip()));
+    for address in [flags.admin, flags.scaler] {
+        if let AdminAddress::At(address) = address {
+            filter.add_private_port(address.port());
+        }
+    }
+    settings
+}
+
+fn proxy_settings(flags: &ServeFlags) -> ProxySettings {
     let workers = flags.workers.or_else(|| thread::available_parallelism().ok());
     let access_log = match flags.access_log {
         LoggedShare::Nothing => None,
@@ -294,7 +314,7 @@ async fn apply_first(
     checked: CheckedConfiguration,
 ) -> Result<(), Failure> {
     let errors = checked.error_policy;
-    let unbound = configuration.apply(checked).await;
+    let unbound = configuration.apply_first(checked).await;
     if unbound.is_empty() {
         return Ok(());
     }

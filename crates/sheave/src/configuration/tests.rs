@@ -74,8 +74,7 @@ impl ConfigurationFixture {
         let (objects, problems) = gateway::parse(text, "test.yaml");
         let before = self.report.borrow().reloads;
         self.configuration
-            .reload(SourceContents { objects, problems, ..SourceContents::default() })
-            .await;
+            .reload(SourceContents { objects, problems, ..SourceContents::default() });
         let after = self.report.borrow().reloads;
         let counted = |reload: &ReloadOutcome| after[*reload as usize] > before[*reload as usize];
         let reload = ReloadOutcome::ALL.into_iter().find(counted).expect("each reload is counted");

@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use gateway::{AddressAssignment, ApiObject, ObjectOrigin, ObjectProblem};
+use gateway::{ApiObject, ObjectOrigin, ObjectProblem, TranslationSettings};
 
 use super::resolved_paths::{ResolvedPaths, StaleFiles};
 use crate::configuration::ErrorPolicy;
@@ -19,8 +19,8 @@ const MAX_FILE_BYTES: u64 = 64 * 1024 * 1024;
 pub(crate) struct SourceContents {
     pub(crate) objects: Vec<ApiObject>,
     pub(crate) problems: Vec<ObjectProblem>,
-    /// Addresses on which Gateways are served.
-    pub(crate) addresses: AddressAssignment,
+    /// Settings of their translation.
+    pub(crate) settings: TranslationSettings,
     pub(crate) error_policy: ErrorPolicy,
 }
 
