@@ -1,6 +1,6 @@
 //! DNS server whose records a test sets: UDP, one question per datagram, A and AAAA.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
@@ -28,6 +28,7 @@ pub struct NameServer {
 struct DnsZone {
     names: HashMap<String, Vec<IpAddr>>,
     is_failing: bool,
+    silent: HashSet<String>,
     questions: usize,
 }
 
@@ -53,6 +54,11 @@ impl NameServer {
     /// Makes the server answer SERVFAIL, or stops that.
     pub fn set_failing(&self, is_failing: bool) {
         self.update_zone(|zone| zone.is_failing = is_failing);
+    }
+
+    /// Leaves questions for a name unanswered.
+    pub fn set_silent(&self, name: &str) {
+        self.update_zone(|zone| zone.silent.insert(name.to_owned()));
     }
 
     /// Returns the number of questions so far.
@@ -88,6 +94,9 @@ fn answer(query: &[u8], zone: &mut DnsZone) -> Option<Vec<u8>> {
     let (name, end) = name(query)?;
     let kind = u16::from_be_bytes(query.get(end..end + 2)?.try_into().ok()?);
     zone.questions += 1;
+    if zone.silent.contains(&name) {
+        return None;
+    }
     let (code, addresses) = match zone.names.get(&name) {
         _ if zone.is_failing => (SERVER_FAILURE, Vec::new()),
         None => (NO_SUCH_NAME, Vec::new()),

@@ -9,7 +9,7 @@
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
-use gateway::{AddressAssignment, ApiObject, parse, translate};
+use gateway::{ApiObject, TranslationSettings, parse, translate};
 
 /// Runs of each.
 const RUNS: usize = 5;
@@ -56,7 +56,7 @@ fn main() {
 fn time(objects: &[ApiObject]) -> Duration {
     let run = || {
         let start = Instant::now();
-        let translation = translate(objects, &AddressAssignment::Host);
+        let translation = translate(objects, &TranslationSettings::default());
         let took = start.elapsed();
         assert_eq!(translation.problems.first(), None);
         took

@@ -9,10 +9,10 @@ use ipnet::IpNet;
 
 use crate::addresses::{AddressAssignment, RequestedAddress};
 use crate::objects::{
-    ApiObject, GATEWAY_CONTROLLER, GatewayAddress, GatewayName, GatewaySpec, ObjectMeta,
-    TypedObject,
+    ApiObject, GatewayAddress, GatewayName, GatewaySpec, ObjectMeta, TypedObject,
 };
 use crate::translate::ingress;
+use crate::translation_settings::ControllerNames;
 
 /// Assigns the addresses of a pool to the Gateways of Sheave's classes, and to those that stand for Sheave's
 /// IngressClasses.
@@ -26,13 +26,14 @@ pub fn assign(
     pool: &[IpNet],
     objects: &[ApiObject],
     known: &BTreeMap<GatewayName, Vec<IpAddr>>,
+    controllers: &ControllerNames,
 ) -> AddressAssignment {
     let mut pool = AddressPool { networks: pool, taken: BTreeSet::new() };
-    let of_ingresses = ingress::gateways(objects);
+    let of_ingresses = ingress::gateways(objects, controllers);
     let of_ingresses = of_ingresses.iter().map(|it| AddressRequest::of_gateway(it));
     let previous = |gateway: &GatewayName| known.get(gateway).map_or(&[][..], Vec::as_slice);
     let claim = |gateway: AddressRequest<'_>| AddressClaim::of(gateway, &pool, previous);
-    let gateways = accepted_gateways(objects).into_iter().chain(of_ingresses);
+    let gateways = accepted_gateways(objects, controllers).into_iter().chain(of_ingresses);
     let mut claims: Vec<_> = gateways.map(claim).collect();
     for claim in &mut claims {
         previous(&claim.gateway).iter().for_each(|address| claim.retain(*address, &mut pool));
@@ -75,12 +76,15 @@ impl<'a> AddressRequest<'a> {
 }
 
 /// Returns the Gateways of Sheave's classes by age, each name once.
-fn accepted_gateways(objects: &[ApiObject]) -> Vec<AddressRequest<'_>> {
+fn accepted_gateways<'o>(
+    objects: &'o [ApiObject],
+    controllers: &ControllerNames,
+) -> Vec<AddressRequest<'o>> {
     let mut classes: BTreeMap<&str, bool> = BTreeMap::new();
     let mut gateways = BTreeMap::new();
     for object in objects {
         if let ApiObject::GatewayClass(class) = object {
-            let is_ours = class.spec.controller_name == GATEWAY_CONTROLLER;
+            let is_ours = controllers.own_class(class);
             classes.entry(&class.metadata.name).or_insert(is_ours);
         }
         if let Some(gateway) = AddressRequest::of(object) {

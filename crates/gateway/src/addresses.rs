@@ -47,6 +47,22 @@ impl AddressAssignment {
         }
     }
 
+    /// Returns every address at which clients reach a Gateway, apart from those of the machine.
+    pub fn all(&self) -> Vec<IpAddr> {
+        let ip = |place: &managed_services::PublishedAddress| match place {
+            managed_services::PublishedAddress::Ip(address) => Some(*address),
+            managed_services::PublishedAddress::Hostname(_) => None,
+        };
+        match self {
+            Self::Host => Vec::new(),
+            Self::SharedService(places) => places.iter().filter_map(ip).collect(),
+            Self::Pool { assigned } => assigned.values().flatten().copied().collect(),
+            Self::ManagedServices(services) => {
+                services.services.values().flat_map(|it| &it.addresses).filter_map(ip).collect()
+            }
+        }
+    }
+
     /// Returns the addresses at which clients reach a Gateway, unless they are those of the machine.
     pub fn published_addresses(
         &self,

@@ -8,10 +8,14 @@
 pub mod objects;
 /// Addresses of Gateways.
 pub mod addresses;
+/// The filter of addresses that a cluster names as endpoints.
+pub mod address_filter;
 /// Assignment of an address pool to Gateways.
 pub mod address_pool;
 /// Services in front of Gateways.
 pub mod managed_services;
+/// Settings of a translation.
+pub mod translation_settings;
 /// Translation of objects into a Snapshot and statuses.
 pub mod translate;
 /// The configuration of the data plane.
@@ -23,8 +27,10 @@ pub mod status;
 /// Problems with objects.
 pub mod problem;
 
+pub use address_filter::{AddressFilter, AddressRejection};
 pub use addresses::AddressAssignment;
 pub use objects::{ApiObject, parse};
 pub use problem::{ObjectOrigin, ObjectProblem};
 pub use snapshot::Snapshot;
 pub use translate::{EndpointIndex, TranslationResult, ingress, translate};
+pub use translation_settings::{ClusterDomain, ControllerNames, TranslationSettings};

@@ -177,6 +177,9 @@ pub enum EndpointSource {
         host: Arc<str>,
         /// The port of all addresses.
         port: u16,
+        /// True if the addresses must pass the [`AddressFilter`](crate::AddressFilter), because an object of a cluster
+        /// names them.
+        is_filtered: bool,
     },
 }
 

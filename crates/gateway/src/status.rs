@@ -195,12 +195,14 @@ impl ConditionType {
 #[expect(missing_docs, reason = "Gateway API documents its reasons")]
 pub enum ConditionReason {
     Accepted,
+    AddressNotAllowed,
     AddressNotAssigned,
     AddressNotUsable,
     Assigned,
     BackendNotFound,
     ConfigurationChanged,
     Conflicted,
+    ExternalNameNotAllowed,
     HostnameConflict,
     IncompatibleFilters,
     Invalid,

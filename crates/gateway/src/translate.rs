@@ -73,18 +73,19 @@ pub use backend::EndpointIndex;
 pub use certificate::CertificateValidity;
 pub use report::TranslationResult;
 
-use crate::addresses::AddressAssignment;
 use crate::objects::ApiObject;
 use crate::snapshot::{Backend, BackendKey, BackendSettings, Snapshot};
+use crate::translation_settings::TranslationSettings;
 use attach::ParentIndex;
 use draft::{RouteDraft, RuleDraft};
 use index::ObjectIndex;
 use report::TranslationReport;
 
-/// Translates objects, given the addresses of Gateways.
-pub fn translate(objects: &[ApiObject], addresses: &AddressAssignment) -> TranslationResult {
+/// Translates objects, given the settings of the operator.
+pub fn translate(objects: &[ApiObject], settings: &TranslationSettings) -> TranslationResult {
+    let addresses = &settings.addresses;
     let mut report = TranslationReport::default();
-    let mut index = ObjectIndex::new(objects, &mut report);
+    let mut index = ObjectIndex::new(objects, settings, &mut report);
     let expansion = ingress::expand(&index, &mut report);
     index.add(&expansion.objects, &mut report);
     let client_policies = policy::client_policies(&index, &mut report);

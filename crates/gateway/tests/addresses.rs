@@ -8,7 +8,10 @@ use gateway::address_pool::assign;
 use gateway::managed_services::PublishedAddress;
 use gateway::objects::{GatewayName, read};
 use gateway::status::{ObjectIdentity, ResourceStatus, StatusDetail};
-use gateway::{AddressAssignment, ApiObject, ObjectOrigin, parse, translate};
+use gateway::{
+    AddressAssignment, ApiObject, ControllerNames, ObjectOrigin, TranslationSettings, parse,
+    translate,
+};
 use ipnet::IpNet;
 use proptest::prelude::*;
 use serde_json::json;
@@ -72,7 +75,7 @@ fn name(number: usize) -> GatewayName {
 }
 
 fn assigned(pool: &[IpNet], objects: &[ApiObject], known: &KnownAddresses) -> KnownAddresses {
-    match assign(pool, objects, known) {
+    match assign(pool, objects, known, &ControllerNames::default()) {
         AddressAssignment::Pool { assigned } => assigned,
         AddressAssignment::Host
         | AddressAssignment::SharedService(_)
@@ -120,8 +123,8 @@ proptest! {
     #[test]
     fn gateway_statuses_report_assigned_addresses(pool in pool(), cases in prop::collection::vec(address_case(), 0..12)) {
         let objects = objects(&cases);
-        let first = assign(&pool, &objects, &KnownAddresses::new());
-        let reported = translate(&objects, &first).statuses.into_iter().filter_map(|status| {
+        let first = assign(&pool, &objects, &KnownAddresses::new(), &ControllerNames::default());
+        let reported = translate(&objects, &TranslationSettings::at(first.clone())).statuses.into_iter().filter_map(|status| {
             let StatusDetail::Gateway(detail) = status.detail else { return None };
             let addresses = detail.addresses.into_iter().map(|place| match place {
                 PublishedAddress::Ip(address) => address,
@@ -195,7 +198,8 @@ fn invalid_gateway_keeps_its_address() {
         assigned(&pool, &objects, &KnownAddresses::new()),
         KnownAddresses::from([(name(0), vec![])])
     );
-    let statuses = translate(&objects, &assign(&pool, &objects, &known)).statuses;
+    let addresses = assign(&pool, &objects, &known, &ControllerNames::default());
+    let statuses = translate(&objects, &TranslationSettings::at(addresses)).statuses;
     let has_address = |status: &&ResourceStatus| matches!(&status.detail, StatusDetail::Gateway(it) if it.addresses == [PublishedAddress::Ip(near(7))]);
     assert_eq!(statuses.iter().filter(has_address).count(), 1, "{statuses:?}");
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use gateway::snapshot::{Backend, EndpointSource, RuleTarget};
-use gateway::{AddressAssignment, parse, translate};
+use gateway::{TranslationSettings, parse, translate};
 
 #[test]
 fn every_example_translates_without_a_problem() {
@@ -14,7 +14,7 @@ fn every_example_translates_without_a_problem() {
     for path in paths.filter(|path| path.extension().is_some_and(|extension| extension == "yaml")) {
         let (objects, mut problems) =
             parse(&fs::read_to_string(&path).unwrap(), path.to_str().unwrap());
-        let translation = translate(&objects, &AddressAssignment::Host);
+        let translation = translate(&objects, &TranslationSettings::default());
         problems.extend(translation.problems);
         assert_eq!(problems, [], "{}", path.display());
         let snapshot = translation.snapshot;

@@ -10,6 +10,11 @@
 //!   assigned.
 //! - `# service: ADDRESS` puts all Gateways behind one Service with this address.
 //! - `# cluster` reads the objects as those of an API server.
+//! - `# external names: NETWORK` lets names in DNS resolve to addresses of the network.
+//! - `# rejected: NAME REASON` says that the last answer for a name had addresses that are rejected.
+//! - `# own: ADDRESS` is an address of Sheave, `# private port: PORT` a port of its admin API.
+//! - `# controller: NAME` is the name of Sheave's GatewayClasses.
+//! - `# share hostnames` lets Gateways of all namespaces share hostnames.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
@@ -30,7 +35,8 @@ use gateway::status::{
     GatewayStatus, ListenerStatus, ResourceStatus, StatusCondition, StatusDetail,
 };
 use gateway::{
-    AddressAssignment, ApiObject, ObjectOrigin, ObjectProblem, Snapshot, parse, translate,
+    AddressAssignment, AddressFilter, ApiObject, ControllerNames, ObjectOrigin, ObjectProblem,
+    Snapshot, TranslationSettings, parse, translate,
 };
 
 #[test]
@@ -65,7 +71,7 @@ fn cases() -> Vec<PathBuf> {
 
 fn output(input: &str, file: &str) -> String {
     let (objects, problems) = objects(input, file);
-    let translation = translate(&objects, &addresses(input, &objects));
+    let translation = translate(&objects, &settings(input, &objects));
     let defaults = defaults();
     let mut out = String::new();
     section(&mut out, "problems", problems.iter().chain(&translation.problems).map(quoted));
@@ -93,7 +99,10 @@ fn output(input: &str, file: &str) -> String {
         });
         let from = match &it.source {
             EndpointSource::Slices => format!("[{}]", endpoints.collect::<Vec<_>>().join(", ")),
-            EndpointSource::Dns { host, port } => format!("DNS {host}:{port}"),
+            EndpointSource::Dns { host, port, is_filtered } => {
+                let filtered = if *is_filtered { ", filtered" } else { "" };
+                format!("DNS {host}:{port}{filtered}")
+            }
         };
         let tls = it.settings.tls.as_deref();
         let from = tls.map_or_else(|| from.clone(), |tls| format!("{from} {}", endpoint_tls(tls)));
@@ -125,6 +134,29 @@ fn objects(input: &str, file: &str) -> (Vec<ApiObject>, Vec<ObjectProblem>) {
     (objects, problems)
 }
 
+fn settings(input: &str, objects: &[ApiObject]) -> TranslationSettings {
+    let values = |name: &str| {
+        let prefix = format!("# {name}: ");
+        let values = input.lines().filter_map(|line| line.strip_prefix(&*prefix));
+        values.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let networks = values("external names").iter().map(|it| it.parse().unwrap()).collect();
+    let mut settings = TranslationSettings::at(addresses(input, objects));
+    settings.address_filter = AddressFilter::new(networks);
+    settings.address_filter.add_own(values("own").iter().map(|it| it.parse().unwrap()));
+    let ports = values("private port");
+    ports.iter().for_each(|it| settings.address_filter.add_private_port(it.parse().unwrap()));
+    if let [name] = &values("controller")[..] {
+        settings.controllers.gateway = (&**name).into();
+    }
+    settings.share_hostnames = input.lines().any(|line| line == "# share hostnames");
+    for rejected in values("rejected") {
+        let (name, reason) = rejected.split_once(' ').unwrap();
+        settings.rejected_answers.insert(name.into(), reason.to_owned());
+    }
+    settings
+}
+
 fn addresses(input: &str, objects: &[ApiObject]) -> AddressAssignment {
     let pool: Vec<_> =
         input.lines().filter_map(|line| line.strip_prefix("# pool: ")?.parse().ok()).collect();
@@ -148,7 +180,11 @@ fn addresses(input: &str, objects: &[ApiObject]) -> AddressAssignment {
     if !shared.is_empty() {
         return AddressAssignment::SharedService(shared);
     }
-    if pool.is_empty() { AddressAssignment::Host } else { assign(&pool, objects, &known) }
+    if pool.is_empty() {
+        AddressAssignment::Host
+    } else {
+        assign(&pool, objects, &known, &ControllerNames::default())
+    }
 }
 
 fn managed_service(service: &DesiredService) -> String {
@@ -170,7 +206,7 @@ fn defaults() -> (Listener, Backend) {
     let address = "127.0.0.1:0".parse().unwrap();
     let listen = ListenFlag { protocol: ListenFlagProtocol::Http, address };
     let flags = ShorthandFlags { listen: vec![listen], to: vec![address], ..Default::default() };
-    let mut snapshot = translate(&shorthand(&flags), &AddressAssignment::Host).snapshot;
+    let mut snapshot = translate(&shorthand(&flags), &TranslationSettings::default()).snapshot;
     (snapshot.listeners.remove(0), snapshot.backends.remove(0))
 }
 

@@ -15,8 +15,11 @@ use gateway::objects::{
 };
 use gateway::snapshot::{Listener, ListenerProtocol, RuleTarget, Snapshot, TlsPayload};
 use gateway::status::{ResourceStatus, StatusUpdate, status_update};
-use gateway::{AddressAssignment, EndpointIndex, parse, translate};
+use gateway::{ControllerNames, EndpointIndex, TranslationSettings, parse, translate};
 use proptest::prelude::*;
+
+/// Our name in statuses.
+const CONTROLLER: &str = "sheave.dev/gateway";
 
 type AssignedAddresses = BTreeMap<GatewayName, Vec<IpAddr>>;
 
@@ -74,11 +77,11 @@ fn assert_valid(snapshot: &Snapshot) {
 /// Asserts that a written status is not written again.
 fn assert_written_once(status: &ResourceStatus) {
     let (Some(StatusUpdate::Apply(first)) | Some(StatusUpdate::Replace(first))) =
-        status_update(status, None, "2026-01-01T00:00:00Z")
+        status_update(status, CONTROLLER, None, "2026-01-01T00:00:00Z")
     else {
         return;
     };
-    assert_eq!(status_update(status, Some(&first), "2026-02-02T00:00:00Z"), None);
+    assert_eq!(status_update(status, CONTROLLER, Some(&first), "2026-02-02T00:00:00Z"), None);
 }
 
 /// Damages an input: removes a line, duplicates it, or cuts it short.
@@ -140,7 +143,7 @@ proptest! {
     #[test]
     fn arbitrary_text_never_gives_an_invalid_snapshot(text in "\\PC*") {
         let (objects, _) = parse(&text, "any");
-        assert_valid(&translate(&objects, &AddressAssignment::Host).snapshot);
+        assert_valid(&translate(&objects, &TranslationSettings::default()).snapshot);
     }
 
     #[test]
@@ -150,10 +153,10 @@ proptest! {
         let inputs = inputs();
         let text = damaged(&inputs[case % inputs.len()], line, damage);
         let (objects, _) = parse(&text, "damaged");
-        assert_valid(&translate(&objects, &AddressAssignment::Host).snapshot);
+        assert_valid(&translate(&objects, &TranslationSettings::default()).snapshot);
         let pool = ["10.0.0.0/30".parse().unwrap(), "fd00::/126".parse().unwrap()];
-        let addresses = assign(&pool, &objects, &AssignedAddresses::new());
-        let translation = translate(&objects, &addresses);
+        let addresses = assign(&pool, &objects, &AssignedAddresses::new(), &ControllerNames::default());
+        let translation = translate(&objects, &TranslationSettings::at(addresses));
         assert_valid(&translation.snapshot);
         assert!(translation.snapshot.listeners.iter().all(|listener| listener.free_bind));
         for status in &translation.statuses {
@@ -163,10 +166,10 @@ proptest! {
 
     #[test]
     fn endpoint_fast_path_agrees_with_full_translation(before in slices(), after in slices()) {
-        let translation = translate(&with_slices(before), &AddressAssignment::Host);
+        let translation = translate(&with_slices(before), &TranslationSettings::default());
         let objects = with_slices(after);
-        let endpoints = EndpointIndex::new(&objects);
-        for (old, new) in translation.snapshot.backends.iter().zip(translate(&objects, &AddressAssignment::Host).snapshot.backends) {
+        let endpoints = EndpointIndex::new(&objects, &TranslationSettings::default());
+        for (old, new) in translation.snapshot.backends.iter().zip(translate(&objects, &TranslationSettings::default()).snapshot.backends) {
             prop_assert_eq!(&old.key, &new.key);
             prop_assert_eq!(endpoints.of(&old.key), new.endpoints);
         }
@@ -192,7 +195,7 @@ proptest! {
             queue,
             queue_timeout: Some(Duration::from_secs(7)),
         };
-        let translation = translate(&shorthand(&flags), &AddressAssignment::Host);
+        let translation = translate(&shorthand(&flags), &TranslationSettings::default());
         prop_assert_eq!(translation.problems, []);
         let snapshot = translation.snapshot;
         let addresses = snapshot.listeners.iter().map(|listener| listener.address);

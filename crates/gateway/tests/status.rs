@@ -12,9 +12,11 @@ use gateway::status::{
     TargetStatus, report_port_unavailable, report_slot_assignment, report_version, status_removal,
     status_update,
 };
-use gateway::{AddressAssignment, translate};
+use gateway::{TranslationSettings, translate};
 use serde_json::{Value, json};
 
+/// Our name in statuses.
+const CONTROLLER: &str = "sheave.dev/gateway";
 const THEN: &str = "2026-01-01T00:00:00Z";
 const NOW: &str = "2026-02-02T00:00:00Z";
 
@@ -103,10 +105,10 @@ fn unchanged_status_is_not_written() {
         status("BackendPolicy", 7, StatusDetail::Policy(vec![policy])),
     ];
     for status in statuses {
-        let first = status_update(&status, None, THEN);
+        let first = status_update(&status, CONTROLLER, None, THEN);
         assert!(first.is_some(), "{status:?}");
         let current = after(first, &Value::Null);
-        assert_eq!(status_update(&status, Some(&current), NOW), None, "{current}");
+        assert_eq!(status_update(&status, CONTROLLER, Some(&current), NOW), None, "{current}");
     }
 }
 
@@ -140,21 +142,26 @@ fn route_status_has_the_gateway_api_shape() {
             "lastTransitionTime": NOW,
         }],
     }] });
-    assert_eq!(status_update(&status, None, NOW), Some(StatusUpdate::Replace(expected)));
+    assert_eq!(
+        status_update(&status, CONTROLLER, None, NOW),
+        Some(StatusUpdate::Replace(expected))
+    );
 }
 
 #[test]
 fn last_transition_time_changes_only_with_the_condition_status() {
-    let first =
-        after(status_update(&route(vec![parent("edge", accepted())]), None, THEN), &Value::Null);
+    let first = after(
+        status_update(&route(vec![parent("edge", accepted())]), CONTROLLER, None, THEN),
+        &Value::Null,
+    );
     let newer =
         ResourceStatus { observed_generation: 3, ..route(vec![parent("edge", accepted())]) };
-    let second = after(status_update(&newer, Some(&first), NOW), &first);
+    let second = after(status_update(&newer, CONTROLLER, Some(&first), NOW), &first);
     let condition = &second["parents"][0]["conditions"][0];
     assert_eq!(condition["observedGeneration"], 3);
     assert_eq!(condition["lastTransitionTime"], THEN);
     let third = route(vec![parent("edge", refused("no"))]);
-    let third = after(status_update(&third, Some(&second), NOW), &second);
+    let third = after(status_update(&third, CONTROLLER, Some(&second), NOW), &second);
     assert_eq!(third["parents"][0]["conditions"][0]["lastTransitionTime"], NOW);
 }
 
@@ -162,11 +169,13 @@ fn last_transition_time_changes_only_with_the_condition_status() {
 fn parent_statuses_of_other_controllers_keep_their_position() {
     let (edge, other) = (parent("edge", accepted()), parent("other", accepted()));
     let ours = |parents| {
-        after(status_update(&route(parents), None, THEN), &Value::Null)["parents"].clone()
+        after(status_update(&route(parents), CONTROLLER, None, THEN), &Value::Null)["parents"]
+            .clone()
     };
     let (stale, kept) = (ours(vec![parent("gone", accepted())]), ours(vec![other.clone()]));
     let current = json!({ "parents": [foreign("a"), stale[0], kept[0], foreign("b")] });
-    let status = after(status_update(&route(vec![edge, other]), Some(&current), NOW), &current);
+    let status =
+        after(status_update(&route(vec![edge, other]), CONTROLLER, Some(&current), NOW), &current);
     let names: Vec<_> =
         status["parents"].as_array().unwrap().iter().map(|it| &it["parentRef"]["name"]).collect();
     assert_eq!(names, ["a", "other", "b", "edge"]);
@@ -177,11 +186,11 @@ fn parent_statuses_of_other_controllers_keep_their_position() {
 #[test]
 fn parent_reference_matches_with_defaults_filled_in() {
     let status = route(vec![parent("edge", accepted())]);
-    let mut current = after(status_update(&status, None, THEN), &Value::Null);
+    let mut current = after(status_update(&status, CONTROLLER, None, THEN), &Value::Null);
     let reference = current["parents"][0]["parentRef"].as_object_mut().unwrap();
     reference.insert("namespace".to_owned(), json!("shop"));
     reference.remove("kind");
-    let status = after(status_update(&status, Some(&current), NOW), &current);
+    let status = after(status_update(&status, CONTROLLER, Some(&current), NOW), &current);
     assert_eq!(status["parents"].as_array().unwrap().len(), 1);
     assert_eq!(status["parents"][0]["conditions"][0]["lastTransitionTime"], THEN);
 }
@@ -191,20 +200,23 @@ fn status_lists_and_messages_stay_within_kubernetes_limits() {
     let others: Vec<_> = (0..30).map(|n| foreign(&format!("other-{n}"))).collect();
     let current = json!({ "parents": others });
     let ours = (0..5).map(|n| parent(&format!("edge-{n}"), accepted())).collect();
-    let status = after(status_update(&route(ours), Some(&current), NOW), &current);
+    let status = after(status_update(&route(ours), CONTROLLER, Some(&current), NOW), &current);
     let parents = status["parents"].as_array().unwrap();
     assert_eq!(parents.len(), 32);
     assert_eq!(parents[..30], others);
 
     let long = refused(&"ä".repeat(40_000));
-    let status = after(status_update(&route(vec![parent("edge", long)]), None, NOW), &Value::Null);
+    let status = after(
+        status_update(&route(vec![parent("edge", long)]), CONTROLLER, None, NOW),
+        &Value::Null,
+    );
     let message = status["parents"][0]["conditions"][0]["message"].as_str().unwrap();
     assert_eq!(message.chars().count(), 32_768);
 
     let theirs = |n: usize| json!({ "type": format!("example.com/T{n}"), "status": "True" });
     let current = json!({ "conditions": (0..8).map(theirs).collect::<Vec<_>>() });
     let Some(StatusUpdate::Apply(ours)) =
-        status_update(&gateway(vec![accepted()], &[]), Some(&current), NOW)
+        status_update(&gateway(vec![accepted()], &[]), CONTROLLER, Some(&current), NOW)
     else {
         panic!("nothing is written")
     };
@@ -214,13 +226,14 @@ fn status_lists_and_messages_stay_within_kubernetes_limits() {
 #[test]
 fn foreign_conditions_and_listeners_are_not_applied() {
     let status = gateway(vec![accepted()], &["a"]);
-    let mut current = after(status_update(&status, None, THEN), &Value::Null);
+    let mut current = after(status_update(&status, CONTROLLER, None, THEN), &Value::Null);
     let foreign = json!({ "type": "example.com/Seen", "status": "True" });
     current["conditions"].as_array_mut().unwrap().push(foreign.clone());
     current["listeners"][0]["conditions"].as_array_mut().unwrap().push(foreign);
-    assert_eq!(status_update(&status, Some(&current), NOW), None);
+    assert_eq!(status_update(&status, CONTROLLER, Some(&current), NOW), None);
     let changed = gateway(vec![refused("no")], &["a"]);
-    let Some(StatusUpdate::Apply(ours)) = status_update(&changed, Some(&current), NOW) else {
+    let Some(StatusUpdate::Apply(ours)) = status_update(&changed, CONTROLLER, Some(&current), NOW)
+    else {
         panic!("nothing is written")
     };
     assert!(!ours.to_string().contains("example.com"), "{ours}");
@@ -234,15 +247,17 @@ fn removed_conditions_and_listeners_are_written_once() {
         ConditionReason::ConfigurationChanged,
     );
     let before = gateway(vec![accepted(), insecure], &["a", "b"]);
-    let current = after(status_update(&before, None, THEN), &Value::Null);
+    let current = after(status_update(&before, CONTROLLER, None, THEN), &Value::Null);
     for status in [
         gateway(vec![accepted()], &["a", "b"]),
         gateway(vec![accepted(), before_last(&before)], &["a"]),
     ] {
-        let Some(StatusUpdate::Apply(ours)) = status_update(&status, Some(&current), NOW) else {
+        let Some(StatusUpdate::Apply(ours)) =
+            status_update(&status, CONTROLLER, Some(&current), NOW)
+        else {
             panic!("nothing is written")
         };
-        assert_eq!(status_update(&status, Some(&ours), NOW), None);
+        assert_eq!(status_update(&status, CONTROLLER, Some(&ours), NOW), None);
     }
 }
 
@@ -258,7 +273,7 @@ fn initial_gateway_conditions_are_replaced() {
         "message": "Waiting for controller", "lastTransitionTime": "1970-01-01T00:00:00Z",
     }] });
     let status = gateway(vec![accepted()], &[]);
-    let status = after(status_update(&status, Some(&waiting), NOW), &waiting);
+    let status = after(status_update(&status, CONTROLLER, Some(&waiting), NOW), &waiting);
     assert_eq!(status["conditions"][0]["lastTransitionTime"], NOW);
     assert_eq!(status["addresses"], json!([{ "type": "IPAddress", "value": "10.0.0.1" }]));
     assert_eq!(status["attachedListenerSets"], json!(0),);
@@ -268,10 +283,10 @@ fn initial_gateway_conditions_are_replaced() {
 fn own_parent_status_is_withdrawn_from_an_unmanaged_route() {
     let status = route(vec![parent("edge", accepted())]);
     let current = json!({ "parents": [foreign("a")] });
-    assert_eq!(status_removal(&current), None);
-    assert_eq!(status_removal(&Value::Null), None);
-    let with_ours = after(status_update(&status, Some(&current), NOW), &current);
-    assert_eq!(status_removal(&with_ours), Some(StatusUpdate::Replace(current)));
+    assert_eq!(status_removal(&current, CONTROLLER), None);
+    assert_eq!(status_removal(&Value::Null, CONTROLLER), None);
+    let with_ours = after(status_update(&status, CONTROLLER, Some(&current), NOW), &current);
+    assert_eq!(status_removal(&with_ours, CONTROLLER), Some(StatusUpdate::Replace(current)));
 }
 
 #[test]
@@ -289,7 +304,7 @@ fn bind_failure_sets_programmed_false_on_the_affected_listeners() {
         (([10, 0, 0, 1], 80).into(), TransportProtocol::Tcp),
         "in use",
     );
-    let status = after(status_update(&statuses[0], None, NOW), &Value::Null);
+    let status = after(status_update(&statuses[0], CONTROLLER, None, NOW), &Value::Null);
     for listener in status["listeners"].as_array().unwrap() {
         let condition = &listener["conditions"][1];
         assert_eq!(condition["type"], "Programmed");
@@ -305,7 +320,7 @@ fn bind_failure_sets_programmed_false_on_the_affected_listeners() {
 #[test]
 fn cap_division_condition_is_set_on_affected_policy_targets() {
     let (objects, _) = gateway::parse(include_str!("../testdata/backend-policies.in.yaml"), "in");
-    let mut statuses = translate(&objects, &AddressAssignment::Host).statuses;
+    let mut statuses = translate(&objects, &TranslationSettings::default()).statuses;
     report_slot_assignment(&mut statuses, 2);
     report_slot_assignment(&mut statuses, 3);
     let assigned = |name: &str| -> Vec<_> {
@@ -347,7 +362,7 @@ fn gateway_class_reports_the_supported_crd_version() {
         let mut statuses = [class, gateway(vec![accepted()], &[])];
         report_version(&mut statuses, version);
         report_version(&mut statuses, version);
-        let written = after(status_update(&statuses[0], None, NOW), &Value::Null);
+        let written = after(status_update(&statuses[0], CONTROLLER, None, NOW), &Value::Null);
         assert_eq!(written["conditions"].as_array().unwrap().len(), 2, "{written}");
         let condition = &written["conditions"][1];
         assert_eq!((&condition["status"], &condition["reason"]), (&json!(holds), &json!(reason)));
@@ -360,7 +375,7 @@ fn features_missing_from_the_installed_crds_are_not_reported() {
         let detail = StatusDetail::GatewayClass(GatewayClassStatus::new(vec![accepted()]));
         let mut statuses = [status("GatewayClass", 1, detail)];
         report_version(&mut statuses, Some(version));
-        let written = after(status_update(&statuses[0], None, NOW), &Value::Null);
+        let written = after(status_update(&statuses[0], CONTROLLER, None, NOW), &Value::Null);
         let features = written["supportedFeatures"].as_array().unwrap();
         assert_eq!(features.contains(&json!({"name": "HTTPRouteRetryCodes"})), has, "{version}");
         assert!(features.contains(&json!({"name": "HTTPRoute"})));
@@ -374,7 +389,7 @@ fn supported_features_are_sorted() {
         1,
         StatusDetail::GatewayClass(GatewayClassStatus::new(vec![accepted()])),
     );
-    let written = after(status_update(&class, None, NOW), &Value::Null);
+    let written = after(status_update(&class, CONTROLLER, None, NOW), &Value::Null);
     let features = written["supportedFeatures"].as_array().unwrap();
     let names: Vec<_> = features.iter().map(|it| it["name"].as_str().unwrap()).collect();
     assert!(names.is_sorted() && names.contains(&"HTTPRoute"), "{names:?}");

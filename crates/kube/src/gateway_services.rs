@@ -10,7 +10,6 @@ use kube_client::{Api, Client, Error};
 use kube_core::{DynamicObject, ObjectMeta};
 use serde_json::{Value, json};
 
-use crate::WRITER;
 use crate::kind::WatchedKind;
 use crate::store::Store;
 
@@ -102,6 +101,7 @@ impl ServiceChange {
 pub(crate) async fn write_service(
     client: &Client,
     difference: &ServiceChange,
+    manager: &str,
 ) -> Result<(), Error> {
     let Some(kind) = WatchedKind::by_name(KIND) else { return Ok(()) };
     let (namespace, name) = difference.name();
@@ -109,7 +109,7 @@ pub(crate) async fn write_service(
     match difference {
         ServiceChange::Apply(service) => {
             let patch = Patch::Apply(service);
-            api.patch(name, &PatchParams::apply(WRITER).force(), &patch).await?;
+            api.patch(name, &PatchParams::apply(manager).force(), &patch).await?;
             tracing::info!(%namespace, %name, "wrote the Service of a Gateway");
         }
         ServiceChange::Delete { uid, .. } => {
@@ -132,6 +132,7 @@ mod tests {
     use kube_runtime::watcher::Event;
 
     use super::*;
+    use crate::store::WatchIndex;
 
     fn wanted(name: &str) -> Value {
         let gateway = ("shop".to_owned(), name.to_owned());
@@ -150,8 +151,8 @@ mod tests {
     }
 
     fn known(objects: &[Value]) -> Store {
-        let mut known = Store::new();
-        let index = WatchedKind::index_of(KIND).unwrap();
+        let mut known = Store::for_tests();
+        let index = WatchIndex::of_kind(WatchedKind::index_of(KIND).unwrap());
         for object in objects {
             let mut object: DynamicObject = serde_json::from_value(object.clone()).unwrap();
             object.metadata.uid = Some("u1".to_owned());

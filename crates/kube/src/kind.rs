@@ -16,6 +16,8 @@ pub(crate) struct WatchedKind {
     pub(crate) field_selector: Option<&'static str>,
     /// True if a change affects endpoints only and takes the fast path.
     pub(crate) is_endpoints: bool,
+    /// True if its objects belong to namespaces.
+    pub(crate) is_namespaced: bool,
     /// True if its status is a list with entries of several controllers, so that our entry must be removed when it is
     /// no longer wanted.
     pub(crate) has_status_entries: bool,
@@ -45,9 +47,10 @@ const CERTIFICATE_SECRETS_SELECTOR: &str = "type!=kubernetes.io/service-account-
 pub(crate) const KINDS: [WatchedKind; 20] = [
     WatchedKind {
         field_selector: Some("metadata.name=gateways.gateway.networking.k8s.io"),
+        is_namespaced: false,
         ..watched_kind("apiextensions.k8s.io", "v1", CRD_KIND, "customresourcedefinitions")
     },
-    watched_kind(GATEWAY_API, "v1", "GatewayClass", "gatewayclasses"),
+    cluster_kind(GATEWAY_API, "GatewayClass", "gatewayclasses"),
     watched_kind(GATEWAY_API, "v1", "Gateway", "gateways"),
     watched_kind(GATEWAY_API, "v1", "ListenerSet", "listenersets"),
     kind_with_entries(GATEWAY_API, "v1", "HTTPRoute", "httproutes"),
@@ -59,9 +62,9 @@ pub(crate) const KINDS: [WatchedKind; 20] = [
     kind_with_entries(GATEWAY_API, "v1", "BackendTLSPolicy", "backendtlspolicies"),
     kind_with_entries(SHEAVE, "v1alpha1", "BackendPolicy", "backendpolicies"),
     kind_with_entries(SHEAVE, "v1alpha1", "ClientPolicy", "clientpolicies"),
-    watched_kind(INGRESS, "v1", "IngressClass", "ingressclasses"),
+    cluster_kind(INGRESS, "IngressClass", "ingressclasses"),
     watched_kind(INGRESS, "v1", "Ingress", "ingresses"),
-    watched_kind("", "v1", "Namespace", "namespaces"),
+    cluster_kind("", "Namespace", "namespaces"),
     watched_kind("", "v1", "Service", "services"),
     WatchedKind {
         is_endpoints: true,
@@ -88,8 +91,17 @@ const fn watched_kind(
         plural,
         field_selector: None,
         is_endpoints,
+        is_namespaced: true,
         has_status_entries: has_entries,
     }
+}
+
+const fn cluster_kind(
+    group: &'static str,
+    name: &'static str,
+    plural: &'static str,
+) -> WatchedKind {
+    WatchedKind { is_namespaced: false, ..watched_kind(group, "v1", name, plural) }
 }
 
 const fn kind_with_entries(

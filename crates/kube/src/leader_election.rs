@@ -40,7 +40,7 @@ struct LeaseTiming {
 pub(crate) fn start_election(
     cluster: &ClusterClient,
     identity: ReplicaIdentity,
-    name: &'static str,
+    name: String,
 ) -> (Receiver<Option<Instant>>, JoinHandle<()>) {
     let (sender, leadership) = channel(None);
     let api = Api::namespaced(cluster.client.clone(), &identity.namespace);
@@ -56,7 +56,7 @@ pub(crate) fn start_election(
 
 struct LeaderElector {
     api: Api<Lease>,
-    name: &'static str,
+    name: String,
     identity: String,
     timing: LeaseTiming,
     /// The last observed renewal, and the time when it was first observed.
@@ -108,7 +108,7 @@ impl LeaderElector {
         if changed {
             let is_ours = until.is_some();
             let message = if is_ours { "became the leader" } else { "no longer the leader" };
-            tracing::info!(lease = self.name, "{message}");
+            tracing::info!(lease = %self.name, "{message}");
         }
     }
 
@@ -117,12 +117,12 @@ impl LeaderElector {
             Ok(Err(error)) => error.to_string(),
             Ok(Ok(_)) | Err(_) => "the API server does not answer".to_owned(),
         };
-        tracing::warn!(lease = self.name, error = reason, "cannot renew or read the Lease");
+        tracing::warn!(lease = %self.name, error = reason, "cannot renew or read the Lease");
     }
 
     /// Takes or renews the Lease if allowed; returns whether this replica holds it.
     async fn try_acquire_or_renew(&mut self) -> Result<bool, Error> {
-        let Some(lease) = self.api.get_opt(self.name).await? else {
+        let Some(lease) = self.api.get_opt(&self.name).await? else {
             return self.create().await;
         };
         let spec = lease.spec.clone().unwrap_or_default();
@@ -147,7 +147,7 @@ impl LeaderElector {
     }
 
     async fn create(&self) -> Result<bool, Error> {
-        let metadata = ObjectMeta { name: Some(self.name.to_owned()), ..ObjectMeta::default() };
+        let metadata = ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() };
         let spec = Some(self.held_spec(LeaseSpec::default()));
         self.check_conflict(
             self.api.create(&PostParams::default(), &Lease { metadata, spec }).await,
@@ -158,7 +158,7 @@ impl LeaderElector {
     async fn update(&self, lease: Lease, spec: LeaseSpec) -> Result<bool, Error> {
         let spec = Some(self.held_spec(spec));
         let lease = Lease { spec, metadata: lease.metadata };
-        self.check_conflict(self.api.replace(self.name, &PostParams::default(), &lease).await)
+        self.check_conflict(self.api.replace(&self.name, &PostParams::default(), &lease).await)
     }
 
     fn check_conflict(&self, written: Result<Lease, Error>) -> Result<bool, Error> {
@@ -175,14 +175,14 @@ impl LeaderElector {
     }
 
     async fn release(&self) -> Result<(), Error> {
-        let Some(lease) = self.api.get_opt(self.name).await? else { return Ok(()) };
+        let Some(lease) = self.api.get_opt(&self.name).await? else { return Ok(()) };
         let Some(spec) = &lease.spec else { return Ok(()) };
         if spec.holder_identity.as_ref() != Some(&self.identity) {
             return Ok(());
         }
         let spec = LeaseSpec { holder_identity: Some(String::new()), ..spec.clone() };
         let lease = Lease { spec: Some(spec), metadata: lease.metadata };
-        self.api.replace(self.name, &PostParams::default(), &lease).await?;
+        self.api.replace(&self.name, &PostParams::default(), &lease).await?;
         Ok(())
     }
 }

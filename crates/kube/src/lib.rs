@@ -25,6 +25,9 @@ mod announce;
 #[cfg(test)]
 mod api_server;
 
+use std::sync::Arc;
+
+use gateway::objects::GATEWAY_CONTROLLER;
 use kube_client::{Client, Config};
 use thiserror::Error;
 
@@ -32,9 +35,6 @@ pub use announce::{AnnouncerConfig, EndpointCountsByAddress, announce};
 pub use gateway_services::DesiredServices;
 pub use publish::{DesiredStatuses, IngressAddresses, StatusAddresses};
 pub use watch::{ClusterContents, ClusterObjects};
-
-/// Our name as a writer: the field manager of statuses, and the name of the Lease.
-const WRITER: &str = "sheave";
 
 /// Error that prevents a connection to a cluster.
 #[derive(Debug, Error)]
@@ -60,6 +60,27 @@ pub struct ReplicaIdentity {
     pub name: String,
     /// Namespace of the Lease.
     pub namespace: String,
+    /// Name of the controller, which all replicas of an installation share.
+    pub controller: Arc<str>,
+}
+
+impl ReplicaIdentity {
+    /// Returns the name of the installation as a writer: the field manager of statuses, and the name of the Lease.
+    /// Installations with different controllers have different names, so that both write their own statuses.
+    fn writer(&self) -> String {
+        match &*self.controller {
+            GATEWAY_CONTROLLER => "sheave".to_owned(),
+            other => format!("sheave.{}", other.replace('/', ".")),
+        }
+    }
+}
+
+#[cfg(test)]
+impl ReplicaIdentity {
+    fn for_tests(name: &str) -> Self {
+        let controller = GATEWAY_CONTROLLER.into();
+        Self { name: name.to_owned(), namespace: "sheave".to_owned(), controller }
+    }
 }
 
 impl ClusterClient {

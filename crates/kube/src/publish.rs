@@ -22,7 +22,6 @@ use tokio::sync::watch::Receiver;
 use tokio::sync::watch::error::RecvError;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use crate::WRITER;
 use crate::backoff::{WriteBackoff, WriteKey};
 use crate::gateway_services::{self, DesiredServices, ServiceChange};
 use crate::kind::{KINDS, WatchedKind};
@@ -81,6 +80,16 @@ pub(crate) struct StatusPublisher {
     pub(crate) leadership: Receiver<Option<Instant>>,
     pub(crate) backoff: WriteBackoff,
     pub(crate) written: WrittenStatuses,
+    pub(crate) writer: WriterIdentity,
+}
+
+/// Names under which an installation writes.
+#[derive(Clone, Debug)]
+pub(crate) struct WriterIdentity {
+    /// Name of our entries in statuses that several controllers write.
+    pub(crate) controller: Arc<str>,
+    /// Manager of fields that are applied server-side.
+    pub(crate) field_manager: String,
 }
 
 /// Statuses that the cluster is known to have: nothing is written until a status or its object changes, and of
@@ -150,13 +159,13 @@ impl StatusPublisher {
         }
         let statuses = self.statuses.borrow_and_update().clone()?;
         let mut writes = self.pending_writes(&statuses);
-        let Self { client, leadership: leads, backoff, .. } = self;
-        let (client, leads) = (&*client, &*leads);
+        let Self { client, leadership: leads, backoff, writer, .. } = self;
+        let (client, leads, manager) = (&*client, &*leads, &*writer.field_manager);
         backoff.retain_pending(&writes.iter().map(PendingWrite::key).collect());
         let now = Instant::now();
         writes.retain(|it| backoff.is_due(&it.key(), now));
         let mut results = stream::iter(writes)
-            .map(|it| async move { (write_in_time(client, leads, &it).await, it) })
+            .map(|it| async move { (write_in_time(client, leads, &it, manager).await, it) })
             .buffer_unordered(MAX_CONCURRENT_WRITES);
         let mut again = None;
         let mut limiter = LogLimiter::default();
@@ -185,7 +194,8 @@ impl StatusPublisher {
     /// Returns the writes that are needed: statuses that differ, and statuses to remove.
     fn pending_writes(&mut self, wanted: &DesiredStatuses) -> Vec<PendingWrite> {
         let DesiredStatuses { statuses, ingresses, services, replicas } = wanted;
-        let Self { store: known, written: current, .. } = self;
+        let Self { store: known, written: current, writer, .. } = self;
+        let controller = &*writer.controller;
         let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let known = lock(known);
         let differences = services
@@ -205,7 +215,7 @@ impl StatusPublisher {
                 continue;
             }
             let completed = complete_status(status, known.bundle_version(), *replicas);
-            match status::status_update(&completed, held.status.as_ref(), &now) {
+            match status::status_update(&completed, controller, held.status.as_ref(), &now) {
                 Some(written) => {
                     due.push(PendingWrite::new(kind, namespace, &object.name, held, written));
                 }
@@ -234,7 +244,7 @@ impl StatusPublisher {
                 if reported.contains(&(kind.name, namespace.as_str(), name.as_str())) {
                     continue;
                 }
-                let written = withdrawal(kind, held);
+                let written = withdrawal(kind, held, controller);
                 due.extend(
                     written.map(|written| PendingWrite::new(kind, namespace, name, held, written)),
                 );
@@ -262,9 +272,9 @@ impl WrittenStatuses {
 }
 
 /// Returns the update that removes our status from an object that we no longer report on.
-fn withdrawal(kind: &WatchedKind, held: &StoredObject) -> Option<StatusUpdate> {
+fn withdrawal(kind: &WatchedKind, held: &StoredObject, controller: &str) -> Option<StatusUpdate> {
     if kind.has_status_entries {
-        return held.status.as_ref().and_then(status::status_removal);
+        return held.status.as_ref().and_then(|it| status::status_removal(it, controller));
     }
     // Server-side apply with an empty configuration gives up our fields, and fields without an
     // owner are removed.
@@ -376,9 +386,11 @@ async fn write_in_time(
     client: &Client,
     leads: &Receiver<Option<Instant>>,
     it: &PendingWrite,
+    manager: &str,
 ) -> WriteOutcome {
     let Some(until) = leader_until(leads) else { return WriteOutcome::NotLeader };
-    match timeout_at(until.min(Instant::now() + WRITE_TIMEOUT), execute_write(client, it)).await {
+    let write = execute_write(client, it, manager);
+    match timeout_at(until.min(Instant::now() + WRITE_TIMEOUT), write).await {
         Ok(result) => result.map_or_else(classify_error, |()| WriteOutcome::Done),
         Err(_elapsed) => WriteOutcome::Unavailable("the API server does not answer".to_owned()),
     }
@@ -386,11 +398,11 @@ async fn write_in_time(
 
 /// Status lists that are maps are applied server-side, so that entries of others are preserved; the others are replaced
 /// on the version that was read, or not at all.
-async fn execute_write(client: &Client, it: &PendingWrite) -> Result<(), Error> {
+async fn execute_write(client: &Client, it: &PendingWrite, manager: &str) -> Result<(), Error> {
     let written = match &it.content {
         WriteContent::Status(written) => written,
         WriteContent::Service(difference) => {
-            return gateway_services::write_service(client, difference).await;
+            return gateway_services::write_service(client, difference, manager).await;
         }
     };
     let resource = it.kind.resource();
@@ -408,7 +420,7 @@ async fn execute_write(client: &Client, it: &PendingWrite) -> Result<(), Error> 
             if !status.is_null() {
                 patch["status"] = status.clone();
             }
-            api.patch_status(&it.name, &PatchParams::apply(WRITER).force(), &Patch::Apply(patch))
+            api.patch_status(&it.name, &PatchParams::apply(manager).force(), &Patch::Apply(patch))
                 .await?;
         }
         StatusUpdate::Replace(status) => {

@@ -10,7 +10,6 @@ use kube_core::{DynamicObject, ObjectMeta};
 use kube_runtime::watcher::Event;
 use serde_json::{Value, json};
 
-use crate::WRITER;
 use crate::gateway_services;
 use crate::kind::{CRD_KIND, KINDS, WatchedKind};
 
@@ -26,7 +25,27 @@ pub(crate) struct Store {
     /// One store per kind, in the order of [`KINDS`].
     kinds: Vec<KindStore>,
     pub(crate) changes: PendingChanges,
+    /// Our name as the manager of fields.
+    writer: String,
 }
+
+/// Index of a watch: of a kind in [`KINDS`], and of one of its namespaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WatchIndex {
+    pub(crate) kind: usize,
+    pub(crate) scope: usize,
+}
+
+#[cfg(test)]
+impl WatchIndex {
+    /// Returns the first watch of a kind.
+    pub(crate) const fn of_kind(kind: usize) -> Self {
+        Self { kind, scope: 0 }
+    }
+}
+
+/// The objects that one watch reports: those of a namespace, or all of the cluster.
+pub(crate) type WatchScope = Option<String>;
 
 /// Changes since they were last handled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,9 +61,17 @@ pub(crate) struct PendingChanges {
 #[derive(Debug, Default)]
 struct KindStore {
     objects: BTreeMap<ObjectName, StoredObject>,
+    /// One list per watch.
+    lists: Vec<WatchedList>,
+}
+
+/// The list of one watch.
+#[derive(Debug, Default)]
+struct WatchedList {
+    scope: WatchScope,
     /// Incomplete list that is being received; until it is complete, the previous objects stay
     /// valid.
-    partial_list: Option<BTreeMap<ObjectName, StoredObject>>,
+    partial: Option<BTreeMap<ObjectName, StoredObject>>,
     /// True if a complete list has been received.
     is_complete: bool,
 }
@@ -75,38 +102,49 @@ impl StoredObject {
 }
 
 impl Store {
-    pub(crate) fn new() -> Self {
+    /// Creates an empty store for these watches of each kind. `writer` is our name as the manager of fields.
+    pub(crate) fn new(scopes: &[Vec<WatchScope>], writer: &str) -> Self {
+        let kind = |scopes: &Vec<WatchScope>| {
+            let list =
+                |scope: &WatchScope| WatchedList { scope: scope.clone(), ..WatchedList::default() };
+            KindStore { lists: scopes.iter().map(list).collect(), ..KindStore::default() }
+        };
         Self {
-            kinds: KINDS.iter().map(|_| KindStore::default()).collect(),
+            kinds: scopes.iter().map(kind).collect(),
             changes: PendingChanges::default(),
+            writer: writer.to_owned(),
         }
+    }
+
+    /// Creates a store with one watch per kind.
+    #[cfg(test)]
+    pub(crate) fn for_tests() -> Self {
+        Self::new(&KINDS.each_ref().map(|_| vec![None]), "sheave")
     }
 
     /// True if a complete list of each kind has been received: before that, a missing object may not have arrived yet.
     pub(crate) fn has_synced(&self) -> bool {
-        self.kinds.iter().all(|kind| kind.is_complete)
+        self.kinds.iter().flat_map(|kind| &kind.lists).all(|list| list.is_complete)
     }
 
     /// Applies a watch event.
-    pub(crate) fn apply_event(&mut self, index: usize, event: Event<DynamicObject>) {
-        let kind = &KINDS[index];
-        let of_kind = &mut self.kinds[index];
+    pub(crate) fn apply_event(&mut self, index: WatchIndex, event: Event<DynamicObject>) {
+        let kind = &KINDS[index.kind];
+        let of_kind = &mut self.kinds[index.kind];
+        let list = &mut of_kind.lists[index.scope];
         let changes = match event {
             Event::Init => {
-                of_kind.partial_list = Some(BTreeMap::new());
+                list.partial = Some(BTreeMap::new());
                 PendingChanges::default()
             }
             Event::InitApply(object) => {
-                if let Some((name, held)) = to_stored(kind, object) {
-                    of_kind.partial_list.get_or_insert_default().insert(name, held);
+                if let Some((name, held)) = to_stored(kind, object, &self.writer) {
+                    list.partial.get_or_insert_default().insert(name, held);
                 }
                 PendingChanges::default()
             }
-            Event::InitDone => {
-                let arrived = of_kind.partial_list.take().unwrap_or_default();
-                of_kind.replace(kind, arrived)
-            }
-            Event::Apply(object) => of_kind.apply(kind, object),
+            Event::InitDone => of_kind.replace(kind, index.scope),
+            Event::Apply(object) => of_kind.apply(kind, object, &self.writer),
             Event::Delete(object) => {
                 let gone = of_kind.objects.remove(&name_of(&object));
                 gone.map_or_else(PendingChanges::default, |_| PendingChanges::of_kind(kind))
@@ -118,10 +156,10 @@ impl Store {
     /// Records that the API server does not have this kind. If this is the first answer, there are no objects of it. If
     /// there were some before, the API server is starting or its CRDs are being removed one by one: the known objects
     /// stay until it reports otherwise.
-    pub(crate) fn mark_kind_absent(&mut self, index: usize) {
-        let of_kind = &mut self.kinds[index];
-        if !of_kind.is_complete {
-            of_kind.is_complete = true;
+    pub(crate) fn mark_kind_absent(&mut self, index: WatchIndex) {
+        let list = &mut self.kinds[index.kind].lists[index.scope];
+        if !list.is_complete {
+            list.is_complete = true;
             self.changes.objects = true;
         }
     }
@@ -152,26 +190,29 @@ impl Store {
 }
 
 impl KindStore {
-    /// Replaces the objects with a complete list; returns the changes.
-    fn replace(
-        &mut self,
-        kind: &WatchedKind,
-        arrived: BTreeMap<ObjectName, StoredObject>,
-    ) -> PendingChanges {
-        let are_same = self.is_complete && self.objects.keys().eq(arrived.keys());
+    /// Replaces the objects of a watch with its list, which is complete; returns the changes.
+    fn replace(&mut self, kind: &WatchedKind, scope: usize) -> PendingChanges {
+        let list = &mut self.lists[scope];
+        let arrived = list.partial.take().unwrap_or_default();
+        let was_complete = std::mem::replace(&mut list.is_complete, true);
+        let is_covered = |(namespace, _): &ObjectName| {
+            list.scope.as_ref().is_none_or(|scope| scope == namespace)
+        };
+        let known = self.objects.keys().filter(|name| is_covered(name));
+        let are_same = was_complete && known.eq(arrived.keys());
         let names =
             if are_same { PendingChanges::default() } else { PendingChanges::of_kind(kind) };
         let change =
             |(name, is): (&ObjectName, &StoredObject)| is.changes(kind, self.objects.get(name));
         let changes = arrived.iter().map(change).fold(names, PendingChanges::union);
-        self.objects = arrived;
-        self.is_complete = true;
+        self.objects.retain(|name, _| !is_covered(name));
+        self.objects.extend(arrived);
         changes
     }
 
-    fn apply(&mut self, kind: &WatchedKind, object: DynamicObject) -> PendingChanges {
+    fn apply(&mut self, kind: &WatchedKind, object: DynamicObject, writer: &str) -> PendingChanges {
         let name = name_of(&object);
-        let Some((name, held)) = to_stored(kind, object) else {
+        let Some((name, held)) = to_stored(kind, object, writer) else {
             let gone = self.objects.remove(&name);
             return gone.map_or_else(PendingChanges::default, |_| PendingChanges::of_kind(kind));
         };
@@ -229,14 +270,18 @@ fn name_of(object: &DynamicObject) -> ObjectName {
 }
 
 /// Converts an object to its stored form; `None` if it is irrelevant.
-fn to_stored(kind: &WatchedKind, mut object: DynamicObject) -> Option<(ObjectName, StoredObject)> {
+fn to_stored(
+    kind: &WatchedKind,
+    mut object: DynamicObject,
+    writer: &str,
+) -> Option<(ObjectName, StoredObject)> {
     if !kind.is_relevant(&object.data) {
         return None;
     }
     let name = name_of(&object);
     let annotations = object.metadata.annotations.as_mut();
     let bundle_version = annotations.and_then(|it| it.remove(BUNDLE_VERSION));
-    let says_ours = has_our_status(&object.metadata);
+    let says_ours = has_our_status(&object.metadata, writer);
     let front = gateway_services::managed_service(kind, &object);
     kind.trim(&mut object);
     let resource_version = object.metadata.resource_version.clone().unwrap_or_default();
@@ -247,15 +292,9 @@ fn to_stored(kind: &WatchedKind, mut object: DynamicObject) -> Option<(ObjectNam
     value["kind"] = json!(kind.name);
     value["metadata"] = json!(object.metadata);
     let origin = ObjectOrigin { file: Arc::from("kubernetes"), document: 0 };
-    let (object, problems) = match external_name_problem(kind, &name, &value, &origin) {
-        Some(problem) => (None, vec![problem]),
-        None => {
-            let (mut objects, problems) = gateway::objects::read(value, origin);
-            (objects.pop(), problems)
-        }
-    };
+    let (mut objects, problems) = gateway::objects::read(value, origin);
     let held = StoredObject {
-        object,
+        object: objects.pop(),
         problems,
         status,
         resource_version,
@@ -268,28 +307,11 @@ fn to_stored(kind: &WatchedKind, mut object: DynamicObject) -> Option<(ObjectNam
 }
 
 /// True if we have applied a status that is still there, at least partly.
-fn has_our_status(metadata: &ObjectMeta) -> bool {
+fn has_our_status(metadata: &ObjectMeta, writer: &str) -> bool {
     let mut writers = metadata.managed_fields.iter().flatten();
     writers.any(|it| {
         let (manager, part) = (it.manager.as_deref(), it.subresource.as_deref());
-        (manager, part, it.operation.as_deref()) == (Some(WRITER), Some("status"), Some("Apply"))
-    })
-}
-
-/// Returns the problem of an ExternalName Service: a user that may write one could route requests to foreign hosts
-/// (CVE-2021-25740), so it is honoured in files only.
-fn external_name_problem(
-    kind: &WatchedKind,
-    name: &ObjectName,
-    value: &Value,
-    origin: &ObjectOrigin,
-) -> Option<ObjectProblem> {
-    let is_name = value.pointer("/spec/type").is_some_and(|it| it == "ExternalName");
-    (kind.name == "Service" && is_name).then(|| ObjectProblem {
-        origin: origin.clone(),
-        object: format!("Service {}/{}", name.0, name.1),
-        field: "spec.type".to_owned(),
-        message: "ExternalName is honoured in files, not in a cluster (CVE-2021-25740)".to_owned(),
+        (manager, part, it.operation.as_deref()) == (Some(writer), Some("status"), Some("Apply"))
     })
 }
 

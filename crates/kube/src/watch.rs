@@ -1,6 +1,7 @@
 //! Reflectors: one task per kind watches the API server and fills the store. A task resumes by itself after any
 //! failure. Meanwhile the last known objects stay valid.
 
+use std::collections::BTreeSet;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, Once};
 use std::time::Duration;
@@ -17,10 +18,10 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::backoff::WriteBackoff;
-use crate::kind::KINDS;
+use crate::kind::{KINDS, WatchedKind};
 use crate::publish::{self, DesiredStatuses, StatusAddresses};
-use crate::store::{PendingChanges, Store};
-use crate::{ClusterClient, ReplicaIdentity, WRITER, leader_election};
+use crate::store::{PendingChanges, Store, WatchIndex, WatchScope};
+use crate::{ClusterClient, ReplicaIdentity, leader_election};
 
 /// Time within which successive changes are coalesced into one.
 const COALESCE: Duration = Duration::from_millis(5);
@@ -62,10 +63,15 @@ struct WriterTasks {
 }
 
 impl ClusterObjects {
-    /// Starts to watch. Needs a running tokio runtime.
+    /// Starts to watch these namespaces, or all if there are none. Needs a running tokio runtime.
+    ///
+    /// The own namespace is watched too, for the Services and endpoints of the replicas.
     #[must_use]
-    pub fn new(cluster: &ClusterClient, identity: ReplicaIdentity) -> Self {
-        let store = Arc::new(Mutex::new(Store::new()));
+    pub fn new(cluster: &ClusterClient, identity: ReplicaIdentity, namespaces: &[String]) -> Self {
+        let writer = identity.writer();
+        let scopes: Vec<_> =
+            KINDS.iter().map(|kind| scopes(kind, &identity.namespace, namespaces)).collect();
+        let store = Arc::new(Mutex::new(Store::new(&scopes, &writer)));
         let (notify, store_changes) = channel::channel(());
         let (statuses, published) = channel::channel(None);
         let reflector = Reflector {
@@ -74,9 +80,15 @@ impl ClusterObjects {
             notify,
             list_fallback_logged: Arc::new(Once::new()),
         };
-        let start = |index| tokio::spawn(reflector.clone().run(index));
-        let reflectors = (0..KINDS.len()).map(start).collect();
-        let (leads, elector) = leader_election::start_election(cluster, identity, WRITER);
+        let watches = scopes.into_iter().enumerate().flat_map(|(kind, scopes)| {
+            let scopes = scopes.into_iter().enumerate();
+            scopes.map(move |(scope, namespace)| (WatchIndex { kind, scope }, namespace))
+        });
+        let reflectors = watches
+            .map(|(index, namespace)| tokio::spawn(reflector.clone().run(index, namespace)))
+            .collect();
+        let controller = Arc::clone(&identity.controller);
+        let (leads, elector) = leader_election::start_election(cluster, identity, writer.clone());
         let publisher = publish::StatusPublisher {
             client: cluster.client.clone(),
             store: Arc::clone(&store),
@@ -85,6 +97,7 @@ impl ClusterObjects {
             leadership: leads,
             backoff: WriteBackoff::default(),
             written: publish::WrittenStatuses::default(),
+            writer: publish::WriterIdentity { controller, field_manager: writer },
         };
         let publisher = tokio::spawn(publisher.run());
         let writers = Some(WriterTasks { publisher, elector });
@@ -180,6 +193,17 @@ impl Drop for ClusterObjects {
     }
 }
 
+/// Returns the watches of a kind: one per namespace, or one of the whole cluster. The replicas and their Services are in
+/// the own namespace.
+fn scopes(kind: &WatchedKind, own: &str, namespaces: &[String]) -> Vec<WatchScope> {
+    if namespaces.is_empty() || !kind.is_namespaced {
+        return vec![None];
+    }
+    let of_replicas = ["Service", "EndpointSlice"].contains(&kind.name).then(|| own.to_owned());
+    let namespaces: BTreeSet<_> = namespaces.iter().cloned().chain(of_replicas).collect();
+    namespaces.into_iter().map(Some).collect()
+}
+
 /// Watches the kinds and applies their events to the store.
 #[derive(Clone)]
 struct Reflector {
@@ -195,23 +219,34 @@ struct CannotStream;
 
 impl Reflector {
     /// Applies all events of a kind to the store, forever.
-    async fn run(self, index: usize) {
-        let fields = KINDS[index].field_selector.map(str::to_owned);
+    async fn run(self, index: WatchIndex, namespace: WatchScope) {
+        let kind = &KINDS[index.kind];
+        let fields = kind.field_selector.map(str::to_owned);
         let config = Config { field_selector: fields, ..Config::default() };
-        if let Err(CannotStream) = self.watch_kind(index, config.clone().streaming_lists()).await {
+        let (client, resource) = (self.client.clone(), kind.resource());
+        let api = match namespace {
+            Some(namespace) => Api::namespaced_with(client, &namespace, &resource),
+            None => Api::all_with(client, &resource),
+        };
+        let streaming = config.clone().streaming_lists();
+        if let Err(CannotStream) = self.watch_kind(index, api.clone(), streaming).await {
             self.list_fallback_logged.call_once(|| {
                 tracing::info!(
                     "the API server does not support streaming lists: using list requests"
                 );
             });
             // A watch without streaming lists never returns.
-            self.watch_kind(index, config).await.ok();
+            self.watch_kind(index, api, config).await.ok();
         }
     }
 
-    async fn watch_kind(&self, index: usize, config: Config) -> Result<(), CannotStream> {
-        let kind = &KINDS[index];
-        let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &kind.resource());
+    async fn watch_kind(
+        &self,
+        index: WatchIndex,
+        api: Api<DynamicObject>,
+        config: Config,
+    ) -> Result<(), CannotStream> {
+        let kind = &KINDS[index.kind];
         let streams = config.initial_list_strategy == InitialListStrategy::StreamingList;
         let mut events = pin!(watcher(api, config).default_backoff());
         let mut is_failing = false;

@@ -7,13 +7,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use gateway::ApiObject;
 use gateway::address_pool;
 use gateway::ingress::{self, ServedIngress};
 use gateway::managed_services::{self, DesiredService, ManagedServices, TargetPortMap};
 use gateway::objects::{
     EndpointConditions, EndpointSliceSpec, GatewayName, SERVICE_NAME_LABEL, TypedObject,
 };
+use gateway::{AddressAssignment, ApiObject, TranslationSettings};
 use ipnet::IpNet;
 use kube::{
     ClusterObjects, DesiredServices, DesiredStatuses, IngressAddresses, ReplicaIdentity,
@@ -38,6 +38,8 @@ const SHUTDOWN_MARGIN: Duration = Duration::from_secs(10);
 pub(crate) struct ClusterSource {
     objects: ClusterObjects,
     mode: AddressMode,
+    /// Settings of the flags; addresses are added with each load.
+    settings: TranslationSettings,
     /// Our own namespace.
     namespace: String,
     /// Addresses assigned to Gateways last; the status that shows them may not have arrived yet.
@@ -83,6 +85,7 @@ impl ClusterSource {
     /// takes, from its signal on. Needs a running tokio runtime.
     pub(crate) async fn connect(
         flags: &ClusterFlags,
+        settings: TranslationSettings,
         drain: Duration,
     ) -> Result<Option<Self>, Failure> {
         if !flags.kubernetes {
@@ -92,7 +95,8 @@ impl ClusterSource {
         let name = flags.identity.clone().unwrap_or_else(process::host_name);
         let namespace =
             flags.namespace.as_deref().unwrap_or_else(|| cluster.namespace()).to_owned();
-        let identity = ReplicaIdentity { name, namespace: namespace.clone() };
+        let controller = Arc::clone(&settings.controllers.gateway);
+        let identity = ReplicaIdentity { name, namespace: namespace.clone(), controller };
         let peers = flags.peers.clone().map(|service| PeerReplicas {
             namespace: identity.namespace.clone(),
             service,
@@ -101,7 +105,7 @@ impl ClusterSource {
             terminating: TerminatingPeers::new(drain + SHUTDOWN_MARGIN),
             nodes: Arc::default(),
         });
-        let objects = ClusterObjects::new(&cluster, identity);
+        let objects = ClusterObjects::new(&cluster, identity, &flags.watch_namespaces);
         let mode = match &flags.service_template {
             Some(ServiceTemplate(template)) => AddressMode::PerGatewayServices(template.clone()),
             None if flags.pool.is_empty() => AddressMode::Shared(flags.published_service.clone()),
@@ -111,6 +115,7 @@ impl ClusterSource {
         Ok(Some(Self {
             objects,
             mode,
+            settings,
             namespace,
             assigned_addresses: assigned,
             target_ports: targets,
@@ -125,12 +130,12 @@ impl ClusterSource {
         if let Some(peers) = &mut self.peers {
             peers.update(&objects, clock::now());
         }
-        let served = ingress::served_ingresses(&objects);
+        let served = ingress::served_ingresses(&objects, &self.settings.controllers);
         let addresses = match &self.mode {
-            AddressMode::Shared(None) => gateway::AddressAssignment::Host,
+            AddressMode::Shared(None) => AddressAssignment::Host,
             AddressMode::Shared(Some(service)) => {
                 let published = self.objects.service_addresses(&self.namespace, service);
-                gateway::AddressAssignment::SharedService(published)
+                AddressAssignment::SharedService(published)
             }
             AddressMode::Pool(pool) => {
                 let known = known_addresses(
@@ -138,10 +143,10 @@ impl ClusterSource {
                     &self.objects,
                     &served,
                 );
-                address_pool::assign(pool, &objects, &known)
+                address_pool::assign(pool, &objects, &known, &self.settings.controllers)
             }
             AddressMode::PerGatewayServices(_) => {
-                gateway::AddressAssignment::ManagedServices(self.managed_services(&objects))
+                AddressAssignment::ManagedServices(self.managed_services(&objects))
             }
         };
         self.assigned_addresses = addresses.pool_assignments();
@@ -150,7 +155,17 @@ impl ClusterSource {
             (!published.is_empty()).then_some(((it.namespace, it.name), published))
         };
         self.ingresses = served.into_iter().filter_map(with_addresses).collect();
-        SourceContents { objects, problems, addresses, error_policy: ErrorPolicy::SkipInvalid }
+        let settings = self.translation_settings(addresses);
+        SourceContents { objects, problems, settings, error_policy: ErrorPolicy::SkipInvalid }
+    }
+
+    /// Returns the settings with these addresses of Gateways. No endpoint may have one of them, or one of a replica.
+    fn translation_settings(&self, addresses: AddressAssignment) -> TranslationSettings {
+        let mut settings = TranslationSettings { addresses, ..self.settings.clone() };
+        settings.address_filter.add_gateways(settings.addresses.all());
+        let replicas = self.peers.iter().flat_map(|peers| &peers.serving);
+        settings.address_filter.add_own(replicas.map(SocketAddr::ip));
+        settings
     }
 
     /// Returns the state of the managed Services. The state in the cluster takes precedence over our memory, because

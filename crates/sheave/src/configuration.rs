@@ -10,8 +10,8 @@ use std::time::{Duration, SystemTime};
 
 use gateway::snapshot::{Backend, BackendKey, EndpointSource, EndpointSpec, Snapshot};
 use gateway::{
-    AddressAssignment, ApiObject, EndpointIndex, ObjectOrigin, ObjectProblem, TranslationResult,
-    addresses, status,
+    AddressFilter, ApiObject, EndpointIndex, ObjectOrigin, ObjectProblem, TranslationResult,
+    TranslationSettings, addresses, status,
 };
 use proxy::{ListenError, ListenerView, Proxy};
 use tokio::sync::watch;
@@ -26,21 +26,26 @@ use crate::report::{ProcessReport, ReloadOutcome, TranslatedServices};
 const REBIND_INTERVAL: Duration = Duration::from_secs(5);
 /// Time until an address is bound that a closing listener has just given up.
 const HANDOVER_DELAY: Duration = Duration::from_millis(20);
+/// Delay of the translation that reports rejected answers of DNS: records that change all the time cause one translation
+/// a second.
+const REJECTION_DELAY: Duration = Duration::from_secs(1);
+/// Maximum number of rejected addresses of a name in a status.
+const MAX_REJECTED_ADDRESSES: usize = 3;
 
 /// The configuration in force.
 pub(crate) struct ConfigurationController {
     proxy: Arc<Proxy>,
     dns: DnsWatcher,
     objects: Vec<ApiObject>,
-    addresses: AddressAssignment,
+    settings: TranslationSettings,
     /// Problems of the objects that the translation in force skipped.
     skipped_problems: Vec<ObjectProblem>,
     /// Problems that have been logged.
     logged_problems: Vec<ObjectProblem>,
-    /// Time of the next attempt to bind failed addresses.
-    rebind_at: Option<Instant>,
+    /// Time of the next translation of the same objects: to bind failed addresses, or to report rejected answers of DNS.
+    retranslate_at: Option<Instant>,
     /// Objects that were rejected because an address could not be bound; they are tried again.
-    unbindable: Option<(Vec<ApiObject>, AddressAssignment)>,
+    unbindable: Option<(Vec<ApiObject>, TranslationSettings)>,
     /// Backends with their current endpoints.
     backends: Vec<Backend>,
     /// Backends behind each address of a pool.
@@ -61,7 +66,7 @@ pub(crate) enum ErrorPolicy {
 /// Objects that may be applied, with their translation.
 pub(crate) struct CheckedConfiguration {
     pub(crate) objects: Vec<ApiObject>,
-    pub(crate) addresses: AddressAssignment,
+    pub(crate) settings: TranslationSettings,
     pub(crate) error_policy: ErrorPolicy,
     /// The translation, with all problems; there are none unless invalid objects are skipped.
     pub(crate) translation: TranslationResult,
@@ -69,17 +74,17 @@ pub(crate) struct CheckedConfiguration {
 
 /// Translates the content, or returns every error in it.
 pub(crate) fn check(contents: SourceContents) -> Result<CheckedConfiguration, Vec<ObjectProblem>> {
-    let SourceContents { mut objects, mut problems, addresses, error_policy: errors } = contents;
+    let SourceContents { mut objects, mut problems, settings, error_policy: errors } = contents;
     if errors == ErrorPolicy::RejectAll {
         gateway::objects::add_default_class(&mut objects);
     }
-    let mut translation = gateway::translate(&objects, &addresses);
+    let mut translation = gateway::translate(&objects, &settings);
     problems.append(&mut translation.problems);
     if errors == ErrorPolicy::RejectAll && !problems.is_empty() {
         return Err(problems);
     }
     translation.problems = problems;
-    Ok(CheckedConfiguration { objects, addresses, error_policy: errors, translation })
+    Ok(CheckedConfiguration { objects, settings, error_policy: errors, translation })
 }
 
 impl CheckedConfiguration {
@@ -103,18 +108,18 @@ impl ConfigurationController {
         dns: DnsWatcher,
         report: watch::Sender<ProcessReport>,
     ) -> Self {
-        let addresses = AddressAssignment::default();
+        let settings = TranslationSettings::default();
         let (objects, backends, backends_by_address, skipped_problems, logged_problems) =
             Default::default();
-        let (rebind_at, unbindable) = (None, None);
+        let (retranslate_at, unbindable) = (None, None);
         Self {
             proxy,
             dns,
             objects,
-            addresses,
+            settings,
             skipped_problems,
             logged_problems,
-            rebind_at,
+            retranslate_at,
             unbindable,
             backends,
             backends_by_address,
@@ -123,27 +128,39 @@ impl ConfigurationController {
     }
 
     /// Applies the content by the shortest path, or reports every error and changes nothing.
-    pub(crate) async fn reload(&mut self, contents: SourceContents) {
+    pub(crate) fn reload(&mut self, contents: SourceContents) {
         let had_problems = !self.report.borrow().problems.is_empty();
-        let reload = self.apply_contents(contents).await;
+        let reload = self.apply_contents(contents);
         self.report.send_modify(|report| report.count(reload));
         if had_problems && self.report.borrow().problems.is_empty() {
             tracing::info!("the configuration is valid again");
         }
     }
 
-    /// Applies a new Snapshot; returns the addresses that could not be bound yet.
+    /// Applies the first Snapshot, after a limited wait for the addresses of its names; returns the addresses that could
+    /// not be bound yet.
     ///
     /// # Errors
-    /// Unless invalid objects are skipped: the addresses that could not be bound. Then nothing has changed.
-    pub(crate) async fn apply(
+    /// See [`apply`](Self::apply).
+    pub(crate) async fn apply_first(
         &mut self,
         checked: CheckedConfiguration,
     ) -> Result<Vec<String>, Vec<ListenError>> {
+        self.dns.watch_hosts(dns_hosts(&checked.translation.snapshot.backends));
+        self.dns.wait_for_first_answers().await;
+        self.apply(checked)
+    }
+
+    /// Applies a new Snapshot; returns the addresses that could not be bound yet. Names that are new have no addresses:
+    /// their answers arrive later, so that a name that does not resolve delays no other change.
+    ///
+    /// # Errors
+    /// Unless invalid objects are skipped: the addresses that could not be bound. Then nothing has changed.
+    fn apply(&mut self, checked: CheckedConfiguration) -> Result<Vec<String>, Vec<ListenError>> {
         for problem in checked.expired_certificates(proxy::clock::wall()) {
             tracing::warn!(file = %problem.origin.file, object = problem.object, "{}", problem.message);
         }
-        let CheckedConfiguration { objects, addresses, translation, error_policy } = checked;
+        let CheckedConfiguration { objects, settings, translation, error_policy } = checked;
         let TranslationResult {
             mut snapshot,
             mut statuses,
@@ -152,9 +169,9 @@ impl ConfigurationController {
             managed_services: services,
             retained_gateways: retained,
         } = translation;
-        self.dns.watch_hosts(dns_hosts(&snapshot.backends)).await;
+        self.dns.watch_hosts(dns_hosts(&snapshot.backends));
         for backend in &mut snapshot.backends {
-            resolve(backend, &self.dns);
+            self.resolve_backend(backend, &settings.address_filter);
         }
         let before = self.listening_addresses();
         let (errors, rebind_delay) = match error_policy {
@@ -162,9 +179,9 @@ impl ConfigurationController {
             ErrorPolicy::RejectAll => match self.proxy.apply_whole(&snapshot) {
                 Ok(waiting) => (waiting, HANDOVER_DELAY),
                 Err(errors) => {
-                    self.dns.watch_hosts(dns_hosts(&self.backends)).await;
-                    self.unbindable = Some((objects, addresses));
-                    self.rebind_at = Some(Instant::now() + REBIND_INTERVAL);
+                    self.dns.watch_hosts(dns_hosts(&self.backends));
+                    self.unbindable = Some((objects, settings));
+                    self.retranslate_at = Some(Instant::now() + REBIND_INTERVAL);
                     return Err(errors);
                 }
             },
@@ -180,13 +197,16 @@ impl ConfigurationController {
         self.log_listener_changes(&before);
         log_size(&snapshot);
         self.objects = objects;
-        self.addresses = addresses;
+        let controller = Arc::clone(&settings.controllers.gateway);
+        self.settings = settings;
         self.backends_by_address = addresses::backends_by_address(&snapshot);
         self.backends = snapshot.backends;
         self.skipped_problems = problems;
-        self.rebind_at = (!unbound.is_empty()).then(|| Instant::now() + rebind_delay);
+        self.retranslate_at = (!unbound.is_empty()).then(|| Instant::now() + rebind_delay);
+        self.schedule_rejected_answers();
         self.update_report(|report| {
             report.statuses = statuses.into();
+            report.controller = controller;
             report.services = TranslatedServices { desired: services, retained }.into();
             report.certificates = validities.into_iter().collect();
             report.unbound = unbound.clone().into();
@@ -195,51 +215,111 @@ impl ConfigurationController {
         Ok(unbound)
     }
 
-    /// Waits until the addresses of a DNS name change or a failed address is due for another attempt, and handles it.
-    /// Cancel-safe.
+    /// Waits until the addresses of a DNS name change or the next translation of the same objects is due, and handles
+    /// it. Cancel-safe.
     pub(crate) async fn follow(&mut self) {
-        let bind = async |at: Option<Instant>| match at {
+        let wait = async |at: Option<Instant>| match at {
             Some(at) => sleep_until(at).await,
             None => pending().await,
         };
         let changed = tokio::select! {
             changed = self.dns.changed() => Some(changed),
-            () = bind(self.rebind_at) => None,
+            () = wait(self.retranslate_at) => None,
         };
         match changed {
             Some(name) => self.resolve(&name),
-            None => self.rebind().await,
+            None => self.retranslate(),
         }
     }
 
     fn resolve(&mut self, name: &str) {
-        for backend in &mut self.backends {
+        let mut backends = std::mem::take(&mut self.backends);
+        for backend in &mut backends {
             match &backend.source {
                 EndpointSource::Dns { host, .. } if **host == *name => {}
                 EndpointSource::Dns { .. } | EndpointSource::Slices => continue,
             }
-            resolve(backend, &self.dns);
-            set_endpoints(&self.proxy, backend);
+            let before = std::mem::take(&mut backend.endpoints);
+            self.resolve_backend(backend, &self.settings.address_filter);
+            if backend.endpoints != before {
+                set_endpoints(&self.proxy, backend);
+            }
         }
+        self.backends = backends;
+        self.schedule_rejected_answers();
         self.update_report(|_| {});
     }
 
-    /// Tries again to bind the failed addresses: the conflicting process may have stopped.
-    async fn rebind(&mut self) {
-        let (objects, addresses, error_policy) = match self.unbindable.take() {
-            Some((objects, addresses)) => (objects, addresses, ErrorPolicy::RejectAll),
-            None => (self.objects.clone(), self.addresses.clone(), ErrorPolicy::SkipInvalid),
+    /// Sets the endpoints of a backend from the known addresses of its DNS name. Until the first answer to a new name, a
+    /// backend keeps the endpoints of its former name.
+    fn resolve_backend(&self, backend: &mut Backend, filter: &AddressFilter) {
+        let EndpointSource::Dns { host, port, is_filtered } = &backend.source else { return };
+        let may_use = |address: &IpAddr| !is_filtered || filter.check_name(*address).is_ok();
+        if self.dns.is_pending(host) {
+            let is_former = |it: &&Backend| {
+                it.key == backend.key && matches!(it.source, EndpointSource::Dns { .. })
+            };
+            let former = self.backends.iter().find(is_former);
+            let kept = former.into_iter().flat_map(|former| &former.endpoints);
+            backend.endpoints = kept.filter(|it| may_use(&it.address.ip())).cloned().collect();
+            return;
+        }
+        let endpoint = |address| {
+            let address = SocketAddr::new(address, *port);
+            EndpointSpec { address, weight: 1, zone: None, node: None }
         };
-        let translation = gateway::translate(&objects, &addresses);
-        let checked = CheckedConfiguration { objects, addresses, error_policy, translation };
-        self.apply_and_log(checked).await;
+        let addresses = self.dns.addresses(host).into_iter().filter(may_use);
+        backend.endpoints = addresses.map(endpoint).collect();
+    }
+
+    /// Returns the names whose last answer has addresses that must not be used, with the reasons.
+    fn rejected_answers(&self) -> BTreeMap<Arc<str>, String> {
+        let mut rejected = BTreeMap::new();
+        for backend in &self.backends {
+            let EndpointSource::Dns { host, is_filtered: true, .. } = &backend.source else {
+                continue;
+            };
+            let addresses = self.dns.addresses(host).into_iter();
+            let reasons: Vec<_> = addresses
+                .filter_map(|address| {
+                    let rejection = self.settings.address_filter.check_name(address).err()?;
+                    Some(format!("{address} {rejection}"))
+                })
+                .take(MAX_REJECTED_ADDRESSES)
+                .collect();
+            if !reasons.is_empty() {
+                rejected.insert(Arc::clone(host), reasons.join(", "));
+            }
+        }
+        rejected
+    }
+
+    /// Schedules a translation if the statuses do not show the present rejected answers.
+    fn schedule_rejected_answers(&mut self) {
+        if self.rejected_answers() != self.settings.rejected_answers {
+            let at = Instant::now() + REJECTION_DELAY;
+            self.retranslate_at = Some(self.retranslate_at.map_or(at, |other| other.min(at)));
+        }
+    }
+
+    /// Translates the same objects again: the process that has a failed address may have stopped, or answers of DNS may
+    /// have been rejected.
+    fn retranslate(&mut self) {
+        let (objects, mut settings, error_policy) = match self.unbindable.take() {
+            Some((objects, settings)) => (objects, settings, ErrorPolicy::RejectAll),
+            None => (self.objects.clone(), self.settings.clone(), ErrorPolicy::SkipInvalid),
+        };
+        settings.rejected_answers = self.rejected_answers();
+        let translation = gateway::translate(&objects, &settings);
+        let checked = CheckedConfiguration { objects, settings, error_policy, translation };
+        self.apply_and_log(checked);
     }
 
     /// Applies the configuration, and logs each address that newly fails to bind.
-    async fn apply_and_log(&mut self, checked: CheckedConfiguration) -> ReloadOutcome {
+    fn apply_and_log(&mut self, checked: CheckedConfiguration) -> ReloadOutcome {
         let logged = Arc::clone(&self.report.borrow().unbound);
         let error_policy = checked.error_policy;
-        match self.apply(checked).await {
+        match self.apply(checked) {
             // The addresses are those of listeners that are closing.
             Ok(_) if error_policy == ErrorPolicy::RejectAll => ReloadOutcome::Applied,
             Ok(unbound) => {
@@ -258,14 +338,15 @@ impl ConfigurationController {
         }
     }
 
-    async fn apply_contents(&mut self, contents: SourceContents) -> ReloadOutcome {
+    fn apply_contents(&mut self, mut contents: SourceContents) -> ReloadOutcome {
+        contents.settings.rejected_answers.clone_from(&self.settings.rejected_answers);
         let is_clean =
             contents.error_policy == ErrorPolicy::SkipInvalid || contents.problems.is_empty();
         if self.unbindable.take().is_some() {
-            self.rebind_at = None;
+            self.retranslate_at = None;
         }
         if is_clean {
-            let is_same_ground = contents.addresses == self.addresses;
+            let is_same_ground = contents.settings == self.settings;
             let is_same = is_same_ground && contents.objects == self.objects;
             if is_same && self.report.borrow().unbound.is_empty() {
                 self.set_problems(contents.problems);
@@ -277,7 +358,7 @@ impl ConfigurationController {
             }
         }
         match check(contents) {
-            Ok(checked) => self.apply_and_log(checked).await,
+            Ok(checked) => self.apply_and_log(checked),
             Err(problems) => {
                 self.reject(problems);
                 ReloadOutcome::Refused
@@ -288,7 +369,7 @@ impl ConfigurationController {
     /// Fast path: replaces endpoints without a translation and without a new Snapshot.
     fn swap_endpoints(&mut self, contents: SourceContents) -> ReloadOutcome {
         let SourceContents { objects, mut problems, error_policy: errors, .. } = contents;
-        let changed = EndpointIndex::new(&objects);
+        let changed = EndpointIndex::new(&objects, &self.settings);
         let keys: Vec<BackendKey> = self.backends.iter().map(|it| it.key.clone()).collect();
         problems.extend(changed.problems(&keys));
         if errors == ErrorPolicy::RejectAll && !problems.is_empty() {
@@ -393,16 +474,6 @@ fn dns_hosts(backends: &[Backend]) -> BTreeSet<Arc<str>> {
         EndpointSource::Slices => None,
     };
     backends.iter().filter_map(host).collect()
-}
-
-/// Sets the endpoints of a backend from the known addresses of its DNS name.
-fn resolve(backend: &mut Backend, names: &DnsWatcher) {
-    let EndpointSource::Dns { host, port } = &backend.source else { return };
-    let endpoint = |address| {
-        let address = SocketAddr::new(address, *port);
-        EndpointSpec { address, weight: 1, zone: None, node: None }
-    };
-    backend.endpoints = names.addresses(host).into_iter().map(endpoint).collect();
 }
 
 /// Replaces the endpoints of one backend in the data plane.

@@ -30,7 +30,7 @@ const MIN_REFRESH: Duration = Duration::from_secs(1);
 /// Longest time between two lookups, so that a mistaken record with a long TTL is corrected.
 const MAX_REFRESH: Duration = Duration::from_secs(3600);
 const MAX_FAILURE_DELAY: Duration = Duration::from_secs(30);
-/// Time that a configuration waits for the first answers of its names.
+/// Time that the first configuration waits for the answers of its names.
 const FIRST_LOOKUP_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The DNS names in use, each with a task that resolves it.
@@ -68,8 +68,8 @@ impl DnsWatcher {
         }
     }
 
-    /// Resolves these names from now on and no others, and waits a limited time for the first answers of new names.
-    pub(crate) async fn watch_hosts(&mut self, hosts: BTreeSet<Arc<str>>) {
+    /// Resolves these names from now on and no others. Answers of new names arrive later.
+    pub(crate) fn watch_hosts(&mut self, hosts: BTreeSet<Arc<str>>) {
         self.names.retain(|host, _| hosts.contains(host));
         for host in hosts {
             if !self.names.contains_key(&host) {
@@ -77,6 +77,11 @@ impl DnsWatcher {
                 self.names.insert(host, WatchedName { resolved: ResolvedName::default(), task });
             }
         }
+        self.count_failing();
+    }
+
+    /// Waits a limited time for the first answer of each name.
+    pub(crate) async fn wait_for_first_answers(&mut self) {
         let answered = async {
             while self.names.values().any(|watched| watched.resolved.is_pending()) {
                 self.take_lookup().await;
@@ -84,7 +89,6 @@ impl DnsWatcher {
         };
         // Slower answers arrive later, through `changed`.
         timeout(FIRST_LOOKUP_TIMEOUT, answered).await.ok();
-        self.count_failing();
     }
 
     /// Waits for the next name whose addresses have changed. Cancel-safe: nothing is lost.
@@ -101,12 +105,18 @@ impl DnsWatcher {
         self.names.get(host).map(|watched| watched.resolved.addresses()).unwrap_or_default()
     }
 
-    /// Takes the next lookup result; returns the name if its addresses have changed.
+    /// True if a name is watched, and no lookup of it has ended yet.
+    pub(crate) fn is_pending(&self, host: &str) -> bool {
+        self.names.get(host).is_some_and(|watched| watched.resolved.is_pending())
+    }
+
+    /// Takes the next lookup result; returns the name if its addresses have changed, or if it is the first result.
     async fn take_lookup(&mut self) -> Option<Arc<str>> {
         let (host, lookup) = self.lookups.recv().await.expect("self holds a sender");
         let watched = self.names.get_mut(&host)?;
         let failed = lookup.problem().is_some();
-        let changed = watched.resolved.update(&host, lookup);
+        let is_first = watched.resolved.is_pending();
+        let changed = watched.resolved.update(&host, lookup) || is_first;
         self.report.send_modify(|report| report.lookups[usize::from(failed)] += 1);
         self.count_failing();
         changed.then_some(host)

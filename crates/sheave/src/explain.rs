@@ -147,7 +147,7 @@ impl ExplanationWriter<'_> {
 
     fn backend(&mut self, backend: &Backend) {
         match &backend.source {
-            EndpointSource::Dns { host, port } => {
+            EndpointSource::Dns { host, port, .. } => {
                 self.put("endpoints", format!("the addresses of {host} in DNS, port {port}"));
             }
             EndpointSource::Slices if backend.endpoints.is_empty() => {

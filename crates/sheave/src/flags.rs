@@ -2,6 +2,8 @@
 
 /// Parsers for the values of flags: addresses, shares and durations.
 mod values;
+/// Flags for a Kubernetes cluster.
+mod cluster;
 /// Kubernetes objects built from `--listen` and `--to`.
 mod shorthand;
 
@@ -12,9 +14,9 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use gateway::objects::MaxInFlight;
-use ipnet::IpNet;
 
 use crate::top::SortOrder;
+pub(crate) use cluster::ClusterFlags;
 pub(crate) use values::{
     AdminAddress, ListenUrl, LoggedShare, MemoryLimit, ServiceTemplate, ToAddress,
 };
@@ -207,50 +209,6 @@ pub(crate) struct ServeFlags {
     pub(crate) log_format: LogFormat,
 }
 
-/// Flags for a Kubernetes cluster as the configuration source.
-#[derive(Debug, Default, Args)]
-pub(crate) struct ClusterFlags {
-    /// Serve the Gateways, routes, Services and policies of a Kubernetes cluster, and watch them for changes.
-    ///
-    /// The API server and the credentials are those of the pod, or of the kubeconfig (KUBECONFIG, ~/.kube/config). An
-    /// object with errors gets status conditions and does not affect other objects. If the API server is unreachable,
-    /// the last known configuration stays in force.
-    #[arg(long, help_heading = CLUSTER)]
-    pub(crate) kubernetes: bool,
-
-    /// Address pool for Gateways, as CIDR blocks: each Gateway gets one address, and `sheave announce` announces it on
-    /// a node [default: each Gateway is served on the addresses in its spec, else on all addresses of the machine].
-    #[arg(long, value_name = "CIDR,CIDR...", value_delimiter = ',', requires = "kubernetes", help_heading = CLUSTER)]
-    pub(crate) pool: Vec<IpNet>,
-
-    /// Create a Service in front of the Sheaves for each Gateway, from this template, in --namespace: JSON of a Service
-    /// with `spec.selector`, for example '{"spec":{"type":"LoadBalancer","selector":{"app":"sheave"}}}'.
-    ///
-    /// The ports of the Service are those of the Gateway's listeners; their target ports are ports of Sheave from 20000
-    /// on. The Gateway's status shows the address assigned by the load balancer. If --peers names a Service, deleting
-    /// that Service deletes all of these.
-    #[arg(long, value_name = "JSON", requires = "kubernetes", conflicts_with = "pool", value_parser = values::service_template, help_heading = CLUSTER)]
-    pub(crate) service_template: Option<ServiceTemplate>,
-
-    /// Service in front of the Sheaves, in --namespace. The addresses assigned by its load balancer are published in
-    /// the statuses of Gateways and Ingresses.
-    #[arg(long, value_name = "NAME", requires = "kubernetes", conflicts_with_all = ["pool", "service_template"], help_heading = CLUSTER)]
-    pub(crate) published_service: Option<String>,
-
-    /// Headless Service of the replicas that serve the same endpoints, in --namespace: fixed limits are divided among
-    /// the replicas that are ready.
-    #[arg(long, value_name = "NAME", requires = "kubernetes", help_heading = CLUSTER)]
-    pub(crate) peers: Option<String>,
-
-    /// Name of this replica; it must be unique [default: the host name].
-    #[arg(long, value_name = "NAME", requires = "kubernetes", help_heading = CLUSTER)]
-    pub(crate) identity: Option<String>,
-
-    /// Namespace of the Lease for the leader election: the leader writes statuses [default: that of the credentials].
-    #[arg(long, value_name = "NAME", requires = "kubernetes", help_heading = CLUSTER)]
-    pub(crate) namespace: Option<String>,
-}
-
 /// Flags that stand for Kubernetes objects.
 #[derive(Debug, Default, Args)]
 pub(crate) struct ListenFlags {
@@ -415,7 +373,6 @@ pub(crate) enum LogFormat {
 }
 
 const SOURCES: &str = "What to serve";
-const CLUSTER: &str = "Kubernetes";
 const PROCESS: &str = "Process";
 const OBSERVE: &str = "Logs and metrics";
 

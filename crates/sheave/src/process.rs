@@ -1,7 +1,10 @@
-//! Memory and file descriptors of this process, as the kernel reports them.
+//! Memory, file descriptors and addresses of this process, as the kernel reports them.
 
 use std::fs;
+use std::net::IpAddr;
 
+use nix::ifaddrs::getifaddrs;
+use nix::sys::socket::SockaddrStorage;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use rustix::system::uname;
 
@@ -23,6 +26,22 @@ pub(crate) fn raise_max_descriptors() {
 /// Returns the host name; in a pod, this is the pod's name.
 pub(crate) fn host_name() -> String {
     uname().nodename().to_string_lossy().into_owned()
+}
+
+/// Returns the addresses of all interfaces: of the pod, or of the node if the pod is on its network.
+pub(crate) fn interface_addresses() -> Vec<IpAddr> {
+    let interfaces = match getifaddrs() {
+        Ok(interfaces) => interfaces,
+        Err(error) => {
+            tracing::warn!(%error, "cannot list the addresses of the interfaces");
+            return Vec::new();
+        }
+    };
+    let address = |storage: SockaddrStorage| {
+        let v4 = storage.as_sockaddr_in().map(|it| IpAddr::V4(it.ip()));
+        v4.or_else(|| storage.as_sockaddr_in6().map(|it| IpAddr::V6(it.ip())))
+    };
+    interfaces.filter_map(|interface| address(interface.address?)).collect()
 }
 
 pub(crate) fn open_descriptors() -> Option<u64> {
@@ -53,6 +72,11 @@ mod tests {
         );
         assert_eq!(resident("Name:\tsheave\n"), None);
         assert!(resident_bytes().is_some_and(|bytes| bytes > 0));
+    }
+
+    #[test]
+    fn loopback_is_an_address_of_an_interface() {
+        assert!(interface_addresses().iter().any(IpAddr::is_loopback));
     }
 
     #[test]

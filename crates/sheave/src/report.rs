@@ -56,6 +56,8 @@ pub(crate) struct ProcessReport {
     pub(crate) problems: Arc<[ObjectProblem]>,
     /// Addresses that could not be bound, with the reason.
     pub(crate) unbound: Arc<[String]>,
+    /// Name of the controller in statuses.
+    pub(crate) controller: Arc<str>,
     /// Status of each object in force.
     pub(crate) statuses: Arc<[ResourceStatus]>,
     /// The managed Services that should exist in front of Gateways.
@@ -97,6 +99,7 @@ impl ProcessReport {
             applied_at: None,
             problems: Arc::default(),
             unbound: Arc::default(),
+            controller: Arc::default(),
             statuses: Arc::default(),
             services: Arc::default(),
             certificates: Arc::default(),

@@ -47,7 +47,7 @@ fn names() -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use gateway::AddressAssignment;
+    use gateway::TranslationSettings;
     use gateway::objects::{ListenFlag, ListenFlagProtocol, ShorthandFlags, shorthand};
 
     use super::*;
@@ -61,7 +61,7 @@ mod tests {
             ShorthandFlags { listen, to: vec![address], certificates: 1, ..Default::default() };
         let mut objects = shorthand(&flags);
         objects.push(secret(now).unwrap());
-        let translation = gateway::translate(&objects, &AddressAssignment::Host);
+        let translation = gateway::translate(&objects, &TranslationSettings::default());
         // No server listens on port 0, which does not matter for the certificate.
         assert_eq!(translation.problems, []);
         assert!(translation.snapshot.listeners[0].tls.is_some());

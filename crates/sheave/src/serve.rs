@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Context;
-use gateway::ApiObject;
+use gateway::{ApiObject, TranslationSettings};
 use proxy::{AccessLog, Proxy, ProxySettings};
 use tokio::runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -65,7 +65,8 @@ async fn serve(flags: ServeFlags, dropped_events: Arc<DroppedEvents>) -> Result<
     };
     process::raise_max_descriptors();
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "sheave starts");
-    let proxy = Arc::new(Proxy::start(settings(&flags)?).context("cannot start the workers")?);
+    let settings = proxy_settings(&flags)?;
+    let proxy = Arc::new(Proxy::start(settings).context("cannot start the workers")?);
     let (report, reported) = watch::channel(ProcessReport::new());
     let (mut succession, inherited) = match &flags.upgrade_socket {
         Some(path) => ProcessSuccession::begin(path, &proxy)?,
@@ -93,7 +94,13 @@ async fn serve(flags: ServeFlags, dropped_events: Arc<DroppedEvents>) -> Result<
     if let Some(replicas) = &mut replicas {
         replicas.set_members(sources.replicas().unwrap_or(flags.replicas));
     }
-    apply_first(&mut configuration, checked).await?;
+    tokio::select! {
+        applied = apply_first(&mut configuration, checked) => applied?,
+        () = signals.stop() => {
+            sources.resign().await;
+            return Ok(());
+        }
+    }
     sources.publish(&report);
     // The scaler starts now, when the Services are known.
     if let Some(listener) = scaler {
@@ -135,7 +142,7 @@ async fn serve(flags: ServeFlags, dropped_events: Arc<DroppedEvents>) -> Result<
                 }
             },
         }
-        configuration.reload(sources.load()).await;
+        configuration.reload(sources.load());
         sources.publish(&report);
         trim.schedule();
         if let (Some(replicas), Some(members)) = (&mut replicas, sources.replicas()) {
@@ -171,8 +178,9 @@ impl ObjectSources {
         let limits = "cannot watch files; `sysctl fs.inotify` shows the limits";
         let files = FileSource::new(flags.config.clone()).context(limits)?;
         let certificates = CertificateFiles::new(flags.shorthand.pairs()).context(limits)?;
+        let drain = flags.drain_delay + flags.drain_timeout;
         let cluster =
-            ClusterSource::connect(&flags.cluster, flags.drain_delay + flags.drain_timeout).await?;
+            ClusterSource::connect(&flags.cluster, translation_settings(flags), drain).await?;
         Ok(Self { objects, files, cluster, certificates })
     }
 
@@ -196,8 +204,8 @@ impl ObjectSources {
             let of_cluster = cluster.load();
             contents.objects.extend(of_cluster.objects);
             contents.problems.extend(of_cluster.problems);
-            (contents.addresses, contents.error_policy) =
-                (of_cluster.addresses, of_cluster.error_policy);
+            (contents.settings, contents.error_policy) =
+                (of_cluster.settings, of_cluster.error_policy);
         }
         let objects = self.objects.iter().cloned().chain(certificates.objects);
         contents.objects.splice(0..0, objects);
@@ -298,7 +306,21 @@ impl ProcessSignals {
     }
 }
 
-fn settings(flags: &ServeFlags) -> Result<ProxySettings, Failure> {
+/// Returns the settings of translations of a cluster. Objects of the cluster must not name addresses of this process.
+fn translation_settings(flags: &ServeFlags) -> TranslationSettings {
+    let mut settings = flags.cluster.translation_settings();
+    let filter = &mut settings.address_filter;
+    filter.add_own(process::interface_addresses());
+    filter.add_own(flags.replica.map(|replica| replica.ip()));
+    for address in [flags.admin, flags.probes, flags.scaler] {
+        if let AdminAddress::At(address) = address {
+            filter.add_private_port(address.port());
+        }
+    }
+    settings
+}
+
+fn proxy_settings(flags: &ServeFlags) -> Result<ProxySettings, Failure> {
     let workers = flags.workers.or_else(|| thread::available_parallelism().ok());
     let access_log = match flags.access_log {
         LoggedShare::Nothing => None,
@@ -391,7 +413,7 @@ async fn apply_first(
     configuration: &mut ConfigurationController,
     checked: CheckedConfiguration,
 ) -> Result<(), Failure> {
-    let unbound = configuration.apply(checked).await.map_err(|errors| {
+    let unbound = configuration.apply_first(checked).await.map_err(|errors| {
         let sentences = errors.iter().map(configuration::with_advice);
         Failure::Input(sentences.map(|sentence| format!("sheave: {sentence}")).collect())
     })?;

@@ -173,3 +173,32 @@ fn chart_rejects_invalid_values() {
         assert!(!rendered.status.success() && errors.contains(message), "{setting}: {errors}");
     }
 }
+
+/// Returns the documents of a kind in rendered manifests.
+fn of_kind<'m>(manifests: &'m str, kind: &str) -> Vec<&'m str> {
+    let kind = format!("\nkind: {kind}\n");
+    manifests.split("\n---\n").filter(|it| format!("\n{it}").contains(&kind)).collect()
+}
+
+#[test]
+fn roles_of_namespaces_leave_no_secrets_to_the_cluster_role() {
+    let settings = ["rbac.namespaces={shop,bank}", "gatewayClass.controller=example.com/edge"];
+    let Some(rendered) = chart(&settings) else { return };
+    let rendered = String::from_utf8(rendered.stdout).unwrap();
+    let cluster_roles = of_kind(&rendered, "ClusterRole");
+    assert_eq!(cluster_roles.len(), 1);
+    for resource in ["secrets", "configmaps", "services", "httproutes", "ingresses,"] {
+        assert!(!cluster_roles[0].contains(resource), "{resource}: {}", cluster_roles[0]);
+    }
+    let roles = of_kind(&rendered, "Role");
+    let in_namespace = |namespace: &str| {
+        let field = format!("namespace: {namespace}\n");
+        roles.iter().any(|it| it.contains(&field) && it.contains("secrets"))
+    };
+    assert!(in_namespace("shop") && in_namespace("bank"), "{roles:?}");
+    for argument in
+        ["--watch-namespaces=shop", "--watch-namespaces=bank", "--controller=example.com/edge"]
+    {
+        assert!(rendered.contains(argument), "{argument}");
+    }
+}

@@ -1,6 +1,7 @@
 //! ExternalName: endpoints come from DNS, follow its records, and survive its failures.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use serde_json::{Value, json};
@@ -18,7 +19,7 @@ struct DnsFixture {
     names: NameServer,
     endpoints: Vec<Endpoint>,
     sheave: SheaveProcess,
-    _configuration: ConfigDirectory,
+    configuration: ConfigDirectory,
 }
 
 impl DnsFixture {
@@ -37,7 +38,7 @@ impl DnsFixture {
         configuration.write("main.yaml", &external_name(port))?;
         let server = names.address.to_string();
         let sheave = SheaveProcess::serve_with(&configuration, &["--dns", &server]).await?;
-        Ok(Self { names, endpoints, sheave, _configuration: configuration })
+        Ok(Self { names, endpoints, sheave, configuration })
     }
 
     fn address(&self, index: usize) -> SocketAddr {
@@ -137,7 +138,7 @@ async fn dns_failures_do_not_affect_traffic() -> Result {
 
 #[tokio::test]
 async fn missing_dns_server_does_not_affect_traffic() -> Result {
-    let DnsFixture { names, endpoints, sheave, _configuration } =
+    let DnsFixture { names, endpoints, sheave, configuration: _configuration } =
         DnsFixture::start(&[local(1)]).await?;
     ensure!(names.query_count() > 0, "the DNS server got no query");
     drop(names);
@@ -148,5 +149,31 @@ async fn missing_dns_server_does_not_affect_traffic() -> Result {
     let served = async || Ok(endpoints[0].counts().requests);
     eventually("requests", served, |requests| *requests > 20).await?;
     load.stop().await.assert_all_served();
+    Ok(())
+}
+
+#[tokio::test]
+async fn unresolved_new_name_delays_no_other_change() -> Result {
+    let scene = DnsFixture::start(&[local(1), local(2)]).await?;
+    let silent = "silent.test";
+    scene.names.set_silent(silent);
+    let port = scene.address(0).port();
+    let mut objects = external_name(port);
+    let backend = json!({ "name": "silent", "port": port });
+    let matches = json!([{ "path": { "value": "/silent" } }]);
+    let rules = json!([{ "matches": matches, "backendRefs": [backend] }]);
+    objects.push(objects::route_with("silent", json!({ "rules": rules })));
+    objects.push(json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": { "name": "silent" },
+        "spec": { "type": "ExternalName", "externalName": silent },
+    }));
+    let begun = Instant::now();
+    scene.configuration.write("main.yaml", &objects)?;
+    let backends = async || Ok(scene.sheave.backends().await?.len());
+    eventually("the new backend", backends, |count| *count == 2).await?;
+    // A lookup that nothing answers takes longer.
+    ensure!(begun.elapsed() < Duration::from_millis(2900), "took {:?}", begun.elapsed());
     Ok(())
 }

@@ -75,6 +75,15 @@ impl HostPattern {
         }
     }
 
+    /// Returns the wildcards that match every host of this pattern, other than itself.
+    pub(crate) fn covering_wildcards(&self) -> impl Iterator<Item = Self> + use<'_> {
+        let name = match self {
+            Self::Any => "",
+            Self::Wildcard(name) | Self::Exact(name) => name,
+        };
+        name.match_indices('.').map(|(dot, _)| Self::Wildcard(name[dot + 1..].into()))
+    }
+
     /// True if the pattern matches every host that `other` matches.
     pub(crate) fn covers(&self, other: &Self) -> bool {
         match (self, other) {

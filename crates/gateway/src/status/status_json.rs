@@ -7,15 +7,15 @@ use super::{
     StatusCondition, StatusDetail, TargetStatus,
 };
 use crate::managed_services::PublishedAddress;
-use crate::objects::{GATEWAY_CONTROLLER, ParentRef};
+use crate::objects::ParentRef;
 
 const GROUP: &str = "gateway.networking.k8s.io";
 
 /// Maximum length of a message in Kubernetes, in characters.
 const MAX_MESSAGE_CHARACTERS: usize = 32_768;
 
-/// Returns the `status` of an object.
-pub fn status_json(status: &ResourceStatus) -> Value {
+/// Returns the `status` of an object, as the controller of this name writes it.
+pub fn status_json(status: &ResourceStatus, controller: &str) -> Value {
     let conditions = |of: &[StatusCondition]| conditions(of, status.observed_generation);
     let listeners = |of: &[ListenerStatus]| all(of, |it| listener(it, conditions(&it.conditions)));
     match &status.detail {
@@ -39,10 +39,10 @@ pub fn status_json(status: &ResourceStatus) -> Value {
             "listeners": listeners(own),
         }),
         StatusDetail::Route(parents) => json!({
-            "parents": all(parents, |it| parent(it, conditions(&it.conditions))),
+            "parents": all(parents, |it| parent(it, controller, conditions(&it.conditions))),
         }),
         StatusDetail::Policy(targets) => json!({
-            "ancestors": all(targets, |it| target(it, conditions(&it.conditions))),
+            "ancestors": all(targets, |it| target(it, controller, conditions(&it.conditions))),
         }),
     }
 }
@@ -86,7 +86,7 @@ fn listener(status: &ListenerStatus, conditions: Value) -> Value {
     })
 }
 
-fn parent(status: &ParentStatus, conditions: Value) -> Value {
+fn parent(status: &ParentStatus, controller: &str, conditions: Value) -> Value {
     let ParentRef { group, kind, namespace, name, section_name, port } = &status.parent;
     json!({
         "parentRef": present([
@@ -97,12 +97,12 @@ fn parent(status: &ParentStatus, conditions: Value) -> Value {
             ("sectionName", json!(section_name)),
             ("port", json!(port)),
         ]),
-        "controllerName": GATEWAY_CONTROLLER,
+        "controllerName": controller,
         "conditions": conditions,
     })
 }
 
-fn target(status: &TargetStatus, conditions: Value) -> Value {
+fn target(status: &TargetStatus, controller: &str, conditions: Value) -> Value {
     let TargetStatus { kind, namespace, name, section_name, .. } = status;
     json!({
         "ancestorRef": present([
@@ -112,7 +112,7 @@ fn target(status: &TargetStatus, conditions: Value) -> Value {
             ("name", json!(name)),
             ("sectionName", json!(section_name)),
         ]),
-        "controllerName": GATEWAY_CONTROLLER,
+        "controllerName": controller,
         "conditions": conditions,
     })
 }

@@ -8,7 +8,6 @@
 use serde_json::{Value, json};
 
 use super::{ConditionType, ResourceStatus, StatusDetail, status_json};
-use crate::objects::GATEWAY_CONTROLLER;
 
 /// Maximum number of entries in a list of conditions.
 const MAX_CONDITIONS: usize = 8;
@@ -29,14 +28,15 @@ pub enum StatusUpdate {
 /// Returns the update of the object's `status`, which is `current`, or `None` if it is up to date.
 ///
 /// `now` is a time in RFC 3339. It becomes the `lastTransitionTime` of each condition whose `status` changes; the other
-/// conditions keep theirs.
+/// conditions keep theirs. `controller` is the name of our entries in lists that several controllers write.
 pub fn status_update(
     status: &ResourceStatus,
+    controller: &str,
     current: Option<&Value>,
     now: &str,
 ) -> Option<StatusUpdate> {
     let current = current.unwrap_or(&Value::Null);
-    let ours = status_json(status);
+    let ours = status_json(status, controller);
     let namespace = &*status.object.namespace;
     match &status.detail {
         StatusDetail::GatewayClass(_)
@@ -51,6 +51,7 @@ pub fn status_update(
                 reference: "parentRef",
                 max_entries: MAX_PARENTS,
                 namespace,
+                controller,
             };
             list.update(&ours, current, now)
         }
@@ -60,6 +61,7 @@ pub fn status_update(
                 reference: "ancestorRef",
                 max_entries: MAX_ANCESTORS,
                 namespace,
+                controller,
             };
             list.update(&ours, current, now)
         }
@@ -67,22 +69,22 @@ pub fn status_update(
 }
 
 /// Returns the update for a route or a policy that no longer belongs to Sheave, or `None` if `current` has no entry of
-/// Sheave.
-pub fn status_removal(current: &Value) -> Option<StatusUpdate> {
+/// this controller.
+pub fn status_removal(current: &Value, controller: &str) -> Option<StatusUpdate> {
     let mut status = current.clone();
     let mut is_changed = false;
     for name in ["parents", "ancestors"] {
         if let Some(Value::Array(entries)) = status.get_mut(name) {
             let before = entries.len();
-            entries.retain(|entry| !is_ours(entry));
+            entries.retain(|entry| !is_ours(entry, controller));
             is_changed |= entries.len() < before;
         }
     }
     is_changed.then_some(StatusUpdate::Replace(status))
 }
 
-fn is_ours(entry: &Value) -> bool {
-    entry["controllerName"] == GATEWAY_CONTROLLER
+fn is_ours(entry: &Value, controller: &str) -> bool {
+    entry["controllerName"] == controller
 }
 
 fn items(list: &Value) -> &[Value] {
@@ -170,18 +172,20 @@ struct SharedStatusList<'a> {
     max_entries: usize,
     /// The namespace of the object.
     namespace: &'a str,
+    /// The name of our entries.
+    controller: &'a str,
 }
 
 impl SharedStatusList<'_> {
     fn update(&self, ours: &Value, current: &Value, now: &str) -> Option<StatusUpdate> {
         let written = items(&current[self.name]);
-        let others = written.iter().filter(|entry| !is_ours(entry)).count();
+        let others = written.iter().filter(|entry| !is_ours(entry, self.controller)).count();
         let ours = items(&ours[self.name]);
         let ours = &ours[..ours.len().min(self.max_entries.saturating_sub(others))];
         let mut new: Vec<Option<Value>> = ours.iter().cloned().map(Some).collect();
         let mut entries: Vec<Value> = Vec::new();
         for entry in written {
-            if !is_ours(entry) {
+            if !is_ours(entry, self.controller) {
                 entries.push(entry.clone());
                 continue;
             }

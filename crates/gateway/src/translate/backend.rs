@@ -7,13 +7,15 @@ use std::sync::Arc;
 use super::grant::permits;
 use super::index::{NamespacedName, ObjectIndex, PolicyTarget};
 use super::report::{TranslationReport, ValidationFault};
+use crate::address_filter::AddressFilter;
 use crate::objects::{
-    AddressType, ApiObject, EndpointSliceSpec, SERVICE_NAME_LABEL, ServicePort, ServiceRef,
-    ServiceSpec, ServiceType, SliceEndpoint, SlicePort, TypedObject,
+    AddressType, ApiObject, EndpointSliceSpec, ObjectMeta, SERVICE_NAME_LABEL, ServicePort,
+    ServiceRef, ServiceSpec, ServiceType, SliceEndpoint, SlicePort, TypedObject,
 };
 use crate::problem::ObjectProblem;
 use crate::snapshot::{BackendKey, EndpointSource, EndpointSpec, TransportProtocol};
 use crate::status::ConditionReason;
+use crate::translation_settings::TranslationSettings;
 
 /// The endpoints of every Service.
 ///
@@ -23,15 +25,16 @@ use crate::status::ConditionReason;
 pub struct EndpointIndex<'a> {
     services: BTreeMap<NamespacedName<'a>, &'a ServiceSpec>,
     slices: BTreeMap<NamespacedName<'a>, Vec<&'a TypedObject<EndpointSliceSpec>>>,
+    filter: AddressFilter,
     /// Problems of duplicate object names. On the fast path nothing else checks them.
     duplicate_problems: Vec<ObjectProblem>,
 }
 
 impl<'a> EndpointIndex<'a> {
     /// Indexes the EndpointSlices by Service.
-    pub fn new(objects: &'a [ApiObject]) -> Self {
+    pub fn new(objects: &'a [ApiObject], settings: &TranslationSettings) -> Self {
         let mut report = TranslationReport::default();
-        let index = ObjectIndex::new(objects, &mut report);
+        let index = ObjectIndex::new(objects, settings, &mut report);
         Self { duplicate_problems: report.problems, ..Self::of_index(&index) }
     }
 
@@ -44,7 +47,8 @@ impl<'a> EndpointIndex<'a> {
                 slices.entry(service).or_default().push(*slice);
             }
         }
-        Self { services, slices, duplicate_problems: Vec::new() }
+        let filter = index.settings.address_filter.clone();
+        Self { services, slices, filter, duplicate_problems: Vec::new() }
     }
 
     /// Returns the problems that a translation of the same objects would report of the EndpointSlices of these
@@ -69,7 +73,11 @@ impl<'a> EndpointIndex<'a> {
         let port = service.and_then(|service| find_port(service, key.port, key.transport));
         let (Some(port), Some(slices)) = (port, self.slices.get(&name)) else { return Vec::new() };
         let at_port = |slice: &&TypedObject<EndpointSliceSpec>| {
-            endpoints_of(&slice.spec, &port.name, key.transport)
+            let mut endpoints = endpoints_of(&slice.spec, &port.name, key.transport);
+            if slice.metadata.in_cluster {
+                endpoints.retain(|(endpoint, _)| self.filter.check_slice(endpoint.address).is_ok());
+            }
+            endpoints
         };
         let all: Vec<_> = slices.iter().flat_map(at_port).collect();
         let of = |wanted| all.iter().filter(move |(_, readiness)| *readiness == wanted);
@@ -127,12 +135,16 @@ pub(super) fn resolve(
         );
     };
     let port = find_port(&service.spec, number, transport);
-    if service.spec.kind == ServiceType::ExternalName {
-        if service.spec.external_name.is_none() {
-            let message = format!("Service {namespace}/{name} has no externalName");
-            return fault(ConditionReason::BackendNotFound, "name", message);
-        }
-    } else if port.is_none() {
+    let is_alias = service.spec.kind == ServiceType::ExternalName;
+    if is_alias && service.spec.external_name.is_none() {
+        let message = format!("Service {namespace}/{name} has no externalName");
+        return fault(ConditionReason::BackendNotFound, "name", message);
+    }
+    if is_alias && let Some(message) = external_name_fault(index, service) {
+        return fault(ConditionReason::ExternalNameNotAllowed, "name", message);
+    }
+    // The ports of an alias need not be listed in a file, which belongs to the operator.
+    if port.is_none() && (!is_alias || service.metadata.in_cluster) {
         let protocol = protocol_name(transport);
         let message = format!("Service {namespace}/{name} has no {protocol} port {number}");
         return fault(ConditionReason::BackendNotFound, "port", message);
@@ -154,14 +166,61 @@ pub(super) fn service_uid(index: &ObjectIndex<'_>, key: &BackendKey) -> Option<A
 
 /// Returns the source of a backend's endpoints.
 pub(super) fn source(index: &ObjectIndex<'_>, key: &BackendKey) -> EndpointSource {
-    let service = index.services.get(&(&*key.namespace, &*key.service)).map(|it| &it.spec);
-    let name = service.and_then(|service| match service.kind {
-        ServiceType::ExternalName => service.external_name.as_deref(),
-        ServiceType::ClusterIP | ServiceType::NodePort | ServiceType::LoadBalancer => None,
-    });
-    name.map_or(EndpointSource::Slices, |name| EndpointSource::Dns {
-        host: name.trim_end_matches('.').into(),
+    let alias = external_name(index, key);
+    alias.map_or(EndpointSource::Slices, |(host, is_filtered)| EndpointSource::Dns {
+        host: host.into(),
         port: key.port,
+        is_filtered,
+    })
+}
+
+/// Returns why a resolved backend lacks endpoints: the last answer for its name had addresses that are rejected.
+pub(super) fn rejected_answer(
+    index: &ObjectIndex<'_>,
+    key: &BackendKey,
+    field: &str,
+) -> Option<ValidationFault> {
+    let (host, _) = external_name(index, key).filter(|(_, is_filtered)| *is_filtered)?;
+    let message = format!("{host}: {}", index.settings.rejected_answers.get(host)?);
+    let reason = ConditionReason::AddressNotAllowed;
+    Some(ValidationFault::new(reason, format!("{field}.name"), message))
+}
+
+/// Returns the name in DNS that a backend's Service stands for, without a dot at its end, and whether its addresses are
+/// filtered.
+fn external_name<'i>(index: &'i ObjectIndex<'_>, key: &BackendKey) -> Option<(&'i str, bool)> {
+    let service = index.services.get(&(&*key.namespace, &*key.service))?;
+    match service.spec.kind {
+        ServiceType::ExternalName => {
+            let name = service.spec.external_name.as_deref()?;
+            Some((name.trim_end_matches('.'), service.metadata.in_cluster))
+        }
+        ServiceType::ClusterIP | ServiceType::NodePort | ServiceType::LoadBalancer => None,
+    }
+}
+
+/// Returns why the ExternalName of a Service of a cluster is not served: an author of Services could reach through it
+/// what only Sheave can reach (CVE-2021-25740).
+fn external_name_fault(
+    index: &ObjectIndex<'_>,
+    service: &TypedObject<ServiceSpec>,
+) -> Option<String> {
+    if !service.metadata.in_cluster {
+        return None;
+    }
+    let settings = &index.settings;
+    let ObjectMeta { namespace, name, .. } = &service.metadata;
+    if !settings.address_filter.allows_names() {
+        return Some(format!(
+            "Service {namespace}/{name} is of type ExternalName, which --external-names does not allow"
+        ));
+    }
+    let alias = service.spec.external_name.as_deref()?;
+    settings.cluster_domain.contains(alias).then(|| {
+        format!(
+            "Service {namespace}/{name} stands for {alias}, a name of the cluster: \
+             refer to that Service itself, with a ReferenceGrant if it is in another namespace"
+        )
     })
 }
 
@@ -174,7 +233,8 @@ pub(super) fn check_slices(
     let services: BTreeSet<NamespacedName<'_>> =
         backends.iter().map(|key| (&*key.namespace, &*key.service)).collect();
     for slice in services.iter().filter_map(|name| endpoints.slices.get(name)).flatten() {
-        for (field, message) in slice_faults(&slice.spec) {
+        let filter = slice.metadata.in_cluster.then_some(&endpoints.filter);
+        for (field, message) in slice_faults(&slice.spec, filter) {
             report.problem("EndpointSlice", slice, &field, message);
         }
     }
@@ -295,7 +355,10 @@ fn parse_address(kind: AddressType, text: &str) -> Option<IpAddr> {
     }
 }
 
-fn slice_faults(slice: &EndpointSliceSpec) -> Vec<(String, String)> {
+fn slice_faults(
+    slice: &EndpointSliceSpec,
+    filter: Option<&AddressFilter>,
+) -> Vec<(String, String)> {
     if slice.address_type == AddressType::Fqdn {
         return vec![("addressType".to_owned(), "FQDN is not supported".to_owned())];
     }
@@ -307,7 +370,22 @@ fn slice_faults(slice: &EndpointSliceSpec) -> Vec<(String, String)> {
         let (part, message) = endpoint_fault(slice.address_type, &endpoint.addresses)?;
         Some((format!("endpoints[{n}].addresses{part}"), message))
     });
-    ports.chain(endpoints).collect()
+    let rejected = filter.into_iter().flat_map(|filter| rejected_addresses(slice, filter));
+    ports.chain(endpoints).chain(rejected).collect()
+}
+
+/// Returns a fault for each endpoint that the filter rejects at one of its ports.
+fn rejected_addresses<'a>(
+    slice: &'a EndpointSliceSpec,
+    filter: &'a AddressFilter,
+) -> impl Iterator<Item = (String, String)> + 'a {
+    slice.endpoints.iter().enumerate().filter_map(move |(n, endpoint)| {
+        let address = parse_address(slice.address_type, endpoint.addresses.first()?)?;
+        let mut ports = slice.ports.iter().filter_map(|port| port.port);
+        let rejection =
+            ports.find_map(|port| filter.check_slice(SocketAddr::new(address, port)).err())?;
+        Some((format!("endpoints[{n}].addresses[0]"), format!("{address} {rejection}")))
+    })
 }
 
 fn endpoint_fault(kind: AddressType, addresses: &[String]) -> Option<(&'static str, String)> {

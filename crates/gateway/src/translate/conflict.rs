@@ -1,7 +1,7 @@
 //! Conflicts between listeners: decides which of several listeners with the same address, port and hostname are served.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use super::listener::{GatewayContext, ListenerContext, ProtocolType, listen_port};
 use super::report::{TranslationReport, ValidationFault};
@@ -15,6 +15,28 @@ struct ListenerClaims {
     by_hosts: BTreeMap<(HostPattern, ProtocolType), Vec<usize>>,
     /// The first claim of each protocol.
     by_protocol: BTreeMap<ProtocolType, usize>,
+    owners: HostnameOwners,
+}
+
+/// The namespaces that own hostnames of one socket. The namespace of the oldest Gateway owns a hostname, and every name
+/// below a wildcard. A listener without a hostname owns none.
+#[derive(Default)]
+struct HostnameOwners(BTreeMap<HostPattern, String>);
+
+impl HostnameOwners {
+    fn add(&mut self, hosts: &HostPattern, namespace: &str) {
+        if *hosts != HostPattern::Any {
+            self.0.entry(hosts.clone()).or_insert_with(|| namespace.to_owned());
+        }
+    }
+
+    /// Returns the namespace other than `own` that owns all these hosts.
+    fn foreign_owner(&self, hosts: &HostPattern, own: &str) -> Option<&str> {
+        let owner = |hosts: &HostPattern| self.0.get(hosts).map(String::as_str);
+        let wildcards = hosts.covering_wildcards();
+        let mut owners = wildcards.filter_map(|hosts| owner(&hosts)).chain(owner(hosts));
+        owners.find(|owner| *owner != own)
+    }
 }
 
 impl ListenerClaims {
@@ -50,30 +72,33 @@ impl ListenerClaims {
 
 /// Finds all conflicts. Within a Gateway, none of its own listeners that conflict is served, as Gateway API demands;
 /// listeners of ListenerSets yield to those with precedence. Between Gateways, the older one keeps its sockets, so that
-/// a new Gateway does not take down an existing one.
-pub(super) fn find_conflicts(gateways: &mut [GatewayContext<'_>], report: &mut TranslationReport) {
-    let mut taken: BTreeMap<(SocketAddr, TransportProtocol), ListenerClaims> = BTreeMap::new();
-    // The listener of each claim.
-    let mut names: Vec<String> = Vec::new();
+/// a new Gateway does not take down an existing one. Between Gateways of different namespaces in a cluster, the older
+/// one also keeps the names below its wildcards, unless `share_hostnames` is set.
+pub(super) fn find_conflicts(
+    gateways: &mut [GatewayContext<'_>],
+    share_hostnames: bool,
+    report: &mut TranslationReport,
+) {
+    let mut taken = TakenSockets::default();
     for gateway in gateways {
         find_conflicts_within(gateway);
+        let metadata = &gateway.object.metadata;
+        let namespace = &*metadata.namespace;
+        let checks_owners = metadata.in_cluster && !share_hostnames;
         let GatewayContext { addresses, listeners, target_ports: targets, .. } = gateway;
-        for listener in listeners.iter_mut().filter(|it| it.is_served()) {
-            let transport = listener.protocol.transport();
+        for listener in listeners.iter_mut().filter(|it| it.claims_hosts()) {
             let port = listen_port(targets.as_ref(), listener.spec.port);
-            let sockets: Vec<_> =
-                addresses.iter().map(|ip| (SocketAddr::new(*ip, port), transport)).collect();
-            let mut claims = sockets.iter().filter_map(|socket| taken.get(socket));
-            match claims.find_map(|claims| claims.conflict_with(None, listener)) {
-                Some((other, reason)) => {
-                    listener.conflict = Some(conflict(listener.place, reason, &names[other]));
+            let sockets: Vec<_> = addresses.iter().map(|ip| SocketAddr::new(*ip, port)).collect();
+            let conflict = taken.conflict(&sockets, namespace, listener).or_else(|| {
+                let owner = taken.foreign_owner(&sockets, namespace, listener)?;
+                checks_owners.then(|| ownership_conflict(listener.place, &owner))
+            });
+            match conflict {
+                // Without a certificate the listener is not served anyway.
+                Some(conflict) => {
+                    listener.conflict = Some(conflict).filter(|_| listener.is_served())
                 }
-                None => {
-                    let claim =
-                        |socket| taken.entry(socket).or_default().add(names.len(), listener);
-                    sockets.into_iter().for_each(claim);
-                    names.push(listener.label());
-                }
+                None => taken.add(&sockets, namespace, listener),
             }
         }
         for listener in &*listeners {
@@ -81,6 +106,73 @@ pub(super) fn find_conflicts(gateways: &mut [GatewayContext<'_>], report: &mut T
             fault.for_each(|fault| report.owner_fault(listener.owner, fault));
         }
         find_overlaps(listeners);
+    }
+}
+
+/// The sockets of all Gateways so far.
+#[derive(Default)]
+struct TakenSockets {
+    sockets: BTreeMap<(SocketAddr, TransportProtocol), ListenerClaims>,
+    /// Namespace of the Gateway, and label of the listener, of each claim.
+    claimants: Vec<(String, String)>,
+}
+
+impl TakenSockets {
+    fn add(&mut self, sockets: &[SocketAddr], namespace: &str, listener: &ListenerContext<'_>) {
+        for socket in sockets {
+            let key = (*socket, listener.protocol.transport());
+            let claims = self.sockets.entry(key).or_default();
+            claims.owners.add(&listener.hosts, namespace);
+            if listener.is_served() {
+                claims.add(self.claimants.len(), listener);
+            }
+        }
+        self.claimants.push((namespace.to_owned(), listener.label()));
+    }
+
+    fn claims(
+        &self,
+        sockets: &[SocketAddr],
+        transport: TransportProtocol,
+    ) -> impl Iterator<Item = &ListenerClaims> {
+        sockets.iter().filter_map(move |socket| self.sockets.get(&(*socket, transport)))
+    }
+
+    /// Returns the conflict with the first claim of another Gateway. A Gateway of another namespace is not named: its
+    /// objects need not be known to the author of this one.
+    fn conflict(
+        &self,
+        sockets: &[SocketAddr],
+        namespace: &str,
+        listener: &ListenerContext<'_>,
+    ) -> Option<ValidationFault> {
+        let mut claims = self.claims(sockets, listener.protocol.transport());
+        let (other, reason) = claims.find_map(|claims| claims.conflict_with(None, listener))?;
+        let (owner, label) = &self.claimants[other];
+        let with = if owner == namespace {
+            label.clone()
+        } else {
+            format!("a Gateway of namespace {owner}")
+        };
+        Some(conflict(listener.place, reason, &with))
+    }
+
+    /// Returns the namespace of an older Gateway that owns the hosts of a listener. If that Gateway listens on every
+    /// address, it owns them at each single address as well.
+    fn foreign_owner(
+        &self,
+        sockets: &[SocketAddr],
+        namespace: &str,
+        listener: &ListenerContext<'_>,
+    ) -> Option<String> {
+        let on_all = |socket: &SocketAddr| {
+            let any = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+            (socket.ip() != any).then(|| SocketAddr::new(any, socket.port()))
+        };
+        let all: Vec<_> = sockets.iter().flat_map(|it| [Some(*it), on_all(it)]).flatten().collect();
+        let mut claims = self.claims(&all, listener.protocol.transport());
+        let owner = claims.find_map(|it| it.owners.foreign_owner(&listener.hosts, namespace));
+        owner.map(str::to_owned)
     }
 }
 
@@ -133,4 +225,11 @@ fn conflict(place: usize, reason: ConditionReason, with: &str) -> ValidationFaul
         format!("has the same address, port and hostname as {with}")
     };
     ValidationFault::new(reason, format!("spec.listeners[{place}]"), message)
+}
+
+/// The name of the owner's namespace helps the operator, and is not secret: names of Services contain it too.
+fn ownership_conflict(place: usize, owner: &str) -> ValidationFault {
+    let message = format!("has a hostname that belongs to an older Gateway of namespace {owner}");
+    let reason = ConditionReason::HostnameConflict;
+    ValidationFault::new(reason, format!("spec.listeners[{place}].hostname"), message)
 }

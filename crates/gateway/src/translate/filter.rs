@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use super::backend::{ServiceReferrer, resolve};
+use super::backend::{ServiceReferrer, rejected_answer, resolve};
 use super::draft::FiltersDraft;
 use super::index::ObjectIndex;
 use super::report::ValidationFault;
@@ -197,6 +197,7 @@ impl FilterBuilder<'_> {
         let key = resolve(self.index, self.referrer, service, TransportProtocol::Tcp, &at)
             .map_err(|fault| self.unresolved.push(fault))
             .ok()?;
+        self.unresolved.extend(rejected_answer(self.index, &key, &at));
         (share.numerator > 0).then_some((key, share))
     }
 

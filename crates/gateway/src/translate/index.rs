@@ -12,6 +12,7 @@ use crate::objects::{
     NamespaceSpec, ObjectMeta, PartialPolicy, ReferenceGrantSpec, SecretSpec, ServiceSpec,
     StreamRouteSpec, TlsRouteSpec, TypedObject, namespace_labels,
 };
+use crate::translation_settings::TranslationSettings;
 
 pub(super) const BACKEND_POLICY: &str = "BackendPolicy";
 pub(super) const BACKEND_TLS_POLICY: &str = "BackendTLSPolicy";
@@ -25,6 +26,7 @@ pub(super) type ObjectsByName<'a, S> = BTreeMap<NamespacedName<'a>, &'a TypedObj
 /// Objects by kind and name.
 #[derive(Default)]
 pub(super) struct ObjectIndex<'a> {
+    pub(super) settings: TranslationSettings,
     /// By name only, because namespaces have no namespace.
     pub(super) namespaces: ObjectsByName<'a, NamespaceSpec>,
     /// By name only, because classes have no namespace.
@@ -74,8 +76,12 @@ pub(super) struct PolicyTarget<'a> {
 impl<'a> ObjectIndex<'a> {
     /// Indexes objects. Of two objects with the same name the first one counts. The second one is reported unless it is
     /// identical.
-    pub(super) fn new(objects: &'a [ApiObject], report: &mut TranslationReport) -> Self {
-        let mut index = Self::default();
+    pub(super) fn new(
+        objects: &'a [ApiObject],
+        settings: &TranslationSettings,
+        report: &mut TranslationReport,
+    ) -> Self {
+        let mut index = Self { settings: settings.clone(), ..Self::default() };
         index.add(objects, report);
         index
     }

@@ -28,6 +28,7 @@ use super::index::ObjectIndex;
 use super::report::{TranslationReport, TranslationResult};
 use crate::managed_services::PublishedAddress;
 use crate::objects::{ApiObject, GatewayName, GatewaySpec, ObjectMeta, SharedObject, TypedObject};
+use crate::translation_settings::{ControllerNames, TranslationSettings};
 use class::accepted_classes;
 use dialect::AnnotationDialect;
 use source::IngressSources;
@@ -48,9 +49,12 @@ pub struct ServedIngress {
 }
 
 /// Returns the Ingresses of our classes, each once.
-pub fn served_ingresses(objects: &[ApiObject]) -> Vec<ServedIngress> {
+pub fn served_ingresses(
+    objects: &[ApiObject],
+    controllers: &ControllerNames,
+) -> Vec<ServedIngress> {
     let mut report = TranslationReport::default();
-    let index = ObjectIndex::new(objects, &mut report);
+    let index = ObjectIndex::new(objects, &of_controllers(controllers), &mut report);
     let classes = accepted_classes(&index, &mut report);
     let of_class = |class: class::AcceptedIngressClass<'_>| {
         let gateway = (NAMESPACE.to_owned(), class.object.metadata.name.clone());
@@ -86,12 +90,19 @@ pub fn status(places: &[PublishedAddress]) -> Value {
 }
 
 /// Returns the Gateways that represent IngressClasses with at least one Ingress.
-pub(crate) fn gateways(objects: &[ApiObject]) -> Vec<SharedObject<GatewaySpec>> {
+pub(crate) fn gateways(
+    objects: &[ApiObject],
+    controllers: &ControllerNames,
+) -> Vec<SharedObject<GatewaySpec>> {
     let mut report = TranslationReport::default();
-    let index = ObjectIndex::new(objects, &mut report);
+    let index = ObjectIndex::new(objects, &of_controllers(controllers), &mut report);
     let gateway =
         |object| if let ApiObject::Gateway(gateway) = object { Some(gateway) } else { None };
     expand(&index, &mut report).objects.into_iter().filter_map(gateway).collect()
+}
+
+fn of_controllers(controllers: &ControllerNames) -> TranslationSettings {
+    TranslationSettings { controllers: controllers.clone(), ..TranslationSettings::default() }
 }
 
 /// The result of expanding Ingresses.
@@ -113,7 +124,7 @@ pub(super) fn expand(index: &ObjectIndex<'_>, report: &mut TranslationReport) ->
         let settings: Vec<_> =
             class.ingresses.iter().map(|it| annotation::annotation_settings(it, report)).collect();
         let listeners = class_listeners::class_listeners(&class, report);
-        listeners.add(&mut expansion, &class);
+        listeners.add(index, &class, &mut expansion);
         route::add(index, &class, &settings, &listeners, &mut expansion, report);
         policy::add(index, &class, &settings, &mut expansion, report);
     }
@@ -177,12 +188,14 @@ spec: {ingressClassName: theirs, defaultBackend: {service: {name: web, port: {nu
         let gateway = (NAMESPACE.to_owned(), "ours".to_owned());
         let (namespace, name) = ("shop".to_owned(), "web".to_owned());
         assert_eq!(
-            served_ingresses(&objects),
+            served_ingresses(&objects, &ControllerNames::default()),
             [ServedIngress { namespace, name, gateway: gateway.clone() }]
         );
 
         let pool = ["192.0.2.7/32".parse().unwrap()];
-        let AddressAssignment::Pool { assigned } = assign(&pool, &objects, &BTreeMap::new()) else {
+        let AddressAssignment::Pool { assigned } =
+            assign(&pool, &objects, &BTreeMap::new(), &ControllerNames::default())
+        else {
             panic!("a pool")
         };
         assert_eq!(assigned, [(gateway, vec![[192, 0, 2, 7].into()])].into());

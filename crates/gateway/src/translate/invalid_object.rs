@@ -48,7 +48,7 @@ fn gateway(
     report: &mut TranslationReport,
 ) {
     let class = object.spec.class.as_deref().and_then(|class| index.classes.get(&("", class)));
-    if class.is_some_and(|class| is_ours(class)) {
+    if class.is_some_and(|class| is_ours(index, class)) {
         let conditions = [ConditionType::Accepted, ConditionType::Programmed]
             .map(|kind| refusal(kind, ConditionReason::Invalid, &object.spec));
         let conditions = conditions.into();

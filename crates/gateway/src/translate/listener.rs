@@ -203,7 +203,12 @@ impl ListenerContext<'_> {
 
     pub(super) const fn is_served(&self) -> bool {
         let can_decrypt = !self.protocol.is_encrypted() || self.tls_mode.is_some();
-        self.fault.is_none() && self.conflict.is_none() && can_decrypt
+        self.claims_hosts() && can_decrypt
+    }
+
+    /// True if the listener keeps its hosts. A missing certificate does not give them to another namespace.
+    pub(super) const fn claims_hosts(&self) -> bool {
+        self.fault.is_none() && self.conflict.is_none()
     }
 }
 
@@ -222,7 +227,7 @@ pub(super) fn gateways<'a>(
     addresses: &AddressAssignment,
     report: &mut TranslationReport,
 ) -> Vec<GatewayContext<'a>> {
-    for class in index.classes.values().filter(|class| is_ours(class)) {
+    for class in index.classes.values().filter(|class| is_ours(index, class)) {
         report_class(class, report);
     }
     let sets = ListenerSets::new(index, report);
@@ -230,7 +235,7 @@ pub(super) fn gateways<'a>(
     for object in by_age(&index.gateways) {
         let class = &object.spec.gateway_class_name;
         match index.classes.get(&("", &**class)) {
-            Some(class) if is_ours(class) => {
+            Some(class) if is_ours(index, class) => {
                 gateways.push(accepted_gateway(index, addresses, object, &sets, report));
             }
             Some(_) => {}
@@ -243,7 +248,7 @@ pub(super) fn gateways<'a>(
     if let AddressAssignment::ManagedServices(services) = addresses {
         assign_target_ports(&mut gateways, services, report);
     }
-    find_conflicts(&mut gateways, report);
+    find_conflicts(&mut gateways, index.settings.share_hostnames, report);
     gateways
 }
 
@@ -275,8 +280,8 @@ pub(super) fn listen_port(targets: Option<&TargetPortMap>, port: u16) -> u16 {
     targets.and_then(|targets| targets.get(&port)).copied().unwrap_or(port)
 }
 
-pub(super) fn is_ours(class: &TypedObject<GatewayClassSpec>) -> bool {
-    class.spec.controller_name == objects::GATEWAY_CONTROLLER
+pub(super) fn is_ours(index: &ObjectIndex<'_>, class: &TypedObject<GatewayClassSpec>) -> bool {
+    index.settings.controllers.own_class(class)
 }
 
 fn report_class(class: &TypedObject<GatewayClassSpec>, report: &mut TranslationReport) {

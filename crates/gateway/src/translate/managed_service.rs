@@ -19,7 +19,7 @@ pub(super) fn desired_services(
     let has_service = |name: &GatewayName| services.iter().any(|service| service.gateway == *name);
     let refused = index.invalid_objects.iter().filter(|object| {
         let class = object.spec.class.as_deref().and_then(|it| index.classes.get(&("", it)));
-        object.spec.kind == "Gateway" && class.is_some_and(|class| is_ours(class))
+        object.spec.kind == "Gateway" && class.is_some_and(|class| is_ours(index, class))
     });
     let refused = refused.map(|it| (it.metadata.namespace.clone(), it.metadata.name.clone()));
     let names = gateways.iter().map(GatewayContext::name).chain(refused);

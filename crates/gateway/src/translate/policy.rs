@@ -8,15 +8,14 @@ use std::sync::Arc;
 use super::backend_tls::BackendTlsPolicies;
 use super::backend_transport::BackendTransport;
 use super::index::{BACKEND_POLICY, ObjectIndex, ObjectsByName, sorted_by_age};
-use super::listener::ListenerContext;
+use super::listener::{ListenerContext, is_ours};
 use super::owner::OwnerObject;
 use super::report::{TranslationReport, ValidationFault, condition};
 use super::revocation::{self, RevocationResult};
 use super::settings::{backend_faults, backend_settings, client_faults, client_settings, http3};
 use crate::objects::{
-    BackendPolicySpec, BackendProtocol, ClientPolicySpec, GATEWAY_CONTROLLER, GatewaySpec,
-    GatewayTarget, InvalidObject, MaxInFlight, ObjectMeta, PartialPolicy, ServiceTarget,
-    TypedObject,
+    BackendPolicySpec, BackendProtocol, ClientPolicySpec, GatewaySpec, GatewayTarget,
+    InvalidObject, MaxInFlight, ObjectMeta, PartialPolicy, ServiceTarget, TypedObject,
 };
 use crate::snapshot::{BackendKey, BackendSettings, ClientSettings, Http3Settings, Listener};
 use crate::status::{ConditionReason, ConditionType, StatusCondition, StatusDetail, TargetStatus};
@@ -466,7 +465,7 @@ fn find_gateway(
         return Err(("name", format!("there is no Gateway {namespace}/{}", reference.name)));
     };
     let class = index.classes.get(&("", &*gateway.spec.gateway_class_name));
-    if class.is_none_or(|class| class.spec.controller_name != GATEWAY_CONTROLLER) {
+    if class.is_none_or(|class| !is_ours(index, class)) {
         return Err((
             "name",
             format!("Gateway {namespace}/{} is not served by Sheave", reference.name),

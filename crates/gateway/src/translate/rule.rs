@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::attach::RouteAttachment;
-use super::backend::{ServiceReferrer, resolve};
+use super::backend::{ServiceReferrer, rejected_answer, resolve};
 use super::draft::{FiltersDraft, RuleDraft, TargetDraft};
 use super::filter::{self, FilterScope};
 use super::index::ObjectIndex;
@@ -269,6 +269,8 @@ impl<'a, S> RuleBuilder<'a, S> {
             let key = resolve(self.index, self.referrer(), service, TransportProtocol::Tcp, &field)
                 .map_err(|fault| self.unresolved.push(fault))
                 .ok();
+            let rejected = key.as_ref().and_then(|key| rejected_answer(self.index, key, &field));
+            self.unresolved.extend(rejected);
             let filters = self.filters(&reference.filters, &part, FilterScope::Backend, matches);
             if reference.weight > 0 {
                 targets.push(TargetDraft { key, weight: reference.weight, filters });

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::attach::{
     AttachmentRequest, ParentAttachment, ParentIndex, RouteAttachment, retain_served,
 };
-use super::backend::{ServiceReferrer, resolve};
+use super::backend::{ServiceReferrer, rejected_answer, resolve};
 use super::draft::{RouteDraft, RuleDraft, TargetDraft};
 use super::index::{ObjectIndex, by_age};
 use super::listener::GatewayContext;
@@ -225,6 +225,7 @@ impl<S> StreamRouteSource<'_, S> {
             let key = resolve(index, referrer, reference.service(), self.transport, &field)
                 .map_err(|fault| unresolved.push(fault))
                 .ok();
+            unresolved.extend(key.as_ref().and_then(|key| rejected_answer(index, key, &field)));
             if reference.weight > 0 {
                 targets.push(TargetDraft {
                     key,

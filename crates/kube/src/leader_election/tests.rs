@@ -7,13 +7,13 @@ use crate::api_server::ApiServer;
 const LEASES: &str = "/apis/coordination.k8s.io/v1/leases";
 
 fn join(server: &ApiServer, name: &str) -> ClusterObjects {
-    let identity = ReplicaIdentity { name: name.to_owned(), namespace: "sheave".to_owned() };
-    ClusterObjects::new(&server.cluster(), identity)
+    let identity = ReplicaIdentity::for_tests(name);
+    ClusterObjects::new(&server.cluster(), identity, &[])
 }
 
 /// Returns the holder of the Lease in the API server; empty: it was released.
 fn holder(server: &ApiServer) -> Option<String> {
-    let lease = server.object(LEASES, "sheave", crate::WRITER)?;
+    let lease = server.object(LEASES, "sheave", "sheave")?;
     Some(lease["spec"]["holderIdentity"].as_str()?.to_owned())
 }
 
@@ -53,7 +53,7 @@ async fn resign_is_bounded_if_the_api_server_does_not_answer() {
     let server = ApiServer::default();
     let mut first = join(&server, "first");
     until_held_by(&server, "first").await;
-    server.ignore(crate::WRITER);
+    server.ignore("sheave");
     let begun = Instant::now();
     first.resign().await;
     assert!(begun.elapsed() <= Duration::from_secs(1));

@@ -2,6 +2,7 @@
 
 use std::sync::Mutex;
 
+use gateway::objects::GATEWAY_CONTROLLER;
 use gateway::status::{
     ConditionReason, ConditionType, GatewayStatus, ObjectIdentity, StatusCondition,
 };
@@ -12,6 +13,7 @@ use tokio::time::sleep;
 
 use super::*;
 use crate::api_server::ApiServer;
+use crate::store::WatchIndex;
 use crate::{ClusterObjects, ReplicaIdentity};
 
 const GATEWAYS: &str = "/apis/gateway.networking.k8s.io/v1/gateways";
@@ -43,8 +45,8 @@ fn statuses(names: &[&str], message: &str) -> DesiredStatuses {
 /// Returns the watched Gateways of these names, with this replica as the leader.
 async fn lead(server: &ApiServer, names: &[&str]) -> ClusterObjects {
     names.iter().for_each(|name| server.put(GATEWAYS, gateway(name)));
-    let identity = ReplicaIdentity { name: "us".to_owned(), namespace: "sheave".to_owned() };
-    let mut objects = ClusterObjects::new(&server.cluster(), identity);
+    let identity = ReplicaIdentity::for_tests("us");
+    let mut objects = ClusterObjects::new(&server.cluster(), identity, &[]);
     objects.changed().await;
     objects
 }
@@ -115,13 +117,20 @@ fn publisher(
         leadership,
         backoff,
         written: published,
+        writer: WriterIdentity {
+            controller: GATEWAY_CONTROLLER.into(),
+            field_manager: "sheave".to_owned(),
+        },
     }
 }
 
 /// Applies an object to the store.
 fn apply(known: &mut Store, kind: &str, object: Value) {
     let object = serde_json::from_value(object).unwrap();
-    known.apply_event(WatchedKind::index_of(kind).unwrap(), Event::Apply(object));
+    known.apply_event(
+        WatchIndex::of_kind(WatchedKind::index_of(kind).unwrap()),
+        Event::Apply(object),
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -129,7 +138,7 @@ async fn no_status_is_written_after_the_lease_expires() {
     let names: Vec<_> =
         (0..3 * MAX_CONCURRENT_WRITES).map(|index| format!("gateway-{index:02}")).collect();
     let names: Vec<_> = names.iter().map(String::as_str).collect();
-    let mut known = Store::new();
+    let mut known = Store::for_tests();
     names.iter().for_each(|name| apply(&mut known, "Gateway", gateway(name)));
     let server = ApiServer::default();
     server.slow_down(Duration::from_secs(2));
@@ -170,7 +179,7 @@ fn ingress(manager: &str) -> Value {
 }
 
 async fn ingress_left_to_others(manager: &str) -> (Vec<String>, Option<Value>) {
-    let mut known = Store::new();
+    let mut known = Store::for_tests();
     apply(&mut known, "Ingress", ingress(manager));
     let server = ApiServer::default();
     server.put(INGRESSES, ingress(manager));
@@ -182,7 +191,7 @@ async fn ingress_left_to_others(manager: &str) -> (Vec<String>, Option<Value>) {
 
 #[tokio::test(start_paused = true)]
 async fn addresses_of_an_unmanaged_ingress_are_withdrawn() {
-    let (writes, status) = ingress_left_to_others(WRITER).await;
+    let (writes, status) = ingress_left_to_others("sheave").await;
     assert_eq!((writes, status), (vec!["web".to_owned()], Some(Value::Null)));
     let (writes, status) = ingress_left_to_others("another-controller").await;
     assert_eq!((writes, status), (vec![], Some(ingress("")["status"].clone())));

@@ -14,8 +14,8 @@ fn service(name: &str, port: u16) -> DynamicObject {
     object(name, json!({"spec": {"ports": [{"port": port}]}}))
 }
 
-fn service_index() -> usize {
-    WatchedKind::index_of("Service").unwrap()
+fn service_index() -> WatchIndex {
+    WatchIndex::of_kind(WatchedKind::index_of("Service").unwrap())
 }
 
 /// Applies a complete list, and returns the changes.
@@ -34,18 +34,18 @@ fn names(known: &Store) -> Vec<String> {
 
 #[test]
 fn store_is_complete_once_every_kind_is_listed() {
-    let mut known = Store::new();
+    let mut known = Store::for_tests();
     for index in 0..KINDS.len() {
         assert!(!known.has_synced());
-        known.apply_event(index, Event::Init);
-        known.apply_event(index, Event::InitDone);
+        known.apply_event(WatchIndex::of_kind(index), Event::Init);
+        known.apply_event(WatchIndex::of_kind(index), Event::InitDone);
     }
     assert!(known.has_synced());
 }
 
 #[test]
 fn list_takes_effect_when_complete() {
-    let mut known = Store::new();
+    let mut known = Store::for_tests();
     list(&mut known, [service("a", 80), service("b", 80)]);
     known.apply_event(service_index(), Event::Init);
     known.apply_event(service_index(), Event::InitApply(service("a", 80)));
@@ -57,7 +57,7 @@ fn list_takes_effect_when_complete() {
 
 #[test]
 fn identical_list_is_no_change() {
-    let mut known = Store::new();
+    let mut known = Store::for_tests();
     assert!(list(&mut known, [service("a", 80)]).objects);
     assert_eq!(list(&mut known, [service("a", 80)]), PendingChanges::default());
     assert!(list(&mut known, [service("a", 81)]).objects);
@@ -65,7 +65,7 @@ fn identical_list_is_no_change() {
 
 #[test]
 fn status_only_update_requests_no_translation() {
-    let mut known = Store::new();
+    let mut known = Store::for_tests();
     list(&mut known, [service("a", 80)]);
     let mut with_status = service("a", 80);
     with_status.data["status"] = json!({"loadBalancer": {}});
@@ -79,12 +79,15 @@ fn status_only_update_requests_no_translation() {
 
 #[test]
 fn changed_status_addresses_request_a_translation() {
-    let mut known = Store::new();
+    let mut known = Store::for_tests();
     let mut change = |kind: &str, status: Value| {
         let spec = json!({ "gatewayClassName": "ours", "listeners": [] });
         let spec = if kind == "Gateway" { spec } else { json!({}) };
         let changed = object("a", json!({ "spec": spec, "status": status }));
-        known.apply_event(WatchedKind::index_of(kind).unwrap(), Event::Apply(changed));
+        known.apply_event(
+            WatchIndex::of_kind(WatchedKind::index_of(kind).unwrap()),
+            Event::Apply(changed),
+        );
         std::mem::take(&mut known.changes)
     };
     let [all, status_alone] = [true, false].map(|objects| PendingChanges {
@@ -114,7 +117,7 @@ fn changed_status_addresses_request_a_translation() {
 
 #[test]
 fn list_reports_changed_statuses() {
-    let mut known = Store::new();
+    let mut known = Store::for_tests();
     let mut with_status = service("a", 80);
     with_status.data["status"] = json!({"loadBalancer": {}});
     list(&mut known, [with_status.clone()]);
@@ -125,11 +128,14 @@ fn list_reports_changed_statuses() {
 
 #[test]
 fn irrelevant_fields_and_annotations_are_no_change() {
-    let mut known = Store::new();
+    let mut known = Store::for_tests();
     let mut change = |kind: &str, annotation: &str, data: Value| {
         let mut changed = object("a", data);
         changed.metadata.annotations = Some([(annotation.to_owned(), "7".to_owned())].into());
-        known.apply_event(WatchedKind::index_of(kind).unwrap(), Event::Apply(changed));
+        known.apply_event(
+            WatchIndex::of_kind(WatchedKind::index_of(kind).unwrap()),
+            Event::Apply(changed),
+        );
         std::mem::take(&mut known.changes).objects
     };
     let ports = json!({"spec": {"ports": [{"port": 80}]}});
@@ -149,7 +155,7 @@ fn irrelevant_fields_and_annotations_are_no_change() {
 
 #[test]
 fn invalid_object_is_left_out_and_reported() {
-    let mut known = Store::new();
+    let mut known = Store::for_tests();
     list(&mut known, [service("a", 80), object("bad", json!({"spec": {"ports": 80}}))]);
     let (objects, problems) = known.contents();
     let services = objects.iter().filter(|object| matches!(object, ApiObject::Service(_)));
@@ -160,9 +166,9 @@ fn invalid_object_is_left_out_and_reported() {
 
 #[test]
 fn kind_absent_at_start_is_empty_and_later_absence_keeps_objects() {
-    let mut known = Store::new();
+    let mut known = Store::for_tests();
     known.mark_kind_absent(service_index());
-    assert!(known.kinds[service_index()].is_complete);
+    assert!(known.kinds[service_index().kind].lists[0].is_complete);
     list(&mut known, [service("a", 80)]);
     known.mark_kind_absent(service_index());
     assert_eq!(names(&known), ["a"]);
@@ -171,8 +177,8 @@ fn kind_absent_at_start_is_empty_and_later_absence_keeps_objects() {
 
 #[test]
 fn endpoint_slice_change_takes_the_fast_path() {
-    let mut known = Store::new();
-    let slices = WatchedKind::index_of("EndpointSlice").unwrap();
+    let mut known = Store::for_tests();
+    let slices = WatchIndex::of_kind(WatchedKind::index_of("EndpointSlice").unwrap());
     let mut slice = object("a-1", json!({"addressType": "IPv4", "endpoints": [], "ports": []}));
     slice.metadata.labels =
         Some([("kubernetes.io/service-name".to_owned(), "a".to_owned())].into());
@@ -184,14 +190,23 @@ fn endpoint_slice_change_takes_the_fast_path() {
 }
 
 #[test]
-fn external_name_service_is_rejected() {
-    let mut known = Store::new();
-    let spec = json!({"type": "ExternalName", "externalName": "kubernetes.default.svc", "ports": [{"port": 443}]});
-    list(&mut known, [object("elsewhere", json!({ "spec": spec }))]);
-    let (objects, problems) = known.contents();
-    assert!(objects.is_empty());
-    assert_eq!(
-        (&*problems[0].object, &*problems[0].field),
-        ("Service shop/elsewhere", "spec.type")
-    );
+fn list_of_one_namespace_leaves_the_others_alone() {
+    let kind = service_index().kind;
+    let mut scopes = vec![vec![None]; KINDS.len()];
+    scopes[kind] = ["bank", "shop"].map(|name| Some(name.to_owned())).to_vec();
+    let mut known = Store::new(&scopes, "sheave");
+    let mut list = |scope, objects: Vec<DynamicObject>| {
+        let index = WatchIndex { kind, scope };
+        known.apply_event(index, Event::Init);
+        objects.into_iter().for_each(|it| known.apply_event(index, Event::InitApply(it)));
+        known.apply_event(index, Event::InitDone);
+        let changed = std::mem::take(&mut known.changes).objects;
+        (names(&known).join(" "), known.kinds[kind].lists.iter().all(|it| it.is_complete), changed)
+    };
+    let mut of_bank = service("vault", 80);
+    of_bank.metadata.namespace = Some("bank".to_owned());
+    assert_eq!(list(1, vec![service("web", 80)]), ("web".to_owned(), false, true));
+    assert_eq!(list(0, vec![of_bank]), ("vault web".to_owned(), true, true));
+    assert_eq!(list(1, vec![service("web", 80)]), ("vault web".to_owned(), true, false));
+    assert_eq!(list(1, vec![]), ("vault".to_owned(), true, true));
 }

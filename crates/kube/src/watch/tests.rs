@@ -16,8 +16,8 @@ fn service(name: &str) -> Value {
 }
 
 fn watch(server: &ApiServer) -> ClusterObjects {
-    let identity = ReplicaIdentity { name: "us".to_owned(), namespace: "sheave".to_owned() };
-    ClusterObjects::new(&server.cluster(), identity)
+    let identity = ReplicaIdentity::for_tests("us");
+    ClusterObjects::new(&server.cluster(), identity, &[])
 }
 
 /// Waits for a change and returns the names of the Services.

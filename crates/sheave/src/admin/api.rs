@@ -182,7 +182,11 @@ pub(super) fn config(report: &ProcessReport) -> ConfigResponse {
         applied_at_seconds: report.applied_at.map(seconds),
         problems: report.problems.iter().map(problem_info).collect(),
         unbound_listeners: report.unbound.to_vec(),
-        statuses: report.statuses.iter().map(ObjectStatus::of).collect(),
+        statuses: report
+            .statuses
+            .iter()
+            .map(|status| ObjectStatus::of(status, &report.controller))
+            .collect(),
     }
 }
 

@@ -14,9 +14,9 @@ pub(super) struct ObjectStatus {
 }
 
 impl ObjectStatus {
-    pub(super) fn of(status: &ResourceStatus) -> Self {
+    pub(super) fn of(status: &ResourceStatus, controller: &str) -> Self {
         let object = &status.object;
         let (namespace, name) = (object.namespace.to_string(), object.name.to_string());
-        Self { kind: object.kind, namespace, name, status: status_json(status) }
+        Self { kind: object.kind, namespace, name, status: status_json(status, controller) }
     }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use gateway::{AddressAssignment, ApiObject, ObjectOrigin, ObjectProblem};
+use gateway::{ApiObject, ObjectOrigin, ObjectProblem, TranslationSettings};
 use tokio::time::Instant;
 
 use super::path_tracker::PathChanges;
@@ -21,8 +21,8 @@ const MAX_FILE_BYTES: u64 = 64 * 1024 * 1024;
 pub(crate) struct SourceContents {
     pub(crate) objects: Vec<ApiObject>,
     pub(crate) problems: Vec<ObjectProblem>,
-    /// Addresses on which Gateways are served.
-    pub(crate) addresses: AddressAssignment,
+    /// Settings of their translation.
+    pub(crate) settings: TranslationSettings,
     pub(crate) error_policy: ErrorPolicy,
 }
 

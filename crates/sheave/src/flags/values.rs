@@ -17,6 +17,9 @@ const MIN_MEMORY_LIMIT: u64 = 64 << 20;
 
 const DNS_PORT: u16 = 53;
 
+/// Upper bound of `--controller`: a manager of fields has at most 128 characters.
+const MAX_CONTROLLER_BYTES: usize = 100;
+
 /// Value of `--listen`: the protocol and the address to listen on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ListenUrl(pub(crate) ListenFlag);
@@ -182,6 +185,21 @@ pub(super) fn service_template(text: &str) -> Result<ServiceTemplate, String> {
         return Err(example.to_owned());
     }
     Ok(ServiceTemplate(value))
+}
+
+/// Parses `--controller`. Fields of Kubernetes that carry the name, and names made of it, allow no more characters.
+pub(super) fn controller(text: &str) -> Result<String, String> {
+    let is_part = |part: &str| {
+        let is_end = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+        let is_inner = |c: char| is_end(c) || c == '-' || c == '.';
+        part.starts_with(is_end) && part.ends_with(is_end) && part.chars().all(is_inner)
+    };
+    let is_name =
+        text.split_once('/').is_some_and(|(domain, name)| is_part(domain) && is_part(name));
+    if is_name && text.len() <= MAX_CONTROLLER_BYTES {
+        return Ok(text.to_owned());
+    }
+    Err("write a domain and a name in lower case, as example.com/edge".to_owned())
 }
 
 /// Parses `--workers`.

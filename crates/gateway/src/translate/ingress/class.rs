@@ -3,7 +3,7 @@
 
 use super::super::index::{ObjectIndex, by_age};
 use super::super::report::TranslationReport;
-use crate::objects::{INGRESS_CONTROLLER, IngressClassSpec, IngressSpec, ObjectMeta, TypedObject};
+use crate::objects::{IngressClassSpec, IngressSpec, ObjectMeta, TypedObject};
 
 /// Annotation of the default class, for Ingresses without a class.
 pub(super) const DEFAULT_CLASS_ANNOTATION: &str = "ingressclass.kubernetes.io/is-default-class";
@@ -24,9 +24,8 @@ pub(super) fn accepted_classes<'a>(
 ) -> Vec<AcceptedIngressClass<'a>> {
     let classes = by_age(&index.ingress_classes);
     let mut ours: Vec<AcceptedIngressClass<'a>> = Vec::new();
-    for object in
-        classes.iter().copied().filter(|class| class.spec.controller == INGRESS_CONTROLLER)
-    {
+    let controllers = &index.settings.controllers;
+    for object in classes.iter().copied().filter(|class| controllers.own_ingress_class(class)) {
         if object.spec.parameters.is_some() {
             let message = "is not supported: use annotations of the class";
             report.problem("IngressClass", object, "spec.parameters", message);

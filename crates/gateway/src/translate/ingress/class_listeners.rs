@@ -3,16 +3,16 @@
 
 use std::collections::BTreeMap;
 
+use super::super::index::ObjectIndex;
 use super::super::report::TranslationReport;
 use super::class::AcceptedIngressClass;
 use super::source::IngressField;
 use super::{IngressExpansion, NAMESPACE, derived};
 use crate::matching::{HostPattern, HostTrie};
 use crate::objects::{
-    AllowedNamespaces, AllowedRoutes, ApiObject, FromNamespaces, GATEWAY_CONTROLLER,
-    GatewayClassSpec, GatewaySpec, GrantFrom, GrantTo, Hostname, IngressClassSpec, IngressRule,
-    IngressSpec, ListenerSpec, ListenerTlsConfig, ObjectRef, ParentRef, ReferenceGrantSpec,
-    TypedObject,
+    AllowedNamespaces, AllowedRoutes, ApiObject, FromNamespaces, GatewayClassSpec, GatewaySpec,
+    GrantFrom, GrantTo, Hostname, IngressClassSpec, IngressRule, IngressSpec, ListenerSpec,
+    ListenerTlsConfig, ObjectRef, ParentRef, ReferenceGrantSpec, TypedObject,
 };
 
 /// Annotations of an IngressClass that set its ports.
@@ -134,10 +134,15 @@ impl<'a> ClassListeners<'a> {
     }
 
     /// Adds the Gateway, its class, and ReferenceGrants for the certificates.
-    pub(super) fn add(&self, expansion: &mut IngressExpansion, class: &AcceptedIngressClass<'_>) {
+    pub(super) fn add(
+        &self,
+        index: &ObjectIndex<'_>,
+        class: &AcceptedIngressClass<'_>,
+        expansion: &mut IngressExpansion,
+    ) {
         let gateway_class = format!("ingress:{}", self.class);
         let spec = GatewayClassSpec {
-            controller_name: GATEWAY_CONTROLLER.to_owned(),
+            controller_name: index.settings.controllers.gateway.to_string(),
             ..Default::default()
         };
         let resource = derived(class.object, "", &gateway_class, spec);
