@@ -96,7 +96,8 @@ impl AddressFilter {
     pub fn check_slice(&self, endpoint: SocketAddr) -> Result<(), AddressRejection> {
         let address = plain(endpoint.ip());
         check_range(address)?;
-        let is_private = self.own.contains(&address) && self.private_ports.contains(&endpoint.port());
+        let is_private =
+            self.own.contains(&address) && self.private_ports.contains(&endpoint.port());
         if is_private || self.gateways.contains(&address) {
             return Err(AddressRejection::OwnAddress);
         }

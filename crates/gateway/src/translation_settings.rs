@@ -108,7 +108,14 @@ mod tests {
         ] {
             assert!(domain.contains(name), "{name}");
         }
-        for name in ["example.com", "notcluster.local", "cluster.local.example", "websvc", "svc.example", ""] {
+        for name in [
+            "example.com",
+            "notcluster.local",
+            "cluster.local.example",
+            "websvc",
+            "svc.example",
+            "",
+        ] {
             assert!(!domain.contains(name), "{name}");
         }
         assert!(ClusterDomain::new("k8s.corp").contains("web.shop.svc.k8s.corp"));

@@ -9,7 +9,8 @@ use gateway::managed_services::PublishedAddress;
 use gateway::objects::{GatewayName, read};
 use gateway::status::{ObjectIdentity, ResourceStatus, StatusDetail};
 use gateway::{
-    AddressAssignment, ApiObject, ControllerNames, ObjectOrigin, TranslationSettings, parse, translate,
+    AddressAssignment, ApiObject, ControllerNames, ObjectOrigin, TranslationSettings, parse,
+    translate,
 };
 use ipnet::IpNet;
 use proptest::prelude::*;

@@ -142,13 +142,18 @@ fn route_status_has_the_gateway_api_shape() {
             "lastTransitionTime": NOW,
         }],
     }] });
-    assert_eq!(status_update(&status, CONTROLLER, None, NOW), Some(StatusUpdate::Replace(expected)));
+    assert_eq!(
+        status_update(&status, CONTROLLER, None, NOW),
+        Some(StatusUpdate::Replace(expected))
+    );
 }
 
 #[test]
 fn last_transition_time_changes_only_with_the_condition_status() {
-    let first =
-        after(status_update(&route(vec![parent("edge", accepted())]), CONTROLLER, None, THEN), &Value::Null);
+    let first = after(
+        status_update(&route(vec![parent("edge", accepted())]), CONTROLLER, None, THEN),
+        &Value::Null,
+    );
     let newer =
         ResourceStatus { observed_generation: 3, ..route(vec![parent("edge", accepted())]) };
     let second = after(status_update(&newer, CONTROLLER, Some(&first), NOW), &first);
@@ -164,11 +169,13 @@ fn last_transition_time_changes_only_with_the_condition_status() {
 fn parent_statuses_of_other_controllers_keep_their_position() {
     let (edge, other) = (parent("edge", accepted()), parent("other", accepted()));
     let ours = |parents| {
-        after(status_update(&route(parents), CONTROLLER, None, THEN), &Value::Null)["parents"].clone()
+        after(status_update(&route(parents), CONTROLLER, None, THEN), &Value::Null)["parents"]
+            .clone()
     };
     let (stale, kept) = (ours(vec![parent("gone", accepted())]), ours(vec![other.clone()]));
     let current = json!({ "parents": [foreign("a"), stale[0], kept[0], foreign("b")] });
-    let status = after(status_update(&route(vec![edge, other]), CONTROLLER, Some(&current), NOW), &current);
+    let status =
+        after(status_update(&route(vec![edge, other]), CONTROLLER, Some(&current), NOW), &current);
     let names: Vec<_> =
         status["parents"].as_array().unwrap().iter().map(|it| &it["parentRef"]["name"]).collect();
     assert_eq!(names, ["a", "other", "b", "edge"]);
@@ -199,7 +206,10 @@ fn status_lists_and_messages_stay_within_kubernetes_limits() {
     assert_eq!(parents[..30], others);
 
     let long = refused(&"ä".repeat(40_000));
-    let status = after(status_update(&route(vec![parent("edge", long)]), CONTROLLER, None, NOW), &Value::Null);
+    let status = after(
+        status_update(&route(vec![parent("edge", long)]), CONTROLLER, None, NOW),
+        &Value::Null,
+    );
     let message = status["parents"][0]["conditions"][0]["message"].as_str().unwrap();
     assert_eq!(message.chars().count(), 32_768);
 
@@ -222,7 +232,8 @@ fn foreign_conditions_and_listeners_are_not_applied() {
     current["listeners"][0]["conditions"].as_array_mut().unwrap().push(foreign);
     assert_eq!(status_update(&status, CONTROLLER, Some(&current), NOW), None);
     let changed = gateway(vec![refused("no")], &["a"]);
-    let Some(StatusUpdate::Apply(ours)) = status_update(&changed, CONTROLLER, Some(&current), NOW) else {
+    let Some(StatusUpdate::Apply(ours)) = status_update(&changed, CONTROLLER, Some(&current), NOW)
+    else {
         panic!("nothing is written")
     };
     assert!(!ours.to_string().contains("example.com"), "{ours}");
@@ -241,7 +252,9 @@ fn removed_conditions_and_listeners_are_written_once() {
         gateway(vec![accepted()], &["a", "b"]),
         gateway(vec![accepted(), before_last(&before)], &["a"]),
     ] {
-        let Some(StatusUpdate::Apply(ours)) = status_update(&status, CONTROLLER, Some(&current), NOW) else {
+        let Some(StatusUpdate::Apply(ours)) =
+            status_update(&status, CONTROLLER, Some(&current), NOW)
+        else {
             panic!("nothing is written")
         };
         assert_eq!(status_update(&status, CONTROLLER, Some(&ours), NOW), None);

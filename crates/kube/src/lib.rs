@@ -36,7 +36,6 @@ pub use gateway_services::DesiredServices;
 pub use publish::{DesiredStatuses, IngressAddresses, StatusAddresses};
 pub use watch::{ClusterContents, ClusterObjects};
 
-
 /// Error that prevents a connection to a cluster.
 #[derive(Debug, Error)]
 pub enum Error {

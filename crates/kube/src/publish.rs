@@ -272,11 +272,7 @@ impl WrittenStatuses {
 }
 
 /// Returns the update that removes our status from an object that we no longer report on.
-fn withdrawal(
-    kind: &WatchedKind,
-    held: &StoredObject,
-    controller: &str,
-) -> Option<StatusUpdate> {
+fn withdrawal(kind: &WatchedKind, held: &StoredObject, controller: &str) -> Option<StatusUpdate> {
     if kind.has_status_entries {
         return held.status.as_ref().and_then(|it| status::status_removal(it, controller));
     }

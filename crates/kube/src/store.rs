@@ -105,7 +105,8 @@ impl Store {
     /// Creates an empty store for these watches of each kind. `writer` is our name as the manager of fields.
     pub(crate) fn new(scopes: &[Vec<WatchScope>], writer: &str) -> Self {
         let kind = |scopes: &Vec<WatchScope>| {
-            let list = |scope: &WatchScope| WatchedList { scope: scope.clone(), ..WatchedList::default() };
+            let list =
+                |scope: &WatchScope| WatchedList { scope: scope.clone(), ..WatchedList::default() };
             KindStore { lists: scopes.iter().map(list).collect(), ..KindStore::default() }
         };
         Self {
@@ -209,12 +210,7 @@ impl KindStore {
         changes
     }
 
-    fn apply(
-        &mut self,
-        kind: &WatchedKind,
-        object: DynamicObject,
-        writer: &str,
-    ) -> PendingChanges {
+    fn apply(&mut self, kind: &WatchedKind, object: DynamicObject, writer: &str) -> PendingChanges {
         let name = name_of(&object);
         let Some((name, held)) = to_stored(kind, object, writer) else {
             let gone = self.objects.remove(&name);

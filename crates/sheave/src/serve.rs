@@ -157,7 +157,8 @@ impl ObjectSources {
         let files = FileSource::new(flags.config.clone()).context(limits)?;
         let certificates = CertificateFiles::new(flags.shorthand.pairs()).context(limits)?;
         let drain = flags.drain_delay + flags.drain_timeout;
-        let cluster = ClusterSource::connect(&flags.cluster, translation_settings(flags), drain).await?;
+        let cluster =
+            ClusterSource::connect(&flags.cluster, translation_settings(flags), drain).await?;
         Ok(Self { objects, files, cluster, certificates })
     }
 

@@ -95,7 +95,9 @@ pub(super) fn find_conflicts(
             });
             match conflict {
                 // Without a certificate the listener is not served anyway.
-                Some(conflict) => listener.conflict = Some(conflict).filter(|_| listener.is_served()),
+                Some(conflict) => {
+                    listener.conflict = Some(conflict).filter(|_| listener.is_served())
+                }
                 None => taken.add(&sockets, namespace, listener),
             }
         }

@@ -193,7 +193,8 @@ spec: {ingressClassName: theirs, defaultBackend: {service: {name: web, port: {nu
         );
 
         let pool = ["192.0.2.7/32".parse().unwrap()];
-        let AddressAssignment::Pool { assigned } = assign(&pool, &objects, &BTreeMap::new(), &ControllerNames::default())
+        let AddressAssignment::Pool { assigned } =
+            assign(&pool, &objects, &BTreeMap::new(), &ControllerNames::default())
         else {
             panic!("a pool")
         };

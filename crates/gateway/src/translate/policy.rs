@@ -13,9 +13,8 @@ use super::owner::OwnerObject;
 use super::report::{TranslationReport, ValidationFault, condition};
 use super::settings::{backend_faults, backend_settings, client_faults, client_settings, http3};
 use crate::objects::{
-    BackendPolicySpec, BackendProtocol, ClientPolicySpec, GatewaySpec,
-    GatewayTarget, InvalidObject, MaxInFlight, ObjectMeta, PartialPolicy, ServiceTarget,
-    TypedObject,
+    BackendPolicySpec, BackendProtocol, ClientPolicySpec, GatewaySpec, GatewayTarget,
+    InvalidObject, MaxInFlight, ObjectMeta, PartialPolicy, ServiceTarget, TypedObject,
 };
 use crate::snapshot::{BackendKey, BackendSettings, ClientSettings, Http3Settings, Listener};
 use crate::status::{ConditionReason, ConditionType, StatusCondition, StatusDetail, TargetStatus};

@@ -127,7 +127,10 @@ fn publisher(
 /// Applies an object to the store.
 fn apply(known: &mut Store, kind: &str, object: Value) {
     let object = serde_json::from_value(object).unwrap();
-    known.apply_event(WatchIndex::of_kind(WatchedKind::index_of(kind).unwrap()), Event::Apply(object));
+    known.apply_event(
+        WatchIndex::of_kind(WatchedKind::index_of(kind).unwrap()),
+        Event::Apply(object),
+    );
 }
 
 #[tokio::test(start_paused = true)]

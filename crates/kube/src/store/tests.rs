@@ -84,7 +84,10 @@ fn changed_status_addresses_request_a_translation() {
         let spec = json!({ "gatewayClassName": "ours", "listeners": [] });
         let spec = if kind == "Gateway" { spec } else { json!({}) };
         let changed = object("a", json!({ "spec": spec, "status": status }));
-        known.apply_event(WatchIndex::of_kind(WatchedKind::index_of(kind).unwrap()), Event::Apply(changed));
+        known.apply_event(
+            WatchIndex::of_kind(WatchedKind::index_of(kind).unwrap()),
+            Event::Apply(changed),
+        );
         std::mem::take(&mut known.changes)
     };
     let [all, status_alone] = [true, false].map(|objects| PendingChanges {
@@ -129,7 +132,10 @@ fn irrelevant_fields_and_annotations_are_no_change() {
     let mut change = |kind: &str, annotation: &str, data: Value| {
         let mut changed = object("a", data);
         changed.metadata.annotations = Some([(annotation.to_owned(), "7".to_owned())].into());
-        known.apply_event(WatchIndex::of_kind(WatchedKind::index_of(kind).unwrap()), Event::Apply(changed));
+        known.apply_event(
+            WatchIndex::of_kind(WatchedKind::index_of(kind).unwrap()),
+            Event::Apply(changed),
+        );
         std::mem::take(&mut known.changes).objects
     };
     let ports = json!({"spec": {"ports": [{"port": 80}]}});

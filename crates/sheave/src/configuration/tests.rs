@@ -73,8 +73,11 @@ impl ConfigurationFixture {
     async fn reload(&mut self, text: &str) -> (ReloadOutcome, Vec<String>) {
         let (objects, problems) = gateway::parse(text, "test.yaml");
         let before = self.report.borrow().reloads;
-        self.configuration
-            .reload(SourceContents { objects, problems, ..SourceContents::default() });
+        self.configuration.reload(SourceContents {
+            objects,
+            problems,
+            ..SourceContents::default()
+        });
         let after = self.report.borrow().reloads;
         let counted = |reload: &ReloadOutcome| after[*reload as usize] > before[*reload as usize];
         let reload = ReloadOutcome::ALL.into_iter().find(counted).expect("each reload is counted");

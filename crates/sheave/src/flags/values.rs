@@ -152,7 +152,8 @@ pub(super) fn controller(text: &str) -> Result<String, String> {
         let is_inner = |c: char| is_end(c) || c == '-' || c == '.';
         part.starts_with(is_end) && part.ends_with(is_end) && part.chars().all(is_inner)
     };
-    let is_name = text.split_once('/').is_some_and(|(domain, name)| is_part(domain) && is_part(name));
+    let is_name =
+        text.split_once('/').is_some_and(|(domain, name)| is_part(domain) && is_part(name));
     if is_name && text.len() <= MAX_CONTROLLER_BYTES {
         return Ok(text.to_owned());
     }

@@ -10,9 +10,9 @@ use super::source::IngressField;
 use super::{IngressExpansion, NAMESPACE, derived};
 use crate::matching::{HostPattern, HostTrie};
 use crate::objects::{
-    AllowedNamespaces, AllowedRoutes, ApiObject, FromNamespaces, GatewayClassSpec, GatewaySpec, GrantFrom, GrantTo, Hostname, IngressClassSpec, IngressRule,
-    IngressSpec, ListenerSpec, ListenerTlsConfig, ObjectRef, ParentRef, ReferenceGrantSpec,
-    TypedObject,
+    AllowedNamespaces, AllowedRoutes, ApiObject, FromNamespaces, GatewayClassSpec, GatewaySpec,
+    GrantFrom, GrantTo, Hostname, IngressClassSpec, IngressRule, IngressSpec, ListenerSpec,
+    ListenerTlsConfig, ObjectRef, ParentRef, ReferenceGrantSpec, TypedObject,
 };
 
 /// Annotations of an IngressClass that set its ports.
