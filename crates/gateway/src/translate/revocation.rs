@@ -98,11 +98,10 @@ fn add_to_listener(listener: &mut ListenerContext<'_>, revocation: &RevocationRe
         Err(fault) => {
             let message = format!("revoked client certificates are unknown: {}", fault.message);
             listener.tls_mode = None;
-            listener.fault.get_or_insert(ValidationFault::new(
-                ConditionReason::NoValidCACertificate,
-                format!("spec.listeners[{}].tls", listener.place),
-                message,
-            ));
+            let field = format!("spec.listeners[{}].tls", listener.place);
+            let fault =
+                || ValidationFault::new(ConditionReason::NoValidCACertificate, field, message);
+            listener.fault.get_or_insert_with(fault);
         }
     }
 }
