@@ -77,8 +77,9 @@ pub use backend_tls_policy::{
     SubjectAltNameType,
 };
 pub use client_policy::{
-    ClientCongestionControl, ClientConnections, ClientHttp2, ClientHttp3, ClientLimits,
-    ClientPolicySpec, ClientProxyProtocol, ClientTimeouts, GatewayKind, GatewayTarget,
+    ClientCongestionControl, ClientConnections, ClientHeaders, ClientHttp2, ClientHttp3,
+    ClientLimits, ClientPath, ClientPolicySpec, ClientProxyProtocol, ClientTimeouts,
+    EscapedSlashes, GatewayKind, GatewayTarget, UntrustedFields,
 };
 pub use duration::Duration;
 pub use gateway::{

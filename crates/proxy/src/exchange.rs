@@ -94,7 +94,7 @@ impl Default for Exchange {
             response: ResponseHead::new(),
             filters: None,
             grpc_call: None,
-            upload: BodyPump::new(),
+            upload: BodyPump::for_requests(),
             download: BodyPump::new(),
         }
     }
