@@ -6,6 +6,10 @@
 
 /// Field names that get special treatment.
 mod name;
+/// Field names by which proxies describe a client.
+mod proxy_claim;
+/// Field names that a trailer section may have.
+mod trailer;
 /// Fields as byte spans, and the edits on top.
 mod fields;
 /// Cookies in requests and responses.
@@ -13,6 +17,10 @@ pub mod cookie;
 
 pub use fields::{ByteSpan, FieldSection, PreparedFieldLine, list};
 pub use name::KnownFieldName;
+pub(crate) use trailer::is_trailer;
+
+use crate::h1::BadRequest;
+use crate::path::{self, PathRules};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HttpVersion {
@@ -186,7 +194,20 @@ impl RequestHead {
         self.fields.text(self.method_text)
     }
 
-    /// Returns path and query as the client sent them, or `*`.
+    /// Brings the path to its normal form, for routes and for the endpoint; the query stays as it is.
+    pub fn normalise_path(&mut self, rules: PathRules) -> Result<(), BadRequest> {
+        // `*` is no path (RFC 9112 §3.2.4).
+        let is_path = self.path().starts_with(b"/");
+        let normal = if is_path { path::normalise(self.path(), rules)? } else { None };
+        let Some(mut target) = normal else { return Ok(()) };
+        let path_len = target.len();
+        target.extend_from_slice(&self.target()[self.path().len()..]);
+        self.target = self.fields.store(&target);
+        self.path = self.target.shorten(path_len);
+        Ok(())
+    }
+
+    /// Returns path and query, or `*`: as the client sent them, unless the path has been normalised.
     pub fn target(&self) -> &[u8] {
         self.fields.text(self.target)
     }

@@ -5,6 +5,8 @@
 
 /// The head of a message, for every protocol.
 pub mod head;
+/// Normal form of request paths.
+pub mod path;
 /// HTTP/1.1: bytes to heads and chunks, and back.
 pub mod h1;
 /// Message heads in the form that HTTP/2 and HTTP/3 share.

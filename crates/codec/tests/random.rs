@@ -80,6 +80,42 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(20_000))]
+
+    #[test]
+    fn random_paths_have_one_normal_form(pieces in vec(path_piece(), 0..12)) {
+        laws::path::normal_form(pieces.concat().as_bytes());
+    }
+}
+
+/// Generates what is special in a path, or could become it.
+fn path_piece() -> impl Strategy<Value = &'static str> {
+    select(vec![
+        "/",
+        "/",
+        ".",
+        "..",
+        "a",
+        "6",
+        "e",
+        "%",
+        "%%",
+        "%2",
+        "%2e",
+        "%2E",
+        "%61",
+        "%36",
+        "%2f",
+        "%5C",
+        "%7e",
+        "%20",
+        "/../",
+        "/./",
+        "long-segment",
+    ])
+}
+
 /// Generates a short frame, of a known or unknown type.
 fn frame() -> impl Strategy<Value = Vec<u8>> {
     let kind = select(vec![0x0, 0x1, 0x1, 0x3, 0x4, 0x7, 0xd, 0x21, 0x40]);

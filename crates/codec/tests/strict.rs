@@ -7,8 +7,9 @@ mod table;
 
 use std::fmt::Write as _;
 
-use codec::h1::{HeadLimits, parse, write};
+use codec::h1::{BadRequest, HeadLimits, parse, write};
 use codec::head::{BodyFraming, FieldSection, RequestHead, RequestMethod, ResponseHead};
+use codec::path::PathRules;
 use laws::End;
 use table::{path, rows, unescape};
 
@@ -51,6 +52,7 @@ fn accepted_requests_are_forwarded_as_recorded() {
         }
         let input = unescape(bytes);
         let taken = parse::request(&input, &LIMITS, &mut head).unwrap().unwrap();
+        head.normalise_path(PathRules::default()).unwrap();
         let mut out = Vec::new();
         write::request_head(&head, head.framing, head.upgrade, &mut out);
         writeln!(recorded, "\nfrom {}\nto   {}", escape(&input[..taken]), escape(&out)).unwrap();
@@ -62,7 +64,7 @@ fn read_request(bytes: &str) -> (String, String, String) {
     let bytes = unescape(bytes);
     let read = |bytes: &[u8]| {
         let mut head = RequestHead::new();
-        let taken = parse::request(bytes, &LIMITS, &mut head);
+        let taken = parse_request(bytes, &mut head);
         (taken, head)
     };
     let (taken, head) = read(&bytes);
@@ -75,6 +77,15 @@ fn read_request(bytes: &str) -> (String, String, String) {
         Ok(Some(_)) => ("pass".into(), connection(head.keep_alive), body(head.framing)),
         Err(bad) => (bad.status().to_string(), "close".into(), "-".into()),
     }
+}
+
+/// Parses a request, and normalises its path.
+fn parse_request(bytes: &[u8], head: &mut RequestHead) -> Result<Option<usize>, BadRequest> {
+    let taken = parse::request(bytes, &LIMITS, head)?;
+    if taken.is_some() {
+        head.normalise_path(PathRules::default())?;
+    }
+    Ok(taken)
 }
 
 fn read_response(method: &str, bytes: &str) -> (String, String, String) {

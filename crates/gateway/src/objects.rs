@@ -77,9 +77,10 @@ pub use backend_tls_policy::{
     SubjectAltNameType,
 };
 pub use client_policy::{
-    ClientCongestionControl, ClientConnections, ClientHttp2, ClientHttp3, ClientLimits,
-    ClientPolicySpec, ClientProxyProtocol, ClientRevocation, ClientTimeouts, GatewayKind,
-    GatewayTarget, RevocationDepth, RevocationFallback, RevocationListKind, RevocationListRef,
+    ClientCongestionControl, ClientConnections, ClientHeaders, ClientHttp2, ClientHttp3,
+    ClientLimits, ClientPath, ClientPolicySpec, ClientProxyProtocol, ClientRevocation,
+    ClientTimeouts, EscapedSlashes, GatewayKind, GatewayTarget, RevocationDepth,
+    RevocationFallback, RevocationListKind, RevocationListRef, UntrustedFields,
 };
 pub use duration::Duration;
 pub use gateway::{

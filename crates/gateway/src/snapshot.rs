@@ -21,8 +21,8 @@ pub use filter::{
 };
 pub use settings::{
     AffinitySettings, BackendSettings, ClientSettings, CongestionControl, EndpointProtocol,
-    HashKey, Http3Settings, PriorityHeader, PriorityRules, ProbeSettings, ProxyProtocol,
-    ProxyVersion, RuleRetry,
+    HashKey, Http3Settings, PathSettings, PriorityHeader, PriorityRules, ProbeSettings,
+    ProxyProtocol, ProxyVersion, RuleRetry,
 };
 pub use tls::{
     ClientCertificates, EndpointTls, ListenerTls, PrivateKey, RevocationCheck, SniRule,

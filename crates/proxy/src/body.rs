@@ -12,7 +12,7 @@ use std::task::{Context, Poll, ready};
 
 use codec::grpc::web::GrpcWebTranslator;
 use codec::h1::{BadChunk, ChunkedDecoder, ChunkedEvent, write};
-use codec::head::{BodyFraming, FieldSection};
+use codec::head::{BodyFraming, FieldSection, KnownFieldName};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 
@@ -93,6 +93,8 @@ pub(crate) struct BodyPump {
     translator: Option<Box<GrpcWebTranslator>>,
     /// Trailers that followed the body, for a sink that marks the end of a message itself.
     trailers: Option<Box<FieldSection>>,
+    /// True if the messages are requests, whose trailers may not have an underscore in their name.
+    carries_requests: bool,
     /// True if such a sink has been told the end.
     end_sent: bool,
     /// Serialised bytes, of which the first `sent` have been written.
@@ -126,6 +128,7 @@ impl BodyPump {
             chunks: ChunkedDecoder::new(),
             translator: None,
             trailers: None,
+            carries_requests: false,
             end_sent: false,
             out: Vec::new(),
             sent: 0,
@@ -138,6 +141,12 @@ impl BodyPump {
             progress: 0,
             waiting_for: BodySide::Source,
         }
+    }
+
+    /// Returns a pump for the bodies of requests. Applications could take a trailer with an underscore for a field that a
+    /// client may not write.
+    pub(crate) fn for_requests() -> Self {
+        Self { carries_requests: true, ..Self::new() }
     }
 
     /// Prepares for another message: it is read with framing `from` and written with framing `to`.
@@ -379,6 +388,12 @@ impl BodyPump {
     }
 
     fn finish_with_trailers(&mut self) {
+        if self.carries_requests {
+            let of_stream = self.trailers.as_deref_mut();
+            for trailers in of_stream.into_iter().chain([self.chunks.trailers_mut()]) {
+                trailers.remove(KnownFieldName::WithUnderscore);
+            }
+        }
         let none = FieldSection::new();
         let trailers = match self.source_framing {
             SourceFraming::Chunked => self.chunks.trailers(),

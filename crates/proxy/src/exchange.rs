@@ -102,7 +102,7 @@ impl Default for Exchange {
             filters: None,
             owes_continue: false,
             grpc_call: None,
-            upload: BodyPump::new(),
+            upload: BodyPump::for_requests(),
             download: BodyPump::new(),
         }
     }

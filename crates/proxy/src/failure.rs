@@ -143,6 +143,9 @@ failures! {
         .attempt(Refused { retry_after: None });
     UpgradeRefused => row(502, "http_upgrade_failed", "no_upgrade",
         "endpoint does not support this upgrade over HTTP/2");
+    // A client can ask for a WebSocket where there is none: this says nothing about the endpoint's health.
+    WebSocketNotOpened => row(502, "http_upgrade_failed", "websocket_not_opened",
+        "endpoint answered a WebSocket request with success but without switching protocols");
 }
 
 /// One row of the table.

@@ -45,6 +45,8 @@ pub(crate) struct RequestOrigin {
     address: IpAddr,
     /// The `X-Forwarded-For` of a request that no other proxy has forwarded.
     forwarded_for: PreparedFieldLine,
+    /// The `X-Real-IP` of a request whose client no trusted proxy has reported.
+    real_ip: PreparedFieldLine,
     /// Scheme with which the request was received.
     pub(crate) scheme: UrlScheme,
 }
@@ -53,9 +55,10 @@ impl RequestOrigin {
     pub(crate) fn new(peer: SocketAddr, scheme: UrlScheme) -> Self {
         // An IPv4 client of a dual-stack socket is shown with its IPv4 address.
         let address = peer.ip().to_canonical();
-        let forwarded_for =
-            PreparedFieldLine::new(KnownFieldName::XForwardedFor, &address.to_string());
-        Self { address, forwarded_for, scheme }
+        let text = address.to_string();
+        let forwarded_for = PreparedFieldLine::new(KnownFieldName::XForwardedFor, &text);
+        let real_ip = PreparedFieldLine::new(KnownFieldName::XRealIp, &text);
+        Self { address, forwarded_for, real_ip, scheme }
     }
 
     /// Returns the peer's address as text.
@@ -105,17 +108,41 @@ fn parse_address(element: &[u8]) -> Option<IpAddr> {
     Some(text.parse().or_else(|_| with_port()).ok()?.to_canonical())
 }
 
-/// Adds `X-Forwarded-*`, `Forwarded`, `X-Request-Id` and `Via`.
+/// Removes the fields in which only a trusted proxy may describe the client, and names with an underscore, unless the
+/// policy keeps them. Called before routing, so that no route, hash key or priority depends on them.
+pub(crate) fn remove_untrusted_fields(
+    fields: &mut FieldSection,
+    origin: &RequestOrigin,
+    settings: &ClientSettings,
+) {
+    if origin.is_trusted(settings) {
+        return;
+    }
+    fields.remove_all([
+        KnownFieldName::Forwarded,
+        KnownFieldName::XForwardedFor,
+        KnownFieldName::XForwardedProto,
+        KnownFieldName::XForwardedHost,
+        KnownFieldName::XForwardedPort,
+        KnownFieldName::XRequestId,
+        KnownFieldName::XRealIp,
+    ]);
+    if !settings.keeps_proxy_fields {
+        fields.remove(KnownFieldName::ProxyClaim);
+    }
+    if !settings.keeps_underscores {
+        fields.remove(KnownFieldName::WithUnderscore);
+    }
+}
+
+/// Adds `X-Forwarded-*`, `Forwarded`, `X-Real-IP`, `X-Request-Id` and `Via`. Those of an untrusted peer have been removed.
 pub(crate) fn add_forwarding_fields(
     request: &mut RequestHead,
     origin: &RequestOrigin,
     settings: &ClientSettings,
     rng: &mut Rng,
 ) {
-    let trusted = origin.is_trusted(settings);
-    if !trusted {
-        remove_untrusted_fields(&mut request.fields);
-    }
+    set_real_ip(&mut request.fields, origin, settings);
     append_forwarded_for(&mut request.fields, origin);
     if !request.fields.has(KnownFieldName::XForwardedProto) {
         request.fields.add_prepared(forwarded_proto(origin.scheme));
@@ -133,15 +160,17 @@ pub(crate) fn add_forwarding_fields(
     request.fields.add_prepared(via(request.version));
 }
 
-fn remove_untrusted_fields(fields: &mut FieldSection) {
-    fields.remove_all([
-        KnownFieldName::Forwarded,
-        KnownFieldName::XForwardedFor,
-        KnownFieldName::XForwardedProto,
-        KnownFieldName::XForwardedHost,
-        KnownFieldName::XForwardedPort,
-        KnownFieldName::XRequestId,
-    ]);
+/// Sets `X-Real-IP` to the client's address. A trusted proxy's value stays only if the proxy names no client in
+/// `X-Forwarded-For`: some load balancers add to that field and pass on the `X-Real-IP` that the client wrote.
+fn set_real_ip(fields: &mut FieldSection, origin: &RequestOrigin, settings: &ClientSettings) {
+    match origin.named_client(fields, settings) {
+        Some(address) => {
+            fields.remove(KnownFieldName::XRealIp);
+            fields.add(KnownFieldName::XRealIp, address.to_string());
+        }
+        None if fields.has(KnownFieldName::XRealIp) => {}
+        None => fields.add_prepared(&origin.real_ip),
+    }
 }
 
 /// Merges all hops into one field: many servers read only the first or the last field line.
@@ -212,6 +241,7 @@ mod tests {
         let mut request = request(head);
         let settings = trusting(trusted);
         let origin = RequestOrigin::new(client.parse().unwrap(), UrlScheme::Http);
+        remove_untrusted_fields(&mut request.fields, &origin, &settings);
         add_forwarding_fields(&mut request, &origin, &settings, &mut Rng::new(1));
         let fields = request.fields.iter().filter(|(name, ..)| *name != KnownFieldName::Host);
         fields
@@ -240,22 +270,24 @@ mod tests {
     }
 
     const CLAIMS: &str = "X-Forwarded-For: 1.1.1.1\r\nX-Forwarded-Proto: https\r\n\
-        Forwarded: for=1.1.1.1\r\nX-Request-Id: mine\r\nVia: 1.0 before\r\n";
+        Forwarded: for=1.1.1.1\r\nX-Request-Id: mine\r\nVia: 1.0 before\r\nX-Real-IP: 6.6.6.6\r\n\
+        X_Real_IP: 6.6.6.6\r\nTrue-Client-IP: 6.6.6.6\r\nuser_id: 7\r\n";
 
     #[test]
     fn forwarding_fields_of_an_untrusted_peer_are_replaced() {
         let fields = described(CLAIMS, "192.0.2.7:80", &["10.0.0.0/8"]);
         assert_eq!(
-            fields[..4],
+            fields[..5],
             [
                 "Via: 1.0 before",
+                "X-Real-IP: 192.0.2.7",
                 "X-Forwarded-For: 192.0.2.7",
                 "X-Forwarded-Proto: http",
                 "X-Forwarded-Host: a.example",
             ]
         );
-        assert_eq!(fields[4].len(), "X-Request-Id: ".len() + 32);
-        assert_eq!(fields[5..], ["Via: 1.1 sheave"]);
+        assert_eq!(fields[5].len(), "X-Request-Id: ".len() + 32);
+        assert_eq!(fields[6..], ["Via: 1.1 sheave"]);
     }
 
     #[test]
@@ -267,12 +299,40 @@ mod tests {
                 "Forwarded: for=1.1.1.1",
                 "X-Request-Id: mine",
                 "Via: 1.0 before",
+                "X_Real_IP: 6.6.6.6",
+                "True-Client-IP: 6.6.6.6",
+                "user_id: 7",
+                "X-Real-IP: 1.1.1.1",
                 "X-Forwarded-For: 1.1.1.1, 10.1.2.3",
                 "X-Forwarded-Host: a.example",
                 "Forwarded: for=10.1.2.3;proto=http",
                 "Via: 1.1 sheave",
             ]
         );
+    }
+
+    #[test]
+    fn real_ip_of_a_trusted_proxy_is_kept_if_it_names_no_other_client() {
+        let kept = described("x-real-ip: 1.1.1.1\r\n", "10.1.2.3:80", &["10.0.0.0/8"]);
+        assert!(kept.contains(&"x-real-ip: 1.1.1.1".to_owned()), "{kept:?}");
+        let set = described("", "10.1.2.3:80", &["10.0.0.0/8"]);
+        assert!(set.contains(&"X-Real-IP: 10.1.2.3".to_owned()), "{set:?}");
+    }
+
+    #[test]
+    fn policy_keeps_fields_of_untrusted_peers() {
+        let mut request = request(CLAIMS);
+        let origin = RequestOrigin::new("192.0.2.7:80".parse().unwrap(), UrlScheme::Http);
+        let settings = ClientSettings { keeps_underscores: true, ..ClientSettings::default() };
+        remove_untrusted_fields(&mut request.fields, &origin, &settings);
+        assert_eq!(request.fields.get("user_id"), Some(b"7".as_slice()));
+        assert_eq!(request.fields.get("x_real_ip"), None, "the same as X-Real-IP for CGI");
+        let mut request = self::request(CLAIMS);
+        let settings = ClientSettings { keeps_proxy_fields: true, ..ClientSettings::default() };
+        remove_untrusted_fields(&mut request.fields, &origin, &settings);
+        assert_eq!(request.fields.get("true-client-ip"), Some(b"6.6.6.6".as_slice()));
+        assert_eq!(request.fields.get("x-real-ip"), None);
+        assert_eq!(request.fields.get("user_id"), None);
     }
 
     #[test]

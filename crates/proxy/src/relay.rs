@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use balance::{AttemptResult, Time};
 use codec::grpc::GrpcCallStatus;
+use codec::h1::BadRequest;
 use codec::head::{
     BodyFraming, HttpVersion, KnownFieldName, RequestMethod, ResponseFraming, ResponseHead,
 };
@@ -138,9 +139,13 @@ fn start(context: &mut AttemptContext<'_>, attempt: &AttemptConnection) -> Resul
     };
     // If the client got no 100 (Continue), it may or may not send the body: the next bytes cannot be interpreted.
     let expects = request.expect_continue && !upload.is_read();
+    // If a response does not wait for the request's body, the rest of the body is not wanted (RFC 9112 §9.6). Only a
+    // stream of messages in both directions is expected to go on.
+    let is_early = !upload.is_read() && (response.status >= 300 || framing != BodyFraming::Chunked);
     let keep_alive = request.keep_alive
         && framing != BodyFraming::UntilClose
         && !expects
+        && !is_early
         && client.may_keep_alive(worker, policy.config, policy.client);
     let from = attempt.connection.stream.framing(response.framing);
     download.start(from, client.stream.framing(framing));
@@ -421,6 +426,9 @@ fn describe(
         response.status = *status;
         let seconds = retry_after.as_millis().div_ceil(1000);
         response.fields.add(KnownFieldName::RetryAfter, seconds.to_string());
+    }
+    if failure == Failure::BadRequest(BadRequest::Trace) {
+        response.fields.append("Allow", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
     }
     response.fields.append("Content-Type", "text/plain; charset=utf-8");
     format!("{}\n", failure.details())

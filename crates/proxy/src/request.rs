@@ -11,7 +11,8 @@ use std::task::Poll;
 use balance::{PickRequest, PriorityLevel, Time};
 use codec::h1::write;
 use codec::head::{BodyFraming, RequestHead};
-use gateway::snapshot::{EndpointProtocol, Rule, RuleTarget};
+use codec::path::PathRules;
+use gateway::snapshot::{EndpointProtocol, PathSettings, Rule, RuleTarget};
 
 use crate::accept::client::{ClientConnection, WaitInterrupt};
 use crate::active_config::{ActiveListener, WorkerConfig};
@@ -82,6 +83,7 @@ async fn forward(context: &mut RequestContext<'_>) -> Result<ConnectionOutcome, 
     let worker = context.worker;
     let active_config = worker.config();
     let listener = context.client.listener(&active_config).ok_or(Failure::NoRoute)?;
+    clean(context.client, listener, &mut context.exchange.request)?;
     let tls_info = context.client.tls_info.as_deref();
     let rule = listener.request_rule(tls_info, &RoutedRequest(&context.exchange.request))?;
     context.record.rule = Some(rule.index);
@@ -128,6 +130,22 @@ async fn forward(context: &mut RequestContext<'_>) -> Result<ConnectionOutcome, 
     };
     context.exchange.upload.drop_replay();
     relay::relay(context, attempt).await
+}
+
+/// Removes what an untrusted client may not say, and brings the path to the form that routes and the endpoint see.
+fn clean(
+    client: &ClientConnection,
+    listener: &ActiveListener,
+    request: &mut RequestHead,
+) -> Result<(), Failure> {
+    let settings = &listener.client;
+    forwarded::remove_untrusted_fields(&mut request.fields, &client.origin, settings);
+    let PathSettings { normalise, merge_slashes, reject_escaped_slashes } = settings.path;
+    let rules = PathRules { normalise, merge_slashes, reject_escaped_slashes };
+    request.normalise_path(rules).map_err(|bad| {
+        request.keep_alive = false;
+        Failure::BadRequest(bad)
+    })
 }
 
 /// Chooses one of the rule's backends, by weight.

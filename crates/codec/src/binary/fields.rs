@@ -25,6 +25,12 @@ impl FieldBudget {
         self.take_bytes(name, value)
     }
 
+    /// Charges one piece of the Cookie field, which clients send in pieces (RFC 9113 §8.2.3, RFC 9114 §4.2.1). All pieces
+    /// count as one field: over HTTP/1.1 they would be one.
+    pub(crate) fn take_cookie(&mut self, is_first: bool, piece: &[u8]) -> Result<(), BadSyntax> {
+        if is_first { self.take(b"cookie", piece) } else { self.take_bytes(b"cookie", piece) }
+    }
+
     /// Charges the bytes of one line that is not a field.
     pub(crate) fn take_bytes(&mut self, name: &[u8], value: &[u8]) -> Result<(), BadSyntax> {
         let bytes = name.len() + value.len() + LINE_BYTES;
@@ -57,10 +63,4 @@ pub(super) fn check_connection(fields: &FieldSection) -> Result<(), BadFraming> 
         return Err(BadFraming::ConnectionField);
     }
     Ok(())
-}
-
-/// True for a name that may stand in a trailer section. A trailer may not carry the meaning of a header field (RFC 9110
-/// §6.5.1), so every name that this proxy treats specially is left out.
-pub(crate) fn is_trailer(name: KnownFieldName) -> bool {
-    name == KnownFieldName::Other
 }

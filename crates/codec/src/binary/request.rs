@@ -74,6 +74,10 @@ fn read_target(
 ) -> Result<(), BadRequest> {
     head.method_text = if opens_websocket { head.fields.store(b"GET") } else { pseudo.method };
     head.method = RequestMethod::recognise(head.method_bytes());
+    // An endpoint would answer with the request, including fields that scripts in a browser must not read.
+    if head.method == RequestMethod::Trace {
+        return Err(BadRequest::Trace);
+    }
     let text = head.fields.text(pseudo.target);
     if text.len() > limits.target_bytes {
         return Err(BadRequest::TargetTooLong);
@@ -154,7 +158,9 @@ fn read_expectation(head: &mut RequestHead) -> Result<(), BadRequest> {
         return Err(BadRequest::Expectation);
     }
     head.expect_continue = !head.framing.is_empty();
-    if !head.expect_continue {
+    if head.expect_continue {
+        head.fields.keep_one_line(KnownFieldName::Expect);
+    } else {
         head.fields.remove(KnownFieldName::Expect);
     }
     Ok(())

@@ -112,6 +112,11 @@ impl ChunkedDecoder {
         &self.trailers
     }
 
+    /// Returns the trailers, once the body is complete, to remove some of them.
+    pub fn trailers_mut(&mut self) -> &mut FieldSection {
+        &mut self.trailers
+    }
+
     fn count_extension(&mut self, line: ChunkLineState) -> Result<(), BadChunk> {
         self.extension_bytes += usize::from(line.is_extension());
         if self.extension_bytes > MAX_EXTENSION_BYTES {

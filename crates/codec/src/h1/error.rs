@@ -2,6 +2,8 @@
 
 use thiserror::Error;
 
+use crate::path::BadPath;
+
 /// Syntax error: the bytes are not a message head.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error("{}", self.reason())]
@@ -87,7 +89,9 @@ pub enum BadRequest {
     Framing(BadFraming),
     Version,
     Connect,
+    Trace,
     Target,
+    Path(BadPath),
     TargetTooLong,
     HostMissing,
     HostRepeated,
@@ -103,7 +107,10 @@ impl BadRequest {
             Self::Framing(bad) => bad.reason(),
             Self::Version => "HTTP version other than 1.0 and 1.1",
             Self::Connect => "CONNECT is not supported",
+            Self::Trace => "TRACE is not supported",
             Self::Target => "malformed request target",
+            Self::Path(BadPath::AboveRoot) => "path leads above the root",
+            Self::Path(BadPath::EscapedSlash) => "escaped slash or backslash in the path",
             Self::TargetTooLong => "request target too long",
             Self::HostMissing => "no host",
             Self::HostRepeated => "more than one host",
@@ -119,10 +126,12 @@ impl BadRequest {
             Self::Syntax(bad) => bad.status(),
             Self::Framing(bad) => bad.status(),
             Self::Target
+            | Self::Path(_)
             | Self::HostMissing
             | Self::HostRepeated
             | Self::HostDiffers
             | Self::Host => 400,
+            Self::Trace => 405,
             Self::TargetTooLong => 414,
             Self::Expectation => 417,
             Self::Connect => 501,
@@ -140,6 +149,12 @@ impl From<BadSyntax> for BadRequest {
 impl From<BadFraming> for BadRequest {
     fn from(bad: BadFraming) -> Self {
         Self::Framing(bad)
+    }
+}
+
+impl From<BadPath> for BadRequest {
+    fn from(bad: BadPath) -> Self {
+        Self::Path(bad)
     }
 }
 

@@ -155,7 +155,9 @@ fn read_request_fields(head: &mut RequestHead) -> Result<(), BadRequest> {
         }
         // RFC 9110 §10.1.1: in HTTP/1.0 and without a body, Expect has no meaning and must not be forwarded.
         head.expect_continue = is_http11 && has_body;
-        if !head.expect_continue {
+        if head.expect_continue {
+            head.fields.keep_one_line(KnownFieldName::Expect);
+        } else {
             head.fields.remove(KnownFieldName::Expect);
         }
     }

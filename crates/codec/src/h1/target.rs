@@ -45,8 +45,17 @@ struct RequestTarget<'b> {
 
 impl<'b> RequestTarget<'b> {
     fn split(method: RequestMethod, target: &'b [u8]) -> Result<Self, BadRequest> {
-        if method == RequestMethod::Connect {
-            return Err(BadRequest::Connect);
+        match method {
+            RequestMethod::Connect => return Err(BadRequest::Connect),
+            RequestMethod::Trace => return Err(BadRequest::Trace),
+            RequestMethod::Get
+            | RequestMethod::Head
+            | RequestMethod::Post
+            | RequestMethod::Put
+            | RequestMethod::Delete
+            | RequestMethod::Options
+            | RequestMethod::Patch
+            | RequestMethod::Other => {}
         }
         let is_asterisk = method == RequestMethod::Options && target == b"*";
         if target.starts_with(b"/") || is_asterisk {

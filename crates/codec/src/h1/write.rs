@@ -4,7 +4,7 @@
 //! from the received bytes. So a field that the next hop might interpret differently cannot get through.
 
 use crate::head::{
-    BodyFraming, FieldSection, HttpVersion, KnownFieldName, RequestHead, ResponseHead,
+    BodyFraming, FieldSection, HttpVersion, KnownFieldName, RequestHead, ResponseHead, is_trailer,
 };
 
 /// Writes the head of a request as HTTP/1.1 in origin form.
@@ -82,12 +82,11 @@ pub fn chunk_end(out: &mut Vec<u8>) {
 
 /// Writes the last chunk and the trailer section.
 ///
-/// A trailer may not carry the meaning of a header field (RFC 9110 §6.5.1), so every name that this proxy treats
-/// specially is left out.
+/// A trailer may not carry the meaning of a header field (RFC 9110 §6.5.1): such names are left out.
 pub fn last_chunk(trailers: &FieldSection, out: &mut Vec<u8>) {
     out.extend_from_slice(b"0\r\n");
     for (name, text, value) in trailers.iter() {
-        if name == KnownFieldName::Other {
+        if is_trailer(name, text) {
             field(text, value, out);
         }
     }
@@ -112,6 +111,9 @@ pub fn is_sent_on(name: KnownFieldName, framing: BodyFraming) -> bool {
         // Announces trailers, which only a chunked body or a stream can have.
         KnownFieldName::Trailer => matches!(framing, BodyFraming::Chunked | BodyFraming::Stream),
         KnownFieldName::Other
+        | KnownFieldName::ProxyClaim
+        | KnownFieldName::WithUnderscore
+        | KnownFieldName::XRealIp
         | KnownFieldName::Expect
         | KnownFieldName::Via
         | KnownFieldName::Forwarded

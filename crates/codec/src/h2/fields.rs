@@ -3,9 +3,10 @@
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
-use crate::binary::fields::{FieldBudget, LINE_BYTES, check_value, is_trailer};
+use crate::binary::fields::{FieldBudget, LINE_BYTES, check_value};
+use crate::h1::syntax::is_token;
 use crate::h1::{BadSyntax, HeadLimits};
-use crate::head::{FieldSection, KnownFieldName};
+use crate::head::{FieldSection, KnownFieldName, is_trailer};
 
 /// Approximate size of a field that this proxy adds to a head.
 const ADDED_BYTES: usize = 40;
@@ -24,12 +25,22 @@ pub(super) fn read(
     fields: &mut FieldSection,
 ) -> Result<(), BadSyntax> {
     let mut budget = FieldBudget::new(limits);
-    for (name, value) in map {
-        budget.take(name.as_str().as_bytes(), value.as_bytes())?;
-    }
     let mut seen_cookie = false;
     for (name, value) in map {
-        check_value(value.as_bytes())?;
+        let (text, value) = (name.as_str().as_bytes(), value.as_bytes());
+        if *name == header::COOKIE {
+            budget.take_cookie(!std::mem::replace(&mut seen_cookie, true), value)?;
+        } else {
+            budget.take(text, value)?;
+        }
+        // `http` accepts more than the characters of a token.
+        if !is_token(text) {
+            return Err(BadSyntax::FieldName);
+        }
+        check_value(value)?;
+    }
+    seen_cookie = false;
+    for (name, value) in map {
         if *name != header::COOKIE {
             fields.append(name, value);
         } else if !std::mem::replace(&mut seen_cookie, true) {
@@ -72,7 +83,10 @@ fn name(known: KnownFieldName, text: &[u8]) -> Result<HeaderName, BadSyntax> {
         KnownFieldName::XForwardedProto => const { HeaderName::from_static("x-forwarded-proto") },
         KnownFieldName::XForwardedHost => const { HeaderName::from_static("x-forwarded-host") },
         KnownFieldName::XRequestId => const { HeaderName::from_static("x-request-id") },
-        KnownFieldName::Other => return other_name(text),
+        KnownFieldName::XRealIp => const { HeaderName::from_static("x-real-ip") },
+        KnownFieldName::Other | KnownFieldName::ProxyClaim | KnownFieldName::WithUnderscore => {
+            return other_name(text);
+        }
         KnownFieldName::Connection
         | KnownFieldName::KeepAlive
         | KnownFieldName::ProxyConnection
@@ -112,7 +126,8 @@ pub fn read_trailers(map: &HeaderMap) -> Option<Box<FieldSection>> {
     let mut fields = FieldSection::new();
     reserve(map, 0, &mut fields);
     for (name, value) in map {
-        if is_trailer(KnownFieldName::recognise(name.as_str().as_bytes())) {
+        let text = name.as_str().as_bytes();
+        if is_token(text) && is_trailer(KnownFieldName::recognise(text), text) {
             fields.append(name, value.as_bytes().trim_ascii());
         }
     }
@@ -123,7 +138,7 @@ pub fn read_trailers(map: &HeaderMap) -> Option<Box<FieldSection>> {
 /// Returns the trailers to send; `None` if there are none. Leaves out the same names as `read_trailers`.
 pub fn write_trailers(fields: &FieldSection) -> Option<HeaderMap> {
     // If a trailer is not valid in HTTP/2, no trailers are sent: the message is complete without them.
-    let map = write(fields, 0, |name, _| is_trailer(name)).ok()?;
+    let map = write(fields, 0, is_trailer).ok()?;
     (!map.is_empty()).then_some(map)
 }
 

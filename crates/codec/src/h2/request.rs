@@ -28,6 +28,10 @@ pub fn read(
 ) -> Result<(), BadRequest> {
     head.clear();
     head.version = HttpVersion::Http2;
+    // `http` accepts an empty scheme, and leaves the scheme out if there is no authority.
+    if parts.uri.scheme_str() == Some("") {
+        return Err(BadRequest::Target);
+    }
     let target = parts.uri.path_and_query().map_or("", PathAndQuery::as_str);
     let authority = parts.uri.authority().map(Authority::as_str);
     fields::reserve(&parts.headers, ADDED_FIELDS, &mut head.fields);

@@ -1,9 +1,9 @@
 //! Conversion between field sections and spans; no decision about their meaning.
 
-use crate::binary::fields::{FieldBudget, check_value, is_trailer};
+use crate::binary::fields::{FieldBudget, check_value};
 use crate::h1::syntax::{is_field_value, is_token};
 use crate::h1::{BadSyntax, HeadLimits};
-use crate::head::{ByteSpan, FieldSection, KnownFieldName};
+use crate::head::{ByteSpan, FieldSection, KnownFieldName, is_trailer};
 
 use super::qpack::{self, FieldSectionDecoder, QpackError};
 
@@ -95,10 +95,14 @@ pub(super) fn read<B: From<BadSyntax>>(
         if !is_name(name_text) {
             return Err(FieldSectionError::Malformed);
         }
-        budget.take(name_text, text)?;
+        if name_text == b"cookie" {
+            budget.take_cookie(cookies == 0, text)?;
+            cookies += 1;
+        } else {
+            budget.take(name_text, text)?;
+        }
         check_value(text)?;
         has_fields = true;
-        cookies += usize::from(name_text == b"cookie");
         fields.store(b"\r\n");
         fields.push(name, value);
     }
@@ -143,7 +147,7 @@ pub fn read_trailers(
 /// Appends the field section of trailers. Leaves out the same names as `read_trailers`.
 pub fn write_trailers(fields: &FieldSection, section: &mut Vec<u8>) {
     qpack::begin(section);
-    write(fields, |name, _| is_trailer(name), section);
+    write(fields, is_trailer, section);
 }
 
 #[cfg(test)]

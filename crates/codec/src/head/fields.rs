@@ -154,13 +154,13 @@ impl FieldSection {
         &self.bytes
     }
 
-    /// Returns the values of all fields with this name, in their order. Not for `KnownFieldName::Other`.
+    /// Returns the values of all fields with this name, in their order. Not for a class of names.
     pub fn values(&self, name: KnownFieldName) -> impl Iterator<Item = &[u8]> {
         self.value_spans(name).map(|span| span.in_bytes(&self.bytes))
     }
 
     pub(crate) fn value_spans(&self, name: KnownFieldName) -> impl Iterator<Item = ByteSpan> {
-        debug_assert!(name != KnownFieldName::Other, "other fields are found by their text");
+        debug_assert!(!name.is_class(), "a field of a class is found by its text");
         let table = if self.has(name) { self.table.as_slice() } else { &[] };
         table
             .iter()
@@ -214,15 +214,23 @@ impl FieldSection {
         self.present &= !bits;
     }
 
+    /// Removes all fields with this name except the first.
+    pub(crate) fn keep_one_line(&mut self, name: KnownFieldName) {
+        let is_named = |field: &&mut FieldEntry| field.known == name && !field.removed;
+        for field in self.table.iter_mut().filter(is_named).skip(1) {
+            field.removed = true;
+        }
+    }
+
     /// Removes every field with this name, compared without regard to case.
     pub fn remove_named(&mut self, name: &[u8]) {
         let known = KnownFieldName::recognise(name);
-        if known != KnownFieldName::Other {
+        if !known.is_class() {
             return self.remove(known);
         }
         for field in &mut self.table {
-            field.removed |= field.known == KnownFieldName::Other
-                && field.name.in_bytes(&self.bytes).eq_ignore_ascii_case(name);
+            field.removed |=
+                field.known == known && field.name.in_bytes(&self.bytes).eq_ignore_ascii_case(name);
         }
     }
 
@@ -230,7 +238,7 @@ impl FieldSection {
     ///
     /// Known names have rules of their own: connection-specific fields are never forwarded, framing fields and Host are
     /// written anew, and a client that names X-Forwarded-For here must not make us drop the value that an earlier proxy
-    /// wrote.
+    /// wrote. The same holds for other claims of proxies.
     pub(crate) fn remove_connection_options(&mut self) {
         for at in 0..self.table.len() {
             if self.table[at].known != KnownFieldName::Connection {
@@ -238,8 +246,12 @@ impl FieldSection {
             }
             for option in list(self.table[at].value.in_bytes(&self.bytes)) {
                 for field in &mut self.table {
-                    field.removed |= field.known == KnownFieldName::Other
-                        && field.name.in_bytes(&self.bytes).eq_ignore_ascii_case(option);
+                    let is_open = matches!(
+                        field.known,
+                        KnownFieldName::Other | KnownFieldName::WithUnderscore
+                    );
+                    field.removed |=
+                        is_open && field.name.in_bytes(&self.bytes).eq_ignore_ascii_case(option);
                 }
             }
         }
@@ -309,8 +321,8 @@ impl FieldSection {
     }
 
     /// Removes all fields for whose name `is_kept` returns false.
-    pub(crate) fn retain(&mut self, is_kept: impl Fn(KnownFieldName) -> bool) {
-        self.table.retain(|field| is_kept(field.known));
+    pub(crate) fn retain(&mut self, is_kept: impl Fn(KnownFieldName, &[u8]) -> bool) {
+        self.table.retain(|field| is_kept(field.known, field.name.in_bytes(&self.bytes)));
         self.present = self.table.iter().fold(0, |bits, field| bits | field.known.bit());
     }
 

@@ -1,5 +1,7 @@
 //! Field names that this proxy treats specially.
 
+use super::proxy_claim::{self, is_proxy_claim};
+
 /// A field name that this proxy treats specially, recognised once, when the field is parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -29,13 +31,45 @@ pub enum KnownFieldName {
     ProxyStatus,
     Http2Settings,
     AltSvc,
+    XRealIp,
+    /// Any other field in which proxies describe the client or the original request, in any spelling.
+    ProxyClaim,
+    /// Any other name with `_`. CGI and its descendants take `_` and `-` for the same.
+    WithUnderscore,
 }
 
 impl KnownFieldName {
-    /// Returns the known name that `name`, a token (RFC 9110 §5.1), equals without regard to case.
+    /// Returns the known name that `name`, a token (RFC 9110 §5.1), equals without regard to case, else its class.
+    pub fn recognise(name: &[u8]) -> Self {
+        match Self::exact(name) {
+            Self::Other if has_underscore(name) => Self::classify_with_underscore(name),
+            Self::Other if is_proxy_claim(name) => Self::ProxyClaim,
+            known => known,
+        }
+    }
+
+    /// A name that would be special if it had `-` for `_` is a claim: to a CGI program both are the same.
+    fn classify_with_underscore(name: &[u8]) -> Self {
+        // One byte more than any such name has, so that a longer name is not taken for one.
+        let mut hyphenated = [b'-'; proxy_claim::MAX_BYTES + 1];
+        let length = name.len().min(hyphenated.len());
+        for (to, from) in hyphenated.iter_mut().zip(name).filter(|(_, from)| **from != b'_') {
+            *to = *from;
+        }
+        let hyphenated = &hyphenated[..length];
+        let is_claim = Self::exact(hyphenated) != Self::Other || is_proxy_claim(hyphenated);
+        if is_claim { Self::ProxyClaim } else { Self::WithUnderscore }
+    }
+
+    /// True for a class of names; a field of a class is found by its text.
+    pub(super) fn is_class(self) -> bool {
+        matches!(self, Self::Other | Self::ProxyClaim | Self::WithUnderscore)
+    }
+
+    /// Returns the known name that `name` equals without regard to case.
     ///
     /// The length is compared first: most fields are compared with one or two names, many with none.
-    pub fn recognise(name: &[u8]) -> Self {
+    fn exact(name: &[u8]) -> Self {
         match name.len() {
             2 => one_of(name, [(b"te", Self::Te)]),
             3 => one_of(name, [(b"via", Self::Via)]),
@@ -49,7 +83,7 @@ impl KnownFieldName {
                     (b"alt-svc", Self::AltSvc),
                 ],
             ),
-            9 => one_of(name, [(b"forwarded", Self::Forwarded)]),
+            9 => one_of(name, [(b"forwarded", Self::Forwarded), (b"x-real-ip", Self::XRealIp)]),
             10 => {
                 one_of(name, [(b"connection", Self::Connection), (b"keep-alive", Self::KeepAlive)])
             }
@@ -87,10 +121,10 @@ impl KnownFieldName {
         }
     }
 
-    /// Returns the name in our spelling; empty for [`KnownFieldName::Other`], which has no name of its own.
+    /// Returns the name in our spelling; empty for a class, which has no name of its own.
     pub const fn text(self) -> &'static str {
         match self {
-            Self::Other => "",
+            Self::Other | Self::ProxyClaim | Self::WithUnderscore => "",
             Self::Connection => "Connection",
             Self::KeepAlive => "Keep-Alive",
             Self::ProxyConnection => "Proxy-Connection",
@@ -115,6 +149,7 @@ impl KnownFieldName {
             Self::ProxyStatus => "Proxy-Status",
             Self::Http2Settings => "HTTP2-Settings",
             Self::AltSvc => "Alt-Svc",
+            Self::XRealIp => "X-Real-IP",
         }
     }
 
@@ -122,6 +157,17 @@ impl KnownFieldName {
     pub(super) fn bit(self) -> u32 {
         1 << self as u32
     }
+}
+
+/// True if the name has a `_`; the scan takes a few instructions for eight bytes.
+fn has_underscore(name: &[u8]) -> bool {
+    const ONES: u64 = u64::from_ne_bytes([1; 8]);
+    const UNDERSCORES: u64 = u64::from_ne_bytes([b'_'; 8]);
+    let (words, rest) = name.as_chunks::<8>();
+    words.iter().any(|word| {
+        let zero_if_found = u64::from_ne_bytes(*word) ^ UNDERSCORES;
+        zero_if_found.wrapping_sub(ONES) & !zero_if_found & (ONES << 7) != 0
+    }) || rest.contains(&b'_')
 }
 
 /// Returns the candidate that equals `name` without regard to case. All candidates have the same length.
@@ -186,6 +232,7 @@ mod tests {
             ("Proxy-Status", KnownFieldName::ProxyStatus),
             ("HTTP2-Settings", KnownFieldName::Http2Settings),
             ("Alt-Svc", KnownFieldName::AltSvc),
+            ("X-Real-IP", KnownFieldName::XRealIp),
         ];
         for (text, name) in known {
             assert_eq!(name.text(), text);
@@ -196,11 +243,42 @@ mod tests {
             for other in
                 [rest.to_owned(), format!("{text}s"), format!("_{rest}"), format!("{first}{first}")]
             {
-                assert_eq!(
-                    KnownFieldName::recognise(other.as_bytes()),
-                    KnownFieldName::Other,
-                    "{other}"
-                );
+                assert!(KnownFieldName::recognise(other.as_bytes()).is_class(), "{other}");
+            }
+        }
+    }
+
+    #[test]
+    fn other_names_are_classified() {
+        for (name, class) in [
+            ("Accept", KnownFieldName::Other),
+            ("x-forwarded-server", KnownFieldName::ProxyClaim),
+            ("X_Forwarded_For", KnownFieldName::ProxyClaim),
+            ("X-Forwarded_For", KnownFieldName::ProxyClaim),
+            ("x_real_ip", KnownFieldName::ProxyClaim),
+            ("Content_Length", KnownFieldName::ProxyClaim),
+            ("ssl_client_subject_dn_of_the_certificate", KnownFieldName::ProxyClaim),
+            ("x_envoy_external_address", KnownFieldName::ProxyClaim),
+            ("x_envoy_external_address_", KnownFieldName::WithUnderscore),
+            ("user_id", KnownFieldName::WithUnderscore),
+            ("_", KnownFieldName::WithUnderscore),
+            ("a-name-of-some_length", KnownFieldName::WithUnderscore),
+        ] {
+            assert_eq!(KnownFieldName::recognise(name.as_bytes()), class, "{name}");
+        }
+    }
+
+    #[test]
+    fn underscores_are_found_at_every_place() {
+        for length in 1..30 {
+            let name = vec![b'a'; length];
+            assert!(!super::has_underscore(&name));
+            for place in 0..length {
+                let mut name = name.clone();
+                name[place] = b'_';
+                assert!(super::has_underscore(&name), "{place} of {length}");
+                name[place] = b'^';
+                assert!(!super::has_underscore(&name), "{place} of {length}");
             }
         }
     }

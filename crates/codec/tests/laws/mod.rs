@@ -7,6 +7,8 @@
 
 /// Properties of HTTP/3 frames and field sections.
 pub mod h3;
+/// Properties of path normalisation.
+pub mod path;
 
 use codec::h1::{BadChunk, ChunkedDecoder, ChunkedEvent, HeadLimits, parse, write};
 use codec::head::{FieldSection, HttpVersion, RequestHead, RequestMethod, ResponseHead};

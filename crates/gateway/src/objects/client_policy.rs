@@ -24,6 +24,12 @@ pub struct ClientPolicySpec {
     /// Limits of the size of requests.
     #[serde(default)]
     pub limits: ClientLimits,
+    /// Header fields that are removed from requests.
+    #[serde(default)]
+    pub headers: ClientHeaders,
+    /// Normalisation of the paths of requests.
+    #[serde(default)]
+    pub path: ClientPath,
     /// Timeouts.
     #[serde(default)]
     pub timeouts: ClientTimeouts,
@@ -33,8 +39,8 @@ pub struct ClientPolicySpec {
     /// HTTP/3 on listeners of protocol HTTPS, on the UDP port of the same number.
     #[serde(default)]
     pub http3: ClientHttp3,
-    /// Addresses and CIDR blocks of trusted proxies in front of Sheave. `X-Forwarded-*`, `Forwarded` and `X-Request-Id`
-    /// from these proxies are kept; those from all other clients are replaced.
+    /// Addresses and CIDR blocks of trusted proxies in front of Sheave. `X-Forwarded-*`, `Forwarded`, `X-Request-Id` and
+    /// the fields of `headers` from these proxies are kept; those from all other clients are removed or replaced.
     #[serde(default)]
     #[schemars(length(max = 256))]
     pub trusted_proxies: Vec<CidrBlock>,
@@ -185,6 +191,58 @@ pub struct ClientLimits {
     pub min_body_rate: u32,
 }
 
+/// Header fields that are removed from requests, before routing. Fields from `trustedProxies` are never removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct ClientHeaders {
+    /// Fields whose name has an underscore. Many application servers (CGI, WSGI, PHP, Rack) take `X_User` and `X-User`
+    /// for the same name, so that a client could write a field that only a proxy may write.
+    pub with_underscore: UntrustedFields,
+    /// Fields in which proxies tell applications about the client or the original request: all names that begin with
+    /// `X-Forwarded-`, `X-Original-`, `SSL-Client-`, `X-SSL-Client-` or `X-Amzn-Mtls-`, and `X-Client-IP`,
+    /// `X-Cluster-Client-IP`, `X-Azure-ClientIP`, `X-Envoy-External-Address`, `X-Scheme`, `X-URL-Scheme`,
+    /// `X-Rewrite-URL`, `True-Client-IP`, `Fastly-Client-IP`, `Front-End-Https`, `CF-Connecting-IP`,
+    /// `CF-Connecting-IPv6`, `Client-IP`, `Client-Cert`, `Client-Cert-Chain` and `Proxy`. The same names with
+    /// underscores belong to them. Not `X-Forwarded-For`, `-Proto`, `-Host` and `-Port`, `Forwarded` and `X-Request-Id`,
+    /// which are always replaced, and not `X-Real-IP`, which is always set to the client's address.
+    pub proxy_fields: UntrustedFields,
+}
+
+/// Handling of fields from clients that are no trusted proxies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum UntrustedFields {
+    /// Remove the fields.
+    #[default]
+    Remove,
+    /// Forward the fields as the client wrote them.
+    Keep,
+}
+
+/// Normalisation of the paths of requests. Routes match on the normalised path, and it is forwarded to endpoints, so that
+/// both mean the same path. The query is not changed. A path is rejected with 400 if it leads above the root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct ClientPath {
+    /// If true, escapes of letters, digits, `-`, `.`, `_` and `~` are decoded, and the segments `.` and `..` are removed
+    /// (RFC 3986): `/%61/x/../b` becomes `/a/b`.
+    pub normalize: bool,
+    /// If true, adjacent slashes become one: `//a` becomes `/a`. Set it to false for object stores, where keys may have
+    /// empty segments.
+    pub merge_slashes: bool,
+    /// Handling of paths with an escaped slash or backslash (`%2F`, `%5C`).
+    pub escaped_slashes: EscapedSlashes,
+}
+
+/// Handling of paths with an escaped slash or backslash.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum EscapedSlashes {
+    /// Keep the escapes: `/a%2Fb` has one segment. Servers that decode a path before they split it see two.
+    #[default]
+    Keep,
+    /// Reject the request with 400. Use it if routes guard paths and an endpoint decodes escaped slashes.
+    Reject,
+}
+
 /// Timeouts of clients.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
@@ -287,6 +345,12 @@ impl Default for ClientLimits {
     }
 }
 
+impl Default for ClientPath {
+    fn default() -> Self {
+        Self { normalize: true, merge_slashes: true, escaped_slashes: EscapedSlashes::Keep }
+    }
+}
+
 impl Default for ClientTimeouts {
     fn default() -> Self {
         Self {
@@ -306,6 +370,8 @@ impl ClientPolicySpec {
             target_refs,
             connections: ClientConnections::default(),
             limits: ClientLimits::default(),
+            headers: ClientHeaders::default(),
+            path: ClientPath::default(),
             timeouts: ClientTimeouts::default(),
             http2: ClientHttp2::default(),
             http3: ClientHttp3::default(),

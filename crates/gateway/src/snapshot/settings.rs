@@ -271,6 +271,12 @@ pub struct ClientSettings {
     pub max_body_bytes: Option<u64>,
     /// Minimum rate of a body at a backend with a cap, in bytes per second; `None`: no minimum.
     pub min_body_rate: Option<NonZeroU32>,
+    /// True if field names with an underscore from untrusted clients are kept.
+    pub keeps_underscores: bool,
+    /// True if fields in which proxies describe the client are kept, although an untrusted client wrote them.
+    pub keeps_proxy_fields: bool,
+    /// Normalisation of paths.
+    pub path: PathSettings,
     /// Maximum time from the first to the last byte of a head. After it the request is rejected with 408.
     pub head_timeout: Duration,
     /// Maximum time without a byte of a body between Sheave and the client. After it the request is rejected with 408,
@@ -289,6 +295,17 @@ pub struct ClientSettings {
     pub flow_idle_timeout: Duration,
     /// Maximum number of concurrent requests on one HTTP/2 connection.
     pub http2_max_concurrent_streams: u32,
+}
+
+/// Normalisation of the paths of requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathSettings {
+    /// True if dot segments are removed and escapes of unreserved characters are decoded.
+    pub normalise: bool,
+    /// True if adjacent slashes become one.
+    pub merge_slashes: bool,
+    /// True if a path with an escaped slash or backslash is rejected.
+    pub reject_escaped_slashes: bool,
 }
 
 /// HTTP/3 settings of a listener.

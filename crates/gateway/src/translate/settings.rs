@@ -16,8 +16,8 @@ use crate::objects::{
 };
 use crate::snapshot::{
     AffinitySettings, BackendSettings, ClientSettings, CongestionControl, EndpointProtocol,
-    HashKey, Http3Settings, PriorityHeader, PriorityRules, ProbeSettings, ProxyProtocol,
-    ProxyVersion,
+    HashKey, Http3Settings, PathSettings, PriorityHeader, PriorityRules, ProbeSettings,
+    ProxyProtocol, ProxyVersion,
 };
 use crate::status::ConditionReason;
 
@@ -124,6 +124,13 @@ pub(super) fn client_settings(spec: &ClientPolicySpec) -> ClientSettings {
         max_target_bytes: spec.limits.target_bytes,
         max_body_bytes: spec.limits.body_bytes,
         min_body_rate: NonZeroU32::new(spec.limits.min_body_rate),
+        keeps_underscores: spec.headers.with_underscore == objects::UntrustedFields::Keep,
+        keeps_proxy_fields: spec.headers.proxy_fields == objects::UntrustedFields::Keep,
+        path: PathSettings {
+            normalise: spec.path.normalize,
+            merge_slashes: spec.path.merge_slashes,
+            reject_escaped_slashes: spec.path.escaped_slashes == objects::EscapedSlashes::Reject,
+        },
         head_timeout: spec.timeouts.head.0,
         body_timeout: spec.timeouts.body.0,
         body_buffering_timeout: spec.timeouts.body_buffering.0,

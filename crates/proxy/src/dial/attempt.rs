@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use balance::{AttemptResult, Time};
 use codec::h1::{BadResponse, parse};
-use codec::head::{RequestHead, ResponseHead};
+use codec::head::{BodyFraming, RequestHead, ResponseHead};
 use gateway::snapshot::EndpointProtocol;
 use tls::ConnectionSecurity;
 
@@ -23,6 +23,7 @@ use crate::dial::connect::connect;
 use crate::dial::h3::CONNECTION_ATTEMPT_DELAY;
 use crate::dial::pool::{self, ConnectionRequirements, Endpoint, EndpointConnection};
 use crate::dial::stream_request;
+use crate::dial::websocket;
 use crate::exchange::{Exchange, RequestPolicy};
 use crate::failure::Failure;
 use crate::grpc;
@@ -248,6 +249,12 @@ pub(crate) async fn attempt(
             return Err(conclude_failure(context, attempt, failure));
         }
         if !exchange.response.is_interim() {
+            if let Err(failure) = websocket::check_opening(&exchange.request, &exchange.response) {
+                // The body of the response is still to come, for a connection that is drained.
+                let from = attempt.connection.stream.framing(exchange.response.framing);
+                exchange.download.start(from, BodyFraming::None);
+                return Err(conclude_failure(context, attempt, failure));
+            }
             // The latency of an upgrade, or of the first message of a stream, is no signal of the endpoint's load.
             let streams = exchange.response.upgrade
                 || exchange.grpc_call.is_some() && !exchange.upload.is_read();
