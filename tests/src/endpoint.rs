@@ -108,6 +108,18 @@ pub async fn refusing_address() -> Result<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0").await?.local_addr()?)
 }
 
+/// Returns the response that opens a WebSocket (RFC 6455 §4.2.2).
+fn websocket_response(key: &str, fields: &str) -> String {
+    let text = format!("{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11");
+    let digest =
+        aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA1_FOR_LEGACY_USE_ONLY, text.as_bytes());
+    let accept = data_encoding::BASE64.encode(digest.as_ref());
+    format!(
+        "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\
+         Sec-WebSocket-Accept: {accept}\r\n{fields}\r\n"
+    )
+}
+
 async fn accept(
     listener: TcpListener,
     behaviour: Arc<EndpointBehaviour>,
@@ -231,6 +243,11 @@ impl Http1ServerConnection {
             ServeStep::Send(bytes) => {
                 request.finish();
                 self.writer.write_all(bytes).await?;
+            }
+            ServeStep::AcceptWebSocket(fields) => {
+                let key = request.head.field("sec-websocket-key").unwrap_or_default();
+                request.finish();
+                self.writer.write_all(websocket_response(&key, fields).as_bytes()).await?;
             }
             ServeStep::Tunnel => self.tunnel().await?,
             ServeStep::WaitForever => std::future::pending().await,

@@ -54,6 +54,8 @@ pub enum ServeStep {
     Echo,
     /// Sends these bytes unchanged.
     Send(Vec<u8>),
+    /// Answers the request's WebSocket key with 101 and these further field lines.
+    AcceptWebSocket(&'static str),
     /// Sends back all bytes that arrive, until the stream ends.
     Tunnel,
     /// Waits for ever.

@@ -5,6 +5,10 @@
 mod messages;
 /// Header fields: end-to-end fields, hop-by-hop fields, and fields that Sheave sets.
 mod fields;
+/// Fields that only a trusted proxy may write.
+mod claims;
+/// Normalisation of paths.
+mod paths;
 /// Interim (1xx) responses: 100, 103, and 101 with the tunnel after it.
 mod interim;
 /// Large bodies, which are streamed and never held in memory.

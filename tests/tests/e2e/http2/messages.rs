@@ -53,6 +53,48 @@ async fn authority_and_host_agree_or_the_request_is_malformed() -> Result {
     Ok(())
 }
 
+/// RFC 9113 §8.2.1 and §8.3.1: the same as over HTTP/1.1, although the library accepts more.
+#[tokio::test]
+async fn malformed_names_and_schemes_are_refused() -> Result {
+    let (site, endpoint, _client) = http2_client_fixture(EndpointBehaviour::ok()).await?;
+    let base = [(":method", "GET"), (":path", "/"), (":authority", "test")];
+    let cases: [&[(&str, &str)]; 3] = [
+        &[(":scheme", "http"), ("x\"y", "1")],
+        &[(":scheme", "http"), ("x y", "1")],
+        &[(":scheme", "")],
+    ];
+    for fields in cases {
+        let block = frames::block(&[&base[..], fields].concat());
+        let mut wire = RawHttp2Connection::connect(site.sheave.address(), &[]).await?;
+        let flags = frames::END_STREAM | frames::END_HEADERS;
+        wire.write(&RawHttp2Frame::new(frames::HEADERS, flags, 1, block)).await?;
+        ensure!(!is_answered_200(&mut wire).await?, "{fields:?}");
+    }
+    ensure!(endpoint.counts().requests == 0);
+    Ok(())
+}
+
+/// Browsers send each cookie as a field of its own; over HTTP/1.1 all would be one.
+#[tokio::test]
+async fn pieces_of_the_cookie_count_as_one_field() -> Result {
+    let (_site, endpoint, client) = http2_client_fixture(EndpointBehaviour::ok()).await?;
+    let mut request = http2::get("/");
+    for number in 0..300 {
+        request.headers_mut().append("cookie", format!("c{number}=1").parse()?);
+    }
+    ensure!(client.exchange(request, Bytes::new()).await?.status() == 200);
+    let cookie = endpoint.only_request().head.field("cookie").unwrap_or_default();
+    ensure!(cookie.split("; ").count() == 300, "{cookie}");
+    // The limit of all bytes holds.
+    let mut request = http2::get("/");
+    for number in 0..300 {
+        request.headers_mut().append("cookie", format!("c{number}={}", "a".repeat(200)).parse()?);
+    }
+    let refused = client.exchange(request, Bytes::new()).await;
+    ensure!(!refused.is_ok_and(|response| response.status() == 200), "too large");
+    Ok(())
+}
+
 /// Returns true if the only stream is answered with 200, entry 8 of the static table; false if it
 /// is reset, or answered otherwise.
 async fn is_answered_200(wire: &mut RawHttp2Connection) -> Result<bool> {

@@ -9,24 +9,27 @@ use super::fixture::Http3Fixture;
 /// `:status 200` from QPACK's static table (RFC 9204, appendix A), after an empty prefix.
 const STATUS_200: [u8; 3] = [0, 0, 0xd9];
 
-/// For an HTTP/1.1 endpoint an extended CONNECT (RFC 9220) becomes an upgrade, and the data is the
-/// same.
-#[tokio::test]
-async fn a_websocket_reaches_an_http1_endpoint() -> Result {
-    let switch = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\n\
-        Upgrade: websocket\r\n\r\n";
-    let endpoint =
-        Endpoint::start(vec![ServeStep::send(switch), ServeStep::Tunnel, ServeStep::Close]).await?;
-    let site = Http3Fixture::of(&[endpoint.address]).await?;
-    let wire = site.raw_connection().await?;
-    let head = block(&[
+/// Returns the field section of an extended CONNECT for `/chat`.
+fn websocket_head() -> Vec<u8> {
+    block(&[
         (":method", "CONNECT"),
         (":protocol", "websocket"),
         (":scheme", "https"),
         (":path", "/chat"),
         (":authority", "test"),
         ("sec-websocket-version", "13"),
-    ]);
+    ])
+}
+
+/// For an HTTP/1.1 endpoint an extended CONNECT (RFC 9220) becomes an upgrade, and the data is the
+/// same.
+#[tokio::test]
+async fn a_websocket_reaches_an_http1_endpoint() -> Result {
+    let switch = ServeStep::AcceptWebSocket("");
+    let endpoint = Endpoint::start(vec![switch, ServeStep::Tunnel, ServeStep::Close]).await?;
+    let site = Http3Fixture::of(&[endpoint.address]).await?;
+    let wire = site.raw_connection().await?;
+    let head = websocket_head();
     let (mut sending, mut receiving) =
         wire.open_request_stream(&frame(code::HEADERS, &head)).await?;
     let mut read = async |count: usize| -> Result<Vec<u8>> {
@@ -59,4 +62,21 @@ async fn a_websocket_reaches_an_http1_endpoint() -> Result {
         "{head:?}"
     );
     site.sheave.wait_until_idle().await
+}
+
+/// Only a 101 with the answer to the key opens (RFC 9220 §3), never a plain 200.
+#[tokio::test]
+async fn success_without_a_valid_101_opens_no_websocket() -> Result {
+    let answer = "HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n\u{1}\u{a}evil frame";
+    let endpoint = Endpoint::start(EndpointBehaviour::answering(answer)).await?;
+    let site = Http3Fixture::of(&[endpoint.address]).await?;
+    let wire = site.raw_connection().await?;
+    let (_sending, mut receiving) =
+        wire.open_request_stream(&frame(code::HEADERS, &websocket_head())).await?;
+    let answered = within("an answer", receiving.read_to_end(10_000)).await??;
+    ensure!(!answered.windows(4).any(|piece| piece == b"evil"), "{}", answered.escape_ascii());
+    let line = site.sheave.wait_for_access_log(1).await?.remove(0);
+    assert_eq!(line["http.response.status_code"], 502);
+    assert_eq!(line["error.type"], "websocket_not_opened");
+    Ok(())
 }

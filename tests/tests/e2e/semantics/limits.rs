@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use serde_json::json;
-use tests::{EndpointBehaviour, Http1TestClient, HttpFixture, Result, client};
+use tests::{EndpointBehaviour, Http1TestClient, HttpFixture, Result, ServeStep, client};
 use tokio::time::Instant;
 
 /// Sends these bytes. The response must have this status, and the connection must end.
@@ -144,6 +144,24 @@ async fn oversized_chunked_body_is_refused() -> Result {
         "the body looked complete"
     );
     fixture.sheave.wait_until_idle().await
+}
+
+/// RFC 9112 §9.6: the client learns that its connection ends from the response, and not from a reset.
+#[tokio::test]
+async fn early_answer_of_an_endpoint_says_that_the_connection_closes() -> Result {
+    for answer in [
+        "HTTP/1.1 413 Content Too Large\r\nContent-Length: 2\r\n\r\nno",
+        "HTTP/1.1 401 Unauthorized\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    ] {
+        let steps = vec![ServeStep::send(answer), ServeStep::Close];
+        let scene = HttpFixture::of(steps).await?;
+        let mut client = scene.client().await?;
+        client.send("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 9\r\n\r\nhalf").await?;
+        let response = client.response("POST").await?;
+        ensure!(response.status() >= 400 && response.closes(), "{response:?}");
+        client.expect_end().await?;
+    }
+    Ok(())
 }
 
 /// A client that sends `Expect: 100-continue` need not send a body that is too large.
