@@ -132,7 +132,9 @@ impl ReplayBudget {
     /// Takes `more` bytes and leaves at least `reserve`. Returns false if that is impossible.
     fn take(&self, more: usize, reserve: usize) -> bool {
         let left = self.left.get().checked_sub(more).filter(|left| more == 0 || *left >= reserve);
-        self.left.set(left.unwrap_or(self.left.get()));
+        if let Some(left) = left {
+            self.left.set(left);
+        }
         left.is_some()
     }
 

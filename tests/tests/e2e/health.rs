@@ -258,10 +258,10 @@ async fn malformed_response_is_retried_once_at_another_endpoint() -> Result {
     for (count, attempts) in [(1, 1), (2, 2), (3, 2)] {
         let servers =
             start_endpoints(count, &EndpointBehaviour::answering("HTTP/9.9 what\r\n\r\n")).await?;
-        let scene = HttpFixture::with(servers, &[], ONE_WORKER).await?;
-        assert_eq!(request_statuses(&scene, "GET", 1).await?, [502]);
-        assert_eq!(request_statuses(&scene, "POST", 1).await?, [502]);
-        let requests: u64 = scene.endpoints.iter().map(|it| it.counts().requests).sum();
+        let fixture = HttpFixture::with(servers, &[], ONE_WORKER).await?;
+        assert_eq!(request_statuses(&fixture, "GET", 1).await?, [502]);
+        assert_eq!(request_statuses(&fixture, "POST", 1).await?, [502]);
+        let requests: u64 = fixture.endpoints.iter().map(|it| it.counts().requests).sum();
         assert_eq!(requests, attempts + 1, "of {count} endpoints");
     }
     Ok(())

@@ -154,10 +154,10 @@ async fn missing_dns_server_does_not_affect_traffic() -> Result {
 
 #[tokio::test]
 async fn unresolved_new_name_delays_no_other_change() -> Result {
-    let scene = DnsFixture::start(&[local(1), local(2)]).await?;
+    let fixture = DnsFixture::start(&[local(1), local(2)]).await?;
     let silent = "silent.test";
-    scene.names.set_silent(silent);
-    let port = scene.address(0).port();
+    fixture.names.set_silent(silent);
+    let port = fixture.address(0).port();
     let mut objects = external_name(port);
     let backend = json!({ "name": "silent", "port": port });
     let matches = json!([{ "path": { "value": "/silent" } }]);
@@ -170,8 +170,8 @@ async fn unresolved_new_name_delays_no_other_change() -> Result {
         "spec": { "type": "ExternalName", "externalName": silent },
     }));
     let begun = Instant::now();
-    scene.configuration.write("main.yaml", &objects)?;
-    let backends = async || Ok(scene.sheave.backends().await?.len());
+    fixture.configuration.write("main.yaml", &objects)?;
+    let backends = async || Ok(fixture.sheave.backends().await?.len());
     eventually("the new backend", backends, |count| *count == 2).await?;
     // A lookup that nothing answers takes longer.
     ensure!(begun.elapsed() < Duration::from_millis(2900), "took {:?}", begun.elapsed());

@@ -85,38 +85,38 @@ fn host(namespace: &str) -> String {
 #[tokio::test]
 async fn failures_of_one_namespace_do_not_eject_endpoints_of_another() -> Result {
     let passive = json!({ "health": { "passive": {} } });
-    let scene = TwoNamespaces::start(2, [passive.clone(), passive]).await?;
+    let fixture = TwoNamespaces::start(2, [passive.clone(), passive]).await?;
     let ejections = "sheave_backend_ejections_total";
     let failing = async || {
-        ensure!(scene.get("b", "/fail").await? >= 500);
-        scene.metric(ejections, "b").await
+        ensure!(fixture.get("b", "/fail").await? >= 500);
+        fixture.metric(ejections, "b").await
     };
     eventually("an ejection for b", failing, |count| *count > 0.0).await?;
-    ensure!(scene.metric(ejections, "a").await? == 0.0);
-    ensure!(scene.metric("sheave_endpoint_failures_total", "a").await? == 0.0);
-    scene.endpoints.iter().for_each(|endpoint| endpoint.open_gate(100));
+    ensure!(fixture.metric(ejections, "a").await? == 0.0);
+    ensure!(fixture.metric("sheave_endpoint_failures_total", "a").await? == 0.0);
+    fixture.endpoints.iter().for_each(|endpoint| endpoint.open_gate(100));
     for _ in 0..8 {
-        ensure!(scene.get("a", "/").await? == 200);
+        ensure!(fixture.get("a", "/").await? == 200);
     }
-    let served: Vec<_> = scene.endpoints.iter().map(|it| it.counts().requests).collect();
-    ensure!(scene.metric("sheave_endpoint_attempts_total", "a").await? == 8.0, "{served:?}");
+    let served: Vec<_> = fixture.endpoints.iter().map(|it| it.counts().requests).collect();
+    ensure!(fixture.metric("sheave_endpoint_attempts_total", "a").await? == 8.0, "{served:?}");
     Ok(())
 }
 
 #[tokio::test]
 async fn refusals_of_one_namespace_do_not_lower_the_limit_of_another() -> Result {
     let cap = json!({ "maxInFlightPerEndpoint": 4 });
-    let scene = TwoNamespaces::start(1, [cap.clone(), cap]).await?;
+    let fixture = TwoNamespaces::start(1, [cap.clone(), cap]).await?;
     for _ in 0..2 {
-        ensure!(scene.get("b", "/full").await? == 503);
+        ensure!(fixture.get("b", "/full").await? == 503);
     }
-    ensure!(scene.metric("sheave_endpoint_limit", "b").await? == 1.0);
-    ensure!(scene.metric("sheave_endpoint_limit", "a").await? == 4.0);
+    ensure!(fixture.metric("sheave_endpoint_limit", "b").await? == 1.0);
+    ensure!(fixture.metric("sheave_endpoint_limit", "a").await? == 4.0);
     let mut held = Vec::new();
     for _ in 0..4 {
-        held.push(scene.hold("a").await?);
+        held.push(fixture.hold("a").await?);
     }
-    scene.wait_for_in_flight(4).await
+    fixture.wait_for_in_flight(4).await
 }
 
 /// The cap of a Service is exact for the requests of its own namespace. It does not count those of
@@ -124,19 +124,19 @@ async fn refusals_of_one_namespace_do_not_lower_the_limit_of_another() -> Result
 #[tokio::test]
 async fn requests_of_one_namespace_take_no_slots_of_another() -> Result {
     let cap = json!({ "maxInFlightPerEndpoint": 2 });
-    let scene = TwoNamespaces::start(1, [cap, json!({})]).await?;
+    let fixture = TwoNamespaces::start(1, [cap, json!({})]).await?;
     let mut held = Vec::new();
     for _ in 0..8 {
-        held.push(scene.hold("b").await?);
+        held.push(fixture.hold("b").await?);
     }
-    scene.wait_for_in_flight(8).await?;
+    fixture.wait_for_in_flight(8).await?;
     for _ in 0..3 {
-        held.push(scene.hold("a").await?);
+        held.push(fixture.hold("a").await?);
     }
-    let waiting = async || scene.metric("sheave_backend_queue_length", "a").await;
+    let waiting = async || fixture.metric("sheave_backend_queue_length", "a").await;
     eventually("one of a waits", waiting, |count| *count == 1.0).await?;
-    scene.wait_for_in_flight(10).await?;
-    scene.endpoints[0].open_gate(11);
+    fixture.wait_for_in_flight(10).await?;
+    fixture.endpoints[0].open_gate(11);
     for client in &mut held {
         ensure!(client.response("GET").await?.status() == 200);
     }

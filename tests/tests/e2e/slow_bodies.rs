@@ -19,7 +19,7 @@ const LONG: usize = 100_000;
 
 /// Sheave in front of one endpoint with a cap.
 struct CappedFixture {
-    scene: HttpFixture,
+    fixture: HttpFixture,
 }
 
 impl CappedFixture {
@@ -33,8 +33,8 @@ impl CappedFixture {
         let policies =
             [objects::client_policy(client_policy), objects::backend_policy("app", backend_policy)];
         let endpoints = vec![Endpoint::start(behaviour).await?];
-        let scene = HttpFixture::with(endpoints, &policies, &["--workers", "2"]).await?;
-        Ok(Self { scene })
+        let fixture = HttpFixture::with(endpoints, &policies, &["--workers", "2"]).await?;
+        Ok(Self { fixture })
     }
 
     /// Returns a fixture with the default limits of clients.
@@ -44,9 +44,9 @@ impl CappedFixture {
 
     /// Checks that other clients are served, and that not more than `held` slots are held.
     async fn check_others_are_served(&self, held: u64) -> Result {
-        let response = self.scene.client().await?.get("/").await?;
+        let response = self.fixture.client().await?.get("/").await?;
         ensure!(response.status() == 200, "{response:?}");
-        let active = async || self.scene.sheave.active_requests().await;
+        let active = async || self.fixture.sheave.active_requests().await;
         // The slot of the response above may be given back a moment after its last byte.
         eventually("slots and queue places", active, |active| *active <= held).await?;
         Ok(())
@@ -55,7 +55,7 @@ impl CappedFixture {
     /// Waits until this many requests have failed for this reason.
     async fn wait_for_failures(&self, reason: &str, wanted: f64) -> Result {
         let label = format!("\"{reason}\"");
-        let failures = async || self.scene.sheave.metric_samples("sheave_failures_total").await;
+        let failures = async || self.fixture.sheave.metric_samples("sheave_failures_total").await;
         let count = |samples: &Vec<(String, f64)>| {
             samples
                 .iter()

@@ -189,7 +189,7 @@ async fn window_updates_for_each_byte_received_are_allowed() -> Result {
         AttackTarget::with_behaviour(vec![ServeStep::AnswerPattern(BYTES.into())], json!({}))
             .await?;
     // SETTINGS_INITIAL_WINDOW_SIZE of 1: each DATA frame has one byte.
-    let mut wire = RawHttp2Connection::connect(target.scene.sheave.address(), &[(4, 1)]).await?;
+    let mut wire = RawHttp2Connection::connect(target.fixture.sheave.address(), &[(4, 1)]).await?;
     wire.write(&RawHttp2Frame::get(1)).await?;
     let updates = [RawHttp2Frame::window_update(1, 1), RawHttp2Frame::window_update(0, 1)];
     let updates: Vec<u8> = updates.iter().flat_map(RawHttp2Frame::bytes).collect();

@@ -19,15 +19,15 @@ const CONNECTIONS: usize = 300;
 
 #[tokio::test]
 async fn held_admin_connections_do_not_keep_new_ones_out() -> Result {
-    let scene = HttpFixture::of(EndpointBehaviour::ok()).await?;
+    let fixture = HttpFixture::of(EndpointBehaviour::ok()).await?;
     let mut held = Vec::new();
     for _ in 0..CONNECTIONS {
-        let mut connection = TcpStream::connect(scene.sheave.admin).await?;
+        let mut connection = TcpStream::connect(fixture.sheave.admin).await?;
         connection.write_all(b"GET /healthz HTTP/1.1\r\nHost: 127").await?;
         held.push(connection);
     }
     for path in ["/healthz", "/readyz", "/metrics"] {
-        ensure!(scene.sheave.admin_get(path).await?.status() == 200, "{path}");
+        ensure!(fixture.sheave.admin_get(path).await?.status() == 200, "{path}");
     }
     Ok(())
 }
@@ -35,13 +35,13 @@ async fn held_admin_connections_do_not_keep_new_ones_out() -> Result {
 /// A client that reads its responses stays while others that hold connections lose theirs.
 #[tokio::test]
 async fn admin_connection_in_use_survives_held_ones() -> Result {
-    let scene = HttpFixture::of(EndpointBehaviour::ok()).await?;
-    let mut honest = Http1TestClient::connect(scene.sheave.admin).await?;
+    let fixture = HttpFixture::of(EndpointBehaviour::ok()).await?;
+    let mut honest = Http1TestClient::connect(fixture.sheave.admin).await?;
     let mut held = Vec::new();
     for _ in 0..4 {
         ensure!(honest.get("/healthz").await?.status() == 200);
         for _ in 0..CONNECTIONS / 2 {
-            held.push(TcpStream::connect(scene.sheave.admin).await?);
+            held.push(TcpStream::connect(fixture.sheave.admin).await?);
         }
     }
     ensure!(honest.get("/healthz").await?.status() == 200);
@@ -50,8 +50,8 @@ async fn admin_connection_in_use_survives_held_ones() -> Result {
 
 #[tokio::test]
 async fn slow_admin_request_is_ended() -> Result {
-    let scene = HttpFixture::of(EndpointBehaviour::ok()).await?;
-    let mut client = Http1TestClient::connect(scene.sheave.admin).await?;
+    let fixture = HttpFixture::of(EndpointBehaviour::ok()).await?;
+    let mut client = Http1TestClient::connect(fixture.sheave.admin).await?;
     client.send("GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n").await?;
     let begun = Instant::now();
     let ended = async {
@@ -68,8 +68,8 @@ async fn slow_admin_request_is_ended() -> Result {
 #[tokio::test]
 async fn probes_have_an_address_that_shows_nothing_else() -> Result {
     let endpoints = vec![Endpoint::start(EndpointBehaviour::ok()).await?];
-    let scene = HttpFixture::with(endpoints, &[], &["--probes", "127.0.0.1:0"]).await?;
-    let mut client = Http1TestClient::connect(scene.sheave.probes.context("probes")?).await?;
+    let fixture = HttpFixture::with(endpoints, &[], &["--probes", "127.0.0.1:0"]).await?;
+    let mut client = Http1TestClient::connect(fixture.sheave.probes.context("probes")?).await?;
     for (path, status) in [("/healthz", 200), ("/readyz", 200), ("/metrics", 404), ("/", 404)] {
         let response = client.get(path).await?;
         ensure!(response.status() == status, "{path}: {response:?}");
@@ -82,7 +82,7 @@ async fn probes_have_an_address_that_shows_nothing_else() -> Result {
 async fn admin_request_for_a_foreign_host_is_rejected() -> Result {
     let endpoints = vec![Endpoint::start(EndpointBehaviour::ok()).await?];
     let arguments = ["--admin-host", "sheave.lan.example"];
-    let scene = HttpFixture::with(endpoints, &[], &arguments).await?;
+    let fixture = HttpFixture::with(endpoints, &[], &arguments).await?;
     for (host, status) in [
         ("evil.example", 421),
         ("127.0.0.1.evil.example:9900", 421),
@@ -91,7 +91,7 @@ async fn admin_request_for_a_foreign_host_is_rejected() -> Result {
         ("sheave-admin.sheave-system.svc:9900", 200),
         ("sheave.lan.example", 200),
     ] {
-        let mut client = Http1TestClient::connect(scene.sheave.admin).await?;
+        let mut client = Http1TestClient::connect(fixture.sheave.admin).await?;
         for path in ["/metrics", "/api/v1/backends"] {
             let response = client.exchange("GET", path, &[("Host", host)], b"").await?;
             ensure!(response.status() == status, "{host}: {response:?}");
@@ -131,10 +131,10 @@ async fn unread_standard_error_stops_neither_requests_nor_the_admin_api() -> Res
 
 #[tokio::test]
 async fn meaningless_signals_do_not_end_the_process() -> Result {
-    let scene = HttpFixture::of(EndpointBehaviour::ok()).await?;
-    let mut client = scene.client().await?;
+    let fixture = HttpFixture::of(EndpointBehaviour::ok()).await?;
+    let mut client = fixture.client().await?;
     for signal in [Signal::USR1, Signal::USR2, Signal::ALARM, Signal::VTALARM, Signal::PROF] {
-        scene.sheave.signal(signal)?;
+        fixture.sheave.signal(signal)?;
         ensure!(client.get("/").await?.status() == 200, "{signal:?}");
     }
     Ok(())

@@ -31,11 +31,12 @@ const CLAIMS: [&str; 20] = [
 
 /// Returns the head that the endpoint gets for a GET with these fields from this address, under this ClientPolicy.
 async fn forwarded_head(policy: Value, source: &str, names: &[&str]) -> Result<ParsedHead> {
-    let scene = HttpFixture::with_client_policy(EndpointBehaviour::ok(), policy).await?;
-    let mut client = Http1TestClient::connect_from(source.parse()?, scene.sheave.address()).await?;
+    let fixture = HttpFixture::with_client_policy(EndpointBehaviour::ok(), policy).await?;
+    let mut client =
+        Http1TestClient::connect_from(source.parse()?, fixture.sheave.address()).await?;
     let fields: Vec<_> = names.iter().map(|name| (*name, "6.6.6.6")).collect();
     ensure!(client.exchange("GET", "/", &fields, b"").await?.status() == 200);
-    Ok(scene.endpoint().only_request().head)
+    Ok(fixture.endpoint().only_request().head)
 }
 
 #[tokio::test]
@@ -65,12 +66,12 @@ async fn claims_of_a_trusted_proxy_are_kept() -> Result {
 #[tokio::test]
 async fn real_ip_is_the_client_that_a_trusted_proxy_reports() -> Result {
     let policy = json!({ "trustedProxies": ["127.0.0.2"] });
-    let scene = HttpFixture::with_client_policy(EndpointBehaviour::ok(), policy).await?;
+    let fixture = HttpFixture::with_client_policy(EndpointBehaviour::ok(), policy).await?;
     let mut client =
-        Http1TestClient::connect_from("127.0.0.2".parse()?, scene.sheave.address()).await?;
+        Http1TestClient::connect_from("127.0.0.2".parse()?, fixture.sheave.address()).await?;
     let fields = [("X-Real-IP", "6.6.6.6"), ("X-Forwarded-For", "7.7.7.7, 203.0.113.9")];
     ensure!(client.exchange("GET", "/", &fields, b"").await?.status() == 200);
-    let head = scene.endpoint().only_request().head;
+    let head = fixture.endpoint().only_request().head;
     assert_eq!(head.field_values("x-real-ip"), ["203.0.113.9"]);
     Ok(())
 }
@@ -101,8 +102,8 @@ async fn trailers_that_could_pass_for_header_fields_are_left_out() -> Result {
          Set-Cookie: a=b\r\nSum: 2\r\n\r\n"
     );
     let steps = vec![ServeStep::ReadBody, ServeStep::send(&answer)];
-    let scene = HttpFixture::of(steps).await?;
-    let mut client = scene.client().await?;
+    let fixture = HttpFixture::of(steps).await?;
+    let mut client = fixture.client().await?;
     client
         .send("POST / HTTP/1.1\r\nHost: a\r\nTE: trailers\r\nTransfer-Encoding: chunked\r\n\r\n")
         .await?;
@@ -110,7 +111,7 @@ async fn trailers_that_could_pass_for_header_fields_are_left_out() -> Result {
     let response = client.response("POST").await?;
     let named = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     assert_eq!(
-        scene.endpoint().only_request().trailers,
+        fixture.endpoint().only_request().trailers,
         [named("Grpc-Status", "0"), named("Sum", "5")]
     );
     // Metadata of gRPC responses may have underscores.
@@ -121,10 +122,11 @@ async fn trailers_that_could_pass_for_header_fields_are_left_out() -> Result {
 /// TRACE would show a script the cookies that the browser hides from it.
 #[tokio::test]
 async fn trace_is_answered_405() -> Result {
-    let scene = HttpFixture::of(EndpointBehaviour::ok()).await?;
-    let response = scene.client().await?.exchange("TRACE", "/", &[("Cookie", "a=b")], b"").await?;
+    let fixture = HttpFixture::of(EndpointBehaviour::ok()).await?;
+    let response =
+        fixture.client().await?.exchange("TRACE", "/", &[("Cookie", "a=b")], b"").await?;
     ensure!(response.status() == 405, "{response:?}");
     ensure!(response.field("allow").is_some_and(|allow| allow.contains("GET")), "{response:?}");
-    ensure!(scene.endpoint().counts().requests == 0);
+    ensure!(fixture.endpoint().counts().requests == 0);
     Ok(())
 }

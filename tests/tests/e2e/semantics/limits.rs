@@ -154,8 +154,8 @@ async fn early_answer_of_an_endpoint_says_that_the_connection_closes() -> Result
         "HTTP/1.1 401 Unauthorized\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     ] {
         let steps = vec![ServeStep::send(answer), ServeStep::Close];
-        let scene = HttpFixture::of(steps).await?;
-        let mut client = scene.client().await?;
+        let fixture = HttpFixture::of(steps).await?;
+        let mut client = fixture.client().await?;
         client.send("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 9\r\n\r\nhalf").await?;
         let response = client.response("POST").await?;
         ensure!(response.status() >= 400 && response.closes(), "{response:?}");

@@ -22,7 +22,7 @@ async fn slow_bodies_hold_no_slot() -> Result {
         let target = CappedFixture::new().await?;
         let mut slow = Vec::new();
         for _ in 0..CAP {
-            let mut client = target.scene.client().await?;
+            let mut client = target.fixture.client().await?;
             client.send(&head).await?;
             slow.push(client);
         }
@@ -37,8 +37,8 @@ async fn slow_bodies_hold_no_slot() -> Result {
             client.send(rest).await?;
             ensure!(client.response("POST").await?.status() == 200);
         }
-        target.scene.sheave.wait_until_idle().await?;
-        let uploads = target.scene.endpoint().requests().into_iter();
+        target.fixture.sheave.wait_until_idle().await?;
+        let uploads = target.fixture.endpoint().requests().into_iter();
         let whole = Some(BodyDigest::of(&[b'x'; 48]));
         assert_eq!(uploads.filter(|seen| seen.body == whole).count() as u64, CAP);
     }
@@ -52,7 +52,7 @@ async fn expectations_hold_at_most_half_of_the_slots() -> Result {
     let target = CappedFixture::new().await?;
     let mut clients = Vec::new();
     for _ in 0..2 * CAP {
-        let mut client = target.scene.client().await?;
+        let mut client = target.fixture.client().await?;
         let head = post(5).replace("Content-Length", "Expect: 100-continue\r\nContent-Length");
         client.send(head).await?;
         ensure!(client.reader.head().await?.status() == 100);
@@ -64,7 +64,7 @@ async fn expectations_hold_at_most_half_of_the_slots() -> Result {
         let response = client.response("POST").await?;
         ensure!(response.status() == 200 && response.informational.is_empty(), "{response:?}");
     }
-    let uploads = target.scene.endpoint().requests().into_iter();
+    let uploads = target.fixture.endpoint().requests().into_iter();
     let uploads: Vec<_> = uploads.filter(|seen| seen.head.method() == "POST").collect();
     let passed = uploads.iter().filter(|seen| seen.head.has_field("expect")).count() as u64;
     assert_eq!((uploads.len() as u64, passed), (2 * CAP, CAP / 2));
@@ -77,7 +77,7 @@ async fn expectations_hold_at_most_half_of_the_slots() -> Result {
 async fn endpoint_refuses_an_expected_body() -> Result {
     let refusal = "HTTP/1.1 417 Expectation Failed\r\nContent-Length: 0\r\n\r\n";
     let target = CappedFixture::with(vec![ServeStep::send(refusal)], json!({}), json!({})).await?;
-    let mut client = target.scene.client().await?;
+    let mut client = target.fixture.client().await?;
     client
         .send(post(5).replace("Content-Length", "Expect: 100-continue\r\nContent-Length"))
         .await?;
@@ -92,10 +92,10 @@ async fn endpoint_refuses_an_expected_body() -> Result {
 async fn long_body_below_the_minimum_rate_is_ended() -> Result {
     let limits = json!({ "limits": { "minBodyRate": 1_000_000 }, "timeouts": { "body": "500ms" } });
     let target = CappedFixture::with(EndpointBehaviour::ok(), limits, json!({})).await?;
-    let mut client = target.scene.client().await?;
+    let mut client = target.fixture.client().await?;
     client.send(post(10 * LONG)).await?;
     client.send(vec![b'x'; LONG]).await?;
-    let endpoint = target.scene.endpoint();
+    let endpoint = target.fixture.endpoint();
     endpoint.wait_for_counts("the upload", |counts| counts.in_flight == 1).await?;
     let Http1TestClient { reader, writer, .. } = &mut client;
     let trickle = async {
@@ -111,7 +111,7 @@ async fn long_body_below_the_minimum_rate_is_ended() -> Result {
     let proxy_status = head.field("proxy-status").unwrap_or_default();
     ensure!(proxy_status.contains("too slowly"), "{proxy_status}");
     target.wait_for_failures("body_rate", 1.0).await?;
-    target.scene.sheave.wait_until_idle().await?;
+    target.fixture.sheave.wait_until_idle().await?;
     endpoint.wait_for_counts("its connection is closed", |counts| counts.connections == 0).await?;
     Ok(())
 }
@@ -121,14 +121,14 @@ async fn long_body_below_the_minimum_rate_is_ended() -> Result {
 async fn long_body_at_the_minimum_rate_is_served() -> Result {
     let limits = json!({ "limits": { "minBodyRate": 20_000 }, "timeouts": { "body": "3s" } });
     let target = CappedFixture::with(EndpointBehaviour::ok(), limits, json!({})).await?;
-    let mut client = target.scene.client().await?;
+    let mut client = target.fixture.client().await?;
     client.send(post(LONG)).await?;
     for _ in 0..LONG / 1000 {
         client.send([b'x'; 1000]).await?;
         sleep(Duration::from_millis(10)).await;
     }
     ensure!(client.response("POST").await?.status() == 200);
-    let body = target.scene.endpoint().only_request().body;
+    let body = target.fixture.endpoint().only_request().body;
     ensure!(body == Some(BodyDigest::of(&vec![b'x'; LONG])), "{body:?}");
     Ok(())
 }
@@ -140,14 +140,14 @@ async fn endpoint_that_does_not_read_costs_the_client_nothing() -> Result {
         json!({ "limits": { "minBodyRate": 1_000_000_000 }, "timeouts": { "body": "300ms" } });
     let steps = vec![ServeStep::WaitForGate, ServeStep::ReadBody, ServeStep::Answer];
     let target = CappedFixture::with(steps, limits, json!({})).await?;
-    let mut client = target.scene.client().await?;
+    let mut client = target.fixture.client().await?;
     // More than the buffers of all sockets on the way hold.
     const LENGTH: u64 = 64 << 20;
     client.send(post(LENGTH as usize)).await?;
     let Http1TestClient { writer, reader, .. } = &mut client;
     let open = async {
         sleep(Duration::from_secs(1)).await;
-        target.scene.endpoint().open_gate(1);
+        target.fixture.endpoint().open_gate(1);
     };
     let (sent, ()) = tokio::join!(tests::client::send_pattern(writer, LENGTH), open);
     sent?;
@@ -161,13 +161,13 @@ async fn body_that_does_not_arrive_in_time_is_answered_408() -> Result {
     let limits =
         json!({ "limits": { "minBodyRate": 0 }, "timeouts": { "bodyBuffering": "200ms" } });
     let target = CappedFixture::with(EndpointBehaviour::ok(), limits, json!({})).await?;
-    let mut client = target.scene.client().await?;
+    let mut client = target.fixture.client().await?;
     client.send(post(5)).await?;
     client.send("hell").await?;
     let response = client.response("POST").await?;
     ensure!(response.status() == 408 && response.closes(), "{response:?}");
     target.wait_for_failures("body_buffering", 1.0).await?;
-    assert_eq!(target.scene.endpoint().counts().requests, 0);
+    assert_eq!(target.fixture.endpoint().counts().requests, 0);
     Ok(())
 }
 
@@ -176,9 +176,9 @@ async fn body_that_does_not_arrive_in_time_is_answered_408() -> Result {
 async fn buffering_can_be_turned_off() -> Result {
     let limits = json!({ "timeouts": { "bodyBuffering": "0s" } });
     let target = CappedFixture::with(EndpointBehaviour::ok(), limits, json!({})).await?;
-    let mut client = target.scene.client().await?;
+    let mut client = target.fixture.client().await?;
     client.send(post(5)).await?;
-    let endpoint = target.scene.endpoint();
+    let endpoint = target.fixture.endpoint();
     endpoint.wait_for_counts("the head", |counts| counts.in_flight == 1).await?;
     client.send("hello").await?;
     ensure!(client.response("POST").await?.status() == 200);
@@ -189,13 +189,13 @@ async fn buffering_can_be_turned_off() -> Result {
 #[tokio::test]
 async fn client_that_leaves_while_its_body_is_awaited() -> Result {
     let target = CappedFixture::new().await?;
-    let mut client = target.scene.client().await?;
+    let mut client = target.fixture.client().await?;
     client.send(post(5)).await?;
     client.send("hell").await?;
     client.reset();
     target.wait_for_failures("client_disconnected", 1.0).await?;
     target.check_others_are_served(0).await?;
-    assert_eq!(target.scene.endpoint().counts().requests, 1);
+    assert_eq!(target.fixture.endpoint().counts().requests, 1);
     Ok(())
 }
 
@@ -206,22 +206,22 @@ async fn endpoint_is_removed_while_a_body_is_awaited() -> Result {
     for _ in 0..2 {
         endpoints.push(Endpoint::start(EndpointBehaviour::ok()).await?);
     }
-    let scene = HttpFixture::with(endpoints, &[capped_policy()], &["--workers", "1"]).await?;
+    let fixture = HttpFixture::with(endpoints, &[capped_policy()], &["--workers", "1"]).await?;
     let mut clients = Vec::new();
     for _ in 0..2 {
-        let mut client = scene.client().await?;
+        let mut client = fixture.client().await?;
         ensure!(client.get("/").await?.status() == 200);
         client.send(format!("{}hell", post(5))).await?;
         clients.push(client);
     }
-    let left = scene.endpoints[1].address;
-    scene.configuration.set_endpoints(&[left])?;
-    scene.sheave.wait_for_endpoints(&[left]).await?;
+    let left = fixture.endpoints[1].address;
+    fixture.configuration.set_endpoints(&[left])?;
+    fixture.sheave.wait_for_endpoints(&[left]).await?;
     for mut client in clients {
         client.send("o").await?;
         ensure!(client.response("POST").await?.status() == 200);
     }
-    let uploads = scene.endpoints.iter().map(|endpoint| {
+    let uploads = fixture.endpoints.iter().map(|endpoint| {
         endpoint.requests().iter().filter(|seen| seen.head.method() == "POST").count()
     });
     assert_eq!(uploads.collect::<Vec<_>>(), [0, 2]);
@@ -232,16 +232,16 @@ async fn endpoint_is_removed_while_a_body_is_awaited() -> Result {
 #[tokio::test]
 async fn request_is_finished_during_drain() -> Result {
     let mut target = CappedFixture::new().await?;
-    let mut client = target.scene.client().await?;
+    let mut client = target.fixture.client().await?;
     ensure!(client.get("/").await?.status() == 200);
     client.send(format!("{}hell", post(5))).await?;
     target.check_others_are_served(0).await?;
-    target.scene.sheave.signal(Signal::TERM)?;
-    let refused = async || Ok(target.scene.client().await.is_err());
+    target.fixture.sheave.signal(Signal::TERM)?;
+    let refused = async || Ok(target.fixture.client().await.is_err());
     eventually("new connections are refused", refused, |refused| *refused).await?;
     client.send("o").await?;
     let response = client.response("POST").await?;
     ensure!(response.status() == 200 && response.closes(), "{response:?}");
-    ensure!(target.scene.sheave.wait_for_exit().await?.code() == Some(0));
+    ensure!(target.fixture.sheave.wait_for_exit().await?.code() == Some(0));
     Ok(())
 }

@@ -24,7 +24,7 @@ const STREAMS: u32 = 100;
 #[tokio::test]
 async fn silent_http2_posts_hold_no_slot() -> Result {
     let target = CappedFixture::new().await?;
-    let mut wire = RawHttp2Connection::connect(target.scene.sheave.address(), &[]).await?;
+    let mut wire = RawHttp2Connection::connect(target.fixture.sheave.address(), &[]).await?;
     for number in 0..STREAMS {
         wire.write(&RawHttp2Frame::post(2 * number + 1)).await?;
     }
@@ -36,7 +36,7 @@ async fn silent_http2_posts_hold_no_slot() -> Result {
     }
     drop(wire);
     target.wait_for_failures("client_disconnected", f64::from(STREAMS)).await?;
-    assert_eq!(target.scene.endpoint().counts().requests, 21);
+    assert_eq!(target.fixture.endpoint().counts().requests, 21);
     Ok(())
 }
 
@@ -93,9 +93,9 @@ async fn finish_uploads(uploads: Vec<Upload>) -> Result {
 async fn long_uploads_of_one_connection_have_half_of_the_slots() -> Result {
     let queue = json!({ "queue": { "timeout": "1h" } });
     let target = CappedFixture::with(EndpointBehaviour::ok(), json!({}), queue).await?;
-    let client = Http2TestClient::connect(target.scene.sheave.address()).await?;
+    let client = Http2TestClient::connect(target.fixture.sheave.address()).await?;
     let uploads = begin_long_uploads(&client, 8).await?;
-    let endpoint = target.scene.endpoint();
+    let endpoint = target.fixture.endpoint();
     let half = CAP as usize / 2;
     endpoint.wait_for_counts("half of them", |counts| counts.in_flight == half).await?;
     for _ in 0..10 {
@@ -105,7 +105,7 @@ async fn long_uploads_of_one_connection_have_half_of_the_slots() -> Result {
     finish_uploads(uploads).await?;
     let most = endpoint.counts().max_in_flight;
     ensure!(most <= half + 1, "{most} at once");
-    target.scene.sheave.wait_until_idle().await
+    target.fixture.sheave.wait_until_idle().await
 }
 
 /// The share is a field of the policy. A request that does not get a place of it in time is rejected.
@@ -113,9 +113,9 @@ async fn long_uploads_of_one_connection_have_half_of_the_slots() -> Result {
 async fn share_of_a_connection_is_a_policy() -> Result {
     let policy = json!({ "clients": { "maxIncomplete": 3 }, "queue": { "timeout": "200ms" } });
     let target = CappedFixture::with(EndpointBehaviour::ok(), json!({}), policy).await?;
-    let client = Http2TestClient::connect(target.scene.sheave.address()).await?;
+    let client = Http2TestClient::connect(target.fixture.sheave.address()).await?;
     let uploads = begin_long_uploads(&client, 3).await?;
-    let endpoint = target.scene.endpoint();
+    let endpoint = target.fixture.endpoint();
     endpoint.wait_for_counts("three", |counts| counts.in_flight == 3).await?;
     let (response, _sending) = begin_long_uploads(&client, 1).await?.pop().expect("one");
     ensure!(within("an answer", response).await??.status() == 429);
@@ -130,13 +130,13 @@ async fn many_slow_bodies_make_room_for_another() -> Result {
     const SENT: usize = 60_000;
     let policy = [capped_policy()];
     let endpoints = vec![Endpoint::start(EndpointBehaviour::ok()).await?];
-    let scene = tests::HttpFixture::with(endpoints, &policy, &["--workers", "1"]).await?;
-    let target = CappedFixture { scene };
-    let before = target.scene.sheave.memory_bytes()?;
+    let fixture = tests::HttpFixture::with(endpoints, &policy, &["--workers", "1"]).await?;
+    let target = CappedFixture { fixture };
+    let before = target.fixture.sheave.memory_bytes()?;
     let mut clients = Vec::new();
     let mut slow = Vec::new();
     for _ in 0..CONNECTIONS {
-        let client = Http2TestClient::connect(target.scene.sheave.address()).await?;
+        let client = Http2TestClient::connect(target.fixture.sheave.address()).await?;
         for _ in 0..128 {
             let head = Request::post("http://test/").header("content-length", SENT + 1).body(())?;
             let (response, mut sending) =
@@ -147,16 +147,16 @@ async fn many_slow_bodies_make_room_for_another() -> Result {
         clients.push(client);
     }
     target.wait_for_failures("body_evicted", 1.0).await?;
-    let mut client = target.scene.client().await?;
+    let mut client = target.fixture.client().await?;
     client.send(super::post(40_000)).await?;
     client.send([b'x'; 20_000]).await?;
     target.check_others_are_served(0).await?;
     client.send([b'x'; 20_000]).await?;
     ensure!(client.response("POST").await?.status() == 200);
-    let growth = target.scene.sheave.memory_bytes()?.saturating_sub(before);
+    let growth = target.fixture.sheave.memory_bytes()?.saturating_sub(before);
     ensure!(growth < 160 << 20, "{growth} bytes more");
     drop((slow, clients));
-    target.scene.sheave.wait_until_idle().await
+    target.fixture.sheave.wait_until_idle().await
 }
 
 /// A gRPC stream may be silent for long, and its rate does not matter.
