@@ -8,6 +8,7 @@ use gateway::snapshot::{BackendKey, BackendSettings, TransportProtocol};
 
 use super::refusal_history::{MAX_REMEMBERED, RefusalHistory};
 use super::*;
+use crate::affinity::AffinityKey;
 use crate::backend::Backend;
 
 fn second(seconds: u64) -> Time {
@@ -18,7 +19,8 @@ fn backend(service: &str) -> Arc<Backend> {
     let (namespace, service) = ("default".into(), service.into());
     let key = BackendKey { namespace, service, port: 80, transport: TransportProtocol::Tcp };
     let settings = BackendSettings::default();
-    Arc::new(Backend::new(key, EndpointSet::empty(), settings, None, 2))
+    let key_source = Arc::new(AffinityKey::new(None));
+    Arc::new(Backend::new(key, EndpointSet::empty(), settings, None, key_source, 2))
 }
 
 /// Returns the request-seconds of all rejected requests so far, which ended long ago.

@@ -197,7 +197,7 @@ async fn move_to_an_address_in_use_changes_nothing_until_it_is_free() {
     assert_eq!(reloaded, (ReloadOutcome::Refused, ips(&["10.0.0.1"])));
     assert_eq!(fixture.proxy.listeners()[0].address, before);
     drop(taken);
-    fixture.configuration.rebind_at = Some(Instant::now());
+    fixture.configuration.retranslate_at = Some(Instant::now());
     fixture.configuration.follow().await;
     assert_eq!(fixture.problems(), [""; 0]);
     assert_eq!(fixture.proxy.listeners()[0].address.port(), port);
