@@ -1,6 +1,7 @@
 //! Translation of messages between HTTP versions.
 
 use anyhow::ensure;
+use bytes::Bytes;
 use tests::frames::{self, RawHttp2Connection, RawHttp2Frame};
 use tests::{Endpoint, EndpointBehaviour, Http1TestClient, Result, http2};
 
@@ -56,7 +57,8 @@ async fn authority_and_host_agree_or_the_request_is_malformed() -> Result {
 /// RFC 9113 §8.2.1 and §8.3.1: the same as over HTTP/1.1, although the library accepts more.
 #[tokio::test]
 async fn malformed_names_and_schemes_are_refused() -> Result {
-    let (site, endpoint, _client) = http2_client_fixture(EndpointBehaviour::ok()).await?;
+    let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
+    let site = Http2Fixture::of(&[endpoint.address], &[]).await?;
     let base = [(":method", "GET"), (":path", "/"), (":authority", "test")];
     let cases: [&[(&str, &str)]; 3] = [
         &[(":scheme", "http"), ("x\"y", "1")],
@@ -77,7 +79,9 @@ async fn malformed_names_and_schemes_are_refused() -> Result {
 /// Browsers send each cookie as a field of its own; over HTTP/1.1 all would be one.
 #[tokio::test]
 async fn pieces_of_the_cookie_count_as_one_field() -> Result {
-    let (_site, endpoint, client) = http2_client_fixture(EndpointBehaviour::ok()).await?;
+    let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
+    let site = Http2Fixture::of(&[endpoint.address], &[]).await?;
+    let client = site.client().await?;
     let mut request = http2::get("/");
     for number in 0..300 {
         request.headers_mut().append("cookie", format!("c{number}=1").parse()?);

@@ -2,7 +2,7 @@
 
 use anyhow::ensure;
 use tests::http3::{block, code, frame};
-use tests::{Endpoint, Result, ServeStep, within};
+use tests::{Endpoint, EndpointBehaviour, Result, ServeStep, within};
 
 use super::fixture::Http3Fixture;
 
