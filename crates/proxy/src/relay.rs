@@ -129,9 +129,9 @@ fn start(context: &mut AttemptContext<'_>, lease: &AttemptConnection) -> Result<
     };
     // If the client got no 100 (Continue), it may or may not send the body: the next bytes cannot be interpreted.
     let expects = request.expect_continue && !upload.is_read();
-    // If a response does not wait for the request's body, the rest of the body is not wanted (RFC 9112 §9.6). Only a
-    // stream of messages in both directions is expected to go on.
-    let is_early = !upload.is_read() && (response.status >= 300 || framing != BodyFraming::Chunked);
+    // An endpoint that rejects a request before it has read the body does not want the rest of it (RFC 9112 §9.6). A
+    // success may come before the body's end too: an echo.
+    let is_early = !upload.is_read() && (response.status >= 300 || framing.is_empty());
     let keep_alive = request.keep_alive
         && framing != BodyFraming::UntilClose
         && !expects
