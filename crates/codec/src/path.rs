@@ -11,8 +11,8 @@ pub struct PathRules {
     pub normalise: bool,
     /// True if adjacent slashes become one.
     pub merge_slashes: bool,
-    /// True if a path with an escaped slash or backslash (`%2F`, `%5C`) is rejected. Otherwise the escape is kept: it is
-    /// data, not a separator (RFC 3986 §2.2).
+    /// True if a path with an escaped slash or backslash (`%2F`, `%5C`) is rejected. Otherwise the escape is kept: it
+    /// is data, not a separator (RFC 3986 §2.2).
     pub reject_escaped_slashes: bool,
 }
 
@@ -40,8 +40,8 @@ pub enum BadPath {
 
 /// Returns the normal form of a path that begins with `/`; `None` if the path is in normal form.
 ///
-/// The normal form is never longer than the path, has the same decoded segments apart from those that are removed, and is
-/// its own normal form.
+/// The normal form is never longer than the path, has the same decoded segments apart from those that are removed, and
+/// is its own normal form.
 pub fn normalise(path: &[u8], rules: PathRules) -> Result<Option<Vec<u8>>, BadPath> {
     if rules == PathRules::OFF || is_surely_normal(path) {
         return Ok(None);

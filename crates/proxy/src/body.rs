@@ -143,8 +143,8 @@ impl BodyPump {
         }
     }
 
-    /// Returns a pump for the bodies of requests. Applications could take a trailer with an underscore for a field that a
-    /// client may not write.
+    /// Returns a pump for the bodies of requests. Applications could take a trailer with an underscore for a field that
+    /// a client may not write.
     pub(crate) fn for_requests() -> Self {
         Self { carries_requests: true, ..Self::new() }
     }

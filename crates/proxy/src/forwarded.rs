@@ -135,7 +135,8 @@ pub(crate) fn remove_untrusted_fields(
     }
 }
 
-/// Adds `X-Forwarded-*`, `Forwarded`, `X-Real-IP`, `X-Request-Id` and `Via`. Those of an untrusted peer have been removed.
+/// Adds `X-Forwarded-*`, `Forwarded`, `X-Real-IP`, `X-Request-Id` and `Via`. Those of an untrusted peer have been
+/// removed.
 pub(crate) fn add_forwarding_fields(
     request: &mut RequestHead,
     origin: &RequestOrigin,

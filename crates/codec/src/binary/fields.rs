@@ -25,8 +25,8 @@ impl FieldBudget {
         self.take_bytes(name, value)
     }
 
-    /// Charges one piece of the Cookie field, which clients send in pieces (RFC 9113 §8.2.3, RFC 9114 §4.2.1). All pieces
-    /// count as one field: over HTTP/1.1 they would be one.
+    /// Charges one piece of the Cookie field, which clients send in pieces (RFC 9113 §8.2.3, RFC 9114 §4.2.1). All
+    /// pieces count as one field: over HTTP/1.1 they would be one.
     pub(crate) fn take_cookie(&mut self, is_first: bool, piece: &[u8]) -> Result<(), BadSyntax> {
         if is_first { self.take(b"cookie", piece) } else { self.take_bytes(b"cookie", piece) }
     }

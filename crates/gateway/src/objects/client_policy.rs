@@ -39,8 +39,8 @@ pub struct ClientPolicySpec {
     /// HTTP/3 on listeners of protocol HTTPS, on the UDP port of the same number.
     #[serde(default)]
     pub http3: ClientHttp3,
-    /// Addresses and CIDR blocks of trusted proxies in front of Sheave. `X-Forwarded-*`, `Forwarded`, `X-Request-Id` and
-    /// the fields of `headers` from these proxies are kept; those from all other clients are removed or replaced.
+    /// Addresses and CIDR blocks of trusted proxies in front of Sheave. `X-Forwarded-*`, `Forwarded`, `X-Request-Id`
+    /// and the fields of `headers` from these proxies are kept; those from all other clients are removed or replaced.
     #[serde(default)]
     #[schemars(length(max = 256))]
     pub trusted_proxies: Vec<CidrBlock>,
@@ -203,8 +203,8 @@ pub struct ClientHeaders {
     /// `X-Cluster-Client-IP`, `X-Azure-ClientIP`, `X-Envoy-External-Address`, `X-Scheme`, `X-URL-Scheme`,
     /// `X-Rewrite-URL`, `True-Client-IP`, `Fastly-Client-IP`, `Front-End-Https`, `CF-Connecting-IP`,
     /// `CF-Connecting-IPv6`, `Client-IP`, `Client-Cert`, `Client-Cert-Chain` and `Proxy`. The same names with
-    /// underscores belong to them. Not `X-Forwarded-For`, `-Proto`, `-Host` and `-Port`, `Forwarded` and `X-Request-Id`,
-    /// which are always replaced, and not `X-Real-IP`, which is always set to the client's address.
+    /// underscores belong to them. Not `X-Forwarded-For`, `-Proto`, `-Host` and `-Port`, `Forwarded` and
+    /// `X-Request-Id`, which are always replaced, and not `X-Real-IP`, which is always set to the client's address.
     pub proxy_fields: UntrustedFields,
 }
 
@@ -218,13 +218,13 @@ pub enum UntrustedFields {
     Keep,
 }
 
-/// Normalisation of the paths of requests. Routes match on the normalised path, and it is forwarded to endpoints, so that
-/// both mean the same path. The query is not changed. A path is rejected with 400 if it leads above the root.
+/// Normalisation of the paths of requests. Routes match on the normalised path, and it is forwarded to endpoints, so
+/// that both mean the same path. The query is not changed. A path is rejected with 400 if it leads above the root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ClientPath {
-    /// If true, escapes of letters, digits, `-`, `.`, `_` and `~` are decoded, and the segments `.` and `..` are removed
-    /// (RFC 3986): `/%61/x/../b` becomes `/a/b`.
+    /// If true, escapes of letters, digits, `-`, `.`, `_` and `~` are decoded, and the segments `.` and `..` are
+    /// removed (RFC 3986): `/%61/x/../b` becomes `/a/b`.
     pub normalize: bool,
     /// If true, adjacent slashes become one: `//a` becomes `/a`. Set it to false for object stores, where keys may have
     /// empty segments.

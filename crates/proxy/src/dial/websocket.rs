@@ -1,8 +1,9 @@
-//! WebSocket over an HTTP/2 or HTTP/3 stream (RFC 8441, RFC 9220) on one side, and the upgrade of HTTP/1.1 on the other.
+//! WebSocket over an HTTP/2 or HTTP/3 stream (RFC 8441, RFC 9220) on one side, and the upgrade of HTTP/1.1 on the
+//! other.
 //!
-//! Over HTTP/2 and HTTP/3 WebSocket has no handshake: neither a key nor a response to it. If the client speaks HTTP/1.1,
-//! we answer its key in place of the endpoint, once the endpoint has accepted. If the endpoint speaks HTTP/1.1, we check
-//! the answer to our key in place of the client.
+//! Over HTTP/2 and HTTP/3 WebSocket has no handshake: neither a key nor a response to it. If the client speaks
+//! HTTP/1.1, we answer its key in place of the endpoint, once the endpoint has accepted. If the endpoint speaks
+//! HTTP/1.1, we check the answer to our key in place of the client.
 
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use codec::h1::BadResponse;

@@ -42,7 +42,8 @@ impl GuardedFixture {
         Ok(Self { sheave, endpoint, _configuration: configuration })
     }
 
-    /// Sends a GET for this target. Returns the rule and the target that the endpoint got, or the status of a rejection.
+    /// Sends a GET for this target. Returns the rule and the target that the endpoint got, or the status of a
+    /// rejection.
     async fn get(&self, target: &str) -> Result<(String, String)> {
         let mut client = Http1TestClient::connect(self.sheave.address()).await?;
         let response = client.get(target).await?;
