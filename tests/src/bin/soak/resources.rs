@@ -13,6 +13,7 @@ const MEMORY_GROWTH_BYTES: f64 = 8.0 * 1024.0 * 1024.0;
 #[derive(Clone, Debug)]
 pub(crate) struct ResourceUsage {
     pub(crate) memory_bytes: u64,
+    /// Open descriptors without pipes: workers keep some of those that have spliced bodies.
     pub(crate) descriptors: usize,
     pub(crate) threads: usize,
     /// Requests in flight or queued.
@@ -26,7 +27,7 @@ impl ResourceUsage {
         let process = sheave.process_id()?.as_raw_pid();
         Ok(Self {
             memory_bytes: sheave.memory_bytes()?,
-            descriptors: fs::read_dir(format!("/proc/{process}/fd"))?.count(),
+            descriptors: descriptors(&format!("/proc/{process}/fd"))?,
             threads: fs::read_dir(format!("/proc/{process}/task"))?.count(),
             active_requests: sheave.active_requests().await?,
             client_connections: sheave.metric_sum("sheave_listener_connections_open").await? as u64,
@@ -57,6 +58,17 @@ impl ResourceUsage {
         let (now, then) = (self.to_string(), before.to_string());
         grown.map(move |(resource, _)| format!("{resource}: {now}; before: {then}"))
     }
+}
+
+/// Returns the number of descriptors in this folder that are no pipes.
+fn descriptors(folder: &str) -> Result<usize> {
+    let mut count = 0;
+    for descriptor in fs::read_dir(folder)? {
+        // It may have been closed meanwhile.
+        let Ok(target) = fs::read_link(descriptor?.path()) else { continue };
+        count += usize::from(!target.to_string_lossy().starts_with("pipe:"));
+    }
+    Ok(count)
 }
 
 impl fmt::Display for ResourceUsage {
