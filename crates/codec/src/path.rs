@@ -72,7 +72,8 @@ impl NormalPath {
                 self.text.truncate(start);
                 let parent = self.text.iter().rposition(|&byte| byte == b'/');
                 self.text.truncate(parent.ok_or(BadPath::AboveRoot)?);
-                return Ok(self.end_removed(is_last));
+                self.end_removed(is_last);
+                return Ok(());
             }
             _ => true,
         };

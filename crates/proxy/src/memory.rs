@@ -34,7 +34,7 @@ impl MemoryPressure {
         [Self::Normal, Self::SmallWindows, Self::ResetStalled, Self::NoConnections];
 
     /// Returns the metric label and word in the log.
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Normal => "normal",
             Self::SmallWindows => "small_windows",
@@ -172,7 +172,7 @@ impl MemoryBudget {
         }
         self.pressure.store(pressure as u8, Ordering::Relaxed);
         self.begun[pressure as usize].fetch_add(1, Ordering::Relaxed);
-        let (step, was) = (pressure.word(), before.word());
+        let (step, was) = (pressure.label(), before.label());
         if pressure > before {
             tracing::warn!(memory.used = used, memory.limit = limit, step, was, "memory fills");
         } else {

@@ -47,7 +47,7 @@ impl AcceptPause {
     pub(crate) const ALL: [Self; 3] = [Self::Memory, Self::Descriptors, Self::Error];
 
     /// Returns the metric label and word in the log.
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Memory => "memory",
             Self::Descriptors => "descriptors",
@@ -78,7 +78,7 @@ impl PauseState {
         self.last_pause = clock::now();
         if self.current.replace(reason) != Some(reason) {
             self.worker.counters().accept_pauses[reason as usize].add(1);
-            let (address, reason) = (self.bound.address, reason.word());
+            let (address, reason) = (self.bound.address, reason.label());
             let error = error.map(tracing::field::display);
             tracing::warn!(listener.address = %address, reason, error, "connections have to wait");
         }
@@ -90,7 +90,7 @@ impl PauseState {
         let Some(reason) = self.current else { return };
         if clock::now().saturating_since(self.last_pause) >= QUIET_PERIOD {
             self.current = None;
-            let (address, reason) = (self.bound.address, reason.word());
+            let (address, reason) = (self.bound.address, reason.label());
             tracing::info!(listener.address = %address, reason, "connections are accepted again");
         }
     }

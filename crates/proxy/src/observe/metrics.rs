@@ -236,7 +236,7 @@ static OF_ALL: &[MetricRow<ProxyState>] = &[
         &["step"],
         MetricReader::Counts(|it, each| {
             for step in MemoryPressure::ALL {
-                each(step.word(), it.budgets.memory.times_begun(step));
+                each(step.label(), it.budgets.memory.times_begun(step));
             }
         }),
         "Changes of the step that memory pressure has reached, by the step that began.",
@@ -247,7 +247,7 @@ static OF_ALL: &[MetricRow<ProxyState>] = &[
         MetricReader::Gauges(|it, each| {
             for step in MemoryPressure::ALL {
                 let is_in_force = step == it.budgets.memory.pressure();
-                each(step.word(), f64::from(u8::from(is_in_force)));
+                each(step.label(), f64::from(u8::from(is_in_force)));
             }
         }),
         "1 for the step that memory pressure has reached now, 0 for the others.",
@@ -273,7 +273,7 @@ static OF_ALL: &[MetricRow<ProxyState>] = &[
             for pause in AcceptPause::ALL {
                 let count =
                     total(&it.workers, |handle| &handle.counters.accept_pauses[pause as usize]);
-                each(pause.word(), count);
+                each(pause.label(), count);
             }
         }),
         "Times that a listener stopped accepting connections for a while, by reason.",
