@@ -1,7 +1,7 @@
 //! ExternalName: endpoints come from DNS, follow its records, and survive its failures.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use serde_json::{Value, json};
@@ -11,6 +11,7 @@ use tests::load::{ClientPattern, LoadGenerator};
 use tests::{
     ConfigDirectory, Endpoint, EndpointBehaviour, Result, SheaveProcess, eventually, objects,
 };
+use tokio::time::Instant;
 
 const NAME: &str = "app.test";
 

@@ -155,12 +155,12 @@ async fn check_replicas_agree(fixture: &HttpFixture, replica: &SheaveProcess) ->
     for _ in 0..8 {
         let mut client = fixture.client().await?;
         let mut pair = String::new();
-        let first = endpoint_that_served(&fixture, async || {
+        let first = endpoint_that_served(fixture, async || {
             pair = first_cookie(&mut client).await?;
             Ok(())
         });
         let first = first.await?;
-        let repeated = endpoint_that_served(&fixture, async || {
+        let repeated = endpoint_that_served(fixture, async || {
             let mut client = Http1TestClient::connect(replica.address()).await?;
             client.exchange("GET", "/", &[("Cookie", &pair)], b"").await?;
             Ok(())

@@ -106,7 +106,7 @@ async fn client_disconnect_during_the_request_body_frees_its_slot() -> Result {
             let mut client = fixture.client().await?;
             client.send("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 200000\r\n\r\n").await?;
             // More than arrives before the request has a slot.
-            client.send([b'x'; 100_000]).await?;
+            client.send(vec![b'x'; 100_000]).await?;
             fixture.endpoint().wait_for_counts("the head", |counts| counts.in_flight == 1).await?;
             client.reset();
             fixture
