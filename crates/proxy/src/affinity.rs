@@ -2,7 +2,7 @@
 //!
 //! A token names an endpoint by a keyed hash: without the key, a client can neither find out an
 //! address nor make a token for an endpoint of its choice. With a key that all replicas share
-//! ([`AffinityKey`]), it is the same at every replica and after every restart. Affinity is soft: if
+//! (`AffinityKey`), it is the same at every replica and after every restart. Affinity is soft: if
 //! the endpoint cannot serve, or the token is unknown, the request goes to another endpoint and the
 //! client gets a new token.
 

@@ -2,9 +2,9 @@
 //!
 //! A slot of a capped backend is scarce, and a client can send a body as slowly as it likes. So the body is received
 //! first, up to the bytes that are kept for a retry, and the request asks for a slot when it is complete. Three kinds
-//! of requests ask for a slot earlier: longer ones, which then have to keep a minimum rate ([`pace`]); those whose
+//! of requests ask for a slot earlier: longer ones, which then have to keep a minimum rate (`pace`); those whose
 //! endpoint may have to answer before the body is complete, because both sides have streams (gRPC); and those whose
-//! `Expect: 100-continue` the endpoint answers. Their number is bounded for each connection ([`connection_share`]). At
+//! `Expect: 100-continue` the endpoint answers. Their number is bounded for each connection (`connection_share`). At
 //! a backend without a cap nothing of this happens. See docs/decisions/0010.
 
 use std::future::poll_fn;
