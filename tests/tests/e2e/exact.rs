@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 const CLIENTS: u64 = 48;
-const STORM_DURATION: Duration = Duration::from_secs(10);
+const STORM_DURATION: Duration = Duration::from_secs(20);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cap_of_one_holds_under_request_storm() -> Result {
