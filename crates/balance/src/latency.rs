@@ -391,9 +391,9 @@ mod tests {
         let hour = Some(Duration::from_secs(3600));
         let outcome = outcome(AttemptResult::RateLimited { retry_after: hour }, 1);
         latency.learn_peak(&outcome, at(0));
-        latency.learn_mean(&outcome, at(0));
+        latency.learn_mean(&outcome, at(1));
         assert_eq!(latency.estimate_at(at(1)).penalty, 1.0);
-        let stats = latency.stats(at(1));
+        let stats = latency.stats(at(2));
         assert!(stats.has_refused && stats.failure_share == 0.0 && stats.mean.is_none());
     }
 
