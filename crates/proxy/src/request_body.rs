@@ -180,6 +180,7 @@ impl BodyArrival {
     ) -> Result<(), Failure> {
         self.room = Some(ArrivalReservation::new(&context.worker.replay_budget));
         let mut limits = ArrivalDeadlines::new(context, policy);
+        let mut held = context.client.held_memory(context.worker);
         let received = poll_fn(|cx| {
             if self.room.as_ref().is_some_and(|room| !room.watch(cx)) {
                 return Poll::Ready(Err(Failure::BodyEvicted));
@@ -188,6 +189,12 @@ impl BodyArrival {
                 return Poll::Ready(received);
             }
             let waits = !self.is_full && !self.is_early;
+            // A request that waits for a place is stalled like one in the queue.
+            let unread = context.client.stream.unread_bytes().unwrap_or(0);
+            let bytes = unread + context.exchange.upload.body_bytes as usize;
+            if held.stall_if(!waits, bytes, cx.waker()) {
+                return Poll::Ready(Err(Failure::OutOfMemory));
+            }
             limits.poll(cx, context.client, &context.exchange.upload, waits).map(Err)
         })
         .await;

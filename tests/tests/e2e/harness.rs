@@ -52,6 +52,7 @@ async fn endpoint_stops_counting_a_closed_connection() -> Result {
     let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
     for _ in 0..200 {
         assert_eq!(Http1TestClient::connect(endpoint.address).await?.get("/").await?.status(), 200);
+        endpoint.wait_for_counts("no connection", |counts| counts.connections == 0).await?;
     }
     assert_eq!(endpoint.counts().max_connections, 1);
     Ok(())

@@ -1,13 +1,13 @@
-//! Names of fields in which a proxy or load balancer tells the application about the client or the original request.
+//! ClaimNames of fields in which a proxy or load balancer tells the application about the client or the original request.
 //!
 //! Applications and their frameworks believe these fields, whatever wrote them. The list has what nginx and
 //! ingress-nginx, HAProxy, Envoy, Traefik, oauth2-proxy and the large providers write, RFC 9440, and fields by which
 //! frameworks override the target.
 
-/// Names with one first letter: beginnings, of which all names are claims, and whole names.
-type Names = (&'static [&'static [u8]], &'static [&'static [u8]]);
+/// ClaimNames with one first letter: beginnings, of which all names are claims, and whole names.
+type ClaimNames = (&'static [&'static [u8]], &'static [&'static [u8]]);
 
-const C: Names = (
+const C: ClaimNames = (
     &[],
     &[
         b"cf-connecting-ip",
@@ -17,12 +17,12 @@ const C: Names = (
         b"client-ip",
     ],
 );
-const F: Names = (&[], &[b"fastly-client-ip", b"front-end-https"]);
+const F: ClaimNames = (&[], &[b"fastly-client-ip", b"front-end-https"]);
 // A CGI program takes `Proxy` for the variable HTTP_PROXY (CVE-2016-5385).
-const P: Names = (&[], &[b"proxy"]);
-const S: Names = (&[b"ssl-client-"], &[]);
-const T: Names = (&[], &[b"true-client-ip"]);
-const X: Names = (
+const P: ClaimNames = (&[], &[b"proxy"]);
+const S: ClaimNames = (&[b"ssl-client-"], &[]);
+const T: ClaimNames = (&[], &[b"true-client-ip"]);
+const X: ClaimNames = (
     &[b"x-forwarded-", b"x-original-", b"x-ssl-client-", b"x-amzn-mtls-"],
     &[
         b"x-azure-clientip",

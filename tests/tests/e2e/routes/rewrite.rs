@@ -33,10 +33,10 @@ async fn endpoint_receives_the_rewritten_target_and_host() -> Result {
         ("/v1", "/api/v1", "test:99"),
         ("/v1/", "/api/v1/", "test:99"),
         ("/strip", "/", "test:99"),
-        ("/strip/a//b", "/a//b", "test:99"),
+        ("/strip/a//b", "/a/b", "test:99"),
         ("/stripes", "/root/stripes", "test:99"),
         ("/one/more?/one", "/two?/one", "inner.test"),
-        ("/%2e%2e/x", "/root/%2e%2e/x", "test:99"),
+        ("/y/%2e%2e/x", "/root/x", "test:99"),
         ("/", "/root/", "test:99"),
     ] {
         let fields = [("Host", "test:99"), ("X-Kept", "1")];
