@@ -1,10 +1,10 @@
-//! ClaimNames of fields in which a proxy or load balancer tells the application about the client or the original request.
+//! Names of fields in which a proxy or load balancer tells the application about the client or the original request.
 //!
 //! Applications and their frameworks believe these fields, whatever wrote them. The list has what nginx and
 //! ingress-nginx, HAProxy, Envoy, Traefik, oauth2-proxy and the large providers write, RFC 9440, and fields by which
 //! frameworks override the target.
 
-/// ClaimNames with one first letter: beginnings, of which all names are claims, and whole names.
+/// Names with one first letter: beginnings, of which all names are claims, and whole names.
 type ClaimNames = (&'static [&'static [u8]], &'static [&'static [u8]]);
 
 const C: ClaimNames = (
