@@ -283,8 +283,9 @@ const IGNORED_SIGNALS: [i32; 9] = [
 impl ProcessSignals {
     fn new() -> io::Result<Self> {
         for number in IGNORED_SIGNALS.into_iter().chain(libc::SIGRTMIN()..=libc::SIGRTMAX()) {
-            // Its handler stays for the life of the process, though nothing reads this stream.
-            drop(signal(SignalKind::from_raw(number))?);
+            // Its handler stays for the life of the process, though nothing reads this stream. A signal that a
+            // supervisor such as valgrind keeps for itself cannot be handled, and does not arrive either.
+            drop(signal(SignalKind::from_raw(number)));
         }
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
