@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::report::ProcessReport;
-use lookup::{DualStackLookup, HostResolver};
+use lookup::{DualStackLookup, LookupFunction, lookup_by};
 use resolved_name::ResolvedName;
 
 /// Maximum number of concurrent lookups.
@@ -35,7 +35,7 @@ const FIRST_LOOKUP_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The DNS names in use, each with a task that resolves it.
 pub(crate) struct DnsWatcher {
-    resolver: Arc<HostResolver>,
+    lookup: LookupFunction,
     names: BTreeMap<Arc<str>, WatchedName>,
     permits: Arc<Semaphore>,
     sender: mpsc::Sender<(Arc<str>, DualStackLookup)>,
@@ -57,9 +57,13 @@ impl Drop for WatchedName {
 impl DnsWatcher {
     /// Uses this server, or the servers of `/etc/resolv.conf`.
     pub(crate) fn new(server: Option<SocketAddr>, report: watch::Sender<ProcessReport>) -> Self {
+        Self::with_lookup(lookup_by(server), report)
+    }
+
+    fn with_lookup(lookup: LookupFunction, report: watch::Sender<ProcessReport>) -> Self {
         let (sender, lookups) = mpsc::channel(MAX_CONCURRENT_LOOKUPS);
         Self {
-            resolver: Arc::new(HostResolver::new(server)),
+            lookup,
             names: BTreeMap::new(),
             permits: Arc::new(Semaphore::new(MAX_CONCURRENT_LOOKUPS)),
             sender,
@@ -131,16 +135,16 @@ impl DnsWatcher {
 
     /// Resolves a name repeatedly, forever, and sends the results.
     fn lookup_loop(&self, host: Arc<str>) -> impl Future<Output = ()> + use<> {
-        let (resolver, permits, sender) =
-            (self.resolver.clone(), self.permits.clone(), self.sender.clone());
+        let (lookup, permits, sender) =
+            (self.lookup.clone(), self.permits.clone(), self.sender.clone());
         async move {
             let mut failures = 0;
             loop {
                 let permit = permits.acquire().await.expect("the semaphore is never closed");
-                let lookup = resolver.lookup(&host).await;
+                let result = lookup(host.clone()).await;
                 drop(permit);
-                let pause = refresh_delay(&lookup, &mut failures);
-                if sender.send((host.clone(), lookup)).await.is_err() {
+                let pause = refresh_delay(&result, &mut failures);
+                if sender.send((host.clone(), result)).await.is_err() {
                     return;
                 }
                 sleep(pause + jitter(pause)).await;
@@ -166,39 +170,8 @@ fn jitter(pause: Duration) -> Duration {
     pause.mul_f64((random % 1000) as f64 / 10_000.0)
 }
 
+/// DNS whose answers a test sets.
 #[cfg(test)]
-mod tests {
-    use super::lookup::FamilyLookup;
-    use super::*;
-
-    #[test]
-    fn name_is_resolved_again_after_its_ttl() {
-        let answer = |seconds| DualStackLookup {
-            v4: FamilyLookup::Addresses(Vec::new(), Duration::from_secs(seconds)),
-            v6: FamilyLookup::NoAddress,
-        };
-        let mut failures = 3;
-        assert_eq!(refresh_delay(&answer(20), &mut failures), Duration::from_secs(20));
-        assert_eq!(failures, 0);
-        assert_eq!(refresh_delay(&answer(0), &mut failures), MIN_REFRESH);
-        assert_eq!(refresh_delay(&answer(1_000_000), &mut failures), MAX_REFRESH);
-    }
-
-    #[test]
-    fn dns_failures_back_off() {
-        let failed = || FamilyLookup::Failed("no answer".into());
-        let lookup = DualStackLookup { v4: failed(), v6: failed() };
-        let mut failures = 0;
-        let pauses: Vec<u64> =
-            (0..7).map(|_| refresh_delay(&lookup, &mut failures).as_secs()).collect();
-        assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30]);
-    }
-
-    #[test]
-    fn refresh_jitter_is_at_most_ten_percent() {
-        let pause = Duration::from_secs(10);
-        let jitters: BTreeSet<Duration> = (0..100).map(|_| jitter(pause)).collect();
-        assert!(jitters.len() > 1, "they differ");
-        assert!(jitters.iter().all(|jitter| *jitter < pause / 10), "{jitters:?}");
-    }
-}
+pub(crate) mod scripted;
+#[cfg(test)]
+mod tests;

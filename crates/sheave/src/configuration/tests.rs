@@ -3,9 +3,12 @@
 use std::net::TcpListener;
 use std::num::NonZeroUsize;
 
+use gateway::status::{ConditionReason, StatusDetail};
 use proxy::ProxySettings;
+use serde_json::json;
 
 use super::*;
+use crate::dns::scripted::ScriptedDns;
 
 /// Returns a Gateway on this port, a route, a Service, and an EndpointSlice with these endpoints.
 fn text(port: u16, endpoints: &[&str]) -> String {
@@ -57,6 +60,10 @@ struct ConfigurationFixture {
 
 impl ConfigurationFixture {
     fn new() -> Self {
+        Self::with_dns(&ScriptedDns::default())
+    }
+
+    fn with_dns(dns: &ScriptedDns) -> Self {
         let settings = ProxySettings {
             workers: NonZeroUsize::MIN,
             access_log: None,
@@ -67,7 +74,7 @@ impl ConfigurationFixture {
         };
         let proxy = Arc::new(Proxy::start(settings).unwrap());
         let (sender, report) = watch::channel(ProcessReport::new());
-        let names = DnsWatcher::new(None, sender.clone());
+        let names = dns.watcher(sender.clone());
         Self {
             configuration: ConfigurationController::new(proxy.clone(), names, sender),
             proxy,
@@ -98,6 +105,18 @@ impl ConfigurationFixture {
 
     fn generation(&self) -> u64 {
         self.report.borrow().generation
+    }
+
+    /// Returns the messages of routes whose names have answers that are rejected.
+    fn rejected_answers(&self) -> Vec<String> {
+        let report = self.report.borrow();
+        let routes = report.statuses.iter().filter_map(|status| match &status.detail {
+            StatusDetail::Route(parents) => Some(parents),
+            _ => None,
+        });
+        let conditions = routes.flatten().flat_map(|parent| &parent.conditions);
+        let rejected = conditions.filter(|it| it.reason == ConditionReason::AddressNotAllowed);
+        rejected.map(|condition| condition.message.clone()).collect()
     }
 
     fn problems(&self) -> Vec<String> {
@@ -201,4 +220,58 @@ async fn move_to_an_address_in_use_changes_nothing_until_it_is_free() {
     fixture.configuration.follow().await;
     assert_eq!(fixture.problems(), [""; 0]);
     assert_eq!(fixture.proxy.listeners()[0].address.port(), port);
+}
+
+/// Returns a Gateway, and a route to a Service of a cluster that stands for this name.
+fn external_name(name: &str) -> SourceContents {
+    let whole = text(0, &[]);
+    // The class, the Gateway and the route.
+    let documents: Vec<_> = whole.split("---\n").take(3).collect();
+    let (mut objects, problems) = gateway::parse(&documents.join("---\n"), "test.yaml");
+    let service = json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": { "name": "web", "namespace": "default" },
+        "spec": { "type": "ExternalName", "externalName": name, "ports": [{ "port": 80 }] },
+    });
+    objects.extend(gateway::objects::read(service, ObjectOrigin::default()).0);
+    let networks = vec!["10.0.0.0/8".parse().unwrap()];
+    let address_filter = AddressFilter::new(networks);
+    SourceContents {
+        objects,
+        problems,
+        settings: TranslationSettings { address_filter, ..TranslationSettings::default() },
+        error_policy: ErrorPolicy::SkipInvalid,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn answers_outside_the_networks_are_not_used_and_reported() {
+    const TTL: Duration = Duration::from_secs(60);
+    let dns = ScriptedDns::default();
+    dns.set_addresses("app.test", &["10.0.0.1", "127.0.0.1", "192.0.2.1"], TTL);
+    let mut fixture = ConfigurationFixture::with_dns(&dns);
+    fixture.configuration.reload(external_name("app.test"));
+    assert_eq!(fixture.problems(), [""; 0]);
+    assert_eq!(fixture.endpoints(), ips(&[]), "there is no answer yet");
+    fixture.configuration.follow().await;
+    assert_eq!(fixture.endpoints(), ips(&["10.0.0.1"]));
+
+    let begun = Instant::now();
+    fixture.configuration.follow().await;
+    assert_eq!(begun.elapsed(), REJECTION_DELAY, "the statuses are written anew");
+    let reported = fixture.rejected_answers();
+    assert_eq!(
+        reported,
+        [
+            "app.test: 127.0.0.1 is a loopback address, 192.0.2.1 is in no network of --external-names"
+        ]
+    );
+
+    dns.set_addresses("app.test", &["10.0.0.2"], TTL);
+    fixture.configuration.follow().await;
+    assert!((TTL..TTL * 2).contains(&begun.elapsed()));
+    assert_eq!(fixture.endpoints(), ips(&["10.0.0.2"]));
+    fixture.configuration.follow().await;
+    assert_eq!(fixture.rejected_answers(), ips(&[]));
 }

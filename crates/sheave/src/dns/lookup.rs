@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hickory_resolver::config::{NameServerConfig, ResolveHosts, ResolverConfig};
@@ -18,8 +20,14 @@ const TRIES: usize = 2;
 /// Time limit for all queries to all servers.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(8);
 
+/// Looks up a name.
+pub(super) type LookupFunction = Arc<dyn Fn(Arc<str>) -> PendingLookup + Send + Sync>;
+
+/// A lookup that has begun.
+pub(super) type PendingLookup = Pin<Box<dyn Future<Output = DualStackLookup> + Send>>;
+
 /// The DNS resolver.
-pub(super) struct HostResolver {
+struct HostResolver {
     resolver: Result<TokioResolver, NetError>,
 }
 
@@ -39,12 +47,17 @@ pub(super) enum FamilyLookup {
     Failed(Cow<'static, str>),
 }
 
-impl HostResolver {
-    pub(super) fn new(server: Option<SocketAddr>) -> Self {
-        Self { resolver: resolver(server) }
-    }
+/// Returns lookups by this server, or by the servers of `/etc/resolv.conf`.
+pub(super) fn lookup_by(server: Option<SocketAddr>) -> LookupFunction {
+    let resolver = Arc::new(HostResolver { resolver: resolver(server) });
+    Arc::new(move |host| {
+        let resolver = Arc::clone(&resolver);
+        Box::pin(async move { resolver.lookup(&host).await })
+    })
+}
 
-    pub(super) async fn lookup(&self, host: &str) -> DualStackLookup {
+impl HostResolver {
+    async fn lookup(&self, host: &str) -> DualStackLookup {
         let resolver = match &self.resolver {
             Ok(resolver) => resolver,
             Err(error) => return DualStackLookup::failed(&error.to_string()),
@@ -96,7 +109,7 @@ fn name_server(server: SocketAddr) -> NameServerConfig {
 }
 
 impl DualStackLookup {
-    fn failed(reason: &str) -> Self {
+    pub(super) fn failed(reason: &str) -> Self {
         let failed = || FamilyLookup::Failed(reason.to_owned().into());
         Self { v4: failed(), v6: failed() }
     }
@@ -141,5 +154,35 @@ impl From<Result<Lookup, NetError>> for FamilyLookup {
             Err(error) if error.is_no_records_found() => Self::NoAddress,
             Err(error) => Self::Failed(error.to_string().into()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn lookup_without_an_answer_fails_after_a_limited_time() {
+        let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let lookup = lookup_by(Some(silent.local_addr().unwrap()));
+        let begun = Instant::now();
+        let result = lookup("app.test".into()).await;
+        assert!(result.problem().is_some());
+        let took = begun.elapsed();
+        assert!((TRY_TIMEOUT..=LOOKUP_TIMEOUT).contains(&took), "{took:?}");
+        let mut question = [0; 512];
+        silent.recv(&mut question).unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn lookup_without_a_server_fails_after_a_limited_time() {
+        let closed = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let begun = Instant::now();
+        assert!(lookup_by(Some(closed))("app.test".into()).await.problem().is_some());
+        assert!(begun.elapsed() <= LOOKUP_TIMEOUT, "{:?}", begun.elapsed());
     }
 }
