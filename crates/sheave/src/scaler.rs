@@ -13,9 +13,12 @@
     reason = "generated code"
 )]
 mod externalscaler;
+/// A stream of a value.
+mod stream;
 /// Metadata of a KEDA trigger.
 mod trigger;
 
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,19 +26,19 @@ use axum::serve::Listener;
 use proxy::{BackendDemand, Proxy};
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
-use tokio::time::sleep;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
 use tonic::transport::server::Connected;
 use tonic::{Request, Response, Status};
 
 use crate::admin::{BoundedConnection, BoundedListener};
-use crate::report::{ProcessPhase, ProcessReport};
+use crate::report::ProcessReport;
 use externalscaler::external_scaler_server::{ExternalScaler, ExternalScalerServer};
 use externalscaler::{
     GetMetricSpecResponse, GetMetricsRequest, GetMetricsResponse, IsActiveResponse, MetricSpec,
     MetricValue, ScaledObjectRef,
 };
+use stream::stream_changes;
 use trigger::ScalerTrigger;
 
 /// The only metric, as KEDA and the HorizontalPodAutoscaler name it.
@@ -192,78 +195,42 @@ impl ScalerService {
         self.proxy.demand(&key).ok_or_else(gone)
     }
 
-    /// Sends whether there is demand, at once and on each change, until the client disconnects, the Service is gone or
-    /// the process shuts down.
+    /// Sends whether there is demand.
     async fn stream_activity(
-        mut self,
+        self,
         trigger: ScalerTrigger,
         sender: mpsc::Sender<Result<IsActiveResponse, Status>>,
     ) {
-        let mut sent = None;
-        loop {
-            let mut demand = match self.demand(&trigger) {
-                Ok(demand) => demand,
-                Err(status) => return drop(sender.send(Err(status)).await),
-            };
+        let observe = || {
+            let mut demand = self.demand(&trigger)?;
             // Subscribe before reading the demand, so that no later rise is missed.
             demand.expect_rise();
             let result = demand.is_active(trigger.window, trigger.activation);
-            if sent != Some(result) {
-                sent = Some(result);
-                if sender.send(Ok(IsActiveResponse { result })).await.is_err() {
-                    return;
-                }
-            }
             // If the threshold is not 0, a single request does not decide.
             let is_first_awaited = !result && trigger.activation == 0.0;
-            tokio::select! {
-                () = demand.wait_for_rise(), if is_first_awaited => {}
-                () = sleep(ACTIVITY_POLL_INTERVAL) => {}
-                () = sender.closed() => return,
-                status = wait_for_drain(&mut self.report) => return drop(sender.send(Err(status)).await),
-            }
-        }
+            let risen = async move {
+                match is_first_awaited {
+                    true => demand.wait_for_rise().await,
+                    false => pending().await,
+                }
+            };
+            Ok((IsActiveResponse { result }, risen))
+        };
+        stream_changes(sender, ACTIVITY_POLL_INTERVAL, self.report.clone(), observe).await;
     }
 
-    /// Sends the target per replica, at once and on each change.
+    /// Sends the target per replica.
     async fn stream_specs(
-        mut self,
+        self,
         trigger: ScalerTrigger,
         sender: mpsc::Sender<Result<GetMetricSpecResponse, Status>>,
     ) {
-        let mut sent = None;
-        loop {
-            let target = self.demand(&trigger).and_then(|demand| target(&trigger, &demand));
-            let target = match target {
-                Ok(target) => target,
-                Err(status) => return drop(sender.send(Err(status)).await),
-            };
-            if sent != Some(target) {
-                sent = Some(target);
-                if sender.send(Ok(spec(target))).await.is_err() {
-                    return;
-                }
-            }
-            tokio::select! {
-                () = sleep(SPEC_POLL_INTERVAL) => {}
-                () = sender.closed() => return,
-                status = wait_for_drain(&mut self.report) => return drop(sender.send(Err(status)).await),
-            }
-        }
+        let observe = || {
+            let target = target(&trigger, &self.demand(&trigger)?)?;
+            Ok((spec(target), pending()))
+        };
+        stream_changes(sender, SPEC_POLL_INTERVAL, self.report.clone(), observe).await;
     }
-}
-
-/// Waits for the drain; the client then asks another replica or the successor of this one.
-async fn wait_for_drain(report: &mut watch::Receiver<ProcessReport>) -> Status {
-    // The sender of the report lives as long as the process.
-    drop(
-        report
-            .wait_for(|report| {
-                matches!(report.phase, ProcessPhase::Leaving | ProcessPhase::Draining)
-            })
-            .await,
-    );
-    Status::unavailable("this Sheave is draining")
 }
 
 /// Returns the target of concurrent requests per replica.
