@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import unittest
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -141,7 +142,7 @@ class GatewayTest(ClusterTest):
 
     def answers(self) -> bool:
         with self.LOAD(self.address, self.host, 1, 0.05) as load:
-            time.sleep(0.5)
+            time.sleep(0.5)  # A short load, whose answers are known after it.
         return bool(load.answers) and not load.problems()
 
     def scale(self, replicas: int) -> None:
@@ -181,6 +182,13 @@ class GatewayTest(ClusterTest):
         print(f"{self.id()}: {counts}, longest request {1000 * load.longest():.0f} ms", file=sys.stderr)
         self.assertEqual(problems, [])
         self.assertGreater(len(load.answers), clients)
+
+
+def metric(address: str, name: str) -> float:
+    """Returns a metric without labels, from the replica at this address."""
+    with urllib.request.urlopen(f"http://{address}:9900/metrics", timeout=10) as response:
+        lines = response.read().decode().splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
 
 
 def is_ending(pod: Object) -> bool:

@@ -146,9 +146,9 @@ class PoolTest(GatewayTest):
             self.assertEqual(owners.current_owners(), ["n2"])
             with Load(self.address, self.host, 4, 0.01) as load:
                 command("stop-api-server")
-                time.sleep(12)
+                time.sleep(12)  # The length of the outage.
                 command("start-api-server")
-                time.sleep(6)
+                time.sleep(6)  # Time in which the returned API server could change something.
             self.assertEqual(load.problems(), [])
             self.assertEqual([it.node for it in owners.intervals()], ["n2"])
 
@@ -177,7 +177,7 @@ class PoolTest(GatewayTest):
                 for pid in stopped:
                     os.kill(pid, signal.SIGCONT)
             moves = len(owners.intervals())
-            time.sleep(5)
+            time.sleep(5)  # Time in which the address must not move again.
             self.assertEqual(len(owners.intervals()), moves)
 
     def test_an_announcer_that_is_killed_leaves_the_address_to_the_kernel(self) -> None:
@@ -186,7 +186,7 @@ class PoolTest(GatewayTest):
             since = time.monotonic()
             for pid in announcers(node(owner)):
                 os.kill(pid, signal.SIGKILL)
-            time.sleep(TAKEOVER_SECONDS + 1)
+            time.sleep(TAKEOVER_SECONDS + 1)  # Time in which another node could take over.
             self.assertEqual(len(owners.current_owners()), 1)
             silence = probe_client.longest_silence(since - 1)
             print(
@@ -216,7 +216,7 @@ class PoolTest(GatewayTest):
             since = time.monotonic()
             kubectl("--namespace", "sheave-system", "delete", "pod", pod, "--wait=false")
             self.assert_taken_over(owners, probe_client, since, owner)
-            time.sleep(3)
+            time.sleep(3)  # Time in which the pod ends.
             silence = probe_client.longest_silence(since - 1)
             self.assertLess(silence, 1.5)
         kubectl("--namespace", "sheave-system", "rollout", "status", "--timeout=60s", "daemonset/sheave")

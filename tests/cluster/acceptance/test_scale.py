@@ -4,12 +4,11 @@ import http.client
 import statistics
 import sys
 import time
-import urllib.request
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from tests.cluster.acceptance import gateway
-from tests.cluster.acceptance.gateway import WEB, GatewayTest
+from tests.cluster.acceptance.gateway import WEB, GatewayTest, is_ending, metric
 from tests.cluster.api import Object
 from tests.cluster.tests import running
 
@@ -46,8 +45,7 @@ class ScaleTest(GatewayTest):
             self.run_concurrently(self.make_route, range(ROUTES, MANY_ROUTES))
             self.until_served(MANY_ROUTES - 1, 0)
         busy = self.memory()
-        # Time until statuses are written and unused memory is returned.
-        time.sleep(IDLE_SECONDS)
+        time.sleep(IDLE_SECONDS)  # The idle time in which statuses are written and unused memory is returned.
         many = self.memory()
         told = f"{megabytes(empty)}, {megabytes(busy)}, and when idle {megabytes(many)}"
         print_result(f"memory with no, then {MANY_ROUTES} routes", told)
@@ -131,13 +129,8 @@ class ScaleTest(GatewayTest):
         pods = self.api.get("/api/v1/namespaces/sheave-system/pods", labelSelector="app.kubernetes.io/name=sheave")[
             "items"
         ]
-        return max(resident(pod["status"]["podIP"]) for pod in pods if "deletionTimestamp" not in pod["metadata"])
-
-
-def resident(address: str) -> float:
-    with urllib.request.urlopen(f"http://{address}:9900/metrics", timeout=10) as response:
-        lines = response.read().decode().splitlines()
-    return next(float(line.split()[1]) for line in lines if line.startswith("process_resident_memory_bytes "))
+        addresses = (pod["status"]["podIP"] for pod in pods if not is_ending(pod))
+        return max(metric(address, "process_resident_memory_bytes") for address in addresses)
 
 
 def milliseconds(waits: list[float]) -> str:

@@ -77,10 +77,10 @@ class PodsTest(GatewayTest):
                     since[pod] = time.monotonic()
                 time.sleep(POLL_SECONDS)
             start = max(since.values()) + 0.5
-            time.sleep(6)
+            time.sleep(6)  # The load whose shares are compared.
             self.scale(1)
             self.wait_for_replicas(1)
-            time.sleep(2)
+            time.sleep(2)  # The load after the pods have gone.
         for pod, ready in since.items():
             waited = (load.first(pod) or math.inf) - ready
             print(f"first request {1000 * waited:.0f} ms after readiness was seen", file=sys.stderr)
@@ -126,7 +126,7 @@ class ReplicasTest(GatewayTest):
             self.wait_for_replicas(2, RETURN_SECONDS)
         with self.load() as load:
             self.wait(lambda: len(load.between(0, time.monotonic())) == 2, "requests at the second pod")
-            time.sleep(1)
+            time.sleep(1)  # The load on both.
 
     def test_replicas_keep_to_a_cap_together_as_they_come_and_go(self) -> None:
         image = container("busybox:1", "python3", "-c", COUNTER, env=[POD_NAME], readinessProbe=CONNECTS)
@@ -151,13 +151,13 @@ class ReplicasTest(GatewayTest):
         self.forget_counts()
         with ExitStack() as stack:
             first = [self.load_of(stack, address) for address in sorted(self.replicas())]
-            time.sleep(6)
+            time.sleep(6)  # The load on three replicas.
             counts = [len(load.answers) for load in first]
             self.have_replicas(2)
             left = self.replicas()
             self.have_replicas(3)
             self.load_of(stack, next(iter(self.replicas() - left)))
-            time.sleep(6)
+            time.sleep(6)  # The load while a replica is new.
         most = self.most_at_once()
         print(
             f"answers of each replica in 6 s: {counts}; at once at each pod: {sorted(most.values())}", file=sys.stderr
@@ -171,8 +171,12 @@ class ReplicasTest(GatewayTest):
         self.wait(
             lambda: len(self.replicas()) == count and self.is_rolled_out(SYSTEM, 0), f"{count} replicas of Sheave"
         )
-        # A new replica uses its share only after the others have released it.
-        time.sleep(4)
+        # A new replica takes part only after the others have released its share, and one that has left counts for some
+        # time.
+        self.wait(
+            lambda: all(gateway.metric(address, "sheave_replicas") == count for address in self.replicas()),
+            f"limits that are divided among {count} replicas",
+        )
 
     def replicas(self) -> set[str]:
         """Returns the addresses of the replicas themselves."""
