@@ -7,8 +7,9 @@ use anyhow::{Context, ensure};
 use serde_json::json;
 use tests::fixture::{addresses, start_endpoints};
 use tests::load::{ClientPattern, LoadGenerator};
-use tests::{Endpoint, EndpointBehaviour, HttpFixture, Result, objects};
-use tokio::time::{Instant, sleep_until};
+use tests::machine::CpuWaitMeter;
+use tests::{Endpoint, EndpointBehaviour, HttpFixture, Result, eventually, objects};
+use tokio::time::Instant;
 
 /// Maximum time from the write of an EndpointSlice to the first request of a new endpoint, and to
 /// the last request of a removed one.
@@ -26,6 +27,8 @@ async fn round_robin_gives_a_new_endpoint_its_share_on_kept_connections() -> Res
 
 async fn check_new_endpoint_share(algorithm: &str) -> Result {
     const CLIENTS: usize = 24;
+    const WINDOW: usize = 400;
+    const WINDOWS: usize = 6;
     let behaviour = EndpointBehaviour::slow(Duration::from_millis(20));
     let policy = objects::backend_policy("app", json!({ "algorithm": algorithm }));
     let servers = start_endpoints(3, &behaviour).await?;
@@ -34,39 +37,48 @@ async fn check_new_endpoint_share(algorithm: &str) -> Result {
     fixture.endpoints[0].wait_for_counts("load", |counts| counts.requests > 100).await?;
 
     fixture.endpoints.push(Endpoint::start(behaviour).await?);
+    let meter = CpuWaitMeter::start(&fixture.sheave)?;
     fixture.configuration.set_endpoints(&addresses(&fixture.endpoints))?;
     let written = Instant::now();
-    let end = written + Duration::from_secs(6);
-    sleep_until(end).await;
+    let [.., new] = &fixture.endpoints[..] else { unreachable!("there are four") };
+    new.wait_for_counts("the first request", |counts| counts.requests > 0).await?;
+    let starved = meter.waited()?;
+    let (joined, before) = (new.requests()[0].received_at, total_requests(&fixture));
+    let total = async || Ok(total_requests(&fixture));
+    let enough = before + (WINDOW * WINDOWS) as u64;
+    eventually("requests", total, |total| *total >= enough).await?;
     load.stop().await.assert_all_served();
 
-    let [.., new] = &fixture.endpoints[..] else { unreachable!("there are four") };
-    let first = new.requests().first().context("the new endpoint got no request")?.received_at;
-    ensure!(first - written <= MAX_JOIN_DELAY, "first request after {:?}", first - written);
-
-    let joined = written + MAX_JOIN_DELAY;
-    let half = Duration::from_millis(500);
-    for start in (0..11).map(|number| joined + half * number) {
+    let took = joined - written;
+    eprintln!("first request after {took:?}; threads waited {starved:?} for a CPU");
+    ensure!(took <= MAX_JOIN_DELAY + starved, "first request after {took:?}");
+    let order = endpoints_in_order(&fixture, joined);
+    let got = |requests: &[usize]| requests.iter().filter(|endpoint| **endpoint == 3).count();
+    for (number, window) in order.chunks_exact(WINDOW).take(WINDOWS).enumerate() {
         // A request at the border of two windows is counted in only one of them.
-        let (got, fair) = share(&fixture, start, start + half);
-        let border = (CLIENTS / fixture.endpoints.len()) as f64;
-        ensure!(got >= fair - border, "{got} and not {fair} {:?} after joining", start - joined);
+        let (got, fair, border) = (got(window), WINDOW / 4, CLIENTS / 4);
+        ensure!(got >= fair - border, "{got} and not {fair} in window {number}");
     }
-    let (got, fair) = share(&fixture, joined, joined + Duration::from_secs(5));
-    ensure!((0.9..=1.1).contains(&(got / fair)), "{got} and not {fair} over five seconds");
+    let (got, fair) = (got(&order[..WINDOW * WINDOWS]), WINDOW * WINDOWS / 4);
+    let share = got as f64 / fair as f64;
+    ensure!((0.9..=1.1).contains(&share), "{got} and not {fair} of all");
     Ok(())
 }
 
-/// Returns the number of requests that the last endpoint got between these times, and the fair
-/// share of all.
-fn share(fixture: &HttpFixture, from: Instant, to: Instant) -> (f64, f64) {
-    let got = |endpoint: &Endpoint| {
-        let seen = endpoint.requests();
-        seen.iter().filter(|seen| (from..to).contains(&seen.received_at)).count() as f64
-    };
-    let all: f64 = fixture.endpoints.iter().map(got).sum();
-    let new = fixture.endpoints.last().map_or(0.0, got);
-    (new, all / fixture.endpoints.len() as f64)
+/// Returns the number of requests that all endpoints got.
+fn total_requests(fixture: &HttpFixture) -> u64 {
+    fixture.endpoints.iter().map(|endpoint| endpoint.counts().requests).sum()
+}
+
+/// Returns the index of the endpoint of each request since this time, in the order of arrival.
+fn endpoints_in_order(fixture: &HttpFixture, from: Instant) -> Vec<usize> {
+    let mut requests = Vec::new();
+    for (index, endpoint) in fixture.endpoints.iter().enumerate() {
+        let times = endpoint.requests().into_iter().map(|seen| seen.received_at);
+        requests.extend(times.filter(|at| *at >= from).map(|at| (at, index)));
+    }
+    requests.sort_unstable();
+    requests.into_iter().map(|(_, index)| index).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -77,15 +89,19 @@ async fn removed_endpoint_gets_no_new_request() -> Result {
     let [leaving, staying @ ..] = &fixture.endpoints[..] else { unreachable!("there are three") };
     leaving.wait_for_counts("load", |counts| counts.requests > 100).await?;
 
+    let meter = CpuWaitMeter::start(&fixture.sheave)?;
     fixture.configuration.set_endpoints(&addresses(staying))?;
     let written = Instant::now();
-    sleep_until(written + Duration::from_secs(1)).await;
+    // Its idle connections are closed; those with a request, after the response.
+    leaving.wait_for_counts("no connection", |counts| counts.connections == 0).await?;
+    let (starved, left) = (meter.waited()?, leaving.requests());
+    let before = staying[0].counts().requests;
+    staying[0].wait_for_counts("load", |counts| counts.requests > before + 500).await?;
     load.stop().await.assert_all_served();
-    let last = leaving.requests().last().context("the endpoint got no request")?.received_at;
-    ensure!(last <= written + MAX_JOIN_DELAY, "a request {:?} after it left", last - written);
-    leaving
-        .wait_for_counts("idle connections are closed", |counts| counts.connections == 0)
-        .await?;
+    ensure!(leaving.requests().len() == left.len(), "a request after its connections were closed");
+    let last = left.last().context("the endpoint got no request")?.received_at;
+    let took = last.saturating_duration_since(written);
+    ensure!(took <= MAX_JOIN_DELAY + starved, "a request {took:?} after it left");
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use anyhow::ensure;
 use serde_json::{Value, json};
 use tests::fixture::{addresses, start_endpoints};
 use tests::load::{ClientPattern, LoadGenerator, open_loop};
-use tests::machine::cpu_wait_time;
+use tests::machine::CpuWaitMeter;
 use tests::{
     Endpoint, EndpointBehaviour, Http1TestClient, Http1TestResponse, HttpFixture, Result,
     eventually, objects,
@@ -35,14 +35,10 @@ async fn all_slots_stay_busy_at_twice_the_capacity() -> Result {
     let (from, to) = (Duration::from_secs(1), Duration::from_secs(5));
     let start = Instant::now();
     let measure = async {
-        sleep_until(start + from).await;
-        let before = (total_busy_time(&fixture), total_cpu_wait(&fixture)?);
-        sleep_until(start + to).await;
-        Ok::<_, anyhow::Error>((
-            total_busy_time(&fixture) - before.0,
-            // Threads of other tests that ended meanwhile are missing from the second figure.
-            total_cpu_wait(&fixture)?.saturating_sub(before.1),
-        ))
+        sleep_until(start + from).await; // The queue fills.
+        let (before, meter) = (total_busy_time(&fixture), CpuWaitMeter::start(&fixture.sheave)?);
+        sleep_until(start + to).await; // The load that is measured.
+        Ok::<_, anyhow::Error>((total_busy_time(&fixture) - before, meter.waited()?))
     };
     let (outcomes, measured) = tokio::join!(load, measure);
 
@@ -72,11 +68,6 @@ async fn all_slots_stay_busy_at_twice_the_capacity() -> Result {
 
 fn total_busy_time(fixture: &HttpFixture) -> Duration {
     fixture.endpoints.iter().map(|endpoint| endpoint.counts().busy_time).sum()
-}
-
-/// Returns the time for which Sheave and this test waited for a CPU.
-fn total_cpu_wait(fixture: &HttpFixture) -> Result<Duration> {
-    Ok(cpu_wait_time(fixture.sheave.process_id()?)? + cpu_wait_time(rustix::process::getpid())?)
 }
 
 /// Checks that Sheave itself refused an excess request.
@@ -208,14 +199,16 @@ async fn new_endpoint_serves_the_queue() -> Result {
         fixture.sheave.wait_for_queue_length(number).await?;
     }
     fixture.endpoints.push(Endpoint::start(EndpointBehaviour::ok()).await?);
+    let meter = CpuWaitMeter::start(&fixture.sheave)?;
     fixture.configuration.set_endpoints(&addresses(&fixture.endpoints))?;
     let ready = Instant::now();
     for client in &mut waiting {
         ensure!(client.response("GET").await?.status() == 200);
     }
     // No slot has been released: the new endpoint is enough.
-    eprintln!("the queue was served {:?} after the endpoint was written", ready.elapsed());
-    ensure!(ready.elapsed() <= MARGIN, "after {:?}", ready.elapsed());
+    let took = ready.elapsed();
+    eprintln!("the queue was served {took:?} after the endpoint was written");
+    ensure!(took <= MARGIN + meter.waited()?, "after {took:?}");
     assert_eq!(fixture.endpoints[1].counts().requests, 3);
     fixture.endpoints[0].open_gate(1);
     ensure!(first.response("GET").await?.status() == 200);
@@ -465,7 +458,7 @@ async fn request_that_would_miss_its_deadline_is_refused_with_retry_after() -> R
     let hasty = json!({
         "matches": [{ "path": { "type": "PathPrefix", "value": "/hasty" } }],
         "backendRefs": refs,
-        "timeouts": { "request": "500ms" },
+        "timeouts": { "request": "2s" },
     });
     let rules = json!([hasty, { "backendRefs": refs }]);
     let mut main = objects::gateway();
@@ -479,19 +472,19 @@ async fn request_that_would_miss_its_deadline_is_refused_with_retry_after() -> R
     fixture.configuration.write("main.yaml", &main)?;
 
     let mut waiting = Vec::new();
-    for _ in 0..60 {
+    for _ in 0..100 {
         waiting.push(begin_request(&fixture, "/").await?);
     }
-    // Enough requests have been served to know the rate, and more than 3 s of requests are left.
-    fixture.endpoint().wait_for_counts("twenty", |counts| counts.requests >= 20).await?;
-    let mut hasty = fixture.client().await?;
-    let begun = Instant::now();
-    let refused = hasty.get("/hasty").await?;
-    let took = begun.elapsed();
+    // Enough requests have been served to know the rate, and more than 6 s of requests are left.
+    let endpoint = fixture.endpoint();
+    let counts = endpoint.wait_for_counts("twenty", |counts| counts.requests >= 20).await?;
+    let refused = fixture.client().await?.get("/hasty").await?;
+    let served = endpoint.counts().requests - counts.requests;
     ensure!(refused.status() == 429, "{refused:?}");
-    ensure!(took < Duration::from_millis(450), "after {took:?}");
+    // Twenty are served until the deadline.
+    ensure!(served < 10, "it waited while {served} requests were served");
     let after: u64 = refused.field("retry-after").unwrap_or_default().parse()?;
-    ensure!((3..=8).contains(&after), "retry after {after} s");
+    ensure!((3..=30).contains(&after), "retry after {after} s");
     let reason = refused.field("proxy-status").unwrap_or_default();
     ensure!(reason.contains("expected wait is too long"), "{reason}");
     Ok(())
@@ -570,18 +563,17 @@ async fn sustained_overload_sheds_requests_that_waited_too_long() -> Result {
     let timeout = Duration::from_millis(1_500);
     let fixture = one_slot_fixture(json!({ "timeout": "1500ms", "target": "100ms" })).await?;
     let mut first = occupy_slot(&fixture).await?;
-    let begun = Instant::now();
     let mut second = begin_request(&fixture, "/second").await?;
     fixture.sheave.wait_for_queue_length(1).await?;
-    sleep_until(begun + timeout / 2).await;
+    let queued = Instant::now();
+    sleep_until(queued + timeout / 2).await; // The next request comes later.
     let mut third = begin_request(&fixture, "/third").await?;
     fixture.sheave.wait_for_queue_length(2).await?;
     fixture.endpoint().open_gate(1);
     ensure!(first.response("GET").await?.status() == 200);
     fixture.sheave.wait_for_queue_length(1).await?;
-    // A request has waited for longer than the timeout, and the queue has not been empty for that
-    // time.
-    sleep_until(begun + timeout * 5 / 4).await;
+    // Then the queue has not been empty for the timeout. The third request may still wait for half of it.
+    sleep_until(queued + timeout).await;
     let mut fourth = begin_request(&fixture, "/fourth").await?;
     fixture.sheave.wait_for_queue_length(2).await?;
     fixture.endpoint().open_gate(2);

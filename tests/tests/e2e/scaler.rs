@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{bail, ensure};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tests::keda::KedaClient;
-use tests::machine::cpu_wait_time;
+use tests::load::{ClientPattern, LoadGenerator};
+use tests::machine::CpuWaitMeter;
 use tests::{
     ConfigDirectory, Endpoint, EndpointBehaviour, Http1TestClient, HttpFixture, Result,
     SheaveProcess, eventually, objects,
@@ -37,9 +38,15 @@ async fn begin_request(fixture: &HttpFixture) -> Result<Http1TestClient> {
     Ok(client)
 }
 
-/// Returns the time for which Sheave and this test waited for a CPU.
-fn cpu_wait(sheave: &SheaveProcess) -> Result<Duration> {
-    Ok(cpu_wait_time(sheave.process_id()?)? + cpu_wait_time(rustix::process::getpid())?)
+/// Returns the request-seconds of the Service: in flight, queued and rejected.
+async fn request_seconds(fixture: &HttpFixture) -> Result<[f64; 3]> {
+    let samples = fixture.sheave.metric_samples("sheave_backend_request_seconds_total").await?;
+    let of = |kind: &str| samples.iter().find(|(labels, _)| labels.contains(kind));
+    let kinds = ["in_flight", "queued", "rejected"].map(of);
+    let [Some(in_flight), Some(queued), Some(rejected)] = kinds else {
+        bail!("a kind is missing: {samples:?}")
+    };
+    Ok([in_flight.1, queued.1, rejected.1])
 }
 
 async fn wait_for_demand(keda: &mut KedaClient, expected: f64) -> Result {
@@ -61,14 +68,14 @@ async fn scale_from_zero_activates_and_serves_the_first_request() -> Result {
     }
     ensure!(!keda.is_active().await? && keda.demand().await? == 0.0);
 
-    let before = cpu_wait(&fixture.sheave)?;
+    let meter = CpuWaitMeter::start(&fixture.sheave)?;
     let sent = Instant::now();
     let mut client = begin_request(&fixture).await?;
     for stream in &mut streams {
         ensure!(stream.next().await??, "inactive though a request is queued");
     }
     let took = sent.elapsed();
-    let starved = cpu_wait(&fixture.sheave)?.saturating_sub(before);
+    let starved = meter.waited()?;
     eprintln!("notified after {took:?}; threads waited {starved:?} for a CPU");
     ensure!(
         took <= MAX_PUSH_DELAY + starved,
@@ -129,19 +136,27 @@ async fn demand_is_the_average_of_in_flight_and_queued_requests() -> Result {
 
     // The average over 15 seconds is lower. It equals the increase of request-seconds in the
     // metrics, divided by the time.
-    let seconds = fixture.sheave.metric_samples("sheave_backend_request_seconds_total").await?;
-    let of = |kind: &str| {
-        let mut samples = seconds.iter().filter(|(labels, _)| labels.contains(kind));
-        samples.next().map(|(_, value)| *value).context("a sample")
-    };
-    let (in_flight, queued, rejected) = (of("in_flight")?, of("queued")?, of("rejected")?);
+    let seconds @ [in_flight, queued, rejected] = request_seconds(&fixture).await?;
     ensure!((in_flight / queued - 2.0).abs() < 0.5 && rejected == 0.0, "{seconds:?}");
     ensure!(fixture.sheave.metric_sum("sheave_backend_demand").await? > 0.0);
-
     fixture.endpoint().open_gate(6);
     for client in &mut clients {
         ensure!(client.response("GET").await?.status() == 200);
     }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn activity_ends_when_the_window_has_no_demand() -> Result {
+    let fixture = gated_fixture(json!({ "maxInFlightPerEndpoint": 4 })).await?;
+    let metadata = [("service", "app"), ("window", "1s")];
+    let mut keda = KedaClient::connect(&fixture.sheave, &metadata).await?;
+    let mut stream = keda.activity_stream().await?;
+    ensure!(!stream.next().await??);
+    let mut client = begin_request(&fixture).await?;
+    ensure!(stream.next().await??);
+    fixture.endpoint().open_gate(1);
+    ensure!(client.response("GET").await?.status() == 200);
     ensure!(!stream.next().await??, "active though there has been no demand for a while");
     wait_for_demand(&mut keda, 0.0).await
 }
@@ -152,37 +167,27 @@ async fn refused_clients_that_retry_count_once_each() -> Result {
     let fixture =
         gated_fixture(json!({ "maxInFlightPerEndpoint": 1, "queue": { "maxRequests": 0 } }))
             .await?;
-    let mut keda =
-        KedaClient::connect(&fixture.sheave, &[("service", "app"), ("window", "2s")]).await?;
     let _first = begin_request(&fixture).await?;
     fixture.endpoint().wait_for_counts("the slot is taken", |counts| counts.in_flight == 1).await?;
 
-    let address = fixture.sheave.address();
-    let end = Instant::now() + Duration::from_secs(5);
-    let hammering: Vec<_> = (0..CLIENTS)
-        .map(|_| {
-            tokio::spawn(async move {
-                let mut client = Http1TestClient::connect(address).await?;
-                let mut refused = 0;
-                while Instant::now() < end {
-                    ensure!(client.get("/").await?.status() == 429);
-                    refused += 1;
-                }
-                Ok(refused)
-            })
-        })
-        .collect();
-    tokio::time::sleep_until(end - Duration::from_millis(500)).await;
-    let demand = keda.demand().await?;
-    let mut refused = 0;
-    for client in hammering {
-        refused += client.await??;
-    }
-    eprintln!("{refused} refusals of {CLIENTS} clients were a demand of {demand:.2}");
-    let most = CLIENTS as f64 + 1.0;
-    ensure!((0.75 * most..=1.02 * most).contains(&demand), "{demand}, with {refused} refusals");
+    let load = LoadGenerator::start(fixture.sheave.address(), CLIENTS, ClientPattern::GET);
+    let seconds = async || request_seconds(&fixture).await;
+    let all = CLIENTS as f64;
+    let before = eventually("all are refused", seconds, |[.., rejected]| *rejected > all).await?;
+    // The request in flight is a clock: it takes a second per second.
+    let after = eventually("a second", seconds, |[running, ..]| *running > before[0] + 1.0).await?;
+    let refused = load.stop().await;
+    let [running, _, rejected] = [0, 1, 2].map(|kind| after[kind] - before[kind]);
+    let demand = rejected / running;
+    eprintln!("{} refusals of {CLIENTS} clients were a demand of {demand:.2}", refused.requests());
+    ensure!(
+        (0.75..=1.02).contains(&(demand / all)),
+        "{demand}, with {} refusals",
+        refused.requests()
+    );
+    ensure!(refused.answered.keys().eq(&[429]) && refused.failed.is_empty(), "{refused:?}");
     let counted = async || fixture.sheave.metric_sum("sheave_backend_refused_total").await;
-    eventually("refusals", counted, |counted| *counted == f64::from(refused)).await?;
+    eventually("refusals", counted, |counted| *counted == refused.requests() as f64).await?;
     Ok(())
 }
 
@@ -197,12 +202,9 @@ async fn refused_clients_without_retry_count_for_a_service_time() -> Result {
         ensure!(fixture.client().await?.get("/").await?.status() == 429);
     }
     // Nothing has been served yet, so a service time of one second is assumed for each.
-    let rejected = async || {
-        let samples = fixture.sheave.metric_samples("sheave_backend_request_seconds_total").await?;
-        let rejected = samples.iter().find(|(labels, _)| labels.contains("rejected"));
-        Ok(rejected.context("a sample")?.1)
-    };
-    eventually("request-seconds", rejected, |seconds| (seconds - 20.0).abs() < 1e-6).await?;
+    let seconds = async || request_seconds(&fixture).await;
+    let wanted = |[.., rejected]: &[f64; 3]| (rejected - 20.0).abs() < 1e-6;
+    eventually("request-seconds", seconds, wanted).await?;
     Ok(())
 }
 
@@ -312,6 +314,8 @@ async fn drain_ends_scaler_streams_with_unavailable() -> Result {
     ensure!(status.code() == Code::Unavailable, "{status:?}");
     fixture.endpoint().open_gate(1);
     ensure!(client.response("GET").await?.status() == 200);
+    // An idle connection would be kept for the grace of the drain.
+    drop(client);
     ensure!(fixture.sheave.wait_for_exit().await?.success());
     Ok(())
 }

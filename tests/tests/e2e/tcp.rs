@@ -115,6 +115,7 @@ async fn slow_reader_applies_back_pressure() -> Result {
     }
     let mut last = u64::MAX;
     let progress = async || {
+        // It is stuck if nothing is sent in this time.
         tokio::time::sleep(Duration::from_millis(100)).await;
         let now = sent.load(Ordering::SeqCst);
         Ok((now, now == std::mem::replace(&mut last, now)))
@@ -265,16 +266,19 @@ async fn reset_is_propagated_to_the_other_side() -> Result {
 #[tokio::test]
 async fn idle_connection_is_reset() -> Result {
     let server = RawServer::echo().await?;
-    let policy = objects::client_policy(json!({ "timeouts": { "stream": "500ms" } }));
+    let timeout = Duration::from_millis(700);
+    let policy = objects::client_policy(json!({ "timeouts": { "stream": "700ms" } }));
     let fixture = L4Fixture::tcp(&[server.address], &[policy], &[]).await?;
     let mut client = fixture.connect().await?;
-    for _ in 0..3 {
-        tokio::time::sleep(Duration::from_millis(200)).await;
+    let connected = Instant::now();
+    let mut last = connected;
+    while last < connected + timeout {
+        tokio::time::sleep(Duration::from_millis(50)).await; // The pause of a client.
+        last = Instant::now();
         ensure!(send_and_read_echo(&mut client, b"x").await? == b"x");
     }
-    let quiet = Instant::now();
     ensure!(wait_for_end(&mut client).await? == SocketEnd::Reset);
-    ensure!(quiet.elapsed() >= Duration::from_millis(450), "{:?}", quiet.elapsed());
+    ensure!(last.elapsed() >= timeout, "{:?}", last.elapsed());
     Ok(())
 }
 
