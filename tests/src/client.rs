@@ -137,7 +137,7 @@ impl Http1TestClient {
     pub async fn send_slowly(&mut self, bytes: &[u8], pause: Duration) -> Result<(), Http1Error> {
         for byte in bytes {
             self.writer.write_all(&[*byte]).await?;
-            tokio::time::sleep(pause).await;
+            tokio::time::sleep(pause).await; // The client is slow.
         }
         Ok(())
     }

@@ -108,6 +108,11 @@ pub async fn refusing_address() -> Result<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0").await?.local_addr()?)
 }
 
+/// Takes the time that an endpoint works on a request.
+async fn work(time: Duration) {
+    sleep(time).await; // The work itself.
+}
+
 /// Returns the response that opens a WebSocket (RFC 6455 §4.2.2).
 fn websocket_response(key: &str, fields: &str) -> String {
     let text = format!("{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11");
@@ -222,11 +227,11 @@ impl Http1ServerConnection {
     ) -> Result<StepResult, Http1Error> {
         match step {
             ServeStep::ReadBody => self.read_body(request).await?,
-            ServeStep::Wait(time) => sleep(*time).await,
-            ServeStep::WaitExponential(mean) => sleep(self.random.exponential(*mean)).await,
+            ServeStep::Wait(time) => work(*time).await,
+            ServeStep::WaitExponential(mean) => work(self.random.exponential(*mean)).await,
             ServeStep::WaitForWorker(workers, mean) => {
                 let worker = workers.acquire().await.expect("the semaphore is never closed");
-                sleep(self.random.exponential(*mean)).await;
+                work(self.random.exponential(*mean)).await;
                 drop(worker);
             }
             ServeStep::RefuseBeyond(most, answer) => {

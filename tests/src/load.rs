@@ -101,7 +101,7 @@ async fn run_client(
         if failed && report.failed.len() >= 10 {
             return report;
         }
-        sleep(pattern.pause).await;
+        sleep(pattern.pause).await; // The pause of a client.
     }
     report
 }
@@ -132,6 +132,7 @@ pub async fn open_loop(
 ) -> Vec<(Duration, Result<Http1TestResponse, Http1Error>)> {
     let start = Instant::now();
     let request = |number: u32| async move {
+        // Requests begin at fixed times, whatever the responses do.
         tokio::time::sleep_until(start + interval * number).await;
         let begun = Instant::now();
         let outcome = match Http1TestClient::connect(address).await {

@@ -47,6 +47,7 @@ async fn send_until_connection_close(address: SocketAddr, seed: u64) -> Outcome<
         if response.closes() {
             return Ok(());
         }
+        // The pause of a client.
         sleep(random.between(Duration::ZERO, Duration::from_millis(20))).await;
     }
 }

@@ -127,6 +127,7 @@ async fn change_endpoints_repeatedly(
         if revision % 5 == 0 {
             reconfigure(configuration, endpoints, cap, revision)?;
         }
+        // Changes come at random times.
         sleep(random.between(Duration::from_millis(5), Duration::from_millis(60))).await;
     }
     configuration.set_endpoints(endpoints)?;
@@ -168,12 +169,12 @@ async fn misbehave_once(
         0 => {
             let part = random.below(request.len() as u64) as usize;
             drop(client.send(&request[..part]).await);
-            sleep(patience).await;
+            sleep(patience).await; // The patience of a client.
             None
         }
         1 => {
             drop(client.send(&request).await);
-            sleep(patience).await;
+            sleep(patience).await; // The patience of a client.
             client.reset();
             None
         }

@@ -126,7 +126,7 @@ async fn partially_written_file_is_never_loaded() -> Result {
     let changed = format!("{text}---\n{:#}\n---\n{:#}", marker[0], marker[1]);
     for part in changed.as_bytes().chunks(changed.len() / 20) {
         file.write_all(part)?;
-        sleep(Duration::from_millis(10)).await;
+        sleep(Duration::from_millis(10)).await; // The editor is slow.
     }
     drop(file);
     wait_until_loaded(&fixture, "changed.test").await?;

@@ -92,7 +92,7 @@ async fn three_replicas_respect_a_cap_of_four_across_a_restart() -> Result {
         }
     }
     ensure!(sums.len() == 5 && sums.values().all(|&sum| sum == 4), "{sums:?}");
-    sleep(STAGE_DURATION).await;
+    sleep(STAGE_DURATION).await; // The length of the load.
     let busiest = |endpoints: &[Endpoint]| {
         endpoints.iter().map(|it| it.counts().max_in_flight).max().unwrap_or(0)
     };
@@ -103,7 +103,7 @@ async fn three_replicas_respect_a_cap_of_four_across_a_restart() -> Result {
     let restarted = start_replica(&configuration, &NAMES, NAMES[2]).await?;
     loads.push(LoadGenerator::start(restarted.address(), 16, ClientPattern::GET));
     sheaves.push(restarted);
-    sleep(STAGE_DURATION).await;
+    sleep(STAGE_DURATION).await; // The length of the load.
     let mut report = LoadResults::default();
     for load in loads {
         report = report.merge(load.stop().await);
@@ -138,7 +138,7 @@ async fn endpoint_without_assigned_slots_fails_no_request() -> Result {
                 4,
                 ClientPattern::GET.with_pause(Duration::from_millis(2)),
             );
-            sleep(Duration::from_secs(1)).await;
+            sleep(Duration::from_secs(1)).await; // The length of the load.
             load.stop().await.assert_all_served();
             let limits = limits(&sheave).await?;
             for (endpoint, before) in endpoints.iter().zip(before) {

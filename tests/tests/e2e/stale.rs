@@ -104,7 +104,7 @@ async fn post_read_before_a_reset_is_not_retried() -> Result {
                 let answered = client.exchange("GET", "/", &host, b"").await?;
                 ensure!(answered.status() == 200, "{answered:?}");
             }
-            sleep(pause).await;
+            sleep(pause).await; // The pause of a client.
             let lost = client.exchange("POST", "/", &host, b"once").await?;
             ensure!(lost.status() == 502, "{lost:?}");
         }
@@ -149,7 +149,7 @@ async fn post(
                 Http1TestClient::connect(address).await.expect("sheave accepts connections");
         }
         report.add_result(outcome);
-        sleep(pause()).await;
+        sleep(pause()).await; // The pause of a client.
     }
     report
 }

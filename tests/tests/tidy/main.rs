@@ -19,6 +19,8 @@ mod language;
 mod modules;
 /// What prose says about the tree.
 mod documents;
+/// How tests wait.
+mod waits;
 /// What a program has written.
 mod generated;
 

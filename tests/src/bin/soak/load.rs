@@ -260,7 +260,7 @@ impl SoakClient {
         };
         let until_stopped = async {
             while !self.stopped.load(Ordering::Relaxed) {
-                sleep(Duration::from_millis(100)).await;
+                sleep(Duration::from_millis(100)).await; // Polls the end of the load.
             }
         };
         tokio::select! {
@@ -287,7 +287,7 @@ impl SoakClient {
     }
 
     async fn pause(&mut self) {
-        sleep(self.random.exponential(MEAN_PAUSE)).await;
+        sleep(self.random.exponential(MEAN_PAUSE)).await; // The pause of a client.
     }
 
     /// Returns a body: mostly small, sometimes large.

@@ -121,6 +121,7 @@ async fn load_with_faults(
     let mut next_line = begun + PROGRESS_INTERVAL;
     while begun.elapsed() < duration {
         faults.inject_next(site).await?;
+        // Faults come at random times.
         sleep(random.between(Duration::from_millis(200), Duration::from_secs(2))).await;
         if Instant::now() >= next_line {
             next_line = Instant::now() + PROGRESS_INTERVAL;

@@ -94,7 +94,7 @@ impl SoakSite {
             if usage.is_at_rest() && least.as_ref().is_none_or(|least| usage.is_less(least)) {
                 least = Some(usage);
             }
-            sleep(Duration::from_secs(1)).await;
+            sleep(Duration::from_secs(1)).await; // The usage is sampled.
         }
         let last = self.usage().await?;
         least.with_context(|| format!("not at rest after {REST:?}: {last}"))

@@ -57,7 +57,7 @@ async fn slow_admin_request_is_ended() -> Result {
     let ended = async {
         // Each byte is progress, but the head never ends.
         while client.send("A").await.is_ok() {
-            tokio::time::sleep(Duration::from_millis(200)).await;
+            tokio::time::sleep(Duration::from_millis(200)).await; // The client is slow.
         }
     };
     tokio::time::timeout(Duration::from_secs(40), ended).await.context("it is not ended")?;

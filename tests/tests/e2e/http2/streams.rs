@@ -140,7 +140,7 @@ async fn cap_holds_for_streams_to_http2_endpoints() -> Result {
     let mut servers = Vec::new();
     for _ in 0..3 {
         let serve = |call: http2::ReceivedRequest| async move {
-            sleep(Duration::from_millis(call.number % 7)).await;
+            sleep(Duration::from_millis(call.number % 7)).await; // The work of an endpoint.
             call.answer("ok").await
         };
         servers.push(http2::Http2TestEndpoint::start(serve).await?);

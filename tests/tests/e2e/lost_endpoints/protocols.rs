@@ -66,7 +66,7 @@ async fn http2_endpoints() -> Result<Vec<http2::Http2TestEndpoint>> {
     let mut endpoints = Vec::new();
     for _ in 0..3 {
         let serve = |call: ReceivedRequest| async {
-            sleep(SERVICE_TIME).await;
+            sleep(SERVICE_TIME).await; // The work of an endpoint.
             call.answer("ok").await
         };
         endpoints.push(http2::Http2TestEndpoint::start(serve).await?);
@@ -98,7 +98,7 @@ async fn grpc_endpoints(gate: &Arc<Semaphore>) -> Result<Vec<http2::Http2TestEnd
             async move {
                 call.read().await?;
                 drop(gate.acquire().await.expect("the semaphore is never closed"));
-                sleep(SERVICE_TIME).await;
+                sleep(SERVICE_TIME).await; // The work of an endpoint.
                 call.reply(b"ok").await
             }
         };

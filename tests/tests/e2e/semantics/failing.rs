@@ -89,7 +89,7 @@ async fn post_read_by_the_endpoint_is_never_retried() -> Result {
         // then POSTs reuse connections too.
         for method in ["GET", "GET", "POST"] {
             ensure!(client.exchange(method, "/", &[], b"").await?.status() == 200);
-            sleep(Duration::from_millis(10)).await;
+            sleep(Duration::from_millis(10)).await; // The pause of a client.
         }
         ensure!(client.get("/").await?.status() == 200);
         ensure!(client.post("/drop", b"once").await?.status() == 502);

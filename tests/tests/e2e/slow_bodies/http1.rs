@@ -100,7 +100,7 @@ async fn long_body_below_the_minimum_rate_is_ended() -> Result {
     let Http1TestClient { reader, writer, .. } = &mut client;
     let trickle = async {
         while tokio::io::AsyncWriteExt::write_all(writer, b"x").await.is_ok() {
-            sleep(Duration::from_millis(20)).await;
+            sleep(Duration::from_millis(20)).await; // The client is too slow.
         }
     };
     let head = tokio::select! {
@@ -125,7 +125,7 @@ async fn long_body_at_the_minimum_rate_is_served() -> Result {
     client.send(post(LONG)).await?;
     for _ in 0..LONG / 1000 {
         client.send([b'x'; 1000]).await?;
-        sleep(Duration::from_millis(10)).await;
+        sleep(Duration::from_millis(10)).await; // The client is slow.
     }
     ensure!(client.response("POST").await?.status() == 200);
     let body = target.fixture.endpoint().only_request().body;
@@ -146,7 +146,7 @@ async fn endpoint_that_does_not_read_costs_the_client_nothing() -> Result {
     client.send(post(LENGTH as usize)).await?;
     let Http1TestClient { writer, reader, .. } = &mut client;
     let open = async {
-        sleep(Duration::from_secs(1)).await;
+        sleep(Duration::from_secs(1)).await; // The endpoint is slow.
         target.fixture.endpoint().open_gate(1);
     };
     let (sent, ()) = tokio::join!(tests::client::send_pattern(writer, LENGTH), open);

@@ -176,8 +176,7 @@ async fn silent_grpc_stream_lives() -> Result {
         sending.send_data(message.clone(), false)?;
         let echoed = within("an echo", receiving.data()).await?;
         ensure!(echoed.is_some_and(|echoed| echoed.is_ok_and(|echoed| echoed == message)));
-        // Longer than a body may pause.
-        sleep(Duration::from_millis(400)).await;
+        sleep(Duration::from_millis(400)).await; // Longer than a body may pause.
     }
     sending.send_trailers(grpc::trailers(grpc::OK))?;
     ensure!(within("the end", receiving.data()).await?.is_none());
