@@ -26,6 +26,8 @@ def main(folder: Path) -> None:
         "browser": _browser,
         "python-pinned": lambda: _python(CACHE / "venv-http3"),
         "python-current": lambda: _python(CACHE / "conformance" / "venv"),
+        "node": _node,
+        "java": _java,
     }
     for name, command in programs.items():
         launcher = folder / name
@@ -44,6 +46,21 @@ def _browser() -> Sequence[str | Path]:
         if found := shutil.which(name):
             return [found]
     raise MissingRequirement(f"none of {', '.join(BROWSERS)} is installed")
+
+
+def _node() -> Sequence[str | Path]:
+    packages = CACHE / "conformance" / "node-packages" / "node_modules"
+    node = shutil.which("node")
+    if not node or not packages.is_dir():
+        raise MissingRequirement("Node.js or its packages are missing: run scripts/setup conformance")
+    return ["env", f"NODE_PATH={packages}", node]
+
+
+def _java() -> Sequence[str | Path]:
+    java = shutil.which("java")
+    if not java or not (CACHE / "conformance" / "java-packages").is_dir():
+        raise MissingRequirement("Java or its packages are missing: run scripts/setup conformance")
+    return [java]
 
 
 def _python(environment: Path) -> Sequence[str | Path]:
