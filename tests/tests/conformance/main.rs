@@ -9,6 +9,8 @@ mod scanners;
 mod h2spec;
 /// gRPC's interop clients in Go, Java, Python and for Node.js, through Sheave to grpc-go's server.
 mod interop;
+/// wsproto as both ends of WebSockets: Autobahn's list of cases between every pair of HTTP versions.
+mod websocket;
 /// Sheave with HTTP/3 in front of an endpoint, for third-party clients.
 mod http3;
 /// curl: HTTP/3 at once, and discovered by `Alt-Svc`.
