@@ -1,5 +1,6 @@
-"""Runs each case of `cases.tsv` through Sheave between every pair of HTTP versions, with wsproto as both ends: once with
-the client as the side that runs the case, and once with the server. Both sides have to see what they see without Sheave.
+"""Runs each case of `cases.tsv` through Sheave between every pair of HTTP versions, with wsproto as both ends.
+
+Once the client is the side that runs the case, and once the server. Both have to see what they see without Sheave.
 
     python run.py FOLDER
 

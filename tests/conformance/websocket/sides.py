@@ -114,8 +114,8 @@ async def run_case(
 async def answer(
     channel: Channel, kind: ConnectionType, extensions: Sequence[PerMessageDeflate], extension: str
 ) -> Record:
-    """Sends messages back, answers pings and the end, and closes for what wsproto rejects; then reads to the end, so that
-    nothing is lost that the other side has yet to read.
+    """Sends messages back, answers pings and the end, and closes for what wsproto rejects. Then it reads to the end, so
+    that nothing is lost that the other side has yet to read.
     """
     connection = Connection(kind, list(extensions))
     recorder = Recorder(channel, extension)

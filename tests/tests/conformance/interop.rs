@@ -1,5 +1,5 @@
-//! gRPC's interop clients in Go, Java, Python and for Node.js, through Sheave to grpc-go's server: each case passes as it
-//! does without Sheave.
+//! gRPC's interop clients in Go, Java, Python and for Node.js, through Sheave to grpc-go's server:
+//! each case passes as it does without Sheave.
 
 use std::fs;
 use std::net::SocketAddr;

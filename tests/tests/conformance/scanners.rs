@@ -133,7 +133,7 @@ impl TestsslFindings {
     }
 }
 
-/// sslyze also checks the listener against Mozilla's recommendation "intermediate": ciphers, curves, signatures, and the
+/// sslyze also checks the listener against Mozilla's recommendation "intermediate": ciphers, curves, signatures and the
 /// life of the certificate.
 #[tokio::test]
 #[ignore = "needs sslyze: make conformance"]

@@ -60,7 +60,7 @@ async fn websockets_are_the_same_through_sheave() -> Result {
     Ok(())
 }
 
-/// Returns an HTTPS listener with HTTP/3, a cleartext listener, and a Service for each version, by the start of the path.
+/// Returns a listener with TLS and HTTP/3, a cleartext one, and a Service for each version, by the start of the path.
 fn objects(endpoints: &HashMap<String, SocketAddr>) -> Result<Vec<Value>> {
     let mut all = objects::https_gateway(&["certificate"]);
     // Two listeners that choose their ports need an address each.
