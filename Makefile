@@ -22,7 +22,7 @@ check: ## format, lints, documentation, dependencies, then `make test`: green me
 	@scripts/setup check
 	@scripts/check
 
-conformance: ## h2spec, grpc-go's interop suite, and others' clients and servers of HTTP/3; needs Go
+conformance: ## others' suites, clients and servers of TLS, HTTP/2, HTTP/3, WebSocket and gRPC; needs Go
 	@scripts/setup conformance
 	@scripts/conformance
 

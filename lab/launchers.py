@@ -26,6 +26,10 @@ def main(folder: Path) -> None:
         "browser": _browser,
         "python-pinned": lambda: _python(CACHE / "venv-http3"),
         "python-current": lambda: _python(CACHE / "conformance" / "venv"),
+        "testssl": _testssl,
+        "sslyze": lambda: _in_environment(CACHE / "conformance" / "venv-sslyze", "sslyze"),
+        "node": _node,
+        "java": _java,
     }
     for name, command in programs.items():
         launcher = folder / name
@@ -46,11 +50,40 @@ def _browser() -> Sequence[str | Path]:
     raise MissingRequirement(f"none of {', '.join(BROWSERS)} is installed")
 
 
+def _node() -> Sequence[str | Path]:
+    packages = CACHE / "conformance" / "node-packages" / "node_modules"
+    node = shutil.which("node")
+    if not node or not packages.is_dir():
+        raise MissingRequirement("Node.js or its packages are missing: run scripts/setup conformance")
+    return ["env", f"NODE_PATH={packages}", node]
+
+
+def _java() -> Sequence[str | Path]:
+    java = shutil.which("java")
+    if not java or not (CACHE / "conformance" / "java-packages").is_dir():
+        raise MissingRequirement("Java or its packages are missing: run scripts/setup conformance")
+    return [java]
+
+
+def _testssl() -> Sequence[str | Path]:
+    """A shell script, which runs with the machine's programs and needs its own data files."""
+    for name in ("bash", "openssl", "dig", "hexdump", "ps"):
+        if not shutil.which(name):
+            raise MissingRequirement(f"{name} is missing: run scripts/setup conformance")
+    script = SUITE.file("testssl.sh", "usr/bin/testssl")
+    data = SUITE.file("testssl.sh", "etc/testssl/tls_data.txt").parent
+    return ["env", f"TESTSSL_INSTALL_DIR={data}", "TERM=dumb", "bash", script]
+
+
 def _python(environment: Path) -> Sequence[str | Path]:
-    python = environment / "bin" / "python"
-    if not python.is_file():
-        raise MissingRequirement(f"{python} is missing: run scripts/setup conformance")
-    return [python]
+    return _in_environment(environment, "python")
+
+
+def _in_environment(environment: Path, name: str) -> Sequence[str | Path]:
+    program = environment / "bin" / name
+    if not program.is_file():
+        raise MissingRequirement(f"{program} is missing: run scripts/setup conformance")
+    return [program]
 
 
 if __name__ == "__main__":

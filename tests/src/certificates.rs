@@ -1,10 +1,13 @@
 //! Certificate authorities and the certificates that they issue.
 
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
 use aws_lc_rs::digest::{SHA256, digest};
 use data_encoding::BASE64;
 use rcgen::{
-    BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType, IsCa, Issuer,
-    KeyIdMethod, KeyPair, PublicKeyData, RevokedCertParams, SanType, SerialNumber,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose, PublicKeyData,
+    RevokedCertParams, SanType, SerialNumber,
 };
 use rustls::RootCertStore;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -31,15 +34,37 @@ pub struct IssuedCertificate {
 impl CertificateAuthority {
     /// Creates an authority; clients trust it only if they are told to.
     pub fn new() -> Self {
-        let mut params = params(&[]);
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().expect("keys can be made");
-        // Each authority needs a name of its own: otherwise a chain could be tried with the wrong
-        // one.
-        params.distinguished_name.push(DnType::CommonName, key_name(&key));
+        let params = authority_params(&key);
         let certificate = params.self_signed(&key).expect("the parameters are in order");
         let der = certificate.der().clone();
         Self { pem: certificate.pem(), der, issuer: Issuer::new(params, key) }
+    }
+
+    /// Creates an intermediate authority, which clients trust if they trust this one.
+    pub fn certify_intermediate(&self) -> Self {
+        let key = KeyPair::generate().expect("keys can be made");
+        let mut params = authority_params(&key);
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.use_authority_key_identifier_extension = true;
+        let certificate = params.signed_by(&key, &self.issuer).expect("the parameters are right");
+        let der = certificate.der().clone();
+        Self { pem: certificate.pem(), der, issuer: Issuer::new(params, key) }
+    }
+
+    /// Issues a certificate like [`CertificateAuthority::issue`], with the extensions and the life
+    /// that public authorities give it.
+    #[expect(clippy::disallowed_methods, reason = "the certificate is valid today")]
+    pub fn issue_for_90_days(&self, names: &[&str]) -> IssuedCertificate {
+        const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+        let mut params = params(names);
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970");
+        let yesterday = rcgen::date_time_ymd(1970, 1, 1) + since_epoch - DAY;
+        (params.not_before, params.not_after) = (yesterday, yesterday + 90 * DAY);
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.use_authority_key_identifier_extension = true;
+        self.sign(&params)
     }
 
     /// Issues a certificate for these names: host names, wildcards, IP addresses.
@@ -151,6 +176,16 @@ impl IssuedCertificate {
     pub fn pin(&self) -> String {
         BASE64.encode(digest(&SHA256, &self.public_key).as_ref())
     }
+}
+
+/// Returns the parameters of an authority with this key. Each authority needs a name of its own:
+/// otherwise a chain could be tried with the wrong one.
+fn authority_params(key: &KeyPair) -> CertificateParams {
+    let mut params = params(&[]);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params.distinguished_name.push(DnType::CommonName, key_name(key));
+    params
 }
 
 fn params(names: &[&str]) -> CertificateParams {

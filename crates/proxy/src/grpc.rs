@@ -132,11 +132,19 @@ pub(crate) fn reclassify_late_reset(
     exchange: &Exchange,
     policy: &RequestPolicy<'_>,
 ) -> Failure {
-    let is_endpoint_reset = failure == Failure::EndpointReset && exchange.grpc_call.is_some();
-    if is_endpoint_reset && clock::now() + TIMER_RESOLUTION >= policy.deadline {
+    let is_cut = matches!(failure, Failure::EndpointReset | Failure::ResponseCut);
+    if is_cut && exchange.grpc_call.is_some() && clock::now() + TIMER_RESOLUTION >= policy.deadline
+    {
         return Failure::RequestTimeout;
     }
     failure
+}
+
+/// True if a call failed because its client's deadline has passed. If its response has begun, the stream is reset with
+/// CANCEL, as gRPC servers do: clients then report their deadline, and after INTERNAL_ERROR the status INTERNAL.
+pub(crate) fn is_expired(failure: Failure, exchange: &Exchange) -> bool {
+    failure == Failure::RequestTimeout
+        && exchange.grpc_call.as_ref().is_some_and(|call| call.timeout.is_some())
 }
 
 /// Returns the result of an attempt whose response was relayed completely; `end` is the result according to the head

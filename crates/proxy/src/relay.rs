@@ -50,7 +50,9 @@ pub(crate) async fn relay(
         return tunnel::tunnel(context, attempt).await;
     }
     let keep_alive = start(context, &attempt)?;
-    let result = stream(context, &mut attempt).await;
+    let streamed = stream(context, &mut attempt).await;
+    let result = streamed
+        .map_err(|failure| grpc::reclassify_late_reset(failure, context.exchange, context.policy));
     let end = result.map_or_else(Failure::attempt_end, |()| grpc::conclude(context.exchange, end));
     let end = policy.discount_late_timeout(end, &attempt.slot);
     if let Some(trailers) = context.exchange.download.trailers() {
@@ -85,9 +87,12 @@ pub(crate) async fn relay(
             }
         });
     };
+    if grpc::is_expired(failure, context.exchange) {
+        context.client.stream.cancel_on_drop();
+    }
     attempt.mark_suspect(failure);
     let sent_nothing = context.exchange.download.written == 0;
-    if failure != Failure::ResponseCut {
+    if streamed != Err(Failure::ResponseCut) {
         abandon::abandon(context, attempt);
     }
     if sent_nothing {

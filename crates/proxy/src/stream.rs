@@ -229,6 +229,15 @@ impl PeerStream {
         }
     }
 
+    /// If the message is incomplete when the stream is dropped, resets the stream as cancelled instead of failed.
+    pub(crate) fn cancel_on_drop(&mut self) {
+        match self {
+            Self::Tcp(_) | Self::Tls(_) | Self::Framed(_) => {}
+            Self::H2(message) => message.cancel_on_drop(),
+            Self::H3(message) => message.cancel_on_drop(),
+        }
+    }
+
     /// Takes the trailers of a message whose end has been read.
     pub(crate) fn take_trailers(&mut self) -> Option<Box<FieldSection>> {
         match self {

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
-use h2::RecvStream;
 use h2::server::{Builder, Connection, SendResponse};
+use h2::{RecvStream, SendStream};
 use http::{HeaderMap, Request, Response};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -166,6 +166,11 @@ impl ReceivedRequest {
         } else {
             send_stream.send_trailers(trailers)
         }
+    }
+
+    /// Sends this head, and returns the stream of the body.
+    pub fn begin(&mut self, head: Response<()>) -> Result<SendStream<Bytes>, h2::Error> {
+        self.respond.send_response(head, false)
     }
 
     /// Answers with this head and nothing else.

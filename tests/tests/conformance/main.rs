@@ -1,12 +1,16 @@
-//! Third-party programs for HTTP/2, HTTP/3 and gRPC against the binary. `make conformance`
+//! Third-party programs for TLS, HTTP/2, HTTP/3, WebSocket and gRPC against the binary. `make conformance`
 //! downloads and runs them.
 
 /// The programs, and how to run them.
 mod tools;
+/// testssl.sh and sslyze on an HTTPS listener with default settings.
+mod scanners;
 /// h2spec: RFC 9113 and RFC 7541, test by test.
 mod h2spec;
-/// grpc-go's interop client, through Sheave to its server.
+/// gRPC's interop clients in Go, Java, Python and for Node.js, through Sheave to grpc-go's server.
 mod interop;
+/// wsproto as both ends of WebSockets: Autobahn's list of cases between every pair of HTTP versions.
+mod websocket;
 /// Sheave with HTTP/3 in front of an endpoint, for third-party clients.
 mod http3;
 /// curl: HTTP/3 at once, and discovered by `Alt-Svc`.

@@ -14,7 +14,8 @@ use tokio::time::timeout;
 /// Longer than any of the programs takes on a busy machine.
 const BOUND: Duration = Duration::from_secs(300);
 
-fn path(name: &str) -> Result<PathBuf> {
+/// Returns the path of a program, or of another file that `scripts/conformance` has put there.
+pub(crate) fn path(name: &str) -> Result<PathBuf> {
     let tools = env::var_os("CONFORMANCE_TOOLS")
         .context("CONFORMANCE_TOOLS is not set: run `make conformance`")?;
     Ok(PathBuf::from(tools).join(name))
@@ -45,10 +46,16 @@ pub(crate) async fn run<A: AsRef<OsStr>>(
     name: &str,
     arguments: impl IntoIterator<Item = A>,
 ) -> Result<Output> {
-    let output = program(name)?.args(arguments).output();
-    Ok(timeout(BOUND, output)
+    let mut command = program(name)?;
+    command.args(arguments);
+    output_of(command).await
+}
+
+/// Runs this command of [`program`] until it exits.
+pub(crate) async fn output_of(mut command: Command) -> Result<Output> {
+    Ok(timeout(BOUND, command.output())
         .await
-        .with_context(|| format!("{name}: did not exit within {BOUND:?}"))??)
+        .with_context(|| format!("{command:?}: did not exit within {BOUND:?}"))??)
 }
 
 /// Runs the program with these arguments and returns its standard output. A failed exit is an

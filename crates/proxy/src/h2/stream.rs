@@ -83,6 +83,11 @@ impl H2Stream {
         Self { reading, writing, data, trailers, drop_reason, error, scheduled: None }
     }
 
+    /// If the message is incomplete when the stream is dropped, resets the stream as cancelled.
+    pub(crate) fn cancel_on_drop(&mut self) {
+        self.drop_reason = Reason::CANCEL;
+    }
+
     /// Returns the premature end of the stream, if one has been detected.
     pub(crate) fn error(&self) -> Option<StreamError> {
         self.error

@@ -94,6 +94,11 @@ impl H3Stream {
         }
     }
 
+    /// If the message is incomplete when the stream is dropped, resets the stream as cancelled.
+    pub(crate) fn cancel_on_drop(&mut self) {
+        self.drop_code = H3ErrorCode::REQUEST_CANCELLED;
+    }
+
     /// Returns the premature end of the stream, if one has been detected.
     pub(crate) fn error(&self) -> Option<StreamError> {
         self.error

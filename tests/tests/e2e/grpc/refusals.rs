@@ -88,6 +88,35 @@ async fn grpc_deadline_ends_a_running_call() -> Result {
     site.sheave.wait_until_idle().await
 }
 
+/// Once a response has begun, its status can only be in trailers. The stream is reset with CANCEL, as gRPC servers do:
+/// clients report INTERNAL for any other code, though their deadline has passed.
+#[tokio::test]
+async fn deadline_during_a_response_resets_the_call_as_cancelled() -> Result {
+    for sent in [Bytes::new(), grpc::message(b"the first of many")] {
+        let server = Http2TestEndpoint::start(move |mut call: ReceivedRequest| {
+            let sent = sent.clone();
+            async move {
+                let mut head = http2::status(200);
+                let grpc = HeaderValue::from_static("application/grpc");
+                head.headers_mut().insert("content-type", grpc);
+                let mut body = call.begin(head)?;
+                http2::send(&mut body, sent).await?;
+                poll_fn(|context| body.poll_reset(context)).await?;
+                Ok(())
+            }
+        })
+        .await?;
+        let site = GrpcFixture::of(&[&server], &[]).await?;
+        let client = site.client().await?;
+        let (response, _sending) = client.send_request(head_with_timeout("200m"), true).await?;
+        let error = within("the reset", http2::Http2TestClient::response(response)).await?.err();
+        let reason = error.as_ref().and_then(h2::Error::reason);
+        ensure!(reason == Some(h2::Reason::CANCEL), "{error:?}");
+        site.sheave.wait_until_idle().await?;
+    }
+    Ok(())
+}
+
 /// If a call is rejected for lack of capacity, the response contains a retry delay.
 #[tokio::test]
 async fn a_full_queue_is_resource_exhausted() -> Result {
