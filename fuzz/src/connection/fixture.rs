@@ -16,7 +16,7 @@ use tokio::task::{JoinHandle, spawn_local, yield_now};
 use tokio::time::timeout;
 
 use super::endpoint::Endpoint;
-use super::quiescence::{PATIENCE, Quiescence};
+use super::quiescence::{PATIENCE, PAUSE, Quiescence};
 use super::script::{ClientStep, Script};
 use crate::reference::Seen;
 
@@ -134,7 +134,7 @@ impl Fixture {
         while !is_done() {
             assert!(Instant::now() < deadline, "{what}: not after {PATIENCE:?}");
             yield_now().await;
-            std::thread::yield_now();
+            std::thread::sleep(PAUSE);
         }
     }
 }

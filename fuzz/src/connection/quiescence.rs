@@ -10,6 +10,8 @@ use tokio::task::yield_now;
 
 /// Time in which anything must have happened. A machine that is busy makes nothing fail.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+/// Pause between two looks at the worker, which needs the CPU.
+pub(super) const PAUSE: Duration = Duration::from_micros(20);
 /// Name of the worker's thread.
 const THREAD: &str = "worker-0\n";
 /// Turns of our own tasks in which they notice what has arrived.
@@ -54,7 +56,7 @@ impl Quiescence {
             if was_asleep && self.is_asleep() && self.events.get() == before {
                 return;
             }
-            std::thread::yield_now();
+            std::thread::sleep(PAUSE);
         }
         panic!("the worker does not come to rest");
     }

@@ -41,10 +41,12 @@ fn simple_timeout(text: &[u8]) -> Option<Duration> {
         'H' => 3_600_000_000_000_u128,
         _ => return None,
     };
+    if !(1..=8).contains(&digits.len()) || digits.contains('+') {
+        return None;
+    }
     let number: u128 = digits.parse().ok()?;
-    let is_number = (1..=8).contains(&digits.len()) && !digits.contains('+');
     let total = u64::try_from(nanoseconds * number).unwrap_or(u64::MAX);
-    is_number.then(|| Duration::from_nanos(total))
+    Some(Duration::from_nanos(total))
 }
 
 /// A status is found if and only if there is one, and a pushback is a time or forbids retries.
