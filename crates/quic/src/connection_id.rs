@@ -112,7 +112,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_datagram_leads_to_the_worker_of_its_id_or_to_none(
-            header in prop::sample::select(vec![vec![0x40], vec![0xe0, 0, 0, 0, 1, 14], vec![0xc0, 0, 0, 0, 1, 14]]),
+            header in prop::sample::select(vec![vec![0x40_u8], vec![0xe0, 0, 0, 0, 1, 14], vec![0xc0, 0, 0, 0, 1, 14]]),
             rest in prop::collection::vec(any::<u8>(), 0..30),
             is_own in any::<bool>(),
         ) {
