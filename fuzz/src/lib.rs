@@ -1,5 +1,12 @@
-//! Entry points of the fuzzers: the same properties that the tests of `codec` check on mutated messages.
+//! Entry points of the fuzzers: the properties that the tests of `codec` check on mutated messages, properties of the
+//! other parsers, and whole connections through a worker.
 
+/// Whole connections: a client script and an endpoint script, with a worker between them.
+pub mod connection;
+/// Properties of what a configuration is parsed to.
+pub mod configuration;
+/// Properties of the parser of ClientHellos.
+pub mod client_hello;
 #[path = "../../crates/codec/tests/laws/mod.rs"]
 pub mod laws;
 #[path = "../../crates/codec/tests/reference/mod.rs"]

@@ -201,7 +201,7 @@ impl RequestHead {
         let normal = if is_path { path::normalise(self.path(), rules)? } else { None };
         let Some(mut target) = normal else { return Ok(()) };
         let path_len = target.len();
-        target.extend_from_slice(&self.target()[self.path().len()..]);
+        target.extend_from_slice(self.target().get(self.path().len()..).unwrap_or_default());
         self.target = self.fields.store(&target);
         self.path = self.target.shorten(path_len);
         Ok(())

@@ -3,6 +3,10 @@
 //! Decides if bytes are a valid message, and what that message means. Pure: no I/O, no clock, no runtime. This crate must
 //! not know where bytes come from or go to: no socket, no listener, no backend.
 
+// Bytes of strangers must not end the process: see docs/internals/panics.md.
+#![warn(clippy::expect_used, clippy::indexing_slicing, clippy::string_slice)]
+#![warn(clippy::panic, clippy::unreachable, clippy::unimplemented)]
+
 /// The head of a message, for every protocol.
 pub mod head;
 /// Normal form of request paths.

@@ -4,6 +4,11 @@
 //! written, `//admin` or `/%61dmin` would be served by the rule for `/` and answered by the resource `/admin`. This
 //! module knows no route: it decides what a path means, and the result is both matched and forwarded.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "positions are those of bytes that the loops have just seen"
+)]
+
 /// The steps of the normalisation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathRules {

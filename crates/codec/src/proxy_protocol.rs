@@ -5,6 +5,11 @@
 //! an error, and nothing is repaired. Implements haproxy.org's `proxy-protocol.txt`, version of 2020/03/05. This module
 //! knows only bytes and addresses; the caller decides which peers it trusts.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "positions are those of bytes that a search has found, or bounded by the length"
+)]
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Longest line of version 1 (§2.1), its CRLF included.

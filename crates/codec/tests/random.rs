@@ -256,3 +256,32 @@ fn request() -> impl Strategy<Value = Request> {
             framing,
         })
 }
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn random_texts_keep_the_laws_of_grpc_and_fields(
+        text in "([0-9]{1,9}[HMSmun]|[A-Za-z0-9+/]{0,12}={0,2}|(a=[0-9];? ?){0,3}|(TEXT|JSON|BIN) [ -~]{0,30})",
+        bytes in vec(any::<u8>(), 0..40),
+        step in 1..9_usize,
+    ) {
+        for bytes in [text.as_bytes(), &bytes] {
+            laws::grpc::timeout(bytes);
+            laws::grpc::call_status(bytes);
+            laws::grpc::health_check(bytes);
+            laws::grpc::web(bytes, step);
+            laws::grpc::load_report(bytes);
+            laws::fields::value(bytes);
+            laws::h2::frames(bytes, step, step);
+        }
+    }
+
+    #[test]
+    fn random_h2_heads_have_one_meaning(lines in vec(line(), 0..8)) {
+        let text: String = lines.iter().map(|(name, value)| format!("{name}:{value}\n")).collect();
+        laws::h2::head(text.as_bytes());
+        let request = format!(":method:GET\n:scheme:http\n:authority:a\n:path:/\n{text}");
+        laws::h2::head(request.as_bytes());
+    }
+}

@@ -105,7 +105,27 @@ pub(super) fn worker_octet(datagram: &[u8]) -> Option<u8> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn any_datagram_leads_to_the_worker_of_its_id_or_to_none(
+            header in prop::sample::select(vec![vec![0x40_u8], vec![0xe0, 0, 0, 0, 1, 14], vec![0xc0, 0, 0, 0, 1, 14]]),
+            rest in prop::collection::vec(any::<u8>(), 0..30),
+            is_own in any::<bool>(),
+        ) {
+            let mut id = rest;
+            if let Some(first) = id.first_mut().filter(|_| is_own) {
+                *first = FIRST_OCTET;
+            }
+            let datagram = [&header[..], &id].concat();
+            let has_id = header[0] != 0xc0 && id.len() >= LENGTH && id[0] == FIRST_OCTET;
+            prop_assert_eq!(worker_octet(&datagram), has_id.then(|| id[WORKER_AT]));
+            let _any = worker_octet(&id);
+        }
+    }
 
     #[test]
     fn connection_id_encodes_server_and_worker() {

@@ -5,6 +5,8 @@ use std::time::Duration;
 /// Largest number of digits.
 const MAX_DIGITS: usize = 8;
 
+const LONGEST_UNIT: (u8, u64) = (b'H', 3_600 * 1_000_000_000);
+
 /// Units with their nanoseconds, the finest first.
 const UNITS: [(u8, u64); 6] = [
     (b'n', 1),
@@ -12,7 +14,7 @@ const UNITS: [(u8, u64); 6] = [
     (b'm', 1_000_000),
     (b'S', 1_000_000_000),
     (b'M', 60 * 1_000_000_000),
-    (b'H', 3_600 * 1_000_000_000),
+    LONGEST_UNIT,
 ];
 
 /// Parses a timeout; `None` if it is malformed, which counts as no timeout.
@@ -30,7 +32,7 @@ pub fn parse(text: &[u8]) -> Option<Duration> {
 pub fn write(timeout: Duration) -> String {
     let nanoseconds = timeout.as_nanos().max(1);
     let fits = |unit: &&(u8, u64)| nanoseconds / u128::from(unit.1) < 10u128.pow(MAX_DIGITS as u32);
-    let (letter, unit) = UNITS.iter().find(fits).copied().unwrap_or(UNITS[UNITS.len() - 1]);
+    let (letter, unit) = UNITS.iter().find(fits).copied().unwrap_or(LONGEST_UNIT);
     let number = (nanoseconds / u128::from(unit)).min(10u128.pow(MAX_DIGITS as u32) - 1);
     format!("{number}{}", char::from(letter))
 }

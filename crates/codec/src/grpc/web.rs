@@ -3,6 +3,11 @@
 //! Messages are framed as in gRPC. Scripts cannot read trailers, so gRPC-Web sends them as a last frame. In the text
 //! dialect everything is Base64, in pieces each of which may end with padding.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "positions are bounded by lengths that the lines before have set"
+)]
+
 use data_encoding::BASE64;
 
 use crate::head::FieldSection;

@@ -3,6 +3,8 @@
 //! Only the trailers are kept. Chunk extensions are skipped and not forwarded: nothing needs them, and parsers have
 //! disagreed over where they end.
 
+#![expect(clippy::indexing_slicing, reason = "counts are those of bytes that have just been seen")]
+
 use crate::head::FieldSection;
 
 use super::error::{BadChunk, BadSyntax};

@@ -1,5 +1,10 @@
 //! Parser of heads. `httparse` splits the lines; this module decides if the fields are valid and what they mean.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "httparse and memchr return positions within the window that they were given"
+)]
+
 use std::mem::MaybeUninit;
 
 use crate::head::{

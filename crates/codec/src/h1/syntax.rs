@@ -1,5 +1,7 @@
 //! Byte classes of the HTTP and URI grammars.
 
+#![expect(clippy::indexing_slicing, reason = "tables of 256 entries are indexed by a byte")]
+
 const TOKEN: u8 = 1;
 const PATH: u8 = 2;
 const QUERY: u8 = 4;

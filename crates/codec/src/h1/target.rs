@@ -1,5 +1,10 @@
 //! Request targets, authorities and Host (RFC 9112 §3.2 and §3.3).
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "positions are those of bytes that a search has found"
+)]
+
 use std::net::Ipv6Addr;
 
 use crate::head::{ByteSpan, HttpVersion, KnownFieldName, RequestHead, RequestMethod};

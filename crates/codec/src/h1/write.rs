@@ -3,6 +3,8 @@
 //! Fields that delimit the message or belong to the connection are written anew from the parsed values, never copied
 //! from the received bytes. So a field that the next hop might interpret differently cannot get through.
 
+#![expect(clippy::indexing_slicing, reason = "positions are computed from the sizes of the arrays")]
+
 use crate::head::{
     BodyFraming, FieldSection, HttpVersion, KnownFieldName, RequestHead, ResponseHead, is_trailer,
 };

@@ -1,5 +1,7 @@
 //! Frame boundaries in the received bytes.
 
+#![expect(clippy::indexing_slicing, reason = "counts are bounded by the lengths of both sides")]
+
 /// Length of a frame header (RFC 9113 §4.1).
 pub const HEADER_BYTES: usize = 9;
 /// Mask of the stream identifier in the header; the bit before it is reserved.

@@ -113,7 +113,8 @@ impl ControlStreamReader {
                 if !is_request_stream(id) {
                     return Err(H3ErrorCode::ID_ERROR);
                 }
-                Ok(Some(ControlFrame::Priority(id, ResponsePriority::parse(&payload[taken..]))))
+                let value = payload.get(taken..).unwrap_or_default();
+                Ok(Some(ControlFrame::Priority(id, ResponsePriority::parse(value))))
             }
             // There are no pushes.
             H3FrameType::CancelPush => number().and(Err(H3ErrorCode::ID_ERROR)),

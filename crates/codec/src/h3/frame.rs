@@ -4,6 +4,11 @@
 //! frames are skipped as they arrive. This module decides which frame type is allowed on which stream, but not the
 //! order of heads and bodies.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "positions are those of bytes that have just been written"
+)]
+
 use bytes::{Buf, Bytes};
 
 use super::varint::{self, EncodedVarint};
@@ -280,7 +285,7 @@ impl H3FrameDecoder {
 /// Parses type and length, and returns them with the number of bytes that they take.
 fn header(bytes: &[u8]) -> Option<(u64, u64, usize)> {
     let (number, taken) = varint::read(bytes)?;
-    let (length, more) = varint::read(&bytes[taken..])?;
+    let (length, more) = varint::read(bytes.get(taken..)?)?;
     Some((number, length, taken + more))
 }
 

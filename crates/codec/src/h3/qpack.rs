@@ -134,7 +134,7 @@ pub fn write(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
             integer::write(3, 0b0010_0000, name.len() as u64, out);
             let start = out.len();
             out.extend_from_slice(name);
-            out[start..].make_ascii_lowercase();
+            out.iter_mut().skip(start).for_each(u8::make_ascii_lowercase);
         }
     }
     integer::write(7, 0, value.len() as u64, out);

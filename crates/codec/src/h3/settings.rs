@@ -46,8 +46,8 @@ impl H3Settings {
 
 fn take_pair(payload: &mut &[u8]) -> Option<(u64, u64)> {
     let (name, taken) = varint::read(payload)?;
-    let (value, more) = varint::read(&payload[taken..])?;
-    *payload = &payload[taken + more..];
+    let (value, more) = varint::read(payload.get(taken..)?)?;
+    *payload = payload.get(taken + more..)?;
     Some((name, value))
 }
 

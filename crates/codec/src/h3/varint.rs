@@ -1,5 +1,7 @@
 //! Variable-length integers of one to eight bytes; the first two bits encode the length (RFC 9000 §16).
 
+#![expect(clippy::indexing_slicing, reason = "lengths are 1, 2, 4 or 8 of 8 bytes")]
+
 /// The largest integer.
 pub const MAX: u64 = (1 << 62) - 1;
 

@@ -1,5 +1,10 @@
 //! Fields as spans of the received bytes, and the edits on top.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a span is made where its bytes are stored, and the bytes are only ever added to"
+)]
+
 use std::borrow::Cow;
 use std::ops::Range;
 
@@ -93,7 +98,7 @@ impl PreparedFieldLine {
     }
 
     pub fn value(&self) -> &str {
-        &self.text[self.value.range()]
+        self.text.get(self.value.range()).unwrap_or_default()
     }
 
     /// Returns the spans of name and value in a line of `len` bytes.

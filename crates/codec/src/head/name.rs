@@ -1,5 +1,7 @@
 //! Field names that this proxy treats specially.
 
+#![expect(clippy::indexing_slicing, reason = "a length is checked before its bytes are")]
+
 use super::proxy_claim::{self, is_proxy_claim};
 
 /// A field name that this proxy treats specially, recognised once, when the field is parsed.

@@ -90,8 +90,9 @@ fn snake_case(name: &str) -> String {
 pub(super) fn parse_binary(text: &[u8]) -> Result<RawLoadReport, LoadReportError> {
     let text = text.trim_ascii();
     let letters = text.iter().rposition(|&byte| byte != b'=').map_or(0, |last| last + 1);
-    let message =
-        BASE64_NOPAD.decode(&text[..letters]).map_err(|_error| LoadReportError::Malformed)?;
+    let message = BASE64_NOPAD
+        .decode(text.get(..letters).unwrap_or_default())
+        .map_err(|_error| LoadReportError::Malformed)?;
     let message =
         OrcaReportMessage::decode(&*message).map_err(|_error| LoadReportError::Malformed)?;
     let mut report = RawLoadReport::default();

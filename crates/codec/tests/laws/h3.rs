@@ -16,7 +16,7 @@ use super::LIMITS;
 
 /// Largest frame payload that is buffered.
 const MOST: usize = 256;
-const ROOMY: parse::HeadLimits =
+pub(super) const ROOMY: parse::HeadLimits =
     parse::HeadLimits { head_bytes: 8192, fields: 64, target_bytes: 1024 };
 
 /// Parsing of frames does not depend on the step size, and no byte of a body is lost.
@@ -146,7 +146,7 @@ fn request_head(bytes: &[u8], is_whole: bool) {
     assert_eq!(framing, again.framing);
 }
 
-fn assert_same(head: &RequestHead, again: &RequestHead) {
+pub(super) fn assert_same(head: &RequestHead, again: &RequestHead) {
     assert_eq!(head.method_bytes(), again.method_bytes());
     assert_eq!(head.target(), again.target());
     assert_eq!(head.path(), again.path());
@@ -175,6 +175,6 @@ fn response_head(bytes: &[u8], is_whole: bool) {
 }
 
 /// Returns the framing of the body in HTTP/1.1.
-fn in_http1(framing: BodyFraming) -> BodyFraming {
+pub(super) fn in_http1(framing: BodyFraming) -> BodyFraming {
     if framing == BodyFraming::Stream { BodyFraming::Chunked } else { framing }
 }

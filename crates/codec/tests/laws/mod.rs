@@ -5,6 +5,12 @@
 #![allow(dead_code, reason = "each test uses what it needs")]
 #![allow(unreachable_pub, reason = "the fuzz targets are built from this file too")]
 
+/// Properties of single field values.
+pub mod fields;
+/// Properties of gRPC's parsers.
+pub mod grpc;
+/// Properties of HTTP/2 frames and heads.
+pub mod h2;
 /// Properties of HTTP/3 frames and field sections.
 pub mod h3;
 /// Properties of path normalisation.
@@ -144,6 +150,11 @@ pub fn decode(bytes: &[u8], step: usize) -> Decoded {
         }
     };
     Decoded { data, trailers: named(reader.trailers()), end }
+}
+
+/// True if the bytes may be stored as the value of a field; all parsers of messages make sure of that.
+fn is_storable(value: &[u8]) -> bool {
+    !value.iter().any(|byte| b"\r\n\0".contains(byte))
 }
 
 fn named(fields: &FieldSection) -> Vec<(Vec<u8>, Vec<u8>)> {

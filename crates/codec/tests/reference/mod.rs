@@ -18,22 +18,22 @@ use hyper::http::request;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Request, Response};
+use hyper::{Request, Response, StatusCode};
 
 const LIMITS: HeadLimits = HeadLimits { head_bytes: 16_384, fields: 100, target_bytes: 8192 };
 
 /// One request as parsed by a server. Bytes are escaped for legibility.
 #[derive(Debug)]
-struct Seen {
-    method: String,
-    target: String,
+pub struct Seen {
+    pub method: String,
+    pub target: String,
     authority: String,
     /// Names in lower case, and values.
     fields: Vec<(String, String)>,
     /// `None`: chunked.
     length: Option<u64>,
     /// `None`: incomplete.
-    body: Option<String>,
+    pub body: Option<String>,
 }
 
 /// Checks that hyper accepts each request that we accept, with the same head, the same body and the same end of the
@@ -43,7 +43,7 @@ pub fn agrees(bytes: &[u8]) {
     if ours.is_empty() {
         return;
     }
-    let theirs = seen_by_hyper(bytes);
+    let theirs = requests(bytes);
     assert!(
         theirs.len() >= ours.len(),
         "hyper rejects a request that we accept: {ours:?}, hyper: {theirs:?}"
@@ -118,7 +118,8 @@ fn body(framing: BodyFraming, bytes: &[u8]) -> Option<(Vec<u8>, usize)> {
     }
 }
 
-fn seen_by_hyper(bytes: &[u8]) -> Vec<Seen> {
+/// Returns the requests that hyper finds in the bytes of a connection, complete or not.
+pub fn requests(bytes: &[u8]) -> Vec<Seen> {
     let seen = Rc::new(RefCell::new(Vec::new()));
     let service = service_fn(|request: Request<Incoming>| {
         let seen = Rc::clone(&seen);
@@ -128,7 +129,10 @@ fn seen_by_hyper(bytes: &[u8]) -> Vec<Seen> {
             seen.borrow_mut().push(seen_head(&head, body.size_hint().exact()));
             let body = body.collect().await.map(|body| text(&body.to_bytes()));
             seen.borrow_mut()[at].body = body.ok();
-            Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new()))
+            // A CONNECT that succeeded would end the requests.
+            let mut response = Response::new(Empty::<Bytes>::new());
+            *response.status_mut() = StatusCode::NOT_FOUND;
+            Ok::<_, Infallible>(response)
         }
     });
     let wire = Wire { input: bytes.to_vec(), at: 0 };

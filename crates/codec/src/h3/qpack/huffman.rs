@@ -4,6 +4,11 @@
 //! The code is canonical: codes of equal length count up in the order of their symbols, and the next length continues
 //! from there. So the table stores only the lengths, and the decoder finds a code by its length, without a tree.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "tables are indexed by symbols and lengths of the code itself, and a test decodes every symbol"
+)]
+
 /// Number of symbols: all bytes, and the end-of-string symbol (EOS), which occurs in no text.
 const SYMBOLS: usize = 257;
 /// Length of the longest code, in bits.

@@ -1,0 +1,95 @@
+//! Properties of what a configuration is parsed to: objects from files and from an API server, and patterns.
+
+use gateway::matching::{
+    HostName, HostNameBuffer, HostPattern, OwnedHostName, PathPattern, query_value,
+};
+use gateway::objects::{Duration, read};
+use gateway::snapshot::{RuleTarget, Snapshot};
+use gateway::{ObjectOrigin, TranslationSettings, parse, translate};
+
+/// Any text gives a Snapshot that is valid, and the same one each time; so do its objects, if a cluster has them.
+pub fn objects(text: &str) {
+    let (objects, _) = parse(text, "fuzz.yaml");
+    let settings = TranslationSettings::default();
+    let translation = translate(&objects, &settings);
+    assert_valid(&translation.snapshot);
+    let again = translate(&objects, &settings);
+    assert_eq!(format!("{:?}", translation.problems), format!("{:?}", again.problems));
+    if let Ok(value) = serde_json::from_str(text) {
+        let origin = ObjectOrigin { file: "cluster".into(), document: 1 };
+        let (objects, _) = read(value, origin);
+        assert_valid(&translate(&objects, &settings).snapshot);
+    }
+}
+
+/// Asserts what the data plane relies on without a check.
+fn assert_valid(snapshot: &Snapshot) {
+    assert!(snapshot.backends.is_sorted_by(|a, b| a.key < b.key), "backends are not sorted");
+    for (index, rule) in snapshot.rules.iter().enumerate() {
+        assert_eq!(rule.index, index);
+        for share in &rule.targets {
+            assert!(share.weight > 0);
+            let RuleTarget::Backend(index) = share.target else { continue };
+            assert!(index < snapshot.backends.len());
+        }
+    }
+    for listener in &snapshot.listeners {
+        assert!(listener.rules().all(|rule| rule.index < snapshot.rules.len()));
+    }
+}
+
+/// Patterns that are accepted match what they name, and a name has one normal form. The first line is a host, the
+/// second a path, the third a query.
+pub fn patterns(bytes: &[u8]) {
+    let mut lines = bytes.split(|&byte| byte == b'\n');
+    let mut next = || lines.next().unwrap_or_default();
+    let (host, path, query) = (next(), next(), next());
+    host_name(host);
+    path_pattern(path);
+    let value = query_value(query, b"a");
+    assert_eq!(value.is_some(), query_value(&[query, b"&b=1"].concat(), b"a").is_some());
+    if let Ok(text) = str::from_utf8(query)
+        && let Some(duration) = Duration::parse(text)
+    {
+        // Four numbers of five digits are more than one unit may have in another form.
+        let again = Duration::parse(&duration.to_string());
+        assert!(again.is_none_or(|again| again == duration), "{text}");
+    }
+}
+
+fn host_name(host: &[u8]) {
+    let mut buffer = HostNameBuffer::new();
+    let name = HostName::new(host, &mut buffer);
+    assert!(!name.as_bytes().iter().any(u8::is_ascii_uppercase));
+    assert_eq!(OwnedHostName::new(host).borrowed(), name);
+    let Ok(text) = str::from_utf8(host) else { return };
+    let Ok(pattern) = HostPattern::parse(text) else { return };
+    assert_eq!(pattern.intersect(&pattern).as_ref(), Some(&pattern));
+    let is_matched = match &pattern {
+        HostPattern::Any => unreachable!("a text names a host"),
+        HostPattern::Exact(exact) => {
+            pattern.matches(OwnedHostName::new(exact.as_bytes()).borrowed())
+        }
+        HostPattern::Wildcard(parent) => {
+            let below = format!("a.{parent}");
+            assert!(!pattern.matches(OwnedHostName::new(parent.as_bytes()).borrowed()));
+            pattern.matches(OwnedHostName::new(below.as_bytes()).borrowed())
+        }
+    };
+    assert!(is_matched || text.len() > 200, "{text}");
+}
+
+fn path_pattern(path: &[u8]) {
+    let Ok(text) = str::from_utf8(path) else { return };
+    if let Ok(exact) = PathPattern::exact(text) {
+        assert!(exact.matches(path));
+    }
+    if let Ok(prefix) = PathPattern::prefix(text) {
+        assert!(prefix.matches(path) || text == "/" || text.ends_with('/'));
+        let below = format!("{}/a", text.trim_end_matches('/'));
+        assert!(prefix.matches(below.as_bytes()));
+    }
+    if let Ok(regex) = PathPattern::regex(text) {
+        let _any = regex.matches(path);
+    }
+}
