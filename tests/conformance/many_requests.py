@@ -87,6 +87,10 @@ class Http3Client(QuicConnectionProtocol):
             raise CheckFailed(f"{method} {path}: status {answer.status}")
         return answer
 
+    def received_bytes(self) -> int:
+        """Returns the bytes of all bodies so far."""
+        return sum(answer.bytes for answer in self._answers.values())
+
     async def migrate(self) -> None:
         """Migrates the connection to another port."""
         self._transport.close()

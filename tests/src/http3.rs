@@ -13,9 +13,12 @@ use crate::http2::Http2Body;
 mod client;
 /// Connection frame by frame.
 mod raw_connection;
+/// First flights of clients that send nothing more.
+mod initial_flood;
 
 pub use crate::http2::CompleteResponse;
 pub use client::Http3TestClient;
+pub use initial_flood::initial_datagrams;
 pub use raw_connection::{RawHttp3Connection, block, code, frame};
 
 /// Sending side of a request.

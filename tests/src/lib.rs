@@ -34,6 +34,8 @@ pub mod keda;
 pub mod dns;
 /// TCP and UDP servers without HTTP.
 pub mod raw;
+/// Lossy line for UDP, between clients and a server.
+pub mod udp_relay;
 /// Gateway API objects as JSON, which is also YAML.
 pub mod objects;
 /// Configuration directory with atomic file updates.

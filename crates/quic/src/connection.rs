@@ -16,6 +16,7 @@ use bytes::Bytes;
 use quinn_proto::{ConnectionHandle, Dir, StreamId, VarInt};
 use tls::TlsInfo;
 
+use crate::amplification::AmplificationLimit;
 use crate::driver_handle::DriverHandle;
 use crate::host::ConnectionPermit;
 use crate::stream_scheduler::StreamScheduler;
@@ -42,6 +43,8 @@ pub(super) struct QuicConnectionInner {
 /// The protocol state of the connection, and the tasks that wait for its events.
 pub(super) struct QuicConnectionState {
     pub(super) proto: quinn_proto::Connection,
+    /// Limit of what is sent, until the address of a client is validated.
+    pub(super) amplification_limit: Option<AmplificationLimit>,
     pub(super) established: bool,
     /// True if the peer, as far as is known, allows another bidirectional stream.
     pub(super) may_open_bi: bool,
@@ -109,6 +112,7 @@ impl QuicConnectionInner {
     ) -> Rc<Self> {
         let state = QuicConnectionState {
             proto,
+            amplification_limit: None,
             established: false,
             may_open_bi: true,
             send_only_streams: 0,
@@ -142,6 +146,12 @@ impl QuicConnectionInner {
 }
 
 impl QuicConnectionState {
+    /// Returns the number of datagrams, `most` at most, that may be sent now to the peer's address.
+    pub(super) fn max_datagrams(&self, most: usize) -> usize {
+        let Some(limit) = &self.amplification_limit else { return most };
+        most.min(limit.max_datagrams(&self.proto.stats(), self.proto.current_mtu()))
+    }
+
     /// Marks the connection as over, and wakes every task that waits for it.
     pub(super) fn set_closed(&mut self, why: CloseReason) {
         if self.closed.is_none() {

@@ -23,6 +23,8 @@ pub(super) const IN_LONG_HEADER: usize = 6;
 pub(super) const MOST_WORKERS: usize = 256;
 
 const SERVER_ID: usize = 4;
+/// Bytes of the longest id in version 1 (RFC 9000 §17.2).
+const LONGEST: usize = 20;
 /// Configuration 0, and the number of octets that follow.
 const FIRST_OCTET: u8 = LENGTH as u8 - 1;
 /// Set in the first octet of a long header.
@@ -103,6 +105,14 @@ pub(super) fn worker_octet(datagram: &[u8]) -> Option<u8> {
     (id.len() >= LENGTH && id[0] == FIRST_OCTET).then(|| id[WORKER_AT])
 }
 
+/// Returns the destination connection id of a datagram that begins with a long header (RFC 8999 §5.1).
+pub(super) fn in_long_header(datagram: &[u8]) -> Option<ConnectionId> {
+    datagram.first().filter(|first| **first & LONG != 0)?;
+    let length = usize::from(*datagram.get(IN_LONG_HEADER - 1)?);
+    let id = datagram.get(IN_LONG_HEADER..IN_LONG_HEADER + length)?;
+    (length <= LONGEST).then(|| ConnectionId::new(id))
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -145,6 +155,9 @@ mod tests {
         assert_eq!(worker_octet(&short), Some(5));
         let long = |kind: u8| [&[0xc0 | kind, 0, 0, 0, 1, 14][..], &id, &[0; 20]].concat();
         assert_eq!(worker_octet(&long(HANDSHAKE)), Some(5));
+        assert_eq!(in_long_header(&long(0)), Some(id));
+        assert_eq!(in_long_header(&long(0)[..19]), None);
+        assert_eq!(in_long_header(&short), None);
         // An Initial carries an id that the client has made up.
         assert_eq!(worker_octet(&long(0)), None);
         for length in 0..short.len().min(15) {

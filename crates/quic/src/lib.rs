@@ -22,6 +22,8 @@ mod driver;
 mod socket;
 /// Client connections, from the first datagram to the end of the handshake.
 mod server;
+/// Limit of the bytes that are sent to an address before it is validated.
+mod amplification;
 /// The owner of client connections, which the caller implements.
 mod host;
 /// The sockets of one address, one for each worker.

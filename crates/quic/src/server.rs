@@ -17,6 +17,7 @@ use quinn_proto::{
 };
 use tls::{ClientTlsError, TlsInfo};
 
+use crate::amplification::AmplificationLimit;
 use crate::close_reason::client_tls_error;
 use crate::connection::QuicConnectionState;
 use crate::connection_id::WorkerCidGenerator;
@@ -175,7 +176,8 @@ pub(super) struct ConnectionAcceptor {
 
 /// A step of a handshake.
 pub(super) enum HandshakeStep {
-    Accept(Incoming),
+    /// The client's first datagram, and its length.
+    Accept(Incoming, usize),
     Continue(ConnectionHandle, ConnectionEvent),
 }
 
@@ -222,7 +224,7 @@ impl ConnectionAcceptor {
     pub(super) fn drop_steps(&mut self, endpoint: &mut Endpoint) {
         for step in self.handshake_steps.drain(..) {
             match step {
-                HandshakeStep::Accept(incoming) => endpoint.ignore(incoming),
+                HandshakeStep::Accept(incoming, _length) => endpoint.ignore(incoming),
                 HandshakeStep::Continue(..) => {}
             }
         }
@@ -334,8 +336,8 @@ fn handshake_data(proto: &quinn_proto::Connection) -> Option<QuicHandshakeData> 
 }
 
 impl EndpointDriver {
-    /// Handles the first datagram of a new connection.
-    pub(super) fn handle_incoming(&mut self, incoming: Incoming) {
+    /// Handles the first datagram of a new connection, which has that length.
+    pub(super) fn handle_incoming(&mut self, incoming: Incoming, length: usize) {
         let DriverRole::Server(server) = &mut self.role else {
             return self.endpoint.ignore(incoming);
         };
@@ -351,7 +353,7 @@ impl EndpointDriver {
             self.endpoint.ignore(incoming);
             return self.count_drop(DatagramDropReason::Handshakes);
         }
-        server.handshake_steps.push_back(HandshakeStep::Accept(incoming));
+        server.handshake_steps.push_back(HandshakeStep::Accept(incoming, length));
     }
 
     /// Makes the client validate its address.
@@ -375,8 +377,8 @@ impl EndpointDriver {
         self.send_reply(&transmit);
     }
 
-    /// Takes the first step of a handshake.
-    pub(super) fn accept(&mut self, incoming: Incoming, now: Instant) {
+    /// Takes the first step of a handshake, whose first datagram has that length.
+    pub(super) fn accept(&mut self, incoming: Incoming, length: usize, now: Instant) {
         let DriverRole::Server(server) = &mut self.role else {
             return self.endpoint.ignore(incoming);
         };
@@ -387,6 +389,7 @@ impl EndpointDriver {
         let Some(admitted) = ConnectionPermit::admit(&host) else { return self.refuse(incoming) };
         // Later connections are checked against the current configuration, too.
         self.endpoint.set_server_config(Some(Arc::clone(&config)));
+        let amplification_limit = AmplificationLimit::new(&incoming, length);
         self.reply.clear();
         match self.endpoint.accept(incoming, now, &mut self.reply, Some(config)) {
             Ok((handle, connection)) => {
@@ -394,6 +397,7 @@ impl EndpointDriver {
                 let inner = self.add(handle, connection);
                 {
                     let state = &mut *inner.state.borrow_mut();
+                    state.amplification_limit = amplification_limit;
                     state.admitted = Some(admitted);
                     state.handshake_deadline = now.checked_add(settings.handshake_timeout);
                 }

@@ -84,6 +84,12 @@ pub(super) fn steer_beside(
     attach(socket, &mut program)
 }
 
+/// Stops the kernel from adding the time of its arrival to each datagram.
+pub(super) fn disable_timestamps(socket: &impl AsRawFd) -> io::Result<()> {
+    let off: libc::c_int = 0;
+    set_option(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, off)
+}
+
 fn step(code: u32, if_true: u8, if_false: u8, operand: u32) -> libc::sock_filter {
     libc::sock_filter { code: code as u16, jt: if_true, jf: if_false, k: operand }
 }

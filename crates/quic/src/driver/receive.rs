@@ -4,10 +4,11 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use quinn_proto::{ConnectionEvent, ConnectionHandle, DatagramEvent};
+use quinn_proto::{ConnectionEvent, ConnectionHandle, ConnectionId, DatagramEvent};
 
 use super::{DriverRole, EndpointDriver};
 use crate::connection::QuicConnectionInner;
+use crate::connection_id::in_long_header;
 use crate::server::HandshakeStep;
 use crate::socket::BATCH;
 use crate::{DatagramDropReason, ReceivedDatagram};
@@ -64,12 +65,14 @@ impl EndpointDriver {
     fn handle_datagram(&mut self, datagram: ReceivedDatagram, now: Instant) {
         let ReceivedDatagram { bytes, peer, local_ip: ours, ecn } = datagram;
         let buffered = self.endpoint.incoming_buffer_bytes();
+        let length = bytes.len();
+        let id = in_long_header(&bytes);
         self.reply.clear();
         match self.endpoint.handle(now, peer, ours, ecn, bytes, &mut self.reply) {
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
-                self.dispatch_event(handle, event)
+                self.dispatch_event(handle, event, id)
             }
-            Some(DatagramEvent::NewConnection(incoming)) => self.handle_incoming(incoming),
+            Some(DatagramEvent::NewConnection(incoming)) => self.handle_incoming(incoming, length),
             Some(DatagramEvent::Response(transmit)) => self.send_reply(&transmit),
             // The datagram is not lost if the library buffers it until its connection is accepted.
             None if self.endpoint.incoming_buffer_bytes() > buffered => {}
@@ -77,12 +80,20 @@ impl EndpointDriver {
         }
     }
 
-    /// Passes a datagram to its connection: at once, or as a step of its handshake.
-    fn dispatch_event(&mut self, handle: ConnectionHandle, event: ConnectionEvent) {
+    /// Passes a datagram to its connection: at once, or as a step of its handshake. `id` is the connection id in its
+    /// long header.
+    fn dispatch_event(
+        &mut self,
+        handle: ConnectionHandle,
+        event: ConnectionEvent,
+        id: Option<ConnectionId>,
+    ) {
         let Some(inner) = self.connection(handle) else { return };
         if let DriverRole::Server(server) = &mut self.role
             && inner.state.borrow().proto.is_handshaking()
         {
+            let limit = &mut inner.state.borrow_mut().amplification_limit;
+            limit.take_if(|limit| limit.is_lifted_by(id));
             if !server.queue_step(HandshakeStep::Continue(handle, event)) {
                 self.count_drop(DatagramDropReason::Handshakes);
             }
@@ -102,7 +113,7 @@ impl EndpointDriver {
     pub(super) fn advance_handshakes(&mut self, now: Instant) -> bool {
         let DriverRole::Server(server) = &mut self.role else { return false };
         match server.next_step() {
-            Some(HandshakeStep::Accept(incoming)) => self.accept(incoming, now),
+            Some(HandshakeStep::Accept(incoming, length)) => self.accept(incoming, length, now),
             Some(HandshakeStep::Continue(handle, event)) => {
                 if let Some(inner) = self.connection(handle) {
                     inner.state.borrow_mut().proto.handle_event(event);

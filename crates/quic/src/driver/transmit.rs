@@ -53,9 +53,11 @@ impl EndpointDriver {
         let outbox = &mut *buffers.transmit.borrow_mut();
         outbox.clear();
         let transmit = {
-            let proto = &mut inner.state.borrow_mut().proto;
-            let most = self.socket.max_segments(proto.current_mtu());
-            proto.poll_transmit(now, most, outbox)
+            let state = &mut *inner.state.borrow_mut();
+            match state.max_datagrams(self.socket.max_segments(state.proto.current_mtu())) {
+                0 => None,
+                most => state.proto.poll_transmit(now, most, outbox),
+            }
         };
         let Some(transmit) = transmit else {
             self.finish_transmit(inner, now);

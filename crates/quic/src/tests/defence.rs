@@ -96,6 +96,19 @@ fn amplification_is_limited_to_three_times_before_address_validation() {
 }
 
 #[test]
+fn amplification_limit_is_not_exceeded_by_part_of_a_datagram() {
+    let identity = Identity::new("a.example.com", 200);
+    let fixture = QuicFixture::with(1, ClientSettings::default(), identity, bind);
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut initial = first_datagrams(&fixture, 1).remove(0);
+    // Room for three datagrams of 1,200 bytes, and for some of a fourth.
+    initial.resize(1300, 0);
+    socket.send_to(&initial, fixture.address).unwrap();
+    let received: usize = receive_until_silent(&socket, PATIENCE).iter().map(Vec::len).sum();
+    assert!((2 * initial.len()..=3 * initial.len()).contains(&received), "{received} bytes");
+}
+
+#[test]
 fn flood_triggers_address_validation_by_retry() {
     run(async {
         let fixture = QuicFixture::new(1);

@@ -2,16 +2,13 @@
 //! counts it, and serves other clients meanwhile.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use anyhow::{Result as Outcome, ensure};
-use quinn_proto::{Endpoint as Quic, EndpointConfig};
 use serde_json::json;
-use tests::http3::{block, code, frame};
+use tests::http3::{block, code, frame, initial_datagrams};
 use tests::random::SeededRandom;
 use tests::{Endpoint, EndpointBehaviour, Result, within};
 use tokio::net::UdpSocket;
-use tokio::time::Instant;
 
 use super::fixture::Http3Fixture;
 
@@ -218,34 +215,13 @@ fn long_header(version: u32, client: u8) -> Vec<u8> {
     datagram
 }
 
-/// Returns the first flight of many clients that send nothing more: the whole ClientHello, in one
-/// datagram or two.
-fn initial_datagrams(site: &Http3Fixture, clients: usize) -> Outcome<Vec<Vec<u8>>> {
-    let mut quic = Quic::new(Arc::new(EndpointConfig::default()), None, true, None);
-    let config = site.tls_options.quic_config()?;
-    let now = Instant::now().into_std();
-    let mut datagrams = Vec::new();
-    for _ in 0..clients {
-        let connected = quic.connect(now, config.clone(), site.sheave.address(), "test");
-        let (_, mut connection) = connected?;
-        loop {
-            let mut datagram = Vec::new();
-            if connection.poll_transmit(now, 1, &mut datagram).is_none() {
-                break;
-            }
-            datagrams.push(datagram);
-        }
-    }
-    Ok(datagrams)
-}
-
 /// Thousands of unfinished handshakes cost a bounded memory. Running connections are not disturbed,
 /// and a new client connects meanwhile, after address validation.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn initial_flood_is_bounded_and_disturbs_no_connection() -> Result {
     let (site, _endpoint, memory) = attack_target(json!({})).await?;
     let client = site.client().await?;
-    let flood = initial_datagrams(&site, 8000)?;
+    let flood = initial_datagrams(&site.tls_options, "test", 8000)?;
     for burst in flood.chunks(400) {
         // A new port each time, like a client with forged addresses.
         let socket = connect_udp(site.sheave.address()).await?;
