@@ -25,7 +25,9 @@ use std::path::{Path, PathBuf};
 use gateway::address_pool::assign;
 use gateway::managed_services::{self, DesiredService, ManagedServices, PublishedAddress};
 use gateway::matching::{OwnedHostName, PlainRequest};
-use gateway::objects::{ListenFlag, ListenFlagProtocol, ShorthandFlags, read, shorthand};
+use gateway::objects::{
+    GATEWAY_CONTROLLER, ListenFlag, ListenFlagProtocol, ShorthandFlags, read, shorthand,
+};
 use gateway::snapshot::{
     Backend, BackendSettings, ClientCertificates, EndpointSource, EndpointTls, Listener,
     ListenerProtocol, RevocationCheck, RouteFilters, Rule, RuleTarget, SniRule, TlsPayload,
@@ -168,7 +170,7 @@ fn addresses(input: &str, objects: &[ApiObject]) -> AddressAssignment {
         known.entry(gateway).or_default().push(address.parse().unwrap());
     }
     if let Some(namespace) = input.lines().find_map(|line| line.strip_prefix("# services: ")) {
-        let mut managed = ManagedServices::read(objects, namespace);
+        let mut managed = ManagedServices::read(objects, namespace, GATEWAY_CONTROLLER);
         for (gateway, addresses) in known {
             let published = addresses.into_iter().map(PublishedAddress::Ip).collect();
             managed.services.entry(gateway).or_default().addresses = published;

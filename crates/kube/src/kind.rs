@@ -1,7 +1,7 @@
 //! The watched kinds, with their resources and selectors.
 
 use gateway::ingress;
-use gateway::managed_services::{GATEWAY_ANNOTATION, PublishedAddress};
+use gateway::managed_services::{CONTROLLER_ANNOTATION, GATEWAY_ANNOTATION, PublishedAddress};
 use kube_core::{ApiResource, DynamicObject};
 use serde_json::Value;
 
@@ -182,7 +182,7 @@ impl WatchedKind {
         object.metadata.managed_fields = None;
         let is_read = |name: &str| match self.name {
             "Ingress" | "IngressClass" => ingress::is_known_annotation(name),
-            "Service" => name == GATEWAY_ANNOTATION,
+            "Service" => [GATEWAY_ANNOTATION, CONTROLLER_ANNOTATION].contains(&name),
             _ => false,
         };
         if let Some(annotations) = &mut object.metadata.annotations {

@@ -171,7 +171,8 @@ impl ClusterSource {
     /// Returns the state of the managed Services. The state in the cluster takes precedence over our memory, because
     /// another replica may be the leader.
     fn managed_services(&self, objects: &[ApiObject]) -> ManagedServices {
-        let mut managed = ManagedServices::read(objects, &self.namespace);
+        let mut managed =
+            ManagedServices::read(objects, &self.namespace, &self.settings.controllers.gateway);
         for (gateway, known) in &mut managed.services {
             known.addresses = self
                 .objects
@@ -231,7 +232,7 @@ impl ClusterSource {
 
     fn services(&self, template: &Value, translated: &TranslatedServices) -> DesiredServices {
         let manifest = |service: &DesiredService| {
-            managed_services::service_manifest(service, template, &self.namespace)
+            managed_services::service_manifest(service, template, &self.namespace, controller)
         };
         let name = |(namespace, name): &GatewayName| format!("{namespace}/{name}");
         DesiredServices {
@@ -240,12 +241,14 @@ impl ClusterSource {
             retained: translated.retained.iter().map(name).collect(),
             owner: self.peers.as_ref().map(|peers| peers.service.clone()),
         }
+        let controller = &self.settings.controllers.gateway;
     }
 }
 
 /// Returns the current addresses of Gateways, including those that stand for classes of Ingresses. The addresses in a
 /// status take precedence over our memory, because another replica may have assigned others.
 fn known_addresses(
+            controller: controller.to_string(),
     mut remembered: StatusAddresses,
     objects: &ClusterObjects,
     served: &[ServedIngress],
