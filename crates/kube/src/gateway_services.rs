@@ -151,7 +151,7 @@ mod tests {
     use kube_runtime::watcher::Event;
 
     use super::*;
-    use crate::store::WatchIndex;
+    use crate::store::WatchKey;
 
     fn wanted(name: &str) -> Value {
         wanted_by(GATEWAY_CONTROLLER, name)
@@ -177,11 +177,11 @@ mod tests {
 
     fn known(objects: &[Value]) -> Store {
         let mut known = Store::for_tests();
-        let index = WatchIndex::of_kind(WatchedKind::index_of(KIND).unwrap());
+        let index = WatchKey::of_kind(WatchedKind::index_of(KIND).unwrap());
         for object in objects {
             let mut object: DynamicObject = serde_json::from_value(object.clone()).unwrap();
             object.metadata.uid = Some("u1".to_owned());
-            known.apply_event(index, Event::Apply(object));
+            known.apply_event(&index, Event::Apply(object));
         }
         known
     }

@@ -356,7 +356,7 @@ fn accepted_gateway<'a>(
 }
 
 /// Returns the namespaces that ListenerSets may attach from.
-fn allowed_listeners(
+pub(super) fn allowed_listeners(
     gateway: &TypedObject<GatewaySpec>,
 ) -> Result<NamespaceScope<'_>, ValidationFault> {
     let Some(allowed) = &gateway.spec.allowed_listeners else { return Ok(NamespaceScope::None) };
