@@ -14,6 +14,8 @@ pub mod address_filter;
 pub mod address_pool;
 /// Services in front of Gateways.
 pub mod managed_services;
+/// Names of the objects that can hold certificates.
+pub mod certificate_object;
 /// Settings of a translation.
 pub mod translation_settings;
 /// Translation of objects into a Snapshot and statuses.
@@ -29,8 +31,9 @@ pub mod problem;
 
 pub use address_filter::{AddressFilter, AddressRejection};
 pub use addresses::AddressAssignment;
+pub use certificate_object::{CertificateObject, CertificateObjectKind};
 pub use objects::{ApiObject, parse};
 pub use problem::{ObjectOrigin, ObjectProblem};
 pub use snapshot::Snapshot;
-pub use translate::{EndpointIndex, TranslationResult, ingress, translate};
+pub use translate::{EndpointIndex, TranslationResult, certificate_objects, ingress, translate};
 pub use translation_settings::{ClusterDomain, ControllerNames, TranslationSettings};

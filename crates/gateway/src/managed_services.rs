@@ -19,6 +19,9 @@ use crate::snapshot::TransportProtocol;
 pub const SERVICE_LABEL: &str = "sheave.dev/front";
 /// The annotation with the Gateway of a Service: `namespace/name`.
 pub const GATEWAY_ANNOTATION: &str = "sheave.dev/gateway";
+/// The annotation with the name of the controller that manages a Service. Services of earlier versions lack it: the
+/// installation that needs one adopts it, and none but the one with the default name deletes it.
+pub const CONTROLLER_ANNOTATION: &str = "sheave.dev/controller";
 /// The annotation with a hash of the manifest. If it differs, the Service is written again, so that fields that are no
 /// longer in the manifest are removed.
 const CONTENT_ANNOTATION: &str = "sheave.dev/content";
@@ -53,7 +56,7 @@ impl fmt::Display for PublishedAddress {
 pub struct ManagedServices {
     /// The Service of each Gateway that has one.
     pub services: BTreeMap<GatewayName, ObservedService>,
-    /// The names of other Services in Sheave's namespace.
+    /// The names of other Services in Sheave's namespace, those of other installations included.
     pub foreign: BTreeSet<String>,
 }
 
@@ -83,15 +86,15 @@ pub struct DesiredService {
 }
 
 impl ManagedServices {
-    /// Reads the Services of a namespace. Their addresses are not known yet.
-    pub fn read(objects: &[ApiObject], namespace: &str) -> Self {
+    /// Reads the Services of a namespace, for the installation with this controller. Their addresses are not known yet.
+    pub fn read(objects: &[ApiObject], namespace: &str, controller: &str) -> Self {
         let mut managed = Self::default();
         for object in objects {
             let ApiObject::Service(service) = object else { continue };
             if service.metadata.namespace != namespace {
                 continue;
             }
-            match gateway_of(service) {
+            match gateway_of(service, controller) {
                 Some(gateway) => {
                     let (target_ports, addresses) = (target_ports(&service.spec), Vec::new());
                     managed.services.insert(gateway, ObservedService { target_ports, addresses });
@@ -139,9 +142,13 @@ impl ManagedServices {
     }
 }
 
-/// Returns the Gateway of a Service that Sheave manages.
-fn gateway_of(service: &TypedObject<ServiceSpec>) -> Option<GatewayName> {
+/// Returns the Gateway of a Service that this installation manages.
+fn gateway_of(service: &TypedObject<ServiceSpec>, controller: &str) -> Option<GatewayName> {
     service.metadata.labels.get(SERVICE_LABEL)?;
+    let of = service.metadata.annotations.get(CONTROLLER_ANNOTATION);
+    if of.is_some_and(|of| of != controller) {
+        return None;
+    }
     let (namespace, name) =
         service.metadata.annotations.get(GATEWAY_ANNOTATION)?.split_once('/')?;
     Some((namespace.to_owned(), name.to_owned()))
@@ -164,7 +171,12 @@ pub fn service_name((namespace, name): &GatewayName) -> String {
 
 /// Returns the manifest of the Service in front of a Gateway. Fields that the Gateway does not determine come from the
 /// template.
-pub fn service_manifest(desired: &DesiredService, template: &Value, namespace: &str) -> Value {
+pub fn service_manifest(
+    desired: &DesiredService,
+    template: &Value,
+    namespace: &str,
+    controller: &str,
+) -> Value {
     let mut service = template.clone();
     let gateway = format!("{}/{}", desired.gateway.0, desired.gateway.1);
     let label = truncate(&desired.gateway.1, MAX_LABEL_CHARACTERS).trim_end_matches(['-', '.']);
@@ -180,6 +192,7 @@ pub fn service_manifest(desired: &DesiredService, template: &Value, namespace: &
     let annotations = object(metadata.entry("annotations").or_insert(Value::Null));
     annotations.extend(texts(&desired.infrastructure.annotations));
     annotations.insert(GATEWAY_ANNOTATION.to_owned(), json!(gateway));
+    annotations.insert(CONTROLLER_ANNOTATION.to_owned(), json!(controller));
     let spec = object(&mut service["spec"]);
     spec.insert("ports".to_owned(), desired.ports.iter().map(port).collect());
     if let Some(address) = desired.requested_address {
@@ -318,14 +331,17 @@ mod tests {
             "metadata": { "annotations": { "lb": "external", "of": "all" } },
             "spec": { "type": "LoadBalancer", "selector": { "app": "sheave" } },
         });
-        let made = service_manifest(&desired, &template, "system");
+        let made = service_manifest(&desired, &template, "system", "a.test/b");
         let expected = json!({
             "kind": "Service",
             "metadata": {
                 "name": service_name(&gateway("web")),
                 "namespace": "system",
                 "labels": { SERVICE_LABEL: "gateway", GATEWAY_NAME_LABEL: "web", "team": "shop" },
-                "annotations": { "lb": "internal", "of": "all", GATEWAY_ANNOTATION: "shop/web" },
+                "annotations": {
+                    "lb": "internal", "of": "all", GATEWAY_ANNOTATION: "shop/web",
+                    CONTROLLER_ANNOTATION: "a.test/b",
+                },
             },
             "spec": {
                 "type": "LoadBalancer",
@@ -340,7 +356,7 @@ mod tests {
         assert!(has_desired_fields(&made, &expected), "{made}");
         let plain = DesiredService { infrastructure: GatewayInfrastructure::default(), ..desired };
         assert!(
-            !has_desired_fields(&made, &service_manifest(&plain, &template, "system")),
+            !has_desired_fields(&made, &service_manifest(&plain, &template, "system", "a.test/b")),
             "less is another content"
         );
     }

@@ -15,6 +15,8 @@ mod owner;
 mod certificate;
 /// References to certificates.
 mod reference;
+/// The Secrets and ConfigMaps that objects refer to.
+mod certificate_objects;
 /// Namespaces that routes and ListenerSets may attach from.
 mod namespace_scope;
 /// Gateways and their listeners.
@@ -71,6 +73,7 @@ use std::sync::Arc;
 
 pub use backend::EndpointIndex;
 pub use certificate::CertificateValidity;
+pub use certificate_objects::certificate_objects;
 pub use report::TranslationResult;
 
 use crate::objects::ApiObject;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::address_filter::AddressFilter;
 use crate::addresses::AddressAssignment;
+use crate::certificate_object::CertificateObject;
 use crate::objects::{
     GATEWAY_CONTROLLER, GatewayClassSpec, INGRESS_CONTROLLER, IngressClassSpec, TypedObject,
 };
@@ -24,6 +25,8 @@ pub struct TranslationSettings {
     pub share_hostnames: bool,
     /// Names in DNS of which the last answer had addresses that the filter rejects, each with the reason.
     pub rejected_answers: BTreeMap<Arc<str>, String>,
+    /// Secrets and ConfigMaps of the cluster that cannot be read, each with the reason.
+    pub unreadable_objects: BTreeMap<CertificateObject, String>,
 }
 
 impl TranslationSettings {

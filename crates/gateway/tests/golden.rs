@@ -12,6 +12,7 @@
 //! - `# cluster` reads the objects as those of an API server.
 //! - `# external names: NETWORK` lets names in DNS resolve to addresses of the network.
 //! - `# rejected: NAME REASON` says that the last answer for a name had addresses that are rejected.
+//! - `# unreadable: KIND NAMESPACE/NAME: REASON` says that a Secret or ConfigMap cannot be read.
 //! - `# own: ADDRESS` is an address of Sheave, `# private port: PORT` a port of its admin API.
 //! - `# controller: NAME` is the name of Sheave's GatewayClasses.
 //! - `# share hostnames` lets Gateways of all namespaces share hostnames.
@@ -25,7 +26,9 @@ use std::path::{Path, PathBuf};
 use gateway::address_pool::assign;
 use gateway::managed_services::{self, DesiredService, ManagedServices, PublishedAddress};
 use gateway::matching::{OwnedHostName, PlainRequest};
-use gateway::objects::{ListenFlag, ListenFlagProtocol, ShorthandFlags, read, shorthand};
+use gateway::objects::{
+    GATEWAY_CONTROLLER, ListenFlag, ListenFlagProtocol, ObjectMeta, ShorthandFlags, read, shorthand,
+};
 use gateway::snapshot::{
     Backend, BackendSettings, ClientCertificates, EndpointSource, EndpointTls, Listener,
     ListenerProtocol, RevocationCheck, RouteFilters, Rule, RuleTarget, SniRule, TlsPayload,
@@ -35,8 +38,9 @@ use gateway::status::{
     GatewayStatus, ListenerStatus, ResourceStatus, StatusCondition, StatusDetail,
 };
 use gateway::{
-    AddressAssignment, AddressFilter, ApiObject, ControllerNames, ObjectOrigin, ObjectProblem,
-    Snapshot, TranslationSettings, parse, translate,
+    AddressAssignment, AddressFilter, ApiObject, CertificateObject, CertificateObjectKind,
+    ControllerNames, ObjectOrigin, ObjectProblem, Snapshot, TranslationResult, TranslationSettings,
+    certificate_objects, parse, translate,
 };
 
 #[test]
@@ -57,6 +61,36 @@ fn every_golden_case_matches_its_expected_output() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:?} (UPDATE_EXPECT=1 accepts the actual output)");
+}
+
+#[test]
+fn translation_looks_up_no_other_secrets_and_config_maps_than_those_it_reports() {
+    let mut referenced = 0;
+    for input in cases() {
+        let file = input.file_name().unwrap().to_str().unwrap();
+        let input = fs::read_to_string(&input).unwrap();
+        let (objects, _) = objects(&input, file);
+        let settings = settings(&input, &objects);
+        let names = certificate_objects(&objects, &settings.controllers);
+        referenced += names.len();
+        let is_named = |kind, metadata: &ObjectMeta| {
+            let (namespace, name) = (metadata.namespace.clone(), metadata.name.clone());
+            names.contains(&CertificateObject { kind, namespace, name })
+        };
+        let mut fewer = objects.clone();
+        fewer.retain(|object| match object {
+            ApiObject::Secret(it) => is_named(CertificateObjectKind::Secret, &it.metadata),
+            ApiObject::ConfigMap(it) => is_named(CertificateObjectKind::ConfigMap, &it.metadata),
+            _ => true,
+        });
+        let outcome = |objects: &[ApiObject]| {
+            let TranslationResult { snapshot, statuses, certificate_validities, .. } =
+                translate(objects, &settings);
+            format!("{snapshot:?} {statuses:?} {certificate_validities:?}")
+        };
+        assert_eq!(outcome(&fewer), outcome(&objects), "{file}: {names:?}");
+    }
+    assert!(referenced > 20, "{referenced} references");
 }
 
 fn cases() -> Vec<PathBuf> {
@@ -154,6 +188,18 @@ fn settings(input: &str, objects: &[ApiObject]) -> TranslationSettings {
         let (name, reason) = rejected.split_once(' ').unwrap();
         settings.rejected_answers.insert(name.into(), reason.to_owned());
     }
+    for unreadable in values("unreadable") {
+        let (object, reason) = unreadable.split_once(": ").unwrap();
+        let (kind, name) = object.split_once(' ').unwrap();
+        let (namespace, name) = name.split_once('/').unwrap();
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        let kind = match kind {
+            "Secret" => CertificateObjectKind::Secret,
+            _ => CertificateObjectKind::ConfigMap,
+        };
+        let object = CertificateObject { kind, namespace, name };
+        settings.unreadable_objects.insert(object, reason.to_owned());
+    }
     settings
 }
 
@@ -168,7 +214,7 @@ fn addresses(input: &str, objects: &[ApiObject]) -> AddressAssignment {
         known.entry(gateway).or_default().push(address.parse().unwrap());
     }
     if let Some(namespace) = input.lines().find_map(|line| line.strip_prefix("# services: ")) {
-        let mut managed = ManagedServices::read(objects, namespace);
+        let mut managed = ManagedServices::read(objects, namespace, GATEWAY_CONTROLLER);
         for (gateway, addresses) in known {
             let published = addresses.into_iter().map(PublishedAddress::Ip).collect();
             managed.services.entry(gateway).or_default().addresses = published;

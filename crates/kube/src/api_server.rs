@@ -29,9 +29,11 @@ pub(crate) struct ApiServer(Arc<Mutex<ApiServerState>>);
 struct ApiServerState {
     objects: BTreeMap<ObjectPath, Value>,
     version: u64,
-    /// Watch events, by version and collection.
-    history: Vec<(u64, String, Value)>,
-    watches: Vec<(String, UnboundedSender<Value>)>,
+    /// Watch events, by version and object.
+    history: Vec<(u64, ObjectPath, Value)>,
+    watches: Vec<(ObjectPath, UnboundedSender<Value>)>,
+    /// Objects that may not be listed and watched, by collection and name.
+    forbidden: BTreeSet<(String, String)>,
     /// Objects whose statuses were written, including rejected writes, in order.
     writes: Vec<String>,
     has_no_streaming_lists: bool,
@@ -82,6 +84,29 @@ impl ApiServer {
         self.state().objects.get(&place).cloned()
     }
 
+    /// Deletes an object as another client would.
+    pub(crate) fn remove(&self, collection: &str, namespace: &str, name: &str) {
+        self.state().remove(&(collection.to_owned(), namespace.to_owned(), name.to_owned()));
+    }
+
+    /// Forbids lists and watches of one object.
+    pub(crate) fn forbid(&self, collection: &str, name: &str) {
+        self.state().forbidden.insert((collection.to_owned(), name.to_owned()));
+    }
+
+    /// Permits what was forbidden.
+    pub(crate) fn permit_all(&self) {
+        self.state().forbidden.clear();
+    }
+
+    /// Returns the names by which objects of a collection are watched, sorted; an empty one for the whole collection.
+    pub(crate) fn watched_names(&self, collection: &str) -> Vec<String> {
+        let state = self.state();
+        let watches = state.watches.iter().filter(|(selection, _)| selection.0 == collection);
+        let names: BTreeSet<_> = watches.map(|(selection, _)| selection.2.clone()).collect();
+        names.into_iter().collect()
+    }
+
     pub(crate) fn reject_status_writes(&self, name: &str, status: StatusCode) {
         self.state().rejected.insert(name.to_owned(), status);
     }
@@ -109,12 +134,20 @@ impl ApiServer {
         let body = body.collect_bytes().await.unwrap();
         let body: Value = serde_json::from_slice(&body).unwrap_or_default();
         let query = head.uri.query().unwrap_or_default().to_owned();
-        let (place, is_status) = parse_path(head.uri.path());
+        let (mut place, is_status) = parse_path(head.uri.path());
+        if place.2.is_empty() {
+            place.2 = selected_name(&query);
+        }
+        let is_selection = query.contains("fieldSelector") || query.contains("watch=true");
         if head.method != Method::GET && self.state().unresponsive.contains(&place.2) {
             return std::future::pending().await;
         }
         let is_write = head.method != Method::GET;
-        let answer = self.dispatch(head.method, &query, place, is_status, body);
+        let answer = if is_selection && self.state().is_forbidden(&place) {
+            error_response(StatusCode::FORBIDDEN)
+        } else {
+            self.dispatch(head.method, &query, place, is_status, body)
+        };
         let delay = self.state().delay;
         if is_write {
             sleep(delay).await;
@@ -132,8 +165,10 @@ impl ApiServer {
     ) -> ApiResponse {
         let mut state = self.state();
         match method {
-            Method::GET if query.contains("watch=true") => state.watch(&place.0, query),
-            Method::GET if place.2.is_empty() => state.list(&place.0),
+            Method::GET if query.contains("watch=true") => state.watch(place, query),
+            Method::GET if place.2.is_empty() || query.contains("fieldSelector") => {
+                state.list(&place)
+            }
             Method::GET => state.object(&place),
             Method::POST => {
                 let name = body["metadata"]["name"].as_str().unwrap_or_default().to_owned();
@@ -152,18 +187,34 @@ impl ApiServerState {
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
         let change = if self.objects.contains_key(&place) { "MODIFIED" } else { "ADDED" };
         let event = json!({ "type": change, "object": object });
-        self.watches.retain(|(of, watch)| *of != place.0 || watch.send(event.clone()).is_ok());
-        self.history.push((self.version, place.0.clone(), event));
+        self.notify(&place, event);
         self.objects.insert(place, object.clone());
         object
     }
 
-    fn in_collection<'s>(&'s self, collection: &'s str) -> impl Iterator<Item = &'s Value> {
-        self.objects.iter().filter(move |(place, _)| place.0 == collection).map(|(_, it)| it)
+    fn remove(&mut self, place: &ObjectPath) {
+        self.version += 1;
+        let mut object = self.objects.remove(place).unwrap();
+        object["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        self.notify(place, json!({ "type": "DELETED", "object": object }));
     }
 
-    fn list(&self, collection: &str) -> ApiResponse {
-        let items: Vec<_> = self.in_collection(collection).collect();
+    fn notify(&mut self, place: &ObjectPath, event: Value) {
+        let watches = &mut self.watches;
+        watches.retain(|(of, watch)| !selects(of, place) || watch.send(event.clone()).is_ok());
+        self.history.push((self.version, place.clone(), event));
+    }
+
+    fn is_forbidden(&self, (collection, _, name): &ObjectPath) -> bool {
+        self.forbidden.contains(&(collection.clone(), name.clone()))
+    }
+
+    fn selected<'s>(&'s self, selection: &'s ObjectPath) -> impl Iterator<Item = &'s Value> {
+        self.objects.iter().filter(|(place, _)| selects(selection, place)).map(|(_, it)| it)
+    }
+
+    fn list(&self, selection: &ObjectPath) -> ApiResponse {
+        let items: Vec<_> = self.selected(selection).collect();
         let metadata = json!({ "resourceVersion": self.version.to_string() });
         json_response(
             StatusCode::OK,
@@ -173,14 +224,14 @@ impl ApiServerState {
 
     /// Watches from a version on; with `sendInitialEvents`, sends the existing objects first, and a bookmark at their
     /// end.
-    fn watch(&mut self, collection: &str, query: &str) -> ApiResponse {
+    fn watch(&mut self, selection: ObjectPath, query: &str) -> ApiResponse {
         let streams = query.contains("sendInitialEvents=true");
         if streams && self.has_no_streaming_lists {
             return error_response(StatusCode::UNPROCESSABLE_ENTITY);
         }
         let (sender, events) = unbounded_channel();
         if streams {
-            for object in self.in_collection(collection) {
+            for object in self.selected(&selection) {
                 sender.send(json!({ "type": "ADDED", "object": object })).unwrap();
             }
             let annotations = json!({ "k8s.io/initial-events-end": "true" });
@@ -192,10 +243,11 @@ impl ApiServerState {
             let since =
                 query.split('&').find_map(|it| it.strip_prefix("resourceVersion=")).unwrap();
             let since: u64 = since.parse().unwrap();
-            let missed = self.history.iter().filter(|it| it.0 > since && it.1 == collection);
+            let missed =
+                self.history.iter().filter(|it| it.0 > since && selects(&selection, &it.1));
             missed.for_each(|(_, _, event)| sender.send(event.clone()).unwrap());
         }
-        self.watches.push((collection.to_owned(), sender));
+        self.watches.push((selection, sender));
         Response::new(StreamBody::new(lines(events)).boxed_unsync())
     }
 
@@ -241,6 +293,20 @@ impl ApiServerState {
         let version = |of: &Value| of["metadata"]["resourceVersion"].as_str().map(str::to_owned);
         version(written).is_none_or(|it| Some(it) == self.objects.get(place).and_then(version))
     }
+}
+
+/// True if a list or watch of this collection, namespace and name, which may be empty, has an object.
+fn selects(selection: &ObjectPath, place: &ObjectPath) -> bool {
+    let (is_all, is_any) = (selection.1.is_empty(), selection.2.is_empty());
+    selection.0 == place.0
+        && (is_all || selection.1 == place.1)
+        && (is_any || selection.2 == place.2)
+}
+
+/// Returns the name in a field selector; it is empty if there is none.
+fn selected_name(query: &str) -> String {
+    let name = query.split('&').find_map(|it| it.strip_prefix("fieldSelector=metadata.name%3D"));
+    name.unwrap_or_default().to_owned()
 }
 
 /// Parses a path; true if it is that of a status.

@@ -4,7 +4,10 @@
 
 use std::collections::BTreeSet;
 
-use gateway::managed_services::{GATEWAY_ANNOTATION, SERVICE_LABEL, has_desired_fields};
+use gateway::managed_services::{
+    CONTROLLER_ANNOTATION, GATEWAY_ANNOTATION, SERVICE_LABEL, has_desired_fields,
+};
+use gateway::objects::GATEWAY_CONTROLLER;
 use kube_client::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube_client::{Api, Client, Error};
 use kube_core::{DynamicObject, ObjectMeta};
@@ -18,6 +21,8 @@ use crate::store::Store;
 pub struct DesiredServices {
     /// Namespace of all of them.
     pub namespace: String,
+    /// Name of our controller: Services with another one belong to another installation.
+    pub controller: String,
     /// The manifests.
     pub desired: Vec<Value>,
     /// Gateways, as named by the annotation, whose Services are left unchanged.
@@ -52,7 +57,9 @@ pub(crate) fn pending_changes(known: &Store, services: &DesiredServices) -> Vec<
         let name = wanted["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         let is_due = match known.find(KIND, namespace, &name) {
             None => true,
-            Some(held) => held.managed_service().is_some_and(|is| !has_desired_fields(is, &wanted)),
+            Some(held) => held.managed_service().is_some_and(|is| {
+                services.owns(is).unwrap_or(true) && !has_desired_fields(is, &wanted)
+            }),
         };
         if is_due {
             due.push(ServiceChange::Apply(wanted));
@@ -61,6 +68,10 @@ pub(crate) fn pending_changes(known: &Store, services: &DesiredServices) -> Vec<
     }
     for ((of, name), held) in known.all(KIND).filter(|((of, _), _)| of == namespace) {
         let Some(front) = held.managed_service() else { continue };
+        // Another installation may have made it, in a version without the annotation.
+        if !services.owns(front).unwrap_or(services.controller == GATEWAY_CONTROLLER) {
+            continue;
+        }
         let gateway =
             front["metadata"]["annotations"][GATEWAY_ANNOTATION].as_str().unwrap_or_default();
         if !names.contains(name) && !services.retained.contains(gateway) {
@@ -69,6 +80,14 @@ pub(crate) fn pending_changes(known: &Store, services: &DesiredServices) -> Vec<
         }
     }
     due
+}
+
+impl DesiredServices {
+    /// True if we have made a managed Service; `None` if it does not tell.
+    fn owns(&self, service: &Value) -> Option<bool> {
+        let of = &service["metadata"]["annotations"][CONTROLLER_ANNOTATION];
+        of.as_str().map(|of| of == self.controller)
+    }
 }
 
 /// Returns the whole of a managed Service, including its status.
@@ -132,19 +151,25 @@ mod tests {
     use kube_runtime::watcher::Event;
 
     use super::*;
-    use crate::store::WatchIndex;
+    use crate::store::WatchKey;
 
     fn wanted(name: &str) -> Value {
+        wanted_by(GATEWAY_CONTROLLER, name)
+    }
+
+    fn wanted_by(controller: &str, name: &str) -> Value {
         let gateway = ("shop".to_owned(), name.to_owned());
         let ports = [((80, TransportProtocol::Tcp), 20_000)].into();
         let infrastructure = GatewayInfrastructure::default();
         let front = DesiredService { gateway, ports, infrastructure, requested_address: None };
-        service_manifest(&front, &json!({ "spec": { "selector": { "app": "sheave" } } }), "system")
+        let template = json!({ "spec": { "selector": { "app": "sheave" } } });
+        service_manifest(&front, &template, "system", controller)
     }
 
     fn services(wanted: Vec<Value>) -> DesiredServices {
         DesiredServices {
             namespace: "system".to_owned(),
+            controller: GATEWAY_CONTROLLER.to_owned(),
             desired: wanted,
             ..DesiredServices::default()
         }
@@ -152,11 +177,11 @@ mod tests {
 
     fn known(objects: &[Value]) -> Store {
         let mut known = Store::for_tests();
-        let index = WatchIndex::of_kind(WatchedKind::index_of(KIND).unwrap());
+        let index = WatchKey::of_kind(WatchedKind::index_of(KIND).unwrap());
         for object in objects {
             let mut object: DynamicObject = serde_json::from_value(object.clone()).unwrap();
             object.metadata.uid = Some("u1".to_owned());
-            known.apply_event(index, Event::Apply(object));
+            known.apply_event(&index, Event::Apply(object));
         }
         known
     }
@@ -190,7 +215,7 @@ mod tests {
     fn managed_service_is_recognized() {
         let (objects, problems) = known(&[wanted("web")]).contents();
         assert_eq!(problems, []);
-        let fronts = ManagedServices::read(&objects, "system");
+        let fronts = ManagedServices::read(&objects, "system", GATEWAY_CONTROLLER);
         let of: Vec<_> = fronts.services.keys().cloned().collect();
         assert_eq!(of, [("shop".to_owned(), "web".to_owned())]);
         assert!(fronts.foreign.is_empty());
@@ -217,6 +242,46 @@ mod tests {
         let kept =
             DesiredServices { retained: ["shop/web".to_owned()].into(), ..services(Vec::new()) };
         assert!(pending_changes(&known, &kept).is_empty());
+    }
+
+    #[test]
+    fn services_of_another_installation_are_left_alone() {
+        let other = "other.test/sheave";
+        let known = known(&[wanted("web"), wanted_by(other, "theirs")]);
+        let of_other =
+            |wanted| DesiredServices { controller: other.to_owned(), ..services(wanted) };
+        let deleted = |services: &DesiredServices| -> Vec<String> {
+            let changes = pending_changes(&known, services);
+            changes.iter().map(|it| it.name().1.to_owned()).collect()
+        };
+        assert_eq!(deleted(&services(Vec::new())), [service_name("web")]);
+        assert_eq!(deleted(&of_other(Vec::new())), [service_name("theirs")]);
+        // Nor is one with the same name overwritten.
+        assert_eq!(deleted(&of_other(vec![wanted_by(other, "web")])), [service_name("theirs")]);
+        let (objects, _) = known.contents();
+        let read = ManagedServices::read(&objects, "system", other);
+        assert_eq!(read.foreign, [service_name("web")].into());
+    }
+
+    #[test]
+    fn service_without_a_controller_is_adopted_and_deleted_by_the_default_one_alone() {
+        let mut of_old_version = wanted("web");
+        of_old_version["metadata"]["annotations"]
+            .as_object_mut()
+            .unwrap()
+            .remove(CONTROLLER_ANNOTATION);
+        let known = known(&[of_old_version]);
+        let other = "other.test/sheave";
+        let of_other =
+            |wanted| DesiredServices { controller: other.to_owned(), ..services(wanted) };
+        assert_eq!(labels(&pending_changes(&known, &services(Vec::new()))), ["delete"]);
+        assert!(pending_changes(&known, &of_other(Vec::new())).is_empty());
+        let adopted = of_other(vec![wanted_by(other, "web")]);
+        assert_eq!(labels(&pending_changes(&known, &adopted)), ["apply"]);
+    }
+
+    fn service_name(gateway: &str) -> String {
+        gateway::managed_services::service_name(&("shop".to_owned(), gateway.to_owned()))
     }
 
     #[test]

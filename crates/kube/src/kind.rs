@@ -1,7 +1,7 @@
 //! The watched kinds, with their resources and selectors.
 
 use gateway::ingress;
-use gateway::managed_services::{GATEWAY_ANNOTATION, PublishedAddress};
+use gateway::managed_services::{CONTROLLER_ANNOTATION, GATEWAY_ANNOTATION, PublishedAddress};
 use kube_core::{ApiResource, DynamicObject};
 use serde_json::Value;
 
@@ -18,6 +18,8 @@ pub(crate) struct WatchedKind {
     pub(crate) is_endpoints: bool,
     /// True if its objects belong to namespaces.
     pub(crate) is_namespaced: bool,
+    /// True if it can hold certificates, so that only those objects are read that others refer to.
+    pub(crate) holds_certificates: bool,
     /// True if its status is a list with entries of several controllers, so that our entry must be removed when it is
     /// no longer wanted.
     pub(crate) has_status_entries: bool,
@@ -29,6 +31,10 @@ const INGRESS: &str = "networking.k8s.io";
 
 /// The CRD of Gateway shows which version of Gateway API is installed.
 pub(crate) const CRD_KIND: &str = "CustomResourceDefinition";
+
+/// Kinds that can hold certificates.
+pub(crate) const SECRET: &str = "Secret";
+pub(crate) const CONFIG_MAP: &str = "ConfigMap";
 
 /// Keys of Secrets and ConfigMaps that are read.
 const CHAIN: &str = "tls.crt";
@@ -72,9 +78,10 @@ pub(crate) const KINDS: [WatchedKind; 20] = [
     },
     WatchedKind {
         field_selector: Some(CERTIFICATE_SECRETS_SELECTOR),
-        ..watched_kind("", "v1", "Secret", "secrets")
+        holds_certificates: true,
+        ..watched_kind("", "v1", SECRET, "secrets")
     },
-    watched_kind("", "v1", "ConfigMap", "configmaps"),
+    WatchedKind { holds_certificates: true, ..watched_kind("", "v1", CONFIG_MAP, "configmaps") },
 ];
 
 const fn watched_kind(
@@ -92,6 +99,7 @@ const fn watched_kind(
         field_selector: None,
         is_endpoints,
         is_namespaced: true,
+        holds_certificates: false,
         has_status_entries: has_entries,
     }
 }
@@ -182,13 +190,13 @@ impl WatchedKind {
         object.metadata.managed_fields = None;
         let is_read = |name: &str| match self.name {
             "Ingress" | "IngressClass" => ingress::is_known_annotation(name),
-            "Service" => name == GATEWAY_ANNOTATION,
+            "Service" => [GATEWAY_ANNOTATION, CONTROLLER_ANNOTATION].contains(&name),
             _ => false,
         };
         if let Some(annotations) = &mut object.metadata.annotations {
             annotations.retain(|name, _| is_read(name));
         }
-        if ["Secret", "ConfigMap"].contains(&self.name)
+        if self.holds_certificates
             && let Some(Value::Object(values)) = object.data.get_mut("data")
         {
             values.retain(|name, _| [CHAIN, KEY, CA_BUNDLE, REVOCATION_LISTS].contains(&&**name));

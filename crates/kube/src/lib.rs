@@ -34,7 +34,7 @@ use thiserror::Error;
 pub use announce::{AnnouncerConfig, EndpointCountsByAddress, announce};
 pub use gateway_services::DesiredServices;
 pub use publish::{DesiredStatuses, IngressAddresses, StatusAddresses};
-pub use watch::{ClusterContents, ClusterObjects};
+pub use watch::{ClusterContents, ClusterObjects, WatchSelection};
 
 /// Error that prevents a connection to a cluster.
 #[derive(Debug, Error)]

@@ -29,23 +29,50 @@ pub(crate) struct Store {
     writer: String,
 }
 
-/// Index of a watch: of a kind in [`KINDS`], and of one of its namespaces.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct WatchIndex {
+/// A watch of a kind.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct WatchKey {
+    /// Index of the kind in [`KINDS`].
     pub(crate) kind: usize,
-    pub(crate) scope: usize,
+    pub(crate) scope: WatchScope,
 }
 
 #[cfg(test)]
-impl WatchIndex {
-    /// Returns the first watch of a kind.
+impl WatchKey {
+    /// Returns the watch of a kind in the whole cluster.
     pub(crate) const fn of_kind(kind: usize) -> Self {
-        Self { kind, scope: 0 }
+        Self { kind, scope: WatchScope::Cluster }
     }
 }
 
-/// The objects that one watch reports: those of a namespace, or all of the cluster.
-pub(crate) type WatchScope = Option<String>;
+/// The objects that one watch reports.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum WatchScope {
+    /// All objects of the cluster.
+    Cluster,
+    /// The objects of a namespace.
+    Namespace(String),
+    /// One object.
+    Object(ObjectName),
+}
+
+impl WatchScope {
+    /// Returns the object of a watch of one object, as `namespace/name`.
+    pub(crate) fn object(&self) -> Option<String> {
+        match self {
+            Self::Object((namespace, name)) => Some(format!("{namespace}/{name}")),
+            Self::Cluster | Self::Namespace(_) => None,
+        }
+    }
+
+    fn covers(&self, name: &ObjectName) -> bool {
+        match self {
+            Self::Cluster => true,
+            Self::Namespace(namespace) => *namespace == name.0,
+            Self::Object(object) => object == name,
+        }
+    }
+}
 
 /// Changes since they were last handled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,18 +89,19 @@ pub(crate) struct PendingChanges {
 struct KindStore {
     objects: BTreeMap<ObjectName, StoredObject>,
     /// One list per watch.
-    lists: Vec<WatchedList>,
+    lists: BTreeMap<WatchScope, WatchedList>,
 }
 
 /// The list of one watch.
 #[derive(Debug, Default)]
 struct WatchedList {
-    scope: WatchScope,
     /// Incomplete list that is being received; until it is complete, the previous objects stay
     /// valid.
     partial: Option<BTreeMap<ObjectName, StoredObject>>,
     /// True if a complete list has been received.
     is_complete: bool,
+    /// The reason why the API server rejected the watch last, if no complete list has been received.
+    rejection: Option<String>,
 }
 
 /// One object.
@@ -102,36 +130,66 @@ impl StoredObject {
 }
 
 impl Store {
-    /// Creates an empty store for these watches of each kind. `writer` is our name as the manager of fields.
-    pub(crate) fn new(scopes: &[Vec<WatchScope>], writer: &str) -> Self {
-        let kind = |scopes: &Vec<WatchScope>| {
-            let list =
-                |scope: &WatchScope| WatchedList { scope: scope.clone(), ..WatchedList::default() };
-            KindStore { lists: scopes.iter().map(list).collect(), ..KindStore::default() }
-        };
-        Self {
-            kinds: scopes.iter().map(kind).collect(),
-            changes: PendingChanges::default(),
-            writer: writer.to_owned(),
-        }
+    /// Creates an empty store for these watches. `writer` is our name as the manager of fields.
+    pub(crate) fn new(watches: &[WatchKey], writer: &str) -> Self {
+        let kinds = KINDS.iter().map(|_| KindStore::default()).collect();
+        let mut store =
+            Self { kinds, changes: PendingChanges::default(), writer: writer.to_owned() };
+        watches.iter().cloned().for_each(|watch| store.add_watch(watch));
+        store
     }
 
     /// Creates a store with one watch per kind.
     #[cfg(test)]
     pub(crate) fn for_tests() -> Self {
-        Self::new(&KINDS.each_ref().map(|_| vec![None]), "sheave")
+        let watches: Vec<_> = (0..KINDS.len()).map(WatchKey::of_kind).collect();
+        Self::new(&watches, "sheave")
+    }
+
+    /// Adds the empty list of a watch.
+    pub(crate) fn add_watch(&mut self, WatchKey { kind, scope }: WatchKey) {
+        self.kinds[kind].lists.insert(scope, WatchedList::default());
+    }
+
+    /// Removes a watch with its objects. Nothing refers to them, so that no translation is needed.
+    pub(crate) fn remove_watch(&mut self, WatchKey { kind, scope }: &WatchKey) {
+        let of_kind = &mut self.kinds[*kind];
+        of_kind.lists.remove(scope);
+        of_kind.objects.retain(|name, _| !scope.covers(name));
     }
 
     /// True if a complete list of each kind has been received: before that, a missing object may not have arrived yet.
+    /// Watches of single objects do not count.
     pub(crate) fn has_synced(&self) -> bool {
-        self.kinds.iter().flat_map(|kind| &kind.lists).all(|list| list.is_complete)
+        let lists = self.kinds.iter().flat_map(|kind| &kind.lists);
+        let mut lists = lists.filter(|(scope, _)| !matches!(scope, WatchScope::Object(_)));
+        lists.all(|(_, list)| list.is_complete)
+    }
+
+    /// True if the API server has answered a watch, or the watch does not exist.
+    pub(crate) fn has_answer(&self, WatchKey { kind, scope }: &WatchKey) -> bool {
+        let list = self.kinds[*kind].lists.get(scope);
+        list.is_none_or(|list| list.is_complete || list.rejection.is_some())
+    }
+
+    /// Returns the watches that the API server has rejected, with the reasons.
+    pub(crate) fn rejections(&self) -> Vec<(WatchKey, String)> {
+        let of_kind = |(kind, store): (usize, &KindStore)| {
+            let rejection = |(scope, list): (&WatchScope, &WatchedList)| {
+                let reason = list.rejection.clone()?;
+                Some((WatchKey { kind, scope: scope.clone() }, reason))
+            };
+            store.lists.iter().filter_map(rejection).collect::<Vec<_>>()
+        };
+        self.kinds.iter().enumerate().flat_map(of_kind).collect()
     }
 
     /// Applies a watch event.
-    pub(crate) fn apply_event(&mut self, index: WatchIndex, event: Event<DynamicObject>) {
-        let kind = &KINDS[index.kind];
-        let of_kind = &mut self.kinds[index.kind];
-        let list = &mut of_kind.lists[index.scope];
+    pub(crate) fn apply_event(&mut self, watch: &WatchKey, event: Event<DynamicObject>) {
+        let kind = &KINDS[watch.kind];
+        let of_kind = &mut self.kinds[watch.kind];
+        // The event of a watch that has been removed may come late.
+        let Some(list) = of_kind.lists.get_mut(&watch.scope) else { return };
         let changes = match event {
             Event::Init => {
                 list.partial = Some(BTreeMap::new());
@@ -143,7 +201,7 @@ impl Store {
                 }
                 PendingChanges::default()
             }
-            Event::InitDone => of_kind.replace(kind, index.scope),
+            Event::InitDone => of_kind.replace(kind, &watch.scope),
             Event::Apply(object) => of_kind.apply(kind, object, &self.writer),
             Event::Delete(object) => {
                 let gone = of_kind.objects.remove(&name_of(&object));
@@ -156,11 +214,21 @@ impl Store {
     /// Records that the API server does not have this kind. If this is the first answer, there are no objects of it. If
     /// there were some before, the API server is starting or its CRDs are being removed one by one: the known objects
     /// stay until it reports otherwise.
-    pub(crate) fn mark_kind_absent(&mut self, index: WatchIndex) {
-        let list = &mut self.kinds[index.kind].lists[index.scope];
-        if !list.is_complete {
+    pub(crate) fn mark_kind_absent(&mut self, watch: &WatchKey) {
+        let list = self.kinds[watch.kind].lists.get_mut(&watch.scope);
+        if let Some(list) = list.filter(|list| !list.is_complete) {
             list.is_complete = true;
             self.changes.objects = true;
+        }
+    }
+
+    /// Records that the API server rejects a watch. If it has delivered a list before, its objects stay.
+    pub(crate) fn mark_rejected(&mut self, watch: &WatchKey, reason: String) {
+        let list = self.kinds[watch.kind].lists.get_mut(&watch.scope);
+        if let Some(list) = list.filter(|list| !list.is_complete) {
+            let is_new = list.rejection.as_ref() != Some(&reason);
+            list.rejection = Some(reason);
+            self.changes.objects |= is_new;
         }
     }
 
@@ -191,13 +259,12 @@ impl Store {
 
 impl KindStore {
     /// Replaces the objects of a watch with its list, which is complete; returns the changes.
-    fn replace(&mut self, kind: &WatchedKind, scope: usize) -> PendingChanges {
-        let list = &mut self.lists[scope];
+    fn replace(&mut self, kind: &WatchedKind, scope: &WatchScope) -> PendingChanges {
+        let Some(list) = self.lists.get_mut(scope) else { return PendingChanges::default() };
         let arrived = list.partial.take().unwrap_or_default();
         let was_complete = std::mem::replace(&mut list.is_complete, true);
-        let is_covered = |(namespace, _): &ObjectName| {
-            list.scope.as_ref().is_none_or(|scope| scope == namespace)
-        };
+        list.rejection = None;
+        let is_covered = |name: &ObjectName| scope.covers(name);
         let known = self.objects.keys().filter(|name| is_covered(name));
         let are_same = was_complete && known.eq(arrived.keys());
         let names =

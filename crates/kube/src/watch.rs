@@ -1,16 +1,16 @@
 //! Reflectors: one task per kind watches the API server and fills the store. A task resumes by itself after any
 //! failure. Meanwhile the last known objects stay valid.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, Once};
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use gateway::managed_services::PublishedAddress;
-use gateway::{ApiObject, ObjectProblem};
+use gateway::{ApiObject, CertificateObject, ControllerNames, ObjectProblem};
 use kube_client::{Api, Client};
-use kube_core::DynamicObject;
+use kube_core::{DynamicObject, Status};
 use kube_runtime::WatchStreamExt;
 use kube_runtime::watcher::{self, Config, InitialListStrategy, watcher};
 use tokio::sync::watch::{self as channel, Receiver, Sender};
@@ -20,8 +20,12 @@ use tokio::time::timeout;
 use crate::backoff::WriteBackoff;
 use crate::kind::{KINDS, WatchedKind};
 use crate::publish::{self, DesiredStatuses, StatusAddresses};
-use crate::store::{PendingChanges, Store, WatchIndex, WatchScope};
+use crate::store::{PendingChanges, Store, WatchKey, WatchScope};
 use crate::{ClusterClient, ReplicaIdentity, leader_election};
+use referenced::ReferencedObjects;
+
+/// Watches of the Secrets and ConfigMaps that objects refer to.
+mod referenced;
 
 /// Time within which successive changes are coalesced into one.
 const COALESCE: Duration = Duration::from_millis(5);
@@ -38,6 +42,17 @@ pub struct ClusterContents {
     pub objects: Vec<ApiObject>,
     /// The errors of all other objects.
     pub problems: Vec<ObjectProblem>,
+    /// Secrets and ConfigMaps that objects refer to and that cannot be read, each with the reason.
+    pub unreadable: BTreeMap<CertificateObject, String>,
+}
+
+/// The objects of a cluster to watch.
+#[derive(Clone, Debug, Default)]
+pub struct WatchSelection {
+    /// Namespaces of the objects; if it is empty, all.
+    pub namespaces: Vec<String>,
+    /// True if all Secrets and ConfigMaps of the namespaces are watched, not only those that objects refer to.
+    pub all_certificates: bool,
 }
 
 /// The store, shared by the reflectors and the publisher.
@@ -53,6 +68,8 @@ pub struct ClusterObjects {
     store_changes: Receiver<()>,
     statuses: Sender<Option<DesiredStatuses>>,
     reflectors: Vec<JoinHandle<()>>,
+    /// `None` if all Secrets and ConfigMaps are watched.
+    referenced: Option<ReferencedObjects>,
     writers: Option<WriterTasks>,
 }
 
@@ -63,15 +80,18 @@ struct WriterTasks {
 }
 
 impl ClusterObjects {
-    /// Starts to watch these namespaces, or all if there are none. Needs a running tokio runtime.
+    /// Starts to watch. Needs a running tokio runtime.
     ///
     /// The own namespace is watched too, for the Services and endpoints of the replicas.
     #[must_use]
-    pub fn new(cluster: &ClusterClient, identity: ReplicaIdentity, namespaces: &[String]) -> Self {
+    pub fn new(
+        cluster: &ClusterClient,
+        identity: ReplicaIdentity,
+        selection: WatchSelection,
+    ) -> Self {
         let writer = identity.writer();
-        let scopes: Vec<_> =
-            KINDS.iter().map(|kind| scopes(kind, &identity.namespace, namespaces)).collect();
-        let store = Arc::new(Mutex::new(Store::new(&scopes, &writer)));
+        let watches = watches(&selection, &identity.namespace);
+        let store = Arc::new(Mutex::new(Store::new(&watches, &writer)));
         let (notify, store_changes) = channel::channel(());
         let (statuses, published) = channel::channel(None);
         let reflector = Reflector {
@@ -80,14 +100,11 @@ impl ClusterObjects {
             notify,
             list_fallback_logged: Arc::new(Once::new()),
         };
-        let watches = scopes.into_iter().enumerate().flat_map(|(kind, scopes)| {
-            let scopes = scopes.into_iter().enumerate();
-            scopes.map(move |(scope, namespace)| (WatchIndex { kind, scope }, namespace))
-        });
-        let reflectors = watches
-            .map(|(index, namespace)| tokio::spawn(reflector.clone().run(index, namespace)))
-            .collect();
+        let reflectors =
+            watches.into_iter().map(|watch| tokio::spawn(reflector.clone().run(watch))).collect();
         let controller = Arc::clone(&identity.controller);
+        let referenced = (!selection.all_certificates)
+            .then(|| ReferencedObjects::new(reflector, selection.namespaces));
         let (leads, elector) = leader_election::start_election(cluster, identity, writer.clone());
         let publisher = publish::StatusPublisher {
             client: cluster.client.clone(),
@@ -101,7 +118,7 @@ impl ClusterObjects {
         };
         let publisher = tokio::spawn(publisher.run());
         let writers = Some(WriterTasks { publisher, elector });
-        Self { store, store_changes, statuses, reflectors, writers }
+        Self { store, store_changes, statuses, reflectors, referenced, writers }
     }
 
     /// Waits until the content of the cluster changes, and not before the initial lists of all kinds are complete.
@@ -119,13 +136,28 @@ impl ClusterObjects {
         drop(timeout(MAX_COALESCE, settle).await);
     }
 
-    /// Returns the content of the cluster now.
-    pub fn load(&mut self) -> ClusterContents {
+    /// Returns the content of the cluster now, with the Secrets and ConfigMaps that it refers to, or `others`, which are
+    /// objects of other sources. If the API server does not answer for a new one within a short time, it is unreadable.
+    pub async fn load(
+        &mut self,
+        others: &[ApiObject],
+        controllers: &ControllerNames,
+    ) -> ClusterContents {
+        let has_changes = self.pending().objects;
+        if let Some(referenced) = &mut self.referenced {
+            if has_changes || referenced.has_new_others(others) {
+                let (objects, _) = lock(&self.store).contents();
+                referenced.follow(objects, others, controllers);
+            }
+            referenced.wait_for_answers(self.store_changes.clone()).await;
+        }
+        let unreadable = self.referenced.as_ref().map(ReferencedObjects::unreadable);
+        let unreadable = unreadable.unwrap_or_default();
         let mut known = lock(&self.store);
         known.changes.objects = false;
         known.changes.endpoints = false;
         let (objects, problems) = known.contents();
-        ClusterContents { objects, problems }
+        ClusterContents { objects, problems, unreadable }
     }
 
     /// Returns the addresses in the statuses of Gateways.
@@ -193,15 +225,28 @@ impl Drop for ClusterObjects {
     }
 }
 
+/// Returns the watches of all kinds, except those of single objects.
+fn watches(selection: &WatchSelection, own: &str) -> Vec<WatchKey> {
+    let of_kind = |(kind, it): (usize, &WatchedKind)| {
+        let scopes = scopes(it, own, selection).into_iter();
+        scopes.map(move |scope| WatchKey { kind, scope }).collect::<Vec<_>>()
+    };
+    KINDS.iter().enumerate().flat_map(of_kind).collect()
+}
+
 /// Returns the watches of a kind: one per namespace, or one of the whole cluster. The replicas and their Services are in
 /// the own namespace.
-fn scopes(kind: &WatchedKind, own: &str, namespaces: &[String]) -> Vec<WatchScope> {
+fn scopes(kind: &WatchedKind, own: &str, selection: &WatchSelection) -> Vec<WatchScope> {
+    let namespaces = &selection.namespaces;
+    if kind.holds_certificates && !selection.all_certificates {
+        return Vec::new();
+    }
     if namespaces.is_empty() || !kind.is_namespaced {
-        return vec![None];
+        return vec![WatchScope::Cluster];
     }
     let of_replicas = ["Service", "EndpointSlice"].contains(&kind.name).then(|| own.to_owned());
     let namespaces: BTreeSet<_> = namespaces.iter().cloned().chain(of_replicas).collect();
-    namespaces.into_iter().map(Some).collect()
+    namespaces.into_iter().map(WatchScope::Namespace).collect()
 }
 
 /// Watches the kinds and applies their events to the store.
@@ -218,35 +263,40 @@ struct Reflector {
 struct CannotStream;
 
 impl Reflector {
-    /// Applies all events of a kind to the store, forever.
-    async fn run(self, index: WatchIndex, namespace: WatchScope) {
-        let kind = &KINDS[index.kind];
-        let fields = kind.field_selector.map(str::to_owned);
-        let config = Config { field_selector: fields, ..Config::default() };
+    /// Applies all events of a watch to the store, forever.
+    async fn run(self, watch: WatchKey) {
+        let kind = &KINDS[watch.kind];
+        let mut fields = kind.field_selector.map(str::to_owned);
         let (client, resource) = (self.client.clone(), kind.resource());
-        let api = match namespace {
-            Some(namespace) => Api::namespaced_with(client, &namespace, &resource),
-            None => Api::all_with(client, &resource),
+        let api = match &watch.scope {
+            WatchScope::Cluster => Api::all_with(client, &resource),
+            WatchScope::Namespace(namespace) => Api::namespaced_with(client, namespace, &resource),
+            WatchScope::Object((namespace, name)) => {
+                // A Role with this name in `resourceNames` permits it.
+                fields = Some(format!("metadata.name={name}"));
+                Api::namespaced_with(client, namespace, &resource)
+            }
         };
+        let config = Config { field_selector: fields, ..Config::default() };
         let streaming = config.clone().streaming_lists();
-        if let Err(CannotStream) = self.watch_kind(index, api.clone(), streaming).await {
+        if let Err(CannotStream) = self.watch_kind(&watch, api.clone(), streaming).await {
             self.list_fallback_logged.call_once(|| {
                 tracing::info!(
                     "the API server does not support streaming lists: using list requests"
                 );
             });
             // A watch without streaming lists never returns.
-            self.watch_kind(index, api, config).await.ok();
+            self.watch_kind(&watch, api, config).await.ok();
         }
     }
 
     async fn watch_kind(
         &self,
-        index: WatchIndex,
+        watch: &WatchKey,
         api: Api<DynamicObject>,
         config: Config,
     ) -> Result<(), CannotStream> {
-        let kind = &KINDS[index.kind];
+        let kind = &KINDS[watch.kind];
         let streams = config.initial_list_strategy == InitialListStrategy::StreamingList;
         let mut events = pin!(watcher(api, config).default_backoff());
         let mut is_failing = false;
@@ -254,21 +304,28 @@ impl Reflector {
             match event {
                 Ok(event) => {
                     if std::mem::take(&mut is_failing) {
-                        tracing::info!(kind = kind.name, "watching again");
+                        tracing::info!(
+                            kind = kind.name,
+                            object = watch.scope.object(),
+                            "watching again"
+                        );
                     }
-                    lock(&self.store).apply_event(index, event);
+                    lock(&self.store).apply_event(watch, event);
                 }
                 Err(error) if status_code(&error) == Some(404) => {
-                    lock(&self.store).mark_kind_absent(index)
+                    lock(&self.store).mark_kind_absent(watch)
                 }
                 // Kubernetes up to 1.33, except 1.32, has streaming lists disabled by default.
                 Err(error) if streams && matches!(status_code(&error), Some(400 | 422)) => {
                     return Err(CannotStream);
                 }
                 Err(error) => {
+                    if let (WatchScope::Object(_), Some(reason)) = (&watch.scope, refusal(&error)) {
+                        lock(&self.store).mark_rejected(watch, reason);
+                    }
                     // Log once per outage: the watch is retried repeatedly.
                     if !std::mem::replace(&mut is_failing, true) {
-                        tracing::warn!(kind = kind.name, %error, "cannot watch; the last known objects stay valid");
+                        tracing::warn!(kind = kind.name, object = watch.scope.object(), %error, "cannot watch; the last known objects stay valid");
                     }
                 }
             }
@@ -280,13 +337,23 @@ impl Reflector {
 
 /// Returns the HTTP status with which the API server rejected the list or the watch.
 fn status_code(error: &watcher::Error) -> Option<u16> {
+    Some(status(error)?.code)
+}
+
+/// Returns the reason if the API server forbids the list or the watch.
+fn refusal(error: &watcher::Error) -> Option<String> {
+    let status = status(error).filter(|status| status.code == 403)?;
+    Some(format!("the API server refuses it: {}", status.message))
+}
+
+fn status(error: &watcher::Error) -> Option<&Status> {
     let (watcher::Error::InitialListFailed(error) | watcher::Error::WatchStartFailed(error)) =
         error
     else {
         return None;
     };
     match error {
-        kube_client::Error::Api(status) => Some(status.code),
+        kube_client::Error::Api(status) => Some(status),
         _ => None,
     }
 }

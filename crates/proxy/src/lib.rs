@@ -11,6 +11,8 @@ mod sys;
 mod accept;
 /// The stages of a request, from its head to its Outcome.
 mod request;
+/// The form of a request's path that routes and endpoints see.
+mod request_path;
 /// Request bodies: what of them arrives before a slot is taken, and how slowly they may arrive.
 mod request_body;
 /// Retries after a failed attempt.
@@ -113,3 +115,4 @@ pub use control::{
     ListeningSocket, Proxy, ProxySettings,
 };
 pub use quic::GroupShape;
+pub use request_path::normal_path;

@@ -11,8 +11,7 @@ use std::task::Poll;
 use balance::{PickRequest, PriorityLevel, Time};
 use codec::h1::write;
 use codec::head::{BodyFraming, RequestHead};
-use codec::path::PathRules;
-use gateway::snapshot::{EndpointProtocol, PathSettings, Rule, RuleTarget};
+use gateway::snapshot::{EndpointProtocol, Rule, RuleTarget};
 
 use crate::accept::client::{ClientConnection, WaitInterrupt};
 use crate::active_config::{ActiveListener, WorkerConfig};
@@ -36,6 +35,7 @@ use crate::observe::access::AccessRecord;
 use crate::priority;
 use crate::relay;
 use crate::request_body;
+use crate::request_path::path_rules;
 use crate::retry::{NextAttempt, RetryState};
 use crate::routed_request::RoutedRequest;
 use crate::worker::Worker;
@@ -140,9 +140,7 @@ fn clean(
 ) -> Result<(), Failure> {
     let settings = &listener.client;
     forwarded::remove_untrusted_fields(&mut request.fields, &client.origin, settings);
-    let PathSettings { normalise, merge_slashes, reject_escaped_slashes } = settings.path;
-    let rules = PathRules { normalise, merge_slashes, reject_escaped_slashes };
-    request.normalise_path(rules).map_err(|bad| {
+    request.normalise_path(path_rules(settings.path)).map_err(|bad| {
         request.keep_alive = false;
         Failure::BadRequest(bad)
     })

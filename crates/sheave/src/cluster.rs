@@ -17,7 +17,7 @@ use gateway::{AddressAssignment, ApiObject, TranslationSettings};
 use ipnet::IpNet;
 use kube::{
     ClusterObjects, DesiredServices, DesiredStatuses, IngressAddresses, ReplicaIdentity,
-    StatusAddresses,
+    StatusAddresses, WatchSelection,
 };
 use proxy::{Time, clock};
 use serde_json::Value;
@@ -105,7 +105,11 @@ impl ClusterSource {
             terminating: TerminatingPeers::new(drain + SHUTDOWN_MARGIN),
             nodes: Arc::default(),
         });
-        let objects = ClusterObjects::new(&cluster, identity, &flags.watch_namespaces);
+        let selection = WatchSelection {
+            namespaces: flags.watch_namespaces.clone(),
+            all_certificates: flags.watch_all_secrets,
+        };
+        let objects = ClusterObjects::new(&cluster, identity, selection);
         let mode = match &flags.service_template {
             Some(ServiceTemplate(template)) => AddressMode::PerGatewayServices(template.clone()),
             None if flags.pool.is_empty() => AddressMode::Shared(flags.published_service.clone()),
@@ -124,9 +128,12 @@ impl ClusterSource {
         }))
     }
 
-    /// Returns the objects of the cluster now, and the address of each Gateway.
-    pub(crate) fn load(&mut self) -> SourceContents {
-        let kube::ClusterContents { objects, problems } = self.objects.load();
+    /// Returns the objects of the cluster now, with the Secrets and ConfigMaps to which they or the objects of other
+    /// sources refer, and the address of each Gateway.
+    pub(crate) async fn load(&mut self, others: &[ApiObject]) -> SourceContents {
+        let controllers = &self.settings.controllers;
+        let contents = self.objects.load(others, controllers).await;
+        let kube::ClusterContents { objects, problems, unreadable } = contents;
         if let Some(peers) = &mut self.peers {
             peers.update(&objects, clock::now());
         }
@@ -155,7 +162,10 @@ impl ClusterSource {
             (!published.is_empty()).then_some(((it.namespace, it.name), published))
         };
         self.ingresses = served.into_iter().filter_map(with_addresses).collect();
-        let settings = self.translation_settings(addresses);
+        let settings = TranslationSettings {
+            unreadable_objects: unreadable,
+            ..self.translation_settings(addresses)
+        };
         SourceContents { objects, problems, settings, error_policy: ErrorPolicy::SkipInvalid }
     }
 
@@ -171,7 +181,8 @@ impl ClusterSource {
     /// Returns the state of the managed Services. The state in the cluster takes precedence over our memory, because
     /// another replica may be the leader.
     fn managed_services(&self, objects: &[ApiObject]) -> ManagedServices {
-        let mut managed = ManagedServices::read(objects, &self.namespace);
+        let mut managed =
+            ManagedServices::read(objects, &self.namespace, &self.settings.controllers.gateway);
         for (gateway, known) in &mut managed.services {
             known.addresses = self
                 .objects
@@ -230,12 +241,14 @@ impl ClusterSource {
     }
 
     fn services(&self, template: &Value, translated: &TranslatedServices) -> DesiredServices {
+        let controller = &self.settings.controllers.gateway;
         let manifest = |service: &DesiredService| {
-            managed_services::service_manifest(service, template, &self.namespace)
+            managed_services::service_manifest(service, template, &self.namespace, controller)
         };
         let name = |(namespace, name): &GatewayName| format!("{namespace}/{name}");
         DesiredServices {
             namespace: self.namespace.clone(),
+            controller: controller.to_string(),
             desired: translated.desired.iter().map(manifest).collect(),
             retained: translated.retained.iter().map(name).collect(),
             owner: self.peers.as_ref().map(|peers| peers.service.clone()),

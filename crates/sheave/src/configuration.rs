@@ -169,7 +169,9 @@ impl ConfigurationController {
             managed_services: services,
             retained_gateways: retained,
         } = translation;
-        self.dns.watch_hosts(dns_hosts(&snapshot.backends));
+        // Names in force are kept until the new Snapshot is in force: it may be rejected.
+        let hosts = dns_hosts(&snapshot.backends);
+        self.dns.watch_hosts(&hosts | &dns_hosts(&self.backends));
         for backend in &mut snapshot.backends {
             self.resolve_backend(backend, &settings.address_filter);
         }
@@ -179,13 +181,14 @@ impl ConfigurationController {
             ErrorPolicy::RejectAll => match self.proxy.apply_whole(&snapshot) {
                 Ok(waiting) => (waiting, HANDOVER_DELAY),
                 Err(errors) => {
-                    self.dns.watch_hosts(dns_hosts(&self.backends));
+                    // Their names stay watched, because they are tried again.
                     self.unbindable = Some((objects, settings));
                     self.retranslate_at = Some(Instant::now() + REBIND_INTERVAL);
                     return Err(errors);
                 }
             },
         };
+        self.dns.watch_hosts(hosts);
         let unbound: Vec<String> = errors.iter().map(with_advice).collect();
         for (error, sentence) in errors.iter().zip(&unbound) {
             status::report_port_unavailable(
@@ -233,6 +236,10 @@ impl ConfigurationController {
     }
 
     fn resolve(&mut self, name: &str) {
+        if !dns_hosts(&self.backends).contains(name) {
+            // Only objects that wait for an address name it.
+            return;
+        }
         let mut backends = std::mem::take(&mut self.backends);
         for backend in &mut backends {
             match &backend.source {
@@ -344,6 +351,7 @@ impl ConfigurationController {
             contents.error_policy == ErrorPolicy::SkipInvalid || contents.problems.is_empty();
         if self.unbindable.take().is_some() {
             self.retranslate_at = None;
+            self.dns.watch_hosts(dns_hosts(&self.backends));
         }
         if is_clean {
             let is_same_ground = contents.settings == self.settings;

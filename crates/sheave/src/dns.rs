@@ -114,6 +114,13 @@ impl DnsWatcher {
         self.names.get(host).is_some_and(|watched| watched.resolved.is_pending())
     }
 
+    /// Returns the names that are watched, each with the ID of its task.
+    #[cfg(test)]
+    pub(crate) fn tasks(&self) -> BTreeMap<String, tokio::task::Id> {
+        let names = self.names.iter();
+        names.map(|(host, watched)| (host.to_string(), watched.task.id())).collect()
+    }
+
     /// Takes the next lookup result; returns the name if its addresses have changed, or if it is the first result.
     async fn take_lookup(&mut self) -> Option<Arc<str>> {
         let (host, lookup) = self.lookups.recv().await.expect("self holds a sender");

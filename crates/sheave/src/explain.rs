@@ -90,7 +90,19 @@ impl ExplanationWriter<'_> {
         if let Some(http3) = listener.http3 {
             self.put("http3", describe::http3(http3, listener.address.port()));
         }
-        let RouteExplanation { listener: hosts, verdicts } = routes.explain(&request.request);
+        let mut request = request.request.clone();
+        match proxy::normal_path(&request.path, listener.client.path) {
+            Ok(None) => {}
+            Ok(Some(path)) => {
+                self.put("path", format!("{path}, after normalisation"));
+                request.path = path;
+            }
+            Err(reason) => {
+                self.put("path", format!("{reason}: the response is 400"));
+                return;
+            }
+        }
+        let RouteExplanation { listener: hosts, verdicts } = routes.explain(&request);
         match hosts {
             None => self.put("", "no listener on this address matches this host"),
             Some(HostPattern::Any) => {}

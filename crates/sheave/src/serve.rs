@@ -59,7 +59,7 @@ pub(crate) fn run(flags: ServeFlags) -> Result<(), Failure> {
 async fn serve(flags: ServeFlags, dropped_events: Arc<DroppedEvents>) -> Result<(), Failure> {
     let mut signals = ProcessSignals::new().context("cannot handle signals")?;
     let mut sources = ObjectSources::new(&flags).await?;
-    let checked = match sources.load_now() {
+    let checked = match sources.load_now().await {
         Some(contents) => Some(configuration::check(contents).map_err(rejection)?),
         None => None,
     };
@@ -142,7 +142,7 @@ async fn serve(flags: ServeFlags, dropped_events: Arc<DroppedEvents>) -> Result<
                 }
             },
         }
-        configuration.reload(sources.load());
+        configuration.reload(sources.load().await);
         sources.publish(&report);
         trim.schedule();
         if let (Some(replicas), Some(members)) = (&mut replicas, sources.replicas()) {
@@ -185,8 +185,11 @@ impl ObjectSources {
     }
 
     /// Returns the content that is available without waiting; `None` if a cluster is a source.
-    fn load_now(&mut self) -> Option<SourceContents> {
-        self.cluster.is_none().then(|| self.load())
+    async fn load_now(&mut self) -> Option<SourceContents> {
+        if self.cluster.is_some() {
+            return None;
+        }
+        Some(self.load().await)
     }
 
     /// Returns the content after the initial lists of the cluster are complete.
@@ -195,13 +198,13 @@ impl ObjectSources {
         if let Some(cluster) = &mut self.cluster {
             cluster.changed().await;
         }
-        self.load()
+        self.load().await
     }
 
-    fn load(&mut self) -> SourceContents {
+    async fn load(&mut self) -> SourceContents {
         let (mut contents, certificates) = (self.files.load(), self.certificates.load());
         if let Some(cluster) = &mut self.cluster {
-            let of_cluster = cluster.load();
+            let of_cluster = cluster.load(&contents.objects).await;
             contents.objects.extend(of_cluster.objects);
             contents.problems.extend(of_cluster.problems);
             (contents.settings, contents.error_policy) =

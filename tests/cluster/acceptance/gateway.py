@@ -46,14 +46,16 @@ def install() -> None:
     kubectl("--namespace", "sheave-system", "rollout", "status", "--timeout=60s", "deployment/sheave")
 
 
-def install_chart(*settings: str, workload: str = "daemonset") -> None:
-    """Does the same with settings of the chart."""
+def install_chart(*settings: str, workload: str = "daemonset", namespaces: tuple[str, ...] = ()) -> None:
+    """Does the same with settings of the chart, which may name further namespaces."""
     helm = [str(REPOSITORY / "scripts/helm"), "template", "sheave", str(REPOSITORY / "deploy/chart")]
     helm += ["--namespace", "sheave-system", "--kube-version", "1.36.0", "--set", "namespace.create=true"]
     for setting in settings:
         helm += ["--set", setting]
     manifests = subprocess.run(helm, capture_output=True, text=True, check=True).stdout
     _start_cluster()
+    for namespace in namespaces:
+        kubectl("create", "namespace", namespace)
     kubectl("apply", "--server-side", "--filename", "-", text=manifests)
     kubectl("--namespace", "sheave-system", "rollout", "status", "--timeout=60s", f"{workload}/sheave")
 

@@ -2,9 +2,12 @@
 //! violations.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use anyhow::Result;
-use quinn::{Connection, ConnectionError, Endpoint, RecvStream, SendStream};
+use quinn::{
+    ClientConfig, Connection, ConnectionError, Endpoint, RecvStream, SendStream, TransportConfig,
+};
 
 use super::client;
 use crate::tls::TlsClientOptions;
@@ -37,7 +40,24 @@ pub struct RawHttp3Connection {
 impl RawHttp3Connection {
     /// Connects to the host `test`, with empty SETTINGS.
     pub async fn connect(address: SocketAddr, options: &TlsClientOptions) -> Result<Self> {
-        let (endpoint, connecting) = client::begin_connection(address, options.quic_config()?)?;
+        Self::connect_with(address, options.quic_config()?).await
+    }
+
+    /// Like [`RawHttp3Connection::connect`], with a receive window of this many bytes for each stream of a request.
+    pub async fn connect_with_stream_window(
+        address: SocketAddr,
+        options: &TlsClientOptions,
+        window: u32,
+    ) -> Result<Self> {
+        let mut transport = TransportConfig::default();
+        transport.stream_receive_window(window.into());
+        let mut config = options.quic_config()?;
+        config.transport_config(Arc::new(transport));
+        Self::connect_with(address, config).await
+    }
+
+    async fn connect_with(address: SocketAddr, config: ClientConfig) -> Result<Self> {
+        let (endpoint, connecting) = client::begin_connection(address, config)?;
         let connection = within("a handshake", connecting).await??;
         let mut control = connection.open_uni().await?;
         control.write_all(&[code::CONTROL]).await?;

@@ -166,6 +166,7 @@ fn chart_rejects_invalid_values() {
         ("addresses.pool={192.0.2.0/24}", "needs hostNetwork"),
         ("drain.timeoutSeconds=0", "minimum"),
         ("logs.accessLog=2", "accessLog"),
+        ("rbac.certificates[0].namespace=shop", "missing property 'secrets'"),
     ];
     for (setting, message) in cases {
         let Some(rendered) = chart(&[setting]) else { return };
@@ -196,6 +197,16 @@ fn roles_of_namespaces_leave_no_secrets_to_the_cluster_role() {
         roles.iter().any(|it| it.contains(&field) && it.contains("secrets"))
     };
     assert!(in_namespace("shop") && in_namespace("bank"), "{roles:?}");
+    // Named certificates are in no other role.
+    let named = "rbac.certificates[0].namespace=shop,rbac.certificates[0].secrets={web-tls}";
+    let Some(rendered_named) = chart(&[settings[0], named]) else { return };
+    let rendered_named = String::from_utf8(rendered_named.stdout).unwrap();
+    let roles = of_kind(&rendered_named, "Role");
+    let with_secrets: Vec<_> = roles.iter().filter(|it| it.contains("secrets")).collect();
+    assert_eq!(with_secrets.len(), 1, "{roles:?}");
+    let named = "resources: [secrets]\n  resourceNames: [\"web-tls\"]\n";
+    assert!(with_secrets[0].contains(named), "{with_secrets:?}");
+    assert!(!rendered_named.contains("configmaps"));
     for argument in
         ["--watch-namespaces=shop", "--watch-namespaces=bank", "--controller=example.com/edge"]
     {

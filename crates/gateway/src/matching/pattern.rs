@@ -106,14 +106,16 @@ impl HostPattern {
 pub struct InvalidPath;
 
 impl PathPattern {
-    /// Matches this path alone.
+    /// Matches this path alone. Escapes of unreserved characters are decoded, as those of requests are: both spellings
+    /// are equivalent (RFC 3986 §6.2.2.2).
     pub fn exact(path: &str) -> Result<Self, InvalidPath> {
-        if is_path(path) { Ok(Self::Exact(path.into())) } else { Err(InvalidPath) }
+        Ok(Self::Exact(decoded_path(path)?))
     }
 
-    /// Matches this path and all paths below it; a `/` at its end has no meaning.
+    /// Matches this path and all paths below it; a `/` at its end has no meaning. Escapes of unreserved characters are
+    /// decoded.
     pub fn prefix(path: &str) -> Result<Self, InvalidPath> {
-        if is_path(path) { Ok(Self::Prefix(path.into())) } else { Err(InvalidPath) }
+        Ok(Self::Prefix(decoded_path(path)?))
     }
 
     /// Matches the paths that a regular expression matches as a whole.
@@ -121,7 +123,7 @@ impl PathPattern {
         RegexPattern::new(text).map(Self::Regex)
     }
 
-    /// Returns the pattern as written.
+    /// Returns the pattern as it is matched.
     pub fn text(&self) -> &str {
         match self {
             Self::Exact(path) | Self::Prefix(path) => path,
@@ -172,6 +174,26 @@ fn literal_segments(pattern: &str) -> &str {
     let certain = &plain[..plain.len().saturating_sub(1)];
     // A segment is complete only if another one follows.
     certain.rfind('/').map_or("", |end| &certain[..end])
+}
+
+/// Decodes the escapes of unreserved characters (RFC 3986 §2.3), and checks the result.
+fn decoded_path(path: &str) -> Result<Box<str>, InvalidPath> {
+    let mut decoded = String::with_capacity(path.len());
+    let mut parts = path.split('%');
+    decoded.extend(parts.next());
+    for part in parts {
+        let digits = part.get(..2).filter(|it| it.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        let value =
+            u8::from_str_radix(digits.ok_or(InvalidPath)?, 16).map_err(|_error| InvalidPath)?;
+        if value.is_ascii_alphanumeric() || b"-._~".contains(&value) {
+            decoded.push(char::from(value));
+            decoded.push_str(&part[2..]);
+        } else {
+            decoded.push('%');
+            decoded.push_str(part);
+        }
+    }
+    if is_path(&decoded) { Ok(decoded.into()) } else { Err(InvalidPath) }
 }
 
 /// True if Gateway API's HTTPPathMatch allows the path.

@@ -224,7 +224,7 @@ pub enum UntrustedFields {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ClientPath {
     /// If true, escapes of letters, digits, `-`, `.`, `_` and `~` are decoded, and the segments `.` and `..` are
-    /// removed (RFC 3986): `/%61/x/../b` becomes `/a/b`.
+    /// removed (RFC 3986): `/%61/x/../b` becomes `/a/b`. In the matches of routes, such escapes are decoded in any case.
     pub normalize: bool,
     /// If true, adjacent slashes become one: `//a` becomes `/a`. Set it to false for object stores, where keys may have
     /// empty segments.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use super::certificate::CertificateResult;
 use super::report::TranslationReport;
+use crate::certificate_object::CertificateObject;
 use crate::objects::{
     ApiObject, BackendPolicySpec, BackendTlsPolicySpec, ClientPolicySpec, ConfigMapSpec,
     EndpointSliceSpec, GatewayClassSpec, GatewaySpec, GrantFrom, GrantTo, GrpcRouteSpec,
@@ -212,6 +213,15 @@ impl<'a> ObjectIndex<'a> {
     /// Returns the policies that name a Service.
     pub(super) fn policies_of<'s>(&'s self, service: NamespacedName<'s>) -> &'s [PolicyTarget<'a>] {
         self.policy_targets.get(&service).map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns the reason why an object with certificates is missing.
+    pub(super) fn absence(&self, object: &CertificateObject) -> String {
+        let CertificateObject { kind, namespace, name } = object;
+        match self.settings.unreadable_objects.get(object) {
+            Some(reason) => format!("{kind} {namespace}/{name} cannot be read: {reason}"),
+            None => format!("there is no {kind} {namespace}/{name}"),
+        }
     }
 
     /// True if a namespace has the labels that a selector demands.

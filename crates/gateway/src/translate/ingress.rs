@@ -27,7 +27,9 @@ use serde_json::{Value, json};
 use super::index::ObjectIndex;
 use super::report::{TranslationReport, TranslationResult};
 use crate::managed_services::PublishedAddress;
-use crate::objects::{ApiObject, GatewayName, GatewaySpec, ObjectMeta, SharedObject, TypedObject};
+use crate::objects::{
+    ApiObject, GatewayName, GatewaySpec, IngressSpec, ObjectMeta, SharedObject, TypedObject,
+};
 use crate::translation_settings::{ControllerNames, TranslationSettings};
 use class::accepted_classes;
 use dialect::AnnotationDialect;
@@ -99,6 +101,17 @@ pub(crate) fn gateways(
     let gateway =
         |object| if let ApiObject::Gateway(gateway) = object { Some(gateway) } else { None };
     expand(&index, &mut report).objects.into_iter().filter_map(gateway).collect()
+}
+
+/// Returns the namespace and name of each Secret of the Ingresses of our classes.
+pub(super) fn secrets<'a>(index: &ObjectIndex<'a>) -> Vec<(&'a str, &'a str)> {
+    let classes = accepted_classes(index, &mut TranslationReport::default());
+    let ingresses = classes.into_iter().flat_map(|class| class.ingresses);
+    let of_ingress = |ingress: &'a TypedObject<IngressSpec>| {
+        let names = ingress.spec.tls.iter().filter_map(|tls| tls.secret_name.as_deref());
+        names.map(|name| (&*ingress.metadata.namespace, name))
+    };
+    ingresses.flat_map(of_ingress).collect()
 }
 
 fn of_controllers(controllers: &ControllerNames) -> TranslationSettings {

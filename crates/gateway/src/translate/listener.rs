@@ -356,7 +356,7 @@ fn accepted_gateway<'a>(
 }
 
 /// Returns the namespaces that ListenerSets may attach from.
-fn allowed_listeners(
+pub(super) fn allowed_listeners(
     gateway: &TypedObject<GatewaySpec>,
 ) -> Result<NamespaceScope<'_>, ValidationFault> {
     let Some(allowed) = &gateway.spec.allowed_listeners else { return Ok(NamespaceScope::None) };
@@ -450,7 +450,9 @@ impl ServedAddresses {
             ValidationFault::new(ConditionReason::AddressNotAssigned, "spec.addresses", message)
         };
         let unassigned = if services.foreign.contains(&service) {
-            Some(not_yet(format!("Service {service} exists and is not managed by Sheave")))
+            Some(not_yet(format!(
+                "Service {service} exists and is not managed by this installation of Sheave"
+            )))
         } else if places.is_empty() {
             Some(not_yet(format!(
                 "no load balancer has assigned an address to Service {service} yet"

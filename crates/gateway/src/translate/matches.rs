@@ -6,7 +6,7 @@ use super::report::ValidationFault;
 use crate::matching::{
     FieldCondition, MatchConditions, PathPattern, RegexPattern, RouteMatch, ValuePattern,
 };
-use crate::objects::{HttpRouteMatch, HttpRouteRule, PathMatchType, ValueMatchType};
+use crate::objects::{HttpMethod, HttpRouteMatch, HttpRouteRule, PathMatchType, ValueMatchType};
 use crate::status::ConditionReason;
 
 /// Returns the matches of a rule, any one of which suffices, and their errors. A rule without matches matches every
@@ -21,6 +21,12 @@ pub(super) fn matches(
         return (vec![Arc::new(every)], Vec::new());
     }
     let mut faults = Vec::new();
+    // Beside other methods, it does no harm.
+    if rule.matches.iter().all(|wanted| wanted.method == Some(HttpMethod::Trace)) {
+        let message = "only TRACE, which is not supported: such requests are answered with 405";
+        let field = format!("{field}.matches[0].method");
+        faults.push(ValidationFault::new(ConditionReason::UnsupportedValue, field, message));
+    }
     let matches = (0..).zip(&rule.matches).filter_map(|(n, wanted): (usize, _)| {
         one_match(wanted, &format!("{field}.matches[{n}]"), &mut faults).map(Arc::new)
     });

@@ -7,6 +7,7 @@ use super::grant::permits;
 use super::index::ObjectIndex;
 use super::owner::OwnerObject;
 use super::report::{TranslationReport, ValidationFault};
+use crate::certificate_object::CertificateObject;
 use crate::objects::{LocalRef, ObjectRef, TypedObject};
 use crate::snapshot::TlsCertificate;
 use crate::status::ConditionReason;
@@ -99,6 +100,15 @@ impl CertificateRefResolver<'_> {
         }
     }
 
+    /// Returns the referenced object, if it can hold certificates and the reference is permitted.
+    pub(super) fn permitted_object(&self, name: CertificateRef<'_>) -> Option<CertificateObject> {
+        let target = ConditionReason::InvalidCertificateRef;
+        let reasons = ReferenceReasons { kind: target, target };
+        let (kinds, report) = (["ConfigMap", "Secret"], &mut TranslationReport::default());
+        let namespace = self.check(name, &kinds, "", reasons, report).ok()?;
+        Some(CertificateObject::new(name.kind, namespace, name.name))
+    }
+
     /// Returns the namespace of the referenced object, if the reference is permitted.
     fn check<'n>(
         &'n self,
@@ -142,7 +152,8 @@ impl CertificateRefResolver<'_> {
         reasons: ReferenceReasons,
         report: &mut TranslationReport,
     ) -> ValidationFault {
-        let message = format!("there is no {} {namespace}/{}", name.kind, name.name);
+        let object = CertificateObject::new(name.kind, namespace, name.name);
+        let message = self.index.absence(&object);
         self.report_once(
             ValidationFault::new(reasons.target, format!("{field}.name"), message),
             report,

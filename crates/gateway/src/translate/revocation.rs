@@ -11,6 +11,7 @@ use super::listener::{GatewayContext, ListenerContext};
 use super::listener_tls::ListenerTlsMode;
 use super::policy::ClientPolicies;
 use super::report::ValidationFault;
+use crate::certificate_object::CertificateObject;
 use crate::objects::{
     ClientPolicySpec, ClientRevocation, RevocationDepth, RevocationFallback, RevocationListKind,
     RevocationListRef,
@@ -58,6 +59,7 @@ fn lists_of(
     RevocationListRef { kind, name }: &RevocationListRef,
 ) -> Result<Vec<Box<[u8]>>, String> {
     let key = (namespace, &**name);
+    let object = CertificateObject::of_list(*kind, namespace, name);
     let lists = match kind {
         RevocationListKind::ConfigMap => {
             index.config_maps.get(&key).map(|map| certificate::revocation_lists_of_map(map))
@@ -66,7 +68,7 @@ fn lists_of(
             index.secrets.get(&key).map(|secret| certificate::revocation_lists_of_secret(secret))
         }
     };
-    let lists = lists.ok_or_else(|| format!("there is no {kind:?} {namespace}/{name}"))?;
+    let lists = lists.ok_or_else(|| index.absence(&object))?;
     lists.map_err(|BadValue { field, message }| {
         format!("{kind:?} {namespace}/{name}: {field} {message}")
     })

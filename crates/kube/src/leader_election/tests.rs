@@ -1,14 +1,14 @@
 //! Tests of the Lease: its holder, and its release.
 
 use super::*;
-use crate::ClusterObjects;
 use crate::api_server::ApiServer;
+use crate::{ClusterObjects, WatchSelection};
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/leases";
 
 fn join(server: &ApiServer, name: &str) -> ClusterObjects {
     let identity = ReplicaIdentity::for_tests(name);
-    ClusterObjects::new(&server.cluster(), identity, &[])
+    ClusterObjects::new(&server.cluster(), identity, WatchSelection::default())
 }
 
 /// Returns the holder of the Lease in the API server; empty: it was released.

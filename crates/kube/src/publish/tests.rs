@@ -13,8 +13,8 @@ use tokio::time::sleep;
 
 use super::*;
 use crate::api_server::ApiServer;
-use crate::store::WatchIndex;
-use crate::{ClusterObjects, ReplicaIdentity};
+use crate::store::WatchKey;
+use crate::{ClusterObjects, ReplicaIdentity, WatchSelection};
 
 const GATEWAYS: &str = "/apis/gateway.networking.k8s.io/v1/gateways";
 const INGRESSES: &str = "/apis/networking.k8s.io/v1/ingresses";
@@ -46,7 +46,7 @@ fn statuses(names: &[&str], message: &str) -> DesiredStatuses {
 async fn lead(server: &ApiServer, names: &[&str]) -> ClusterObjects {
     names.iter().for_each(|name| server.put(GATEWAYS, gateway(name)));
     let identity = ReplicaIdentity::for_tests("us");
-    let mut objects = ClusterObjects::new(&server.cluster(), identity, &[]);
+    let mut objects = ClusterObjects::new(&server.cluster(), identity, WatchSelection::default());
     objects.changed().await;
     objects
 }
@@ -128,7 +128,7 @@ fn publisher(
 fn apply(known: &mut Store, kind: &str, object: Value) {
     let object = serde_json::from_value(object).unwrap();
     known.apply_event(
-        WatchIndex::of_kind(WatchedKind::index_of(kind).unwrap()),
+        &WatchKey::of_kind(WatchedKind::index_of(kind).unwrap()),
         Event::Apply(object),
     );
 }

@@ -14,17 +14,17 @@ fn service(name: &str, port: u16) -> DynamicObject {
     object(name, json!({"spec": {"ports": [{"port": port}]}}))
 }
 
-fn service_index() -> WatchIndex {
-    WatchIndex::of_kind(WatchedKind::index_of("Service").unwrap())
+fn service_watch() -> WatchKey {
+    WatchKey::of_kind(WatchedKind::index_of("Service").unwrap())
 }
 
 /// Applies a complete list, and returns the changes.
 fn list(known: &mut Store, objects: impl IntoIterator<Item = DynamicObject>) -> PendingChanges {
-    known.apply_event(service_index(), Event::Init);
+    known.apply_event(&service_watch(), Event::Init);
     for object in objects {
-        known.apply_event(service_index(), Event::InitApply(object));
+        known.apply_event(&service_watch(), Event::InitApply(object));
     }
-    known.apply_event(service_index(), Event::InitDone);
+    known.apply_event(&service_watch(), Event::InitDone);
     std::mem::take(&mut known.changes)
 }
 
@@ -37,8 +37,8 @@ fn store_is_complete_once_every_kind_is_listed() {
     let mut known = Store::for_tests();
     for index in 0..KINDS.len() {
         assert!(!known.has_synced());
-        known.apply_event(WatchIndex::of_kind(index), Event::Init);
-        known.apply_event(WatchIndex::of_kind(index), Event::InitDone);
+        known.apply_event(&WatchKey::of_kind(index), Event::Init);
+        known.apply_event(&WatchKey::of_kind(index), Event::InitDone);
     }
     assert!(known.has_synced());
 }
@@ -47,10 +47,10 @@ fn store_is_complete_once_every_kind_is_listed() {
 fn list_takes_effect_when_complete() {
     let mut known = Store::for_tests();
     list(&mut known, [service("a", 80), service("b", 80)]);
-    known.apply_event(service_index(), Event::Init);
-    known.apply_event(service_index(), Event::InitApply(service("a", 80)));
+    known.apply_event(&service_watch(), Event::Init);
+    known.apply_event(&service_watch(), Event::InitApply(service("a", 80)));
     assert_eq!(names(&known), ["a", "b"]);
-    known.apply_event(service_index(), Event::InitDone);
+    known.apply_event(&service_watch(), Event::InitDone);
     assert_eq!(names(&known), ["a"]);
     assert!(known.changes.objects);
 }
@@ -69,7 +69,7 @@ fn status_only_update_requests_no_translation() {
     list(&mut known, [service("a", 80)]);
     let mut with_status = service("a", 80);
     with_status.data["status"] = json!({"loadBalancer": {}});
-    known.apply_event(service_index(), Event::Apply(with_status));
+    known.apply_event(&service_watch(), Event::Apply(with_status));
     assert!(!known.changes.needs_translation() && known.changes.statuses);
     assert_eq!(
         known.find("Service", "shop", "a").unwrap().status,
@@ -85,7 +85,7 @@ fn changed_status_addresses_request_a_translation() {
         let spec = if kind == "Gateway" { spec } else { json!({}) };
         let changed = object("a", json!({ "spec": spec, "status": status }));
         known.apply_event(
-            WatchIndex::of_kind(WatchedKind::index_of(kind).unwrap()),
+            &WatchKey::of_kind(WatchedKind::index_of(kind).unwrap()),
             Event::Apply(changed),
         );
         std::mem::take(&mut known.changes)
@@ -133,7 +133,7 @@ fn irrelevant_fields_and_annotations_are_no_change() {
         let mut changed = object("a", data);
         changed.metadata.annotations = Some([(annotation.to_owned(), "7".to_owned())].into());
         known.apply_event(
-            WatchIndex::of_kind(WatchedKind::index_of(kind).unwrap()),
+            &WatchKey::of_kind(WatchedKind::index_of(kind).unwrap()),
             Event::Apply(changed),
         );
         std::mem::take(&mut known.changes).objects
@@ -167,10 +167,10 @@ fn invalid_object_is_left_out_and_reported() {
 #[test]
 fn kind_absent_at_start_is_empty_and_later_absence_keeps_objects() {
     let mut known = Store::for_tests();
-    known.mark_kind_absent(service_index());
-    assert!(known.kinds[service_index().kind].lists[0].is_complete);
+    known.mark_kind_absent(&service_watch());
+    assert!(known.has_answer(&service_watch()));
     list(&mut known, [service("a", 80)]);
-    known.mark_kind_absent(service_index());
+    known.mark_kind_absent(&service_watch());
     assert_eq!(names(&known), ["a"]);
     assert_eq!(known.changes, PendingChanges::default());
 }
@@ -178,35 +178,66 @@ fn kind_absent_at_start_is_empty_and_later_absence_keeps_objects() {
 #[test]
 fn endpoint_slice_change_takes_the_fast_path() {
     let mut known = Store::for_tests();
-    let slices = WatchIndex::of_kind(WatchedKind::index_of("EndpointSlice").unwrap());
+    let slices = WatchKey::of_kind(WatchedKind::index_of("EndpointSlice").unwrap());
     let mut slice = object("a-1", json!({"addressType": "IPv4", "endpoints": [], "ports": []}));
     slice.metadata.labels =
         Some([("kubernetes.io/service-name".to_owned(), "a".to_owned())].into());
-    known.apply_event(slices, Event::Apply(slice.clone()));
+    known.apply_event(&slices, Event::Apply(slice.clone()));
     assert_eq!(known.changes, PendingChanges { endpoints: true, ..PendingChanges::default() });
     known.changes = PendingChanges::default();
-    known.apply_event(slices, Event::Delete(slice));
+    known.apply_event(&slices, Event::Delete(slice));
     assert!(known.changes.endpoints && !known.changes.objects);
 }
 
 #[test]
 fn list_of_one_namespace_leaves_the_others_alone() {
-    let kind = service_index().kind;
-    let mut scopes = vec![vec![None]; KINDS.len()];
-    scopes[kind] = ["bank", "shop"].map(|name| Some(name.to_owned())).to_vec();
-    let mut known = Store::new(&scopes, "sheave");
-    let mut list = |scope, objects: Vec<DynamicObject>| {
-        let index = WatchIndex { kind, scope };
-        known.apply_event(index, Event::Init);
-        objects.into_iter().for_each(|it| known.apply_event(index, Event::InitApply(it)));
-        known.apply_event(index, Event::InitDone);
-        let changed = std::mem::take(&mut known.changes).objects;
-        (names(&known).join(" "), known.kinds[kind].lists.iter().all(|it| it.is_complete), changed)
+    let kind = service_watch().kind;
+    let watch = |namespace: &str| {
+        let scope = WatchScope::Namespace(namespace.to_owned());
+        WatchKey { kind, scope }
     };
+    let watches = ["bank", "shop"].map(watch);
+    let mut known = Store::new(&watches, "sheave");
+    let mut list = |watch: &WatchKey, objects: Vec<DynamicObject>| {
+        known.apply_event(watch, Event::Init);
+        objects.into_iter().for_each(|it| known.apply_event(watch, Event::InitApply(it)));
+        known.apply_event(watch, Event::InitDone);
+        let changed = std::mem::take(&mut known.changes).objects;
+        (names(&known).join(" "), known.has_synced(), changed)
+    };
+    let [bank, shop] = &watches;
     let mut of_bank = service("vault", 80);
     of_bank.metadata.namespace = Some("bank".to_owned());
-    assert_eq!(list(1, vec![service("web", 80)]), ("web".to_owned(), false, true));
-    assert_eq!(list(0, vec![of_bank]), ("vault web".to_owned(), true, true));
-    assert_eq!(list(1, vec![service("web", 80)]), ("vault web".to_owned(), true, false));
-    assert_eq!(list(1, vec![]), ("vault".to_owned(), true, true));
+    assert_eq!(list(shop, vec![service("web", 80)]), ("web".to_owned(), false, true));
+    assert_eq!(list(bank, vec![of_bank]), ("vault web".to_owned(), true, true));
+    assert_eq!(list(shop, vec![service("web", 80)]), ("vault web".to_owned(), true, false));
+    assert_eq!(list(shop, vec![]), ("vault".to_owned(), true, true));
+}
+
+#[test]
+fn watch_of_one_object_reports_rejection_until_it_has_an_answer() {
+    let kind = service_watch().kind;
+    let watch = WatchKey { kind, scope: WatchScope::Object(("shop".to_owned(), "a".to_owned())) };
+    let mut known = Store::new(&[], "sheave");
+    assert!(known.has_answer(&watch));
+    known.add_watch(watch.clone());
+    assert!(known.has_synced() && !known.has_answer(&watch));
+
+    known.mark_rejected(&watch, "no".to_owned());
+    assert!(std::mem::take(&mut known.changes).objects && known.has_answer(&watch));
+    known.mark_rejected(&watch, "no".to_owned());
+    assert_eq!(known.changes, PendingChanges::default());
+    assert_eq!(known.rejections(), [(watch.clone(), "no".to_owned())]);
+
+    known.apply_event(&watch, Event::Init);
+    known.apply_event(&watch, Event::InitApply(service("a", 80)));
+    known.apply_event(&watch, Event::InitDone);
+    assert_eq!((names(&known).join(" "), known.rejections()), ("a".to_owned(), vec![]));
+    // What is known stays.
+    known.mark_rejected(&watch, "no".to_owned());
+    assert_eq!((names(&known).join(" "), known.rejections()), ("a".to_owned(), vec![]));
+
+    known.remove_watch(&watch);
+    known.apply_event(&watch, Event::Apply(service("a", 80)));
+    assert_eq!(names(&known), Vec::<String>::new());
 }

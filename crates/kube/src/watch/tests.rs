@@ -17,7 +17,7 @@ fn service(name: &str) -> Value {
 
 fn watch(server: &ApiServer) -> ClusterObjects {
     let identity = ReplicaIdentity::for_tests("us");
-    ClusterObjects::new(&server.cluster(), identity, &[])
+    ClusterObjects::new(&server.cluster(), identity, WatchSelection::default())
 }
 
 /// Waits for a change and returns the names of the Services.
@@ -26,7 +26,8 @@ async fn services(objects: &mut ClusterObjects) -> Vec<String> {
     let name = |object: ApiObject| {
         if let ApiObject::Service(it) = object { Some(it.metadata.name.clone()) } else { None }
     };
-    objects.load().objects.into_iter().filter_map(name).collect()
+    let contents = objects.load(&[], &ControllerNames::default()).await;
+    contents.objects.into_iter().filter_map(name).collect()
 }
 
 async fn check(server: ApiServer) {

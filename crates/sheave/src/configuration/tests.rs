@@ -204,6 +204,40 @@ async fn address_in_use_is_reported_and_retried_on_reload() {
     assert_eq!(fixture.proxy.listeners()[0].address.port(), port);
 }
 
+/// Returns the configuration with a Service that is a DNS name.
+fn named(port: u16, name: &str) -> String {
+    let service = "spec: {ports: [{name: http, port: 80}]}";
+    let external = format!("spec: {{type: ExternalName, externalName: {name}}}");
+    let whole = text(port, &[]);
+    let (without_slice, _) = whole.rsplit_once("---\n").unwrap();
+    without_slice.replace(service, &external)
+}
+
+#[tokio::test]
+async fn attempts_to_bind_an_address_restart_no_lookup() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let mut fixture = ConfigurationFixture::new();
+    assert_eq!(fixture.reload(&named(0, "old.test")).await.0, ReloadOutcome::Applied);
+    let first = fixture.configuration.dns.tasks();
+    assert_eq!(first.keys().collect::<Vec<_>>(), ["old.test"]);
+
+    assert_eq!(fixture.reload(&named(port, "new.test")).await.0, ReloadOutcome::Refused);
+    let waiting = fixture.configuration.dns.tasks();
+    assert_eq!(waiting.keys().collect::<Vec<_>>(), ["new.test", "old.test"]);
+    assert_eq!(waiting["old.test"], first["old.test"]);
+    fixture.configuration.retranslate();
+    assert_eq!(fixture.configuration.dns.tasks(), waiting);
+
+    // A return to what is in force ends the lookups of the other names.
+    assert_eq!(fixture.reload(&named(0, "old.test")).await.0, ReloadOutcome::Unchanged);
+    assert_eq!(fixture.configuration.dns.tasks(), first);
+    fixture.reload(&named(port, "new.test")).await;
+    drop(taken);
+    fixture.configuration.retranslate();
+    assert_eq!(fixture.configuration.dns.tasks().keys().collect::<Vec<_>>(), ["new.test"]);
+}
+
 /// A move to an address in use changes nothing, and is retried without a request.
 #[tokio::test]
 async fn move_to_an_address_in_use_changes_nothing_until_it_is_free() {

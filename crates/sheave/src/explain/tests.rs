@@ -160,3 +160,15 @@ fn explain_shows_why_no_rule_matches() {
     assert!(error.contains("port 81") && error.contains("127.0.0.1:8080"), "{error}");
     assert!(explained("http://shop.example/cart").is_ok(), "the URL names no port");
 }
+
+#[test]
+fn path_is_normalised_as_a_request_is() {
+    for path in ["//cart", "/x/../cart", "/./cart", "/%63art"] {
+        says(
+            &format!("http://shop.example:8080{path}"),
+            &["path /cart, after normalisation", "matches host shop.example, path prefix /cart"],
+        );
+    }
+    let above_root = explained("http://shop.example:8080/../cart").unwrap();
+    assert!(above_root.ends_with("the response is 400"), "{above_root}");
+}

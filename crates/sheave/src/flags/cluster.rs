@@ -52,12 +52,17 @@ pub(crate) struct ClusterFlags {
     #[arg(long, value_name = "NAME", requires = "kubernetes", help_heading = CLUSTER)]
     pub(crate) namespace: Option<String>,
 
-    /// Namespaces to watch. Objects in other namespaces are not read, so that Roles in these namespaces suffice
-    /// [default: all namespaces].
-    ///
-    /// Services and EndpointSlices of --namespace are always read: they are those of the replicas.
+    /// Namespaces to watch. Objects in other namespaces are not read, so that Roles in these namespaces suffice. Services
+    /// and EndpointSlices of --namespace are always read: they are those of the replicas [default: all namespaces].
     #[arg(long, value_name = "NAME,NAME...", value_delimiter = ',', requires = "kubernetes", help_heading = CLUSTER)]
     pub(crate) watch_namespaces: Vec<String>,
+
+    /// Watch all Secrets and ConfigMaps of the watched namespaces.
+    ///
+    /// By default, only those that Gateways, Ingresses and policies refer to are read, each by its name, so that Roles
+    /// with `resourceNames` suffice. These are at most 2,000.
+    #[arg(long, requires = "kubernetes", help_heading = CLUSTER)]
+    pub(crate) watch_all_secrets: bool,
 
     /// Name of the controller in GatewayClasses; classes with another name belong to another installation.
     ///

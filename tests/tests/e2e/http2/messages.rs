@@ -76,6 +76,31 @@ async fn malformed_names_and_schemes_are_refused() -> Result {
     Ok(())
 }
 
+/// RFC 9113 §8.1 and §8.3.1 call for an error. The library shows neither to us, so that neither is routed or forwarded.
+#[tokio::test]
+async fn fragments_and_pseudo_fields_of_trailers_reach_no_endpoint() -> Result {
+    let endpoint = Endpoint::start(EndpointBehaviour::ok()).await?;
+    let site = Http2Fixture::of(&[endpoint.address], &[]).await?;
+    let head =
+        [(":method", "POST"), (":scheme", "http"), (":authority", "test"), (":path", "/a?b#c")];
+    let trailers = [(":path", "/other"), (":method", "GET"), ("sum", "5")];
+    let mut wire = RawHttp2Connection::connect(site.sheave.address(), &[]).await?;
+    let frame = |kind, flags, payload: Vec<u8>| RawHttp2Frame::new(kind, flags, 1, payload);
+    wire.write(&frame(frames::HEADERS, frames::END_HEADERS, frames::block(&head))).await?;
+    wire.write(&frame(frames::DATA, 0, b"hello".to_vec())).await?;
+    let flags = frames::END_STREAM | frames::END_HEADERS;
+    wire.write(&frame(frames::HEADERS, flags, frames::block(&trailers))).await?;
+    if !is_answered_200(&mut wire).await? {
+        // A later version of the library may refuse it.
+        return Ok(());
+    }
+    let seen = endpoint.only_request();
+    assert_eq!((seen.head.method(), seen.head.target()), ("POST", "/a?b"));
+    let names: Vec<_> = seen.trailers.iter().map(|(name, _)| name.as_str()).collect();
+    ensure!(names.iter().all(|name| *name == "sum"), "{names:?}");
+    Ok(())
+}
+
 /// Browsers send each cookie as a field of its own; over HTTP/1.1 all would be one.
 #[tokio::test]
 async fn pieces_of_the_cookie_count_as_one_field() -> Result {

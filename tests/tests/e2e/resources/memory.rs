@@ -10,11 +10,12 @@ use tests::frames::{self, RawHttp2Connection, RawHttp2Frame};
 use tests::load::{ClientPattern, LoadGenerator};
 use tests::{
     ConfigDirectory, Endpoint, EndpointBehaviour, Result, ServeStep, SheaveProcess, eventually,
-    http2, objects,
+    http2, http3, objects,
 };
 use tokio::time::interval;
 
 use crate::http2::fixture::Http2Fixture;
+use crate::http3::fixture::Http3Fixture;
 
 const MEBIBYTE: u64 = 1 << 20;
 
@@ -24,6 +25,9 @@ const STREAMS: u32 = 128;
 const RESPONSE_BYTES: usize = 512 * 1024;
 /// Length of each request body: a stream's window.
 const REQUEST_BYTES: usize = 256 * 1024;
+
+/// Requests that an honest client makes beside an attack.
+const HONEST_REQUESTS: usize = 50;
 
 /// Request bodies that an attacker sends on a connection: as many as its window allows.
 const BODIES: u32 = 16;
@@ -89,6 +93,48 @@ async fn unread_responses_of_http2_endpoints_hold_little_memory() -> Result {
     let most = watch_memory(&site.sheave).await?;
     honest.stop().await.assert_all_served();
     drop(held);
+    ensure!(most < 256 * MEBIBYTE, "{most} bytes");
+    Ok(())
+}
+
+/// The same over HTTP/3: clients that grant almost no window for a stream.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unread_responses_over_http3_hold_little_memory() -> Result {
+    const CONNECTIONS: usize = 20;
+    const HTTP3_STREAMS: usize = 100;
+    // Sheave's SETTINGS fit into it, and hardly more than the head of a response.
+    const WINDOW: u32 = 64;
+    let endpoint = start_endpoint().await?;
+    let site = Http3Fixture::of_http2(&[endpoint.address]).await?;
+    let client = site.client().await?;
+    let fields = [(":method", "GET"), (":scheme", "https"), (":path", "/"), (":authority", "test")];
+    let request = http3::frame(http3::code::HEADERS, &http3::block(&fields));
+    let (mut connections, mut held) = (Vec::new(), Vec::new());
+    for _ in 0..CONNECTIONS {
+        let (address, options) = (site.sheave.address(), &site.tls_options);
+        let connect = http3::RawHttp3Connection::connect_with_stream_window;
+        let wire = connect(address, options, WINDOW).await?;
+        for _ in 0..HTTP3_STREAMS {
+            let (mut sending, receiving) = wire.open_request_stream(&request).await?;
+            sending.finish()?;
+            held.push((sending, receiving));
+        }
+        connections.push(wire);
+    }
+    let all = (CONNECTIONS * HTTP3_STREAMS) as u64;
+    endpoint.wait_for_counts("all requests arrive", |counts| counts.requests >= all).await?;
+    let honest = async {
+        let mut pace = interval(Duration::from_millis(20));
+        for _ in 0..HONEST_REQUESTS {
+            pace.tick().await;
+            ensure!(client.get("/short").await?.status() == 200, "an honest client is not served");
+        }
+        Ok(())
+    };
+    let (most, served) = tokio::join!(watch_memory(&site.sheave), honest);
+    served?;
+    let most = most?;
+    drop((held, connections));
     ensure!(most < 256 * MEBIBYTE, "{most} bytes");
     Ok(())
 }

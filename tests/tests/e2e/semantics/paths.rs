@@ -29,6 +29,8 @@ impl GuardedFixture {
         let rules = json!([
             rule("guard", json!({ "type": "PathPrefix", "value": "/admin" })),
             rule("pattern", json!({ "type": "RegularExpression", "value": "/v[0-9]/secret" })),
+            // An escaped `e`, as the author of a route may write it.
+            rule("escaped", json!({ "type": "PathPrefix", "value": "/%65scaped" })),
             rule("open", json!({ "type": "PathPrefix", "value": "/" })),
         ]);
         let mut all = objects::gateway();
@@ -77,6 +79,8 @@ async fn routes_match_the_normalised_path_and_endpoints_get_it() -> Result {
         ("/v1//secret", "pattern", "/v1/secret"),
         ("/admin/../open", "open", "/open"),
         ("/admin%2fx", "open", "/admin%2fx"),
+        ("/escaped", "escaped", "/escaped"),
+        ("/%65sc%61ped/x", "escaped", "/escaped/x"),
         ("/%C3%a9%20a.b", "open", "/%C3%a9%20a.b"),
         ("/..", "400", ""),
         ("/x/%2e%2e/../admin", "400", ""),
