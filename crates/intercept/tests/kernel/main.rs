@@ -11,10 +11,11 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use intercept::{
-    Conntrack, InterceptError, MarkRange, NodeFinding, ProxyAddresses, RuleTable, RuleTableConfig,
-    mark_socket, node_findings,
+    Conntrack, InterceptError, LeaseAction, LeaseKeeper, MarkRange, NodeFinding, NodeObservation,
+    ProxyAddresses, RuleTable, RuleTableConfig, mark_socket, node_findings,
 };
 use nix::sys::signal::Signal;
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 /// The network of the tests.
 mod network;
@@ -77,14 +78,14 @@ fn on_every_node(check: impl Fn(&TestNode)) {
         (PodNetwork::Bridged, ProxyMode::Iptables),
         (PodNetwork::Routed, ProxyMode::Nftables),
     ] {
-        let Some(node) = TestNode::new(network, mode) else { return };
+        let Some(node) = TestNode::new(network, mode) else { continue };
         eprintln!("{network:?} pods, kube-proxy with {mode:?}");
         check(&node);
     }
 }
 
 fn a_node() -> Option<TestNode> {
-    TestNode::new(PodNetwork::Bridged, ProxyMode::Nftables)
+    TestNode::new(PodNetwork::Routed, ProxyMode::Nftables)
 }
 
 #[test]
@@ -211,6 +212,55 @@ fn stopped_agent_lets_connections_go_when_its_lease_ends() {
 }
 
 #[test]
+fn firewall_that_hangs_clients_ends_the_lease() {
+    let Some(node) = a_node() else { return };
+    let firewall = format!(
+        "table inet filter {{ chain input {{ type filter hook input priority 10;
+           tcp dport {PROXY_PORT} drop; }}; }}"
+    );
+    node.node.command("nft", "-f -", &firewall);
+    let mut table = open(&node);
+    table.set_addresses(services()).unwrap();
+    table.renew_lease().unwrap();
+    let TestNode { node: _host, client, server: _pod } = node;
+    let answer = thread::spawn(move || client.ask(services()[0]));
+    let mut keeper = LeaseKeeper::default();
+    let begun = Instant::now();
+    for ticks in 1.. {
+        let taken = table.taken().unwrap();
+        let observation = NodeObservation { worker_ticks: &[ticks], taken, accepted: 0 };
+        match keeper.next_action(begun.elapsed(), &observation) {
+            LeaseAction::Renew => table.renew_lease().unwrap(),
+            LeaseAction::Wait => thread::sleep(Duration::from_millis(20)),
+            LeaseAction::Withdraw(_) => break,
+        }
+        assert!(begun.elapsed() < Duration::from_secs(20), "{taken} taken, and no end");
+    }
+    table.withdraw().unwrap();
+    // The client sends its SYN again.
+    assert!(answer.join().unwrap().unwrap().starts_with("pod "));
+}
+
+#[test]
+fn process_without_the_capability_says_so() {
+    let Some(node) = a_node() else { return };
+    node.client.run(|| {
+        let mut sets = capabilities(None).unwrap();
+        sets.effective.remove(CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW);
+        set_capabilities(None, sets).unwrap();
+        let config = || RuleTableConfig::new(proxy_addresses());
+        let error = RuleTable::open(config()).err().unwrap();
+        assert!(matches!(error, InterceptError::MissingCapability), "{error}");
+        assert!(matches!(Conntrack::open().err().unwrap(), InterceptError::MissingCapability));
+        // With which marks can be set.
+        sets.effective.insert(CapabilitySet::NET_RAW);
+        set_capabilities(None, sets).unwrap();
+        let error = RuleTable::open(config()).err().unwrap();
+        assert!(matches!(error, InterceptError::MissingCapability), "{error}");
+    });
+}
+
+#[test]
 fn thousand_addresses_change_in_milliseconds() {
     let Some(node) = a_node() else { return };
     let mut table = open(&node);
@@ -256,10 +306,13 @@ fn table_is_as_documented() {
     // Some versions of nft name the program.
     let listed: Vec<_> = listed.lines().map(|line| line.split(" # ").next().unwrap()).collect();
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kernel/table.txt");
-    if std::env::var_os("UPDATE_EXPECT").is_some() {
+    if !node.node.command("nft", "--version", "").contains("v1.0.6") {
+        eprintln!("skipped: other versions of nft than 1.0.6 print the same rules otherwise");
+    } else if std::env::var_os("UPDATE_EXPECT").is_some() {
         std::fs::write(file, listed.join("\n") + "\n").unwrap();
+    } else {
+        assert_eq!(listed.join("\n").trim(), std::fs::read_to_string(file).unwrap().trim());
     }
-    assert_eq!(listed.join("\n").trim(), std::fs::read_to_string(file).unwrap().trim());
     drop(table);
     assert!(!node.node.command("nft", "list tables", "").contains("sheave"), "it goes");
 }

@@ -177,6 +177,10 @@ impl TestNode {
             eprintln!("skipped: needs root and network namespaces");
             return None;
         }
+        if network == PodNetwork::Bridged && !has_bridge_filtering() {
+            eprintln!("skipped on a bridge: the kernel's module br_netfilter is not there");
+            return None;
+        }
         let new = Self { node: Machine::new(), client: Machine::new(), server: Machine::new() };
         new.configure_node();
         if network == PodNetwork::Bridged {
@@ -286,6 +290,13 @@ impl TestNode {
 fn may_make_namespaces() -> bool {
     geteuid().is_root()
         && thread::spawn(|| unshare(CloneFlags::CLONE_NEWNET)).join().unwrap().is_ok()
+}
+
+/// True if bridged packets can pass the rules of IP, as every Kubernetes node has it.
+fn has_bridge_filtering() -> bool {
+    // It may be a module that is not loaded.
+    drop(Command::new("modprobe").arg("br_netfilter").output());
+    fs::exists("/proc/sys/net/bridge/bridge-nf-call-iptables").unwrap()
 }
 
 /// Answers as the proxy: with the address that the client wanted, and the client's.
