@@ -74,9 +74,6 @@ impl Conntrack {
         let unspecified = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
         let key = tuple(unspecified, unspecified);
         match conntrack.socket.request(&message(GET, NFPROTO_IPV4, key)) {
-            Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
-                Err(InterceptError::MissingCapability)
-            }
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.into()),
             _ => Ok(conntrack),
         }

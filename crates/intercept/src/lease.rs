@@ -46,7 +46,8 @@ impl std::fmt::Display for WithdrawalCause {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::NothingArrives => out.write_str(
-                "connections were taken for a second and none arrived at the proxy: a firewall of this node drops them",
+                "connections were taken for a second and none arrived at the proxy: a firewall of this node drops \
+                 them",
             ),
         }
     }
@@ -88,13 +89,19 @@ impl LeaseKeeper {
         if self.is_paused(now, observation) {
             return LeaseAction::Wait;
         }
+        let is_due = self.is_renewal_due(now);
+        if is_due && !self.every_worker_has_ticked(observation) {
+            // Nothing is accepted because of us, and the lease ends by itself.
+            self.silent_since = None;
+            return LeaseAction::Wait;
+        }
         if self.nothing_arrives(now, observation) {
             self.paused_until = Some(now + self.pause);
             self.pause = (self.pause * 2).min(LONGEST_PAUSE);
             self.silent_since = None;
             return LeaseAction::Withdraw(WithdrawalCause::NothingArrives);
         }
-        if !self.is_renewal_due(now) || !self.every_worker_has_ticked(observation) {
+        if !is_due {
             return LeaseAction::Wait;
         }
         self.renewed_at = Some(now);
@@ -140,7 +147,7 @@ impl LeaseKeeper {
         // Before the first renewal, a worker has ticked if it has begun.
         let has_ticked =
             |(worker, ticks): (usize, &u64)| *ticks > before.get(worker).copied().unwrap_or(0);
-        ticks.iter().enumerate().all(has_ticked)
+        !ticks.is_empty() && ticks.iter().enumerate().all(has_ticked)
     }
 }
 
@@ -197,6 +204,19 @@ mod tests {
             (184_000, [14, 14], 13, 7, Renew),
             (185_000, [15, 15], 13, 7, withdraw),
             (245_000, [16, 16], 13, 7, Renew),
+        ]);
+    }
+
+    #[test]
+    fn worker_that_hangs_is_no_firewall() {
+        check(&[
+            (0, [1, 1], 5, 5, Renew),
+            (250, [2, 2], 6, 5, Renew),
+            (500, [3, 2], 7, 5, Wait),
+            (1500, [9, 2], 9, 5, Wait),
+            (1550, [9, 3], 9, 5, Renew),
+            (1700, [9, 4], 9, 8, Wait),
+            (1800, [10, 4], 9, 8, Renew),
         ]);
     }
 

@@ -52,7 +52,8 @@ pub enum InterceptError {
     NoNftables,
     /// The kernel does not know tables with an owner.
     #[error(
-        "this kernel has no nftables tables with an owner, which go when the process ends: Linux 5.12 or newer is needed"
+        "this kernel has no nftables tables with an owner, which go when the process ends: Linux 5.12 or newer is \
+         needed"
     )]
     NoOwnedTables,
     /// A table of this name exists, and belongs to another program; nothing was changed.
@@ -87,5 +88,14 @@ pub enum InterceptError {
     LeaseNotRenewed,
     /// Netlink failed.
     #[error("netlink to the kernel's netfilter failed")]
-    Netlink(#[from] io::Error),
+    Netlink(#[source] io::Error),
+}
+
+impl From<io::Error> for InterceptError {
+    fn from(error: io::Error) -> Self {
+        match error.raw_os_error() {
+            Some(libc::EPERM) => Self::MissingCapability,
+            _ => Self::Netlink(error),
+        }
+    }
 }

@@ -68,20 +68,20 @@ impl NetfilterMessage {
 
 /// The kernel's refusal of a transaction, of which nothing is in force then.
 #[derive(Debug)]
-pub(crate) struct Rejection {
+pub(crate) struct TransactionRefusal {
     /// Position of the message that was refused; `None` if all were.
     pub(crate) position: Option<usize>,
     pub(crate) error: io::Error,
 }
 
-impl From<io::Error> for Rejection {
+impl From<io::Error> for TransactionRefusal {
     fn from(error: io::Error) -> Self {
         Self { position: None, error }
     }
 }
 
 /// The kernel's answer to one message.
-enum Answer<'b> {
+enum KernelAnswer<'b> {
     Object(&'b [u8]),
     Error { sequence: u32, error: io::Error },
     Done { sequence: u32 },
@@ -105,7 +105,10 @@ impl NetfilterSocket {
     }
 
     /// Sends messages to nftables that take effect together or not at all.
-    pub(crate) fn commit(&mut self, messages: &[NetfilterMessage]) -> Result<(), Rejection> {
+    pub(crate) fn commit(
+        &mut self,
+        messages: &[NetfilterMessage],
+    ) -> Result<(), TransactionRefusal> {
         let begin = self.take_sequence(messages.len() + 2);
         let number = |position: usize| begin.wrapping_add(position as u32 + 1);
         let mut bytes = Vec::new();
@@ -122,13 +125,13 @@ impl NetfilterSocket {
         let mut rejection = None;
         let mut is_acknowledged = false;
         self.read(|answer| match answer {
-            Answer::Error { sequence, error } => {
+            KernelAnswer::Error { sequence, error } => {
                 let position = sequence.wrapping_sub(begin).checked_sub(1);
                 let position = position.map(|it| it as usize);
-                rejection.get_or_insert(Rejection { position, error });
+                rejection.get_or_insert(TransactionRefusal { position, error });
             }
-            Answer::Done { sequence } => is_acknowledged |= sequence == end.wrapping_sub(1),
-            Answer::Object(_) => {}
+            KernelAnswer::Done { sequence } => is_acknowledged |= sequence == end.wrapping_sub(1),
+            KernelAnswer::Object(_) => {}
         })?;
         match rejection {
             Some(rejection) => Err(rejection),
@@ -170,12 +173,12 @@ impl NetfilterSocket {
         self.send(&bytes)?;
         let mut result = None;
         self.read(|answer| match answer {
-            Answer::Object(attributes) => each(attributes),
-            Answer::Error { error, .. } => result = Some(Err(error)),
-            Answer::Done { sequence } if sequence == number => {
+            KernelAnswer::Object(attributes) => each(attributes),
+            KernelAnswer::Error { error, .. } => result = Some(Err(error)),
+            KernelAnswer::Done { sequence } if sequence == number => {
                 result.get_or_insert(Ok(()));
             }
-            Answer::Done { .. } => {}
+            KernelAnswer::Done { .. } => {}
         })?;
         result.unwrap_or_else(|| Err(no_answer()))
     }
@@ -195,7 +198,7 @@ impl NetfilterSocket {
     }
 
     /// Reads all answers that are there.
-    fn read(&self, mut each: impl FnMut(Answer<'_>)) -> io::Result<()> {
+    fn read(&self, mut each: impl FnMut(KernelAnswer<'_>)) -> io::Result<()> {
         loop {
             match self.socket.recv_from_full() {
                 Ok((datagram, _)) => read_datagram(&datagram, &mut each)?,
@@ -207,24 +210,24 @@ impl NetfilterSocket {
     }
 }
 
-fn read_datagram(mut rest: &[u8], each: &mut impl FnMut(Answer<'_>)) -> io::Result<()> {
+fn read_datagram(mut rest: &[u8], each: &mut impl FnMut(KernelAnswer<'_>)) -> io::Result<()> {
     while !rest.is_empty() {
         let message = NetlinkBuffer::new_checked(rest).map_err(io::Error::other)?;
         let sequence = message.sequence_number();
         let payload = message.payload();
         match message.message_type() {
-            NLMSG_DONE => each(Answer::Done { sequence }),
+            NLMSG_DONE => each(KernelAnswer::Done { sequence }),
             NLMSG_ERROR => {
                 let code = ErrorBuffer::new_checked(payload).map_err(io::Error::other)?.code();
                 match code {
-                    None => each(Answer::Done { sequence }),
+                    None => each(KernelAnswer::Done { sequence }),
                     Some(code) => {
                         let error = io::Error::from_raw_os_error(code.get().wrapping_neg());
-                        each(Answer::Error { sequence, error });
+                        each(KernelAnswer::Error { sequence, error });
                     }
                 }
             }
-            _ => each(Answer::Object(payload.get(FAMILY_HEADER_LEN..).unwrap_or_default())),
+            _ => each(KernelAnswer::Object(payload.get(FAMILY_HEADER_LEN..).unwrap_or_default())),
         }
         rest = &rest[rest.len().min((message.length() as usize).next_multiple_of(4))..];
     }

@@ -18,7 +18,7 @@ use crate::netlink::NetfilterMessage;
 /// The expressions of rules.
 mod expression;
 
-pub(crate) use expression::{Expression, FlowVerdict, IpVersion, NatDirection, PayloadBase};
+pub(crate) use expression::{FlowVerdict, IpVersion, NatDirection, PayloadBase, RuleExpression};
 
 /// `NFTA_*`: kinds of attributes.
 mod kind {
@@ -173,7 +173,7 @@ impl TableMessages {
     }
 
     /// Adds a rule at the end of a chain.
-    pub(crate) fn new_rule(&self, chain: &str, rule: &[Expression]) -> NetfilterMessage {
+    pub(crate) fn new_rule(&self, chain: &str, rule: &[RuleExpression]) -> NetfilterMessage {
         let expressions = rule.iter().fold(AttributeList::default(), |list, expression| {
             list.list(kind::LIST_ELEM, &expression.attributes())
         });

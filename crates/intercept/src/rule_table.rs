@@ -8,7 +8,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
 
 use crate::InterceptError;
-use crate::netlink::{NetfilterMessage, NetfilterSocket, Rejection};
+use crate::netlink::{NetfilterMessage, NetfilterSocket, TransactionRefusal};
 use crate::nftables::{ElementBytes, IpVersion, TableMessages, packets_of};
 use crate::socket_mark::{MarkRange, SocketMark};
 use crate::socket_options::mark_socket;
@@ -87,19 +87,14 @@ impl RenewalSocket {
         let loopback: IpAddr =
             if proxy.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
         let socket = UdpSocket::bind((loopback, 0))?;
-        match mark_socket(&socket, mark) {
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                Err(InterceptError::MissingCapability)
-            }
-            Err(error) => Err(error.into()),
-            Ok(()) => Ok(Self { socket, target: SocketAddr::new(loopback, proxy.port()) }),
-        }
+        mark_socket(&socket, mark)?;
+        Ok(Self { socket, target: SocketAddr::new(loopback, proxy.port()) })
     }
 
     fn send(&self) -> io::Result<()> {
         match self.socket.send_to(&[], self.target) {
             // The rule drops the datagram, and the kernel says so.
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+            Err(error) if error.raw_os_error() == Some(libc::EPERM) => Ok(()),
             result => result.map(|_| ()),
         }
     }
@@ -168,8 +163,8 @@ impl RuleTable {
 
     /// Puts the rules in force, for [`LEASE_TIMEOUT`](crate::LEASE_TIMEOUT) from now on.
     ///
-    /// It sends a datagram that meets a rule of the table and is dropped there. To renew by a change of the set is worse:
-    /// other programs that read the rules meanwhile begin anew after each change, and with many rules never end.
+    /// It sends a datagram that meets a rule of the table and is dropped there. A renewal by a change of the set is
+    /// worse: other programs that read the rules meanwhile begin anew after each change.
     pub fn renew_lease(&mut self) -> Result<(), InterceptError> {
         for renewal in &self.renewals {
             renewal.send()?;
@@ -255,18 +250,17 @@ impl RuleTable {
         if changes.is_empty() {
             return Ok(());
         }
-        self.socket.commit(changes).map_err(|Rejection { error: source, .. }| {
+        self.socket.commit(changes).map_err(|TransactionRefusal { error: source, .. }| {
             InterceptError::RefusedPart { part: part.to_owned(), source }
         })
     }
 }
 
 /// Says what the kernel means by refusing a new table.
-fn cause_of_refusal(rejection: Rejection, name: &str, parts: &[String]) -> InterceptError {
-    let Rejection { position, error: source } = rejection;
+fn cause_of_refusal(rejection: TransactionRefusal, name: &str, parts: &[String]) -> InterceptError {
+    let TransactionRefusal { position, error: source } = rejection;
     let code = source.raw_os_error().unwrap_or_default();
     match position {
-        None if code == libc::EPERM => InterceptError::MissingCapability,
         None if code == libc::EOPNOTSUPP || code == libc::EINVAL => InterceptError::NoNftables,
         // EPERM: it has another owner.
         Some(0) if code == libc::EEXIST || code == libc::EPERM => {
@@ -314,7 +308,11 @@ mod tests {
 
     fn refusal(position: Option<usize>, code: i32) -> InterceptError {
         let error = io::Error::from_raw_os_error(code);
-        cause_of_refusal(Rejection { position, error }, "sheave_1", &["the table".to_owned()])
+        cause_of_refusal(
+            TransactionRefusal { position, error },
+            "sheave_1",
+            &["the table".to_owned()],
+        )
     }
 
     #[test]

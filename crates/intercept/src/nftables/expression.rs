@@ -96,7 +96,7 @@ pub(crate) enum FlowVerdict {
 ///
 /// Steps use the first register, of 16 bytes, unless they name a word: four bytes of it or of what follows.
 #[derive(Clone, Debug)]
-pub(crate) enum Expression {
+pub(crate) enum RuleExpression {
     /// Loads the transport protocol.
     LoadProtocol,
     /// Loads the version of IP.
@@ -131,7 +131,7 @@ pub(crate) enum Expression {
     Verdict(FlowVerdict),
 }
 
-impl Expression {
+impl RuleExpression {
     /// Returns name and data of the expression, as the kernel reads them.
     pub(crate) fn attributes(&self) -> AttributeList {
         let (name, data) = self.name_and_data();
@@ -250,7 +250,8 @@ fn verdict_data(verdict: FlowVerdict) -> AttributeList {
 mod tests {
     use super::*;
 
-    /// The bytes that nft 1.0.6 sends (`nft --debug=netlink,mnl`) for the same expressions.
+    /// The attributes that nft 1.0.6 sends for `meta l4proto tcp return` (`nft --debug=mnl`), in our order, which does
+    /// not matter.
     #[test]
     #[cfg(target_endian = "little")]
     fn expressions_are_encoded_as_the_kernel_reads_them() {
@@ -261,7 +262,7 @@ mod tests {
             &[8, 0, 1, 0, 0, 0, 0, 1],
             &[8, 0, 2, 0, 0, 0, 0, 16],
         ];
-        assert_eq!(Expression::LoadProtocol.attributes().as_bytes(), meta.concat());
+        assert_eq!(RuleExpression::LoadProtocol.attributes().as_bytes(), meta.concat());
         let compare = [
             [8, 0, 1, 0].as_slice(),
             b"cmp\0",
@@ -271,7 +272,7 @@ mod tests {
             &[12, 0, 3, 0x80],
             &[5, 0, 1, 0, 6, 0, 0, 0],
         ];
-        assert_eq!(Expression::Equals(vec![6]).attributes().as_bytes(), compare.concat());
+        assert_eq!(RuleExpression::Equals(vec![6]).attributes().as_bytes(), compare.concat());
         let verdict = [
             [14, 0, 1, 0].as_slice(),
             b"immediate\0\0\0",
@@ -281,7 +282,7 @@ mod tests {
             &[12, 0, 2, 0x80],
             &[8, 0, 1, 0, 0xff, 0xff, 0xff, 0xfb],
         ];
-        let returns = Expression::Verdict(FlowVerdict::Return);
+        let returns = RuleExpression::Verdict(FlowVerdict::Return);
         assert_eq!(returns.attributes().as_bytes(), verdict.concat());
     }
 }

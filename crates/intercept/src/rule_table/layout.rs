@@ -46,7 +46,7 @@ use super::{RuleTableConfig, address_bytes};
 use crate::lease::LEASE_TIMEOUT;
 use crate::netlink::NetfilterMessage;
 use crate::nftables::{
-    ChainHook, DataType, Expression, FlowVerdict, IpVersion, NatDirection, PayloadBase,
+    ChainHook, DataType, FlowVerdict, IpVersion, NatDirection, PayloadBase, RuleExpression,
     SetDefinition, TableMessages,
 };
 use crate::socket_mark::SocketMark;
@@ -128,7 +128,7 @@ const ACK: u8 = 0x10;
 const STATUS_DESTINATION_TRANSLATED: u32 = 1 << 5;
 
 /// A chain, and a rule in it.
-type ChainRule = (&'static str, Vec<Expression>);
+type ChainRule = (&'static str, Vec<RuleExpression>);
 
 /// Rules for one configuration.
 pub(super) struct TableLayout<'c> {
@@ -182,13 +182,13 @@ impl<'c> TableLayout<'c> {
         rules
     }
 
-    fn leave_own_packets(&self) -> Vec<Expression> {
+    fn leave_own_packets(&self) -> Vec<RuleExpression> {
         let (mask, fixed) = self.config.marks.fixed_bits();
         vec![
-            Expression::LoadMark,
-            Expression::Mask(mask.to_ne_bytes().to_vec()),
-            Expression::Equals(fixed.to_ne_bytes().to_vec()),
-            Expression::Verdict(FlowVerdict::Return),
+            RuleExpression::LoadMark,
+            RuleExpression::Mask(mask.to_ne_bytes().to_vec()),
+            RuleExpression::Equals(fixed.to_ne_bytes().to_vec()),
+            RuleExpression::Verdict(FlowVerdict::Return),
         ]
     }
 }
@@ -198,98 +198,98 @@ fn version_of(address: SocketAddr) -> IpVersion {
 }
 
 /// Renews the lease by a datagram of ours, and drops it.
-fn renew(proxy: SocketAddr, mark: SocketMark) -> Vec<Expression> {
+fn renew(proxy: SocketAddr, mark: SocketMark) -> Vec<RuleExpression> {
     vec![
-        Expression::LoadMark,
-        Expression::Equals(mark.value().to_ne_bytes().to_vec()),
-        Expression::LoadProtocol,
-        Expression::Equals(UDP.to_vec()),
+        RuleExpression::LoadMark,
+        RuleExpression::Equals(mark.value().to_ne_bytes().to_vec()),
+        RuleExpression::LoadProtocol,
+        RuleExpression::Equals(UDP.to_vec()),
         load_destination_port(0),
-        Expression::Equals(proxy.port().to_be_bytes().to_vec()),
-        Expression::LoadVersion,
-        Expression::Equals(vec![version_of(proxy).number()]),
-        Expression::Renew(names::LEASE, LEASE_TIMEOUT),
-        Expression::Verdict(FlowVerdict::Drop),
+        RuleExpression::Equals(proxy.port().to_be_bytes().to_vec()),
+        RuleExpression::LoadVersion,
+        RuleExpression::Equals(vec![version_of(proxy).number()]),
+        RuleExpression::Renew(names::LEASE, LEASE_TIMEOUT),
+        RuleExpression::Verdict(FlowVerdict::Drop),
     ]
 }
 
-fn go_to_take(version: IpVersion) -> Vec<Expression> {
+fn go_to_take(version: IpVersion) -> Vec<RuleExpression> {
     // Offset and length of the destination address.
     let (services, offset, length, take) = match version {
         IpVersion::V4 => (names::SERVICES_IPV4, 16, 4, names::TAKE_IPV4),
         IpVersion::V6 => (names::SERVICES_IPV6, 24, 16, names::TAKE_IPV6),
     };
     vec![
-        Expression::LoadVersion,
-        Expression::IsIn(names::LEASE),
-        Expression::Equals(vec![version.number()]),
-        Expression::LoadProtocol,
-        Expression::Equals(TCP.to_vec()),
-        Expression::LoadPayload { base: PayloadBase::Network, offset, length, word: 0 },
+        RuleExpression::LoadVersion,
+        RuleExpression::IsIn(names::LEASE),
+        RuleExpression::Equals(vec![version.number()]),
+        RuleExpression::LoadProtocol,
+        RuleExpression::Equals(TCP.to_vec()),
+        RuleExpression::LoadPayload { base: PayloadBase::Network, offset, length, word: 0 },
         load_destination_port(length / 4),
-        Expression::IsIn(services),
-        Expression::Verdict(FlowVerdict::Goto(take)),
+        RuleExpression::IsIn(services),
+        RuleExpression::Verdict(FlowVerdict::Goto(take)),
     ]
 }
 
-fn count_syn() -> Vec<Expression> {
+fn count_syn() -> Vec<RuleExpression> {
     let base = PayloadBase::Transport;
     vec![
-        Expression::LoadPayload { base, offset: TCP_FLAGS, length: 1, word: 0 },
-        Expression::Mask(vec![SYN | ACK]),
-        Expression::Equals(vec![SYN]),
-        Expression::Count(names::TAKEN),
+        RuleExpression::LoadPayload { base, offset: TCP_FLAGS, length: 1, word: 0 },
+        RuleExpression::Mask(vec![SYN | ACK]),
+        RuleExpression::Equals(vec![SYN]),
+        RuleExpression::Count(names::TAKEN),
     ]
 }
 
-fn translate_to(proxy: SocketAddr) -> Vec<Expression> {
+fn translate_to(proxy: SocketAddr) -> Vec<RuleExpression> {
     vec![
-        Expression::LoadValue(address_bytes(proxy.ip())),
-        Expression::LoadSecondValue(proxy.port().to_be_bytes().to_vec()),
-        Expression::Nat(NatDirection::Destination, version_of(proxy)),
+        RuleExpression::LoadValue(address_bytes(proxy.ip())),
+        RuleExpression::LoadSecondValue(proxy.port().to_be_bytes().to_vec()),
+        RuleExpression::Nat(NatDirection::Destination, version_of(proxy)),
     ]
 }
 
-fn translate_to_client(version: IpVersion, clients: &'static str) -> Vec<Expression> {
+fn translate_to_client(version: IpVersion, clients: &'static str) -> Vec<RuleExpression> {
     vec![
-        Expression::LoadVersion,
-        Expression::Equals(vec![version.number()]),
-        Expression::LoadMark,
-        Expression::Translate(clients),
-        Expression::Nat(NatDirection::Source, version),
+        RuleExpression::LoadVersion,
+        RuleExpression::Equals(vec![version.number()]),
+        RuleExpression::LoadMark,
+        RuleExpression::Translate(clients),
+        RuleExpression::Nat(NatDirection::Source, version),
     ]
 }
 
-fn let_translated_in(proxy: SocketAddr) -> Vec<Expression> {
+fn let_translated_in(proxy: SocketAddr) -> Vec<RuleExpression> {
     let mut rule = is_to_proxy(proxy);
     rule.extend([
-        Expression::LoadConnectionStatus,
-        Expression::Mask(STATUS_DESTINATION_TRANSLATED.to_ne_bytes().to_vec()),
-        Expression::Equals(STATUS_DESTINATION_TRANSLATED.to_ne_bytes().to_vec()),
-        Expression::Verdict(FlowVerdict::Return),
+        RuleExpression::LoadConnectionStatus,
+        RuleExpression::Mask(STATUS_DESTINATION_TRANSLATED.to_ne_bytes().to_vec()),
+        RuleExpression::Equals(STATUS_DESTINATION_TRANSLATED.to_ne_bytes().to_vec()),
+        RuleExpression::Verdict(FlowVerdict::Return),
     ]);
     rule
 }
 
 /// Refuses the rest, connections that the kernel does not track among them.
-fn refuse_others(proxy: SocketAddr) -> Vec<Expression> {
+fn refuse_others(proxy: SocketAddr) -> Vec<RuleExpression> {
     let mut rule = is_to_proxy(proxy);
-    rule.extend([Expression::Count(names::REFUSED), Expression::RejectWithReset]);
+    rule.extend([RuleExpression::Count(names::REFUSED), RuleExpression::RejectWithReset]);
     rule
 }
 
-fn is_to_proxy(proxy: SocketAddr) -> Vec<Expression> {
+fn is_to_proxy(proxy: SocketAddr) -> Vec<RuleExpression> {
     vec![
-        Expression::LoadProtocol,
-        Expression::Equals(TCP.to_vec()),
+        RuleExpression::LoadProtocol,
+        RuleExpression::Equals(TCP.to_vec()),
         load_destination_port(0),
-        Expression::Equals(proxy.port().to_be_bytes().to_vec()),
-        Expression::LoadVersion,
-        Expression::Equals(vec![version_of(proxy).number()]),
+        RuleExpression::Equals(proxy.port().to_be_bytes().to_vec()),
+        RuleExpression::LoadVersion,
+        RuleExpression::Equals(vec![version_of(proxy).number()]),
     ]
 }
 
-fn load_destination_port(word: u32) -> Expression {
+fn load_destination_port(word: u32) -> RuleExpression {
     let base = PayloadBase::Transport;
-    Expression::LoadPayload { base, offset: DESTINATION_PORT, length: 2, word }
+    RuleExpression::LoadPayload { base, offset: DESTINATION_PORT, length: 2, word }
 }

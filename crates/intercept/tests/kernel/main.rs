@@ -51,7 +51,7 @@ impl RunningAgent {
     fn start(node: &TestNode) -> Self {
         node.node.serve(PROXY_PORT, answer_as_proxy);
         let mut table = open(node);
-        table.set_addresses(services()).unwrap();
+        table.set_addresses(services().into_iter().chain(other_services())).unwrap();
         table.renew_lease().unwrap();
         let (end, ended) = channel();
         let renewals = thread::spawn(move || {
@@ -203,11 +203,34 @@ fn stopped_agent_lets_connections_go_when_its_lease_ends() {
     }
     let elapsed = begun.elapsed();
     eprintln!("kube-proxy's way {elapsed:?} after SIGSTOP");
-    assert!(elapsed < Duration::from_millis(2500), "{elapsed:?}");
+    assert!(elapsed < Duration::from_millis(3500), "{elapsed:?}");
     agent.signal(Signal::SIGCONT);
     let begun = Instant::now();
     while !node.client.ask(services()[0]).unwrap().starts_with("proxy ") {
         assert!(begun.elapsed() < Duration::from_secs(20), "nothing is taken after SIGCONT");
+    }
+}
+
+#[test]
+fn upgrade_leaves_no_gap() {
+    let Some(node) = a_node() else { return };
+    let old = RunningAgent::start(&node);
+    let mut proxy = proxy_addresses();
+    proxy.ipv4.as_mut().unwrap().set_port(PROXY_PORT + 1);
+    proxy.ipv6.as_mut().unwrap().set_port(PROXY_PORT + 1);
+    node.node.serve(PROXY_PORT + 1, |connection| format!("new {}", answer_as_proxy(connection)));
+    let mut new = node.node.run(move || RuleTable::open(RuleTableConfig::new(proxy))).unwrap();
+    new.set_addresses(services()).unwrap();
+    new.renew_lease().unwrap();
+    for service in services() {
+        assert!(node.client.ask(service).unwrap().starts_with("new "), "the newer table is first");
+        new.withdraw().unwrap();
+        assert!(node.client.ask(service).unwrap().starts_with("proxy "), "leases are separate");
+        new.renew_lease().unwrap();
+    }
+    drop(old.stop());
+    for service in services() {
+        assert!(node.client.ask(service).unwrap().starts_with("new "));
     }
 }
 
@@ -269,17 +292,18 @@ fn thousand_addresses_change_in_milliseconds() {
     };
     let first = 10 << 24 | 96 << 16;
     let fastest = |table: &mut RuleTable, count: u32| {
-        let durations = (0..5).map(|round| {
+        let durations = (0..6).map(|round| {
             let begun = Instant::now();
             table.set_addresses(addresses(first + round * count, count)).unwrap();
             begun.elapsed()
         });
-        durations.min().unwrap()
+        // The first adds, the others replace.
+        durations.skip(1).min().unwrap()
     };
     let thousand = fastest(&mut table, 1000);
     let one = {
         let begun = Instant::now();
-        table.set_addresses(addresses(first + 4000, 1001)).unwrap();
+        table.set_addresses(addresses(first + 5000, 1001)).unwrap();
         begun.elapsed()
     };
     let begun = Instant::now();
@@ -345,7 +369,7 @@ fn foreign_table_is_left_alone() {
 #[test]
 fn bypassing_connection_is_counted_and_reset() {
     on_every_node(|node| {
-        let old: Vec<_> = services().map(|service| connect_to_echo(node, service)).into();
+        let old: Vec<_> = other_services().map(|service| connect_to_other(node, service)).into();
         let mut conntrack = node.node.run(Conntrack::open).unwrap();
         let _agent = RunningAgent::start(node);
         let services = BTreeSet::from(services());
@@ -353,32 +377,39 @@ fn bypassing_connection_is_counted_and_reset() {
         for service in &services {
             assert!(node.client.ask(*service).unwrap().starts_with("proxy "));
         }
-        let echo: BTreeSet<_> = services.iter().map(|it| SocketAddr::new(it.ip(), 81)).collect();
+        let others = BTreeSet::from(other_services());
         assert_eq!(conntrack.count_bypassing(&services, &proxies).unwrap(), 0);
-        assert_eq!(conntrack.count_bypassing(&echo, &proxies).unwrap(), 2);
-        let first = conntrack.delete_bypassing(&echo, &proxies, 1).unwrap();
+        assert_eq!(conntrack.count_bypassing(&others, &proxies).unwrap(), 2);
+        let first = conntrack.delete_bypassing(&others, &proxies, 1).unwrap();
         assert_eq!((first.count, first.has_more), (1, true));
-        let second = conntrack.delete_bypassing(&echo, &proxies, 5).unwrap();
+        let second = conntrack.delete_bypassing(&others, &proxies, 5).unwrap();
         assert_eq!((second.count, second.has_more), (1, false));
-        assert_eq!(conntrack.count_bypassing(&echo, &proxies).unwrap(), 0);
+        assert_eq!(conntrack.count_bypassing(&others, &proxies).unwrap(), 0);
         drop(old);
 
-        let dead = conntrack.delete_to_dead_proxies(&proxies, 100).unwrap();
-        assert_eq!(dead.count, 2, "the connections to the proxy, closed or not");
-        assert_eq!(conntrack.delete_to_dead_proxies(&proxies, 100).unwrap().count, 0);
+        // Late packets make new entries, of which there are few.
+        let deleted = std::iter::repeat_with(|| {
+            conntrack.delete_to_dead_proxies(&proxies, 100).unwrap().count
+        });
+        let deleted: usize = deleted.take_while(|count| *count > 0).sum();
+        assert!(deleted >= 2, "the connections to the proxy, closed or not");
     });
 }
 
-/// Connects from the client's pod to the pod, by a rule for another port of the Service.
-fn connect_to_echo(node: &TestNode, service: SocketAddr) -> TcpStream {
-    let service = SocketAddr::new(service.ip(), 81);
-    let server = SERVER[usize::from(service.is_ipv6())];
-    let target = address(server, POD_PORT);
+/// The Service's addresses with another port, for which kube-proxy has no rules.
+fn other_services() -> [SocketAddr; 2] {
+    services().map(|service| SocketAddr::new(service.ip(), 81))
+}
+
+/// Connects from the client's pod to the other pod, by a rule of the test.
+fn connect_to_other(node: &TestNode, service: SocketAddr) -> TcpStream {
+    let target = address(SERVER[usize::from(service.is_ipv6())], POD_PORT);
     let family = if service.is_ipv4() { "ip" } else { "ip6" };
     let rules = format!(
-        "table {family} echo {{ chain prerouting {{ type nat hook prerouting priority -100;
-           {family} daddr {} tcp dport 81 dnat to {target}; }}; }}",
-        service.ip()
+        "table {family} other {{ chain prerouting {{ type nat hook prerouting priority -100;
+           {family} daddr {} tcp dport {} dnat to {target}; }}; }}",
+        service.ip(),
+        service.port()
     );
     node.node.command("nft", "-f -", &rules);
     node.client.run(move || TcpStream::connect_timeout(&service, Duration::from_secs(10)).unwrap())
