@@ -17,7 +17,8 @@ const EDGES: &[(&str, &[&str])] = &[
     ("quic", &["tls", "gateway"]),
     ("proxy", &["quic", "tls", "gateway", "balance", "codec"]),
     ("kube", &["gateway"]),
-    ("sheave", &["proxy", "kube", "gateway"]),
+    ("intercept", &[]),
+    ("sheave", &["proxy", "kube", "intercept", "gateway"]),
     ("sim", &["balance"]),
 ];
 
