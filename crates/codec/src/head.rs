@@ -1,11 +1,14 @@
 //! The head of a message of any HTTP version: its bytes, a table of byte spans, and an overlay of edits.
 //!
-//! A field is never copied out and never hashed: it is two spans in the bytes that were received. To remove a field
-//! sets a flag; to add one appends to the same bytes. A head is cleared and refilled for the next message, so a
-//! connection in steady state allocates nothing. This module does not know how a head is parsed or written; see `h1`.
+//! A field is never copied out: it is two spans in the bytes that were received, and the known name, which is looked up
+//! once. To remove a field sets a flag; to add one appends to the same bytes. A head is cleared and refilled for the next
+//! message, so a connection in steady state allocates nothing. This module does not know how a head is parsed or
+//! written; see `h1`.
 
 /// Field names that get special treatment.
 mod name;
+/// Table of the names, found by a hash.
+mod name_table;
 /// Field names by which proxies describe a client.
 mod proxy_claim;
 /// Field names that a trailer section may have.

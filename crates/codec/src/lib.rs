@@ -25,3 +25,5 @@ pub mod proxy_protocol;
 pub mod grpc;
 /// Load reports of endpoints, sent with responses (ORCA).
 pub mod orca;
+/// Words of eight bytes.
+mod word;

@@ -9,6 +9,8 @@
     reason = "positions are those of bytes that the loops have just seen"
 )]
 
+use crate::word::zero_bytes;
+
 /// The steps of the normalisation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathRules {
@@ -161,7 +163,6 @@ fn is_unreserved(byte: u8) -> bool {
 }
 
 const ONES: u64 = u64::from_ne_bytes([1; 8]);
-const HIGH_BITS: u64 = u64::from_ne_bytes([0x80; 8]);
 const SLASHES: u64 = u64::from_ne_bytes([b'/'; 8]);
 const PERCENTS: u64 = u64::from_ne_bytes([b'%'; 8]);
 /// Bytes that one step examines: eight, and the one after each.
@@ -188,11 +189,6 @@ fn is_surely_normal(path: &[u8]) -> bool {
         }
         at = (at + STEP_BYTES - 1).min(last);
     }
-}
-
-/// Returns the high bit of each byte that is zero; above a zero byte, of bytes that are one too.
-fn zero_bytes(word: u64) -> u64 {
-    word.wrapping_sub(ONES) & !word & HIGH_BITS
 }
 
 #[cfg(test)]

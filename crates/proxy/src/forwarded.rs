@@ -156,7 +156,7 @@ pub(crate) fn add_forwarding_fields(
         request.fields.add(KnownFieldName::Forwarded, forwarded_element(origin));
     }
     if !request.fields.has(KnownFieldName::XRequestId) {
-        request.fields.add(KnownFieldName::XRequestId, request_id(rng));
+        request.fields.add_whole_line(KnownFieldName::XRequestId, &request_id_line(rng));
     }
     request.fields.add_prepared(via(request.version));
 }
@@ -196,15 +196,18 @@ fn forwarded_element(origin: &RequestOrigin) -> String {
     }
 }
 
-/// Returns 128 random bits in hexadecimal, in the format of a trace ID in `traceparent`.
-fn request_id(rng: &mut Rng) -> [u8; 32] {
-    let mut id = [0; 32];
+/// Returns a line with 128 random bits in hexadecimal, in the format of a trace ID in `traceparent`.
+fn request_id_line(rng: &mut Rng) -> [u8; REQUEST_ID_LINE.len()] {
+    let mut line = *REQUEST_ID_LINE;
+    let (_, id) = line.split_at_mut("X-Request-Id: ".len());
     let bits = [rng.next_u64().to_be_bytes(), rng.next_u64().to_be_bytes()];
     for (digits, byte) in id.chunks_exact_mut(2).zip(bits.as_flattened()) {
         digits.copy_from_slice(&HEXADECIMAL[usize::from(*byte)]);
     }
-    id
+    line
 }
+
+const REQUEST_ID_LINE: &[u8; 48] = b"X-Request-Id: 00000000000000000000000000000000\r\n";
 
 /// Two hexadecimal digits for each byte.
 const HEXADECIMAL: [[u8; 2]; 256] = {

@@ -304,12 +304,12 @@ fn take_fields(
     }
     fields.store(text);
     for line in lines {
-        let name = ByteSpan::of(line.name.as_bytes(), text);
-        let before = name.before(text);
-        if !before.is_empty() && !before.ends_with(b"\r\n") {
+        let name = line.name.as_bytes();
+        let span = ByteSpan::of(name, text);
+        if !span.starts_line(text) {
             return Err(BadSyntax::LineEnd);
         }
-        fields.push(name, ByteSpan::of(line.value, text));
+        fields.push_known(KnownFieldName::recognise(name), span, ByteSpan::of(line.value, text));
     }
     Ok(())
 }

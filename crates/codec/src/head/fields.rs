@@ -56,8 +56,12 @@ impl ByteSpan {
         &bytes[self.range()]
     }
 
-    pub(crate) fn before(self, bytes: &[u8]) -> &[u8] {
-        &bytes[..self.start as usize]
+    /// True if CR LF, or nothing, is before the span.
+    pub(crate) fn starts_line(self, bytes: &[u8]) -> bool {
+        match (self.start as usize).checked_sub(2) {
+            Some(end_of_line) => bytes[end_of_line..].starts_with(b"\r\n"),
+            None => self.start == 0,
+        }
     }
 
     pub(crate) fn is_empty(self) -> bool {
@@ -282,6 +286,13 @@ impl FieldSection {
         self.push_known(line.known, kept.part(line.name), kept.part(line.value));
     }
 
+    /// Adds a field from its complete line: the name in our spelling, `: `, the value, CR LF.
+    pub fn add_whole_line(&mut self, known: KnownFieldName, line: &[u8]) {
+        let (name, value) = PreparedFieldLine::parts(known, line.len());
+        let kept = self.store(line);
+        self.push_known(known, kept.part(name), kept.part(value));
+    }
+
     /// Adds a field whose value is the concatenation of `pieces`, separated by `between`.
     pub(crate) fn append_pieces<'v>(
         &mut self,
@@ -377,11 +388,16 @@ impl FieldSection {
 
     /// Returns the range of the field's line, if the line is already in our own format.
     fn line(&self, field: &FieldEntry) -> Option<Range<usize>> {
-        let name_end = (field.name.start + field.name.len) as usize;
-        let value_end = (field.value.start + field.value.len) as usize;
-        let between = self.bytes.get(name_end..field.value.start as usize)?;
-        let end = self.bytes.get(value_end..value_end + 2)?;
-        (between == b": " && end == b"\r\n").then_some(field.name.start as usize..value_end + 2)
+        let (name, value) = (field.name.range(), field.value.range());
+        let is_ours = value.start == name.end + 2
+            && self.has_pair(name.end, b": ")
+            && self.has_pair(value.end, b"\r\n");
+        is_ours.then_some(name.start..value.end + 2)
+    }
+
+    /// True if the bytes at `at` are this pair.
+    fn has_pair(&self, at: usize, pair: &[u8; 2]) -> bool {
+        self.bytes.get(at..at + 2).is_some_and(|bytes| bytes == pair)
     }
 
     /// Appends the bytes of a head, or text that belongs to it, and returns their span.
@@ -458,7 +474,8 @@ mod tests {
         fields.add(KnownFieldName::Via, "1.1 a");
         fields.add_prepared(&PreparedFieldLine::new(KnownFieldName::XForwardedFor, "192.0.2.7"));
         fields.add_prepared(&PreparedFieldLine::fixed(KnownFieldName::Via, "Via: 1.1 b\r\n"));
-        assert_eq!(shown(&fields), "Via=1.1 a X-Forwarded-For=192.0.2.7 Via=1.1 b ");
+        fields.add_whole_line(KnownFieldName::Date, b"Date: c\r\n");
+        assert_eq!(shown(&fields), "Via=1.1 a X-Forwarded-For=192.0.2.7 Via=1.1 b Date=c ");
         let mut out = Vec::new();
         fields.write_lines(|name| name == KnownFieldName::Via, &mut out);
         assert_eq!(out, b"Via: 1.1 a\r\nVia: 1.1 b\r\n");
