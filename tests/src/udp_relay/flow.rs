@@ -230,6 +230,7 @@ impl RelayFlow {
 
 async fn wait_until(due: Option<Instant>) {
     match due {
+        // The delay of the line.
         Some(due) => sleep_until(due).await,
         None => pending().await,
     }
