@@ -55,6 +55,7 @@ fn process() {
     table.renew_lease().unwrap();
     println!("{READY}");
     loop {
+        // The interval of an agent's renewals.
         thread::sleep(Duration::from_millis(100));
         table.renew_lease().unwrap();
     }

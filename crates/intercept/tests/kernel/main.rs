@@ -254,6 +254,7 @@ fn firewall_that_hangs_clients_ends_the_lease() {
         let observation = NodeObservation { worker_ticks: &[ticks], taken, accepted: 0 };
         match keeper.next_action(begun.elapsed(), &observation) {
             LeaseAction::Renew => table.renew_lease().unwrap(),
+            // The interval of an agent's observations.
             LeaseAction::Wait => thread::sleep(Duration::from_millis(20)),
             LeaseAction::Withdraw(_) => break,
         }
