@@ -304,14 +304,22 @@ fn take_fields(
     }
     fields.store(text);
     for line in lines {
-        let name = line.name.as_bytes();
-        let span = ByteSpan::of(name, text);
-        if !span.starts_line(text) {
+        let (name, value) = (line.name.as_bytes(), line.value);
+        if !follows_line_end(name, text) {
             return Err(BadSyntax::LineEnd);
         }
-        fields.push_known(KnownFieldName::recognise(name), span, ByteSpan::of(line.value, text));
+        fields.push_received(name, value, text);
     }
     Ok(())
+}
+
+/// True if a line that begins with `name` is the first of `text`, or follows CR LF. `httparse` accepts a bare LF; what it
+/// accepts before the name ends with LF.
+fn follows_line_end(name: &[u8], text: &[u8]) -> bool {
+    match name.as_ptr().addr() - text.as_ptr().addr() {
+        0 => true,
+        start => text.get(start.wrapping_sub(2)) == Some(&b'\r'),
+    }
 }
 
 /// `httparse` accepts no minor versions other than 0 and 1.

@@ -14,8 +14,8 @@ use crate::head::{
 /// `upgrade` may be true only for a head that requests an upgrade.
 pub fn request_head(head: &RequestHead, framing: BodyFraming, upgrade: bool, out: &mut Vec<u8>) {
     debug_assert!(framing != BodyFraming::UntilClose, "no request is delimited by its connection");
-    put(out, &[head.method_bytes(), b" ", head.sent_target(), b" HTTP/1.1\r\n"]);
-    put(out, &[b"Host: ", head.sent_authority(), b"\r\n"]);
+    put(out, &[head.method_bytes(), b" ", head.sent_target(), b" HTTP/1.1\r\nHost: "]);
+    put(out, &[head.sent_authority(), b"\r\n"]);
     head.fields.write_lines(|name| is_sent_on(name, framing), out);
     framing_field(framing, out);
     if head.te_trailers {
@@ -46,7 +46,9 @@ pub fn response_head(
     let hundreds = b'0' + (head.status / 100) as u8;
     let tens = b'0' + (head.status / 10 % 10) as u8;
     let ones = b'0' + (head.status % 10) as u8;
-    put(out, &[b"HTTP/1.1 ", &[hundreds, tens, ones, b' '], head.reason(), b"\r\n"]);
+    let mut start = *b"HTTP/1.1 000 ";
+    start["HTTP/1.1 ".len()..][..3].copy_from_slice(&[hundreds, tens, ones]);
+    put(out, &[&start, head.reason(), b"\r\n"]);
     head.fields.write_lines(|name| is_sent_on(name, framing), out);
     match head.length_of_absent_body {
         Some(length) if framing == BodyFraming::None => {

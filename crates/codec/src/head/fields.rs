@@ -56,14 +56,6 @@ impl ByteSpan {
         &bytes[self.range()]
     }
 
-    /// True if CR LF, or nothing, is before the span.
-    pub(crate) fn starts_line(self, bytes: &[u8]) -> bool {
-        match (self.start as usize).checked_sub(2) {
-            Some(end_of_line) => bytes[end_of_line..].starts_with(b"\r\n"),
-            None => self.start == 0,
-        }
-    }
-
     pub(crate) fn is_empty(self) -> bool {
         self.len == 0
     }
@@ -74,6 +66,8 @@ struct FieldEntry {
     name: ByteSpan,
     value: ByteSpan,
     known: KnownFieldName,
+    /// True if the bytes are a line in our own format: name, `: `, value, CR LF.
+    is_line: bool,
     removed: bool,
 }
 
@@ -283,14 +277,14 @@ impl FieldSection {
     /// Adds a field line that is the same in many messages.
     pub fn add_prepared(&mut self, line: &PreparedFieldLine) {
         let kept = self.store(line.text.as_bytes());
-        self.push_known(line.known, kept.part(line.name), kept.part(line.value));
+        self.push_line(line.known, kept.part(line.name), kept.part(line.value));
     }
 
     /// Adds a field from its complete line: the name in our spelling, `: `, the value, CR LF.
     pub fn add_whole_line(&mut self, known: KnownFieldName, line: &[u8]) {
         let (name, value) = PreparedFieldLine::parts(known, line.len());
         let kept = self.store(line);
-        self.push_known(known, kept.part(name), kept.part(value));
+        self.push_line(known, kept.part(name), kept.part(value));
     }
 
     /// Adds a field whose value is the concatenation of `pieces`, separated by `between`.
@@ -311,7 +305,7 @@ impl FieldSection {
         }
         let value = ByteSpan::new(start, self.bytes.len() - start);
         self.bytes.extend_from_slice(b"\r\n");
-        self.push_known(known, name, value);
+        self.push_line(known, name, value);
     }
 
     /// Joins all fields named `name` into one. Their non-empty values are separated by `between`. `name` is not a
@@ -333,7 +327,7 @@ impl FieldSection {
         }
         let value = ByteSpan::new(start, self.bytes.len() - start);
         self.bytes.extend_from_slice(b"\r\n");
-        self.push_known(KnownFieldName::Other, name, value);
+        self.push_line(KnownFieldName::Other, name, value);
     }
 
     /// Removes all fields for whose name `is_kept` returns false.
@@ -350,7 +344,7 @@ impl FieldSection {
         let value_again = ByteSpan::new(start, value.len as usize);
         self.bytes.extend_from_within(value.range());
         self.bytes.extend_from_slice(b"\r\n");
-        self.push_known(known, name, value_again);
+        self.push_line(known, name, value_again);
     }
 
     fn add_line(&mut self, known: KnownFieldName, name: &[u8], value: &[u8]) {
@@ -358,7 +352,7 @@ impl FieldSection {
         self.bytes.extend_from_slice(b": ");
         let value = self.store(value);
         self.bytes.extend_from_slice(b"\r\n");
-        self.push_known(known, name, value);
+        self.push_line(known, name, value);
     }
 
     /// Writes the lines of the fields that are forwarded, in their order.
@@ -371,33 +365,25 @@ impl FieldSection {
     ) {
         let mut run = 0..0;
         for field in self.table.iter().filter(|field| !field.removed && is_sent_on(field.known)) {
-            match self.line(field) {
-                Some(line) if line.start == run.end => run.end = line.end,
-                Some(line) => out.extend_from_slice(&self.bytes[std::mem::replace(&mut run, line)]),
-                None => {
-                    out.extend_from_slice(&self.bytes[std::mem::take(&mut run)]);
-                    out.extend_from_slice(field.name.in_bytes(&self.bytes));
-                    out.extend_from_slice(b": ");
-                    out.extend_from_slice(field.value.in_bytes(&self.bytes));
-                    out.extend_from_slice(b"\r\n");
+            let (name, value) = (field.name.range(), field.value.range());
+            if field.is_line {
+                let end = value.end + 2;
+                if name.start == run.end {
+                    run.end = end;
+                } else {
+                    out.extend_from_slice(
+                        &self.bytes[std::mem::replace(&mut run, name.start..end)],
+                    );
                 }
+                continue;
             }
+            out.extend_from_slice(&self.bytes[std::mem::take(&mut run)]);
+            out.extend_from_slice(&self.bytes[name]);
+            out.extend_from_slice(b": ");
+            out.extend_from_slice(&self.bytes[value]);
+            out.extend_from_slice(b"\r\n");
         }
         out.extend_from_slice(&self.bytes[run]);
-    }
-
-    /// Returns the range of the field's line, if the line is already in our own format.
-    fn line(&self, field: &FieldEntry) -> Option<Range<usize>> {
-        let (name, value) = (field.name.range(), field.value.range());
-        let is_ours = value.start == name.end + 2
-            && self.has_pair(name.end, b": ")
-            && self.has_pair(value.end, b"\r\n");
-        is_ours.then_some(name.start..value.end + 2)
-    }
-
-    /// True if the bytes at `at` are this pair.
-    fn has_pair(&self, at: usize, pair: &[u8; 2]) -> bool {
-        self.bytes.get(at..at + 2).is_some_and(|bytes| bytes == pair)
     }
 
     /// Appends the bytes of a head, or text that belongs to it, and returns their span.
@@ -419,12 +405,30 @@ impl FieldSection {
 
     /// Adds a field whose name and value are already in the bytes.
     pub(crate) fn push(&mut self, name: ByteSpan, value: ByteSpan) {
-        self.push_known(KnownFieldName::recognise(name.in_bytes(&self.bytes)), name, value);
+        let known = KnownFieldName::recognise(name.in_bytes(&self.bytes));
+        self.push_entry(FieldEntry { name, value, known, is_line: false, removed: false });
     }
 
-    pub(crate) fn push_known(&mut self, known: KnownFieldName, name: ByteSpan, value: ByteSpan) {
-        self.present |= known.bit();
-        self.table.push(FieldEntry { name, value, known, removed: false });
+    /// Adds a field of which the bytes are a line in our own format.
+    fn push_line(&mut self, known: KnownFieldName, name: ByteSpan, value: ByteSpan) {
+        self.push_entry(FieldEntry { name, value, known, is_line: true, removed: false });
+    }
+
+    /// Adds a field of a received line. Name and value are parts of `text`, which has been stored as the first bytes. A
+    /// colon follows the name, and what follows the value and the space after it ends the line, as the parser knows.
+    pub(crate) fn push_received(&mut self, name: &[u8], value: &[u8], text: &[u8]) {
+        let known = KnownFieldName::recognise(name);
+        let (name, value) = (ByteSpan::of(name, text), ByteSpan::of(value, text));
+        let name_end = name.range().end;
+        let is_line = value.range().start == name_end + 2
+            && text.get(name_end + 1) == Some(&b' ')
+            && text.get(value.range().end) == Some(&b'\r');
+        self.push_entry(FieldEntry { name, value, known, is_line, removed: false });
+    }
+
+    fn push_entry(&mut self, entry: FieldEntry) {
+        self.present |= entry.known.bit();
+        self.table.push(entry);
     }
 
     pub fn text(&self, span: ByteSpan) -> &[u8] {

@@ -52,8 +52,15 @@ impl<'n> FoldedName<'n> {
 /// Returns the name of the table that equals `name`, `ProxyClaim` for a claim, and `Other` if there is none.
 #[inline]
 pub(super) fn find(name: &FoldedName<'_>) -> KnownFieldName {
-    let entry = &TABLE.entries[usize::from(TABLE.places[hash(name.words)])];
-    let is_equal = entry.length == name.name.len() && entry.words == name.words;
+    let place = TABLE.places[hash(name.words)];
+    if place == 0 {
+        return KnownFieldName::Other;
+    }
+    let entry = &TABLE.entries[usize::from(place)];
+    // Compared by integers: an array would be compared in memory.
+    let [first, second, third] = entry.words;
+    let differs = first ^ name.words[0] | second ^ name.words[1] | third ^ name.words[2];
+    let is_equal = entry.length == name.name.len() && differs == 0;
     if is_equal { entry.known } else { KnownFieldName::Other }
 }
 
@@ -63,7 +70,7 @@ static TABLE: NameTable = NameTable::new();
 struct NameTable {
     /// Index of the entry of each hash; 0 if there is none.
     places: [u8; 1 << HASH_BITS],
-    /// The first one equals no name.
+    /// The first one stands for none.
     entries: [NameEntry; NAMES + 1],
 }
 

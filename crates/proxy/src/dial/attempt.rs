@@ -58,6 +58,7 @@ pub(crate) struct AttemptConnection {
 
 impl AttemptConnection {
     /// Forwards the received part of the request body, as far as the endpoint accepts it.
+    #[inline]
     pub(crate) fn upload(
         &mut self,
         cx: &mut Context<'_>,
@@ -68,6 +69,16 @@ impl AttemptConnection {
         if self.upload_broken || upload.is_done() {
             return Ok(());
         }
+        self.continue_upload(cx, worker, client, upload)
+    }
+
+    fn continue_upload(
+        &mut self,
+        cx: &mut Context<'_>,
+        worker: &Worker,
+        client: &mut ClientConnection,
+        upload: &mut BodyPump,
+    ) -> Result<(), Failure> {
         let mut source = BodySource { stream: &mut client.stream, buffer: &mut client.buffer };
         let stop = match upload.poll(cx, &mut source, &mut self.connection.stream, &worker.scratch)
         {
