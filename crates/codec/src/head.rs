@@ -18,7 +18,7 @@ mod fields;
 /// Cookies in requests and responses.
 pub mod cookie;
 
-pub use fields::{ByteSpan, FieldSection, PreparedFieldLine, list};
+pub use fields::{ByteSpan, FieldSection, PreparedFieldLine, PreparedFields, list};
 pub use name::KnownFieldName;
 pub(crate) use trailer::is_trailer;
 

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use balance::Rng;
 use codec::head::{
-    FieldSection, HttpVersion, KnownFieldName, PreparedFieldLine, RequestHead, list,
+    FieldSection, HttpVersion, KnownFieldName, PreparedFieldLine, PreparedFields, RequestHead, list,
 };
 use gateway::snapshot::{ClientSettings, UrlScheme};
 
@@ -28,25 +28,12 @@ pub(crate) fn via(version: HttpVersion) -> &'static PreparedFieldLine {
     }
 }
 
-/// Returns the `X-Forwarded-Proto` of a request that was received with this scheme.
-fn forwarded_proto(scheme: UrlScheme) -> &'static PreparedFieldLine {
-    static HTTP: PreparedFieldLine =
-        PreparedFieldLine::fixed(KnownFieldName::XForwardedProto, "X-Forwarded-Proto: http\r\n");
-    static HTTPS: PreparedFieldLine =
-        PreparedFieldLine::fixed(KnownFieldName::XForwardedProto, "X-Forwarded-Proto: https\r\n");
-    match scheme {
-        UrlScheme::Http => &HTTP,
-        UrlScheme::Https => &HTTPS,
-    }
-}
-
 /// The origin of the requests of a connection.
 pub(crate) struct RequestOrigin {
     address: IpAddr,
-    /// The `X-Forwarded-For` of a request that no other proxy has forwarded.
-    forwarded_for: PreparedFieldLine,
-    /// The `X-Real-IP` of a request whose client no trusted proxy has reported.
-    real_ip: PreparedFieldLine,
+    address_text: Box<str>,
+    /// `X-Real-IP`, `X-Forwarded-For` and `X-Forwarded-Proto` of a request that has none of them.
+    fields: PreparedFields,
     /// Scheme with which the request was received.
     pub(crate) scheme: UrlScheme,
 }
@@ -55,15 +42,18 @@ impl RequestOrigin {
     pub(crate) fn new(peer: SocketAddr, scheme: UrlScheme) -> Self {
         // An IPv4 client of a dual-stack socket is shown with its IPv4 address.
         let address = peer.ip().to_canonical();
-        let text = address.to_string();
-        let forwarded_for = PreparedFieldLine::new(KnownFieldName::XForwardedFor, &text);
-        let real_ip = PreparedFieldLine::new(KnownFieldName::XRealIp, &text);
-        Self { address, forwarded_for, real_ip, scheme }
+        let address_text = address.to_string().into_boxed_str();
+        let fields = PreparedFields::new(&[
+            (KnownFieldName::XRealIp, &address_text),
+            (KnownFieldName::XForwardedFor, &address_text),
+            (KnownFieldName::XForwardedProto, scheme.text()),
+        ]);
+        Self { address, address_text, fields, scheme }
     }
 
     /// Returns the peer's address as text.
     pub(crate) fn address_text(&self) -> &str {
-        self.forwarded_for.value()
+        &self.address_text
     }
 
     /// Returns the client's address according to trusted proxies: the last entry of `X-Forwarded-For` that is not a
@@ -143,11 +133,7 @@ pub(crate) fn add_forwarding_fields(
     settings: &ClientSettings,
     rng: &mut Rng,
 ) {
-    set_real_ip(&mut request.fields, origin, settings);
-    append_forwarded_for(&mut request.fields, origin);
-    if !request.fields.has(KnownFieldName::XForwardedProto) {
-        request.fields.add_prepared(forwarded_proto(origin.scheme));
-    }
+    add_client_fields(&mut request.fields, origin, settings);
     if !request.fields.has(KnownFieldName::XForwardedHost) {
         request.add_authority(KnownFieldName::XForwardedHost);
     }
@@ -161,6 +147,20 @@ pub(crate) fn add_forwarding_fields(
     request.fields.add_prepared(via(request.version));
 }
 
+/// Adds the fields that describe the client and its scheme. Most requests have none of them.
+fn add_client_fields(fields: &mut FieldSection, origin: &RequestOrigin, settings: &ClientSettings) {
+    let names =
+        [KnownFieldName::XRealIp, KnownFieldName::XForwardedFor, KnownFieldName::XForwardedProto];
+    if !fields.has_any(names) {
+        return fields.add_all_prepared(&origin.fields);
+    }
+    set_real_ip(fields, origin, settings);
+    append_forwarded_for(fields, origin);
+    if !fields.has(KnownFieldName::XForwardedProto) {
+        fields.add(KnownFieldName::XForwardedProto, origin.scheme.text());
+    }
+}
+
 /// Sets `X-Real-IP` to the client's address. A trusted proxy's value stays only if the proxy names no client in
 /// `X-Forwarded-For`: some load balancers add to that field and pass on the `X-Real-IP` that the client wrote.
 fn set_real_ip(fields: &mut FieldSection, origin: &RequestOrigin, settings: &ClientSettings) {
@@ -170,15 +170,14 @@ fn set_real_ip(fields: &mut FieldSection, origin: &RequestOrigin, settings: &Cli
             fields.add(KnownFieldName::XRealIp, address.to_string());
         }
         None if fields.has(KnownFieldName::XRealIp) => {}
-        None => fields.add_prepared(&origin.real_ip),
+        None => fields.add(KnownFieldName::XRealIp, origin.address_text()),
     }
 }
 
 /// Merges all hops into one field: many servers read only the first or the last field line.
 fn append_forwarded_for(fields: &mut FieldSection, origin: &RequestOrigin) {
     if !fields.has(KnownFieldName::XForwardedFor) {
-        fields.add_prepared(&origin.forwarded_for);
-        return;
+        return fields.add(KnownFieldName::XForwardedFor, origin.address_text());
     }
     let before: Vec<&[u8]> = fields.values(KnownFieldName::XForwardedFor).collect();
     let mut all = before.join(&b", "[..]);

@@ -36,7 +36,7 @@ use crate::priority;
 use crate::relay;
 use crate::request_body;
 use crate::request_path::path_rules;
-use crate::retry::{NextAttempt, RetryState};
+use crate::retry::{self, NextAttempt, RetryState};
 use crate::routed_request::RoutedRequest;
 use crate::worker::Worker;
 
@@ -103,7 +103,9 @@ async fn forward(context: &mut RequestContext<'_>) -> Result<ConnectionOutcome, 
         policy.priority = priority::of_request(worker, &backend, &priorities, rule, request);
     }
     grpc::translate_upload(context.exchange);
-    request_body::receive(context, &mut policy, &backend).await?;
+    if request_body::has_to_arrive(context, &policy) {
+        request_body::receive(context, &mut policy, &backend).await?;
+    }
 
     let context = &mut context.with_policy(&policy);
     context.client.refusals.borrow_mut().take_back(backend.backend(), policy.started);
@@ -111,7 +113,9 @@ async fn forward(context: &mut RequestContext<'_>) -> Result<ConnectionOutcome, 
     let mut retries = RetryState::new(rule, &backend);
     let mut next = NextAttempt::NewSlot;
     let attempt = loop {
-        retries.wait_backoff(context).await?;
+        if let Some(pause) = retries.take_backoff() {
+            retry::wait_backoff(context, pause).await?;
+        }
         let tried = retries.tried();
         let (slot, fresh) = match next {
             NextAttempt::NewSlot => (admit(context, &backend, tried).await?, false),

@@ -32,15 +32,17 @@ pub(crate) mod pace;
 use connection_share::SharePlace;
 use pace::UploadPace;
 
+/// True if some of the body has to arrive before the request asks for a slot.
+pub(crate) fn has_to_arrive(context: &RequestContext<'_>, policy: &RequestPolicy<'_>) -> bool {
+    policy.is_capped() && !is_at_hand(context.client, context.exchange)
+}
+
 /// Receives what has to arrive of the body before the request asks for a slot.
 pub(crate) async fn receive(
     context: &mut RequestContext<'_>,
     policy: &mut RequestPolicy<'_>,
     backend: &BackendRef,
 ) -> Result<(), Failure> {
-    if !policy.is_capped() || is_at_hand(context.client, context.exchange) {
-        return Ok(());
-    }
     let mut arrival = BodyArrival::new(context.exchange, policy);
     let at_once = poll_fn(|cx| Poll::Ready(arrival.poll_body(cx, context, backend))).await;
     if let Poll::Ready(Err(failure)) = at_once {

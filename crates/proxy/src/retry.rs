@@ -205,22 +205,9 @@ impl<'r> RetryState<'r> {
         NextAttempt::NewSlot
     }
 
-    /// Waits for the backoff before the next attempt, if there is one.
-    pub(crate) async fn wait_backoff(
-        &mut self,
-        context: &mut AttemptContext<'_>,
-    ) -> Result<(), Failure> {
-        let AttemptContext { worker, client, policy, .. } = context;
-        let Some(pause) = self.pause.take() else { return Ok(()) };
-        let until = clock::now() + pause;
-        match client.wait_until(worker, until.min(policy.deadline), pending::<()>()).await {
-            Err(WaitInterrupt::ClientGone) => Err(Failure::ClientGone),
-            Err(WaitInterrupt::OutOfMemory) => Err(Failure::OutOfMemory),
-            Ok(()) | Err(WaitInterrupt::Deadline) if until > policy.deadline => {
-                Err(Failure::RequestTimeout)
-            }
-            Ok(()) | Err(WaitInterrupt::Deadline) => Ok(()),
-        }
+    /// Returns the backoff before the next attempt, if there is one.
+    pub(crate) fn take_backoff(&mut self) -> Option<Duration> {
+        self.pause.take()
     }
 
     /// True if one more attempt may be made; then it is counted. If `is_granted` returns true, the attempt takes
@@ -252,6 +239,23 @@ impl<'r> RetryState<'r> {
             settings.backoff_max = settings.backoff_max.max(base);
         }
         settings.backoff(self.attempts_made, &mut worker.rng.borrow_mut())
+    }
+}
+
+/// Waits for the backoff before an attempt.
+pub(crate) async fn wait_backoff(
+    context: &mut AttemptContext<'_>,
+    pause: Duration,
+) -> Result<(), Failure> {
+    let AttemptContext { worker, client, policy, .. } = context;
+    let until = clock::now() + pause;
+    match client.wait_until(worker, until.min(policy.deadline), pending::<()>()).await {
+        Err(WaitInterrupt::ClientGone) => Err(Failure::ClientGone),
+        Err(WaitInterrupt::OutOfMemory) => Err(Failure::OutOfMemory),
+        Ok(()) | Err(WaitInterrupt::Deadline) if until > policy.deadline => {
+            Err(Failure::RequestTimeout)
+        }
+        Ok(()) | Err(WaitInterrupt::Deadline) => Ok(()),
     }
 }
 

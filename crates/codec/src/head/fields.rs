@@ -107,6 +107,26 @@ impl PreparedFieldLine {
     }
 }
 
+/// Fields that are written one after another, prepared once for many messages.
+#[derive(Clone, Debug)]
+pub struct PreparedFields {
+    /// All lines.
+    text: Box<[u8]>,
+    /// The spans are relative to `text`.
+    entries: Box<[FieldEntry]>,
+    present: u32,
+}
+
+impl PreparedFields {
+    /// Each field has the name in our spelling. No value contains CR, LF or NUL.
+    pub fn new(fields: &[(KnownFieldName, &str)]) -> Self {
+        let mut section = FieldSection::new();
+        fields.iter().for_each(|(name, value)| section.add(*name, value));
+        let FieldSection { bytes, table, present } = section;
+        Self { text: bytes.into(), entries: table.into(), present }
+    }
+}
+
 /// The fields of a head in their order, over the received bytes.
 #[derive(Clone, Debug, Default)]
 pub struct FieldSection {
@@ -180,7 +200,11 @@ impl FieldSection {
     }
 
     pub fn has(&self, name: KnownFieldName) -> bool {
-        self.present & name.bit() != 0
+        self.has_any([name])
+    }
+
+    pub fn has_any<const COUNT: usize>(&self, names: [KnownFieldName; COUNT]) -> bool {
+        self.present & bits(names) != 0
     }
 
     /// Returns the value of the first field with this name; the name is compared without regard to case.
@@ -207,7 +231,7 @@ impl FieldSection {
             !names.contains(&KnownFieldName::Other),
             "other fields are removed by their text"
         );
-        let bits = names.iter().fold(0, |bits, name| bits | name.bit());
+        let bits = bits(names);
         if self.present & bits == 0 {
             return;
         }
@@ -278,6 +302,17 @@ impl FieldSection {
     pub fn add_prepared(&mut self, line: &PreparedFieldLine) {
         let kept = self.store(line.text.as_bytes());
         self.push_line(line.known, kept.part(line.name), kept.part(line.value));
+    }
+
+    /// Adds fields that are the same in many messages.
+    pub fn add_all_prepared(&mut self, fields: &PreparedFields) {
+        let all = self.store(&fields.text);
+        let here = |entry: &FieldEntry| {
+            let (name, value) = (all.part(entry.name), all.part(entry.value));
+            FieldEntry { name, value, ..*entry }
+        };
+        self.table.extend(fields.entries.iter().map(here));
+        self.present |= fields.present;
     }
 
     /// Adds a field from its complete line: the name in our spelling, `: `, the value, CR LF.
@@ -436,6 +471,11 @@ impl FieldSection {
     }
 }
 
+/// Returns the bits of all these names.
+fn bits<const COUNT: usize>(names: [KnownFieldName; COUNT]) -> u32 {
+    names.iter().fold(0, |bits, name| bits | name.bit())
+}
+
 /// Returns the elements of a comma-separated field value, without the empty ones (RFC 9110 §5.6.1.2).
 pub fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|&b| b == b',').map(<[u8]>::trim_ascii).filter(|element| !element.is_empty())
@@ -443,7 +483,7 @@ pub fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 #[cfg(test)]
 mod tests {
-    use super::{FieldSection, PreparedFieldLine, list};
+    use super::{FieldSection, PreparedFieldLine, PreparedFields, list};
     use crate::head::KnownFieldName;
 
     fn fields() -> FieldSection {
@@ -479,7 +519,13 @@ mod tests {
         fields.add_prepared(&PreparedFieldLine::new(KnownFieldName::XForwardedFor, "192.0.2.7"));
         fields.add_prepared(&PreparedFieldLine::fixed(KnownFieldName::Via, "Via: 1.1 b\r\n"));
         fields.add_whole_line(KnownFieldName::Date, b"Date: c\r\n");
-        assert_eq!(shown(&fields), "Via=1.1 a X-Forwarded-For=192.0.2.7 Via=1.1 b Date=c ");
+        let two = [(KnownFieldName::Host, "d"), (KnownFieldName::Te, "")];
+        fields.add_all_prepared(&PreparedFields::new(&two));
+        assert_eq!(
+            shown(&fields),
+            "Via=1.1 a X-Forwarded-For=192.0.2.7 Via=1.1 b Date=c Host=d TE= "
+        );
+        assert!(fields.has(KnownFieldName::Host) && !fields.has(KnownFieldName::Trailer));
         let mut out = Vec::new();
         fields.write_lines(|name| name == KnownFieldName::Via, &mut out);
         assert_eq!(out, b"Via: 1.1 a\r\nVia: 1.1 b\r\n");
