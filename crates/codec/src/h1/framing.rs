@@ -50,14 +50,14 @@ fn content_length(fields: &FieldSection) -> Result<u64, BadFraming> {
 
 /// Parses a number that consists only of digits, up to `i64::MAX`: endpoints parse it as a signed number.
 fn decimal(digits: &[u8]) -> Option<u64> {
-    let zeros = digits.iter().take_while(|digit| **digit == b'0').count();
-    let (_, number) = digits.split_at(zeros);
-    // Nineteen digits fit into 64 bits.
-    if digits.is_empty() || number.len() > 19 || !number.iter().all(u8::is_ascii_digit) {
+    if digits.is_empty() {
         return None;
     }
-    let number = number.iter().fold(0, |number, digit| 10 * number + u64::from(digit - b'0'));
-    (number <= i64::MAX as u64).then_some(number)
+    let number = digits.iter().try_fold(0_i64, |number, &digit| {
+        let digit = digit.is_ascii_digit().then(|| i64::from(digit - b'0'))?;
+        number.checked_mul(10)?.checked_add(digit)
+    })?;
+    Some(number.unsigned_abs())
 }
 
 /// RFC 9112 §6.1 and §6.3: an unknown coding before the final `chunked` is 501. Anything else that does not end in
