@@ -7,6 +7,8 @@ pub mod connection;
 pub mod configuration;
 /// Properties of the parser of ClientHellos.
 pub mod client_hello;
+/// Revocation lists, from a ConfigMap to the handshakes of clients.
+pub mod revocation;
 #[path = "../../crates/codec/tests/laws/mod.rs"]
 pub mod laws;
 #[path = "../../crates/codec/tests/reference/mod.rs"]

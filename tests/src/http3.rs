@@ -15,10 +15,13 @@ mod client;
 mod raw_connection;
 /// First flights of clients that send nothing more.
 mod initial_flood;
+/// Packets with frames of the test's choice.
+mod packet_override;
 
 pub use crate::http2::CompleteResponse;
 pub use client::Http3TestClient;
 pub use initial_flood::initial_datagrams;
+pub use packet_override::PacketOverride;
 pub use raw_connection::{RawHttp3Connection, block, code, frame};
 
 /// Sending side of a request.

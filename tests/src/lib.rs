@@ -14,6 +14,8 @@ pub mod random;
 pub mod certificates;
 /// TLS clients and servers by rustls.
 pub mod tls;
+/// TLS sessions of QUIC clients that send something else than the library's.
+mod changed_session;
 /// TLS clients that send any server name, even an invalid one.
 pub mod server_name;
 /// HTTP/1.1 client that may send slowly, abort, pipeline or violate the protocol.

@@ -5,7 +5,6 @@
 //! also in the transcript hash, so that both sides agree on the transcript. The server's
 //! certificate must be for the valid name.
 
-use std::any::Any;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -14,9 +13,9 @@ use std::task::{Context, Poll};
 
 use anyhow::Result;
 use quinn::crypto::rustls::QuicClientConfig;
-use quinn_proto::crypto::{self, ExportKeyingMaterialError, HeaderKey, KeyPair, Keys, PacketKey};
+use quinn_proto::ConnectError;
+use quinn_proto::crypto;
 use quinn_proto::transport_parameters::TransportParameters;
-use quinn_proto::{ConnectError, ConnectionId, Side, TransportError};
 use rustls::client::Resumption;
 use rustls::crypto::aws_lc_rs::{self, cipher_suite};
 use rustls::crypto::{CipherSuiteCommon, CryptoProvider, hash};
@@ -30,6 +29,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use crate::certificates::{CertificateAuthority, IssuedCertificate};
+use crate::changed_session::{ChangedSession, SessionChange};
 use crate::waiting::within;
 
 /// Type of the handshake message that contains the name (RFC 8446 §4).
@@ -233,70 +233,13 @@ impl crypto::ClientConfig for RewritingConfig {
     ) -> Result<Box<dyn crypto::Session>, ConnectError> {
         let inner = Arc::clone(&self.inner);
         let inner = inner.start_session(version, &self.rewrite.valid, parameters)?;
-        Ok(Box::new(RewritingSession { inner, rewrite: self.rewrite.clone() }))
+        Ok(Box::new(ChangedSession::new(inner, self.rewrite.clone())))
     }
 }
 
-struct RewritingSession {
-    inner: Box<dyn crypto::Session>,
-    rewrite: ServerNameRewrite,
-}
-
-impl crypto::Session for RewritingSession {
-    fn initial_keys(&self, id: &ConnectionId, side: Side) -> Keys {
-        self.inner.initial_keys(id, side)
-    }
-
-    fn handshake_data(&self) -> Option<Box<dyn Any>> {
-        self.inner.handshake_data()
-    }
-
-    fn peer_identity(&self) -> Option<Box<dyn Any>> {
-        self.inner.peer_identity()
-    }
-
-    fn early_crypto(&self) -> Option<(Box<dyn HeaderKey>, Box<dyn PacketKey>)> {
-        self.inner.early_crypto()
-    }
-
-    fn early_data_accepted(&self) -> Option<bool> {
-        self.inner.early_data_accepted()
-    }
-
-    fn is_handshaking(&self) -> bool {
-        self.inner.is_handshaking()
-    }
-
-    fn read_handshake(&mut self, bytes: &[u8]) -> Result<bool, TransportError> {
-        self.inner.read_handshake(bytes)
-    }
-
-    fn transport_parameters(&self) -> Result<Option<TransportParameters>, TransportError> {
-        self.inner.transport_parameters()
-    }
-
-    fn write_handshake(&mut self, out: &mut Vec<u8>) -> Option<Keys> {
-        let begun = out.len();
-        let keys = self.inner.write_handshake(out);
-        let message = self.rewrite.apply_to_hello(&out[begun..]);
-        out[begun..].copy_from_slice(&message);
-        keys
-    }
-
-    fn next_1rtt_keys(&mut self) -> Option<KeyPair<Box<dyn PacketKey>>> {
-        self.inner.next_1rtt_keys()
-    }
-
-    fn is_valid_retry(&self, id: &ConnectionId, header: &[u8], payload: &[u8]) -> bool {
-        self.inner.is_valid_retry(id, header, payload)
-    }
-
-    fn export_keying_material(
-        &self,
-        output: &mut [u8],
-        label: &[u8],
-        context: &[u8],
-    ) -> Result<(), ExportKeyingMaterialError> {
-        self.inner.export_keying_material(output, label, context)
+impl SessionChange for ServerNameRewrite {
+    fn change_handshake(&self, message: &mut [u8]) {
+        let changed = self.apply_to_hello(message);
+        message.copy_from_slice(&changed);
     }
 }

@@ -78,8 +78,13 @@ impl TlsClientOptions {
 
     /// Returns the options as a QUIC configuration for HTTP/3.
     pub fn quic_config(&self) -> Result<quinn::ClientConfig> {
+        Ok(quinn::ClientConfig::new(self.quic_crypto()?))
+    }
+
+    /// Returns the part of that configuration that encrypts.
+    pub fn quic_crypto(&self) -> Result<Arc<QuicClientConfig>> {
         let config = self.clone().with_alpn(&["h3"]).config;
-        Ok(quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(config)?)))
+        Ok(Arc::new(QuicClientConfig::try_from(config)?))
     }
 
     /// Sends no server name (SNI).

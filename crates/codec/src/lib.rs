@@ -7,6 +7,8 @@
 #![warn(clippy::expect_used, clippy::indexing_slicing, clippy::string_slice)]
 #![warn(clippy::panic, clippy::unreachable, clippy::unimplemented)]
 
+/// The protocol of a connection, by its first bytes.
+pub mod first_bytes;
 /// The head of a message, for every protocol.
 pub mod head;
 /// Normal form of request paths.

@@ -13,6 +13,22 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
+/// Parts of the first bytes of connections.
+const STARTS: [&str; 12] = [
+    "",
+    " ",
+    "GET ",
+    "GET /",
+    "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "PRI * HTTP/2.0\r\n\r\n",
+    " HTTP/1.1\r\n",
+    " HTTP/",
+    "\u{16}\u{3}\u{1}",
+    "\r\n",
+    "EHLO ",
+    "\0",
+];
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(10_000))]
 
@@ -22,6 +38,20 @@ proptest! {
         len in any::<Index>(),
     ) {
         laws::request(&bytes, len.index(bytes.len() + 1));
+    }
+
+    #[test]
+    fn first_bytes_give_one_protocol_however_they_are_split(
+        start in select(STARTS.to_vec()),
+        word in "[!-~\u{e9}]{0,12}|[A-Za-z]{0,12}",
+        // Around the length from which a target counts as one of HTTP.
+        padding in select(vec![0, 1, 8190, 8191, 8192, 8200]),
+        end in select(STARTS.to_vec()),
+        len in any::<Index>(),
+    ) {
+        let bytes = [start.as_bytes(), word.as_bytes(), &vec![b'a'; padding], end.as_bytes()];
+        let bytes = bytes.concat();
+        laws::first_bytes(&bytes, len.index(bytes.len() + 1));
     }
 
     #[test]

@@ -50,6 +50,8 @@ impl ProxyFixture {
             memory_limit: None,
             max_descriptors: None,
             affinity_key: None,
+            interceptor: None,
+            leases_slots: false,
         })
         .unwrap();
         let unknown = SocketAddr::from(([127, 0, 0, 1], 9));
@@ -201,6 +203,8 @@ fn listener(name: &str, rule: &Arc<Rule>, sni_rules: Vec<SniRule>) -> Listener {
         protocol: ListenerProtocol::Http(routes),
         tls: Some(Arc::new(ListenerTls { sni_rules })),
         http3: None,
+        interception: None,
+        consumer_routes: Default::default(),
     }
 }
 
@@ -224,7 +228,7 @@ fn backend(name: &str, address: SocketAddr, settings: BackendSettings) -> Backen
         port: 80,
         transport: TransportProtocol::Tcp,
     };
-    let endpoints = vec![EndpointSpec { address, weight: 1, zone: None, node: None }];
+    let endpoints = vec![EndpointSpec::new(address)];
     Backend { key, source: EndpointSource::Slices, endpoints, settings }
 }
 

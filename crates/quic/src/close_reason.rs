@@ -23,6 +23,8 @@ pub enum CloseReason {
     Reset,
     /// We have closed it.
     ByUs,
+    /// We have closed it, because the client sent more frames without use than it may.
+    Flood,
     /// The sides have no version in common.
     VersionMismatch,
 }

@@ -18,6 +18,7 @@ use tls::TlsInfo;
 
 use crate::amplification::AmplificationLimit;
 use crate::driver_handle::DriverHandle;
+use crate::flood_detector::FloodDetector;
 use crate::host::ConnectionPermit;
 use crate::stream_scheduler::StreamScheduler;
 use crate::{CloseReason, RecvStream, SendStream, transport};
@@ -45,6 +46,8 @@ pub(super) struct QuicConnectionState {
     pub(super) proto: quinn_proto::Connection,
     /// Limit of what is sent, until the address of a client is validated.
     pub(super) amplification_limit: Option<AmplificationLimit>,
+    /// Account of the frames of a client.
+    pub(super) flood_detector: Option<FloodDetector>,
     pub(super) established: bool,
     /// True if the peer, as far as is known, allows another bidirectional stream.
     pub(super) may_open_bi: bool,
@@ -113,6 +116,7 @@ impl QuicConnectionInner {
         let state = QuicConnectionState {
             proto,
             amplification_limit: None,
+            flood_detector: None,
             established: false,
             may_open_bi: true,
             send_only_streams: 0,
@@ -150,6 +154,14 @@ impl QuicConnectionState {
     pub(super) fn max_datagrams(&self, most: usize) -> usize {
         let Some(limit) = &self.amplification_limit else { return most };
         most.min(limit.max_datagrams(&self.proto.stats(), self.proto.current_mtu()))
+    }
+
+    /// True if the peer is a client that floods the connection with frames.
+    pub(super) fn is_flooded(&mut self, now: Instant) -> bool {
+        let Some(detector) = self.flood_detector.as_mut().filter(|_| self.closed.is_none()) else {
+            return false;
+        };
+        !detector.settle(&self.proto.stats(), now)
     }
 
     /// Marks the connection as over, and wakes every task that waits for it.

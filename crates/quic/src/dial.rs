@@ -14,6 +14,8 @@ use gateway::snapshot::CongestionControl;
 use quinn_proto::crypto::rustls::QuicClientConfig;
 use quinn_proto::{ClientConfig, ConnectError, Endpoint, EndpointConfig};
 
+use socket2::SockRef;
+
 use crate::driver::{DriverRole, EndpointDriver};
 use crate::driver_handle::DriverHandle;
 use crate::keys::reset_key;
@@ -40,6 +42,8 @@ pub struct DialSettings {
     pub idle_timeout: Duration,
     /// The interval of PINGs to the endpoint; `None`: none are sent.
     pub keep_alive: Option<Duration>,
+    /// The mark (`SO_MARK`) of the socket; `None`: it has none.
+    pub mark: Option<u32>,
 }
 
 /// The reason why a connection to an endpoint cannot begin.
@@ -80,7 +84,8 @@ impl QuicDialer {
         crypto: &Arc<QuicClientConfig>,
         settings: DialSettings,
     ) -> Result<QuicConnection, DialError> {
-        let socket = connect(address).and_then(QuicSocket::new).map_err(socket_error)?;
+        let socket =
+            connect(address, settings.mark).and_then(QuicSocket::new).map_err(socket_error)?;
         let whole = socket.never_fragments();
         let mut endpoint = Endpoint::new(self.config(), None, whole, None);
         let options = transport::TransportOptions {
@@ -126,13 +131,16 @@ impl QuicDialer {
     }
 }
 
-fn connect(address: SocketAddr) -> io::Result<UdpSocket> {
+fn connect(address: SocketAddr, mark: Option<u32>) -> io::Result<UdpSocket> {
     let ours: IpAddr = match address {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
     let socket = UdpSocket::bind((ours, 0))?;
     socket.set_nonblocking(true)?;
+    if let Some(mark) = mark {
+        SockRef::from(&socket).set_mark(mark)?;
+    }
     socket.connect(address)?;
     Ok(socket)
 }
@@ -141,5 +149,19 @@ fn socket_error(error: io::Error) -> DialError {
     match error.raw_os_error() {
         Some(libc::EMFILE | libc::ENFILE) => DialError::OutOfDescriptors,
         _ => DialError::Socket(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn socket_has_its_mark() {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 9));
+        assert_eq!(SockRef::from(&connect(address, None).unwrap()).mark().unwrap(), 0);
+        // Marks need CAP_NET_ADMIN.
+        let Ok(socket) = connect(address, Some(0x1001)) else { return };
+        assert_eq!(SockRef::from(&socket).mark().unwrap(), 0x1001);
     }
 }

@@ -37,6 +37,8 @@ mod events;
 const MAX_REFUSALS: u32 = 3;
 /// The error code that closes connections when their worker ends: H3_NO_ERROR (RFC 9114 §8.1).
 const NO_ERROR: u32 = 0x100;
+/// The error code that closes the connection of a client that floods it: H3_EXCESSIVE_LOAD.
+const EXCESSIVE_LOAD: u32 = 0x107;
 
 /// A socket and its connections.
 pub(super) struct EndpointDriver {
@@ -203,6 +205,13 @@ impl EndpointDriver {
         }
     }
 
+    /// Closes the connection if the client floods it with frames.
+    fn check_flood(&self, inner: &QuicConnectionInner, now: Instant) {
+        if inner.state.borrow_mut().is_flooded(now) {
+            close_connection(inner, CloseReason::Flood, now);
+        }
+    }
+
     /// Handles an ECONNREFUSED from the kernel: no server listens at the endpoint's address.
     fn handle_refusal(&mut self, error: &io::Error) {
         let (DriverRole::Client, Some(libc::ECONNREFUSED)) = (&self.role, error.raw_os_error())
@@ -253,7 +262,8 @@ impl EndpointDriver {
 /// Closes a connection that has no further use.
 fn close_connection(inner: &QuicConnectionInner, why: CloseReason, now: Instant) {
     let state = &mut *inner.state.borrow_mut();
+    let code = if why == CloseReason::Flood { EXCESSIVE_LOAD } else { NO_ERROR };
     state.set_closed(why);
-    state.proto.close(now, VarInt::from_u32(NO_ERROR), Bytes::new());
+    state.proto.close(now, VarInt::from_u32(code), Bytes::new());
     inner.mark_ready();
 }

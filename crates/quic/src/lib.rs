@@ -24,6 +24,8 @@ mod socket;
 mod server;
 /// Limit of the bytes that are sent to an address before it is validated.
 mod amplification;
+/// Detection of clients that send frames without use.
+mod flood_detector;
 /// The owner of client connections, which the caller implements.
 mod host;
 /// The sockets of one address, one for each worker.

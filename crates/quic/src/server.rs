@@ -23,6 +23,7 @@ use crate::connection::QuicConnectionState;
 use crate::connection_id::WorkerCidGenerator;
 use crate::driver::{DriverRole, EndpointDriver};
 use crate::driver_handle::DriverHandle;
+use crate::flood_detector::FloodDetector;
 use crate::host::ConnectionPermit;
 use crate::session::{QuicHandshakeData, SniServerConfig, VERSION};
 use crate::socket::{QuicSocket, SocketBuffers};
@@ -398,6 +399,7 @@ impl EndpointDriver {
                 {
                     let state = &mut *inner.state.borrow_mut();
                     state.amplification_limit = amplification_limit;
+                    state.flood_detector = Some(FloodDetector::new(now));
                     state.admitted = Some(admitted);
                     state.handshake_deadline = now.checked_add(settings.handshake_timeout);
                 }

@@ -1,4 +1,4 @@
-//! The data plane with one worker, one listener and one endpoint; and the client of one script.
+//! The data plane with one worker, one listener and one endpoint.
 
 use std::cell::Cell;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -8,43 +8,63 @@ use std::time::Instant;
 
 use gateway::{TranslationSettings, parse, translate};
 use proxy::{AccessLog, Proxy, ProxySettings};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use rcgen::{CertifiedKey, generate_simple_self_signed};
+use rustls::pki_types::CertificateDer;
+use tokio::net::TcpListener;
 use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
-use tokio::task::{JoinHandle, spawn_local, yield_now};
-use tokio::time::timeout;
+use tokio::task::yield_now;
 
 use super::endpoint::Endpoint;
 use super::quiescence::{PATIENCE, PAUSE, Quiescence};
-use super::script::{ClientStep, Script};
+use super::script::Answer;
 use crate::reference::Seen;
 
-/// The configuration, without the endpoint's address.
+/// The configuration, without what depends on the protocol and on the endpoint's address.
 const OBJECTS: &str = include_str!("objects.yaml");
+/// A listener without TLS.
+const PLAIN: &str = "HTTP";
+/// A listener with TLS, for clients over HTTP/3.
+const TLS: &str = "HTTPS\n    tls: {certificateRefs: [{name: certificate}]}";
+/// Its certificate.
+const SECRET: &str = r"
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: certificate}
+stringData: {tls.crt: CHAIN, tls.key: KEY}
+";
+/// The name in the certificate.
+pub(super) const SERVER_NAME: &str = "a";
 
 thread_local! {
     /// Never dropped: the process ends while the worker runs.
-    static FIXTURE: &'static Fixture = Box::leak(Box::new(Fixture::start()));
+    static OVER_TCP: &'static Fixture = Box::leak(Box::new(Fixture::start(PLAIN)));
+    static OVER_QUIC: &'static Fixture = Box::leak(Box::new(Fixture::start(TLS)));
 }
 
 /// The parts that all scripts share.
 pub(super) struct Fixture {
     runtime: LocalRuntime,
     proxy: Proxy,
-    address: SocketAddr,
-    quiescence: Rc<Quiescence>,
+    pub(super) address: SocketAddr,
+    pub(super) certificate: CertificateDer<'static>,
+    pub(super) quiescence: Rc<Quiescence>,
     endpoint: Rc<Endpoint>,
     clients: Cell<u32>,
 }
 
 impl Fixture {
-    /// Runs a script, whose client begins with `start`. Returns the requests that arrived at the endpoint.
-    pub(super) fn run(start: &[u8], script: &Script) -> Vec<Seen> {
-        FIXTURE.with(|fixture| fixture.runtime.block_on(fixture.execute(start, script)))
+    /// Returns the data plane whose clients connect over TCP.
+    pub(super) fn over_tcp() -> &'static Self {
+        OVER_TCP.with(|fixture| *fixture)
     }
 
-    fn start() -> Self {
+    /// Returns the data plane whose clients connect over QUIC.
+    pub(super) fn over_quic() -> &'static Self {
+        OVER_QUIC.with(|fixture| *fixture)
+    }
+
+    fn start(protocol: &str) -> Self {
         let runtime = Builder::new_current_thread()
             .enable_all()
             .build_local(LocalOptions::default())
@@ -52,21 +72,47 @@ impl Fixture {
         let listener = runtime.block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
         let listener = listener.expect("a free port");
         let port = listener.local_addr().expect("an address").port();
-        let proxy = start_proxy(port);
+        let identity =
+            generate_simple_self_signed([SERVER_NAME.to_owned()]).expect("a certificate");
+        let proxy = start_proxy(protocol, port, &identity);
         let address = proxy.listeners()[0].address;
         let quiescence = Rc::new(Quiescence::of_worker());
         let serve = async { Endpoint::serve(listener, Rc::clone(&quiescence)) };
         let endpoint = runtime.block_on(serve);
-        Self { runtime, proxy, address, quiescence, endpoint, clients: Cell::new(0) }
+        let certificate = identity.cert.der().clone();
+        let clients = Cell::new(0);
+        Self { runtime, proxy, address, certificate, quiescence, endpoint, clients }
     }
 
-    async fn execute(&self, start: &[u8], script: &Script) -> Vec<Seen> {
-        self.endpoint.begin(script.answers.iter().cloned());
-        let (reader, writer) = self.connect(script).await.into_split();
-        let reading = spawn_local(read_all(reader, Rc::clone(&self.quiescence)));
-        self.act(start, script, writer, &reading).await;
-        self.endpoint.close_connections();
-        self.wait("the connection ends", || reading.is_finished()).await;
+    /// Runs a client while the endpoint gives these answers. Afterwards its connection must end, for which it returns a
+    /// check. Returns the requests that the endpoint has received.
+    pub(super) fn run<E: Fn() -> bool>(
+        &self,
+        answers: &[Answer],
+        client: impl Future<Output = E>,
+    ) -> Vec<Seen> {
+        self.runtime.block_on(async {
+            self.endpoint.begin(answers.iter().cloned());
+            let is_ended = client.await;
+            self.endpoint.close_connections();
+            self.wait("the connection ends", is_ended).await;
+            self.wait_for_idle_worker().await;
+            // A connection that the worker opened late belongs to this script too.
+            self.endpoint.close_connections();
+            self.quiescence.settle().await;
+            self.endpoint.take_received()
+        })
+    }
+
+    /// Returns an address of its own for each client: the ports of one address would be used up.
+    pub(super) fn source(&self, is_trusted: bool) -> SocketAddr {
+        let number = self.clients.replace(self.clients.get().wrapping_add(2));
+        let [.., a, b] = number.to_be_bytes();
+        let network = if is_trusted { 1 } else { 2 };
+        (Ipv4Addr::new(127, network, a, b | 1), 0).into()
+    }
+
+    async fn wait_for_idle_worker(&self) {
         self.wait("the listener has no connection", || {
             self.proxy.listeners().iter().all(|listener| listener.connections == 0)
         })
@@ -78,55 +124,6 @@ impl Fixture {
             self.proxy.backends().iter().all(is_idle)
         })
         .await;
-        // A connection that the worker opened late belongs to this script too.
-        self.endpoint.close_connections();
-        self.quiescence.settle().await;
-        self.endpoint.take_received()
-    }
-
-    /// Connects from an address of its own: the ports of one address would be used up.
-    async fn connect(&self, script: &Script) -> TcpStream {
-        let number = self.clients.replace(self.clients.get().wrapping_add(2));
-        let [.., a, b] = number.to_be_bytes();
-        let network = if script.is_trusted { 1 } else { 2 };
-        let source = Ipv4Addr::new(127, network, a, b | 1);
-        let socket = TcpSocket::new_v4().expect("a socket");
-        socket.set_nodelay(true).expect("an option of TCP");
-        socket.bind((source, 0).into()).expect("an address of loopback");
-        socket.connect(self.address).await.expect("the listener accepts")
-    }
-
-    /// Does the client's steps, and closes the sending side.
-    async fn act(
-        &self,
-        start: &[u8],
-        script: &Script,
-        mut writer: OwnedWriteHalf,
-        reading: &JoinHandle<()>,
-    ) {
-        if !start.is_empty() {
-            self.send(&mut writer, start).await;
-        }
-        for step in &script.client {
-            match step {
-                ClientStep::Send(bytes) => self.send(&mut writer, bytes).await,
-                ClientStep::HalfClose => break,
-                ClientStep::Reset => {
-                    drop(writer.as_ref().set_zero_linger());
-                    reading.abort();
-                    break;
-                }
-            }
-        }
-        // Without a reader this is the reset.
-        drop(writer);
-        self.quiescence.settle().await;
-    }
-
-    /// Sends bytes, and lets the worker do all that they make it do. The connection may have ended already.
-    async fn send(&self, writer: &mut OwnedWriteHalf, bytes: &[u8]) {
-        drop(timeout(PATIENCE, writer.write_all(bytes)).await.expect("the worker reads"));
-        self.quiescence.settle().await;
     }
 
     async fn wait(&self, what: &str, is_done: impl Fn() -> bool) {
@@ -139,18 +136,18 @@ impl Fixture {
     }
 }
 
-/// Reads until the connection ends.
-async fn read_all(mut reader: OwnedReadHalf, quiescence: Rc<Quiescence>) {
-    let mut bytes = vec![0; 16 * 1024];
-    while let Ok(1..) = reader.read(&mut bytes).await {
-        quiescence.note_event();
-    }
-    quiescence.note_event();
-}
-
-fn start_proxy(endpoint_port: u16) -> Proxy {
-    let objects = OBJECTS.replace("ENDPOINT_PORT", &endpoint_port.to_string());
-    let (objects, problems) = parse(&objects, "objects.yaml");
+fn start_proxy(
+    protocol: &str,
+    endpoint_port: u16,
+    identity: &CertifiedKey<rcgen::KeyPair>,
+) -> Proxy {
+    let quoted = |text: String| serde_json::Value::from(text).to_string();
+    let secret = SECRET
+        .replace("CHAIN", &quoted(identity.cert.pem()))
+        .replace("KEY", &quoted(identity.signing_key.serialize_pem()));
+    let objects =
+        OBJECTS.replace("PROTOCOL", protocol).replace("ENDPOINT_PORT", &endpoint_port.to_string());
+    let (objects, problems) = parse(&[objects, secret].concat(), "objects.yaml");
     assert!(problems.is_empty(), "{problems:?}");
     let translation = translate(&objects, &TranslationSettings::default());
     assert!(translation.problems.is_empty(), "{:?}", translation.problems);
@@ -161,6 +158,8 @@ fn start_proxy(endpoint_port: u16) -> Proxy {
         memory_limit: None,
         max_descriptors: None,
         affinity_key: Some(vec![7; 32]),
+        interceptor: None,
+        leases_slots: false,
     });
     let proxy = proxy.expect("threads start");
     let errors = proxy.apply(&translation.snapshot);

@@ -8,23 +8,13 @@ const MAX_STEPS: usize = 48;
 /// What begins each further step.
 const SEPARATOR: &[u8] = b"\n@";
 
-/// A parsed script.
-pub(super) struct Script {
-    pub(super) client: Vec<ClientStep>,
+/// A parsed script, with steps of a client over TCP or over QUIC.
+pub(super) struct Script<S> {
+    pub(super) client: Vec<S>,
     /// Answers to requests, in the order in which the requests arrive at the endpoint.
     pub(super) answers: Vec<Answer>,
     /// `t`: the client is a trusted proxy.
     pub(super) is_trusted: bool,
-}
-
-/// A step of the client. After each the worker does all that it can do, so that steps are the pieces that it reads.
-pub(super) enum ClientStep {
-    /// `c`: sends these bytes. `f`: sends a frame of HTTP/2 with the type, the flags and the stream in the first bytes.
-    Send(Vec<u8>),
-    /// `h`: closes the sending side.
-    HalfClose,
-    /// `r`: resets the connection.
-    Reset,
 }
 
 /// An answer of the endpoint.
@@ -37,38 +27,23 @@ pub(super) struct Answer {
     pub(super) closes: bool,
 }
 
-impl Script {
-    /// Parses a script; steps of an unknown kind do nothing.
-    pub(super) fn parse(bytes: &[u8]) -> Self {
+impl<S> Script<S> {
+    /// Parses a script. `step` parses a step of the client from its kind and its bytes; steps of an unknown kind do
+    /// nothing.
+    pub(super) fn parse(bytes: &[u8], step: impl Fn(u8, &[u8]) -> Option<S>) -> Self {
         let mut script = Self { client: Vec::new(), answers: Vec::new(), is_trusted: false };
-        for step in split(bytes).take(MAX_STEPS) {
-            let Some((kind, bytes)) = step.split_first() else { continue };
+        for text in split(bytes).take(MAX_STEPS) {
+            let Some((&kind, bytes)) = text.split_first() else { continue };
             let answer = |is_early, closes| Answer { bytes: bytes.to_vec(), is_early, closes };
             match kind {
-                b'c' => script.client.push(ClientStep::Send(bytes.to_vec())),
-                b'f' => script.client.extend(frame(bytes).map(ClientStep::Send)),
                 b't' => script.is_trusted = true,
-                b'h' => script.client.push(ClientStep::HalfClose),
-                b'r' => script.client.push(ClientStep::Reset),
                 b'e' => script.answers.push(answer(false, false)),
                 b'p' => script.answers.push(answer(true, false)),
                 b'x' => script.answers.push(answer(false, true)),
-                _ => {}
+                _ => script.client.extend(step(kind, bytes)),
             }
         }
         script
-    }
-
-    /// Returns all bytes that the client sends.
-    pub(super) fn client_bytes(&self) -> Vec<u8> {
-        let mut all = Vec::new();
-        for step in &self.client {
-            match step {
-                ClientStep::Send(bytes) => all.extend_from_slice(bytes),
-                ClientStep::HalfClose | ClientStep::Reset => break,
-            }
-        }
-        all
     }
 }
 
@@ -81,11 +56,4 @@ fn split(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
         rest = end.map(|end| &all[end + SEPARATOR.len()..]);
         Some(&all[..end.unwrap_or(all.len())])
     })
-}
-
-/// Returns a frame with the right length; `None` if its header is incomplete.
-fn frame(bytes: &[u8]) -> Option<Vec<u8>> {
-    let ([kind, flags, stream], payload) = bytes.split_first_chunk()?;
-    let [.., high, middle, low] = u32::try_from(payload.len()).ok()?.to_be_bytes();
-    Some([&[high, middle, low, *kind, *flags, 0, 0, 0, *stream], payload].concat())
 }

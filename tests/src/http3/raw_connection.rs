@@ -56,7 +56,8 @@ impl RawHttp3Connection {
         Self::connect_with(address, config).await
     }
 
-    async fn connect_with(address: SocketAddr, config: ClientConfig) -> Result<Self> {
+    /// Like [`RawHttp3Connection::connect`], with this QUIC configuration.
+    pub async fn connect_with(address: SocketAddr, config: ClientConfig) -> Result<Self> {
         let (endpoint, connecting) = client::begin_connection(address, config)?;
         let connection = within("a handshake", connecting).await??;
         let mut control = connection.open_uni().await?;

@@ -21,5 +21,5 @@ mod browser;
 mod python;
 /// Hypercorn and nginx as HTTP/3 endpoints.
 mod endpoints;
-/// quic-go, aioquic and s2n-quic in the cases of quic-interop-runner.
+/// quic-go, aioquic, s2n-quic and quiche in the cases of quic-interop-runner.
 mod quic;

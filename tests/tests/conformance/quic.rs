@@ -54,7 +54,8 @@ impl QuicClient {
         Ok(Some(String::from_utf8(output.stdout)?))
     }
 
-    /// Runs all cases; each must end as the table says.
+    /// Runs all cases; each must end as the table says. A case that fails is run once more: the line loses at random, and
+    /// a client on a busy machine gives up by timers of its own.
     async fn check_every_case(self) -> Result {
         LocalSet::new().run_until(self.run_every_case()).await
     }
@@ -71,7 +72,12 @@ impl QuicClient {
             running.spawn_local(async move {
                 let _permit = permits.acquire().await?;
                 let name = case.name;
-                let outcome = CaseRun::new(case).run(self).await;
+                let mut outcome = CaseRun::new(case).run(self).await;
+                if let Err(failure) = &outcome {
+                    eprintln!("{name} is run again: {failure:#}");
+                    let again = cases::all().into_iter().find(|case| case.name == name);
+                    outcome = CaseRun::new(again.context("no such case")?).run(self).await;
+                }
                 anyhow::Ok((name, outcome))
             });
         }
@@ -111,9 +117,15 @@ async fn s2n_quic_passes_its_cases() -> Result {
     QuicClient { name: "s2n-quic", program: "s2n-quic", script: None }.check_every_case().await
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs quiche: make conformance"]
+async fn quiche_passes_its_cases() -> Result {
+    QuicClient { name: "quiche", program: "quiche", script: None }.check_every_case().await
+}
+
 #[test]
 fn table_has_every_case() -> Result {
-    for client in ["quic-go", "aioquic", "s2n-quic"] {
+    for client in ["quic-go", "aioquic", "s2n-quic", "quiche"] {
         let rows = table::column(client)?;
         let cases = cases::all();
         ensure!(rows.len() == cases.len(), "{client}: {} rows", rows.len());

@@ -138,9 +138,11 @@ fn framing_field(framing: BodyFraming, out: &mut Vec<u8>) {
         BodyFraming::None | BodyFraming::UntilClose | BodyFraming::Stream => {}
         BodyFraming::Chunked => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
         BodyFraming::Length(length) => {
-            out.extend_from_slice(b"Content-Length: ");
-            decimal(length, out);
-            out.extend_from_slice(b"\r\n");
+            const NAME: usize = "Content-Length: ".len();
+            let mut line = *b"Content-Length: 00000000000000000000\r\n";
+            let start = write_digits(length, &mut line, NAME + 20) - NAME;
+            line.copy_within(..NAME, start);
+            out.extend_from_slice(&line[start..]);
         }
     }
 }
@@ -161,19 +163,21 @@ fn put(out: &mut Vec<u8>, parts: &[&[u8]]) {
     }
 }
 
-fn decimal(number: u64, out: &mut Vec<u8>) {
-    out.extend_from_slice(digits(number, &mut [0; 20]));
+/// Formats a number in decimal digits, in `space`.
+pub(crate) fn digits(number: u64, space: &mut [u8; 20]) -> &[u8] {
+    let start = write_digits(number, space, 20);
+    &space[start..]
 }
 
-/// Formats a number in decimal digits, in `space`.
-pub(crate) fn digits(mut number: u64, space: &mut [u8; 20]) -> &[u8] {
-    let mut start = space.len();
+/// Writes a number in decimal digits, up to 20, so that they end before `end`. Returns where they begin.
+fn write_digits<const SIZE: usize>(mut number: u64, space: &mut [u8; SIZE], end: usize) -> usize {
+    let mut start = end;
     loop {
         start -= 1;
         space[start] = b'0' + (number % 10) as u8;
         number /= 10;
         if number == 0 {
-            return &space[start..];
+            return start;
         }
     }
 }
@@ -254,9 +258,10 @@ mod tests {
     #[test]
     fn numbers_are_decimal() {
         for number in [0, 1, 9, 10, 99, 100, 65_535, u64::MAX] {
+            assert_eq!(digits(number, &mut [0; 20]), number.to_string().as_bytes());
             let mut out = Vec::new();
-            decimal(number, &mut out);
-            assert_eq!(String::from_utf8(out).unwrap(), number.to_string());
+            framing_field(BodyFraming::Length(number), &mut out);
+            assert_eq!(String::from_utf8(out).unwrap(), format!("Content-Length: {number}\r\n"));
         }
     }
 }

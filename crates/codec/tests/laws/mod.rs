@@ -16,11 +16,22 @@ pub mod h3;
 /// Properties of path normalisation.
 pub mod path;
 
+use codec::first_bytes::{FirstBytes, HTTP2_PREFACE, MAX_DETECTION_BYTES, detect};
 use codec::h1::{BadChunk, ChunkedDecoder, ChunkedEvent, HeadLimits, parse, write};
 use codec::head::{FieldSection, HttpVersion, RequestHead, RequestMethod, ResponseHead};
 use codec::proxy_protocol;
 
 pub const LIMITS: HeadLimits = HeadLimits { head_bytes: 4096, fields: 32, target_bytes: 1024 };
+
+/// The first `len` bytes give the same protocol as all, or none yet, and a bounded number of bytes is always enough.
+pub fn first_bytes(bytes: &[u8], len: usize) {
+    let all = detect(bytes);
+    let early = detect(&bytes[..len]);
+    assert!(early.is_none() || early == all, "{len} bytes give {early:?}, all {all:?}");
+    assert!(all.is_some() || bytes.len() < MAX_DETECTION_BYTES);
+    let is_preface = bytes.starts_with(HTTP2_PREFACE);
+    assert_eq!(all == Some(FirstBytes::Http2), is_preface);
+}
 
 /// A prefix of `len` bytes gives the same result as all bytes, or none yet; and a written head parses to the same
 /// meaning.
@@ -29,8 +40,12 @@ pub fn request(bytes: &[u8], len: usize) {
     let taken = parse::request(bytes, &LIMITS, &mut head);
     let early = parse::request(&bytes[..len], &LIMITS, &mut RequestHead::new());
     assert!(early == Ok(None) || early == taken, "{len} bytes give {early:?}, all {taken:?}");
+    first_bytes(bytes, len);
     let Ok(Some(taken)) = taken else { return };
     assert!(taken <= bytes.len());
+    // One empty line may come first; then, and with a method longer than any registered one, it is forwarded as it is.
+    let is_detected = !bytes.starts_with(b"\r\n") && head.method_bytes().len() <= 32;
+    assert!(!is_detected || detect(bytes) == Some(FirstBytes::Http1));
 
     let once = written_request(&head);
     let mut again = RequestHead::new();

@@ -23,6 +23,7 @@ impl EndpointDriver {
         let mut with_input = std::mem::take(&mut self.connections_with_input);
         for inner in with_input.drain(..) {
             self.poll_events(&inner);
+            self.check_flood(&inner, now);
             inner.mark_ready();
         }
         self.connections_with_input = with_input;
@@ -118,6 +119,7 @@ impl EndpointDriver {
                 if let Some(inner) = self.connection(handle) {
                     inner.state.borrow_mut().proto.handle_event(event);
                     self.poll_events(&inner);
+                    self.check_flood(&inner, now);
                     inner.mark_ready();
                 }
             }

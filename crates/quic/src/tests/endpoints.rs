@@ -8,7 +8,7 @@ use tls::EndpointTlsError;
 use super::*;
 
 const SETTINGS: DialSettings =
-    DialSettings { idle_timeout: Duration::from_secs(30), keep_alive: None };
+    DialSettings { idle_timeout: Duration::from_secs(30), keep_alive: None, mark: None };
 
 /// Starts an endpoint that echoes each stream.
 fn endpoint(identity: &Identity, streams: u32) -> quinn::Endpoint {

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use anyhow::{Result as Outcome, ensure};
 use serde_json::json;
-use tests::http3::{block, code, frame, initial_datagrams};
+use tests::http3::{PacketOverride, RawHttp3Connection, block, code, frame, initial_datagrams};
 use tests::random::SeededRandom;
 use tests::{Endpoint, EndpointBehaviour, Result, within};
 use tokio::net::UdpSocket;
@@ -84,6 +84,42 @@ async fn control_frame_flood_closes_the_connection() -> Result {
     within("the end of the flood", flood).await?;
     assert_eq!(wire.wait_for_close_code().await?, Some(code::EXCESSIVE_LOAD));
     site.wait_for_metric("sheave_http3_connections_ended_total", "excess").await?;
+    check_health(&site, memory).await
+}
+
+/// Frames of QUIC itself that serve no request, hundreds in each datagram: the connection is closed, before the library
+/// has processed many of them, and others are served meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn quic_frame_flood_closes_the_connection() -> Result {
+    let (site, _endpoint, memory) = attack_target(json!({})).await?;
+    let client = site.client().await?;
+    let ended = async || {
+        let samples = site.sheave.metric_samples("sheave_http3_connections_ended_total").await?;
+        let floods = samples.iter().filter(|(labels, _)| labels.contains("\"excess\""));
+        Outcome::<f64>::Ok(floods.map(|(_, count)| count).sum())
+    };
+    let frames: [&[u8]; 5] = [
+        // PING, MAX_DATA, PATH_CHALLENGE, an empty STREAM frame, STREAMS_BLOCKED (RFC 9000 §19).
+        &[0x01],
+        &[0x10, 0x01],
+        &[0x1a, 1, 2, 3, 4, 5, 6, 7, 8],
+        &[0x0a, 0x02, 0x00],
+        &[0x16, 0x01],
+    ];
+    for (floods, frame) in frames.into_iter().enumerate() {
+        let packets = PacketOverride::default();
+        let config = packets.config(site.tls_options.quic_crypto()?);
+        let wire = RawHttp3Connection::connect_with(site.sheave.address(), config).await?;
+        let (mut sending, _receiving) = wire.open_request_stream(&get()).await?;
+        packets.repeat(frame);
+        // The bytes give the packets their size; none of them arrives.
+        let load = async { while sending.write_all(&[0; 10_000]).await.is_ok() {} };
+        within("the end of the flood", load).await?;
+        let end = wire.wait_for_close_code().await?;
+        ensure!(end == Some(code::EXCESSIVE_LOAD), "{frame:02x?}: {end:?}");
+        ensure!(client.get("/").await?.status() == 200);
+        tests::eventually("a count", ended, |ended| *ended as usize == floods + 1).await?;
+    }
     check_health(&site, memory).await
 }
 
