@@ -18,6 +18,8 @@ pub mod managed_services;
 pub mod certificate_object;
 /// Settings of a translation.
 pub mod translation_settings;
+/// Services whose addresses are taken in transparent mode.
+pub mod transparent;
 /// Translation of objects into a Snapshot and statuses.
 pub mod translate;
 /// The configuration of the data plane.
@@ -36,4 +38,6 @@ pub use objects::{ApiObject, parse};
 pub use problem::{ObjectOrigin, ObjectProblem};
 pub use snapshot::Snapshot;
 pub use translate::{EndpointIndex, TranslationResult, certificate_objects, ingress, translate};
-pub use translation_settings::{ClusterDomain, ControllerNames, TranslationSettings};
+pub use translation_settings::{
+    ClusterDomain, ControllerNames, TranslationSettings, TransparentSettings,
+};

@@ -47,6 +47,8 @@ mod ingress;
 mod reference_grant;
 /// `Service` and `EndpointSlice`.
 mod service;
+/// `NetworkPolicy`.
+mod network_policy;
 /// `Secret` and `ConfigMap`.
 mod secret;
 /// `BackendTLSPolicy`.
@@ -112,6 +114,7 @@ pub use metadata::{GatewayName, ObjectMeta, SharedObject, TypedObject};
 pub use namespace::{
     LabelExpression, LabelSelector, NAMESPACE_NAME_LABEL, NamespaceSpec, namespace_labels,
 };
+pub use network_policy::NetworkPolicySpec;
 pub use read::{parse, read};
 pub use reference_grant::{GrantFrom, GrantTo, ReferenceGrantSpec};
 pub use route::{ParentRef, ServiceRef};
@@ -121,8 +124,9 @@ pub use scalar::{
 pub use schema::schema;
 pub use secret::{ConfigMapSpec, SecretBytes, SecretSpec, SecretText};
 pub use service::{
-    AddressType, EndpointConditions, EndpointSliceSpec, SERVICE_NAME_LABEL, ServicePort,
-    ServiceSpec, ServiceType, SliceEndpoint, SlicePort,
+    AddressType, ClientIpAffinity, EndpointConditions, EndpointHint, EndpointHints,
+    EndpointSliceSpec, EndpointTargetRef, SERVICE_NAME_LABEL, ServicePort, ServiceSpec,
+    ServiceType, SessionAffinityConfig, SliceEndpoint, SlicePort,
 };
 pub use shorthand::{
     ListenFlag, ListenFlagProtocol, ShorthandFlags, add_default_class, certificate, shorthand,
@@ -161,6 +165,8 @@ pub enum ApiObject {
     Service(SharedObject<ServiceSpec>),
     /// Some of the endpoints of a Service.
     EndpointSlice(SharedObject<EndpointSliceSpec>),
+    /// A restriction of connections to pods.
+    NetworkPolicy(SharedObject<NetworkPolicySpec>),
     /// Certificates and keys.
     Secret(SharedObject<SecretSpec>),
     /// CA certificates.

@@ -10,6 +10,7 @@ mod settings;
 /// TLS termination at listeners, and TLS to endpoints.
 mod tls;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,9 +21,9 @@ pub use filter::{
     PathRewrite, RedirectAction, RequestUrl, RewriteAction, RouteFilters, UrlScheme,
 };
 pub use settings::{
-    AffinitySettings, BackendSettings, ClientSettings, CongestionControl, EndpointProtocol,
-    HashKey, Http3Settings, PathSettings, PriorityHeader, PriorityRules, ProbeSettings,
-    ProxyProtocol, ProxyVersion, RuleRetry,
+    AffinitySettings, BackendSettings, ClientSettings, CongestionControl, EndpointLocation,
+    EndpointProtocol, HashKey, Http3Settings, PathSettings, PriorityHeader, PriorityRules,
+    ProbeSettings, ProxyProtocol, ProxyVersion, RuleRetry,
 };
 pub use tls::{
     ClientCertificates, EndpointTls, ListenerTls, PrivateKey, RevocationCheck, SniRule,
@@ -63,6 +64,18 @@ pub struct Listener {
     pub tls: Option<Arc<ListenerTls>>,
     /// HTTP/3 settings, on the UDP port of the same number. `None`: no HTTP/3.
     pub http3: Option<Http3Settings>,
+    /// Interception by rules of the node, if the address is a Service's: nothing is bound. `None`: the address is bound.
+    pub interception: Option<InterceptionSettings>,
+    /// Routing of requests from clients of a namespace that has routes of its own for the Service, in place of that in
+    /// `protocol`. Empty unless the address is intercepted.
+    pub consumer_routes: BTreeMap<Arc<str>, RouteTable>,
+}
+
+/// Settings of an address whose connections are intercepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InterceptionSettings {
+    /// True if connections to endpoints have the client's address.
+    pub keep_client_address: bool,
 }
 
 impl Listener {
@@ -71,13 +84,17 @@ impl Listener {
         let (routes, only) = match &self.protocol {
             ListenerProtocol::Http(routes) => (Some(routes), None),
             ListenerProtocol::Tcp(only) | ListenerProtocol::Udp(only) => (None, only.as_ref()),
+            ListenerProtocol::Detected { requests, connections } => {
+                (Some(requests), connections.as_ref())
+            }
         };
+        let routes = routes.into_iter().chain(self.consumer_routes.values());
         let sites = self.tls.iter().flat_map(|tls| &tls.sni_rules);
         let of_connections = sites.filter_map(|site| match &site.payload {
             TlsPayload::Connections(rule) => rule.as_ref(),
             TlsPayload::Requests => None,
         });
-        routes.into_iter().flat_map(RouteTable::rules).chain(only).chain(of_connections)
+        routes.flat_map(RouteTable::rules).chain(only).chain(of_connections)
     }
 }
 
@@ -90,13 +107,21 @@ pub enum ListenerProtocol {
     Tcp(Option<Arc<Rule>>),
     /// UDP flows. All use one rule; without a rule their datagrams are dropped.
     Udp(Option<Arc<Rule>>),
+    /// The first bytes of a connection determine the protocol. HTTP/1.x, and HTTP/2 with prior knowledge, are routed
+    /// request by request; everything else is forwarded as a connection.
+    Detected {
+        /// Routing of requests.
+        requests: RouteTable,
+        /// The rule of all other connections; without a rule they are closed.
+        connections: Option<Arc<Rule>>,
+    },
 }
 
 impl ListenerProtocol {
     /// Returns the transport protocol.
     pub const fn transport(&self) -> TransportProtocol {
         match self {
-            Self::Http(_) | Self::Tcp(_) => TransportProtocol::Tcp,
+            Self::Http(_) | Self::Tcp(_) | Self::Detected { .. } => TransportProtocol::Tcp,
             Self::Udp(_) => TransportProtocol::Udp,
         }
     }
@@ -207,15 +232,24 @@ impl fmt::Display for BackendKey {
     }
 }
 
-/// One address of an endpoint.
+/// An endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EndpointSpec {
-    /// The address and port.
+    /// The address and port by which it is known.
     pub address: SocketAddr,
+    /// Its address and port in the other IP version, if it has one.
+    pub other_address: Option<SocketAddr>,
     /// The weight, relative to the other endpoints.
     pub weight: u32,
     /// The zone that it runs in, if known.
     pub zone: Option<Arc<str>>,
     /// The node that it runs on, if known.
     pub node: Option<Arc<str>>,
+}
+
+impl EndpointSpec {
+    /// Creates an endpoint of which only the address is known.
+    pub fn new(address: SocketAddr) -> Self {
+        Self { address, other_address: None, weight: 1, zone: None, node: None }
+    }
 }

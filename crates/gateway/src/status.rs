@@ -18,7 +18,7 @@ use crate::objects::ParentRef;
 use crate::snapshot::TransportProtocol;
 
 pub use features::{FEATURES, report_version};
-pub use slot_assignment::report_slot_assignment;
+pub use slot_assignment::{SlotSharing, report_slot_assignment};
 pub use status_json::status_json;
 pub use update::{StatusUpdate, status_removal, status_update};
 

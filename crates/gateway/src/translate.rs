@@ -51,6 +51,8 @@ mod grpc_match;
 mod filter;
 /// TLSRoutes, TCPRoutes and UDPRoutes.
 mod stream_route;
+/// Services whose addresses are taken in transparent mode.
+mod transparent;
 /// Objects that cannot be read.
 mod invalid_object;
 /// Services and EndpointSlices: the targets of backend references.
@@ -98,9 +100,12 @@ pub fn translate(objects: &[ApiObject], settings: &TranslationSettings) -> Trans
     let mut gateways = listener::gateways(&index, addresses, &mut report);
     revocation::add(&mut gateways, &client_policies);
     http3::find(&mut gateways, &client_policies, &mut report);
-    let parents = ParentIndex::new(&gateways);
+    let services = transparent::services(&index);
+    services.report(&index, &mut report);
+    let parents = ParentIndex::new(&gateways, &services);
     let mut routes = route::drafts(&index, &parents, &mut gateways, &mut report);
     routes.extend(stream_route::drafts(&index, &parents, &mut gateways, &mut report));
+    routes.extend(services.default_routes(&routes));
     let mut listeners = address::listeners(&gateways, addresses, &client_policies, &mut report);
     gateway_status::statuses(&gateways, addresses, &mut report);
     invalid_object::statuses(&index, &parents, &gateways, addresses, &mut report);
@@ -109,7 +114,7 @@ pub fn translate(objects: &[ApiObject], settings: &TranslationSettings) -> Trans
     tls_policies.statuses(&usage.ancestors, &gateways, &mut report);
 
     let keys = backend_keys(&routes);
-    let endpoints = EndpointIndex::of_index(&index);
+    let endpoints = EndpointIndex::of_index(&index, &services);
     backend::check_slices(&endpoints, &keys, &mut report);
     let backend = |key: &BackendKey| Backend {
         key: key.clone(),
@@ -117,20 +122,24 @@ pub fn translate(objects: &[ApiObject], settings: &TranslationSettings) -> Trans
         endpoints: endpoints.of(key),
         settings: {
             let transport = usage.transport(key, &index, &tls_policies, &gateways);
-            let settings = backend_policies.settings(&index, key, transport);
+            let mut settings = backend_policies.settings(&index, key, transport);
+            services.adjust(key, &mut settings, backend_policies.applies_to(&index, key));
             BackendSettings { service_uid: backend::service_uid(&index, key), ..settings }
         },
     };
     let mut snapshot =
         Snapshot { backends: keys.iter().map(backend).collect(), ..Default::default() };
+    let mut service_listeners = services.listeners();
     for route in &routes {
         for draft in &route.rules {
             let rule = Arc::new(draft.rule(snapshot.rules.len(), &keys));
             listeners.add_rule(&gateways, &route.attachments, &draft.matches, &rule);
+            service_listeners.add_rule(&route.service_ports, &draft.matches, &rule);
             snapshot.rules.push(rule);
         }
     }
     snapshot.listeners = listeners.into_listeners();
+    let transparent_services = service_listeners.add_to(&mut snapshot.listeners);
     let (managed_services, retained_gateways) =
         managed_service::desired_services(&index, &gateways);
     let TranslationReport { statuses, problems, certificate_validities, .. } = report;
@@ -141,6 +150,7 @@ pub fn translate(objects: &[ApiObject], settings: &TranslationSettings) -> Trans
         certificate_validities,
         managed_services,
         retained_gateways,
+        transparent_services,
     };
     expansion.attribute(&mut translation);
     translation.problems.sort_by(|a, b| a.origin.cmp(&b.origin));

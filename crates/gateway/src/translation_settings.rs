@@ -27,6 +27,21 @@ pub struct TranslationSettings {
     pub rejected_answers: BTreeMap<Arc<str>, String>,
     /// Secrets and ConfigMaps of the cluster that cannot be read, each with the reason.
     pub unreadable_objects: BTreeMap<CertificateObject, String>,
+    /// Transparent mode. `None`: annotations of Services have no effect.
+    pub transparent: Option<TransparentSettings>,
+}
+
+/// Settings of transparent mode: the node that it serves.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TransparentSettings {
+    /// The name of the node, for `internalTrafficPolicy`, hints and preferences. Empty: unknown.
+    pub node: Arc<str>,
+    /// The zone of the node, if known.
+    pub zone: Option<Arc<str>>,
+    /// True if IPv4 addresses can be taken.
+    pub ipv4: bool,
+    /// True if IPv6 addresses can be taken.
+    pub ipv6: bool,
 }
 
 impl TranslationSettings {

@@ -15,6 +15,7 @@
 //! - `# unreadable: KIND NAMESPACE/NAME: REASON` says that a Secret or ConfigMap cannot be read.
 //! - `# own: ADDRESS` is an address of Sheave, `# private port: PORT` a port of its admin API.
 //! - `# controller: NAME` is the name of Sheave's GatewayClasses.
+//! - `# transparent: NODE ZONE` turns transparent mode on, for this node and zone; `# no ipv6` leaves IPv6 alone.
 //! - `# share hostnames` lets Gateways of all namespaces share hostnames.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -37,10 +38,11 @@ use gateway::snapshot::{
 use gateway::status::{
     GatewayStatus, ListenerStatus, ResourceStatus, StatusCondition, StatusDetail,
 };
+use gateway::transparent::TransparentService;
 use gateway::{
     AddressAssignment, AddressFilter, ApiObject, CertificateObject, CertificateObjectKind,
     ControllerNames, ObjectOrigin, ObjectProblem, Snapshot, TranslationResult, TranslationSettings,
-    certificate_objects, parse, translate,
+    TransparentSettings, certificate_objects, parse, translate,
 };
 
 #[test]
@@ -118,7 +120,23 @@ fn output(input: &str, file: &str) -> String {
         let http3 = it.http3.map(|http3| format!(" and {http3:?}")).unwrap_or_default();
         let free = if it.free_bind { " free-bind" } else { "" };
         let public = it.public_port.map(|port| format!(" for {port}")).unwrap_or_default();
-        let address = format!("{}{transport}{public}{free}{http3}", it.address);
+        let interception = it
+            .interception
+            .map(|it| format!(" intercepted keep_client_address={}", it.keep_client_address));
+        let interception = interception.unwrap_or_default();
+        let kind = match &it.protocol {
+            ListenerProtocol::Detected { connections, .. } => {
+                let rule = connections.as_ref().map(|rule| shares(rule, snapshot));
+                format!(" detected, else {}", rule.as_deref().unwrap_or("closed"))
+            }
+            ListenerProtocol::Tcp(Some(rule)) if it.interception.is_some() => {
+                format!(" connections to {}", shares(rule, snapshot))
+            }
+            ListenerProtocol::Http(_) | ListenerProtocol::Tcp(_) | ListenerProtocol::Udp(_) => {
+                String::new()
+            }
+        };
+        let address = format!("{}{transport}{public}{free}{http3}{interception}{kind}", it.address);
         described(&it.name, &address, &it.client, &defaults.0.client)
     };
     section(&mut out, "listeners", snapshot.listeners.iter().map(listener));
@@ -126,6 +144,7 @@ fn output(input: &str, file: &str) -> String {
     section(&mut out, "names", input.lines().flat_map(|line| names(line, snapshot)));
     section(&mut out, "rules", snapshot.rules.iter().filter_map(|rule| special(rule, snapshot)));
     section(&mut out, "requests", input.lines().filter_map(|line| request(line, snapshot)));
+    section(&mut out, "consumers", input.lines().flat_map(|line| consumers(line, snapshot)));
     let backend = |it: &Backend| {
         let endpoints = it.endpoints.iter().map(|endpoint| match &endpoint.zone {
             Some(zone) => format!("{} in {zone}", endpoint.address),
@@ -145,6 +164,8 @@ fn output(input: &str, file: &str) -> String {
         described(&it.key, &from, &settings, &defaults.1.settings)
     };
     section(&mut out, "backends", snapshot.backends.iter().map(backend));
+    let services = &translation.transparent_services;
+    section(&mut out, "transparent_services", services.iter().map(transparent_service));
     section(&mut out, "managed_services", translation.managed_services.iter().map(managed_service));
     let retained =
         translation.retained_gateways.iter().map(|(namespace, name)| format!("{namespace}/{name}"));
@@ -183,6 +204,12 @@ fn settings(input: &str, objects: &[ApiObject]) -> TranslationSettings {
     if let [name] = &values("controller")[..] {
         settings.controllers.gateway = (&**name).into();
     }
+    let has = |directive: &str| input.lines().any(|line| line == directive);
+    settings.transparent = values("transparent").first().map(|place| {
+        let (node, zone) = place.split_once(' ').unwrap();
+        let (node, zone) = (node.into(), Some(zone.into()));
+        TransparentSettings { node, zone, ipv4: true, ipv6: !has("# no ipv6") }
+    });
     settings.share_hostnames = input.lines().any(|line| line == "# share hostnames");
     for rejected in values("rejected") {
         let (name, reason) = rejected.split_once(' ').unwrap();
@@ -231,6 +258,29 @@ fn addresses(input: &str, objects: &[ApiObject]) -> AddressAssignment {
     } else {
         assign(&pool, objects, &known, &ControllerNames::default())
     }
+}
+
+fn transparent_service(service: &TransparentService) -> String {
+    let TransparentService { namespace, name, uid, addresses, adopt, findings } = service;
+    let findings = findings.iter().map(|it| format!("; {}: {}", it.reason, it.message));
+    let findings: String = findings.collect();
+    let uid = uid.as_ref().map(|uid| format!(" {uid}")).unwrap_or_default();
+    quoted(&format!("{namespace}/{name}{uid} {adopt:?} {addresses:?}{findings}"))
+}
+
+/// Returns the answers to a request from a namespace that has routes of its own.
+fn consumers(line: &str, snapshot: &Snapshot) -> Vec<String> {
+    let Some(text) = line.strip_prefix("# request: ") else { return Vec::new() };
+    let Some(request) = parse_request(text) else { return Vec::new() };
+    let routes = snapshot.listeners.iter().flat_map(|listener| {
+        listener.consumer_routes.iter().map(move |(from, routes)| (listener.address, from, routes))
+    });
+    let answer = |(address, from, routes): (_, _, &gateway::matching::RouteTable)| {
+        let rule = routes.find(&request);
+        let rule = rule.map_or_else(|| "nothing".to_owned(), |it| shares(it, snapshot));
+        quoted(&format!("{text} from {from} at {address} -> {rule}"))
+    };
+    routes.map(answer).collect()
 }
 
 fn managed_service(service: &DesiredService) -> String {
@@ -393,7 +443,8 @@ fn request(line: &str, snapshot: &Snapshot) -> Option<String> {
     let request = parse_request(text)?;
     let mut answers = snapshot.listeners.iter().map(|listener| {
         let rule = match &listener.protocol {
-            ListenerProtocol::Http(routes) => routes.find(&request),
+            ListenerProtocol::Http(routes)
+            | ListenerProtocol::Detected { requests: routes, .. } => routes.find(&request),
             ListenerProtocol::Tcp(rule) | ListenerProtocol::Udp(rule) => rule.as_ref(),
         };
         format!(

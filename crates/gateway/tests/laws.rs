@@ -15,7 +15,9 @@ use gateway::objects::{
 };
 use gateway::snapshot::{Listener, ListenerProtocol, RuleTarget, Snapshot, TlsPayload};
 use gateway::status::{ResourceStatus, StatusUpdate, status_update};
-use gateway::{ControllerNames, EndpointIndex, TranslationSettings, parse, translate};
+use gateway::{
+    ControllerNames, EndpointIndex, TranslationSettings, TransparentSettings, parse, translate,
+};
 use proptest::prelude::*;
 
 /// Our name in statuses.
@@ -159,6 +161,14 @@ proptest! {
         let translation = translate(&objects, &TranslationSettings::at(addresses));
         assert_valid(&translation.snapshot);
         assert!(translation.snapshot.listeners.iter().all(|listener| listener.free_bind));
+        for status in &translation.statuses {
+            assert_written_once(status);
+        }
+        let transparent = TransparentSettings { ipv4: true, ipv6: true, ..Default::default() };
+        let settings =
+            TranslationSettings { transparent: Some(transparent), ..Default::default() };
+        let translation = translate(&objects, &settings);
+        assert_valid(&translation.snapshot);
         for status in &translation.statuses {
             assert_written_once(status);
         }

@@ -8,9 +8,9 @@ use gateway::objects::ParentRef;
 use gateway::snapshot::TransportProtocol;
 use gateway::status::{
     ConditionReason, ConditionType, GatewayClassStatus, GatewayStatus, ListenerStatus,
-    ObjectIdentity, ParentStatus, ResourceStatus, StatusCondition, StatusDetail, StatusUpdate,
-    TargetStatus, report_port_unavailable, report_slot_assignment, report_version, status_removal,
-    status_update,
+    ObjectIdentity, ParentStatus, ResourceStatus, SlotSharing, StatusCondition, StatusDetail,
+    StatusUpdate, TargetStatus, report_port_unavailable, report_slot_assignment, report_version,
+    status_removal, status_update,
 };
 use gateway::{TranslationSettings, translate};
 use serde_json::{Value, json};
@@ -321,8 +321,9 @@ fn bind_failure_sets_programmed_false_on_the_affected_listeners() {
 fn cap_division_condition_is_set_on_affected_policy_targets() {
     let (objects, _) = gateway::parse(include_str!("../testdata/backend-policies.in.yaml"), "in");
     let mut statuses = translate(&objects, &TranslationSettings::default()).statuses;
-    report_slot_assignment(&mut statuses, 2);
-    report_slot_assignment(&mut statuses, 3);
+    let sharing = |replicas| SlotSharing { replicas, is_leased: false };
+    report_slot_assignment(&mut statuses, sharing(2));
+    report_slot_assignment(&mut statuses, sharing(3));
     let assigned = |name: &str| -> Vec<_> {
         let status = statuses.iter().find(|it| &*it.object.name == name).unwrap();
         let StatusDetail::Policy(targets) = &status.detail else { panic!("{name} is no policy") };

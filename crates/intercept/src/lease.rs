@@ -18,7 +18,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
 pub struct NodeObservation<'o> {
     /// Ticks of each worker: a worker adds one at least each [`RENEWAL_INTERVAL`] while it works.
     pub worker_ticks: &'o [u64],
-    /// SYNs that the rules have taken ([`RuleTable::taken`](crate::RuleTable::taken)).
+    /// SYNs that the rules have taken ([`TableLease::taken`](crate::TableLease::taken)).
     pub taken: u64,
     /// Connections that all workers have accepted on the proxy's port.
     pub accepted: u64,

@@ -1,13 +1,16 @@
 //! Transparent mode on one node: takes connections to Services by rules of the kernel, and lets them go to kube-proxy's
 //! rules if this process ends or hangs.
 //!
-//! [`RuleTable`] holds the rules, [`LeaseKeeper`] decides when they are in force, [`Conntrack`] forgets connections
-//! that the rules came too late for, [`node_findings`] says what else on the node translates addresses. The crate knows
-//! no proxy, no Snapshot and no API server. Mechanism and measurements: `docs/internals/transparent.md`.
+//! [`RuleTable`] holds the rules, [`TableLease`] keeps them in force, [`LeaseKeeper`] decides when, [`Conntrack`]
+//! forgets connections that the rules came too late for, [`node_findings`] says what else on the node translates
+//! addresses. The crate knows no proxy, no Snapshot and no API server. Mechanism and measurements:
+//! `docs/internals/transparent.md`.
 #![warn(missing_docs)]
 
 /// Rules that take connections.
 mod rule_table;
+/// Lease and counters of the rules.
+mod table_lease;
 /// Marks of our own packets, and of clients.
 mod socket_mark;
 /// Options of sockets.
@@ -18,6 +21,8 @@ mod lease;
 mod conntrack;
 /// The rate at which connections are reset.
 mod reset_pacer;
+/// Routes to clients.
+mod client_route;
 /// Other programs on the node.
 mod findings;
 /// Messages of nftables.
@@ -31,6 +36,7 @@ use std::io;
 
 use thiserror::Error;
 
+pub use client_route::is_routed_to_node;
 pub use conntrack::{Conntrack, DeletedConnections, TrackedConnection};
 pub use findings::{NodeFinding, node_findings};
 pub use lease::{
@@ -40,6 +46,7 @@ pub use reset_pacer::ResetPacer;
 pub use rule_table::{ProxyAddresses, RuleTable, RuleTableConfig};
 pub use socket_mark::{MarkRange, MarkRangeError, SocketMark};
 pub use socket_options::{mark_socket, original_destination};
+pub use table_lease::TableLease;
 
 /// Error of the kernel's rules or of its table of connections.
 #[derive(Debug, Error)]

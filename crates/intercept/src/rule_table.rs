@@ -4,20 +4,20 @@
 //! ends. Its rules are in force only while its lease lasts, so that a process that hangs lets connections go as well.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
+use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use crate::InterceptError;
 use crate::netlink::{NetfilterMessage, NetfilterSocket, TransactionRefusal};
-use crate::nftables::{ElementBytes, IpVersion, TableMessages, packets_of};
+use crate::nftables::{ElementBytes, TableMessages};
 use crate::socket_mark::{MarkRange, SocketMark};
-use crate::socket_options::mark_socket;
+use crate::table_lease::TableLease;
 
 /// Sets, chains and rules.
 mod layout;
 
-use layout::{TableLayout, names};
+use layout::TableLayout;
 
+pub(crate) use layout::names;
 pub(crate) use layout::names::TABLE_PREFIX;
 
 /// Services' addresses in one table.
@@ -65,53 +65,19 @@ impl RuleTableConfig {
 /// The table, and what is in it. When this is dropped, the kernel removes the table.
 ///
 /// Connections that were taken stay with the proxy. All methods return at once, or after other programs' changes of
-/// rules, for which the kernel has one lock: call them on a thread that may wait, never on a worker. The table is in
-/// the network namespace of the thread that opens it.
+/// rules, for which the kernel has one lock: call them on a thread that may wait, never on a worker, and renew the
+/// lease on another ([`Self::open_lease`]). The table is in the network namespace of the thread that opens it.
 pub struct RuleTable {
     socket: NetfilterSocket,
     messages: TableMessages,
     config: RuleTableConfig,
     addresses: BTreeSet<SocketAddr>,
     clients: BTreeMap<(SocketMark, bool), IpAddr>,
-    renewals: Vec<RenewalSocket>,
-}
-
-/// Sends the datagrams that renew the lease of one IP version.
-struct RenewalSocket {
-    socket: UdpSocket,
-    target: SocketAddr,
-}
-
-impl RenewalSocket {
-    fn open(proxy: SocketAddr, mark: SocketMark) -> Result<Self, InterceptError> {
-        let loopback: IpAddr =
-            if proxy.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
-        let socket = UdpSocket::bind((loopback, 0))?;
-        mark_socket(&socket, mark)?;
-        Ok(Self { socket, target: SocketAddr::new(loopback, proxy.port()) })
-    }
-
-    fn send(&self) -> io::Result<()> {
-        match self.socket.send_to(&[], self.target) {
-            // The rule drops the datagram, and the kernel says so.
-            Err(error) if error.raw_os_error() == Some(libc::EPERM) => Ok(()),
-            result => result.map(|_| ()),
-        }
-    }
-
-    /// The element of the lease.
-    fn key(&self) -> [u8; 1] {
-        [if self.target.is_ipv4() { IpVersion::V4 } else { IpVersion::V6 }.number()]
-    }
 }
 
 impl RuleTable {
     /// Makes the table. It takes nothing until there are addresses, and a lease.
     pub fn open(config: RuleTableConfig) -> Result<Self, InterceptError> {
-        let mark = config.marks.renewal();
-        let renewals: Result<Vec<_>, _> =
-            config.proxy.iter().map(|proxy| RenewalSocket::open(proxy, mark)).collect();
-        let renewals = renewals?;
         let messages = TableMessages { table: config.name.clone() };
         let layout = TableLayout::new(&config);
         let (parts, table): (Vec<_>, Vec<_>) = layout.messages(&messages).into_iter().unzip();
@@ -120,7 +86,7 @@ impl RuleTable {
             .commit(&table)
             .map_err(|rejection| cause_of_refusal(rejection, &config.name, &parts))?;
         let (addresses, clients) = Default::default();
-        Ok(Self { socket, messages, config, addresses, clients, renewals })
+        Ok(Self { socket, messages, config, addresses, clients })
     }
 
     /// True if connections to this address can be taken: there is a proxy address of its IP version.
@@ -161,27 +127,10 @@ impl RuleTable {
         Ok(())
     }
 
-    /// Puts the rules in force, for [`LEASE_TIMEOUT`](crate::LEASE_TIMEOUT) from now on.
-    ///
-    /// It sends a datagram that meets a rule of the table and is dropped there. A renewal by a change of the set is
-    /// worse: other programs that read the rules meanwhile begin anew after each change.
-    pub fn renew_lease(&mut self) -> Result<(), InterceptError> {
-        for renewal in &self.renewals {
-            renewal.send()?;
-        }
-        if self.has_lease()? { Ok(()) } else { Err(InterceptError::LeaseNotRenewed) }
-    }
-
-    /// True if the rules are in force, those of each IP version.
-    pub fn has_lease(&mut self) -> Result<bool, InterceptError> {
-        for renewal in &self.renewals {
-            match self.socket.request(&self.messages.element(names::LEASE, &renewal.key())) {
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(true)
+    /// Returns the lease of this table, and its counters, for another thread: it has sockets of its own, opened in the
+    /// network namespace of this thread.
+    pub fn open_lease(&self) -> Result<TableLease, InterceptError> {
+        TableLease::open(&self.config)
     }
 
     /// Ends the lease at once: from now on new connections take the way of kube-proxy's rules.
@@ -220,26 +169,10 @@ impl RuleTable {
         Ok(())
     }
 
-    /// Returns the SYNs that the rules have taken since the table was made, those sent again too.
-    pub fn taken(&mut self) -> Result<u64, InterceptError> {
-        self.count(names::TAKEN)
-    }
-
-    /// Returns the packets to the proxy's port that were refused because they were not translated.
-    pub fn refused(&mut self) -> Result<u64, InterceptError> {
-        self.count(names::REFUSED)
-    }
-
     fn client_removal(&self, key: (SocketMark, bool)) -> Vec<NetfilterMessage> {
         let Some(address) = self.clients.get(&key) else { return Vec::new() };
         let element = [(key.0.value().to_ne_bytes().to_vec(), address_bytes(*address))];
         self.messages.delete_elements(client_map(key.1), &element).collect()
-    }
-
-    fn count(&mut self, counter: &str) -> Result<u64, InterceptError> {
-        let counter = self.socket.request(&self.messages.counter_value(counter))?;
-        packets_of(&counter)
-            .ok_or_else(|| io::Error::other("the kernel's counter has no packets").into())
     }
 
     fn commit(
@@ -304,6 +237,8 @@ fn service_key(address: SocketAddr) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use super::*;
 
     fn refusal(position: Option<usize>, code: i32) -> InterceptError {

@@ -115,6 +115,11 @@ impl ApiServer {
         self.state().unresponsive.insert(name.to_owned());
     }
 
+    /// Answers everything again.
+    pub(crate) fn heed_all(&self) {
+        self.state().unresponsive.clear();
+    }
+
     pub(crate) fn slow_down(&self, delay: Duration) {
         self.state().delay = delay;
     }
@@ -176,6 +181,7 @@ impl ApiServer {
             }
             Method::PUT => state.replace(place, body),
             Method::PATCH if is_status => state.patch_status(place, &body),
+            Method::PATCH => state.merge(place, body),
             _ => error_response(StatusCode::METHOD_NOT_ALLOWED),
         }
     }
@@ -269,6 +275,16 @@ impl ApiServerState {
         if !self.is_current(&place, &object) {
             return error_response(StatusCode::CONFLICT);
         }
+        json_response(StatusCode::OK, &self.store(place, object))
+    }
+
+    /// Replaces the fields that a merge patch has.
+    fn merge(&mut self, place: ObjectPath, patch: Value) -> ApiResponse {
+        let Some(mut object) = self.objects.get(&place).cloned() else {
+            return error_response(StatusCode::NOT_FOUND);
+        };
+        let Value::Object(fields) = patch else { return error_response(StatusCode::BAD_REQUEST) };
+        fields.into_iter().for_each(|(name, value)| object[name] = value);
         json_response(StatusCode::OK, &self.store(place, object))
     }
 

@@ -2,6 +2,7 @@
 
 use gateway::ingress;
 use gateway::managed_services::{CONTROLLER_ANNOTATION, GATEWAY_ANNOTATION, PublishedAddress};
+use gateway::transparent::{self, BALANCE_ANNOTATION};
 use kube_core::{ApiResource, DynamicObject};
 use serde_json::Value;
 
@@ -32,6 +33,9 @@ const INGRESS: &str = "networking.k8s.io";
 /// The CRD of Gateway shows which version of Gateway API is installed.
 pub(crate) const CRD_KIND: &str = "CustomResourceDefinition";
 
+/// NetworkPolicies are read in transparent mode alone.
+pub(crate) const NETWORK_POLICY: &str = "NetworkPolicy";
+
 /// Kinds that can hold certificates.
 pub(crate) const SECRET: &str = "Secret";
 pub(crate) const CONFIG_MAP: &str = "ConfigMap";
@@ -50,7 +54,7 @@ const CERTIFICATE_SECRETS_SELECTOR: &str = "type!=kubernetes.io/service-account-
 
 /// Every watched kind. Pods are not watched: they change far more often than EndpointSlices and add
 /// no information.
-pub(crate) const KINDS: [WatchedKind; 20] = [
+pub(crate) const KINDS: [WatchedKind; 21] = [
     WatchedKind {
         field_selector: Some("metadata.name=gateways.gateway.networking.k8s.io"),
         is_namespaced: false,
@@ -70,6 +74,7 @@ pub(crate) const KINDS: [WatchedKind; 20] = [
     kind_with_entries(SHEAVE, "v1alpha1", "ClientPolicy", "clientpolicies"),
     cluster_kind(INGRESS, "IngressClass", "ingressclasses"),
     watched_kind(INGRESS, "v1", "Ingress", "ingresses"),
+    watched_kind(INGRESS, "v1", NETWORK_POLICY, "networkpolicies"),
     cluster_kind("", "Namespace", "namespaces"),
     watched_kind("", "v1", "Service", "services"),
     WatchedKind {
@@ -190,7 +195,11 @@ impl WatchedKind {
         object.metadata.managed_fields = None;
         let is_read = |name: &str| match self.name {
             "Ingress" | "IngressClass" => ingress::is_known_annotation(name),
-            "Service" => [GATEWAY_ANNOTATION, CONTROLLER_ANNOTATION].contains(&name),
+            "Service" => {
+                [GATEWAY_ANNOTATION, CONTROLLER_ANNOTATION].contains(&name)
+                    || transparent::ANNOTATIONS.contains(&name)
+            }
+            "Namespace" => name == BALANCE_ANNOTATION,
             _ => false,
         };
         if let Some(annotations) = &mut object.metadata.annotations {

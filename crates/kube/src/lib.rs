@@ -19,6 +19,10 @@ mod backoff;
 mod gateway_services;
 /// Leader election among the replicas.
 mod leader_election;
+/// Events of objects, for operators.
+mod events;
+/// The node of this process: its labels, and the pods on it.
+mod node;
 /// Announces addresses: one node holds each address.
 mod announce;
 /// In-memory API server for tests.
@@ -32,7 +36,9 @@ use kube_client::{Client, Config};
 use thiserror::Error;
 
 pub use announce::{AnnouncerConfig, EndpointCountsByAddress, announce};
+pub use events::{EventObject, EventRecorder, EventReporter, ObjectEvent, write_last_event};
 pub use gateway_services::DesiredServices;
+pub use node::{NodeDescription, NodeWatch, PodNamespaces};
 pub use publish::{DesiredStatuses, IngressAddresses, StatusAddresses};
 pub use watch::{ClusterContents, ClusterObjects, WatchSelection};
 

@@ -12,7 +12,9 @@ use std::{mem, slice};
 use futures_util::{StreamExt, stream};
 use gateway::ingress;
 use gateway::managed_services::PublishedAddress;
-use gateway::status::{self, ObjectIdentity, ResourceStatus, StatusDetail, StatusUpdate};
+use gateway::status::{
+    self, ObjectIdentity, ResourceStatus, SlotSharing, StatusDetail, StatusUpdate,
+};
 use k8s_openapi::jiff::Timestamp;
 use kube_client::api::{Patch, PatchParams};
 use kube_client::{Api, Client, Error};
@@ -54,8 +56,8 @@ pub struct DesiredStatuses {
     pub ingresses: IngressAddresses,
     /// The managed Services in front of Gateways; `None`: Services are not managed.
     pub services: Option<DesiredServices>,
-    /// Number of replicas that share fixed limits, this one included; `None`: unknown.
-    pub replicas: Option<u32>,
+    /// The sharing of fixed limits by replicas; `None`: unknown.
+    pub sharing: Option<SlotSharing>,
 }
 
 impl DesiredStatuses {
@@ -64,7 +66,7 @@ impl DesiredStatuses {
         Arc::ptr_eq(&self.statuses, &other.statuses)
             && self.ingresses == other.ingresses
             && self.services == other.services
-            && self.replicas == other.replicas
+            && self.sharing == other.sharing
     }
 }
 
@@ -193,7 +195,7 @@ impl StatusPublisher {
 
     /// Returns the writes that are needed: statuses that differ, and statuses to remove.
     fn pending_writes(&mut self, wanted: &DesiredStatuses) -> Vec<PendingWrite> {
-        let DesiredStatuses { statuses, ingresses, services, replicas } = wanted;
+        let DesiredStatuses { statuses, ingresses, services, sharing } = wanted;
         let Self { store: known, written: current, writer, .. } = self;
         let controller = &*writer.controller;
         let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
@@ -214,7 +216,7 @@ impl StatusPublisher {
                 current.add(index, status, held);
                 continue;
             }
-            let completed = complete_status(status, known.bundle_version(), *replicas);
+            let completed = complete_status(status, known.bundle_version(), *sharing);
             match status::status_update(&completed, controller, held.status.as_ref(), &now) {
                 Some(written) => {
                     due.push(PendingWrite::new(kind, namespace, &object.name, held, written));
@@ -286,15 +288,15 @@ fn withdrawal(kind: &WatchedKind, held: &StoredObject, controller: &str) -> Opti
 fn complete_status<'s>(
     status: &'s ResourceStatus,
     version: Option<&str>,
-    replicas: Option<u32>,
+    sharing: Option<SlotSharing>,
 ) -> Cow<'s, ResourceStatus> {
     let mut status = Cow::Borrowed(status);
-    match (&status.detail, replicas) {
+    match (&status.detail, sharing) {
         (StatusDetail::GatewayClass(_), _) => {
             status::report_version(slice::from_mut(status.to_mut()), version);
         }
-        (StatusDetail::Policy(_), Some(replicas)) => {
-            status::report_slot_assignment(slice::from_mut(status.to_mut()), replicas);
+        (StatusDetail::Policy(_), Some(sharing)) => {
+            status::report_slot_assignment(slice::from_mut(status.to_mut()), sharing);
         }
         _ => {}
     }

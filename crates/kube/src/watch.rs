@@ -2,6 +2,7 @@
 //! failure. Meanwhile the last known objects stay valid.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, Once};
 use std::time::Duration;
@@ -15,10 +16,11 @@ use kube_runtime::WatchStreamExt;
 use kube_runtime::watcher::{self, Config, InitialListStrategy, watcher};
 use tokio::sync::watch::{self as channel, Receiver, Sender};
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::backoff::WriteBackoff;
-use crate::kind::{KINDS, WatchedKind};
+use crate::events::{EventRecorder, EventWriter, ReporterIdentity};
+use crate::kind::{KINDS, NETWORK_POLICY, WatchedKind};
 use crate::publish::{self, DesiredStatuses, StatusAddresses};
 use crate::store::{PendingChanges, Store, WatchKey, WatchScope};
 use crate::{ClusterClient, ReplicaIdentity, leader_election};
@@ -27,10 +29,8 @@ use referenced::ReferencedObjects;
 /// Watches of the Secrets and ConfigMaps that objects refer to.
 mod referenced;
 
-/// Time within which successive changes are coalesced into one.
-const COALESCE: Duration = Duration::from_millis(5);
-/// Longest time that a change waits to be coalesced.
-const MAX_COALESCE: Duration = Duration::from_millis(50);
+/// Shortest and longest pause between the end of a translation and the next: changes in it are coalesced into one.
+const PAUSE: RangeInclusive<Duration> = Duration::from_millis(5)..=Duration::from_millis(50);
 
 /// Time limit to release the Lease, so that another replica may write.
 const RESIGN_TIMEOUT: Duration = Duration::from_secs(1);
@@ -53,6 +53,8 @@ pub struct WatchSelection {
     pub namespaces: Vec<String>,
     /// True if all Secrets and ConfigMaps of the namespaces are watched, not only those that objects refer to.
     pub all_certificates: bool,
+    /// True if NetworkPolicies are watched, for transparent mode.
+    pub network_policies: bool,
 }
 
 /// The store, shared by the reflectors and the publisher.
@@ -71,11 +73,44 @@ pub struct ClusterObjects {
     /// `None` if all Secrets and ConfigMaps are watched.
     referenced: Option<ReferencedObjects>,
     writers: Option<WriterTasks>,
+    events: EventRecorder,
+    pause: TranslationPause,
 }
 
-/// Tasks of the leader election and of the status writes.
+/// The pause after a translation. The first change after it is handled at once. During a series of changes at most half
+/// the time goes into translations, however many objects there are.
+#[derive(Debug, Default)]
+struct TranslationPause {
+    /// Time at which the objects were loaded, until their translation has ended.
+    loaded_at: Option<Instant>,
+    ends_at: Option<Instant>,
+}
+
+impl TranslationPause {
+    fn record_load(&mut self, now: Instant) {
+        self.loaded_at = Some(now);
+    }
+
+    /// Waits for the end of the pause. Cancel-safe.
+    async fn wait(&self) {
+        if let Some(ends_at) = self.ends_at {
+            sleep_until(ends_at).await;
+        }
+    }
+
+    /// Begins the pause, if a translation has ended.
+    fn begin(&mut self, now: Instant) {
+        if let Some(loaded_at) = self.loaded_at.take() {
+            let duration = now.saturating_duration_since(loaded_at);
+            self.ends_at = Some(now + duration.clamp(*PAUSE.start(), *PAUSE.end()));
+        }
+    }
+}
+
+/// Tasks of the leader election and of what is written.
 struct WriterTasks {
     publisher: JoinHandle<()>,
+    event_writer: JoinHandle<()>,
     elector: JoinHandle<()>,
 }
 
@@ -105,7 +140,13 @@ impl ClusterObjects {
         let controller = Arc::clone(&identity.controller);
         let referenced = (!selection.all_certificates)
             .then(|| ReferencedObjects::new(reflector, selection.namespaces));
+        let instance = identity.name.clone();
         let (leads, elector) = leader_election::start_election(cluster, identity, writer.clone());
+        let events = EventRecorder::default();
+        let reporter = ReporterIdentity { controller: controller.to_string(), instance };
+        let (client, recorder) = (cluster.client.clone(), events.clone());
+        let event_writer = EventWriter::new(client, recorder, reporter, leads.clone());
+        let event_writer = tokio::spawn(event_writer.run());
         let publisher = publish::StatusPublisher {
             client: cluster.client.clone(),
             store: Arc::clone(&store),
@@ -117,23 +158,30 @@ impl ClusterObjects {
             writer: publish::WriterIdentity { controller, field_manager: writer },
         };
         let publisher = tokio::spawn(publisher.run());
-        let writers = Some(WriterTasks { publisher, elector });
-        Self { store, store_changes, statuses, reflectors, referenced, writers }
+        let writers = Some(WriterTasks { publisher, event_writer, elector });
+        Self {
+            store,
+            store_changes,
+            statuses,
+            reflectors,
+            referenced,
+            writers,
+            events,
+            pause: TranslationPause::default(),
+        }
     }
 
-    /// Waits until the content of the cluster changes, and not before the initial lists of all kinds are complete.
-    /// Cancel-safe: nothing is lost.
+    /// Waits until the content of the cluster changes, and not before the initial lists of all kinds are complete. To be
+    /// called when what was loaded before has been translated. Cancel-safe: nothing is lost.
     pub async fn changed(&mut self) {
+        self.pause.begin(Instant::now());
         while !self.has_changes() {
             self.wait_for_update().await;
         }
-        // Endpoint changes take the fast path without a delay.
-        if !self.pending().objects {
-            return;
+        // Endpoint changes take the fast path without a pause.
+        if self.pending().objects {
+            self.pause.wait().await;
         }
-        let settle = async { while timeout(COALESCE, self.wait_for_update()).await.is_ok() {} };
-        // The changes have settled, or the longest delay has passed.
-        drop(timeout(MAX_COALESCE, settle).await);
     }
 
     /// Returns the content of the cluster now, with the Secrets and ConfigMaps that it refers to, or `others`, which are
@@ -157,6 +205,7 @@ impl ClusterObjects {
         known.changes.objects = false;
         known.changes.endpoints = false;
         let (objects, problems) = known.contents();
+        self.pause.record_load(Instant::now());
         ClusterContents { objects, problems, unreadable }
     }
 
@@ -178,6 +227,12 @@ impl ClusterObjects {
         publish::service_addresses(&lock(&self.store), namespace, name)
     }
 
+    /// Returns the recorder of events of objects.
+    #[must_use]
+    pub fn events(&self) -> EventRecorder {
+        self.events.clone()
+    }
+
     /// Hands over the statuses to write; statuses that are the same as the last ones have no
     /// effect.
     pub fn publish(&self, statuses: DesiredStatuses) {
@@ -193,10 +248,11 @@ impl ClusterObjects {
     /// Gives up leadership: nothing is written from now on, and the Lease is released. Waits for the API server, but
     /// only for a short time.
     pub async fn resign(&mut self) {
-        let Some(WriterTasks { publisher, elector }) = self.writers.take() else {
+        let Some(WriterTasks { publisher, event_writer, elector }) = self.writers.take() else {
             return;
         };
         publisher.abort();
+        event_writer.abort();
         // If this takes too long, the Lease expires.
         drop(timeout(RESIGN_TIMEOUT, elector).await);
     }
@@ -220,8 +276,8 @@ impl ClusterObjects {
 
 impl Drop for ClusterObjects {
     fn drop(&mut self) {
-        let publisher = self.writers.iter().map(|writers| &writers.publisher);
-        self.reflectors.iter().chain(publisher).for_each(JoinHandle::abort);
+        let writers = self.writers.iter().flat_map(|it| [&it.publisher, &it.event_writer]);
+        self.reflectors.iter().chain(writers).for_each(JoinHandle::abort);
     }
 }
 
@@ -238,7 +294,11 @@ fn watches(selection: &WatchSelection, own: &str) -> Vec<WatchKey> {
 /// the own namespace.
 fn scopes(kind: &WatchedKind, own: &str, selection: &WatchSelection) -> Vec<WatchScope> {
     let namespaces = &selection.namespaces;
-    if kind.holds_certificates && !selection.all_certificates {
+    let is_needed = match kind.name {
+        NETWORK_POLICY => selection.network_policies,
+        _ => !kind.holds_certificates || selection.all_certificates,
+    };
+    if !is_needed {
         return Vec::new();
     }
     if namespaces.is_empty() || !kind.is_namespaced {

@@ -20,8 +20,8 @@ use crate::accept::accepted_connection::ConnectionGuard;
 use crate::accept::client::{ClientConnection, WaitInterrupt};
 use crate::backend::{BackendConfig, BackendRef, Slot};
 use crate::clock;
-use crate::dial::connect::connect;
-use crate::dial::pool::Endpoint;
+use crate::dial::connect::{DialOptions, connect};
+use crate::dial::pool::{Endpoint, EndpointConnection};
 use crate::failure::Failure;
 use crate::l4_session::{self, L4Admission, L4Route};
 use crate::observe::l4_record::L4Record;
@@ -31,6 +31,8 @@ use crate::worker::Worker;
 
 /// Copy in one direction of a connection.
 mod one_way;
+/// Clients that have sent nothing.
+pub(crate) mod silent;
 
 use one_way::{FailedSide, OneWayCopy};
 
@@ -38,11 +40,22 @@ use one_way::{FailedSide, OneWayCopy};
 pub(crate) async fn serve(guard: ConnectionGuard, mut client: ClientConnection) {
     let worker = Rc::clone(&guard.worker);
     let mut record = L4Record::of_connection(&client);
-    if let Err(failure) = carry(&worker, &mut client, &mut record).await {
+    let end = carry(&worker, &mut client, &mut record).await;
+    conclude(&worker, &client, record, end);
+}
+
+/// Records the end of a session. After a failure the client is reset.
+fn conclude(
+    worker: &Worker,
+    client: &ClientConnection,
+    mut record: L4Record,
+    end: Result<(), Failure>,
+) {
+    if let Err(failure) = end {
         client.reset_on_close();
         record.failure = Some(failure);
     }
-    record.close(&worker);
+    record.close(worker);
 }
 
 async fn carry(
@@ -50,28 +63,58 @@ async fn carry(
     client: &mut ClientConnection,
     record: &mut L4Record,
 ) -> Result<(), Failure> {
-    let active_config = worker.config();
-    let listener = client.listener(&active_config).ok_or(Failure::NoRoute)?;
-    let rule = listener.connection_rule(client.tls_info.as_deref()).ok_or(Failure::NoRoute)?;
-    let idle = listener.client.stream_idle_timeout;
-    let route = L4Route::choose(worker, &active_config, rule)?;
-    record.set_route(&route);
-    drop(active_config);
-    // Boxed, so that the connection does not hold the memory that its start needed.
-    let mut context = TcpAttemptContext { worker, client, backend: &route.backend, record };
-    let connected = Box::pin(context.connect()).await?;
-    // Dropped in reverse order: the connection is closed before the slot is released.
-    let (_slot, mut endpoint) = connected;
-    let end = relay(worker, client, &mut endpoint, idle, record).await;
-    if end.is_err() {
-        endpoint.reset_on_close();
+    let session = TcpSession::open(worker, client, record).await?;
+    session.relay(worker, client, record).await
+}
+
+/// A connection to an endpoint for one client, with its slot.
+struct TcpSession {
+    /// Declared before the slot: the connection is closed before the slot is released.
+    connection: Box<EndpointConnection>,
+    slot: Slot,
+    /// Time without a byte in either direction after which the session ends.
+    idle_timeout: Duration,
+}
+
+impl TcpSession {
+    /// Connects the client to an endpoint.
+    async fn open(
+        worker: &Rc<Worker>,
+        client: &mut ClientConnection,
+        record: &mut L4Record,
+    ) -> Result<Self, Failure> {
+        let active_config = worker.config();
+        let listener = client.listener(&active_config).ok_or(Failure::NoRoute)?;
+        let rule = listener.connection_rule(client.tls_info.as_deref()).ok_or(Failure::NoRoute)?;
+        let idle_timeout = listener.client.stream_idle_timeout;
+        let route = L4Route::choose(worker, &active_config, rule)?;
+        record.set_route(&route);
+        drop(active_config);
+        // Boxed, so that the connection does not hold the memory that its start needed.
+        let mut context = TcpAttemptContext { worker, client, backend: &route.backend, record };
+        let (slot, connection) = Box::pin(context.connect()).await?;
+        Ok(Self { connection, slot, idle_timeout })
     }
-    end
+
+    /// Relays bytes both ways, until both directions have ended.
+    async fn relay(
+        mut self,
+        worker: &Worker,
+        client: &mut ClientConnection,
+        record: &mut L4Record,
+    ) -> Result<(), Failure> {
+        let endpoint = &mut self.connection.stream;
+        let end = relay(worker, client, endpoint, self.idle_timeout, record).await;
+        if end.is_err() {
+            endpoint.reset_on_close();
+        }
+        end
+    }
 }
 
 /// The context of a connection's attempts, which end when an endpoint has accepted it.
 struct TcpAttemptContext<'a> {
-    worker: &'a Worker,
+    worker: &'a Rc<Worker>,
     client: &'a mut ClientConnection,
     backend: &'a BackendRef,
     record: &'a mut L4Record,
@@ -80,17 +123,17 @@ struct TcpAttemptContext<'a> {
 impl TcpAttemptContext<'_> {
     /// Connects to one of the backend's endpoints. No byte of the client has been sent yet, so each
     /// endpoint is tried once.
-    async fn connect(&mut self) -> Result<(Slot, PeerStream), Failure> {
+    async fn connect(&mut self) -> Result<(Slot, Box<EndpointConnection>), Failure> {
         let (worker, config) = (self.worker, self.backend.config());
         let mut tried = Vec::new();
         loop {
             let slot = self.admit(&tried, config.settings.queue_timeout).await?;
             self.record.attempt(&slot);
             let failure = match self.open(&slot, &config).await {
-                Ok(stream) => {
+                Ok(connection) => {
                     let conclusion = AttemptConclusion::now(AttemptResult::Success);
                     slot.conclude(worker, &config, conclusion);
-                    return Ok((slot, stream));
+                    return Ok((slot, connection));
                 }
                 Err(failure) => failure,
             };
@@ -130,14 +173,22 @@ impl TcpAttemptContext<'_> {
     }
 
     /// Opens a connection to the slot's endpoint.
-    async fn open(&mut self, slot: &Slot, config: &BackendConfig) -> Result<PeerStream, Failure> {
+    async fn open(
+        &mut self,
+        slot: &Slot,
+        config: &BackendConfig,
+    ) -> Result<Box<EndpointConnection>, Failure> {
         let settings = &config.settings;
-        let header = self.client.proxy_protocol_header(settings);
-        let security = ConnectionSecurity::of_connections(config.tls_context.as_ref());
-        let (worker, unacknowledged) = (self.worker.index, settings.unacknowledged_timeout);
-        let connecting = connect(&slot.endpoint, worker, &header, security, unacknowledged);
+        let client_mark = self.client.mark_for(self.worker, &slot.endpoint);
+        let options = DialOptions {
+            header: &self.client.proxy_protocol_header(settings),
+            client_mark: client_mark.as_ref(),
+            security: ConnectionSecurity::of_connections(config.tls_context.as_ref()),
+            unacknowledged: settings.unacknowledged_timeout,
+        };
+        let connecting = connect(&slot.endpoint, self.worker.index, options);
         match within(self.client, settings.connect_timeout, connecting).await {
-            Ok(connected) => connected.map(|connection| connection.stream),
+            Ok(connected) => connected,
             Err(WaitInterrupt::ClientGone) => Err(Failure::ClientGone),
             Err(WaitInterrupt::OutOfMemory) => Err(Failure::OutOfMemory),
             Err(WaitInterrupt::Deadline) => Err(Failure::ConnectTimeout),

@@ -6,6 +6,8 @@ mod request;
 mod describe;
 /// The settings of a backend, each with its source.
 mod policy;
+/// Addresses of Services.
+mod service;
 
 use std::path::PathBuf;
 
@@ -13,7 +15,7 @@ use gateway::matching::{HostPattern, MatchResult, RouteExplanation, RouteTable, 
 use gateway::snapshot::{
     Backend, EndpointSource, Listener, ListenerProtocol, Rule, RuleTarget, Snapshot,
 };
-use gateway::{ApiObject, TranslationResult};
+use gateway::{ApiObject, TranslationResult, TransparentSettings};
 
 use crate::check::print;
 use crate::configuration::{self, CheckedConfiguration};
@@ -30,12 +32,19 @@ pub(crate) fn run(flags: &ExplainFlags) -> Result<(), Failure> {
     let request =
         ExplainRequest::parse(&flags.method, &flags.url, &flags.header).map_err(Failure::input)?;
     let paths: &[PathBuf] = std::slice::from_ref(&flags.path);
-    let checked = configuration::check(files::read(paths)).map_err(|problems| {
+    let mut contents = files::read(paths);
+    contents.settings.transparent = Some(any_node());
+    let checked = configuration::check(contents).map_err(|problems| {
         let mut lines: Vec<_> = problems.iter().map(ToString::to_string).collect();
         lines.push("sheave: a configuration with these errors would be rejected".to_owned());
         Failure::Input(lines)
     })?;
     print(&explain(&request, &checked).map_err(Failure::input)?)
+}
+
+/// Returns the settings of a node of no name, which takes the addresses of Services of every IP version.
+fn any_node() -> TransparentSettings {
+    TransparentSettings { ipv4: true, ipv6: true, ..TransparentSettings::default() }
 }
 
 /// Returns the lines to print, or the reason why there is nothing to explain.
@@ -45,10 +54,17 @@ fn explain(
 ) -> Result<Vec<String>, String> {
     let CheckedConfiguration { objects, translation, .. } = checked;
     let listeners = request.listeners(&translation.snapshot.listeners);
-    if listeners.is_empty() {
+    let connections = request.connections(&translation.snapshot.listeners);
+    if listeners.is_empty() && connections.is_empty() {
         return Err(no_listener_message(request, &translation.snapshot));
     }
     let mut lines = Vec::new();
+    for (listener, rule) in connections {
+        let mut page = ExplanationWriter { objects, translation, lines: &mut lines };
+        page.address(listener);
+        page.put("protocol", "none is read: each connection is balanced as a whole");
+        page.targets(rule);
+    }
     for (listener, routes) in listeners {
         if !lines.is_empty() {
             lines.push(String::new());
@@ -60,8 +76,11 @@ fn explain(
 }
 
 fn no_listener_message(request: &ExplainRequest, snapshot: &Snapshot) -> String {
-    let http =
-        snapshot.listeners.iter().filter(|it| matches!(it.protocol, ListenerProtocol::Http(_)));
+    let is_http = |it: &&Listener| match it.protocol {
+        ListenerProtocol::Http(_) | ListenerProtocol::Detected { .. } => true,
+        ListenerProtocol::Tcp(_) | ListenerProtocol::Udp(_) => false,
+    };
+    let http = snapshot.listeners.iter().filter(is_http);
     let addresses: Vec<String> = http.map(|it| format!("{} ({})", it.address, it.name)).collect();
     let port = request.port;
     match addresses.as_slice() {
@@ -81,7 +100,7 @@ struct ExplanationWriter<'p> {
 
 impl ExplanationWriter<'_> {
     fn listener(mut self, request: &ExplainRequest, listener: &Listener, routes: &RouteTable) {
-        self.put("listener", format!("{} on {}", listener.name, listener.address));
+        self.address(listener);
         let (lines, goes_on) = describe::tls(listener.tls.as_deref(), request);
         self.list("tls", lines);
         if !goes_on {
@@ -117,6 +136,14 @@ impl ExplanationWriter<'_> {
                 self.put("rule", "none: the response is 404 (no_route)");
                 self.other_rules(&verdicts);
             }
+        }
+    }
+
+    fn address(&mut self, listener: &Listener) {
+        self.put("listener", format!("{} on {}", listener.name, listener.address));
+        self.list("service", service::interception(listener));
+        for namespace in listener.consumer_routes.keys() {
+            self.put("", format!("clients in namespace {namespace} have routes of their own"));
         }
     }
 

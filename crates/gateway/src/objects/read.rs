@@ -10,9 +10,9 @@ use super::schema::{self, schema};
 use super::{
     ApiObject, BackendPolicySpec, BackendTlsPolicySpec, ClientPolicySpec, ConfigMapSpec,
     EndpointSliceSpec, GatewayClassSpec, GatewaySpec, GrpcRouteSpec, HttpRouteSpec,
-    IngressClassSpec, IngressSpec, InvalidObject, ListenerSetSpec, NamespaceSpec, ObjectMeta,
-    PartialPolicy, ReferenceGrantSpec, SecretSpec, ServiceSpec, SharedObject, StreamRouteSpec,
-    TlsRouteSpec, TypedObject,
+    IngressClassSpec, IngressSpec, InvalidObject, ListenerSetSpec, NamespaceSpec,
+    NetworkPolicySpec, ObjectMeta, PartialPolicy, ReferenceGrantSpec, SecretSpec, ServiceSpec,
+    SharedObject, StreamRouteSpec, TlsRouteSpec, TypedObject,
 };
 use crate::problem::{self, ObjectOrigin, ObjectProblem};
 
@@ -141,7 +141,7 @@ const GATEWAY_API_LATER: &[&str] = &[
 ];
 const SHEAVE: &[&str] = &["sheave.dev/v1alpha1"];
 
-static KINDS: [ObjectKind; 19] = [
+static KINDS: [ObjectKind; 20] = [
     ObjectKind {
         name: "Namespace",
         versions: &["v1"],
@@ -225,6 +225,12 @@ static KINDS: [ObjectKind; 19] = [
         versions: &["discovery.k8s.io/v1"],
         schema: LazyLock::new(schema::<EndpointSliceSpec>),
         read: |reader, raw| reader.read_flat(raw).map(ApiObject::EndpointSlice),
+    },
+    ObjectKind {
+        name: "NetworkPolicy",
+        versions: &["networking.k8s.io/v1"],
+        schema: LazyLock::new(schema::<NetworkPolicySpec>),
+        read: |reader, raw| reader.read_spec(raw).map(ApiObject::NetworkPolicy),
     },
     ObjectKind {
         name: "Secret",

@@ -1,5 +1,7 @@
 //! `Service` (v1) and `EndpointSlice` (discovery.k8s.io/v1): a name for a set of endpoints, and the endpoints.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -8,7 +10,8 @@ use super::scalar::{IgnoredField, TargetPort};
 /// The label of an EndpointSlice that names its Service.
 pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 
-/// A name for a set of endpoints, and their ports. Fields for the cluster's own network are ignored.
+/// A name for a set of endpoints, and their ports. Fields for the cluster's own network are ignored, except in
+/// transparent mode.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ServiceSpec {
@@ -21,12 +24,12 @@ pub struct ServiceSpec {
     /// For the cluster's own network.
     #[serde(rename = "allocateLoadBalancerNodePorts")]
     pub allocate_node_ports: Option<IgnoredField>,
-    /// For the cluster's own network.
+    /// The address within the cluster, `None` if the Service is headless. Read in transparent mode.
     #[serde(rename = "clusterIP")]
-    pub cluster_ip: Option<IgnoredField>,
-    /// For the cluster's own network.
+    pub cluster_ip: Option<String>,
+    /// The addresses within the cluster, one for each IP version; the first is `clusterIP`. Read in transparent mode.
     #[serde(rename = "clusterIPs")]
-    pub cluster_ips: Option<IgnoredField>,
+    pub cluster_ips: Option<Vec<String>>,
     /// For the cluster's own network.
     #[serde(rename = "externalIPs")]
     pub external_ips: Option<IgnoredField>,
@@ -37,10 +40,12 @@ pub struct ServiceSpec {
     pub external_traffic_policy: Option<IgnoredField>,
     /// For the cluster's own network.
     pub health_check_node_port: Option<IgnoredField>,
-    /// For the cluster's own network.
-    pub internal_traffic_policy: Option<IgnoredField>,
-    /// For the cluster's own network.
-    pub ip_families: Option<IgnoredField>,
+    /// The endpoints that clients within the cluster may reach: `Local` for those on the client's node, else all. Read
+    /// in transparent mode.
+    pub internal_traffic_policy: Option<String>,
+    /// The IP versions, `IPv4` and `IPv6`; an endpoint with addresses of both is known by that of the first.
+    #[schemars(length(max = 2))]
+    pub ip_families: Option<Vec<String>>,
     /// For the cluster's own network.
     pub ip_family_policy: Option<IgnoredField>,
     /// For the cluster's own network.
@@ -52,15 +57,33 @@ pub struct ServiceSpec {
     pub load_balancer_source_ranges: Option<IgnoredField>,
     /// Ignored: `ready` of the endpoints already accounts for it.
     pub publish_not_ready_addresses: Option<IgnoredField>,
-    /// Ignored: the cluster creates EndpointSlices from it.
-    pub selector: Option<IgnoredField>,
-    /// For the cluster's own network.
-    pub session_affinity: Option<IgnoredField>,
-    /// For the cluster's own network.
-    pub session_affinity_config: Option<IgnoredField>,
+    /// The labels of its pods. The cluster creates EndpointSlices from it; it is read only to find the NetworkPolicies
+    /// that may apply to them.
+    pub selector: Option<BTreeMap<String, String>>,
+    /// `ClientIP` if each client stays at its endpoint. Read in transparent mode.
+    pub session_affinity: Option<String>,
+    /// Settings of `ClientIP`.
+    pub session_affinity_config: Option<SessionAffinityConfig>,
     /// A preference among endpoints. `PreferSameZone` and `PreferClose` have the effect of BackendPolicy's
     /// `preferSameZone`.
     pub traffic_distribution: Option<String>,
+}
+
+/// Settings of session affinity.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SessionAffinityConfig {
+    /// Settings of `ClientIP`.
+    #[serde(rename = "clientIP")]
+    pub client_ip: Option<ClientIpAffinity>,
+}
+
+/// Settings of session affinity by the client's address.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ClientIpAffinity {
+    /// The time without a connection after which a client may get another endpoint, in seconds. Default: 10800.
+    pub timeout_seconds: Option<i64>,
 }
 
 /// The type of a Service: how a cluster exposes it.
@@ -142,12 +165,43 @@ pub struct SliceEndpoint {
     pub node_name: Option<String>,
     /// The zone that it runs in.
     pub zone: Option<String>,
-    /// The Pod.
-    pub target_ref: Option<IgnoredField>,
-    /// Zones or nodes that should prefer the endpoint.
-    pub hints: Option<IgnoredField>,
+    /// The Pod. Entries of two IP versions with the same Pod are one endpoint.
+    pub target_ref: Option<EndpointTargetRef>,
+    /// Zones or nodes that should prefer the endpoint. Read in transparent mode.
+    pub hints: Option<EndpointHints>,
     /// The topology, in the form of an earlier version.
     pub deprecated_topology: Option<IgnoredField>,
+}
+
+/// The object that an endpoint is an address of.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct EndpointTargetRef {
+    /// The kind.
+    pub kind: String,
+    /// The namespace.
+    pub namespace: String,
+    /// The name.
+    pub name: String,
+    /// The UID, which differs from that of an earlier object of the same name.
+    pub uid: String,
+}
+
+/// The places from which an endpoint should be used.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct EndpointHints {
+    /// Zones.
+    pub for_zones: Option<Vec<EndpointHint>>,
+    /// Nodes.
+    pub for_nodes: Option<Vec<EndpointHint>>,
+}
+
+/// A zone or a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+pub struct EndpointHint {
+    /// The name.
+    pub name: String,
 }
 
 /// The conditions of an endpoint.

@@ -10,7 +10,7 @@ use balance::retry::RetrySettings;
 use balance::{Algorithm, LimitSettings, PriorityLevel};
 use ipnet::IpNet;
 
-use super::EndpointTls;
+use super::{EndpointSpec, EndpointTls};
 use crate::objects::HeededRefusals;
 
 /// BackendPolicy, with every default filled in.
@@ -26,6 +26,9 @@ pub struct BackendSettings {
     pub service_uid: Option<Arc<str>>,
     /// True if endpoints in Sheave's own zone are preferred while they have free capacity.
     pub prefers_same_zone: bool,
+    /// The place whose endpoints are used first, until they are busy; `None`: no preference, or Sheave's own place is
+    /// not known.
+    pub preferred_location: Option<EndpointLocation>,
     /// Maximum number of requests in flight at one endpoint; `None`: no limit.
     pub max_in_flight_per_endpoint: Option<NonZeroU32>,
     /// Bounds of the learned limit of each endpoint; `None`: limits are not learned.
@@ -82,10 +85,32 @@ pub struct BackendSettings {
     pub proxy_protocol: Option<ProxyVersion>,
     /// The protocol of connections to endpoints.
     pub protocol: EndpointProtocol,
+    /// True if nothing says what the endpoints speak, so that `protocol` is assumed. A request that was intercepted
+    /// then goes in the protocol of its client: the endpoint would have got it in that one.
+    pub protocol_is_assumed: bool,
     /// TLS to endpoints; `None`: no TLS.
     pub tls: Option<Arc<EndpointTls>>,
     /// gRPC status codes that are retried, sorted. A rule may have its own.
     pub retry_grpc_statuses: Box<[u8]>,
+}
+
+/// A place in a cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EndpointLocation {
+    /// A node, by name.
+    Node(Arc<str>),
+    /// A zone, by name.
+    Zone(Arc<str>),
+}
+
+impl EndpointLocation {
+    /// True if an endpoint is in this place.
+    pub fn contains(&self, endpoint: &EndpointSpec) -> bool {
+        match self {
+            Self::Node(node) => endpoint.node.as_ref() == Some(node),
+            Self::Zone(zone) => endpoint.zone.as_ref() == Some(zone),
+        }
+    }
 }
 
 /// Priorities of requests. The header field determines the priority, else the route, else the default.
@@ -271,6 +296,11 @@ pub struct ClientSettings {
     pub max_body_bytes: Option<u64>,
     /// Minimum rate of a body at a backend with a cap, in bytes per second; `None`: no minimum.
     pub min_body_rate: Option<NonZeroU32>,
+    /// True if requests and responses are forwarded with the fields that they came with: no forwarding field is added,
+    /// replaced or removed, from any peer. `trusted_proxies` then only decide on the client's address.
+    pub forwards_unchanged: bool,
+    /// True if the client's address is appended to `X-Forwarded-For` although `forwards_unchanged` is true.
+    pub appends_forwarded_for: bool,
     /// True if field names with an underscore from untrusted clients are kept.
     pub keeps_underscores: bool,
     /// True if fields in which proxies describe the client are kept, although an untrusted client wrote them.

@@ -7,7 +7,7 @@ use super::{
 
 /// The supported features of Gateway API, sorted: `supportedFeatures` of Sheave's GatewayClasses.
 ///
-/// Not included: the mesh features, because Sheave is no mesh; `GatewayInfrastructure`, because the resources that
+/// Not included: the mesh features, because a class is of Gateways; `GatewayInfrastructure`, because the resources that
 /// Sheave creates for a Gateway are in Sheave's own namespace, or there are none; and features that only the
 /// experimental channel has. Some features have had two names.
 pub const FEATURES: &[&str] = &[

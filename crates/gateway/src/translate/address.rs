@@ -105,6 +105,8 @@ impl ListenerDrafts {
                 protocol,
                 tls,
                 http3,
+                interception: None,
+                consumer_routes: BTreeMap::new(),
             });
             self.sni_rules.push(SniRulesDraft::default());
         }
@@ -123,7 +125,10 @@ impl ListenerDrafts {
             ListenerProtocol::Http(routes) if listener.protocol != listener::ProtocolType::Tls => {
                 routes.add_listener(&listener.hosts);
             }
-            ListenerProtocol::Http(_) | ListenerProtocol::Tcp(_) | ListenerProtocol::Udp(_) => {}
+            ListenerProtocol::Http(_)
+            | ListenerProtocol::Tcp(_)
+            | ListenerProtocol::Udp(_)
+            | ListenerProtocol::Detected { .. } => {}
         }
         if let Some(sni_rule) = sni_rule(listener, &listener.hosts, None) {
             self.sni_rules[index].add_listener(sni_rule);
@@ -157,6 +162,8 @@ impl ListenerDrafts {
                     ListenerProtocol::Tcp(only) | ListenerProtocol::Udp(only) => {
                         only.get_or_insert_with(|| Arc::clone(rule));
                     }
+                    // A Gateway has no such listener.
+                    ListenerProtocol::Detected { .. } => {}
                 }
             }
         }
@@ -186,7 +193,7 @@ fn empty_protocol(protocol: listener::ProtocolType) -> ListenerProtocol {
 /// Makes an address that had only TLS connections accept HTTP requests too.
 fn make_http(protocol: &mut ListenerProtocol) {
     match protocol {
-        ListenerProtocol::Http(_) => {}
+        ListenerProtocol::Http(_) | ListenerProtocol::Detected { .. } => {}
         ListenerProtocol::Tcp(_) | ListenerProtocol::Udp(_) => {
             *protocol = ListenerProtocol::Http(RouteTable::default())
         }

@@ -9,6 +9,7 @@ use super::listener::{GatewayContext, ListenerContext, is_gateway_api};
 use super::listener_set;
 use super::owner::OwnerObject;
 use super::report::{TranslationReport, ValidationFault};
+use super::transparent::TransparentServices;
 use crate::matching::HostPattern;
 use crate::objects::{Hostname, ParentRef, TypedObject};
 use crate::snapshot::UrlScheme;
@@ -59,6 +60,8 @@ pub(super) struct ParentIndex<'a> {
     owners: BTreeMap<(&'a str, NamespacedName<'a>), ParentMatch<'a>>,
     /// Indices of the listeners of a name among those of the Gateway; there are several only if a name is duplicated.
     sections: BTreeMap<(&'a str, NamespacedName<'a>, &'a str), Vec<usize>>,
+    /// Services, in transparent mode.
+    pub(super) services: &'a TransparentServices<'a>,
 }
 
 /// A Gateway of ours, or a ListenerSet of one.
@@ -74,8 +77,11 @@ struct ParentMatch<'a> {
 }
 
 impl<'a> ParentIndex<'a> {
-    pub(super) fn new(gateways: &[GatewayContext<'a>]) -> Self {
-        let mut parents = Self { owners: BTreeMap::new(), sections: BTreeMap::new() };
+    pub(super) fn new(
+        gateways: &[GatewayContext<'a>],
+        services: &'a TransparentServices<'a>,
+    ) -> Self {
+        let mut parents = Self { owners: BTreeMap::new(), sections: BTreeMap::new(), services };
         for (place, gateway) in gateways.iter().enumerate() {
             let own = (gateway.owner(), 0..gateway.own_listeners().len(), false);
             let sets = gateway.sets.iter();
@@ -105,8 +111,8 @@ impl<'a> ParentIndex<'a> {
 }
 
 impl<'a, S> AttachmentRequest<'a, S> {
-    /// Returns the result for each parent that this controller accepts: the attachments, or why there are none.
-    /// References that cannot be resolved are reported.
+    /// Returns the result for each Gateway and ListenerSet that this controller accepts: the attachments, or why there
+    /// are none. References that cannot be resolved are reported.
     pub(super) fn parents(
         &self,
         index: &ObjectIndex<'_>,
@@ -144,7 +150,7 @@ impl<'a, S> AttachmentRequest<'a, S> {
         parents
     }
 
-    /// Returns the parent of a reference, or `None` if it belongs to another controller.
+    /// Returns the parent of a reference, or `None` if it belongs to another controller, or is a Service of ours.
     fn find_parent<'g>(
         &self,
         index: &ObjectIndex<'_>,
@@ -157,6 +163,9 @@ impl<'a, S> AttachmentRequest<'a, S> {
         let kind = parent.kind.as_deref().unwrap_or("Gateway");
         let namespace = &**parent.namespace.as_ref().unwrap_or(&self.route.metadata.namespace);
         let name = (namespace, &*parent.name);
+        if known.services.has_parent(self.kind, &self.route.metadata.namespace, parent) {
+            return Ok(None);
+        }
         let is_there = match kind {
             "Gateway" => index.gateways.contains_key(&name),
             listener_set::KIND => index.listener_sets.contains_key(&name),

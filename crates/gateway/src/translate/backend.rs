@@ -7,6 +7,9 @@ use std::sync::Arc;
 use super::grant::permits;
 use super::index::{NamespacedName, ObjectIndex, PolicyTarget};
 use super::report::{TranslationReport, ValidationFault};
+use super::transparent::{
+    self, EndpointLocality, SliceMember, TransparentServices, restricting_policy,
+};
 use crate::address_filter::AddressFilter;
 use crate::objects::{
     AddressType, ApiObject, EndpointSliceSpec, ObjectMeta, SERVICE_NAME_LABEL, ServicePort,
@@ -25,6 +28,8 @@ use crate::translation_settings::TranslationSettings;
 pub struct EndpointIndex<'a> {
     services: BTreeMap<NamespacedName<'a>, &'a ServiceSpec>,
     slices: BTreeMap<NamespacedName<'a>, Vec<&'a TypedObject<EndpointSliceSpec>>>,
+    /// Services of which not all endpoints are used from this node, in transparent mode.
+    localities: BTreeMap<NamespacedName<'a>, EndpointLocality>,
     filter: AddressFilter,
     /// Problems of duplicate object names. On the fast path nothing else checks them.
     duplicate_problems: Vec<ObjectProblem>,
@@ -35,10 +40,11 @@ impl<'a> EndpointIndex<'a> {
     pub fn new(objects: &'a [ApiObject], settings: &TranslationSettings) -> Self {
         let mut report = TranslationReport::default();
         let index = ObjectIndex::new(objects, settings, &mut report);
-        Self { duplicate_problems: report.problems, ..Self::of_index(&index) }
+        let services = transparent::services(&index);
+        Self { duplicate_problems: report.problems, ..Self::of_index(&index, &services) }
     }
 
-    pub(super) fn of_index(index: &ObjectIndex<'a>) -> Self {
+    pub(super) fn of_index(index: &ObjectIndex<'a>, transparent: &TransparentServices<'a>) -> Self {
         let services =
             index.services.iter().map(|(name, service)| (*name, &service.spec)).collect();
         let mut slices: BTreeMap<_, Vec<_>> = BTreeMap::new();
@@ -48,7 +54,8 @@ impl<'a> EndpointIndex<'a> {
             }
         }
         let filter = index.settings.address_filter.clone();
-        Self { services, slices, filter, duplicate_problems: Vec::new() }
+        let localities = transparent.localities();
+        Self { services, slices, localities, filter, duplicate_problems: Vec::new() }
     }
 
     /// Returns the problems that a translation of the same objects would report of the EndpointSlices of these
@@ -65,24 +72,30 @@ impl<'a> EndpointIndex<'a> {
     /// Returns the endpoints of a backend, sorted by address. The list is empty if there is no such Service or port, or
     /// if the Service is an alias of a DNS name.
     ///
-    /// Ready endpoints are returned. If none is ready, the endpoints that still serve while they terminate are
-    /// returned, as kube-proxy does: a late answer is better than none.
+    /// A Pod of a dual-stack Service is one endpoint, known by its address of the Service's first IP version. Ready
+    /// endpoints are returned. If none is ready, the endpoints that still serve while they terminate are returned, as
+    /// kube-proxy does: a late answer is better than none. In transparent mode, the traffic policy of the Service and
+    /// the hints of its endpoints apply.
     pub fn of(&self, key: &BackendKey) -> Vec<EndpointSpec> {
         let name = (&*key.namespace, &*key.service);
         let service = self.services.get(&name);
         let port = service.and_then(|service| find_port(service, key.port, key.transport));
         let (Some(port), Some(slices)) = (port, self.slices.get(&name)) else { return Vec::new() };
-        let at_port = |slice: &&TypedObject<EndpointSliceSpec>| {
+        let at_port = |slice: &'a TypedObject<EndpointSliceSpec>| {
             let mut endpoints = endpoints_of(&slice.spec, &port.name, key.transport);
             if slice.metadata.in_cluster {
-                endpoints.retain(|(endpoint, _)| self.filter.check_slice(endpoint.address).is_ok());
+                endpoints.retain(|it| self.filter.check_slice(it.spec.address).is_ok());
             }
             endpoints
         };
-        let all: Vec<_> = slices.iter().flat_map(at_port).collect();
-        let of = |wanted| all.iter().filter(move |(_, readiness)| *readiness == wanted);
-        let ready = deduplicated(of(EndpointReadiness::Ready));
-        if ready.is_empty() { deduplicated(of(EndpointReadiness::Draining)) } else { ready }
+        let members = slices.iter().copied().flat_map(at_port);
+        let mut all = joined(members, service.is_some_and(|service| prefers_ipv6(service)));
+        if let Some(locality) = self.localities.get(&name) {
+            locality.retain(&mut all);
+        }
+        let of = |is_ready| all.iter().filter(move |it| it.is_ready == is_ready);
+        let ready = deduplicated(of(true));
+        if ready.is_empty() { deduplicated(of(false)) } else { ready }
     }
 }
 
@@ -91,6 +104,20 @@ impl<'a> EndpointIndex<'a> {
 pub(super) struct ServiceReferrer<'a> {
     pub(super) kind: &'a str,
     pub(super) namespace: &'a str,
+    pub(super) scope: ReferenceScope,
+}
+
+/// The clients whose requests a reference to a Service serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ReferenceScope {
+    /// Clients of Gateways. A reference to another namespace needs a ReferenceGrant.
+    Gateways,
+    /// Clients of a Service in transparent mode. They could reach the Service directly, so no reference needs a
+    /// ReferenceGrant (GEP-1294, "Namespace boundaries").
+    Services {
+        /// True if endpoints see the node instead of the client, so that NetworkPolicies would not see the client.
+        hides_clients: bool,
+    },
 }
 
 /// Returns the backend of a reference in a route's rule. `field` is the field path of the reference.
@@ -112,6 +139,7 @@ pub(super) fn resolve(
     }
     let (namespace, name) = (reference.namespace.unwrap_or(referrer.namespace), reference.name);
     if namespace != referrer.namespace
+        && referrer.scope == ReferenceScope::Gateways
         && !permits(index, (referrer.kind, referrer.namespace), ("Service", namespace, name))
     {
         let message = format!(
@@ -127,6 +155,14 @@ pub(super) fn resolve(
             format!("there is no Service {namespace}/{name}"),
         );
     };
+    if (referrer.scope == ReferenceScope::Services { hides_clients: true })
+        && let Some(policy) = restricting_policy(index, service)
+    {
+        let message = format!(
+            "connections would come from the node, and NetworkPolicy {policy} may restrict clients of this Service"
+        );
+        return fault(ConditionReason::RefNotPermitted, "name", message);
+    }
     let Some(number) = reference.port else {
         return fault(
             ConditionReason::BackendNotFound,
@@ -294,54 +330,76 @@ fn service_of(slice: &TypedObject<EndpointSliceSpec>) -> Option<NamespacedName<'
     Some((&slice.metadata.namespace, service))
 }
 
-/// Readiness of an endpoint for new requests.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum EndpointReadiness {
-    Ready,
-    /// The endpoint serves while it terminates.
-    Draining,
-    NotReady,
-}
-
-/// Returns the readiness of an endpoint. Conditions that are absent have the defaults of the EndpointSlice API.
-fn readiness(endpoint: &SliceEndpoint) -> EndpointReadiness {
+/// Returns if an endpoint is ready for new requests: false if it only serves while it terminates, `None` if it does not
+/// serve. Conditions that are absent have the defaults of the EndpointSlice API.
+fn readiness(endpoint: &SliceEndpoint) -> Option<bool> {
     let conditions = endpoint.conditions;
     let ready = conditions.ready.unwrap_or(true);
     let serving = conditions.serving.unwrap_or(ready);
     let terminating = conditions.terminating.unwrap_or(false);
     match (ready, serving && terminating) {
-        (true, _) => EndpointReadiness::Ready,
-        (false, true) => EndpointReadiness::Draining,
-        (false, false) => EndpointReadiness::NotReady,
+        (true, _) => Some(true),
+        (false, true) => Some(false),
+        (false, false) => None,
     }
 }
 
-/// Returns the endpoints of a slice at one of its ports.
-fn endpoints_of(
-    slice: &EndpointSliceSpec,
+/// Returns the endpoints of a slice at one of its ports that serve.
+fn endpoints_of<'s>(
+    slice: &'s EndpointSliceSpec,
     port_name: &str,
     transport: TransportProtocol,
-) -> Vec<(EndpointSpec, EndpointReadiness)> {
+) -> Vec<SliceMember<'s>> {
     let is_meant =
         |port: &&SlicePort| port.name == port_name && is_of(transport, port.protocol.as_deref());
     let Some(port) = slice.ports.iter().find(is_meant).and_then(|port| port.port) else {
         return Vec::new();
     };
-    let spec = |endpoint: &SliceEndpoint| {
+    let member = |endpoint: &'s SliceEndpoint| {
+        let readiness = readiness(endpoint);
+        let (is_serving, is_ready) = (readiness.is_some(), readiness == Some(true));
         let ip = parse_address(slice.address_type, endpoint.addresses.first()?)?;
         let zone = endpoint.zone.as_deref().map(Arc::from);
         let node = endpoint.node_name.as_deref().map(Arc::from);
-        let spec = EndpointSpec { address: SocketAddr::new(ip, port), weight: 1, zone, node };
-        Some((spec, readiness(endpoint)))
+        let spec = EndpointSpec { zone, node, ..EndpointSpec::new(SocketAddr::new(ip, port)) };
+        let pod = endpoint.target_ref.as_ref().filter(|target| target.kind == "Pod");
+        Some(SliceMember { spec, pod, hints: endpoint.hints.as_ref(), is_serving, is_ready })
     };
-    slice.endpoints.iter().filter_map(spec).collect()
+    slice.endpoints.iter().filter_map(member).collect()
+}
+
+/// True if the first IP version of the Service is IPv6.
+fn prefers_ipv6(service: &ServiceSpec) -> bool {
+    service.ip_families.iter().flatten().next().is_some_and(|family| family == "IPv6")
+}
+
+/// Joins the two addresses of each Pod, which are in slices of different IP versions, so that its limits are those of
+/// the Pod; returns the endpoints that serve. The entry of the first IP version says if it does: slices change one
+/// after the other, and a Pod must not be known by its second address meanwhile.
+fn joined<'a>(
+    members: impl Iterator<Item = SliceMember<'a>>,
+    ipv6_first: bool,
+) -> Vec<SliceMember<'a>> {
+    let (mut first, others): (Vec<_>, Vec<_>) =
+        members.partition(|it| it.spec.address.is_ipv6() == ipv6_first);
+    let other_addresses: BTreeMap<_, _> =
+        others.iter().filter_map(|it| Some((it.pod?, it.spec.address))).collect();
+    let mut joined = BTreeSet::new();
+    for member in &mut first {
+        let known = member.pod.and_then(|pod| other_addresses.get_key_value(pod));
+        if let Some((pod, address)) = known {
+            member.spec.other_address = Some(*address);
+            joined.insert(*pod);
+        }
+    }
+    first.extend(others.into_iter().filter(|it| it.pod.is_none_or(|pod| !joined.contains(pod))));
+    first.retain(|it| it.is_serving);
+    first
 }
 
 /// Sorts endpoints and removes duplicates: a Pod that moves from one slice to another is briefly in both.
-fn deduplicated<'a>(
-    endpoints: impl Iterator<Item = &'a (EndpointSpec, EndpointReadiness)>,
-) -> Vec<EndpointSpec> {
-    let mut specs: Vec<_> = endpoints.map(|(spec, _)| spec.clone()).collect();
+fn deduplicated<'a>(endpoints: impl Iterator<Item = &'a SliceMember<'a>>) -> Vec<EndpointSpec> {
+    let mut specs: Vec<_> = endpoints.map(|it| it.spec.clone()).collect();
     specs.sort_unstable();
     specs.dedup_by_key(|spec| spec.address);
     specs

@@ -23,6 +23,8 @@ pub(super) struct BackendUsage {
 pub(super) struct BackendTransport {
     pub(super) protocol: EndpointProtocol,
     pub(super) tls: Option<Arc<EndpointTls>>,
+    /// True if nothing says what the endpoints speak.
+    is_assumed: bool,
 }
 
 /// Returns which Gateways route to each backend, and which backends receive gRPC calls.
@@ -52,14 +54,14 @@ impl BackendUsage {
     ) -> BackendTransport {
         let service = index.services.get(&(&*key.namespace, &*key.service));
         let port = service.and_then(|it| find_port(&it.spec, key.port, key.transport));
-        let protocol = match port.and_then(port_protocol) {
-            Some(protocol) => protocol,
-            None if self.grpc.contains(key) => EndpointProtocol::Http2,
-            None => EndpointProtocol::Http1,
+        let (protocol, is_assumed) = match port.and_then(port_protocol) {
+            Some(protocol) => (protocol, port.is_some_and(is_any_http)),
+            None if self.grpc.contains(key) => (EndpointProtocol::Http2, false),
+            None => (EndpointProtocol::Http1, true),
         };
         let client = self.client_certificate(key, gateways).map(|(_, certificate)| certificate);
         let tls = policies.find(key, port.map(|port| &*port.name), client);
-        BackendTransport { protocol, tls }
+        BackendTransport { protocol, tls, is_assumed }
     }
 
     /// Returns the client certificate for connections to a backend. The connections are shared, so they present the
@@ -118,7 +120,17 @@ fn port_protocol(port: &ServicePort) -> Option<EndpointProtocol> {
     }
 }
 
+/// True if the appProtocol names HTTP without a version.
+fn is_any_http(port: &ServicePort) -> bool {
+    port.app_protocol.as_deref() == Some("http")
+}
+
 impl BackendTransport {
+    /// True if the protocol of connections to endpoints is assumed, and may be that of the client as well.
+    pub(super) const fn may_be_that_of_the_client(&self) -> bool {
+        self.is_assumed && self.tls.is_none()
+    }
+
     /// Applies a BackendPolicy, which has precedence. If TLS is on and no policy configures verification, no
     /// certificate is trusted.
     pub(super) fn with_policy(
@@ -127,6 +139,7 @@ impl BackendTransport {
         key: &BackendKey,
     ) -> Self {
         let protocol = policy.and_then(|policy| policy.protocol);
+        self.is_assumed &= protocol.is_none();
         match protocol {
             None => {}
             Some(BackendProtocol::Http1) => self.protocol = EndpointProtocol::Http1,

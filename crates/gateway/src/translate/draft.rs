@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::attach::RouteAttachment;
+use super::transparent::PortAttachment;
 use crate::matching::RouteMatch;
 use crate::snapshot::{
     BackendKey, MirrorFraction, MirrorPolicy, RouteFilters, Rule, RuleRetry, RuleTarget,
@@ -14,6 +15,8 @@ use crate::snapshot::{
 pub(super) struct RouteDraft {
     pub(super) rules: Vec<RuleDraft>,
     pub(super) attachments: Vec<RouteAttachment>,
+    /// Ports of Services that it has attached to, in transparent mode.
+    pub(super) service_ports: Vec<PortAttachment>,
     /// True if the requests are gRPC calls.
     pub(super) is_grpc: bool,
 }

@@ -10,8 +10,8 @@ use crate::objects::{
     ApiObject, BackendPolicySpec, BackendTlsPolicySpec, ClientPolicySpec, ConfigMapSpec,
     EndpointSliceSpec, GatewayClassSpec, GatewaySpec, GrantFrom, GrantTo, GrpcRouteSpec,
     HttpRouteSpec, IngressClassSpec, IngressSpec, InvalidObject, LabelSelector, ListenerSetSpec,
-    NamespaceSpec, ObjectMeta, PartialPolicy, ReferenceGrantSpec, SecretSpec, ServiceSpec,
-    StreamRouteSpec, TlsRouteSpec, TypedObject, namespace_labels,
+    NamespaceSpec, NetworkPolicySpec, ObjectMeta, PartialPolicy, ReferenceGrantSpec, SecretSpec,
+    ServiceSpec, StreamRouteSpec, TlsRouteSpec, TypedObject, namespace_labels,
 };
 use crate::translation_settings::TranslationSettings;
 
@@ -48,6 +48,7 @@ pub(super) struct ObjectIndex<'a> {
     pub(super) granted: BTreeMap<(&'a str, &'a str, &'a str), Vec<&'a GrantTo>>,
     pub(super) services: ObjectsByName<'a, ServiceSpec>,
     pub(super) slices: ObjectsByName<'a, EndpointSliceSpec>,
+    pub(super) network_policies: ObjectsByName<'a, NetworkPolicySpec>,
     pub(super) secrets: ObjectsByName<'a, SecretSpec>,
     /// Cached certificates of Secrets, filled on first use: the check of a key is slow, and many objects may refer to
     /// it.
@@ -133,6 +134,9 @@ impl<'a> ObjectIndex<'a> {
                 ApiObject::Service(it) => add(&mut index.services, "Service", name(it), it, report),
                 ApiObject::EndpointSlice(it) => {
                     add(&mut index.slices, "EndpointSlice", name(it), it, report);
+                }
+                ApiObject::NetworkPolicy(it) => {
+                    add(&mut index.network_policies, "NetworkPolicy", name(it), it, report);
                 }
                 ApiObject::Secret(it) => {
                     add(&mut index.secrets, "Secret", name(it), it, report);

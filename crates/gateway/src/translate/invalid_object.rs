@@ -97,12 +97,12 @@ fn route(
         let parents = slice::from_ref(parent);
         let request = AttachmentRequest { kind, route: object, parents, hostnames: &[] };
         let ours = request.parents(index, known, gateways, &mut TranslationReport::default());
-        let conditions =
-            vec![refusal(ConditionType::Accepted, ConditionReason::UnsupportedValue, &object.spec)];
-        statuses.extend(
-            ours.into_iter()
-                .map(|_| ParentStatus { parent: parent.clone(), conditions: conditions.clone() }),
-        );
+        let of_services = known.services.attachments(kind, object, parents);
+        if !ours.is_empty() || !of_services.is_empty() {
+            let (kind, reason) = (ConditionType::Accepted, ConditionReason::UnsupportedValue);
+            let conditions = vec![refusal(kind, reason, &object.spec)];
+            statuses.push(ParentStatus { parent: parent.clone(), conditions });
+        }
     }
     if !statuses.is_empty() {
         report.status(kind, object, StatusDetail::Route(statuses));

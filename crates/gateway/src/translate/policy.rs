@@ -192,6 +192,23 @@ pub(super) fn client_policies<'a>(
 }
 
 impl BackendPolicies<'_> {
+    /// True if a policy applies to a backend.
+    pub(super) fn applies_to(&self, index: &ObjectIndex<'_>, key: &BackendKey) -> bool {
+        self.find(index, key).is_some()
+    }
+
+    fn find(
+        &self,
+        index: &ObjectIndex<'_>,
+        key: &BackendKey,
+    ) -> Option<&PolicyObject<'_, BackendPolicySpec>> {
+        let service = index.services.get(&(&*key.namespace, &*key.service)).map(|it| &it.spec);
+        let mut ports = service.into_iter().flat_map(|service| &service.ports);
+        let port = ports.find(|port| port.port == key.port).map(|port| &*port.name);
+        let policy = self.attachments.find((&key.namespace, &key.service, port));
+        policy.map(|position| &self.policies[position])
+    }
+
     /// Returns the settings of a backend: from the policy of its port, else of its Service, else the defaults.
     pub(super) fn settings(
         &self,
@@ -200,10 +217,7 @@ impl BackendPolicies<'_> {
         transport: BackendTransport,
     ) -> BackendSettings {
         let service = index.services.get(&(&*key.namespace, &*key.service)).map(|it| &it.spec);
-        let mut ports = service.into_iter().flat_map(|service| &service.ports);
-        let port = ports.find(|port| port.port == key.port).map(|port| &*port.name);
-        let policy = self.attachments.find((&key.namespace, &key.service, port));
-        let policy = policy.map(|position| &self.policies[position]);
+        let policy = self.find(index, key);
         let settings_of =
             |it: &PolicyObject<'_, BackendPolicySpec>| backend_settings(it.spec, &key.namespace);
         let mut settings = policy.map_or_else(BackendSettings::default, settings_of);
@@ -216,6 +230,8 @@ impl BackendPolicies<'_> {
         let transport = transport.with_policy(policy.map(|policy| policy.spec), key);
         let lacks_tls = policy.is_some_and(PolicyObject::lacks_tls);
         let transport = if lacks_tls { transport.require_tls(key) } else { transport };
+        settings.protocol_is_assumed =
+            index.settings.transparent.is_some() && transport.may_be_that_of_the_client();
         (settings.protocol, settings.tls) = (transport.protocol, transport.tls);
         settings
     }

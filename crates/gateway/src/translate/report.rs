@@ -11,6 +11,7 @@ use crate::snapshot::Snapshot;
 use crate::status::{
     ConditionReason, ConditionType, ObjectIdentity, ResourceStatus, StatusCondition, StatusDetail,
 };
+use crate::transparent::TransparentService;
 
 /// The result of a translation.
 #[derive(Clone, Debug, Default)]
@@ -27,6 +28,8 @@ pub struct TranslationResult {
     pub managed_services: Vec<DesiredService>,
     /// The Gateways of our classes that are not served now. They get no Service here, and keep one that they have.
     pub retained_gateways: BTreeSet<GatewayName>,
+    /// The Services with the annotation of transparent mode, sorted by namespace and name.
+    pub transparent_services: Vec<TransparentService>,
 }
 
 /// The statuses, problems and certificates that a translation collects.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::attach::RouteAttachment;
-use super::backend::{ServiceReferrer, rejected_answer, resolve};
+use super::backend::{ReferenceScope, ServiceReferrer, rejected_answer, resolve};
 use super::draft::{FiltersDraft, RuleDraft, TargetDraft};
 use super::filter::{self, FilterScope};
 use super::index::ObjectIndex;
@@ -30,11 +30,19 @@ pub(super) struct RouteRules {
     unresolved: Vec<ValidationFault>,
 }
 
+/// The parents for which the rules of a route are translated.
+#[derive(Clone, Copy)]
+pub(super) struct RuleScope<'a> {
+    /// Attachments to listeners of Gateways.
+    pub(super) attached: &'a [&'a RouteAttachment],
+    pub(super) references: ReferenceScope,
+}
+
 /// Translates the rules of an HTTPRoute. All errors are reported.
 pub(super) fn http_rules(
     index: &ObjectIndex<'_>,
     route: &TypedObject<HttpRouteSpec>,
-    attached: &[&RouteAttachment],
+    scope: RuleScope<'_>,
     report: &mut TranslationReport,
 ) -> RouteRules {
     if route.spec.use_default_gateways.is_some() {
@@ -42,14 +50,14 @@ pub(super) fn http_rules(
     }
     let sources =
         (0..).zip(&route.spec.rules).map(|(n, rule)| RuleSource::of_http(rule, n)).collect();
-    rules(index, "HTTPRoute", route, sources, attached, report)
+    rules(index, "HTTPRoute", route, sources, scope, report)
 }
 
 /// Translates the rules of a GRPCRoute.
 pub(super) fn grpc_rules(
     index: &ObjectIndex<'_>,
     route: &TypedObject<GrpcRouteSpec>,
-    attached: &[&RouteAttachment],
+    scope: RuleScope<'_>,
     report: &mut TranslationReport,
 ) -> RouteRules {
     if route.spec.use_default_gateways.is_some() {
@@ -57,7 +65,7 @@ pub(super) fn grpc_rules(
     }
     let sources =
         (0..).zip(&route.spec.rules).map(|(n, rule)| RuleSource::of_grpc(rule, n)).collect();
-    rules(index, "GRPCRoute", route, sources, attached, report)
+    rules(index, "GRPCRoute", route, sources, scope, report)
 }
 
 /// A rule of either kind of route.
@@ -107,7 +115,7 @@ fn rules<S>(
     kind: &'static str,
     route: &TypedObject<S>,
     sources: Vec<RuleSource<'_>>,
-    attached: &[&RouteAttachment],
+    scope: RuleScope<'_>,
     report: &mut TranslationReport,
 ) -> RouteRules {
     let (mut rules, mut warnings) = (RouteRules::default(), Vec::new());
@@ -118,6 +126,7 @@ fn rules<S>(
             index,
             kind,
             route,
+            scope,
             number,
             faults,
             unresolved: Vec::new(),
@@ -127,7 +136,7 @@ fn rules<S>(
             builder.refuse("name", "another rule of the route has this name");
         }
         names.extend(rule.name);
-        let draft = builder.rule(&rule, matches, attached);
+        let draft = builder.rule(&rule, matches);
         if builder.faults.is_empty() {
             rules.drafts.push(draft);
             rules.unresolved.append(&mut builder.unresolved);
@@ -142,8 +151,16 @@ fn rules<S>(
 }
 
 impl RouteRules {
-    /// Returns why a route without any valid rule does not attach.
-    pub(super) fn no_rules_fault(&self) -> ValidationFault {
+    /// Returns the attachments at a parent, or why there are none: a route without any valid rule does not attach.
+    pub(super) fn require_rules<T>(
+        &self,
+        attached: Result<T, ValidationFault>,
+    ) -> Result<T, ValidationFault> {
+        attached
+            .and_then(|it| if self.drafts.is_empty() { Err(self.no_rules_fault()) } else { Ok(it) })
+    }
+
+    fn no_rules_fault(&self) -> ValidationFault {
         let reason =
             self.dropped.first().map_or(ConditionReason::UnsupportedValue, |fault| fault.reason);
         ValidationFault::new(reason, "spec.rules", self.dropped_message())
@@ -179,6 +196,7 @@ struct RuleBuilder<'a, S> {
     index: &'a ObjectIndex<'a>,
     kind: &'static str,
     route: &'a TypedObject<S>,
+    scope: RuleScope<'a>,
     /// Index of the rule in its route.
     number: usize,
     /// Errors that drop the rule.
@@ -198,15 +216,10 @@ impl<'a, S> RuleBuilder<'a, S> {
         self.faults.push(ValidationFault::new(ConditionReason::UnsupportedValue, field, message));
     }
 
-    fn rule(
-        &mut self,
-        rule: &RuleSource<'_>,
-        matches: Vec<Arc<RouteMatch>>,
-        attached: &[&RouteAttachment],
-    ) -> RuleDraft {
+    fn rule(&mut self, rule: &RuleSource<'_>, matches: Vec<Arc<RouteMatch>>) -> RuleDraft {
         let filters = self.filters(rule.filters, "", FilterScope::Rule, &matches);
         if let Some(redirect) = &filters.filters.redirect {
-            self.check_redirect(rule, redirect, &matches, attached);
+            self.check_redirect(rule, redirect, &matches);
         }
         if rule.wants_session_persistence {
             let message = "is not supported: use `affinity` of a BackendPolicy";
@@ -256,7 +269,8 @@ impl<'a, S> RuleBuilder<'a, S> {
     }
 
     fn referrer(&self) -> ServiceReferrer<'a> {
-        ServiceReferrer { kind: self.kind, namespace: &self.route.metadata.namespace }
+        let (namespace, scope) = (&*self.route.metadata.namespace, self.scope.references);
+        ServiceReferrer { kind: self.kind, namespace, scope }
     }
 
     /// Returns the targets of a rule. Without any target, requests are answered with 500, as Gateway API demands.
@@ -305,12 +319,11 @@ impl<'a, S> RuleBuilder<'a, S> {
         rule: &RuleSource<'_>,
         redirect: &RedirectAction,
         matches: &[Arc<RouteMatch>],
-        attached: &[&RouteAttachment],
     ) {
         if !rule.backend_refs.is_empty() {
             self.refuse("backendRefs", "must be empty: the rule redirects requests");
         }
-        if attached.iter().any(|attachment| is_loop(redirect, matches, attachment)) {
+        if self.scope.attached.iter().any(|attachment| is_loop(redirect, matches, attachment)) {
             let message = "redirects to the requested URL: \
                            set another scheme, hostname, port or path";
             let field = format!("{}.filters", self.field());

@@ -67,6 +67,7 @@ pub(super) fn backend_settings(spec: &BackendPolicySpec, namespace: &str) -> Bac
         affinity: spec.affinity.as_ref().map(affinity),
         service_uid: None,
         prefers_same_zone: spec.prefer_same_zone.unwrap_or(false),
+        preferred_location: None,
         max_in_flight_per_endpoint: cap,
         auto_limit,
         heed_refusals: spec.heed_refusals,
@@ -98,6 +99,7 @@ pub(super) fn backend_settings(spec: &BackendPolicySpec, namespace: &str) -> Bac
             objects::BackendProxyProtocol::V2 => ProxyVersion::V2,
         }),
         protocol: EndpointProtocol::Http1,
+        protocol_is_assumed: false,
         tls: None,
         retry_grpc_statuses: sorted(&grpc_codes(&spec.retry.grpc_statuses)),
     }
@@ -124,6 +126,8 @@ pub(super) fn client_settings(spec: &ClientPolicySpec) -> ClientSettings {
         max_target_bytes: spec.limits.target_bytes,
         max_body_bytes: spec.limits.body_bytes,
         min_body_rate: NonZeroU32::new(spec.limits.min_body_rate),
+        forwards_unchanged: false,
+        appends_forwarded_for: false,
         keeps_underscores: spec.headers.with_underscore == objects::UntrustedFields::Keep,
         keeps_proxy_fields: spec.headers.proxy_fields == objects::UntrustedFields::Keep,
         path: PathSettings {

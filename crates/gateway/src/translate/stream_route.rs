@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::attach::{
     AttachmentRequest, ParentAttachment, ParentIndex, RouteAttachment, retain_served,
 };
-use super::backend::{ServiceReferrer, rejected_answer, resolve};
+use super::backend::{ReferenceScope, ServiceReferrer, rejected_answer, resolve};
 use super::draft::{RouteDraft, RuleDraft, TargetDraft};
 use super::index::{ObjectIndex, by_age};
 use super::listener::GatewayContext;
@@ -173,7 +173,9 @@ impl<S> StreamRouteSource<'_, S> {
             });
         }
         attachments.retain(|it| !it.hosts.is_empty());
-        let draft = RouteDraft { rules: vec![rule], attachments, is_grpc: false };
+        let rules = vec![rule];
+        let service_ports = Vec::new();
+        let draft = RouteDraft { rules, attachments, service_ports, is_grpc: false };
         Some(draft).filter(|it| !it.attachments.is_empty())
     }
 
@@ -217,7 +219,8 @@ impl<S> StreamRouteSource<'_, S> {
         rule: &StreamRouteRule,
     ) -> (RuleDraft, Vec<ValidationFault>) {
         let metadata = &self.route.metadata;
-        let referrer = ServiceReferrer { kind: self.kind, namespace: &metadata.namespace };
+        let scope = ReferenceScope::Gateways;
+        let referrer = ServiceReferrer { kind: self.kind, namespace: &metadata.namespace, scope };
         let mut unresolved = Vec::new();
         let mut targets = Vec::new();
         for (n, reference) in rule.backend_refs.iter().enumerate() {

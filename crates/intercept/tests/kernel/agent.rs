@@ -52,11 +52,12 @@ fn process() {
     table.set_addresses(services()).unwrap();
     let listener = listen(PROXY_PORT);
     thread::spawn(move || serve(&listener, answer_as_proxy));
-    table.renew_lease().unwrap();
+    let mut lease = table.open_lease().unwrap();
+    lease.renew().unwrap();
     println!("{READY}");
     loop {
         // The interval of an agent's renewals.
         thread::sleep(Duration::from_millis(100));
-        table.renew_lease().unwrap();
+        lease.renew().unwrap();
     }
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use intercept::{
     Conntrack, InterceptError, LeaseAction, LeaseKeeper, MarkRange, NodeFinding, NodeObservation,
-    ProxyAddresses, RuleTable, RuleTableConfig, mark_socket, node_findings,
+    ProxyAddresses, RuleTable, RuleTableConfig, TableLease, mark_socket, node_findings,
 };
 use nix::sys::signal::Signal;
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
@@ -21,6 +21,8 @@ use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 mod network;
 /// An agent as a process.
 mod agent;
+/// Clients on the node, and elsewhere.
+mod remote_clients;
 
 use agent::AgentProcess;
 use network::{
@@ -41,32 +43,46 @@ fn open(node: &TestNode) -> RuleTable {
     node.node.run(|| RuleTable::open(config)).unwrap()
 }
 
+fn open_with_lease(node: &TestNode) -> (RuleTable, TableLease) {
+    open_at(node, proxy_addresses())
+}
+
+fn open_at(node: &TestNode, proxy: ProxyAddresses) -> (RuleTable, TableLease) {
+    let config = RuleTableConfig::new(proxy);
+    node.node.run(|| {
+        let table = RuleTable::open(config).unwrap();
+        let lease = table.open_lease().unwrap();
+        (table, lease)
+    })
+}
+
 /// A table in force, and the proxy.
 struct RunningAgent {
+    table: RuleTable,
     end: Sender<()>,
-    renewals: JoinHandle<RuleTable>,
+    renewals: JoinHandle<TableLease>,
 }
 
 impl RunningAgent {
     fn start(node: &TestNode) -> Self {
         node.node.serve(PROXY_PORT, answer_as_proxy);
-        let mut table = open(node);
+        let (mut table, mut lease) = open_with_lease(node);
         table.set_addresses(services().into_iter().chain(other_services())).unwrap();
-        table.renew_lease().unwrap();
+        lease.renew().unwrap();
         let (end, ended) = channel();
         let renewals = thread::spawn(move || {
             let interval = Duration::from_millis(100);
             while ended.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
-                table.renew_lease().unwrap();
+                lease.renew().unwrap();
             }
-            table
+            lease
         });
-        Self { end, renewals }
+        Self { table, end, renewals }
     }
 
-    fn stop(self) -> RuleTable {
+    fn stop(self) -> (RuleTable, TableLease) {
         self.end.send(()).unwrap();
-        self.renewals.join().unwrap()
+        (self.table, self.renewals.join().unwrap())
     }
 }
 
@@ -101,14 +117,14 @@ fn taken_connection_reaches_the_proxy_with_its_destination() {
             let taken = node.node.ask(service).unwrap();
             assert_eq!(taken, format!("proxy {service} {host}"), "from the node");
         }
-        let mut table = agent.stop();
-        assert_eq!(table.taken().unwrap(), 4);
+        let (mut table, mut lease) = agent.stop();
+        assert_eq!(lease.taken().unwrap(), 4);
         table.withdraw().unwrap();
-        assert!(!table.has_lease().unwrap());
+        assert!(!lease.is_in_force().unwrap());
         for service in services() {
             assert!(node.client.ask(service).unwrap().starts_with("pod "), "withdrawn");
         }
-        table.renew_lease().unwrap();
+        lease.renew().unwrap();
         assert!(node.client.ask(services()[0]).unwrap().starts_with("proxy "), "back");
         table.set_addresses([]).unwrap();
         assert!(node.client.ask(services()[0]).unwrap().starts_with("pod "), "not annotated");
@@ -125,8 +141,8 @@ fn connections_that_are_not_translated_are_reset() {
                 assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
             }
         }
-        let mut table = agent.stop();
-        assert_eq!((table.refused().unwrap(), table.taken().unwrap()), (4, 0));
+        let (_table, mut lease) = agent.stop();
+        assert_eq!((lease.refused().unwrap(), lease.taken().unwrap()), (4, 0));
     });
 }
 
@@ -219,14 +235,14 @@ fn upgrade_leaves_no_gap() {
     proxy.ipv4.as_mut().unwrap().set_port(PROXY_PORT + 1);
     proxy.ipv6.as_mut().unwrap().set_port(PROXY_PORT + 1);
     node.node.serve(PROXY_PORT + 1, |connection| format!("new {}", answer_as_proxy(connection)));
-    let mut new = node.node.run(move || RuleTable::open(RuleTableConfig::new(proxy))).unwrap();
+    let (mut new, mut lease) = open_at(&node, proxy);
     new.set_addresses(services()).unwrap();
-    new.renew_lease().unwrap();
+    lease.renew().unwrap();
     for service in services() {
         assert!(node.client.ask(service).unwrap().starts_with("new "), "the newer table is first");
         new.withdraw().unwrap();
         assert!(node.client.ask(service).unwrap().starts_with("proxy "), "leases are separate");
-        new.renew_lease().unwrap();
+        lease.renew().unwrap();
     }
     drop(old.stop());
     for service in services() {
@@ -242,18 +258,18 @@ fn firewall_that_hangs_clients_ends_the_lease() {
            tcp dport {PROXY_PORT} drop; }}; }}"
     );
     node.node.command("nft", "-f -", &firewall);
-    let mut table = open(&node);
+    let (mut table, mut lease) = open_with_lease(&node);
     table.set_addresses(services()).unwrap();
-    table.renew_lease().unwrap();
-    let TestNode { node: _host, client, server: _pod } = node;
+    lease.renew().unwrap();
+    let TestNode { node: _host, client, server: _pod, network: _ } = node;
     let answer = thread::spawn(move || client.ask(services()[0]));
     let mut keeper = LeaseKeeper::default();
     let begun = Instant::now();
     for ticks in 1.. {
-        let taken = table.taken().unwrap();
+        let taken = lease.taken().unwrap();
         let observation = NodeObservation { worker_ticks: &[ticks], taken, accepted: 0 };
         match keeper.next_action(begun.elapsed(), &observation) {
-            LeaseAction::Renew => table.renew_lease().unwrap(),
+            LeaseAction::Renew => lease.renew().unwrap(),
             // The interval of an agent's observations.
             LeaseAction::Wait => thread::sleep(Duration::from_millis(20)),
             LeaseAction::Withdraw(_) => break,
@@ -287,7 +303,7 @@ fn process_without_the_capability_says_so() {
 #[test]
 fn thousand_addresses_change_in_milliseconds() {
     let Some(node) = a_node() else { return };
-    let mut table = open(&node);
+    let (mut table, mut lease) = open_with_lease(&node);
     let addresses = |first: u32, count: u32| {
         (first..first + count).map(|it| SocketAddr::from((it.to_be_bytes(), 80)))
     };
@@ -308,7 +324,7 @@ fn thousand_addresses_change_in_milliseconds() {
         begun.elapsed()
     };
     let begun = Instant::now();
-    table.renew_lease().unwrap();
+    lease.renew().unwrap();
     let renewal = begun.elapsed();
     let many = fastest(&mut table, 10_000);
     eprintln!("1,000 addresses {thousand:?}, one more {one:?}, 10,000 {many:?}, lease {renewal:?}");

@@ -14,7 +14,8 @@ use socket2::{Domain, Socket, Type};
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A thread in a network namespace of its own, which ends with the thread.
+/// A thread in a network namespace of its own, which ends with the thread, and that with the last clone.
+#[derive(Clone)]
 pub(crate) struct Machine {
     jobs: Sender<Job>,
     id: String,
@@ -147,6 +148,8 @@ pub(crate) enum ProxyMode {
 pub(crate) const NODE: [&str; 2] = ["10.77.0.1", "fd77::1"];
 pub(crate) const CLIENT: [&str; 2] = ["10.78.0.2", "fd78::2"];
 pub(crate) const SERVER: [&str; 2] = ["10.78.0.3", "fd78::3"];
+/// A client that is not on the node.
+pub(crate) const REMOTE: [&str; 2] = ["10.79.0.2", "fd79::2"];
 pub(crate) const SERVICE: [&str; 2] = ["10.96.0.10", "fd96::10"];
 pub(crate) const SERVICE_PORT: u16 = 80;
 pub(crate) const POD_PORT: u16 = 8080;
@@ -164,6 +167,7 @@ pub(crate) struct TestNode {
     pub(crate) node: Machine,
     pub(crate) client: Machine,
     pub(crate) server: Machine,
+    pub(crate) network: PodNetwork,
 }
 
 impl TestNode {
@@ -181,7 +185,8 @@ impl TestNode {
             eprintln!("skipped on a bridge: the kernel's module br_netfilter is not there");
             return None;
         }
-        let new = Self { node: Machine::new(), client: Machine::new(), server: Machine::new() };
+        let [node, client, server] = [Machine::new(), Machine::new(), Machine::new()];
+        let new = Self { node, client, server, network };
         new.configure_node();
         if network == PodNetwork::Bridged {
             new.node.ip("link add cni0 type bridge");
@@ -243,6 +248,29 @@ impl TestNode {
         pod.ip("route add 169.254.1.1 dev eth0");
         pod.ip("route add default via 169.254.1.1");
         pod.ip("-6 route add default via fe80::1 dev eth0");
+    }
+
+    /// Adds a machine that reaches Services through the node, is in a network of the node, and has a link of its own to
+    /// the pods' machine `server`, over which replies to its address would go.
+    pub(crate) fn add_remote_client(&self) -> Machine {
+        let remote = Machine::new();
+        self.node.ip(&format!("link add lan type veth peer name eth0 netns {}", remote.id));
+        self.server.ip(&format!("link add direct type veth peer name direct netns {}", remote.id));
+        self.node.ip("link set lan up");
+        self.server.ip("link set direct up");
+        for name in ["eth0", "direct"] {
+            remote.ip(&format!("link set {name} up"));
+        }
+        for (remote_ip, node_ip, length, family) in
+            [(REMOTE[0], "10.79.0.1", 24, "-4"), (REMOTE[1], "fd79::1", 64, "-6")]
+        {
+            let nodad = if family == "-6" { " nodad" } else { "" };
+            self.node.ip(&format!("address add {node_ip}/{length} dev lan{nodad}"));
+            remote.ip(&format!("address add {remote_ip}/{length} dev eth0{nodad}"));
+            remote.ip(&format!("{family} route add default via {node_ip}"));
+            self.server.ip(&format!("{family} route add {remote_ip} dev direct"));
+        }
+        remote
     }
 
     /// Adds the rules by which kube-proxy sends connections to the Service to the pod.

@@ -2,6 +2,7 @@
 
 use gateway::managed_services::PublishedAddress;
 use serde_json::{Value, json};
+use tokio::time::sleep;
 
 use super::*;
 use crate::api_server::ApiServer;
@@ -65,4 +66,40 @@ async fn unchanged_statuses_notify_no_subscriber() {
     let ingresses = [(name, vec![PublishedAddress::Ip("192.0.2.7".parse().unwrap())])].into();
     assert!(publish(&DesiredStatuses { ingresses, ..first }));
     assert!(publish(&DesiredStatuses::default()));
+}
+
+#[test]
+fn network_policies_are_watched_in_transparent_mode_alone() {
+    let kind = WatchedKind::index_of(NETWORK_POLICY).unwrap();
+    let is_watched = |network_policies| {
+        let selection = WatchSelection { network_policies, ..WatchSelection::default() };
+        watches(&selection, "sheave").iter().any(|watch| watch.kind == kind)
+    };
+    assert!(is_watched(true));
+    assert!(!is_watched(false));
+}
+
+/// A translation of 20 ms is followed by a pause of 20 ms, and changes in it are loaded together.
+#[tokio::test(start_paused = true)]
+async fn only_changes_right_after_a_translation_wait() {
+    let server = ApiServer::default();
+    server.put(SERVICES, service("a"));
+    let mut objects = watch(&server);
+    assert_eq!(services(&mut objects).await, ["a"]);
+    let translation = Duration::from_millis(20);
+    sleep(translation).await;
+    let ended = Instant::now();
+    server.put(SERVICES, service("b"));
+    let second = async {
+        sleep(translation / 2).await;
+        server.put(SERVICES, service("c"));
+    };
+    let (loaded, ()) = tokio::join!(services(&mut objects), second);
+    assert_eq!(loaded, ["a", "b", "c"]);
+    assert_eq!(ended.elapsed(), translation);
+    assert!(timeout(LONG, objects.changed()).await.is_err());
+    let quiet = Instant::now();
+    server.put(SERVICES, service("d"));
+    assert_eq!(services(&mut objects).await, ["a", "b", "c", "d"]);
+    assert!(quiet.elapsed() < *PAUSE.start(), "{:?}", quiet.elapsed());
 }

@@ -12,6 +12,7 @@ use balance::Time;
 use gateway::snapshot::UrlScheme;
 use tls::TlsInfo;
 
+use crate::accept::intercepted_client::InterceptedClient;
 use crate::active_config::BoundListener;
 use crate::demand::refusal_history::RefusalHistory;
 use crate::forwarded::RequestOrigin;
@@ -22,8 +23,11 @@ use crate::worker::{Worker, WorkerCommand, WorkerHandle};
 /// Accepted client connection: its addresses, its listener and its state before the first request.
 pub(crate) struct AcceptedConnection {
     pub(crate) peer: SocketAddr,
-    /// Destination address that a trusted proxy gives in its PROXY protocol header.
+    /// Destination address that a trusted proxy gives in its PROXY protocol header, or that the client of an
+    /// intercepted connection wanted.
     pub(crate) destination: Option<SocketAddr>,
+    /// The client of an intercepted connection; `None`: it was accepted at the address of its listener.
+    pub(crate) intercepted: Option<Arc<InterceptedClient>>,
     pub(crate) bound: Arc<BoundListener>,
     /// TLS handshake results; `None` before the handshake and on a connection without TLS.
     pub(crate) tls_info: Option<Arc<TlsInfo>>,

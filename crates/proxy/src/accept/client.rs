@@ -16,12 +16,15 @@ use gateway::snapshot::{BackendSettings, ClientSettings, UrlScheme};
 use tls::{TlsInfo, TlsSession};
 
 use crate::accept::accepted_connection::AcceptedConnection;
+use crate::accept::intercepted_client::InterceptedClient;
 use crate::active_config::{ActiveConfig, ActiveListener, BoundListener, WorkerConfig};
 use crate::buffer::{BUFFER_BYTES, ReadBuffer};
 use crate::clock;
 use crate::deadline::Deadline;
 use crate::demand::refusal_history::RefusalHistory;
+use crate::dial::pool::Endpoint;
 use crate::forwarded::RequestOrigin;
+use crate::interception::ClientMark;
 use crate::memory::stalled::{ConnectionIdentity, HeldMemory};
 use crate::proxy_header;
 use crate::request_body::connection_share::ConnectionShare;
@@ -43,8 +46,11 @@ pub(crate) struct ClientConnection {
     /// Current source address of the client's packets; it differs from `peer` after a QUIC
     /// connection migration.
     pub(crate) current_peer: SocketAddr,
-    /// Destination address that a trusted proxy gives in its PROXY protocol header.
+    /// Destination address that a trusted proxy gives in its PROXY protocol header, or that the client of an
+    /// intercepted connection wanted.
     pub(super) destination: Option<SocketAddr>,
+    /// The client of an intercepted connection.
+    pub(crate) intercepted: Option<Arc<InterceptedClient>>,
     pub(crate) accepted: Time,
     /// Requests rejected for lack of a slot, on any stream of the connection.
     pub(crate) refusals: Rc<RefCell<RefusalHistory>>,
@@ -76,8 +82,16 @@ pub(crate) enum WaitInterrupt {
 impl ClientConnection {
     pub(super) fn new(stream: PeerStream, arrival: AcceptedConnection) -> Self {
         let origin = Rc::new(arrival.origin());
-        let AcceptedConnection { peer, destination, bound, tls_info, accepted, refusals, .. } =
-            arrival;
+        let AcceptedConnection {
+            peer,
+            destination,
+            intercepted,
+            bound,
+            tls_info,
+            accepted,
+            refusals,
+            ..
+        } = arrival;
         let now = clock::now();
         Self {
             stream,
@@ -89,6 +103,7 @@ impl ClientConnection {
             peer,
             current_peer: peer,
             destination,
+            intercepted,
             accepted,
             refusals: Rc::new(RefCell::new(refusals)),
             share: None,
@@ -101,11 +116,22 @@ impl ClientConnection {
 
     /// Splits the connection into its stream, its timer, and its description.
     pub(super) fn into_parts(self) -> (PeerStream, Deadline, AcceptedConnection) {
-        let Self { stream, deadline, peer, destination, bound, tls_info, accepted, .. } = self;
+        let Self {
+            stream,
+            deadline,
+            peer,
+            destination,
+            intercepted,
+            bound,
+            tls_info,
+            accepted,
+            ..
+        } = self;
         let refusals = self.refusals.take();
         let arrival = AcceptedConnection {
             peer,
             destination,
+            intercepted,
             bound,
             tls_info,
             accepted,
@@ -146,6 +172,15 @@ impl ClientConnection {
         });
         proxy_header::write(version, &addresses, &mut header);
         header
+    }
+
+    /// Returns the mark of a connection to this endpoint, if the connection has the client's address.
+    pub(crate) fn mark_for(
+        &self,
+        worker: &Rc<Worker>,
+        endpoint: &Endpoint,
+    ) -> Option<Arc<ClientMark>> {
+        self.intercepted.as_ref()?.mark_for(worker, endpoint)
     }
 
     /// Takes the bytes that have been read from the client and not yet consumed.

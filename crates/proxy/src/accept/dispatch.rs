@@ -7,7 +7,7 @@ use gateway::snapshot::ListenerProtocol;
 use crate::accept::accepted_connection::{AcceptedConnection, ConnectionGuard, ConnectionHandover};
 use crate::accept::client::ClientConnection;
 use crate::accept::proxy_protocol_step::{self, ProxyProtocolStep};
-use crate::accept::{h1, handshake};
+use crate::accept::{detect, h1, handshake};
 use crate::observe::l4_record::L4Record;
 use crate::stream::PeerStream;
 use crate::tcp;
@@ -29,29 +29,48 @@ pub(crate) fn spawn(worker: &Rc<Worker>, stream: PeerStream, arrival: AcceptedCo
     let client = ClientConnection::new(stream, arrival);
     if moved {
         worker.counters().moved_in.add(1);
-        return begin(guard, client);
+        return resume(guard, client);
     }
+    let needs_mark = client.intercepted.as_ref().is_some_and(|it| it.needs_mark());
     match proxy_protocol_step::required_step(worker, &client) {
-        Some(step) => {
-            tokio::task::spawn_local(read_proxy_header(guard, client, step));
+        None if !needs_mark => begin(guard, client),
+        step => {
+            tokio::task::spawn_local(identify_client(guard, client, step));
         }
-        None => begin(guard, client),
     }
 }
 
-/// Reads the PROXY protocol header, which gives the client address, before anything else.
-async fn read_proxy_header(
+/// Obtains the mark of an intercepted client, and reads the PROXY protocol header, which gives the client address,
+/// before anything else.
+async fn identify_client(
     guard: ConnectionGuard,
     mut client: ClientConnection,
-    step: ProxyProtocolStep,
+    step: Option<ProxyProtocolStep>,
 ) {
     let worker = Rc::clone(&guard.worker);
+    if let Some(intercepted) = client.intercepted.as_ref().filter(|it| it.needs_mark()) {
+        intercepted.acquire_mark(&worker).await;
+    }
+    let Some(step) = step else { return begin(guard, client) };
     match proxy_protocol_step::read_header(&worker, &mut client, step).await {
         Ok(()) => begin(guard, client),
         Err(failure) => {
             client.reset_on_close();
             L4Record::of_connection(&client).close_failed(&worker, failure);
         }
+    }
+}
+
+/// Continues a connection that has carried requests on another worker: its protocol is not detected again.
+fn resume(guard: ConnectionGuard, client: ClientConnection) {
+    let active_config = guard.worker.config();
+    let protocol = client.listener(&active_config).map(|listener| &listener.protocol);
+    match protocol {
+        Some(ListenerProtocol::Detected { .. }) => {
+            tokio::task::spawn_local(h1::serve(guard, client));
+        }
+        Some(ListenerProtocol::Http(_) | ListenerProtocol::Tcp(_) | ListenerProtocol::Udp(_))
+        | None => begin(guard, client),
     }
 }
 
@@ -70,6 +89,9 @@ fn begin(guard: ConnectionGuard, client: ClientConnection) {
         }
         Some(ListenerProtocol::Tcp(_)) => {
             tokio::task::spawn_local(tcp::serve(guard, client));
+        }
+        Some(ListenerProtocol::Detected { .. }) => {
+            tokio::task::spawn_local(detect::serve(guard, client));
         }
         // The listener has been removed, or is no longer a TCP listener.
         Some(ListenerProtocol::Udp(_)) | None => {}

@@ -39,6 +39,7 @@ pub(crate) fn begin(guard: ConnectionGuard, connection: QuicConnection) {
     let arrival = AcceptedConnection {
         peer: connection.peer(),
         destination,
+        intercepted: None,
         bound: Arc::clone(bound),
         tls_info: Some(Arc::clone(connection.tls_info())),
         accepted: clock::now(),

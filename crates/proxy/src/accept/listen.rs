@@ -16,7 +16,8 @@ use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
 use crate::accept::accepted_connection::{self, AcceptedConnection};
-use crate::accept::dispatch;
+use crate::accept::intercepted_client::InterceptedClient;
+use crate::accept::{dispatch, intercepted};
 use crate::active_config::BoundListener;
 use crate::clock;
 use crate::demand::refusal_history::RefusalHistory;
@@ -64,10 +65,48 @@ impl AcceptPause {
     }
 }
 
-/// The pauses of one listener. Those that follow one another closely are counted and logged once.
+/// The way in which connections of a socket find their listener.
+pub(crate) enum ListenerLookup {
+    /// All belong to this one.
+    Bound(Arc<BoundListener>),
+    /// They are intercepted, and each belongs to the listener of the address that its client wanted. The address here
+    /// is that of the socket.
+    ByDestination(SocketAddr),
+}
+
+impl ListenerLookup {
+    /// Returns the address of the socket.
+    fn address(&self) -> SocketAddr {
+        match self {
+            Self::Bound(bound) => bound.address,
+            Self::ByDestination(address) => *address,
+        }
+    }
+
+    fn dispatch(&self, worker: &Rc<Worker>, stream: TcpStream, peer: SocketAddr) {
+        match self {
+            Self::Bound(bound) => {
+                let addresses = ConnectionAddresses { peer, destination: None, intercepted: None };
+                dispatch_connection(worker, bound, stream, addresses);
+            }
+            Self::ByDestination(_) => intercepted::dispatch(worker, stream, peer),
+        }
+    }
+}
+
+/// The addresses of a connection that has just been accepted.
+pub(super) struct ConnectionAddresses {
+    pub(super) peer: SocketAddr,
+    /// The address that the client of an intercepted connection wanted.
+    pub(super) destination: Option<SocketAddr>,
+    /// `None`: the connection was not intercepted.
+    pub(super) intercepted: Option<Arc<InterceptedClient>>,
+}
+
+/// The pauses of one socket. Those that follow one another closely are counted and logged once.
 struct PauseState {
     worker: Rc<Worker>,
-    bound: Arc<BoundListener>,
+    lookup: ListenerLookup,
     current: Option<AcceptPause>,
     last_pause: Time,
 }
@@ -78,7 +117,7 @@ impl PauseState {
         self.last_pause = clock::now();
         if self.current.replace(reason) != Some(reason) {
             self.worker.counters().accept_pauses[reason as usize].add(1);
-            let (address, reason) = (self.bound.address, reason.label());
+            let (address, reason) = (self.lookup.address(), reason.label());
             let error = error.map(tracing::field::display);
             tracing::warn!(listener.address = %address, reason, error, "connections have to wait");
         }
@@ -90,7 +129,7 @@ impl PauseState {
         let Some(reason) = self.current else { return };
         if clock::now().saturating_since(self.last_pause) >= QUIET_PERIOD {
             self.current = None;
-            let (address, reason) = (self.bound.address, reason.label());
+            let (address, reason) = (self.lookup.address(), reason.label());
             tracing::info!(listener.address = %address, reason, "connections are accepted again");
         }
     }
@@ -100,23 +139,19 @@ impl PauseState {
 /// reset.
 pub(crate) async fn accept(
     worker: Rc<Worker>,
-    bound: Arc<BoundListener>,
+    lookup: ListenerLookup,
     socket: TcpListener,
     mut closed: oneshot::Receiver<()>,
 ) {
     let listener = match tokio::net::TcpListener::from_std(socket) {
         Ok(listener) => listener,
         Err(error) => {
-            tracing::error!(listener.address = %bound.address, %error, "cannot register the listener socket");
+            let address = lookup.address();
+            tracing::error!(listener.address = %address, %error, "cannot register the listener socket");
             return;
         }
     };
-    let mut state = PauseState {
-        worker: Rc::clone(&worker),
-        bound: Arc::clone(&bound),
-        current: None,
-        last_pause: clock::now(),
-    };
+    let mut state = PauseState { worker, lookup, current: None, last_pause: clock::now() };
     loop {
         tokio::select! {
             () = accept_next(&listener, &mut state) => {}
@@ -124,7 +159,8 @@ pub(crate) async fn accept(
         }
     }
     if let Ok(listener) = listener.into_std() {
-        drain_backlog(&listener, |stream, peer| dispatch_connection(&worker, &bound, stream, peer));
+        let PauseState { worker, lookup, .. } = state;
+        drain_backlog(&listener, |stream, peer| lookup.dispatch(&worker, stream, peer));
     }
 }
 
@@ -136,7 +172,7 @@ async fn accept_next(listener: &tokio::net::TcpListener, state: &mut PauseState)
     match listener.accept().await {
         Ok((stream, peer)) => {
             state.end();
-            dispatch_connection(&state.worker, &state.bound, stream, peer);
+            state.lookup.dispatch(&state.worker, stream, peer);
         }
         Err(error) if concerns_one_connection(&error) => {}
         Err(error) if is_out_of_descriptors(&error) => {
@@ -166,11 +202,11 @@ fn drain_backlog(listener: &TcpListener, mut dispatch: impl FnMut(TcpStream, Soc
 }
 
 /// Counts the connection and hands it to the worker with the fewest connections.
-fn dispatch_connection(
+pub(super) fn dispatch_connection(
     worker: &Rc<Worker>,
     bound: &Arc<BoundListener>,
     stream: TcpStream,
-    peer: SocketAddr,
+    addresses: ConnectionAddresses,
 ) {
     let counters = &bound.counters[worker.index];
     let active_config = worker.config();
@@ -186,9 +222,11 @@ fn dispatch_connection(
     let home = worker.shared.least_connected(worker.index);
     let handle = &worker.shared.workers[home];
     handle.connections.fetch_add(1, Ordering::AcqRel);
+    let ConnectionAddresses { peer, destination, intercepted } = addresses;
     let arrival = AcceptedConnection {
         peer,
-        destination: None,
+        destination,
+        intercepted,
         bound: Arc::clone(bound),
         tls_info: None,
         accepted: clock::now(),

@@ -4,12 +4,18 @@
 pub(crate) mod bind;
 /// Accepting connections.
 pub(crate) mod listen;
+/// Clients of intercepted connections, and the marks by which their address is kept.
+pub(crate) mod intercepted_client;
+/// Intercepted connections.
+mod intercepted;
 /// Accepted connections, and their hand-over between workers.
 pub(crate) mod accepted_connection;
 /// Start of a connection on its worker, in the listener's protocol.
 pub(crate) mod dispatch;
 /// Client address from a PROXY protocol header of a trusted proxy.
 mod proxy_protocol_step;
+/// Detection of the protocol by the first bytes of a connection.
+pub(crate) mod detect;
 /// The TLS handshake of a client.
 mod handshake;
 /// One handshake step at a time.

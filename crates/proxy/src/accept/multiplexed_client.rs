@@ -15,6 +15,7 @@ use tls::TlsInfo;
 
 use crate::accept::accepted_connection::AcceptedConnection;
 use crate::accept::client::ClientConnection;
+use crate::accept::intercepted_client::InterceptedClient;
 use crate::active_config::BoundListener;
 use crate::clock;
 use crate::demand::refusal_history::RefusalHistory;
@@ -34,6 +35,7 @@ pub(super) struct MultiplexedClient {
     pub(super) origin: Rc<RequestOrigin>,
     pub(super) peer: SocketAddr,
     pub(super) destination: Option<SocketAddr>,
+    pub(super) intercepted: Option<Arc<InterceptedClient>>,
     pub(super) accepted: Time,
     /// Requests rejected for lack of a slot, on any stream.
     pub(super) refusals: Rc<RefCell<RefusalHistory>>,
@@ -56,8 +58,16 @@ pub(super) struct MultiplexedClient {
 impl MultiplexedClient {
     pub(super) fn new(worker: &Rc<Worker>, arrival: AcceptedConnection) -> Self {
         let origin = Rc::new(arrival.origin());
-        let AcceptedConnection { peer, destination, bound, tls_info, accepted, refusals, .. } =
-            arrival;
+        let AcceptedConnection {
+            peer,
+            destination,
+            intercepted,
+            bound,
+            tls_info,
+            accepted,
+            refusals,
+            ..
+        } = arrival;
         let (active_config, now) = (worker.config(), clock::now());
         let max_age = active_config.listener(&bound).and_then(|it| it.client.connection_max_age);
         let max_age_at = max_age.map(|age| accepted + jitter(age, &mut worker.rng.borrow_mut()));
@@ -68,6 +78,7 @@ impl MultiplexedClient {
             origin,
             peer,
             destination,
+            intercepted,
             accepted,
             refusals: Rc::new(RefCell::new(refusals)),
             share: Rc::default(),
@@ -101,6 +112,7 @@ impl MultiplexedClient {
             peer: self.peer,
             current_peer: self.peer,
             destination: self.destination,
+            intercepted: self.intercepted.clone(),
             accepted: self.accepted,
             refusals: Rc::clone(&self.refusals),
             share: Some(Rc::clone(&self.share)),

@@ -19,7 +19,7 @@ use crate::clock;
 use crate::context::AttemptContext;
 use crate::dial::RESPONSE_LIMITS;
 use crate::dial::abandon;
-use crate::dial::connect::connect;
+use crate::dial::connect::{DialOptions, connect};
 use crate::dial::h3::CONNECTION_ATTEMPT_DELAY;
 use crate::dial::pool::{self, ConnectionRequirements, Endpoint, EndpointConnection};
 use crate::dial::stream_request;
@@ -192,7 +192,7 @@ impl AttemptHistory<'_> {
     /// no other.
     fn patience(self, slot: &Slot, policy: &RequestPolicy<'_>) -> Option<Duration> {
         let patience = slot.endpoint.data.reachability.connect_timeout();
-        let patience = match policy.backend_settings().protocol {
+        let patience = match policy.endpoint_protocol {
             EndpointProtocol::Http1 | EndpointProtocol::Http2 => patience,
             // TCP is tried only after this delay.
             EndpointProtocol::Http3 => patience + CONNECTION_ATTEMPT_DELAY,
@@ -290,13 +290,13 @@ async fn connection(
     now: Time,
 ) -> Result<(Slot, Box<EndpointConnection>), AttemptFailure> {
     let policy = context.policy;
-    match policy.backend_settings().protocol {
+    match policy.endpoint_protocol {
         EndpointProtocol::Http1 => {}
         EndpointProtocol::Http2 | EndpointProtocol::Http3 => {
             return stream_request::connection(context, slot, history, now).await;
         }
     }
-    let requirements = connection_requirements(context, now);
+    let requirements = connection_requirements(context, &slot, now);
     if !history.fresh
         && let Some(connection) = pool::take(&slot.endpoint, &requirements)
     {
@@ -315,17 +315,16 @@ async fn connection(
 /// Returns the requirements of the request on an HTTP/1.1 connection.
 pub(super) fn connection_requirements<'r>(
     context: &AttemptContext<'r>,
+    slot: &Slot,
     now: Time,
 ) -> ConnectionRequirements<'r> {
-    let policy = context.policy;
-    let settings = policy.backend_settings();
+    let AttemptContext { worker, client, exchange, policy, .. } = context;
     ConnectionRequirements {
-        worker: context.worker.index,
-        capped: policy.is_capped(),
-        proxy_protocol_client: settings.proxy_protocol.map(|_| context.client.peer),
-        tls_context: policy.backend_config.tls_context.as_ref(),
-        replayable: is_replayable(&context.exchange.request),
-        settings,
+        worker: worker.index,
+        backend_config: &policy.backend_config,
+        proxy_protocol_client: policy.backend_settings().proxy_protocol.map(|_| client.peer),
+        client_mark: client.mark_for(worker, &slot.endpoint),
+        replayable: is_replayable(&exchange.request),
         now,
     }
 }
@@ -336,12 +335,16 @@ pub(crate) async fn open(
     header: &[u8],
     requirements: &ConnectionRequirements<'_>,
 ) -> Result<Box<EndpointConnection>, Failure> {
-    let security = ConnectionSecurity::of_http1(requirements.tls_context);
-    let unacknowledged = requirements.settings.unacknowledged_timeout;
-    let mut connection =
-        connect(endpoint, requirements.worker, header, security, unacknowledged).await?;
+    let tls_context = requirements.backend_config.tls_context.as_ref();
+    let options = DialOptions {
+        header,
+        client_mark: requirements.client_mark.as_ref(),
+        security: ConnectionSecurity::of_http1(tls_context),
+        unacknowledged: requirements.backend_config.settings.unacknowledged_timeout,
+    };
+    let mut connection = connect(endpoint, requirements.worker, options).await?;
     connection.proxy_protocol_client = requirements.proxy_protocol_client;
-    connection.tls_context = requirements.tls_context.cloned();
+    connection.tls_context = tls_context.cloned();
     Ok(connection)
 }
 

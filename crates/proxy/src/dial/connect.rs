@@ -11,31 +11,43 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use crate::clock;
+use crate::dial::marked_socket::{self, MarkGuard};
 use crate::dial::pool::{Endpoint, EndpointConnection};
 use crate::failure::Failure;
+use crate::interception::ClientMark;
 use crate::stream::PeerStream;
 
-/// Opens an HTTP/1.1 connection to the endpoint, which begins with `header`; the caller bounds the time.
+/// The properties of a new connection to an endpoint.
+pub(crate) struct DialOptions<'a> {
+    /// The first bytes of the connection.
+    pub(crate) header: &'a [u8],
+    /// The mark of the client whose address the connection has; `None`: it comes from the node.
+    pub(crate) client_mark: Option<&'a Arc<ClientMark>>,
+    pub(crate) security: ConnectionSecurity<'a>,
+    /// The kernel ends the connection if the endpoint acknowledges nothing for this time.
+    pub(crate) unacknowledged: Duration,
+}
+
+/// Opens an HTTP/1.1 connection to the endpoint; the caller bounds the time.
 pub(crate) async fn connect(
     endpoint: &Endpoint,
     worker: usize,
-    header: &[u8],
-    security: ConnectionSecurity<'_>,
-    unacknowledged: Duration,
+    options: DialOptions<'_>,
 ) -> Result<Box<EndpointConnection>, Failure> {
-    let stream = open(endpoint, worker, header, security, unacknowledged).await?;
-    Ok(Box::new(EndpointConnection::new(stream, header.len() as u64, worker, clock::now())))
+    let stream = open(endpoint, worker, &options).await?;
+    let unsealed = options.header.len() as u64;
+    let mut connection = EndpointConnection::new(stream, unsealed, worker, clock::now());
+    connection.client_mark = MarkGuard::of(endpoint, options.client_mark);
+    Ok(Box::new(connection))
 }
 
-/// Opens a connection to the endpoint, which begins with `header`. The kernel ends it if the endpoint acknowledges
-/// nothing for the time `unacknowledged`; the caller bounds the time of this call.
+/// Opens a connection to the endpoint; the caller bounds the time, and keeps a [`MarkGuard`] beside the connection.
 pub(crate) async fn open(
     endpoint: &Endpoint,
     worker: usize,
-    header: &[u8],
-    security: ConnectionSecurity<'_>,
-    unacknowledged: Duration,
+    options: &DialOptions<'_>,
 ) -> Result<PeerStream, Failure> {
+    let DialOptions { header, client_mark, security, unacknowledged } = *options;
     let tls_config = match security {
         ConnectionSecurity::Plain => None,
         ConnectionSecurity::Tls(tls_config) => Some(tls_config),
@@ -45,8 +57,8 @@ pub(crate) async fn open(
     };
     endpoint.data.counters[worker].connections.add(1);
     let begun = clock::now();
-    let mut stream =
-        TcpStream::connect(endpoint.address).await.map_err(|error| connect_failure(&error))?;
+    let connecting = marked_socket::connect_endpoint(endpoint, client_mark);
+    let mut stream = connecting.await.map_err(|error| connect_failure(&error))?;
     if !endpoint.data.budgets.descriptors.allows(&stream) {
         return Err(Failure::OutOfDescriptors);
     }

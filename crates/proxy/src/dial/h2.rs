@@ -30,16 +30,18 @@ use tokio::time::{sleep, timeout};
 
 use self::paced_stream::PacedStream;
 use crate::dial::RESPONSE_LIMITS;
-use crate::dial::connect;
+use crate::dial::connect::{self, DialOptions};
+use crate::dial::marked_socket::MarkGuard;
 use crate::dial::multiplex_connection::{
     self, ConnectionAvailability, ConnectionCounts, ConnectionUsage, DeliveryProgress,
     MultiplexState, OpenConnectionGuard, PING_INTERVAL, PING_TIMEOUT, StreamGuard,
 };
-use crate::dial::multiplex_pool::{self, MultiplexPool, PoolKey, StreamWaiter};
+use crate::dial::multiplex_pool::{self, MultiplexPool, PoolKey, PoolSweep, StreamWaiter};
 use crate::dial::pool::{Endpoint, EndpointConnection};
 use crate::dial::stream_call::{RequestSource, StreamGrant, StreamRequest};
 use crate::failure::Failure;
 use crate::h2::H2Stream;
+use crate::interception::ClientMark;
 use crate::memory::FlowWindows;
 use crate::mutex::lock;
 use crate::resources::ResourceBudgets;
@@ -87,6 +89,8 @@ pub(super) struct H2ConnectionDriver {
     budgets: Arc<ResourceBudgets>,
     pings: Option<PingPong>,
     state: Arc<MultiplexState>,
+    /// The client whose address the connection has.
+    _client_mark: Option<MarkGuard>,
     _open: OpenConnectionGuard,
 }
 
@@ -123,6 +127,7 @@ pub(super) async fn handshake(
         announced,
         budgets,
         pings,
+        _client_mark: None,
         _open: OpenConnectionGuard::new(&state),
         state,
     };
@@ -256,6 +261,8 @@ struct H2DialTask {
     tls_context: Option<Arc<EndpointTlsContext>>,
     /// The PROXY protocol header that the connection begins with.
     proxy_protocol_header: Vec<u8>,
+    /// The mark of the client whose address the connection has.
+    client_mark: Option<Arc<ClientMark>>,
     connect_timeout: Duration,
     /// The endpoint is considered dead if it acknowledges nothing for this time.
     unacknowledged_timeout: Duration,
@@ -278,15 +285,15 @@ impl H2DialTask {
     }
 
     async fn open(&self) -> Result<(H2EndpointConnection, H2ConnectionDriver), Failure> {
-        let security = ConnectionSecurity::of_requests(self.tls_context.as_ref());
-        let Self {
-            endpoint,
-            worker,
-            proxy_protocol_header: header,
-            unacknowledged_timeout: unacknowledged,
-            ..
-        } = self;
-        let stream = connect::open(endpoint, *worker, header, security, *unacknowledged).await?;
+        let Self { endpoint, worker, proxy_protocol_header: header, .. } = self;
+        let options = DialOptions {
+            header,
+            client_mark: self.client_mark.as_ref(),
+            security: ConnectionSecurity::of_requests(self.tls_context.as_ref()),
+            unacknowledged: self.unacknowledged_timeout,
+        };
+        let client_mark = MarkGuard::of(endpoint, self.client_mark.as_ref());
+        let stream = connect::open(endpoint, *worker, &options).await?;
         if stream.has_settled_on_http1() {
             self.endpoint.data.http3_reachability.record_http1();
             return Err(Failure::NotHttp2);
@@ -295,7 +302,9 @@ impl H2DialTask {
             multiplex_pool::pool_for(&mut self.pools().pools(), self.pool_key()).stream_available();
         let (counts, budgets) = (&self.pools().counts, &endpoint.data.budgets);
         let (counts, budgets) = (Arc::clone(counts), Arc::clone(budgets));
-        handshake(stream, header.len() as u64, stream_available, counts, budgets).await
+        let unsealed = header.len() as u64;
+        let (link, driver) = handshake(stream, unsealed, stream_available, counts, budgets).await?;
+        Ok((link, H2ConnectionDriver { _client_mark: client_mark, ..driver }))
     }
 
     fn pools(&self) -> &H2EndpointPools {
@@ -305,6 +314,7 @@ impl H2DialTask {
     fn pool_key(&self) -> PoolKey<'_> {
         PoolKey {
             proxy_protocol_client: self.proxy_protocol_client,
+            client_mark: self.client_mark.as_ref(),
             tls_context: self.tls_context.as_ref(),
         }
     }
@@ -337,6 +347,7 @@ impl StreamRequest<'_> {
                 proxy_protocol_client: self.proxy_protocol_client,
                 tls_context: self.backend_config.tls_context.clone(),
                 proxy_protocol_header: self.proxy_protocol_header.clone(),
+                client_mark: self.client_mark.clone(),
                 connect_timeout: settings.connect_timeout,
                 unacknowledged_timeout: settings.unacknowledged_timeout,
             };
@@ -380,7 +391,9 @@ impl H2EndpointPools {
 pub(crate) fn sweep(endpoint: &Endpoint, worker: usize, settings: &BackendSettings, now: Time) {
     let counters = &endpoint.data.counters[worker].http2;
     let mut pools = endpoint.data.h2_pools[worker].pools();
-    multiplex_pool::sweep(&mut pools, settings, counters, now);
+    let keeps_marked = endpoint.data.budgets.descriptors.keeps_marked();
+    let sweep = PoolSweep { settings, counters, now, keeps_marked };
+    multiplex_pool::sweep(&mut pools, &sweep);
 }
 
 #[cfg(test)]

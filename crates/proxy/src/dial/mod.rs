@@ -2,6 +2,10 @@
 
 /// Connection pool of an endpoint.
 pub(crate) mod pool;
+/// Sockets with the marks by which the node's rules know them.
+pub(crate) mod marked_socket;
+/// The address of an endpoint in the other IP version.
+pub(crate) mod other_address;
 /// Opens connections.
 pub(crate) mod connect;
 /// Requests that share connections.

@@ -88,6 +88,11 @@ impl ConnectionUsage {
             || too_used.is_some_and(|most| self.served >= most.get())
     }
 
+    /// True if no stream is open.
+    pub(super) fn is_unused(&self) -> bool {
+        self.state.streams.load(Ordering::Relaxed) == 0
+    }
+
     fn is_idle(&mut self, settings: &BackendSettings, now: Time) -> bool {
         let is_used = self.state.streams.load(Ordering::Relaxed) > 0;
         if is_used || self.served != self.served_at_sweep {

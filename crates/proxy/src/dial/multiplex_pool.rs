@@ -11,8 +11,10 @@ use gateway::snapshot::BackendSettings;
 use tls::EndpointTlsContext;
 use tokio::sync::Notify;
 
+use crate::dial::marked_socket::is_same_mark;
 use crate::dial::multiplex_connection::{ConnectionAvailability, MultiplexConnection};
 use crate::failure::Failure;
+use crate::interception::ClientMark;
 use crate::observe::MultiplexCounters;
 
 /// Limit of connections with one key to one endpoint from one worker, unless the policy sets a lower one.
@@ -21,6 +23,7 @@ const MAX_CONNECTIONS: usize = 64;
 /// Connections with the same pool key.
 pub(super) struct MultiplexPool<L> {
     proxy_protocol_client: Option<SocketAddr>,
+    client_mark: Option<Arc<ClientMark>>,
     tls_context: Option<Arc<EndpointTlsContext>>,
     connections: Vec<L>,
     /// The start of the current dial.
@@ -36,6 +39,8 @@ pub(super) struct MultiplexPool<L> {
 pub(super) struct PoolKey<'a> {
     /// The client whose address a connection begins with (PROXY protocol); it may carry requests of this client only.
     pub(super) proxy_protocol_client: Option<SocketAddr>,
+    /// The mark of the client whose address a connection has; it may carry requests of this client only.
+    pub(super) client_mark: Option<&'a Arc<ClientMark>>,
     pub(super) tls_context: Option<&'a Arc<EndpointTlsContext>>,
 }
 
@@ -69,6 +74,7 @@ impl<L: MultiplexConnection> MultiplexPool<L> {
     fn new(key: PoolKey<'_>) -> Self {
         Self {
             proxy_protocol_client: key.proxy_protocol_client,
+            client_mark: key.client_mark.cloned(),
             tls_context: key.tls_context.cloned(),
             connections: Vec::new(),
             dialing_since: None,
@@ -81,6 +87,7 @@ impl<L: MultiplexConnection> MultiplexPool<L> {
     fn has_key(&self, key: PoolKey<'_>) -> bool {
         let address = |context: Option<&Arc<EndpointTlsContext>>| context.map(Arc::as_ptr);
         self.proxy_protocol_client == key.proxy_protocol_client
+            && is_same_mark(self.client_mark.as_ref(), key.client_mark)
             && address(self.tls_context.as_ref()) == address(key.tls_context)
     }
 
@@ -110,9 +117,15 @@ impl<L: MultiplexConnection> MultiplexPool<L> {
         drop(self.connections.remove(place));
     }
 
-    fn sweep(&mut self, settings: &BackendSettings, counters: &MultiplexCounters, now: Time) {
+    fn sweep(&mut self, sweep: &PoolSweep<'_>) {
+        let PoolSweep { settings, counters, now, keeps_marked } = *sweep;
+        let keeps_unused = keeps_marked || self.client_mark.is_none();
         let mut place = 0;
         while let Some(link) = self.connections.get_mut(place) {
+            if !keeps_unused && link.usage().is_unused() {
+                self.release(place, false, counters);
+                continue;
+            }
             match link.check_idle(settings, now) {
                 ConnectionAvailability::Usable | ConnectionAvailability::Full => place += 1,
                 ConnectionAvailability::Retired { goaway_received } => {
@@ -175,13 +188,20 @@ fn max_connections(settings: &BackendSettings, workers: usize) -> usize {
     settings.connection_max.map_or(MAX_CONNECTIONS, share).min(MAX_CONNECTIONS)
 }
 
+/// The rules by which a sweep releases connections.
+pub(super) struct PoolSweep<'a> {
+    pub(super) settings: &'a BackendSettings,
+    pub(super) counters: &'a MultiplexCounters,
+    pub(super) now: Time,
+    /// False if too many connections have the address of a client: then those without a stream are released.
+    pub(super) keeps_marked: bool,
+}
+
 /// Releases connections that are retired, or that have been idle for long.
 pub(super) fn sweep<L: MultiplexConnection>(
     pools: &mut Vec<MultiplexPool<L>>,
-    settings: &BackendSettings,
-    counters: &MultiplexCounters,
-    now: Time,
+    sweep: &PoolSweep<'_>,
 ) {
-    pools.iter_mut().for_each(|pool| pool.sweep(settings, counters, now));
+    pools.iter_mut().for_each(|pool| pool.sweep(sweep));
     pools.retain(|pool| pool.dialing_since.is_some() || !pool.connections.is_empty());
 }

@@ -16,11 +16,14 @@ use codec::head::{BodyFraming, ResponseHead};
 use gateway::snapshot::BackendSettings;
 use tls::EndpointTlsContext;
 
-use crate::backend::Backend;
+use crate::backend::{Backend, BackendConfig};
 use crate::buffer::ReadBuffer;
 use crate::dial::h2;
 use crate::dial::h3::reachability::Http3Reachability;
+use crate::dial::marked_socket::{MarkGuard, is_same_mark};
 use crate::dial::multiplex_connection::{ConnectionCounts, StreamGuard};
+use crate::dial::other_address::OtherAddress;
+use crate::interception::{ClientMark, ConnectionInterceptor};
 use crate::mutex::lock;
 use crate::observe::EndpointCounters;
 use crate::reachability;
@@ -53,11 +56,16 @@ pub(crate) struct EndpointData {
     pub(crate) counters: Box<[EndpointCounters]>,
     /// Connect times, and the time without a response from the endpoint.
     pub(crate) reachability: reachability::ReachabilityState,
+    pub(crate) other_address: OtherAddress,
     /// The backends that have this endpoint: a slot freed by one may be the one that another waits for.
     backends: Mutex<Vec<Weak<Backend>>>,
     /// Budgets of the process, which bound connections and their windows.
     pub(crate) budgets: Arc<ResourceBudgets>,
+    /// Interception on this node, whose rules know our sockets by their mark.
+    pub(crate) interceptor: Option<Arc<dyn ConnectionInterceptor>>,
     is_shared: AtomicBool,
+    /// True if the thread of the leases waits for a slot that becomes free.
+    is_release_awaited: AtomicBool,
 }
 
 /// On cache lines of its own: one worker takes its lock twice per request, and the next worker's lock is adjacent.
@@ -83,6 +91,8 @@ pub(crate) struct EndpointConnection {
     pub(crate) idle_for: Option<Duration>,
     /// The client whose address it began with (PROXY protocol); it may carry requests of this client only.
     pub(crate) proxy_protocol_client: Option<SocketAddr>,
+    /// The client whose address it has; it may carry requests of this client only.
+    pub(crate) client_mark: Option<MarkGuard>,
     /// Its TLS context; its requests must require the same one.
     pub(crate) tls_context: Option<Arc<EndpointTlsContext>>,
     /// Its place on the connection that carries it, if it is a stream: then it ends with its request. Declared after
@@ -97,16 +107,34 @@ pub(crate) struct EndpointConnection {
 /// Requirements on a connection from the pool.
 pub(crate) struct ConnectionRequirements<'a> {
     pub(crate) worker: usize,
-    /// True if the backend caps its endpoints: the stack is the one that all workers share.
-    pub(crate) capped: bool,
+    /// The backend's settings and TLS context. If it caps its endpoints, the stack is the one that all workers share.
+    pub(crate) backend_config: &'a BackendConfig,
     /// The client whose address the connection must have begun with (PROXY protocol).
     pub(crate) proxy_protocol_client: Option<SocketAddr>,
-    /// The TLS context that the connection must have.
-    pub(crate) tls_context: Option<&'a Arc<EndpointTlsContext>>,
+    /// The mark of the client whose address the connection must have.
+    pub(crate) client_mark: Option<Arc<ClientMark>>,
     /// True if the request can be sent again when the endpoint closes the connection at the same moment.
     pub(crate) replayable: bool,
-    pub(crate) settings: &'a BackendSettings,
     pub(crate) now: Time,
+}
+
+impl ConnectionRequirements<'_> {
+    fn is_capped(&self) -> bool {
+        self.backend_config.limits.cap.is_some()
+    }
+
+    /// True if a new connection would exceed the limit of a capped endpoint, beside `idle` idle ones.
+    fn exceeds_limit(&self, endpoint: &Endpoint, idle: usize) -> bool {
+        let BackendConfig { set, limits, .. } = self.backend_config;
+        if !limits.cap.is_some() {
+            return false;
+        }
+        // An endpoint that has left its backend has no room.
+        let limit = set.find(endpoint.address).map_or(Some(0), |member| member.limit(limits.cap));
+        // The request's slot is one of those in flight.
+        let wanted = idle + endpoint.in_flight() as usize;
+        limit.is_some_and(|limit| wanted > limit as usize)
+    }
 }
 
 /// The state of the last exchange on a connection, which decides if it can be reused.
@@ -121,7 +149,11 @@ pub(crate) struct CompletedExchange<'e> {
 pub(crate) type Endpoint = balance::Endpoint<EndpointData>;
 
 impl EndpointData {
-    pub(crate) fn new(workers: usize, budgets: Arc<ResourceBudgets>) -> Self {
+    pub(crate) fn new(
+        workers: usize,
+        budgets: Arc<ResourceBudgets>,
+        interceptor: Option<Arc<dyn ConnectionInterceptor>>,
+    ) -> Self {
         Self {
             stacks: (0..=workers).map(|_| IdleStack::default()).collect(),
             h2_pools: (0..workers).map(|_| h2::H2EndpointPools::default()).collect(),
@@ -129,9 +161,12 @@ impl EndpointData {
             http3_reachability: Http3Reachability::default(),
             counters: (0..workers).map(|_| EndpointCounters::default()).collect(),
             reachability: reachability::ReachabilityState::default(),
+            other_address: OtherAddress::default(),
             backends: Mutex::default(),
             budgets,
+            interceptor,
             is_shared: AtomicBool::new(false),
+            is_release_awaited: AtomicBool::new(false),
         }
     }
 
@@ -155,6 +190,17 @@ impl EndpointData {
     /// Returns the backends that have this endpoint.
     pub(crate) fn backends(&self) -> Vec<Arc<Backend>> {
         lock(&self.backends).iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Has workers report each slot that becomes free, or no longer.
+    pub(crate) fn watch_releases(&self, watches: bool) {
+        if self.is_release_awaited.load(Ordering::Relaxed) != watches {
+            self.is_release_awaited.store(watches, Ordering::SeqCst);
+        }
+    }
+
+    pub(crate) fn is_release_awaited(&self) -> bool {
+        self.is_release_awaited.load(Ordering::SeqCst)
     }
 
     /// Returns the backends other than `backend` that have this endpoint.
@@ -195,20 +241,20 @@ impl EndpointData {
 
 /// Takes an idle connection that is open and can carry the request, if there is one.
 ///
-/// If a capped endpoint has only connections that cannot, one of them is closed, so that the one opened in its place
-/// stays under the cap.
+/// If a capped endpoint has only connections that cannot, and no room for another, one of them is closed, so that the
+/// one opened in its place stays under the cap.
 pub(crate) fn take(
     endpoint: &Endpoint,
     requirements: &ConnectionRequirements<'_>,
 ) -> Option<Box<EndpointConnection>> {
-    let stack = endpoint.data.stack(requirements.worker, requirements.capped);
+    let stack = endpoint.data.stack(requirements.worker, requirements.is_capped());
     loop {
-        let mut connection = pop(&mut lock(stack), requirements)?;
+        let mut connection = pop(&mut lock(stack), endpoint, requirements)?;
         if !connection.satisfies(requirements) {
             // It belongs to another client, or to another backend.
             return None;
         }
-        if connection.is_expired(requirements.settings, requirements.now) {
+        if connection.is_expired(&requirements.backend_config.settings, requirements.now) {
             continue;
         }
         let age = requirements.now.saturating_since(connection.idle_since);
@@ -224,7 +270,7 @@ pub(crate) fn take(
         }
         let age = if requirements.replayable { age } else { connection.true_age(endpoint, age) };
         if !endpoint.idle.may_reuse(age, requirements.replayable) {
-            if !requirements.capped {
+            if !requirements.is_capped() {
                 lock(stack).push_back(connection);
             }
             return None;
@@ -256,8 +302,11 @@ pub(crate) fn give_back(
     if connection.served > 1 {
         endpoint.idle.served_again();
     }
+    if connection.client_mark.is_some() && !endpoint.data.budgets.descriptors.keeps_marked() {
+        return;
+    }
     let mut stack = lock(endpoint.data.stack(connection.worker, capped));
-    if stack.len() == MAX_IDLE_CONNECTIONS && connection.proxy_protocol_client.is_some() {
+    if stack.len() == MAX_IDLE_CONNECTIONS && connection.belongs_to_client() {
         // Connections of disconnected clients are useless, and give no information that others do not.
         stack.pop_front();
     }
@@ -292,21 +341,25 @@ pub(crate) fn sweep(endpoint: &Endpoint, worker: usize, settings: &BackendSettin
 
 /// Closes idle connections of slots that this replica no longer owns: the new owner opens its own.
 pub(crate) fn trim(member: &SetMember<EndpointData>, cap: ConcurrencyCap) {
-    if member.max_in_flight == u32::MAX {
-        return;
+    if member.max_in_flight < u32::MAX || member.endpoint.is_leased() {
+        trim_to(&member.endpoint, member.limit(cap).unwrap_or(u32::MAX));
     }
-    let endpoint = &member.endpoint;
+}
+
+/// Closes idle connections, so that no more than `most` are open beside those of requests in flight.
+pub(crate) fn trim_to(endpoint: &Endpoint, most: u32) {
     let mut stack = lock(endpoint.data.stack(0, true));
-    let most = member.limit(cap).unwrap_or(u32::MAX).saturating_sub(endpoint.in_flight());
-    while stack.len() > most as usize {
+    let idle = most.saturating_sub(endpoint.in_flight());
+    while stack.len() > idle as usize {
         stack.pop_front();
     }
 }
 
-/// Removes the connection used last, preferably one that this worker already polls; if none fits and the endpoint is
-/// capped, the oldest one, which the caller closes.
+/// Removes the connection used last, preferably one that this worker already polls; if none fits and a capped endpoint
+/// has no room for another, the oldest one, which the caller closes.
 fn pop(
     stack: &mut VecDeque<Box<EndpointConnection>>,
+    endpoint: &Endpoint,
     requirements: &ConnectionRequirements<'_>,
 ) -> Option<Box<EndpointConnection>> {
     let connections = || stack.iter().map(Box::as_ref);
@@ -314,7 +367,8 @@ fn pop(
         |it: &EndpointConnection| it.worker == requirements.worker && it.satisfies(requirements);
     let ours = connections().rposition(is_ours);
     let any = || connections().rposition(|it: &EndpointConnection| it.satisfies(requirements));
-    let oldest = || (requirements.capped && !stack.is_empty()).then_some(0);
+    let is_in_way = || !stack.is_empty() && requirements.exceeds_limit(endpoint, stack.len());
+    let oldest = || is_in_way().then_some(0);
     stack.remove(ours.or_else(any).or_else(oldest)?)
 }
 
@@ -336,6 +390,7 @@ impl EndpointConnection {
             served: 0,
             idle_for: None,
             proxy_protocol_client: None,
+            client_mark: None,
             tls_context: None,
             stream_guard: None,
             worker,
@@ -354,8 +409,18 @@ impl EndpointConnection {
     /// True if it has the required client and TLS context.
     fn satisfies(&self, requirements: &ConnectionRequirements<'_>) -> bool {
         let address = |context: Option<&Arc<EndpointTlsContext>>| context.map(Arc::as_ptr);
+        let tls_context = requirements.backend_config.tls_context.as_ref();
         self.proxy_protocol_client == requirements.proxy_protocol_client
-            && address(self.tls_context.as_ref()) == address(requirements.tls_context)
+            && is_same_mark(
+                self.client_mark.as_ref().map(MarkGuard::mark),
+                requirements.client_mark.as_ref(),
+            )
+            && address(self.tls_context.as_ref()) == address(tls_context)
+    }
+
+    /// True if it may carry requests of one client only.
+    fn belongs_to_client(&self) -> bool {
+        self.proxy_protocol_client.is_some() || self.client_mark.is_some()
     }
 
     /// Creates a connection for a stream that carries one request.
@@ -474,8 +539,8 @@ mod tests {
             connection.buffer = Some(ReadBuffer::from_bytes(left.as_bytes().to_vec()));
             let exchange = CompletedExchange { response: &response, request_sent, response_read };
             let address = "127.0.0.1:1".parse().unwrap();
-            let endpoint =
-                EndpointRegistry::new().endpoint(address, || EndpointData::new(1, Arc::default()));
+            let endpoint = EndpointRegistry::new()
+                .endpoint(address, || EndpointData::new(1, Arc::default(), None));
             give_back(&endpoint, connection, &exchange, false, Time::default());
             let kept = endpoint.data.idle_connections() == 1;
             assert_eq!(kept, is_kept, "{response:?} {request_sent} {response_read} {left:?}");

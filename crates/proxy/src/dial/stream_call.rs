@@ -9,6 +9,7 @@ use http::uri::Scheme;
 use crate::backend::BackendConfig;
 use crate::dial::multiplex_pool::{PoolKey, StreamWaiter};
 use crate::dial::pool::{Endpoint, EndpointConnection};
+use crate::interception::ClientMark;
 use codec::head::{BodyFraming, RequestHead};
 
 /// One request that needs a stream.
@@ -19,6 +20,8 @@ pub(crate) struct StreamRequest<'a> {
     /// The client whose address a connection must begin with (PROXY protocol), and the header with it.
     pub(crate) proxy_protocol_client: Option<SocketAddr>,
     pub(crate) proxy_protocol_header: Vec<u8>,
+    /// The mark of the client whose address a connection must have.
+    pub(crate) client_mark: Option<Arc<ClientMark>>,
     /// True if the request has just failed on another connection.
     pub(crate) fresh: bool,
     pub(crate) now: Time,
@@ -50,6 +53,7 @@ impl StreamRequest<'_> {
     pub(super) fn pool_key(&self) -> PoolKey<'_> {
         PoolKey {
             proxy_protocol_client: self.proxy_protocol_client,
+            client_mark: self.client_mark.as_ref(),
             tls_context: self.backend_config.tls_context.as_ref(),
         }
     }

@@ -64,11 +64,12 @@ async fn select_transport(
         backend_config: current,
         proxy_protocol_client: current.settings.proxy_protocol.map(|_| client.peer),
         proxy_protocol_header: client.proxy_protocol_header(&current.settings),
+        client_mark: client.mark_for(worker, &slot.endpoint),
         fresh: history.fresh,
         now,
         source: RequestSource { request: &exchange.request, framing: exchange.request.framing },
     };
-    match current.settings.protocol {
+    match policy.endpoint_protocol {
         EndpointProtocol::Http1 => Ok(OpenedTransport::Http1),
         EndpointProtocol::Http2 => match call.acquire_http2_stream(None)? {
             StreamGrant::Opened(connection) => Ok(OpenedTransport::Stream(connection)),

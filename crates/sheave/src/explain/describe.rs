@@ -144,9 +144,10 @@ pub(super) fn limits(rule: &Rule) -> Vec<String> {
 }
 
 pub(super) fn endpoints(endpoints: &[EndpointSpec]) -> Vec<String> {
-    let endpoint = |EndpointSpec { address, weight, zone, .. }: &EndpointSpec| {
+    let endpoint = |EndpointSpec { address, other_address, weight, zone, .. }: &EndpointSpec| {
+        let other = other_address.map(|other| format!(" and {other}")).unwrap_or_default();
         let zone = zone.as_ref().map(|zone| format!(", zone {zone}")).unwrap_or_default();
-        format!("{address}, weight {weight}{zone}")
+        format!("{address}{other}, weight {weight}{zone}")
     };
     endpoints.iter().map(endpoint).collect()
 }

@@ -66,6 +66,7 @@ fn values(settings: &BackendSettings) -> Vec<(&'static str, String)> {
         affinity,
         service_uid: _,
         prefers_same_zone,
+        preferred_location: _,
         max_in_flight_per_endpoint: _,
         auto_limit: _,
         heed_refusals,
@@ -94,6 +95,7 @@ fn values(settings: &BackendSettings) -> Vec<(&'static str, String)> {
         probe,
         proxy_protocol,
         protocol,
+        protocol_is_assumed: _,
         tls,
         retry_grpc_statuses,
     } = settings;

@@ -3,7 +3,9 @@
 use std::net::IpAddr;
 
 use gateway::matching::{OwnedHostName, PlainRequest, RouteTable};
-use gateway::snapshot::{Listener, ListenerProtocol};
+use gateway::snapshot::{Listener, ListenerProtocol, Rule};
+
+use super::service;
 
 /// Hypothetical request.
 #[derive(Debug)]
@@ -13,6 +15,8 @@ pub(super) struct ExplainRequest {
     pub(super) port: u16,
     /// True if it would be sent over TLS.
     pub(super) is_https: bool,
+    /// Host of the URL, whatever the header fields say.
+    host: String,
     /// SNI host name; none for an IP address.
     pub(super) server_name: Option<OwnedHostName>,
     /// True if the URL names the port.
@@ -48,26 +52,58 @@ impl ExplainRequest {
         if let Some((_, value)) = named {
             request.host = host_and_port(value)?.0.to_owned();
         }
+        let host = host.to_owned();
         let is_address = host.starts_with('[') || host.parse::<IpAddr>().is_ok();
         let server_name = (!is_address).then(|| OwnedHostName::new(host.as_bytes()));
         let is_port_given = port.is_some();
         let port = port.unwrap_or(usual_port);
-        Ok(Self { request, port, is_https, server_name, is_port_given })
+        Ok(Self { request, port, is_https, host, server_name, is_port_given })
     }
 
     /// Returns the listeners on the request's port; if the URL names no port and no listener has the default port, all.
+    /// The address of a Service is reached only by a URL that names it, and then no other listener is.
     pub(super) fn listeners<'l>(&self, all: &'l [Listener]) -> Vec<(&'l Listener, &'l RouteTable)> {
-        let http: Vec<_> = all.iter().filter_map(routes).collect();
+        let named: Vec<_> = self.named(all).collect();
+        if !named.is_empty() {
+            return named.into_iter().filter_map(routes).collect();
+        }
+        let bound = all.iter().filter(|listener| listener.interception.is_none());
+        let http: Vec<_> = bound.filter_map(routes).collect();
         let here = http.iter().filter(|(listener, _)| listener.address.port() == self.port);
         let here: Vec<_> = here.copied().collect();
         if here.is_empty() && !self.is_port_given { http } else { here }
+    }
+
+    /// Returns the listeners of the Service that the URL names, if they balance connections as a whole.
+    pub(super) fn connections<'l>(&self, all: &'l [Listener]) -> Vec<(&'l Listener, &'l Rule)> {
+        self.named(all).filter_map(connection_rule).collect()
+    }
+
+    /// Returns the listeners of the Service that the URL names.
+    fn named<'l>(&self, all: &'l [Listener]) -> impl Iterator<Item = &'l Listener> {
+        all.iter().filter(|listener| {
+            listener.interception.is_some()
+                && listener.address.port() == self.port
+                && service::is_named(listener, &self.host)
+        })
     }
 }
 
 fn routes(listener: &Listener) -> Option<(&Listener, &RouteTable)> {
     match &listener.protocol {
-        ListenerProtocol::Http(routes) => Some((listener, routes)),
+        ListenerProtocol::Http(routes) | ListenerProtocol::Detected { requests: routes, .. } => {
+            Some((listener, routes))
+        }
         ListenerProtocol::Tcp(_) | ListenerProtocol::Udp(_) => None,
+    }
+}
+
+fn connection_rule(listener: &Listener) -> Option<(&Listener, &Rule)> {
+    match &listener.protocol {
+        ListenerProtocol::Tcp(rule) => Some((listener, rule.as_ref()?)),
+        ListenerProtocol::Http(_)
+        | ListenerProtocol::Detected { .. }
+        | ListenerProtocol::Udp(_) => None,
     }
 }
 

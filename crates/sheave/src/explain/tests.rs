@@ -51,13 +51,27 @@ metadata: {name: limits}
 spec:
   targetRefs: [{group: "", kind: Service, name: cart}]
   maxInFlightPerEndpoint: 4
+---
+apiVersion: v1
+kind: Service
+metadata: {name: echo, annotations: {sheave.dev/balance: requests, sheave.dev/client-address: node}}
+spec:
+  clusterIP: 10.96.0.7
+  ports: [{name: http, port: 80}, {name: db, port: 3306}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: echo, namespace: consumer}
+spec:
+  parentRefs: [{group: "", kind: Service, name: echo, namespace: default, port: 80}]
+  rules: [{backendRefs: [{name: echo, namespace: default, port: 80}]}]
 "#;
 
 fn explained(url: &str) -> Result<String, String> {
     let (objects, problems) = gateway::parse(CONFIGURATION, "test.yaml");
-    let checked =
-        configuration::check(SourceContents { objects, problems, ..SourceContents::default() })
-            .unwrap();
+    let mut contents = SourceContents { objects, problems, ..SourceContents::default() };
+    contents.settings.transparent = Some(any_node());
+    let checked = configuration::check(contents).unwrap();
     let request = ExplainRequest::parse("GET", url, &[]).unwrap();
     explain(&request, &checked).map(|lines| lines.join("\n"))
 }
@@ -171,4 +185,29 @@ fn path_is_normalised_as_a_request_is() {
     }
     let above_root = explained("http://shop.example:8080/../cart").unwrap();
     assert!(above_root.ends_with("the response is 400"), "{above_root}");
+}
+
+#[test]
+fn explain_shows_what_the_address_of_a_service_does() {
+    for url in ["http://10.96.0.7/", "http://echo/", "http://echo.default.svc.cluster.local/"] {
+        says(
+            url,
+            &[
+                "listener default/echo/http on 10.96.0.7:80",
+                "service connections are taken on nodes in transparent mode, else by kube-proxy",
+                "endpoints see the address of the node",
+                "clients in namespace consumer have routes of their own",
+                "rule default/echo/http",
+                "backend default/echo:80",
+            ],
+        );
+    }
+    let of_connections = [
+        "listener default/echo/db on 10.96.0.7:3306",
+        "protocol none is read: each connection is balanced as a whole",
+        "backend default/echo:3306",
+    ];
+    says("http://echo:3306/", &of_connections);
+    let other = explained("http://echo.other/").unwrap();
+    assert!(!other.contains("10.96.0.7"), "{other}");
 }

@@ -13,7 +13,7 @@ use crate::accept::token_bucket::{RESET_PRICE, TokenBucket};
 use crate::h2::ReadPacer;
 
 /// Connection preface (RFC 9113 §3.4).
-pub(in crate::accept) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub(in crate::accept) use codec::first_bytes::HTTP2_PREFACE as PREFACE;
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;

@@ -44,6 +44,7 @@ impl H3ClientFault {
     pub(super) fn from_close(closed: CloseReason, is_busy: bool) -> Option<Self> {
         match closed {
             CloseReason::Transport => Some(Self::Transport),
+            CloseReason::Flood => Some(Self::Excess),
             // One of its requests has detected an error of the whole connection.
             CloseReason::ByUs => Some(Self::Protocol),
             CloseReason::TimedOut => is_busy.then_some(Self::IdleTimeout),

@@ -66,7 +66,7 @@ impl H2PoolFixture {
         let (accepted, open) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
         let fixture = Self {
             endpoint: EndpointRegistry::new()
-                .endpoint(address, || EndpointData::new(1, Arc::default())),
+                .endpoint(address, || EndpointData::new(1, Arc::default(), None)),
             current: in_force(settings()),
             accepted: Rc::clone(&accepted),
             open: Rc::clone(&open),
@@ -103,6 +103,7 @@ impl H2PoolFixture {
                 backend_config: &current,
                 proxy_protocol_client: None,
                 proxy_protocol_header: Vec::new(),
+                client_mark: None,
                 fresh: false,
                 now: clock::now(),
                 source,
@@ -243,8 +244,8 @@ fn all_waiting_requests_fail_when_the_connect_fails() {
     run(async {
         let mut fixture = H2PoolFixture::new(1, ok).await;
         let closed_port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-        fixture.endpoint =
-            EndpointRegistry::new().endpoint(closed_port, || EndpointData::new(1, Arc::default()));
+        fixture.endpoint = EndpointRegistry::new()
+            .endpoint(closed_port, || EndpointData::new(1, Arc::default(), None));
         let asked: Vec<_> = (0..3).map(|_| spawn_local(fixture.ask())).collect();
         for asked in asked {
             assert_eq!(asked.await.unwrap().err(), Some(Failure::ConnectFailed));
@@ -259,8 +260,8 @@ fn http1_endpoint_is_detected() {
         let mut fixture = H2PoolFixture::new(1, ok).await;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        fixture.endpoint =
-            EndpointRegistry::new().endpoint(address, || EndpointData::new(1, Arc::default()));
+        fixture.endpoint = EndpointRegistry::new()
+            .endpoint(address, || EndpointData::new(1, Arc::default(), None));
         let asked = spawn_local(fixture.ask());
         let (mut socket, _) = listener.accept().await.unwrap();
         socket.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n").await.unwrap();
@@ -349,7 +350,7 @@ async fn is_unacknowledged(before: bool) -> bool {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     fixture.endpoint =
-        EndpointRegistry::new().endpoint(address, || EndpointData::new(1, Arc::default()));
+        EndpointRegistry::new().endpoint(address, || EndpointData::new(1, Arc::default(), None));
     let ((reset, is_reset), (done, is_done)) = (oneshot::channel(), oneshot::channel());
     spawn_local(resetting(listener, is_reset, done));
     assert_eq!(outcome(&mut fixture.ask().await.unwrap()).await, (Ok(200), false));

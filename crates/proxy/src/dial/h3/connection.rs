@@ -17,6 +17,7 @@ use tokio::time::sleep;
 
 use crate::dial::RESPONSE_LIMITS;
 use crate::dial::h2::FIELD_OVERHEAD;
+use crate::dial::marked_socket::MarkGuard;
 use crate::dial::multiplex_connection::{
     self, ConnectionAvailability, ConnectionCounts, ConnectionUsage, MultiplexState,
     OpenConnectionGuard, PING_INTERVAL, PING_TIMEOUT, StreamGuard,
@@ -79,6 +80,7 @@ pub(super) async fn handshake(
         connection: connection.clone(),
         control_streams,
         shared,
+        _client_mark: None,
         _open: OpenConnectionGuard::new(&state),
         state,
     };
@@ -95,7 +97,9 @@ fn handshake_failure(closed: CloseReason) -> Failure {
             Failure::EndpointTls(EndpointTlsError::Protocol)
         }
         CloseReason::Reset => Failure::EndpointReset,
-        CloseReason::ByPeer { .. } | CloseReason::ByUs => Failure::EndpointClosed,
+        CloseReason::ByPeer { .. } | CloseReason::ByUs | CloseReason::Flood => {
+            Failure::EndpointClosed
+        }
     }
 }
 
@@ -157,10 +161,17 @@ pub(super) struct H3ConnectionDriver {
     control_streams: ControlStreams,
     shared: Rc<H3SharedState>,
     state: Arc<MultiplexState>,
+    /// The client whose address the connection has.
+    _client_mark: Option<MarkGuard>,
     _open: OpenConnectionGuard,
 }
 
 impl H3ConnectionDriver {
+    /// Adds the guard of the mark that the connection has.
+    pub(super) fn with_mark(self, client_mark: Option<MarkGuard>) -> Self {
+        Self { _client_mark: client_mark, ..self }
+    }
+
     /// Runs until the connection has ended.
     pub(super) async fn run(mut self) {
         let Self { connection, control_streams, shared, state, .. } = &mut self;

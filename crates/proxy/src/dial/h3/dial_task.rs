@@ -11,18 +11,20 @@ use tokio::time::timeout;
 use super::connection::{self, H3ConnectionDriver, H3EndpointConnection};
 use super::pools::H3WorkerPools;
 use crate::clock;
-use crate::dial::multiplex_pool::{MultiplexPool, StreamWaiter};
+use crate::dial::marked_socket::{self, MarkGuard};
+use crate::dial::multiplex_pool::{MultiplexPool, PoolKey, StreamWaiter};
 use crate::dial::pool::Endpoint;
 use crate::dial::stream_call::{StreamGrant, StreamRequest};
 use crate::failure::Failure;
+use crate::interception::ClientMark;
 use crate::worker::Worker;
 use codec::h3::H3ErrorCode;
 
 /// Returns the settings of a connection that is considered broken if nothing arrives on it for the time
 /// `unacknowledged`. An idle connection stays open, because we send PINGs to the endpoint. Unused connections end by
 /// the backend's policy.
-fn dial_settings(unacknowledged: Duration) -> DialSettings {
-    DialSettings { idle_timeout: unacknowledged, keep_alive: Some(unacknowledged / 3) }
+fn dial_settings(unacknowledged: Duration, mark: Option<u32>) -> DialSettings {
+    DialSettings { idle_timeout: unacknowledged, keep_alive: Some(unacknowledged / 3), mark }
 }
 
 impl H3WorkerPools {
@@ -53,6 +55,7 @@ impl H3WorkerPools {
             let dial = H3DialTask {
                 worker: Rc::clone(worker),
                 endpoint: Arc::clone(call.endpoint),
+                client_mark: call.client_mark.clone(),
                 tls_context: call.backend_config.tls_context.clone(),
                 connect_timeout: settings.connect_timeout,
                 unacknowledged_timeout: settings.unacknowledged_timeout,
@@ -66,6 +69,8 @@ impl H3WorkerPools {
 struct H3DialTask {
     worker: Rc<Worker>,
     endpoint: Arc<Endpoint>,
+    /// The mark of the client whose address the connection has.
+    client_mark: Option<Arc<ClientMark>>,
     tls_context: Option<Arc<EndpointTlsContext>>,
     connect_timeout: Duration,
     /// The endpoint is considered dead if it acknowledges nothing for this time.
@@ -119,6 +124,7 @@ impl H3DialTask {
         let Self {
             worker,
             endpoint,
+            client_mark,
             tls_context,
             connect_timeout: patience,
             unacknowledged_timeout: unacknowledged,
@@ -128,9 +134,12 @@ impl H3DialTask {
             tls_config.ok_or(Failure::EndpointTls(EndpointTlsError::UnusableConfig))?;
         endpoint.data.counters[worker.index].connections.add(1);
         let QuicClientTlsConfig { config, name } = tls_config;
-        let settings = dial_settings(*unacknowledged);
+        let mark = marked_socket::mark(endpoint, client_mark.as_ref());
+        let settings = dial_settings(*unacknowledged, mark);
+        let guard = MarkGuard::of(endpoint, client_mark.as_ref());
         let begun_at = clock::now();
-        let connection = worker.quic.dial(endpoint.address, name, config, settings)?;
+        let address = marked_socket::address(endpoint, client_mark.as_ref());
+        let connection = worker.quic.dial(address, name, config, settings)?;
         let room = self.with_pool(|pool| pool.stream_available());
         let counts = Arc::clone(&endpoint.data.h3_counts[worker.index]);
         let result = timeout(*patience, connection::handshake(&connection, room, counts)).await;
@@ -140,12 +149,22 @@ impl H3DialTask {
                 let took = clock::now().saturating_since(begun_at);
                 endpoint.data.reachability.record_connect_time(took);
             }
-            Err(_) => connection.close(H3ErrorCode::NO_ERROR.0, "handshake failed"),
+            Err(_) => {
+                connection.close(H3ErrorCode::NO_ERROR.0, "handshake failed");
+                if address != endpoint.address {
+                    endpoint.data.other_address.avoid();
+                }
+            }
         }
-        result
+        result.map(|(link, driver)| (link, driver.with_mark(guard)))
     }
 
     fn with_pool<R>(&self, run: impl FnOnce(&mut MultiplexPool<H3EndpointConnection>) -> R) -> R {
-        self.worker.h3_pools.with_pool(&self.endpoint, self.tls_context.as_ref(), run)
+        let key = PoolKey {
+            proxy_protocol_client: None,
+            client_mark: self.client_mark.as_ref(),
+            tls_context: self.tls_context.as_ref(),
+        };
+        self.worker.h3_pools.with_pool(&self.endpoint, key, run)
     }
 }

@@ -24,7 +24,7 @@ pub(in crate::dial) async fn connection(
     history: AttemptHistory<'_>,
     now: Time,
 ) -> Result<(Slot, Box<EndpointConnection>), AttemptFailure> {
-    let requirements = attempt::connection_requirements(context, now);
+    let requirements = attempt::connection_requirements(context, &slot, now);
     let AttemptContext { worker, client, exchange, policy, .. } = context;
     let source = RequestSource { request: &exchange.request, framing: exchange.request.framing };
     let header = client.proxy_protocol_header(policy.backend_settings());

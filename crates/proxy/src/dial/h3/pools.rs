@@ -9,10 +9,9 @@ use std::sync::{Arc, Weak};
 
 use balance::Time;
 use gateway::snapshot::BackendSettings;
-use tls::EndpointTlsContext;
 
 use super::connection::H3EndpointConnection;
-use crate::dial::multiplex_pool::{self, MultiplexPool, PoolKey};
+use crate::dial::multiplex_pool::{self, MultiplexPool, PoolKey, PoolSweep};
 use crate::dial::pool::{Endpoint, EndpointConnection};
 use crate::dial::stream_call::StreamRequest;
 use crate::failure::Failure;
@@ -33,7 +32,7 @@ impl H3WorkerPools {
     pub(super) fn with_pool<R>(
         &self,
         endpoint: &Arc<Endpoint>,
-        tls_context: Option<&Arc<EndpointTlsContext>>,
+        key: PoolKey<'_>,
         run: impl FnOnce(&mut MultiplexPool<H3EndpointConnection>) -> R,
     ) -> R {
         let mut entries = self.0.borrow_mut();
@@ -41,10 +40,7 @@ impl H3WorkerPools {
             endpoint: Arc::downgrade(endpoint),
             pools: Vec::new(),
         });
-        run(multiplex_pool::pool_for(
-            &mut entry.pools,
-            PoolKey { proxy_protocol_client: None, tls_context },
-        ))
+        run(multiplex_pool::pool_for(&mut entry.pools, key))
     }
 
     pub(super) fn with_pool_for<R>(
@@ -52,7 +48,9 @@ impl H3WorkerPools {
         call: &StreamRequest<'_>,
         run: impl FnOnce(&mut MultiplexPool<H3EndpointConnection>) -> R,
     ) -> R {
-        self.with_pool(call.endpoint, call.backend_config.tls_context.as_ref(), run)
+        // A connection that begins with a PROXY protocol header uses TCP.
+        let key = PoolKey { proxy_protocol_client: None, ..call.pool_key() };
+        self.with_pool(call.endpoint, key, run)
     }
 
     /// Opens a stream on which the head has been sent, if a connection has capacity now.
@@ -87,7 +85,9 @@ impl H3WorkerPools {
         let mut entries = self.0.borrow_mut();
         if let Some(entry) = entries.get_mut(&Arc::as_ptr(endpoint)) {
             let counters = &endpoint.data.counters[worker].http3;
-            multiplex_pool::sweep(&mut entry.pools, settings, counters, now);
+            let keeps_marked = endpoint.data.budgets.descriptors.keeps_marked();
+            let sweep = PoolSweep { settings, counters, now, keeps_marked };
+            multiplex_pool::sweep(&mut entry.pools, &sweep);
         }
     }
 
