@@ -65,16 +65,24 @@ class LocustRun:
 
     def _read(self) -> None:
         for line in self.child.stdout:
-            # Skips log lines of Locust itself.
+            # The first line of a user says that the load runs, so those of Locust itself are skipped here.
             if line.startswith("{"):
                 self._lines.put(line)
 
     def _parse(self, line: str) -> None:
-        fields: Line = json.loads(line)
-        if "joined" in fields:
-            self.joined.append(fields["joined"])
-        else:
-            self.answers.append(Answer(**fields))
+        parsed = parse(line)
+        if isinstance(parsed, float):
+            self.joined.append(parsed)
+        elif parsed is not None:
+            self.answers.append(parsed)
+
+
+def parse(line: str) -> Answer | float | None:
+    """Parses a line of the users: an answer, or the start time of a user. Lines of Locust itself are None."""
+    if not line.startswith("{"):
+        return None
+    fields: Line = json.loads(line)
+    return fields["joined"] if "joined" in fields else Answer(**fields)
 
 
 def hypercorn(address: str) -> Sequence[object]:

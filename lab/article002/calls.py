@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 WINDOW_SECONDS = 5
@@ -89,6 +89,26 @@ def new_server_result(calls: Iterable[Call], newcomer: str, published: float) ->
     whole = [windows[number] for number in sorted(windows)][:-1]
     shares = [sum(call.replica == newcomer for call in window) / len(window) for window in whole]
     return NewServerResult(1000 * first, min(shares, default=None), max(shares, default=None))
+
+
+def scaled_result(calls: Sequence[Call], published: Mapping[str, float]) -> NewServerResult:
+    """Returns the worst result of several new servers: the latest first call, and the shares from the last one's
+    publication on.
+    """
+    last = max(published.values())
+    firsts = [new_server_result(calls, server, at).first_call_ms for server, at in published.items()]
+    shares = [new_server_result(calls, server, last) for server in published]
+    lowest = [result.lowest_share for result in shares if result.lowest_share is not None]
+    highest = [result.highest_share for result in shares if result.highest_share is not None]
+    return NewServerResult(max(firsts), min(lowest, default=None), max(highest, default=None))
+
+
+def common_time(clients: Sequence[Sequence[Call]]) -> list[Call]:
+    """Returns the calls that were sent while every client was sending, in the order of their send times."""
+    begin = max(min(call.sent for call in calls) for calls in clients)
+    end = min(max(call.sent for call in calls) for calls in clients)
+    merged = (call for calls in clients for call in calls if begin <= call.sent <= end)
+    return sorted(merged, key=lambda call: call.sent)
 
 
 def largest_clean(clean: Callable[[int], bool], *, lowest: int, highest: int, factor: float, steps: int) -> int:

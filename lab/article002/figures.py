@@ -18,8 +18,7 @@ def figures(rows: Sequence[Row]) -> dict[str, Figure]:
     found: dict[str, Figure] = {}
     for variant in dict.fromkeys(row["variant"] for row in rows):
         own = [row for row in rows if row["variant"] == variant]
-        of_kind = {"bursts": _burst_figures, "shares": _share_figures, "newcomer": _newcomer_figures}[own[0]["kind"]]
-        found |= of_kind(variant, own)
+        found |= OF_KIND[own[0]["kind"]](variant, own)
     direct = _largest_by_repetition(rows, "single")
     for variant in dict.fromkeys(row["variant"] for row in rows if row["largest"] is not None):
         if direct and variant != "single":
@@ -66,6 +65,8 @@ def _newcomer_figures(variant: str, rows: list[Row]) -> dict[str, Figure]:
     if None not in (row["share_lowest"] for row in rows):
         worst = max(abs(row[edge] * len(REPLICAS) - 1) for row in rows for edge in ("share_lowest", "share_highest"))
         found[f"{variant}.unfairness.worst"] = Figure.of([worst], "share of a fair share")
+        highest = max(row["share_highest"] for row in rows)
+        found[f"{variant}.new_share.highest"] = Figure.of([highest], "share of a new server")
     return found
 
 
@@ -82,3 +83,12 @@ def _steady_figures(variant: str, rows: list[Row]) -> dict[str, Figure]:
 
 def _counts(row: Row) -> list[int]:
     return [row[f"calls.{name}"] for name in REPLICAS]
+
+
+OF_KIND = {
+    "bursts": _burst_figures,
+    "shares": _share_figures,
+    "newcomer": _newcomer_figures,
+    "scaled": _newcomer_figures,
+    "adopted": _newcomer_figures,
+}

@@ -17,12 +17,21 @@ DARK, RED = "#333333", "#c0392b"
 LINES = ("#333333", "#c0392b", "#2a9d8f", "#8e6bbf", "#d4a017", "#1f5fbf")
 COLUMNS = 3
 SERVERS = "servers.svg"
+# For pages, of runs in the test cluster.
+CLUSTER = "cluster.png"
+IN_CLUSTER = ("scaled", "adopted")
 
 
 def draw(folder: Path, titles: dict[str, str]) -> Path:
-    """Draws the pictures beside their data; returns the overview. Bursts alone have no picture of seconds."""
+    """Draws the pictures beside their data; returns the overview. Bursts alone have no picture of seconds, and runs in
+    the test cluster have nothing else.
+    """
     configure_matplotlib()
     rows = read_rows(folder / "raw.csv")
+    if all(row["kind"] in IN_CLUSTER for row in rows):
+        seconds = read_rows(folder / PER_SECOND)
+        save(_each_second(rows, seconds, titles), folder / CLUSTER)
+        return save(_each_second(rows, seconds, titles), folder / "plot.svg")
     if (folder / PER_SECOND).is_file():
         save(_each_second(rows, read_rows(folder / PER_SECOND), titles), folder / SERVERS)
     return save(_overview(rows, titles), folder / "plot.svg")
@@ -133,10 +142,13 @@ def _each_second(rows: Sequence[Row], seconds: Sequence[Row], titles: dict[str, 
         own = [row for row in seconds if (row["variant"], row["repetition"]) == (variant, 1)]
         _second_by_second(panel, own)
         summary = next(row for row in rows if (row["variant"], row["repetition"]) == (variant, 1))
+        panel.set_xlabel("seconds")
         if summary["published_second"] is not None:
             panel.axvline(summary["published_second"], color=DARK, linewidth=1.1, linestyle="--")
+            event = "Service annotated" if summary["kind"] == "adopted" else f"{REPLICAS[-1]} published"
+            panel.set_xlabel(f"seconds (dashed: {event})")
         panel.set_title(titles[variant], fontsize=9.5, loc="left", fontweight="bold")
-        panel.set_xlabel("seconds")
+        panel.xaxis.get_major_locator().set_params(integer=True)
     for line in panels:
         line[0].set_ylabel("calls/s")
     handles = [pyplot.Rectangle((0, 0), 1, 1, color=colour) for colour in (*COLOURS.values(), RED)]

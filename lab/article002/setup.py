@@ -31,7 +31,8 @@ class Variant:
 
     id: str
     # bursts: simultaneous calls to one server. shares: calls at a steady rate to three. newcomer: the third server
-    # starts during the calls.
+    # starts during the calls. scaled: a Deployment of one server is scaled to three during the calls. adopted: the same,
+    # and then the Service is annotated.
     kind: str
     # direct, clusterip, dns, or the name of a balancer.
     entry: str

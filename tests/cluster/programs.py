@@ -20,6 +20,8 @@ SUITE = "forky"
 KUBERNETES = FOLDER / "kubernetes"
 GATEWAY_API = REPOSITORY / "tests" / "conformance" / "gateway-api"
 COREDNS = GATEWAY_API / "coredns"
+ECHO_ADVANCED = GATEWAY_API / "echo-advanced"
+ISTIO = "istio.io/istio"
 # Interval of progress lines during builds of several minutes.
 STATUS_SECONDS = 30.0
 
@@ -39,14 +41,20 @@ class GoProgram:
         return PROGRAMS / self.name
 
     def make(self) -> None:
-        """Builds the program if the `go.mod` has changed; Go's own check would take a second."""
+        """Builds the program if the `go.mod` or our source has changed; Go's own check would take a second."""
         stamp = PROGRAMS / f".{self.name}.go.mod"
-        wanted = (self.module / "go.mod").read_bytes()
+        wanted = (self.module / "go.mod").read_bytes() + self._own_source()
         if self.path.is_file() and stamp.is_file() and stamp.read_bytes() == wanted:
             return
         argv = ["go", *self.subcommand, "-trimpath", "-ldflags", self.ldflags, "-o", str(self.path), self.package]
         _run_with_progress(argv, self.module, f"building {self.name}")
         stamp.write_bytes(wanted)
+
+    def _own_source(self) -> bytes:
+        """Returns the source of a package of this repository."""
+        if not self.package.startswith("."):
+            return b""
+        return b"".join(path.read_bytes() for path in sorted((self.module / self.package).glob("*.go")))
 
 
 def version_of(module: str, folder: Path) -> str:
@@ -74,12 +82,18 @@ def kubernetes(name: str) -> GoProgram:
 
 
 CONTROL_PLANE = tuple(map(kubernetes, ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy")))
+EXEC_STREAM = GoProgram("exec-stream", FOLDER / "kubelet" / "exec-stream", ".")
 ECHO = GoProgram("echo-basic", GATEWAY_API, "sigs.k8s.io/gateway-api/conformance/echo-basic")
 SUITE_OF_GATEWAY_API = GoProgram(
     "conformance.test", GATEWAY_API, "sigs.k8s.io/gateway-api/conformance", subcommand=("test", "-c", "-vet=off")
 )
 LIST_OF_SUITE = GoProgram("conformance-list", GATEWAY_API, "./list")
-# A pod that the suite waits for before its tests.
+# The image of the mesh tests' pods, which are clients and servers.
+MESH_PROGRAMS = tuple(
+    GoProgram(f"echo-advanced-{name}", ECHO_ADVANCED, f"{ISTIO}/pkg/test/echo/cmd/{name}")
+    for name in ("client", "server")
+)
+# A pod that the suite waits for before its tests; mesh tests use it as the cluster's DNS.
 COREDNS_SERVER = GoProgram("coredns", COREDNS, "github.com/coredns/coredns")
 
 # Debian packages, and the path of the program in each. The package of Kubernetes' clients has an exact version.
@@ -94,20 +108,23 @@ def make() -> None:
     PROGRAMS.mkdir(parents=True, exist_ok=True)
     for name, (package, path) in PACKAGES.items():
         _unpack(name, package, path)
-    for program in (*CONTROL_PLANE, ECHO):
+    for program in (*CONTROL_PLANE, EXEC_STREAM, ECHO):
         program.make()
 
 
 def make_suite() -> None:
     """Builds further programs for the Gateway API's conformance tests."""
     PROGRAMS.mkdir(parents=True, exist_ok=True)
-    for program in (LIST_OF_SUITE, ECHO, COREDNS_SERVER, SUITE_OF_GATEWAY_API):
+    for program in (LIST_OF_SUITE, ECHO, COREDNS_SERVER, *MESH_PROGRAMS, SUITE_OF_GATEWAY_API):
         program.make()
+    certificates = module_folder(ISTIO, ECHO_ADVANCED) / "tests" / "testdata" / "certs"
+    for suffix in (".crt", ".key"):
+        shutil.copyfile(certificates / f"cert{suffix}", PROGRAMS / f"echo-advanced{suffix}")
 
 
 def missing() -> list[str]:
     """Returns the names of missing programs."""
-    names = [*PACKAGES, *(program.name for program in (*CONTROL_PLANE, ECHO))]
+    names = [*PACKAGES, *(program.name for program in (*CONTROL_PLANE, EXEC_STREAM, ECHO))]
     return [name for name in names if not (PROGRAMS / name).is_file()]
 
 

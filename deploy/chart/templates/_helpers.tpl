@@ -10,6 +10,12 @@ app.kubernetes.io/instance: {{ .Values.name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- end }}
 
+{{/* Labels that select the pods of transparent mode. */}}
+{{- define "sheave.transparentSelector" -}}
+app.kubernetes.io/name: sheave-transparent
+app.kubernetes.io/instance: {{ .Values.name }}
+{{- end }}
+
 {{- define "sheave.serviceAccount" -}}
 {{ .Values.serviceAccount.name | default .Values.name }}
 {{- end }}
@@ -36,6 +42,12 @@ selector: {{- include "sheave.selector" . | nindent 2 }}
 
 {{/* Settings that exclude each other. */}}
 {{- define "sheave.check" -}}
+{{- if and .Values.transparent.enabled .Values.rbac.namespaces }}
+{{- fail "transparent.enabled reads the Services of all namespaces: leave rbac.namespaces empty, or install it apart" }}
+{{- end }}
+{{- if not (or .Values.transparent.enabled .Values.gateways.enabled) }}
+{{- fail "nothing to install: set gateways.enabled or transparent.enabled to true" }}
+{{- end }}
 {{- if and .Values.addresses.pool (not .Values.hostNetwork) }}
 {{- fail "addresses.pool needs hostNetwork: true, for nodes carry those addresses" }}
 {{- end }}

@@ -1,17 +1,23 @@
-"""Runs the variants of experiment.toml one after the other, in random order in each repetition."""
+"""Runs the variants of experiment.toml one after the other, in random order in each repetition: on the testbed, or in
+the test cluster.
+"""
 
 from __future__ import annotations
 
 import csv
 import gzip
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from lab.article.in_cluster import ClusterPlayer, ClusterVariant
 from lab.bench import Bench, Progress, Row
 from lab.demo.table import Table
 from lab.figure import Figure, paired_ratio
+from lab.kubernetes import session
+from lab.kubernetes.agents import Agents
 from lab.testbed import cluster, other_work, recording
 from lab.testbed.cluster import Node
 from lab.testbed.pods import Probe
@@ -43,7 +49,12 @@ UNITS = {
     "balancer_cpu_ms": "CPU ms per request",
 }
 
+Variant = dict[str, Any]
+# Plays a variant, with the folder of its logs and configuration.
+Player = Callable[[Variant, Load, Path, Watcher], Recording]
+
 obstacle = cluster.obstacle
+cluster_obstacle = session.obstacle
 
 
 def run(bench: Bench) -> dict[str, Figure]:
@@ -51,33 +62,57 @@ def run(bench: Bench) -> dict[str, Figure]:
     order = random.Random(bench.settings["seed"])
     repetitions = bench.setting("repetitions")
     progress = Progress(repetitions * len(variants))
-    with Node.acquire() as node:
+    with _cluster(bench, variants) if bench.experiment.in_cluster else _testbed() as play:
         for repetition in range(repetitions):
             for variant in order.sample(variants, len(variants)) if not bench.quick else variants:
-                _run_repetition(bench, node, variant, repetition)
+                _run_repetition(bench, play, variant, repetition)
                 progress.step(f"repetition {repetition + 1}, {variant['id']}")
     other_work.note(bench, bench.rows)
     return figures(bench.rows)
 
 
-def _variants(bench: Bench) -> list[dict[str, Any]]:
+@contextmanager
+def _testbed() -> Iterator[Player]:
+    """Yields a player of variants on the lab's testbed."""
+    with Node.acquire() as node:
+
+        def play(variant: Variant, load: Load, folder: Path, watch: Watcher) -> Recording:
+            return run_scenario(node, _scenario(variant), load, folder, watch)
+
+        yield play
+
+
+@contextmanager
+def _cluster(bench: Bench, variants: Sequence[Variant]) -> Iterator[Player]:
+    """Yields a player of variants in the test cluster."""
+    with session.open_session(bench.logs) as opened:
+        # Sheave runs during all variants, which then differ by the annotation alone.
+        is_needed = any(variant["entry"] == "sheave" for variant in variants)
+        player = ClusterPlayer(opened, Agents(opened, bench.logs) if is_needed else None)
+
+        def play(variant: Variant, load: Load, folder: Path, watch: Watcher) -> Recording:
+            return player.play(ClusterVariant(variant["id"], variant["entry"]), load, folder, watch)
+
+        yield play
+
+
+def _variants(bench: Bench) -> list[Variant]:
     everything = bench.settings["variants"]
     wanted = bench.only or bench.settings.get(f"{bench.extent}_variants") or [variant["id"] for variant in everything]
     return [variant for variant in everything if variant["id"] in wanted]
 
 
-def _run_repetition(bench: Bench, node: Node, variant: dict[str, Any], repetition: int) -> None:
+def _run_repetition(bench: Bench, play: Player, variant: Variant, repetition: int) -> None:
     folder = bench.logs / f"{variant['id']}-{repetition + 1}"
     folder.mkdir()
-    scenario = _scenario(variant)
     load = Load(
-        users=round(bench.setting("users") * scenario.user_multiplier),
-        millicores=round(bench.setting("millicores") * scenario.cpu_multiplier),
+        users=round(bench.setting("users") * variant.get("user_multiplier", 1.0)),
+        millicores=round(bench.setting("millicores") * variant.get("cpu_multiplier", 1.0)),
         startup_millicores=bench.setting("startup_millicores"),
         seconds_before=bench.setting("seconds_before"),
         seconds_after=bench.setting("seconds_after"),
     )
-    run_recording = run_scenario(node, scenario, load, folder, _watcher(bench, variant))
+    run_recording = play(variant, load, folder, _watcher(bench, variant))
     _keep_requests(run_recording, folder)
     _show_conntrack(bench, variant["id"], folder)
     where = {"variant": variant["id"], "repetition": repetition + 1}
@@ -102,14 +137,14 @@ def _keep_requests(run_recording: Recording, folder: Path) -> None:
 
 def _show_conntrack(bench: Bench, variant: str, folder: Path) -> None:
     """Copies some conntrack entries of the run's end to its folder."""
-    entries = (folder / "conntrack.txt").read_text().splitlines()
     shown = bench.folder / f"conntrack-{variant}.txt"
     if variant in bench.settings["conntrack_variants"] and not shown.exists():
+        entries = (folder / "conntrack.txt").read_text().splitlines()
         head = f"{len(entries)} entries; the first {min(len(entries), SHOWN_ENTRIES)} of them:"
         shown.write_text("\n".join([head, *entries[:SHOWN_ENTRIES]]) + "\n")
 
 
-def _scenario(variant: dict[str, Any]) -> Scenario:
+def _scenario(variant: Variant) -> Scenario:
     settings = {name: value for name, value in variant.items() if name not in ("title", "article")}
     if "probe" in settings:
         settings["probe"] = Probe(**settings["probe"])
@@ -129,11 +164,11 @@ def _with_scaling_columns(row: Row) -> Row:
     return row | {name: row.get(name) for name in (*after, *first)}
 
 
-def _watcher(bench: Bench, variant: dict[str, Any]) -> Watcher:
+def _watcher(bench: Bench, variant: Variant) -> Watcher:
     """Returns a watcher that prints a line every second of a quick run."""
     if not bench.quick:
         return lambda second, run_recording: None
-    table = Table(REPLICAS, "conntrack")
+    table = Table(REPLICAS, "sockets" if bench.experiment.in_cluster else "conntrack")
     table.title(variant["title"])
     table.header()
     return _Narrator(table).render

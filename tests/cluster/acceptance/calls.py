@@ -6,13 +6,13 @@ import signal
 import subprocess
 import time
 from http import HTTPStatus
+from pathlib import Path
 
 from lab import golang
 from lab.article002 import calls
 from lab.article002.setup import MODULE
 from tests.cluster.acceptance.load import TIMEOUT_SECONDS, Answer, Load
 
-RATE = 500
 # Longer than any test; the client is stopped earlier.
 SECONDS = 600
 
@@ -20,11 +20,16 @@ SECONDS = 600
 class Calls(Load):
     """Calls at a fixed rate over the one connection of gRPC for Go; results are available after the load."""
 
-    def __init__(self, address: str, host: str, clients: int, pause_seconds: float) -> None:
+    RATE = 500
+
+    def __init__(
+        self, address: str, host: str, clients: int, pause_seconds: float, network: Path | None = None
+    ) -> None:
         super().__init__(address, host, clients, pause_seconds)
-        how = {"rate": RATE, "seconds": SECONDS, "deadline": f"{TIMEOUT_SECONDS}s", "authority": host}
+        how = {"rate": self.RATE, "seconds": SECONDS, "deadline": f"{TIMEOUT_SECONDS}s", "authority": host}
         flags = [word for name, value in how.items() for word in (f"-{name}", str(value))]
-        self._argv = [str(golang.build(MODULE)), "call", f"passthrough:///{address}:80", *flags]
+        within = [] if network is None else ["nsenter", f"--net={network}", "--"]
+        self._argv = [*within, str(golang.build(MODULE)), "call", f"passthrough:///{address}:80", *flags]
 
     def __enter__(self) -> Calls:
         self._process = subprocess.Popen(self._argv, stdout=subprocess.PIPE, text=True)

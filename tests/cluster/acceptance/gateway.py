@@ -22,6 +22,7 @@ from tests.cluster.layout import IMAGES, KUBECONFIG, PROGRAMS, REPOSITORY, STATE
 from tests.cluster.tests import running
 from tests.cluster.tests.running import ECHO, ClusterTest, container
 
+CONNECTIONS = Path(__file__).with_name("connections")
 SYSTEM = "/apis/apps/v1/namespaces/sheave-system/deployments/sheave"
 GATEWAY_API = "/apis/gateway.networking.k8s.io/v1"
 CLIENTS = 12
@@ -41,7 +42,7 @@ KINDS = {
 
 def install() -> None:
     """Starts a cluster with Sheave for the tests of a module; skips them if that is impossible."""
-    _start_cluster()
+    start_cluster()
     kubectl("apply", "--server-side", "--filename", str(REPOSITORY / "deploy/manifests/install.yaml"))
     kubectl("--namespace", "sheave-system", "rollout", "status", "--timeout=60s", "deployment/sheave")
 
@@ -53,25 +54,31 @@ def install_chart(*settings: str, workload: str = "daemonset", namespaces: tuple
     for setting in settings:
         helm += ["--set", setting]
     manifests = subprocess.run(helm, capture_output=True, text=True, check=True).stdout
-    _start_cluster()
+    start_cluster()
     for namespace in namespaces:
         kubectl("create", "namespace", namespace)
     kubectl("apply", "--server-side", "--filename", "-", text=manifests)
     kubectl("--namespace", "sheave-system", "rollout", "status", "--timeout=60s", f"{workload}/sheave")
 
 
-def _start_cluster() -> None:
+def start_cluster() -> None:
     """Starts a cluster with the CRDs and the image."""
-    binary = Path(os.environ.get("SHEAVE_BINARY", REPOSITORY / "target" / "release" / "sheave"))
-    if not binary.exists():
-        raise unittest.SkipTest(f"{binary} is missing: run `cargo build --release --package sheave`")
+    binary = find_binary()
     running.start()
     program = STATE / "sheave"
     shutil.copy(binary, program)
     os.setxattr(program, "security.capability", CAPABILITIES)
-    programs = {"sheave": program, "lab/echo": golang.build(MODULE)}
+    programs = {"sheave": program, "lab/echo": golang.build(MODULE), "lab/connections": golang.build(CONNECTIONS)}
     IMAGES.write_text("".join(f'["{image}"]\nprogram = "{path}"\n' for image, path in programs.items()))
     kubectl("apply", "--server-side", "--filename", str(REPOSITORY / "deploy/chart/crds"))
+
+
+def find_binary() -> Path:
+    """Returns the program under test; skips the tests if there is none."""
+    binary = Path(os.environ.get("SHEAVE_BINARY", REPOSITORY / "target" / "release" / "sheave"))
+    if not binary.exists():
+        raise unittest.SkipTest(f"{binary} is missing: run `cargo build --release --package sheave`")
+    return binary
 
 
 def kubectl(*words: str, text: str | None = None) -> str:

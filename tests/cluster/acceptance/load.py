@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
 import http.client
 import json
+import os
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 TIMEOUT_SECONDS = 15.0
+# From linux/sched.h.
+CLONE_NEWNET = 0x40000000
 
 
 @dataclass(frozen=True)
@@ -24,12 +30,17 @@ class Answer:
 
 
 class Load:
-    """Closed-loop clients that wait for a pause after each answer, on one connection each."""
+    """Closed-loop clients that wait for a pause after each answer, on one connection each; in another network namespace
+    if one is named.
+    """
 
-    def __init__(self, address: str, host: str, clients: int, pause_seconds: float) -> None:
+    def __init__(
+        self, address: str, host: str, clients: int, pause_seconds: float, network: Path | None = None
+    ) -> None:
         self.answers: list[Answer] = []
         self.failures: list[str] = []
         self._place = (address, host, pause_seconds)
+        self._network = network
         self._over = threading.Event()
         self._threads = [threading.Thread(target=self._ask, daemon=True) for _ in range(clients)]
 
@@ -62,6 +73,8 @@ class Load:
 
     def _ask(self) -> None:
         address, host, pause_seconds = self._place
+        if self._network:
+            enter_network(self._network)
         connection = http.client.HTTPConnection(address, 80, timeout=TIMEOUT_SECONDS)
         while not self._over.is_set():
             begun = time.monotonic()
@@ -77,6 +90,30 @@ class Load:
                 connection.close()
             time.sleep(pause_seconds)
         connection.close()
+
+
+class LoadGroup:
+    """Several loads, as one."""
+
+    def __init__(self, loads: Sequence[Load]) -> None:
+        self.loads = loads
+
+    def between(self, start: float, end: float) -> Counter[str]:
+        return sum((load.between(start, end) for load in self.loads), Counter())
+
+    def problems(self) -> list[str]:
+        return [problem for load in self.loads for problem in load.problems()]
+
+    def count(self) -> int:
+        return sum(len(load.answers) for load in self.loads)
+
+
+def enter_network(namespace: Path) -> None:
+    """Moves this thread to a network namespace; its sockets stay there."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with namespace.open() as file:
+        if libc.setns(file.fileno(), CLONE_NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), f"setns: {os.strerror(ctypes.get_errno())}")
 
 
 def _pod(body: bytes) -> str:

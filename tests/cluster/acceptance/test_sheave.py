@@ -28,7 +28,7 @@ POLL_SECONDS = 0.005
 
 # Answers after 50 ms, with the highest number of concurrent requests so far.
 COUNTER = """
-import json, os, threading, time
+import json, os, socket, threading, time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 lock, now, most = threading.Lock(), 0, 0
 class Handler(BaseHTTPRequestHandler):
@@ -48,7 +48,10 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
     def log_message(self, *_):
         pass
-ThreadingHTTPServer(("", 3000), Handler).serve_forever()
+class Server(ThreadingHTTPServer):
+    # With IPv4 as well.
+    address_family = socket.AF_INET6
+Server(("", 3000), Handler).serve_forever()
 """
 # This is not a request to count.
 CONNECTS = {"tcpSocket": {"port": 3000}, "periodSeconds": 1}

@@ -14,7 +14,7 @@ from lab.testbed.cgroups import ControlGroup
 from tests.cluster.api import Object
 from tests.cluster.kubelet import environment, images, probes, security
 from tests.cluster.kubelet.environment import Data, MissingSource
-from tests.cluster.kubelet.images import ImageNotFound
+from tests.cluster.kubelet.images import Image, ImageNotFound
 from tests.cluster.kubelet.probes import KINDS, Probe, Target
 from tests.cluster.kubelet.process import Process, ProcessSpec
 from tests.cluster.kubelet.timestamp import now
@@ -103,7 +103,7 @@ class Container:
         log = context.folder / "logs" / self.name / f"{run_number}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         self.logs.append(log)
-        self.image_id = f"program://{process_spec.program['source']}" if process_spec.program else "machine:///usr"
+        self.image_id = f"program://{process_spec.programs[0]['source']}" if process_spec.programs else "machine:///usr"
         self.ready, self.started = False, False
         self._began = time.monotonic()
         self.state = {"running": {"startedAt": now()}}
@@ -258,7 +258,7 @@ def _process_spec(spec: Object, context: PodContext) -> ProcessSpec:
         folder=spec.get("workingDir") or "/",
         files=_files(pod, context.addresses),
         mounts=[_mount(mount, pod, context, variables) for mount in spec.get("volumeMounts", [])],
-        program={"source": str(image.program), "target": image.path} if image.program else None,
+        programs=_programs(image),
         user=identity.user,
         group=identity.group,
         groups=identity.groups,
@@ -267,6 +267,12 @@ def _process_spec(spec: Object, context: PodContext) -> ProcessSpec:
         no_new_privileges=identity.no_new_privileges,
         read_only=identity.read_only,
     )
+
+
+def _programs(image: Image) -> list[dict[str, str]]:
+    """Returns the files of an image, its program first."""
+    own = {image.path: image.program} if image.program else {}
+    return [{"source": str(source), "target": target} for target, source in {**own, **image.files}.items()]
 
 
 def _mount(mount: Object, pod: Object, context: PodContext, variables: dict[str, str]) -> dict[str, object]:

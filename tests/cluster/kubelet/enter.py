@@ -86,7 +86,7 @@ def make_root(root: Path, spec: dict) -> None:
     (root / "tmp").mkdir()
     (root / "tmp").chmod(0o1777)
     make_kernel_folders(root, spec["privileged"])
-    if program := spec["program"]:
+    for program in spec["programs"]:
         bind(Path(program["source"]), root / program["target"].lstrip("/"), read_only=True)
     # A mount may lie below another one.
     for volume in sorted(spec["mounts"], key=lambda volume: volume["target"]):

@@ -26,6 +26,8 @@ class Image:
     path: str
     command: Sequence[str]
     args: Sequence[str]
+    # Further files, by their path in the container.
+    files: Mapping[str, Path]
 
 
 def find(reference: str) -> Image:
@@ -47,14 +49,18 @@ def names(reference: str) -> list[str]:
 
 
 def parse(name: str, entry: Mapping[str, object], variables: Mapping[str, str]) -> Image:
-    program = None
-    if "program" in entry:
-        program = Path(_expand_variables(name, str(entry["program"]), variables))
-        if not program.is_file():
-            raise ImageNotFound(f"image {name} is {program}, which does not exist")
+    program = _existing_file(name, str(entry["program"]), variables) if "program" in entry else None
+    files = {path: _existing_file(name, file, variables) for path, file in dict(entry.get("files", {})).items()}
     path = str(entry.get("path", f"/{program.name}" if program else ""))
     command = list(entry.get("command", [path] if path else []))
-    return Image(program, path, command, list(entry.get("args", [])))
+    return Image(program, path, command, list(entry.get("args", [])), files)
+
+
+def _existing_file(name: str, text: str, variables: Mapping[str, str]) -> Path:
+    file = Path(_expand_variables(name, text, variables))
+    if not file.is_file():
+        raise ImageNotFound(f"image {name} is {file}, which does not exist")
+    return file
 
 
 def _path_suffixes(reference: str) -> list[str]:

@@ -35,7 +35,7 @@ class ProcessSpec:
     folder: str
     files: dict[str, str]
     mounts: Sequence[dict[str, Any]]
-    program: dict[str, str] | None
+    programs: Sequence[dict[str, str]]
     user: int
     group: int
     groups: Sequence[int]
@@ -43,6 +43,14 @@ class ProcessSpec:
     privileged: bool
     no_new_privileges: bool
     read_only: bool
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of this machine, and its environment."""
+
+    argv: list[str]
+    environment: dict[str, str]
 
 
 class Process:
@@ -103,28 +111,27 @@ class Process:
             # The first process may not exist yet.
             self._group.remove()
 
-    def execute(self, command: Sequence[str], timeout: float) -> str | None:
-        """Runs a command in the container; returns the failure or None."""
+    def command(self, command: Sequence[str]) -> Command | None:
+        """Returns a command of this machine that runs the given one in the container, with the container's rights and
+        environment; None if the container is not running.
+        """
         first = self._first_pid() if self.wait_started() else None
         if first is None:
+            return None
+        namespaces = ("--mount", "--uts", "--ipc", "--net", "--pid", "--root", "--wd")
+        argv = self._group.enter_command(["nsenter", f"--target={first}", *namespaces, "--", *self._rights(), *command])
+        environment = self.spec.environment | {"PATH": os.environ["PATH"] + ":" + self.spec.environment["PATH"]}
+        return Command(list(map(str, argv)), environment)
+
+    def execute(self, command: Sequence[str], timeout: float) -> str | None:
+        """Runs a command in the container; returns the failure or None."""
+        inside = self.command(command)
+        if inside is None:
             return "the container is not running"
-        prefix = [
-            "nsenter",
-            f"--target={first}",
-            "--mount",
-            "--uts",
-            "--ipc",
-            "--net",
-            "--pid",
-            "--root",
-            "--wd",
-        ]
-        identity = [f"--setuid={self.spec.user}", f"--setgid={self.spec.group}"] if self.spec.user else []
-        argv = self._group.enter_command([*prefix, *identity, "--", *command])
         try:
             done = subprocess.run(
-                list(map(str, argv)),
-                env=self.spec.environment | {"PATH": os.environ["PATH"] + ":" + self.spec.environment["PATH"]},
+                inside.argv,
+                env=inside.environment,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 timeout=timeout,
@@ -136,6 +143,18 @@ class Process:
         return (
             None if done.returncode == 0 else f"command {list(command)} ended with {done.returncode}: {output[:1000]}"
         )
+
+    def _rights(self) -> list[str]:
+        """Returns a launcher that gives up what the container's own process has given up."""
+        spec = self.spec
+        words = [f"--reuid={spec.user}", f"--regid={spec.group}"]
+        words.append(f"--groups={','.join(map(str, spec.groups))}" if spec.groups else "--clear-groups")
+        if not spec.privileged:
+            kept = "".join(f",+{name.lower()}" for name in spec.capabilities)
+            words.append(f"--bounding-set=-all{kept}")
+        if spec.no_new_privileges:
+            words.append("--no-new-privs")
+        return ["setpriv", *words, "--"]
 
     def _first_pid(self) -> int | None:
         """Returns the host PID of the first process in the namespace, which may need a moment to start."""

@@ -1,4 +1,4 @@
-"""Server for logs, which only the API server may request, over TLS."""
+"""Server for logs and commands, which only the API server may request, over TLS."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
 from tests.cluster import certificates
-from tests.cluster.kubelet import logs
+from tests.cluster.kubelet import commands, logs
 from tests.cluster.kubelet.pod import Pod
 from tests.cluster.layout import Node
 
@@ -50,23 +50,32 @@ class Server(ThreadingHTTPServer):
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = 600
+    # No bytes of the client may be read ahead: after the head they are those of a command's streams.
+    rbufsize = 0
 
     def do_GET(self) -> None:
         try:
             self._check_client()
             place = urlsplit(self.path)
             parts = place.path.strip("/").split("/")
-            query = {key: values[-1] for key, values in parse_qs(place.query).items()}
+            lists = parse_qs(place.query, keep_blank_values=True)
+            query = {key: values[-1] for key, values in lists.items()}
             if place.path == "/healthz":
                 self._answer(200, b"ok")
             elif len(parts) == 4 and parts[0] == "containerLogs":
                 self._send_logs(*parts[1:], query)
+            elif len(parts) in (4, 5) and parts[0] == "exec":
+                # With five parts, the fourth is the pod's UID.
+                self._execute(parts[1], parts[2], parts[-1], lists.get("command", []))
             else:
                 raise RequestRefused(404, f"this kubelet has no {place.path}")
         except RequestRefused as error:
             self._answer(error.status, str(error).encode())
         except OSError:
             self.close_connection = True
+
+    # A client of SPDY sends a POST, one of WebSocket a GET.
+    do_POST = do_GET
 
     def log_message(self, format: str, *args: object) -> None:
         """Logs nothing, because the API server logs its requests."""
@@ -92,6 +101,21 @@ class Handler(BaseHTTPRequestHandler):
         else:
             lines = iter(logs.read(path, since, tail)[0])
         self._stream(lines, query)
+
+    def _execute(self, namespace: str, name: str, container: str, command: list[str]) -> None:
+        pod = self.server.find(namespace, name)
+        found = pod.container(container) if pod else None
+        if found is None or found.process is None:
+            raise RequestRefused(404, f'container not found ("{container}")')
+        if not command:
+            raise RequestRefused(400, "you must specify at least 1 command")
+        fields = "".join(f"{name}: {value}\r\n" for name, value in self.headers.items())
+        head = f"{self.requestline}\r\n{fields}\r\n"
+        self.close_connection = True
+        try:
+            commands.serve(self.connection, head.encode("latin-1"), found.process, command)
+        except commands.NotRunning:
+            raise RequestRefused(404, f'container not found ("{container}")') from None
 
     def _stream(self, lines, query: dict[str, str]) -> None:
         self.send_response(200)

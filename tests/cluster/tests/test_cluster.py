@@ -1,14 +1,19 @@
 """A running cluster: pods are reachable, get their configuration, restart, and terminate correctly."""
 
+import hashlib
 import json
+import os
+import pty
 import subprocess
+import termios
 import threading
 import time
 import unittest
+from typing import Any
 
 from tests.cluster import cluster, control_plane, network, nodes
 from tests.cluster.api import STRATEGIC_MERGE, ApiUnreachable
-from tests.cluster.layout import NODES, node
+from tests.cluster.layout import KUBECONFIG, NODES, PROGRAMS, node
 from tests.cluster.tests import running
 from tests.cluster.tests.running import ECHO, ClusterTest, container, fetch, is_ready, shell, status_of
 
@@ -248,6 +253,108 @@ class LifeTest(ClusterTest):
         lines = self.wait_for_logs("p", "65532", "read-only")
         self.assertIn("CapBnd:\t0000000000000000", lines)
         self.assertIn("NoNewPrivs:\t1", lines)
+
+
+class ExecTest(ClusterTest):
+    """`kubectl exec`, by each of its protocols."""
+
+    WEBSOCKETS = {"WebSocket": "true", "SPDY": "false"}
+    RIGHTS = "grep -E '^(Uid|Gid|Groups|CapBnd|NoNewPrivs)' /proc/%s/status"
+
+    def exec(self, *words: str, protocol: str = "WebSocket", **how: Any) -> subprocess.CompletedProcess[bytes]:
+        environment = {**os.environ, "KUBECTL_REMOTE_COMMAND_WEBSOCKETS": self.WEBSOCKETS[protocol]}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        nothing = {} if "input" in how else {"stdin": subprocess.DEVNULL}
+        return subprocess.run(self.argv(*words), env=environment, check=False, timeout=60, **(pipes | nothing | how))
+
+    def argv(self, *words: str) -> list[str]:
+        return [str(PROGRAMS / "kubectl"), "--kubeconfig", str(KUBECONFIG), "exec", "-n", self.namespace, *words]
+
+    def make_sleeping_pod(self) -> None:
+        self.make_pod("p", shell("sleep 600"), **QUICK)
+        self.wait_until_ready("p")
+
+    def test_command_has_its_output_errors_and_exit_code(self) -> None:
+        self.make_sleeping_pod()
+        for protocol in self.WEBSOCKETS:
+            with self.subTest(protocol=protocol):
+                done = self.exec("p", "--", "sh", "-c", "echo out; echo err >&2; exit 7", protocol=protocol)
+                self.assertEqual((done.returncode, done.stdout), (7, b"out\n"))
+                self.assertTrue(done.stderr.startswith(b"err\n"), done.stderr)
+                self.assertEqual(self.exec("p", "--", "true", protocol=protocol).returncode, 0)
+
+    def test_command_reads_input_to_its_end_and_writes_much(self) -> None:
+        self.make_sleeping_pod()
+        much = os.urandom(3_000_000)
+        for protocol in self.WEBSOCKETS:
+            with self.subTest(protocol=protocol):
+                done = self.exec("-i", "p", "--", "cat", protocol=protocol, input=much)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertEqual(hashlib.sha256(done.stdout).digest(), hashlib.sha256(much).digest())
+
+    def test_command_that_ends_does_not_wait_for_its_input(self) -> None:
+        self.make_sleeping_pod()
+        reading, writing = os.pipe()
+        try:
+            done = self.exec("-i", "p", "--", "echo", "done", stdin=reading)
+        finally:
+            os.close(reading)
+            os.close(writing)
+        self.assertEqual((done.returncode, done.stdout), (0, b"done\n"))
+
+    def test_terminal_has_the_size_of_the_clients(self) -> None:
+        self.make_sleeping_pod()
+        ours, theirs = pty.openpty()
+        try:
+            termios.tcsetwinsize(theirs, (40, 100))
+            wait_for_size = "test -t 0 && until stty size 2>/dev/null | grep -q '40 100'; do sleep 0.1; done; stty size"
+            words = ("-it", "p", "--", "sh", "-c", wait_for_size)
+            done = self.exec(*words, stdin=theirs, stdout=theirs, stderr=theirs)
+            self.assertEqual((done.returncode, os.read(ours, 100)), (0, b"40 100\r\n"))
+        finally:
+            os.close(ours)
+            os.close(theirs)
+
+    def test_command_has_the_rights_of_its_container(self) -> None:
+        limited = {
+            "runAsUser": 1000,
+            "runAsGroup": 2000,
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        root = {"capabilities": {"drop": ["NET_RAW"]}}
+        for name, rights in (("limited", limited), ("root", root)):
+            self.make_pod(name, shell("sleep 600", securityContext=rights), **QUICK)
+        for name in ("limited", "root"):
+            self.wait_until_ready(name)
+            own = self.exec(name, "--", "sh", "-c", self.RIGHTS % "self").stdout
+            self.assertEqual(own, self.exec(name, "--", "sh", "-c", self.RIGHTS % "1").stdout)
+            self.assertIn(b"Uid", own)
+
+    def test_container_that_does_not_run_is_named(self) -> None:
+        done = {**shell("exit 0"), "name": "done"}
+        self.make_pod("p", shell("sleep 600"), done, restartPolicy="Never", **QUICK)
+        self.wait_for_pod("p", lambda pod: "terminated" in json.dumps(pod["status"]), "one ended")
+        refused = self.exec("-c", "done", "p", "--", "true")
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertIn(b"container not found", refused.stderr)
+
+    @unittest.skipIf(running.REAL, "containerd may let the process go on")
+    def test_process_ends_with_its_client(self) -> None:
+        self.make_sleeping_pod()
+        argv = self.argv("p", "--", "sh", "-c", "echo begun; sleep 54321; true")
+        # With WebSocket the API server keeps its connection to the kubelet if the command writes nothing.
+        environment = {**os.environ, "KUBECTL_REMOTE_COMMAND_WEBSOCKETS": "false"}
+        client = subprocess.Popen(argv, stdout=subprocess.PIPE, env=environment)
+        self.assertEqual(client.stdout.readline(), b"begun\n")
+        self.assertTrue(self.runs(b"sleep\x0054321"))
+        client.kill()
+        client.communicate()
+        self.wait(lambda: not self.runs(b"sleep\x0054321"), "the end of the command")
+
+    def runs(self, command: bytes) -> bool:
+        """Returns true if the pod has a process with this command line."""
+        return command in self.exec("p", "--", "sh", "-c", "cat /proc/[0-9]*/cmdline").stdout
 
 
 class OutageTest(ClusterTest):
