@@ -9,9 +9,11 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use crate::atomic;
 use crate::health::HealthCounters;
+use crate::leases::EndpointShare;
 use crate::limit::{LimitCounters, RefusalBackoff, RetryAfterHandling};
-use crate::load::{CapacityLimits, ConcurrencyCap, CounterPool, InFlightCounter};
+use crate::load::{CapacityLimits, ConcurrencyCap, CounterPool, InFlightCounter, LeaseValidity};
 use crate::outcome::Outcome;
 use crate::reachability::ReconnectSchedule;
 use crate::retry::ResendAllowance;
@@ -137,16 +139,35 @@ impl<T> Endpoint<T> {
 
     /// Takes a slot of the endpoint, unless it is at the cap. A slot taken must be returned once,
     /// by [`Admission::release`](crate::Admission::release).
-    pub fn take(&self, cap: ConcurrencyCap) -> bool {
-        self.counter.take(CapacityLimits::within(cap))
+    pub fn take(&self, cap: ConcurrencyCap, now: Time) -> bool {
+        self.counter.take(CapacityLimits::within(cap, now))
     }
 
-    /// Returns the limit on requests in flight, over all balancers' slots; `None` if there is none.
-    /// An endpoint that is marked unreachable keeps its limit.
+    /// Returns the limit on requests in flight; `None` if there is none. It is our share if slots
+    /// are leased, and else that of all balancers together. An endpoint that is marked unreachable
+    /// keeps its limit.
     pub fn limit(&self, cap: ConcurrencyCap) -> Option<u32> {
-        let capacity = CapacityLimits::within(cap);
+        let capacity = CapacityLimits::within(cap, Time::ZERO);
         let capacity = if self.is_reachable() { capacity } else { capacity.with_unreachable() };
         Some(self.counter.most(capacity)).filter(|&most| most < u32::MAX)
+    }
+
+    /// Sets our share of the slots, for backends with a fixed cap ([`crate::leases`]). Returns the
+    /// number of requests in flight after that: no request begins beyond the share from then on.
+    pub fn set_share(&self, share: EndpointShare) -> u32 {
+        self.counter.capacity().share().set(share);
+        atomic::total_order();
+        self.in_flight()
+    }
+
+    /// Removes the limit of leases: another one is in force.
+    pub fn stop_leasing(&self) {
+        self.counter.capacity().share().forget();
+    }
+
+    /// True if our share of the slots is limited by leases.
+    pub fn is_leased(&self) -> bool {
+        self.counter.capacity().share().is_leased()
     }
 
     /// Records that the endpoint refused a request because it is full. The request was picked at
@@ -220,12 +241,17 @@ impl<T> EndpointRegistry<T> {
 
     /// Returns an empty registry.
     pub fn new() -> Self {
-        Self {
-            endpoints: BTreeMap::new(),
-            counters: CounterPool::default(),
-            next_key: 0,
-            forget_at: Self::FORGET_AT_LEAST,
-        }
+        Self::with_counters(CounterPool::default())
+    }
+
+    /// Returns an empty registry of endpoints with leased slots: none has a slot until its share is
+    /// set ([`Endpoint::set_share`]).
+    pub fn with_leases(validity: LeaseValidity) -> Self {
+        Self::with_counters(CounterPool::with_leases(validity))
+    }
+
+    fn with_counters(counters: CounterPool) -> Self {
+        Self { endpoints: BTreeMap::new(), counters, next_key: 0, forget_at: Self::FORGET_AT_LEAST }
     }
 
     /// Returns the endpoint at an address; creates it with `data` if no reference to it exists.

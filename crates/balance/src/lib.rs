@@ -25,6 +25,8 @@ pub mod reachability;
 pub mod endpoint;
 /// Assignment of an endpoint's slots to several balancers.
 pub mod slot_assignment;
+/// Leases of slots: replicas move slots to where requests wait.
+pub mod leases;
 /// Observations of how long endpoints keep idle connections.
 pub mod reuse;
 /// Adaptive concurrency limits of endpoints.
@@ -46,7 +48,7 @@ pub use demand::RequestDemand;
 pub use endpoint::{Endpoint, EndpointRegistry, EndpointSet, SetMember};
 pub use health::{HealthCounters, HealthEvaluator};
 pub use limit::{ConcurrencyLimiter, LimitSettings};
-pub use load::ConcurrencyCap;
+pub use load::{ConcurrencyCap, LeaseValidity};
 pub use outcome::{AttemptResult, Outcome};
 pub use pick::{Algorithm, MaglevTable, PickRequest, Picker};
 pub use queue::{PriorityLevel, Queue, QueueParameters, Ticket, WakeList};

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use crate::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::atomic::{self, AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::latency::LatencyTracker;
 
 /// Candidates of one pick.
@@ -16,10 +16,13 @@ mod candidates;
 mod preferred;
 /// Capacity of one endpoint.
 mod capacity;
+/// Share of its slots.
+mod leased_share;
 
 pub(crate) use candidates::{MemberLoad, PickCandidates, PickExclusion};
 pub use capacity::ConcurrencyCap;
 pub(crate) use capacity::{CapacityLimits, EndpointCapacity};
+pub use leased_share::LeaseValidity;
 use preferred::PreferredMembers;
 
 /// Counters in one block. Loom follows each atomic, so a model gets a block as small as its
@@ -34,16 +37,19 @@ pub(crate) struct CounterBlock {
     latencies: [LatencyTracker; BLOCK_SIZE],
     /// Capacity of each endpoint, as far as it does not depend on the backend.
     capacities: [EndpointCapacity; BLOCK_SIZE],
+    /// `None`: slots are not leased.
+    validity: Option<LeaseValidity>,
     /// One bit for each counter in use.
     used: AtomicU64,
 }
 
 impl CounterBlock {
-    fn new() -> Self {
+    fn new(validity: Option<LeaseValidity>) -> Self {
         Self {
             counts: std::array::from_fn(|_| AtomicU32::new(0)),
             latencies: std::array::from_fn(|_| LatencyTracker::default()),
             capacities: std::array::from_fn(|_| EndpointCapacity::default()),
+            validity,
             used: AtomicU64::new(0),
         }
     }
@@ -62,15 +68,41 @@ impl CounterBlock {
         self.used.load(Ordering::Acquire) == 0
     }
 
-    /// Increments a count unless it would exceed `most`; `u32::MAX` means no limit.
-    fn take(&self, index: usize, most: u32) -> bool {
+    /// Increments a count, if the capacity permits. A share that is lowered at the same moment
+    /// counts: either its thread sees the new count, or the count is given back.
+    fn take(&self, index: usize, capacity: CapacityLimits) -> bool {
+        let most = self.most(index, capacity);
+        let Some(taken) = self.increment(index, most) else { return false };
+        let Some(share) = self.share(index, capacity) else { return true };
+        if taken > share {
+            self.give_back(index);
+        }
+        taken <= share
+    }
+
+    /// Returns our share of the slots, if they are leased; read after what was written before.
+    fn share(&self, index: usize, capacity: CapacityLimits) -> Option<u32> {
+        let validity = self.validity.as_ref().filter(|_| capacity.is_fixed())?;
+        atomic::total_order();
+        Some(self.capacities[index].share().most(validity, capacity.now()))
+    }
+
+    /// Increments a count unless it would exceed `most`; `u32::MAX` means no limit. Returns the new
+    /// count.
+    fn increment(&self, index: usize, most: u32) -> Option<u32> {
         let count = &self.counts[index];
         if most == u32::MAX {
-            count.fetch_add(1, Ordering::SeqCst);
-            return true;
+            return Some(count.fetch_add(1, Ordering::SeqCst) + 1);
         }
         let one_more = |count| (count < most).then(|| count + 1);
-        count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more).is_ok()
+        let before = count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more).ok()?;
+        Some(before + 1)
+    }
+
+    #[inline]
+    fn most(&self, index: usize, capacity: CapacityLimits) -> u32 {
+        // The remainder changes nothing; it avoids the bounds check.
+        self.capacities[index % BLOCK_SIZE].most(capacity, self.validity.as_ref())
     }
 
     fn give_back(&self, index: usize) {
@@ -92,12 +124,12 @@ impl InFlightCounter {
 
     /// Increments the count, if the capacity permits.
     pub(crate) fn take(&self, capacity: CapacityLimits) -> bool {
-        self.block.take(self.index, self.most(capacity))
+        self.block.take(self.index, capacity)
     }
 
     /// Returns the limit on its requests in flight; `u32::MAX` if there is none.
     pub(crate) fn most(&self, capacity: CapacityLimits) -> u32 {
-        self.capacity().most(capacity)
+        self.block.most(self.index, capacity)
     }
 
     pub(crate) fn capacity(&self) -> &EndpointCapacity {
@@ -126,24 +158,41 @@ impl Drop for InFlightCounter {
 
 /// Allocator of in-flight counters.
 #[derive(Default)]
-pub(crate) struct CounterPool(Vec<Arc<CounterBlock>>);
+pub(crate) struct CounterPool {
+    blocks: Vec<Arc<CounterBlock>>,
+    /// `None`: slots are not leased.
+    validity: Option<LeaseValidity>,
+}
 
 impl CounterPool {
+    pub(crate) fn with_leases(validity: LeaseValidity) -> Self {
+        Self { blocks: Vec::new(), validity: Some(validity) }
+    }
+
+    /// Returns a counter at 0. If slots are leased, its endpoint has none until its share is set.
     pub(crate) fn counter(&mut self) -> InFlightCounter {
-        for block in &self.0 {
+        let counter = self.reserve();
+        if self.validity.is_some() {
+            counter.capacity().share().withhold();
+        }
+        counter
+    }
+
+    fn reserve(&mut self) -> InFlightCounter {
+        for block in &self.blocks {
             if let Some(index) = block.reserve() {
                 return InFlightCounter { block: block.clone(), index };
             }
         }
-        let block = Arc::new(CounterBlock::new());
+        let block = Arc::new(CounterBlock::new(self.validity.clone()));
         let index = block.reserve().expect("a new block has a free counter");
-        self.0.push(block.clone());
+        self.blocks.push(block.clone());
         InFlightCounter { block, index }
     }
 
     /// Frees blocks without a counter in use, so that memory follows the number of endpoints.
     pub(crate) fn shrink(&mut self) {
-        self.0.retain(|block| !block.is_unused());
+        self.blocks.retain(|block| !block.is_unused());
     }
 }
 
@@ -234,18 +283,18 @@ impl LoadTable {
             return self
                 .half_open
                 .iter()
-                .any(|trial| trial.member == member && self.take_half_open(trial));
+                .any(|trial| trial.member == member && self.take_half_open(trial, capacity));
         }
-        entry.block.take(entry.index as usize, entry.most(capacity))
+        entry.block.take(entry.index as usize, capacity.at_most(entry.most))
     }
 
-    fn take_half_open(&self, trial: &HalfOpenMember) -> bool {
+    fn take_half_open(&self, trial: &HalfOpenMember, capacity: CapacityLimits) -> bool {
         let entry = &self.entries[trial.member];
         let index = entry.index as usize;
         let is_untried = !trial.is_spent.load(Ordering::Relaxed);
         if !is_untried
             || !entry.block.capacities[index].is_reachable()
-            || !entry.block.take(index, 1)
+            || !entry.block.take(index, capacity.of_trial())
         {
             return false;
         }
@@ -272,34 +321,37 @@ impl LoadEntry {
     /// Returns the limit on its requests in flight.
     #[inline]
     fn most(&self, capacity: CapacityLimits) -> u32 {
-        self.block.capacities[self.index as usize % BLOCK_SIZE].most(capacity.at_most(self.most))
+        self.block.most(self.index as usize, capacity.at_most(self.most))
     }
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::time::Time;
+
+    const UNCAPPED: CapacityLimits = CapacityLimits::within(ConcurrencyCap::None, Time::ZERO);
 
     #[test]
     fn freed_in_flight_counter_is_reused_and_starts_at_zero() {
         let mut pool = CounterPool::default();
         let counters: Vec<InFlightCounter> = (0..BLOCK_SIZE).map(|_| pool.counter()).collect();
         let extra = pool.counter();
-        assert_eq!(pool.0.len(), 2);
-        assert!(counters[7].take(CapacityLimits::within(ConcurrencyCap::None)));
+        assert_eq!(pool.blocks.len(), 2);
+        assert!(counters[7].take(UNCAPPED));
         drop(counters);
         let again = pool.counter();
         assert_eq!((again.index, again.in_flight()), (0, 0));
         drop((again, extra));
         pool.shrink();
-        assert!(pool.0.is_empty());
+        assert!(pool.blocks.is_empty());
     }
 
     #[test]
     fn in_flight_drains_to_a_lowered_cap() {
         let counter = CounterPool::default().counter();
-        let two = CapacityLimits::within(ConcurrencyCap::of(2));
-        assert!((0..4).all(|_| counter.take(CapacityLimits::within(ConcurrencyCap::None))));
+        let two = CapacityLimits::within(ConcurrencyCap::of(2), Time::ZERO);
+        assert!((0..4).all(|_| counter.take(UNCAPPED)));
         for left in [3, 2] {
             counter.give_back();
             assert!(!counter.take(two), "{left} in flight");

@@ -114,8 +114,9 @@ impl Picker {
         cap: ConcurrencyCap,
         request: &PickRequest<'_, T>,
     ) -> Option<Arc<Endpoint<T>>> {
-        let candidates =
-            |exclusion| PickCandidates::new(&set.loads, CapacityLimits::within(cap), exclusion);
+        let candidates = |exclusion| {
+            PickCandidates::new(&set.loads, CapacityLimits::within(cap, request.now), exclusion)
+        };
         let member = match self.eligible(set, request) {
             EligibleEndpoints::Any => {
                 self.take_member(set, &candidates(PickExclusion::None), request)
@@ -148,7 +149,7 @@ impl Picker {
         }
         let candidates = PickCandidates::new(
             &set.loads,
-            CapacityLimits::within(cap),
+            CapacityLimits::within(cap, request.now),
             PickExclusion::Matching(&is_barred),
         );
         let member = self.take_regular(set, &candidates.with_unreachable(), request);
@@ -163,8 +164,9 @@ impl Picker {
         request: &PickRequest<'_, T>,
         is_barred: &dyn Fn(usize) -> bool,
     ) -> Option<Arc<Endpoint<T>>> {
-        let candidates =
-            |exclusion| PickCandidates::new(&set.loads, CapacityLimits::within(cap), exclusion);
+        let candidates = |exclusion| {
+            PickCandidates::new(&set.loads, CapacityLimits::within(cap, request.now), exclusion)
+        };
         let member = match self.eligible(set, request) {
             EligibleEndpoints::Only(member) => self.take_bound(
                 set,

@@ -119,6 +119,11 @@ impl<T, N> Queue<T, N> {
         waiting
     }
 
+    /// Returns the arrival time of the request that has waited longest.
+    pub fn waits_since(&mut self) -> Option<Time> {
+        self.flows.iter_mut().filter_map(QueueFlow::waits_since).min()
+    }
+
     /// Returns the key of the flow that gets no further place in a full queue: the longest of the
     /// lowest priority.
     pub(crate) fn last_flow_key(&self) -> Option<QueueFlowKey> {
@@ -320,7 +325,7 @@ impl<T, N> Queue<T, N> {
 
     fn offer_member(&mut self, member: usize, now: Time, shed: &mut Vec<N>) -> Option<N> {
         while self.next(member).is_some() {
-            let endpoint = self.set.take(member, self.limits.cap)?;
+            let endpoint = self.set.take(member, self.limits.cap, now)?;
             if let Some(notify) = self.grant(endpoint, now, shed) {
                 return Some(notify);
             }

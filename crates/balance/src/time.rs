@@ -21,6 +21,11 @@ impl Time {
         Self(nanos)
     }
 
+    /// Returns the time that is this much earlier; the origin if there is none.
+    pub(crate) const fn saturating_sub(self, duration: Duration) -> Self {
+        Self(self.0.saturating_sub(duration.as_nanos() as u64))
+    }
+
     /// Returns the nanoseconds since the origin.
     pub const fn as_nanos(self) -> u64 {
         self.0

@@ -270,7 +270,7 @@ fn no_algorithm_exceeds_the_assigned_slots_of_an_endpoint() {
         }
         assert_eq!(in_flight(&set), [0, 1, 2, 3], "{algorithm:?}");
         let probes: Vec<bool> =
-            set.members().iter().map(|it| it.take(ConcurrencyCap::of(4))).collect();
+            set.members().iter().map(|it| it.take(ConcurrencyCap::of(4), Time::ZERO)).collect();
         assert_eq!(probes, [false, false, false, true]);
         let limits: Vec<_> =
             set.members().iter().map(|it| it.limit(ConcurrencyCap::of(3))).collect();

@@ -373,7 +373,7 @@ fn inconclusive_half_open_trial_is_repeated() {
         world.evaluator.evaluate(&world.configured, totals, &world.settings, world.now).changed
     };
     assert_eq!([999, 1, 1].map(&mut repeated), [false, true, false]);
-    assert!(world.endpoints[0].take(balance::ConcurrencyCap::None));
+    assert!(world.endpoints[0].take(balance::ConcurrencyCap::None, Time::ZERO));
     assert!(!repeated(1_000), "it is in flight");
 }
 

@@ -7,10 +7,11 @@
 use std::net::SocketAddr;
 
 use balance::demand::{DemandAverager, DemandShard, DemandTotals};
+use balance::leases::EndpointShare;
 use balance::{
     Admission, AdmissionConfig, AdmissionDecision, AdmissionLimits, AdmissionRejection, Algorithm,
-    ConcurrencyCap, Endpoint, EndpointRegistry, EndpointSet, PickRequest, Picker, PriorityLevel,
-    Queue, QueueParameters, SetMember, Ticket, Time,
+    ConcurrencyCap, Endpoint, EndpointRegistry, EndpointSet, LeaseValidity, PickRequest, Picker,
+    PriorityLevel, Queue, QueueParameters, SetMember, Ticket, Time,
 };
 use loom::sync::{Arc, Mutex, MutexGuard};
 use loom::thread;
@@ -523,6 +524,28 @@ fn half_open_endpoint_gets_a_single_trial_request() {
         let tried = slot_of(backend.enter(&trial, "other")).is_some();
         assert_ne!(tried, trying.join().unwrap(), "one of them tried it");
         assert_eq!(in_flight(&trial), u32::from(tried));
+    });
+}
+
+/// The thread that lowers the share reads the requests in flight after that. If there is none, the
+/// slot goes to another replica, so no request may have it.
+#[test]
+fn slot_is_handed_over_or_taken_but_not_both() {
+    loom::model(|| {
+        let validity = LeaseValidity::default();
+        validity.set(Time::from_nanos(1));
+        let mut registry = EndpointRegistry::with_leases(validity);
+        let endpoint = registry.endpoint(SocketAddr::from(([10, 0, 0, 1], 1)), || ());
+        let share = |slots| EndpointShare { slots, without_leases: 0, is_emergency: false };
+        assert_eq!(endpoint.set_share(share(1)), 0);
+        let taking = {
+            let endpoint = endpoint.clone();
+            thread::spawn(move || endpoint.take(LIMITS.cap, Time::ZERO))
+        };
+        let in_flight = endpoint.set_share(share(0));
+        let is_taken = taking.join().unwrap();
+        assert!(!is_taken || in_flight == 1);
+        assert_eq!(endpoint.in_flight(), u32::from(is_taken));
     });
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use balance::{
     Admission, Algorithm, ConcurrencyCap, Endpoint, EndpointRegistry, EndpointSet, MaglevTable,
-    PickRequest, Picker, Queue, Rng, SetMember,
+    PickRequest, Picker, Queue, Rng, SetMember, Time,
 };
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
@@ -56,7 +56,7 @@ fn take(
 
 fn release(endpoint: &Endpoint<usize>) {
     let no_queue = || -> &mut Queue<usize, ()> { unreachable!("no request waits") };
-    assert!(Admission::new().release(endpoint, || balance::Time::ZERO, no_queue).granted.is_none());
+    assert!(Admission::new().release(endpoint, || Time::ZERO, no_queue).granted.is_none());
 }
 
 fn in_flight(set: &Set) -> Vec<u32> {
@@ -116,7 +116,7 @@ proptest! {
         let endpoints: Vec<_> =
             (0..8).map(|number| registry.endpoint(address(number), || number)).collect();
         for (endpoint, unreachable) in endpoints.iter().zip(unreachable) {
-            prop_assert_eq!(unreachable && endpoint.mark_unreachable(balance::Time::ZERO), unreachable);
+            prop_assert_eq!(unreachable && endpoint.mark_unreachable(Time::ZERO), unreachable);
         }
         tried.truncate(tries);
         let choices = choices(&set);
@@ -204,7 +204,7 @@ proptest! {
         let set = set(&mut registry, &[10, 1, 3]);
         let mut picker = Picker::new(Algorithm::Random, seed);
         let full = &set.members()[0].endpoint;
-        prop_assert!(full.take(ConcurrencyCap::None));
+        prop_assert!(full.take(ConcurrencyCap::None, Time::ZERO));
         let mut served = [0; 3];
         for _ in 0..4_000 {
             let endpoint = take(&mut picker, &set, 1, None).unwrap();
@@ -222,7 +222,7 @@ proptest! {
         let mut picker = Picker::new(Algorithm::LeastLoad, seed);
         let worst = &set.members()[seed as usize % 200].endpoint;
         for _ in 0..30 {
-            prop_assert!(worst.take(ConcurrencyCap::None));
+            prop_assert!(worst.take(ConcurrencyCap::None, Time::ZERO));
         }
         for _ in 0..2_000 {
             take(&mut picker, &set, 0, None).unwrap();

@@ -26,6 +26,11 @@ impl<E> EventQueue<E> {
         self.sequence += 1;
     }
 
+    /// Removes the events for which `keep` is false.
+    pub(crate) fn retain(&mut self, keep: impl Fn(&E) -> bool) {
+        self.entries.retain(|entry| keep(&entry.event));
+    }
+
     /// Returns the next event, if its time has come.
     pub(crate) fn next_until(&mut self, now: Time) -> Option<(Time, E)> {
         self.entries.peek().filter(|entry| entry.at <= now)?;

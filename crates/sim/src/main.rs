@@ -2,16 +2,16 @@
 //! trace, or compares pickers or scalers.
 #![expect(clippy::print_stdout, reason = "a command that reports what it finds")]
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
 use crate::fault_simulation::FaultSimulation;
-use crate::request_counts::RequestCounts;
 
 /// Plan of a seed: topology, policies, load.
 mod plan;
 /// Random draws.
 mod random;
+/// Search for a seed whose simulation fails.
+mod seed_search;
 /// Fault simulation.
 mod fault_simulation;
 /// Requests in progress.
@@ -40,6 +40,8 @@ mod onset;
 mod overload;
 /// Study: several balancers that share slots.
 mod replicas;
+/// Study: several balancers that lease slots to one another.
+mod leases;
 /// Study: a day of an autoscaled deployment.
 mod autoscale;
 
@@ -50,17 +52,23 @@ const USAGE: &str = "usage: sim --seeds N   run seeds 0 to N - 1, stop at the fi
        sim --overload  print waits and useful work of a queue in a sustained overload
        sim --limits    print the accuracy of learned limits
        sim --replicas  print the cost of sharing slots among several balancers
+       sim --leases    print waits of replicas that lease slots to one another
+       sim --leases --cost
+                       print the processor time of a lease table
+       sim --leases --seeds N | --seed N
+                       search seeds of leases with faults, or replay one
        sim --autoscale [NAME=VALUE]...
                        print a day of an autoscaled deployment";
-
-/// Number of seeds between two progress messages.
-const PROGRESS: u64 = 1_000;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
-        ["--seeds", number] if let Ok(seeds) = number.parse() => search(seeds),
+        ["--seeds", number] if let Ok(seeds) = number.parse() => {
+            seed_search::search(seeds, "make sim SEED=", |seed| {
+                FaultSimulation::new(seed, false).run()
+            })
+        }
         ["--seed", number] if let Ok(seed) = number.parse() => {
             println!("{}", FaultSimulation::new(seed, true).run());
             ExitCode::SUCCESS
@@ -73,6 +81,10 @@ fn main() -> ExitCode {
             replicas::print();
             ExitCode::SUCCESS
         }
+        ["--leases", ref options @ ..] => leases::print(options).unwrap_or_else(|message| {
+            eprintln!("{message}");
+            ExitCode::from(1)
+        }),
         ["--study"] => {
             study::print();
             ExitCode::SUCCESS
@@ -99,23 +111,6 @@ fn main() -> ExitCode {
     }
 }
 
-fn search(seeds: u64) -> ExitCode {
-    let mut total = RequestCounts::default();
-    for seed in 0..seeds {
-        let Ok(counts) = catch_unwind(AssertUnwindSafe(|| FaultSimulation::new(seed, false).run()))
-        else {
-            println!("seed {seed} fails; `make sim SEED={seed}` replays it");
-            return ExitCode::FAILURE;
-        };
-        total += counts;
-        if (seed + 1).is_multiple_of(PROGRESS) {
-            println!("{} seeds, {total}", seed + 1);
-        }
-    }
-    println!("no failure in {seeds} seeds, {total}");
-    ExitCode::SUCCESS
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -123,8 +118,8 @@ mod tests {
     #[test]
     fn invariants_hold_for_two_hundred_seeds() {
         for seed in 0..200 {
-            let run = catch_unwind(AssertUnwindSafe(|| FaultSimulation::new(seed, false).run()));
-            assert!(run.is_ok(), "`make sim SEED={seed}` replays the failure");
+            let counts = seed_search::checked(seed, |seed| FaultSimulation::new(seed, false).run());
+            assert!(counts.is_some(), "`make sim SEED={seed}` replays the failure");
         }
     }
 

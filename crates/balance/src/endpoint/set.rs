@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 use super::Endpoint;
 use crate::load::{CapacityLimits, ConcurrencyCap, LoadTable};
 use crate::pick::{Algorithm, EligibleEndpoints, HashRing, MaglevTable};
+use crate::time::Time;
 
 /// An endpoint of a set.
 pub struct SetMember<T> {
@@ -44,12 +45,9 @@ impl<T> SetMember<T> {
     /// Takes a slot for a request that does not come through a picker, such as a probe, unless the
     /// endpoint is at the cap. A slot taken must be returned once, by
     /// [`Admission::release`](crate::Admission::release).
-    pub fn take(&self, cap: ConcurrencyCap) -> bool {
-        self.endpoint.counter.take(self.capacity(cap))
-    }
-
-    fn capacity(&self, cap: ConcurrencyCap) -> CapacityLimits {
-        CapacityLimits::within(cap).at_most(self.max_in_flight)
+    pub fn take(&self, cap: ConcurrencyCap, now: Time) -> bool {
+        let capacity = CapacityLimits::within(cap, now).at_most(self.max_in_flight);
+        self.endpoint.counter.take(capacity)
     }
 
     /// Returns the weight before health is applied.
@@ -176,8 +174,13 @@ impl<T> EndpointSet<T> {
     }
 
     /// Takes a slot of a member, if one is free.
-    pub(crate) fn take(&self, member: usize, cap: ConcurrencyCap) -> Option<Arc<Endpoint<T>>> {
-        let capacity = CapacityLimits::within(cap);
+    pub(crate) fn take(
+        &self,
+        member: usize,
+        cap: ConcurrencyCap,
+        now: Time,
+    ) -> Option<Arc<Endpoint<T>>> {
+        let capacity = CapacityLimits::within(cap, now);
         // A request that waits for this member has no alternative.
         let capacity = capacity.ignoring_refusals().unwrap_or(capacity);
         self.loads.take(member, capacity).then(|| self.members[member].endpoint.clone())

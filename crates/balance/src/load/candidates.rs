@@ -129,7 +129,7 @@ impl<'a> PickCandidates<'a> {
     #[cold]
     pub(crate) fn take_half_open(&self) -> Option<usize> {
         let mut open = self.loads.half_open.iter().filter(|trial| !self.is_excluded(trial.member));
-        open.find(|trial| self.loads.take_half_open(trial)).map(|trial| trial.member)
+        open.find(|trial| self.loads.take_half_open(trial, self.capacity)).map(|trial| trial.member)
     }
 
     /// Draws one member at random by weight, open or not; `None` if none has a weight.

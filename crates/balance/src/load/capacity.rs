@@ -3,6 +3,9 @@
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use super::leased_share::{LeaseValidity, LeasedShare};
+use crate::time::Time;
+
 /// Maximum of requests in flight at each endpoint of a backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ConcurrencyCap {
@@ -56,6 +59,8 @@ pub(crate) struct EndpointCapacity {
     /// Reduced limit while the endpoint is full, and 0 while it is marked unreachable; used by all
     /// backends.
     reduced: AtomicU32,
+    /// Our share of the slots; used by backends with [`ConcurrencyCap::Fixed`].
+    share: LeasedShare,
 }
 
 /// Value of `reduced` at an endpoint that is marked unreachable. A refusal never lowers it so far.
@@ -63,8 +68,11 @@ const UNREACHABLE: u32 = 0;
 
 impl EndpointCapacity {
     #[inline]
-    pub(crate) fn most(&self, capacity: CapacityLimits) -> u32 {
+    pub(crate) fn most(&self, capacity: CapacityLimits, validity: Option<&LeaseValidity>) -> u32 {
         let mut most = capacity.most;
+        if let Some(validity) = validity.filter(|_| capacity.is_fixed) {
+            most = most.min(self.share.most(validity, capacity.now));
+        }
         if capacity.learned {
             most = most.min(self.learned.load(Ordering::Relaxed));
         }
@@ -74,6 +82,10 @@ impl EndpointCapacity {
             most = 0;
         }
         if capacity.keeps_headroom { keep_headroom(most) } else { most }
+    }
+
+    pub(crate) fn share(&self) -> &LeasedShare {
+        &self.share
     }
 
     pub(crate) fn set_learned(&self, most: u32) {
@@ -129,12 +141,17 @@ impl EndpointCapacity {
     pub(crate) fn forget(&self) {
         self.set_learned(u32::MAX);
         self.reduced.store(u32::MAX, Ordering::Relaxed);
+        self.share.forget();
     }
 }
 
 impl Default for EndpointCapacity {
     fn default() -> Self {
-        Self { learned: AtomicU32::new(u32::MAX), reduced: AtomicU32::new(u32::MAX) }
+        Self {
+            learned: AtomicU32::new(u32::MAX),
+            reduced: AtomicU32::new(u32::MAX),
+            share: LeasedShare::default(),
+        }
     }
 }
 
@@ -144,13 +161,15 @@ pub(crate) struct CapacityLimits {
     /// Cap of the backend; `u32::MAX` if there is none.
     most: u32,
     learned: bool,
+    is_fixed: bool,
+    now: Time,
     heeds_refusals: bool,
     heeds_reachability: bool,
     keeps_headroom: bool,
 }
 
 impl CapacityLimits {
-    pub(crate) fn within(cap: ConcurrencyCap) -> Self {
+    pub(crate) const fn within(cap: ConcurrencyCap, now: Time) -> Self {
         let (most, learned) = match cap {
             ConcurrencyCap::None => (u32::MAX, false),
             ConcurrencyCap::Fixed(most) => (most.get(), false),
@@ -159,6 +178,8 @@ impl CapacityLimits {
         Self {
             most,
             learned,
+            is_fixed: cap.fixed().is_some(),
+            now,
             heeds_refusals: true,
             heeds_reachability: true,
             keeps_headroom: false,
@@ -169,6 +190,22 @@ impl CapacityLimits {
     #[inline]
     pub(crate) fn at_most(self, most: u32) -> Self {
         Self { most: self.most.min(most), ..self }
+    }
+
+    /// Returns the capacity for the one request that a half-open member gets.
+    pub(crate) fn of_trial(self) -> Self {
+        let (learned, keeps_headroom) = (false, false);
+        Self { most: 1, learned, keeps_headroom, ..self.with_unreachable() }
+    }
+
+    /// True if the cap is a number of slots, which may be leased.
+    pub(crate) fn is_fixed(self) -> bool {
+        self.is_fixed
+    }
+
+    /// Returns the time at which leases have to be valid.
+    pub(crate) fn now(self) -> Time {
+        self.now
     }
 
     /// True if each member has its learned limit.

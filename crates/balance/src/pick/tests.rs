@@ -287,10 +287,10 @@ fn large_sets_pick_the_better_of_two_distinct_endpoints() {
     let mut rng = Rng::new(5);
     for number in 0..300 {
         let endpoint = &world.set.members()[number % 100].endpoint;
-        (0..rng.below(9)).for_each(|_| assert!(endpoint.take(ConcurrencyCap::None)));
+        (0..rng.below(9)).for_each(|_| assert!(endpoint.take(ConcurrencyCap::None, Time::ZERO)));
         let candidates = PickCandidates::new(
             &world.set.loads,
-            CapacityLimits::within(ConcurrencyCap::of(20)),
+            CapacityLimits::within(ConcurrencyCap::of(20), Time::ZERO),
             PickExclusion::Matching(&|member| member == 7),
         );
         let mut seen = Vec::new();
@@ -312,7 +312,7 @@ fn random_draw_follows_weights_and_draws_two_distinct_endpoints() {
     let world = World::new(&[3, 0, 1]);
     let candidates = PickCandidates::new(
         &world.set.loads,
-        CapacityLimits::within(ConcurrencyCap::None),
+        CapacityLimits::within(ConcurrencyCap::None, Time::ZERO),
         PickExclusion::None,
     );
     let mut rng = Rng::new(9);
@@ -328,7 +328,7 @@ fn random_draw_follows_weights_and_draws_two_distinct_endpoints() {
     assert!(
         PickCandidates::new(
             &World::new(&[0, 4]).set.loads,
-            CapacityLimits::within(ConcurrencyCap::None),
+            CapacityLimits::within(ConcurrencyCap::None, Time::ZERO),
             PickExclusion::None
         )
         .draw_two(&mut rng)
@@ -417,7 +417,7 @@ fn round_robin_does_not_compensate_a_formerly_full_endpoint() {
     let world = World::new(&[1, 1]);
     let mut picker = Picker::new(Algorithm::RoundRobin, 2);
     let full = world.set.members()[0].endpoint.clone();
-    assert!(full.take(ConcurrencyCap::None));
+    assert!(full.take(ConcurrencyCap::None, Time::ZERO));
     for _ in 0..50 {
         assert_eq!(world.take(&mut picker, 1), Some(1));
         world.give_back(1);

@@ -9,6 +9,7 @@ use std::mem;
 use super::fifo::{EntryFifo, QueueEntry};
 use super::parameters::{PriorityLevel, QueueParameters};
 use crate::pick::EligibleEndpoints;
+use crate::time::Time;
 
 /// Key of a fair-queueing flow: priority and route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +73,12 @@ impl<T, N> QueueFlow<T, N> {
     /// Returns the number of entries, cancelled ones included.
     pub(super) fn len(&self) -> usize {
         self.common.len() + self.bound.values().map(EntryFifo::len).sum::<usize>()
+    }
+
+    /// Returns the arrival time of the request that has waited longest.
+    pub(super) fn waits_since(&mut self) -> Option<Time> {
+        let lines = iter::once(&mut self.common).chain(self.bound.values_mut());
+        lines.filter_map(|line| Some(line.first()?.since)).min()
     }
 
     /// Adds an entry at the end of its line.

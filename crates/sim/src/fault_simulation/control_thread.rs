@@ -81,7 +81,7 @@ impl FaultSimulation {
         let backend = &mut balancer.backends[backend_id.backend];
         let cap = backend.limits().cap;
         for endpoint in backend.due_probes(&balancer.totals, now) {
-            if !endpoint.take(cap) {
+            if !endpoint.take(cap, now) {
                 backend.record_probe(&endpoint, ProbeResult::Unknown, now);
                 continue;
             }

@@ -89,7 +89,7 @@ impl World {
         let mut penalties = MemberPenalties::default();
         let candidates = PickCandidates::new(
             &self.set.loads,
-            CapacityLimits::within(ConcurrencyCap::None),
+            CapacityLimits::within(ConcurrencyCap::None, Time::ZERO),
             PickExclusion::None,
         );
         penalties.update(&candidates, self.now);

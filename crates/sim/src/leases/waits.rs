@@ -1,0 +1,287 @@
+//! Waits of requests: one central queue, static slots, and leases, with the same requests.
+
+use std::time::Duration;
+
+use balance::Time;
+use balance::leases::{CutOffPolicy, LeaseMessage, ReplicaIdentity};
+use balance::slot_assignment::HANDOVER_TIME;
+
+use super::lease_replica::{LeaseReplica, QueuedLeaseRequest, member, member_number};
+use crate::event_queue::EventQueue;
+use crate::random::RandomSource;
+
+/// Mean service time; times are exponential.
+const SERVICE: Duration = Duration::from_millis(100);
+
+/// Delay of each message, and the maximum that is added at random.
+const DELAY: Duration = Duration::from_micros(500);
+const JITTER: Duration = Duration::from_micros(100);
+
+const ENDPOINTS: usize = 30;
+
+/// Distribution of slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SlotPolicy {
+    /// One replica has all slots and gets all requests.
+    Central,
+    /// Replicas use their bases.
+    Static,
+    Leases,
+}
+
+#[derive(Clone, Debug)]
+struct WaitScenario {
+    cap: u32,
+    /// Percentage of all requests that each replica gets.
+    split: Vec<u32>,
+    load: f64,
+    lasts: Duration,
+    seed: u64,
+}
+
+/// Result of a scenario.
+#[derive(Debug, Default)]
+struct WaitResult {
+    waits: Vec<Duration>,
+    /// Requests that ended before the last arrival.
+    served: u64,
+    messages: u64,
+    /// Requests that began at an endpoint with as many in flight as its cap.
+    over_cap: u64,
+}
+
+impl WaitResult {
+    fn mean(&self) -> f64 {
+        self.waits.iter().copied().map(millis).sum::<f64>() / self.waits.len() as f64
+    }
+
+    fn p99(&self) -> f64 {
+        let mut waits = self.waits.clone();
+        waits.sort_unstable();
+        millis(waits[waits.len() * 99 / 100])
+    }
+}
+
+fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1000.0
+}
+
+/// Prints the table, a row for each combination. Times are in milliseconds.
+#[expect(clippy::print_stdout, reason = "the table is the output")]
+pub(super) fn print() {
+    println!(
+        "split,cap,load,central_mean,central_p99,static_mean,static_p99,leases_mean,leases_p99,\
+         messages_per_request,throughput"
+    );
+    for split in [[34, 33, 33], [70, 20, 10], [100, 0, 0]] {
+        for cap in [1, 4, 16] {
+            for load in [0.7, 0.85, 0.95] {
+                let lasts = Duration::from_secs(200);
+                let scenario = WaitScenario { cap, split: split.to_vec(), load, lasts, seed: 42 };
+                let run = |policy| WaitSimulation::new(scenario.clone(), policy).run();
+                let central = run(SlotPolicy::Central);
+                let fixed = run(SlotPolicy::Static);
+                let leases = run(SlotPolicy::Leases);
+                assert_eq!(fixed.over_cap + leases.over_cap, 0, "the cap is exceeded");
+                let messages = leases.messages as f64 / leases.waits.len() as f64;
+                let throughput = leases.served as f64 / central.served as f64;
+                println!(
+                    "{},{cap},{load},{:.2},{:.1},{:.2},{:.1},{:.2},{:.1},{messages:.2},{throughput:.3}",
+                    split.map(|part| part.to_string()).join("/"),
+                    central.mean(),
+                    central.p99(),
+                    fixed.mean(),
+                    fixed.p99(),
+                    leases.mean(),
+                    leases.p99(),
+                );
+            }
+        }
+    }
+}
+
+enum WaitEvent {
+    Arrive,
+    Finish { replica: usize, endpoint: usize },
+    Deliver(LeaseMessage),
+    Poll(usize),
+}
+
+struct WaitSimulation {
+    scenario: WaitScenario,
+    policy: SlotPolicy,
+    /// Arrivals and service times: the same for each policy.
+    dice: RandomSource,
+    network_dice: RandomSource,
+    now: Time,
+    events: EventQueue<WaitEvent>,
+    replicas: Vec<LeaseReplica>,
+    polls: Vec<Time>,
+    /// Arrival of the last message on each connection: none overtakes another.
+    arrivals: Vec<Vec<Time>>,
+    services: Vec<Duration>,
+    in_flight: Vec<u32>,
+    result: WaitResult,
+}
+
+impl WaitSimulation {
+    fn new(scenario: WaitScenario, policy: SlotPolicy) -> Self {
+        let count = if policy == SlotPolicy::Central { 1 } else { scenario.split.len() };
+        let members = || (0..count).map(member);
+        let replica = |number| {
+            let identity = ReplicaIdentity { member: member(number), incarnation: 1 };
+            let pools = [0; ENDPOINTS];
+            let mut replica = LeaseReplica::new(identity, CutOffPolicy::Strict, &pools);
+            replica.table.update_members(members(), Time::ZERO);
+            replica.configure(&[scenario.cap; ENDPOINTS]);
+            replica
+        };
+        Self {
+            policy,
+            dice: RandomSource::new(scenario.seed),
+            network_dice: RandomSource::new(scenario.seed + 1),
+            now: Time::ZERO,
+            events: EventQueue::new(),
+            replicas: (0..count).map(replica).collect(),
+            polls: vec![Time::MAX; count],
+            arrivals: vec![vec![Time::ZERO; count]; count],
+            services: Vec::new(),
+            in_flight: vec![0; ENDPOINTS],
+            result: WaitResult::default(),
+            scenario,
+        }
+    }
+
+    fn run(mut self) -> WaitResult {
+        // The network must be quiet at first, and each replica has its base by then.
+        let begin = Time::ZERO + HANDOVER_TIME * 2;
+        let end = begin + self.scenario.lasts;
+        self.events.schedule(begin, WaitEvent::Arrive);
+        (0..self.replicas.len()).for_each(|replica| self.step(replica));
+        while let Some((at, event)) = self.events.next() {
+            self.now = at;
+            match event {
+                WaitEvent::Arrive if at < end => self.arrive(),
+                WaitEvent::Arrive => {}
+                WaitEvent::Finish { replica, endpoint } => {
+                    self.in_flight[endpoint] -= 1;
+                    self.result.served += u64::from(at < end);
+                    self.replicas[replica].finish(endpoint);
+                    self.step(replica);
+                }
+                WaitEvent::Deliver(message) => {
+                    let replica = member_number(message.to.member);
+                    // Messages keep their order here, and nothing is wrong with them.
+                    let received = self.replicas[replica].table.receive(&message, at);
+                    debug_assert!(received.is_ok(), "{received:?}");
+                    self.step(replica);
+                }
+                WaitEvent::Poll(replica) if self.polls[replica] == at => {
+                    self.polls[replica] = Time::MAX;
+                    self.step(replica);
+                }
+                WaitEvent::Poll(_) => {}
+            }
+            let is_over = at > end && self.replicas.iter().all(|replica| replica.queued() == 0);
+            // Static slots never serve the queue of a replica without them; the rest is enough.
+            if is_over || at > end + Duration::from_secs(20) {
+                break;
+            }
+        }
+        self.result
+    }
+
+    fn arrive(&mut self) {
+        let slots = ENDPOINTS as f64 * f64::from(self.scenario.cap);
+        let interval = self.dice.exponential(SERVICE.div_f64(slots * self.scenario.load));
+        self.events.schedule(self.now + interval, WaitEvent::Arrive);
+        let service = self.dice.exponential(SERVICE);
+        let mut point = self.dice.between(0, 99);
+        let chosen = self.scenario.split.iter().position(|&part| {
+            let is_here = point < part;
+            point = point.saturating_sub(part);
+            is_here
+        });
+        let replica = chosen.expect("parts add up to 100").min(self.replicas.len() - 1);
+        let number = self.services.len() as u64;
+        self.services.push(service);
+        let request = QueuedLeaseRequest { number, arrived: self.now, arrived_here: self.now };
+        self.replicas[replica].enqueue(0, request);
+        self.step(replica);
+    }
+
+    /// Starts what can start, polls the table and sends its messages.
+    fn step(&mut self, number: usize) {
+        self.dispatch(number);
+        let messages = self.replicas[number].poll(self.now);
+        self.dispatch(number);
+        if self.policy == SlotPolicy::Leases {
+            self.result.messages += messages.len() as u64;
+            messages.into_iter().for_each(|message| self.send(number, message));
+        }
+        let next = self.replicas[number].table.next_poll(self.now);
+        if next < self.polls[number] {
+            self.polls[number] = next;
+            self.events.schedule(next, WaitEvent::Poll(number));
+        }
+    }
+
+    fn send(&mut self, from: usize, message: LeaseMessage) {
+        let jitter = JITTER * self.network_dice.between(0, 100) / 100;
+        let last = &mut self.arrivals[from][member_number(message.to.member)];
+        *last = (*last).max(self.now + DELAY + jitter);
+        self.events.schedule(*last, WaitEvent::Deliver(message));
+    }
+
+    fn dispatch(&mut self, replica: usize) {
+        for (request, endpoint) in self.replicas[replica].dispatch(self.now) {
+            self.in_flight[endpoint] += 1;
+            self.result.over_cap += u64::from(self.in_flight[endpoint] > self.scenario.cap);
+            self.result.waits.push(self.now.saturating_since(request.arrived));
+            let ends = self.now + self.services[request.number as usize];
+            self.events.schedule(ends, WaitEvent::Finish { replica, endpoint });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(cap: u32, split: &[u32], policy: SlotPolicy) -> WaitResult {
+        let lasts = Duration::from_secs(20);
+        let split = split.to_vec();
+        let scenario = WaitScenario { cap, split, load: 0.85, lasts, seed: 7 };
+        WaitSimulation::new(scenario, policy).run()
+    }
+
+    #[test]
+    fn leases_are_close_to_a_central_queue() {
+        let even = [34, 33, 33];
+        for (cap, split, factor) in
+            [(1, even, 2.5), (1, [70, 20, 10], 2.5), (4, even, 2.0), (4, [70, 20, 10], 2.0)]
+        {
+            let central = run(cap, &split, SlotPolicy::Central);
+            let leases = run(cap, &split, SlotPolicy::Leases);
+            assert_eq!(leases.over_cap, 0);
+            assert_eq!(leases.waits.len(), central.waits.len());
+            let waits = [central.mean(), central.p99(), leases.mean(), leases.p99()];
+            // In a short run a mean of a quarter of a millisecond rests on few requests that wait.
+            let most_mean = central.mean() * factor + 0.1;
+            assert!(leases.mean() <= most_mean, "cap {cap}, {split:?}: {waits:?}");
+            assert!(leases.p99() <= central.p99() * factor, "cap {cap}, {split:?}: {waits:?}");
+            assert!(leases.served as f64 >= central.served as f64 * 0.98);
+            // In a short run the first credit of the message budget counts for more.
+            let most = leases.waits.len() as u64 * 60 / 100;
+            assert!(leases.messages <= most, "cap {cap}, {split:?}: {} messages", leases.messages);
+        }
+    }
+
+    #[test]
+    fn static_slots_exceed_no_cap_and_wait_longer() {
+        let fixed = run(4, &[34, 33, 33], SlotPolicy::Static);
+        let leases = run(4, &[34, 33, 33], SlotPolicy::Leases);
+        assert_eq!(fixed.over_cap, 0);
+        assert!(fixed.mean() > leases.mean() * 4.0);
+    }
+}
