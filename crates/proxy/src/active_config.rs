@@ -1,26 +1,28 @@
 //! The configuration in force: a Snapshot's plain data joined to the state that outlives it.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use balance::{EndpointRegistry, EndpointSet, SetMember, SlotAssignment};
-use gateway::matching::{HostName, HostNameBuffer, RequestAttributes};
+use gateway::matching::{HostName, HostNameBuffer, RequestAttributes, RouteTable};
 use gateway::snapshot::{
     AffinitySettings, BackendKey, BackendSettings, ClientSettings, EndpointSpec, Http3Settings,
-    ListenerProtocol, Rule, TlsPayload, TransportProtocol,
+    InterceptionSettings, ListenerProtocol, Rule, TlsPayload, TransportProtocol,
 };
 use gateway::{Snapshot, snapshot};
 use tls::{EndpointTlsContext, EndpointTlsFactory, SniTable, TlsInfo};
 
 use crate::affinity::AffinityKey;
-use crate::backend::{self, Backend, BackendConfigRef};
+use crate::backend::{Backend, BackendConfigRef, SlotShare};
 use crate::config_cell::{CachedConfig, ConfigCell};
 use crate::dial::pool::EndpointData;
 use crate::failure::Failure;
+use crate::interception::ConnectionInterceptor;
+use crate::lease_signal::LeaseSignal;
 use crate::observe::{ListenerCounters, RouteCounters};
 use crate::resources::ResourceBudgets;
 
@@ -33,9 +35,16 @@ pub(crate) struct ActiveConfig {
     pub(crate) routes: Vec<Arc<Route>>,
     /// Backends, by the index in [`snapshot::RuleTarget::Backend`].
     pub(crate) backends: Vec<Arc<Backend>>,
+    /// Indices of the listeners whose connections are intercepted, by address.
+    pub(crate) intercepting: HashMap<SocketAddr, usize>,
 }
 
 impl ActiveConfig {
+    /// Returns the listener of intercepted connections to this address.
+    pub(crate) fn intercepting_listener(&self, destination: SocketAddr) -> Option<&ActiveListener> {
+        self.listeners[*self.intercepting.get(&destination)?].as_ref()
+    }
+
     /// Returns the listener of that socket, or `None` if it has been removed.
     pub(crate) fn listener(&self, bound: &Arc<BoundListener>) -> Option<&ActiveListener> {
         let listener = self.listeners.get(bound.listener_index)?.as_ref()?;
@@ -98,6 +107,10 @@ pub(crate) struct ActiveListener {
     pub(crate) sni_table: Option<Arc<SniTable>>,
     /// HTTP/3, if the listener serves it.
     pub(crate) http3: Option<ListenerHttp3>,
+    /// Settings of intercepted connections; `None`: the address is bound.
+    pub(crate) interception: Option<InterceptionSettings>,
+    /// Routes of requests from clients of a namespace that has its own.
+    pub(crate) consumer_routes: BTreeMap<Arc<str>, RouteTable>,
 }
 
 /// HTTP/3 at a listener.
@@ -113,12 +126,14 @@ impl ActiveListener {
         self.http3.as_ref().map(|http3| &*http3.alt_svc)
     }
 
-    /// Returns the rule that serves a request of a connection.
+    /// Returns the rule that serves a request of a connection. `namespace` returns the namespace of the client, if it
+    /// is known.
     ///
     /// The host is normalized once; the SNI table and the routes are both looked up by that form.
     pub(crate) fn request_rule(
         &self,
         tls_info: Option<&TlsInfo>,
+        namespace: impl FnOnce() -> Option<Arc<str>>,
         request: &impl RequestAttributes,
     ) -> Result<&Arc<Rule>, Failure> {
         let mut buffer = HostNameBuffer::new();
@@ -127,10 +142,16 @@ impl ActiveListener {
         {
             return Err(Failure::Misdirected);
         }
-        match &self.protocol {
-            ListenerProtocol::Http(routes) => routes.find_at(host, request).ok_or(Failure::NoRoute),
-            ListenerProtocol::Tcp(_) | ListenerProtocol::Udp(_) => Err(Failure::NoRoute),
-        }
+        let routes = match &self.protocol {
+            ListenerProtocol::Http(routes)
+            | ListenerProtocol::Detected { requests: routes, .. } => routes,
+            ListenerProtocol::Tcp(_) | ListenerProtocol::Udp(_) => return Err(Failure::NoRoute),
+        };
+        let routes = match self.consumer_routes.is_empty() {
+            true => routes,
+            false => namespace().and_then(|it| self.consumer_routes.get(&it)).unwrap_or(routes),
+        };
+        routes.find_at(host, request).ok_or(Failure::NoRoute)
     }
 
     /// True if a connection with this handshake, or without TLS, meets the listener's current TLS requirements.
@@ -148,10 +169,20 @@ impl ActiveListener {
             };
         }
         match &self.protocol {
-            ListenerProtocol::Tcp(rule) => rule.as_ref(),
+            ListenerProtocol::Tcp(rule) | ListenerProtocol::Detected { connections: rule, .. } => {
+                rule.as_ref()
+            }
             ListenerProtocol::Http(_) | ListenerProtocol::Udp(_) => None,
         }
     }
+}
+
+/// Identity of a listener: its address and transport, and whether its connections are intercepted.
+pub(crate) type ListenerKey = (SocketAddr, TransportProtocol, bool);
+
+/// Returns the identity of a listener of a Snapshot.
+pub(crate) fn listener_key(spec: &snapshot::Listener) -> ListenerKey {
+    (spec.address, spec.protocol.transport(), spec.interception.is_some())
 }
 
 /// A bound listener address.
@@ -163,6 +194,8 @@ pub(crate) struct BoundListener {
     pub(crate) requested_address: SocketAddr,
     /// The bound address, with the port that the kernel assigned.
     pub(crate) address: SocketAddr,
+    /// True if it has no socket, because its connections are intercepted.
+    pub(crate) is_intercepted: bool,
     open_connections: AtomicU32,
     /// One per worker.
     pub(crate) counters: Box<[ListenerCounters]>,
@@ -182,14 +215,21 @@ impl BoundListener {
             transport,
             requested_address,
             address,
+            is_intercepted: false,
             open_connections: AtomicU32::new(0),
             counters,
         }
     }
 
-    /// True if the socket has the address and transport of this listener.
-    pub(crate) fn matches_listener(&self, spec: &snapshot::Listener) -> bool {
-        (self.requested_address, self.transport) == (spec.address, spec.protocol.transport())
+    /// Creates a listener without a socket, whose connections are intercepted.
+    pub(crate) fn intercepted(listener_index: usize, address: SocketAddr, workers: usize) -> Self {
+        let bound = Self::new(listener_index, TransportProtocol::Tcp, address, address, workers);
+        Self { is_intercepted: true, ..bound }
+    }
+
+    /// Returns the identity of the listener: one of the Snapshot with the same identity takes it over.
+    pub(crate) fn key(&self) -> ListenerKey {
+        (self.requested_address, self.transport, self.is_intercepted)
     }
 
     /// Counts one more open connection, if fewer than `most` are open.
@@ -226,6 +266,8 @@ pub(crate) struct StateRegistry {
     slot_assignment: SlotAssignment,
     affinity_key: Arc<AffinityKey>,
     budgets: Arc<ResourceBudgets>,
+    interceptor: Option<Arc<dyn ConnectionInterceptor>>,
+    leases: Option<Arc<LeaseSignal>>,
 }
 
 impl StateRegistry {
@@ -233,6 +275,8 @@ impl StateRegistry {
         workers: usize,
         budgets: Arc<ResourceBudgets>,
         affinity_key: AffinityKey,
+        interceptor: Option<Arc<dyn ConnectionInterceptor>>,
+        leases: Option<Arc<LeaseSignal>>,
     ) -> Self {
         Self {
             workers,
@@ -243,6 +287,8 @@ impl StateRegistry {
             slot_assignment: SlotAssignment::alone(),
             affinity_key: Arc::new(affinity_key),
             budgets,
+            interceptor,
+            leases,
         }
     }
 
@@ -286,6 +332,9 @@ impl StateRegistry {
         let (settings, tls_context) = backend.current().policy();
         let configured = self.endpoints(key, endpoints, &settings);
         configure(&backend, configured, settings, tls_context);
+        if let Some(leases) = &self.leases {
+            leases.record_change();
+        }
         true
     }
 
@@ -298,6 +347,12 @@ impl StateRegistry {
     }
 
     fn backend(&mut self, spec: &snapshot::Backend) -> Arc<Backend> {
+        if let Some(known) = self.backends.get(&spec.key)
+            && known.current().settings == spec.settings
+            && self.has_members(&known.configured(), spec)
+        {
+            return Arc::clone(known);
+        }
         let configured = self.endpoints(&spec.key, &spec.endpoints, &spec.settings);
         let settings = spec.settings.clone();
         if let Some(AffinitySettings::Cookie { .. } | AffinitySettings::Header(_)) =
@@ -316,6 +371,7 @@ impl StateRegistry {
                 tls_context,
                 Arc::clone(&self.affinity_key),
                 self.workers,
+                self.leases.clone(),
             ));
             update_sharers(&backend, &EndpointSet::empty(), &backend.configured());
             return backend;
@@ -326,20 +382,51 @@ impl StateRegistry {
         Arc::clone(known)
     }
 
+    /// True if the set has exactly the endpoints of the backend. Most changes concern few of many backends.
+    fn has_members(&self, set: &EndpointSet<EndpointData>, spec: &snapshot::Backend) -> bool {
+        let share = SlotShare::of(&self.slot_assignment, &spec.settings, self.leases.is_some());
+        let preferred = spec.settings.preferred_location.as_ref();
+        let is_member = |it: &EndpointSpec| {
+            set.find(it.address).is_some_and(|member| {
+                member.weight == it.weight
+                    && member.local == preferred.is_some_and(|location| location.contains(it))
+                    && member.max_in_flight == share.at(it.address)
+                    && member.endpoint.data.other_address.is_known_as(it.other_address)
+            })
+        };
+        set.members().len() == spec.endpoints.len() && spec.endpoints.iter().all(is_member)
+    }
+
     fn endpoints(
         &mut self,
         key: &BackendKey,
         specs: &[EndpointSpec],
         settings: &BackendSettings,
     ) -> EndpointSet<EndpointData> {
-        let cap = backend::cap(settings);
+        let share = SlotShare::of(&self.slot_assignment, settings, self.leases.is_some());
         let scope = (key.transport, Arc::clone(&key.namespace));
-        let registry = self.endpoints.entry(scope).or_default();
+        let leases = self.leases.as_ref();
+        let registry = self.endpoints.entry(scope).or_insert_with(|| match leases {
+            Some(leases) => EndpointRegistry::with_leases(leases.validity.clone()),
+            None => EndpointRegistry::new(),
+        });
         let member = |spec: &EndpointSpec| {
-            let data = || EndpointData::new(self.workers, Arc::clone(&self.budgets));
+            let data = || {
+                let interceptor = self.interceptor.clone();
+                EndpointData::new(self.workers, Arc::clone(&self.budgets), interceptor)
+            };
             let endpoint = registry.endpoint(spec.address, data);
+            if let Some(address) = spec.other_address {
+                endpoint.data.other_address.set(address);
+            }
+            if !endpoint.is_leased()
+                && let Some(share) = share.before_leases(spec.address)
+            {
+                endpoint.set_share(share);
+            }
             SetMember {
-                max_in_flight: self.slot_assignment.max_in_flight(spec.address, cap),
+                local: settings.preferred_location.as_ref().is_some_and(|it| it.contains(spec)),
+                max_in_flight: share.at(spec.address),
                 ..SetMember::new(endpoint, spec.weight)
             }
         };
@@ -393,3 +480,5 @@ fn addresses(set: &EndpointSet<EndpointData>) -> BTreeSet<SocketAddr> {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod location_tests;

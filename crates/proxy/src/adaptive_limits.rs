@@ -58,6 +58,7 @@ impl Backend {
             let full = endpoint.reduced_limit(clock::now()).is_some_and(|(full, _)| full == most);
             let reason = match cap {
                 _ if full => "full",
+                ConcurrencyCap::Fixed(_) if endpoint.is_leased() => "leased",
                 ConcurrencyCap::Fixed(_) if member.max_in_flight < u32::MAX => "assigned",
                 ConcurrencyCap::Fixed(_) => "fixed",
                 // Another backend sets the limit of this shared endpoint.

@@ -214,7 +214,7 @@ mod tests {
         let endpoint = |port: &u16| {
             let address = SocketAddr::from(([10, 0, 0, 1], *port));
             SetMember::new(
-                registry.endpoint(address, || EndpointData::new(1, Arc::default())),
+                registry.endpoint(address, || EndpointData::new(1, Arc::default(), None)),
                 weight,
             )
         };

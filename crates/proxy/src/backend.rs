@@ -3,14 +3,17 @@
 //! [`crate::health`] derives the endpoints in force from the configured ones; this module only keeps them.
 
 use std::cell::Cell;
+use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
+use balance::leases::EndpointShare;
 use balance::retry::RetryBudget;
 use balance::{
-    Admission, AdmissionConfig, AdmissionDecision, AdmissionLimits, ConcurrencyCap,
+    Admission, AdmissionConfig, AdmissionDecision, AdmissionLimits, Algorithm, ConcurrencyCap,
     ControlledDelay, EndpointSet, LimitSettings, PickRequest, Picker, PriorityLevel, Queue,
     QueueParameters, SetMember, SlotAssignment, Ticket, Time,
 };
@@ -27,6 +30,7 @@ use crate::demand::DemandTracker;
 use crate::dial::pool::{Endpoint, EndpointData};
 use crate::failure::Failure;
 use crate::health::BackendHealth;
+use crate::lease_signal::LeaseSignal;
 use crate::mutex::lock;
 use crate::observe::BackendCounters;
 
@@ -49,6 +53,10 @@ pub(crate) struct Backend {
     pub(crate) adaptive_limits: AdaptiveLimits,
     pub(crate) affinity_key: Arc<AffinityKey>,
     pub(crate) address_shares: AddressShares,
+    /// Leases of slots among replicas; `None`: there are none.
+    leases: Option<Arc<LeaseSignal>>,
+    /// Requests that were rejected since the thread of the leases last read this, because they may not wait.
+    rejected_at_once: AtomicU32,
 }
 
 /// One worker's picker, on cache lines of its own.
@@ -132,6 +140,43 @@ pub(crate) fn cap(settings: &BackendSettings) -> ConcurrencyCap {
     caps.into_iter().flatten().min().into()
 }
 
+/// This replica's share of the slots of a backend's endpoints, as its set has it.
+pub(crate) struct SlotShare<'a> {
+    assignment: &'a SlotAssignment,
+    cap: ConcurrencyCap,
+    /// True if leases limit the endpoints, and the set does not.
+    is_leased: bool,
+}
+
+impl<'a> SlotShare<'a> {
+    pub(crate) fn of(
+        assignment: &'a SlotAssignment,
+        settings: &BackendSettings,
+        leases_slots: bool,
+    ) -> Self {
+        let cap = cap(settings);
+        let is_leased = leases_slots && cap.fixed().is_some() && !binds_requests(settings);
+        Self { assignment, cap, is_leased }
+    }
+
+    /// Returns the limit on requests in flight at an endpoint.
+    pub(crate) fn at(&self, endpoint: SocketAddr) -> u32 {
+        if self.is_leased { u32::MAX } else { self.assignment.max_in_flight(endpoint, self.cap) }
+    }
+
+    /// Returns the share of an endpoint until the thread of the leases sets it; `None`: its slots are not leased.
+    pub(crate) fn before_leases(&self, endpoint: SocketAddr) -> Option<EndpointShare> {
+        let cap = self.cap.fixed().filter(|_| self.is_leased)?;
+        Some(EndpointShare::assigned(self.assignment.share(endpoint, cap.get())))
+    }
+}
+
+/// True if requests are bound to endpoints, by a key or by affinity.
+pub(crate) fn binds_requests(settings: &BackendSettings) -> bool {
+    let is_keyed = matches!(settings.algorithm, Algorithm::ConsistentHash | Algorithm::Maglev);
+    is_keyed || settings.affinity.is_some()
+}
+
 /// A worker's own reference to a [`BackendConfig`], as [`WorkerConfig`] is to an [`ActiveConfig`].
 pub(crate) type BackendConfigRef = CachedConfig<BackendConfig>;
 
@@ -143,6 +188,7 @@ impl Backend {
         tls_context: Option<Arc<EndpointTlsContext>>,
         affinity_key: Arc<AffinityKey>,
         workers: usize,
+        leases: Option<Arc<LeaseSignal>>,
     ) -> Self {
         let health = BackendHealth::new();
         let set = health.configure_endpoints(&key, configured, &settings.health, |set| set);
@@ -163,6 +209,8 @@ impl Backend {
             adaptive_limits: AdaptiveLimits::default(),
             affinity_key,
             address_shares: AddressShares::default(),
+            leases,
+            rejected_at_once: AtomicU32::new(0),
             key,
         };
         backend.update_limits(&backend.current(), clock::now());
@@ -181,6 +229,11 @@ impl Backend {
     /// Returns the approximate number of waiting requests of each priority.
     pub(crate) fn waiting_by_priority(&self) -> [usize; PriorityLevel::COUNT] {
         lock(&self.queue).waiting_by_priority()
+    }
+
+    /// Returns the arrival time of the request that has waited longest.
+    pub(crate) fn waits_since(&self) -> Option<Time> {
+        lock(&self.queue).waits_since()
     }
 
     /// Returns the expected queue wait of a request that arrives now, if it is known.
@@ -210,13 +263,13 @@ impl Backend {
     /// Limits each endpoint to this replica's share of its slots, from the next request on.
     pub(crate) fn apply_slot_assignment(&self, assignment: &SlotAssignment) {
         let (settings, tls_context) = self.current().policy();
-        let cap = cap(&settings);
-        if cap.fixed().is_none() {
+        let share = SlotShare::of(assignment, &settings, self.leases.is_some());
+        if share.cap.fixed().is_none() || share.is_leased {
             return;
         }
         let configured = self.configured();
         let assigned = |member: &SetMember<_>| SetMember {
-            max_in_flight: assignment.max_in_flight(member.endpoint.address, cap),
+            max_in_flight: share.at(member.endpoint.address),
             ..member.clone()
         };
         let members = configured.members().iter().map(assigned).collect();
@@ -251,7 +304,7 @@ impl Backend {
             Failure::NoEndpoint
         } else if current.set.is_unreachable() {
             Failure::Unreachable
-        } else if current.set.has_no_assigned_slot() {
+        } else if current.set.has_no_assigned_slot() || current.slots() == 0 {
             Failure::NoSlot
         } else {
             Failure::QueueTimeout
@@ -281,6 +334,37 @@ impl Backend {
         woken.into_iter().for_each(Waker::wake);
         for other in endpoint.data.other_backends(self) {
             other.dispatch();
+        }
+        if let Some(leases) = self.leases.as_ref().filter(|_| endpoint.data.is_release_awaited()) {
+            leases.wake();
+        }
+    }
+
+    /// Returns the number of requests that were rejected since the last call because they may not wait.
+    pub(crate) fn take_rejected(&self) -> u32 {
+        self.rejected_at_once.swap(0, Ordering::Relaxed)
+    }
+
+    /// Asks replicas for a slot for the next request, if this one may not wait for it.
+    #[cold]
+    fn record_rejected(&self, limits: AdmissionLimits) {
+        if let Some(leases) = &self.leases
+            && limits.max_waiting == 0
+            && limits.cap.fixed().is_some()
+        {
+            self.rejected_at_once.fetch_add(1, Ordering::Relaxed);
+            leases.wake();
+        }
+    }
+
+    /// Counts a request that waits, and asks replicas for a slot.
+    fn record_waiting(&self, worker: usize, now: Time) {
+        self.demand.shard(worker).wait(now);
+        self.demand.signal_rise();
+        if let Some(leases) =
+            self.leases.as_ref().filter(|_| self.current().limits.cap.fixed().is_some())
+        {
+            leases.wake();
         }
     }
 }
@@ -464,6 +548,7 @@ pub(crate) fn enter(
     config: AdmissionConfig<'_, EndpointData>,
     waker: impl FnOnce() -> Waker,
 ) -> SlotAdmission {
+    let limits = config.limits;
     let mut picker = lock(&backend.pickers[worker].0);
     let entry = backend.admission.enter(&mut picker, config, pick, || lock(&backend.queue), waker);
     match entry {
@@ -473,10 +558,12 @@ pub(crate) fn enter(
         }
         AdmissionDecision::Waiting { ticket, evicted } => {
             evicted.into_iter().for_each(Waker::wake);
-            backend.demand.shard(worker).wait(pick.now);
-            backend.demand.signal_rise();
+            backend.record_waiting(worker, pick.now);
             SlotAdmission::Queued(QueueGuard { backend: backend.clone(), ticket, worker })
         }
-        AdmissionDecision::Rejected(refusal) => SlotAdmission::Refused(refusal.into()),
+        AdmissionDecision::Rejected(refusal) => {
+            backend.record_rejected(limits);
+            SlotAdmission::Refused(refusal.into())
+        }
     }
 }

@@ -151,6 +151,13 @@ impl BodyPump {
 
     /// Prepares for another message: it is read with framing `from` and written with framing `to`.
     pub(crate) fn start(&mut self, from: BodyFraming, to: BodyFraming) {
+        self.reset();
+        self.start_first(from, to);
+    }
+
+    /// Prepares a new or cleared pump, as `start` does, for the first message of a request.
+    pub(crate) fn start_first(&mut self, from: BodyFraming, to: BodyFraming) {
+        debug_assert!(self.out.is_empty() && self.progress == 0, "the pump is new or cleared");
         self.source_framing = match from {
             BodyFraming::None | BodyFraming::Length(0) => SourceFraming::Done,
             BodyFraming::Length(length) => SourceFraming::Length(length),
@@ -162,6 +169,10 @@ impl BodyPump {
             BodyFraming::Stream => SourceFraming::Stream,
         };
         self.write_as(to);
+    }
+
+    /// Drops everything of the last message except its framing.
+    fn reset(&mut self) {
         self.out.clear();
         (self.replay, self.pipe, self.trailers) = (None, None, None);
         (self.sent, self.max_body_bytes) = (0, u64::MAX);
@@ -221,9 +232,12 @@ impl BodyPump {
 
     /// Resets the pump; keeps its buffer unless that is large.
     pub(crate) fn clear(&mut self) {
-        self.start(BodyFraming::None, BodyFraming::None);
+        self.reset();
+        (self.source_framing, self.sink_framing) = (SourceFraming::Done, SinkFraming::Raw);
         (self.translator, self.share_place) = (None, None);
-        self.out.shrink_to(REPLAY_BYTES);
+        if self.out.capacity() > REPLAY_BYTES {
+            self.out.shrink_to(REPLAY_BYTES);
+        }
     }
 
     /// Returns the trailers of a body that was read to its end.

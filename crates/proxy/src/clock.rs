@@ -28,9 +28,11 @@ pub(crate) fn quic_now() -> Instant {
     Instant::now()
 }
 
-/// Converts `time` to the type that tokio's timers take.
+/// Converts `time` to the type that tokio's timers take. The result is never earlier than `time`.
 pub(crate) fn instant(time: Time) -> tokio::time::Instant {
-    let now = tokio::time::Instant::now();
+    // The rest is computed first: a thread that is suspended between the two readings then wakes up late, not early.
+    let rest = time.saturating_since(now());
+    let base = tokio::time::Instant::now();
     // If the time is out of range, it is so far ahead that the timer never fires in practice.
-    now.checked_add(time.saturating_since(self::now())).unwrap_or(now + FAR)
+    base.checked_add(rest).unwrap_or(base + FAR)
 }

@@ -29,6 +29,8 @@ use crate::backend::Backend;
 use crate::clock;
 use crate::dial::pool::Endpoint;
 use crate::health;
+use crate::interception::{ConnectionInterceptor, InterceptionState};
+use crate::lease_signal::LeaseSignal;
 use crate::mutex::lock;
 use crate::observe::{self, log_buffer};
 use crate::resources::ResourceBudgets;
@@ -38,6 +40,8 @@ use crate::worker::{self, DrainStage, ProxyState, Worker, WorkerCommand};
 mod binding;
 /// Handover of listening sockets to another process.
 mod handover;
+/// Acceptance of intercepted connections.
+mod interception;
 
 use binding::SnapshotBinding;
 pub use handover::ListeningSocket;
@@ -60,6 +64,11 @@ pub struct ProxySettings {
     pub max_descriptors: Option<u64>,
     /// Key of session affinity, a secret of all replicas. `None`: the UID of each Service, or a random key.
     pub affinity_key: Option<Vec<u8>>,
+    /// The interception of connections on this node; `None`: there is none.
+    pub interceptor: Option<Arc<dyn ConnectionInterceptor>>,
+    /// True if replicas lease slots of endpoints with a fixed cap to one another: then requests get none before
+    /// [`SlotLeases::step`](crate::SlotLeases::step) has been called.
+    pub leases_slots: bool,
 }
 
 /// Output and sampling of the access log.
@@ -222,7 +231,15 @@ impl Proxy {
         let (senders, receivers): (Vec<_>, Vec<_>) =
             (0..count).map(|_| mpsc::unbounded_channel()).unzip();
         let budgets = ResourceBudgets::new(settings.memory_limit, settings.max_descriptors);
-        let state = ProxyState::new(senders, settings.exemplars, Arc::clone(&budgets));
+        let interception = InterceptionState::new(settings.interceptor.clone());
+        let leases = settings.leases_slots.then(Arc::<LeaseSignal>::default);
+        let state = ProxyState::new(
+            senders,
+            settings.exemplars,
+            Arc::clone(&budgets),
+            interception,
+            leases.clone(),
+        );
         let shared = Arc::new(state);
         let affinity_key = AffinityKey::new(settings.affinity_key.as_deref());
         let mut threads = Vec::new();
@@ -250,7 +267,8 @@ impl Proxy {
                 tracing::error!(%error, "health thread failed, endpoint health is not evaluated");
             }
         })?);
-        let registry = StateRegistry::new(count, budgets, affinity_key);
+        let registry =
+            StateRegistry::new(count, budgets, affinity_key, settings.interceptor, leases);
         let (server_tls, groups) = (ServerTlsConfigs::default(), SocketGroups::default());
         let handover = SocketHandover::default();
         let control = Mutex::new(ControlState { registry, server_tls, groups, handover, threads });
@@ -307,11 +325,16 @@ impl Proxy {
                     let alt_svc = alt_svc::value(&settings, public_port);
                     ListenerHttp3 { settings, alt_svc }
                 }),
+                interception: requested.interception,
+                consumer_routes: requested.consumer_routes.clone(),
             }
         };
         let places = listeners.into_iter().enumerate();
+        let listeners: Vec<_> =
+            places.map(|(place, it)| it.map(|it| listener(place, it))).collect();
         let active_config = ActiveConfig {
-            listeners: places.map(|(place, it)| it.map(|it| listener(place, it))).collect(),
+            intercepting: interception::by_address(&listeners),
+            listeners,
             routes: control.registry.routes(&snapshot.rules),
             backends: control.registry.backends(snapshot),
         };
@@ -340,6 +363,9 @@ impl Proxy {
             .filter(|&place| is_gone(place))
             .collect();
         self.shared.config.store(Arc::clone(&active_config));
+        if let Some(leases) = &self.shared.leases {
+            leases.record_change();
+        }
         for (bound, socket) in sockets {
             self.accepting_worker(bound.listener_index).send(WorkerCommand::Listen(bound, socket));
         }
@@ -374,6 +400,10 @@ impl Proxy {
         let known = lock(&self.control).registry.set_endpoints(key, endpoints);
         self.shared.health_waker.wake();
         known
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<ProxyState> {
+        &self.shared
     }
 
     /// Divides fixed caps among replicas from the next request on. Until the first call this replica has all slots.
@@ -432,6 +462,7 @@ impl Proxy {
         // Clients must not wait in the accept queue of a socket that is kept for a successor.
         lock(&self.control).handover.close();
         self.shared.enter_stage(DrainStage::Draining);
+        self.stop_intercepted();
         for listener in active_config.listeners.iter().flatten() {
             let place = listener.bound.listener_index;
             self.accepting_worker(place).send(WorkerCommand::Unlisten { place });

@@ -18,6 +18,9 @@ use crate::clock;
 const MIN_RESERVE: u64 = 32;
 const MAX_RESERVE: u64 = 1024;
 
+/// Upper bound of the connections with the address of a client that are kept for later requests.
+const MAX_MARKED: u32 = 32_768;
+
 /// Idle time from which on connections are closed first when descriptors run out; it is halved at each further tick.
 const LONG_IDLE: Duration = Duration::from_secs(60);
 /// Idle time below which no connection is closed: the client may be about to send its next request.
@@ -34,8 +37,11 @@ pub(crate) struct DescriptorBudget {
     max_flows: u32,
     /// The lowest descriptor number that connections to endpoints, and pipes, may not have.
     endpoint_end: i32,
+    /// Connections with the address of a client beyond which none of them is kept for later requests.
+    max_marked: u32,
     clients: AtomicU32,
     flows: AtomicU32,
+    marked: AtomicU32,
 }
 
 impl DescriptorBudget {
@@ -50,8 +56,10 @@ impl DescriptorBudget {
             max_clients: count(usable / 2),
             max_flows: count(usable / 4),
             endpoint_end: i32::try_from(usable - usable / 8).unwrap_or(i32::MAX),
+            max_marked: count(usable / 8).min(MAX_MARKED),
             clients: AtomicU32::new(0),
             flows: AtomicU32::new(0),
+            marked: AtomicU32::new(0),
         }
     }
 
@@ -76,6 +84,20 @@ impl DescriptorBudget {
 
     pub(crate) fn remove_flow(&self) {
         self.flows.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Counts one more connection to an endpoint with the address of a client, which other clients cannot use.
+    pub(crate) fn add_marked(&self) {
+        self.marked.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn remove_marked(&self) {
+        self.marked.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// True if such a connection may be kept for later requests: each client has its own to each endpoint.
+    pub(crate) fn keeps_marked(&self) -> bool {
+        self.marked.load(Ordering::Relaxed) <= self.max_marked
     }
 
     /// True if this new socket of a connection to an endpoint, or pipe, leaves enough descriptors for the rest.
@@ -169,6 +191,19 @@ mod tests {
         assert_eq!(opened, 87);
         budget.remove_flow();
         assert!(budget.add_flow() && !budget.add_flow());
+    }
+
+    #[test]
+    fn connections_with_the_address_of_a_client_are_kept_up_to_their_share() {
+        let budget = DescriptorBudget::new(Some(400));
+        let kept = (0..400).take_while(|_| {
+            budget.add_marked();
+            budget.keeps_marked()
+        });
+        assert_eq!(kept.count(), 43);
+        budget.remove_marked();
+        assert!(budget.keeps_marked());
+        assert_eq!(DescriptorBudget::new(None).max_marked, MAX_MARKED);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use balance::{AttemptResult, PriorityLevel, QueueParameters, Time};
 use codec::head::{RequestHead, ResponseHead};
-use gateway::snapshot::{BackendSettings, ClientSettings};
+use gateway::snapshot::{BackendSettings, ClientSettings, EndpointProtocol};
 
 use crate::active_config::WorkerConfig;
 use crate::affinity::SessionAffinity;
@@ -48,6 +48,8 @@ pub(crate) struct RequestPolicy<'l> {
     /// `Alt-Svc` value for clients that do not speak HTTP/3; `None`: HTTP/3 is not served.
     pub(crate) alt_svc: Option<&'l str>,
     pub(crate) backend_config: Rc<BackendConfigRef>,
+    /// Protocol in which the endpoint gets the request.
+    pub(crate) endpoint_protocol: EndpointProtocol,
     /// Hash key: requests with the same key go to the same endpoint.
     pub(crate) hash_key: Option<u64>,
     pub(crate) affinity: Option<SessionAffinity>,

@@ -174,8 +174,9 @@ fn set_real_ip(fields: &mut FieldSection, origin: &RequestOrigin, settings: &Cli
     }
 }
 
-/// Merges all hops into one field: many servers read only the first or the last field line.
-fn append_forwarded_for(fields: &mut FieldSection, origin: &RequestOrigin) {
+/// Appends the peer's address, and merges all hops into one field: many servers read only the first or the last field
+/// line.
+pub(crate) fn append_forwarded_for(fields: &mut FieldSection, origin: &RequestOrigin) {
     if !fields.has(KnownFieldName::XForwardedFor) {
         return fields.add(KnownFieldName::XForwardedFor, origin.address_text());
     }
@@ -199,26 +200,29 @@ fn forwarded_element(origin: &RequestOrigin) -> String {
 fn request_id_line(rng: &mut Rng) -> [u8; REQUEST_ID_LINE.len()] {
     let mut line = *REQUEST_ID_LINE;
     let (_, id) = line.split_at_mut("X-Request-Id: ".len());
-    let bits = [rng.next_u64().to_be_bytes(), rng.next_u64().to_be_bytes()];
-    for (digits, byte) in id.chunks_exact_mut(2).zip(bits.as_flattened()) {
-        digits.copy_from_slice(&HEXADECIMAL[usize::from(*byte)]);
+    for half in id.as_chunks_mut::<16>().0 {
+        let bits = rng.next_u64();
+        let (first, second) = half.split_at_mut(8);
+        // Random digits have no order.
+        first.copy_from_slice(&hexadecimal_digits(bits & EACH_LOW_HALF).to_ne_bytes());
+        second.copy_from_slice(&hexadecimal_digits(bits >> 4 & EACH_LOW_HALF).to_ne_bytes());
     }
     line
 }
 
 const REQUEST_ID_LINE: &[u8; 48] = b"X-Request-Id: 00000000000000000000000000000000\r\n";
 
-/// Two hexadecimal digits for each byte.
-const HEXADECIMAL: [[u8; 2]; 256] = {
-    let digits = b"0123456789abcdef";
-    let mut table = [[0; 2]; 256];
-    let mut byte = 0;
-    while byte < table.len() {
-        table[byte] = [digits[byte >> 4], digits[byte & 15]];
-        byte += 1;
-    }
-    table
-};
+/// The lower four bits of each byte of a word.
+const EACH_LOW_HALF: u64 = u64::from_ne_bytes([0x0f; 8]);
+
+/// Returns the hexadecimal digit of each byte of a word; each is below 16.
+const fn hexadecimal_digits(values: u64) -> u64 {
+    const ONES: u64 = u64::from_ne_bytes([1; 8]);
+    // From 10 on, 6 more carry into the upper half of the byte.
+    let letters = (values + 6 * ONES) >> 4 & ONES;
+    let to_letter = b'a' - b'0' - 10;
+    values + b'0' as u64 * ONES + letters * to_letter as u64
+}
 
 #[cfg(test)]
 mod tests {
@@ -252,6 +256,23 @@ mod tests {
                 format!("{}: {}", String::from_utf8_lossy(name), String::from_utf8_lossy(value))
             })
             .collect()
+    }
+
+    #[test]
+    fn request_id_has_every_digit() {
+        let words = [*b"\0\x01\x02\x03\x04\x05\x06\x07", *b"\x08\x09\x0a\x0b\x0c\x0d\x0e\x0f"];
+        let digits = words.map(|word| hexadecimal_digits(u64::from_ne_bytes(word)).to_ne_bytes());
+        assert_eq!(digits.as_flattened(), b"0123456789abcdef");
+        let mut rng = Rng::new(7);
+        let lines = [(); 64].map(|()| request_id_line(&mut rng));
+        for line in &lines {
+            let id = line.strip_prefix(b"X-Request-Id: ").unwrap().strip_suffix(b"\r\n").unwrap();
+            let is_digit = |byte: &u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(byte);
+            assert!(id.len() == 32 && id.iter().all(is_digit), "{id:?}");
+        }
+        for place in "X-Request-Id: ".len()..46 {
+            assert!(lines.iter().any(|line| line[place] != lines[0][place]), "digit {place}");
+        }
     }
 
     #[test]

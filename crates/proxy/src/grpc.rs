@@ -10,6 +10,7 @@ use std::time::Duration;
 use balance::{AttemptResult, Time};
 use codec::grpc::{GrpcCallStatus, GrpcCode, RetryPushback, timeout, web};
 use codec::head::{BodyFraming, FieldSection, HttpVersion, RequestHead, ResponseHead};
+use tokio::time::sleep_until;
 
 use crate::clock;
 use crate::exchange::{Exchange, RequestPolicy};
@@ -18,7 +19,7 @@ use crate::failure::Failure;
 /// Health checks of endpoints.
 pub(crate) mod health;
 
-/// Largest delay of a timer: one tick of our runtime's timer, and one of the endpoint's.
+/// Largest difference between two sides' views of a deadline: one tick of our runtime's timer, and one of theirs.
 const TIMER_RESOLUTION: Duration = Duration::from_millis(2);
 
 /// If a response continues for this long after its head, the call is a long-lived stream, and its duration says nothing
@@ -76,7 +77,7 @@ impl GrpcDialect {
 
 /// Detects if the request is a call. That matters only if its client or its endpoint speaks HTTP/2 or HTTP/3.
 pub(crate) fn begin_call(exchange: &mut Exchange, policy: &mut RequestPolicy<'_>, started: Time) {
-    let endpoint = policy.backend_settings().protocol;
+    let endpoint = policy.endpoint_protocol;
     if !exchange.request.version.has_streams() && !endpoint.has_streams() {
         return;
     }
@@ -145,6 +146,12 @@ pub(crate) fn reclassify_late_reset(
 pub(crate) fn is_expired(failure: Failure, exchange: &Exchange) -> bool {
     failure == Failure::RequestTimeout
         && exchange.grpc_call.as_ref().is_some_and(|call| call.timeout.is_some())
+}
+
+/// Waits until the client of an expired call counts its deadline as passed, too. gRPC's C core reads CANCEL as
+/// `DEADLINE_EXCEEDED` only after that, and its clock has steps of a millisecond; before, it reports `CANCELLED`.
+pub(crate) async fn await_client_deadline(policy: &RequestPolicy<'_>) {
+    sleep_until(clock::instant(policy.deadline + TIMER_RESOLUTION)).await;
 }
 
 /// Returns the result of an attempt whose response was relayed completely; `end` is the result according to the head

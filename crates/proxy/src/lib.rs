@@ -87,6 +87,8 @@ mod reachability;
 mod active_config;
 /// Read-mostly values with a cached copy per worker.
 mod config_cell;
+/// Interception of connections on the node: the boundary to it.
+mod interception;
 /// Budgets of the process: memory and file descriptors.
 mod resources;
 /// Memory of the process, and the steps that are taken as it fills.
@@ -103,16 +105,23 @@ mod buffer;
 mod deadline;
 /// Locks that outlive a panic of their holder.
 mod mutex;
+/// Signal from workers to the thread that leases slots.
+mod lease_signal;
+/// Slots of endpoints that replicas lease to one another.
+mod slot_leases;
 /// Metrics and the access log.
 pub mod observe;
 /// The handle on the control side.
 mod control;
 
 pub use balance::demand::{LONGEST_WINDOW, WINDOW};
+pub use balance::leases;
 pub use balance::{RequestDemand, SlotAssigner, SlotAssignment, Time};
 pub use control::{
     AccessLog, BackendDemand, BackendView, EndpointView, ListenError, ListenerView,
     ListeningSocket, Proxy, ProxySettings,
 };
+pub use interception::{ClientMark, ClientMarkFuture, ConnectionInterceptor, InterceptionCounts};
 pub use quic::GroupShape;
 pub use request_path::normal_path;
+pub use slot_leases::{LeaseStatus, SlotLeases};

@@ -11,6 +11,7 @@ use std::borrow::Cow;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use balance::{PickRequest, Time};
@@ -21,6 +22,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 
 use crate::accept::client::ClientConnection;
+use crate::accept::intercepted_client::InterceptedClient;
 use crate::active_config::WorkerConfig;
 use crate::backend::{self, BackendConfig, BackendRef, Slot};
 use crate::clock;
@@ -28,9 +30,10 @@ use crate::context::RequestContext;
 use crate::dial::abandon::AbandonedRequest;
 use crate::dial::attempt::{self, AttemptConnection};
 use crate::dial::h3::{self, OpenedTransport, h1_fallback};
-use crate::dial::pool::{self, EndpointConnection};
+use crate::dial::pool::{self, Endpoint, EndpointConnection};
 use crate::dial::stream_call::{RequestSource, StreamGrant, StreamRequest};
 use crate::failure::Failure;
+use crate::interception::ClientMark;
 use crate::outcome::AttemptConclusion;
 use crate::worker::Worker;
 
@@ -76,6 +79,8 @@ struct MirrorTarget {
     backend: BackendRef,
     /// Client address that a PROXY protocol header must announce, if the backend asks for one.
     announced_client: Option<SocketAddr>,
+    /// Client whose address the connection has, if it keeps one.
+    intercepted: Option<Arc<InterceptedClient>>,
     header: Vec<u8>,
 }
 
@@ -83,7 +88,17 @@ impl MirrorTarget {
     fn new(backend: BackendRef, client: &ClientConnection) -> Self {
         let current = backend.config();
         let announced_client = current.settings.proxy_protocol.map(|_| client.peer);
-        Self { announced_client, header: client.proxy_protocol_header(&current.settings), backend }
+        Self {
+            announced_client,
+            intercepted: client.intercepted.clone(),
+            header: client.proxy_protocol_header(&current.settings),
+            backend,
+        }
+    }
+
+    /// Returns the mark of a connection to this endpoint, if the connection has the client's address.
+    fn mark_for(&self, worker: &Rc<Worker>, endpoint: &Endpoint) -> Option<Arc<ClientMark>> {
+        self.intercepted.as_ref()?.mark_for(worker, endpoint)
     }
 
     fn count(&self, worker: &Worker, outcome: MirrorOutcome) {
@@ -308,6 +323,7 @@ impl MirrorAttempt<'_> {
             backend_config,
             proxy_protocol_client: target.announced_client,
             proxy_protocol_header: target.header.clone(),
+            client_mark: target.mark_for(worker, &slot.endpoint),
             fresh: true,
             now,
             source: request_source,
@@ -342,14 +358,12 @@ impl MirrorAttempt<'_> {
     /// Returns the requirements on an HTTP/1.1 connection: it must be known to be open, since a
     /// copy is sent only once.
     fn connection_requirements(&self) -> pool::ConnectionRequirements<'_> {
-        let current = self.backend_config;
         pool::ConnectionRequirements {
             worker: self.worker.index,
-            capped: current.limits.cap.is_some(),
+            backend_config: self.backend_config,
             proxy_protocol_client: self.target.announced_client,
-            tls_context: current.tls_context.as_ref(),
+            client_mark: self.target.mark_for(self.worker, &self.slot.endpoint),
             replayable: false,
-            settings: &current.settings,
             now: self.now,
         }
     }

@@ -15,8 +15,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::backend::{Backend, BackendConfig};
+use crate::clock;
 use crate::dial::RESPONSE_LIMITS;
 use crate::dial::connect;
+use crate::dial::marked_socket;
 use crate::dial::pool::Endpoint;
 use crate::grpc::health::{self, HealthCheckRequest, HealthCheckResult};
 use crate::proxy_header;
@@ -56,7 +58,7 @@ impl ProbeFinding {
 /// probe uses plain HTTP/1.1.
 pub(crate) async fn send_probe(
     probe: &ProbeSettings,
-    endpoint: SocketAddr,
+    endpoint: &Endpoint,
     current: &BackendConfig,
 ) -> ProbeFinding {
     let port = match probe {
@@ -64,8 +66,10 @@ pub(crate) async fn send_probe(
         | ProbeSettings::Tcp { port }
         | ProbeSettings::Grpc { port, .. } => *port,
     };
-    let address = SocketAddr::new(endpoint.ip(), port.map_or_else(|| endpoint.port(), Into::into));
-    let stream = match TcpStream::connect(address).await {
+    let serving = endpoint.address;
+    let address = SocketAddr::new(serving.ip(), port.map_or_else(|| serving.port(), Into::into));
+    let mark = marked_socket::mark(endpoint, None);
+    let stream = match marked_socket::connect_tcp(address, mark).await {
         Ok(stream) => stream,
         // A lack of file descriptors in the proxy says nothing about the endpoint.
         Err(error) if connect::is_out_of_descriptors(&error) => return ProbeFinding::Unknown,
@@ -220,7 +224,7 @@ impl<'a> ProbeSlot<'a> {
         if cap == ConcurrencyCap::None {
             return Some(Self(None));
         }
-        current.set.find(endpoint.address)?.take(cap).then(|| {
+        current.set.find(endpoint.address)?.take(cap, clock::now()).then(|| {
             endpoint.data.close_oldest_idle();
             Self(Some((backend, endpoint)))
         })

@@ -11,7 +11,7 @@ use codec::head::{
     BodyFraming, HttpVersion, KnownFieldName, RequestMethod, ResponseFraming, ResponseHead,
 };
 
-use gateway::snapshot::UrlScheme;
+use gateway::snapshot::{ClientSettings, UrlScheme};
 
 use crate::accept::client::ClientConnection;
 use crate::alt_svc;
@@ -44,7 +44,7 @@ pub(crate) async fn relay(
     let end = attempt_end(response);
     let streams = context.exchange.grpc_call.is_some() && !context.exchange.upload.is_read();
     load_report::record(worker, &attempt.slot, policy, &response.fields);
-    prepare(worker, response);
+    prepare(worker, policy.client, response);
     apply_filters(context, &attempt);
     if context.exchange.response.upgrade {
         return tunnel::tunnel(context, attempt).await;
@@ -87,13 +87,18 @@ pub(crate) async fn relay(
             }
         });
     };
-    if grpc::is_expired(failure, context.exchange) {
+    let is_expired = grpc::is_expired(failure, context.exchange);
+    if is_expired {
         context.client.stream.cancel_on_drop();
     }
     attempt.mark_suspect(failure);
     let sent_nothing = context.exchange.download.written == 0;
     if streamed != Err(Failure::ResponseCut) {
         abandon::abandon(context, attempt);
+    }
+    if is_expired {
+        // Over HTTP/2 and 3 the head may have been sent though no byte of the body has.
+        grpc::await_client_deadline(context.policy).await;
     }
     if sent_nothing {
         return Err(failure);
@@ -102,9 +107,11 @@ pub(crate) async fn relay(
     Ok(abort(context.client))
 }
 
-/// Adds the fields that a proxy adds to a response: `Via` and `Date`.
-fn prepare(worker: &Worker, response: &mut ResponseHead) {
-    response.fields.add_prepared(via(response.version));
+/// Adds the fields that a proxy adds to a response: `Via`, unless the listener forwards messages unchanged, and `Date`.
+fn prepare(worker: &Worker, settings: &ClientSettings, response: &mut ResponseHead) {
+    if !settings.forwards_unchanged {
+        response.fields.add_prepared(via(response.version));
+    }
     if !response.fields.has(KnownFieldName::Date) && !response.is_interim() {
         response.fields.add(KnownFieldName::Date, worker.date());
     }
@@ -314,7 +321,7 @@ pub(crate) async fn forward_interim(context: &mut AttemptContext<'_>) -> Result<
     if context.exchange.request.version == HttpVersion::Http10 {
         return Ok(());
     }
-    prepare(context.worker, &mut context.exchange.response);
+    prepare(context.worker, context.policy.client, &mut context.exchange.response);
     send_interim(context).await
 }
 

@@ -11,7 +11,7 @@ use std::task::Poll;
 use balance::{PickRequest, PriorityLevel, Time};
 use codec::h1::write;
 use codec::head::{BodyFraming, RequestHead};
-use gateway::snapshot::{EndpointProtocol, Rule, RuleTarget};
+use gateway::snapshot::{BackendSettings, EndpointProtocol, Rule, RuleTarget};
 
 use crate::accept::client::{ClientConnection, WaitInterrupt};
 use crate::active_config::{ActiveListener, WorkerConfig};
@@ -48,7 +48,7 @@ pub(crate) async fn serve(
 ) -> ConnectionOutcome {
     let mut record = AccessRecord::new(clock::now());
     let framing = exchange.request.framing;
-    exchange.upload.start(client.stream.framing(framing), framing);
+    exchange.upload.start_first(client.stream.framing(framing), framing);
     let mut context = RequestContext { worker, client, exchange, record: &mut record };
     let after = match forward(&mut context).await {
         Ok(after) => after,
@@ -85,7 +85,9 @@ async fn forward(context: &mut RequestContext<'_>) -> Result<ConnectionOutcome, 
     let listener = context.client.listener(&active_config).ok_or(Failure::NoRoute)?;
     clean(context.client, listener, &mut context.exchange.request)?;
     let tls_info = context.client.tls_info.as_deref();
-    let rule = listener.request_rule(tls_info, &RoutedRequest(&context.exchange.request))?;
+    let namespace = || worker.client_namespace(context.client.intercepted.as_deref()?.address);
+    let request = RoutedRequest(&context.exchange.request);
+    let rule = listener.request_rule(tls_info, namespace, &request)?;
     context.record.rule = Some(rule.index);
     context.record.config = Some(Rc::clone(&active_config));
     let target = choose_target(worker, rule);
@@ -143,7 +145,9 @@ fn clean(
     request: &mut RequestHead,
 ) -> Result<(), Failure> {
     let settings = &listener.client;
-    forwarded::remove_untrusted_fields(&mut request.fields, &client.origin, settings);
+    if !settings.forwards_unchanged {
+        forwarded::remove_untrusted_fields(&mut request.fields, &client.origin, settings);
+    }
     request.normalise_path(path_rules(settings.path)).map_err(|bad| {
         request.keep_alive = false;
         Failure::BadRequest(bad)
@@ -220,12 +224,25 @@ fn request_policy<'l>(
         priority: PriorityLevel::default(),
         route: rule.index as u64,
         client_address: current.settings.max_requests_per_address.map(|_| address()),
+        endpoint_protocol: endpoint_protocol(context, &current.settings),
         backend_config: current,
         started,
         ready: started,
         deadline,
         attempt_timeout: rule.attempt_timeout,
     }
+}
+
+/// Returns the protocol in which the endpoint gets the request. The client of an intercepted connection speaks the
+/// endpoint's protocol, so it is that of the client unless the configuration says another.
+fn endpoint_protocol(context: &RequestContext<'_>, settings: &BackendSettings) -> EndpointProtocol {
+    if settings.protocol_is_assumed
+        && context.client.intercepted.is_some()
+        && context.exchange.request.version.has_streams()
+    {
+        return EndpointProtocol::Http2;
+    }
+    settings.protocol
 }
 
 /// Prepares the request for sending: rewrites its head and sets up its body for the endpoint's protocol.
@@ -235,17 +252,21 @@ fn prepare(context: &mut RequestContext<'_>, policy: &RequestPolicy<'_>) -> Resu
     if matches!(request.framing, BodyFraming::Length(length) if length > most) {
         return Err(Failure::BodyTooLarge);
     }
-    forwarded::add_forwarding_fields(
-        request,
-        &context.client.origin,
-        policy.client,
-        &mut context.worker.rng.borrow_mut(),
-    );
+    if !policy.client.forwards_unchanged {
+        forwarded::add_forwarding_fields(
+            request,
+            &context.client.origin,
+            policy.client,
+            &mut context.worker.rng.borrow_mut(),
+        );
+    } else if policy.client.appends_forwarded_for {
+        forwarded::append_forwarded_for(&mut request.fields, &context.client.origin);
+    }
     if let Some(filtering) = filtering {
         filtering.change_request(request);
     }
     *owes_continue = request_body::answers_expectation(request, policy);
-    let form = write_request(request, policy.backend_settings().protocol, upload);
+    let form = write_request(request, policy.endpoint_protocol, upload);
     let listener = mirror::prepare(context, policy.config, form);
     let upload = &mut context.exchange.upload;
     upload.set_max_body_bytes(most);

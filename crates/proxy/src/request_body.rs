@@ -129,7 +129,7 @@ impl BodyArrival {
         let request = &exchange.request;
         let is_streamed = request.framing == BodyFraming::Stream
             && request.version.has_streams()
-            && policy.backend_settings().protocol.has_streams();
+            && policy.endpoint_protocol.has_streams();
         let is_early = request.expect_continue
             || is_streamed
             || policy.client.body_buffering_timeout.is_zero();

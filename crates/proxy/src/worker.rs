@@ -1,6 +1,7 @@
 //! A worker: one thread with its own runtime and connections, and the handle through which other threads reach it.
 
 use std::cell::{Cell, RefCell};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -15,11 +16,13 @@ use crate::accept::bind::TcpOrUdpSocket;
 use crate::accept::handshake_limiter::HandshakeLimiter;
 use crate::active_config::{ActiveConfig, BoundListener, WorkerConfig};
 use crate::clock;
-use crate::config_cell::ConfigCell;
+use crate::config_cell::{CachedConfig, ConfigCell};
 use crate::descriptors::IdleShedding;
 use crate::dial::h3::pools::H3WorkerPools;
 use crate::exchange::Exchange;
 use crate::health::HealthWaker;
+use crate::interception::{ClientNamespaces, InterceptionState};
+use crate::lease_signal::LeaseSignal;
 use crate::memory::stalled::StalledTransfers;
 use crate::mirror::limiter::MirrorLimiter;
 use crate::observe::WorkerCounters;
@@ -50,6 +53,9 @@ pub(crate) struct ProxyState {
     /// True if another process has the same listening sockets, and this one is to drain.
     pub(crate) has_successor: AtomicBool,
     pub(crate) budgets: Arc<ResourceBudgets>,
+    pub(crate) interception: InterceptionState,
+    /// Leases of slots among replicas; `None`: there are none.
+    pub(crate) leases: Option<Arc<LeaseSignal>>,
     stage: AtomicU8,
 }
 
@@ -71,6 +77,10 @@ pub(crate) enum WorkerCommand {
     Unlisten {
         place: usize,
     },
+    /// Accepts intercepted connections from a socket with this address.
+    Intercept(SocketAddr, TcpListener),
+    /// Accepts what has arrived at these sockets, then closes them.
+    StopIntercepting,
     /// Starts to accept connections over QUIC.
     ListenQuic(Arc<BoundListener>, Arc<quic::SocketGroup>),
     /// Stops accepting connections over QUIC.
@@ -119,6 +129,7 @@ pub(crate) struct Worker {
     /// The HTTP/3 connections among them.
     pub(crate) h3_pools: H3WorkerPools,
     config: RefCell<Rc<WorkerConfig>>,
+    client_namespaces: RefCell<CachedConfig<ClientNamespaces>>,
     #[expect(
         clippy::vec_box,
         reason = "a request takes an exchange by its box, without moving it"
@@ -127,6 +138,8 @@ pub(crate) struct Worker {
     waker_registry: RefCell<WakerRegistry>,
     /// Indices of the listeners it accepts for; dropping the sender ends the accept loop.
     listeners: RefCell<Vec<(usize, oneshot::Sender<()>)>>,
+    /// The sockets of intercepted connections that it accepts from; dropping the sender ends the accept loop.
+    intercepting: RefCell<Vec<oneshot::Sender<()>>>,
     tick: Cell<u32>,
     /// Connections that served a request in this tick.
     active: Cell<u32>,
@@ -148,6 +161,8 @@ impl ProxyState {
         commands: Vec<UnboundedSender<WorkerCommand>>,
         exemplars: bool,
         budgets: Arc<ResourceBudgets>,
+        interception: InterceptionState,
+        leases: Option<Arc<LeaseSignal>>,
     ) -> Self {
         let handle = |commands| WorkerHandle {
             counters: WorkerCounters::new(),
@@ -166,6 +181,8 @@ impl ProxyState {
             quic_keys: LazyLock::new(quic::QuicTokenKeys::generate),
             has_successor: AtomicBool::new(false),
             budgets,
+            interception,
+            leases,
             stage: AtomicU8::new(DrainStage::Serving as u8),
         }
     }
@@ -226,7 +243,9 @@ impl Worker {
             config,
             exchanges: RefCell::default(),
             waker_registry: RefCell::default(),
+            client_namespaces: RefCell::new(shared.interception.namespaces.load_versioned()),
             listeners: RefCell::default(),
+            intercepting: RefCell::default(),
             tick: Cell::new(0),
             active: Cell::new(0),
             surplus: Cell::new(0),
@@ -243,6 +262,16 @@ impl Worker {
             *cached = Rc::new(WorkerConfig::new(&self.shared.config));
         }
         Rc::clone(&cached)
+    }
+
+    /// Returns the namespace of the client with this address, if it is known.
+    pub(crate) fn client_namespace(&self, client: IpAddr) -> Option<Arc<str>> {
+        let published = &self.shared.interception.namespaces;
+        let mut cached = self.client_namespaces.borrow_mut();
+        if !cached.is_current(published) {
+            *cached = published.load_versioned();
+        }
+        cached.get(&client).cloned()
     }
 
     pub(crate) fn handle(&self) -> &WorkerHandle {

@@ -10,6 +10,10 @@ mod api;
 mod addresses;
 /// Status of each object, as JSON.
 mod status;
+/// Replicas, as JSON.
+mod replicas;
+/// Transparent mode, as JSON.
+mod transparent;
 /// Client of the admin API.
 mod client;
 /// Metrics of the process, and the whole of `/metrics`.
@@ -17,6 +21,7 @@ mod metrics;
 /// Metrics in the text formats of Prometheus and OpenMetrics.
 mod exposition;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -26,31 +31,36 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use proxy::Proxy;
+use proxy::{Proxy, clock};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use crate::log::DroppedEvents;
+use crate::replicas::ReplicaStatus;
 use crate::report::{ProcessPhase, ProcessReport};
+use crate::transparent::AgentStatus;
 pub(crate) use accept::{BoundedConnection, BoundedListener};
 pub(crate) use addresses::AddressesResponse;
 pub(crate) use api::{BackendInfo, BackendsResponse, EndpointInfo};
-pub(crate) use client::query;
+pub(crate) use client::{failure, query};
 use exposition::ExpositionFormat;
 pub(crate) use host::ServedHosts;
 use metrics::ProcessState;
+pub(crate) use replicas::ReplicasResponse;
 
 /// Index page: every path with a description.
 const INDEX: &str = "\
 Sheave's admin API
 
-/healthz            200 while the process runs
+/healthz            200 while the process runs, else 503
 /readyz             200 while requests are served, else 503
 /metrics            Prometheus metrics: OpenMetrics if the Accept field asks for it, else the older text format
 /api/v1/listeners   listeners and their addresses
 /api/v1/backends    backends, their endpoints and the requests in flight
 /api/v1/addresses   pool addresses served here, and the number of endpoints on each node
+/api/v1/replicas    slots leased to other replicas, and the connections to them
+/api/v1/transparent transparent mode: what is taken on this node, what is not, and why
 /api/v1/config      the configuration in force, and the errors of the one read last
 ";
 
@@ -63,7 +73,24 @@ pub(crate) struct ApiState {
     proxy: Arc<Proxy>,
     report: watch::Receiver<ProcessReport>,
     dropped_events: Arc<DroppedEvents>,
+    components: ComponentStatuses,
     started: SystemTime,
+}
+
+/// Statuses of optional parts of the process; `None`: the part is off.
+#[derive(Clone, Default)]
+pub(crate) struct ComponentStatuses {
+    /// Transparent mode.
+    pub(crate) agent: Option<Arc<AgentStatus>>,
+    /// Leases of slots among replicas.
+    pub(crate) replicas: Option<Arc<ReplicaStatus>>,
+}
+
+/// State that the probes show.
+#[derive(Clone)]
+pub(crate) struct ProcessHealth {
+    report: watch::Receiver<ProcessReport>,
+    agent: Option<Arc<AgentStatus>>,
 }
 
 impl ApiState {
@@ -72,13 +99,14 @@ impl ApiState {
         proxy: Arc<Proxy>,
         report: watch::Receiver<ProcessReport>,
         dropped_events: Arc<DroppedEvents>,
+        components: ComponentStatuses,
     ) -> Self {
-        Self { proxy, report, dropped_events, started: proxy::clock::wall() }
+        Self { proxy, report, dropped_events, components, started: clock::wall() }
     }
 
-    /// Returns the report that the handlers read.
-    pub(crate) fn report(&self) -> watch::Receiver<ProcessReport> {
-        self.report.clone()
+    /// Returns the state that the probes show.
+    pub(crate) fn health(&self) -> ProcessHealth {
+        ProcessHealth { report: self.report.clone(), agent: self.components.agent.clone() }
     }
 }
 
@@ -87,12 +115,15 @@ pub(crate) fn serve(listener: BoundedListener, hosts: ServedHosts, state: ApiSta
     start(listener, router(state, hosts), "admin API")
 }
 
+/// Serves the API as soon as the process that has the address has ended.
+pub(crate) async fn serve_when_free(address: SocketAddr, hosts: ServedHosts, state: ApiState) {
+    let listener = BoundedListener::bind_when_free(address, "--admin", REQUEST_TIMEOUT).await;
+    drop(serve(listener, hosts, state));
+}
+
 /// Serves the probes of Kubernetes and nothing else, until the returned task is aborted.
-pub(crate) fn serve_probes(
-    listener: BoundedListener,
-    report: watch::Receiver<ProcessReport>,
-) -> AbortHandle {
-    start(listener, probes().with_state(report), "probes")
+pub(crate) fn serve_probes(listener: BoundedListener, health: ProcessHealth) -> AbortHandle {
+    start(listener, probes().with_state(health), "probes")
 }
 
 fn start(listener: BoundedListener, router: Router, name: &'static str) -> AbortHandle {
@@ -105,16 +136,18 @@ fn start(listener: BoundedListener, router: Router, name: &'static str) -> Abort
 }
 
 fn router(state: ApiState, hosts: ServedHosts) -> Router {
-    let report = state.report.clone();
+    let health = state.health();
     Router::new()
         .route("/", get(async || INDEX))
         .route("/metrics", get(metrics))
         .route("/api/v1/listeners", get(listeners))
+        .route("/api/v1/replicas", get(replicas))
         .route("/api/v1/backends", get(backends))
         .route("/api/v1/addresses", get(addresses))
+        .route("/api/v1/transparent", get(transparent))
         .route("/api/v1/config", get(config))
         .with_state(state)
-        .merge(probes().with_state(report))
+        .merge(probes().with_state(health))
         .fallback(async || error_response(StatusCode::NOT_FOUND, "no such path: see /"))
         .method_not_allowed_fallback(async || {
             error_response(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD")
@@ -122,8 +155,8 @@ fn router(state: ApiState, hosts: ServedHosts) -> Router {
         .layer(middleware::from_fn_with_state(hosts, check_host))
 }
 
-fn probes() -> Router<watch::Receiver<ProcessReport>> {
-    Router::new().route("/healthz", get(async || "ok\n")).route("/readyz", get(ready))
+fn probes() -> Router<ProcessHealth> {
+    Router::new().route("/healthz", get(healthy)).route("/readyz", get(ready))
 }
 
 /// Rejects a request for a host name that is not one of this API's.
@@ -139,14 +172,24 @@ async fn check_host(State(hosts): State<ServedHosts>, request: Request, next: Ne
     }
 }
 
-async fn ready(State(report): State<watch::Receiver<ProcessReport>>) -> (StatusCode, &'static str) {
-    match report.borrow().phase {
-        ProcessPhase::Starting => (StatusCode::SERVICE_UNAVAILABLE, "starting\n"),
-        ProcessPhase::Ready => (StatusCode::OK, "ready\n"),
+async fn healthy(State(health): State<ProcessHealth>) -> (StatusCode, String) {
+    let reason = health.agent.and_then(|agent| agent.wedged_reason(clock::now()));
+    match reason {
+        None => (StatusCode::OK, "ok\n".to_owned()),
+        Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")),
+    }
+}
+
+async fn ready(State(health): State<ProcessHealth>) -> (StatusCode, String) {
+    let reason = match health.report.borrow().phase {
+        ProcessPhase::Starting => Some("starting"),
+        ProcessPhase::Ready => health.agent.and_then(|agent| agent.unready_reason(clock::now())),
         // To clients of /readyz, both phases are the same: send no new connections.
-        ProcessPhase::Leaving | ProcessPhase::Draining => {
-            (StatusCode::SERVICE_UNAVAILABLE, "draining\n")
-        }
+        ProcessPhase::Leaving | ProcessPhase::Draining => Some("draining"),
+    };
+    match reason {
+        None => (StatusCode::OK, "ready\n".to_owned()),
+        Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")),
     }
 }
 
@@ -156,6 +199,7 @@ async fn metrics(State(state): State<ApiState>, headers: HeaderMap) -> Response 
     let process = ProcessState {
         report: state.report.borrow().clone(),
         dropped_events: Arc::clone(&state.dropped_events),
+        components: state.components.clone(),
         started: state.started,
     };
     let text = metrics::render(&state.proxy, &process, format);
@@ -180,6 +224,26 @@ async fn addresses(State(state): State<ApiState>) -> Response {
         }
         ProcessPhase::Starting | ProcessPhase::Draining => {
             error_response(StatusCode::SERVICE_UNAVAILABLE, "not ready").into_response()
+        }
+    }
+}
+
+async fn transparent(State(state): State<ApiState>) -> Response {
+    match &state.components.agent {
+        Some(agent) => Json(transparent::response(agent, &state.report.borrow())).into_response(),
+        None => {
+            let error = "transparent mode is off: see --transparent";
+            error_response(StatusCode::NOT_FOUND, error).into_response()
+        }
+    }
+}
+
+async fn replicas(State(state): State<ApiState>) -> Response {
+    match &state.components.replicas {
+        Some(status) => Json(replicas::response(status)).into_response(),
+        None => {
+            let error = "no slots are leased: see --lease-slots";
+            error_response(StatusCode::NOT_FOUND, error).into_response()
         }
     }
 }

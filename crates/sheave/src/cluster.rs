@@ -3,6 +3,7 @@
 //! It knows the flags and the API server; the configuration decides how objects take effect.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::future::pending;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,11 +14,12 @@ use gateway::managed_services::{self, DesiredService, ManagedServices, TargetPor
 use gateway::objects::{
     EndpointConditions, EndpointSliceSpec, GatewayName, SERVICE_NAME_LABEL, TypedObject,
 };
+use gateway::status::SlotSharing;
 use gateway::{AddressAssignment, ApiObject, TranslationSettings};
 use ipnet::IpNet;
 use kube::{
-    ClusterObjects, DesiredServices, DesiredStatuses, IngressAddresses, ReplicaIdentity,
-    StatusAddresses, WatchSelection,
+    ClusterObjects, DesiredServices, DesiredStatuses, EventRecorder, IngressAddresses, NodeWatch,
+    ReplicaIdentity, StatusAddresses, WatchSelection,
 };
 use proxy::{Time, clock};
 use serde_json::Value;
@@ -25,11 +27,12 @@ use serde_json::Value;
 use crate::configuration::ErrorPolicy;
 use crate::failure::Failure;
 use crate::files::SourceContents;
-use crate::flags::{ClusterFlags, ServiceTemplate};
+use crate::flags::{ServeFlags, ServiceTemplate};
 use crate::process;
 use crate::report::{ProcessReport, TranslatedServices};
 use crate::terminating_peers::TerminatingPeers;
 use crate::timer;
+use crate::transparent;
 
 /// Time that a shutdown takes beyond the flags: until the pod receives the signal, and for the last writes.
 const SHUTDOWN_MARGIN: Duration = Duration::from_secs(10);
@@ -50,6 +53,10 @@ pub(crate) struct ClusterSource {
     ingresses: IngressAddresses,
     /// The headless Service of all replicas, and the replicas that serve.
     peers: Option<PeerReplicas>,
+    /// The node of this process, in transparent mode.
+    node: Option<NodeWatch>,
+    /// True once the objects have been loaded: then their initial lists are complete.
+    has_loaded: bool,
 }
 
 /// Source of the addresses of Gateways.
@@ -70,6 +77,8 @@ struct PeerReplicas {
     terminating: TerminatingPeers,
     /// Nodes of the replicas that are ready.
     nodes: Arc<BTreeSet<Arc<str>>>,
+    /// True if they lease slots to one another.
+    lease_slots: bool,
 }
 
 /// Connects to the API server that the environment names.
@@ -81,13 +90,12 @@ pub(crate) async fn connect() -> Result<kube::ClusterClient, Failure> {
 }
 
 impl ClusterSource {
-    /// Starts to watch the cluster if the flags ask for it. `drain` is the longest time that a shutdown of a replica
-    /// takes, from its signal on. Needs a running tokio runtime.
+    /// Starts to watch the cluster if the flags ask for it. Needs a running tokio runtime.
     pub(crate) async fn connect(
-        flags: &ClusterFlags,
+        all_flags: &ServeFlags,
         settings: TranslationSettings,
-        drain: Duration,
     ) -> Result<Option<Self>, Failure> {
+        let flags = &all_flags.cluster;
         if !flags.kubernetes {
             return Ok(None);
         }
@@ -102,14 +110,19 @@ impl ClusterSource {
             service,
             serving: Vec::new(),
             // The other replicas are assumed to have the same flags as this one.
-            terminating: TerminatingPeers::new(drain + SHUTDOWN_MARGIN),
+            terminating: TerminatingPeers::new(
+                all_flags.drain_delay + all_flags.drain_timeout + SHUTDOWN_MARGIN,
+            ),
             nodes: Arc::default(),
+            lease_slots: all_flags.replica.lease_slots,
         });
         let selection = WatchSelection {
             namespaces: flags.watch_namespaces.clone(),
             all_certificates: flags.watch_all_secrets,
+            network_policies: settings.transparent.is_some(),
         };
         let objects = ClusterObjects::new(&cluster, identity, selection);
+        let node = settings.transparent.as_ref().map(|it| NodeWatch::start(&cluster, &it.node));
         let mode = match &flags.service_template {
             Some(ServiceTemplate(template)) => AddressMode::PerGatewayServices(template.clone()),
             None if flags.pool.is_empty() => AddressMode::Shared(flags.published_service.clone()),
@@ -125,12 +138,15 @@ impl ClusterSource {
             target_ports: targets,
             ingresses,
             peers,
+            node,
+            has_loaded: false,
         }))
     }
 
     /// Returns the objects of the cluster now, with the Secrets and ConfigMaps to which they or the objects of other
     /// sources refer, and the address of each Gateway.
     pub(crate) async fn load(&mut self, others: &[ApiObject]) -> SourceContents {
+        self.has_loaded = true;
         let controllers = &self.settings.controllers;
         let contents = self.objects.load(others, controllers).await;
         let kube::ClusterContents { objects, problems, unreadable } = contents;
@@ -175,6 +191,9 @@ impl ClusterSource {
         settings.address_filter.add_gateways(settings.addresses.all());
         let replicas = self.peers.iter().flat_map(|peers| &peers.serving);
         settings.address_filter.add_own(replicas.map(SocketAddr::ip));
+        if let (Some(settings), Some(node)) = (&mut settings.transparent, &self.node) {
+            settings.zone = node.description.borrow().as_ref().and_then(|it| it.zone.clone());
+        }
         settings
     }
 
@@ -203,7 +222,18 @@ impl ClusterSource {
         tokio::select! {
             () = self.objects.changed() => {}
             () = timer::wait_until(has_ended) => {}
+            () = node_change(&mut self.node), if self.has_loaded => {}
         }
+    }
+
+    /// Returns the node of this process, in transparent mode.
+    pub(crate) const fn node(&self) -> Option<&NodeWatch> {
+        self.node.as_ref()
+    }
+
+    /// Returns the recorder of Events.
+    pub(crate) fn events(&self) -> EventRecorder {
+        self.objects.events()
     }
 
     /// Returns the replicas that share fixed limits; `None` without `--peers`.
@@ -235,9 +265,10 @@ impl ClusterSource {
             (service.gateway.clone(), ports.collect())
         };
         self.target_ports = report.services.desired.iter().map(targets).collect();
-        let replicas = self.peers.as_ref().map(|peers| peers.serving.len().max(1));
-        let replicas = replicas.and_then(|replicas| replicas.try_into().ok());
-        self.objects.publish(DesiredStatuses { statuses, ingresses, services, replicas });
+        let sharing = self.peers.as_ref().and_then(PeerReplicas::sharing);
+        self.objects.publish(DesiredStatuses { statuses, ingresses, services, sharing });
+        let events = transparent::service_events(&report.transparent_services);
+        self.objects.events().set_standing("services", events);
     }
 
     fn services(&self, template: &Value, translated: &TranslatedServices) -> DesiredServices {
@@ -254,6 +285,16 @@ impl ClusterSource {
             owner: self.peers.as_ref().map(|peers| peers.service.clone()),
         }
     }
+}
+
+/// Waits until more is known of the node.
+async fn node_change(node: &mut Option<NodeWatch>) {
+    if let Some(node) = node
+        && node.description.changed().await.is_ok()
+    {
+        return;
+    }
+    pending().await
 }
 
 /// Returns the current addresses of Gateways, including those that stand for classes of Ingresses. The addresses in a
@@ -294,6 +335,12 @@ impl PeerReplicas {
         let ending = addresses(&ends);
         serving.extend(self.terminating.update(&ending, now));
         self.serving = serving.into_iter().map(|address| SocketAddr::new(address, 0)).collect();
+    }
+
+    /// Returns how the replicas share fixed limits.
+    fn sharing(&self) -> Option<SlotSharing> {
+        let replicas = self.serving.len().max(1).try_into().ok()?;
+        Some(SlotSharing { replicas, is_leased: self.lease_slots })
     }
 
     /// Returns the object if it is an EndpointSlice of the peers' Service.

@@ -21,6 +21,7 @@ use crate::dns::DnsWatcher;
 use crate::failure::bind_advice;
 use crate::files::SourceContents;
 use crate::report::{ProcessReport, ReloadOutcome, TranslatedServices};
+use crate::transparent::AgentHandle;
 
 /// Interval between two attempts to bind an address that could not be bound.
 const REBIND_INTERVAL: Duration = Duration::from_secs(5);
@@ -50,6 +51,8 @@ pub(crate) struct ConfigurationController {
     backends: Vec<Backend>,
     /// Backends behind each address of a pool.
     backends_by_address: BTreeMap<IpAddr, BTreeSet<BackendKey>>,
+    /// Transparent mode, which takes the addresses of Services.
+    agent: Option<AgentHandle>,
     report: watch::Sender<ProcessReport>,
 }
 
@@ -106,6 +109,7 @@ impl ConfigurationController {
     pub(crate) fn new(
         proxy: Arc<Proxy>,
         dns: DnsWatcher,
+        agent: Option<AgentHandle>,
         report: watch::Sender<ProcessReport>,
     ) -> Self {
         let settings = TranslationSettings::default();
@@ -123,6 +127,7 @@ impl ConfigurationController {
             unbindable,
             backends,
             backends_by_address,
+            agent,
             report,
         }
     }
@@ -168,6 +173,7 @@ impl ConfigurationController {
             problems,
             managed_services: services,
             retained_gateways: retained,
+            transparent_services,
         } = translation;
         // Names in force are kept until the new Snapshot is in force: it may be rejected.
         let hosts = dns_hosts(&snapshot.backends);
@@ -176,6 +182,9 @@ impl ConfigurationController {
             self.resolve_backend(backend, &settings.address_filter);
         }
         let before = self.listening_addresses();
+        if let Some(agent) = &self.agent {
+            agent.release(&transparent_services);
+        }
         let (errors, rebind_delay) = match error_policy {
             ErrorPolicy::SkipInvalid => (self.proxy.apply(&snapshot), REBIND_INTERVAL),
             ErrorPolicy::RejectAll => match self.proxy.apply_whole(&snapshot) {
@@ -188,6 +197,9 @@ impl ConfigurationController {
                 }
             },
         };
+        if let Some(agent) = &self.agent {
+            agent.take(&transparent_services);
+        }
         self.dns.watch_hosts(hosts);
         let unbound: Vec<String> = errors.iter().map(with_advice).collect();
         for (error, sentence) in errors.iter().zip(&unbound) {
@@ -213,6 +225,7 @@ impl ConfigurationController {
             report.services = TranslatedServices { desired: services, retained }.into();
             report.certificates = validities.into_iter().collect();
             report.unbound = unbound.clone().into();
+            report.transparent_services = transparent_services.into();
         });
         self.set_problems(Vec::new());
         Ok(unbound)
@@ -271,10 +284,7 @@ impl ConfigurationController {
             backend.endpoints = kept.filter(|it| may_use(&it.address.ip())).cloned().collect();
             return;
         }
-        let endpoint = |address| {
-            let address = SocketAddr::new(address, *port);
-            EndpointSpec { address, weight: 1, zone: None, node: None }
-        };
+        let endpoint = |address| EndpointSpec::new(SocketAddr::new(address, *port));
         let addresses = self.dns.addresses(host).into_iter().filter(may_use);
         backend.endpoints = addresses.map(endpoint).collect();
     }
@@ -419,7 +429,7 @@ impl ConfigurationController {
     }
 
     /// Returns names and addresses; HTTP/3 has an entry of its own.
-    fn listening_addresses(&self) -> Vec<(Arc<str>, String)> {
+    fn listening_addresses(&self) -> BTreeSet<(Arc<str>, String)> {
         let addresses = |view: ListenerView| {
             let address = view.address;
             let http3 = view.http3.then(|| (view.name.clone(), format!("{address}/udp")));
@@ -428,12 +438,12 @@ impl ConfigurationController {
         self.proxy.listeners().into_iter().flat_map(addresses).collect()
     }
 
-    fn log_listener_changes(&self, before: &[(Arc<str>, String)]) {
+    fn log_listener_changes(&self, before: &BTreeSet<(Arc<str>, String)>) {
         let after = self.listening_addresses();
-        for (name, address) in after.iter().filter(|it| !before.contains(it)) {
+        for (name, address) in after.difference(before) {
             tracing::info!(%address, listener = %name, "listening");
         }
-        for (name, address) in before.iter().filter(|it| !after.contains(it)) {
+        for (name, address) in before.difference(&after) {
             tracing::info!(%address, listener = %name, "no longer listening");
         }
     }

@@ -10,7 +10,9 @@ mod read;
 mod watch;
 /// Files that may have changed since they were read.
 mod path_tracker;
-/// Certificate and key files.
+/// Files with certificates and keys.
+mod pem_files;
+/// Certificate and key files that become Secrets.
 mod certificates;
 
 use std::collections::BTreeSet;
@@ -21,6 +23,7 @@ use tokio::time::{Instant, sleep_until};
 
 pub(crate) use certificates::{CertificateFiles, CertificateKeyPair};
 use path_tracker::{PathChanges, PathTracker};
+pub(crate) use pem_files::PemFiles;
 use read::FileCache;
 pub(crate) use read::SourceContents;
 use resolved_paths::{ResolvedPaths, StaleFiles};

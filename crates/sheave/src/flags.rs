@@ -4,6 +4,10 @@
 mod values;
 /// Flags for a Kubernetes cluster.
 mod cluster;
+/// Flags of replicas.
+mod replicas;
+/// Flags of transparent mode.
+mod transparent;
 /// Kubernetes objects built from `--listen` and `--to`.
 mod shorthand;
 
@@ -17,8 +21,10 @@ use gateway::objects::MaxInFlight;
 
 use crate::top::SortOrder;
 pub(crate) use cluster::ClusterFlags;
+pub(crate) use replicas::{CutOffRule, ReplicaFlags};
+pub(crate) use transparent::TransparentFlags;
 pub(crate) use values::{
-    AdminAddress, ListenUrl, LoggedShare, MemoryLimit, ServiceTemplate, ToAddress,
+    AdminAddress, ListenUrl, LoggedShare, MemoryLimit, PortRange, ServiceTemplate, ToAddress,
 };
 
 /// Sheave balances requests, not connections, over the endpoints of a Service.
@@ -72,6 +78,11 @@ pub(crate) enum CliCommand {
     /// takes the address over within 5 s. Needs NET_ADMIN and NET_RAW in the node's network namespace, and the API
     /// server of KUBECONFIG or of its pod.
     Announce(AnnounceFlags),
+    /// Ask a Sheave in this container whether it is alive, or ready.
+    ///
+    /// For exec probes of Kubernetes where an HTTP probe has no port of its own: during an update, two pods are on the
+    /// network of one node. The address of the probes is in the file of `sheave serve --ready-file`.
+    Probe(ProbeFlags),
 }
 
 /// Flags of `sheave serve`.
@@ -88,6 +99,8 @@ Examples:
     sheave serve --listen tcp://:5432 --to 10.0.0.1:5432,10.0.0.2:5432
   The Gateways of a Kubernetes cluster, each at an address of its own:
     sheave serve --kubernetes --pool 192.0.2.0/24
+  The Services of a cluster that are annotated with sheave.dev/balance=requests, on each node:
+    sheave serve --kubernetes --transparent
   A directory of Kubernetes objects, watched, with 1 % of the requests logged:
     sheave serve --config /etc/sheave --access-log 0.01
 
@@ -106,6 +119,9 @@ pub(crate) struct ServeFlags {
     pub(crate) cluster: ClusterFlags,
 
     #[command(flatten)]
+    pub(crate) transparent: TransparentFlags,
+
+    #[command(flatten)]
     pub(crate) shorthand: ListenFlags,
 
     /// DNS server for the addresses of ExternalName Services, as ADDRESS or ADDRESS:PORT [default: the servers of
@@ -113,17 +129,8 @@ pub(crate) struct ServeFlags {
     #[arg(long, value_name = "ADDR", value_parser = values::name_server, help_heading = SOURCES)]
     pub(crate) dns: Option<SocketAddr>,
 
-    /// Replicas that serve the same endpoints, this one included, as ADDRESS:PORT. Fixed limits are divided among the
-    /// replicas, so that all of them together keep each limit.
-    ///
-    /// The addresses are identifiers only: no connection is made to them. Give each replica the same list. After its
-    /// start, a replica uses its share after 2 s.
-    #[arg(long, value_name = "ADDR,ADDR...", value_delimiter = ',', value_parser = values::replica, help_heading = SOURCES)]
-    pub(crate) replicas: Vec<SocketAddr>,
-
-    /// Entry of --replicas that stands for this replica; with --peers, the pod's address.
-    #[arg(long, value_name = "ADDR", value_parser = values::own_replica, help_heading = SOURCES)]
-    pub(crate) replica: Option<SocketAddr>,
+    #[command(flatten)]
+    pub(crate) replica: ReplicaFlags,
 
     /// File with the key of session affinity: 16 bytes to 4 KiB that clients do not know, the same for all replicas.
     ///
@@ -134,6 +141,9 @@ pub(crate) struct ServeFlags {
     pub(crate) affinity_key_file: Option<PathBuf>,
 
     /// Address of the admin API (metrics, health, state), or `off`; port 0 takes any free port.
+    ///
+    /// With --transparent, an address that is taken is bound as soon as the other process has ended: during an update,
+    /// two pods are on the network of one node.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9900", help_heading = PROCESS)]
     pub(crate) admin: AdminAddress,
 
@@ -363,6 +373,33 @@ pub(crate) struct AnnounceFlags {
     pub(crate) log_format: LogFormat,
 }
 
+/// Flags of `sheave probe`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sheave serve --kubernetes --transparent --probes 127.0.0.1:0 --ready-file /run/sheave/ready.json
+  sheave probe ready --ready-file /run/sheave/ready.json
+
+Exit codes: 0 yes, 1 no, or there is no answer within 2 s.")]
+pub(crate) struct ProbeFlags {
+    /// Question: `live` asks /healthz, `ready` asks /readyz.
+    #[arg(value_name = "QUESTION", value_enum)]
+    pub(crate) question: ProbeQuestion,
+
+    /// File that `sheave serve --ready-file` has written.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) ready_file: PathBuf,
+}
+
+/// Question of a probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ProbeQuestion {
+    /// The process is to stay.
+    Live,
+    /// The process serves.
+    Ready,
+}
+
 /// Format of log events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
@@ -398,27 +435,8 @@ impl ServeFlags {
             );
         }
         let has_peers = self.cluster.peers.is_some();
-        match self.replica {
-            None if has_peers => {
-                return Some(
-                    "--peers needs the address of this replica: add --replica with the pod's address",
-                );
-            }
-            Some(_) if has_peers && !self.replicas.is_empty() => {
-                return Some(
-                    "--peers and --replicas exclude each other: use --peers in a cluster, --replicas elsewhere",
-                );
-            }
-            Some(_) if has_peers => {}
-            Some(me) if !self.replicas.contains(&me) => {
-                return Some(
-                    "--replica must be one of --replicas, and all replicas must have the same list",
-                );
-            }
-            None if !self.replicas.is_empty() => {
-                return Some("--replicas needs the address of this replica: add --replica ADDR");
-            }
-            Some(_) | None => {}
+        if let Some(conflict) = self.replica.conflict(has_peers) {
+            return Some(conflict);
         }
         let limited = max_in_flight.is_some() || queue.is_some() || queue_timeout.is_some();
         match (listen.is_empty(), to.is_empty()) {

@@ -12,10 +12,14 @@ mod explain;
 mod top;
 /// `sheave announce`.
 mod announce;
+/// `sheave probe`.
+mod probe;
 /// Files as a source of Kubernetes objects.
 mod files;
 /// A Kubernetes cluster as a source of objects.
 mod cluster;
+/// Transparent mode: connections to Services, taken on their way.
+mod transparent;
 /// Peer replicas that are terminating.
 mod terminating_peers;
 /// The self-signed certificate used without `--cert`.
@@ -44,6 +48,8 @@ mod ready;
 mod memory;
 /// The memory that the process may have.
 mod memory_limit;
+/// Pods of this node.
+mod node_pods;
 /// Memory and file descriptors of this process, as the kernel reports them.
 mod process;
 /// Linux capabilities of this process.
@@ -72,6 +78,7 @@ fn main() -> ExitCode {
         CliCommand::Explain(flags) => explain::run(&flags),
         CliCommand::Top(flags) => top::run(&flags),
         CliCommand::Announce(flags) => announce::run(flags),
+        CliCommand::Probe(flags) => probe::run(&flags),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

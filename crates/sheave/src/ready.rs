@@ -6,10 +6,10 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use proxy::Proxy;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Bound addresses of the process, apart from its listeners; `None`: off.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct ProcessAddresses {
     pub(crate) admin: Option<SocketAddr>,
     pub(crate) probes: Option<SocketAddr>,
@@ -27,6 +27,11 @@ struct ReadyFile {
 struct ReadyListener {
     name: String,
     address: SocketAddr,
+}
+
+/// Reads the addresses of a process from its file.
+pub(crate) fn read(path: &Path) -> io::Result<ProcessAddresses> {
+    Ok(serde_json::from_slice(&fs::read(path)?)?)
 }
 
 /// Writes a temporary file and renames it, so that a reader never sees a partial file.

@@ -1,53 +1,95 @@
-//! Slot assignment: divides fixed limits among the replicas, and applies the slots that other replicas have released.
+//! Fixed limits of endpoints that several replicas share: each has a static part of the slots, or they lease slots to
+//! one another by demand.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use proxy::{Proxy, SlotAssigner, Time, clock};
+use proxy::Proxy;
+use proxy::leases::CutOffPolicy;
 
-use crate::timer;
+use crate::failure::Failure;
+use crate::flags::{CutOffRule, ReplicaFlags};
 
-/// Keeps the slot assignment of the data plane up to date.
-pub(crate) struct SlotAssignmentUpdater {
-    proxy: Arc<Proxy>,
-    assigner: SlotAssigner,
-    /// Time at which the next assignment takes effect.
-    due: Option<Time>,
-    /// Members of the last list.
-    members: Vec<SocketAddr>,
+/// Certificates of replicas, from files.
+mod certificate_files;
+/// The thread that leases slots.
+mod lease_thread;
+/// The state of leases and of the channel, for readers.
+mod lease_status;
+/// Metrics of replicas.
+mod metrics;
+/// Static division of slots.
+mod static_slots;
+
+pub(crate) use lease_status::ReplicaStatus;
+use lease_thread::SlotLeaseThread;
+pub(crate) use metrics::REPLICA_METRICS;
+use static_slots::SlotAssignmentUpdater;
+
+/// The slots of this replica.
+pub(crate) enum ReplicaSlots {
+    /// A static part.
+    Static(SlotAssignmentUpdater),
+    /// Slots that are leased.
+    Leased(Box<SlotLeaseThread>),
 }
 
-impl SlotAssignmentUpdater {
-    /// Starts without other replicas; `me` is the entry of this replica in lists of replicas.
-    pub(crate) fn new(me: SocketAddr, proxy: Arc<Proxy>) -> Self {
-        Self { proxy, assigner: SlotAssigner::new(me), due: None, members: Vec::new() }
+impl ReplicaSlots {
+    /// Starts without other replicas; `None` if no flag names this one.
+    ///
+    /// # Errors
+    /// If slots are to be leased, and the certificates or the address cannot be used.
+    pub(crate) fn start(
+        flags: &ReplicaFlags,
+        proxy: &Arc<Proxy>,
+        has_predecessor: bool,
+    ) -> Result<Option<Self>, Failure> {
+        let Some(me) = flags.replica else { return Ok(None) };
+        if !flags.lease_slots {
+            return Ok(Some(Self::Static(SlotAssignmentUpdater::new(me, Arc::clone(proxy)))));
+        }
+        let thread = SlotLeaseThread::start(me, flags, proxy, has_predecessor)?;
+        Ok(Some(Self::Leased(Box::new(thread))))
     }
 
     /// Sets the replicas that serve now.
     pub(crate) fn set_members(&mut self, members: Vec<SocketAddr>) {
-        if members == self.members {
-            return;
+        match self {
+            Self::Static(updater) => updater.set_members(members),
+            Self::Leased(thread) => thread.set_members(members),
         }
-        self.members.clone_from(&members);
-        self.assigner.update_members(members, clock::now());
-        self.apply_assignment();
     }
 
-    /// Waits until an assignment takes effect, and applies it. Cancel-safe.
+    /// Waits until something changes by time or by files, and applies it. Cancel-safe.
     pub(crate) async fn wait_and_apply(&mut self) {
-        timer::wait_until(self.due).await;
-        self.apply_assignment();
+        match self {
+            Self::Static(updater) => updater.wait_and_apply().await,
+            Self::Leased(thread) => thread.wait_and_apply().await,
+        }
     }
 
-    fn apply_assignment(&mut self) {
-        let now = clock::now();
-        let assignment = self.assigner.assignment(now);
-        tracing::info!(
-            replicas = assignment.members(),
-            takes_part = assignment.takes_part(),
-            "slot assignment changed"
-        );
-        self.proxy.set_slot_assignment(assignment);
-        self.due = self.assigner.next_change(now);
+    /// Gives up the address for peers, for the next process.
+    pub(crate) fn close_channel(&mut self) {
+        match self {
+            Self::Static(_) => {}
+            Self::Leased(thread) => thread.close_channel(),
+        }
+    }
+
+    /// Returns the state of leases, if there are any.
+    pub(crate) fn status(&self) -> Option<Arc<ReplicaStatus>> {
+        match self {
+            Self::Static(_) => None,
+            Self::Leased(thread) => Some(thread.status()),
+        }
+    }
+}
+
+impl From<CutOffRule> for CutOffPolicy {
+    fn from(rule: CutOffRule) -> Self {
+        match rule {
+            CutOffRule::Strict => Self::Strict,
+            CutOffRule::Available => Self::Available,
+        }
     }
 }

@@ -12,6 +12,7 @@ use gateway::managed_services::DesiredService;
 use gateway::objects::GatewayName;
 use gateway::status::ResourceStatus;
 use gateway::translate::CertificateValidity;
+use gateway::transparent::TransparentService;
 
 /// Phase of the process life cycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +69,8 @@ pub(crate) struct ProcessReport {
     pub(crate) endpoint_counts: Arc<BTreeMap<IpAddr, EndpointsByNode>>,
     /// Nodes with a ready replica, if the cluster is the source.
     pub(crate) nodes: Arc<BTreeSet<Arc<str>>>,
+    /// Services with the annotation of transparent mode.
+    pub(crate) transparent_services: Arc<[TransparentService]>,
     /// Count per outcome, in the order of [`ReloadOutcome::ALL`].
     pub(crate) reloads: [u64; ReloadOutcome::ALL.len()],
     /// DNS lookups: answered, failed.
@@ -105,6 +108,7 @@ impl ProcessReport {
             certificates: Arc::default(),
             endpoint_counts: Arc::default(),
             nodes: Arc::default(),
+            transparent_services: Arc::default(),
             reloads: [0; ReloadOutcome::ALL.len()],
             lookups: [0; 2],
             names_failing: 0,

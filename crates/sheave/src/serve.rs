@@ -14,13 +14,14 @@ use std::time::Duration;
 
 use anyhow::Context;
 use gateway::{ApiObject, TranslationSettings};
+use kube::EventRecorder;
 use proxy::{AccessLog, Proxy, ProxySettings};
 use tokio::runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
-use crate::admin::{self, ApiState, BoundedListener, ServedHosts};
+use crate::admin::{self, ApiState, BoundedListener, ComponentStatuses, ServedHosts};
 use crate::check::pluralize;
 use crate::cluster::ClusterSource;
 use crate::configuration::{self, CheckedConfiguration, ConfigurationController};
@@ -31,13 +32,15 @@ use crate::flags::{AdminAddress, LoggedShare, MemoryLimit, ServeFlags};
 use crate::log::{self, DroppedEvents};
 use crate::memory::MemoryTrim;
 use crate::memory_limit;
+use crate::node_pods::NodePods;
 use crate::process;
 use crate::ready::{self, ProcessAddresses};
-use crate::replicas::SlotAssignmentUpdater;
+use crate::replicas::ReplicaSlots;
 use crate::report::{ProcessPhase, ProcessReport};
 use crate::scaler;
 use crate::self_signed;
 use crate::shutdown::Shutdown;
+use crate::transparent::{AgentHandle, PreparedAgent};
 use crate::upgrade::{InheritedSockets, ProcessSocket, ProcessSuccession};
 
 /// Runs until a signal stops the process.
@@ -58,14 +61,16 @@ pub(crate) fn run(flags: ServeFlags) -> Result<(), Failure> {
 
 async fn serve(flags: ServeFlags, dropped_events: Arc<DroppedEvents>) -> Result<(), Failure> {
     let mut signals = ProcessSignals::new().context("cannot handle signals")?;
-    let mut sources = ObjectSources::new(&flags).await?;
+    let prepared = PreparedAgent::open(&flags).await?;
+    let agent = prepared.as_ref().map(PreparedAgent::handle);
+    let mut sources = ObjectSources::new(&flags, agent.as_ref()).await?;
     let checked = match sources.load_now().await {
         Some(contents) => Some(configuration::check(contents).map_err(rejection)?),
         None => None,
     };
     process::raise_max_descriptors();
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "sheave starts");
-    let settings = proxy_settings(&flags)?;
+    let settings = proxy_settings(&flags, agent.as_ref())?;
     let proxy = Arc::new(Proxy::start(settings).context("cannot start the workers")?);
     let (report, reported) = watch::channel(ProcessReport::new());
     let (mut succession, inherited) = match &flags.upgrade_socket {
@@ -73,13 +78,18 @@ async fn serve(flags: ServeFlags, dropped_events: Arc<DroppedEvents>) -> Result<
         None => Default::default(),
     };
     let mut servers = ProcessServers { inherited, ..ProcessServers::default() };
-    let state = ApiState::new(Arc::clone(&proxy), reported.clone(), dropped_events);
+    let mut replicas = ReplicaSlots::start(&flags.replica, &proxy, flags.upgrade_socket.is_some())?;
+    let statuses = ComponentStatuses {
+        agent: agent.as_ref().map(AgentHandle::status),
+        replicas: replicas.as_ref().and_then(ReplicaSlots::status),
+    };
+    let state = ApiState::new(Arc::clone(&proxy), reported.clone(), dropped_events, statuses);
     servers.start_admin(&flags, state).await?;
     let scaler = servers.bind(flags.scaler, "--scaler", scaler::REQUEST_TIMEOUT).await?;
     servers.addresses.scaler = scaler.as_ref().map(|listener| listener.address);
-    let mut replicas = flags.replica.map(|me| SlotAssignmentUpdater::new(me, Arc::clone(&proxy)));
     let names = DnsWatcher::new(flags.dns, report.clone());
-    let mut configuration = ConfigurationController::new(proxy.clone(), names, report.clone());
+    let mut configuration =
+        ConfigurationController::new(proxy.clone(), names, agent.clone(), report.clone());
     let checked = match checked {
         Some(checked) => checked,
         None => tokio::select! {
@@ -92,7 +102,7 @@ async fn serve(flags: ServeFlags, dropped_events: Arc<DroppedEvents>) -> Result<
     };
     // Before serving starts: until other replicas are known, this replica has each limit to itself.
     if let Some(replicas) = &mut replicas {
-        replicas.set_members(sources.replicas().unwrap_or(flags.replicas));
+        replicas.set_members(sources.replicas().unwrap_or(flags.replica.replicas));
     }
     tokio::select! {
         applied = apply_first(&mut configuration, checked) => applied?,
@@ -102,6 +112,13 @@ async fn serve(flags: ServeFlags, dropped_events: Arc<DroppedEvents>) -> Result<
         }
     }
     sources.publish(&report);
+    let mut pods = sources.node_pods(&proxy, agent.as_ref());
+    if let Some(pods) = &mut pods {
+        pods.load().await;
+    }
+    if let (Some(prepared), Some(events)) = (prepared, sources.events()) {
+        prepared.start(&proxy, events)?;
+    }
     // The scaler starts now, when the Services are known.
     if let Some(listener) = scaler {
         servers.tasks.push(scaler::serve(listener, Arc::clone(&proxy), reported));
@@ -116,8 +133,13 @@ async fn serve(flags: ServeFlags, dropped_events: Arc<DroppedEvents>) -> Result<
 
     let mut trim = MemoryTrim::default();
     trim.schedule();
-    let mut shutdown =
-        Shutdown::new(Arc::clone(&proxy), flags.drain_delay, flags.drain_timeout, report.clone());
+    let mut shutdown = Shutdown::new(
+        Arc::clone(&proxy),
+        flags.drain_delay,
+        flags.drain_timeout,
+        report.clone(),
+        agent,
+    );
     loop {
         tokio::select! {
             changed = sources.changed() => changed.context("cannot watch files")?,
@@ -125,10 +147,14 @@ async fn serve(flags: ServeFlags, dropped_events: Arc<DroppedEvents>) -> Result<
                 sources.publish(&report);
                 continue;
             }
-            () = follow_slot_assignment(&mut replicas) => continue,
+            () = follow_pods(&mut pods) => continue,
+            () = follow_replicas(&mut replicas) => continue,
             () = trim.trim() => continue,
             () = succession.next_handover(&proxy) => {
                 servers.stop();
+                if let Some(replicas) = &mut replicas {
+                    replicas.close_channel();
+                }
                 shutdown.begin_handover();
                 continue;
             }
@@ -151,10 +177,18 @@ async fn serve(flags: ServeFlags, dropped_events: Arc<DroppedEvents>) -> Result<
     }
 }
 
-/// Waits until the slot assignment changes, and applies it.
-async fn follow_slot_assignment(replicas: &mut Option<SlotAssignmentUpdater>) {
+/// Waits until slots or certificates of replicas change, and applies that.
+async fn follow_replicas(replicas: &mut Option<ReplicaSlots>) {
     match replicas {
         Some(replicas) => replicas.wait_and_apply().await,
+        None => pending().await,
+    }
+}
+
+/// Waits until pods of this node come or go, and hands them over.
+async fn follow_pods(pods: &mut Option<NodePods>) {
+    match pods {
+        Some(pods) => pods.wait_and_apply().await,
         None => pending().await,
     }
 }
@@ -170,7 +204,7 @@ struct ObjectSources {
 }
 
 impl ObjectSources {
-    async fn new(flags: &ServeFlags) -> Result<Self, Failure> {
+    async fn new(flags: &ServeFlags, agent: Option<&AgentHandle>) -> Result<Self, Failure> {
         let mut objects = flags.shorthand.objects()?;
         if flags.shorthand.needs_certificate() {
             objects.push(self_signed::secret(proxy::clock::wall())?);
@@ -178,9 +212,7 @@ impl ObjectSources {
         let limits = "cannot watch files; `sysctl fs.inotify` shows the limits";
         let files = FileSource::new(flags.config.clone()).context(limits)?;
         let certificates = CertificateFiles::new(flags.shorthand.pairs()).context(limits)?;
-        let drain = flags.drain_delay + flags.drain_timeout;
-        let cluster =
-            ClusterSource::connect(&flags.cluster, translation_settings(flags), drain).await?;
+        let cluster = ClusterSource::connect(flags, translation_settings(flags, agent)).await?;
         Ok(Self { objects, files, cluster, certificates })
     }
 
@@ -229,6 +261,16 @@ impl ObjectSources {
             changed = self.certificates.changed() => changed,
             () = cluster => Ok(()),
         }
+    }
+
+    /// Returns the recorder of Events, if the cluster is the source.
+    fn events(&self) -> Option<EventRecorder> {
+        self.cluster.as_ref().map(ClusterSource::events)
+    }
+
+    /// Returns the pods of this node, in transparent mode.
+    fn node_pods(&self, proxy: &Arc<Proxy>, agent: Option<&AgentHandle>) -> Option<NodePods> {
+        Some(NodePods::new(self.cluster.as_ref()?.node()?, proxy, agent?))
     }
 
     /// Returns the replicas that share fixed limits, if the cluster is the source.
@@ -311,20 +353,33 @@ impl ProcessSignals {
 }
 
 /// Returns the settings of translations of a cluster. Objects of the cluster must not name addresses of this process.
-fn translation_settings(flags: &ServeFlags) -> TranslationSettings {
+fn translation_settings(flags: &ServeFlags, agent: Option<&AgentHandle>) -> TranslationSettings {
     let mut settings = flags.cluster.translation_settings();
+    settings.transparent = agent.map(AgentHandle::translation_settings);
     let filter = &mut settings.address_filter;
     filter.add_own(process::interface_addresses());
-    filter.add_own(flags.replica.map(|replica| replica.ip()));
+    if let Some(me) = flags.replica.replica {
+        filter.add_own([me.ip()]);
+        if flags.replica.lease_slots {
+            filter.add_private_port(flags.replica.port_of(me));
+        }
+    }
     for address in [flags.admin, flags.probes, flags.scaler] {
         if let AdminAddress::At(address) = address {
             filter.add_private_port(address.port());
         }
     }
+    if agent.is_some() {
+        // A connection to an own port of taken connections would lead back here.
+        flags.transparent.transparent_ports.iter().for_each(|port| filter.add_private_port(port));
+    }
     settings
 }
 
-fn proxy_settings(flags: &ServeFlags) -> Result<ProxySettings, Failure> {
+fn proxy_settings(
+    flags: &ServeFlags,
+    agent: Option<&AgentHandle>,
+) -> Result<ProxySettings, Failure> {
     let workers = flags.workers.or_else(|| thread::available_parallelism().ok());
     let access_log = match flags.access_log {
         LoggedShare::Nothing => None,
@@ -337,6 +392,8 @@ fn proxy_settings(flags: &ServeFlags) -> Result<ProxySettings, Failure> {
         access_log,
         exemplars: flags.exemplars,
         affinity_key,
+        interceptor: agent.map(AgentHandle::interceptor),
+        leases_slots: flags.replica.lease_slots,
         memory_limit: match flags.memory_limit {
             MemoryLimit::Auto => memory_limit::detect(),
             MemoryLimit::Off => None,
@@ -393,15 +450,24 @@ impl ProcessServers {
 
     /// Serves the admin API and the probes.
     async fn start_admin(&mut self, flags: &ServeFlags, state: ApiState) -> Result<(), Failure> {
-        let report = state.report();
-        if let Some(listener) = self.bind(flags.admin, "--admin", admin::REQUEST_TIMEOUT).await? {
-            self.addresses.admin = Some(listener.address);
-            let names = flags.admin_host.iter().cloned().chain([process::host_name()]);
-            self.tasks.push(admin::serve(listener, ServedHosts::new(names), state));
+        let health = state.health();
+        let names = flags.admin_host.iter().cloned().chain([process::host_name()]);
+        let hosts = ServedHosts::new(names);
+        match (flags.admin, self.bind(flags.admin, "--admin", admin::REQUEST_TIMEOUT).await) {
+            (_, Ok(None)) => {}
+            (_, Ok(Some(listener))) => {
+                self.addresses.admin = Some(listener.address);
+                self.tasks.push(admin::serve(listener, hosts, state));
+            }
+            (AdminAddress::At(address), Err(_)) if flags.transparent.transparent => {
+                let serving = tokio::spawn(admin::serve_when_free(address, hosts, state));
+                self.tasks.push(serving.abort_handle());
+            }
+            (_, Err(failure)) => return Err(failure),
         }
         if let Some(listener) = self.bind(flags.probes, "--probes", admin::REQUEST_TIMEOUT).await? {
             self.addresses.probes = Some(listener.address);
-            self.tasks.push(admin::serve_probes(listener, report));
+            self.tasks.push(admin::serve_probes(listener, health));
         }
         Ok(())
     }

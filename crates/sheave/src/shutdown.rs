@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::failure::Failure;
 use crate::report::{ProcessPhase, ProcessReport};
+use crate::transparent::{self, AgentHandle};
 
 /// Progress of the graceful shutdown.
 pub(crate) struct Shutdown {
@@ -24,6 +25,8 @@ pub(crate) struct Shutdown {
     /// Time that requests in flight have after that.
     timeout: Duration,
     report: watch::Sender<ProcessReport>,
+    /// Transparent mode, whose rules end first and go last.
+    agent: Option<AgentHandle>,
     stage: ShutdownPhase,
 }
 
@@ -43,8 +46,9 @@ impl Shutdown {
         delay: Duration,
         timeout: Duration,
         report: watch::Sender<ProcessReport>,
+        agent: Option<AgentHandle>,
     ) -> Self {
-        Self { proxy, delay, timeout, report, stage: ShutdownPhase::Running }
+        Self { proxy, delay, timeout, report, agent, stage: ShutdownPhase::Running }
     }
 
     /// Begins the shutdown after a signal. A second signal is an error: connections with requests
@@ -53,6 +57,10 @@ impl Shutdown {
         if !matches!(self.stage, ShutdownPhase::Running) {
             tracing::warn!("second signal: closing connections with requests in flight");
             return Err(Failure::CutOff);
+        }
+        if let Some(agent) = &self.agent {
+            agent.withdraw();
+            self.delay = self.delay.max(transparent::ARRIVAL_TIME);
         }
         if !self.delay.is_zero() {
             let delay_seconds = self.delay.as_secs_f64();
@@ -105,7 +113,16 @@ impl Shutdown {
             timeout_seconds = timeout.as_secs_f64(),
             "draining: new requests are no longer accepted"
         );
-        let proxy = Arc::clone(&self.proxy);
-        spawn_blocking(move || proxy.drain(timeout))
+        let (proxy, agent) = (Arc::clone(&self.proxy), self.agent.clone());
+        spawn_blocking(move || {
+            if let Some(agent) = &agent {
+                agent.wait_until_withdrawn();
+            }
+            let is_drained = proxy.drain(timeout);
+            if let Some(agent) = agent {
+                agent.end();
+            }
+            is_drained
+        })
     }
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use crate::admin::{self, BackendsResponse};
+use crate::admin::{self, BackendsResponse, ReplicasResponse};
 use crate::check::print;
 use crate::failure::Failure;
 use crate::flags::TopFlags;
@@ -43,6 +43,11 @@ fn backends(admin: SocketAddr) -> Result<BackendsResponse, String> {
     admin::query(admin, "/api/v1/backends")
 }
 
+/// Returns a line about slots and other replicas; `None`: this process leases no slots.
+fn replicas(admin: SocketAddr) -> Option<String> {
+    admin::query::<ReplicasResponse>(admin, "/api/v1/replicas").ok().map(|it| it.summary())
+}
+
 fn unreachable(admin: SocketAddr, reason: &str) -> Failure {
     Failure::input(format_args!(
         "cannot query {admin}: {reason}: is `sheave serve` running, with this address as --admin?"
@@ -67,8 +72,8 @@ impl TopSession {
             let now = backends(self.admin).map_err(|reason| unreachable(self.admin, &reason))?;
             let passed = proxy::clock::now().saturating_since(since);
             let table = BackendTable::of(&self.before, &now, passed);
-            let lines = table.lines(self.order, PLAIN_WIDTH);
-            print(&lines.into_iter().map(|line| line.text).collect::<Vec<_>>())?;
+            let lines = table.lines(self.order, PLAIN_WIDTH).into_iter().map(|line| line.text);
+            print(&replicas(self.admin).into_iter().chain(lines).collect::<Vec<_>>())?;
             self.before = now;
         }
         Ok(())
@@ -79,9 +84,10 @@ impl TopSession {
         let mut screen = TerminalScreen::enter()?;
         let mut table = BackendTable::of(&self.before, &self.before, interval);
         let mut trouble = None;
+        let mut replicas_line = replicas(self.admin);
         let mut since = proxy::clock::now();
         loop {
-            let title = self.title(&table, trouble.as_deref());
+            let title = self.title(&table, replicas_line.as_deref(), trouble.as_deref());
             screen.draw(&title, |width| table.lines(self.order, width))?;
             let passed = proxy::clock::now().saturating_since(since);
             match screen.key(interval.saturating_sub(passed))? {
@@ -91,6 +97,7 @@ impl TopSession {
                 None => {
                     let passed = proxy::clock::now().saturating_since(since);
                     since = proxy::clock::now();
+                    replicas_line = replicas(self.admin);
                     match backends(self.admin) {
                         Ok(now) => {
                             table = BackendTable::of(&self.before, &now, passed);
@@ -104,16 +111,20 @@ impl TopSession {
         }
     }
 
-    fn title(&self, table: &BackendTable, trouble: Option<&str>) -> String {
+    fn title(&self, table: &BackendTable, replicas: Option<&str>, trouble: Option<&str>) -> String {
         match trouble {
             Some(trouble) => format!("sheave {}: {trouble}", self.admin),
-            None => format!(
-                "sheave {}  {}  by {}  (q: quit, {})",
-                self.admin,
-                table.size(),
-                self.order.label(),
-                SortOrder::KEYS
-            ),
+            None => {
+                let (size, order) = (table.size(), format!("by {}", self.order.label()));
+                let facts = [Some(size.as_str()), replicas, Some(&order)];
+                let facts: Vec<_> = facts.into_iter().flatten().collect();
+                format!(
+                    "sheave {}  {}  (q: quit, {})",
+                    self.admin,
+                    facts.join("  "),
+                    SortOrder::KEYS
+                )
+            }
         }
     }
 }

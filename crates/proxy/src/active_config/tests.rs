@@ -139,6 +139,8 @@ fn listener(kinds: &ListenerKinds) -> ActiveListener {
         protocol: ListenerProtocol::Http(routes),
         sni_table: ServerTlsConfigs::default().sni_tables([Some(&tls)].into_iter()).remove(0),
         http3: None,
+        interception: None,
+        consumer_routes: BTreeMap::new(),
     }
 }
 
@@ -171,7 +173,7 @@ fn served(
 ) -> Result<usize, Failure> {
     let (method, host, path) = ("GET".to_owned(), host.to_owned(), "/".to_owned());
     let request = PlainRequest { method, host, path, ..PlainRequest::default() };
-    listener.request_rule(tls_info, &request).map(|rule| rule.index)
+    listener.request_rule(tls_info, || None, &request).map(|rule| rule.index)
 }
 
 /// Returns the index of the pattern that a name belongs to, by the simplest definition.

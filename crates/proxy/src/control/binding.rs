@@ -1,6 +1,6 @@
 //! Binding the addresses of a Snapshot, before it is in force.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use quic::{SocketGroup, SocketGroups};
 
 use super::{ControlState, ListenError, Proxy};
 use crate::accept::bind::{BindAddress, TcpOrUdpSocket, udp_socket};
-use crate::active_config::{ActiveListener, BoundListener};
+use crate::active_config::{ActiveListener, BoundListener, listener_key};
 use crate::worker::DrainStage;
 
 /// Maximum number of ephemeral ports that are tried to find one that is free for UDP as well.
@@ -22,6 +22,8 @@ const PORT_ATTEMPTS: usize = 16;
 pub(super) struct SnapshotBinding {
     /// For each listener index, the index in the Snapshot and the bound address.
     pub(super) listeners: Vec<Option<(usize, Arc<BoundListener>)>>,
+    /// Free indices, for listeners without a socket.
+    free: VecDeque<usize>,
     /// New sockets.
     pub(super) sockets: Vec<(Arc<BoundListener>, TcpOrUdpSocket)>,
     /// UDP sockets of HTTP/3, by listener index.
@@ -53,7 +55,8 @@ impl ClosingSockets {
     /// Returns the sockets of a listener in force that the Snapshot does not have.
     fn of(listener: &ActiveListener, binding: &SnapshotBinding) -> Self {
         let place = listener.bound.listener_index;
-        let own = binding.listeners[place].is_none().then(|| listener.protocol.transport());
+        let is_closing = binding.listeners[place].is_none() && !listener.bound.is_intercepted;
+        let own = is_closing.then(|| listener.protocol.transport());
         let is_quic_closing = listener.http3.is_some() && !binding.groups.contains_key(&place);
         let quic = is_quic_closing.then_some(TransportProtocol::Udp);
         Self { address: listener.bound.address, transports: own.into_iter().chain(quic).collect() }
@@ -83,15 +86,20 @@ impl Proxy {
         let old = self.shared.config.load();
         let mut binding = SnapshotBinding {
             listeners: (0..old.listeners.len()).map(|_| None).collect(),
+            free: (0..old.listeners.len()).filter(|&it| old.listeners[it].is_none()).collect(),
             ..SnapshotBinding::default()
         };
+        let in_force = old.listeners.iter().flatten();
+        let known: BTreeMap<_, _> = in_force.map(|it| (it.bound.key(), &it.bound)).collect();
         let is_ending = self.shared.stage() >= DrainStage::Draining;
         for (index, requested) in snapshot.listeners.iter().enumerate() {
-            let mut known = old.listeners.iter().flatten();
-            let bound = match known.find(|known| known.bound.matches_listener(requested)) {
-                Some(known) => Arc::clone(&known.bound),
+            let bound = match known.get(&listener_key(requested)) {
+                Some(&known) => Arc::clone(known),
                 // During a drain no new listener is opened.
                 None if is_ending => continue,
+                None if requested.interception.is_some() => {
+                    self.add_intercepted(&mut binding, requested)
+                }
                 None => match self.bind(control, &mut binding, requested) {
                     Ok(bound) => bound,
                     Err(source) => {
@@ -111,6 +119,21 @@ impl Proxy {
         let closing = old.listeners.iter().flatten().map(|it| ClosingSockets::of(it, &binding));
         binding.closing = closing.collect();
         binding
+    }
+
+    /// Returns a new listener without a socket. It takes a free index, so that the list does not grow with each Service
+    /// that has ever existed. No worker has a socket with that index.
+    fn add_intercepted(
+        &self,
+        binding: &mut SnapshotBinding,
+        requested: &Listener,
+    ) -> Arc<BoundListener> {
+        let place = binding.free.pop_front().unwrap_or_else(|| {
+            binding.listeners.push(None);
+            binding.listeners.len() - 1
+        });
+        let workers = self.shared.workers.len();
+        Arc::new(BoundListener::intercepted(place, requested.address, workers))
     }
 
     /// Binds a new address and appends an entry for its listener.

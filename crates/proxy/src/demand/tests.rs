@@ -20,7 +20,7 @@ fn backend(service: &str) -> Arc<Backend> {
     let key = BackendKey { namespace, service, port: 80, transport: TransportProtocol::Tcp };
     let settings = BackendSettings::default();
     let key_source = Arc::new(AffinityKey::new(None));
-    Arc::new(Backend::new(key, EndpointSet::empty(), settings, None, key_source, 2))
+    Arc::new(Backend::new(key, EndpointSet::empty(), settings, None, key_source, 2, None))
 }
 
 /// Returns the request-seconds of all rejected requests so far, which ended long ago.

@@ -53,7 +53,8 @@ pub(super) async fn connect() -> (QuicConnection, quinn::Connection) {
     let tls = tls.with_protocol_versions(&[&TLS13]).unwrap();
     let tls = tls.with_root_certificates(roots).with_no_client_auth();
     let tls = Arc::new(QuicClientConfig::try_from(tls).unwrap());
-    let settings = DialSettings { idle_timeout: Duration::from_secs(60), keep_alive: None };
+    let settings =
+        DialSettings { idle_timeout: Duration::from_secs(60), keep_alive: None, mark: None };
     let dialer = QuicDialer::new(clock::quic_now);
     let ours = dialer.dial(theirs.local_addr().unwrap(), NAME, &tls, settings).unwrap();
     ours.set_max_concurrent_bi(STREAMS);

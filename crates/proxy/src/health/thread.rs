@@ -147,7 +147,7 @@ async fn run_probe(
     let Some(_slot) = ProbeSlot::take(backend, endpoint, current) else {
         return ProbeFinding::Unknown;
     };
-    let asked = probe::send_probe(probe, endpoint.address, current);
+    let asked = probe::send_probe(probe, endpoint, current);
     match tokio::time::timeout(active.timeout, asked).await {
         Ok(finding) => finding,
         Err(_) => ProbeFinding::Bad("timeout"),

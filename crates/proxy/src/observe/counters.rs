@@ -12,6 +12,7 @@ use codec::orca;
 use quic::{DatagramCounts, DatagramDropReason};
 use tls::ClientTlsError;
 
+use crate::accept::detect::DetectedProtocol;
 use crate::accept::listen::AcceptPause;
 use crate::accept::{h2, h3};
 use crate::failure::Failure;
@@ -253,6 +254,15 @@ pub(crate) struct WorkerCounters {
     /// Closed HTTP/3 connections by `H3ClientFault`.
     pub(crate) http3_ended: [SingleWriterCounter; h3::H3ClientFault::ALL.len()],
     pub(crate) http3_streams_reset: SingleWriterCounter,
+    /// Ticks since the start.
+    pub(crate) ticks: SingleWriterCounter,
+    /// Intercepted connections, and below those of them that were reset because no listener has their destination.
+    pub(crate) intercepted: SingleWriterCounter,
+    pub(crate) intercepted_unknown: SingleWriterCounter,
+    /// Connections by the protocol of their first bytes.
+    pub(crate) detected: [SingleWriterCounter; DetectedProtocol::ALL.len()],
+    /// Requests for a client's mark that failed.
+    pub(crate) client_marks_unavailable: SingleWriterCounter,
 }
 
 impl WorkerCounters {
@@ -270,6 +280,11 @@ impl WorkerCounters {
             http2_streams_refused: SingleWriterCounter::default(),
             http3_ended: std::array::from_fn(|_| SingleWriterCounter::default()),
             http3_streams_reset: SingleWriterCounter::default(),
+            ticks: SingleWriterCounter::default(),
+            intercepted: SingleWriterCounter::default(),
+            intercepted_unknown: SingleWriterCounter::default(),
+            detected: std::array::from_fn(|_| SingleWriterCounter::default()),
+            client_marks_unavailable: SingleWriterCounter::default(),
         }
     }
 }

@@ -13,6 +13,7 @@ use codec::grpc::GrpcCode;
 use codec::orca::LoadReportError;
 use quic::DatagramDropReason;
 
+use crate::accept::detect::DetectedProtocol;
 use crate::accept::listen::AcceptPause;
 use crate::accept::{h2, h3};
 use crate::active_config::{ActiveListener, Route};
@@ -321,6 +322,38 @@ static OF_ALL: &[MetricRow<ProxyState>] = &[
         &[],
         MetricReader::Count(|it| total(&it.workers, |handle| &handle.counters.http3_streams_reset)),
         "HTTP/3 requests that clients cancelled.",
+    ),
+    MetricRow::new(
+        "sheave_intercepted_connections",
+        &[],
+        MetricReader::Count(|it| total(&it.workers, |handle| &handle.counters.intercepted)),
+        "Transparent mode: intercepted connections that were accepted.",
+    ),
+    MetricRow::new(
+        "sheave_intercepted_connections_unknown",
+        &[],
+        MetricReader::Count(|it| total(&it.workers, |handle| &handle.counters.intercepted_unknown)),
+        "Transparent mode: intercepted connections that were reset, because no Service that is taken has their destination.",
+    ),
+    MetricRow::new(
+        "sheave_detected_protocols",
+        &["protocol"],
+        MetricReader::Counts(|it, each| {
+            for protocol in DetectedProtocol::ALL {
+                let count =
+                    total(&it.workers, |handle| &handle.counters.detected[protocol as usize]);
+                each(protocol.label(), count);
+            }
+        }),
+        "Transparent mode: connections by the protocol of their first bytes; server_first: the endpoint sent the first ones, slow: the client sent too few in time.",
+    ),
+    MetricRow::new(
+        "sheave_client_marks_unavailable",
+        &[],
+        MetricReader::Count(|it| {
+            total(&it.workers, |handle| &handle.counters.client_marks_unavailable)
+        }),
+        "Transparent mode: times that a client's address could not be kept, so that connections to endpoints come from the node.",
     ),
 ];
 

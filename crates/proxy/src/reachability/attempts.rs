@@ -1,7 +1,6 @@
 //! Background attempts to connect to endpoints that are unreachable, or may be.
 
 use std::future::pending;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -10,7 +9,7 @@ use balance::Time;
 use balance::reachability::SILENCE;
 use gateway::snapshot::{EndpointProtocol, TransportProtocol};
 use tls::ConnectionSecurity;
-use tokio::net::{TcpStream, UdpSocket};
+use tokio::net::UdpSocket;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -18,6 +17,7 @@ use super::outages::{mark_reachable, mark_unreachable};
 use crate::backend::Backend;
 use crate::clock;
 use crate::dial::connect;
+use crate::dial::marked_socket;
 use crate::dial::pool::Endpoint;
 use crate::mutex::lock;
 use crate::probe::{self, ProbeSlot};
@@ -166,7 +166,7 @@ async fn connect(
 ) -> Result<(), &'static str> {
     let current = backend.current();
     if backend.key.transport == TransportProtocol::Udp {
-        return check_udp(endpoint.address).await;
+        return check_udp(endpoint).await;
     }
     // A capped endpoint has at most as many connections as slots, and this connection counts.
     let _slot = match depth {
@@ -188,7 +188,9 @@ async fn connect(
     };
     let over_tcp = async {
         let begun = clock::now();
-        let socket = TcpStream::connect(endpoint.address).await.map_err(|error| {
+        let mark = marked_socket::mark(endpoint, None);
+        let connecting = marked_socket::connect_tcp(endpoint.address, mark);
+        let socket = connecting.await.map_err(|error| {
             if connect::is_out_of_descriptors(&error) {
                 "proxy is out of file descriptors"
             } else {
@@ -208,7 +210,7 @@ async fn connect(
     }
     // Not every HTTP/3 server also listens on TCP.
     let (mut over_tcp, mut over_quic) =
-        (std::pin::pin!(over_tcp), std::pin::pin!(check_quic(endpoint.address)));
+        (std::pin::pin!(over_tcp), std::pin::pin!(check_quic(endpoint)));
     tokio::select! {
         Ok(()) = &mut over_quic => Ok(()),
         result = &mut over_tcp => match result {
@@ -220,8 +222,8 @@ async fn connect(
 
 /// Returns an error if no process listens on the port: then the kernel answers with ICMP port unreachable. The probe is
 /// an empty datagram, which servers ignore.
-async fn check_udp(endpoint: SocketAddr) -> Result<(), &'static str> {
-    let socket = connect_udp(endpoint).await?;
+async fn check_udp(endpoint: &Endpoint) -> Result<(), &'static str> {
+    let socket = connect_udp(endpoint)?;
     let refused = async {
         socket.send(&[]).await?;
         socket.recv(&mut [0; 1]).await
@@ -234,14 +236,14 @@ async fn check_udp(endpoint: SocketAddr) -> Result<(), &'static str> {
 
 /// Returns an error unless a QUIC server answers. The probe has a reserved version: every server answers with Version
 /// Negotiation (RFC 9000, sections 6 and 15), and keeps no state for it.
-async fn check_quic(endpoint: SocketAddr) -> Result<(), &'static str> {
+async fn check_quic(endpoint: &Endpoint) -> Result<(), &'static str> {
     /// A long header with a version that is reserved for forcing Version Negotiation.
     const HEADER: [u8; 5] = [0xc0, 0x1a, 0x2a, 0x3a, 0x4a];
     /// The length of each connection ID, which may be any bytes.
     const ID: u8 = 8;
     /// The minimum size of a client's first datagram (RFC 9000, section 14.1).
     const LENGTH: usize = 1200;
-    let socket = connect_udp(endpoint).await?;
+    let socket = connect_udp(endpoint)?;
     let mut datagram = HEADER.to_vec();
     for byte in [b's', b'e'] {
         datagram.push(ID);
@@ -255,12 +257,9 @@ async fn check_quic(endpoint: SocketAddr) -> Result<(), &'static str> {
     asked.await.map(|_| ()).map_err(|_error| "port unreachable")
 }
 
-async fn connect_udp(endpoint: SocketAddr) -> Result<UdpSocket, &'static str> {
-    let any: SocketAddr = match endpoint {
-        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
-        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
-    };
-    let socket = UdpSocket::bind(any).await.map_err(|_error| "cannot open a UDP socket")?;
-    socket.connect(endpoint).await.map_err(|_error| "no route to the endpoint")?;
-    Ok(socket)
+fn connect_udp(endpoint: &Endpoint) -> Result<UdpSocket, &'static str> {
+    let mark = marked_socket::mark(endpoint, None);
+    let socket = marked_socket::connect_udp(endpoint.address, mark);
+    let socket = socket.map_err(|_error| "no route to the endpoint")?;
+    UdpSocket::from_std(socket).map_err(|_error| "cannot open a UDP socket")
 }

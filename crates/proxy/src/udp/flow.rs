@@ -7,7 +7,7 @@
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::IpAddr;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -24,6 +24,7 @@ use super::{LARGEST, UdpFlowKey, UdpListener};
 use crate::backend::{BackendRef, Slot};
 use crate::clock;
 use crate::deadline::Deadline;
+use crate::dial::marked_socket;
 use crate::dial::pool::{Endpoint, EndpointData};
 use crate::failure::Failure;
 use crate::l4_session::{self, L4Admission, L4Route};
@@ -178,7 +179,7 @@ impl UdpFlow {
 
     /// Connects to the slot's endpoint and sends the datagrams that are kept for it.
     async fn connect_endpoint(&self, slot: &Slot) -> Result<(), Failure> {
-        let socket = connect(slot.endpoint.address).map_err(|error| socket_failure(&error))?;
+        let socket = connect(&slot.endpoint).map_err(|error| socket_failure(&error))?;
         if !slot.endpoint.data.budgets.descriptors.allows(&socket) {
             return Err(Failure::OutOfDescriptors);
         }
@@ -331,16 +332,11 @@ async fn admit(
 }
 
 /// Returns a socket that is connected to this endpoint.
-fn connect(endpoint: SocketAddr) -> io::Result<UdpSocket> {
-    let any: SocketAddr = match endpoint {
-        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
-        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
-    };
-    let socket = std::net::UdpSocket::bind(any)?;
-    socket.set_nonblocking(true)?;
+fn connect(endpoint: &Endpoint) -> io::Result<UdpSocket> {
+    let mark = marked_socket::mark(endpoint, None);
+    let socket = marked_socket::connect_udp(endpoint.address, mark)?;
     // Without this option, a datagram above the path MTU would count as an error of the endpoint.
     sys::allow_fragmentation(&socket)?;
-    socket.connect(endpoint)?;
     UdpSocket::from_std(socket)
 }
 

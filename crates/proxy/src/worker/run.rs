@@ -10,8 +10,9 @@ use tokio::sync::oneshot;
 
 use super::{Worker, WorkerCommand};
 use crate::accept::bind::TcpOrUdpSocket;
+use crate::accept::dispatch;
+use crate::accept::listen::{self, ListenerLookup};
 use crate::accept::quic_host::ListenerConnectionOwner;
-use crate::accept::{dispatch, listen};
 use crate::clock;
 use crate::dial::{h2, pool};
 use crate::memory::MemoryPressure;
@@ -36,7 +37,8 @@ impl Worker {
                 let worker = Rc::clone(self);
                 match socket {
                     TcpOrUdpSocket::Tcp(socket) => {
-                        tokio::task::spawn_local(listen::accept(worker, bound, socket, closed))
+                        let lookup = ListenerLookup::Bound(bound);
+                        tokio::task::spawn_local(listen::accept(worker, lookup, socket, closed))
                     }
                     TcpOrUdpSocket::Udp(socket) => {
                         tokio::task::spawn_local(udp::serve(worker, bound, socket, closed))
@@ -46,6 +48,14 @@ impl Worker {
             WorkerCommand::Unlisten { place } => {
                 self.listeners.borrow_mut().retain(|(listening, _)| *listening != place);
             }
+            WorkerCommand::Intercept(address, socket) => {
+                let (open, closed) = oneshot::channel();
+                self.intercepting.borrow_mut().push(open);
+                let lookup = ListenerLookup::ByDestination(address);
+                let accepting = listen::accept(Rc::clone(self), lookup, socket, closed);
+                tokio::task::spawn_local(accepting);
+            }
+            WorkerCommand::StopIntercepting => self.intercepting.borrow_mut().clear(),
             WorkerCommand::ListenQuic(bound, group) => {
                 let host = ListenerConnectionOwner::new(self, &bound);
                 self.ports.open(bound.listener_index, &group, &self.shared.quic_keys, host);
@@ -175,6 +185,7 @@ async fn tick(worker: Rc<Worker>) {
     let mut until_sweep = SWEEP_TICKS;
     loop {
         ticks.tick().await;
+        worker.counters().ticks.add(1);
         worker.update_load();
         worker.access_log.flush(worker.counters());
         worker.counters().replay_refused.add(worker.replay_budget.refused.take());

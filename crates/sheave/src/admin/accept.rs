@@ -29,6 +29,9 @@ const MAX_CONNECTIONS: usize = 256;
 /// that the client reads.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Interval of attempts to bind an address that another process has.
+const BIND_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Listener with a limit on concurrent connections.
 pub(crate) struct BoundedListener {
     pub(crate) address: SocketAddr,
@@ -66,6 +69,26 @@ struct ConnectionPlace {
 }
 
 impl BoundedListener {
+    /// Binds an address that another process may still have: tries again until that process has ended.
+    pub(crate) async fn bind_when_free(
+        address: SocketAddr,
+        flag: &str,
+        request_timeout: Duration,
+    ) -> Self {
+        let mut is_logged = false;
+        loop {
+            match Self::bind(address, flag, request_timeout, None).await {
+                Ok(listener) => return listener,
+                Err(failure) => {
+                    if !std::mem::replace(&mut is_logged, true) {
+                        tracing::warn!(%address, ?failure, "cannot listen yet: it is tried again until the other process ends");
+                    }
+                    sleep(BIND_INTERVAL).await;
+                }
+            }
+        }
+    }
+
     /// Binds the address of the named flag, or uses the inherited socket if it has this address. From the first byte of
     /// a request, the first byte of its response must be sent within `request_timeout`.
     pub(crate) async fn bind(

@@ -81,7 +81,7 @@ pub(crate) struct EndpointInfo {
     pub(crate) in_flight: u32,
     /// Maximum number of concurrent requests; `null`: unlimited.
     pub(crate) limit: Option<u32>,
-    /// Origin of the limit: `fixed`, `assigned` to this replica, learned (`start`, `growing`, `saturation`, `probing`,
+    /// Origin of the limit: `fixed`, `assigned` to this replica, `leased` by it, learned (`start`, `growing`, `saturation`, `probing`,
     /// `shared`), `reported` by the endpoint, or `full` while a rejection by the endpoint lowers it.
     limit_reason: Option<Cow<'static, str>>,
     idle_connections: usize,

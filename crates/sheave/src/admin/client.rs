@@ -20,6 +20,20 @@ pub(crate) fn query<T: DeserializeOwned>(admin: SocketAddr, path: &str) -> Resul
     })
 }
 
+/// Returns `None` if a path answers with 200, else the reason.
+pub(crate) fn failure(server: SocketAddr, path: &str) -> Option<String> {
+    let answer = match get(server, path) {
+        Ok(answer) => answer,
+        Err(error) => return Some(format!("{server} does not answer: {error}")),
+    };
+    if body(&answer).is_some() {
+        return None;
+    }
+    let text = String::from_utf8_lossy(&answer);
+    let reason = text.split_once("\r\n\r\n").map_or(&*text, |(_, body)| body);
+    Some(reason.trim().to_owned())
+}
+
 /// Sends the request as HTTP/1.0, so that the end of the connection ends the response.
 fn get(admin: SocketAddr, path: &str) -> std::io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect_timeout(&admin, TIMEOUT)?;

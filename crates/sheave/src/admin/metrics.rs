@@ -7,10 +7,13 @@ use std::time::SystemTime;
 use proxy::Proxy;
 use proxy::observe::{MetricReader, MetricRow};
 
+use super::ComponentStatuses;
 use super::exposition::{ExpositionFormat, ExpositionWriter, seconds};
 use crate::log::DroppedEvents;
 use crate::process;
+use crate::replicas::REPLICA_METRICS;
 use crate::report::{ProcessReport, ReloadOutcome};
+use crate::transparent::TRANSPARENT_METRICS;
 
 /// Metrics that the data plane does not have. To add a metric, add a row.
 pub(crate) static METRICS: &[MetricRow<ProcessState>] = &[
@@ -122,6 +125,7 @@ pub(crate) static METRICS: &[MetricRow<ProcessState>] = &[
 pub(crate) struct ProcessState {
     pub(super) report: ProcessReport,
     pub(super) dropped_events: Arc<DroppedEvents>,
+    pub(super) components: ComponentStatuses,
     pub(super) started: SystemTime,
 }
 
@@ -130,6 +134,16 @@ pub(super) fn render(proxy: &Proxy, process: &ProcessState, format: ExpositionFo
     let mut exposition = ExpositionWriter::new(format);
     for row in METRICS {
         row.visit(process, &[], &mut |sample| exposition.add(&sample));
+    }
+    if let Some(agent) = &process.components.agent {
+        for row in TRANSPARENT_METRICS {
+            row.visit(agent, &[], &mut |sample| exposition.add(&sample));
+        }
+    }
+    if let Some(replicas) = &process.components.replicas {
+        for row in REPLICA_METRICS {
+            row.visit(replicas, &[], &mut |sample| exposition.add(&sample));
+        }
     }
     proxy.collect(&mut |sample| exposition.add(&sample));
     exposition.finish()

@@ -11,6 +11,8 @@ use super::metrics::METRICS;
 use super::*;
 use crate::expect::expect_file;
 use crate::failure::Failure;
+use crate::replicas::REPLICA_METRICS;
+use crate::transparent::TRANSPARENT_METRICS;
 
 async fn bind(address: SocketAddr) -> Result<BoundedListener, Failure> {
     BoundedListener::bind(address, "--admin", REQUEST_TIMEOUT, None).await
@@ -36,10 +38,12 @@ fn ask(phase: ProcessPhase, requests: &'static [&str]) -> Vec<String> {
             memory_limit: None,
             max_descriptors: None,
             affinity_key: None,
+            interceptor: None,
+            leases_slots: false,
         };
         let proxy = Arc::new(Proxy::start(settings).unwrap());
         let (_sender, report) = watch::channel(ProcessReport { phase, ..ProcessReport::new() });
-        let state = ApiState::new(proxy, report, Arc::default());
+        let state = ApiState::new(proxy, report, Arc::default(), ComponentStatuses::default());
         let hosts = ServedHosts::new([]);
         let listener = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let address = listener.address;
@@ -128,6 +132,10 @@ fn reference_page() -> String {
     );
     section(&mut page, "Requests and endpoints", metrics());
     section(&mut page, "Process and configuration", METRICS.iter().map(|row| &row.metric));
+    let transparent = TRANSPARENT_METRICS.iter().map(|row| &row.metric);
+    section(&mut page, "Transparent mode (`--transparent`)", transparent);
+    let replicas = REPLICA_METRICS.iter().map(|row| &row.metric);
+    section(&mut page, "Leases of slots (`--lease-slots`)", replicas);
     page
 }
 

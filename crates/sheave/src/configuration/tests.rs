@@ -71,12 +71,14 @@ impl ConfigurationFixture {
             memory_limit: None,
             max_descriptors: None,
             affinity_key: None,
+            interceptor: None,
+            leases_slots: false,
         };
         let proxy = Arc::new(Proxy::start(settings).unwrap());
         let (sender, report) = watch::channel(ProcessReport::new());
         let names = dns.watcher(sender.clone());
         Self {
-            configuration: ConfigurationController::new(proxy.clone(), names, sender),
+            configuration: ConfigurationController::new(proxy.clone(), names, None, sender),
             proxy,
             report,
         }

@@ -1,7 +1,7 @@
 //! Tests of lookups over hours, in virtual time.
 
+use std::cell::RefCell;
 use std::io;
-use std::sync::Mutex;
 
 use tokio::time::Instant;
 use tracing_subscriber::fmt;
@@ -135,10 +135,7 @@ async fn recovery_is_seen_at_the_next_lookup_and_ends_the_backoff() {
 
 #[tokio::test(start_paused = true)]
 async fn each_change_between_success_and_failure_is_logged_once() {
-    let log = CapturedLog::default();
-    let writer = log.clone();
-    let subscriber = fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
-    let _guard = tracing::subscriber::set_default(subscriber);
+    CapturedLog::start();
     let mut fixture = WatcherFixture::start().await;
     for reason in ["no such name", "server failure"] {
         fixture.dns.fail(NAME, reason);
@@ -146,7 +143,7 @@ async fn each_change_between_success_and_failure_is_logged_once() {
     }
     fixture.dns.set_addresses(NAME, &["10.0.0.1"], TTL);
     fixture.pass(Duration::from_secs(300)).await;
-    let log = log.text();
+    let log = CapturedLog::text();
     assert_eq!(log.matches("cannot resolve").count(), 2, "{log}");
     assert_eq!(log.matches("reason=\"no such name\"").count(), 1, "{log}");
     assert_eq!(log.matches("reason=\"server failure\"").count(), 1, "{log}");
@@ -219,19 +216,30 @@ fn refresh_jitter_is_at_most_ten_percent() {
     assert!(jitters.iter().all(|jitter| *jitter < pause / 10), "{jitters:?}");
 }
 
+thread_local! {
+    static LOG: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
 /// The log of this thread.
-#[derive(Clone, Default)]
-struct CapturedLog(Arc<Mutex<Vec<u8>>>);
+struct CapturedLog;
 
 impl CapturedLog {
-    fn text(&self) -> String {
-        String::from_utf8_lossy(&self.0.lock().unwrap()).into_owned()
+    /// Captures the log of all threads, each for itself. If one thread alone had a subscriber, others that come to an
+    /// event first would turn it off for all.
+    fn start() {
+        let subscriber = fmt().with_ansi(false).with_writer(|| Self).finish();
+        tracing::subscriber::set_global_default(subscriber)
+            .expect("no other test captures the log");
+    }
+
+    fn text() -> String {
+        LOG.with_borrow(|log| String::from_utf8_lossy(log).into_owned())
     }
 }
 
 impl io::Write for CapturedLog {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
+        LOG.with_borrow_mut(|log| log.extend_from_slice(bytes));
         Ok(bytes.len())
     }
 

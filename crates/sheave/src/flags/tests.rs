@@ -100,6 +100,32 @@ fn invalid_flags_give_an_actionable_error() {
 }
 
 #[test]
+fn flags_of_transparent_mode_are_checked() {
+    let flags = serve("--kubernetes --transparent --node-name n1 --transparent-ports 15001-15002");
+    let flags = flags.unwrap().transparent;
+    assert_eq!(flags.node_name(), "n1");
+    assert_eq!(flags.transparent_ports.iter().collect::<Vec<_>>(), [15001, 15002]);
+    let default = serve("--kubernetes --transparent").unwrap().transparent.transparent_ports;
+    assert_eq!(default.to_string(), "15100-15109");
+    let line = "sheave probe ready --ready-file x".split(' ');
+    let CliCommand::Probe(probe) = CommandLine::try_parse_from(line).unwrap().command else {
+        panic!("not probe")
+    };
+    assert_eq!(probe.question, ProbeQuestion::Ready);
+    refused("--transparent --config x", "--kubernetes");
+    refused("--kubernetes --node-name n1", "--transparent");
+    let transparent = "--kubernetes --transparent";
+    for ports in ["0-5", "5", "9-5", "1-2000", "a-b", "15001-"] {
+        let flags = format!("{transparent} --transparent-ports {ports}");
+        match ports {
+            "5" => assert_eq!(serve(&flags).unwrap().transparent.transparent_ports.last, 5),
+            _ => refused(&flags, "write the first and the last port"),
+        }
+    }
+    refused(&format!("{transparent} --transparent-addresses node"), "invalid");
+}
+
+#[test]
 fn listen_urls_are_parsed_or_give_an_actionable_error() {
     for (url, expected) in [
         ("http://127.0.0.1:8080", Ok("Http 127.0.0.1:8080")),

@@ -1,6 +1,7 @@
 //! Values of flags: each is parsed once into a type that admits valid values only; each error message names the valid
 //! form.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::str::FromStr;
@@ -51,6 +52,54 @@ pub(crate) enum MemoryLimit {
     Auto,
     Off,
     Bytes(u64),
+}
+
+/// Value of `--transparent-ports`: the ports from the first to the last one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PortRange {
+    pub(crate) first: u16,
+    pub(crate) last: u16,
+}
+
+/// Upper bound of the size of `--transparent-ports`: each port is tried at the start.
+const MAX_PORTS: u16 = 100;
+
+impl PortRange {
+    /// Returns the ports in ascending order.
+    pub(crate) fn iter(self) -> impl Iterator<Item = u16> {
+        self.first..=self.last
+    }
+}
+
+impl Default for PortRange {
+    fn default() -> Self {
+        Self { first: 15_100, last: 15_109 }
+    }
+}
+
+impl fmt::Display for PortRange {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}-{}", self.first, self.last)
+    }
+}
+
+impl FromStr for PortRange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let invalid = || {
+            format!(
+                "write the first and the last port, as 15100-15109, at most {MAX_PORTS} of them"
+            )
+        };
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let port = |text: &str| text.parse().ok().filter(|port| *port > 0).ok_or_else(invalid);
+        let (first, last): (u16, u16) = (port(first)?, port(last)?);
+        if first > last || last - first >= MAX_PORTS {
+            return Err(invalid());
+        }
+        Ok(Self { first, last })
+    }
 }
 
 /// Value of `--service-template`: the common fields of all managed Services in front of Gateways.

@@ -1,0 +1,20 @@
+//! Messages that replicas exchange. Each is the newest state of its kind.
+
+use balance::leases::{LeaseMessage, ReplicaIdentity};
+
+/// Message to a peer. Of each kind only the newest message counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReplicaMessage {
+    /// Slots lent, returned and wanted. It repeats what the peer has not acknowledged, so it may
+    /// replace an earlier one that was not sent.
+    Lease(LeaseMessage),
+}
+
+/// Message that a peer has sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReceivedMessage {
+    /// Sender, as its connection was authenticated.
+    pub from: ReplicaIdentity,
+    /// The message.
+    pub message: ReplicaMessage,
+}

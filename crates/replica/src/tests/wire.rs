@@ -1,0 +1,189 @@
+//! Wire form: round trips, and random bytes.
+
+use std::net::{IpAddr, SocketAddr};
+
+use balance::leases::{
+    LEASE_VERSION, LeaseMessage, LentEntry, MAX_MESSAGE_ENTRIES, PoolEntry, PoolKey, PoolState,
+    ReplicaIdentity, ReturnedEntry,
+};
+use bytes::BytesMut;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use prost::Message;
+
+use super::*;
+use crate::frame::{FrameError, message_frame};
+use crate::wire::{FrameBody, WireError, WireLease};
+
+fn address() -> impl Strategy<Value = SocketAddr> {
+    (any::<IpAddr>(), any::<u16>()).prop_map(SocketAddr::from)
+}
+
+fn identity() -> impl Strategy<Value = ReplicaIdentity> {
+    (address(), any::<u64>())
+        .prop_map(|(member, incarnation)| ReplicaIdentity { member, incarnation })
+}
+
+fn pool() -> impl Strategy<Value = PoolEntry> {
+    (any::<u64>(), any::<[u32; 3]>(), any::<u64>(), any::<u64>()).prop_map(
+        |(pool, [free, queued, wanted], wait, demand_milli)| {
+            let oldest_wait = Duration::from_nanos(wait);
+            let state = PoolState { free, queued, oldest_wait, demand_milli };
+            PoolEntry { pool: PoolKey(pool), state, wanted }
+        },
+    )
+}
+
+fn message() -> impl Strategy<Value = LeaseMessage> {
+    let lent = (address(), any::<u64>(), any::<u32>(), any::<bool>()).prop_map(
+        |(endpoint, granted, keep, closed)| LentEntry { endpoint, granted, keep, closed },
+    );
+    let returned = (address(), any::<u64>())
+        .prop_map(|(endpoint, returned)| ReturnedEntry { endpoint, returned });
+    let lists = (vec(lent, 0..9), vec(returned, 0..9), vec(pool(), 0..9));
+    (identity(), identity(), any::<[u64; 4]>(), lists).prop_map(
+        |(from, to, [sent, echo, lending_epoch, borrowing_epoch], (lent, returned, pools))| {
+            LeaseMessage {
+                version: LEASE_VERSION,
+                from,
+                to,
+                sent: Time::from_nanos(sent),
+                echo: Time::from_nanos(echo),
+                lending_epoch,
+                borrowing_epoch,
+                lent,
+                returned,
+                pools,
+            }
+        },
+    )
+}
+
+/// Decodes all frames of bytes that come in pieces.
+fn decode(bytes: &[u8], piece: usize) -> Result<Vec<WireFrame>, FrameError> {
+    let (mut buffer, mut frames) = (FrameBuffer::default(), Vec::new());
+    for piece in bytes.chunks(piece) {
+        buffer.append(piece);
+        while let Some(frame) = buffer.next_frame(MAX_FRAME_BYTES)? {
+            frames.push(frame);
+        }
+    }
+    Ok(frames)
+}
+
+fn lease_of(frame: WireFrame) -> WireLease {
+    match frame.body {
+        Some(FrameBody::Lease(lease)) => lease,
+        other => panic!("{other:?}"),
+    }
+}
+
+proptest! {
+    #[test]
+    fn messages_survive_the_wire_in_any_pieces(
+        messages in vec(message(), 1..4),
+        piece in 1_usize..300,
+    ) {
+        let mut bytes = BytesMut::new();
+        for message in &messages {
+            let frame = message_frame(&ReplicaMessage::Lease(message.clone()));
+            assert!(append_frame(&frame, &mut bytes));
+        }
+        let frames = decode(&bytes, piece).unwrap();
+        let decoded: Result<Vec<LeaseMessage>, _> =
+            frames.into_iter().map(|frame| lease_of(frame).try_into()).collect();
+        prop_assert_eq!(decoded.unwrap(), messages);
+    }
+
+    #[test]
+    fn random_bytes_are_refused_or_ignored(bytes in vec(any::<u8>(), 0..2000)) {
+        // As frames with their length, so that the protobuf is decoded too.
+        let mut frame = (bytes.len() as u32).to_be_bytes().to_vec();
+        frame.extend_from_slice(&bytes);
+        for bytes in [&frame, &bytes] {
+            if let Ok(frames) = decode(bytes, 500) {
+                for frame in frames {
+                    if let Some(FrameBody::Lease(lease)) = frame.body {
+                        let _judged: Result<LeaseMessage, _> = lease.try_into();
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn changed_bytes_of_a_message_are_refused_or_another_message(
+        message in message(),
+        changes in vec((any::<prop::sample::Index>(), any::<u8>()), 1..5),
+    ) {
+        let frame = message_frame(&ReplicaMessage::Lease(message));
+        let mut bytes = frame.encode_to_vec();
+        for (at, byte) in changes {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        if let Ok(WireFrame { body: Some(FrameBody::Lease(lease)) }) = WireFrame::decode(&*bytes)
+            && let Ok(message) = LeaseMessage::try_from(lease)
+        {
+            let frame = message_frame(&ReplicaMessage::Lease(message.clone()));
+            prop_assert_eq!(LeaseMessage::try_from(lease_of(frame)), Ok(message));
+        }
+    }
+}
+
+#[test]
+fn largest_message_fits_in_a_frame() {
+    let endpoint = "[ffff::ffff]:65535".parse().unwrap();
+    let me = ReplicaIdentity { member: endpoint, incarnation: u64::MAX };
+    let ReplicaMessage::Lease(mut message) = lease(me, me, u64::MAX, MAX_MESSAGE_ENTRIES);
+    for entry in &mut message.lent {
+        entry.endpoint = endpoint;
+    }
+    let returned = ReturnedEntry { endpoint, returned: u64::MAX };
+    message.returned = vec![returned; MAX_MESSAGE_ENTRIES];
+    let state = PoolState {
+        free: u32::MAX,
+        queued: u32::MAX,
+        oldest_wait: Duration::from_nanos(u64::MAX),
+        demand_milli: u64::MAX,
+    };
+    let pool = PoolEntry { pool: PoolKey(u64::MAX), state, wanted: u32::MAX };
+    message.pools = vec![pool; MAX_MESSAGE_ENTRIES];
+    let frame = message_frame(&ReplicaMessage::Lease(message.clone()));
+    let mut bytes = BytesMut::new();
+    assert!(append_frame(&frame, &mut bytes));
+    assert!(bytes.len() < 35_000, "{} bytes", bytes.len());
+    assert_eq!(LeaseMessage::try_from(lease_of(frame)), Ok(message));
+}
+
+/// Encodes a field of protobuf with a length.
+fn field(tag: u8, bytes: &[u8]) -> Vec<u8> {
+    [&[tag << 3 | 2, u8::try_from(bytes.len()).unwrap()], bytes].concat()
+}
+
+#[test]
+fn impossible_fields_are_refused() {
+    let identity = |ip: &[u8], port: &[u8]| field(1, &[&field(1, ip), port].concat());
+    let check = |from: &[u8]| {
+        let to = identity(&[10, 0, 0, 2], &[]);
+        let lease = [&[8, LEASE_VERSION as u8][..], &field(2, from), &field(3, &to)].concat();
+        let frame = WireFrame::decode(&*field(2, &lease)).unwrap();
+        LeaseMessage::try_from(lease_of(frame)).map(|message| message.from.member)
+    };
+    assert_eq!(check(&identity(&[10, 0, 0, 1], &[0x10, 80])), Ok(([10, 0, 0, 1], 80).into()));
+    assert_eq!(check(&identity(&[1; 16], &[])), Ok(([257_u16; 8], 0).into()));
+    for ip in [&[][..], &[1, 2, 3], &[1; 5], &[1; 15], &[1; 17]] {
+        assert_eq!(check(&identity(ip, &[])), Err(WireError::Absurd));
+    }
+    let port_65536 = [0x10, 0x80, 0x80, 0x04];
+    assert_eq!(check(&identity(&[1; 4], &port_65536)), Err(WireError::Absurd));
+    assert_eq!(check(&[]), Err(WireError::Absurd), "without an address");
+}
+
+#[test]
+fn other_versions_and_unknown_kinds_are_known_as_such() {
+    let newer = WireFrame::decode(&*field(2, &[8, 2])).unwrap();
+    assert_eq!(LeaseMessage::try_from(lease_of(newer)), Err(WireError::LeaseVersion));
+    let unknown = WireFrame::decode(&*field(9, b"later")).unwrap();
+    assert_eq!(unknown.body, None);
+}

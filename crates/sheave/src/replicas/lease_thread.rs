@@ -1,0 +1,300 @@
+//! The thread that leases slots: it owns the lease table and the channel to the other replicas. Workers never wait for
+//! it.
+
+use std::future::pending;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context;
+use proxy::leases::{LeaseRefusal, ReplicaIdentity};
+use proxy::{Proxy, SlotLeases, Time, clock};
+use replica::{
+    ChannelReceiver, ChannelSender, ChannelSettings, ChannelTimes, ReceivedMessage,
+    ReplicaCertificates, ReplicaMessage, start_channel,
+};
+use tokio::runtime;
+use tokio::sync::{oneshot, watch};
+use tokio::time::{Instant, sleep_until};
+
+use super::certificate_files::ReplicaCertificateFiles;
+use super::lease_status::ReplicaStatus;
+use crate::failure::Failure;
+use crate::flags::ReplicaFlags;
+
+/// Shortest interval between two steps of the table.
+const STEP_INTERVAL: Duration = Duration::from_millis(1);
+/// Interval at which the address of the previous process is tried.
+const REBIND_INTERVAL: Duration = Duration::from_millis(100);
+/// Interval at which the state is written for readers.
+const STATUS_INTERVAL: Duration = Duration::from_millis(200);
+/// Maximum number of messages between two steps of the table.
+const MAX_MESSAGES: usize = 64;
+
+/// The thread, as the control thread sees it.
+pub(crate) struct SlotLeaseThread {
+    members: watch::Sender<Arc<[SocketAddr]>>,
+    certificates: watch::Sender<Option<Arc<ReplicaCertificates>>>,
+    files: Option<ReplicaCertificateFiles>,
+    status: Arc<ReplicaStatus>,
+    /// True once the first list has been handed over.
+    has_members: bool,
+    /// Ends the channel when it is dropped.
+    channel_end: Option<oneshot::Sender<()>>,
+    /// The thread ends with the process.
+    _thread: JoinHandle<()>,
+}
+
+impl SlotLeaseThread {
+    /// Binds the address for peers, and starts the thread. A process that succeeds another one on this machine gets the
+    /// address when that has closed its channel, and has no leases before.
+    ///
+    /// # Errors
+    /// If the certificates or the address cannot be used, or the thread cannot be started.
+    pub(super) fn start(
+        me: SocketAddr,
+        flags: &ReplicaFlags,
+        proxy: &Arc<Proxy>,
+        has_predecessor: bool,
+    ) -> Result<Self, Failure> {
+        let (certificates, files) = load_certificates(flags)?;
+        let (certificates, newest_certificates) = watch::channel(certificates);
+        let (members, newest_members) = watch::channel(Arc::from([me]));
+        let listen = SocketAddr::new(me.ip(), flags.port_of(me));
+        let listener = bind(listen, has_predecessor)?;
+        let identity = ReplicaIdentity { member: me, incarnation: incarnation() };
+        let leases = SlotLeases::new(Arc::clone(proxy), identity, flags.cut_off.into())
+            .context("the data plane does not lease slots")?;
+        let status = Arc::new(ReplicaStatus::default());
+        let (channel_end, channel_ended) = oneshot::channel();
+        let driver = LeaseDriver {
+            leases,
+            me: identity,
+            listen,
+            port: flags.replica_port,
+            members: newest_members,
+            certificates: newest_certificates,
+            status: Arc::clone(&status),
+            channel_ended,
+            logged_refusals: [false; LeaseRefusal::ALL.len()],
+            status_due: Time::ZERO,
+            last_step: Instant::now(),
+        };
+        let runtime = runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .context("cannot start the thread of leases")?;
+        let run = move || runtime.block_on(driver.run(listener));
+        let thread = thread::Builder::new().name("leases".to_owned());
+        let thread = thread.spawn(run).context("cannot start the thread of leases")?;
+        let channel_end = Some(channel_end);
+        Ok(Self {
+            members,
+            certificates,
+            files,
+            status,
+            has_members: false,
+            channel_end,
+            _thread: thread,
+        })
+    }
+
+    pub(super) fn set_members(&mut self, members: Vec<SocketAddr>) {
+        let is_first = !std::mem::replace(&mut self.has_members, true);
+        self.members.send_if_modified(|current| {
+            let is_new = is_first || **current != *members;
+            if is_new {
+                tracing::info!(replicas = members.len(), "replicas changed");
+                *current = members.into();
+            }
+            is_new
+        });
+    }
+
+    /// Waits until the files of the certificates change, and hands their content over. Cancel-safe.
+    pub(super) async fn wait_and_apply(&mut self) {
+        let Some(files) = &mut self.files else { return pending().await };
+        files.changed().await;
+        match files.load() {
+            Ok(certificates) => drop(self.certificates.send_replace(Some(certificates))),
+            Err(error) => {
+                let error = format!("{error:#}");
+                tracing::error!(error, "the former certificates of replicas stay in use");
+            }
+        }
+    }
+
+    pub(super) fn close_channel(&mut self) {
+        self.channel_end = None;
+    }
+
+    pub(super) fn status(&self) -> Arc<ReplicaStatus> {
+        Arc::clone(&self.status)
+    }
+}
+
+/// Binds the address for peers; `None`: the previous process still has it.
+fn bind(address: SocketAddr, has_predecessor: bool) -> Result<Option<TcpListener>, Failure> {
+    match TcpListener::bind(address) {
+        Ok(listener) => Ok(Some(listener)),
+        Err(error) if has_predecessor && error.kind() == io::ErrorKind::AddrInUse => Ok(None),
+        Err(error) => Err(Failure::input(format_args!(
+            "cannot listen for replicas on {address}: {error}: see --replica and --replica-port"
+        ))),
+    }
+}
+
+/// Returns the certificates of `--replica-certs` and their files.
+fn load_certificates(
+    flags: &ReplicaFlags,
+) -> Result<(Option<Arc<ReplicaCertificates>>, Option<ReplicaCertificateFiles>), Failure> {
+    let Some(folder) = &flags.replica_certs else { return Ok((None, None)) };
+    let limits = "cannot watch files; `sysctl fs.inotify` shows the limits";
+    let mut files = ReplicaCertificateFiles::new(folder).context(limits)?;
+    let certificates =
+        files.load().map_err(|error| Failure::input(format_args!("--replica-certs: {error:#}")))?;
+    Ok((Some(certificates), Some(files)))
+}
+
+/// Returns a number that increases with each start: the time.
+fn incarnation() -> u64 {
+    let since = clock::wall().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX).max(1)
+}
+
+/// The thread's state.
+struct LeaseDriver {
+    leases: SlotLeases,
+    me: ReplicaIdentity,
+    listen: SocketAddr,
+    port: u16,
+    members: watch::Receiver<Arc<[SocketAddr]>>,
+    certificates: watch::Receiver<Option<Arc<ReplicaCertificates>>>,
+    status: Arc<ReplicaStatus>,
+    channel_ended: oneshot::Receiver<()>,
+    /// Reasons for refusals that have been logged.
+    logged_refusals: [bool; LeaseRefusal::ALL.len()],
+    status_due: Time,
+    last_step: Instant,
+}
+
+/// The channel, once its address is free.
+struct OpenChannel {
+    sender: ChannelSender,
+    receiver: ChannelReceiver,
+}
+
+impl LeaseDriver {
+    /// Runs until the process ends.
+    async fn run(mut self, listener: Option<TcpListener>) {
+        let mut channel = listener.and_then(|listener| self.open_channel(listener));
+        // The first list comes before the first configuration.
+        if self.members.changed().await.is_err() {
+            return;
+        }
+        self.update_members();
+        let mut rebind_at = Instant::now();
+        loop {
+            // Events that come together are handled together.
+            sleep_until(self.last_step + STEP_INTERVAL).await;
+            self.last_step = Instant::now();
+            let now = clock::now();
+            for message in self.leases.step(now) {
+                if let Some(channel) = &channel {
+                    channel.sender.send(message.to.member, ReplicaMessage::Lease(message));
+                }
+            }
+            self.write_status(now);
+            let next = instant(self.leases.next_step(now), now);
+            tokio::select! {
+                message = receive(&mut channel) => match message {
+                    Some(message) => self.receive_all(message, &mut channel),
+                    None => channel = None,
+                },
+                () = self.leases.changed() => {}
+                changed = self.members.changed() => match changed {
+                    Ok(()) => self.update_members(),
+                    // The control thread has ended, and the process ends.
+                    Err(_) => return,
+                },
+                _ = &mut self.channel_ended, if !self.channel_ended.is_terminated() => channel = None,
+                () = sleep_until(rebind_at), if channel.is_none() && !self.channel_ended.is_terminated() => {
+                    // The previous process may have the address still.
+                    rebind_at = Instant::now() + REBIND_INTERVAL;
+                    let listener = TcpListener::bind(self.listen).ok();
+                    channel = listener.and_then(|listener| self.open_channel(listener));
+                }
+                () = sleep_until(next) => {}
+            }
+        }
+    }
+
+    fn open_channel(&self, listener: TcpListener) -> Option<OpenChannel> {
+        let settings = ChannelSettings {
+            me: self.me,
+            listener,
+            port: self.port,
+            members: self.members.clone(),
+            certificates: self.certificates.clone(),
+            times: ChannelTimes::default(),
+        };
+        match start_channel(settings) {
+            Ok((sender, receiver)) => {
+                tracing::info!(address = %self.listen, "listening for replicas");
+                self.status.set_channel(sender.clone());
+                Some(OpenChannel { sender, receiver })
+            }
+            Err(error) => {
+                tracing::error!(%error, "replicas cannot lease slots to one another");
+                None
+            }
+        }
+    }
+
+    fn update_members(&mut self) {
+        let members = Arc::clone(&self.members.borrow_and_update());
+        self.leases.update_members(members.iter().copied(), clock::now());
+    }
+
+    /// Takes a message, and others that have arrived.
+    fn receive_all(&mut self, first: ReceivedMessage, channel: &mut Option<OpenChannel>) {
+        self.receive_one(first);
+        for _ in 1..MAX_MESSAGES {
+            match channel.as_mut().and_then(|channel| channel.receiver.try_receive()) {
+                Some(message) => self.receive_one(message),
+                None => return,
+            }
+        }
+    }
+
+    fn receive_one(&mut self, received: ReceivedMessage) {
+        let ReceivedMessage { message: ReplicaMessage::Lease(message), from } = received;
+        if let Err(refusal) = self.leases.receive(&message, clock::now())
+            && !std::mem::replace(&mut self.logged_refusals[refusal as usize], true)
+        {
+            let reason = refusal.name();
+            tracing::warn!(replica = %from.member, reason, "a message about leases is refused");
+        }
+    }
+
+    fn write_status(&mut self, now: Time) {
+        if now >= self.status_due {
+            self.status_due = now + STATUS_INTERVAL;
+            self.status.set_leases(self.leases.status());
+        }
+    }
+}
+
+/// Waits for a message; forever without a channel.
+async fn receive(channel: &mut Option<OpenChannel>) -> Option<ReceivedMessage> {
+    match channel {
+        Some(channel) => channel.receiver.receive().await,
+        None => pending().await,
+    }
+}
+
+fn instant(time: Time, now: Time) -> Instant {
+    Instant::now() + time.saturating_since(now)
+}

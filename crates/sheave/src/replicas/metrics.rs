@@ -1,0 +1,105 @@
+//! Metrics of replicas that lease slots to one another.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use proxy::leases::LeaseRefusal;
+use proxy::observe::{MetricReader, MetricRow};
+use replica::{ChannelCounts, RefusalReason};
+
+use super::lease_status::ReplicaStatus;
+
+/// The metrics. A process that leases no slots has none of them.
+pub(crate) static REPLICA_METRICS: &[MetricRow<ReplicaStatus>] = &[
+    MetricRow::new(
+        "sheave_replica_peers_connected",
+        &[],
+        MetricReader::Gauge(|it| {
+            let peers = it.channel().map(|channel| channel.peer_states()).unwrap_or_default();
+            peers.iter().filter(|peer| peer.connected_for.is_some()).count() as f64
+        }),
+        "Replicas to which a connection is open.",
+    ),
+    MetricRow::new(
+        "sheave_replica_peers",
+        &[],
+        MetricReader::Gauge(|it| {
+            it.channel().map_or(0, |channel| channel.peer_states().len()) as f64
+        }),
+        "Other replicas. Those without a connection have failed, or are cut off.",
+    ),
+    MetricRow::new(
+        "sheave_replica_messages",
+        &["direction"],
+        MetricReader::Counts(|it, each| {
+            if let Some(counts) = counts(it) {
+                each("sent", read(&counts.messages_sent));
+                each("received", read(&counts.messages_received));
+            }
+        }),
+        "Messages exchanged with other replicas.",
+    ),
+    MetricRow::new(
+        "sheave_replica_bytes",
+        &["direction"],
+        MetricReader::Counts(|it, each| {
+            if let Some(counts) = counts(it) {
+                each("sent", read(&counts.bytes_sent));
+                each("received", read(&counts.bytes_received));
+            }
+        }),
+        "Bytes of messages exchanged with other replicas, without TLS.",
+    ),
+    MetricRow::new(
+        "sheave_replica_messages_replaced",
+        &[],
+        MetricReader::Count(|it| counts(it).map_or(0, |counts| read(&counts.messages_replaced))),
+        "Messages that a newer one has replaced before they were sent: the peer reads slowly, or is not connected.",
+    ),
+    MetricRow::new(
+        "sheave_replica_refusals",
+        &["reason"],
+        MetricReader::Counts(|it, each| {
+            let leases = it.leases().counts.refused;
+            for (refusal, count) in LeaseRefusal::ALL.iter().zip(leases) {
+                each(&format!("lease_{}", refusal.name()), count);
+            }
+            if let Some(counts) = counts(it) {
+                for reason in RefusalReason::ALL {
+                    each(reason.name(), counts.refused(reason));
+                }
+            }
+        }),
+        "Connections and messages of other replicas that were refused, by reason; lease_...: by the table of leases.",
+    ),
+    MetricRow::new(
+        "sheave_replica_slots",
+        &["state"],
+        MetricReader::Gauges(|it, each| {
+            let status = it.leases();
+            each("held", status.held as f64);
+            each("lent", status.lent as f64);
+            each("borrowed", status.borrowed as f64);
+        }),
+        "Slots of endpoints with a fixed cap: those that this replica may use now (`held`), those that it has lent to \
+         other replicas, and those of `held` that it has borrowed.",
+    ),
+    MetricRow::new(
+        "sheave_replica_slots_moved",
+        &["how"],
+        MetricReader::Counts(|it, each| {
+            let counts = it.leases().counts;
+            each("lent", counts.lent);
+            each("returned", counts.returned);
+            each("taken_back", counts.taken_back);
+        }),
+        "Slots that this replica has lent, returned, or taken back from a replica that was silent.",
+    ),
+];
+
+fn counts(status: &ReplicaStatus) -> Option<&ChannelCounts> {
+    status.channel().map(|channel| &**channel.counts())
+}
+
+fn read(value: &AtomicU64) -> u64 {
+    value.load(Ordering::Relaxed)
+}
