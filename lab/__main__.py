@@ -51,6 +51,8 @@ def _run(arguments: argparse.Namespace) -> int:
     found = experiment.find(arguments.name)
     if arguments.json and not arguments.json.resolve().parent.is_dir():
         raise MissingRequirement(f"{arguments.json}: no such folder")
+    if arguments.cluster:
+        found = found.with_cluster()
     found.check_extent(arguments.extent)
     if arguments.arms:
         found = found.with_arms(arguments.arms.split(","))
@@ -78,6 +80,8 @@ def _report(arguments: argparse.Namespace) -> int:
     folder = arguments.folder or report.newest()
     if not (folder / "seconds.csv").is_file():
         raise MissingRequirement(f"{folder} is not a run folder of {report.SUBJECT}")
+    if report.is_in_cluster(experiment.find(report.SUBJECT), folder):
+        raise MissingRequirement(f"{folder} is a run in the test cluster, which is a section of every page: omit it")
     print(f"{report.write(folder)} (of {folder})")
     return 0
 
@@ -104,6 +108,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     command.add_argument("--only", metavar="PART,...", help="only these variants or cases")
     command.add_argument("--arms", metavar="ARM,...", help="only these arms, if the experiment compares arms")
+    command.add_argument(
+        "--cluster", action="store_true", help="run in the test cluster (`make cluster` builds it), if it can"
+    )
     command.add_argument("--resume", action="store_true", help="resume the newest interrupted run")
     command.add_argument(
         "--before", metavar="PROGRAM", type=Path, help="compare with this build of Sheave instead of the peers"

@@ -51,7 +51,7 @@ class Child:
                 start_new_session=True,
             )
         if high_priority:
-            _raise_priority(self.pid)
+            raise_priority(self.pid)
 
     @property
     def pid(self) -> int:
@@ -149,7 +149,7 @@ def _launcher(cpus: Sequence[int]) -> list[str]:
     return ["setpriv", "--pdeathsig", "KILL", "--", *pinned]
 
 
-def _raise_priority(pid: int) -> None:
+def raise_priority(pid: int) -> None:
     """Raises the autogroup priority, because nice has no effect between sessions if CPU is shared by session. Root
     only.
     """

@@ -19,6 +19,8 @@ class Expectation:
     at_least: float = -math.inf
     # True if a quick run, short and without repetitions, can check the claim.
     quick: bool = True
+    # True if the claim is about a run in the test cluster, false if about any other run.
+    cluster: bool = False
 
     def __post_init__(self) -> None:
         if math.isinf(self.at_most) == math.isinf(self.at_least):

@@ -31,6 +31,8 @@ class Experiment:
     expectations: tuple[Expectation, ...]
     # Selected arms; empty selects all.
     arms: tuple[str, ...] = ()
+    # True if it runs in the test cluster.
+    in_cluster: bool = False
 
     @property
     def title(self) -> str:
@@ -94,6 +96,21 @@ class Experiment:
         settings["balancers"] = {name: version for name, version in settings["balancers"].items() if name in used}
         return replace(self, settings=settings, arms=tuple(names))
 
+    def with_cluster(self) -> Experiment:
+        """Returns the experiment in the test cluster, with the settings of its table `cluster`."""
+        if self.in_cluster:
+            return self
+        if "cluster" not in self.settings:
+            able = [name for name in names() if {"cluster", "in_cluster"} & find(name).settings.keys()]
+            raise UnknownName(f"{self.name} does not run in the test cluster; these do: {', '.join(able)}")
+        return replace(self, settings={**self.settings, **self.settings["cluster"]}, in_cluster=True)
+
+    @property
+    def titles(self) -> dict[str, str]:
+        """Titles of all variants, also of those in the test cluster, in the order of the pictures."""
+        variants = [*self.settings["variants"], *self.settings.get("cluster", {}).get("variants", ())]
+        return {variant["id"]: variant["title"] for variant in variants}
+
     def check_extent(self, extent: str) -> None:
         """Raises if a full run is requested and the experiment has only one size."""
         if extent == "full" and not any(name.startswith("full_") for name in self.settings):
@@ -120,7 +137,8 @@ def find(name: str) -> Experiment:
         raise UnknownName(f"there is no experiment '{name}'; there are: {', '.join(names())}")
     settings = tomllib.loads((folder / "experiment.toml").read_text())
     expected = tomllib.loads((folder / "expect.toml").read_text())
-    return Experiment(name, folder, settings, tuple(Expectation(**claim) for claim in expected["claim"]))
+    expectations = tuple(Expectation(**claim) for claim in expected["claim"])
+    return Experiment(name, folder, settings, expectations, in_cluster=settings.get("in_cluster", False))
 
 
 def names() -> list[str]:

@@ -68,9 +68,16 @@ class LoadGenerator:
     """Endpoints that serve permanently, and one load job at a time against a proxy before them."""
 
     def __init__(
-        self, log: Path, *, cpus: Sequence[int], endpoints: int, service: EndpointBehaviour | None = None
+        self,
+        log: Path,
+        *,
+        cpus: Sequence[int],
+        endpoints: int,
+        service: EndpointBehaviour | None = None,
+        prefix: Sequence[str] = (),
     ) -> None:
-        argv = [binary("loadgen"), "--endpoints", endpoints, *(service or EndpointBehaviour()).arguments()]
+        """Starts the process; `prefix` is a command that enters another network and replaces itself."""
+        argv = [*prefix, binary("loadgen"), "--endpoints", endpoints, *(service or EndpointBehaviour()).arguments()]
         self._child = Child(argv, log, cpus=cpus, piped=True)
         self.endpoints: tuple[str, ...] = tuple(self._answer()["endpoints"])
 

@@ -60,22 +60,24 @@ def congestion_control(towards: str = "127.0.0.1") -> str:
 
 
 @contextlib.contextmanager
-def packets_dropped(address: str) -> Iterator[None]:
-    """Drops every packet to and from an address on receipt, so that the sender gets no reply.
+def packets_dropped(address: str, *, only_sent: bool = False) -> Iterator[None]:
+    """Drops every packet to and from an address on receipt, so that the sender gets no reply; if `only_sent`, those
+    from it.
 
     The process must have its own network namespace, because the rules apply to all of it.
     """
     if os.stat(OWN_NAMESPACE).st_ino == FIRST_NAMESPACE:
         raise MissingRequirement("packets are dropped in a network namespace of the lab's own alone, and it has none")
-    _change_rules("-I", address)
+    matches = [f"-s {address}"] if only_sent else [f"-s {address}", f"-d {address}"]
+    _change_rules("-I", matches)
     try:
         yield
     finally:
-        _change_rules("-D", address)
+        _change_rules("-D", matches)
 
 
-def _change_rules(action: str, address: str) -> None:
-    rules = f"*filter\n{action} INPUT -s {address} -j DROP\n{action} INPUT -d {address} -j DROP\nCOMMIT\n"
+def _change_rules(action: str, matches: Sequence[str]) -> None:
+    rules = "\n".join(["*filter", *(f"{action} INPUT {match} -j DROP" for match in matches), "COMMIT", ""])
     argv = ["iptables-restore", "--wait", "5", "--noflush"]
     done = subprocess.run(argv, input=rules, check=False, capture_output=True, text=True)
     if done.returncode != 0:

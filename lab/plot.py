@@ -14,6 +14,8 @@ from lab.article004 import rows as loads_rows
 from lab.autoscale import days
 from lab.autoscale import pictures as scaled
 from lab.experiment import Experiment, UnknownName, find, names
+from lab.replicas import pictures as waits
+from lab.replicas import rows as waits_rows
 
 
 def runs(target: str | None) -> Iterator[tuple[Experiment, Path]]:
@@ -45,18 +47,15 @@ def draw(folder: Path, experiment: Experiment) -> Path:
 
 def _draw(folder: Path, experiment: Experiment) -> Path:
     if (folder / "seconds.csv").is_file():
-        return timeline.draw(folder, titles(experiment))
+        return timeline.draw(folder, experiment.titles)
     if (folder / days.MINUTES).is_file():
-        return scaled.draw(folder, titles(experiment))
+        return scaled.draw(folder, experiment.titles)
     if rows.has_format(folder / "raw.csv"):
-        return pictures.draw(folder, titles(experiment))
+        return pictures.draw(folder, experiment.titles)
     if limits_rows.has_format(folder / "raw.csv"):
-        return limits_pictures.draw(folder, titles(experiment))
+        return limits_pictures.draw(folder, experiment.titles)
     if loads_rows.has_format(folder / "raw.csv"):
-        return loads_pictures.draw(folder, titles(experiment))
+        return loads_pictures.draw(folder, experiment.titles)
+    if waits_rows.has_format(folder / "raw.csv"):
+        return waits.draw(folder, experiment.title)
     return costs.draw(folder, experiment.title)
-
-
-def titles(experiment: Experiment) -> dict[str, str]:
-    """Returns the titles by variant, in the order of the pictures."""
-    return {variant["id"]: variant["title"] for variant in experiment.settings["variants"]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Callable, Iterable
 from html import escape
@@ -15,6 +16,7 @@ from lab.article004 import pictures as loads_pictures
 from lab.claim import Claim
 from lab.experiment import Experiment
 from lab.figure import Figure
+from lab.kubernetes.agents import ANNOTATION
 from lab.paths import CACHE, MissingRequirement
 from lab.results import read_rows
 
@@ -51,16 +53,26 @@ pre { font-size: 0.8em; overflow-x: auto; background: #f6f6f6; padding: 1em; }
 
 def newest() -> Path:
     """Returns the folder of the newest run; raises an error with instructions if there is none."""
-    if folder := _newest_of(SUBJECT):
+    if folder := _newest_of(SUBJECT, in_cluster=False):
         return folder
     raise MissingRequirement(f"no run of {SUBJECT} exists: run `make lab EXP={SUBJECT}`")
 
 
-def _newest_of(name: str) -> Path | None:
-    """Returns the newest of the committed and cached runs."""
+def is_in_cluster(found: Experiment, folder: Path) -> bool:
+    """Returns true if the run was in the test cluster, as its first row says."""
+    variants = found.settings.get("cluster", {}).get("variants", ())
+    with (folder / "raw.csv").open(newline="") as lines:
+        first = next(csv.DictReader(lines), {})
+    return first.get("variant") in [variant["id"] for variant in variants]
+
+
+def _newest_of(name: str, *, in_cluster: bool) -> Path | None:
+    """Returns the newest of the committed and cached runs, of those in the test cluster or of the others."""
     found = experiment.find(name)
     folders = [path.parent for path in (*found.folder.glob("runs/*/raw.csv"), *CACHE.glob(f"lab/{name}/*/raw.csv"))]
-    whole = [folder for folder in folders if (folder / "summary.md").is_file()]
+    whole = [
+        folder for folder in folders if (folder / "summary.md").is_file() and is_in_cluster(found, folder) == in_cluster
+    ]
     return max(whole, key=lambda folder: (folder / "summary.md").stat().st_mtime, default=None)
 
 
@@ -70,7 +82,7 @@ def write(folder: Path) -> Path:
     pictures = CACHE / "lab" / "report"
     pictures.mkdir(parents=True, exist_ok=True)
     plot.draw(folder, found)
-    timeline.draw_details(folder, plot.titles(found), pictures)
+    timeline.draw_details(folder, found.titles, pictures)
     rows = read_rows(folder / "raw.csv")
     figures = found.module().figures(rows)
     path = CACHE / "lab" / "report.html"
@@ -135,17 +147,37 @@ and H3, performance is close, but H2 seems to edge out H3 in most of the trials.
 {_pictures(folder, loads_pictures.PICTURES)}"""
 
 
+def _cluster(_found: Experiment, folder: Path, _figures: dict[str, Figure], claims: list[Claim]) -> str:
+    return f"""<h1>The same in Kubernetes</h1>
+<p>The same users and application in a cluster of three nodes, with the real kube-apiserver and kube-proxy: first the
+Service as it is, then after `kubectl annotate service app {escape(ANNOTATION)}`.</p>
+{_claims(claims)}
+{_pictures(folder, ())}"""
+
+
+def _cluster_grpc(_found: Experiment, folder: Path, _figures: dict[str, Figure], claims: list[Claim]) -> str:
+    return f"""<h1>gRPC clients with one connection each, in Kubernetes</h1>
+<p>The same client on each of three nodes, and a Deployment that `kubectl scale` brings from one server to three.</p>
+{_claims(claims)}
+{_pictures(folder, ())}"""
+
+
+Render = Callable[[Experiment, Path, dict[str, Figure], list[Claim]], str]
+
+
 def _other_sections() -> str:
-    """Returns the section of each other experiment's newest run, or instructions."""
-    return "\n".join(
-        _other_section(name, render) for name, render in ((LIMITS, _limits), (GRPC, _grpc), (LOADS, _loads))
-    )
+    """Returns the section of the newest run of everything else, or instructions."""
+    cluster = _other_section(SUBJECT, _cluster, in_cluster=True)
+    others = [_other_section(name, render) for name, render in ((LIMITS, _limits), (GRPC, _grpc))]
+    cluster_grpc = _other_section(GRPC, _cluster_grpc, in_cluster=True)
+    return "\n".join([cluster, *others, cluster_grpc, _other_section(LOADS, _loads)])
 
 
-def _other_section(name: str, render: Callable[[Experiment, Path, dict[str, Figure], list[Claim]], str]) -> str:
-    folder = _newest_of(name)
+def _other_section(name: str, render: Render, *, in_cluster: bool = False) -> str:
+    folder = _newest_of(name, in_cluster=in_cluster)
     if folder is None:
-        return f"<p><small>There is more once `make lab EXP={name}` has run.</small></p>"
+        options = " ARGS=--cluster" if in_cluster else ""
+        return f"<p><small>There is more once `make lab EXP={name}{options}` has run.</small></p>"
     found = experiment.find(name)
     figures, claims = _redraw(found, folder)
     return f"{render(found, folder, figures, claims)}\n{_machine(folder)}"

@@ -14,6 +14,7 @@ from lab.child import raise_open_files
 from lab.claim import Claim
 from lab.experiment import Experiment
 from lab.figure import Figure
+from lab.kubernetes import session
 from lab.paths import CACHE, MissingRequirement, build
 
 
@@ -39,16 +40,21 @@ def run(
 ) -> RunOutcome:
     """Runs an experiment, or the rest of an interrupted run; writes the results before it checks the claims."""
     module = experiment.module()
-    if obstacle := getattr(module, "obstacle", lambda: None)():
+    if obstacle := getattr(module, "cluster_obstacle" if experiment.in_cluster else "obstacle", lambda: None)():
         raise MissingRequirement(f"{experiment.name} cannot run here: {obstacle}")
     build(
         *experiment.settings.get("programs", ("sheave", "loadgen")), shipped=experiment.settings.get("shipped", False)
     )
     # An experiment may fetch other requirements than balancers, and names their versions.
     versions = getattr(module, "prepare", dict)() | prepare(experiment, _balancers(experiment, extent, only))
-    network_used = network.isolate()
+    # The cluster's nodes have namespaces of their own, which this process reaches from the machine's.
+    network_used = "the test cluster's" if experiment.in_cluster else network.isolate()
     raise_open_files()
     run_environment = environment.describe(network_used, versions)
+    if experiment.in_cluster:
+        run_environment["versions"] = {"kubernetes": session.version(), **versions}
+        # Of the routes of nodes and pods.
+        run_environment["congestion_control"] = network.CONGESTION_CONTROL
 
     builds = {name: str(program) for name, program in experiment.settings.get("builds", {}).items()}
     identity = {
@@ -67,7 +73,8 @@ def run(
         bench.note(f"The machine was loaded at the start: {run_environment['load_average'][0]:.2f} runnable tasks.")
     figures = _run_and_report_interruption(module.run, bench)
 
-    expectations = [claim for claim in experiment.expectations if claim.quick or not bench.quick]
+    expectations = [claim for claim in experiment.expectations if claim.cluster == experiment.in_cluster]
+    expectations = [claim for claim in expectations if claim.quick or not bench.quick]
     expectations = [claim for claim in expectations if claim.figure in figures or not bench.partial]
     claims = [expectation.check(figures) for expectation in expectations]
     results.write(bench, run_environment, figures, claims)
@@ -117,8 +124,8 @@ def _new_bench(
     """Creates a bench. Complete runs are for committing and lie with the experiment; others lie in the cache."""
     now = datetime.datetime.now()
     if _counts_for_claims(experiment, extent, only):
-        size = "-full" if extent == "full" else ""
-        folder = _new_folder(experiment.folder / "runs" / f"{now:%Y-%m-%d}-{environment.machine_name()}{size}")
+        kind = ("-cluster" if experiment.in_cluster else "") + ("-full" if extent == "full" else "")
+        folder = _new_folder(experiment.folder / "runs" / f"{now:%Y-%m-%d}-{environment.machine_name()}{kind}")
     else:
         folder = _new_folder(_cache(experiment) / _timestamp())
     if experiment.resumable:

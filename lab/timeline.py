@@ -21,8 +21,8 @@ DARK, LIGHT, RED = "#333333", "#9a9a9a", "#c0392b"
 # An application that takes a second answers in bursts, so rates and latencies are means over this many seconds.
 SMOOTHED_SECONDS = 3
 COLUMNS = 3
-# Variants of the picture in the repository's README: the article's and Sheave.
-PAIR = ("clusterip", "sheave")
+# Variants of pictures for pages: the article's, and Sheave beside it.
+PAIRS = {"pair.png": ("clusterip", "sheave"), "cluster.png": ("cluster-clusterip", "cluster-sheave")}
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,9 @@ def draw(folder: Path, titles: dict[str, str]) -> Path:
     configure_matplotlib()
     runs = read(folder)
     variants = [variant for variant in titles if variant in runs]
-    if pair := [variant for variant in PAIR if variant in variants][1:]:
-        save(_overview(runs, [PAIR[0], *pair], titles), folder / "pair.png")
+    for name, pair in PAIRS.items():
+        if set(pair) <= set(variants):
+            save(_overview(runs, pair, titles), folder / name)
     save(_rates(runs, variants, titles), folder / "rates.svg")
     return save(_overview(runs, variants, titles), folder / "plot.svg")
 
@@ -196,7 +197,7 @@ def _cpu(panel: Any, run: Run) -> None:
 def _connections(panel: Any, run: Run) -> None:
     for name in REPLICAS:
         panel.plot(run.times, run.column(f"connections.{name}"), color=COLOURS[name], label=name)
-    _name(panel, "conntrack entries, established", legend=True)
+    _name(panel, "connections of replicas, established", legend=True)
 
 
 def _rates(runs: dict[str, list[Run]], variants: Sequence[str], titles: dict[str, str]) -> Any:

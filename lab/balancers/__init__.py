@@ -7,8 +7,8 @@ placement)` starts it.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Literal, Protocol, Self, cast
@@ -28,6 +28,17 @@ class FailurePolicy:
     # Consecutive failures before an endpoint is ejected.
     failures: int
     connect_timeout_ms: int
+
+
+@dataclass(frozen=True)
+class ReplicaSet:
+    """Replicas of Sheave that divide caps, and the one to start."""
+
+    # A loopback address of each, with a free port.
+    members: tuple[str, ...]
+    member: str
+    # Replicas lend slots to one another; otherwise their shares are fixed.
+    lease_slots: bool
 
 
 @dataclass(frozen=True)
@@ -51,6 +62,10 @@ class BalancerTask:
     client_streams: int | None = None
     # In-flight limit of one endpoint, or `auto` for a learned one; other requests wait in a queue.
     cap: int | Literal["auto"] | None = None
+    # In-flight limits of endpoints that differ, instead of `cap`.
+    caps: Mapping[str, int] = field(default_factory=dict)
+    # Other replicas of the balancer, with which it divides the cap.
+    replicas: ReplicaSet | None = None
     # Length of the queue; each default is more than any client here needs.
     queue: int | None = None
     # In-flight limit of all endpoints together; other requests are refused.
@@ -72,7 +87,7 @@ class BalancerTask:
     defaults: bool = False
 
     def __post_init__(self) -> None:
-        if self.defaults and (self.failure_policy or self.algorithm or self.cap):
+        if self.defaults and (self.failure_policy or self.algorithm or self.cap or self.caps):
             raise ValueError("defaults have no failure policy, no algorithm and no cap")
 
 

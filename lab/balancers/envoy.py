@@ -55,10 +55,10 @@ def start(task: BalancerTask, placement: Placement) -> RunningBalancer:
         or not task.keep_idle
     ):
         raise UnsupportedTask("envoy.py supports no HTTP/3, no removed headers, no limit, and only pooled connections")
-    if task.routes is not None or task.cap is not None or task.splice:
-        raise UnsupportedTask(
-            "envoy.py supports no routes; Envoy has no queue for a cap on each endpoint and no splicing"
-        )
+    if task.routes is not None or task.cap == "auto" or task.caps or task.replicas or task.splice:
+        raise UnsupportedTask("envoy.py supports no routes; Envoy learns and divides no cap, and has no splicing")
+    if task.cap is not None and task.endpoint_protocol != "http1":
+        raise UnsupportedTask("Envoy limits the connections of an endpoint, which are its requests over HTTP/1.1 alone")
     if task.defaults and task.endpoint_protocol != "http1":
         raise UnsupportedTask("Envoy's default is HTTP/1.1 to endpoints")
     address = placement.choose_address()
@@ -172,7 +172,7 @@ def _cluster_options(task: BalancerTask) -> dict[str, Any]:
     options: dict[str, Any] = {
         "connect_timeout": f"{task.failure_policy.connect_timeout_ms / 1000}s" if task.failure_policy else "5s",
         "load_balancing_policy": {"policies": [{"typed_extension_config": _least_request(task)}]},
-        "circuit_breakers": {"thresholds": [{"priority": "DEFAULT", **everything}]},
+        "circuit_breakers": {"thresholds": [{"priority": "DEFAULT", **everything}], **_endpoint_limit(task)},
         "typed_extension_protocol_options": {
             HTTP_OPTIONS: {
                 "@type": _type(HTTP_OPTIONS),
@@ -188,6 +188,13 @@ def _cluster_options(task: BalancerTask) -> dict[str, Any]:
             "max_ejection_percent": 50,
         }
     return options
+
+
+def _endpoint_limit(task: BalancerTask) -> dict[str, Any]:
+    """Returns the circuit breaker of an endpoint; requests beyond it wait for a connection of the endpoint that they
+    were assigned to.
+    """
+    return {"per_host_thresholds": [{"max_connections": task.cap}]} if task.cap else {}
 
 
 def _endpoint_protocol_options(task: BalancerTask) -> dict[str, Any]:

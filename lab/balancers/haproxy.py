@@ -92,8 +92,8 @@ def prepare() -> str:
 def start(task: BalancerTask, placement: Placement) -> RunningBalancer:
     if task.routes is not None or task.cap == "auto" or task.queue is not None or task.in_flight is not None:
         raise UnsupportedTask("haproxy.py supports no routes; HAProxy learns no cap and has no queue limit")
-    if not task.keep_idle:
-        raise UnsupportedTask("haproxy.py supports only shared idle connections")
+    if not task.keep_idle or task.replicas:
+        raise UnsupportedTask("haproxy.py supports only shared idle connections; HAProxy divides no cap")
     if task.endpoint_protocol == "http3" or task.removed_headers:
         raise UnsupportedTask("HAProxy 3.2 has no HTTP/3 to servers, and haproxy.py supports no removed headers")
     address = placement.choose_address()
@@ -148,7 +148,8 @@ def _failure_policy(task: BalancerTask) -> str:
 
 def _server(endpoint: str, task: BalancerTask) -> str:
     """Returns the arguments of a `server` line and of `add server`. The address is the server's name."""
-    limit = f" maxconn {task.cap}" if task.cap else ""
+    cap = task.caps.get(endpoint, task.cap)
+    limit = f" maxconn {cap}" if cap else ""
     failure_policy = CHECKED_SERVER.format(failures=task.failure_policy.failures) if task.failure_policy else ""
     protocol = "" if task.endpoint_protocol == "http1" else " proto h2"
     return f"{endpoint} {endpoint}{protocol}{limit}{failure_policy}"

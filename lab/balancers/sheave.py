@@ -238,14 +238,24 @@ def start(task: BalancerTask, placement: Placement) -> RunningBalancer:
         raise UnsupportedTask(
             "sheave.py supports only limits of each endpoint, and Sheave manages idle connections itself"
         )
+    if task.caps:
+        raise UnsupportedTask("sheave.py supports one limit for all endpoints")
     ready = placement.folder / "ready.json"
     config = _write_config(task, placement)
     argv = [placement.program or binary("sheave"), "serve", "--config", config]
     argv += ["--workers", str(task.workers), "--admin", "127.0.0.1:0", "--ready-file", ready]
+    argv += _replica_arguments(task)
     child = placement.start("sheave", argv, lambda _: ready.is_file(), seconds=60)
     addresses = json.loads(ready.read_text())
     set_endpoints = partial(_write_endpoints, config / "endpoints.yaml")
     return RunningBalancer(addresses["listeners"][0]["address"], child, set_endpoints, addresses["admin"])
+
+
+def _replica_arguments(task: BalancerTask) -> list[str]:
+    if task.replicas is None:
+        return []
+    arguments = ["--replicas", ",".join(task.replicas.members), "--replica", task.replicas.member]
+    return [*arguments, "--lease-slots"] if task.replicas.lease_slots else arguments
 
 
 def _write_config(task: BalancerTask, placement: Placement) -> Path:

@@ -73,6 +73,27 @@ with socket.create_server(("127.0.1.1", 0)) as server:
         done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False)
         self.assertEqual(done.stdout.split(), ["dropped", "delivered"], done.stderr)
 
+    def test_packets_in_the_other_direction_arrive(self) -> None:
+        if os.geteuid() != 0 or not shutil.which("iptables-restore") or not shutil.which("ip"):
+            self.skipTest("it takes root, iproute2 and iptables")
+        code = """
+import socket
+from lab import network
+network.isolate()
+first, second = (socket.socket(type=socket.SOCK_DGRAM) for _ in range(2))
+first.bind(("127.0.1.1", 0))
+second.bind(("127.0.1.2", 0))
+with network.packets_dropped("127.0.1.1", only_sent=True):
+    first.sendto(b"dropped", second.getsockname())
+    second.sendto(b"received", first.getsockname())
+    print(first.recv(100).decode())
+first.sendto(b"delivered", second.getsockname())
+print(second.recv(100).decode())
+"""
+        argv = [sys.executable, "-c", code]
+        done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=30)
+        self.assertEqual(done.stdout.split(), ["received", "delivered"], done.stderr)
+
 
 class ReplaceFileTest(unittest.TestCase):
     def test_reader_of_the_old_file_keeps_its_content(self) -> None:

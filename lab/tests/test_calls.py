@@ -75,8 +75,12 @@ class FiguresTest(unittest.TestCase):
             rows.EMPTY
             | {"variant": variant["id"], "kind": variant["kind"], "repetition": 1, "calls_at_once": 200}
             | rows.summary(balanced)
-            | (numbers if variant["kind"] == "newcomer" or name == "largest" else {"busiest": 0.9})
-            for variant in self.found.settings["variants"]
+            | (
+                numbers
+                if variant["kind"] in ("newcomer", "scaled", "adopted") or name == "largest"
+                else {"busiest": 0.9}
+            )
+            for variant in (*self.found.settings["variants"], *self.found.settings["cluster"]["variants"])
             for name in (("size", "largest") if variant["kind"] == "bursts" else ("all",))
         ]
 

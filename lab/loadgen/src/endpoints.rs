@@ -65,7 +65,8 @@ impl EndpointServers {
         let mut listeners = Vec::with_capacity(count);
         let mut addresses = Vec::with_capacity(count);
         for index in 0..count {
-            let listener = listen(index, SocketAddr::new(host(index)?, 0), registry)?;
+            let loopback = || Ok::<_, anyhow::Error>(SocketAddr::new(host(index)?, 0));
+            let listener = listen(index, arguments.listen.map_or_else(loopback, Ok)?, registry)?;
             addresses.push(listener.local_addr()?);
             listeners.push(Some(listener));
         }
@@ -249,8 +250,8 @@ fn host(endpoint: usize) -> Result<IpAddr> {
 }
 
 fn listen(endpoint: usize, address: SocketAddr, registry: &Registry) -> Result<TcpListener> {
-    let mut listener = TcpListener::bind(address)
-        .with_context(|| format!("cannot listen on the loopback address {address}"))?;
+    let mut listener =
+        TcpListener::bind(address).with_context(|| format!("cannot listen on {address}"))?;
     registry.register(&mut listener, EventSource::Listener.token(endpoint), Interest::READABLE)?;
     Ok(listener)
 }

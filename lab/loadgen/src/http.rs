@@ -66,6 +66,8 @@ pub(crate) trait MessageHead: Sized {
 pub(crate) struct RequestHead {
     pub(crate) body_bytes: u64,
     pub(crate) wanted: ResponseSpec,
+    /// True if the client expects the connection to close after the response.
+    pub(crate) closes: bool,
 }
 
 /// Response that a request's path asks of an endpoint.
@@ -94,7 +96,8 @@ impl MessageHead for RequestHead {
         } else {
             ResponseSpec::Bytes(bytes_in_path(path))
         };
-        Ok(Some((Self { body_bytes, wanted }, length)))
+        let closes = announces_close(request.headers);
+        Ok(Some((Self { body_bytes, wanted, closes }, length)))
     }
 
     fn body_bytes(&self) -> u64 {

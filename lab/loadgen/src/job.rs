@@ -11,10 +11,10 @@ use crate::defect::EndpointDefect;
 use crate::request::JobRequest;
 use crate::service::ServiceTime;
 
-const USAGE: &str = "usage: loadgen [--endpoints N] [--delay-us N] [--exponential] [--at-once N] [--seed N]
-               [--defect ENDPOINT=KIND]...
+const USAGE: &str = "usage: loadgen [--endpoints N | --listen IP:PORT] [--delay-us N] [--exponential] [--at-once N]
+               [--seed N] [--defect ENDPOINT=KIND]...
 
-Serves as N endpoints [4] on loopback and runs the jobs that come as JSON lines on standard input. Each
+Serves as N endpoints [4] on loopback, or as one at IP:PORT, and runs the jobs that come as JSON lines on standard input. Each
 endpoint answers after a delay [0] and serves --at-once requests concurrently [no limit]. The addresses of
 the endpoints are the first line of output. --exponential draws each delay, with --delay-us as the mean.
 KIND is slow:FACTOR, errors, black-hole, dead or dead:MILLISECONDS until it is back; the defect is injected
@@ -22,6 +22,8 @@ when the first job begins to count.";
 
 pub(crate) struct LoadgenArguments {
     pub(crate) endpoints: usize,
+    /// Address of the only endpoint; `None` is one on loopback for each.
+    pub(crate) listen: Option<SocketAddr>,
     pub(crate) service_time: ServiceTime,
     /// Defects with the number of their endpoint, from 0.
     pub(crate) defects: Vec<(usize, EndpointDefect)>,
@@ -31,11 +33,18 @@ impl LoadgenArguments {
     pub(crate) fn parse(mut words: impl Iterator<Item = String>) -> Result<Self> {
         let service_time =
             ServiceTime { mean: Duration::ZERO, random: false, at_once: usize::MAX, seed: 0 };
-        let mut parsed = Self { endpoints: 4, service_time, defects: Vec::new() };
+        let mut parsed = Self { endpoints: 4, listen: None, service_time, defects: Vec::new() };
         while let Some(word) = words.next() {
             let mut value = || words.next().with_context(|| format!("{word} needs a value"));
             match word.as_str() {
                 "--endpoints" => parsed.endpoints = number(&word, &value()?)?,
+                "--listen" => {
+                    let text = value()?;
+                    let address = text.parse().ok();
+                    parsed.listen =
+                        Some(address.with_context(|| format!("{word} {text}: not IP:PORT"))?);
+                    parsed.endpoints = 1;
+                }
                 "--delay-us" => {
                     parsed.service_time.mean = Duration::from_micros(number(&word, &value()?)?);
                 }

@@ -1,6 +1,7 @@
 //! Server side of an HTTP/1.1 connection: one request, one response, the next request.
 
 use std::io::{self, Write as _};
+use std::net::Shutdown;
 use std::rc::Rc;
 
 use mio::net::TcpStream;
@@ -11,6 +12,8 @@ pub(super) struct Http1Server {
     socket: TcpStream,
     incoming: MessageReader<RequestHead>,
     answer: Option<PendingResponse>,
+    /// True if nothing follows the response to the last request.
+    is_last: bool,
 }
 
 struct PendingResponse {
@@ -20,7 +23,7 @@ struct PendingResponse {
 
 impl Http1Server {
     pub(super) fn new(socket: TcpStream) -> Self {
-        Self { socket, incoming: MessageReader::new(), answer: None }
+        Self { socket, incoming: MessageReader::new(), answer: None, is_last: false }
     }
 
     pub(super) fn next_request(
@@ -31,8 +34,9 @@ impl Http1Server {
         if self.answer.is_some() {
             return Ok(None);
         }
-        let head = self.incoming.read(&self.socket, scratch)?;
-        Ok(head.map(|head| (0, head.wanted)))
+        let Some(head) = self.incoming.read(&self.socket, scratch)? else { return Ok(None) };
+        self.is_last = head.closes;
+        Ok(Some((0, head.wanted)))
     }
 
     /// True if the client has sent part of a request.
@@ -55,6 +59,9 @@ impl Http1Server {
             }
         }
         self.answer = None;
+        if self.is_last {
+            self.socket.shutdown(Shutdown::Write).map_err(MessageError::Io)?;
+        }
         Ok(())
     }
 }
