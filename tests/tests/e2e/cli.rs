@@ -39,6 +39,27 @@ async fn check_one_line_error(arguments: &[&str], parts: &[&str]) -> Result {
 }
 
 #[tokio::test]
+async fn transparent_mode_that_cannot_start_gives_a_one_line_error() -> Result {
+    let serve = |more: &[&'static str]| {
+        [&["serve", "--kubernetes", "--transparent", "--admin", "off"], more].concat()
+    };
+    let addresses = ["--transparent-addresses", "127.0.0.1"];
+    check_one_line_error(&serve(&addresses), &["127.0.0.1 is a loopback", "pods cannot reach"])
+        .await?;
+    let addresses = ["--transparent-addresses", "203.0.113.1"];
+    check_one_line_error(&serve(&addresses), &["203.0.113.1 is no address of this node"]).await?;
+    // Every address of the machine has this port taken; a machine without a network has no address at all.
+    let taken = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0))?;
+    let port = taken.local_addr()?.port();
+    let ports = format!("{port}-{port}");
+    let arguments = [&serve(&[])[..], &["--transparent-ports", &ports]].concat();
+    check_one_line_error(&arguments, &["--transparent-"]).await?;
+    check_exit(&["serve", "--transparent"], 1, &["--kubernetes"]).await?;
+    check_exit(&["probe", "live", "--ready-file", "/nowhere"], 1, &["not ready yet"]).await?;
+    Ok(())
+}
+
+#[tokio::test]
 async fn unusable_listen_address_gives_a_one_line_error() -> Result {
     let taken = TcpListener::bind("127.0.0.1:0")?;
     let taken = taken.local_addr()?.to_string();

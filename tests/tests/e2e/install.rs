@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 
 const EXAMPLES: [&str; 2] =
     ["deploy/examples/grafana-dashboard.json", "deploy/examples/prometheus.yaml"];
-const MANIFESTS: &str = "deploy/manifests/install.yaml";
+const MANIFESTS: [&str; 2] = ["deploy/manifests/install.yaml", "deploy/manifests/transparent.yaml"];
 
 fn read(path: &str) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
@@ -44,7 +44,7 @@ fn dashboard_is_valid_json() {
 
 #[test]
 fn manifests_use_only_existing_flags() {
-    let (manifests, reference) = (read(MANIFESTS), read("docs/reference/cli.md"));
+    let (manifests, reference) = (MANIFESTS.map(read).concat(), read("docs/reference/cli.md"));
     let arguments = manifests.lines().filter_map(|line| line.trim().strip_prefix("- --"));
     let flags: Vec<_> = arguments.map(|it| it.split('=').next().unwrap()).collect();
     assert!(flags.len() > 4, "{flags:?}");
@@ -56,8 +56,8 @@ fn manifests_use_only_existing_flags() {
 }
 
 #[test]
-fn rbac_roles_grant_writes_only_to_statuses_and_leases() {
-    let manifests = read(MANIFESTS);
+fn rbac_roles_grant_writes_only_to_statuses_leases_and_events() {
+    let manifests = MANIFESTS.map(read).join("\n---\n");
     let mut rules = 0;
     for role in manifests
         .split("\n---\n")
@@ -68,14 +68,15 @@ fn rbac_roles_grant_writes_only_to_statuses_and_leases() {
             let (resources, verbs) = rule.split_once("verbs:").unwrap();
             assert!(!rule.contains('*'), "{rule}");
             let verbs = verbs.trim().trim_start_matches('[').split(']').next().unwrap();
-            if verbs == "get, list, watch" {
+            if ["get", "get, list, watch"].contains(&verbs) {
                 continue;
             }
             let resources = resources.split_once("resources:").unwrap().1;
             let mut named = resources
                 .split(|c: char| c.is_whitespace() || "[],".contains(c))
                 .filter(|word| !["", "-"].contains(word));
-            assert!(named.all(|it| it.ends_with("/status") || it == "leases"), "{rule}");
+            let may_write = |it| it == "leases" || it == "events" && verbs == "create, patch";
+            assert!(named.all(|it| it.ends_with("/status") || may_write(it)), "{rule}");
         }
     }
     assert!(rules > 5, "{rules} rules");
@@ -158,6 +159,36 @@ fn chart_per_gateway_services_grant_service_writes() {
 }
 
 #[test]
+fn transparent_mode_has_one_capability_and_reads_no_secrets() {
+    let manifests = read(MANIFESTS[1]);
+    assert_eq!(of_kind(&manifests, "DaemonSet").len(), 1);
+    assert!(of_kind(&manifests, "Deployment").is_empty());
+    for part in
+        ["add: [NET_ADMIN]", "drop: [ALL]", "maxSurge: 1", "hostNetwork: true", "privileged"]
+    {
+        assert!(manifests.contains(part), "{part}");
+    }
+    // Two pods share a node's network during an update: no port may be fixed.
+    for part in ["containerPort", "hostPort", "httpGet"] {
+        assert!(!manifests.contains(part), "{part}");
+    }
+    for role in of_kind(&manifests, "ClusterRole") {
+        assert!(!role.contains("secrets") && !role.contains("configmaps"), "{role}");
+    }
+}
+
+#[test]
+fn chart_has_both_or_one_part() {
+    let Some(both) = chart(&["transparent.enabled=true"]) else { return };
+    let both = String::from_utf8(both.stdout).unwrap();
+    assert_eq!(of_kind(&both, "Deployment").len() + of_kind(&both, "DaemonSet").len(), 2);
+    // Services in front of Gateways must not select the pods of transparent mode.
+    let agent = "app.kubernetes.io/name: sheave-transparent";
+    let services = of_kind(&both, "Service");
+    assert_eq!(services.iter().filter(|it| it.contains(agent)).count(), 1, "{services:?}");
+}
+
+#[test]
 fn chart_rejects_invalid_values() {
     let cases = [
         ("replica=3", "replica"),
@@ -166,6 +197,9 @@ fn chart_rejects_invalid_values() {
         ("addresses.pool={192.0.2.0/24}", "needs hostNetwork"),
         ("drain.timeoutSeconds=0", "minimum"),
         ("logs.accessLog=2", "accessLog"),
+        ("transparent.ports=all", "does not match pattern"),
+        ("gateways.enabled=false", "nothing to install"),
+        ("transparent.enabled=true,rbac.namespaces={shop}", "reads the Services of all namespaces"),
         ("rbac.certificates[0].namespace=shop", "missing property 'secrets'"),
     ];
     for (setting, message) in cases {

@@ -66,6 +66,8 @@ mod limits;
 mod scaler;
 /// One limit shared by several replicas.
 mod replicas;
+/// Slots that replicas lease to one another.
+mod leased_slots;
 
 /// Outlier detection and probes.
 mod health;

@@ -18,7 +18,8 @@ const EDGES: &[(&str, &[&str])] = &[
     ("proxy", &["quic", "tls", "gateway", "balance", "codec"]),
     ("kube", &["gateway"]),
     ("intercept", &[]),
-    ("sheave", &["proxy", "kube", "intercept", "gateway"]),
+    ("replica", &["balance"]),
+    ("sheave", &["proxy", "kube", "intercept", "replica", "gateway"]),
     ("sim", &["balance"]),
 ];
 

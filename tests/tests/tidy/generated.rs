@@ -30,39 +30,46 @@ fn plain_manifests_are_generated_from_the_chart() {
         eprintln!("skipped: Helm is not built; `scripts/helm version` builds it");
         return;
     }
-    let made = Command::new(tree.root.join("scripts/manifests")).output().expect("bash runs");
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    let path = "deploy/manifests/install.yaml";
-    let found = std::fs::read(tree.root.join(path)).expect("plain manifests");
-    assert!(found == made.stdout, "{path}: the chart is another than it was: `make gen`");
+    for name in ["install", "transparent"] {
+        let script = tree.root.join("scripts/manifests");
+        let made = Command::new(script).arg(name).output().expect("bash runs");
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        let path = format!("deploy/manifests/{name}.yaml");
+        let found = std::fs::read(tree.root.join(&path)).expect("plain manifests");
+        assert!(found == made.stdout, "{path}: the chart is another than it was: `make gen`");
+    }
 }
 
 #[test]
 fn conformance_table_matches_the_report() {
     let tree = SourceTree::read();
-    let report = std::fs::read_to_string(tree.root.join(REPORT)).expect("a report");
+    let read = |report| std::fs::read_to_string(tree.root.join(report)).expect("a report");
     let readme = std::fs::read_to_string(tree.root.join("README.md")).expect("a README");
-    let rows = rows(&report);
-    assert_eq!(rows.len(), 5, "{rows:?}");
+    let rows: Vec<_> = REPORTS.iter().flat_map(|report| rows(&read(report))).collect();
+    assert_eq!(rows.len(), 7, "{rows:?}");
     assert_no_offences(
         rows.into_iter().filter(|row| !readme.contains(row)).map(|row| format!("README.md: {row}")),
     );
 }
 
-const REPORT: &str = "docs/conformance/gateway-api-v1.6.3.yaml";
+const REPORTS: [&str; 2] =
+    ["docs/conformance/gateway-api-v1.6.3.yaml", "docs/conformance/gateway-api-mesh-v1.6.3.yaml"];
 
-/// A line for each profile of the report: how many tests have passed and failed, of the core and of what is extended.
+/// A line for each profile of a report: how many tests have passed and failed, of the core and of what is extended.
 fn rows(report: &str) -> Vec<String> {
     let (mut rows, mut counts) = (Vec::new(), Vec::new());
     for line in report.lines() {
         let (name, value) = line.trim().split_once(": ").unwrap_or_default();
         match name {
             "Failed" | "Passed" => counts.push(value.to_owned()),
-            "name" if value.starts_with("GATEWAY-") => {
-                let [core_failed, core, failed, extended] = &std::mem::take(&mut counts)[..] else {
-                    panic!("{value} has not both parts")
-                };
-                rows.push(format!("| {value} | {core} | {core_failed} | {extended} | {failed} |"));
+            "name" if value.starts_with("GATEWAY-") || value.starts_with("MESH-") => {
+                rows.push(match &std::mem::take(&mut counts)[..] {
+                    [core_failed, core, failed, extended] => {
+                        format!("| {value} | {core} | {core_failed} | {extended} | {failed} |")
+                    }
+                    [core_failed, core] => format!("| {value} | {core} | {core_failed} | | |"),
+                    other => panic!("{value} has the counts {other:?}"),
+                });
             }
             _ => {}
         }

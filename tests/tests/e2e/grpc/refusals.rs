@@ -108,10 +108,14 @@ async fn deadline_during_a_response_resets_the_call_as_cancelled() -> Result {
         .await?;
         let site = GrpcFixture::of(&[&server], &[]).await?;
         let client = site.client().await?;
+        let started = Instant::now();
         let (response, _sending) = client.send_request(head_with_timeout("200m"), true).await?;
         let error = within("the reset", http2::Http2TestClient::response(response)).await?.err();
         let reason = error.as_ref().and_then(h2::Error::reason);
         ensure!(reason == Some(h2::Reason::CANCEL), "{error:?}");
+        // A client whose clock has steps of a millisecond must have seen its deadline pass.
+        let waited = started.elapsed();
+        ensure!(waited >= Duration::from_millis(202), "reset after {waited:?}");
         site.sheave.wait_until_idle().await?;
     }
     Ok(())
