@@ -10,7 +10,7 @@ PYTHON := .cache/venv/bin/python
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: ## a new replica under kept-alive load: by kube-proxy's rules if root, and behind Sheave; about a minute once built
+demo: ## a new replica under kept-alive load: by kube-proxy's rules if root, and behind Sheave; minutes once built
 	@scripts/setup demo
 	@$(PYTHON) -m lab.demo
 
@@ -43,7 +43,7 @@ sim: ## search for a failure (SEEDS=100000), or replay one traced (SEED=42)
 	@scripts/setup test
 	@scripts/sim
 
-lab: ## list the experiments; EXP=name runs one, ARGS="--quick --only VARIANT,... --json FILE"
+lab: ## list the experiments; EXP=name runs one, ARGS="--quick --cluster --only VARIANT,... --json FILE"
 	@scripts/setup lab
 	@$(PYTHON) -m lab $(if $(EXP),run $(EXP) $(ARGS),list)
 
