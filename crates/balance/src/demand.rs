@@ -10,7 +10,8 @@
 //! from the sum of their `DemandTotals`.
 
 use std::collections::VecDeque;
-use std::ops::AddAssign;
+use std::iter::Sum;
+use std::ops::{Add, AddAssign};
 use std::time::Duration;
 
 use crate::atomic::{AtomicU64, Ordering, fence};
@@ -238,6 +239,24 @@ impl RequestDemand {
     /// carry.
     pub fn total(&self) -> f64 {
         self.in_flight + self.queued + self.rejected
+    }
+}
+
+impl Add for RequestDemand {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            in_flight: self.in_flight + other.in_flight,
+            queued: self.queued + other.queued,
+            rejected: self.rejected + other.rejected,
+        }
+    }
+}
+
+impl Sum for RequestDemand {
+    fn sum<I: Iterator<Item = Self>>(demands: I) -> Self {
+        demands.fold(Self::default(), Self::add)
     }
 }
 

@@ -43,6 +43,8 @@ pub mod queue;
 pub mod slots;
 /// Demand for a backend, for autoscalers.
 pub mod demand;
+/// Reports of other replicas: the rules by which they count.
+pub mod peer_reports;
 
 pub use demand::RequestDemand;
 pub use endpoint::{Endpoint, EndpointRegistry, EndpointSet, SetMember};

@@ -204,7 +204,7 @@ impl Backend {
             queue: Mutex::new(Queue::new(Arc::clone(&current.set), current.limits)),
             current: ConfigCell::new(current),
             retry_budget: RetryBudget::new(workers),
-            demand: DemandTracker::new(workers),
+            demand: DemandTracker::new(workers, leases.clone()),
             health,
             adaptive_limits: AdaptiveLimits::default(),
             affinity_key,

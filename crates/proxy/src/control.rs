@@ -27,6 +27,7 @@ use crate::affinity::AffinityKey;
 use crate::alt_svc;
 use crate::backend::Backend;
 use crate::clock;
+use crate::demand::RiseListener;
 use crate::dial::pool::Endpoint;
 use crate::health;
 use crate::interception::{ConnectionInterceptor, InterceptionState};
@@ -142,8 +143,10 @@ pub struct BackendView {
     pub panicking: bool,
     /// Attempts beyond a request's first, since the start.
     pub retries: u64,
-    /// Mean number of concurrent requests demanded over the [`WINDOW`].
+    /// Mean number of concurrent requests demanded of this replica over the [`WINDOW`].
     pub demand: RequestDemand,
+    /// The same at all replicas together, as far as they report to this one.
+    pub demand_of_all_replicas: RequestDemand,
     /// Mean time for which a request holds a slot; `None`: no request has finished yet.
     pub service_time: Option<Duration>,
     pub endpoints: Vec<EndpointView>,
@@ -171,31 +174,31 @@ pub struct EndpointView {
     pub http3: Option<&'static str>,
 }
 
-/// The demand for one backend, for autoscaling.
+/// The demand for one backend at all replicas together, for autoscaling.
 pub struct BackendDemand {
     backend: Arc<Backend>,
     rises: watch::Receiver<()>,
 }
 
 impl BackendDemand {
-    /// Returns the mean over the last `window`, a minute at most.
+    /// Returns the mean over the last `window`, a minute at most, at all replicas that report to this one.
     #[must_use]
     pub fn average(&self, window: Duration) -> RequestDemand {
-        self.backend.demand.read(|averager| averager.average(window))
+        self.backend.demand.average_of_all(window)
     }
 
     /// True if the mean over the last `window` exceeded `threshold`. With a threshold of 0: true if there is or was any
-    /// demand at all.
+    /// demand at all. Demand at all replicas that report to this one counts.
     #[must_use]
     pub fn is_active(&self, window: Duration, threshold: f64) -> bool {
-        self.backend.demand.read(|averager| averager.is_active(window, threshold))
+        self.backend.demand.is_active(window, threshold)
     }
 
     /// Arms [`wait_for_rise`](Self::wait_for_rise): the next request that does not get its slot at once ends that wait.
     /// A caller that arms first, then checks the demand, then waits, misses no request.
     pub fn expect_rise(&mut self) {
         self.rises.mark_unchanged();
-        self.backend.demand.expect_rise();
+        self.backend.demand.expect_rise(RiseListener::Subscribers);
     }
 
     /// Waits for the request that [`expect_rise`](Self::expect_rise) announces.
@@ -503,6 +506,7 @@ fn view_backend(backend: &Backend) -> BackendView {
         backend.demand.read(|averager| (averager.average(WINDOW), averager.service_time()));
     BackendView {
         demand,
+        demand_of_all_replicas: backend.demand.average_of_all(WINDOW),
         service_time,
         panicking: backend.health.is_panicking(),
         key: backend.key.clone(),

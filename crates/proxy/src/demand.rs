@@ -3,17 +3,20 @@
 //! [`balance::demand`] defines the demand. This module stores the counts: each worker has a shard
 //! of its own, and readers share a `DemandAverager` behind a lock that no request takes.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use balance::Time;
 use balance::demand::{
-    ASSUMED_SERVICE_TIME, DemandAverager, DemandShard, DemandTotals, RejectedDemand,
+    ASSUMED_SERVICE_TIME, DemandAverager, DemandShard, DemandTotals, RejectedDemand, RequestDemand,
 };
+use balance::peer_reports::{DemandReport, PeerDemand};
 use tokio::sync::watch;
 
 use crate::clock;
+use crate::lease_signal::LeaseSignal;
 use crate::mutex::lock;
 
 /// Rejected requests of one client connection.
@@ -27,9 +30,23 @@ pub(crate) struct DemandTracker {
     averager: Mutex<DemandAverager>,
     /// Estimated time that a rejected request would have held a slot, in nanoseconds.
     service_time: AtomicU64,
-    /// True if a subscriber waits for the next request that does not get its slot at once.
-    is_awaited: AtomicBool,
+    /// Demand at other replicas, as they report it.
+    peers: Mutex<PeerDemand>,
+    /// The [`RiseListener`]s that wait for the next request that does not get its slot at once, as bits.
+    awaited_by: AtomicU8,
     rise_signal: watch::Sender<()>,
+    /// Signal to the thread that tells other replicas; `None`: there are none.
+    replicas: Option<Arc<LeaseSignal>>,
+}
+
+/// Listener for a rise of demand.
+#[derive(Clone, Copy)]
+#[repr(u8)]
+pub(crate) enum RiseListener {
+    /// Subscribers in this process.
+    Subscribers = 1,
+    /// The thread that tells other replicas.
+    Replicas = 2,
 }
 
 /// Demand that one worker counts.
@@ -41,15 +58,17 @@ struct WorkerDemand {
 }
 
 impl DemandTracker {
-    pub(crate) fn new(workers: usize) -> Self {
+    pub(crate) fn new(workers: usize, replicas: Option<Arc<LeaseSignal>>) -> Self {
         let worker_demand =
             |_| WorkerDemand { shard: DemandShard::new(), rejected: Mutex::default() };
         Self {
             workers: (0..workers).map(worker_demand).collect(),
             averager: Mutex::new(DemandAverager::new(clock::now())),
             service_time: AtomicU64::new(ASSUMED_SERVICE_TIME.as_nanos() as u64),
-            is_awaited: AtomicBool::new(false),
+            peers: Mutex::default(),
+            awaited_by: AtomicU8::new(0),
             rise_signal: watch::Sender::new(()),
+            replicas,
         }
     }
 
@@ -58,28 +77,71 @@ impl DemandTracker {
         &self.workers[worker].shard
     }
 
-    /// Notifies the subscribers, once, that a request is queued or has been rejected.
+    /// Notifies the listeners that expect it, once, that a request is queued or has been rejected.
     pub(crate) fn signal_rise(&self) {
         // The fence orders this check after the count: at least one of the counting worker and the
-        // subscriber sees the other.
+        // listener sees the other.
         fence(Ordering::SeqCst);
-        if self.is_awaited.load(Ordering::Relaxed) && self.is_awaited.swap(false, Ordering::Relaxed)
-        {
-            self.rise_signal.send_replace(());
+        if self.awaited_by.load(Ordering::Relaxed) != 0 {
+            self.notify_rise();
         }
     }
 
-    /// Returns a receiver that is notified when a request does not get its slot at once, but only
-    /// after [`expect_rise`](Self::expect_rise).
+    #[cold]
+    fn notify_rise(&self) {
+        let awaited_by = self.awaited_by.swap(0, Ordering::Relaxed);
+        if awaited_by & RiseListener::Subscribers as u8 != 0 {
+            self.rise_signal.send_replace(());
+        }
+        if awaited_by & RiseListener::Replicas as u8 != 0
+            && let Some(replicas) = &self.replicas
+        {
+            replicas.record_demand_rise();
+        }
+    }
+
+    /// Returns a receiver that is notified when a request does not get its slot at once, here or at
+    /// another replica, but only after [`expect_rise`](Self::expect_rise).
     pub(crate) fn subscribe_rises(&self) -> watch::Receiver<()> {
         self.rise_signal.subscribe()
     }
 
     /// Requests a notification for the next such request. A caller that reads the demand afterwards
     /// misses none.
-    pub(crate) fn expect_rise(&self) {
-        self.is_awaited.store(true, Ordering::Relaxed);
+    pub(crate) fn expect_rise(&self, listener: RiseListener) {
+        self.awaited_by.fetch_or(listener as u8, Ordering::Relaxed);
         fence(Ordering::SeqCst);
+    }
+
+    /// Withdraws the request for a notification.
+    pub(crate) fn ignore_rise(&self, listener: RiseListener) {
+        self.awaited_by.fetch_and(!(listener as u8), Ordering::Relaxed);
+    }
+
+    /// Takes the report of another replica.
+    pub(crate) fn record_peer(&self, peer: SocketAddr, report: DemandReport, now: Time) {
+        let begins = lock(&self.peers).record(peer, report, now);
+        fence(Ordering::SeqCst);
+        let subscribers = RiseListener::Subscribers as u8;
+        if begins && self.awaited_by.fetch_and(!subscribers, Ordering::Relaxed) & subscribers != 0 {
+            self.rise_signal.send_replace(());
+        }
+    }
+
+    /// Returns the mean over the last `window` at all replicas together.
+    pub(crate) fn average_of_all(&self, window: Duration) -> RequestDemand {
+        let own = self.read(|averager| averager.average(window));
+        own + lock(&self.peers).average(window, clock::now())
+    }
+
+    /// True if there is demand now at any replica, for a threshold of 0, or if the average of all
+    /// replicas together over the last `window` exceeds `threshold`.
+    pub(crate) fn is_active(&self, window: Duration, threshold: f64) -> bool {
+        let has_peer_demand =
+            || lock(&self.peers).present(clock::now()) != RequestDemand::default();
+        self.read(|averager| averager.is_active(window, threshold))
+            || (threshold <= 0.0 && has_peer_demand())
+            || self.average_of_all(window).total() > threshold
     }
 
     /// Counts a rejected request; returns until when it adds to the demand.

@@ -1,6 +1,6 @@
 //! Signal from workers and the control side to the thread of the leases.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use balance::LeaseValidity;
 use tokio::sync::Notify;
@@ -11,6 +11,8 @@ pub(crate) struct LeaseSignal {
     pub(crate) validity: LeaseValidity,
     /// Number of changes of backends, endpoints and caps so far.
     generation: AtomicU64,
+    /// True if a backend has got demand since this was last taken.
+    has_demand_risen: AtomicBool,
     notify: Notify,
 }
 
@@ -24,6 +26,16 @@ impl LeaseSignal {
     pub(crate) fn record_change(&self) {
         self.generation.fetch_add(1, Ordering::Release);
         self.wake();
+    }
+
+    /// Wakes the thread, because a backend without demand has got some.
+    pub(crate) fn record_demand_rise(&self) {
+        self.has_demand_risen.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    pub(crate) fn take_demand_rise(&self) -> bool {
+        self.has_demand_risen.swap(false, Ordering::AcqRel)
     }
 
     pub(crate) fn generation(&self) -> u64 {

@@ -225,8 +225,25 @@ impl MessageReceiver {
                 }
                 Err(WireError::Absurd) => Err(RefusalReason::Absurd),
             },
+            Some(FrameBody::Demand(demand)) => {
+                Ok(self.report(demand.try_into().map(ReplicaMessage::Demand), from))
+            }
             Some(FrameBody::Hello(_)) | None => Ok(None),
         }
+    }
+
+    /// Returns the message of a report. If it is impossible, only it is refused: leases of this
+    /// peer must not suffer.
+    fn report(
+        &self,
+        message: Result<ReplicaMessage, WireError>,
+        from: ReplicaIdentity,
+    ) -> Option<ReplicaMessage> {
+        let refused = |error: WireError| {
+            let (reason, peer) = (RefusalReason::Absurd, from.member);
+            self.note_refusal(&ConnectionRefusal { reason, peer, detail: error.to_string() });
+        };
+        message.map_err(refused).ok()
     }
 
     fn note_refusal(&self, refusal: &ConnectionRefusal) {

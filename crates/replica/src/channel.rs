@@ -83,6 +83,13 @@ impl ChannelSender {
         }
     }
 
+    /// Sends a message to all peers, like [`send`](Self::send).
+    pub fn send_to_all(&self, message: &ReplicaMessage) {
+        let peers = self.peers();
+        let replaced = peers.values().filter(|peer| peer.put(message.clone())).count();
+        count(&self.context.counts.messages_replaced, replaced);
+    }
+
     /// Returns the state of the connection to each peer, in the order of their addresses.
     pub fn peer_states(&self) -> Vec<PeerState> {
         self.peers().iter().map(|(&member, peer)| peer.state(member)).collect()

@@ -26,6 +26,8 @@ mod settings;
 mod message;
 /// Wire form of messages: protobuf.
 mod wire;
+/// Wire form of reports.
+mod wire_reports;
 /// Frames on a connection: length and protobuf.
 mod frame;
 /// Introduction of both sides, with which a connection begins.

@@ -2,6 +2,8 @@
 
 /// Wire form: round trips, and random bytes.
 mod wire;
+/// Wire form of reports, and their delivery.
+mod reports;
 /// Delivery, order, restarts, back-pressure.
 mod delivery;
 /// Renewal of connections and certificates.
@@ -207,8 +209,10 @@ fn lease(
 }
 
 fn number(message: &ReplicaMessage) -> u64 {
-    let ReplicaMessage::Lease(lease) = message;
-    lease.sent.as_nanos()
+    match message {
+        ReplicaMessage::Lease(lease) => lease.sent.as_nanos(),
+        other => panic!("{other:?}"),
+    }
 }
 
 /// Waits until a condition holds.

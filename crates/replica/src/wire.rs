@@ -12,10 +12,12 @@ use balance::time::Time;
 use prost::{Message, Oneof};
 use thiserror::Error;
 
+use crate::wire_reports::WireDemandMessage;
+
 /// One frame. A body of an unknown kind is as none.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct WireFrame {
-    #[prost(oneof = "FrameBody", tags = "1, 2")]
+    #[prost(oneof = "FrameBody", tags = "1, 2, 3")]
     pub(crate) body: Option<FrameBody>,
 }
 
@@ -25,6 +27,8 @@ pub(crate) enum FrameBody {
     Hello(WireHello),
     #[prost(message, tag = "2")]
     Lease(WireLease),
+    #[prost(message, tag = "3")]
+    Demand(WireDemandMessage),
 }
 
 /// First frame of each side.
@@ -140,7 +144,8 @@ impl From<SocketAddr> for WireAddress {
     }
 }
 
-fn address(wire: Option<WireAddress>) -> Result<SocketAddr, WireError> {
+/// Returns the address that a field has.
+pub(crate) fn address(wire: Option<WireAddress>) -> Result<SocketAddr, WireError> {
     let wire = wire.ok_or(WireError::Absurd)?;
     let ip = match wire.ip.len() {
         4 => <[u8; 4]>::try_from(wire.ip).map(IpAddr::from),

@@ -68,6 +68,8 @@ mod scaler;
 mod replicas;
 /// Slots that replicas lease to one another.
 mod leased_slots;
+/// What replicas report to one another.
+mod peer_reports;
 
 /// Outlier detection and probes.
 mod health;

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::thread;
 
 use balance::EndpointSet;
+use balance::demand::WINDOW;
+use balance::peer_reports::{BackendHash, REPORTED_WINDOWS, ReportedDemand};
 use gateway::snapshot::{BackendKey, BackendSettings, TransportProtocol};
 
 use super::refusal_history::{MAX_REMEMBERED, RefusalHistory};
@@ -75,11 +77,11 @@ fn rejected_requests_count_for_the_service_time() {
 
 #[test]
 fn demand_rise_notifies_all_subscribers_once_if_expected() {
-    let tracker = DemandTracker::new(1);
+    let tracker = DemandTracker::new(1, None);
     let (mut one, mut other) = (tracker.subscribe_rises(), tracker.subscribe_rises());
     tracker.signal_rise();
     assert!(!one.has_changed().unwrap(), "no subscriber expects it");
-    tracker.expect_rise();
+    tracker.expect_rise(RiseListener::Subscribers);
     tracker.signal_rise();
     assert!(one.has_changed().unwrap() && other.has_changed().unwrap());
     one.mark_unchanged();
@@ -89,9 +91,32 @@ fn demand_rise_notifies_all_subscribers_once_if_expected() {
 }
 
 #[test]
+fn demand_of_peers_adds_to_our_own_and_notifies_subscribers() {
+    let tracker = DemandTracker::new(1, None);
+    let mut rises = tracker.subscribe_rises();
+    let demand = ReportedDemand { in_flight: 1_000, queued: 500, rejected: 0 };
+    let averages = [demand; REPORTED_WINDOWS.len()];
+    let report = DemandReport { backend: BackendHash(1), present: demand, averages };
+    let (peer, now) = (([10, 0, 0, 1], 9903).into(), clock::now());
+    assert!(!tracker.is_active(WINDOW, 0.0));
+    tracker.expect_rise(RiseListener::Subscribers);
+    tracker.record_peer(peer, report, now);
+    assert!(rises.has_changed().unwrap());
+    rises.mark_unchanged();
+    assert_eq!(tracker.average_of_all(WINDOW).total(), 1.5);
+    assert!(tracker.is_active(WINDOW, 1.0) && !tracker.is_active(WINDOW, 2.0));
+    // Demand that goes on is no rise; our own requests add to it.
+    tracker.expect_rise(RiseListener::Subscribers);
+    tracker.record_peer(peer, report, now);
+    assert!(!rises.has_changed().unwrap());
+    tracker.shard(0).take(now);
+    assert!(tracker.average_of_all(WINDOW).total() > 1.5);
+}
+
+#[test]
 fn readers_make_progress_while_workers_write() {
     const REQUESTS: u64 = 200_000;
-    let tracker = DemandTracker::new(2);
+    let tracker = DemandTracker::new(2, None);
     thread::scope(|scope| {
         for worker in 0..2 {
             let shard = tracker.shard(worker);

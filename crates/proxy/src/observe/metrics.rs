@@ -404,7 +404,13 @@ static OF_BACKENDS: &[MetricRow<Backend>] = &[
         "sheave_backend_demand",
         BACKEND,
         MetricReader::Gauge(|it| it.demand.read(|averager| averager.average(WINDOW).total())),
-        "Mean demand over 15 s: requests in flight, waiting, and rejected ones for their expected service time.",
+        "Mean demand over 15 s at this replica: requests in flight, waiting, and rejected ones for their expected service time.",
+    ),
+    MetricRow::new(
+        "sheave_backend_demand_all_replicas",
+        BACKEND,
+        MetricReader::Gauge(|it| it.demand.average_of_all(WINDOW).total()),
+        "The same at all replicas together, which report it to one another with --lease-slots; each replica has the sum, so do not add them up. Without: as at this replica.",
     ),
     MetricRow::new(
         "sheave_backend_request_seconds",

@@ -135,7 +135,8 @@ proptest! {
 fn largest_message_fits_in_a_frame() {
     let endpoint = "[ffff::ffff]:65535".parse().unwrap();
     let me = ReplicaIdentity { member: endpoint, incarnation: u64::MAX };
-    let ReplicaMessage::Lease(mut message) = lease(me, me, u64::MAX, MAX_MESSAGE_ENTRIES);
+    let message = lease(me, me, u64::MAX, MAX_MESSAGE_ENTRIES);
+    let ReplicaMessage::Lease(mut message) = message else { panic!("{message:?}") };
     for entry in &mut message.lent {
         entry.endpoint = endpoint;
     }

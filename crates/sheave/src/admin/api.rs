@@ -48,14 +48,18 @@ pub(crate) struct BackendInfo {
     /// True in panic mode: health is ignored, because too few endpoints are healthy.
     panicking: bool,
     pub(crate) retries: u64,
+    /// Demand of this replica.
     pub(crate) demand: DemandInfo,
+    /// Demand of all replicas together; as `demand` if they do not report it to one another.
+    #[serde(default)]
+    demand_all_replicas: DemandInfo,
     /// Mean time that a request holds a slot; `null`: no request has completed yet.
     service_time_seconds: Option<f64>,
     pub(crate) endpoints: Vec<EndpointInfo>,
 }
 
 /// Concurrent requests, as a mean over the last 15 s.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct DemandInfo {
     /// Sum of the parts below.
     pub(crate) total: f64,
@@ -127,8 +131,17 @@ pub(super) fn backends(views: Vec<BackendView>) -> BackendsResponse {
 }
 
 fn backend(view: BackendView) -> BackendInfo {
-    let BackendView { key, settings, waiting, panicking, retries, demand, service_time, endpoints } =
-        view;
+    let BackendView {
+        key,
+        settings,
+        waiting,
+        panicking,
+        retries,
+        demand,
+        demand_of_all_replicas,
+        service_time,
+        endpoints,
+    } = view;
     BackendInfo {
         name: key.to_string(),
         namespace: key.namespace.to_string(),
@@ -143,6 +156,7 @@ fn backend(view: BackendView) -> BackendInfo {
         panicking,
         retries,
         demand: demand.into(),
+        demand_all_replicas: demand_of_all_replicas.into(),
         service_time_seconds: service_time.map(|time| time.as_secs_f64()),
         endpoints: endpoints.into_iter().map(endpoint).collect(),
     }

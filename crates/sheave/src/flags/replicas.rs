@@ -29,7 +29,8 @@ pub(crate) struct ReplicaFlags {
     /// Let replicas lend slots of endpoints with a fixed limit to one another, so that they are where requests wait.
     ///
     /// Replicas connect to one another for this, at the addresses of --replicas, or at --replica-port of the pods of
-    /// --peers. Each needs --replica-certs, unless all are on one machine (loopback addresses).
+    /// --peers. They also tell one another their demand, so that an autoscaler can ask any of them. Each needs
+    /// --replica-certs, unless all are on one machine (loopback addresses).
     #[arg(long, requires = "replica", help_heading = REPLICAS)]
     pub(crate) lease_slots: bool,
 

@@ -1,21 +1,21 @@
-//! State of leases and of the channel, which the thread of the leases writes and others read.
+//! State of leases, of reports and of the channel, which the thread of the leases writes and others read.
 
 use std::sync::{Mutex, OnceLock};
 
-use proxy::LeaseStatus;
+use proxy::{LeaseStatus, ReportCounts};
 use replica::ChannelSender;
 
 /// The state.
 #[derive(Debug, Default)]
 pub(crate) struct ReplicaStatus {
-    leases: Mutex<LeaseStatus>,
+    state: Mutex<(LeaseStatus, ReportCounts)>,
     /// Set once the channel is open.
     channel: OnceLock<ChannelSender>,
 }
 
 impl ReplicaStatus {
-    pub(super) fn set_leases(&self, status: LeaseStatus) {
-        *self.leases.lock().expect("no holder of the lock panics") = status;
+    pub(super) fn set(&self, leases: LeaseStatus, reports: ReportCounts) {
+        *self.state.lock().expect("no holder of the lock panics") = (leases, reports);
     }
 
     pub(super) fn set_channel(&self, channel: ChannelSender) {
@@ -24,7 +24,11 @@ impl ReplicaStatus {
     }
 
     pub(crate) fn leases(&self) -> LeaseStatus {
-        *self.leases.lock().expect("no holder of the lock panics")
+        self.state.lock().expect("no holder of the lock panics").0
+    }
+
+    pub(crate) fn reports(&self) -> ReportCounts {
+        self.state.lock().expect("no holder of the lock panics").1
     }
 
     /// Returns the channel; `None` while its address is not free.

@@ -1,5 +1,5 @@
-//! The thread that leases slots: it owns the lease table and the channel to the other replicas. Workers never wait for
-//! it.
+//! The thread that leases slots and exchanges reports: it owns the lease table and the channel to the other replicas.
+//! Workers never wait for it.
 
 use std::future::pending;
 use std::io;
@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use proxy::leases::{LeaseRefusal, ReplicaIdentity};
-use proxy::{Proxy, SlotLeases, Time, clock};
+use proxy::{PeerReports, Proxy, ReportRefusal, SlotLeases, Time, clock};
 use replica::{
     ChannelReceiver, ChannelSender, ChannelSettings, ChannelTimes, ReceivedMessage,
     ReplicaCertificates, ReplicaMessage, start_channel,
@@ -67,10 +67,13 @@ impl SlotLeaseThread {
         let identity = ReplicaIdentity { member: me, incarnation: incarnation() };
         let leases = SlotLeases::new(Arc::clone(proxy), identity, flags.cut_off.into())
             .context("the data plane does not lease slots")?;
+        let reports =
+            PeerReports::new(Arc::clone(proxy)).context("the data plane does not report")?;
         let status = Arc::new(ReplicaStatus::default());
         let (channel_end, channel_ended) = oneshot::channel();
         let driver = LeaseDriver {
             leases,
+            reports,
             me: identity,
             listen,
             port: flags.replica_port,
@@ -79,6 +82,7 @@ impl SlotLeaseThread {
             status: Arc::clone(&status),
             channel_ended,
             logged_refusals: [false; LeaseRefusal::ALL.len()],
+            logged_report_refusals: [false; ReportRefusal::ALL.len()],
             status_due: Time::ZERO,
             last_step: Instant::now(),
         };
@@ -167,6 +171,7 @@ fn incarnation() -> u64 {
 /// The thread's state.
 struct LeaseDriver {
     leases: SlotLeases,
+    reports: PeerReports,
     me: ReplicaIdentity,
     listen: SocketAddr,
     port: u16,
@@ -176,6 +181,7 @@ struct LeaseDriver {
     channel_ended: oneshot::Receiver<()>,
     /// Reasons for refusals that have been logged.
     logged_refusals: [bool; LeaseRefusal::ALL.len()],
+    logged_report_refusals: [bool; ReportRefusal::ALL.len()],
     status_due: Time,
     last_step: Instant,
 }
@@ -206,8 +212,9 @@ impl LeaseDriver {
                     channel.sender.send(message.to.member, ReplicaMessage::Lease(message));
                 }
             }
+            self.send_reports(&channel, now);
             self.write_status(now);
-            let next = instant(self.leases.next_step(now), now);
+            let next = instant(self.leases.next_step(now).min(self.reports.next_step()), now);
             tokio::select! {
                 message = receive(&mut channel) => match message {
                     Some(message) => self.receive_all(message, &mut channel),
@@ -270,19 +277,44 @@ impl LeaseDriver {
     }
 
     fn receive_one(&mut self, received: ReceivedMessage) {
-        let ReceivedMessage { message: ReplicaMessage::Lease(message), from } = received;
-        if let Err(refusal) = self.leases.receive(&message, clock::now())
-            && !std::mem::replace(&mut self.logged_refusals[refusal as usize], true)
+        let (from, now) = (received.from.member, clock::now());
+        match received.message {
+            ReplicaMessage::Lease(message) => {
+                if let Err(refusal) = self.leases.receive(&message, now)
+                    && !std::mem::replace(&mut self.logged_refusals[refusal as usize], true)
+                {
+                    let reason = refusal.name();
+                    tracing::warn!(replica = %from, reason, "a message about leases is refused");
+                }
+            }
+            ReplicaMessage::Demand(message) => {
+                let result = self.reports.receive_demand(from, &message, now);
+                self.log_report(from, result);
+            }
+        }
+    }
+
+    /// Logs the first refusal for each reason.
+    fn log_report(&mut self, from: SocketAddr, result: Result<(), ReportRefusal>) {
+        if let Err(refusal) = result
+            && !std::mem::replace(&mut self.logged_report_refusals[refusal as usize], true)
         {
-            let reason = refusal.name();
-            tracing::warn!(replica = %from.member, reason, "a message about leases is refused");
+            tracing::warn!(replica = %from, reason = refusal.name(), "a report of a replica is refused");
+        }
+    }
+
+    /// Sends the reports that are due to all peers.
+    fn send_reports(&mut self, channel: &Option<OpenChannel>, now: Time) {
+        let demand = self.reports.step(now).map(ReplicaMessage::Demand);
+        if let Some(channel) = channel {
+            demand.iter().for_each(|message| channel.sender.send_to_all(message));
         }
     }
 
     fn write_status(&mut self, now: Time) {
         if now >= self.status_due {
             self.status_due = now + STATUS_INTERVAL;
-            self.status.set_leases(self.leases.status());
+            self.status.set(self.leases.status(), self.reports.counts());
         }
     }
 }

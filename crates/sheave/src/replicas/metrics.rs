@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use proxy::ReportRefusal;
 use proxy::leases::LeaseRefusal;
 use proxy::observe::{MetricReader, MetricRow};
 use replica::{ChannelCounts, RefusalReason};
@@ -63,13 +64,23 @@ pub(crate) static REPLICA_METRICS: &[MetricRow<ReplicaStatus>] = &[
             for (refusal, count) in LeaseRefusal::ALL.iter().zip(leases) {
                 each(&format!("lease_{}", refusal.name()), count);
             }
+            for (refusal, count) in ReportRefusal::ALL.iter().zip(it.reports().refused) {
+                each(&format!("report_{}", refusal.name()), count);
+            }
             if let Some(counts) = counts(it) {
                 for reason in RefusalReason::ALL {
                     each(reason.name(), counts.refused(reason));
                 }
             }
         }),
-        "Connections and messages of other replicas that were refused, by reason; lease_...: by the table of leases.",
+        "Connections and messages of other replicas that were refused, by reason; lease_...: by the table of leases; \
+         report_...: reports about backends and endpoints.",
+    ),
+    MetricRow::new(
+        "sheave_replica_reports",
+        &["kind"],
+        MetricReader::Counts(|it, each| each("demand", it.reports().demand)),
+        "Reports of other replicas that were taken, by kind: the demand for one backend.",
     ),
     MetricRow::new(
         "sheave_replica_slots",

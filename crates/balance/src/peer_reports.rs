@@ -1,0 +1,35 @@
+//! Reports of other replicas: the rules by which they count here.
+//!
+//! A report is the sender's own observation, never one that it has from a report: nothing goes in
+//! circles. A receiver checks a message as a whole before any of it takes effect. What it takes is
+//! bounded in number and in time, by its own clock from the receipt on.
+
+/// Demand that other replicas report.
+mod demand;
+
+pub use demand::{
+    BackendHash, DEMAND_LIFETIME, DemandMessage, DemandReport, MAX_DEMAND_REPORTS,
+    MAX_REPORTED_DEMAND_MILLI, PeerDemand, REPORTED_WINDOWS, ReportedDemand,
+};
+
+/// Reason for which a report is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReportRefusal {
+    /// A number is impossible, or there are too many reports. The whole message is refused.
+    Absurd,
+    /// This replica has no such backend. Other reports of the message count.
+    UnknownBackend,
+}
+
+impl ReportRefusal {
+    /// All reasons.
+    pub const ALL: [Self; 2] = [Self::Absurd, Self::UnknownBackend];
+
+    /// Returns the name, as metrics have it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Absurd => "absurd",
+            Self::UnknownBackend => "unknown_backend",
+        }
+    }
+}

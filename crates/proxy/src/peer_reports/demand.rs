@@ -1,0 +1,183 @@
+//! Schedule and content of demand messages.
+//!
+//! Demand is reported every second, and at once if a backend without demand gets a request that waits or is rejected.
+//! A message has at most [`MAX_DEMAND_REPORTS`]: first those of backends that have just got demand, then the others in
+//! turn, in several messages within the second.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use balance::Time;
+use balance::peer_reports::{BackendHash, DemandMessage, DemandReport, MAX_DEMAND_REPORTS};
+
+use crate::backend::Backend;
+use crate::demand::RiseListener;
+
+/// Interval of reports.
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
+/// Shortest interval between two messages, also if demand rises.
+const MESSAGE_INTERVAL: Duration = Duration::from_millis(20);
+/// Shortest interval between the messages of one report.
+const PART_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Makes the messages about the demand of this replica.
+#[derive(Default)]
+pub(super) struct DemandReporter {
+    /// Backends that had demand at the last reading.
+    active: BTreeSet<BackendHash>,
+    /// Reports of the last reading that have not been sent.
+    unsent: VecDeque<DemandReport>,
+    /// Backend whose report was sent last.
+    last_sent: Option<BackendHash>,
+    /// True if demand has risen since the last reading.
+    is_urgent: bool,
+    read_due: Time,
+    part_due: Time,
+    /// Earliest time of the next message.
+    earliest: Time,
+}
+
+impl DemandReporter {
+    pub(super) fn next_step(&self) -> Time {
+        let due = if self.unsent.is_empty() { self.read_due } else { self.part_due };
+        let due = if self.is_urgent { Time::ZERO } else { due.min(self.read_due) };
+        due.max(self.earliest)
+    }
+
+    /// Returns the message that is due. `is_urgent`: demand has risen, or backends are new.
+    pub(super) fn step(
+        &mut self,
+        backends: &BTreeMap<BackendHash, Arc<Backend>>,
+        is_urgent: bool,
+        now: Time,
+    ) -> Option<DemandMessage> {
+        self.is_urgent |= is_urgent;
+        if now < self.next_step() {
+            return None;
+        }
+        if self.is_urgent || self.read_due <= now {
+            self.read(backends, now);
+        }
+        let count = self.unsent.len().min(MAX_DEMAND_REPORTS);
+        let reports: Vec<_> = self.unsent.drain(..count).collect();
+        self.last_sent = reports.last().map(|report| report.backend).or(self.last_sent);
+        let parts = 1 + self.unsent.len().div_ceil(MAX_DEMAND_REPORTS) as u32;
+        self.part_due = now + (REPORT_INTERVAL / parts).max(PART_INTERVAL);
+        (!reports.is_empty()).then(|| {
+            self.earliest = now + MESSAGE_INTERVAL;
+            DemandMessage { reports }
+        })
+    }
+
+    /// Reads the demand for all backends, and asks to be woken by the next rise at those without.
+    fn read(&mut self, backends: &BTreeMap<BackendHash, Arc<Backend>>, now: Time) {
+        self.is_urgent = false;
+        self.read_due = now + REPORT_INTERVAL;
+        let mut first = Vec::new();
+        let (mut later, mut sooner) = (Vec::new(), Vec::new());
+        let mut active = BTreeSet::new();
+        for (&hash, backend) in backends {
+            backend.demand.expect_rise(RiseListener::Replicas);
+            let report = backend.demand.read(|averager| DemandReport::of(hash, averager));
+            let Some(report) = report else { continue };
+            if report.present.is_some() {
+                backend.demand.ignore_rise(RiseListener::Replicas);
+                active.insert(hash);
+            }
+            let begins = report.present.is_some() && !self.active.contains(&hash);
+            let list = match begins {
+                true => &mut first,
+                false if self.last_sent.is_some_and(|last| hash <= last) => &mut later,
+                false => &mut sooner,
+            };
+            list.push(report);
+        }
+        self.active = active;
+        self.unsent = first.into_iter().chain(sooner).chain(later).collect();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use balance::EndpointSet;
+    use gateway::snapshot::{BackendKey, BackendSettings, TransportProtocol};
+
+    use super::*;
+    use crate::affinity::AffinityKey;
+    use crate::clock;
+
+    fn backends(count: usize) -> BTreeMap<BackendHash, Arc<Backend>> {
+        let backend = |number: usize| {
+            let service = format!("app-{number}").into();
+            let transport = TransportProtocol::Tcp;
+            let key = BackendKey { namespace: "default".into(), service, port: 80, transport };
+            let affinity = Arc::new(AffinityKey::new(None));
+            let settings = BackendSettings::default();
+            let set = EndpointSet::empty();
+            Arc::new(Backend::new(key, set, settings, None, affinity, 1, None))
+        };
+        (0..count).map(backend).map(|it| (BackendHash::of(&it.name), it)).collect()
+    }
+
+    fn hashes(message: Option<DemandMessage>) -> Vec<BackendHash> {
+        message.into_iter().flat_map(|it| it.reports).map(|it| it.backend).collect()
+    }
+
+    #[test]
+    fn rise_is_reported_at_once_and_demand_every_second() {
+        let (backends, now) = (backends(2), clock::now());
+        let mut reporter = DemandReporter::default();
+        assert_eq!(reporter.step(&backends, true, now), None, "nothing to report");
+        let (hash, risen) = backends.first_key_value().unwrap();
+        risen.demand.shard(0).wait(now);
+        let soon = now + MESSAGE_INTERVAL;
+        assert_eq!(reporter.step(&backends, false, soon), None, "not due");
+        assert_eq!(hashes(reporter.step(&backends, true, soon)), [*hash]);
+        assert_eq!(reporter.step(&backends, true, soon), None, "too soon");
+        assert_eq!(reporter.next_step(), soon + MESSAGE_INTERVAL);
+        assert_eq!(hashes(reporter.step(&backends, false, soon + MESSAGE_INTERVAL)), [*hash]);
+        let due = soon + MESSAGE_INTERVAL + REPORT_INTERVAL;
+        assert_eq!(reporter.next_step(), due);
+        assert_eq!(hashes(reporter.step(&backends, false, due)), [*hash]);
+    }
+
+    #[test]
+    fn backends_beyond_one_message_are_reported_in_turn_within_the_interval() {
+        let (backends, start) = (backends(2 * MAX_DEMAND_REPORTS + 10), clock::now());
+        let mut reporter = DemandReporter::default();
+        for backend in backends.values() {
+            backend.demand.shard(0).wait(start);
+        }
+        let (mut now, mut seen) = (start, BTreeSet::new());
+        while now <= start + REPORT_INTERVAL {
+            let reported = hashes(reporter.step(&backends, false, now));
+            assert!(reported.len() <= MAX_DEMAND_REPORTS);
+            seen.extend(reported);
+            now = reporter.next_step().max(now + MESSAGE_INTERVAL);
+        }
+        assert_eq!(seen.len(), backends.len());
+    }
+
+    #[test]
+    fn new_demand_comes_first_and_the_others_have_their_turn() {
+        let (backends, start) = (backends(2 * MAX_DEMAND_REPORTS), clock::now());
+        let (risen, last) = backends.last_key_value().unwrap();
+        for backend in backends.values().take(backends.len() - 1) {
+            backend.demand.shard(0).wait(start);
+        }
+        let mut reporter = DemandReporter::default();
+        let mut seen = BTreeSet::from_iter(hashes(reporter.step(&backends, true, start)));
+        last.demand.shard(0).wait(start);
+        let mut now = start + MESSAGE_INTERVAL;
+        let urgent = hashes(reporter.step(&backends, true, now));
+        assert_eq!(urgent.first(), Some(risen));
+        seen.extend(urgent);
+        // Demand that rises again and again delays no other report for long.
+        for _ in 0..3 {
+            now = now + MESSAGE_INTERVAL;
+            seen.extend(hashes(reporter.step(&backends, true, now)));
+        }
+        assert_eq!(seen.len(), backends.len());
+    }
+}

@@ -1,0 +1,115 @@
+//! Wire form of reports, and their delivery.
+
+use balance::peer_reports::{
+    BackendHash, DemandMessage, DemandReport, MAX_DEMAND_REPORTS, MAX_REPORTED_DEMAND_MILLI,
+    REPORTED_WINDOWS, ReportedDemand,
+};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use prost::Message;
+
+use super::*;
+use crate::frame::message_frame;
+use crate::wire::{FrameBody, WireError};
+
+fn demand() -> impl Strategy<Value = ReportedDemand> {
+    any::<[u64; 3]>().prop_map(|[in_flight, queued, rejected]| ReportedDemand {
+        in_flight,
+        queued,
+        rejected,
+    })
+}
+
+fn demand_report() -> impl Strategy<Value = DemandReport> {
+    (any::<u64>(), demand(), vec(demand(), REPORTED_WINDOWS.len())).prop_map(
+        |(backend, present, averages)| DemandReport {
+            backend: BackendHash(backend),
+            present,
+            averages: averages.try_into().unwrap(),
+        },
+    )
+}
+
+/// Returns the message that a receiver decodes.
+fn over_the_wire(message: &ReplicaMessage) -> Result<ReplicaMessage, WireError> {
+    let mut bytes = BytesMut::new();
+    assert!(append_frame(&message_frame(message), &mut bytes));
+    let mut buffer = FrameBuffer::default();
+    buffer.append(&bytes);
+    decode(buffer.next_frame(MAX_FRAME_BYTES).unwrap().unwrap())
+}
+
+fn decode(frame: WireFrame) -> Result<ReplicaMessage, WireError> {
+    match frame.body {
+        Some(FrameBody::Demand(demand)) => demand.try_into().map(ReplicaMessage::Demand),
+        other => panic!("{other:?}"),
+    }
+}
+
+proptest! {
+    #[test]
+    fn demand_survives_the_wire(reports in vec(demand_report(), 0..9)) {
+        let message = ReplicaMessage::Demand(DemandMessage { reports });
+        prop_assert_eq!(over_the_wire(&message), Ok(message));
+    }
+
+    #[test]
+    fn random_demand_is_refused_or_ignored(bytes in vec(any::<u8>(), 0..120)) {
+        let mut frame = vec![3 << 3 | 2, bytes.len() as u8];
+        frame.extend_from_slice(&bytes);
+        if let Ok(frame) = WireFrame::decode(&*frame)
+            && frame.body.is_some()
+        {
+            let _judged = decode(frame);
+        }
+    }
+}
+
+/// Returns a message of the largest reports that a receiver accepts.
+fn largest_demand(reports: usize) -> ReplicaMessage {
+    let most = MAX_REPORTED_DEMAND_MILLI;
+    let demand = ReportedDemand { in_flight: most, queued: most, rejected: most };
+    let averages = [demand; REPORTED_WINDOWS.len()];
+    let report = DemandReport { backend: BackendHash(u64::MAX), present: demand, averages };
+    ReplicaMessage::Demand(DemandMessage { reports: vec![report; reports] })
+}
+
+#[test]
+fn largest_message_of_demand_fits_a_frame() {
+    let mut bytes = BytesMut::new();
+    assert!(append_frame(&message_frame(&largest_demand(MAX_DEMAND_REPORTS)), &mut bytes));
+    assert!(bytes.len() < 36_000, "{} bytes", bytes.len());
+    let too_many = largest_demand(MAX_DEMAND_REPORTS + 1);
+    assert_eq!(over_the_wire(&too_many), Err(WireError::Absurd));
+}
+
+#[test]
+fn demand_of_a_later_version_is_understood() {
+    let report = |numbers: u8| {
+        let numbers: Vec<u8> = (1..=numbers).collect();
+        let report = [&[9][..], &[7; 8], &[2 << 3 | 2, numbers.len() as u8], &numbers];
+        let mut report = report.concat();
+        report.extend([15 << 3, 1]); // A field that we do not know.
+        let reports = [&[1 << 3 | 2, report.len() as u8][..], &report].concat();
+        let frame = [&[3 << 3 | 2, reports.len() as u8][..], &reports].concat();
+        decode(WireFrame::decode(&*frame).unwrap())
+    };
+    let Ok(ReplicaMessage::Demand(demand)) = report(30) else { panic!("refused") };
+    assert_eq!(demand.reports[0].backend, BackendHash(u64::from_le_bytes([7; 8])));
+    assert_eq!(demand.reports[0].averages[6].rejected, 24);
+    assert_eq!(report(23), Err(WireError::Absurd), "a window is missing");
+}
+
+#[tokio::test]
+async fn impossible_report_is_refused_and_the_connection_stays() {
+    let authority = TestAuthority::new();
+    let mut group = TestReplica::group(2, &authority);
+    let (mut other, first) = (group.pop().unwrap(), group.pop().unwrap());
+    eventually("connected", || first.is_connected_to(other.me.member)).await;
+    first.sender.send_to_all(&largest_demand(MAX_DEMAND_REPORTS + 1));
+    other.refuses(RefusalReason::Absurd, 1).await;
+    let demand = largest_demand(1);
+    first.sender.send_to_all(&demand);
+    assert_eq!(other.receive().await, ReceivedMessage { from: first.me, message: demand });
+    assert_eq!(first.count(|it| &it.connects), 1);
+}

@@ -1,0 +1,75 @@
+//! Wire form of reports. Numbers are unsigned integers: none is negative, infinite or not a number.
+
+use balance::peer_reports::{
+    BackendHash, DemandMessage, DemandReport, MAX_DEMAND_REPORTS, REPORTED_WINDOWS, ReportedDemand,
+};
+use prost::Message;
+
+use crate::wire::WireError;
+
+/// Number of kinds of demand.
+const KINDS: usize = 3;
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct WireDemandMessage {
+    #[prost(message, repeated, tag = "1")]
+    reports: Vec<WireDemandReport>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct WireDemandReport {
+    /// A hash: its bytes are rarely zero.
+    #[prost(fixed64, tag = "1")]
+    backend: u64,
+    /// In flight, queued and rejected in thousandths of a request: now, and then the averages over
+    /// each window. A later version may have more of them.
+    #[prost(uint64, repeated, tag = "2")]
+    demand_milli: Vec<u64>,
+}
+
+impl From<&DemandMessage> for WireDemandMessage {
+    fn from(message: &DemandMessage) -> Self {
+        Self { reports: message.reports.iter().map(WireDemandReport::from).collect() }
+    }
+}
+
+impl TryFrom<WireDemandMessage> for DemandMessage {
+    type Error = WireError;
+
+    /// Returns the message. The receiver judges the numbers.
+    fn try_from(wire: WireDemandMessage) -> Result<Self, WireError> {
+        if wire.reports.len() > MAX_DEMAND_REPORTS {
+            return Err(WireError::Absurd);
+        }
+        let reports = wire.reports.into_iter().map(DemandReport::try_from);
+        Ok(Self { reports: reports.collect::<Result<_, _>>()? })
+    }
+}
+
+impl From<&DemandReport> for WireDemandReport {
+    fn from(report: &DemandReport) -> Self {
+        let DemandReport { backend, present, averages } = report;
+        let numbers = |it: &ReportedDemand| [it.in_flight, it.queued, it.rejected];
+        let demand_milli = [present].into_iter().chain(averages).flat_map(numbers).collect();
+        Self { backend: backend.0, demand_milli }
+    }
+}
+
+impl TryFrom<WireDemandReport> for DemandReport {
+    type Error = WireError;
+
+    fn try_from(wire: WireDemandReport) -> Result<Self, WireError> {
+        let (demands, _) = wire.demand_milli.as_chunks::<KINDS>();
+        let mut demands = demands.iter().map(|&[in_flight, queued, rejected]| ReportedDemand {
+            in_flight,
+            queued,
+            rejected,
+        });
+        let present = demands.next().ok_or(WireError::Absurd)?;
+        let mut averages = [ReportedDemand::default(); REPORTED_WINDOWS.len()];
+        for average in &mut averages {
+            *average = demands.next().ok_or(WireError::Absurd)?;
+        }
+        Ok(Self { backend: BackendHash(wire.backend), present, averages })
+    }
+}

@@ -1,0 +1,64 @@
+//! What replicas report to one another: three processes with the same endpoints.
+
+/// Demand: each replica answers an autoscaler for all of them.
+mod demand;
+/// A peer that reports what it likes.
+mod lying_peer;
+
+use std::net::SocketAddr;
+
+use serde_json::Value;
+use tests::configuration::SERVICE;
+use tests::fixture::addresses;
+use tests::{ConfigDirectory, Endpoint, Http1TestClient, Result, SheaveProcess, objects};
+
+use crate::leased_slots::{loopback_addresses, metric, wait_for_peers};
+
+/// Replicas with the same endpoints and a loopback address of their own each.
+struct ReplicaGroup {
+    configuration: ConfigDirectory,
+    members: Vec<SocketAddr>,
+    replicas: Vec<SheaveProcess>,
+}
+
+impl ReplicaGroup {
+    /// Starts three replicas with a BackendPolicy of this `spec`, and waits until each is connected to all others.
+    async fn start(endpoints: &[Endpoint], spec: Value) -> Result<Self> {
+        let policy = objects::backend_policy(SERVICE, spec);
+        let configuration = ConfigDirectory::for_endpoints_with(&addresses(endpoints), &[policy])?;
+        Self::start_with(configuration).await
+    }
+
+    /// Starts three replicas with this configuration, and waits until each is connected to all others.
+    async fn start_with(configuration: ConfigDirectory) -> Result<Self> {
+        let mut group =
+            Self { configuration, members: loopback_addresses(3)?, replicas: Vec::new() };
+        for replica in 0..3 {
+            let replica = group.start_replica(replica).await?;
+            group.replicas.push(replica);
+        }
+        for replica in &group.replicas {
+            wait_for_peers(replica, 2.0).await?;
+        }
+        Ok(group)
+    }
+
+    async fn start_replica(&self, replica: usize) -> Result<SheaveProcess> {
+        let list: Vec<_> = self.members.iter().map(ToString::to_string).collect();
+        let (list, me) = (list.join(","), self.members[replica].to_string());
+        let mut arguments = vec!["--workers", "2", "--lease-slots", "--scaler", "127.0.0.1:0"];
+        arguments.extend(["--replicas", &list, "--replica", &me]);
+        SheaveProcess::serve_with(&self.configuration, &arguments).await
+    }
+
+    /// Returns clients of one replica that have sent a request each and have no response yet.
+    async fn begin_requests(&self, replica: usize, count: usize) -> Result<Vec<Http1TestClient>> {
+        let mut clients = Vec::new();
+        for _ in 0..count {
+            let mut client = Http1TestClient::connect(self.replicas[replica].address()).await?;
+            client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await?;
+            clients.push(client);
+        }
+        Ok(clients)
+    }
+}
