@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::atomic;
 use crate::health::HealthCounters;
 use crate::leases::EndpointShare;
-use crate::limit::{LimitCounters, RefusalBackoff, RetryAfterHandling};
+use crate::limit::{LimitCounters, OwnRefusal, OwnRefusals, RefusalBackoff, RetryAfterHandling};
 use crate::load::{CapacityLimits, ConcurrencyCap, CounterPool, InFlightCounter, LeaseValidity};
 use crate::outcome::Outcome;
 use crate::reachability::ReconnectSchedule;
@@ -49,6 +49,7 @@ pub struct Endpoint<T> {
     /// retry budget.
     pub resends: ResendAllowance,
     refusal_backoff: RefusalBackoff,
+    own_refusals: OwnRefusals,
     reachability: ReconnectSchedule,
     counter: InFlightCounter,
     key: u64,
@@ -179,11 +180,32 @@ impl<T> Endpoint<T> {
         retry_after: Option<Duration>,
         now: Time,
     ) -> RetryAfterHandling {
-        let handling = self.refusal_backoff.extend(retry_after, now);
+        let (handling, limit) =
+            (self.refusal_backoff.extend(retry_after, now), level.saturating_sub(1).max(1));
+        self.own_refusals.record(limit, retry_after, now);
         if self.refusal_backoff.until(now).is_some() {
-            self.counter.capacity().reduce(level.saturating_sub(1).max(1));
+            self.counter.capacity().reduce(limit);
         }
         handling
+    }
+
+    /// Returns the reduced limit because of refusals that this replica has seen; `None` if the
+    /// endpoint is not full, or only other replicas say so.
+    pub fn own_refusal(&self, now: Time) -> Option<OwnRefusal> {
+        self.own_refusals.current(now)
+    }
+
+    /// Returns the time at which it last refused a request of this replica.
+    pub fn last_refused_at(&self) -> Option<Time> {
+        self.own_refusals.last_at()
+    }
+
+    /// Reduces the limit for a time, because the endpoint refuses requests of another replica.
+    pub fn reduce_for_peer(&self, limit: u32, remaining: Duration, now: Time) {
+        if !remaining.is_zero() {
+            self.refusal_backoff.extend(Some(remaining), now);
+            self.counter.capacity().reduce(limit.max(1));
+        }
     }
 
     /// Records that the endpoint is overloaded, though it served a request that was picked at
@@ -267,6 +289,7 @@ impl<T> EndpointRegistry<T> {
             limit_counters: LimitCounters::default(),
             resends: ResendAllowance::default(),
             refusal_backoff: RefusalBackoff::default(),
+            own_refusals: OwnRefusals::default(),
             reachability: ReconnectSchedule::default(),
             data: data(),
             counter: self.counters.counter(),

@@ -29,11 +29,15 @@ mod trial;
 mod limiter;
 /// Backoff for endpoints that refuse requests because they are full.
 mod backoff;
+/// Refusals that this replica has seen itself.
+mod own_refusal;
 
 pub use backoff::RetryAfterHandling;
 pub(crate) use backoff::{MAX_BACKOFF, RefusalBackoff};
 pub use counters::{EndpointLoadReport, LimitCounters, LimitSample};
 pub use limiter::ConcurrencyLimiter;
+pub use own_refusal::OwnRefusal;
+pub(crate) use own_refusal::OwnRefusals;
 
 /// Highest limit that can be learned; a higher one would be as good as no limit.
 pub const MAX_LIMIT: u32 = levels::MOST;

@@ -6,11 +6,14 @@
 
 /// Demand that other replicas report.
 mod demand;
+/// Refusals of endpoints at other replicas.
+mod refusal;
 
 pub use demand::{
     BackendHash, DEMAND_LIFETIME, DemandMessage, DemandReport, MAX_DEMAND_REPORTS,
     MAX_REPORTED_DEMAND_MILLI, PeerDemand, REPORTED_WINDOWS, ReportedDemand,
 };
+pub use refusal::{MAX_REFUSAL_REPORTS, RefusalHints, RefusalMessage, RefusalReport};
 
 /// Reason for which a report is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,17 +22,25 @@ pub enum ReportRefusal {
     Absurd,
     /// This replica has no such backend. Other reports of the message count.
     UnknownBackend,
+    /// This replica has no such endpoint. Other reports of the message count.
+    UnknownEndpoint,
+    /// Peers have reduced the limit of the endpoint for as long as a refusal can. Other reports of
+    /// the message count.
+    Exhausted,
 }
 
 impl ReportRefusal {
     /// All reasons.
-    pub const ALL: [Self; 2] = [Self::Absurd, Self::UnknownBackend];
+    pub const ALL: [Self; 4] =
+        [Self::Absurd, Self::UnknownBackend, Self::UnknownEndpoint, Self::Exhausted];
 
     /// Returns the name, as metrics have it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Absurd => "absurd",
             Self::UnknownBackend => "unknown_backend",
+            Self::UnknownEndpoint => "unknown_endpoint",
+            Self::Exhausted => "exhausted",
         }
     }
 }

@@ -1,18 +1,24 @@
 //! Signal from workers and the control side to the thread of the leases.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use balance::LeaseValidity;
 use tokio::sync::Notify;
 
+use crate::dial::pool::Endpoint;
+use crate::mutex::lock;
+
 /// State that workers and the thread of the leases share.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct LeaseSignal {
     pub(crate) validity: LeaseValidity,
     /// Number of changes of backends, endpoints and caps so far.
     generation: AtomicU64,
     /// True if a backend has got demand since this was last taken.
     has_demand_risen: AtomicBool,
+    /// Endpoints that have begun to refuse since these were last taken.
+    refusing: Mutex<Vec<Arc<Endpoint>>>,
     notify: Notify,
 }
 
@@ -36,6 +42,16 @@ impl LeaseSignal {
 
     pub(crate) fn take_demand_rise(&self) -> bool {
         self.has_demand_risen.swap(false, Ordering::AcqRel)
+    }
+
+    /// Wakes the thread, because an endpoint has begun to refuse.
+    pub(crate) fn record_refusing(&self, endpoint: &Arc<Endpoint>) {
+        lock(&self.refusing).push(Arc::clone(endpoint));
+        self.wake();
+    }
+
+    pub(crate) fn take_refusing(&self) -> Vec<Arc<Endpoint>> {
+        std::mem::take(&mut lock(&self.refusing))
     }
 
     pub(crate) fn generation(&self) -> u64 {

@@ -118,14 +118,14 @@ mod control;
 
 pub use balance::demand::{LONGEST_WINDOW, WINDOW};
 pub use balance::leases;
-pub use balance::peer_reports::{DemandMessage, ReportRefusal};
+pub use balance::peer_reports::ReportRefusal;
 pub use balance::{RequestDemand, SlotAssigner, SlotAssignment, Time};
 pub use control::{
     AccessLog, BackendDemand, BackendView, EndpointView, ListenError, ListenerView,
     ListeningSocket, Proxy, ProxySettings,
 };
 pub use interception::{ClientMark, ClientMarkFuture, ConnectionInterceptor, InterceptionCounts};
-pub use peer_reports::{PeerReports, ReportCounts};
+pub use peer_reports::{DueReports, PeerReports, ReportCounts};
 pub use quic::GroupShape;
 pub use request_path::normal_path;
 pub use slot_leases::{LeaseStatus, SlotLeases};

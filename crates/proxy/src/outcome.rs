@@ -89,8 +89,12 @@ impl Slot {
 
     #[cold]
     fn handle_refusal(&self, worker: &Worker, retry_after: Option<Duration>) {
-        let handling =
-            self.endpoint.record_refusal(self.in_flight_at_start, retry_after, clock::now());
+        let now = clock::now();
+        let is_first = self.endpoint.own_refusal(now).is_none();
+        let handling = self.endpoint.record_refusal(self.in_flight_at_start, retry_after, now);
+        if is_first && let Some(leases) = &worker.shared.leases {
+            leases.record_refusing(&self.endpoint);
+        }
         self.endpoint.data.counters[worker.index].count_refusal(handling);
         self.backend.adaptive_limits.mark_overloaded(&worker.shared.health_waker);
     }

@@ -8,16 +8,23 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use balance::Time;
-use balance::peer_reports::{BackendHash, DemandMessage, ReportRefusal};
+use balance::peer_reports::{
+    BackendHash, DemandMessage, RefusalHints, RefusalMessage, RefusalReport, ReportRefusal,
+};
+use gateway::snapshot::HeededRefusals;
 
 use crate::backend::Backend;
 use crate::control::Proxy;
+use crate::dial::pool::Endpoint;
 use crate::lease_signal::LeaseSignal;
 
 /// Schedule and content of demand messages.
 mod demand;
+/// Schedule and content of hints about endpoints.
+mod hints;
 
 use demand::DemandReporter;
+use hints::RefusalReporter;
 
 /// Reports of this replica, and those of its peers.
 pub struct PeerReports {
@@ -27,6 +34,8 @@ pub struct PeerReports {
     generation: Option<u64>,
     backends: BTreeMap<BackendHash, Arc<Backend>>,
     demand: DemandReporter,
+    refusals: RefusalReporter,
+    refusal_hints: RefusalHints,
     counts: ReportCounts,
 }
 
@@ -37,6 +46,15 @@ pub struct ReportCounts {
     pub refused: [u64; ReportRefusal::ALL.len()],
     /// Reports of demand that were taken.
     pub demand: u64,
+    /// Reports of refusals that were taken.
+    pub refusals: u64,
+}
+
+/// Messages that are due, for all peers.
+#[derive(Clone, Debug, Default)]
+pub struct DueReports {
+    pub demand: Option<DemandMessage>,
+    pub refusals: Option<RefusalMessage>,
 }
 
 impl PeerReports {
@@ -51,22 +69,27 @@ impl PeerReports {
             generation: None,
             backends: BTreeMap::new(),
             demand: DemandReporter::default(),
+            refusals: RefusalReporter::default(),
+            refusal_hints: RefusalHints::default(),
             counts: ReportCounts::default(),
         })
     }
 
-    /// Returns the message about demand that is due, for all peers.
-    pub fn step(&mut self, now: Time) -> Option<DemandMessage> {
+    /// Returns the messages that are due.
+    pub fn step(&mut self, now: Time) -> DueReports {
         let is_new = self.follow_configuration();
         let is_urgent = self.signal.take_demand_rise() || is_new;
-        self.demand.step(&self.backends, is_urgent, now)
+        DueReports {
+            demand: self.demand.step(&self.backends, is_urgent, now),
+            refusals: self.refusals.step(self.signal.take_refusing(), now),
+        }
     }
 
     /// Returns the time of the next [`step`](Self::step), unless [`SlotLeases::changed`](crate::SlotLeases::changed)
     /// ends before.
     #[must_use]
     pub fn next_step(&self) -> Time {
-        self.demand.next_step()
+        self.demand.next_step().min(self.refusals.next_step())
     }
 
     /// Takes a message about the demand of a peer.
@@ -79,7 +102,7 @@ impl PeerReports {
         message: &DemandMessage,
         now: Time,
     ) -> Result<(), ReportRefusal> {
-        message.check().inspect_err(|refusal| self.counts.refused[*refusal as usize] += 1)?;
+        self.count(message.check())?;
         self.follow_configuration();
         let mut result = Ok(());
         for report in &message.reports {
@@ -88,14 +111,59 @@ impl PeerReports {
                     backend.demand.record_peer(peer, *report, now);
                     self.counts.demand += 1;
                 }
-                None => {
-                    let refusal = ReportRefusal::UnknownBackend;
-                    self.counts.refused[refusal as usize] += 1;
-                    result = Err(refusal);
-                }
+                None => result = self.count(Err(ReportRefusal::UnknownBackend)),
             }
         }
         result
+    }
+
+    /// Takes a message about endpoints that refuse requests of a peer. They get less for a time, as if they had refused
+    /// a request of this replica, unless the policy of their backends ignores refusals.
+    ///
+    /// # Errors
+    /// The reason if the message is refused, or if reports of it are.
+    pub fn receive_refusals(
+        &mut self,
+        message: &RefusalMessage,
+        now: Time,
+    ) -> Result<(), ReportRefusal> {
+        self.count(message.check())?;
+        self.follow_configuration();
+        self.refusal_hints.forget_expired(now);
+        let mut result = Ok(());
+        for report in &message.reports {
+            let taken = self.take_refusal(report, now);
+            result = self.count(taken).and(result);
+        }
+        result
+    }
+
+    fn take_refusal(&mut self, report: &RefusalReport, now: Time) -> Result<(), ReportRefusal> {
+        let endpoint = self.endpoint(report.endpoint)?;
+        let heeds = |it: &Arc<Backend>| it.current().settings.heed_refusals != HeededRefusals::None;
+        let heeding: Vec<_> = endpoint.data.backends().into_iter().filter(heeds).collect();
+        if heeding.is_empty() {
+            return Ok(());
+        }
+        let remaining = self.refusal_hints.admit(report, endpoint.last_refused_at(), now)?;
+        endpoint.reduce_for_peer(report.limit, remaining, now);
+        self.counts.refusals += 1;
+        for backend in heeding {
+            backend.adaptive_limits.mark_overloaded(&self.proxy.shared().health_waker);
+        }
+        Ok(())
+    }
+
+    /// Returns the endpoint with an address.
+    fn endpoint(&self, address: SocketAddr) -> Result<Arc<Endpoint>, ReportRefusal> {
+        let found = |it: &Arc<Backend>| {
+            it.current().set.find(address).map(|member| Arc::clone(&member.endpoint))
+        };
+        self.backends.values().find_map(found).ok_or(ReportRefusal::UnknownEndpoint)
+    }
+
+    fn count<T>(&mut self, result: Result<T, ReportRefusal>) -> Result<T, ReportRefusal> {
+        result.inspect_err(|refusal| self.counts.refused[*refusal as usize] += 1)
     }
 
     /// Returns the counts since the start.

@@ -228,6 +228,9 @@ impl MessageReceiver {
             Some(FrameBody::Demand(demand)) => {
                 Ok(self.report(demand.try_into().map(ReplicaMessage::Demand), from))
             }
+            Some(FrameBody::Refusals(refusals)) => {
+                Ok(self.report(refusals.try_into().map(ReplicaMessage::Refusals), from))
+            }
             Some(FrameBody::Hello(_)) | None => Ok(None),
         }
     }

@@ -47,6 +47,7 @@ pub(crate) fn message_frame(message: &ReplicaMessage) -> WireFrame {
     let body = match message {
         ReplicaMessage::Lease(lease) => FrameBody::Lease(lease.into()),
         ReplicaMessage::Demand(demand) => FrameBody::Demand(demand.into()),
+        ReplicaMessage::Refusals(refusals) => FrameBody::Refusals(refusals.into()),
     };
     WireFrame { body: Some(body) }
 }

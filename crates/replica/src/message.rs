@@ -1,7 +1,7 @@
 //! Messages that replicas exchange. Each is the newest state of its kind.
 
 use balance::leases::{LeaseMessage, ReplicaIdentity};
-use balance::peer_reports::DemandMessage;
+use balance::peer_reports::{DemandMessage, RefusalMessage};
 
 /// Message to a peer. Of each kind only the newest message counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,6 +11,8 @@ pub enum ReplicaMessage {
     Lease(LeaseMessage),
     /// Demand for backends.
     Demand(DemandMessage),
+    /// Endpoints that refuse requests.
+    Refusals(RefusalMessage),
 }
 
 /// Message that a peer has sent.

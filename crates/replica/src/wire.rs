@@ -12,12 +12,12 @@ use balance::time::Time;
 use prost::{Message, Oneof};
 use thiserror::Error;
 
-use crate::wire_reports::WireDemandMessage;
+use crate::wire_reports::{WireDemandMessage, WireRefusalMessage};
 
 /// One frame. A body of an unknown kind is as none.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct WireFrame {
-    #[prost(oneof = "FrameBody", tags = "1, 2, 3")]
+    #[prost(oneof = "FrameBody", tags = "1, 2, 3, 4")]
     pub(crate) body: Option<FrameBody>,
 }
 
@@ -29,6 +29,8 @@ pub(crate) enum FrameBody {
     Lease(WireLease),
     #[prost(message, tag = "3")]
     Demand(WireDemandMessage),
+    #[prost(message, tag = "4")]
+    Refusals(WireRefusalMessage),
 }
 
 /// First frame of each side.

@@ -1,11 +1,14 @@
 //! Wire form of reports. Numbers are unsigned integers: none is negative, infinite or not a number.
 
+use std::time::Duration;
+
 use balance::peer_reports::{
-    BackendHash, DemandMessage, DemandReport, MAX_DEMAND_REPORTS, REPORTED_WINDOWS, ReportedDemand,
+    BackendHash, DemandMessage, DemandReport, MAX_DEMAND_REPORTS, MAX_REFUSAL_REPORTS,
+    REPORTED_WINDOWS, RefusalMessage, RefusalReport, ReportedDemand,
 };
 use prost::Message;
 
-use crate::wire::WireError;
+use crate::wire::{WireAddress, WireError, address};
 
 /// Number of kinds of demand.
 const KINDS: usize = 3;
@@ -71,5 +74,54 @@ impl TryFrom<WireDemandReport> for DemandReport {
             *average = demands.next().ok_or(WireError::Absurd)?;
         }
         Ok(Self { backend: BackendHash(wire.backend), present, averages })
+    }
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct WireRefusalMessage {
+    #[prost(message, repeated, tag = "1")]
+    reports: Vec<WireRefusalReport>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct WireRefusalReport {
+    #[prost(message, optional, tag = "1")]
+    endpoint: Option<WireAddress>,
+    #[prost(uint32, tag = "2")]
+    limit: u32,
+    #[prost(uint64, tag = "3")]
+    remaining_millis: u64,
+}
+
+impl From<&RefusalMessage> for WireRefusalMessage {
+    fn from(message: &RefusalMessage) -> Self {
+        let report = |report: &RefusalReport| {
+            let millis = report.remaining.as_millis();
+            WireRefusalReport {
+                endpoint: Some(report.endpoint.into()),
+                limit: report.limit,
+                remaining_millis: u64::try_from(millis).unwrap_or(u64::MAX),
+            }
+        };
+        Self { reports: message.reports.iter().map(report).collect() }
+    }
+}
+
+impl TryFrom<WireRefusalMessage> for RefusalMessage {
+    type Error = WireError;
+
+    /// Returns the message. The receiver judges the numbers.
+    fn try_from(wire: WireRefusalMessage) -> Result<Self, WireError> {
+        if wire.reports.len() > MAX_REFUSAL_REPORTS {
+            return Err(WireError::Absurd);
+        }
+        let report = |wire: WireRefusalReport| {
+            Ok(RefusalReport {
+                endpoint: address(wire.endpoint)?,
+                limit: wire.limit,
+                remaining: Duration::from_millis(wire.remaining_millis),
+            })
+        };
+        Ok(Self { reports: wire.reports.into_iter().map(report).collect::<Result<_, _>>()? })
     }
 }

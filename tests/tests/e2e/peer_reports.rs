@@ -2,6 +2,8 @@
 
 /// Demand: each replica answers an autoscaler for all of them.
 mod demand;
+/// Refusals: an endpoint that is full gets less from all.
+mod refusals;
 /// A peer that reports what it likes.
 mod lying_peer;
 

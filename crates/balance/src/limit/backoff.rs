@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::time::Time;
 
 /// Backoff for an endpoint that does not give a time.
-const DEFAULT_BACKOFF: Duration = Duration::from_secs(1);
+pub(super) const DEFAULT_BACKOFF: Duration = Duration::from_secs(1);
 /// Longest backoff that is honoured.
 pub(crate) const MAX_BACKOFF: Duration = Duration::from_secs(60);
 

@@ -1,8 +1,10 @@
 //! Wire form of reports, and their delivery.
 
+use std::net::IpAddr;
+
 use balance::peer_reports::{
-    BackendHash, DemandMessage, DemandReport, MAX_DEMAND_REPORTS, MAX_REPORTED_DEMAND_MILLI,
-    REPORTED_WINDOWS, ReportedDemand,
+    BackendHash, DemandMessage, DemandReport, MAX_DEMAND_REPORTS, MAX_REFUSAL_REPORTS,
+    MAX_REPORTED_DEMAND_MILLI, REPORTED_WINDOWS, RefusalMessage, RefusalReport, ReportedDemand,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -11,6 +13,9 @@ use prost::Message;
 use super::*;
 use crate::frame::message_frame;
 use crate::wire::{FrameBody, WireError};
+
+/// Tag of the last kind of report.
+const LAST_KIND: u8 = 4;
 
 fn demand() -> impl Strategy<Value = ReportedDemand> {
     any::<[u64; 3]>().prop_map(|[in_flight, queued, rejected]| ReportedDemand {
@@ -42,8 +47,22 @@ fn over_the_wire(message: &ReplicaMessage) -> Result<ReplicaMessage, WireError> 
 fn decode(frame: WireFrame) -> Result<ReplicaMessage, WireError> {
     match frame.body {
         Some(FrameBody::Demand(demand)) => demand.try_into().map(ReplicaMessage::Demand),
+        Some(FrameBody::Refusals(refusals)) => refusals.try_into().map(ReplicaMessage::Refusals),
         other => panic!("{other:?}"),
     }
+}
+
+fn address() -> impl Strategy<Value = SocketAddr> {
+    (any::<IpAddr>(), any::<u16>()).prop_map(SocketAddr::from)
+}
+
+fn refusal_report() -> impl Strategy<Value = RefusalReport> {
+    // Milliseconds that fit a duration.
+    (address(), any::<u32>(), any::<u64>()).prop_map(|(endpoint, limit, millis)| RefusalReport {
+        endpoint,
+        limit,
+        remaining: Duration::from_millis(millis),
+    })
 }
 
 proptest! {
@@ -54,8 +73,17 @@ proptest! {
     }
 
     #[test]
-    fn random_demand_is_refused_or_ignored(bytes in vec(any::<u8>(), 0..120)) {
-        let mut frame = vec![3 << 3 | 2, bytes.len() as u8];
+    fn refusals_survive_the_wire(reports in vec(refusal_report(), 0..9)) {
+        let message = ReplicaMessage::Refusals(RefusalMessage { reports });
+        prop_assert_eq!(over_the_wire(&message), Ok(message));
+    }
+
+    #[test]
+    fn random_reports_are_refused_or_ignored(
+        kind in 3..=LAST_KIND,
+        bytes in vec(any::<u8>(), 0..120),
+    ) {
+        let mut frame = vec![kind << 3 | 2, bytes.len() as u8];
         frame.extend_from_slice(&bytes);
         if let Ok(frame) = WireFrame::decode(&*frame)
             && frame.body.is_some()
@@ -80,6 +108,19 @@ fn largest_message_of_demand_fits_a_frame() {
     assert!(append_frame(&message_frame(&largest_demand(MAX_DEMAND_REPORTS)), &mut bytes));
     assert!(bytes.len() < 36_000, "{} bytes", bytes.len());
     let too_many = largest_demand(MAX_DEMAND_REPORTS + 1);
+    assert_eq!(over_the_wire(&too_many), Err(WireError::Absurd));
+}
+
+#[test]
+fn largest_message_of_refusals_fits_a_frame() {
+    let endpoint = SocketAddr::from(([u16::MAX; 8], u16::MAX));
+    let report = RefusalReport { endpoint, limit: u32::MAX, remaining: Duration::from_secs(60) };
+    let message =
+        |reports| ReplicaMessage::Refusals(RefusalMessage { reports: vec![report; reports] });
+    let mut bytes = BytesMut::new();
+    assert!(append_frame(&message_frame(&message(MAX_REFUSAL_REPORTS)), &mut bytes));
+    assert!(bytes.len() < 20_000, "{} bytes", bytes.len());
+    let too_many = message(MAX_REFUSAL_REPORTS + 1);
     assert_eq!(over_the_wire(&too_many), Err(WireError::Absurd));
 }
 

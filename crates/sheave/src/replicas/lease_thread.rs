@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use proxy::leases::{LeaseRefusal, ReplicaIdentity};
-use proxy::{PeerReports, Proxy, ReportRefusal, SlotLeases, Time, clock};
+use proxy::{DueReports, PeerReports, Proxy, ReportRefusal, SlotLeases, Time, clock};
 use replica::{
     ChannelReceiver, ChannelSender, ChannelSettings, ChannelTimes, ReceivedMessage,
     ReplicaCertificates, ReplicaMessage, start_channel,
@@ -291,6 +291,10 @@ impl LeaseDriver {
                 let result = self.reports.receive_demand(from, &message, now);
                 self.log_report(from, result);
             }
+            ReplicaMessage::Refusals(message) => {
+                let result = self.reports.receive_refusals(&message, now);
+                self.log_report(from, result);
+            }
         }
     }
 
@@ -305,9 +309,10 @@ impl LeaseDriver {
 
     /// Sends the reports that are due to all peers.
     fn send_reports(&mut self, channel: &Option<OpenChannel>, now: Time) {
-        let demand = self.reports.step(now).map(ReplicaMessage::Demand);
+        let DueReports { demand, refusals } = self.reports.step(now);
+        let messages = [demand.map(ReplicaMessage::Demand), refusals.map(ReplicaMessage::Refusals)];
         if let Some(channel) = channel {
-            demand.iter().for_each(|message| channel.sender.send_to_all(message));
+            messages.iter().flatten().for_each(|message| channel.sender.send_to_all(message));
         }
     }
 

@@ -79,8 +79,11 @@ pub(crate) static REPLICA_METRICS: &[MetricRow<ReplicaStatus>] = &[
     MetricRow::new(
         "sheave_replica_reports",
         &["kind"],
-        MetricReader::Counts(|it, each| each("demand", it.reports().demand)),
-        "Reports of other replicas that were taken, by kind: the demand for one backend.",
+        MetricReader::Counts(|it, each| {
+            each("demand", it.reports().demand);
+            each("refusal", it.reports().refusals);
+        }),
+        "Reports of other replicas that were taken, by kind: the demand for a backend, and an endpoint that refuses.",
     ),
     MetricRow::new(
         "sheave_replica_slots",

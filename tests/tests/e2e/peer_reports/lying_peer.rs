@@ -19,6 +19,8 @@ struct PeerFrame {
     hello: Option<PeerHello>,
     #[prost(message, optional, tag = "3")]
     demand: Option<PeerDemand>,
+    #[prost(message, optional, tag = "4")]
+    refusals: Option<PeerRefusals>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -61,6 +63,22 @@ struct PeerDemandReport {
     demand_milli: Vec<u64>,
 }
 
+#[derive(Clone, PartialEq, Message)]
+struct PeerRefusals {
+    #[prost(message, repeated, tag = "1")]
+    reports: Vec<PeerRefusal>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct PeerRefusal {
+    #[prost(message, optional, tag = "1")]
+    endpoint: Option<PeerAddress>,
+    #[prost(uint32, tag = "2")]
+    limit: u32,
+    #[prost(uint64, tag = "3")]
+    remaining_millis: u64,
+}
+
 impl From<SocketAddr> for PeerAddress {
     fn from(address: SocketAddr) -> Self {
         let ip = match address.ip() {
@@ -83,7 +101,7 @@ impl LyingPeer {
         // A later incarnation than that of the replica that has ended.
         let from = PeerIdentity { member: Some(me.into()), incarnation: u64::MAX };
         let hello = PeerHello { version: 1, oldest_version: 1, from: Some(from) };
-        peer.send(PeerFrame { hello: Some(hello), demand: None }).await?;
+        peer.send(PeerFrame { hello: Some(hello), ..PeerFrame::default() }).await?;
         let length = within("the reply", peer.0.read_u32()).await??;
         let mut reply = vec![0; length as usize];
         peer.0.read_exact(&mut reply).await?;
@@ -101,7 +119,15 @@ impl LyingPeer {
     async fn report(&mut self, backend: u64, milli: u64, numbers: usize) -> Result {
         let report = PeerDemandReport { backend, demand_milli: vec![milli; numbers] };
         let demand = PeerDemand { reports: vec![report] };
-        self.send(PeerFrame { hello: None, demand: Some(demand) }).await
+        self.send(PeerFrame { demand: Some(demand), ..PeerFrame::default() }).await
+    }
+
+    /// Reports that an endpoint refuses.
+    async fn refuse(&mut self, endpoint: SocketAddr, limit: u32, seconds: u64) -> Result {
+        let endpoint = Some(endpoint.into());
+        let report = PeerRefusal { endpoint, limit, remaining_millis: seconds * 1_000 };
+        let refusals = Some(PeerRefusals { reports: vec![report] });
+        self.send(PeerFrame { refusals, ..PeerFrame::default() }).await
     }
 }
 
@@ -130,5 +156,31 @@ async fn impossible_reports_are_refused_and_counted() -> Result {
     eventually("the next report", observe, |it| *it == 2.0).await?;
     let mut keda = KedaClient::connect(honest, &[("service", "app"), ("target", "4")]).await?;
     ensure!(keda.demand().await? == 0.0 && !keda.is_active().await?);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn impossible_refusals_lower_no_limit() -> Result {
+    let endpoints = [Endpoint::start(EndpointBehaviour::ok()).await?];
+    let mut group = ReplicaGroup::start(&endpoints, json!({})).await?;
+    drop(group.replicas.pop());
+    let (honest, me) = (&group.replicas[0], group.members[2]);
+    let mut peer = LyingPeer::connect(me, group.members[0]).await?;
+    let refused = async |reason: &str, times: f64| {
+        let observe = async || metric(honest, "sheave_replica_refusals_total", reason).await;
+        eventually("the refusal is counted", observe, |it| *it == times).await
+    };
+    let endpoint = endpoints[0].address;
+    peer.refuse(endpoint, 0, 1).await?;
+    peer.refuse(endpoint, 1, 3600).await?;
+    refused("report_absurd", 2.0).await?;
+    peer.refuse("192.0.2.1:80".parse()?, 1, 1).await?;
+    refused("report_unknown_endpoint", 1.0).await?;
+    ensure!(honest.metric_samples("sheave_endpoint_limit").await?.is_empty());
+    // A possible one lowers it, and ends.
+    peer.refuse(endpoint, 1, 4).await?;
+    let limits = async || honest.metric_samples("sheave_endpoint_limit").await;
+    eventually("a reduced limit", limits, |it| it.len() == 1).await?;
+    eventually("the limit is restored", limits, Vec::is_empty).await?;
     Ok(())
 }
