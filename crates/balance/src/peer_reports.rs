@@ -8,11 +8,14 @@
 mod demand;
 /// Refusals of endpoints at other replicas.
 mod refusal;
+/// Endpoints that other replicas cannot reach.
+mod outage;
 
 pub use demand::{
     BackendHash, DEMAND_LIFETIME, DemandMessage, DemandReport, MAX_DEMAND_REPORTS,
     MAX_REPORTED_DEMAND_MILLI, PeerDemand, REPORTED_WINDOWS, ReportedDemand,
 };
+pub use outage::{MAX_OUTAGE_REPORTS, OutageHints, OutageMessage};
 pub use refusal::{MAX_REFUSAL_REPORTS, RefusalHints, RefusalMessage, RefusalReport};
 
 /// Reason for which a report is refused.

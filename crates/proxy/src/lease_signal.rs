@@ -4,8 +4,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use balance::LeaseValidity;
+use balance::peer_reports::MAX_OUTAGE_REPORTS;
 use tokio::sync::Notify;
 
+use crate::backend::Backend;
 use crate::dial::pool::Endpoint;
 use crate::mutex::lock;
 
@@ -19,6 +21,10 @@ pub(crate) struct LeaseSignal {
     has_demand_risen: AtomicBool,
     /// Endpoints that have begun to refuse since these were last taken.
     refusing: Mutex<Vec<Arc<Endpoint>>>,
+    /// True if an endpoint has been marked unreachable since this was last taken.
+    has_new_outage: AtomicBool,
+    /// Endpoints that peers cannot reach, for the health thread to check.
+    to_check: Mutex<Vec<(Arc<Backend>, Arc<Endpoint>)>>,
     notify: Notify,
 }
 
@@ -52,6 +58,28 @@ impl LeaseSignal {
 
     pub(crate) fn take_refusing(&self) -> Vec<Arc<Endpoint>> {
         std::mem::take(&mut lock(&self.refusing))
+    }
+
+    /// Wakes the thread, because an endpoint has been marked unreachable.
+    pub(crate) fn record_outage(&self) {
+        self.has_new_outage.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    pub(crate) fn take_new_outage(&self) -> bool {
+        self.has_new_outage.swap(false, Ordering::AcqRel)
+    }
+
+    /// Has an endpoint checked; the caller wakes the health thread. If too many wait for a check, this one is dropped.
+    pub(crate) fn request_check(&self, backend: &Arc<Backend>, endpoint: &Arc<Endpoint>) {
+        let mut to_check = lock(&self.to_check);
+        if to_check.len() < MAX_OUTAGE_REPORTS {
+            to_check.push((Arc::clone(backend), Arc::clone(endpoint)));
+        }
+    }
+
+    pub(crate) fn take_checks(&self) -> Vec<(Arc<Backend>, Arc<Endpoint>)> {
+        std::mem::take(&mut lock(&self.to_check))
     }
 
     pub(crate) fn generation(&self) -> u64 {

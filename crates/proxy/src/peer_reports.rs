@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use balance::Time;
 use balance::peer_reports::{
-    BackendHash, DemandMessage, RefusalHints, RefusalMessage, RefusalReport, ReportRefusal,
+    BackendHash, DemandMessage, OutageHints, OutageMessage, RefusalHints, RefusalMessage,
+    RefusalReport, ReportRefusal,
 };
 use gateway::snapshot::HeededRefusals;
 
@@ -24,7 +25,7 @@ mod demand;
 mod hints;
 
 use demand::DemandReporter;
-use hints::RefusalReporter;
+use hints::{OutageReporter, RefusalReporter};
 
 /// Reports of this replica, and those of its peers.
 pub struct PeerReports {
@@ -36,6 +37,8 @@ pub struct PeerReports {
     demand: DemandReporter,
     refusals: RefusalReporter,
     refusal_hints: RefusalHints,
+    outages: OutageReporter,
+    outage_hints: OutageHints,
     counts: ReportCounts,
 }
 
@@ -48,6 +51,8 @@ pub struct ReportCounts {
     pub demand: u64,
     /// Reports of refusals that were taken.
     pub refusals: u64,
+    /// Reports of endpoints that a peer cannot reach which have caused a check.
+    pub outages: u64,
 }
 
 /// Messages that are due, for all peers.
@@ -55,6 +60,7 @@ pub struct ReportCounts {
 pub struct DueReports {
     pub demand: Option<DemandMessage>,
     pub refusals: Option<RefusalMessage>,
+    pub outages: Option<OutageMessage>,
 }
 
 impl PeerReports {
@@ -71,6 +77,8 @@ impl PeerReports {
             demand: DemandReporter::default(),
             refusals: RefusalReporter::default(),
             refusal_hints: RefusalHints::default(),
+            outages: OutageReporter::default(),
+            outage_hints: OutageHints::default(),
             counts: ReportCounts::default(),
         })
     }
@@ -82,6 +90,11 @@ impl PeerReports {
         DueReports {
             demand: self.demand.step(&self.backends, is_urgent, now),
             refusals: self.refusals.step(self.signal.take_refusing(), now),
+            outages: self.outages.step(
+                self.signal.take_new_outage(),
+                &self.proxy.shared().outages,
+                now,
+            ),
         }
     }
 
@@ -89,7 +102,8 @@ impl PeerReports {
     /// ends before.
     #[must_use]
     pub fn next_step(&self) -> Time {
-        self.demand.next_step().min(self.refusals.next_step())
+        let hints = self.refusals.next_step().min(self.outages.next_step());
+        self.demand.next_step().min(hints)
     }
 
     /// Takes a message about the demand of a peer.
@@ -150,6 +164,47 @@ impl PeerReports {
         self.counts.refusals += 1;
         for backend in heeding {
             backend.adaptive_limits.mark_overloaded(&self.proxy.shared().health_waker);
+        }
+        Ok(())
+    }
+
+    /// Takes a message about endpoints that a peer cannot reach. The health thread connects to each of them once; only
+    /// the result of that counts.
+    ///
+    /// # Errors
+    /// The reason if the message is refused, or if endpoints of it are.
+    pub fn receive_outages(
+        &mut self,
+        peer: SocketAddr,
+        message: &OutageMessage,
+        now: Time,
+    ) -> Result<(), ReportRefusal> {
+        self.count(message.check())?;
+        self.follow_configuration();
+        self.outage_hints.forget_expired(now);
+        let mut result = Ok(());
+        for &address in &message.endpoints {
+            let taken = self.take_outage(peer, address, now);
+            result = self.count(taken).and(result);
+        }
+        self.proxy.shared().health_waker.wake();
+        result
+    }
+
+    fn take_outage(
+        &mut self,
+        peer: SocketAddr,
+        address: SocketAddr,
+        now: Time,
+    ) -> Result<(), ReportRefusal> {
+        let endpoint = self.endpoint(address)?;
+        let is_due = self.outage_hints.should_check(peer, address, now);
+        if is_due
+            && endpoint.is_reachable()
+            && let Some(backend) = endpoint.data.backends().first()
+        {
+            self.signal.request_check(backend, &endpoint);
+            self.counts.outages += 1;
         }
         Ok(())
     }

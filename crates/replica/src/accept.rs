@@ -231,6 +231,9 @@ impl MessageReceiver {
             Some(FrameBody::Refusals(refusals)) => {
                 Ok(self.report(refusals.try_into().map(ReplicaMessage::Refusals), from))
             }
+            Some(FrameBody::Outages(outages)) => {
+                Ok(self.report(outages.try_into().map(ReplicaMessage::Outages), from))
+            }
             Some(FrameBody::Hello(_)) | None => Ok(None),
         }
     }

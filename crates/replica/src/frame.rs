@@ -48,6 +48,7 @@ pub(crate) fn message_frame(message: &ReplicaMessage) -> WireFrame {
         ReplicaMessage::Lease(lease) => FrameBody::Lease(lease.into()),
         ReplicaMessage::Demand(demand) => FrameBody::Demand(demand.into()),
         ReplicaMessage::Refusals(refusals) => FrameBody::Refusals(refusals.into()),
+        ReplicaMessage::Outages(outages) => FrameBody::Outages(outages.into()),
     };
     WireFrame { body: Some(body) }
 }

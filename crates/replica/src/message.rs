@@ -1,7 +1,7 @@
 //! Messages that replicas exchange. Each is the newest state of its kind.
 
 use balance::leases::{LeaseMessage, ReplicaIdentity};
-use balance::peer_reports::{DemandMessage, RefusalMessage};
+use balance::peer_reports::{DemandMessage, OutageMessage, RefusalMessage};
 
 /// Message to a peer. Of each kind only the newest message counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,6 +13,8 @@ pub enum ReplicaMessage {
     Demand(DemandMessage),
     /// Endpoints that refuse requests.
     Refusals(RefusalMessage),
+    /// Endpoints that cannot be reached.
+    Outages(OutageMessage),
 }
 
 /// Message that a peer has sent.

@@ -12,12 +12,12 @@ use balance::time::Time;
 use prost::{Message, Oneof};
 use thiserror::Error;
 
-use crate::wire_reports::{WireDemandMessage, WireRefusalMessage};
+use crate::wire_reports::{WireDemandMessage, WireOutageMessage, WireRefusalMessage};
 
 /// One frame. A body of an unknown kind is as none.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct WireFrame {
-    #[prost(oneof = "FrameBody", tags = "1, 2, 3, 4")]
+    #[prost(oneof = "FrameBody", tags = "1, 2, 3, 4, 5")]
     pub(crate) body: Option<FrameBody>,
 }
 
@@ -31,6 +31,8 @@ pub(crate) enum FrameBody {
     Demand(WireDemandMessage),
     #[prost(message, tag = "4")]
     Refusals(WireRefusalMessage),
+    #[prost(message, tag = "5")]
+    Outages(WireOutageMessage),
 }
 
 /// First frame of each side.

@@ -1,10 +1,12 @@
 //! Wire form of reports. Numbers are unsigned integers: none is negative, infinite or not a number.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use balance::peer_reports::{
-    BackendHash, DemandMessage, DemandReport, MAX_DEMAND_REPORTS, MAX_REFUSAL_REPORTS,
-    REPORTED_WINDOWS, RefusalMessage, RefusalReport, ReportedDemand,
+    BackendHash, DemandMessage, DemandReport, MAX_DEMAND_REPORTS, MAX_OUTAGE_REPORTS,
+    MAX_REFUSAL_REPORTS, OutageMessage, REPORTED_WINDOWS, RefusalMessage, RefusalReport,
+    ReportedDemand,
 };
 use prost::Message;
 
@@ -123,5 +125,37 @@ impl TryFrom<WireRefusalMessage> for RefusalMessage {
             })
         };
         Ok(Self { reports: wire.reports.into_iter().map(report).collect::<Result<_, _>>()? })
+    }
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct WireOutageMessage {
+    /// Endpoints; a later version may say more about each.
+    #[prost(message, repeated, tag = "1")]
+    outages: Vec<WireOutage>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct WireOutage {
+    #[prost(message, optional, tag = "1")]
+    endpoint: Option<WireAddress>,
+}
+
+impl From<&OutageMessage> for WireOutageMessage {
+    fn from(message: &OutageMessage) -> Self {
+        let outage = |&endpoint: &SocketAddr| WireOutage { endpoint: Some(endpoint.into()) };
+        Self { outages: message.endpoints.iter().map(outage).collect() }
+    }
+}
+
+impl TryFrom<WireOutageMessage> for OutageMessage {
+    type Error = WireError;
+
+    fn try_from(wire: WireOutageMessage) -> Result<Self, WireError> {
+        if wire.outages.len() > MAX_OUTAGE_REPORTS {
+            return Err(WireError::Absurd);
+        }
+        let endpoints = wire.outages.into_iter().map(|outage| address(outage.endpoint));
+        Ok(Self { endpoints: endpoints.collect::<Result<_, _>>()? })
     }
 }

@@ -4,6 +4,8 @@
 mod demand;
 /// Refusals: an endpoint that is full gets less from all.
 mod refusals;
+/// Outages: an endpoint that is gone is checked by all.
+mod outages;
 /// A peer that reports what it likes.
 mod lying_peer;
 

@@ -42,6 +42,9 @@ async fn watch(shared: &Arc<ProxyState>) {
     while !shared.health_waker.stopped.load(Ordering::Acquire) {
         let active_config = shared.config.load();
         let now = clock::now();
+        for (backend, endpoint) in shared.leases.iter().flat_map(|leases| leases.take_checks()) {
+            attempts.check(&backend, &endpoint);
+        }
         let (mut wait, mut raised) = (attempts.begin_due(shared, now), false);
         for backend in &active_config.backends {
             let watched = evaluate_backend(backend, &mut probes, &mut attempts);

@@ -1,4 +1,4 @@
-//! Hints about endpoints: those that have refused requests of this replica.
+//! Hints about endpoints: those that have refused requests of this replica, and those that it cannot reach.
 //!
 //! Hints are sent at once when there is a new one, and every second while one holds, so that a lost message costs a
 //! second.
@@ -7,9 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use balance::Time;
-use balance::peer_reports::{MAX_REFUSAL_REPORTS, RefusalMessage, RefusalReport};
+use balance::peer_reports::{
+    MAX_OUTAGE_REPORTS, MAX_REFUSAL_REPORTS, OutageMessage, RefusalMessage, RefusalReport,
+};
 
 use crate::dial::pool::Endpoint;
+use crate::reachability::outages::OutageList;
 
 /// Interval at which hints are repeated.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(1);
@@ -94,6 +97,27 @@ fn refusals(refusing: &mut Vec<Arc<Endpoint>>, now: Time) -> Vec<RefusalReport> 
     reports.sort_by_key(|it| std::cmp::Reverse(it.remaining));
     reports.truncate(MAX_REFUSAL_REPORTS);
     reports
+}
+
+/// Makes the messages about endpoints that cannot be reached.
+#[derive(Default)]
+pub(super) struct OutageReporter(HintSchedule);
+
+impl OutageReporter {
+    pub(super) fn next_step(&self) -> Time {
+        self.0.next()
+    }
+
+    /// Returns the message that is due; `has_news`: an endpoint has been marked unreachable.
+    pub(super) fn step(
+        &mut self,
+        has_news: bool,
+        outages: &OutageList,
+        now: Time,
+    ) -> Option<OutageMessage> {
+        let endpoints = self.0.step(has_news, now, || outages.newest(MAX_OUTAGE_REPORTS))?;
+        Some(OutageMessage { endpoints })
+    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Endpoints that are marked unreachable.
 
+use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
@@ -29,6 +30,9 @@ pub(crate) fn mark_unreachable(
     shared.outages.add(backend, endpoint);
     retry_waiting_requests(endpoint);
     shared.health_waker.wake();
+    if let Some(leases) = &shared.leases {
+        leases.record_outage();
+    }
 }
 
 /// Handles an answer, to a request that began at `started`, from an endpoint that is marked unreachable. Unless the
@@ -67,6 +71,13 @@ pub(super) struct EndpointOutage {
 }
 
 impl OutageList {
+    /// Returns the addresses of the endpoints that were marked last, at most this many.
+    pub(crate) fn newest(&self, most: usize) -> Vec<SocketAddr> {
+        let outages = lock(&self.0);
+        let lasting = outages.iter().rev().filter(|outage| !outage.endpoint.is_reachable());
+        lasting.map(|outage| outage.endpoint.address).take(most).collect()
+    }
+
     fn add(&self, backend: &Arc<Backend>, endpoint: &Arc<Endpoint>) {
         let mut outages = lock(&self.0);
         if !outages.iter().any(|outage| Arc::ptr_eq(&outage.endpoint, endpoint)) {

@@ -3,8 +3,9 @@
 use std::net::IpAddr;
 
 use balance::peer_reports::{
-    BackendHash, DemandMessage, DemandReport, MAX_DEMAND_REPORTS, MAX_REFUSAL_REPORTS,
-    MAX_REPORTED_DEMAND_MILLI, REPORTED_WINDOWS, RefusalMessage, RefusalReport, ReportedDemand,
+    BackendHash, DemandMessage, DemandReport, MAX_DEMAND_REPORTS, MAX_OUTAGE_REPORTS,
+    MAX_REFUSAL_REPORTS, MAX_REPORTED_DEMAND_MILLI, OutageMessage, REPORTED_WINDOWS,
+    RefusalMessage, RefusalReport, ReportedDemand,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -15,7 +16,7 @@ use crate::frame::message_frame;
 use crate::wire::{FrameBody, WireError};
 
 /// Tag of the last kind of report.
-const LAST_KIND: u8 = 4;
+const LAST_KIND: u8 = 5;
 
 fn demand() -> impl Strategy<Value = ReportedDemand> {
     any::<[u64; 3]>().prop_map(|[in_flight, queued, rejected]| ReportedDemand {
@@ -48,6 +49,7 @@ fn decode(frame: WireFrame) -> Result<ReplicaMessage, WireError> {
     match frame.body {
         Some(FrameBody::Demand(demand)) => demand.try_into().map(ReplicaMessage::Demand),
         Some(FrameBody::Refusals(refusals)) => refusals.try_into().map(ReplicaMessage::Refusals),
+        Some(FrameBody::Outages(outages)) => outages.try_into().map(ReplicaMessage::Outages),
         other => panic!("{other:?}"),
     }
 }
@@ -75,6 +77,12 @@ proptest! {
     #[test]
     fn refusals_survive_the_wire(reports in vec(refusal_report(), 0..9)) {
         let message = ReplicaMessage::Refusals(RefusalMessage { reports });
+        prop_assert_eq!(over_the_wire(&message), Ok(message));
+    }
+
+    #[test]
+    fn outages_survive_the_wire(endpoints in vec(address(), 0..9)) {
+        let message = ReplicaMessage::Outages(OutageMessage { endpoints });
         prop_assert_eq!(over_the_wire(&message), Ok(message));
     }
 
@@ -122,6 +130,17 @@ fn largest_message_of_refusals_fits_a_frame() {
     assert!(bytes.len() < 20_000, "{} bytes", bytes.len());
     let too_many = message(MAX_REFUSAL_REPORTS + 1);
     assert_eq!(over_the_wire(&too_many), Err(WireError::Absurd));
+}
+
+#[test]
+fn largest_message_of_outages_fits_a_frame() {
+    let endpoint = SocketAddr::from(([u16::MAX; 8], u16::MAX));
+    let message =
+        |count| ReplicaMessage::Outages(OutageMessage { endpoints: vec![endpoint; count] });
+    let mut bytes = BytesMut::new();
+    assert!(append_frame(&message_frame(&message(MAX_OUTAGE_REPORTS)), &mut bytes));
+    assert!(bytes.len() < 16_000, "{} bytes", bytes.len());
+    assert_eq!(over_the_wire(&message(MAX_OUTAGE_REPORTS + 1)), Err(WireError::Absurd));
 }
 
 #[test]

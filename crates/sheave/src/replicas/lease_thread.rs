@@ -295,6 +295,10 @@ impl LeaseDriver {
                 let result = self.reports.receive_refusals(&message, now);
                 self.log_report(from, result);
             }
+            ReplicaMessage::Outages(message) => {
+                let result = self.reports.receive_outages(from, &message, now);
+                self.log_report(from, result);
+            }
         }
     }
 
@@ -309,8 +313,12 @@ impl LeaseDriver {
 
     /// Sends the reports that are due to all peers.
     fn send_reports(&mut self, channel: &Option<OpenChannel>, now: Time) {
-        let DueReports { demand, refusals } = self.reports.step(now);
-        let messages = [demand.map(ReplicaMessage::Demand), refusals.map(ReplicaMessage::Refusals)];
+        let DueReports { demand, refusals, outages } = self.reports.step(now);
+        let messages = [
+            demand.map(ReplicaMessage::Demand),
+            refusals.map(ReplicaMessage::Refusals),
+            outages.map(ReplicaMessage::Outages),
+        ];
         if let Some(channel) = channel {
             messages.iter().flatten().for_each(|message| channel.sender.send_to_all(message));
         }

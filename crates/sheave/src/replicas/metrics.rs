@@ -82,8 +82,10 @@ pub(crate) static REPLICA_METRICS: &[MetricRow<ReplicaStatus>] = &[
         MetricReader::Counts(|it, each| {
             each("demand", it.reports().demand);
             each("refusal", it.reports().refusals);
+            each("outage", it.reports().outages);
         }),
-        "Reports of other replicas that were taken, by kind: the demand for a backend, and an endpoint that refuses.",
+        "Reports of other replicas that were taken, by kind: the demand for a backend, an endpoint that refuses, and an \
+         endpoint that a replica cannot reach, which is then checked.",
     ),
     MetricRow::new(
         "sheave_replica_slots",

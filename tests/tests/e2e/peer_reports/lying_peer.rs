@@ -21,6 +21,8 @@ struct PeerFrame {
     demand: Option<PeerDemand>,
     #[prost(message, optional, tag = "4")]
     refusals: Option<PeerRefusals>,
+    #[prost(message, optional, tag = "5")]
+    outages: Option<PeerOutages>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -79,6 +81,18 @@ struct PeerRefusal {
     remaining_millis: u64,
 }
 
+#[derive(Clone, PartialEq, Message)]
+struct PeerOutages {
+    #[prost(message, repeated, tag = "1")]
+    outages: Vec<PeerOutage>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct PeerOutage {
+    #[prost(message, optional, tag = "1")]
+    endpoint: Option<PeerAddress>,
+}
+
 impl From<SocketAddr> for PeerAddress {
     fn from(address: SocketAddr) -> Self {
         let ip = match address.ip() {
@@ -90,11 +104,11 @@ impl From<SocketAddr> for PeerAddress {
 }
 
 /// Connection of the lying peer to one replica.
-struct LyingPeer(TcpStream);
+pub(super) struct LyingPeer(TcpStream);
 
 impl LyingPeer {
     /// Takes the place of a replica that has ended.
-    async fn connect(me: SocketAddr, to: SocketAddr) -> Result<Self> {
+    pub(super) async fn connect(me: SocketAddr, to: SocketAddr) -> Result<Self> {
         let socket = TcpSocket::new_v4()?;
         socket.bind(SocketAddr::new(me.ip(), 0))?;
         let mut peer = Self(within("a replica", socket.connect(to)).await??);
@@ -120,6 +134,13 @@ impl LyingPeer {
         let report = PeerDemandReport { backend, demand_milli: vec![milli; numbers] };
         let demand = PeerDemand { reports: vec![report] };
         self.send(PeerFrame { demand: Some(demand), ..PeerFrame::default() }).await
+    }
+
+    /// Reports that endpoints cannot be reached.
+    pub(super) async fn report_outages(&mut self, endpoints: &[SocketAddr]) -> Result {
+        let outage = |&endpoint: &SocketAddr| PeerOutage { endpoint: Some(endpoint.into()) };
+        let outages = Some(PeerOutages { outages: endpoints.iter().map(outage).collect() });
+        self.send(PeerFrame { outages, ..PeerFrame::default() }).await
     }
 
     /// Reports that an endpoint refuses.
