@@ -34,6 +34,8 @@ pub struct PeerReports {
     /// Generation of the configuration that `backends` has.
     generation: Option<u64>,
     backends: BTreeMap<BackendHash, Arc<Backend>>,
+    /// True if `backends` has changed since the last step.
+    has_new_backends: bool,
     demand: DemandReporter,
     refusals: RefusalReporter,
     refusal_hints: RefusalHints,
@@ -74,6 +76,7 @@ impl PeerReports {
             signal,
             generation: None,
             backends: BTreeMap::new(),
+            has_new_backends: false,
             demand: DemandReporter::default(),
             refusals: RefusalReporter::default(),
             refusal_hints: RefusalHints::default(),
@@ -85,8 +88,9 @@ impl PeerReports {
 
     /// Returns the messages that are due.
     pub fn step(&mut self, now: Time) -> DueReports {
-        let is_new = self.follow_configuration();
-        let is_urgent = self.signal.take_demand_rise() || is_new;
+        self.follow_configuration();
+        let has_risen = self.signal.take_demand_rise();
+        let is_urgent = std::mem::take(&mut self.has_new_backends) || has_risen;
         DueReports {
             demand: self.demand.step(&self.backends, is_urgent, now),
             refusals: self.refusals.step(self.signal.take_refusing(), now),
@@ -227,16 +231,15 @@ impl PeerReports {
         self.counts
     }
 
-    /// Reads the backends, if the configuration has changed; true if it has.
-    fn follow_configuration(&mut self) -> bool {
+    /// Reads the backends, if the configuration has changed.
+    fn follow_configuration(&mut self) {
         let generation = Some(self.signal.generation());
-        let is_new = self.generation != generation;
-        if is_new {
+        if self.generation != generation {
             self.generation = generation;
+            self.has_new_backends = true;
             let config = self.proxy.shared().config.load();
             let of = |it: &Arc<Backend>| (BackendHash::of(&it.name), Arc::clone(it));
             self.backends = config.backends.iter().map(of).collect();
         }
-        is_new
     }
 }
