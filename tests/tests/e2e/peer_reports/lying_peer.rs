@@ -205,3 +205,21 @@ async fn impossible_refusals_lower_no_limit() -> Result {
     eventually("the limit is restored", limits, Vec::is_empty).await?;
     Ok(())
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn policy_that_ignores_refusals_ignores_those_of_peers() -> Result {
+    let endpoints = [Endpoint::start(EndpointBehaviour::ok()).await?];
+    let mut group = ReplicaGroup::start(&endpoints, json!({ "heedRefusals": "None" })).await?;
+    drop(group.replicas.pop());
+    let (replica, me) = (&group.replicas[0], group.members[2]);
+    let mut peer = LyingPeer::connect(me, group.members[0]).await?;
+    peer.refuse(endpoints[0].address, 1, 30).await?;
+    // The next one shows that the first has been read.
+    peer.refuse("192.0.2.1:80".parse()?, 1, 30).await?;
+    let refusals =
+        async || metric(replica, "sheave_replica_refusals_total", "report_unknown_endpoint").await;
+    eventually("the next report", refusals, |it| *it == 1.0).await?;
+    ensure!(replica.metric_samples("sheave_endpoint_limit").await?.is_empty());
+    ensure!(metric(replica, "sheave_replica_reports_total", "\"refusal\"").await? == 0.0);
+    Ok(())
+}
