@@ -327,6 +327,7 @@ impl Proxy {
                 }),
                 interception: requested.interception,
                 consumer_routes: requested.consumer_routes.clone(),
+                sources: requested.sources.clone(),
             }
         };
         let places = listeners.into_iter().enumerate();
