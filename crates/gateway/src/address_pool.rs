@@ -28,7 +28,7 @@ pub fn assign(
     known: &BTreeMap<GatewayName, Vec<IpAddr>>,
     controllers: &ControllerNames,
 ) -> AddressAssignment {
-    let mut pool = AddressPool { networks: pool, taken: BTreeSet::new() };
+    let mut pool = GatewayPool { networks: pool, taken: BTreeSet::new() };
     let of_ingresses = ingress::gateways(objects, controllers);
     let of_ingresses = of_ingresses.iter().map(|it| AddressRequest::of_gateway(it));
     let previous = |gateway: &GatewayName| known.get(gateway).map_or(&[][..], Vec::as_slice);
@@ -101,14 +101,14 @@ fn accepted_gateways<'o>(
 }
 
 /// An address family.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum IpFamily {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum IpFamily {
     V4,
     V6,
 }
 
 impl IpFamily {
-    const fn of(address: IpAddr) -> Self {
+    pub(crate) const fn of(address: IpAddr) -> Self {
         match address {
             IpAddr::V4(_) => Self::V4,
             IpAddr::V6(_) => Self::V6,
@@ -117,12 +117,12 @@ impl IpFamily {
 }
 
 /// The addresses of the pool.
-struct AddressPool<'a> {
+struct GatewayPool<'a> {
     networks: &'a [IpNet],
     taken: BTreeSet<IpAddr>,
 }
 
-impl AddressPool<'_> {
+impl GatewayPool<'_> {
     fn has(&self, family: IpFamily) -> bool {
         self.networks.iter().any(|network| IpFamily::of(network.addr()) == family)
     }
@@ -187,7 +187,7 @@ impl AddressAllocation {
 impl AddressClaim {
     fn of<'k>(
         gateway: AddressRequest<'_>,
-        pool: &AddressPool<'_>,
+        pool: &GatewayPool<'_>,
         previous: impl Fn(&GatewayName) -> &'k [IpAddr],
     ) -> Self {
         let name = (gateway.metadata.namespace.clone(), gateway.metadata.name.clone());
@@ -215,7 +215,7 @@ impl AddressClaim {
     }
 
     /// Keeps an address that the Gateway had, if it still matches. An entry that requests it by value takes precedence.
-    fn retain(&mut self, address: IpAddr, pool: &mut AddressPool<'_>) {
+    fn retain(&mut self, address: IpAddr, pool: &mut GatewayPool<'_>) {
         let mut open = self.allocations.iter_mut().filter(|allocation| allocation.accepts(address));
         let mut first = open.next();
         if first.as_ref().is_some_and(|allocation| allocation.request == RequestedAddress::Any) {
@@ -226,7 +226,7 @@ impl AddressClaim {
         }
     }
 
-    fn take_specific(&mut self, pool: &mut AddressPool<'_>) {
+    fn take_specific(&mut self, pool: &mut GatewayPool<'_>) {
         for allocation in
             self.allocations.iter_mut().filter(|allocation| allocation.address.is_none())
         {
@@ -236,7 +236,7 @@ impl AddressClaim {
         }
     }
 
-    fn take_any(&mut self, pool: &mut AddressPool<'_>) {
+    fn take_any(&mut self, pool: &mut GatewayPool<'_>) {
         for allocation in
             self.allocations.iter_mut().filter(|allocation| allocation.address.is_none())
         {

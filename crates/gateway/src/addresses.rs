@@ -105,7 +105,7 @@ pub fn endpoints_by_address(
 ) -> BTreeMap<IpAddr, EndpointsByNode> {
     let count_by_node = |keys: &BTreeSet<BackendKey>| {
         let reached = backends.iter().filter(|backend| keys.contains(&backend.key));
-        let endpoints = reached.flat_map(|backend| &backend.endpoints);
+        let endpoints = reached.flat_map(|it| it.endpoints.iter().chain(&it.elsewhere));
         // A pod counts once, whatever its number of ports.
         let addresses = endpoints.filter_map(|it| Some((it.node.as_ref()?, it.address.ip())));
         let mut by_node = EndpointsByNode::new();

@@ -12,6 +12,8 @@ pub mod addresses;
 pub mod address_filter;
 /// Assignment of an address pool to Gateways.
 pub mod address_pool;
+/// Services of type LoadBalancer that Sheave serves.
+pub mod load_balancer;
 /// Services in front of Gateways.
 pub mod managed_services;
 /// Names of the objects that can hold certificates.
@@ -34,6 +36,7 @@ pub mod problem;
 pub use address_filter::{AddressFilter, AddressRejection};
 pub use addresses::AddressAssignment;
 pub use certificate_object::{CertificateObject, CertificateObjectKind};
+pub use load_balancer::LoadBalancerSettings;
 pub use objects::{ApiObject, parse};
 pub use problem::{ObjectOrigin, ObjectProblem};
 pub use snapshot::Snapshot;

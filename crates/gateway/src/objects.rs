@@ -59,11 +59,14 @@ mod backend_policy;
 mod backend_health;
 /// `ClientPolicy`.
 mod client_policy;
+/// `AddressPool`.
+mod address_pool;
 /// Objects of a cluster that are invalid.
 mod invalid_object;
 /// Objects from the flags of `sheave serve`.
 mod shorthand;
 
+pub use address_pool::AddressPoolSpec;
 pub use backend_health::{
     ActiveHealth, BackendHealthPolicy, BackendRetry, EjectOn, GrpcStatus, PassiveHealth, ProbeType,
     SlowStart,
@@ -177,6 +180,8 @@ pub enum ApiObject {
     BackendPolicy(SharedObject<BackendPolicySpec>),
     /// Limits, timeouts and protocols of the clients of a Gateway.
     ClientPolicy(SharedObject<ClientPolicySpec>),
+    /// Addresses for Services of type LoadBalancer.
+    AddressPool(SharedObject<AddressPoolSpec>),
     /// An invalid object. Occurs only in clusters: a file with an invalid object is rejected.
     Invalid(SharedObject<InvalidObject>),
 }

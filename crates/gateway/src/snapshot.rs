@@ -30,6 +30,8 @@ pub use tls::{
     SubjectName, TlsCertificate, TlsPayload, TlsTermination, TrustAnchors,
 };
 
+use ipnet::IpNet;
+
 use crate::matching::RouteTable;
 pub use crate::objects::HeededRefusals;
 
@@ -69,6 +71,8 @@ pub struct Listener {
     /// Routing of requests from clients of a namespace that has routes of its own for the Service, in place of that in
     /// `protocol`. Empty unless the address is intercepted.
     pub consumer_routes: BTreeMap<Arc<str>, RouteTable>,
+    /// Networks of the clients that may connect; `None`: all.
+    pub sources: Option<Arc<[IpNet]>>,
 }
 
 /// Settings of an address whose connections are intercepted.
@@ -187,6 +191,9 @@ pub struct Backend {
     pub source: EndpointSource,
     /// The endpoints that may get new requests. Empty if they come from DNS: the DNS resolver fills them in.
     pub endpoints: Vec<EndpointSpec>,
+    /// The endpoints on other nodes, if the key names a node. They get no requests, and are counted to determine which
+    /// node should carry an address.
+    pub elsewhere: Vec<EndpointSpec>,
     /// The policy settings.
     pub settings: BackendSettings,
 }
@@ -219,16 +226,19 @@ pub struct BackendKey {
     pub port: u16,
     /// The transport protocol: a Service may have the same port number for TCP and for UDP.
     pub transport: TransportProtocol,
+    /// The node whose endpoints alone are used; `None`: all endpoints of the Service.
+    pub node: Option<Arc<str>>,
 }
 
-/// `namespace/service:port`, with `/udp` appended for UDP.
+/// `namespace/service:port`, with `/udp` appended for UDP, and `@node` for the endpoints of one node.
 impl fmt::Display for BackendKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}:{}", self.namespace, self.service, self.port)?;
         match self.transport {
-            TransportProtocol::Tcp => Ok(()),
-            TransportProtocol::Udp => f.write_str("/udp"),
+            TransportProtocol::Tcp => {}
+            TransportProtocol::Udp => f.write_str("/udp")?,
         }
+        self.node.iter().try_for_each(|node| write!(f, "@{node}"))
     }
 }
 

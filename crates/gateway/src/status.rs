@@ -55,6 +55,8 @@ pub enum StatusDetail {
     ListenerSet(Vec<StatusCondition>, Vec<ListenerStatus>),
     /// The status of a route of any kind, one entry for each parent of Sheave.
     Route(Vec<ParentStatus>),
+    /// The conditions of an AddressPool.
+    AddressPool(Vec<StatusCondition>),
     /// The status of a policy, one entry for each target. A BackendTLSPolicy has one entry for each Gateway of Sheave
     /// that routes to one of its targets.
     Policy(Vec<TargetStatus>),
@@ -220,6 +222,7 @@ pub enum ConditionReason {
     NoValidCACertificate,
     NotAllowed,
     NotAllowedByListeners,
+    OverlappingAddresses,
     OverlappingHostnames,
     ParentNotAccepted,
     Pending,

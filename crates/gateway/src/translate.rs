@@ -53,6 +53,8 @@ mod filter;
 mod stream_route;
 /// Services whose addresses are taken in transparent mode.
 mod transparent;
+/// Services of type LoadBalancer that Sheave serves.
+mod load_balancer;
 /// Objects that cannot be read.
 mod invalid_object;
 /// Services and EndpointSlices: the targets of backend references.
@@ -102,10 +104,13 @@ pub fn translate(objects: &[ApiObject], settings: &TranslationSettings) -> Trans
     http3::find(&mut gateways, &client_policies, &mut report);
     let services = transparent::services(&index);
     services.report(&index, &mut report);
+    let load_balancers = load_balancer::services(&index);
+    load_balancers.report(&index, &mut report);
     let parents = ParentIndex::new(&gateways, &services);
     let mut routes = route::drafts(&index, &parents, &mut gateways, &mut report);
     routes.extend(stream_route::drafts(&index, &parents, &mut gateways, &mut report));
     routes.extend(services.default_routes(&routes));
+    routes.extend(load_balancers.routes());
     let mut listeners = address::listeners(&gateways, addresses, &client_policies, &mut report);
     gateway_status::statuses(&gateways, addresses, &mut report);
     invalid_object::statuses(&index, &parents, &gateways, addresses, &mut report);
@@ -120,26 +125,31 @@ pub fn translate(objects: &[ApiObject], settings: &TranslationSettings) -> Trans
         key: key.clone(),
         source: backend::source(&index, key),
         endpoints: endpoints.of(key),
+        elsewhere: endpoints.elsewhere(key),
         settings: {
             let transport = usage.transport(key, &index, &tls_policies, &gateways);
             let mut settings = backend_policies.settings(&index, key, transport);
             services.adjust(key, &mut settings, backend_policies.applies_to(&index, key));
+            load_balancers.adjust(key, &mut settings);
             BackendSettings { service_uid: backend::service_uid(&index, key), ..settings }
         },
     };
     let mut snapshot =
         Snapshot { backends: keys.iter().map(backend).collect(), ..Default::default() };
     let mut service_listeners = services.listeners();
+    let mut load_balancer_listeners = load_balancers.listeners();
     for route in &routes {
         for draft in &route.rules {
             let rule = Arc::new(draft.rule(snapshot.rules.len(), &keys));
             listeners.add_rule(&gateways, &route.attachments, &draft.matches, &rule);
             service_listeners.add_rule(&route.service_ports, &draft.matches, &rule);
+            load_balancer_listeners.add_rule(route, draft, &rule);
             snapshot.rules.push(rule);
         }
     }
     snapshot.listeners = listeners.into_listeners();
     let transparent_services = service_listeners.add_to(&mut snapshot.listeners);
+    let load_balancer_services = load_balancer_listeners.add_to(&mut snapshot.listeners);
     let (managed_services, retained_gateways) =
         managed_service::desired_services(&index, &gateways);
     let TranslationReport { statuses, problems, certificate_validities, .. } = report;
@@ -151,6 +161,7 @@ pub fn translate(objects: &[ApiObject], settings: &TranslationSettings) -> Trans
         managed_services,
         retained_gateways,
         transparent_services,
+        load_balancer_services,
     };
     expansion.attribute(&mut translation);
     translation.problems.sort_by(|a, b| a.origin.cmp(&b.origin));

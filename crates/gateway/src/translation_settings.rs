@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::address_filter::AddressFilter;
 use crate::addresses::AddressAssignment;
 use crate::certificate_object::CertificateObject;
+use crate::load_balancer::LoadBalancerSettings;
 use crate::objects::{
     GATEWAY_CONTROLLER, GatewayClassSpec, INGRESS_CONTROLLER, IngressClassSpec, TypedObject,
 };
@@ -29,6 +30,8 @@ pub struct TranslationSettings {
     pub unreadable_objects: BTreeMap<CertificateObject, String>,
     /// Transparent mode. `None`: annotations of Services have no effect.
     pub transparent: Option<TransparentSettings>,
+    /// Services of type LoadBalancer. `None`: they are not served.
+    pub load_balancer: Option<LoadBalancerSettings>,
 }
 
 /// Settings of transparent mode: the node that it serves.

@@ -45,6 +45,7 @@ fn endpoints(families: &[&str], ipv4: &[Value], ipv6: &[Value]) -> Vec<(String, 
         service: "web".into(),
         port: 80,
         transport: TransportProtocol::Tcp,
+        node: None,
     };
     let found = EndpointIndex::new(&objects, &settings).of(&key);
     let ip = |address: SocketAddr| address.ip().to_string();

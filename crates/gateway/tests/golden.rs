@@ -16,15 +16,18 @@
 //! - `# own: ADDRESS` is an address of Sheave, `# private port: PORT` a port of its admin API.
 //! - `# controller: NAME` is the name of Sheave's GatewayClasses.
 //! - `# transparent: NODE ZONE` turns transparent mode on, for this node and zone; `# no ipv6` leaves IPv6 alone.
+//! - `# load balancer: NODE` serves Services of type LoadBalancer on this node; `# default class` those without a class too.
 //! - `# share hostnames` lets Gateways of all namespaces share hostnames.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Write};
 use std::fs;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use gateway::address_pool::assign;
+use gateway::load_balancer::{self, LoadBalancerService, ReservedAddresses};
 use gateway::managed_services::{self, DesiredService, ManagedServices, PublishedAddress};
 use gateway::matching::{OwnedHostName, PlainRequest};
 use gateway::objects::{
@@ -41,8 +44,9 @@ use gateway::status::{
 use gateway::transparent::TransparentService;
 use gateway::{
     AddressAssignment, AddressFilter, ApiObject, CertificateObject, CertificateObjectKind,
-    ControllerNames, ObjectOrigin, ObjectProblem, Snapshot, TranslationResult, TranslationSettings,
-    TransparentSettings, certificate_objects, parse, translate,
+    ControllerNames, LoadBalancerSettings, ObjectOrigin, ObjectProblem, Snapshot,
+    TranslationResult, TranslationSettings, TransparentSettings, certificate_objects, parse,
+    translate,
 };
 
 #[test]
@@ -112,6 +116,7 @@ fn output(input: &str, file: &str) -> String {
     let mut out = String::new();
     section(&mut out, "problems", problems.iter().chain(&translation.problems).map(quoted));
     let snapshot = &translation.snapshot;
+    let serves_services = input.contains("# load balancer: ");
     let listener = |it: &Listener| {
         let transport = match it.protocol.transport() {
             TransportProtocol::Tcp => "",
@@ -129,14 +134,16 @@ fn output(input: &str, file: &str) -> String {
                 let rule = connections.as_ref().map(|rule| shares(rule, snapshot));
                 format!(" detected, else {}", rule.as_deref().unwrap_or("closed"))
             }
-            ListenerProtocol::Tcp(Some(rule)) if it.interception.is_some() => {
+            ListenerProtocol::Tcp(Some(rule)) if it.interception.is_some() || serves_services => {
                 format!(" connections to {}", shares(rule, snapshot))
             }
             ListenerProtocol::Http(_) | ListenerProtocol::Tcp(_) | ListenerProtocol::Udp(_) => {
                 String::new()
             }
         };
-        let address = format!("{}{transport}{public}{free}{http3}{interception}{kind}", it.address);
+        let sources = it.sources.as_ref().map(|it| format!(" from {it:?}")).unwrap_or_default();
+        let address =
+            format!("{}{transport}{public}{free}{http3}{interception}{kind}{sources}", it.address);
         described(&it.name, &address, &it.client, &defaults.0.client)
     };
     section(&mut out, "listeners", snapshot.listeners.iter().map(listener));
@@ -146,12 +153,15 @@ fn output(input: &str, file: &str) -> String {
     section(&mut out, "requests", input.lines().filter_map(|line| request(line, snapshot)));
     section(&mut out, "consumers", input.lines().flat_map(|line| consumers(line, snapshot)));
     let backend = |it: &Backend| {
+        let elsewhere = it.elsewhere.iter().map(|it| format!("elsewhere {}", it.address));
         let endpoints = it.endpoints.iter().map(|endpoint| match &endpoint.zone {
             Some(zone) => format!("{} in {zone}", endpoint.address),
             None => endpoint.address.to_string(),
         });
         let from = match &it.source {
-            EndpointSource::Slices => format!("[{}]", endpoints.collect::<Vec<_>>().join(", ")),
+            EndpointSource::Slices => {
+                format!("[{}]", endpoints.chain(elsewhere).collect::<Vec<_>>().join(", "))
+            }
             EndpointSource::Dns { host, port, is_filtered } => {
                 let filtered = if *is_filtered { ", filtered" } else { "" };
                 format!("DNS {host}:{port}{filtered}")
@@ -166,6 +176,8 @@ fn output(input: &str, file: &str) -> String {
     section(&mut out, "backends", snapshot.backends.iter().map(backend));
     let services = &translation.transparent_services;
     section(&mut out, "transparent_services", services.iter().map(transparent_service));
+    let services = &translation.load_balancer_services;
+    section(&mut out, "load_balancer_services", services.iter().map(load_balancer_service));
     section(&mut out, "managed_services", translation.managed_services.iter().map(managed_service));
     let retained =
         translation.retained_gateways.iter().map(|(namespace, name)| format!("{namespace}/{name}"));
@@ -210,6 +222,8 @@ fn settings(input: &str, objects: &[ApiObject]) -> TranslationSettings {
         let (node, zone) = (node.into(), Some(zone.into()));
         TransparentSettings { node, zone, ipv4: true, ipv6: !has("# no ipv6") }
     });
+    settings.load_balancer =
+        values("load balancer").first().map(|node| load_balancer(input, objects, node));
     settings.share_hostnames = input.lines().any(|line| line == "# share hostnames");
     for rejected in values("rejected") {
         let (name, reason) = rejected.split_once(' ').unwrap();
@@ -230,16 +244,39 @@ fn settings(input: &str, objects: &[ApiObject]) -> TranslationSettings {
     settings
 }
 
+fn known(input: &str) -> BTreeMap<(String, String), Vec<IpAddr>> {
+    let mut known: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for line in input.lines().filter_map(|line| line.strip_prefix("# known: ")) {
+        let (owner, address) = line.split_once(' ').unwrap();
+        let (namespace, name) = owner.split_once('/').unwrap();
+        let owner = (namespace.to_owned(), name.to_owned());
+        known.entry(owner).or_default().push(address.parse().unwrap());
+    }
+    known
+}
+
+fn load_balancer(input: &str, objects: &[ApiObject], node: &str) -> LoadBalancerSettings {
+    let is_default = input.lines().any(|line| line == "# default class");
+    let gateways: Vec<_> =
+        input.lines().filter_map(|line| line.strip_prefix("# pool: ")?.parse().ok()).collect();
+    let reserved = ReservedAddresses { gateways: &gateways, ..Default::default() };
+    let assignment = load_balancer::assign(objects, is_default, &reserved, &known(input));
+    LoadBalancerSettings { is_default, node: node.into(), assignment }
+}
+
+fn load_balancer_service(service: &LoadBalancerService) -> String {
+    let LoadBalancerService { namespace, name, addresses, sockets, is_node_local, .. } = service;
+    let findings = service.findings.iter().map(|it| format!("; {}: {}", it.reason, it.message));
+    let findings: String = findings.collect();
+    let local = if *is_node_local { " local" } else { "" };
+    let ports = sockets.len();
+    quoted(&format!("{namespace}/{name}{local} {addresses:?} {ports} sockets{findings}"))
+}
+
 fn addresses(input: &str, objects: &[ApiObject]) -> AddressAssignment {
     let pool: Vec<_> =
         input.lines().filter_map(|line| line.strip_prefix("# pool: ")?.parse().ok()).collect();
-    let mut known: BTreeMap<_, Vec<_>> = BTreeMap::new();
-    for line in input.lines().filter_map(|line| line.strip_prefix("# known: ")) {
-        let (gateway, address) = line.split_once(' ').unwrap();
-        let (namespace, name) = gateway.split_once('/').unwrap();
-        let gateway = (namespace.to_owned(), name.to_owned());
-        known.entry(gateway).or_default().push(address.parse().unwrap());
-    }
+    let known = known(input);
     if let Some(namespace) = input.lines().find_map(|line| line.strip_prefix("# services: ")) {
         let mut managed = ManagedServices::read(objects, namespace, GATEWAY_CONTROLLER);
         for (gateway, addresses) in known {
@@ -485,7 +522,8 @@ fn shares(rule: &Rule, snapshot: &Snapshot) -> String {
 
 fn status(status: &ResourceStatus) -> Vec<String> {
     let object = &status.object;
-    let namespace = if object.kind == "GatewayClass" { "" } else { &object.namespace };
+    let has_none = ["AddressPool", "GatewayClass"].contains(&object.kind);
+    let namespace = if has_none { "" } else { &object.namespace };
     let name = format!("{} {namespace}/{}", object.kind, object.name).replace(" /", " ");
     let generation = status.observed_generation;
     let line = |part: &str, conditions: &[StatusCondition]| {
@@ -509,6 +547,7 @@ fn status(status: &ResourceStatus) -> Vec<String> {
             let whole = line(&format!("{at}{with}"), conditions);
             std::iter::once(whole).chain(listeners.iter().map(listener)).collect()
         }
+        StatusDetail::AddressPool(conditions) => vec![line("", conditions)],
         StatusDetail::ListenerSet(conditions, listeners) => {
             std::iter::once(line("", conditions)).chain(listeners.iter().map(listener)).collect()
         }

@@ -7,6 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use gateway::address_pool::assign;
+use gateway::load_balancer::{self, ReservedAddresses};
 use gateway::matching::PlainRequest;
 use gateway::objects::{
     AddressType, ApiObject, Duration, EndpointConditions, EndpointSliceSpec, GatewayName,
@@ -16,7 +17,8 @@ use gateway::objects::{
 use gateway::snapshot::{Listener, ListenerProtocol, RuleTarget, Snapshot, TlsPayload};
 use gateway::status::{ResourceStatus, StatusUpdate, status_update};
 use gateway::{
-    ControllerNames, EndpointIndex, TranslationSettings, TransparentSettings, parse, translate,
+    ControllerNames, EndpointIndex, LoadBalancerSettings, TranslationSettings, TransparentSettings,
+    parse, translate,
 };
 use proptest::prelude::*;
 
@@ -161,6 +163,13 @@ proptest! {
         let translation = translate(&objects, &TranslationSettings::at(addresses));
         assert_valid(&translation.snapshot);
         assert!(translation.snapshot.listeners.iter().all(|listener| listener.free_bind));
+        let reserved = ReservedAddresses { gateways: &pool, ..Default::default() };
+        let assignment =
+            load_balancer::assign(&objects, true, &reserved, &AssignedAddresses::new());
+        let load_balancer = LoadBalancerSettings { is_default: true, assignment, ..Default::default() };
+        let settings =
+            TranslationSettings { load_balancer: Some(load_balancer), ..Default::default() };
+        assert_valid(&translate(&objects, &settings).snapshot);
         for status in &translation.statuses {
             assert_written_once(status);
         }

@@ -5,30 +5,40 @@
 use std::fs;
 use std::path::Path;
 
-use gateway::objects::{BackendPolicySpec, ClientPolicySpec, schema};
+use gateway::objects::{AddressPoolSpec, BackendPolicySpec, ClientPolicySpec, schema};
 use serde_json::{Map, Value, json};
 
 /// Width of wrapped prose.
 const COLUMNS: usize = 120;
 
-/// A policy as it is published.
+/// A policy, or another kind of ours, as it is published.
 struct PublishedPolicy {
     kind: &'static str,
     plural: &'static str,
     spec: Value,
+    /// True if its objects belong to namespaces.
+    is_namespaced: bool,
 }
 
-fn policies() -> [PublishedPolicy; 2] {
+fn policies() -> [PublishedPolicy; 3] {
     [
         PublishedPolicy {
             kind: "BackendPolicy",
             plural: "backendpolicies",
             spec: schema::<BackendPolicySpec>(),
+            is_namespaced: true,
         },
         PublishedPolicy {
             kind: "ClientPolicy",
             plural: "clientpolicies",
             spec: schema::<ClientPolicySpec>(),
+            is_namespaced: true,
+        },
+        PublishedPolicy {
+            kind: "AddressPool",
+            plural: "addresspools",
+            spec: schema::<AddressPoolSpec>(),
+            is_namespaced: false,
         },
     ]
 }
@@ -87,7 +97,7 @@ fn assert_fresh(path: &str, expected: &str) {
 }
 
 fn definition(policy: &PublishedPolicy) -> Value {
-    let PublishedPolicy { kind, plural, spec } = policy;
+    let PublishedPolicy { kind, plural, spec, is_namespaced } = policy;
     let mut spec = spec.clone();
     make_structural(&mut spec);
     let root = json!({
@@ -103,14 +113,15 @@ fn definition(policy: &PublishedPolicy) -> Value {
         },
     });
     let age = json!({ "name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp" });
+    let mut metadata = json!({ "name": format!("{plural}.sheave.dev") });
+    if spec["properties"]["targetRefs"].is_object() {
+        // Gateway API demands this label on policies that change only their targets.
+        metadata["labels"] = json!({ "gateway.networking.k8s.io/policy": "Direct" });
+    }
     json!({
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {
-            "name": format!("{plural}.sheave.dev"),
-            // Gateway API demands this label on policies that change only their targets.
-            "labels": { "gateway.networking.k8s.io/policy": "Direct" },
-        },
+        "metadata": metadata,
         "spec": {
             "group": "sheave.dev",
             "names": {
@@ -120,7 +131,7 @@ fn definition(policy: &PublishedPolicy) -> Value {
                 "singular": kind.to_lowercase(),
                 "categories": ["gateway-api"],
             },
-            "scope": "Namespaced",
+            "scope": if *is_namespaced { "Namespaced" } else { "Cluster" },
             "versions": [{
                 "name": "v1alpha1",
                 "served": true,
@@ -136,7 +147,12 @@ fn definition(policy: &PublishedPolicy) -> Value {
 /// Makes a schema structural, as API servers demand: they have different formats, and always drop unknown fields.
 fn make_structural(schema: &mut Value) {
     let Value::Object(keys) = schema else { return };
-    keys.remove("additionalProperties");
+    // A map of texts keeps its type.
+    if !keys.get("additionalProperties").is_some_and(Value::is_object) {
+        keys.remove("additionalProperties");
+    }
+    // API servers know sets by another name.
+    keys.remove("uniqueItems");
     if let Some(Value::String(format)) = keys.remove("format") {
         keys.extend(as_api_server_checks(&format));
     }
@@ -186,9 +202,9 @@ const PAGE_HEAD: &str = "\
 <!-- Made from the policy types by crates/gateway/tests/reference.rs. -->
 # Policies
 
-A policy of `apiVersion: sheave.dev/v1alpha1` is attached to its targets by `spec.targetRefs`. An unknown field, a value
-of the wrong type and a value outside of its limits are errors. The format of durations is that of Gateway API
-(GEP-2257): `5s`, `100ms`, `1h30m`.
+A policy of `apiVersion: sheave.dev/v1alpha1` is attached to its targets by `spec.targetRefs`. An AddressPool has no
+targets and belongs to no namespace. An unknown field, a value of the wrong type and a value outside of its limits are
+errors. The format of durations is that of Gateway API (GEP-2257): `5s`, `100ms`, `1h30m`.
 
 In a file, an error rejects the edit. In a cluster, the custom resource definitions may be newer or older than Sheave.
 If the spec has an error there, the part with the error (`queue`, `timeouts`, ...) has its defaults, and all other parts
@@ -256,10 +272,11 @@ fn type_name(field: &Value) -> String {
         (_, Some(format)) => format.to_owned(),
         (Some("integer"), None) => "whole number".to_owned(),
         (Some("array"), None) => {
-            let most = &field["maxItems"];
+            let most = field["maxItems"].as_u64().map(|it| format!(" of at most {it}"));
+            let most = most.unwrap_or_default();
             match type_name(&field["items"]).as_str() {
-                "object" => format!("list of at most {most}"),
-                items => format!("list of at most {most} of {items}"),
+                "object" => format!("list{most}"),
+                items => format!("list{most} of {items}"),
             }
         }
         (kind, None) => kind.unwrap_or("anything").to_owned(),

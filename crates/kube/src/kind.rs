@@ -1,8 +1,8 @@
 //! The watched kinds, with their resources and selectors.
 
-use gateway::ingress;
 use gateway::managed_services::{CONTROLLER_ANNOTATION, GATEWAY_ANNOTATION, PublishedAddress};
 use gateway::transparent::{self, BALANCE_ANNOTATION};
+use gateway::{ingress, load_balancer};
 use kube_core::{ApiResource, DynamicObject};
 use serde_json::Value;
 
@@ -36,6 +36,9 @@ pub(crate) const CRD_KIND: &str = "CustomResourceDefinition";
 /// NetworkPolicies are read in transparent mode alone.
 pub(crate) const NETWORK_POLICY: &str = "NetworkPolicy";
 
+/// AddressPools are read only if Sheave serves Services of type LoadBalancer.
+pub(crate) const ADDRESS_POOL: &str = "AddressPool";
+
 /// Kinds that can hold certificates.
 pub(crate) const SECRET: &str = "Secret";
 pub(crate) const CONFIG_MAP: &str = "ConfigMap";
@@ -54,7 +57,7 @@ const CERTIFICATE_SECRETS_SELECTOR: &str = "type!=kubernetes.io/service-account-
 
 /// Every watched kind. Pods are not watched: they change far more often than EndpointSlices and add
 /// no information.
-pub(crate) const KINDS: [WatchedKind; 21] = [
+pub(crate) const KINDS: [WatchedKind; 22] = [
     WatchedKind {
         field_selector: Some("metadata.name=gateways.gateway.networking.k8s.io"),
         is_namespaced: false,
@@ -72,6 +75,10 @@ pub(crate) const KINDS: [WatchedKind; 21] = [
     kind_with_entries(GATEWAY_API, "v1", "BackendTLSPolicy", "backendtlspolicies"),
     kind_with_entries(SHEAVE, "v1alpha1", "BackendPolicy", "backendpolicies"),
     kind_with_entries(SHEAVE, "v1alpha1", "ClientPolicy", "clientpolicies"),
+    WatchedKind {
+        is_namespaced: false,
+        ..watched_kind(SHEAVE, "v1alpha1", ADDRESS_POOL, "addresspools")
+    },
     cluster_kind(INGRESS, "IngressClass", "ingressclasses"),
     watched_kind(INGRESS, "v1", "Ingress", "ingresses"),
     watched_kind(INGRESS, "v1", NETWORK_POLICY, "networkpolicies"),
@@ -137,9 +144,9 @@ impl WatchedKind {
         KINDS.iter().position(|kind| kind.name == name)
     }
 
-    /// Returns the namespace of an object; a GatewayClass has none, even if the field is set.
+    /// Returns the namespace of an object; one of the whole cluster has none, even if the field is set.
     pub(crate) fn namespace_of<'n>(&self, namespace: &'n str) -> &'n str {
-        if self.name == "GatewayClass" { "" } else { namespace }
+        if self.is_namespaced { namespace } else { "" }
     }
 
     /// Returns the value of `apiVersion`.
@@ -198,6 +205,7 @@ impl WatchedKind {
             "Service" => {
                 [GATEWAY_ANNOTATION, CONTROLLER_ANNOTATION].contains(&name)
                     || transparent::ANNOTATIONS.contains(&name)
+                    || load_balancer::ANNOTATIONS.contains(&name)
             }
             "Namespace" => name == BALANCE_ANNOTATION,
             _ => false,

@@ -11,6 +11,7 @@ use std::{mem, slice};
 
 use futures_util::{StreamExt, stream};
 use gateway::ingress;
+use gateway::load_balancer::{self, LoadBalancerService};
 use gateway::managed_services::PublishedAddress;
 use gateway::status::{
     self, ObjectIdentity, ResourceStatus, SlotSharing, StatusDetail, StatusUpdate,
@@ -41,7 +42,10 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of failures that are logged individually in one pass.
 const MAX_LOGGED_FAILURES: usize = 8;
 
-/// Addresses of Gateways, or of Ingresses, by namespace and name.
+/// The kind whose statuses have the addresses of load balancers.
+const SERVICE: &str = "Service";
+
+/// Addresses of Gateways, Ingresses or Services, by namespace and name.
 pub type StatusAddresses = BTreeMap<(String, String), Vec<IpAddr>>;
 
 /// Addresses at which clients reach Gateways or Ingresses, by namespace and name.
@@ -56,6 +60,8 @@ pub struct DesiredStatuses {
     pub ingresses: IngressAddresses,
     /// The managed Services in front of Gateways; `None`: Services are not managed.
     pub services: Option<DesiredServices>,
+    /// The Services of type LoadBalancer that are served; `None`: their statuses are left alone.
+    pub load_balancers: Option<Arc<[LoadBalancerService]>>,
     /// The sharing of fixed limits by replicas; `None`: unknown.
     pub sharing: Option<SlotSharing>,
 }
@@ -66,6 +72,7 @@ impl DesiredStatuses {
         Arc::ptr_eq(&self.statuses, &other.statuses)
             && self.ingresses == other.ingresses
             && self.services == other.services
+            && self.load_balancers == other.load_balancers
             && self.sharing == other.sharing
     }
 }
@@ -195,7 +202,7 @@ impl StatusPublisher {
 
     /// Returns the writes that are needed: statuses that differ, and statuses to remove.
     fn pending_writes(&mut self, wanted: &DesiredStatuses) -> Vec<PendingWrite> {
-        let DesiredStatuses { statuses, ingresses, services, sharing } = wanted;
+        let DesiredStatuses { statuses, ingresses, services, load_balancers, sharing } = wanted;
         let Self { store: known, written: current, writer, .. } = self;
         let controller = &*writer.controller;
         let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
@@ -241,7 +248,22 @@ impl StatusPublisher {
                 ));
             }
         }
-        for kind in KINDS.iter().filter(|kind| kind.has_status_entries || kind.name == "Ingress") {
+        for service in load_balancers.iter().flat_map(|it| it.iter()) {
+            let Some(kind) = WatchedKind::by_name(SERVICE) else { continue };
+            let (namespace, name) = (&*service.namespace, &*service.name);
+            reported.insert((kind.name, namespace, name));
+            let held = known.find(kind.name, namespace, name);
+            // Its type may have changed since the translation.
+            let Some(held) = held.filter(|held| held.is_load_balancer()) else { continue };
+            let update = load_balancer::status_update(service, held.status.as_ref(), &now);
+            due.extend(update.map(|it| PendingWrite::new(kind, namespace, name, held, it)));
+        }
+        let may_withdraw = |kind: &&WatchedKind| match kind.name {
+            "Ingress" => true,
+            SERVICE => load_balancers.is_some(),
+            _ => kind.has_status_entries,
+        };
+        for kind in KINDS.iter().filter(may_withdraw) {
             for ((namespace, name), held) in known.all(kind.name) {
                 if reported.contains(&(kind.name, namespace.as_str(), name.as_str())) {
                     continue;
@@ -280,7 +302,7 @@ fn withdrawal(kind: &WatchedKind, held: &StoredObject, controller: &str) -> Opti
     }
     // Server-side apply with an empty configuration gives up our fields, and fields without an
     // owner are removed.
-    (kind.name == "Ingress" && held.has_our_status).then_some(StatusUpdate::Apply(Value::Null))
+    held.has_our_status.then_some(StatusUpdate::Apply(Value::Null))
 }
 
 /// Completes a status: a GatewayClass reports whether the installed version of Gateway API is supported, and a policy

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use gateway::objects::ServiceType;
 use gateway::{ApiObject, ObjectOrigin, ObjectProblem};
 use kube_core::{DynamicObject, ObjectMeta};
 use kube_runtime::watcher::Event;
@@ -126,6 +127,12 @@ impl StoredObject {
     /// Returns the whole object, if it is a managed Service in front of a Gateway.
     pub(crate) const fn managed_service(&self) -> Option<&Value> {
         self.managed_service.as_ref()
+    }
+
+    /// True if it is a Service of type LoadBalancer. No other may have addresses in its status.
+    pub(crate) fn is_load_balancer(&self) -> bool {
+        let Some(ApiObject::Service(service)) = &self.object else { return false };
+        service.spec.kind == ServiceType::LoadBalancer
     }
 }
 

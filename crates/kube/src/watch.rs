@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::backoff::WriteBackoff;
 use crate::events::{EventRecorder, EventWriter, ReporterIdentity};
-use crate::kind::{KINDS, NETWORK_POLICY, WatchedKind};
+use crate::kind::{ADDRESS_POOL, KINDS, NETWORK_POLICY, WatchedKind};
 use crate::publish::{self, DesiredStatuses, StatusAddresses};
 use crate::store::{PendingChanges, Store, WatchKey, WatchScope};
 use crate::{ClusterClient, ReplicaIdentity, leader_election};
@@ -55,6 +55,8 @@ pub struct WatchSelection {
     pub all_certificates: bool,
     /// True if NetworkPolicies are watched, for transparent mode.
     pub network_policies: bool,
+    /// True if AddressPools are watched, for Services of type LoadBalancer.
+    pub address_pools: bool,
 }
 
 /// The store, shared by the reflectors and the publisher.
@@ -221,6 +223,12 @@ impl ClusterObjects {
         publish::status_addresses(&lock(&self.store), "Ingress")
     }
 
+    /// Returns the addresses in the statuses of Services.
+    #[must_use]
+    pub fn load_balancer_addresses(&self) -> StatusAddresses {
+        publish::status_addresses(&lock(&self.store), "Service")
+    }
+
     /// Returns the addresses at which clients reach a Service.
     #[must_use]
     pub fn service_addresses(&self, namespace: &str, name: &str) -> Vec<PublishedAddress> {
@@ -296,6 +304,7 @@ fn scopes(kind: &WatchedKind, own: &str, selection: &WatchSelection) -> Vec<Watc
     let namespaces = &selection.namespaces;
     let is_needed = match kind.name {
         NETWORK_POLICY => selection.network_policies,
+        ADDRESS_POOL => selection.address_pools,
         _ => !kind.holds_certificates || selection.all_certificates,
     };
     if !is_needed {

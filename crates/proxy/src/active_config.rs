@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,6 +14,7 @@ use gateway::snapshot::{
     InterceptionSettings, ListenerProtocol, Rule, TlsPayload, TransportProtocol,
 };
 use gateway::{Snapshot, snapshot};
+use ipnet::IpNet;
 use tls::{EndpointTlsContext, EndpointTlsFactory, SniTable, TlsInfo};
 
 use crate::affinity::AffinityKey;
@@ -111,6 +112,8 @@ pub(crate) struct ActiveListener {
     pub(crate) interception: Option<InterceptionSettings>,
     /// Routes of requests from clients of a namespace that has its own.
     pub(crate) consumer_routes: BTreeMap<Arc<str>, RouteTable>,
+    /// Networks of the clients that may connect; `None`: all.
+    pub(crate) sources: Option<Arc<[IpNet]>>,
 }
 
 /// HTTP/3 at a listener.
@@ -121,6 +124,13 @@ pub(crate) struct ListenerHttp3 {
 }
 
 impl ActiveListener {
+    /// True if a client with this address may connect.
+    pub(crate) fn admits_source(&self, client: IpAddr) -> bool {
+        let Some(sources) = &self.sources else { return true };
+        let client = client.to_canonical();
+        sources.iter().any(|network| network.contains(&client))
+    }
+
     /// Returns the `Alt-Svc` value for clients over TCP; `None`: HTTP/3 is not served.
     pub(crate) fn alt_svc(&self) -> Option<&str> {
         self.http3.as_ref().map(|http3| &*http3.alt_svc)

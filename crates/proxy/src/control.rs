@@ -330,6 +330,7 @@ impl Proxy {
                 }),
                 interception: requested.interception,
                 consumer_routes: requested.consumer_routes.clone(),
+                sources: requested.sources.clone(),
             }
         };
         let places = listeners.into_iter().enumerate();

@@ -154,6 +154,10 @@ impl UdpListener {
             return None;
         }
         let counters = &self.bound.counters[self.worker.index];
+        if !listener.admits_source(key.client.ip()) {
+            counters.refused_sources.add(1);
+            return None;
+        }
         let descriptors = &self.worker.shared.budgets.descriptors;
         let has_descriptor = descriptors.add_flow();
         if !has_descriptor || !self.bound.admit_connection(listener.client.max_connections) {

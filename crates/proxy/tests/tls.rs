@@ -205,6 +205,7 @@ fn listener(name: &str, rule: &Arc<Rule>, sni_rules: Vec<SniRule>) -> Listener {
         http3: None,
         interception: None,
         consumer_routes: Default::default(),
+        sources: None,
     }
 }
 
@@ -227,9 +228,10 @@ fn backend(name: &str, address: SocketAddr, settings: BackendSettings) -> Backen
         service: name.into(),
         port: 80,
         transport: TransportProtocol::Tcp,
+        node: None,
     };
     let endpoints = vec![EndpointSpec::new(address)];
-    Backend { key, source: EndpointSource::Slices, endpoints, settings }
+    Backend { key, source: EndpointSource::Slices, endpoints, elsewhere: Vec::new(), settings }
 }
 
 /// A server that sends back the head of each request.

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use gateway::address_pool;
 use gateway::ingress::{self, ServedIngress};
+use gateway::load_balancer::{self, LoadBalancerSettings, PoolFindings, ReservedAddresses};
 use gateway::managed_services::{self, DesiredService, ManagedServices, TargetPortMap};
 use gateway::objects::{
     EndpointConditions, EndpointSliceSpec, GatewayName, SERVICE_NAME_LABEL, TypedObject,
@@ -28,6 +29,7 @@ use crate::configuration::ErrorPolicy;
 use crate::failure::Failure;
 use crate::files::SourceContents;
 use crate::flags::{ServeFlags, ServiceTemplate};
+use crate::load_balancer_events;
 use crate::process;
 use crate::report::{ProcessReport, TranslatedServices};
 use crate::terminating_peers::TerminatingPeers;
@@ -47,6 +49,10 @@ pub(crate) struct ClusterSource {
     namespace: String,
     /// Addresses assigned to Gateways last; the status that shows them may not have arrived yet.
     assigned_addresses: StatusAddresses,
+    /// Addresses assigned to Services last.
+    service_addresses: StatusAddresses,
+    /// Findings of AddressPools at the last assignment.
+    pool_findings: PoolFindings,
     /// Target ports assigned to the ports of Gateways last; the Service that shows them may not have arrived yet.
     target_ports: BTreeMap<GatewayName, TargetPortMap>,
     /// Addresses at which Ingresses are served.
@@ -120,6 +126,7 @@ impl ClusterSource {
             namespaces: flags.watch_namespaces.clone(),
             all_certificates: flags.watch_all_secrets,
             network_policies: settings.transparent.is_some(),
+            address_pools: settings.load_balancer.is_some(),
         };
         let objects = ClusterObjects::new(&cluster, identity, selection);
         let node = settings.transparent.as_ref().map(|it| NodeWatch::start(&cluster, &it.node));
@@ -128,13 +135,15 @@ impl ClusterSource {
             None if flags.pool.is_empty() => AddressMode::Shared(flags.published_service.clone()),
             None => AddressMode::Pool(flags.pool.clone()),
         };
-        let (assigned, targets, ingresses) = Default::default();
+        let (assigned, of_services, targets, ingresses) = Default::default();
         Ok(Some(Self {
             objects,
             mode,
             settings,
             namespace,
             assigned_addresses: assigned,
+            service_addresses: of_services,
+            pool_findings: PoolFindings::new(),
             target_ports: targets,
             ingresses,
             peers,
@@ -178,23 +187,49 @@ impl ClusterSource {
             (!published.is_empty()).then_some(((it.namespace, it.name), published))
         };
         self.ingresses = served.into_iter().filter_map(with_addresses).collect();
+        let load_balancer = self.assign_services(&objects);
         let settings = TranslationSettings {
             unreadable_objects: unreadable,
-            ..self.translation_settings(addresses)
+            ..self.translation_settings(addresses, load_balancer)
         };
         SourceContents { objects, problems, settings, error_policy: ErrorPolicy::SkipInvalid }
     }
 
     /// Returns the settings with these addresses of Gateways. No endpoint may have one of them, or one of a replica.
-    fn translation_settings(&self, addresses: AddressAssignment) -> TranslationSettings {
-        let mut settings = TranslationSettings { addresses, ..self.settings.clone() };
+    fn translation_settings(
+        &self,
+        addresses: AddressAssignment,
+        load_balancer: Option<LoadBalancerSettings>,
+    ) -> TranslationSettings {
+        let mut settings =
+            TranslationSettings { addresses, load_balancer, ..self.settings.clone() };
         settings.address_filter.add_gateways(settings.addresses.all());
+        settings.address_filter.add_gateways(self.service_addresses.values().flatten().copied());
         let replicas = self.peers.iter().flat_map(|peers| &peers.serving);
         settings.address_filter.add_own(replicas.map(SocketAddr::ip));
         if let (Some(settings), Some(node)) = (&mut settings.transparent, &self.node) {
             settings.zone = node.description.borrow().as_ref().and_then(|it| it.zone.clone());
         }
         settings
+    }
+
+    /// Assigns addresses to Services of type LoadBalancer, if they are served. The addresses in a status take precedence
+    /// over our memory, because another replica may have assigned others.
+    fn assign_services(&mut self, objects: &[ApiObject]) -> Option<LoadBalancerSettings> {
+        let settings = self.settings.load_balancer.clone()?;
+        let gateways = match &self.mode {
+            AddressMode::Pool(pool) => pool.as_slice(),
+            AddressMode::Shared(_) | AddressMode::PerGatewayServices(_) => &[],
+        };
+        let replicas = self.peers.iter().flat_map(|peers| &peers.serving).map(SocketAddr::ip);
+        let reserved = ReservedAddresses { gateways, replicas: replicas.collect() };
+        let mut known = std::mem::take(&mut self.service_addresses);
+        let published = self.objects.load_balancer_addresses().into_iter();
+        known.extend(published.filter(|(_, addresses)| !addresses.is_empty()));
+        let assignment = load_balancer::assign(objects, settings.is_default, &reserved, &known);
+        self.service_addresses = assignment.addresses();
+        self.pool_findings.clone_from(&assignment.pools);
+        Some(LoadBalancerSettings { assignment, ..settings })
     }
 
     /// Returns the state of the managed Services. The state in the cluster takes precedence over our memory, because
@@ -266,7 +301,18 @@ impl ClusterSource {
         };
         self.target_ports = report.services.desired.iter().map(targets).collect();
         let sharing = self.peers.as_ref().and_then(PeerReplicas::sharing);
-        self.objects.publish(DesiredStatuses { statuses, ingresses, services, sharing });
+        let serves = self.settings.load_balancer.is_some();
+        let load_balancers = serves.then(|| Arc::clone(&report.load_balancers));
+        self.objects.publish(DesiredStatuses {
+            statuses,
+            ingresses,
+            services,
+            load_balancers,
+            sharing,
+        });
+        let mut events = load_balancer_events::of_services(&report.load_balancers);
+        events.extend(load_balancer_events::of_pools(&self.pool_findings));
+        self.objects.events().set_standing("load-balancers", events);
         let events = transparent::service_events(&report.transparent_services);
         self.objects.events().set_standing("services", events);
     }

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 use gateway::snapshot::{Backend, BackendKey, EndpointSource, EndpointSpec, Snapshot};
 use gateway::{
     AddressFilter, ApiObject, EndpointIndex, ObjectOrigin, ObjectProblem, TranslationResult,
-    TranslationSettings, addresses, status,
+    TranslationSettings, addresses, load_balancer, status,
 };
 use proxy::{ListenError, ListenerView, Proxy};
 use tokio::sync::watch;
@@ -174,6 +174,7 @@ impl ConfigurationController {
             managed_services: services,
             retained_gateways: retained,
             transparent_services,
+            mut load_balancer_services,
         } = translation;
         // Names in force are kept until the new Snapshot is in force: it may be rejected.
         let hosts = dns_hosts(&snapshot.backends);
@@ -208,7 +209,13 @@ impl ConfigurationController {
                 (error.address, error.transport),
                 sentence,
             );
+            load_balancer::report_port_unavailable(
+                &mut load_balancer_services,
+                (error.address, error.transport),
+                sentence,
+            );
         }
+        let node = settings.load_balancer.as_ref().map(|it| Arc::clone(&it.node));
         self.log_listener_changes(&before);
         log_size(&snapshot);
         self.objects = objects;
@@ -226,6 +233,8 @@ impl ConfigurationController {
             report.certificates = validities.into_iter().collect();
             report.unbound = unbound.clone().into();
             report.transparent_services = transparent_services.into();
+            report.load_balancers = load_balancer_services.into();
+            report.node = node.unwrap_or_default();
         });
         self.set_problems(Vec::new());
         Ok(unbound)
@@ -395,6 +404,7 @@ impl ConfigurationController {
             return ReloadOutcome::Refused;
         }
         for backend in self.backends.iter_mut().filter(|it| it.source == EndpointSource::Slices) {
+            backend.elsewhere = changed.elsewhere(&backend.key);
             let endpoints = changed.of(&backend.key);
             if endpoints != backend.endpoints {
                 backend.endpoints = endpoints;

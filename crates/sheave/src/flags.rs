@@ -434,6 +434,10 @@ impl ServeFlags {
                  ClientPolicy of --config",
             );
         }
+        let uses_node = self.transparent.transparent || self.cluster.load_balancer;
+        if self.transparent.node_name.is_some() && !uses_node {
+            return Some("--node-name is for --transparent and --load-balancer: add one of them");
+        }
         let has_peers = self.cluster.peers.is_some();
         if let Some(conflict) = self.replica.conflict(has_peers) {
             return Some(conflict);

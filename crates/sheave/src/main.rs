@@ -20,6 +20,8 @@ mod files;
 mod cluster;
 /// Transparent mode: connections to Services, taken on their way.
 mod transparent;
+/// Events of Services of type LoadBalancer.
+mod load_balancer_events;
 /// Peer replicas that are terminating.
 mod terminating_peers;
 /// The self-signed certificate used without `--cert`.

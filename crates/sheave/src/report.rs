@@ -8,6 +8,7 @@ use std::time::SystemTime;
 
 use gateway::ObjectProblem;
 use gateway::addresses::EndpointsByNode;
+use gateway::load_balancer::LoadBalancerService;
 use gateway::managed_services::DesiredService;
 use gateway::objects::GatewayName;
 use gateway::status::ResourceStatus;
@@ -71,6 +72,10 @@ pub(crate) struct ProcessReport {
     pub(crate) nodes: Arc<BTreeSet<Arc<str>>>,
     /// Services with the annotation of transparent mode.
     pub(crate) transparent_services: Arc<[TransparentService]>,
+    /// Services of type LoadBalancer that are served.
+    pub(crate) load_balancers: Arc<[LoadBalancerService]>,
+    /// Name of this node, for the addresses that only nodes with endpoints carry; empty if unknown.
+    pub(crate) node: Arc<str>,
     /// Count per outcome, in the order of [`ReloadOutcome::ALL`].
     pub(crate) reloads: [u64; ReloadOutcome::ALL.len()],
     /// DNS lookups: answered, failed.
@@ -109,6 +114,8 @@ impl ProcessReport {
             endpoint_counts: Arc::default(),
             nodes: Arc::default(),
             transparent_services: Arc::default(),
+            load_balancers: Arc::default(),
+            node: Arc::default(),
             reloads: [0; ReloadOutcome::ALL.len()],
             lookups: [0; 2],
             names_failing: 0,

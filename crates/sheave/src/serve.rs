@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Context;
-use gateway::{ApiObject, TranslationSettings};
+use gateway::{ApiObject, LoadBalancerSettings, TranslationSettings};
 use kube::EventRecorder;
 use proxy::{AccessLog, Proxy, ProxySettings};
 use tokio::runtime;
@@ -356,6 +356,11 @@ impl ProcessSignals {
 fn translation_settings(flags: &ServeFlags, agent: Option<&AgentHandle>) -> TranslationSettings {
     let mut settings = flags.cluster.translation_settings();
     settings.transparent = agent.map(AgentHandle::translation_settings);
+    settings.load_balancer = flags.cluster.load_balancer.then(|| LoadBalancerSettings {
+        is_default: flags.cluster.default_load_balancer,
+        node: flags.transparent.node_name().into(),
+        ..LoadBalancerSettings::default()
+    });
     let filter = &mut settings.address_filter;
     filter.add_own(process::interface_addresses());
     if let Some(me) = flags.replica.replica {

@@ -51,6 +51,18 @@ selector: {{- include "sheave.selector" . | nindent 2 }}
 {{- if and .Values.addresses.pool (not .Values.hostNetwork) }}
 {{- fail "addresses.pool needs hostNetwork: true, for nodes carry those addresses" }}
 {{- end }}
+{{- if and .Values.loadBalancer.enabled (not .Values.hostNetwork) }}
+{{- fail "loadBalancer.enabled needs hostNetwork: true, for nodes carry those addresses" }}
+{{- end }}
+{{- if and .Values.loadBalancer.enabled .Values.service.perGateway }}
+{{- fail "loadBalancer.enabled gives Services addresses of nodes: set service.perGateway to false" }}
+{{- end }}
+{{- if and .Values.loadBalancer.enabled .Values.service.enabled (eq .Values.service.type "LoadBalancer") }}
+{{- fail "loadBalancer.enabled would serve Sheave's own Service: set service.enabled to false" }}
+{{- end }}
+{{- if and .Values.loadBalancer.default (not .Values.loadBalancer.enabled) }}
+{{- fail "loadBalancer.default needs loadBalancer.enabled: true" }}
+{{- end }}
 {{- if and .Values.addresses.pool .Values.service.perGateway }}
 {{- fail "addresses.pool gives each Gateway an address: set service.perGateway to false" }}
 {{- end }}

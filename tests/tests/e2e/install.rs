@@ -140,6 +140,40 @@ fn chart_address_pool_renders_a_host_network_daemon_set() {
 }
 
 #[test]
+fn chart_load_balancer_may_write_statuses_of_services_and_nothing_else_of_them() {
+    let settings = ["loadBalancer.enabled=true", "hostNetwork=true", "service.enabled=false"];
+    let Some(plain) = chart(&settings[1..]) else { return };
+    let Some(rendered) = chart(&settings) else { return };
+    let Some(in_namespace) = chart(&[&settings[..], &["rbac.namespaces={shop}"]].concat()) else {
+        return;
+    };
+    let text = |output: Output| String::from_utf8(output.stdout).unwrap();
+    let (plain, rendered, in_namespace) = (text(plain), text(rendered), text(in_namespace));
+    for part in [
+        "- --load-balancer\n",
+        "- --node-name=$(NODE_NAME)",
+        "fieldPath: spec.nodeName",
+        "name: announcer",
+        "add: [NET_ADMIN, NET_RAW]",
+        "resources: [services/status]\n  verbs: [patch]",
+        "resources: [addresspools/status]\n  verbs: [patch]",
+        "resources: [addresspools]\n  verbs: [get, list, watch]",
+        "resources: [events]\n  verbs: [create, patch]",
+    ] {
+        assert!(rendered.contains(part), "{part}");
+        assert!(!plain.contains(part), "{part}");
+    }
+    assert!(!rendered.contains("--default-load-balancer"));
+    // Pools belong to no namespace, Services to theirs.
+    let cluster_roles = of_kind(&in_namespace, "ClusterRole");
+    assert!(cluster_roles[0].contains("addresspools"), "{cluster_roles:?}");
+    assert!(!cluster_roles[0].contains("services/status"), "{cluster_roles:?}");
+    let roles = of_kind(&in_namespace, "Role");
+    assert!(roles.iter().any(|it| it.contains("services/status")), "{roles:?}");
+    assert!(!roles.iter().any(|it| it.contains("addresspools")), "{roles:?}");
+}
+
+#[test]
 fn chart_per_gateway_services_grant_service_writes() {
     let Some(plain) = chart(&[]) else { return };
     let settings = ["service.perGateway=true", "service.annotations.lb=internal"];
@@ -195,6 +229,9 @@ fn chart_rejects_invalid_values() {
         ("kind=StatefulSet", "'Deployment', 'DaemonSet'"),
         ("addresses.pool={192.0.2.0}", "does not match pattern"),
         ("addresses.pool={192.0.2.0/24}", "needs hostNetwork"),
+        ("loadBalancer.enabled=true", "loadBalancer.enabled needs hostNetwork"),
+        ("loadBalancer.enabled=true,hostNetwork=true", "would serve Sheave's own Service"),
+        ("loadBalancer.default=true", "needs loadBalancer.enabled"),
         ("drain.timeoutSeconds=0", "minimum"),
         ("logs.accessLog=2", "accessLog"),
         ("transparent.ports=all", "does not match pattern"),

@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 use super::document::documents;
 use super::schema::{self, schema};
 use super::{
-    ApiObject, BackendPolicySpec, BackendTlsPolicySpec, ClientPolicySpec, ConfigMapSpec,
-    EndpointSliceSpec, GatewayClassSpec, GatewaySpec, GrpcRouteSpec, HttpRouteSpec,
+    AddressPoolSpec, ApiObject, BackendPolicySpec, BackendTlsPolicySpec, ClientPolicySpec,
+    ConfigMapSpec, EndpointSliceSpec, GatewayClassSpec, GatewaySpec, GrpcRouteSpec, HttpRouteSpec,
     IngressClassSpec, IngressSpec, InvalidObject, ListenerSetSpec, NamespaceSpec,
     NetworkPolicySpec, ObjectMeta, PartialPolicy, ReferenceGrantSpec, SecretSpec, ServiceSpec,
     SharedObject, StreamRouteSpec, TlsRouteSpec, TypedObject,
@@ -54,13 +54,15 @@ const IGNORED_KINDS: [&str; 32] = [
 
 /// Fields that restrict the effect of an object. An unknown field within them may restrict it further, so that the
 /// known fields alone would apply to too much.
-const NARROWING: [&str; 10] = [
+const NARROWING: [&str; 12] = [
     "allowedListeners",
     "allowedRoutes",
     "filters",
     "from",
     "matches",
+    "namespaceSelector",
     "revocation",
+    "serviceSelector",
     "targetRefs",
     "tls",
     "to",
@@ -141,7 +143,7 @@ const GATEWAY_API_LATER: &[&str] = &[
 ];
 const SHEAVE: &[&str] = &["sheave.dev/v1alpha1"];
 
-static KINDS: [ObjectKind; 20] = [
+static KINDS: [ObjectKind; 21] = [
     ObjectKind {
         name: "Namespace",
         versions: &["v1"],
@@ -261,6 +263,12 @@ static KINDS: [ObjectKind; 20] = [
         versions: SHEAVE,
         schema: LazyLock::new(schema::<ClientPolicySpec>),
         read: |reader, raw| reader.read_spec(raw).map(ApiObject::ClientPolicy),
+    },
+    ObjectKind {
+        name: "AddressPool",
+        versions: SHEAVE,
+        schema: LazyLock::new(schema::<AddressPoolSpec>),
+        read: |reader, raw| reader.read_spec(raw).map(ApiObject::AddressPool),
     },
 ];
 

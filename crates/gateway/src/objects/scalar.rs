@@ -139,6 +139,13 @@ fn parse_network(text: &str) -> Option<IpNet> {
     text.parse().ok().or_else(address)
 }
 
+impl CidrBlock {
+    /// Parses a CIDR block, or an address.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        parse_network(text).map(Self)
+    }
+}
+
 impl<'de> Deserialize<'de> for CidrBlock {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Cow::<str>::deserialize(deserializer)?;

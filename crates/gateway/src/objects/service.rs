@@ -11,7 +11,7 @@ use super::scalar::{IgnoredField, TargetPort};
 pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 
 /// A name for a set of endpoints, and their ports. Fields for the cluster's own network are ignored, except in
-/// transparent mode.
+/// transparent mode and if Sheave is the load balancer of the Service.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ServiceSpec {
@@ -36,9 +36,10 @@ pub struct ServiceSpec {
     /// The DNS name that an ExternalName Service stands for.
     #[schemars(extend("format" = "host"))]
     pub external_name: Option<String>,
-    /// For the cluster's own network.
-    pub external_traffic_policy: Option<IgnoredField>,
-    /// For the cluster's own network.
+    /// The endpoints that clients outside of the cluster may reach: `Local` for those on the node that carries the
+    /// address, else all. Read if Sheave is the load balancer of the Service.
+    pub external_traffic_policy: Option<String>,
+    /// For the cluster's own network: kube-proxy serves it.
     pub health_check_node_port: Option<IgnoredField>,
     /// The endpoints that clients within the cluster may reach: `Local` for those on the client's node, else all. Read
     /// in transparent mode.
@@ -46,21 +47,23 @@ pub struct ServiceSpec {
     /// The IP versions, `IPv4` and `IPv6`; an endpoint with addresses of both is known by that of the first.
     #[schemars(length(max = 2))]
     pub ip_families: Option<Vec<String>>,
-    /// For the cluster's own network.
-    pub ip_family_policy: Option<IgnoredField>,
-    /// For the cluster's own network.
-    pub load_balancer_class: Option<IgnoredField>,
-    /// For the cluster's own network.
+    /// `PreferDualStack` if an address of one IP version suffices. Read if Sheave is the load balancer of the Service.
+    pub ip_family_policy: Option<String>,
+    /// The implementation of the load balancer, if the type is `LoadBalancer`.
+    pub load_balancer_class: Option<String>,
+    /// The requested address. Read if Sheave is the load balancer of the Service.
     #[serde(rename = "loadBalancerIP")]
-    pub load_balancer_ip: Option<IgnoredField>,
-    /// For the cluster's own network.
-    pub load_balancer_source_ranges: Option<IgnoredField>,
+    pub load_balancer_ip: Option<String>,
+    /// The CIDR blocks of the clients that may connect to the address of the load balancer; if there are none, all. Read
+    /// if Sheave is the load balancer of the Service.
+    pub load_balancer_source_ranges: Option<Vec<String>>,
     /// Ignored: `ready` of the endpoints already accounts for it.
     pub publish_not_ready_addresses: Option<IgnoredField>,
     /// The labels of its pods. The cluster creates EndpointSlices from it; it is read only to find the NetworkPolicies
     /// that may apply to them.
     pub selector: Option<BTreeMap<String, String>>,
-    /// `ClientIP` if each client stays at its endpoint. Read in transparent mode.
+    /// `ClientIP` if each client stays at its endpoint. Read in transparent mode, and if Sheave is the load balancer of
+    /// the Service.
     pub session_affinity: Option<String>,
     /// Settings of `ClientIP`.
     pub session_affinity_config: Option<SessionAffinityConfig>,

@@ -107,6 +107,7 @@ impl ListenerDrafts {
                 http3,
                 interception: None,
                 consumer_routes: BTreeMap::new(),
+                sources: None,
             });
             self.sni_rules.push(SniRulesDraft::default());
         }

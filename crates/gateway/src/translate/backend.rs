@@ -76,7 +76,27 @@ impl<'a> EndpointIndex<'a> {
     /// endpoints are returned. If none is ready, the endpoints that still serve while they terminate are returned, as
     /// kube-proxy does: a late answer is better than none. In transparent mode, the traffic policy of the Service and
     /// the hints of its endpoints apply.
+    /// If the key names a node, those on the node are returned.
     pub fn of(&self, key: &BackendKey) -> Vec<EndpointSpec> {
+        let is_meant =
+            |it: &SliceMember<'_>| key.node.is_none() || it.spec.node.as_ref() == key.node.as_ref();
+        self.select(key, is_meant)
+    }
+
+    /// Returns the endpoints of a backend on other nodes than that of its key; none if the key names no node. They get
+    /// no requests.
+    pub fn elsewhere(&self, key: &BackendKey) -> Vec<EndpointSpec> {
+        if key.node.is_none() {
+            return Vec::new();
+        }
+        self.select(key, |it| it.spec.node.as_ref() != key.node.as_ref())
+    }
+
+    fn select(
+        &self,
+        key: &BackendKey,
+        is_meant: impl Fn(&SliceMember<'_>) -> bool,
+    ) -> Vec<EndpointSpec> {
         let name = (&*key.namespace, &*key.service);
         let service = self.services.get(&name);
         let port = service.and_then(|service| find_port(service, key.port, key.transport));
@@ -93,6 +113,7 @@ impl<'a> EndpointIndex<'a> {
         if let Some(locality) = self.localities.get(&name) {
             locality.retain(&mut all);
         }
+        all.retain(is_meant);
         let of = |is_ready| all.iter().filter(move |it| it.is_ready == is_ready);
         let ready = deduplicated(of(true));
         if ready.is_empty() { deduplicated(of(false)) } else { ready }
@@ -191,7 +212,13 @@ pub(super) fn resolve(
     {
         return fault(ConditionReason::UnsupportedProtocol, "port", message);
     }
-    Ok(BackendKey { namespace: namespace.into(), service: name.into(), port: number, transport })
+    Ok(BackendKey {
+        namespace: namespace.into(),
+        service: name.into(),
+        port: number,
+        transport,
+        node: None,
+    })
 }
 
 /// Returns the UID of a backend's Service, if it has one.

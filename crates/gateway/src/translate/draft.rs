@@ -17,6 +17,8 @@ pub(super) struct RouteDraft {
     pub(super) attachments: Vec<RouteAttachment>,
     /// Ports of Services that it has attached to, in transparent mode.
     pub(super) service_ports: Vec<PortAttachment>,
+    /// The port of a Service of type LoadBalancer that it belongs to, by its index.
+    pub(super) load_balancer_port: Option<usize>,
     /// True if the requests are gRPC calls.
     pub(super) is_grpc: bool,
 }

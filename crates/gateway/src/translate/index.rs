@@ -7,11 +7,12 @@ use super::certificate::CertificateResult;
 use super::report::TranslationReport;
 use crate::certificate_object::CertificateObject;
 use crate::objects::{
-    ApiObject, BackendPolicySpec, BackendTlsPolicySpec, ClientPolicySpec, ConfigMapSpec,
-    EndpointSliceSpec, GatewayClassSpec, GatewaySpec, GrantFrom, GrantTo, GrpcRouteSpec,
-    HttpRouteSpec, IngressClassSpec, IngressSpec, InvalidObject, LabelSelector, ListenerSetSpec,
-    NamespaceSpec, NetworkPolicySpec, ObjectMeta, PartialPolicy, ReferenceGrantSpec, SecretSpec,
-    ServiceSpec, StreamRouteSpec, TlsRouteSpec, TypedObject, namespace_labels,
+    AddressPoolSpec, ApiObject, BackendPolicySpec, BackendTlsPolicySpec, ClientPolicySpec,
+    ConfigMapSpec, EndpointSliceSpec, GatewayClassSpec, GatewaySpec, GrantFrom, GrantTo,
+    GrpcRouteSpec, HttpRouteSpec, IngressClassSpec, IngressSpec, InvalidObject, LabelSelector,
+    ListenerSetSpec, NamespaceSpec, NetworkPolicySpec, ObjectMeta, PartialPolicy,
+    ReferenceGrantSpec, SecretSpec, ServiceSpec, StreamRouteSpec, TlsRouteSpec, TypedObject,
+    namespace_labels,
 };
 use crate::translation_settings::TranslationSettings;
 
@@ -57,6 +58,8 @@ pub(super) struct ObjectIndex<'a> {
     pub(super) backend_tls_policies: ObjectsByName<'a, BackendTlsPolicySpec>,
     pub(super) backend_policies: ObjectsByName<'a, BackendPolicySpec>,
     pub(super) client_policies: ObjectsByName<'a, ClientPolicySpec>,
+    /// By name only, because pools have no namespace.
+    pub(super) address_pools: ObjectsByName<'a, AddressPoolSpec>,
     /// Objects that cannot be read.
     pub(super) invalid_objects: Vec<&'a TypedObject<InvalidObject>>,
     /// Policies by target Service, whether or not they apply there.
@@ -159,6 +162,10 @@ impl<'a> ObjectIndex<'a> {
                 }
                 ApiObject::ClientPolicy(it) => {
                     add(&mut index.client_policies, "ClientPolicy", name(it), it, report);
+                }
+                ApiObject::AddressPool(pool) => {
+                    let name = ("", &*pool.metadata.name);
+                    add(&mut index.address_pools, "AddressPool", name, pool, report);
                 }
                 ApiObject::Invalid(it) => {
                     index.invalid_objects.push(it);

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::certificate::CertificateValidity;
 use super::owner::OwnerObject;
+use crate::load_balancer::LoadBalancerService;
 use crate::managed_services::DesiredService;
 use crate::objects::{GatewayName, TypedObject};
 use crate::problem::ObjectProblem;
@@ -30,6 +31,8 @@ pub struct TranslationResult {
     pub retained_gateways: BTreeSet<GatewayName>,
     /// The Services with the annotation of transparent mode, sorted by namespace and name.
     pub transparent_services: Vec<TransparentService>,
+    /// The Services of type LoadBalancer that Sheave serves, sorted by namespace and name.
+    pub load_balancer_services: Vec<LoadBalancerService>,
 }
 
 /// The statuses, problems and certificates that a translation collects.

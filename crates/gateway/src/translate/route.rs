@@ -107,7 +107,13 @@ fn gateway_draft(
     }
     retain_served(&mut attachments, gateways);
     let service_ports = Vec::new();
-    let draft = RouteDraft { rules: rules.drafts, attachments, service_ports, is_grpc: false };
+    let draft = RouteDraft {
+        rules: rules.drafts,
+        attachments,
+        service_ports,
+        load_balancer_port: None,
+        is_grpc: false,
+    };
     Some(draft).filter(|it| !it.attachments.is_empty())
 }
 
@@ -130,6 +136,12 @@ fn service_draft(
         }
     }
     let attachments = Vec::new();
-    let draft = RouteDraft { rules: rules.drafts, attachments, service_ports, is_grpc: false };
+    let draft = RouteDraft {
+        rules: rules.drafts,
+        attachments,
+        service_ports,
+        load_balancer_port: None,
+        is_grpc: false,
+    };
     Some(draft).filter(|it| !it.service_ports.is_empty())
 }

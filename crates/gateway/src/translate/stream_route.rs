@@ -175,7 +175,13 @@ impl<S> StreamRouteSource<'_, S> {
         attachments.retain(|it| !it.hosts.is_empty());
         let rules = vec![rule];
         let service_ports = Vec::new();
-        let draft = RouteDraft { rules, attachments, service_ports, is_grpc: false };
+        let draft = RouteDraft {
+            rules,
+            attachments,
+            service_ports,
+            load_balancer_port: None,
+            is_grpc: false,
+        };
         Some(draft).filter(|it| !it.attachments.is_empty())
     }
 

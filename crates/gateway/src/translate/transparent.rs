@@ -20,9 +20,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+pub(super) use listener::client_settings;
 pub(super) use locality::{EndpointLocality, SliceMember};
 pub(super) use network_policy::restricting_policy;
-pub(super) use route::{PortAttachment, RouteRole, ServiceAttachment};
+pub(super) use port_protocol::PortProtocol;
+pub(super) use route::{PortAttachment, RouteRole, ServiceAttachment, every_request};
 
 use super::index::{NamespacedName, ObjectIndex};
 use super::report::TranslationReport;
@@ -31,7 +33,6 @@ use crate::snapshot::{AffinitySettings, BackendKey, BackendSettings, EndpointLoc
 use crate::translation_settings::TransparentSettings;
 use crate::transparent::TransparentFinding;
 use annotation::ServiceAnnotations;
-use port_protocol::PortProtocol;
 
 /// The Services with the annotation, and their TCP ports.
 #[derive(Default)]

@@ -2,6 +2,7 @@
 
 use std::sync::Mutex;
 
+use gateway::load_balancer::ServiceFinding;
 use gateway::objects::GATEWAY_CONTROLLER;
 use gateway::status::{
     ConditionReason, ConditionType, GatewayStatus, ObjectIdentity, StatusCondition,
@@ -195,4 +196,73 @@ async fn addresses_of_an_unmanaged_ingress_are_withdrawn() {
     assert_eq!((writes, status), (vec!["web".to_owned()], Some(Value::Null)));
     let (writes, status) = ingress_left_to_others("another-controller").await;
     assert_eq!((writes, status), (vec![], Some(ingress("")["status"].clone())));
+}
+
+const SERVICES: &str = "/api/v1/services";
+
+fn service(status: Option<Value>, manager: &str) -> Value {
+    let mut object = ingress(manager);
+    object["metadata"]["name"] = json!("db");
+    object["spec"] = json!({ "type": "LoadBalancer", "loadBalancerClass": "sheave.dev/l4" });
+    object["status"] = status.unwrap_or_else(|| json!({}));
+    object
+}
+
+fn served(addresses: &[&str], finding: Option<ServiceFinding>) -> DesiredStatuses {
+    let service = LoadBalancerService {
+        namespace: "shop".into(),
+        name: "db".into(),
+        uid: None,
+        addresses: addresses.iter().map(|it| it.parse().unwrap()).collect(),
+        sockets: Vec::new(),
+        is_node_local: false,
+        findings: finding.into_iter().collect(),
+    };
+    let load_balancers = Some(vec![service].into());
+    DesiredStatuses { load_balancers, ..DesiredStatuses::default() }
+}
+
+/// Returns the number of writes, and the status after them.
+async fn write_service(before: Value, wanted: DesiredStatuses) -> (usize, Value) {
+    let mut known = Store::for_tests();
+    apply(&mut known, "Service", before.clone());
+    let server = ApiServer::default();
+    server.put(SERVICES, before);
+    let until = Instant::now() + Duration::from_secs(3);
+    publisher(&server, known, wanted, until).write_all().await;
+    let status = server.object(SERVICES, "shop", "db").map(|it| it["status"].clone());
+    (server.writes().len(), status.unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn addresses_of_a_service_are_written_once_with_their_mode() {
+    let wanted = served(&["192.0.2.7", "fd00::7"], None);
+    let (writes, status) = write_service(service(None, "sheave"), wanted.clone()).await;
+    assert_eq!(writes, 1);
+    let ingress = json!([
+        { "ip": "192.0.2.7", "ipMode": "Proxy" },
+        { "ip": "fd00::7", "ipMode": "Proxy" },
+    ]);
+    assert_eq!(status["loadBalancer"]["ingress"], ingress);
+    assert_eq!(status["conditions"][0]["type"], "sheave.dev/Served");
+    assert_eq!(status["conditions"][0]["status"], "True");
+    let (writes, _) = write_service(service(Some(status.clone()), "sheave"), wanted).await;
+    assert_eq!(writes, 0, "it is up to date");
+    let finding = ServiceFinding { reason: "AddressPoolExhausted", message: "full".to_owned() };
+    let lost = served(&[], Some(finding));
+    let (writes, status) = write_service(service(Some(status), "sheave"), lost).await;
+    assert_eq!((writes, &status["loadBalancer"]), (1, &Value::Null));
+    assert_eq!(status["conditions"][0]["reason"], "AddressPoolExhausted");
+}
+
+#[tokio::test(start_paused = true)]
+async fn addresses_of_a_service_of_others_are_withdrawn_if_they_are_ours() {
+    let status = json!({ "loadBalancer": { "ingress": [{ "ip": "192.0.2.7" }] } });
+    let before = |manager| service(Some(status.clone()), manager);
+    let none = DesiredStatuses { load_balancers: Some([].into()), ..DesiredStatuses::default() };
+    assert_eq!(write_service(before("sheave"), none.clone()).await, (1, Value::Null));
+    assert_eq!(write_service(before("another"), none).await, (0, status.clone()));
+    // Where Services are not served, their statuses may not be written.
+    let off = DesiredStatuses::default();
+    assert_eq!(write_service(before("sheave"), off).await, (0, status.clone()));
 }

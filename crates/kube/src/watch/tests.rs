@@ -79,6 +79,19 @@ fn network_policies_are_watched_in_transparent_mode_alone() {
     assert!(!is_watched(false));
 }
 
+#[test]
+fn address_pools_of_the_cluster_are_watched_for_load_balancers_alone() {
+    let kind = WatchedKind::index_of(ADDRESS_POOL).unwrap();
+    let scopes = |address_pools| {
+        let namespaces = vec!["shop".to_owned()];
+        let selection = WatchSelection { namespaces, address_pools, ..WatchSelection::default() };
+        let watches = watches(&selection, "sheave").into_iter();
+        watches.filter(|it| it.kind == kind).map(|it| it.scope).collect::<Vec<_>>()
+    };
+    assert_eq!(scopes(true), [WatchScope::Cluster]);
+    assert_eq!(scopes(false), []);
+}
+
 /// A translation of 20 ms is followed by a pause of 20 ms, and changes in it are loaded together.
 #[tokio::test(start_paused = true)]
 async fn only_changes_right_after_a_translation_wait() {

@@ -211,6 +211,10 @@ pub(super) fn dispatch_connection(
     let counters = &bound.counters[worker.index];
     let active_config = worker.config();
     let listener = active_config.listeners.get(bound.listener_index).and_then(Option::as_ref);
+    if !listener.is_none_or(|listener| listener.admits_source(addresses.peer.ip())) {
+        counters.refused_sources.add(1);
+        return;
+    }
     // A listener that is being closed accepts its remaining backlog without a limit.
     let most = listener.map_or(u32::MAX, |listener| listener.client.max_connections);
     if !bound.admit_connection(most) {

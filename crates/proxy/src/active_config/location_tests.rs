@@ -17,6 +17,7 @@ fn endpoints_in_the_preferred_place_are_local_members() {
         service: "web".into(),
         port: 80,
         transport: TransportProtocol::Tcp,
+        node: None,
     };
     let mut local_ports = |location: Option<EndpointLocation>| {
         let settings =
@@ -25,6 +26,7 @@ fn endpoints_in_the_preferred_place_are_local_members() {
             key: key.clone(),
             source: EndpointSource::Slices,
             endpoints: vec![endpoint(1, "n1"), endpoint(2, "n2")],
+            elsewhere: Vec::new(),
             settings,
         };
         let snapshot = Snapshot { backends: vec![spec], ..Snapshot::default() };

@@ -141,6 +141,7 @@ fn listener(kinds: &ListenerKinds) -> ActiveListener {
         http3: None,
         interception: None,
         consumer_routes: BTreeMap::new(),
+        sources: None,
     }
 }
 

@@ -19,7 +19,8 @@ fn second(seconds: u64) -> Time {
 
 fn backend(service: &str) -> Arc<Backend> {
     let (namespace, service) = ("default".into(), service.into());
-    let key = BackendKey { namespace, service, port: 80, transport: TransportProtocol::Tcp };
+    let key =
+        BackendKey { namespace, service, port: 80, transport: TransportProtocol::Tcp, node: None };
     let settings = BackendSettings::default();
     let key_source = Arc::new(AffinityKey::new(None));
     Arc::new(Backend::new(key, EndpointSet::empty(), settings, None, key_source, 2, None))

@@ -85,6 +85,8 @@ pub(crate) struct ListenerCounters {
     pub(crate) accepted: SingleWriterCounter,
     pub(crate) closed: SingleWriterCounter,
     pub(crate) refused: SingleWriterCounter,
+    /// Connections and flows from outside of the networks that may connect.
+    pub(crate) refused_sources: SingleWriterCounter,
     pub(crate) received_bytes: SingleWriterCounter,
     pub(crate) sent_bytes: SingleWriterCounter,
     pub(crate) datagrams_dropped: SingleWriterCounter,

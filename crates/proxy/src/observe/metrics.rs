@@ -49,6 +49,12 @@ static OF_LISTENERS: &[MetricRow<ActiveListener>] = &[
         "Connections and UDP flows refused because the listener was at the connection limit of its ClientPolicy.",
     ),
     MetricRow::new(
+        "sheave_listener_sources_refused",
+        LISTENER,
+        MetricReader::Count(|it| total(&it.bound.counters, |shard| &shard.refused_sources)),
+        "Connections and UDP datagrams refused because their source is in none of the Service's loadBalancerSourceRanges.",
+    ),
+    MetricRow::new(
         "sheave_listener_connections_open",
         LISTENER,
         MetricReader::Gauge(|it| f64::from(it.bound.open())),

@@ -166,6 +166,7 @@ impl NodeFixture {
             http3: None,
             interception: Some(InterceptionSettings { keep_client_address: true }),
             consumer_routes: consumer_routes.clone().into(),
+            sources: None,
         };
         let addresses = [self.requests.address, self.connections, self.consumer.address];
         let backends = addresses.into_iter().enumerate();
@@ -233,9 +234,16 @@ fn backend(port: usize, address: SocketAddr, settings: &BackendSettings) -> Back
         service: "app".into(),
         port: u16::try_from(port).unwrap(),
         transport: TransportProtocol::Tcp,
+        node: None,
     };
     let endpoints = vec![EndpointSpec::new(address)];
-    Backend { key, source: EndpointSource::Slices, endpoints, settings: settings.clone() }
+    Backend {
+        key,
+        source: EndpointSource::Slices,
+        endpoints,
+        elsewhere: Vec::new(),
+        settings: settings.clone(),
+    }
 }
 
 /// Settings of a backend with this many slots for each endpoint.

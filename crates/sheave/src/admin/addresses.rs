@@ -25,16 +25,34 @@ pub(crate) struct AddressEndpoints {
 }
 
 impl AddressesResponse {
-    /// Excludes addresses without a bound socket here: they are not served here.
+    /// Excludes addresses without a bound socket here: they are not served here. Those of Services with
+    /// `externalTrafficPolicy: Local` are not served without an endpoint on this node either.
     pub(super) fn of(report: &ProcessReport, listening: &[ListenerView]) -> Self {
         let bound: BTreeSet<_> = listening.iter().map(|listener| listener.address.ip()).collect();
-        let served = report.endpoint_counts.iter().filter(|(address, _)| bound.contains(address));
         let address = |(address, counts): (&IpAddr, &EndpointsByNode)| AddressEndpoints {
             address: *address,
             endpoints: counts_by_node(counts, &report.nodes),
         };
-        Self { addresses: served.map(address).collect() }
+        Self { addresses: served_addresses(report, &bound).map(address).collect() }
     }
+}
+
+/// Returns the addresses that this node may carry, of those with a bound socket.
+fn served_addresses<'r>(
+    report: &'r ProcessReport,
+    bound: &BTreeSet<IpAddr>,
+) -> impl Iterator<Item = (&'r IpAddr, &'r EndpointsByNode)> {
+    let of_nodes = node_local_addresses(report);
+    report.endpoint_counts.iter().filter(move |(address, counts)| {
+        let has_endpoint = || counts.get(&report.node).is_some_and(|count| *count > 0);
+        bound.contains(address) && (!of_nodes.contains(address) || has_endpoint())
+    })
+}
+
+/// Returns the addresses that only nodes with endpoints may carry.
+fn node_local_addresses(report: &ProcessReport) -> BTreeSet<IpAddr> {
+    let services = report.load_balancers.iter().filter(|service| service.is_node_local);
+    services.flat_map(|service| &service.addresses).copied().collect()
 }
 
 fn counts_by_node(counts: &EndpointsByNode, nodes: &BTreeSet<Arc<str>>) -> BTreeMap<String, usize> {
@@ -44,7 +62,37 @@ fn counts_by_node(counts: &EndpointsByNode, nodes: &BTreeSet<Arc<str>>) -> BTree
 
 #[cfg(test)]
 mod tests {
+    use gateway::load_balancer::LoadBalancerService;
+
     use super::*;
+
+    /// Returns the addresses that are served on a node, for a Service with endpoints on `n1` alone.
+    fn served_on(node: &str, is_node_local: bool) -> usize {
+        let address: IpAddr = [192, 0, 2, 7].into();
+        let service = LoadBalancerService {
+            namespace: "shop".into(),
+            name: "db".into(),
+            uid: None,
+            addresses: vec![address],
+            sockets: Vec::new(),
+            is_node_local,
+            findings: Vec::new(),
+        };
+        let counts = EndpointsByNode::from([("n1".into(), 1)]);
+        let report = ProcessReport {
+            endpoint_counts: Arc::new([(address, counts)].into()),
+            load_balancers: [service].into(),
+            node: node.into(),
+            ..ProcessReport::new()
+        };
+        served_addresses(&report, &[address].into()).count()
+    }
+
+    #[test]
+    fn an_address_of_local_endpoints_is_served_on_their_nodes_alone() {
+        assert_eq!([served_on("n1", true), served_on("n2", true)], [1, 0]);
+        assert_eq!([served_on("n1", false), served_on("n2", false)], [1, 1]);
+    }
 
     #[test]
     fn only_nodes_with_a_ready_replica_are_counted() {

@@ -25,6 +25,17 @@ pub(crate) struct ClusterFlags {
     #[arg(long, value_name = "CIDR,CIDR...", value_delimiter = ',', requires = "kubernetes", help_heading = CLUSTER)]
     pub(crate) pool: Vec<IpNet>,
 
+    /// Serve the Services of type LoadBalancer with `loadBalancerClass: sheave.dev/l4`, at addresses of AddressPools.
+    ///
+    /// `sheave announce` announces the addresses. Run it on each node, on the node's network. --node-name names the node,
+    /// for `externalTrafficPolicy: Local`.
+    #[arg(long, requires = "kubernetes", conflicts_with = "service_template", help_heading = CLUSTER)]
+    pub(crate) load_balancer: bool,
+
+    /// Serve the Services of type LoadBalancer without a class too.
+    #[arg(long, requires = "load_balancer", help_heading = CLUSTER)]
+    pub(crate) default_load_balancer: bool,
+
     /// Create a Service in front of the Sheaves for each Gateway, from this template, in --namespace: JSON of a Service
     /// with `spec.selector`, for example '{"spec":{"type":"LoadBalancer","selector":{"app":"sheave"}}}'.
     ///

@@ -114,6 +114,11 @@ fn flags_of_transparent_mode_are_checked() {
     assert_eq!(probe.question, ProbeQuestion::Ready);
     refused("--transparent --config x", "--kubernetes");
     refused("--kubernetes --node-name n1", "--transparent");
+    assert!(serve("--kubernetes --load-balancer --node-name n1").is_ok());
+    refused("--kubernetes --default-load-balancer", "--load-balancer");
+    refused("--config x --load-balancer", "--kubernetes");
+    let both = r#"--kubernetes --load-balancer --service-template {"spec":{"selector":{"a":"b"}}}"#;
+    refused(both, "cannot be used with");
     let transparent = "--kubernetes --transparent";
     for ports in ["0-5", "5", "9-5", "1-2000", "a-b", "15001-"] {
         let flags = format!("{transparent} --transparent-ports {ports}");

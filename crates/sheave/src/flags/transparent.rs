@@ -25,7 +25,7 @@ pub(crate) struct TransparentFlags {
     pub(crate) transparent: bool,
 
     /// Name of this node in Kubernetes [default: NODE_NAME of the environment, else the host name].
-    #[arg(long, value_name = "NAME", requires = "transparent", help_heading = TRANSPARENT)]
+    #[arg(long, value_name = "NAME", requires = "kubernetes", help_heading = TRANSPARENT)]
     pub(crate) node_name: Option<String>,
 
     /// Ports of this node at which taken connections arrive: the first free one is used. An upgrade has two processes on

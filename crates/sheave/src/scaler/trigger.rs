@@ -140,7 +140,7 @@ mod tests {
     }
 
     fn key(port: u16, transport: TransportProtocol) -> BackendKey {
-        BackendKey { namespace: "shop".into(), service: "web".into(), port, transport }
+        BackendKey { namespace: "shop".into(), service: "web".into(), port, transport, node: None }
     }
 
     #[test]

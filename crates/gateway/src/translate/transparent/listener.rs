@@ -108,6 +108,7 @@ impl ServiceListeners<'_, '_> {
                 http3: None,
                 interception: Some(InterceptionSettings { keep_client_address }),
                 consumer_routes: ports[number].consumer_routes(port),
+                sources: None,
             });
         }
         found
@@ -147,7 +148,7 @@ fn transparent_service(service: &ServiceContext<'_>) -> TransparentService {
 
 /// Returns the settings of clients that do not know of Sheave: messages and paths stay as they are, and only what has
 /// been idle for very long is ended.
-fn client_settings() -> ClientSettings {
+pub(in super::super) fn client_settings() -> ClientSettings {
     let path =
         PathSettings { normalise: false, merge_slashes: false, reject_escaped_slashes: false };
     ClientSettings {

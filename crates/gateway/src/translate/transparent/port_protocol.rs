@@ -9,7 +9,7 @@ const SERVER_FIRST_PORTS: [u16; 9] = [21, 22, 25, 110, 119, 143, 587, 3306, 5900
 
 /// The protocol of the connections to a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PortProtocol {
+pub(in super::super) enum PortProtocol {
     /// HTTP requests.
     Requests,
     /// The first bytes of a connection determine it.
@@ -19,7 +19,7 @@ pub(super) enum PortProtocol {
 }
 
 impl PortProtocol {
-    pub(super) fn of(port: &ServicePort) -> Self {
+    pub(in super::super) fn of(port: &ServicePort) -> Self {
         match port.app_protocol.as_deref() {
             Some("http" | "http2" | "h2c" | "grpc" | "kubernetes.io/h2c" | "kubernetes.io/ws") => {
                 Self::Requests

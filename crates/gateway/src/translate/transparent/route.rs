@@ -170,6 +170,7 @@ impl<'a> TransparentServices<'a> {
             service: (&*metadata.name).into(),
             port: port.spec.port,
             transport: TransportProtocol::Tcp,
+            node: None,
         };
         let rule = RuleDraft {
             name: self.label(port).into(),
@@ -181,6 +182,7 @@ impl<'a> TransparentServices<'a> {
             rules: vec![rule],
             attachments: Vec::new(),
             service_ports: vec![PortAttachment { port: number, role: RouteRole::Default }],
+            load_balancer_port: None,
             is_grpc: false,
         }
     }
@@ -194,7 +196,7 @@ impl<'a> TransparentServices<'a> {
     }
 }
 
-fn every_request() -> RouteMatch {
+pub(in super::super) fn every_request() -> RouteMatch {
     RouteMatch {
         path: PathPattern::prefix("/").expect("a slash is a path"),
         conditions: MatchConditions::default(),
