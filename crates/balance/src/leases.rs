@@ -302,7 +302,9 @@ impl LeaseTable {
             if now < link.due_at(now, intervals) {
                 continue;
             }
-            if !link.is_keep_alive(now) {
+            if link.is_keep_alive(now) {
+                self.budget.record_renewal();
+            } else {
                 self.budget.record_sent();
             }
             // Two messages at the same moment still have an order.

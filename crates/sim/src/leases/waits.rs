@@ -10,14 +10,25 @@ use super::lease_replica::{LeaseReplica, QueuedLeaseRequest, member, member_numb
 use crate::event_queue::EventQueue;
 use crate::random::RandomSource;
 
-/// Mean service time; times are exponential.
-const SERVICE: Duration = Duration::from_millis(100);
-
 /// Delay of each message, and the maximum that is added at random.
 const DELAY: Duration = Duration::from_micros(500);
 const JITTER: Duration = Duration::from_micros(100);
 
-const ENDPOINTS: usize = 30;
+/// Endpoints of a scenario.
+#[derive(Clone, Copy, Debug)]
+struct EndpointGroup {
+    endpoints: usize,
+    cap: u32,
+    /// Mean service time; times are exponential.
+    service: Duration,
+}
+
+impl EndpointGroup {
+    /// Returns the group of the table: 30 endpoints, 100 ms.
+    fn of(cap: u32) -> Self {
+        Self { endpoints: 30, cap, service: Duration::from_millis(100) }
+    }
+}
 
 /// Distribution of slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +42,7 @@ enum SlotPolicy {
 
 #[derive(Clone, Debug)]
 struct WaitScenario {
-    cap: u32,
+    group: EndpointGroup,
     /// Percentage of all requests that each replica gets.
     split: Vec<u32>,
     load: f64,
@@ -77,7 +88,13 @@ pub(super) fn print() {
         for cap in [1, 4, 16] {
             for load in [0.7, 0.85, 0.95] {
                 let lasts = Duration::from_secs(200);
-                let scenario = WaitScenario { cap, split: split.to_vec(), load, lasts, seed: 42 };
+                let scenario = WaitScenario {
+                    group: EndpointGroup::of(cap),
+                    split: split.to_vec(),
+                    load,
+                    lasts,
+                    seed: 42,
+                };
                 let run = |policy| WaitSimulation::new(scenario.clone(), policy).run();
                 let central = run(SlotPolicy::Central);
                 let fixed = run(SlotPolicy::Static);
@@ -98,6 +115,61 @@ pub(super) fn print() {
             }
         }
     }
+}
+
+/// Groups of endpoints of the lab's experiment `replicas`.
+const LAB_GROUPS: [EndpointGroup; 3] = [
+    EndpointGroup { endpoints: 30, cap: 1, service: Duration::from_millis(50) },
+    EndpointGroup { endpoints: 10, cap: 4, service: Duration::from_millis(100) },
+    EndpointGroup { endpoints: 4, cap: 16, service: Duration::from_millis(100) },
+];
+
+/// Duration of a load of the lab, its warm-up included.
+const LAB_LASTS: Duration = Duration::from_secs(7);
+
+/// Number of loads of which a row has the mean.
+const LAB_ROUNDS: u64 = 10;
+
+/// Prints the table of the lab's cases, a row for each.
+#[expect(clippy::print_stdout, reason = "the table is the output")]
+pub(super) fn print_lab() {
+    println!(
+        "split,cap,load,central_mean,central_p99,leases_mean,leases_p99,messages_per_request"
+    );
+    for group in LAB_GROUPS {
+        for split in [[34, 33, 33], [70, 20, 10], [100, 0, 0]] {
+            for load in [0.7, 0.85, 0.95] {
+                print_lab_row(group, split, load);
+            }
+        }
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "the table is the output")]
+fn print_lab_row(group: EndpointGroup, split: [u32; 3], load: f64) {
+    let run = |policy| {
+        let mut sum = WaitResult::default();
+        for seed in 0..LAB_ROUNDS {
+            let split = split.to_vec();
+            let scenario = WaitScenario { group, split, load, lasts: LAB_LASTS, seed: seed * 2 };
+            let result = WaitSimulation::new(scenario, policy).run();
+            assert_eq!(result.over_cap, 0, "the cap is exceeded");
+            sum.waits.extend(result.waits);
+            sum.messages += result.messages;
+        }
+        sum
+    };
+    let (central, leases) = (run(SlotPolicy::Central), run(SlotPolicy::Leases));
+    println!(
+        "{},{},{load},{:.2},{:.1},{:.2},{:.1},{:.2}",
+        split.map(|part| part.to_string()).join("/"),
+        group.cap,
+        central.mean(),
+        central.p99(),
+        leases.mean(),
+        leases.p99(),
+        leases.messages as f64 / leases.waits.len() as f64,
+    );
 }
 
 enum WaitEvent {
@@ -130,10 +202,11 @@ impl WaitSimulation {
         let members = || (0..count).map(member);
         let replica = |number| {
             let identity = ReplicaIdentity { member: member(number), incarnation: 1 };
-            let pools = [0; ENDPOINTS];
+            let group = scenario.group;
+            let pools = vec![0; group.endpoints];
             let mut replica = LeaseReplica::new(identity, CutOffPolicy::Strict, &pools);
             replica.table.update_members(members(), Time::ZERO);
-            replica.configure(&[scenario.cap; ENDPOINTS]);
+            replica.configure(&vec![group.cap; group.endpoints]);
             replica
         };
         Self {
@@ -146,7 +219,7 @@ impl WaitSimulation {
             polls: vec![Time::MAX; count],
             arrivals: vec![vec![Time::ZERO; count]; count],
             services: Vec::new(),
-            in_flight: vec![0; ENDPOINTS],
+            in_flight: vec![0; scenario.group.endpoints],
             result: WaitResult::default(),
             scenario,
         }
@@ -192,10 +265,11 @@ impl WaitSimulation {
     }
 
     fn arrive(&mut self) {
-        let slots = ENDPOINTS as f64 * f64::from(self.scenario.cap);
-        let interval = self.dice.exponential(SERVICE.div_f64(slots * self.scenario.load));
+        let EndpointGroup { endpoints, cap, service } = self.scenario.group;
+        let slots = endpoints as f64 * f64::from(cap);
+        let interval = self.dice.exponential(service.div_f64(slots * self.scenario.load));
         self.events.schedule(self.now + interval, WaitEvent::Arrive);
-        let service = self.dice.exponential(SERVICE);
+        let service = self.dice.exponential(service);
         let mut point = self.dice.between(0, 99);
         let chosen = self.scenario.split.iter().position(|&part| {
             let is_here = point < part;
@@ -216,7 +290,9 @@ impl WaitSimulation {
         let messages = self.replicas[number].poll(self.now);
         self.dispatch(number);
         if self.policy == SlotPolicy::Leases {
-            self.result.messages += messages.len() as u64;
+            // Those before the first request concern the start.
+            let counts = !self.services.is_empty();
+            self.result.messages += if counts { messages.len() as u64 } else { 0 };
             messages.into_iter().for_each(|message| self.send(number, message));
         }
         let next = self.replicas[number].table.next_poll(self.now);
@@ -236,7 +312,7 @@ impl WaitSimulation {
     fn dispatch(&mut self, replica: usize) {
         for (request, endpoint) in self.replicas[replica].dispatch(self.now) {
             self.in_flight[endpoint] += 1;
-            self.result.over_cap += u64::from(self.in_flight[endpoint] > self.scenario.cap);
+            self.result.over_cap += u64::from(self.in_flight[endpoint] > self.scenario.group.cap);
             self.result.waits.push(self.now.saturating_since(request.arrived));
             let ends = self.now + self.services[request.number as usize];
             self.events.schedule(ends, WaitEvent::Finish { replica, endpoint });
@@ -251,7 +327,7 @@ mod tests {
     fn run(cap: u32, split: &[u32], policy: SlotPolicy) -> WaitResult {
         let lasts = Duration::from_secs(20);
         let split = split.to_vec();
-        let scenario = WaitScenario { cap, split, load: 0.85, lasts, seed: 7 };
+        let scenario = WaitScenario { group: EndpointGroup::of(cap), split, load: 0.85, lasts, seed: 7 };
         WaitSimulation::new(scenario, policy).run()
     }
 
