@@ -3,12 +3,20 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::ops::Bound;
+use std::time::Duration;
 
 use super::message::{PoolKey, PoolState};
 use crate::time::Time;
 
 /// Weight of the newest sample in the mean demand.
 const NEWEST_WEIGHT: f64 = 0.2;
+
+/// Wait of a request after which each peer is asked for all slots that we want.
+pub(crate) const OVERDUE_WAIT: Duration = Duration::from_millis(40);
+
+/// Interval at which the wishes of a pool are computed though nothing has happened. Wishes are
+/// repeated at this interval, so it is shorter than the one at which peers expect it.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Mean demand below which it counts as none.
 const LEAST_DEMAND: f64 = 0.001;
@@ -184,6 +192,11 @@ pub(crate) struct SlotPool {
     pub(crate) oldest: Option<Time>,
     /// Mean number of requests in flight and queued: arrivals times service time, by Little's law.
     pub(crate) demand: f64,
+    /// Demand when the wishes of the pool were last computed, and the time of that.
+    looked_demand: f64,
+    looked_at: Time,
+    /// True if we want slots of peers.
+    wants: bool,
 }
 
 impl SlotPool {
@@ -217,6 +230,23 @@ impl SlotPool {
     pub(crate) fn is_quiescent(&self) -> bool {
         let load = self.in_flight + self.queued + self.borrowed;
         load == 0 && self.demand < LEAST_DEMAND
+    }
+
+    /// Returns the time at which the oldest queued request becomes overdue.
+    pub(crate) fn overdue_at(&self) -> Option<Time> {
+        self.oldest.filter(|_| self.queued > 0).map(|since| since + OVERDUE_WAIT)
+    }
+
+    /// Records that the wishes of the pool are computed.
+    pub(crate) fn record_look(&mut self, wants: bool, now: Time) {
+        (self.looked_demand, self.looked_at, self.wants) = (self.demand, now, wants);
+    }
+
+    /// True if the wishes are to be computed though nothing has happened: the mean demand is another
+    /// one, or a wish is to be repeated.
+    pub(crate) fn is_look_due(&self, now: Time) -> bool {
+        let is_far = (self.demand - self.looked_demand).abs() > 0.1 + self.looked_demand / 8.0;
+        is_far || self.wants && now.saturating_since(self.looked_at) >= LOOK_INTERVAL
     }
 
     /// Adds a sample to the mean demand.

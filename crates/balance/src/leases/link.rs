@@ -16,6 +16,9 @@ use super::settings::{
 };
 use crate::time::Time;
 
+/// Interval at which a wish is repeated: a peer may have forgotten it with the pool.
+pub(crate) const WISH_INTERVAL: Duration = KEEP_ALIVE;
+
 /// Time by which a peer's clock may be ahead of what ours says has passed since its last message:
 /// that one may have been late.
 const MAX_TIME_JUMP: Duration = Duration::from_secs(60);
@@ -49,6 +52,8 @@ pub(crate) struct PeerLink {
     pub(crate) lending: LendingLedger,
     pub(crate) borrowing: BorrowingLedger,
     pub(crate) pools: BTreeMap<PoolKey, PeerPool>,
+    /// Pools with slots that are given with the next message.
+    given_pools: Vec<PoolKey>,
     pub(crate) pool_changes: ChangeQueue<PoolKey>,
     /// Time of the first message that needs an acknowledgement.
     unacknowledged_since: Option<Time>,
@@ -88,16 +93,11 @@ impl PeerPool {
         self.wanted + self.their_wanted > 0
     }
 
-    /// Records that slots are given to the peer with the next message.
-    pub(crate) fn record_given(&mut self, slots: u32) {
-        self.given_unsent += slots;
-    }
-
     /// True if the peer should know our state and wish better. A wish is repeated: the peer may
     /// have forgotten it with the pool.
     fn is_outdated(&self, state: &PoolState, now: Time) -> bool {
         let is_far = |now: u64, told: u64, least: u64| now.abs_diff(told) > least.max(told / 2);
-        let is_old = self.wanted > 0 && now.saturating_since(self.told_at) >= KEEP_ALIVE;
+        let is_old = self.wanted > 0 && now.saturating_since(self.told_at) >= WISH_INTERVAL;
         is_old
             || is_far(self.wanted.into(), self.told_wanted.into(), 0)
             || is_far(state.queued.into(), self.told.queued.into(), 2)
@@ -117,11 +117,16 @@ impl PeerPool {
         }
     }
 
-    fn hear(&mut self, entry: &PoolEntry, echo: Time, now: Time) {
+    /// Takes what the peer tells. Returns true if anything follows from it: a wish that is repeated
+    /// is for requests that wait as before.
+    fn hear(&mut self, entry: &PoolEntry, echo: Time, now: Time) -> bool {
+        let (state, unmet) = (self.state, self.unmet());
         self.state = entry.state;
         self.their_wanted = entry.wanted;
         self.heard_at = now;
         self.given.retain(|&(sent, _)| sent > echo);
+        let known = PoolState { oldest_wait: state.oldest_wait, ..self.state };
+        state != known || unmet != self.unmet()
     }
 }
 
@@ -142,6 +147,7 @@ impl PeerLink {
             lending: LendingLedger::new(epoch),
             borrowing: BorrowingLedger::new(0),
             pools: BTreeMap::new(),
+            given_pools: Vec::new(),
             pool_changes: ChangeQueue::new(),
             unacknowledged_since: None,
             is_urgent: true,
@@ -193,8 +199,8 @@ impl PeerLink {
     }
 
     /// Takes sequence, acknowledgement and demand of a message that was checked, and renews the
-    /// leases.
-    pub(crate) fn take_header(&mut self, message: &LeaseMessage, now: Time) {
+    /// leases. Returns the pools with another demand than before.
+    pub(crate) fn take_header(&mut self, message: &LeaseMessage, now: Time) -> Vec<PoolKey> {
         self.received = message.sent;
         self.received_at = now;
         self.takes_back_at = now + LEASE_TERM;
@@ -202,8 +208,11 @@ impl PeerLink {
         self.lending.acknowledge(message.echo);
         self.borrowing.changes.acknowledge(message.echo);
         self.pool_changes.acknowledge(message.echo);
+        let mut changed = Vec::new();
         for entry in &message.pools {
-            self.pools.entry(entry.pool).or_default().hear(entry, message.echo, now);
+            if self.pools.entry(entry.pool).or_default().hear(entry, message.echo, now) {
+                changed.push(entry.pool);
+            }
         }
         let has_changes =
             !message.lent.is_empty() || !message.returned.is_empty() || !message.pools.is_empty();
@@ -213,6 +222,7 @@ impl PeerLink {
         } else if has_changes {
             self.unacknowledged_since.get_or_insert(now);
         }
+        changed
     }
 
     /// Renews our lease of the peer's slots: it counts from when the message was sent that the peer
@@ -267,7 +277,21 @@ impl PeerLink {
         self.is_suspended = true;
     }
 
-    /// Marks a pool if the peer should know more of it.
+    /// Returns the state of a pool that the peer has told.
+    pub(crate) fn state_of(&self, key: PoolKey) -> Option<PoolState> {
+        self.pools.get(&key).map(|pool| pool.state)
+    }
+
+    /// Records that slots of a pool are given to the peer with the next message.
+    pub(crate) fn record_given(&mut self, key: PoolKey, slots: u32) {
+        let pool = self.pools.entry(key).or_default();
+        if pool.given_unsent == 0 && slots > 0 {
+            self.given_pools.push(key);
+        }
+        pool.given_unsent += slots;
+    }
+
+    /// Marks a pool if the peer should know our state and wish better.
     pub(crate) fn note_pool(&mut self, key: PoolKey, state: &PoolState, now: Time) {
         if self.pools.get(&key).is_some_and(|pool| pool.is_outdated(state, now)) {
             self.pool_changes.mark_once(key);
@@ -331,8 +355,10 @@ impl PeerLink {
         message
             .pools
             .extend(pools.into_iter().filter_map(|pool| self.tell(pool, state(pool)?, sent)));
-        for pool in self.pools.values_mut() {
-            pool.record_sent(sent);
+        for key in std::mem::take(&mut self.given_pools) {
+            if let Some(pool) = self.pools.get_mut(&key) {
+                pool.record_sent(sent);
+            }
         }
         if self.peer.incarnation > 0 {
             let lent = self.lending.changes.collect(MAX_MESSAGE_ENTRIES, sent);

@@ -12,6 +12,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::LeaseTable;
+use super::endpoint_slots::OVERDUE_WAIT;
 use super::link::{PeerLink, PeerPool};
 use super::message::{PoolKey, PoolState};
 use crate::time::Time;
@@ -19,9 +20,6 @@ use crate::time::Time;
 /// Wait by which the oldest request of a peer must exceed ours, for the peer to get slots that our
 /// queued requests could use.
 const FAIRNESS_MARGIN: Duration = Duration::from_millis(50);
-
-/// Wait of a request after which each peer is asked for all slots that we want.
-const OVERDUE_WAIT: Duration = Duration::from_millis(40);
 
 /// State of a pool at the replicas that communicate.
 struct PoolOverview {
@@ -32,6 +30,13 @@ struct PoolOverview {
 }
 
 impl PoolOverview {
+    /// Returns the overview of our pool and those of peers.
+    fn of(mine: &PoolState, theirs: &[PoolState]) -> Self {
+        let states = || std::iter::once(mine).chain(theirs);
+        let free = states().map(|state| f64::from(state.free)).sum();
+        Self { free, weight: states().map(weight).sum() }
+    }
+
     /// Returns the part of all free slots that is fair for a replica.
     fn fair_part(&self, state: &PoolState) -> f64 {
         self.free * weight(state) / self.weight
@@ -50,14 +55,8 @@ impl LeaseTable {
     }
 
     fn overview(&self, key: PoolKey, now: Time) -> PoolOverview {
-        let mine = self.pools[&key].state(now);
-        let theirs = self.live_links(now).filter_map(|link| link.pools.get(&key));
-        let mut overview = PoolOverview { free: mine.free.into(), weight: weight(&mine) };
-        for peer in theirs {
-            overview.free += f64::from(peer.state.free);
-            overview.weight += weight(&peer.state);
-        }
-        overview
+        let heard: Vec<_> = self.live_links(now).filter_map(|link| link.state_of(key)).collect();
+        PoolOverview::of(&self.pools[&key].state(now), &heard)
     }
 
     /// Gives free slots to peers that have asked for them, first to the one with the longest queue.
@@ -120,7 +119,7 @@ impl LeaseTable {
         // The peer is to ask the lender, so it has to know that we have the slot no longer.
         link.is_urgent = true;
         link.pool_changes.mark_once(key);
-        link.pools.entry(key).or_default().record_given(1);
+        link.record_given(key, 1);
         let holds = |link: &&PeerLink| link.usable(address) > 0;
         let lender = self.links.values().find(holds)?;
         Some((address, lender.peer.member))
@@ -130,16 +129,16 @@ impl LeaseTable {
     pub(super) fn update_wants(&mut self, pools: &BTreeSet<PoolKey>, now: Time) {
         let has_credit = self.budget.has_credit();
         for &key in pools {
-            let overview = self.overview(key, now);
+            let heard: Vec<_> = self.live_links(now).filter_map(|link| link.state_of(key)).collect();
             let state = self.pools[&key].state(now);
+            let overview = PoolOverview::of(&state, &heard);
             let (wanted, is_for_queued) = wanted_slots(&state, &overview);
             let spare = |pool: &PoolState| {
                 let kept = if is_for_queued { 0.0 } else { overview.fair_part(pool) };
                 (f64::from(pool.free) - f64::from(pool.queued) - kept).max(0.0)
             };
-            let heard = |link: &PeerLink| link.pools.get(&key).map(|pool| pool.state);
-            let known = self.live_links(now).filter_map(heard);
-            let total_spare: f64 = known.map(|state| spare(&state)).sum();
+            let total_spare: f64 = heard.iter().map(spare).sum();
+            self.pools.get_mut(&key).expect("a known pool").record_look(wanted > 0, now);
             for link in self.links.values_mut() {
                 let is_asked = wanted > 0 && link.is_member && link.is_live(now);
                 let pool = link.pools.entry(key).or_default();
@@ -182,11 +181,13 @@ impl LeaseTable {
         self.drop_pledges();
         let mut active = std::mem::take(&mut self.active_pools);
         active.retain(|&key| {
-            self.pools.get_mut(&key).expect("an active pool is known").sample_demand();
+            let pool = self.pools.get_mut(&key).expect("an active pool is known");
+            pool.sample_demand();
+            let is_due = pool.is_look_due(now);
             self.share_with_longer_waits(key, now);
             self.return_unneeded(key);
             let stays = !self.is_quiescent(key);
-            if stays {
+            if stays && is_due {
                 self.changed_pools.insert(key);
             }
             stays
