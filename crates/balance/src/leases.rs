@@ -46,7 +46,7 @@ mod queries;
 pub use endpoint_slots::{EndpointShare, LeasedEndpoint, SlotAccount};
 pub use message::{
     LEASE_VERSION, LeaseMessage, LeaseRefusal, LentEntry, PoolEntry, PoolKey, PoolState,
-    ReplicaIdentity, ReturnedEntry,
+    QueueState, ReplicaIdentity, ReturnedEntry,
 };
 pub use settings::{
     CutOffPolicy, DRIFT_MARGIN, LEASE_TERM, MAX_CLOCK_DRIFT_PPM, MAX_LENT_ENDPOINTS,
@@ -178,17 +178,14 @@ impl LeaseTable {
         }
     }
 
-    /// Records the number of our requests that wait for a slot of a pool, and when the oldest of
-    /// them has begun to.
-    pub fn report_queue(&mut self, pool: PoolKey, queued: u32, oldest: Option<Time>) {
-        let key = pool;
+    /// Records our requests that wait for a slot of a pool.
+    pub fn report_queue(&mut self, key: PoolKey, queue: QueueState) {
         let Some(pool) = self.pools.get_mut(&key) else { return };
-        if (pool.queued, pool.oldest) != (queued, oldest) {
+        if pool.queue != queue {
             if let Some(at) = pool.overdue_at() {
                 self.overdue.remove(&(at, key));
             }
-            pool.queued = queued;
-            pool.oldest = oldest;
+            pool.queue = queue;
             if let Some(at) = pool.overdue_at() {
                 self.overdue.insert((at, key));
             }

@@ -84,8 +84,22 @@ pub(crate) struct PeerPool {
 impl PeerPool {
     /// Returns the number of slots that the peer asks for and that are not on their way.
     pub(crate) fn unmet(&self) -> u32 {
-        let given: u32 = self.given.iter().map(|&(_, slots)| slots).sum();
-        self.their_wanted.saturating_sub(given + self.given_unsent)
+        self.their_wanted.saturating_sub(self.on_their_way())
+    }
+
+    /// Returns the number of slots that are given to the peer, and of which it did not know when it
+    /// told its state.
+    pub(crate) fn on_their_way(&self) -> u32 {
+        self.given.iter().map(|&(_, slots)| slots).sum::<u32>() + self.given_unsent
+    }
+
+    /// Returns the wait of the oldest request of the highest priority at the peer, as far as it is
+    /// known.
+    pub(crate) fn oldest_wait(&self, now: Time) -> Duration {
+        if self.state.queued == 0 {
+            return Duration::ZERO;
+        }
+        self.state.oldest_wait.saturating_add(now.saturating_since(self.heard_at))
     }
 
     /// True if we ask for slots, or the peer does.
@@ -101,6 +115,8 @@ impl PeerPool {
         is_old
             || is_far(self.wanted.into(), self.told_wanted.into(), 0)
             || is_far(state.queued.into(), self.told.queued.into(), 2)
+            || is_far(state.first_queued.into(), self.told.first_queued.into(), 2)
+            || state.queued > 0 && state.priority != self.told.priority
             || is_far(state.free.into(), self.told.free.into(), 2)
             || is_far(state.demand_milli, self.told.demand_milli, 1000)
     }

@@ -1,10 +1,10 @@
 //! Budget of messages: what requests pay for. It keeps messages in proportion to requests.
 
 /// Part of a message that a request pays for, in hundredths.
-const REQUEST_CREDIT: i64 = 20;
+const REQUEST_CREDIT: i64 = 23;
 
 /// Part of a message that a received one pays for, in hundredths, so that a replica with few
-/// requests can reply. All replicas together send 20 / (100 - 50) = 0.4 messages for each request,
+/// requests can reply. All replicas together send 23 / (100 - 50) = 0.46 messages for each request,
 /// if they only send what is paid for.
 const REPLY_CREDIT: i64 = 50;
 

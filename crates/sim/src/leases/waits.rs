@@ -1,5 +1,6 @@
 //! Waits of requests: one central queue, static slots, and leases, with the same requests.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use balance::Time;
@@ -54,6 +55,8 @@ struct WaitScenario {
 #[derive(Debug, Default)]
 struct WaitResult {
     waits: Vec<Duration>,
+    /// Arrival and replica of each of them.
+    arrivals: Vec<(Time, usize)>,
     /// Requests that ended before the last arrival.
     served: u64,
     messages: u64,
@@ -70,6 +73,63 @@ impl WaitResult {
         let mut waits = self.waits.clone();
         waits.sort_unstable();
         millis(waits[waits.len() * 99 / 100])
+    }
+}
+
+impl WaitResult {
+    /// Returns the differences of mean waits, in milliseconds, between the replicas at which
+    /// requests arrived in the same 100 ms, largest last.
+    fn wait_differences(&self, replicas: usize) -> Vec<f64> {
+        let mut windows = BTreeMap::new();
+        for (&(arrived, replica), &wait) in self.arrivals.iter().zip(&self.waits) {
+            let window = arrived.as_nanos() / FAIRNESS_WINDOW.as_nanos() as u64;
+            let sums: &mut Vec<(f64, f64)> =
+                windows.entry(window).or_insert_with(|| vec![(0.0, 0.0); replicas]);
+            sums[replica].0 += millis(wait);
+            sums[replica].1 += 1.0;
+        }
+        let difference = |sums: &Vec<(f64, f64)>| {
+            let means =
+                sums.iter().filter(|(_, count)| *count > 0.0).map(|(sum, count)| sum / count);
+            means.clone().fold(0.0, f64::max) - means.fold(f64::MAX, f64::min)
+        };
+        let mut differences: Vec<_> = windows.values().map(difference).collect();
+        differences.sort_unstable_by(f64::total_cmp);
+        differences
+    }
+
+    #[cfg(test)]
+    fn mean_at(&self, replica: usize) -> f64 {
+        let at = self.arrivals.iter().zip(&self.waits).filter(|((_, it), _)| *it == replica);
+        let waits: Vec<_> = at.map(|(_, &wait)| millis(wait)).collect();
+        waits.iter().sum::<f64>() / waits.len() as f64
+    }
+}
+
+/// Time within which requests that arrive at different replicas should wait equally long.
+const FAIRNESS_WINDOW: Duration = Duration::from_millis(100);
+
+/// Prints the differences of waits between replicas in an overload of 5 s, a row for each
+/// combination.
+#[expect(clippy::print_stdout, reason = "the table is the output")]
+pub(super) fn print_fairness() {
+    println!("split,cap,load,mean_wait,mean_difference,p99_difference");
+    for split in [[34, 33, 33], [70, 20, 10], [90, 5, 5]] {
+        for cap in [1, 4, 16] {
+            for load in [1.1, 1.5] {
+                let (group, lasts) = (EndpointGroup::of(cap), Duration::from_secs(5));
+                let scenario = WaitScenario { group, split: split.to_vec(), load, lasts, seed: 42 };
+                let result = WaitSimulation::new(scenario, SlotPolicy::Leases).run();
+                let differences = result.wait_differences(split.len());
+                println!(
+                    "{},{cap},{load},{:.0},{:.0},{:.0}",
+                    split.map(|part| part.to_string()).join("/"),
+                    result.mean(),
+                    differences.iter().sum::<f64>() / differences.len() as f64,
+                    differences[differences.len() * 99 / 100],
+                );
+            }
+        }
     }
 }
 
@@ -133,9 +193,7 @@ const LAB_ROUNDS: u64 = 10;
 /// Prints the table of the lab's cases, a row for each.
 #[expect(clippy::print_stdout, reason = "the table is the output")]
 pub(super) fn print_lab() {
-    println!(
-        "split,cap,load,central_mean,central_p99,leases_mean,leases_p99,messages_per_request"
-    );
+    println!("split,cap,load,central_mean,central_p99,leases_mean,leases_p99,messages_per_request");
     for group in LAB_GROUPS {
         for split in [[34, 33, 33], [70, 20, 10], [100, 0, 0]] {
             for load in [0.7, 0.85, 0.95] {
@@ -314,6 +372,7 @@ impl WaitSimulation {
             self.in_flight[endpoint] += 1;
             self.result.over_cap += u64::from(self.in_flight[endpoint] > self.scenario.group.cap);
             self.result.waits.push(self.now.saturating_since(request.arrived));
+            self.result.arrivals.push((request.arrived, replica));
             let ends = self.now + self.services[request.number as usize];
             self.events.schedule(ends, WaitEvent::Finish { replica, endpoint });
         }
@@ -322,12 +381,15 @@ impl WaitSimulation {
 
 #[cfg(test)]
 mod tests {
+    use balance::PriorityLevel;
+
     use super::*;
 
     fn run(cap: u32, split: &[u32], policy: SlotPolicy) -> WaitResult {
         let lasts = Duration::from_secs(20);
         let split = split.to_vec();
-        let scenario = WaitScenario { group: EndpointGroup::of(cap), split, load: 0.85, lasts, seed: 7 };
+        let scenario =
+            WaitScenario { group: EndpointGroup::of(cap), split, load: 0.85, lasts, seed: 7 };
         WaitSimulation::new(scenario, policy).run()
     }
 
@@ -351,6 +413,34 @@ mod tests {
             let most = leases.waits.len() as u64 * 60 / 100;
             assert!(leases.messages <= most, "cap {cap}, {split:?}: {} messages", leases.messages);
         }
+    }
+
+    #[test]
+    fn requests_wait_equally_long_at_each_replica_in_an_overload() {
+        for (cap, split) in [(1, [70, 20, 10]), (4, [70, 20, 10]), (4, [34, 33, 33])] {
+            let (group, lasts) = (EndpointGroup::of(cap), Duration::from_secs(5));
+            let scenario = WaitScenario { group, split: split.to_vec(), load: 1.5, lasts, seed: 7 };
+            let result = WaitSimulation::new(scenario, SlotPolicy::Leases).run();
+            assert!(result.mean() > 500.0, "requests wait");
+            let differences = result.wait_differences(3);
+            let mean = differences.iter().sum::<f64>() / differences.len() as f64;
+            let p99 = differences[differences.len() * 99 / 100];
+            // About twice what `--leases --fairness` shows.
+            assert!(mean < 400.0 && p99 < 1_200.0, "cap {cap}, {split:?}: {mean} ms, {p99} ms");
+        }
+    }
+
+    #[test]
+    fn higher_priority_at_one_replica_goes_before_lower_ones_at_others() {
+        let (group, lasts) = (EndpointGroup::of(4), Duration::from_secs(5));
+        let split = vec![30, 35, 35];
+        let scenario = WaitScenario { group, split, load: 1.5, lasts, seed: 7 };
+        let mut simulation = WaitSimulation::new(scenario, SlotPolicy::Leases);
+        simulation.replicas[0].priority = PriorityLevel::ALL[0];
+        let result = simulation.run();
+        assert_eq!(result.over_cap, 0);
+        let [high, low] = [result.mean_at(0), result.mean_at(1)];
+        assert!(high * 5.0 < low, "{high} ms, {low} ms");
     }
 
     #[test]
