@@ -46,7 +46,7 @@ mod queries;
 pub use endpoint_slots::{EndpointShare, LeasedEndpoint, SlotAccount};
 pub use message::{
     LEASE_VERSION, LeaseMessage, LeaseRefusal, LentEntry, PoolEntry, PoolKey, PoolState,
-    ReplicaIdentity, ReturnedEntry,
+    QueueState, ReplicaIdentity, ReturnedEntry,
 };
 pub use settings::{
     CutOffPolicy, DRIFT_MARGIN, LEASE_TERM, MAX_CLOCK_DRIFT_PPM, MAX_LENT_ENDPOINTS,
@@ -83,21 +83,17 @@ pub struct LeaseTable {
     changed_pools: BTreeSet<PoolKey>,
     /// Pools that are looked at when slots are moved by demand.
     active_pools: BTreeSet<PoolKey>,
-    /// Pools with queued requests.
-    waiting_pools: BTreeSet<PoolKey>,
+    /// Times at which the oldest queued requests of pools become overdue.
+    overdue: BTreeSet<(Time, PoolKey)>,
     last_epoch: u64,
     last_sent: Time,
     next_redeal: Time,
-    next_wait_check: Time,
     budget: MessageBudget,
     /// Time since which no peer is heard; `None` if one is, or there is none.
     silent_since: Option<Time>,
     has_emergency_slots: bool,
     counts: LeaseCounts,
 }
-
-/// Interval at which pools with queued requests are looked at though nothing has changed.
-const WAIT_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Minimum of the time until the next poll that [`LeaseTable::next_poll`] returns.
 const MIN_POLL_INTERVAL: Duration = Duration::from_millis(1);
@@ -142,11 +138,10 @@ impl LeaseTable {
             has_removed: false,
             changed_pools: BTreeSet::new(),
             active_pools: BTreeSet::new(),
-            waiting_pools: BTreeSet::new(),
+            overdue: BTreeSet::new(),
             last_epoch: 0,
             last_sent: Time::ZERO,
             next_redeal: Time::ZERO,
-            next_wait_check: Time::ZERO,
             budget: MessageBudget::FULL,
             silent_since: None,
             has_emergency_slots: false,
@@ -183,20 +178,18 @@ impl LeaseTable {
         }
     }
 
-    /// Records the number of our requests that wait for a slot of a pool, and when the oldest of
-    /// them has begun to.
-    pub fn report_queue(&mut self, pool: PoolKey, queued: u32, oldest: Option<Time>) {
-        let key = pool;
+    /// Records our requests that wait for a slot of a pool.
+    pub fn report_queue(&mut self, key: PoolKey, queue: QueueState) {
         let Some(pool) = self.pools.get_mut(&key) else { return };
-        if (pool.queued, pool.oldest) != (queued, oldest) {
-            pool.queued = queued;
-            pool.oldest = oldest;
-            self.changed_pools.insert(key);
-            if queued > 0 {
-                self.waiting_pools.insert(key);
-            } else {
-                self.waiting_pools.remove(&key);
+        if pool.queue != queue {
+            if let Some(at) = pool.overdue_at() {
+                self.overdue.remove(&(at, key));
             }
+            pool.queue = queue;
+            if let Some(at) = pool.overdue_at() {
+                self.overdue.insert((at, key));
+            }
+            self.changed_pools.insert(key);
         }
     }
 
@@ -219,9 +212,11 @@ impl LeaseTable {
             self.next_redeal = now + REDEAL_INTERVAL;
             self.redeal(now);
         }
-        if now >= self.next_wait_check {
-            self.next_wait_check = now + WAIT_CHECK_INTERVAL;
-            self.changed_pools.extend(&self.waiting_pools);
+        while let Some(&(at, key)) = self.overdue.first()
+            && at < now
+        {
+            self.overdue.pop_first();
+            self.changed_pools.insert(key);
         }
         let mut changed = std::mem::take(&mut self.changed_pools);
         self.active_pools.extend(&changed);
@@ -242,8 +237,8 @@ impl LeaseTable {
         let links = self.links.values().map(due).min().unwrap_or(Time::MAX);
         let is_active = !self.active_pools.is_empty() || self.has_removed;
         let redeal = is_active.then_some(self.next_redeal);
-        let wait_check = (!self.waiting_pools.is_empty()).then_some(self.next_wait_check);
-        let times = [redeal, wait_check, self.assigner.next_change(now)];
+        let overdue = self.overdue.first().map(|&(at, _)| at + MIN_POLL_INTERVAL);
+        let times = [redeal, overdue, self.assigner.next_change(now)];
         times.into_iter().flatten().fold(links, Time::min).max(now + MIN_POLL_INTERVAL)
     }
 
@@ -302,7 +297,9 @@ impl LeaseTable {
             if now < link.due_at(now, intervals) {
                 continue;
             }
-            if !link.is_keep_alive(now) {
+            if link.is_keep_alive(now) {
+                self.budget.record_renewal();
+            } else {
                 self.budget.record_sent();
             }
             // Two messages at the same moment still have an order.

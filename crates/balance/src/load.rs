@@ -70,14 +70,21 @@ impl CounterBlock {
 
     /// Increments a count, if the capacity permits. A share that is lowered at the same moment
     /// counts: either its thread sees the new count, or the count is given back.
+    ///
+    /// Another thread may have found no free slot because of a count that is given back: one that
+    /// raised the share, or ended a request, and then looked for a queued request to grant it to.
+    /// So the capacity is read once more, and the slot is taken after all if it is free by then.
     fn take(&self, index: usize, capacity: CapacityLimits) -> bool {
-        let most = self.most(index, capacity);
-        let Some(taken) = self.increment(index, most) else { return false };
-        let Some(share) = self.share(index, capacity) else { return true };
-        if taken > share {
+        loop {
+            let most = self.most(index, capacity);
+            let Some(taken) = self.increment(index, most) else { return false };
+            let Some(share) = self.share(index, capacity) else { return true };
+            if taken <= share {
+                return true;
+            }
             self.give_back(index);
+            atomic::total_order();
         }
-        taken <= share
     }
 
     /// Returns our share of the slots, if they are leased; read after what was written before.

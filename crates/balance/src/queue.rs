@@ -11,7 +11,7 @@
 //! request blocks those that another endpoint can serve, however long the line of one endpoint is
 //! (no head-of-line blocking).
 
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 use std::fmt;
 use std::iter;
 use std::option;
@@ -72,6 +72,33 @@ pub struct WakeList<N> {
     pub shed: Vec<N>,
 }
 
+/// Queued requests of the highest priority that has any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FirstWaiting {
+    /// The priority.
+    pub priority: PriorityLevel,
+    /// Their approximate number: cancelled entries count until they are removed.
+    pub requests: usize,
+    /// Arrival time of the one that has waited longest.
+    pub since: Time,
+}
+
+impl FirstWaiting {
+    /// Returns those of the higher priority; if it is the same, all of both.
+    #[must_use]
+    pub fn join(self, other: Self) -> Self {
+        match self.priority.cmp(&other.priority) {
+            Ordering::Less => self,
+            Ordering::Greater => other,
+            Ordering::Equal => Self {
+                priority: self.priority,
+                requests: self.requests + other.requests,
+                since: self.since.min(other.since),
+            },
+        }
+    }
+}
+
 impl<T, N> Queue<T, N> {
     const MIN_CLEAR_LENGTH: usize = 32;
     /// Number of times that younger requests of a higher priority may overtake a request; then it
@@ -119,9 +146,13 @@ impl<T, N> Queue<T, N> {
         waiting
     }
 
-    /// Returns the arrival time of the request that has waited longest.
-    pub fn waits_since(&mut self) -> Option<Time> {
-        self.flows.iter_mut().filter_map(QueueFlow::waits_since).min()
+    /// Returns the queued requests of the highest priority that has any.
+    pub fn first_waiting(&mut self) -> Option<FirstWaiting> {
+        let waiting = |flow: &mut QueueFlow<T, N>| {
+            let since = flow.waits_since()?;
+            Some(FirstWaiting { priority: flow.key.priority, requests: flow.len(), since })
+        };
+        self.flows.iter_mut().filter_map(waiting).reduce(FirstWaiting::join)
     }
 
     /// Returns the key of the flow that gets no further place in a full queue: the longest of the
@@ -175,9 +206,9 @@ impl<T, N> Queue<T, N> {
         }
         let own = self.flows.iter().find(|flow| flow.key == key).map_or(0, QueueFlow::len);
         let before = |flow: &QueueFlow<T, N>| match flow.key.priority.cmp(&key.priority) {
-            std::cmp::Ordering::Less => flow.len(),
-            std::cmp::Ordering::Equal => flow.len().min(own + 1),
-            std::cmp::Ordering::Greater => 0,
+            Ordering::Less => flow.len(),
+            Ordering::Equal => flow.len().min(own + 1),
+            Ordering::Greater => 0,
         };
         let ahead = self.flows.iter().map(before).sum::<usize>() as u64;
         // Some entries may be cancelled, with the same probability here as elsewhere.

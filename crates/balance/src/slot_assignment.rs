@@ -28,9 +28,16 @@ pub struct SlotAssignment {
     /// `None` if we get no slot, unless there are no other members.
     me: Option<SocketAddr>,
     others: Vec<SocketAddr>,
+    /// True if the members are not known yet, so that no slot is ours.
+    is_withheld: bool,
 }
 
 impl SlotAssignment {
+    /// Returns the assignment before the members are known: no slot is ours.
+    pub fn withheld() -> Self {
+        Self { is_withheld: true, ..Self::default() }
+    }
+
     /// Returns an assignment without other members: every slot is ours.
     pub fn alone() -> Self {
         Self::default()
@@ -46,7 +53,7 @@ impl SlotAssignment {
         others.dedup();
         let known = others.len();
         others.retain(|&member| member != me);
-        Self { me: (others.len() < known).then_some(me), others }
+        Self { me: (others.len() < known).then_some(me), others, is_withheld: false }
     }
 
     /// Returns the number of members to which slots are assigned, ourselves included if we take
@@ -57,11 +64,14 @@ impl SlotAssignment {
 
     /// True if any slot can be ours.
     pub fn takes_part(&self) -> bool {
-        self.me.is_some() || self.others.is_empty()
+        !self.is_withheld && (self.me.is_some() || self.others.is_empty())
     }
 
     /// Returns the number of an endpoint's slots that are ours.
     pub fn share(&self, endpoint: SocketAddr, slots: u32) -> u32 {
+        if self.is_withheld {
+            return 0;
+        }
         if self.others.is_empty() {
             return slots;
         }
@@ -81,6 +91,7 @@ impl SlotAssignment {
     /// cap allows, because there are no other members or the cap is not a fixed number.
     pub fn max_in_flight(&self, endpoint: SocketAddr, cap: ConcurrencyCap) -> u32 {
         match cap.fixed() {
+            Some(_) if self.is_withheld => 0,
             Some(slots) if !self.others.is_empty() => self.share(endpoint, slots.get()),
             Some(_) | None => u32::MAX,
         }
@@ -151,7 +162,7 @@ impl SlotAssigner {
         let others = self.others.iter().filter(|(_, until)| counts(until));
         let others = others.map(|(&other, _)| other).collect();
         let me = self.joined.filter(|&since| since <= now).map(|_| self.me);
-        SlotAssignment { me, others }
+        SlotAssignment { me, others, is_withheld: false }
     }
 
     /// Returns the time at which the assignment changes next, unless members change before.

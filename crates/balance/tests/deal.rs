@@ -193,6 +193,15 @@ fn only_a_fixed_cap_is_divided_among_replicas() {
     assert_eq!(SlotAssignment::alone().max_in_flight(endpoint(1), ConcurrencyCap::of(4)), u32::MAX);
 }
 
+#[test]
+fn no_slot_is_ours_before_the_members_are_known() {
+    let assignment = SlotAssignment::withheld();
+    assert!(!assignment.takes_part());
+    assert_eq!(assignment.share(endpoint(1), 4), 0);
+    assert_eq!(assignment.max_in_flight(endpoint(1), ConcurrencyCap::of(4)), 0);
+    assert_eq!(assignment.max_in_flight(endpoint(1), ConcurrencyCap::None), u32::MAX);
+}
+
 /// Returns an assigner's share of four slots at these times in milliseconds.
 fn course(assigner: &SlotAssigner, millis: [u64; 3]) -> [u32; 3] {
     let at = |it| Time::ZERO + Duration::from_millis(it);

@@ -4,12 +4,13 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use balance::Time;
 use balance::leases::{
     CutOffPolicy, EndpointShare, LEASE_VERSION, LeaseMessage, LeaseRefusal, LeaseTable,
-    LeasedEndpoint, LentEntry, PoolEntry, PoolKey, PoolState, ReplicaIdentity, ReturnedEntry, TICK,
+    LeasedEndpoint, LentEntry, PoolEntry, PoolKey, PoolState, QueueState, ReplicaIdentity,
+    ReturnedEntry, TICK,
 };
 use balance::slot_assignment::HANDOVER_TIME;
+use balance::{PriorityLevel, Time};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
@@ -146,7 +147,8 @@ impl Schedule {
             table.report_in_flight(endpoint(number), used.in_flight);
         }
         let queued = self.queued[replica];
-        table.report_queue(PoolKey(0), queued, (queued > 0).then_some(Time::ZERO));
+        let since = (queued > 0).then_some(Time::ZERO);
+        table.report_queue(PoolKey(0), QueueState::of_one_priority(queued, since));
         let messages = table.poll(self.now, |address, share| {
             let number = (0..CAPS.len()).find(|&it| endpoint(it) == address).expect("known");
             uses[number].share = share;
@@ -205,7 +207,9 @@ fn message() -> impl Strategy<Value = LeaseMessage> {
         (address(), count()).prop_map(|(endpoint, returned)| ReturnedEntry { endpoint, returned });
     let pool = (count(), any::<[u32; 3]>(), count()).prop_map(|(pool, numbers, demand_milli)| {
         let [free, queued, wanted] = numbers;
-        let state = PoolState { free, queued, oldest_wait: Duration::MAX, demand_milli };
+        let (priority, first_queued) = (PriorityLevel::default(), queued);
+        let oldest_wait = Duration::MAX;
+        let state = PoolState { free, queued, priority, first_queued, oldest_wait, demand_milli };
         PoolEntry { pool: PoolKey(pool), state, wanted }
     });
     let header = (

@@ -549,6 +549,46 @@ fn slot_is_handed_over_or_taken_but_not_both() {
     });
 }
 
+/// A request takes a slot and gives it back because the share is lowered. If the share is raised
+/// meanwhile, a queued request that found no free slot must not sleep beside one.
+#[test]
+fn slot_given_back_in_a_race_leaves_no_waiter_asleep() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let validity = LeaseValidity::default();
+        validity.set(Time::from_nanos(1));
+        let mut registry = EndpointRegistry::with_leases(validity);
+        let endpoint = registry.endpoint(SocketAddr::from(([10, 0, 0, 1], 1)), || ());
+        let share = |slots| EndpointShare { slots, without_leases: 0, is_emergency: false };
+        endpoint.set_share(share(1));
+        let set = std::sync::Arc::new(EndpointSet::new(vec![SetMember::new(endpoint.clone(), 1)]));
+        let backend = Backend::new(&set);
+        let taking = {
+            let endpoint = endpoint.clone();
+            thread::spawn(move || endpoint.take(LIMITS.cap, Time::ZERO))
+        };
+        let changing = {
+            let (endpoint, backend) = (endpoint.clone(), backend.clone());
+            thread::spawn(move || {
+                endpoint.set_share(share(0));
+                endpoint.set_share(share(1));
+                backend
+                    .admission
+                    .dispatch::<_, _, MutexGuard<'_, _>>(|| Time::ZERO, || backend.lock());
+            })
+        };
+        let decision = backend.enter(&set, "queued");
+        taking.join().unwrap();
+        changing.join().unwrap();
+        let sleeps = match decision {
+            AdmissionDecision::Waiting { ticket, .. } => ticket.granted().is_none(),
+            AdmissionDecision::Slot(_) | AdmissionDecision::Rejected(_) => false,
+        };
+        assert!(!sleeps || endpoint.in_flight() == 1, "it sleeps beside a free slot");
+    });
+}
+
 #[test]
 fn demand_reads_concurrent_with_writes_are_atomic() {
     loom::model(|| {

@@ -294,7 +294,11 @@ impl StateRegistry {
             backends: BTreeMap::new(),
             routes: BTreeMap::new(),
             endpoint_tls: EndpointTlsFactory::default(),
-            slot_assignment: SlotAssignment::alone(),
+            // The thread of the leases sets it once it knows the replicas.
+            slot_assignment: match &leases {
+                Some(_) => SlotAssignment::withheld(),
+                None => SlotAssignment::alone(),
+            },
             affinity_key: Arc::new(affinity_key),
             budgets,
             interceptor,
@@ -492,3 +496,5 @@ fn addresses(set: &EndpointSet<EndpointData>) -> BTreeSet<SocketAddr> {
 mod tests;
 #[cfg(test)]
 mod location_tests;
+#[cfg(test)]
+mod slot_tests;

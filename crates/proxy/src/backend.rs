@@ -14,8 +14,8 @@ use balance::leases::EndpointShare;
 use balance::retry::RetryBudget;
 use balance::{
     Admission, AdmissionConfig, AdmissionDecision, AdmissionLimits, Algorithm, ConcurrencyCap,
-    ControlledDelay, EndpointSet, LimitSettings, PickRequest, Picker, PriorityLevel, Queue,
-    QueueParameters, SetMember, SlotAssignment, Ticket, Time,
+    ControlledDelay, EndpointSet, FirstWaiting, LimitSettings, PickRequest, Picker, PriorityLevel,
+    Queue, QueueParameters, SetMember, SlotAssignment, Ticket, Time,
 };
 use gateway::snapshot::{BackendKey, BackendSettings, EndpointProtocol};
 use tls::EndpointTlsContext;
@@ -231,9 +231,9 @@ impl Backend {
         lock(&self.queue).waiting_by_priority()
     }
 
-    /// Returns the arrival time of the request that has waited longest.
-    pub(crate) fn waits_since(&self) -> Option<Time> {
-        lock(&self.queue).waits_since()
+    /// Returns the waiting requests of the highest priority that has any.
+    pub(crate) fn first_waiting(&self) -> Option<FirstWaiting> {
+        lock(&self.queue).first_waiting()
     }
 
     /// Returns the expected queue wait of a request that arrives now, if it is known.

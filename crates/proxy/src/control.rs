@@ -410,7 +410,8 @@ impl Proxy {
         &self.shared
     }
 
-    /// Divides fixed caps among replicas from the next request on. Until the first call this replica has all slots.
+    /// Divides fixed caps among replicas from the next request on. Until the first call this replica has all slots, or
+    /// none if it leases slots ([`ProxySettings::leases_slots`]).
     pub fn set_slot_assignment(&self, assignment: SlotAssignment) {
         self.shared.replicas.store(assignment.members(), Ordering::Relaxed);
         lock(&self.control).registry.set_slot_assignment(assignment);

@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use balance::leases::{
     CutOffPolicy, EndpointShare, LeaseCounts, LeaseMessage, LeaseRefusal, LeaseTable,
-    LeasedEndpoint, PoolKey, ReplicaIdentity,
+    LeasedEndpoint, PoolKey, QueueState, ReplicaIdentity,
 };
-use balance::{ConcurrencyCap, EndpointSet, SlotAssignment, Time};
+use balance::{ConcurrencyCap, EndpointSet, FirstWaiting, SlotAssignment, Time};
 
 use crate::backend::Backend;
 use crate::control::Proxy;
@@ -101,7 +101,7 @@ impl SlotLeases {
             endpoints: BTreeMap::new(),
             pools: Vec::new(),
             assigned: Vec::new(),
-            assignment: SlotAssignment::alone(),
+            assignment: SlotAssignment::withheld(),
             requests: 0,
         })
     }
@@ -206,9 +206,7 @@ impl SlotLeases {
         self.requests = requests;
         for pool in &mut self.pools {
             pool.follow_sets();
-            let queued = pool.take_queued();
-            let since = if queued > 0 { pool.waits_since().or(Some(now)) } else { None };
-            table.report_queue(pool.key, queued, since);
+            table.report_queue(pool.key, pool.queue_state(now));
         }
         for (&address, state) in &mut self.endpoints {
             if let Some(pool) = state.pool
@@ -364,8 +362,21 @@ impl LeasedPool {
         self.backends.iter().map(|it| it.waiting().saturating_add(it.take_rejected())).sum()
     }
 
-    fn waits_since(&self) -> Option<Time> {
-        self.backends.iter().filter_map(|backend| backend.waits_since()).min()
+    fn queue_state(&self, now: Time) -> QueueState {
+        let queued = self.take_queued();
+        if queued == 0 {
+            return QueueState::default();
+        }
+        let waiting = self.backends.iter().filter_map(|backend| backend.first_waiting());
+        let Some(first) = waiting.reduce(FirstWaiting::join) else {
+            return QueueState::of_one_priority(queued, Some(now));
+        };
+        QueueState {
+            queued,
+            priority: first.priority,
+            first_queued: u32::try_from(first.requests).unwrap_or(u32::MAX).min(queued),
+            oldest: Some(first.since),
+        }
     }
 
     /// Reads the endpoints in force of the backends.

@@ -4,6 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use balance::PriorityLevel;
 use balance::leases::{
     LEASE_VERSION, LeaseMessage, LentEntry, MAX_MESSAGE_ENTRIES, PoolEntry, PoolKey, PoolState,
     ReplicaIdentity, ReturnedEntry,
@@ -125,6 +126,13 @@ struct WirePool {
     demand_milli: u64,
     #[prost(uint32, tag = "6")]
     wanted: u32,
+    /// Number of the highest priority among the queued requests, plus one. A sender that does not
+    /// know the field has requests of the default priority.
+    #[prost(uint32, tag = "7")]
+    priority_plus_one: u32,
+    /// Number of queued requests with that priority, if it is told.
+    #[prost(uint32, tag = "8")]
+    first_queued: u32,
 }
 
 /// Reason why protobuf is no message.
@@ -259,15 +267,21 @@ impl From<&PoolEntry> for WirePool {
             oldest_wait_nanos: u64::try_from(wait).unwrap_or(u64::MAX),
             demand_milli: state.demand_milli,
             wanted,
+            priority_plus_one: u32::from(state.priority.number()) + 1,
+            first_queued: state.first_queued,
         }
     }
 }
 
 impl From<WirePool> for PoolEntry {
     fn from(wire: WirePool) -> Self {
+        let number = wire.priority_plus_one.checked_sub(1).and_then(|it| u8::try_from(it).ok());
+        let priority = number.and_then(PriorityLevel::new);
         let state = PoolState {
             free: wire.free,
             queued: wire.queued,
+            priority: priority.unwrap_or_default(),
+            first_queued: if priority.is_some() { wire.first_queued } else { wire.queued },
             oldest_wait: Duration::from_nanos(wire.oldest_wait_nanos),
             demand_milli: wire.demand_milli,
         };

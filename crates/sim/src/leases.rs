@@ -37,13 +37,24 @@ pub(crate) fn print(options: &[&str]) -> Result<ExitCode, String> {
             waits::print();
             Ok(ExitCode::SUCCESS)
         }
+        ["--lab"] => {
+            waits::print_lab();
+            Ok(ExitCode::SUCCESS)
+        }
+        ["--fairness"] => {
+            waits::print_fairness();
+            Ok(ExitCode::SUCCESS)
+        }
         ["--cost"] => lease_cost::print().map(|()| ExitCode::SUCCESS),
         ["--seeds", seeds] => Ok(seed_search::search(number(seeds)?, "--leases --seed ", run)),
         ["--seed", seed] => {
             println!("{}", LeaseFaultSimulation::new(number(seed)?, true).run());
             Ok(ExitCode::SUCCESS)
         }
-        _ => Err("--leases takes nothing, `--cost`, `--seeds N` or `--seed N`".to_owned()),
+        _ => Err(
+            "--leases takes nothing, `--lab`, `--fairness`, `--cost`, `--seeds N` or `--seed N`"
+                .to_owned(),
+        ),
     }
 }
 

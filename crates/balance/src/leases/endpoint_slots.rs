@@ -3,12 +3,20 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::ops::Bound;
+use std::time::Duration;
 
-use super::message::{PoolKey, PoolState};
+use super::message::{PoolKey, PoolState, QueueState};
 use crate::time::Time;
 
 /// Weight of the newest sample in the mean demand.
 const NEWEST_WEIGHT: f64 = 0.2;
+
+/// Wait of a request after which each peer is asked for all slots that we want.
+pub(crate) const OVERDUE_WAIT: Duration = Duration::from_millis(40);
+
+/// Interval at which the wishes of a pool are computed though nothing has happened. Wishes are
+/// repeated at this interval, so it is shorter than the one at which peers expect it.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Mean demand below which it counts as none.
 const LEAST_DEMAND: f64 = 0.001;
@@ -179,19 +187,25 @@ pub(crate) struct SlotPool {
     /// Slots of peers that we may use.
     pub(crate) borrowed: u32,
     pub(crate) in_flight: u32,
-    pub(crate) queued: u32,
-    /// Time since which the oldest queued request waits.
-    pub(crate) oldest: Option<Time>,
+    pub(crate) queue: QueueState,
     /// Mean number of requests in flight and queued: arrivals times service time, by Little's law.
     pub(crate) demand: f64,
+    /// Demand when the wishes of the pool were last computed, and the time of that.
+    pub(crate) looked_demand: f64,
+    pub(crate) looked_at: Time,
+    /// True if we want slots of peers.
+    pub(crate) wants: bool,
 }
 
 impl SlotPool {
     pub(crate) fn state(&self, now: Time) -> PoolState {
+        let QueueState { queued, priority, first_queued, oldest } = self.queue;
         PoolState {
             free: self.free,
-            queued: self.queued,
-            oldest_wait: self.oldest.map(|since| now.saturating_since(since)).unwrap_or_default(),
+            queued,
+            priority,
+            first_queued,
+            oldest_wait: oldest.map(|since| now.saturating_since(since)).unwrap_or_default(),
             demand_milli: (self.demand * 1000.0) as u64,
         }
     }
@@ -215,13 +229,30 @@ impl SlotPool {
 
     /// True if there is nothing to do for the pool until a request or a message comes.
     pub(crate) fn is_quiescent(&self) -> bool {
-        let load = self.in_flight + self.queued + self.borrowed;
+        let load = self.in_flight + self.queue.queued + self.borrowed;
         load == 0 && self.demand < LEAST_DEMAND
+    }
+
+    /// Returns the time at which the oldest queued request becomes overdue.
+    pub(crate) fn overdue_at(&self) -> Option<Time> {
+        self.queue.oldest.filter(|_| self.queue.queued > 0).map(|since| since + OVERDUE_WAIT)
+    }
+
+    /// Records that the wishes of the pool are computed.
+    pub(crate) fn record_look(&mut self, wants: bool, now: Time) {
+        (self.looked_demand, self.looked_at, self.wants) = (self.demand, now, wants);
+    }
+
+    /// True if the wishes are to be computed though nothing has happened: the mean demand is another
+    /// one, or a wish is to be repeated.
+    pub(crate) fn is_look_due(&self, now: Time) -> bool {
+        let is_far = (self.demand - self.looked_demand).abs() > 0.1 + self.looked_demand / 8.0;
+        is_far || self.wants && now.saturating_since(self.looked_at) >= LOOK_INTERVAL
     }
 
     /// Adds a sample to the mean demand.
     pub(crate) fn sample_demand(&mut self) {
-        let current = f64::from(self.in_flight) + f64::from(self.queued);
+        let current = f64::from(self.in_flight) + f64::from(self.queue.queued);
         self.demand += (current - self.demand) * NEWEST_WEIGHT;
     }
 }

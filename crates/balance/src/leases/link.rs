@@ -16,6 +16,9 @@ use super::settings::{
 };
 use crate::time::Time;
 
+/// Interval at which a wish is repeated: a peer may have forgotten it with the pool.
+pub(crate) const WISH_INTERVAL: Duration = KEEP_ALIVE;
+
 /// Time by which a peer's clock may be ahead of what ours says has passed since its last message:
 /// that one may have been late.
 const MAX_TIME_JUMP: Duration = Duration::from_secs(60);
@@ -49,6 +52,8 @@ pub(crate) struct PeerLink {
     pub(crate) lending: LendingLedger,
     pub(crate) borrowing: BorrowingLedger,
     pub(crate) pools: BTreeMap<PoolKey, PeerPool>,
+    /// Pools with slots that are given with the next message.
+    given_pools: Vec<PoolKey>,
     pub(crate) pool_changes: ChangeQueue<PoolKey>,
     /// Time of the first message that needs an acknowledgement.
     unacknowledged_since: Option<Time>,
@@ -79,8 +84,22 @@ pub(crate) struct PeerPool {
 impl PeerPool {
     /// Returns the number of slots that the peer asks for and that are not on their way.
     pub(crate) fn unmet(&self) -> u32 {
-        let given: u32 = self.given.iter().map(|&(_, slots)| slots).sum();
-        self.their_wanted.saturating_sub(given + self.given_unsent)
+        self.their_wanted.saturating_sub(self.on_their_way())
+    }
+
+    /// Returns the number of slots that are given to the peer, and of which it did not know when it
+    /// told its state.
+    pub(crate) fn on_their_way(&self) -> u32 {
+        self.given.iter().map(|&(_, slots)| slots).sum::<u32>() + self.given_unsent
+    }
+
+    /// Returns the wait of the oldest request of the highest priority at the peer, as far as it is
+    /// known.
+    pub(crate) fn oldest_wait(&self, now: Time) -> Duration {
+        if self.state.queued == 0 {
+            return Duration::ZERO;
+        }
+        self.state.oldest_wait.saturating_add(now.saturating_since(self.heard_at))
     }
 
     /// True if we ask for slots, or the peer does.
@@ -88,19 +107,16 @@ impl PeerPool {
         self.wanted + self.their_wanted > 0
     }
 
-    /// Records that slots are given to the peer with the next message.
-    pub(crate) fn record_given(&mut self, slots: u32) {
-        self.given_unsent += slots;
-    }
-
     /// True if the peer should know our state and wish better. A wish is repeated: the peer may
     /// have forgotten it with the pool.
     fn is_outdated(&self, state: &PoolState, now: Time) -> bool {
         let is_far = |now: u64, told: u64, least: u64| now.abs_diff(told) > least.max(told / 2);
-        let is_old = self.wanted > 0 && now.saturating_since(self.told_at) >= KEEP_ALIVE;
+        let is_old = self.wanted > 0 && now.saturating_since(self.told_at) >= WISH_INTERVAL;
         is_old
             || is_far(self.wanted.into(), self.told_wanted.into(), 0)
             || is_far(state.queued.into(), self.told.queued.into(), 2)
+            || is_far(state.first_queued.into(), self.told.first_queued.into(), 2)
+            || state.queued > 0 && state.priority != self.told.priority
             || is_far(state.free.into(), self.told.free.into(), 2)
             || is_far(state.demand_milli, self.told.demand_milli, 1000)
     }
@@ -117,11 +133,16 @@ impl PeerPool {
         }
     }
 
-    fn hear(&mut self, entry: &PoolEntry, echo: Time, now: Time) {
+    /// Takes what the peer tells. Returns true if anything follows from it: a wish that is repeated
+    /// is for requests that wait as before.
+    fn hear(&mut self, entry: &PoolEntry, echo: Time, now: Time) -> bool {
+        let (state, unmet) = (self.state, self.unmet());
         self.state = entry.state;
         self.their_wanted = entry.wanted;
         self.heard_at = now;
         self.given.retain(|&(sent, _)| sent > echo);
+        let known = PoolState { oldest_wait: state.oldest_wait, ..self.state };
+        state != known || unmet != self.unmet()
     }
 }
 
@@ -142,6 +163,7 @@ impl PeerLink {
             lending: LendingLedger::new(epoch),
             borrowing: BorrowingLedger::new(0),
             pools: BTreeMap::new(),
+            given_pools: Vec::new(),
             pool_changes: ChangeQueue::new(),
             unacknowledged_since: None,
             is_urgent: true,
@@ -193,8 +215,8 @@ impl PeerLink {
     }
 
     /// Takes sequence, acknowledgement and demand of a message that was checked, and renews the
-    /// leases.
-    pub(crate) fn take_header(&mut self, message: &LeaseMessage, now: Time) {
+    /// leases. Returns the pools with another demand than before.
+    pub(crate) fn take_header(&mut self, message: &LeaseMessage, now: Time) -> Vec<PoolKey> {
         self.received = message.sent;
         self.received_at = now;
         self.takes_back_at = now + LEASE_TERM;
@@ -202,8 +224,11 @@ impl PeerLink {
         self.lending.acknowledge(message.echo);
         self.borrowing.changes.acknowledge(message.echo);
         self.pool_changes.acknowledge(message.echo);
+        let mut changed = Vec::new();
         for entry in &message.pools {
-            self.pools.entry(entry.pool).or_default().hear(entry, message.echo, now);
+            if self.pools.entry(entry.pool).or_default().hear(entry, message.echo, now) {
+                changed.push(entry.pool);
+            }
         }
         let has_changes =
             !message.lent.is_empty() || !message.returned.is_empty() || !message.pools.is_empty();
@@ -213,6 +238,7 @@ impl PeerLink {
         } else if has_changes {
             self.unacknowledged_since.get_or_insert(now);
         }
+        changed
     }
 
     /// Renews our lease of the peer's slots: it counts from when the message was sent that the peer
@@ -267,7 +293,21 @@ impl PeerLink {
         self.is_suspended = true;
     }
 
-    /// Marks a pool if the peer should know more of it.
+    /// Returns the state of a pool that the peer has told.
+    pub(crate) fn state_of(&self, key: PoolKey) -> Option<PoolState> {
+        self.pools.get(&key).map(|pool| pool.state)
+    }
+
+    /// Records that slots of a pool are given to the peer with the next message.
+    pub(crate) fn record_given(&mut self, key: PoolKey, slots: u32) {
+        let pool = self.pools.entry(key).or_default();
+        if pool.given_unsent == 0 && slots > 0 {
+            self.given_pools.push(key);
+        }
+        pool.given_unsent += slots;
+    }
+
+    /// Marks a pool if the peer should know our state and wish better.
     pub(crate) fn note_pool(&mut self, key: PoolKey, state: &PoolState, now: Time) {
         if self.pools.get(&key).is_some_and(|pool| pool.is_outdated(state, now)) {
             self.pool_changes.mark_once(key);
@@ -331,8 +371,10 @@ impl PeerLink {
         message
             .pools
             .extend(pools.into_iter().filter_map(|pool| self.tell(pool, state(pool)?, sent)));
-        for pool in self.pools.values_mut() {
-            pool.record_sent(sent);
+        for key in std::mem::take(&mut self.given_pools) {
+            if let Some(pool) = self.pools.get_mut(&key) {
+                pool.record_sent(sent);
+            }
         }
         if self.peer.incarnation > 0 {
             let lent = self.lending.changes.collect(MAX_MESSAGE_ENTRIES, sent);

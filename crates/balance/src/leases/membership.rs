@@ -96,7 +96,7 @@ impl LeaseTable {
         let known = |pool: &PoolKey| self.pools.contains_key(pool);
         self.links.values_mut().for_each(|link| link.pools.retain(|pool, _| known(pool)));
         self.active_pools.retain(known);
-        self.waiting_pools.retain(known);
+        self.overdue.retain(|(_, pool)| known(pool));
         self.changed_pools = self.pools.keys().copied().collect();
     }
 

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::queue::PriorityLevel;
 use crate::time::Time;
 
 /// Version of the messages. A message of another version is refused.
@@ -90,10 +91,34 @@ pub struct PoolState {
     pub free: u32,
     /// Requests that wait for a slot.
     pub queued: u32,
-    /// Wait of the oldest of them so far.
+    /// Highest priority among them.
+    pub priority: PriorityLevel,
+    /// Number of them with that priority.
+    pub first_queued: u32,
+    /// Wait of the oldest of those so far.
     pub oldest_wait: Duration,
     /// Mean number of requests in flight and queued, in thousandths.
     pub demand_milli: u64,
+}
+
+/// Requests of one replica that wait for a slot of a pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueState {
+    /// Their number.
+    pub queued: u32,
+    /// Highest priority among them.
+    pub priority: PriorityLevel,
+    /// Number of them with that priority.
+    pub first_queued: u32,
+    /// Time since which the oldest of those waits; `None` if no request waits.
+    pub oldest: Option<Time>,
+}
+
+impl QueueState {
+    /// Returns the state of a queue whose requests have the same priority.
+    pub fn of_one_priority(queued: u32, oldest: Option<Time>) -> Self {
+        Self { queued, first_queued: queued, oldest, ..Self::default() }
+    }
 }
 
 /// Reason for which a message is refused.

@@ -7,21 +7,24 @@
 //! left, when it has less than half of its fair part, and at once when a request is queued. It gives
 //! all free slots for queued requests of a peer, and otherwise those beyond its fair part.
 
+use std::cmp::{Ordering, Reverse};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::LeaseTable;
+use super::endpoint_slots::OVERDUE_WAIT;
 use super::link::{PeerLink, PeerPool};
 use super::message::{PoolKey, PoolState};
 use crate::time::Time;
 
 /// Wait by which the oldest request of a peer must exceed ours, for the peer to get slots that our
 /// queued requests could use.
-const FAIRNESS_MARGIN: Duration = Duration::from_millis(50);
+pub(super) const FAIRNESS_MARGIN: Duration = Duration::from_millis(50);
 
-/// Wait of a request after which each peer is asked for all slots that we want.
-const OVERDUE_WAIT: Duration = Duration::from_millis(40);
+/// Divisor of the slots in use that a replica keeps for its own requests, though a peer has some of a
+/// higher priority: in one queue a request of a lower priority is next after seven others, too.
+const PRIORITY_PART: u32 = 8;
 
 /// State of a pool at the replicas that communicate.
 struct PoolOverview {
@@ -32,6 +35,13 @@ struct PoolOverview {
 }
 
 impl PoolOverview {
+    /// Returns the overview of our pool and those of peers.
+    fn of(mine: &PoolState, theirs: &[PoolState]) -> Self {
+        let states = || std::iter::once(mine).chain(theirs);
+        let free = states().map(|state| f64::from(state.free)).sum();
+        Self { free, weight: states().map(weight).sum() }
+    }
+
     /// Returns the part of all free slots that is fair for a replica.
     fn fair_part(&self, state: &PoolState) -> f64 {
         self.free * weight(state) / self.weight
@@ -50,17 +60,12 @@ impl LeaseTable {
     }
 
     fn overview(&self, key: PoolKey, now: Time) -> PoolOverview {
-        let mine = self.pools[&key].state(now);
-        let theirs = self.live_links(now).filter_map(|link| link.pools.get(&key));
-        let mut overview = PoolOverview { free: mine.free.into(), weight: weight(&mine) };
-        for peer in theirs {
-            overview.free += f64::from(peer.state.free);
-            overview.weight += weight(&peer.state);
-        }
-        overview
+        let heard: Vec<_> = self.live_links(now).filter_map(|link| link.state_of(key)).collect();
+        PoolOverview::of(&self.pools[&key].state(now), &heard)
     }
 
-    /// Gives free slots to peers that have asked for them, first to the one with the longest queue.
+    /// Gives free slots to peers that have asked for them: first to the one with the highest priority
+    /// among its queued requests, and of those to the one with the oldest request.
     pub(super) fn give(&mut self, pools: &BTreeSet<PoolKey>, now: Time) {
         for &key in pools {
             if self.pools[&key].free == 0 {
@@ -69,12 +74,14 @@ impl LeaseTable {
             let asks = |link: &PeerLink| {
                 let pool = link.pools.get(&key)?;
                 let unmet = pool.unmet();
-                (unmet > 0).then_some((pool.state.queued, unmet, link.peer.member))
+                let is_queued = pool.state.queued > 0;
+                let order = (!is_queued, pool.state.priority, Reverse(pool.oldest_wait(now)));
+                (unmet > 0).then_some((order, Reverse(unmet), link.peer.member))
             };
             let mut asking: Vec<_> = self.live_links(now).filter_map(asks).collect();
-            asking.sort_unstable_by(|left, right| right.cmp(left));
-            for (queued, unmet, peer) in asking {
-                self.give_to(key, peer, unmet.min(self.available(key, queued > 0, now)));
+            asking.sort_unstable();
+            for ((is_ahead, ..), Reverse(unmet), peer) in asking {
+                self.give_to(key, peer, unmet.min(self.available(key, !is_ahead, now)));
             }
         }
     }
@@ -83,10 +90,10 @@ impl LeaseTable {
     fn available(&self, key: PoolKey, for_queued: bool, now: Time) -> u32 {
         let pool = &self.pools[&key];
         if for_queued {
-            return pool.free.saturating_sub(pool.queued);
+            return pool.free.saturating_sub(pool.queue.queued);
         }
         let fair = self.overview(key, now).fair_part(&pool.state(now));
-        pool.free.saturating_sub(pool.queued).saturating_sub(fair.ceil() as u32)
+        pool.free.saturating_sub(pool.queue.queued).saturating_sub(fair.ceil() as u32)
     }
 
     fn give_to(&mut self, key: PoolKey, peer: SocketAddr, slots: u32) {
@@ -120,7 +127,7 @@ impl LeaseTable {
         // The peer is to ask the lender, so it has to know that we have the slot no longer.
         link.is_urgent = true;
         link.pool_changes.mark_once(key);
-        link.pools.entry(key).or_default().record_given(1);
+        link.record_given(key, 1);
         let holds = |link: &&PeerLink| link.usable(address) > 0;
         let lender = self.links.values().find(holds)?;
         Some((address, lender.peer.member))
@@ -130,16 +137,17 @@ impl LeaseTable {
     pub(super) fn update_wants(&mut self, pools: &BTreeSet<PoolKey>, now: Time) {
         let has_credit = self.budget.has_credit();
         for &key in pools {
-            let overview = self.overview(key, now);
+            let heard: Vec<_> =
+                self.live_links(now).filter_map(|link| link.state_of(key)).collect();
             let state = self.pools[&key].state(now);
+            let overview = PoolOverview::of(&state, &heard);
             let (wanted, is_for_queued) = wanted_slots(&state, &overview);
             let spare = |pool: &PoolState| {
                 let kept = if is_for_queued { 0.0 } else { overview.fair_part(pool) };
                 (f64::from(pool.free) - f64::from(pool.queued) - kept).max(0.0)
             };
-            let heard = |link: &PeerLink| link.pools.get(&key).map(|pool| pool.state);
-            let known = self.live_links(now).filter_map(heard);
-            let total_spare: f64 = known.map(|state| spare(&state)).sum();
+            let total_spare: f64 = heard.iter().map(spare).sum();
+            self.pools.get_mut(&key).expect("a known pool").record_look(wanted > 0, now);
             for link in self.links.values_mut() {
                 let is_asked = wanted > 0 && link.is_member && link.is_live(now);
                 let pool = link.pools.entry(key).or_default();
@@ -182,11 +190,13 @@ impl LeaseTable {
         self.drop_pledges();
         let mut active = std::mem::take(&mut self.active_pools);
         active.retain(|&key| {
-            self.pools.get_mut(&key).expect("an active pool is known").sample_demand();
-            self.share_with_longer_waits(key, now);
+            let pool = self.pools.get_mut(&key).expect("an active pool is known");
+            pool.sample_demand();
+            let is_due = pool.is_look_due(now);
+            self.share_busy_slots(key, now);
             self.return_unneeded(key);
             let stays = !self.is_quiescent(key);
-            if stays {
+            if stays && is_due {
                 self.changed_pools.insert(key);
             }
             stays
@@ -211,20 +221,31 @@ impl LeaseTable {
         }
     }
 
-    /// Pledges busy slots to peers whose requests have waited much longer than ours.
-    fn share_with_longer_waits(&mut self, key: PoolKey, now: Time) {
+    /// Pledges busy slots to peers whose requests have a higher priority than ours, or the same and
+    /// have waited much longer.
+    fn share_busy_slots(&mut self, key: PoolKey, now: Time) {
         let pool = &self.pools[&key];
         let mine = pool.state(now);
         if mine.queued == 0 {
             return;
         }
         let busy = pool.in_flight;
+        let mut for_priority = busy - busy.div_ceil(PRIORITY_PART);
         let due = |link: &PeerLink| {
-            let peer = link.pools.get(&key)?;
-            let waited = peer.state.oldest_wait + now.saturating_since(peer.heard_at);
-            let waits_longer = peer.state.queued > 0 && waited > mine.oldest_wait + FAIRNESS_MARGIN;
-            let slots = || slots_owed(busy, &mine, &peer.state);
-            waits_longer.then(|| (link.peer.member, slots()))
+            let peer = link.pools.get(&key).filter(|peer| peer.state.queued > 0)?;
+            let slots = match peer.state.priority.cmp(&mine.priority) {
+                Ordering::Less => {
+                    let lacking = peer.state.first_queued.saturating_sub(peer.on_their_way());
+                    let slots = lacking.min(for_priority);
+                    for_priority -= slots;
+                    slots
+                }
+                Ordering::Equal if peer.oldest_wait(now) > mine.oldest_wait + FAIRNESS_MARGIN => {
+                    slots_owed(busy, &mine, &peer.state)
+                }
+                Ordering::Equal | Ordering::Greater => 0,
+            };
+            (slots > 0).then_some((link.peer.member, slots))
         };
         let owed: Vec<_> = self.live_links(now).filter_map(due).collect();
         for (peer, slots) in owed {
@@ -249,7 +270,8 @@ impl LeaseTable {
     /// exchange breaks.
     fn return_unneeded(&mut self, key: PoolKey) {
         let pool = &self.pools[&key];
-        if pool.in_flight + pool.queued > 0 || pool.demand > IDLE_DEMAND || pool.borrowed == 0 {
+        if pool.in_flight + pool.queue.queued > 0 || pool.demand > IDLE_DEMAND || pool.borrowed == 0
+        {
             return;
         }
         let mut returns = Vec::new();

@@ -62,9 +62,8 @@ impl LeaseTable {
         self.counts.received += 1;
         self.budget.record_received();
         let link = self.links.get_mut(&message.from.member).expect("it was checked");
-        link.take_header(message, now);
-        let known = message.pools.iter().map(|entry| entry.pool);
-        self.changed_pools.extend(known.filter(|pool| self.pools.contains_key(pool)));
+        let heard = link.take_header(message, now);
+        self.changed_pools.extend(heard.into_iter().filter(|pool| self.pools.contains_key(pool)));
         let mut changed = Vec::new();
         if message.borrowing_epoch == link.lending.epoch() {
             for entry in &message.returned {

@@ -109,7 +109,7 @@ impl LeaseTable {
             let moved = returned + granted;
             free -= moved;
             has_moved |= moved > 0;
-            link.pools.entry(pool).or_default().record_given(moved);
+            link.record_given(pool, moved);
             if pledged > count {
                 left.push((peer, pledged - count));
             }

@@ -3,7 +3,9 @@
 use super::message::LeaseRefusal::{
     Absurd, Misaddressed, PredecessorLease, StaleIncarnation, StaleSequence, UnknownMember, Version,
 };
+use super::rebalance::FAIRNESS_MARGIN;
 use super::*;
+use crate::queue::PriorityLevel;
 use crate::slot_assignment::HANDOVER_TIME;
 
 const CAP: u32 = 4;
@@ -27,6 +29,8 @@ struct ReplicaGroup {
     in_flight: Vec<u32>,
     queued: Vec<u32>,
     queued_since: Vec<Option<Time>>,
+    /// Priority of the requests that wait at each replica.
+    priorities: Vec<PriorityLevel>,
     now: Time,
     /// Replica that no message reaches or leaves.
     cut_off: Option<usize>,
@@ -43,6 +47,7 @@ impl ReplicaGroup {
             in_flight: vec![0; count],
             queued: vec![0; count],
             queued_since: vec![None; count],
+            priorities: vec![PriorityLevel::default(); count],
             now: Time::from_nanos(1_000),
             cut_off: None,
             messages: Vec::new(),
@@ -68,7 +73,9 @@ impl ReplicaGroup {
         let queued = self.queued[number];
         let since = &mut self.queued_since[number];
         *since = if queued > 0 { since.or(Some(self.now)) } else { None };
-        table.report_queue(POOL, queued, *since);
+        let priority = self.priorities[number];
+        let queue = QueueState::of_one_priority(queued, *since);
+        table.report_queue(POOL, QueueState { priority, ..queue });
         let in_flight = self.in_flight[number];
         table.poll(self.now, |_, _| in_flight)
     }
@@ -478,6 +485,50 @@ fn queue_that_waits_longer_gets_busy_slots() {
     group.in_flight[owner] = 3;
     group.exchange();
     assert_eq!(group.shares()[other], 1);
+}
+
+#[test]
+fn requests_of_a_higher_priority_get_busy_slots_and_lower_ones_keep_some() {
+    let mut group = ReplicaGroup::new(2, CutOffPolicy::Strict);
+    let owner = group.owner();
+    let other = 1 - owner;
+    group.load(owner);
+    group.in_flight[owner] = CAP;
+    group.queued = vec![9; 2];
+    let run = |group: &mut ReplicaGroup| (0..20).for_each(|_| group.pass(TICK));
+    // The requests of the owner have waited much longer, and still one is next for each slot.
+    let [high, low] = [PriorityLevel::ALL[1], PriorityLevel::ALL[5]];
+    group.priorities[other] = low;
+    group.pass(FAIRNESS_MARGIN * 2);
+    group.priorities[owner] = high;
+    run(&mut group);
+    assert_eq!(group.shares()[owner], CAP, "a lower priority gets no slot in use");
+    (group.priorities[owner], group.priorities[other]) = (low, high);
+    run(&mut group);
+    assert_eq!(group.tables[owner].share(endpoint()).slots, 1, "the others are pledged");
+    group.in_flight[owner] = 1;
+    run(&mut group);
+    assert_eq!(group.shares()[other], CAP - 1);
+}
+
+#[test]
+fn free_slot_goes_to_the_peer_with_the_higher_priority() {
+    let mut group = ReplicaGroup::new(3, CutOffPolicy::Strict);
+    let owner = group.owner();
+    let [first, second] = [(owner + 1) % 3, (owner + 2) % 3];
+    group.load(owner);
+    group.in_flight[owner] = CAP;
+    group.queued[owner] = 0;
+    group.priorities[second] = PriorityLevel::ALL[0];
+    // The longer queue, whose requests have waited longer, has the lower priority.
+    group.queued[first] = 9;
+    group.pass(TICK * 3);
+    group.queued[second] = 1;
+    group.pass(TICK * 3);
+    group.in_flight[owner] = CAP - 1;
+    group.exchange();
+    assert_eq!(group.shares()[second], 1, "{:?}", group.shares());
+    assert_eq!(group.shares()[first], 0);
 }
 
 #[test]

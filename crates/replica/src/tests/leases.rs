@@ -1,7 +1,7 @@
 //! Lease tables that share a cap over channels.
 
 use balance::leases::{
-    CutOffPolicy, EndpointShare, LeaseRefusal, LeaseTable, LeasedEndpoint, PoolKey,
+    CutOffPolicy, EndpointShare, LeaseRefusal, LeaseTable, LeasedEndpoint, PoolKey, QueueState,
 };
 use balance::rng::Rng;
 use tokio::time::MissedTickBehavior;
@@ -84,7 +84,7 @@ impl LeaseNode {
         }
         let queued = self.demand.saturating_sub(self.requests.len()) as u32;
         self.queued_since = if queued > 0 { self.queued_since.or(Some(now)) } else { None };
-        self.table.report_queue(POOL, queued, self.queued_since);
+        self.table.report_queue(POOL, QueueState::of_one_priority(queued, self.queued_since));
         let in_flight: Vec<_> = (0..ENDPOINTS).map(|number| self.in_flight(number)).collect();
         for (number, &in_flight) in in_flight.iter().enumerate() {
             self.table.report_in_flight(endpoint(number), in_flight);

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use balance::PriorityLevel;
 use balance::leases::{
     LEASE_VERSION, LeaseMessage, LentEntry, MAX_MESSAGE_ENTRIES, PoolEntry, PoolKey, PoolState,
     ReplicaIdentity, ReturnedEntry,
@@ -25,10 +26,12 @@ fn identity() -> impl Strategy<Value = ReplicaIdentity> {
 }
 
 fn pool() -> impl Strategy<Value = PoolEntry> {
-    (any::<u64>(), any::<[u32; 3]>(), any::<u64>(), any::<u64>()).prop_map(
-        |(pool, [free, queued, wanted], wait, demand_milli)| {
+    (any::<u64>(), any::<[u32; 4]>(), any::<[u64; 2]>(), 0..PriorityLevel::COUNT).prop_map(
+        |(pool, [free, queued, first_queued, wanted], [wait, demand_milli], priority)| {
             let oldest_wait = Duration::from_nanos(wait);
-            let state = PoolState { free, queued, oldest_wait, demand_milli };
+            let priority = PriorityLevel::ALL[priority];
+            let state =
+                PoolState { free, queued, priority, first_queued, oldest_wait, demand_milli };
             PoolEntry { pool: PoolKey(pool), state, wanted }
         },
     )
@@ -145,6 +148,8 @@ fn largest_message_fits_in_a_frame() {
     let state = PoolState {
         free: u32::MAX,
         queued: u32::MAX,
+        priority: PriorityLevel::ALL[PriorityLevel::COUNT - 1],
+        first_queued: u32::MAX,
         oldest_wait: Duration::from_nanos(u64::MAX),
         demand_milli: u64::MAX,
     };
@@ -155,6 +160,20 @@ fn largest_message_fits_in_a_frame() {
     assert!(append_frame(&frame, &mut bytes));
     assert!(bytes.len() < 35_000, "{} bytes", bytes.len());
     assert_eq!(LeaseMessage::try_from(lease_of(frame)), Ok(message));
+}
+
+#[test]
+fn pool_of_an_older_sender_has_the_default_priority() {
+    // Fields 1 (pool), 3 (queued) and 6 (wanted).
+    let pool = [&[0x09][..], &[7; 8], &[0x18, 5], &[0x30, 4]].concat();
+    let identity = field(1, &field(1, &[10, 0, 0, 1]));
+    let identities = [field(2, &identity), field(3, &identity)].concat();
+    let lease = [&[8, LEASE_VERSION as u8][..], &identities, &field(10, &pool)].concat();
+    let frame = WireFrame::decode(&*field(2, &lease)).unwrap();
+    let message = LeaseMessage::try_from(lease_of(frame)).unwrap();
+    let state = PoolState { queued: 5, first_queued: 5, ..PoolState::default() };
+    let pool = PoolKey(u64::from_le_bytes([7; 8]));
+    assert_eq!(message.pools, [PoolEntry { pool, state, wanted: 4 }]);
 }
 
 /// Encodes a field of protobuf with a length.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use balance::Time;
 use balance::leases::{
-    CutOffPolicy, LeaseMessage, LeaseTable, LeasedEndpoint, PoolKey, ReplicaIdentity,
+    CutOffPolicy, LeaseMessage, LeaseTable, LeasedEndpoint, PoolKey, QueueState, ReplicaIdentity,
 };
 use balance::slot_assignment::HANDOVER_TIME;
 
@@ -147,12 +147,12 @@ impl CostGroup {
             self.tables[number].record_requests(1);
         } else if begins {
             let pool = PoolKey((at % self.pools) as u64);
-            self.tables[number].report_queue(pool, 1, Some(self.now));
+            self.tables[number].report_queue(pool, QueueState::of_one_priority(1, Some(self.now)));
             return;
         } else {
             *in_flight = in_flight.saturating_sub(1);
             let pool = PoolKey((at % self.pools) as u64);
-            self.tables[number].report_queue(pool, 0, None);
+            self.tables[number].report_queue(pool, QueueState::default());
         }
         let in_flight = *in_flight;
         self.tables[number].report_in_flight(endpoint(at), in_flight);

@@ -3,10 +3,11 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use balance::Time;
 use balance::leases::{
-    CutOffPolicy, EndpointShare, LeaseMessage, LeaseTable, LeasedEndpoint, PoolKey, ReplicaIdentity,
+    CutOffPolicy, EndpointShare, LeaseMessage, LeaseTable, LeasedEndpoint, PoolKey, QueueState,
+    ReplicaIdentity,
 };
+use balance::{PriorityLevel, Time};
 
 use super::audit::HandoverAudit;
 
@@ -33,6 +34,8 @@ pub(super) struct LeaseReplica {
     endpoints: Vec<EndpointUse>,
     queues: Vec<VecDeque<QueuedLeaseRequest>>,
     valid_until: Time,
+    /// Priority of all its requests.
+    pub(super) priority: PriorityLevel,
     /// Requests that have begun since the last poll.
     begun: u32,
 }
@@ -66,6 +69,7 @@ impl LeaseReplica {
             endpoints: endpoints.collect(),
             queues: vec![VecDeque::new(); queues],
             valid_until: Time::ZERO,
+            priority: PriorityLevel::default(),
             begun: 0,
         }
     }
@@ -143,7 +147,9 @@ impl LeaseReplica {
         }
         for (pool, queue) in self.queues.iter().enumerate() {
             let oldest = queue.front().map(|request| request.arrived_here);
-            self.table.report_queue(PoolKey(pool as u64), queue.len() as u32, oldest);
+            let queue = QueueState::of_one_priority(queue.len() as u32, oldest);
+            let queue = QueueState { priority: self.priority, ..queue };
+            self.table.report_queue(PoolKey(pool as u64), queue);
         }
         let before = HandoverAudit::new(&self.table, (0..self.endpoints.len()).map(endpoint));
         let endpoints = &mut self.endpoints;

@@ -1,5 +1,6 @@
 //! Waits of requests: one central queue, static slots, and leases, with the same requests.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use balance::Time;
@@ -10,14 +11,25 @@ use super::lease_replica::{LeaseReplica, QueuedLeaseRequest, member, member_numb
 use crate::event_queue::EventQueue;
 use crate::random::RandomSource;
 
-/// Mean service time; times are exponential.
-const SERVICE: Duration = Duration::from_millis(100);
-
 /// Delay of each message, and the maximum that is added at random.
 const DELAY: Duration = Duration::from_micros(500);
 const JITTER: Duration = Duration::from_micros(100);
 
-const ENDPOINTS: usize = 30;
+/// Endpoints of a scenario.
+#[derive(Clone, Copy, Debug)]
+struct EndpointGroup {
+    endpoints: usize,
+    cap: u32,
+    /// Mean service time; times are exponential.
+    service: Duration,
+}
+
+impl EndpointGroup {
+    /// Returns the group of the table: 30 endpoints, 100 ms.
+    fn of(cap: u32) -> Self {
+        Self { endpoints: 30, cap, service: Duration::from_millis(100) }
+    }
+}
 
 /// Distribution of slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +43,7 @@ enum SlotPolicy {
 
 #[derive(Clone, Debug)]
 struct WaitScenario {
-    cap: u32,
+    group: EndpointGroup,
     /// Percentage of all requests that each replica gets.
     split: Vec<u32>,
     load: f64,
@@ -43,6 +55,8 @@ struct WaitScenario {
 #[derive(Debug, Default)]
 struct WaitResult {
     waits: Vec<Duration>,
+    /// Arrival and replica of each of them.
+    arrivals: Vec<(Time, usize)>,
     /// Requests that ended before the last arrival.
     served: u64,
     messages: u64,
@@ -62,6 +76,63 @@ impl WaitResult {
     }
 }
 
+impl WaitResult {
+    /// Returns the differences of mean waits, in milliseconds, between the replicas at which
+    /// requests arrived in the same 100 ms, largest last.
+    fn wait_differences(&self, replicas: usize) -> Vec<f64> {
+        let mut windows = BTreeMap::new();
+        for (&(arrived, replica), &wait) in self.arrivals.iter().zip(&self.waits) {
+            let window = arrived.as_nanos() / FAIRNESS_WINDOW.as_nanos() as u64;
+            let sums: &mut Vec<(f64, f64)> =
+                windows.entry(window).or_insert_with(|| vec![(0.0, 0.0); replicas]);
+            sums[replica].0 += millis(wait);
+            sums[replica].1 += 1.0;
+        }
+        let difference = |sums: &Vec<(f64, f64)>| {
+            let means =
+                sums.iter().filter(|(_, count)| *count > 0.0).map(|(sum, count)| sum / count);
+            means.clone().fold(0.0, f64::max) - means.fold(f64::MAX, f64::min)
+        };
+        let mut differences: Vec<_> = windows.values().map(difference).collect();
+        differences.sort_unstable_by(f64::total_cmp);
+        differences
+    }
+
+    #[cfg(test)]
+    fn mean_at(&self, replica: usize) -> f64 {
+        let at = self.arrivals.iter().zip(&self.waits).filter(|((_, it), _)| *it == replica);
+        let waits: Vec<_> = at.map(|(_, &wait)| millis(wait)).collect();
+        waits.iter().sum::<f64>() / waits.len() as f64
+    }
+}
+
+/// Time within which requests that arrive at different replicas should wait equally long.
+const FAIRNESS_WINDOW: Duration = Duration::from_millis(100);
+
+/// Prints the differences of waits between replicas in an overload of 5 s, a row for each
+/// combination.
+#[expect(clippy::print_stdout, reason = "the table is the output")]
+pub(super) fn print_fairness() {
+    println!("split,cap,load,mean_wait,mean_difference,p99_difference");
+    for split in [[34, 33, 33], [70, 20, 10], [90, 5, 5]] {
+        for cap in [1, 4, 16] {
+            for load in [1.1, 1.5] {
+                let (group, lasts) = (EndpointGroup::of(cap), Duration::from_secs(5));
+                let scenario = WaitScenario { group, split: split.to_vec(), load, lasts, seed: 42 };
+                let result = WaitSimulation::new(scenario, SlotPolicy::Leases).run();
+                let differences = result.wait_differences(split.len());
+                println!(
+                    "{},{cap},{load},{:.0},{:.0},{:.0}",
+                    split.map(|part| part.to_string()).join("/"),
+                    result.mean(),
+                    differences.iter().sum::<f64>() / differences.len() as f64,
+                    differences[differences.len() * 99 / 100],
+                );
+            }
+        }
+    }
+}
+
 fn millis(time: Duration) -> f64 {
     time.as_secs_f64() * 1000.0
 }
@@ -77,7 +148,13 @@ pub(super) fn print() {
         for cap in [1, 4, 16] {
             for load in [0.7, 0.85, 0.95] {
                 let lasts = Duration::from_secs(200);
-                let scenario = WaitScenario { cap, split: split.to_vec(), load, lasts, seed: 42 };
+                let scenario = WaitScenario {
+                    group: EndpointGroup::of(cap),
+                    split: split.to_vec(),
+                    load,
+                    lasts,
+                    seed: 42,
+                };
                 let run = |policy| WaitSimulation::new(scenario.clone(), policy).run();
                 let central = run(SlotPolicy::Central);
                 let fixed = run(SlotPolicy::Static);
@@ -98,6 +175,59 @@ pub(super) fn print() {
             }
         }
     }
+}
+
+/// Groups of endpoints of the lab's experiment `replicas`.
+const LAB_GROUPS: [EndpointGroup; 3] = [
+    EndpointGroup { endpoints: 30, cap: 1, service: Duration::from_millis(50) },
+    EndpointGroup { endpoints: 10, cap: 4, service: Duration::from_millis(100) },
+    EndpointGroup { endpoints: 4, cap: 16, service: Duration::from_millis(100) },
+];
+
+/// Duration of a load of the lab, its warm-up included.
+const LAB_LASTS: Duration = Duration::from_secs(7);
+
+/// Number of loads of which a row has the mean.
+const LAB_ROUNDS: u64 = 10;
+
+/// Prints the table of the lab's cases, a row for each.
+#[expect(clippy::print_stdout, reason = "the table is the output")]
+pub(super) fn print_lab() {
+    println!("split,cap,load,central_mean,central_p99,leases_mean,leases_p99,messages_per_request");
+    for group in LAB_GROUPS {
+        for split in [[34, 33, 33], [70, 20, 10], [100, 0, 0]] {
+            for load in [0.7, 0.85, 0.95] {
+                print_lab_row(group, split, load);
+            }
+        }
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "the table is the output")]
+fn print_lab_row(group: EndpointGroup, split: [u32; 3], load: f64) {
+    let run = |policy| {
+        let mut sum = WaitResult::default();
+        for seed in 0..LAB_ROUNDS {
+            let split = split.to_vec();
+            let scenario = WaitScenario { group, split, load, lasts: LAB_LASTS, seed: seed * 2 };
+            let result = WaitSimulation::new(scenario, policy).run();
+            assert_eq!(result.over_cap, 0, "the cap is exceeded");
+            sum.waits.extend(result.waits);
+            sum.messages += result.messages;
+        }
+        sum
+    };
+    let (central, leases) = (run(SlotPolicy::Central), run(SlotPolicy::Leases));
+    println!(
+        "{},{},{load},{:.2},{:.1},{:.2},{:.1},{:.2}",
+        split.map(|part| part.to_string()).join("/"),
+        group.cap,
+        central.mean(),
+        central.p99(),
+        leases.mean(),
+        leases.p99(),
+        leases.messages as f64 / leases.waits.len() as f64,
+    );
 }
 
 enum WaitEvent {
@@ -130,10 +260,11 @@ impl WaitSimulation {
         let members = || (0..count).map(member);
         let replica = |number| {
             let identity = ReplicaIdentity { member: member(number), incarnation: 1 };
-            let pools = [0; ENDPOINTS];
+            let group = scenario.group;
+            let pools = vec![0; group.endpoints];
             let mut replica = LeaseReplica::new(identity, CutOffPolicy::Strict, &pools);
             replica.table.update_members(members(), Time::ZERO);
-            replica.configure(&[scenario.cap; ENDPOINTS]);
+            replica.configure(&vec![group.cap; group.endpoints]);
             replica
         };
         Self {
@@ -146,7 +277,7 @@ impl WaitSimulation {
             polls: vec![Time::MAX; count],
             arrivals: vec![vec![Time::ZERO; count]; count],
             services: Vec::new(),
-            in_flight: vec![0; ENDPOINTS],
+            in_flight: vec![0; scenario.group.endpoints],
             result: WaitResult::default(),
             scenario,
         }
@@ -192,10 +323,11 @@ impl WaitSimulation {
     }
 
     fn arrive(&mut self) {
-        let slots = ENDPOINTS as f64 * f64::from(self.scenario.cap);
-        let interval = self.dice.exponential(SERVICE.div_f64(slots * self.scenario.load));
+        let EndpointGroup { endpoints, cap, service } = self.scenario.group;
+        let slots = endpoints as f64 * f64::from(cap);
+        let interval = self.dice.exponential(service.div_f64(slots * self.scenario.load));
         self.events.schedule(self.now + interval, WaitEvent::Arrive);
-        let service = self.dice.exponential(SERVICE);
+        let service = self.dice.exponential(service);
         let mut point = self.dice.between(0, 99);
         let chosen = self.scenario.split.iter().position(|&part| {
             let is_here = point < part;
@@ -216,7 +348,9 @@ impl WaitSimulation {
         let messages = self.replicas[number].poll(self.now);
         self.dispatch(number);
         if self.policy == SlotPolicy::Leases {
-            self.result.messages += messages.len() as u64;
+            // Those before the first request concern the start.
+            let counts = !self.services.is_empty();
+            self.result.messages += if counts { messages.len() as u64 } else { 0 };
             messages.into_iter().for_each(|message| self.send(number, message));
         }
         let next = self.replicas[number].table.next_poll(self.now);
@@ -236,8 +370,9 @@ impl WaitSimulation {
     fn dispatch(&mut self, replica: usize) {
         for (request, endpoint) in self.replicas[replica].dispatch(self.now) {
             self.in_flight[endpoint] += 1;
-            self.result.over_cap += u64::from(self.in_flight[endpoint] > self.scenario.cap);
+            self.result.over_cap += u64::from(self.in_flight[endpoint] > self.scenario.group.cap);
             self.result.waits.push(self.now.saturating_since(request.arrived));
+            self.result.arrivals.push((request.arrived, replica));
             let ends = self.now + self.services[request.number as usize];
             self.events.schedule(ends, WaitEvent::Finish { replica, endpoint });
         }
@@ -246,12 +381,15 @@ impl WaitSimulation {
 
 #[cfg(test)]
 mod tests {
+    use balance::PriorityLevel;
+
     use super::*;
 
     fn run(cap: u32, split: &[u32], policy: SlotPolicy) -> WaitResult {
         let lasts = Duration::from_secs(20);
         let split = split.to_vec();
-        let scenario = WaitScenario { cap, split, load: 0.85, lasts, seed: 7 };
+        let scenario =
+            WaitScenario { group: EndpointGroup::of(cap), split, load: 0.85, lasts, seed: 7 };
         WaitSimulation::new(scenario, policy).run()
     }
 
@@ -275,6 +413,34 @@ mod tests {
             let most = leases.waits.len() as u64 * 60 / 100;
             assert!(leases.messages <= most, "cap {cap}, {split:?}: {} messages", leases.messages);
         }
+    }
+
+    #[test]
+    fn requests_wait_equally_long_at_each_replica_in_an_overload() {
+        for (cap, split) in [(1, [70, 20, 10]), (4, [70, 20, 10]), (4, [34, 33, 33])] {
+            let (group, lasts) = (EndpointGroup::of(cap), Duration::from_secs(5));
+            let scenario = WaitScenario { group, split: split.to_vec(), load: 1.5, lasts, seed: 7 };
+            let result = WaitSimulation::new(scenario, SlotPolicy::Leases).run();
+            assert!(result.mean() > 500.0, "requests wait");
+            let differences = result.wait_differences(3);
+            let mean = differences.iter().sum::<f64>() / differences.len() as f64;
+            let p99 = differences[differences.len() * 99 / 100];
+            // About twice what `--leases --fairness` shows.
+            assert!(mean < 400.0 && p99 < 1_200.0, "cap {cap}, {split:?}: {mean} ms, {p99} ms");
+        }
+    }
+
+    #[test]
+    fn higher_priority_at_one_replica_goes_before_lower_ones_at_others() {
+        let (group, lasts) = (EndpointGroup::of(4), Duration::from_secs(5));
+        let split = vec![30, 35, 35];
+        let scenario = WaitScenario { group, split, load: 1.5, lasts, seed: 7 };
+        let mut simulation = WaitSimulation::new(scenario, SlotPolicy::Leases);
+        simulation.replicas[0].priority = PriorityLevel::ALL[0];
+        let result = simulation.run();
+        assert_eq!(result.over_cap, 0);
+        let [high, low] = [result.mean_at(0), result.mean_at(1)];
+        assert!(high * 5.0 < low, "{high} ms, {low} ms");
     }
 
     #[test]
