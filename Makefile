@@ -26,7 +26,7 @@ conformance: ## others' suites, clients and servers of TLS, HTTP/2, HTTP/3, WebS
 	@scripts/setup conformance
 	@scripts/conformance
 
-acceptance: ## Sheave in a cluster, while pods, replicas and the API server come and go; root, a quiet machine, 15 minutes
+acceptance: ## Sheave in a cluster, while pods, replicas and the API server come and go; root, a quiet machine, 25 minutes
 	@scripts/acceptance
 
 cluster: ## a real Kubernetes for tests: three nodes as namespaces (NODE=real: one with a real kubelet)

@@ -114,15 +114,21 @@ class GatewayTest(ClusterTest):
         self.address = service[0]["ip"]
 
     def serve(
-        self, replicas: int, image: Object, route: str = "httproutes", spread: bool = False, **port_settings: str
+        self,
+        replicas: int,
+        image: Object,
+        route: str = "httproutes",
+        spread: bool = False,
+        pod_settings: Object | None = None,
+        **port_settings: str,
     ) -> None:
         """Creates pods behind a Service, a route and a Gateway, and waits for an answer; `spread` limits the skew over
-        nodes to 1.
+        nodes to 1, and `pod_settings` are fields of the pods' spec.
         """
         labels = {"app": "web"}
         template = {
             "metadata": {"labels": labels},
-            "spec": {"containers": [image], "terminationGracePeriodSeconds": 10},
+            "spec": {"containers": [image], "terminationGracePeriodSeconds": 10, **(pod_settings or {})},
         }
         if spread:
             even = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule"}
@@ -167,13 +173,15 @@ class GatewayTest(ClusterTest):
         endpoints = [endpoint for it in slices for endpoint in it.get("endpoints") or []]
         return {endpoint["targetRef"]["name"] for endpoint in endpoints if endpoint["conditions"].get("ready")}
 
-    def roll_out(self, path: str) -> None:
+    def roll_out(self, path: str, patience: float = running.PATIENCE_SECONDS) -> None:
         """Restarts a Deployment: a rolling update of every pod."""
         annotations = {"rolled-over": str(time.time())}
         patched = self.api.patch(path, {"spec": {"template": {"metadata": {"annotations": annotations}}}})
-        self.wait(lambda: self.is_rolled_out(path, patched["metadata"]["generation"]), "the rollout")
+        self.wait(lambda: self.is_rolled_out(path, patched["metadata"]["generation"]), "the rollout", patience)
         pods = path.replace("/apis/apps/v1", "/api/v1").rsplit("/deployments/", 1)[0] + "/pods"
-        self.wait(lambda: not any(is_ending(pod) for pod in self.api.get(pods)["items"]), "the end of the old pods")
+        self.wait(
+            lambda: not any(is_ending(pod) for pod in self.api.get(pods)["items"]), "the end of the old pods", patience
+        )
 
     def is_rolled_out(self, path: str, generation: int) -> bool:
         now = self.api.get(path)

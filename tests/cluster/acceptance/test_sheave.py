@@ -1,17 +1,16 @@
 """A Gateway's clients while pods, Sheave's replicas and the API server change."""
 
-import json
 import math
 import os
 import sys
 import time
-import urllib.request
 from contextlib import ExitStack
 
 from tests.cluster.acceptance import gateway
 from tests.cluster.acceptance.calls import Calls
-from tests.cluster.acceptance.gateway import POD_NAME, SYSTEM, WEB, GatewayTest, command, conditions, is_ending
+from tests.cluster.acceptance.gateway import POD_NAME, SYSTEM, WEB, GatewayTest, command, conditions
 from tests.cluster.acceptance.load import Load
+from tests.cluster.acceptance.replicas import ReplicaGroupTest
 from tests.cluster.tests import running
 from tests.cluster.tests.running import container
 
@@ -26,41 +25,12 @@ RETURN_SECONDS = 180.0
 # Poll interval for an EndpointSlice.
 POLL_SECONDS = 0.005
 
-# Answers after 50 ms, with the highest number of concurrent requests so far.
-COUNTER = """
-import json, os, socket, threading, time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-lock, now, most = threading.Lock(), 0, 0
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    def do_GET(self):
-        global now, most
-        with lock:
-            now += 1
-            most = max(now, most)
-        time.sleep(0.05)
-        body = json.dumps({"pod": os.environ["POD_NAME"], "most": most}).encode()
-        with lock:
-            now -= 1
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-    def log_message(self, *_):
-        pass
-class Server(ThreadingHTTPServer):
-    # With IPv4 as well.
-    address_family = socket.AF_INET6
-Server(("", 3000), Handler).serve_forever()
-"""
-# This is not a request to count.
-CONNECTS = {"tcpSocket": {"port": 3000}, "periodSeconds": 1}
 # Exits at once at SIGTERM, when it no longer receives requests.
 ECHO_CALLS = container(
     "lab/echo:1",
     args=["serve", ":3000", "-delay", "2ms"],
     env=[{**POD_NAME, "name": "REPLICA"}],
-    readinessProbe=CONNECTS,
+    readinessProbe={"tcpSocket": {"port": 3000}, "periodSeconds": 1},
     lifecycle={"preStop": {"sleep": {"seconds": 2}}},
 )
 
@@ -106,7 +76,7 @@ class GrpcPodsTest(PodsTest):
         self.serve(1, ECHO_CALLS, "grpcroutes", appProtocol="kubernetes.io/h2c")
 
 
-class ReplicasTest(GatewayTest):
+class ReplicasTest(ReplicaGroupTest):
     def test_no_request_fails_as_sheave_is_rolled_over(self) -> None:
         # With Local, the cluster's one address moves to another node and breaks connections. With Cluster it stays, and
         # the test shows only how Sheave terminates.
@@ -132,26 +102,16 @@ class ReplicasTest(GatewayTest):
             time.sleep(1)  # The load on both.
 
     def test_replicas_keep_to_a_cap_together_as_they_come_and_go(self) -> None:
-        image = container("busybox:1", "python3", "-c", COUNTER, env=[POD_NAME], readinessProbe=CONNECTS)
-        self.serve(5, image)
-        policy = {"targetRefs": [{"kind": "Service", "name": "web"}], "maxInFlightPerEndpoint": 4}
-        body = {
-            "apiVersion": "sheave.dev/v1alpha1",
-            "kind": "BackendPolicy",
-            "metadata": {"name": "web"},
-            "spec": policy,
-        }
-        policies = f"/apis/sheave.dev/v1alpha1/namespaces/{self.namespace}/backendpolicies"
-        self.api.post(policies, body)
+        self.serve_counting(5, 4)
+        policy = self.limit(maxInFlightPerEndpoint=4)
         self.addCleanup(self.api.patch, SYSTEM, {"spec": {"replicas": 2}})
         self.have_replicas(3)
         shares = "4 requests in flight per endpoint, divided among 3 replicas: 1 each, and 1 more for 1 of them"
         self.wait(
-            lambda: condition_message(self.api.get(f"{policies}/web"), "CapAssigned").startswith(shares),
+            lambda: condition_message(self.api.get(policy), "CapAssigned").startswith(shares),
             "a status with the shares",
         )
         self.assertTrue(self.youngest_knew_the_others_before_it_served())
-        self.forget_counts()
         with ExitStack() as stack:
             first = [self.load_of(stack, address) for address in sorted(self.replicas())]
             time.sleep(6)  # The load on three replicas.
@@ -161,32 +121,11 @@ class ReplicasTest(GatewayTest):
             self.have_replicas(3)
             self.load_of(stack, next(iter(self.replicas() - left)))
             time.sleep(6)  # The load while a replica is new.
-        most = self.most_at_once()
-        print(
-            f"answers of each replica in 6 s: {counts}; at once at each pod: {sorted(most.values())}", file=sys.stderr
-        )
+        most = [it["most"] for it in self.counts()]
+        print(f"answers of each replica in 6 s: {counts}; at once at each pod: {sorted(most)}", file=sys.stderr)
         self.assertEqual(len(most), 5)
-        self.assertEqual(max(most.values()), 4)
+        self.assertEqual(max(most), 4)
         self.assertGreater(min(counts), 0)
-
-    def have_replicas(self, count: int) -> None:
-        self.api.patch(SYSTEM, {"spec": {"replicas": count}})
-        self.wait(
-            lambda: len(self.replicas()) == count and self.is_rolled_out(SYSTEM, 0), f"{count} replicas of Sheave"
-        )
-        # A new replica takes part only after the others have released its share, and one that has left counts for some
-        # time.
-        self.wait(
-            lambda: all(gateway.metric(address, "sheave_replicas") == count for address in self.replicas()),
-            f"limits that are divided among {count} replicas",
-        )
-
-    def replicas(self) -> set[str]:
-        """Returns the addresses of the replicas themselves."""
-        pods = self.api.get("/api/v1/namespaces/sheave-system/pods", labelSelector="app.kubernetes.io/name=sheave")[
-            "items"
-        ]
-        return {pod["status"]["podIP"] for pod in pods if "podIP" in pod["status"] and not is_ending(pod)}
 
     def load_of(self, stack: ExitStack, replica: str) -> Load:
         """Sends more load than the replica can take; failures of a terminating replica do not matter here."""
@@ -194,29 +133,12 @@ class ReplicasTest(GatewayTest):
 
     def youngest_knew_the_others_before_it_served(self) -> bool:
         """Returns true if the newest replica knew the others first; until then it would use each whole cap."""
-        pods = self.api.get("/api/v1/namespaces/sheave-system/pods", labelSelector="app.kubernetes.io/name=sheave")[
-            "items"
-        ]
-        youngest = max(pods, key=lambda pod: pod["metadata"]["creationTimestamp"])["metadata"]["name"]
+        youngest = max(self.replica_pods(), key=lambda pod: pod["metadata"]["creationTimestamp"])["metadata"]["name"]
         log = gateway.kubectl("--namespace", "sheave-system", "logs", youngest)
         return "slot assignment changed" in log[: log.index("configuration in force")]
-
-    def forget_counts(self) -> None:
-        """Replaces the pods, because the old ones have counted requests from before the cap."""
-        self.roll_out(self.path("deployments", "web"))
-
-    def most_at_once(self) -> dict[str, int]:
-        """Returns each pod's highest concurrency, from the pod itself."""
-        pods = self.api.get(self.path("pods"), labelSelector="app=web")["items"]
-        return {pod["metadata"]["name"]: _most(pod["status"]["podIP"]) for pod in pods if not is_ending(pod)}
 
 
 def condition_message(policy: dict, condition: str) -> str:
     """Returns the message of a condition in a policy's status, for its only target."""
     messages = (it["message"] for it in conditions(policy.get("status", {})) if it["type"] == condition)
     return next(messages, "")
-
-
-def _most(address: str) -> int:
-    with urllib.request.urlopen(f"http://{address}:3000/", timeout=5) as response:
-        return json.load(response)["most"]
