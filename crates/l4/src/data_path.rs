@@ -190,8 +190,9 @@ impl DataPath {
     /// Attaches as a filter, which stays until it is removed; one of an earlier process is replaced.
     fn attach_by_clsact(&mut self, interface: &str, hook: Hook) -> Result<AttachMethod, L4Error> {
         match tc::qdisc_add_clsact(interface) {
-            Ok(()) | Err(tc::TcError::AlreadyAttached) => {}
-            Err(error) => return Err(ProgramError::from(error).into()),
+            // The interface has the qdisc already.
+            Err(error) if exists(&error) => {}
+            other => other.map_err(ProgramError::from)?,
         }
         let program = program(&mut self.object, hook);
         let options = NlOptions { priority: PRIORITY, handle: HANDLE, classid: None };
@@ -201,7 +202,8 @@ impl DataPath {
             TcAttachOptions::Netlink(options),
         ) {
             Ok(id) => id,
-            Err(_) => {
+            // The filter of an earlier process.
+            Err(ProgramError::TcError(error)) if exists(&error) => {
                 let old = SchedClassifierLink::attached(
                     interface,
                     attach_type(hook),
@@ -212,6 +214,7 @@ impl DataPath {
                 let old = old.map_err(|error| ProgramError::from(tc::TcError::from(error)))?;
                 program.attach_to_link(old)?
             }
+            Err(error) => return Err(error.into()),
         };
         // The link would remove the filter when it is dropped.
         std::mem::forget(program.take_link(id)?);
@@ -258,6 +261,10 @@ fn attach_type(hook: Hook) -> TcAttachType {
 fn detach_from_clsact(interface: &str, hook: Hook) {
     // Without a filter, or a qdisc, there is nothing to remove.
     drop(tc::qdisc_detach_program(interface, attach_type(hook), hook.program()));
+}
+
+fn exists(error: &tc::TcError) -> bool {
+    matches!(error, tc::TcError::NetlinkError(error) if error.raw_os_error() == Some(libc::EEXIST))
 }
 
 /// True if the kernel does not have links of tcx.
