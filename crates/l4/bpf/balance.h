@@ -7,40 +7,40 @@
 
 INLINE int balance(struct __sk_buff *skb, struct scratch *scratch)
 {
-	struct packet *packet = &scratch->packet;
-	struct service *service = find_service(packet);
-	struct choice choice = {};
-	struct endpoint *endpoint;
+    struct packet *packet = &scratch->packet;
+    struct service *service = find_service(packet);
+    struct choice choice = {};
+    struct endpoint *endpoint;
 
-	if (!service)
-		return drop(DROP_NO_SERVICE);
-	if (!choose(skb, packet, service, &choice))
-		return drop(DROP_NO_ENDPOINT);
-	endpoint = choice.endpoint;
-	if (endpoint->mode != MODE_LOCAL && is_from_peer(skb, packet))
-		return drop(DROP_NOT_LOCAL);
-	if (!packet->may_fragment && is_too_big(skb, packet, endpoint))
-		return report_too_big(skb, scratch, endpoint->mtu);
-	if (choice.is_new)
-		remember(packet, &choice);
-	if (packet->is_first_fragment)
-		remember_fragment(packet, service->id, &choice);
-	count(skb, service->id, choice.id, choice.is_new);
-	return deliver(skb, scratch, service, &choice);
+    if (!service)
+        return drop(DROP_NO_SERVICE);
+    if (!choose(skb, packet, service, &choice))
+        return drop(DROP_NO_ENDPOINT);
+    endpoint = choice.endpoint;
+    if (endpoint->mode != MODE_LOCAL && is_from_peer(skb, packet))
+        return drop(DROP_NOT_LOCAL);
+    if (!packet->may_fragment && is_too_big(skb, packet, endpoint))
+        return report_too_big(skb, scratch, endpoint->mtu);
+    if (choice.is_new)
+        remember(packet, &choice);
+    if (packet->is_first_fragment)
+        remember_fragment(packet, service->id, &choice);
+    count(skb, service->id, choice.id, choice.is_new);
+    return deliver(skb, scratch, service, &choice);
 }
 
 // Decides on a packet whose target is a virtual address.
 INLINE int handle_vip(struct __sk_buff *skb, struct scratch *scratch, int parsed)
 {
-	struct packet *packet = &scratch->packet;
+    struct packet *packet = &scratch->packet;
 
-	if (parsed == PARSED_MALFORMED)
-		return drop(DROP_MALFORMED);
-	if (packet->is_later_fragment)
-		return forward_fragment(skb, packet);
-	if (parsed != PARSED)
-		return drop(DROP_PROTOCOL);
-	if (is_icmp(packet))
-		return handle_icmp(skb, scratch);
-	return balance(skb, scratch);
+    if (parsed == PARSED_MALFORMED)
+        return drop(DROP_MALFORMED);
+    if (packet->is_later_fragment)
+        return forward_fragment(skb, packet);
+    if (parsed != PARSED)
+        return drop(DROP_PROTOCOL);
+    if (is_icmp(packet))
+        return handle_icmp(skb, scratch);
+    return balance(skb, scratch);
 }

@@ -3,28 +3,49 @@
 #include "balance.h"
 #include "reply.h"
 
+// The tunnel carries packets of virtual addresses and nothing else: anyone who can reach the port
+// could send others to the node's stack.
+INLINE int leave_to_stack(struct __sk_buff *skb)
+{
+    struct settings *settings = read_settings();
+
+    if (settings && settings->tunnel_ifindex && skb->ifindex == settings->tunnel_ifindex)
+        return drop(DROP_NOT_FOR_TUNNEL);
+    return TC_ACT_UNSPEC;
+}
+
+INLINE int answer_neighbor(struct __sk_buff *skb, struct scratch *scratch)
+{
+    if (leave_to_stack(skb) == TC_ACT_SHOT)
+        return TC_ACT_SHOT;
+    return scratch ? answer_solicitation(skb, scratch) : answer_arp(skb);
+}
+
 SEC("classifier")
 int lb_in(struct __sk_buff *skb)
 {
-	struct scratch *scratch;
-	int parsed;
+    struct scratch *scratch = open_scratch();
+    struct packet *packet;
+    int parsed;
 
-	// A packet of a VLAN is for the device of the VLAN, which has a program of its own.
-	if (skb->vlan_present)
-		return TC_ACT_UNSPEC;
-	if (skb->protocol == bpf_htons(ETH_P_ARP))
-		return answer_arp(skb);
-	scratch = open_scratch();
-	if (!is_ip(skb) || !scratch)
-		return TC_ACT_UNSPEC;
-	parsed = parse(skb, &scratch->packet);
-	if (parsed == PARSED_NOTHING)
-		return TC_ACT_UNSPEC;
-	if (parsed == PARSED && scratch->packet.flow.protocol == IPPROTO_ICMPV6 && is_solicitation(skb, &scratch->packet))
-		return answer_solicitation(skb, scratch);
-	if (skb->pkt_type != PACKET_HOST)
-		return TC_ACT_UNSPEC;
-	if (bpf_map_lookup_elem(&vips, &scratch->packet.flow.target))
-		return handle_vip(skb, scratch, parsed);
-	return parsed == PARSED ? return_full_nat(skb, scratch) : TC_ACT_UNSPEC;
+    // A packet of a VLAN is for the device of the VLAN, which has a program of its own.
+    if (skb->vlan_present || !scratch)
+        return leave_to_stack(skb);
+    if (skb->protocol == bpf_htons(ETH_P_ARP))
+        return answer_neighbor(skb, NULL);
+    if (!is_ip(skb))
+        return leave_to_stack(skb);
+    packet = &scratch->packet;
+    parsed = parse(skb, packet);
+    if (parsed == PARSED_NOTHING)
+        return leave_to_stack(skb);
+    if (parsed == PARSED && packet->flow.protocol == IPPROTO_ICMPV6 && is_solicitation(skb, packet))
+        return answer_neighbor(skb, scratch);
+    if (skb->pkt_type != PACKET_HOST)
+        return leave_to_stack(skb);
+    if (bpf_map_lookup_elem(&vips, &packet->flow.target))
+        return handle_vip(skb, scratch, parsed);
+    if (leave_to_stack(skb) == TC_ACT_SHOT)
+        return TC_ACT_SHOT;
+    return parsed == PARSED ? return_full_nat(skb, scratch) : TC_ACT_UNSPEC;
 }

@@ -6,11 +6,11 @@
 SEC("classifier")
 int node_out(struct __sk_buff *skb)
 {
-	struct scratch *scratch = open_scratch();
+    struct scratch *scratch = open_scratch();
 
-	if (!is_ip(skb) || !scratch || parse(skb, &scratch->packet) != PARSED)
-		return TC_ACT_UNSPEC;
-	if (translate_reply(skb, scratch) == REPLY_FAILED)
-		return drop(DROP_REWRITE_FAILED);
-	return TC_ACT_UNSPEC;
+    if (!is_ip(skb) || !scratch || parse(skb, &scratch->packet) != PARSED)
+        return TC_ACT_UNSPEC;
+    if (translate_reply(skb, scratch) == REPLY_FAILED)
+        return drop(DROP_REWRITE_FAILED);
+    return TC_ACT_UNSPEC;
 }

@@ -25,9 +25,11 @@ pub enum DropReason {
     Hairpin,
     /// The kernel refused to change the packet.
     RewriteFailed,
+    /// A packet in the tunnel was not for a virtual address.
+    NotForTunnel,
 }
 
-pub(crate) const DROP_REASONS: [DropReason; 11] = [
+pub(crate) const DROP_REASONS: [DropReason; 12] = [
     DropReason::Malformed,
     DropReason::NoService,
     DropReason::NoEndpoint,
@@ -39,6 +41,7 @@ pub(crate) const DROP_REASONS: [DropReason; 11] = [
     DropReason::NoNatPort,
     DropReason::Hairpin,
     DropReason::RewriteFailed,
+    DropReason::NotForTunnel,
 ];
 
 impl DropReason {
@@ -56,6 +59,7 @@ impl DropReason {
             Self::NoNatPort => "no_nat_port",
             Self::Hairpin => "hairpin",
             Self::RewriteFailed => "rewrite_failed",
+            Self::NotForTunnel => "not_for_tunnel",
         }
     }
 }

@@ -98,7 +98,7 @@ impl Maps {
         let mut value = Box::new(MaglevSlots([0; _]));
         value.0.copy_from_slice(slots);
         let mut table = Array::<MapData, MaglevSlots>::create(1, 0)?;
-        table.set(0, &*value, 0)?;
+        table.set(0, value.as_ref(), 0)?;
         self.tables.set(index, &table, 0)
     }
 

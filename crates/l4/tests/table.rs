@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use l4::{
-    Announcement, DeliveryMode, DesiredState, EndpointPlace, EndpointSpec, L4Error, L4Table, MapChange, MapContents,
-    NO_TABLE, NodeSpec, NodeWay, PodLink, Protocol, ServiceSpec, TABLE_SIZE, server_id,
+    Announcement, DeliveryMode, DesiredState, EndpointPlace, EndpointSpec, L4Error, L4Table,
+    MapChange, MapContents, NO_TABLE, NodeSpec, NodeWay, PodLink, Protocol, ServiceSpec,
+    TABLE_SIZE, server_id,
 };
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
@@ -22,7 +23,12 @@ fn vip(number: u8) -> SocketAddr {
 
 fn endpoint(number: u8) -> EndpointSpec {
     let link = PodLink { ifindex: u32::from(number) + 1, pod_mac: [number; 6], node_mac: [1; 6] };
-    EndpointSpec { address: pod(number), weight: 1, is_draining: false, place: EndpointPlace::Local(link) }
+    EndpointSpec {
+        address: pod(number),
+        weight: 1,
+        is_draining: false,
+        place: EndpointPlace::Local(link),
+    }
 }
 
 fn service(number: u8, endpoints: Vec<EndpointSpec>) -> ServiceSpec {
@@ -36,7 +42,8 @@ fn service(number: u8, endpoints: Vec<EndpointSpec>) -> ServiceSpec {
 }
 
 fn state(services: Vec<ServiceSpec>) -> DesiredState {
-    let vips = services.iter().map(|it| (it.address.ip(), Announcement::Announced([2; 6]))).collect();
+    let vips =
+        services.iter().map(|it| (it.address.ip(), Announcement::Announced([2; 6]))).collect();
     DesiredState { vips, services, nodes: nodes() }
 }
 
@@ -94,14 +101,16 @@ fn choices(contents: &MapContents, number: u8, allowed: &BTreeSet<SocketAddr>) {
 }
 
 fn any_state() -> impl Strategy<Value = BTreeMap<u8, Vec<EndpointSpec>>> {
-    let endpoint = (0..30_u8, 0..4_u32, any::<bool>(), any::<bool>()).prop_map(|(number, weight, drains, is_remote)| {
-        let mut endpoint = endpoint(number);
-        (endpoint.weight, endpoint.is_draining) = (weight, drains);
-        if is_remote {
-            endpoint.place = EndpointPlace::Node("b".to_owned());
-        }
-        endpoint
-    });
+    let endpoint = (0..30_u8, 0..4_u32, any::<bool>(), any::<bool>()).prop_map(
+        |(number, weight, drains, is_remote)| {
+            let mut endpoint = endpoint(number);
+            (endpoint.weight, endpoint.is_draining) = (weight, drains);
+            if is_remote {
+                endpoint.place = EndpointPlace::Node("b".to_owned());
+            }
+            endpoint
+        },
+    );
     btree_map(0..6_u8, vec(endpoint, 0..8), 0..5)
 }
 
@@ -162,7 +171,8 @@ fn weights_are_shares() {
     table.update(&state(vec![service(1, endpoints)])).unwrap();
     let value = table.service(vip(1), Protocol::Udp).unwrap();
     let slots = &table.contents().tables[&value.table];
-    let of_first = slots.iter().filter(|&&id| Some(u32::from(id)) == table.endpoint(pod(0))).count();
+    let of_first =
+        slots.iter().filter(|&&id| Some(u32::from(id)) == table.endpoint(pod(0))).count();
     let share = of_first as f64 / TABLE_SIZE as f64;
     assert!((0.24..0.26).contains(&share), "{share}");
 }
@@ -173,10 +183,16 @@ fn draining_endpoints_serve_if_there_are_no_others() {
     endpoints[0].is_draining = true;
     let mut table = L4Table::default();
     table.update(&state(vec![service(1, endpoints.clone())])).unwrap();
-    assert_eq!(Some(table.service(vip(1), Protocol::Udp).unwrap().endpoint), table.endpoint(pod(1)));
+    assert_eq!(
+        Some(table.service(vip(1), Protocol::Udp).unwrap().endpoint),
+        table.endpoint(pod(1))
+    );
     endpoints.pop();
     table.update(&state(vec![service(1, endpoints)])).unwrap();
-    assert_eq!(Some(table.service(vip(1), Protocol::Udp).unwrap().endpoint), table.endpoint(pod(0)));
+    assert_eq!(
+        Some(table.service(vip(1), Protocol::Udp).unwrap().endpoint),
+        table.endpoint(pod(0))
+    );
 }
 
 #[test]
@@ -219,6 +235,9 @@ fn impossible_states_are_refused_and_change_nothing() {
         service
     });
     let error = table.update(&state(many.collect())).unwrap_err();
-    assert!(matches!(error, L4Error::TooMany { what: "services", count: 17_000, limit: 16_384 }), "{error}");
+    assert!(
+        matches!(error, L4Error::TooMany { what: "services", count: 17_000, limit: 16_384 }),
+        "{error}"
+    );
     assert_eq!(*table.contents(), before);
 }

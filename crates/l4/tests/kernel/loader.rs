@@ -10,8 +10,8 @@ use std::thread;
 use std::time::Duration;
 
 use l4::{
-    Announcement, AttachMethod, DataPath, DataPathConfig, DesiredState, EndpointPlace, EndpointSpec, Hook, L4Table,
-    NodeSpec, NodeWay, PodLink, Protocol, ServiceSpec, Settings,
+    Announcement, AttachMethod, DataPath, DataPathConfig, DesiredState, EndpointPlace,
+    EndpointSpec, Hook, L4Table, NodeSpec, NodeWay, PodLink, Protocol, ServiceSpec, Settings,
 };
 
 use crate::network::{
@@ -47,7 +47,13 @@ impl Mode {
 pub(crate) struct LoaderProcess(Child);
 
 impl LoaderProcess {
-    pub(crate) fn start(machine: &Machine, node: usize, mode: Mode, method: AttachMethod, folder: &Path) -> Self {
+    pub(crate) fn start(
+        machine: &Machine,
+        node: usize,
+        mode: Mode,
+        method: AttachMethod,
+        folder: &Path,
+    ) -> Self {
         let folder = folder.to_owned();
         let mut child = machine.run(move || {
             let mut command = Command::new(env::current_exe().unwrap());
@@ -72,7 +78,8 @@ impl LoaderProcess {
 fn process() {
     let Some(folder) = env::var_os(FOLDER) else { return };
     let node: usize = env::var(NODE).unwrap().parse().unwrap();
-    let mode = Mode::ALL.into_iter().find(|it| format!("{it:?}") == env::var(MODE).unwrap()).unwrap();
+    let mode =
+        Mode::ALL.into_iter().find(|it| format!("{it:?}") == env::var(MODE).unwrap()).unwrap();
     let methods = [AttachMethod::Tcx, AttachMethod::Clsact];
     let method = methods.into_iter().find(|it| format!("{it:?}") == env::var(METHOD).unwrap());
     let _data_path = load(node, mode, method, folder.into());
@@ -84,8 +91,14 @@ fn process() {
 }
 
 /// Loads the data path of a node, and brings the maps to the desired state.
-pub(crate) fn load(node: usize, mode: Mode, method: Option<AttachMethod>, folder: PathBuf) -> DataPath {
-    let config = DataPathConfig { connections: 4096, attach_method: method, ..DataPathConfig::new(folder) };
+pub(crate) fn load(
+    node: usize,
+    mode: Mode,
+    method: Option<AttachMethod>,
+    folder: PathBuf,
+) -> DataPath {
+    let config =
+        DataPathConfig { connections: 4096, attach_method: method, ..DataPathConfig::new(folder) };
     let mut data_path = DataPath::open(&config).unwrap();
     let mut settings = Settings::default();
     settings.tunnel_ifindex = ifindex("vx0");
@@ -93,31 +106,42 @@ pub(crate) fn load(node: usize, mode: Mode, method: Option<AttachMethod>, folder
     data_path.set_settings(&settings).unwrap();
     let mut table = L4Table::new(data_path.contents().unwrap());
     data_path.apply(&table.update(&desired(node, mode)).unwrap()).unwrap();
-    for (interface, hook) in [("up0", Hook::LbIn), ("up0", Hook::NodeOut), ("vx0", Hook::LbIn), ("pod0", Hook::PodOut)] {
-        assert_eq!(Some(data_path.attach(interface, hook).unwrap()), method);
+    for (interface, hook) in
+        [("up0", Hook::LbIn), ("up0", Hook::NodeOut), ("vx0", Hook::LbIn), ("pod0", Hook::PodOut)]
+    {
+        // This kernel has tcx.
+        assert_eq!(data_path.attach(interface, hook).unwrap(), method.unwrap_or(AttachMethod::Tcx));
     }
     data_path
 }
 
 /// Returns what a node is to serve. The first one announces the addresses.
 pub(crate) fn desired(node: usize, mode: Mode) -> DesiredState {
-    let announcement = if node == 0 { Announcement::Announced(mac(0, UPLINK)) } else { Announcement::Silent };
+    let announcement =
+        if node == 0 { Announcement::Announced(mac(0, UPLINK)) } else { Announcement::Silent };
     let vips = VIPS.map(|vip| (vip.parse().unwrap(), announcement));
     let other = 1 - node;
     let addresses = NODES[other].map(|it| it.parse().unwrap()).to_vec();
     let (pod_node, remote) = (mode.pod_node(), NODES[other][0].parse().unwrap());
     let way = match mode {
-        Mode::Local | Mode::Layer2 => {
-            NodeWay::Layer2 { ifindex: ifindex("up0"), source_mac: mac(node, UPLINK), mac: mac(other, UPLINK) }
-        }
+        Mode::Local | Mode::Layer2 => NodeWay::Layer2 {
+            ifindex: ifindex("up0"),
+            source_mac: mac(node, UPLINK),
+            mac: mac(other, UPLINK),
+        },
         Mode::Vxlan => {
             let (source_mac, mac) = (mac(node, TUNNEL), mac(other, TUNNEL));
             NodeWay::Vxlan { ifindex: ifindex("vx0"), source_mac, mac, remote, mtu: 1450 }
         }
         Mode::FullNat => NodeWay::FullNat { ifindex: ifindex("up0") },
     };
-    let link = PodLink { ifindex: ifindex("pod0"), pod_mac: mac(node, POD), node_mac: mac(node, GATEWAY) };
-    let place = if pod_node == node { EndpointPlace::Local(link) } else { EndpointPlace::Node("other".to_owned()) };
+    let link =
+        PodLink { ifindex: ifindex("pod0"), pod_mac: mac(node, POD), node_mac: mac(node, GATEWAY) };
+    let place = if pod_node == node {
+        EndpointPlace::Local(link)
+    } else {
+        EndpointPlace::Node("other".to_owned())
+    };
     let mut desired = DesiredState {
         vips: vips.into_iter().collect(),
         nodes: BTreeMap::from([("other".to_owned(), NodeSpec { addresses, way })]),
@@ -125,7 +149,8 @@ pub(crate) fn desired(node: usize, mode: Mode) -> DesiredState {
     };
     for (vip, pod) in services().into_iter().zip(PODS[pod_node]) {
         let address = SocketAddr::new(pod.parse().unwrap(), POD_PORT);
-        let endpoint = EndpointSpec { address, weight: 1, is_draining: false, place: place.clone() };
+        let endpoint =
+            EndpointSpec { address, weight: 1, is_draining: false, place: place.clone() };
         for protocol in [Protocol::Tcp, Protocol::Udp] {
             desired.services.push(ServiceSpec {
                 address: vip,

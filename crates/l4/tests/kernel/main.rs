@@ -34,6 +34,7 @@ fn check_all(conversations: &mut [(Conversation, usize)], mode: Mode) {
     for (conversation, version) in conversations {
         assert_eq!(conversation.ask().unwrap(), expected(mode, *version), "{mode:?}");
         conversation.exchange_megabyte();
+        conversation.exchange_fragments();
     }
 }
 
@@ -42,7 +43,9 @@ fn serve_through_a_restart(mode: Mode, method: AttachMethod) {
     let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let start = || {
         let nodes = network.nodes.iter().zip(&folders).enumerate();
-        nodes.map(|(number, (node, folder))| LoaderProcess::start(node, number, mode, method, folder.path()))
+        nodes.map(|(number, (node, folder))| {
+            LoaderProcess::start(node, number, mode, method, folder.path())
+        })
     };
     let loaders: Vec<_> = start().collect();
     let mut old = converse(&network);
@@ -89,8 +92,7 @@ fn restarted_process_finds_the_maps_as_they_were() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_owned();
     network.nodes[0].run(move || {
-        let method = Some(AttachMethod::Tcx);
-        let data_path = loader::load(0, Mode::Layer2, method, path.clone());
+        let data_path = loader::load(0, Mode::Layer2, None, path.clone());
         let contents = data_path.contents().unwrap();
         drop(data_path);
         let again = DataPath::open(&DataPathConfig::new(path.clone())).unwrap();
@@ -129,12 +131,13 @@ fn pod_that_goes_takes_its_link_along() {
     let path = folder.path().to_owned();
     let pins = {
         let path = path.clone();
-        move || std::fs::read_dir(path.join("v1")).unwrap().flatten().filter(|it| is_link(it)).count()
+        move || std::fs::read_dir(path.join("v1")).unwrap().flatten().filter(is_link).count()
     };
     network.nodes[0].run(move || {
         let mut data_path = loader::load(0, Mode::Local, Some(AttachMethod::Tcx), path);
         assert_eq!(pins(), 4);
-        let deleted = std::process::Command::new("ip").args(["link", "del", "pod0"]).status().unwrap();
+        let deleted =
+            std::process::Command::new("ip").args(["link", "del", "pod0"]).status().unwrap();
         assert!(deleted.success());
         data_path.forget_gone_interfaces().unwrap();
         assert_eq!(pins(), 3);

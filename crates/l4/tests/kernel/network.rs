@@ -52,7 +52,8 @@ impl Machine {
     pub(crate) fn ip(&self, words: &str) {
         let words: Vec<_> = words.split_whitespace().map(str::to_owned).collect();
         let text = words.join(" ");
-        let output = self.run(move || Command::new("ip").args(&words).stdin(Stdio::null()).output().unwrap());
+        let output = self
+            .run(move || Command::new("ip").args(&words).stdin(Stdio::null()).output().unwrap());
         assert!(output.status.success(), "ip {text}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
@@ -85,9 +86,12 @@ impl Machine {
             }
         });
         thread::spawn(move || {
-            let mut message = [0; 2048];
-            while let Ok((_, client)) = udp.recv_from(&mut message) {
-                drop(udp.send_to(greeting(name, client).as_bytes(), client));
+            let mut message = [0; 4096];
+            while let Ok((count, client)) = udp.recv_from(&mut message) {
+                let greeting = greeting(name, client);
+                let reply =
+                    if message[..count] == *b"?" { greeting.as_bytes() } else { &message[..count] };
+                drop(udp.send_to(reply, client));
             }
         });
     }
@@ -146,8 +150,26 @@ impl Conversation {
     }
 }
 
+impl Conversation {
+    /// Sends a datagram that is larger than a packet and reads it again. The first ones may tell the client what fits.
+    pub(crate) fn exchange_fragments(&mut self) {
+        let Self::Udp(udp) = self else { return };
+        let sent: Vec<u8> = (0..3000_u32).map(|it| (it % 251) as u8).collect();
+        let mut received = vec![0; 4096];
+        udp.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+        let is_answered = (0..PATIENCE.as_secs()).any(|_| {
+            // An error is one that the client was told about.
+            udp.send(&sent).is_ok()
+                && udp.recv(&mut received).is_ok_and(|count| received[..count] == sent)
+        });
+        assert!(is_answered, "{:?} to {:?}", udp.local_addr(), udp.peer_addr());
+        udp.set_read_timeout(Some(PATIENCE)).unwrap();
+    }
+}
+
 fn set(name: &str, value: &str) {
-    fs::write(format!("/proc/sys/net/{name}"), value).unwrap_or_else(|error| panic!("{name}: {error}"));
+    fs::write(format!("/proc/sys/net/{name}"), value)
+        .unwrap_or_else(|error| panic!("{name}: {error}"));
 }
 
 pub(crate) const CLIENT: [&str; 2] = ["10.90.0.10", "fd90::10"];

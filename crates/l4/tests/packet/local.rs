@@ -95,6 +95,13 @@ fn other_packets_are_left_alone() {
         let [vip, _, client] = WORLDS[0];
         let frame = Frame { target_mac: [2, 9, 9, 9, 9, 9], ..Frame::tcp(client, vip) }.bytes();
         assert_eq!(node.run(&frame), (Verdict::Next, frame));
+        // The IPv4-mapped form of an IPv4 address.
+        for (source, target) in
+            [("[fd00::9]:1", "[::ffff:203.0.113.1]:80"), ("[::ffff:1.2.3.4]:1", WORLDS[1][0])]
+        {
+            let frame = Frame::tcp(source, target).bytes();
+            assert_eq!(node.run(&frame), (Verdict::Next, frame));
+        }
         // A VLAN's device has its own program; LLDP is not IP.
         let mut vlan = Frame::tcp(client, vip).bytes();
         vlan.splice(12..12, [0x81, 0, 0, 100]);

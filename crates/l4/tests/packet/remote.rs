@@ -224,3 +224,26 @@ fn full_nat_without_a_free_port_drops() {
         node.assert_dropped(&frame(3).bytes(), DropReason::NoNatPort);
     });
 }
+
+#[test]
+fn tunnel_carries_nothing_else() {
+    on_node(|node| {
+        let before = node.dropped(DropReason::NotForTunnel);
+        let mut frames = Vec::new();
+        for [_, pod, client] in WORLDS {
+            frames.push(tunnelled(&Frame::tcp(client, pod)).bytes());
+            let broadcast = Frame { target_mac: [0xff; 6], ..Frame::udp(client, pod) };
+            frames.push(broadcast.bytes());
+        }
+        // ARP, and what is no IP.
+        for kind in [[8, 6], [0x88, 0xcc]] {
+            let mut frame = frames[0].clone();
+            frame[12..14].copy_from_slice(&kind);
+            frames.push(frame);
+        }
+        for frame in &frames {
+            assert_eq!(node.run_on(Hook::LbIn, "vx0", frame).0, Verdict::Drop);
+        }
+        assert_eq!(node.dropped(DropReason::NotForTunnel) - before, frames.len() as u64);
+    });
+}
