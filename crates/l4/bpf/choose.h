@@ -96,7 +96,8 @@ INLINE __u32 quic_choice(struct __sk_buff *skb, const struct packet *packet,
     if (length < 1 || length > MAX_SERVER_ID)
         return 0;
     offset = server_chosen_id(skb, packet, length);
-    if (!offset || bpf_skb_load_bytes(skb, offset, bytes, 1 + length))
+    // As many bytes as the longest needs: those of any QUIC packet go on past its connection ID.
+    if (!offset || bpf_skb_load_bytes(skb, offset, bytes, sizeof(bytes)))
         return 0;
     if (bytes[0] >> 5 == QUIC_UNROUTABLE)
         return 0;

@@ -18,3 +18,5 @@ mod neighbor;
 mod icmp;
 /// Fragments.
 mod fragment;
+/// Cost of a packet.
+mod cost;

@@ -112,10 +112,6 @@ impl Node {
         node
     }
 
-    pub(crate) fn ifindex(&self, name: &str) -> u32 {
-        self.interfaces[name]
-    }
-
     /// Gives the other node a way, and a service per address one endpoint there.
     pub(crate) fn set_way(&mut self, name: &str, way: NodeWay) {
         let addresses = PEER_ADDRESSES.map(|it| it.parse().unwrap()).to_vec();
@@ -173,13 +169,8 @@ impl Node {
         self.run_with_gso(hook, interface, frame, None)
     }
 
-    pub(crate) fn run_with_gso(
-        &mut self,
-        hook: Hook,
-        interface: &str,
-        frame: &[u8],
-        gso: Option<(u32, u32)>,
-    ) -> (Verdict, Vec<u8>) {
+    /// Returns the `struct __sk_buff` that a program is given.
+    pub(crate) fn context(&self, interface: &str, gso: Option<(u32, u32)>) -> Vec<u8> {
         let mut context = vec![0; SKB_LENGTH];
         let mut put =
             |at: usize, value: u32| context[at..at + 4].copy_from_slice(&value.to_ne_bytes());
@@ -188,6 +179,17 @@ impl Node {
             put(SKB_GSO_SIZE, size);
             put(SKB_GSO_SEGMENTS, segments);
         }
+        context
+    }
+
+    pub(crate) fn run_with_gso(
+        &mut self,
+        hook: Hook,
+        interface: &str,
+        frame: &[u8],
+        gso: Option<(u32, u32)>,
+    ) -> (Verdict, Vec<u8>) {
+        let context = self.context(interface, gso);
         let mut out = vec![0; frame.len() + 256];
         let options = TestRunOptions {
             data_in: Some(frame),
