@@ -15,9 +15,9 @@ use crate::L4Error;
 use crate::bpf_file_system::{open_bpf_folder, remove_pins};
 use crate::counters::DropReason;
 use crate::interfaces::{interface_index, interface_indices, interface_names};
-use crate::layout::{ConnectionValue, FlowKey, ReplyValue, Settings, Traffic};
-use crate::maps::Maps;
-use crate::object::{Hook, OBJECT};
+use crate::layout::{ConnectionValue, FlowKey, NodeSettings, ReplyValue, TrafficCount};
+use crate::maps::KernelMaps;
+use crate::object::{OBJECT, ProgramHook};
 use crate::table::{MapChange, MapContents};
 
 /// Version of the maps: another version has a folder of its own.
@@ -56,10 +56,10 @@ pub enum AttachMethod {
 /// The data path of this node.
 pub struct DataPath {
     object: Ebpf,
-    maps: Maps,
+    maps: KernelMaps,
     folder: PathBuf,
     attach_method: Option<AttachMethod>,
-    attached: BTreeMap<(u32, Hook), AttachMethod>,
+    attached: BTreeMap<(u32, ProgramHook), AttachMethod>,
 }
 
 impl DataPath {
@@ -71,10 +71,10 @@ impl DataPath {
             .map_max_entries("connections", config.connections)
             .map_max_entries("replies", config.connections)
             .load(OBJECT)?;
-        for hook in Hook::ALL {
+        for hook in ProgramHook::ALL {
             program(&mut object, hook).load()?;
         }
-        let maps = Maps::take_from(&mut object)?;
+        let maps = KernelMaps::take_from(&mut object)?;
         let attach_method = config.attach_method;
         let mut data_path = Self { object, maps, folder, attach_method, attached: BTreeMap::new() };
         data_path.replace_programs()?;
@@ -82,12 +82,12 @@ impl DataPath {
     }
 
     /// Returns the programs as the packet tests run them.
-    pub fn program(&mut self, hook: Hook) -> &mut SchedClassifier {
+    pub fn program(&mut self, hook: ProgramHook) -> &mut SchedClassifier {
         program(&mut self.object, hook)
     }
 
     /// Attaches a program to an interface, or replaces an older version of it there.
-    pub fn attach(&mut self, interface: &str, hook: Hook) -> Result<AttachMethod, L4Error> {
+    pub fn attach(&mut self, interface: &str, hook: ProgramHook) -> Result<AttachMethod, L4Error> {
         let ifindex = interface_index(interface)?;
         if let Some(&method) = self.attached.get(&(ifindex, hook)) {
             return Ok(method);
@@ -107,7 +107,7 @@ impl DataPath {
     }
 
     /// Removes a program from an interface; there is no error if the interface has gone.
-    pub fn detach(&mut self, interface: &str, hook: Hook) -> Result<(), L4Error> {
+    pub fn detach(&mut self, interface: &str, hook: ProgramHook) -> Result<(), L4Error> {
         let Ok(ifindex) = interface_index(interface) else { return Ok(()) };
         self.attached.remove(&(ifindex, hook));
         remove_pins(&self.folder, |pin| *pin == LinkPin { ifindex, hook })?;
@@ -125,7 +125,7 @@ impl DataPath {
     /// Removes all programs and maps: packets of virtual addresses are no longer delivered.
     pub fn remove(self) -> Result<(), L4Error> {
         for interface in interface_names() {
-            for hook in Hook::ALL {
+            for hook in ProgramHook::ALL {
                 detach_from_clsact(&interface, hook);
             }
         }
@@ -133,7 +133,7 @@ impl DataPath {
     }
 
     /// Sets what is the same for all packets.
-    pub fn set_settings(&mut self, settings: &Settings) -> Result<(), L4Error> {
+    pub fn set_settings(&mut self, settings: &NodeSettings) -> Result<(), L4Error> {
         self.maps.set_settings(settings)
     }
 
@@ -158,12 +158,12 @@ impl DataPath {
     }
 
     /// Returns the traffic of a service.
-    pub fn service_traffic(&self, service: u32) -> Result<Traffic, L4Error> {
+    pub fn service_traffic(&self, service: u32) -> Result<TrafficCount, L4Error> {
         self.maps.service_traffic(service)
     }
 
     /// Returns the traffic of an endpoint.
-    pub fn endpoint_traffic(&self, endpoint: u32) -> Result<Traffic, L4Error> {
+    pub fn endpoint_traffic(&self, endpoint: u32) -> Result<TrafficCount, L4Error> {
         self.maps.endpoint_traffic(endpoint)
     }
 
@@ -176,7 +176,7 @@ impl DataPath {
         &mut self,
         interface: &str,
         ifindex: u32,
-        hook: Hook,
+        hook: ProgramHook,
     ) -> Result<AttachMethod, L4Error> {
         let program = program(&mut self.object, hook);
         let options = TcAttachOptions::TcxOrder(LinkOrder::default());
@@ -188,7 +188,11 @@ impl DataPath {
     }
 
     /// Attaches as a filter, which stays until it is removed; one of an earlier process is replaced.
-    fn attach_by_clsact(&mut self, interface: &str, hook: Hook) -> Result<AttachMethod, L4Error> {
+    fn attach_by_clsact(
+        &mut self,
+        interface: &str,
+        hook: ProgramHook,
+    ) -> Result<AttachMethod, L4Error> {
         match tc::qdisc_add_clsact(interface) {
             // The interface has the qdisc already.
             Err(error) if exists(&error) => {}
@@ -246,19 +250,19 @@ impl DataPath {
     }
 }
 
-fn program(object: &mut Ebpf, hook: Hook) -> &mut SchedClassifier {
+fn program(object: &mut Ebpf, hook: ProgramHook) -> &mut SchedClassifier {
     let program = object.program_mut(hook.program()).expect("the object has this program");
     program.try_into().expect("its section is `classifier`")
 }
 
-fn attach_type(hook: Hook) -> TcAttachType {
+fn attach_type(hook: ProgramHook) -> TcAttachType {
     match hook {
-        Hook::LbIn | Hook::PodOut => TcAttachType::Ingress,
-        Hook::NodeOut => TcAttachType::Egress,
+        ProgramHook::LbIn | ProgramHook::PodOut => TcAttachType::Ingress,
+        ProgramHook::NodeOut => TcAttachType::Egress,
     }
 }
 
-fn detach_from_clsact(interface: &str, hook: Hook) {
+fn detach_from_clsact(interface: &str, hook: ProgramHook) {
     // Without a filter, or a qdisc, there is nothing to remove.
     drop(tc::qdisc_detach_program(interface, attach_type(hook), hook.program()));
 }
@@ -278,7 +282,7 @@ fn is_unknown_to_kernel(error: &L4Error) -> bool {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct LinkPin {
     pub(crate) ifindex: u32,
-    pub(crate) hook: Hook,
+    pub(crate) hook: ProgramHook,
 }
 
 impl LinkPin {
@@ -288,7 +292,7 @@ impl LinkPin {
 
     pub(crate) fn parse(file_name: &str) -> Option<Self> {
         let (program, ifindex) = file_name.strip_prefix("link_")?.rsplit_once('_')?;
-        let hook = Hook::ALL.into_iter().find(|hook| hook.program() == program)?;
+        let hook = ProgramHook::ALL.into_iter().find(|hook| hook.program() == program)?;
         Some(Self { ifindex: ifindex.parse().ok()?, hook })
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-use crate::layout::{Mac, Protocol};
+use crate::layout::{Mac, TransportProtocol};
 
 /// Services and nodes as this node is to serve them.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -32,7 +32,7 @@ pub struct ServiceSpec {
     /// Virtual address and port.
     pub address: SocketAddr,
     /// Protocol.
-    pub protocol: Protocol,
+    pub protocol: TransportProtocol,
     /// True if all connections of a client's address go to the same endpoint.
     pub has_client_affinity: bool,
     /// Bytes of the server ID in connection IDs, if QUIC is routed by them: 1 to 4.

@@ -63,7 +63,7 @@ pub enum L4Error {
         /// Virtual address.
         vip: std::net::SocketAddr,
         /// Protocol.
-        protocol: crate::Protocol,
+        protocol: crate::TransportProtocol,
     },
     /// A map refused a change.
     #[error("a map of the kernel refuses a change")]

@@ -34,9 +34,9 @@ pub type Mac = [u8; 6];
 /// An IPv6 address, or an IPv4 address as an IPv4-mapped one.
 #[repr(C, align(4))]
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct Address(pub [u8; 16]);
+pub struct MapAddress(pub [u8; 16]);
 
-impl From<IpAddr> for Address {
+impl From<IpAddr> for MapAddress {
     fn from(ip: IpAddr) -> Self {
         match ip {
             IpAddr::V4(ip) => Self(ip.to_ipv6_mapped().octets()),
@@ -45,8 +45,8 @@ impl From<IpAddr> for Address {
     }
 }
 
-impl From<Address> for IpAddr {
-    fn from(address: Address) -> Self {
+impl From<MapAddress> for IpAddr {
+    fn from(address: MapAddress) -> Self {
         Ipv6Addr::from(address.0).to_canonical()
     }
 }
@@ -54,7 +54,7 @@ impl From<Address> for IpAddr {
 /// Number of a protocol in an IP header.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 #[repr(u8)]
-pub enum Protocol {
+pub enum TransportProtocol {
     /// TCP.
     Tcp = 6,
     /// UDP.
@@ -64,16 +64,16 @@ pub enum Protocol {
 /// Port in network order.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct Port(pub [u8; 2]);
+pub struct NetworkPort(pub [u8; 2]);
 
-impl From<u16> for Port {
+impl From<u16> for NetworkPort {
     fn from(port: u16) -> Self {
         Self(port.to_be_bytes())
     }
 }
 
-impl From<Port> for u16 {
-    fn from(port: Port) -> Self {
+impl From<NetworkPort> for u16 {
+    fn from(port: NetworkPort) -> Self {
         Self::from_be_bytes(port.0)
     }
 }
@@ -83,13 +83,13 @@ impl From<Port> for u16 {
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct FlowKey {
     /// Source address.
-    pub source: Address,
+    pub source: MapAddress,
     /// Target address.
-    pub target: Address,
+    pub target: MapAddress,
     /// Source port.
-    pub source_port: Port,
+    pub source_port: NetworkPort,
     /// Target port.
-    pub target_port: Port,
+    pub target_port: NetworkPort,
     /// Number of the protocol.
     pub protocol: u8,
     unused: [u8; 3],
@@ -97,7 +97,7 @@ pub struct FlowKey {
 
 impl FlowKey {
     /// Returns the key of packets from a source to a target.
-    pub fn new(source: SocketAddr, target: SocketAddr, protocol: Protocol) -> Self {
+    pub fn new(source: SocketAddr, target: SocketAddr, protocol: TransportProtocol) -> Self {
         Self {
             source: source.ip().into(),
             target: target.ip().into(),
@@ -132,9 +132,9 @@ impl VipValue {
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct ServiceKey {
     /// Virtual address.
-    pub vip: Address,
+    pub vip: MapAddress,
     /// Port.
-    pub port: Port,
+    pub port: NetworkPort,
     /// Number of the protocol.
     pub protocol: u8,
     unused: u8,
@@ -142,7 +142,7 @@ pub struct ServiceKey {
 
 impl ServiceKey {
     /// Returns the key of a service.
-    pub fn new(address: SocketAddr, protocol: Protocol) -> Self {
+    pub fn new(address: SocketAddr, protocol: TransportProtocol) -> Self {
         let port = address.port().into();
         Self { vip: address.ip().into(), port, protocol: protocol as u8, unused: 0 }
     }
@@ -192,15 +192,15 @@ pub enum DeliveryMode {
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct EndpointValue {
     /// Address of the pod.
-    pub address: Address,
+    pub address: MapAddress,
     /// Address of its node, for VXLAN.
-    pub node: Address,
+    pub node: MapAddress,
     /// Number that differs from that of an earlier endpoint with the same index.
     pub generation: u32,
     /// Interface that the packet leaves by: the host side of the pod's veth, or one towards the node.
     pub ifindex: u32,
     /// Port of the pod.
-    pub port: Port,
+    pub port: NetworkPort,
     /// A [`DeliveryMode`].
     pub mode: u8,
     /// `ENDPOINT_…`.
@@ -223,7 +223,7 @@ pub struct ConnectionValue {
     /// Generation of the endpoint.
     pub generation: u32,
     /// Source port towards the pod, with full NAT.
-    pub nat_port: Port,
+    pub nat_port: NetworkPort,
     unused: [u8; 2],
 }
 
@@ -232,17 +232,17 @@ pub struct ConnectionValue {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ReplyValue {
     /// New source.
-    pub vip: Address,
+    pub vip: MapAddress,
     /// New target, with full NAT; else zero.
-    pub client: Address,
+    pub client: MapAddress,
     /// Number of the service.
     pub service: u32,
     /// Number of the endpoint.
     pub endpoint: u32,
     /// New source port.
-    pub port: Port,
+    pub port: NetworkPort,
     /// New target port, with full NAT.
-    pub client_port: Port,
+    pub client_port: NetworkPort,
     /// Largest segment that the client may send; 0 is no limit.
     pub mss: u16,
     unused: [u8; 2],
@@ -272,17 +272,17 @@ pub struct PeerKey {
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct PeerValue {
     /// Its IPv4 address.
-    pub ipv4: Address,
+    pub ipv4: MapAddress,
     /// Its IPv6 address.
-    pub ipv6: Address,
+    pub ipv6: MapAddress,
 }
 
 /// Settings of the node.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Settings {
+pub struct NodeSettings {
     /// Source of packets with full NAT: IPv4, IPv6.
-    pub nat_source: [Address; 2],
+    pub nat_source: [MapAddress; 2],
     /// Interface at which packets of the tunnel arrive; 0 is none.
     pub tunnel_ifindex: u32,
     /// VXLAN network identifier.
@@ -296,7 +296,7 @@ pub struct Settings {
     unused: [u8; 2],
 }
 
-impl Default for Settings {
+impl Default for NodeSettings {
     /// No tunnel and no full NAT. Ports are above those that Linux gives to its own connections (32768 to 60999).
     fn default() -> Self {
         Self {
@@ -315,7 +315,7 @@ impl Default for Settings {
 /// Traffic of a service or an endpoint, both directions that pass this node.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Traffic {
+pub struct TrafficCount {
     /// Packets; those of a super-packet count each.
     pub packets: u64,
     /// Bytes with the Ethernet header.
@@ -334,8 +334,8 @@ macro_rules! plain_data {
     )*};
 }
 
-plain_data!(Address FlowKey VipValue ServiceKey ServiceValue MaglevSlots EndpointValue ConnectionValue ReplyValue
-    ServerIdKey PeerKey PeerValue Settings Traffic);
+plain_data!(MapAddress FlowKey VipValue ServiceKey ServiceValue MaglevSlots EndpointValue ConnectionValue ReplyValue
+    ServerIdKey PeerKey PeerValue NodeSettings TrafficCount);
 
 #[cfg(test)]
 mod tests {
@@ -355,8 +355,8 @@ mod tests {
             (size_of::<ServerIdKey>(), 8),
             (size_of::<PeerKey>(), 8),
             (size_of::<PeerValue>(), 32),
-            (size_of::<Settings>(), 32 + 8 + 6 + 2),
-            (size_of::<Traffic>(), 24),
+            (size_of::<NodeSettings>(), 32 + 8 + 6 + 2),
+            (size_of::<TrafficCount>(), 24),
         ];
         for (number, (size, expected)) in sizes.into_iter().enumerate() {
             assert_eq!(size, expected, "type {number}");
@@ -367,7 +367,7 @@ mod tests {
     fn addresses_return_as_they_were() {
         for text in ["10.1.2.3", "fd00::1"] {
             let ip: IpAddr = text.parse().unwrap();
-            assert_eq!(IpAddr::from(Address::from(ip)), ip);
+            assert_eq!(IpAddr::from(MapAddress::from(ip)), ip);
         }
     }
 }

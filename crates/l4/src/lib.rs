@@ -37,9 +37,10 @@ pub use desired::{
 pub use error::L4Error;
 pub use flow_hash::flow_slot;
 pub use layout::{
-    Address, ConnectionValue, DeliveryMode, EndpointValue, FlowKey, MAX_ENDPOINTS, MAX_PEERS,
-    MAX_SERVER_IDS, MAX_SERVICES, Mac, NO_TABLE, PeerKey, PeerValue, Port, Protocol, ReplyValue,
-    ServerIdKey, ServiceKey, ServiceValue, Settings, TABLE_SIZE, Traffic, VipValue,
+    ConnectionValue, DeliveryMode, EndpointValue, FlowKey, MAX_ENDPOINTS, MAX_PEERS,
+    MAX_SERVER_IDS, MAX_SERVICES, Mac, MapAddress, NO_TABLE, NetworkPort, NodeSettings, PeerKey,
+    PeerValue, ReplyValue, ServerIdKey, ServiceKey, ServiceValue, TABLE_SIZE, TrafficCount,
+    TransportProtocol, VipValue,
 };
-pub use object::Hook;
+pub use object::ProgramHook;
 pub use table::{L4Table, MapChange, MapContents, server_id};

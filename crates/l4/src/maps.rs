@@ -11,16 +11,16 @@ use aya::util::nr_cpus;
 use crate::L4Error;
 use crate::counters::{DROP_REASONS, DropReason};
 use crate::layout::{
-    Address, ConnectionValue, ENDPOINT_NUMBERS, EndpointValue, FlowKey, MaglevSlots, NO_TABLE,
-    PeerKey, PeerValue, ReplyValue, ServerIdKey, ServiceKey, ServiceValue, Settings, Traffic,
-    VipValue,
+    ConnectionValue, ENDPOINT_NUMBERS, EndpointValue, FlowKey, MaglevSlots, MapAddress, NO_TABLE,
+    NodeSettings, PeerKey, PeerValue, ReplyValue, ServerIdKey, ServiceKey, ServiceValue,
+    TrafficCount, VipValue,
 };
 use crate::table::{MapChange, MapContents};
 
 /// The maps that user space writes, and the counters.
-pub(crate) struct Maps {
-    settings: Array<MapData, Settings>,
-    vips: HashMap<MapData, Address, VipValue>,
+pub(crate) struct KernelMaps {
+    settings: Array<MapData, NodeSettings>,
+    vips: HashMap<MapData, MapAddress, VipValue>,
     services: HashMap<MapData, ServiceKey, ServiceValue>,
     tables: ArrayOfMaps<MapData, Array<MapData, MaglevSlots>>,
     /// The table without endpoints, once it is needed.
@@ -30,12 +30,12 @@ pub(crate) struct Maps {
     peers: HashMap<MapData, PeerKey, PeerValue>,
     connections: HashMap<MapData, FlowKey, ConnectionValue>,
     replies: HashMap<MapData, FlowKey, ReplyValue>,
-    service_traffic: PerCpuHashMap<MapData, u32, Traffic>,
-    endpoint_traffic: PerCpuHashMap<MapData, u32, Traffic>,
+    service_traffic: PerCpuHashMap<MapData, u32, TrafficCount>,
+    endpoint_traffic: PerCpuHashMap<MapData, u32, TrafficCount>,
     drops: PerCpuArray<MapData, u64>,
 }
 
-impl Maps {
+impl KernelMaps {
     pub(crate) fn take_from(object: &mut Ebpf) -> Result<Self, L4Error> {
         Ok(Self {
             settings: take(object, "settings")?,
@@ -54,7 +54,7 @@ impl Maps {
         })
     }
 
-    pub(crate) fn set_settings(&mut self, settings: &Settings) -> Result<(), L4Error> {
+    pub(crate) fn set_settings(&mut self, settings: &NodeSettings) -> Result<(), L4Error> {
         Ok(self.settings.set(0, settings, 0)?)
     }
 
@@ -153,14 +153,14 @@ impl Maps {
         absent_is_none(self.replies.get(key, 0))
     }
 
-    pub(crate) fn service_traffic(&self, id: u32) -> Result<Traffic, L4Error> {
+    pub(crate) fn service_traffic(&self, id: u32) -> Result<TrafficCount, L4Error> {
         Ok(absent_is_none(self.service_traffic.get(&id, 0))?
-            .map_or_else(Traffic::default, |all| sum(&all)))
+            .map_or_else(TrafficCount::default, |all| sum(&all)))
     }
 
-    pub(crate) fn endpoint_traffic(&self, id: u32) -> Result<Traffic, L4Error> {
+    pub(crate) fn endpoint_traffic(&self, id: u32) -> Result<TrafficCount, L4Error> {
         Ok(absent_is_none(self.endpoint_traffic.get(&id, 0))?
-            .map_or_else(Traffic::default, |all| sum(&all)))
+            .map_or_else(TrafficCount::default, |all| sum(&all)))
     }
 
     pub(crate) fn drops(&self) -> Result<Vec<(DropReason, u64)>, L4Error> {
@@ -179,20 +179,20 @@ fn take<M: TryFrom<Map, Error: Display>>(object: &mut Ebpf, name: &str) -> Resul
 
 /// Begins the counters of an entry, if it has none.
 fn count_from_zero(
-    counters: &mut PerCpuHashMap<MapData, u32, Traffic>,
+    counters: &mut PerCpuHashMap<MapData, u32, TrafficCount>,
     id: u32,
 ) -> Result<(), MapError> {
     match counters.get(&id, 0) {
         Err(MapError::KeyNotFound) => {
             let cpus = nr_cpus().map_err(|(_, io_error)| MapError::IoError(io_error))?;
-            counters.insert(id, PerCpuValues::try_from(vec![Traffic::default(); cpus])?, 0)
+            counters.insert(id, PerCpuValues::try_from(vec![TrafficCount::default(); cpus])?, 0)
         }
         other => other.map(|_| ()),
     }
 }
 
-fn sum(values: &PerCpuValues<Traffic>) -> Traffic {
-    values.iter().fold(Traffic::default(), |sum, value| Traffic {
+fn sum(values: &PerCpuValues<TrafficCount>) -> TrafficCount {
+    values.iter().fold(TrafficCount::default(), |sum, value| TrafficCount {
         packets: sum.packets + value.packets,
         bytes: sum.bytes + value.bytes,
         connections: sum.connections + value.connections,

@@ -5,7 +5,7 @@ pub(crate) static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_
 
 /// A program and the hook that it belongs to.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub enum Hook {
+pub enum ProgramHook {
     /// Ingress of the uplink and of the tunnel.
     LbIn,
     /// Ingress of the node's side of a pod's veth.
@@ -14,7 +14,7 @@ pub enum Hook {
     NodeOut,
 }
 
-impl Hook {
+impl ProgramHook {
     pub(crate) const ALL: [Self; 3] = [Self::LbIn, Self::PodOut, Self::NodeOut];
 
     /// Returns the name of the program.

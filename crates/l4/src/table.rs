@@ -10,17 +10,17 @@ use crate::desired::{
     Announcement, DesiredState, EndpointPlace, EndpointSpec, NodeSpec, NodeWay, ServiceSpec,
 };
 use crate::layout::{
-    Address, DeliveryMode, ENDPOINT_DRAINING, ENDPOINT_HOST_NETWORK, ENDPOINT_NUMBERS,
-    EndpointValue, MAX_ENDPOINTS, MAX_PEERS, MAX_SERVER_IDS, MAX_SERVICES, NO_TABLE, PeerKey,
-    PeerValue, Port, SERVICE_CLIENT_AFFINITY, SERVICE_QUIC, ServerIdKey, ServiceKey, ServiceValue,
-    TABLE_SIZE, VipValue,
+    DeliveryMode, ENDPOINT_DRAINING, ENDPOINT_HOST_NETWORK, ENDPOINT_NUMBERS, EndpointValue,
+    MAX_ENDPOINTS, MAX_PEERS, MAX_SERVER_IDS, MAX_SERVICES, MapAddress, NO_TABLE, NetworkPort,
+    PeerKey, PeerValue, SERVICE_CLIENT_AFFINITY, SERVICE_QUIC, ServerIdKey, ServiceKey,
+    ServiceValue, TABLE_SIZE, VipValue,
 };
 
 /// Contents of the maps that user space writes.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct MapContents {
     /// Virtual addresses.
-    pub vips: BTreeMap<Address, VipValue>,
+    pub vips: BTreeMap<MapAddress, VipValue>,
     /// Services.
     pub services: BTreeMap<ServiceKey, ServiceValue>,
     /// Maglev tables by index.
@@ -47,9 +47,9 @@ pub enum MapChange {
     /// Adds or replaces a service.
     PutService(ServiceKey, ServiceValue),
     /// Adds or replaces a virtual address.
-    PutVip(Address, VipValue),
+    PutVip(MapAddress, VipValue),
     /// Removes a virtual address.
-    RemoveVip(Address),
+    RemoveVip(MapAddress),
     /// Removes a service, which had this number.
     RemoveService(ServiceKey, u32),
     /// Frees a Maglev table.
@@ -85,20 +85,24 @@ impl L4Table {
     /// to is there before it, and goes after it.
     pub fn update(&mut self, desired: &DesiredState) -> Result<Vec<MapChange>, L4Error> {
         check(desired)?;
-        let mut builder = Builder::new(&self.contents, &self.members);
+        let mut builder = ContentsBuilder::new(&self.contents, &self.members);
         builder.add_endpoints(desired)?;
         for service in &desired.services {
             builder.add_service(service);
         }
         builder.add_nodes(desired);
-        let Builder { next, members, .. } = builder;
+        let ContentsBuilder { next, members, .. } = builder;
         let changes = changes(&self.contents, &next);
         (self.contents, self.members) = (next, members);
         Ok(changes)
     }
 
     /// Returns the service of a key.
-    pub fn service(&self, address: SocketAddr, protocol: crate::Protocol) -> Option<&ServiceValue> {
+    pub fn service(
+        &self,
+        address: SocketAddr,
+        protocol: crate::TransportProtocol,
+    ) -> Option<&ServiceValue> {
         self.contents.services.get(&ServiceKey::new(address, protocol))
     }
 
@@ -133,7 +137,7 @@ fn bound(what: &'static str, count: usize, limit: u32) -> Result<(), L4Error> {
 }
 
 /// The next contents while they are made. Numbers stay; new ones are those that the old contents do not use.
-struct Builder<'a> {
+struct ContentsBuilder<'a> {
     old: &'a MapContents,
     old_members: &'a BTreeMap<u32, Vec<(SocketAddr, u32)>>,
     next: MapContents,
@@ -142,7 +146,7 @@ struct Builder<'a> {
     free_services: Box<dyn Iterator<Item = u32>>,
 }
 
-impl<'a> Builder<'a> {
+impl<'a> ContentsBuilder<'a> {
     fn new(old: &'a MapContents, old_members: &'a BTreeMap<u32, Vec<(SocketAddr, u32)>>) -> Self {
         let used: BTreeSet<u32> = old.services.values().map(|it| it.id).collect();
         Self {
@@ -297,7 +301,8 @@ impl<'a> Builder<'a> {
         for node in desired.nodes.values() {
             let NodeWay::Layer2 { mac, .. } = node.way else { continue };
             let of = |is_ipv4: bool| node.addresses.iter().find(|it| it.is_ipv4() == is_ipv4);
-            let address = |ip: Option<&IpAddr>| ip.map_or_else(Address::default, |&ip| ip.into());
+            let address =
+                |ip: Option<&IpAddr>| ip.map_or_else(MapAddress::default, |&ip| ip.into());
             let peer = PeerValue { ipv4: address(of(true)), ipv6: address(of(false)) };
             self.next.peers.insert(PeerKey { mac, unused: [0; 2] }, peer);
         }
@@ -306,7 +311,7 @@ impl<'a> Builder<'a> {
 
 /// Returns the server ID of a pod: the last bytes of its address. Its QUIC server writes them into connection IDs.
 pub fn server_id(ip: IpAddr, length: u8) -> u32 {
-    let octets = Address::from(ip).0;
+    let octets = MapAddress::from(ip).0;
     let last = &octets[octets.len() - usize::from(length.clamp(1, 4))..];
     last.iter().fold(0, |id, &byte| id << 8 | u32::from(byte))
 }
@@ -326,7 +331,7 @@ fn endpoint_value(
 ) -> Option<EndpointValue> {
     let mut value = EndpointValue {
         address: spec.address.ip().into(),
-        port: Port::from(spec.address.port()),
+        port: NetworkPort::from(spec.address.port()),
         flags: if spec.is_draining { ENDPOINT_DRAINING } else { 0 },
         ..EndpointValue::default()
     };

@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 
 use l4::{
     Announcement, DeliveryMode, DesiredState, EndpointPlace, EndpointSpec, L4Error, L4Table,
-    MapChange, MapContents, NO_TABLE, NodeSpec, NodeWay, PodLink, Protocol, ServiceSpec,
-    TABLE_SIZE, server_id,
+    MapChange, MapContents, NO_TABLE, NodeSpec, NodeWay, PodLink, ServiceSpec, TABLE_SIZE,
+    TransportProtocol, server_id,
 };
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
@@ -34,7 +34,7 @@ fn endpoint(number: u8) -> EndpointSpec {
 fn service(number: u8, endpoints: Vec<EndpointSpec>) -> ServiceSpec {
     ServiceSpec {
         address: vip(number),
-        protocol: Protocol::Udp,
+        protocol: TransportProtocol::Udp,
         has_client_affinity: false,
         quic_server_id_length: Some(3),
         endpoints,
@@ -150,7 +150,7 @@ proptest! {
         let [before, after, again] = [&all, &fewer, &all].map(|endpoints| {
             table.update(&state(vec![service(1, endpoints.clone())])).unwrap();
             let contents = table.contents();
-            let value = table.service(vip(1), Protocol::Udp).unwrap();
+            let value = table.service(vip(1), TransportProtocol::Udp).unwrap();
             (0..TABLE_SIZE).map(|slot| {
                 let id = contents.tables.get(&value.table).map_or(value.endpoint, |it| u32::from(it[slot]));
                 address_of(contents, id).unwrap()
@@ -169,7 +169,7 @@ fn weights_are_shares() {
     (endpoints[0].weight, endpoints[1].weight, endpoints[2].weight) = (1, 3, 0);
     let mut table = L4Table::default();
     table.update(&state(vec![service(1, endpoints)])).unwrap();
-    let value = table.service(vip(1), Protocol::Udp).unwrap();
+    let value = table.service(vip(1), TransportProtocol::Udp).unwrap();
     let slots = &table.contents().tables[&value.table];
     let of_first =
         slots.iter().filter(|&&id| Some(u32::from(id)) == table.endpoint(pod(0))).count();
@@ -184,13 +184,13 @@ fn draining_endpoints_serve_if_there_are_no_others() {
     let mut table = L4Table::default();
     table.update(&state(vec![service(1, endpoints.clone())])).unwrap();
     assert_eq!(
-        Some(table.service(vip(1), Protocol::Udp).unwrap().endpoint),
+        Some(table.service(vip(1), TransportProtocol::Udp).unwrap().endpoint),
         table.endpoint(pod(1))
     );
     endpoints.pop();
     table.update(&state(vec![service(1, endpoints)])).unwrap();
     assert_eq!(
-        Some(table.service(vip(1), Protocol::Udp).unwrap().endpoint),
+        Some(table.service(vip(1), TransportProtocol::Udp).unwrap().endpoint),
         table.endpoint(pod(0))
     );
 }
@@ -214,7 +214,7 @@ fn endpoints_of_unknown_nodes_are_left_out() {
     spec.place = EndpointPlace::Node("unknown".to_owned());
     let mut table = L4Table::default();
     table.update(&state(vec![service(1, vec![spec])])).unwrap();
-    assert_eq!(table.service(vip(1), Protocol::Udp).unwrap().endpoint, 0);
+    assert_eq!(table.service(vip(1), TransportProtocol::Udp).unwrap().endpoint, 0);
 }
 
 #[test]

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use l4::{
     Announcement, AttachMethod, DataPath, DataPathConfig, DesiredState, EndpointPlace,
-    EndpointSpec, Hook, L4Table, NodeSpec, NodeWay, PodLink, Protocol, ServiceSpec, Settings,
+    EndpointSpec, L4Table, NodeSettings, NodeSpec, NodeWay, PodLink, ProgramHook, ServiceSpec,
+    TransportProtocol,
 };
 
 use crate::network::{
@@ -27,14 +28,14 @@ const READY: &str = "loader: ready";
 
 /// How the first node delivers packets.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Mode {
+pub(crate) enum DeliveryCase {
     Local,
     Layer2,
     Vxlan,
     FullNat,
 }
 
-impl Mode {
+impl DeliveryCase {
     pub(crate) const ALL: [Self; 4] = [Self::Local, Self::Layer2, Self::Vxlan, Self::FullNat];
 
     /// Number of the node that has the pod.
@@ -50,7 +51,7 @@ impl LoaderProcess {
     pub(crate) fn start(
         machine: &Machine,
         node: usize,
-        mode: Mode,
+        mode: DeliveryCase,
         method: AttachMethod,
         folder: &Path,
     ) -> Self {
@@ -78,8 +79,10 @@ impl LoaderProcess {
 fn process() {
     let Some(folder) = env::var_os(FOLDER) else { return };
     let node: usize = env::var(NODE).unwrap().parse().unwrap();
-    let mode =
-        Mode::ALL.into_iter().find(|it| format!("{it:?}") == env::var(MODE).unwrap()).unwrap();
+    let mode = DeliveryCase::ALL
+        .into_iter()
+        .find(|it| format!("{it:?}") == env::var(MODE).unwrap())
+        .unwrap();
     let methods = [AttachMethod::Tcx, AttachMethod::Clsact];
     let method = methods.into_iter().find(|it| format!("{it:?}") == env::var(METHOD).unwrap());
     let _data_path = load(node, mode, method, folder.into());
@@ -93,22 +96,25 @@ fn process() {
 /// Loads the data path of a node, and brings the maps to the desired state.
 pub(crate) fn load(
     node: usize,
-    mode: Mode,
+    mode: DeliveryCase,
     method: Option<AttachMethod>,
     folder: PathBuf,
 ) -> DataPath {
     let config =
         DataPathConfig { connections: 4096, attach_method: method, ..DataPathConfig::new(folder) };
     let mut data_path = DataPath::open(&config).unwrap();
-    let mut settings = Settings::default();
+    let mut settings = NodeSettings::default();
     settings.tunnel_ifindex = ifindex("vx0");
     settings.nat_source = NODES[node].map(|it| it.parse::<IpAddr>().unwrap().into());
     data_path.set_settings(&settings).unwrap();
     let mut table = L4Table::new(data_path.contents().unwrap());
     data_path.apply(&table.update(&desired(node, mode)).unwrap()).unwrap();
-    for (interface, hook) in
-        [("up0", Hook::LbIn), ("up0", Hook::NodeOut), ("vx0", Hook::LbIn), ("pod0", Hook::PodOut)]
-    {
+    for (interface, hook) in [
+        ("up0", ProgramHook::LbIn),
+        ("up0", ProgramHook::NodeOut),
+        ("vx0", ProgramHook::LbIn),
+        ("pod0", ProgramHook::PodOut),
+    ] {
         // This kernel has tcx.
         assert_eq!(data_path.attach(interface, hook).unwrap(), method.unwrap_or(AttachMethod::Tcx));
     }
@@ -116,7 +122,7 @@ pub(crate) fn load(
 }
 
 /// Returns what a node is to serve. The first one announces the addresses.
-pub(crate) fn desired(node: usize, mode: Mode) -> DesiredState {
+pub(crate) fn desired(node: usize, mode: DeliveryCase) -> DesiredState {
     let announcement =
         if node == 0 { Announcement::Announced(mac(0, UPLINK)) } else { Announcement::Silent };
     let vips = VIPS.map(|vip| (vip.parse().unwrap(), announcement));
@@ -124,16 +130,16 @@ pub(crate) fn desired(node: usize, mode: Mode) -> DesiredState {
     let addresses = NODES[other].map(|it| it.parse().unwrap()).to_vec();
     let (pod_node, remote) = (mode.pod_node(), NODES[other][0].parse().unwrap());
     let way = match mode {
-        Mode::Local | Mode::Layer2 => NodeWay::Layer2 {
+        DeliveryCase::Local | DeliveryCase::Layer2 => NodeWay::Layer2 {
             ifindex: ifindex("up0"),
             source_mac: mac(node, UPLINK),
             mac: mac(other, UPLINK),
         },
-        Mode::Vxlan => {
+        DeliveryCase::Vxlan => {
             let (source_mac, mac) = (mac(node, TUNNEL), mac(other, TUNNEL));
             NodeWay::Vxlan { ifindex: ifindex("vx0"), source_mac, mac, remote, mtu: 1450 }
         }
-        Mode::FullNat => NodeWay::FullNat { ifindex: ifindex("up0") },
+        DeliveryCase::FullNat => NodeWay::FullNat { ifindex: ifindex("up0") },
     };
     let link =
         PodLink { ifindex: ifindex("pod0"), pod_mac: mac(node, POD), node_mac: mac(node, GATEWAY) };
@@ -151,7 +157,7 @@ pub(crate) fn desired(node: usize, mode: Mode) -> DesiredState {
         let address = SocketAddr::new(pod.parse().unwrap(), POD_PORT);
         let endpoint =
             EndpointSpec { address, weight: 1, is_draining: false, place: place.clone() };
-        for protocol in [Protocol::Tcp, Protocol::Udp] {
+        for protocol in [TransportProtocol::Tcp, TransportProtocol::Udp] {
             desired.services.push(ServiceSpec {
                 address: vip,
                 protocol,

@@ -10,11 +10,11 @@ mod loader;
 
 use l4::{AttachMethod, DataPath, DataPathConfig, L4Error, L4Table};
 
-use loader::{LoaderProcess, Mode, desired};
-use network::{CLIENT, Conversation, NODES, Network, services};
+use loader::{DeliveryCase, LoaderProcess, desired};
+use network::{CLIENT, EchoClient, NODES, TestNetwork, services};
 
 /// Opens a conversation of each protocol with each virtual address.
-fn converse(network: &Network) -> Vec<(Conversation, usize)> {
+fn converse(network: &TestNetwork) -> Vec<(EchoClient, usize)> {
     let mut all = Vec::new();
     for (version, service) in services().into_iter().enumerate() {
         all.push((network.client.connect(service).unwrap(), version));
@@ -24,13 +24,13 @@ fn converse(network: &Network) -> Vec<(Conversation, usize)> {
 }
 
 /// Returns what the pod is to say: its name, and the address that it sees.
-fn expected(mode: Mode, version: usize) -> String {
+fn expected(mode: DeliveryCase, version: usize) -> String {
     let name = ["a", "b"][mode.pod_node()];
-    let client = if mode == Mode::FullNat { NODES[0][version] } else { CLIENT[version] };
+    let client = if mode == DeliveryCase::FullNat { NODES[0][version] } else { CLIENT[version] };
     format!("{name} {client}")
 }
 
-fn check_all(conversations: &mut [(Conversation, usize)], mode: Mode) {
+fn check_all(conversations: &mut [(EchoClient, usize)], mode: DeliveryCase) {
     for (conversation, version) in conversations {
         assert_eq!(conversation.ask().unwrap(), expected(mode, *version), "{mode:?}");
         conversation.exchange_megabyte();
@@ -38,8 +38,8 @@ fn check_all(conversations: &mut [(Conversation, usize)], mode: Mode) {
     }
 }
 
-fn serve_through_a_restart(mode: Mode, method: AttachMethod) {
-    let Some(network) = Network::new() else { return };
+fn serve_through_a_restart(mode: DeliveryCase, method: AttachMethod) {
+    let Some(network) = TestNetwork::new() else { return };
     let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let start = || {
         let nodes = network.nodes.iter().zip(&folders).enumerate();
@@ -63,42 +63,42 @@ fn serve_through_a_restart(mode: Mode, method: AttachMethod) {
 
 #[test]
 fn pod_on_the_node_of_the_address() {
-    serve_through_a_restart(Mode::Local, AttachMethod::Tcx);
+    serve_through_a_restart(DeliveryCase::Local, AttachMethod::Tcx);
 }
 
 #[test]
 fn pod_on_another_node_of_the_segment() {
-    serve_through_a_restart(Mode::Layer2, AttachMethod::Tcx);
+    serve_through_a_restart(DeliveryCase::Layer2, AttachMethod::Tcx);
 }
 
 #[test]
 fn pod_on_another_node_through_vxlan() {
-    serve_through_a_restart(Mode::Vxlan, AttachMethod::Tcx);
+    serve_through_a_restart(DeliveryCase::Vxlan, AttachMethod::Tcx);
 }
 
 #[test]
 fn pod_on_another_node_with_full_nat() {
-    serve_through_a_restart(Mode::FullNat, AttachMethod::Tcx);
+    serve_through_a_restart(DeliveryCase::FullNat, AttachMethod::Tcx);
 }
 
 #[test]
 fn kernel_without_tcx() {
-    serve_through_a_restart(Mode::Layer2, AttachMethod::Clsact);
+    serve_through_a_restart(DeliveryCase::Layer2, AttachMethod::Clsact);
 }
 
 #[test]
 fn restarted_process_finds_the_maps_as_they_were() {
-    let Some(network) = Network::new() else { return };
+    let Some(network) = TestNetwork::new() else { return };
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_owned();
     network.nodes[0].run(move || {
-        let data_path = loader::load(0, Mode::Layer2, None, path.clone());
+        let data_path = loader::load(0, DeliveryCase::Layer2, None, path.clone());
         let contents = data_path.contents().unwrap();
         drop(data_path);
         let again = DataPath::open(&DataPathConfig::new(path.clone())).unwrap();
         assert_eq!(again.contents().unwrap(), contents);
         let mut table = L4Table::new(contents);
-        assert_eq!(table.update(&desired(0, Mode::Layer2)).unwrap(), []);
+        assert_eq!(table.update(&desired(0, DeliveryCase::Layer2)).unwrap(), []);
         again.remove().unwrap();
         let empty = DataPath::open(&DataPathConfig::new(path)).unwrap();
         assert_eq!(empty.contents().unwrap(), L4Table::default().contents().clone());
@@ -107,14 +107,14 @@ fn restarted_process_finds_the_maps_as_they_were() {
 
 #[test]
 fn process_without_rights_and_missing_interfaces_are_told() {
-    let Some(network) = Network::new() else { return };
+    let Some(network) = TestNetwork::new() else { return };
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_owned();
     network.nodes[0].run(move || {
         let mut data_path = DataPath::open(&DataPathConfig::new(path.clone())).unwrap();
-        let error = data_path.attach("gone0", l4::Hook::LbIn).unwrap_err();
+        let error = data_path.attach("gone0", l4::ProgramHook::LbIn).unwrap_err();
         assert!(matches!(&error, L4Error::NoInterface { name } if name == "gone0"), "{error}");
-        data_path.detach("gone0", l4::Hook::LbIn).unwrap();
+        data_path.detach("gone0", l4::ProgramHook::LbIn).unwrap();
         drop(data_path);
         let mut sets = rustix::thread::capabilities(None).unwrap();
         sets.effective = rustix::thread::CapabilitySet::empty();
@@ -126,7 +126,7 @@ fn process_without_rights_and_missing_interfaces_are_told() {
 
 #[test]
 fn pod_that_goes_takes_its_link_along() {
-    let Some(network) = Network::new() else { return };
+    let Some(network) = TestNetwork::new() else { return };
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_owned();
     let pins = {
@@ -134,14 +134,14 @@ fn pod_that_goes_takes_its_link_along() {
         move || std::fs::read_dir(path.join("v1")).unwrap().flatten().filter(is_link).count()
     };
     network.nodes[0].run(move || {
-        let mut data_path = loader::load(0, Mode::Local, Some(AttachMethod::Tcx), path);
+        let mut data_path = loader::load(0, DeliveryCase::Local, Some(AttachMethod::Tcx), path);
         assert_eq!(pins(), 4);
         let deleted =
             std::process::Command::new("ip").args(["link", "del", "pod0"]).status().unwrap();
         assert!(deleted.success());
         data_path.forget_gone_interfaces().unwrap();
         assert_eq!(pins(), 3);
-        data_path.detach("vx0", l4::Hook::LbIn).unwrap();
+        data_path.detach("vx0", l4::ProgramHook::LbIn).unwrap();
         assert_eq!(pins(), 2);
     });
 }

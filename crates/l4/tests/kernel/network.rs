@@ -58,19 +58,19 @@ impl Machine {
     }
 
     /// Connects to a service.
-    pub(crate) fn connect(&self, service: SocketAddr) -> io::Result<Conversation> {
+    pub(crate) fn connect(&self, service: SocketAddr) -> io::Result<EchoClient> {
         let tcp = self.run(move || TcpStream::connect_timeout(&service, PATIENCE))?;
         tcp.set_read_timeout(Some(PATIENCE))?;
-        Ok(Conversation::Tcp(tcp))
+        Ok(EchoClient::Tcp(tcp))
     }
 
     /// Makes a UDP socket that speaks with a service.
-    pub(crate) fn connect_udp(&self, service: SocketAddr) -> io::Result<Conversation> {
+    pub(crate) fn connect_udp(&self, service: SocketAddr) -> io::Result<EchoClient> {
         let own = if service.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
         let udp = self.run(move || UdpSocket::bind(own))?;
         udp.connect(service)?;
         udp.set_read_timeout(Some(PATIENCE))?;
-        Ok(Conversation::Udp(udp))
+        Ok(EchoClient::Udp(udp))
     }
 
     /// Answers each message on a port, of TCP and of UDP, with a name and the other side's address.
@@ -115,12 +115,12 @@ fn answer(mut connection: TcpStream, name: &str) {
 }
 
 /// A connection, or a UDP socket.
-pub(crate) enum Conversation {
+pub(crate) enum EchoClient {
     Tcp(TcpStream),
     Udp(UdpSocket),
 }
 
-impl Conversation {
+impl EchoClient {
     /// Asks for the greeting.
     pub(crate) fn ask(&mut self) -> io::Result<String> {
         let mut bytes = [0; 200];
@@ -150,7 +150,7 @@ impl Conversation {
     }
 }
 
-impl Conversation {
+impl EchoClient {
     /// Sends a datagram that is larger than a packet and reads it again. The first ones may tell the client what fits.
     pub(crate) fn exchange_fragments(&mut self) {
         let Self::Udp(udp) = self else { return };
@@ -195,14 +195,14 @@ fn mac_text(node: usize, interface: u8) -> String {
 }
 
 /// Client, nodes and pods.
-pub(crate) struct Network {
+pub(crate) struct TestNetwork {
     pub(crate) client: Machine,
     pub(crate) nodes: [Machine; 2],
     /// The pods and the switch, which end with this.
     _others: Vec<Machine>,
 }
 
-impl Network {
+impl TestNetwork {
     /// Builds the network; `None` without the rights.
     pub(crate) fn new() -> Option<Self> {
         if !geteuid().is_root() {

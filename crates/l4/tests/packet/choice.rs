@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use balance::MaglevTable;
-use l4::{EndpointSpec, FlowKey, Protocol, TABLE_SIZE, flow_slot, server_id};
+use l4::{EndpointSpec, FlowKey, TABLE_SIZE, TransportProtocol, flow_slot, server_id};
 
-use crate::frame::{Frame, address};
-use crate::node::{Node, endpoint, on_node, service};
+use crate::frame::{TestFrame, address};
+use crate::node::{TestNode, endpoint, on_node, service};
 
 const VIP: &str = "203.0.113.1:443";
 
-fn pods(node: &Node, count: u8) -> Vec<EndpointSpec> {
+fn pods(node: &TestNode, count: u8) -> Vec<EndpointSpec> {
     (1..=count).map(|it| endpoint(&format!("10.0.1.{it}:8443"), node.local())).collect()
 }
 
@@ -20,20 +20,20 @@ fn client(number: u16) -> String {
 }
 
 /// Returns the endpoint that a client's packet goes to.
-fn choice(node: &mut Node, number: u16) -> SocketAddr {
-    node.redirect(&Frame::tcp(&client(number), VIP)).target
+fn choice(node: &mut TestNode, number: u16) -> SocketAddr {
+    node.redirect(&TestFrame::tcp(&client(number), VIP)).target
 }
 
 #[test]
 fn kernel_chooses_as_the_table_says() {
     on_node(|node| {
         let pods = pods(node, 5);
-        node.serve(VIP, Protocol::Tcp, pods.clone());
+        node.serve(VIP, TransportProtocol::Tcp, pods.clone());
         let members: Vec<_> = pods.iter().map(|it| (it.address, 1)).collect();
         let table = MaglevTable::with_size(&members, TABLE_SIZE);
         let mut counts = BTreeMap::<_, u32>::new();
         for number in 0..500 {
-            let flow = FlowKey::new(address(&client(number)), address(VIP), Protocol::Tcp);
+            let flow = FlowKey::new(address(&client(number)), address(VIP), TransportProtocol::Tcp);
             let expected = members[table.slots()[flow_slot(&flow, false)] as usize].0;
             assert_eq!(choice(node, number), expected);
             *counts.entry(expected).or_default() += 1;
@@ -49,18 +49,18 @@ fn kernel_chooses_as_the_table_says() {
 fn connections_stay_when_endpoints_come_and_drain() {
     on_node(|node| {
         let mut pods = pods(node, 4);
-        node.serve(VIP, Protocol::Tcp, pods[..2].to_vec());
+        node.serve(VIP, TransportProtocol::Tcp, pods[..2].to_vec());
         let before: Vec<_> = (0..100).map(|it| choice(node, it)).collect();
-        node.serve(VIP, Protocol::Tcp, pods.clone());
+        node.serve(VIP, TransportProtocol::Tcp, pods.clone());
         assert_eq!((0..100).map(|it| choice(node, it)).collect::<Vec<_>>(), before);
         let new: BTreeSet<_> = (100..200).map(|it| choice(node, it)).collect();
         assert_eq!(new.len(), 4);
 
         pods[0].is_draining = true;
-        node.serve(VIP, Protocol::Tcp, pods.clone());
+        node.serve(VIP, TransportProtocol::Tcp, pods.clone());
         assert_eq!((0..100).map(|it| choice(node, it)).collect::<Vec<_>>(), before);
         let of_first = (0..100).find(|&it| before[usize::from(it)] == pods[0].address).unwrap();
-        let syn = Frame::syn(&client(of_first), VIP);
+        let syn = TestFrame::syn(&client(of_first), VIP);
         assert_ne!(
             node.redirect(&syn).target,
             pods[0].address,
@@ -69,7 +69,7 @@ fn connections_stay_when_endpoints_come_and_drain() {
         assert!((200..300).all(|it| choice(node, it) != pods[0].address));
 
         // Removed: its connections are chosen anew, all others stay.
-        node.serve(VIP, Protocol::Tcp, pods[1..].to_vec());
+        node.serve(VIP, TransportProtocol::Tcp, pods[1..].to_vec());
         for (number, before) in (0..100).zip(before) {
             let now = choice(node, number);
             assert!(if before == pods[0].address { now != before } else { now == before });
@@ -81,12 +81,12 @@ fn connections_stay_when_endpoints_come_and_drain() {
 fn number_of_a_removed_endpoint_does_not_bring_its_connections_to_another() {
     on_node(|node| {
         let pods = pods(node, 2);
-        node.serve(VIP, Protocol::Udp, pods[..1].to_vec());
-        let frame = Frame::udp(&client(1), VIP);
+        node.serve(VIP, TransportProtocol::Udp, pods[..1].to_vec());
+        let frame = TestFrame::udp(&client(1), VIP);
         assert_eq!(node.redirect(&frame).target, pods[0].address);
-        node.serve(VIP, Protocol::Udp, vec![]);
-        node.serve(VIP, Protocol::Udp, pods[1..].to_vec());
-        let service = node.table.service(address(VIP), Protocol::Udp).unwrap().id;
+        node.serve(VIP, TransportProtocol::Udp, vec![]);
+        node.serve(VIP, TransportProtocol::Udp, pods[1..].to_vec());
+        let service = node.table.service(address(VIP), TransportProtocol::Udp).unwrap().id;
         let connections = node.data_path.service_traffic(service).unwrap().connections;
         assert_eq!(node.redirect(&frame).target, pods[1].address);
         assert_eq!(node.data_path.service_traffic(service).unwrap().connections, connections + 1);
@@ -97,13 +97,13 @@ fn number_of_a_removed_endpoint_does_not_bring_its_connections_to_another() {
 fn full_connection_table_evicts_and_keeps_serving() {
     on_node(|node| {
         let pods = pods(node, 3);
-        node.serve(VIP, Protocol::Tcp, pods);
+        node.serve(VIP, TransportProtocol::Tcp, pods);
         // The table of the tests has 1,024 entries.
         let before: Vec<_> = (0..5000).map(|it| choice(node, it)).collect();
         let after: Vec<_> = (0..5000).map(|it| choice(node, it)).collect();
         assert_eq!(before, after, "the Maglev table has not changed");
         let known = (0..5000).filter(|&it| {
-            let flow = FlowKey::new(address(&client(it)), address(VIP), Protocol::Tcp);
+            let flow = FlowKey::new(address(&client(it)), address(VIP), TransportProtocol::Tcp);
             node.data_path.connection(&flow).unwrap().is_some()
         });
         assert!(known.count() <= 1024);
@@ -115,14 +115,14 @@ fn full_connection_table_evicts_and_keeps_serving() {
 fn clients_with_affinity_have_one_endpoint_each() {
     on_node(|node| {
         let pods = pods(node, 5);
-        let mut spec = service(VIP, Protocol::Tcp, pods);
+        let mut spec = service(VIP, TransportProtocol::Tcp, pods);
         spec.has_client_affinity = true;
         node.serve_as(spec);
         let mut all = BTreeSet::new();
         for host in 1..60 {
             let chosen: BTreeSet<_> = (1..5)
                 .map(|port| {
-                    node.redirect(&Frame::tcp(&format!("198.51.100.{host}:{port}"), VIP)).target
+                    node.redirect(&TestFrame::tcp(&format!("198.51.100.{host}:{port}"), VIP)).target
                 })
                 .collect();
             assert_eq!(chosen.len(), 1);
@@ -133,14 +133,14 @@ fn clients_with_affinity_have_one_endpoint_each() {
 }
 
 /// Returns a QUIC packet with this first byte and connection ID.
-fn quic(number: u16, first: u8, connection_id: &[u8]) -> Frame {
+fn quic(number: u16, first: u8, connection_id: &[u8]) -> TestFrame {
     let mut payload = vec![first];
     if first & 0x80 != 0 {
         payload.extend([0, 0, 0, 1, connection_id.len() as u8]);
     }
     payload.extend(connection_id);
     payload.extend([0; 20]);
-    Frame::udp(&client(number), VIP).with_payload(payload)
+    TestFrame::udp(&client(number), VIP).with_payload(payload)
 }
 
 fn connection_id(pod: SocketAddr, length: u8, config: u8) -> Vec<u8> {
@@ -161,7 +161,7 @@ fn quic_connection_follows_its_connection_id() {
     on_node(|node| {
         for length in 1..=4 {
             let pods = pods(node, 4);
-            let mut spec = service(VIP, Protocol::Udp, pods.clone());
+            let mut spec = service(VIP, TransportProtocol::Udp, pods.clone());
             spec.quic_server_id_length = Some(length);
             node.serve_as(spec.clone());
             for (number, pod) in (0_u16..).zip(&pods) {
@@ -183,7 +183,7 @@ fn quic_connection_follows_its_connection_id() {
 fn other_quic_packets_are_chosen_by_their_addresses() {
     on_node(|node| {
         let pods = pods(node, 4);
-        let mut spec = service(VIP, Protocol::Udp, pods.clone());
+        let mut spec = service(VIP, TransportProtocol::Udp, pods.clone());
         spec.quic_server_id_length = Some(3);
         node.serve_as(spec);
         for number in 0..50 {
@@ -197,8 +197,8 @@ fn other_quic_packets_are_chosen_by_their_addresses() {
                     quic(number, SHORT, &connection_id(pod.address, 3, 7)),
                     quic(number, HANDSHAKE, &id[..3]),
                     quic(number, SHORT, &[0, 9, 9, 9, 1, 2, 3]),
-                    Frame::udp(&client(number), VIP).with_payload([SHORT, 1]),
-                    Frame::udp(&client(number), VIP).with_payload([]),
+                    TestFrame::udp(&client(number), VIP).with_payload([SHORT, 1]),
+                    TestFrame::udp(&client(number), VIP).with_payload([]),
                 ] {
                     assert_eq!(node.redirect(&packet).target, by_address);
                 }
@@ -211,7 +211,7 @@ fn other_quic_packets_are_chosen_by_their_addresses() {
 fn connection_id_wins_over_an_older_connection_of_the_same_addresses() {
     on_node(|node| {
         let pods = pods(node, 4);
-        let mut spec = service(VIP, Protocol::Udp, pods.clone());
+        let mut spec = service(VIP, TransportProtocol::Udp, pods.clone());
         spec.quic_server_id_length = Some(3);
         node.serve_as(spec);
         for number in 0..20 {

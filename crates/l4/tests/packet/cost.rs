@@ -1,15 +1,15 @@
 //! Nanoseconds of a program for one packet. Run by hand: `cargo test -p l4 --test packet cost -- --ignored --nocapture`.
 
 use aya::programs::{TestRun, TestRunOptions};
-use l4::{EndpointPlace, Hook, Protocol};
+use l4::{EndpointPlace, ProgramHook, TransportProtocol};
 
-use crate::frame::Frame;
-use crate::node::{Node, endpoint, on_node};
+use crate::frame::TestFrame;
+use crate::node::{TestNode, endpoint, on_node};
 
 const REPEATS: u32 = 1_000_000;
 
 /// Runs a program so often on a packet, and prints the mean. The packet is that of the last run each time.
-fn measure(node: &mut Node, name: &str, hook: Hook, frame: &[u8]) {
+fn measure(node: &mut TestNode, name: &str, hook: ProgramHook, frame: &[u8]) {
     let least = (0..5).map(|_| {
         let context = node.context("up0", None);
         let options = TestRunOptions {
@@ -33,7 +33,8 @@ fn cost_of_a_packet() {
             .map(|it| endpoint(&format!("10.0.2.{it}:80"), EndpointPlace::Node("b".to_owned())))
             .collect();
         for count in [1, 1000, 10_000] {
-            let mut service = crate::node::service("203.0.113.1:1", Protocol::Udp, pods.clone());
+            let mut service =
+                crate::node::service("203.0.113.1:1", TransportProtocol::Udp, pods.clone());
             service.quic_server_id_length = Some(3);
             node.desired.services = (1..=count)
                 .map(|port| {
@@ -47,15 +48,20 @@ fn cost_of_a_packet() {
             node.update();
             let vip = "203.0.113.1:1";
             let known =
-                Frame::udp("198.51.100.9:9", vip).with_payload([0xc0, 0, 0, 0, 1, 0]).bytes();
-            measure(node, &format!("{count} Services, known connection"), Hook::LbIn, &known);
-            let quic = Frame::udp("198.51.100.9:9", vip)
+                TestFrame::udp("198.51.100.9:9", vip).with_payload([0xc0, 0, 0, 0, 1, 0]).bytes();
+            measure(
+                node,
+                &format!("{count} Services, known connection"),
+                ProgramHook::LbIn,
+                &known,
+            );
+            let quic = TestFrame::udp("198.51.100.9:9", vip)
                 .with_payload([0x40, 0, 0, 2, 3, 9, 9, 9, 9])
                 .bytes();
-            measure(node, &format!("{count} Services, server ID"), Hook::LbIn, &quic);
+            measure(node, &format!("{count} Services, server ID"), ProgramHook::LbIn, &quic);
         }
-        let other = Frame::tcp("198.51.100.9:9", "10.9.9.9:80").bytes();
-        measure(node, "other packet", Hook::LbIn, &other);
-        measure(node, "other packet of a pod", Hook::PodOut, &other);
+        let other = TestFrame::tcp("198.51.100.9:9", "10.9.9.9:80").bytes();
+        measure(node, "other packet", ProgramHook::LbIn, &other);
+        measure(node, "other packet of a pod", ProgramHook::PodOut, &other);
     });
 }

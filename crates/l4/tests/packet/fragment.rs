@@ -1,9 +1,9 @@
 //! Fragments: the later ones follow the first.
 
-use l4::{DropReason, EndpointPlace, Protocol};
+use l4::{DropReason, EndpointPlace, TransportProtocol};
 
-use crate::frame::{Frame, Seen, address};
-use crate::node::{NODE_ADDRESSES, Node, PEER_MAC, Verdict, endpoint, on_node};
+use crate::frame::{ParsedFrame, TestFrame, address};
+use crate::node::{NODE_ADDRESSES, PEER_MAC, ProgramVerdict, TestNode, endpoint, on_node};
 
 const WORLDS: [[&str; 3]; 2] = [
     ["203.0.113.1:53", "10.0.1.7:5353", "198.51.100.9:40000"],
@@ -11,13 +11,13 @@ const WORLDS: [[&str; 3]; 2] = [
 ];
 
 /// Returns the fragments of a datagram.
-fn fragments(source: &str, target: &str) -> [Frame; 3] {
+fn fragments(source: &str, target: &str) -> [TestFrame; 3] {
     let part = |offset: u16, more: bool| {
         let payload = vec![offset as u8; 64];
-        let frame = Frame {
+        let frame = TestFrame {
             fragment: Some((offset, more)),
             dont_fragment: false,
-            ..Frame::udp(source, target)
+            ..TestFrame::udp(source, target)
         };
         // The checksum is that of the whole, and so none that can be checked here.
         frame.with_payload(payload)
@@ -25,9 +25,9 @@ fn fragments(source: &str, target: &str) -> [Frame; 3] {
     [part(0, true), part(72, true), part(136, false)]
 }
 
-fn serve(node: &mut Node, place: &EndpointPlace) {
+fn serve(node: &mut TestNode, place: &EndpointPlace) {
     for [vip, pod, _] in WORLDS {
-        node.serve(vip, Protocol::Udp, vec![endpoint(pod, place.clone())]);
+        node.serve(vip, TransportProtocol::Udp, vec![endpoint(pod, place.clone())]);
     }
 }
 
@@ -50,10 +50,10 @@ fn later_fragments_follow_the_first() {
             }
             let [first, second, third] = fragments(pod, client);
             let (verdict, seen) = node.reply(&first);
-            assert_eq!((verdict, seen.source), (Verdict::Pass, address(vip)));
+            assert_eq!((verdict, seen.source), (ProgramVerdict::Pass, address(vip)));
             for frame in [second, third] {
                 let (verdict, seen) = node.reply(&frame);
-                assert_eq!((verdict, seen.source.ip()), (Verdict::Pass, address(vip).ip()));
+                assert_eq!((verdict, seen.source.ip()), (ProgramVerdict::Pass, address(vip).ip()));
                 assert_eq!(seen.transport, frame.payload);
             }
         }
@@ -101,7 +101,7 @@ fn fragments_of_another_node_are_not_forwarded_again() {
         let [first, second, _] = fragments(client, vip);
         node.redirect(&first);
         node.assert_dropped(
-            &Frame { source_mac: PEER_MAC, ..second }.bytes(),
+            &TestFrame { source_mac: PEER_MAC, ..second }.bytes(),
             DropReason::NotLocal,
         );
     });
@@ -115,8 +115,8 @@ fn fragments_of_a_pods_other_packets_are_left_alone() {
         for [_, pod, client] in WORLDS {
             for frame in fragments(pod, client) {
                 let (verdict, seen) = node.reply(&frame);
-                assert_eq!((verdict, seen.source.ip()), (Verdict::Next, address(pod).ip()));
-                assert_eq!(seen, Seen::new(&crate::node::from_pod(&frame).bytes()));
+                assert_eq!((verdict, seen.source.ip()), (ProgramVerdict::Next, address(pod).ip()));
+                assert_eq!(seen, ParsedFrame::new(&crate::node::from_pod(&frame).bytes()));
             }
         }
     });

@@ -17,7 +17,7 @@ pub(crate) const ROUTER_MAC: Mac = [2, 0, 0, 0, 0, 0xfe];
 
 /// A frame to build, with the parts that differ between tests.
 #[derive(Clone, Debug)]
-pub(crate) struct Frame {
+pub(crate) struct TestFrame {
     pub(crate) target_mac: Mac,
     pub(crate) source_mac: Mac,
     pub(crate) source: SocketAddr,
@@ -41,7 +41,7 @@ pub(crate) fn address(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
-impl Frame {
+impl TestFrame {
     pub(crate) fn new(source: &str, target: &str, protocol: u8) -> Self {
         Self {
             target_mac: NODE_MAC,
@@ -116,7 +116,8 @@ impl Frame {
     fn ipv4(&self, source: [u8; 4], target: [u8; 4], transport: &[u8]) -> Vec<u8> {
         let header = 20 + self.ip_options.len();
         let (offset, more) = self.fragment.unwrap_or_default();
-        let fragment = offset / 8 | u16::from(more) << 13 | u16::from(self.dont_fragment) << 14;
+        let fragment =
+            (offset / 8) | (u16::from(more) << 13) | (u16::from(self.dont_fragment) << 14);
         let mut ip = vec![0x40 | (header / 4) as u8, 0];
         ip.extend(((header + transport.len()) as u16).to_be_bytes());
         ip.extend([0x12, 0x34]);
@@ -232,7 +233,7 @@ pub(crate) fn checksum(bytes: &[u8]) -> [u8; 2] {
 
 /// A frame taken apart.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Seen {
+pub(crate) struct ParsedFrame {
     pub(crate) target_mac: Mac,
     pub(crate) source_mac: Mac,
     pub(crate) source: SocketAddr,
@@ -243,7 +244,7 @@ pub(crate) struct Seen {
     pub(crate) transport: Vec<u8>,
 }
 
-impl Seen {
+impl ParsedFrame {
     /// Takes a frame apart. All checksums must be right.
     pub(crate) fn new(frame: &[u8]) -> Self {
         let mut seen = Self::of_packet(&frame[14..]);

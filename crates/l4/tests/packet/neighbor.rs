@@ -2,8 +2,8 @@
 
 use l4::{Announcement, DropReason};
 
-use crate::frame::{Frame, ICMPV6, Mac, NODE_MAC, ROUTER_MAC, Seen, address};
-use crate::node::{Node, VIPS, Verdict, on_node};
+use crate::frame::{ICMPV6, Mac, NODE_MAC, ParsedFrame, ROUTER_MAC, TestFrame, address};
+use crate::node::{ProgramVerdict, TestNode, VIPS, on_node};
 
 fn arp(target: [u8; 4], operation: u8) -> Vec<u8> {
     let mut frame = [[0xff; 6], ROUTER_MAC].concat();
@@ -21,7 +21,7 @@ const VIP: [u8; 4] = [203, 0, 113, 1];
 fn arp_is_answered_for_announced_addresses() {
     on_node(|node| {
         let (verdict, out) = node.run(&arp(VIP, 1));
-        assert_eq!(verdict, Verdict::Redirect);
+        assert_eq!(verdict, ProgramVerdict::Redirect);
         let mut expected = [ROUTER_MAC, NODE_MAC].concat();
         expected.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, 2]);
         expected.extend(NODE_MAC);
@@ -31,17 +31,17 @@ fn arp_is_answered_for_announced_addresses() {
         assert_eq!(out, expected);
 
         for other in [arp([203, 0, 113, 2], 1), arp(VIP, 2), arp(VIP, 1)[..40].to_vec()] {
-            assert_eq!(node.run(&other), (Verdict::Next, other));
+            assert_eq!(node.run(&other), (ProgramVerdict::Next, other));
         }
         let mut odd = arp(VIP, 1);
         odd[18] = 8;
-        assert_eq!(node.run(&odd), (Verdict::Next, odd));
+        assert_eq!(node.run(&odd), (ProgramVerdict::Next, odd));
         silence(node);
-        assert_eq!(node.run(&arp(VIP, 1)), (Verdict::Next, arp(VIP, 1)));
+        assert_eq!(node.run(&arp(VIP, 1)), (ProgramVerdict::Next, arp(VIP, 1)));
     });
 }
 
-fn silence(node: &mut Node) {
+fn silence(node: &mut TestNode) {
     for announcement in node.desired.vips.values_mut() {
         *announcement = Announcement::Silent;
     }
@@ -49,13 +49,13 @@ fn silence(node: &mut Node) {
 }
 
 /// Returns a neighbor solicitation (RFC 4861) for `target`.
-fn solicitation(source: &str, target: &str, mac: Mac) -> Frame {
+fn solicitation(source: &str, target: &str, mac: Mac) -> TestFrame {
     let std::net::IpAddr::V6(ip) = target.parse().unwrap() else { unreachable!() };
     let mut body = ip.octets().to_vec();
     body.extend([1, 1]);
     body.extend(ROUTER_MAC);
-    let frame = Frame::icmp(&format!("[{source}]:0"), "[ff02::1:ff00:1]:0", 135, 0, 0, &body);
-    Frame { target_mac: mac, ..frame }
+    let frame = TestFrame::icmp(&format!("[{source}]:0"), "[ff02::1:ff00:1]:0", 135, 0, 0, &body);
+    TestFrame { target_mac: mac, ..frame }
 }
 
 const GROUP: Mac = [0x33, 0x33, 0xff, 0, 0, 1];
@@ -64,8 +64,8 @@ const GROUP: Mac = [0x33, 0x33, 0xff, 0, 0, 1];
 fn neighbor_solicitation_is_answered_for_announced_addresses() {
     on_node(|node| {
         let (verdict, out) = node.run(&solicitation("fe80::9", VIPS[1], GROUP).bytes());
-        assert_eq!(verdict, Verdict::Redirect);
-        let seen = Seen::new(&out);
+        assert_eq!(verdict, ProgramVerdict::Redirect);
+        let seen = ParsedFrame::new(&out);
         assert_eq!((seen.source_mac, seen.target_mac), (NODE_MAC, ROUTER_MAC));
         assert_eq!(
             (seen.source, seen.target),
@@ -81,21 +81,28 @@ fn neighbor_solicitation_is_answered_for_announced_addresses() {
 
         // Duplicate address detection has no address to answer to.
         let (verdict, out) = node.run(&solicitation("::", VIPS[1], GROUP).bytes());
-        let seen = Seen::new(&out);
-        assert_eq!((verdict, seen.target), (Verdict::Redirect, address("[ff02::1]:0")));
+        let seen = ParsedFrame::new(&out);
+        assert_eq!((verdict, seen.target), (ProgramVerdict::Redirect, address("[ff02::1]:0")));
         assert_eq!((seen.target_mac, seen.transport[4]), ([0x33, 0x33, 0, 0, 0, 1], 0x20));
 
         let mut options = solicitation("fe80::9", VIPS[1], GROUP);
         options.payload.extend([14, 1, 0, 0, 0, 0, 0, 0]);
         let (verdict, out) = node.run(&options.bytes());
-        assert_eq!((verdict, Seen::new(&out).transport.len()), (Verdict::Redirect, 32));
+        assert_eq!(
+            (verdict, ParsedFrame::new(&out).transport.len()),
+            (ProgramVerdict::Redirect, 32)
+        );
 
         let other = solicitation("fe80::9", "2001:db8::2", GROUP).bytes();
-        assert_eq!(node.run(&other).0, Verdict::Next);
-        let short = Frame::icmp("[fe80::9]:0", "[ff02::1:ff00:1]:0", 135, 0, 0, &[1; 8]).bytes();
-        assert_eq!(node.run(&short).0, Verdict::Next);
+        assert_eq!(node.run(&other).0, ProgramVerdict::Next);
+        let short =
+            TestFrame::icmp("[fe80::9]:0", "[ff02::1:ff00:1]:0", 135, 0, 0, &[1; 8]).bytes();
+        assert_eq!(node.run(&short).0, ProgramVerdict::Next);
         silence(node);
-        assert_eq!(node.run(&solicitation("fe80::9", VIPS[1], GROUP).bytes()).0, Verdict::Next);
+        assert_eq!(
+            node.run(&solicitation("fe80::9", VIPS[1], GROUP).bytes()).0,
+            ProgramVerdict::Next
+        );
     });
 }
 
@@ -107,20 +114,21 @@ fn echo_is_answered() {
             ("[2001:db8::1]:0", "[2001:db8:9::9]:0", [128, 129]),
         ] {
             for length in [0, 1, 56, 1001] {
-                let frame = Frame::icmp(client, vip, kinds[0], 0, 0x1234_0001, &vec![0x5a; length]);
-                let seen = node.redirect(&Frame { ttl: 3, ..frame.clone() });
+                let frame =
+                    TestFrame::icmp(client, vip, kinds[0], 0, 0x1234_0001, &vec![0x5a; length]);
+                let seen = node.redirect(&TestFrame { ttl: 3, ..frame.clone() });
                 assert_eq!((seen.source, seen.target), (address(vip), address(client)));
                 assert_eq!((seen.source_mac, seen.target_mac), (NODE_MAC, ROUTER_MAC));
                 assert_eq!((seen.transport[0], seen.ttl), (kinds[1], 64));
                 assert_eq!(seen.transport[4..], frame.payload[4..]);
             }
-            let other = Frame::icmp(client, vip, 42, 0, 0, &[]);
+            let other = TestFrame::icmp(client, vip, 42, 0, 0, &[]);
             node.assert_dropped(&other.bytes(), DropReason::Protocol);
-            let cut = Frame::icmp(client, vip, kinds[0], 0, 0, &[]).bytes();
+            let cut = TestFrame::icmp(client, vip, kinds[0], 0, 0, &[]).bytes();
             node.assert_dropped(&cut[..cut.len() - 1], DropReason::Malformed);
         }
-        let router = Frame::new("[fe80::9]:0", "[2001:db8::77]:0", ICMPV6)
+        let router = TestFrame::new("[fe80::9]:0", "[2001:db8::77]:0", ICMPV6)
             .with_payload([128, 0, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(node.run(&router.bytes()).0, Verdict::Next);
+        assert_eq!(node.run(&router.bytes()).0, ProgramVerdict::Next);
     });
 }

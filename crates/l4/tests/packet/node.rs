@@ -9,13 +9,13 @@ use std::thread;
 use aya::programs::{TestRun, TestRunOptions};
 use l4::{
     Announcement, DataPath, DataPathConfig, DesiredState, DropReason, EndpointPlace, EndpointSpec,
-    Hook, L4Table, NodeSpec, NodeWay, PodLink, Protocol, ServiceSpec, Settings,
+    L4Table, NodeSettings, NodeSpec, NodeWay, PodLink, ProgramHook, ServiceSpec, TransportProtocol,
 };
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::geteuid;
 
-use crate::frame::{Frame, Mac, NODE_MAC, Seen, address};
+use crate::frame::{Mac, NODE_MAC, ParsedFrame, TestFrame, address};
 
 /// Offsets in `struct __sk_buff`.
 const SKB_LENGTH: usize = 192;
@@ -34,7 +34,7 @@ pub(crate) const NODE_ADDRESSES: [&str; 2] = ["192.0.2.1", "fd00::1"];
 
 /// Return value of a program.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Verdict {
+pub(crate) enum ProgramVerdict {
     /// Left to the next program, or to the node's stack.
     Next,
     /// Left to the node's stack.
@@ -43,7 +43,7 @@ pub(crate) enum Verdict {
     Redirect,
 }
 
-impl From<u32> for Verdict {
+impl From<u32> for ProgramVerdict {
     fn from(value: u32) -> Self {
         match value as i32 {
             -1 => Self::Next,
@@ -56,7 +56,7 @@ impl From<u32> for Verdict {
 }
 
 /// Runs a test on a node of its own, if the process may.
-pub(crate) fn on_node(test: impl FnOnce(&mut Node) + Send + 'static) {
+pub(crate) fn on_node(test: impl FnOnce(&mut TestNode) + Send + 'static) {
     if !geteuid().is_root() {
         assert!(std::env::var_os("CI").is_none(), "CI runs as root");
         eprintln!("skipped: needs root");
@@ -67,7 +67,7 @@ pub(crate) fn on_node(test: impl FnOnce(&mut Node) + Send + 'static) {
         let no: Option<&str> = None;
         mount(no, "/", no, MsFlags::MS_PRIVATE | MsFlags::MS_REC, no).unwrap();
         let folder = tempfile::tempdir().unwrap();
-        let mut node = Node::new(folder.path().join("bpf"), 1024);
+        let mut node = TestNode::new(folder.path().join("bpf"), 1024);
         test(&mut node);
     });
     if let Err(panic) = thread.join() {
@@ -76,15 +76,15 @@ pub(crate) fn on_node(test: impl FnOnce(&mut Node) + Send + 'static) {
 }
 
 /// A node with an uplink, a tunnel and a pod.
-pub(crate) struct Node {
+pub(crate) struct TestNode {
     pub(crate) data_path: DataPath,
     pub(crate) table: L4Table,
     pub(crate) desired: DesiredState,
-    pub(crate) settings: Settings,
+    pub(crate) settings: NodeSettings,
     interfaces: BTreeMap<&'static str, u32>,
 }
 
-impl Node {
+impl TestNode {
     fn new(folder: PathBuf, connections: u32) -> Self {
         let mut interfaces = BTreeMap::new();
         for (name, mac) in [("up0", NODE_MAC), ("vx0", TUNNEL_MAC), ("pod0", GATEWAY_MAC)] {
@@ -99,7 +99,7 @@ impl Node {
             data_path,
             table: L4Table::default(),
             desired: DesiredState::default(),
-            settings: Settings::default(),
+            settings: NodeSettings::default(),
             interfaces,
         };
         for vip in VIPS {
@@ -142,7 +142,12 @@ impl Node {
     }
 
     /// Adds a service, or replaces the one with this address and protocol.
-    pub(crate) fn serve(&mut self, vip: &str, protocol: Protocol, endpoints: Vec<EndpointSpec>) {
+    pub(crate) fn serve(
+        &mut self,
+        vip: &str,
+        protocol: TransportProtocol,
+        endpoints: Vec<EndpointSpec>,
+    ) {
         self.serve_as(service(vip, protocol, endpoints));
     }
 
@@ -162,10 +167,10 @@ impl Node {
     /// Sends a frame through a program, and returns the verdict and the frame after it.
     pub(crate) fn run_on(
         &mut self,
-        hook: Hook,
+        hook: ProgramHook,
         interface: &str,
         frame: &[u8],
-    ) -> (Verdict, Vec<u8>) {
+    ) -> (ProgramVerdict, Vec<u8>) {
         self.run_with_gso(hook, interface, frame, None)
     }
 
@@ -184,11 +189,11 @@ impl Node {
 
     pub(crate) fn run_with_gso(
         &mut self,
-        hook: Hook,
+        hook: ProgramHook,
         interface: &str,
         frame: &[u8],
         gso: Option<(u32, u32)>,
-    ) -> (Verdict, Vec<u8>) {
+    ) -> (ProgramVerdict, Vec<u8>) {
         let context = self.context(interface, gso);
         let mut out = vec![0; frame.len() + 256];
         let options = TestRunOptions {
@@ -202,21 +207,21 @@ impl Node {
         (result.return_value.into(), out)
     }
 
-    pub(crate) fn run(&mut self, frame: &[u8]) -> (Verdict, Vec<u8>) {
-        self.run_on(Hook::LbIn, "up0", frame)
+    pub(crate) fn run(&mut self, frame: &[u8]) -> (ProgramVerdict, Vec<u8>) {
+        self.run_on(ProgramHook::LbIn, "up0", frame)
     }
 
     /// Delivers a frame, and returns what it has become.
-    pub(crate) fn redirect(&mut self, frame: &Frame) -> Seen {
+    pub(crate) fn redirect(&mut self, frame: &TestFrame) -> ParsedFrame {
         let (verdict, out) = self.run(&frame.bytes());
-        assert_eq!(verdict, Verdict::Redirect, "{:?}: {frame:?}", self.drops());
-        Seen::new(&out)
+        assert_eq!(verdict, ProgramVerdict::Redirect, "{:?}: {frame:?}", self.drops());
+        ParsedFrame::new(&out)
     }
 
     /// Sends a reply of a pod.
-    pub(crate) fn reply(&mut self, frame: &Frame) -> (Verdict, Seen) {
-        let (verdict, out) = self.run_on(Hook::PodOut, "pod0", &from_pod(frame).bytes());
-        (verdict, Seen::new(&out))
+    pub(crate) fn reply(&mut self, frame: &TestFrame) -> (ProgramVerdict, ParsedFrame) {
+        let (verdict, out) = self.run_on(ProgramHook::PodOut, "pod0", &from_pod(frame).bytes());
+        (verdict, ParsedFrame::new(&out))
     }
 
     /// Asserts that a frame is dropped for a reason, and counted.
@@ -225,7 +230,7 @@ impl Node {
         let (verdict, _) = self.run(frame);
         assert_eq!(
             (verdict, self.dropped(reason) - before),
-            (Verdict::Drop, 1),
+            (ProgramVerdict::Drop, 1),
             "{:?}",
             self.drops()
         );
@@ -240,11 +245,15 @@ impl Node {
     }
 }
 
-pub(crate) fn from_pod(frame: &Frame) -> Frame {
-    Frame { target_mac: GATEWAY_MAC, source_mac: POD_MAC, ..frame.clone() }
+pub(crate) fn from_pod(frame: &TestFrame) -> TestFrame {
+    TestFrame { target_mac: GATEWAY_MAC, source_mac: POD_MAC, ..frame.clone() }
 }
 
-pub(crate) fn service(vip: &str, protocol: Protocol, endpoints: Vec<EndpointSpec>) -> ServiceSpec {
+pub(crate) fn service(
+    vip: &str,
+    protocol: TransportProtocol,
+    endpoints: Vec<EndpointSpec>,
+) -> ServiceSpec {
     ServiceSpec {
         address: address(vip),
         protocol,

@@ -1,12 +1,12 @@
 //! Pods on other nodes: direct server return on the segment and in VXLAN, full NAT, and packets from other nodes.
 
-use l4::{DropReason, EndpointPlace, Hook, NodeWay, Protocol};
+use l4::{DropReason, EndpointPlace, NodeWay, ProgramHook, TransportProtocol};
 
 use crate::frame::NODE_MAC;
-use crate::frame::{Frame, SYN, Seen, TCP, UDP, address};
+use crate::frame::{ParsedFrame, SYN, TCP, TestFrame, UDP, address};
 use crate::node::{
-    NODE_ADDRESSES, Node, PEER_ADDRESSES, PEER_MAC, TUNNEL_MAC, TUNNEL_PEER_MAC, Verdict, endpoint,
-    on_node,
+    NODE_ADDRESSES, PEER_ADDRESSES, PEER_MAC, ProgramVerdict, TUNNEL_MAC, TUNNEL_PEER_MAC,
+    TestNode, endpoint, on_node,
 };
 
 const WORLDS: [[&str; 3]; 2] = [
@@ -14,10 +14,10 @@ const WORLDS: [[&str; 3]; 2] = [
     ["[2001:db8::1]:80", "[fd00:2::7]:8080", "[2001:db8:9::9]:40000"],
 ];
 
-fn serve_elsewhere(node: &mut Node, way: NodeWay) {
+fn serve_elsewhere(node: &mut TestNode, way: NodeWay) {
     node.set_way("b", way);
     for [vip, pod, _] in WORLDS {
-        for protocol in [Protocol::Tcp, Protocol::Udp] {
+        for protocol in [TransportProtocol::Tcp, TransportProtocol::Udp] {
             node.serve(vip, protocol, vec![endpoint(pod, EndpointPlace::Node("b".to_owned()))]);
         }
     }
@@ -30,10 +30,10 @@ fn layer2_changes_the_frame_alone() {
         serve_elsewhere(node, way);
         for [vip, _, client] in WORLDS {
             for protocol in [TCP, UDP] {
-                let frame = Frame::new(client, vip, protocol);
+                let frame = TestFrame::new(client, vip, protocol);
                 let (verdict, out) = node.run(&frame.bytes());
-                assert_eq!(verdict, Verdict::Redirect);
-                let expected = Frame { target_mac: PEER_MAC, source_mac: NODE_MAC, ..frame };
+                assert_eq!(verdict, ProgramVerdict::Redirect);
+                let expected = TestFrame { target_mac: PEER_MAC, source_mac: NODE_MAC, ..frame };
                 assert_eq!(out, expected.bytes());
             }
         }
@@ -46,10 +46,11 @@ fn vxlan_changes_the_inner_frame_alone() {
         let way = node.vxlan();
         serve_elsewhere(node, way);
         for [vip, _, client] in WORLDS {
-            let frame = Frame::tcp(client, vip);
+            let frame = TestFrame::tcp(client, vip);
             let (verdict, out) = node.run(&frame.bytes());
-            assert_eq!(verdict, Verdict::Redirect);
-            let expected = Frame { target_mac: TUNNEL_PEER_MAC, source_mac: TUNNEL_MAC, ..frame };
+            assert_eq!(verdict, ProgramVerdict::Redirect);
+            let expected =
+                TestFrame { target_mac: TUNNEL_PEER_MAC, source_mac: TUNNEL_MAC, ..frame };
             assert_eq!(out, expected.bytes());
         }
     });
@@ -63,26 +64,29 @@ fn packet_of_another_node_is_not_forwarded_again() {
         let addresses = PEER_ADDRESSES
             .map(|it| if it.contains(':') { format!("[{it}]:999") } else { format!("{it}:999") });
         for ([vip, _, client], own) in WORLDS.into_iter().zip(&addresses) {
-            let frame = Frame { source_mac: PEER_MAC, ..Frame::tcp(client, vip) };
+            let frame = TestFrame { source_mac: PEER_MAC, ..TestFrame::tcp(client, vip) };
             node.assert_dropped(&frame.bytes(), DropReason::NotLocal);
             // The other node's own packets have not been balanced yet.
-            let frame = Frame { source_mac: PEER_MAC, ..Frame::tcp(own, vip) };
+            let frame = TestFrame { source_mac: PEER_MAC, ..TestFrame::tcp(own, vip) };
             node.redirect(&frame);
-            let (verdict, _) =
-                node.run_on(Hook::LbIn, "vx0", &tunnelled(&Frame::tcp(client, vip)).bytes());
-            assert_eq!(verdict, Verdict::Drop, "from the tunnel");
+            let (verdict, _) = node.run_on(
+                ProgramHook::LbIn,
+                "vx0",
+                &tunnelled(&TestFrame::tcp(client, vip)).bytes(),
+            );
+            assert_eq!(verdict, ProgramVerdict::Drop, "from the tunnel");
         }
         for [vip, pod, client] in WORLDS {
             let place = node.local();
-            node.serve(vip, Protocol::Tcp, vec![endpoint(pod, place)]);
-            let frame = Frame { source_mac: PEER_MAC, ..Frame::tcp(client, vip) };
+            node.serve(vip, TransportProtocol::Tcp, vec![endpoint(pod, place)]);
+            let frame = TestFrame { source_mac: PEER_MAC, ..TestFrame::tcp(client, vip) };
             assert_eq!(node.redirect(&frame).target, address(pod));
         }
     });
 }
 
-fn tunnelled(frame: &Frame) -> Frame {
-    Frame { target_mac: TUNNEL_MAC, source_mac: TUNNEL_PEER_MAC, ..frame.clone() }
+fn tunnelled(frame: &TestFrame) -> TestFrame {
+    TestFrame { target_mac: TUNNEL_MAC, source_mac: TUNNEL_PEER_MAC, ..frame.clone() }
 }
 
 #[test]
@@ -90,12 +94,12 @@ fn segment_size_leaves_room_for_the_tunnel() {
     on_node(|node| {
         for ([vip, pod, client], header) in WORLDS.into_iter().zip([40, 60]) {
             let place = node.local();
-            node.serve(vip, Protocol::Tcp, vec![endpoint(pod, place)]);
+            node.serve(vip, TransportProtocol::Tcp, vec![endpoint(pod, place)]);
             // Straight to this node: the pod's offer stays.
-            node.redirect(&Frame::syn(client, vip));
+            node.redirect(&TestFrame::syn(client, vip));
             assert_eq!(offered(node, pod, client, vec![2, 4, 0x05, 0xb4]), 1460);
-            let syn = tunnelled(&Frame::syn(client, vip)).bytes();
-            assert_eq!(node.run_on(Hook::LbIn, "vx0", &syn).0, Verdict::Redirect);
+            let syn = tunnelled(&TestFrame::syn(client, vip)).bytes();
+            assert_eq!(node.run_on(ProgramHook::LbIn, "vx0", &syn).0, ProgramVerdict::Redirect);
             let limit = 1450 - header;
             assert_eq!(offered(node, pod, client, vec![2, 4, 0x05, 0xb4]), limit);
             // At an odd offset, after other options, and a small one.
@@ -126,12 +130,12 @@ fn segment_size_leaves_room_for_the_tunnel() {
     });
 }
 
-fn syn_ack(pod: &str, client: &str, options: Vec<u8>) -> Frame {
-    Frame { flags: SYN | 0x10, options, payload: Vec::new(), ..Frame::tcp(pod, client) }
+fn syn_ack(pod: &str, client: &str, options: Vec<u8>) -> TestFrame {
+    TestFrame { flags: SYN | 0x10, options, payload: Vec::new(), ..TestFrame::tcp(pod, client) }
 }
 
 /// Returns the segment size that a reply of the pod offers to the client.
-fn offered(node: &mut Node, pod: &str, client: &str, options: Vec<u8>) -> u16 {
+fn offered(node: &mut TestNode, pod: &str, client: &str, options: Vec<u8>) -> u16 {
     let at = 20 + options.windows(2).position(|it| it == [2, 4]).unwrap() + 2;
     let (_, seen) = node.reply(&syn_ack(pod, client, options));
     u16::from_be_bytes([seen.transport[at], seen.transport[at + 1]])
@@ -143,16 +147,16 @@ fn packet_that_does_not_fit_is_reported_to_the_client() {
         let way = node.vxlan();
         serve_elsewhere(node, way);
         for ([vip, _, client], header) in WORLDS.into_iter().zip([28, 48]) {
-            let fits = Frame::udp(client, vip).with_payload(vec![7; 1450 - header]);
-            assert_eq!(node.run(&fits.bytes()).0, Verdict::Redirect);
-            let frame = Frame::udp(client, vip).with_payload(vec![7; 1451 - header]);
+            let fits = TestFrame::udp(client, vip).with_payload(vec![7; 1450 - header]);
+            assert_eq!(node.run(&fits.bytes()).0, ProgramVerdict::Redirect);
+            let frame = TestFrame::udp(client, vip).with_payload(vec![7; 1451 - header]);
             let before = node.dropped(DropReason::TooBig);
             let (verdict, out) = node.run(&frame.bytes());
             assert_eq!(
                 (verdict, node.dropped(DropReason::TooBig)),
-                (Verdict::Redirect, before + 1)
+                (ProgramVerdict::Redirect, before + 1)
             );
-            let seen = Seen::new(&out);
+            let seen = ParsedFrame::new(&out);
             assert_eq!(
                 (seen.source.ip(), seen.target.ip()),
                 (address(vip).ip(), address(client).ip())
@@ -165,16 +169,18 @@ fn packet_that_does_not_fit_is_reported_to_the_client() {
         }
         // What may be cut is cut by the tunnel; segments of a super-packet fit.
         let [vip, _, client] = WORLDS[0];
-        let frame =
-            Frame { dont_fragment: false, ..Frame::udp(client, vip).with_payload(vec![7; 1460]) };
-        assert_eq!(node.run(&frame.bytes()).0, Verdict::Redirect);
-        let large = Frame::tcp(client, vip).with_payload(vec![7; 3000]).bytes();
-        let (verdict, out) = node.run_with_gso(Hook::LbIn, "up0", &large, Some((1410, 3)));
-        assert_eq!((verdict, out.len()), (Verdict::Redirect, large.len()));
-        let (verdict, out) = node.run_with_gso(Hook::LbIn, "up0", &large, Some((1411, 3)));
+        let frame = TestFrame {
+            dont_fragment: false,
+            ..TestFrame::udp(client, vip).with_payload(vec![7; 1460])
+        };
+        assert_eq!(node.run(&frame.bytes()).0, ProgramVerdict::Redirect);
+        let large = TestFrame::tcp(client, vip).with_payload(vec![7; 3000]).bytes();
+        let (verdict, out) = node.run_with_gso(ProgramHook::LbIn, "up0", &large, Some((1410, 3)));
+        assert_eq!((verdict, out.len()), (ProgramVerdict::Redirect, large.len()));
+        let (verdict, out) = node.run_with_gso(ProgramHook::LbIn, "up0", &large, Some((1411, 3)));
         assert_eq!(
-            (verdict, Seen::new(&out).transport[..2].to_vec()),
-            (Verdict::Redirect, vec![3, 4])
+            (verdict, ParsedFrame::new(&out).transport[..2].to_vec()),
+            (ProgramVerdict::Redirect, vec![3, 4])
         );
     });
 }
@@ -186,7 +192,7 @@ fn full_nat_comes_from_the_node_and_returns_to_the_client() {
         serve_elsewhere(node, way);
         for ([vip, pod, client], own) in WORLDS.into_iter().zip(NODE_ADDRESSES) {
             for protocol in [TCP, UDP] {
-                let frame = Frame::new(client, vip, protocol);
+                let frame = TestFrame::new(client, vip, protocol);
                 let seen = node.redirect(&frame);
                 assert_eq!((seen.source.ip(), seen.target), (own.parse().unwrap(), address(pod)));
                 assert!(seen.source.port() >= 61_000);
@@ -195,13 +201,14 @@ fn full_nat_comes_from_the_node_and_returns_to_the_client() {
                     seen.source,
                     "the connection keeps its port"
                 );
-                let other = Frame { source: address(&client.replace("40000", "40001")), ..frame };
+                let other =
+                    TestFrame { source: address(&client.replace("40000", "40001")), ..frame };
                 assert_ne!(node.redirect(&other).source, seen.source);
 
-                let reply = Frame::new(pod, &seen.source.to_string(), protocol);
+                let reply = TestFrame::new(pod, &seen.source.to_string(), protocol);
                 let (verdict, out) = node.run(&reply.bytes());
-                assert_eq!(verdict, Verdict::Pass);
-                let seen = Seen::new(&out);
+                assert_eq!(verdict, ProgramVerdict::Pass);
+                let seen = ParsedFrame::new(&out);
                 assert_eq!((seen.source, seen.target), (address(vip), address(client)));
             }
         }
@@ -217,7 +224,7 @@ fn full_nat_without_a_free_port_drops() {
         (node.settings.nat_first_port, node.settings.nat_last_port) = (61_000, 61_001);
         node.data_path.set_settings(&node.settings).unwrap();
         let [vip, _, client] = WORLDS[0];
-        let frame = |port: u32| Frame::tcp(&client.replace("40000", &port.to_string()), vip);
+        let frame = |port: u32| TestFrame::tcp(&client.replace("40000", &port.to_string()), vip);
         let ports =
             [node.redirect(&frame(1)).source.port(), node.redirect(&frame(2)).source.port()];
         assert_ne!(ports[0], ports[1]);
@@ -231,8 +238,8 @@ fn tunnel_carries_nothing_else() {
         let before = node.dropped(DropReason::NotForTunnel);
         let mut frames = Vec::new();
         for [_, pod, client] in WORLDS {
-            frames.push(tunnelled(&Frame::tcp(client, pod)).bytes());
-            let broadcast = Frame { target_mac: [0xff; 6], ..Frame::udp(client, pod) };
+            frames.push(tunnelled(&TestFrame::tcp(client, pod)).bytes());
+            let broadcast = TestFrame { target_mac: [0xff; 6], ..TestFrame::udp(client, pod) };
             frames.push(broadcast.bytes());
         }
         // ARP, and what is no IP.
@@ -242,7 +249,7 @@ fn tunnel_carries_nothing_else() {
             frames.push(frame);
         }
         for frame in &frames {
-            assert_eq!(node.run_on(Hook::LbIn, "vx0", frame).0, Verdict::Drop);
+            assert_eq!(node.run_on(ProgramHook::LbIn, "vx0", frame).0, ProgramVerdict::Drop);
         }
         assert_eq!(node.dropped(DropReason::NotForTunnel) - before, frames.len() as u64);
     });
