@@ -3,8 +3,8 @@
 #include "balance.h"
 #include "reply.h"
 
-// The tunnel carries packets of virtual addresses and nothing else: anyone who can reach the port
-// could send others to the node's stack.
+// The tunnel carries packets of virtual addresses and nothing else: other machines that reach its
+// port could send packets to the node's stack.
 INLINE int leave_to_stack(struct __sk_buff *skb)
 {
     struct settings *settings = read_settings();

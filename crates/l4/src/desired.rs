@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-use crate::layout::{Mac, TransportProtocol};
+use crate::layout::{MacAddress, TransportProtocol};
 
 /// Services and nodes as this node is to serve them.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct DesiredState {
     /// Virtual addresses.
-    pub vips: BTreeMap<IpAddr, Announcement>,
+    pub vips: BTreeMap<IpAddr, VipAnnouncement>,
     /// Services, each with its own virtual address, port and protocol.
     pub services: Vec<ServiceSpec>,
     /// Ways to the other nodes, by name.
@@ -18,12 +18,12 @@ pub struct DesiredState {
 
 /// True if this node answers ARP and neighbor discovery for an address, and with which interface's address.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum Announcement {
+pub enum VipAnnouncement {
     /// Another node answers, or a route leads here.
     #[default]
     Silent,
     /// This node answers.
-    Announced(Mac),
+    Announced(MacAddress),
 }
 
 /// One port of a Service of type LoadBalancer.
@@ -50,11 +50,11 @@ pub struct EndpointSpec {
     pub weight: u32,
     /// True if the pod terminates: it keeps its connections and gets no new ones.
     pub is_draining: bool,
-    /// Where the pod is.
+    /// Place of the pod.
     pub place: EndpointPlace,
 }
 
-/// Where a pod is.
+/// Place of a pod.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum EndpointPlace {
     /// On this node, at a veth.
@@ -71,9 +71,9 @@ pub struct PodLink {
     /// Index of the node's side of the veth.
     pub ifindex: u32,
     /// Address of the pod's side.
-    pub pod_mac: Mac,
+    pub pod_mac: MacAddress,
     /// Address of the pod's gateway.
-    pub node_mac: Mac,
+    pub node_mac: MacAddress,
 }
 
 /// Another node, and the way to it.
@@ -81,11 +81,11 @@ pub struct PodLink {
 pub struct NodeSpec {
     /// Its own addresses.
     pub addresses: Vec<IpAddr>,
-    /// How packets reach its pods.
+    /// Way to its pods.
     pub way: NodeWay,
 }
 
-/// How packets reach the pods of another node.
+/// Way of packets to the pods of another node.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum NodeWay {
     /// Direct server return on the same segment.
@@ -93,18 +93,18 @@ pub enum NodeWay {
         /// Index of the uplink.
         ifindex: u32,
         /// Address of the uplink.
-        source_mac: Mac,
+        source_mac: MacAddress,
         /// Address of the other node's uplink.
-        mac: Mac,
+        mac: MacAddress,
     },
     /// Direct server return through VXLAN.
     Vxlan {
         /// Index of the VXLAN device.
         ifindex: u32,
         /// Address of the VXLAN device.
-        source_mac: Mac,
+        source_mac: MacAddress,
         /// Address of the other node's VXLAN device.
-        mac: Mac,
+        mac: MacAddress,
         /// Address of the other node.
         remote: IpAddr,
         /// Largest IP packet in the tunnel.

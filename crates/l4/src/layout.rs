@@ -29,7 +29,7 @@ pub(crate) const ENDPOINT_DRAINING: u8 = 1;
 pub(crate) const ENDPOINT_HOST_NETWORK: u8 = 2;
 
 /// Address of an Ethernet interface.
-pub type Mac = [u8; 6];
+pub type MacAddress = [u8; 6];
 
 /// An IPv6 address, or an IPv4 address as an IPv4-mapped one.
 #[repr(C, align(4))]
@@ -114,7 +114,7 @@ impl FlowKey {
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct VipValue {
     /// Address that ARP and neighbor discovery get.
-    pub mac: Mac,
+    pub mac: MacAddress,
     /// 1 if this node answers them.
     pub is_announced: u8,
     unused: u8,
@@ -122,7 +122,7 @@ pub struct VipValue {
 
 impl VipValue {
     /// Returns the entry of an address that is announced under `mac`, or not announced.
-    pub fn new(mac: Option<Mac>) -> Self {
+    pub fn new(mac: Option<MacAddress>) -> Self {
         Self { mac: mac.unwrap_or_default(), is_announced: mac.is_some().into(), unused: 0 }
     }
 }
@@ -170,7 +170,7 @@ pub struct ServiceValue {
 #[derive(Clone, Copy)]
 pub(crate) struct MaglevSlots(pub(crate) [u16; TABLE_SIZE]);
 
-/// How packets reach an endpoint.
+/// Way in which packets reach an endpoint.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[repr(u8)]
 pub enum DeliveryMode {
@@ -206,9 +206,9 @@ pub struct EndpointValue {
     /// `ENDPOINT_…`.
     pub flags: u8,
     /// Target of the frame.
-    pub mac: Mac,
+    pub mac: MacAddress,
     /// Source of the frame.
-    pub source_mac: Mac,
+    pub source_mac: MacAddress,
     /// Largest IP packet that fits; 0 is no limit.
     pub mtu: u16,
     pub(crate) unused: [u8; 2],
@@ -263,7 +263,7 @@ pub struct ServerIdKey {
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct PeerKey {
     /// Source of its frames.
-    pub mac: Mac,
+    pub mac: MacAddress,
     pub(crate) unused: [u8; 2],
 }
 

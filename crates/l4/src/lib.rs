@@ -31,16 +31,16 @@ mod error;
 pub use counters::DropReason;
 pub use data_path::{AttachMethod, DataPath, DataPathConfig};
 pub use desired::{
-    Announcement, DesiredState, EndpointPlace, EndpointSpec, NodeSpec, NodeWay, PodLink,
-    ServiceSpec,
+    DesiredState, EndpointPlace, EndpointSpec, NodeSpec, NodeWay, PodLink, ServiceSpec,
+    VipAnnouncement,
 };
 pub use error::L4Error;
 pub use flow_hash::flow_slot;
 pub use layout::{
     ConnectionValue, DeliveryMode, EndpointValue, FlowKey, MAX_ENDPOINTS, MAX_PEERS,
-    MAX_SERVER_IDS, MAX_SERVICES, Mac, MapAddress, NO_TABLE, NetworkPort, NodeSettings, PeerKey,
-    PeerValue, ReplyValue, ServerIdKey, ServiceKey, ServiceValue, TABLE_SIZE, TrafficCount,
-    TransportProtocol, VipValue,
+    MAX_SERVER_IDS, MAX_SERVICES, MacAddress, MapAddress, NO_TABLE, NetworkPort, NodeSettings,
+    PeerKey, PeerValue, ReplyValue, ServerIdKey, ServiceKey, ServiceValue, TABLE_SIZE,
+    TrafficCount, TransportProtocol, VipValue,
 };
 pub use object::ProgramHook;
 pub use table::{L4Table, MapChange, MapContents, server_id};

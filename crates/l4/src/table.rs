@@ -7,7 +7,7 @@ use balance::MaglevTable;
 
 use crate::L4Error;
 use crate::desired::{
-    Announcement, DesiredState, EndpointPlace, EndpointSpec, NodeSpec, NodeWay, ServiceSpec,
+    DesiredState, EndpointPlace, EndpointSpec, NodeSpec, NodeWay, ServiceSpec, VipAnnouncement,
 };
 use crate::layout::{
     DeliveryMode, ENDPOINT_DRAINING, ENDPOINT_HOST_NETWORK, ENDPOINT_NUMBERS, EndpointValue,
@@ -293,8 +293,8 @@ impl<'a> ContentsBuilder<'a> {
     fn add_nodes(&mut self, desired: &DesiredState) {
         for (&vip, announcement) in &desired.vips {
             let mac = match announcement {
-                Announcement::Silent => None,
-                Announcement::Announced(mac) => Some(*mac),
+                VipAnnouncement::Silent => None,
+                VipAnnouncement::Announced(mac) => Some(*mac),
             };
             self.next.vips.insert(vip.into(), VipValue::new(mac));
         }

@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use l4::{
-    Announcement, DeliveryMode, DesiredState, EndpointPlace, EndpointSpec, L4Error, L4Table,
-    MapChange, MapContents, NO_TABLE, NodeSpec, NodeWay, PodLink, ServiceSpec, TABLE_SIZE,
-    TransportProtocol, server_id,
+    DeliveryMode, DesiredState, EndpointPlace, EndpointSpec, L4Error, L4Table, MapChange,
+    MapContents, NO_TABLE, NodeSpec, NodeWay, PodLink, ServiceSpec, TABLE_SIZE, TransportProtocol,
+    VipAnnouncement, server_id,
 };
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
@@ -43,7 +43,7 @@ fn service(number: u8, endpoints: Vec<EndpointSpec>) -> ServiceSpec {
 
 fn state(services: Vec<ServiceSpec>) -> DesiredState {
     let vips =
-        services.iter().map(|it| (it.address.ip(), Announcement::Announced([2; 6]))).collect();
+        services.iter().map(|it| (it.address.ip(), VipAnnouncement::Announced([2; 6]))).collect();
     DesiredState { vips, services, nodes: nodes() }
 }
 

@@ -10,9 +10,9 @@ use std::thread;
 use std::time::Duration;
 
 use l4::{
-    Announcement, AttachMethod, DataPath, DataPathConfig, DesiredState, EndpointPlace,
-    EndpointSpec, L4Table, NodeSettings, NodeSpec, NodeWay, PodLink, ProgramHook, ServiceSpec,
-    TransportProtocol,
+    AttachMethod, DataPath, DataPathConfig, DesiredState, EndpointPlace, EndpointSpec, L4Table,
+    NodeSettings, NodeSpec, NodeWay, PodLink, ProgramHook, ServiceSpec, TransportProtocol,
+    VipAnnouncement,
 };
 
 use crate::network::{
@@ -123,8 +123,11 @@ pub(crate) fn load(
 
 /// Returns what a node is to serve. The first one announces the addresses.
 pub(crate) fn desired(node: usize, mode: DeliveryCase) -> DesiredState {
-    let announcement =
-        if node == 0 { Announcement::Announced(mac(0, UPLINK)) } else { Announcement::Silent };
+    let announcement = if node == 0 {
+        VipAnnouncement::Announced(mac(0, UPLINK))
+    } else {
+        VipAnnouncement::Silent
+    };
     let vips = VIPS.map(|vip| (vip.parse().unwrap(), announcement));
     let other = 1 - node;
     let addresses = NODES[other].map(|it| it.parse().unwrap()).to_vec();

@@ -9,17 +9,17 @@ pub(crate) const ICMPV6: u8 = 58;
 pub(crate) const SYN: u8 = 0x02;
 pub(crate) const ACK: u8 = 0x10;
 
-pub(crate) type Mac = [u8; 6];
+pub(crate) type MacAddress = [u8; 6];
 
 /// MAC addresses of the uplink of this node and of what sends to it.
-pub(crate) const NODE_MAC: Mac = [2, 0, 0, 0, 0, 1];
-pub(crate) const ROUTER_MAC: Mac = [2, 0, 0, 0, 0, 0xfe];
+pub(crate) const NODE_MAC: MacAddress = [2, 0, 0, 0, 0, 1];
+pub(crate) const ROUTER_MAC: MacAddress = [2, 0, 0, 0, 0, 0xfe];
 
 /// A frame to build, with the parts that differ between tests.
 #[derive(Clone, Debug)]
 pub(crate) struct TestFrame {
-    pub(crate) target_mac: Mac,
-    pub(crate) source_mac: Mac,
+    pub(crate) target_mac: MacAddress,
+    pub(crate) source_mac: MacAddress,
     pub(crate) source: SocketAddr,
     pub(crate) target: SocketAddr,
     pub(crate) protocol: u8,
@@ -234,8 +234,8 @@ pub(crate) fn checksum(bytes: &[u8]) -> [u8; 2] {
 /// A frame taken apart.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct ParsedFrame {
-    pub(crate) target_mac: Mac,
-    pub(crate) source_mac: Mac,
+    pub(crate) target_mac: MacAddress,
+    pub(crate) source_mac: MacAddress,
     pub(crate) source: SocketAddr,
     pub(crate) target: SocketAddr,
     pub(crate) protocol: u8,

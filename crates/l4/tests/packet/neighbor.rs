@@ -1,8 +1,8 @@
 //! ARP and neighbor discovery for virtual addresses, and echo requests to them.
 
-use l4::{Announcement, DropReason};
+use l4::{DropReason, VipAnnouncement};
 
-use crate::frame::{ICMPV6, Mac, NODE_MAC, ParsedFrame, ROUTER_MAC, TestFrame, address};
+use crate::frame::{ICMPV6, MacAddress, NODE_MAC, ParsedFrame, ROUTER_MAC, TestFrame, address};
 use crate::node::{ProgramVerdict, TestNode, VIPS, on_node};
 
 fn arp(target: [u8; 4], operation: u8) -> Vec<u8> {
@@ -43,13 +43,13 @@ fn arp_is_answered_for_announced_addresses() {
 
 fn silence(node: &mut TestNode) {
     for announcement in node.desired.vips.values_mut() {
-        *announcement = Announcement::Silent;
+        *announcement = VipAnnouncement::Silent;
     }
     node.update();
 }
 
 /// Returns a neighbor solicitation (RFC 4861) for `target`.
-fn solicitation(source: &str, target: &str, mac: Mac) -> TestFrame {
+fn solicitation(source: &str, target: &str, mac: MacAddress) -> TestFrame {
     let std::net::IpAddr::V6(ip) = target.parse().unwrap() else { unreachable!() };
     let mut body = ip.octets().to_vec();
     body.extend([1, 1]);
@@ -58,7 +58,7 @@ fn solicitation(source: &str, target: &str, mac: Mac) -> TestFrame {
     TestFrame { target_mac: mac, ..frame }
 }
 
-const GROUP: Mac = [0x33, 0x33, 0xff, 0, 0, 1];
+const GROUP: MacAddress = [0x33, 0x33, 0xff, 0, 0, 1];
 
 #[test]
 fn neighbor_solicitation_is_answered_for_announced_addresses() {

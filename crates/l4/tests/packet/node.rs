@@ -8,14 +8,15 @@ use std::thread;
 
 use aya::programs::{TestRun, TestRunOptions};
 use l4::{
-    Announcement, DataPath, DataPathConfig, DesiredState, DropReason, EndpointPlace, EndpointSpec,
-    L4Table, NodeSettings, NodeSpec, NodeWay, PodLink, ProgramHook, ServiceSpec, TransportProtocol,
+    DataPath, DataPathConfig, DesiredState, DropReason, EndpointPlace, EndpointSpec, L4Table,
+    NodeSettings, NodeSpec, NodeWay, PodLink, ProgramHook, ServiceSpec, TransportProtocol,
+    VipAnnouncement,
 };
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::geteuid;
 
-use crate::frame::{Mac, NODE_MAC, ParsedFrame, TestFrame, address};
+use crate::frame::{MacAddress, NODE_MAC, ParsedFrame, TestFrame, address};
 
 /// Offsets in `struct __sk_buff`.
 const SKB_LENGTH: usize = 192;
@@ -23,11 +24,11 @@ const SKB_IFINDEX: usize = 40;
 const SKB_GSO_SEGMENTS: usize = 164;
 const SKB_GSO_SIZE: usize = 176;
 
-pub(crate) const POD_MAC: Mac = [2, 0, 0, 0, 1, 1];
-pub(crate) const GATEWAY_MAC: Mac = [2, 0, 0, 0, 1, 0];
-pub(crate) const PEER_MAC: Mac = [2, 0, 0, 0, 0, 2];
-pub(crate) const TUNNEL_MAC: Mac = [2, 0, 0, 0, 9, 1];
-pub(crate) const TUNNEL_PEER_MAC: Mac = [2, 0, 0, 0, 9, 2];
+pub(crate) const POD_MAC: MacAddress = [2, 0, 0, 0, 1, 1];
+pub(crate) const GATEWAY_MAC: MacAddress = [2, 0, 0, 0, 1, 0];
+pub(crate) const PEER_MAC: MacAddress = [2, 0, 0, 0, 0, 2];
+pub(crate) const TUNNEL_MAC: MacAddress = [2, 0, 0, 0, 9, 1];
+pub(crate) const TUNNEL_PEER_MAC: MacAddress = [2, 0, 0, 0, 9, 2];
 pub(crate) const VIPS: [&str; 2] = ["203.0.113.1", "2001:db8::1"];
 pub(crate) const PEER_ADDRESSES: [&str; 2] = ["192.0.2.2", "fd00::2"];
 pub(crate) const NODE_ADDRESSES: [&str; 2] = ["192.0.2.1", "fd00::1"];
@@ -103,7 +104,7 @@ impl TestNode {
             interfaces,
         };
         for vip in VIPS {
-            node.desired.vips.insert(vip.parse().unwrap(), Announcement::Announced(NODE_MAC));
+            node.desired.vips.insert(vip.parse().unwrap(), VipAnnouncement::Announced(NODE_MAC));
         }
         node.settings.tunnel_ifindex = node.interfaces["vx0"];
         node.settings.nat_source = NODE_ADDRESSES.map(|it| it.parse::<IpAddr>().unwrap().into());
