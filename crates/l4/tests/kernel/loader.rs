@@ -52,7 +52,7 @@ impl LoaderProcess {
         machine: &Machine,
         node: usize,
         mode: DeliveryCase,
-        method: AttachMethod,
+        method: Option<AttachMethod>,
         folder: &Path,
     ) -> Self {
         let folder = folder.to_owned();
@@ -84,7 +84,8 @@ fn process() {
         .find(|it| format!("{it:?}") == env::var(MODE).unwrap())
         .unwrap();
     let methods = [AttachMethod::Tcx, AttachMethod::Clsact];
-    let method = methods.into_iter().find(|it| format!("{it:?}") == env::var(METHOD).unwrap());
+    let method =
+        methods.into_iter().find(|&it| format!("{:?}", Some(it)) == env::var(METHOD).unwrap());
     let _data_path = load(node, mode, method, folder.into());
     println!("{READY}");
     loop {
@@ -115,8 +116,8 @@ pub(crate) fn load(
         ("vx0", ProgramHook::LbIn),
         ("pod0", ProgramHook::PodOut),
     ] {
-        // This kernel has tcx.
-        assert_eq!(data_path.attach(interface, hook).unwrap(), method.unwrap_or(AttachMethod::Tcx));
+        let attached = data_path.attach(interface, hook).unwrap();
+        assert_eq!(attached, method.unwrap_or(attached));
     }
     data_path
 }

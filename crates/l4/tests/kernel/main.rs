@@ -38,7 +38,7 @@ fn check_all(conversations: &mut [(EchoClient, usize)], mode: DeliveryCase) {
     }
 }
 
-fn serve_through_a_restart(mode: DeliveryCase, method: AttachMethod) {
+fn serve_through_a_restart(mode: DeliveryCase, method: Option<AttachMethod>) {
     let Some(network) = TestNetwork::new() else { return };
     let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let start = || {
@@ -63,27 +63,27 @@ fn serve_through_a_restart(mode: DeliveryCase, method: AttachMethod) {
 
 #[test]
 fn pod_on_the_node_of_the_address() {
-    serve_through_a_restart(DeliveryCase::Local, AttachMethod::Tcx);
+    serve_through_a_restart(DeliveryCase::Local, None);
 }
 
 #[test]
 fn pod_on_another_node_of_the_segment() {
-    serve_through_a_restart(DeliveryCase::Layer2, AttachMethod::Tcx);
+    serve_through_a_restart(DeliveryCase::Layer2, None);
 }
 
 #[test]
 fn pod_on_another_node_through_vxlan() {
-    serve_through_a_restart(DeliveryCase::Vxlan, AttachMethod::Tcx);
+    serve_through_a_restart(DeliveryCase::Vxlan, None);
 }
 
 #[test]
 fn pod_on_another_node_with_full_nat() {
-    serve_through_a_restart(DeliveryCase::FullNat, AttachMethod::Tcx);
+    serve_through_a_restart(DeliveryCase::FullNat, None);
 }
 
 #[test]
 fn kernel_without_tcx() {
-    serve_through_a_restart(DeliveryCase::Layer2, AttachMethod::Clsact);
+    serve_through_a_restart(DeliveryCase::Layer2, Some(AttachMethod::Clsact));
 }
 
 #[test]
@@ -134,7 +134,11 @@ fn pod_that_goes_takes_its_link_along() {
         move || std::fs::read_dir(path.join("v1")).unwrap().flatten().filter(is_link).count()
     };
     network.nodes[0].run(move || {
-        let mut data_path = loader::load(0, DeliveryCase::Local, Some(AttachMethod::Tcx), path);
+        let mut data_path = loader::load(0, DeliveryCase::Local, None, path);
+        if data_path.attach("up0", l4::ProgramHook::LbIn).unwrap() == AttachMethod::Clsact {
+            eprintln!("skipped: this kernel has no tcx, and filters go with their interfaces");
+            return;
+        }
         assert_eq!(pins(), 4);
         let deleted =
             std::process::Command::new("ip").args(["link", "del", "pod0"]).status().unwrap();
