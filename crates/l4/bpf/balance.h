@@ -16,9 +16,10 @@ INLINE int balance(struct __sk_buff *skb, struct scratch *scratch)
         return drop(DROP_NO_SERVICE);
     if (!choose(skb, packet, service, &choice))
         return drop(DROP_NO_ENDPOINT);
-    endpoint = choice.endpoint;
-    if (endpoint->mode != MODE_LOCAL && is_from_peer(skb, packet))
+    if (choice.endpoint->mode != MODE_LOCAL && is_from_peer(skb, packet) &&
+        !choose_local(packet, service, &choice))
         return drop(DROP_NOT_LOCAL);
+    endpoint = choice.endpoint;
     if (!packet->may_fragment && is_too_big(skb, packet, endpoint))
         return report_too_big(skb, scratch, endpoint->mtu);
     if (choice.is_new)

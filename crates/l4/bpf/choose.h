@@ -9,6 +9,9 @@
 #define QUIC_HANDSHAKE 0x20
 #define QUIC_UNROUTABLE 7
 #define MAX_SERVER_ID 4
+// Slots in which an endpoint on this node is looked for, and the distance between them.
+#define LOCAL_PROBES 64
+#define LOCAL_STEP 977
 
 struct choice {
     __u32 id;
@@ -43,25 +46,32 @@ INLINE struct endpoint *find_endpoint(__u32 id)
     return endpoint && endpoint->mode != MODE_NONE ? endpoint : NULL;
 }
 
-INLINE __u32 maglev_choice(const struct flow_key *flow, const struct service *service)
+INLINE struct maglev_table *find_table(const struct service *service)
 {
-    __u32 index = service->table, zero = 0, slot;
-    struct maglev_table *table;
-    void *inner;
+    __u32 index = service->table, zero = 0;
+    void *inner = bpf_map_lookup_elem(&tables, &index);
 
-    if (index == NO_TABLE)
-        return service->endpoint;
-    inner = bpf_map_lookup_elem(&tables, &index);
-    if (!inner)
-        return 0;
-    table = bpf_map_lookup_elem(inner, &zero);
-    if (!table)
-        return 0;
-    slot = hash_flow(flow, service) % TABLE_SIZE;
+    return inner ? bpf_map_lookup_elem(inner, &zero) : NULL;
+}
+
+INLINE __u32 endpoint_of_slot(const struct maglev_table *table, __u32 hash)
+{
+    __u32 slot = hash % TABLE_SIZE;
+
     // The verifier does not know what a remainder is, and the compiler must not know that the check
     // is for it.
     asm volatile("" : "+r"(slot));
     return slot < TABLE_SIZE ? table->slots[slot] : 0;
+}
+
+INLINE __u32 maglev_choice(const struct flow_key *flow, const struct service *service)
+{
+    struct maglev_table *table;
+
+    if (service->table == NO_TABLE)
+        return service->endpoint;
+    table = find_table(service);
+    return table ? endpoint_of_slot(table, hash_flow(flow, service)) : 0;
 }
 
 // Returns the offset of a connection ID that the server has chosen, or 0.
@@ -154,6 +164,35 @@ INLINE bool choose(struct __sk_buff *skb, const struct packet *packet,
     choice->endpoint = endpoint;
     choice->nat_port = 0;
     return endpoint;
+}
+
+// Chooses an endpoint on this node for a new connection, if the table has one. Another node has
+// sent the packet here for a pod that this node does not know yet, or no longer.
+INLINE bool choose_local(const struct packet *packet, const struct service *service,
+                         struct choice *choice)
+{
+    struct maglev_table *table;
+    struct endpoint *endpoint;
+    __u32 hash, id;
+
+    if (service->table == NO_TABLE || !choice->is_new)
+        return false;
+    if (packet->flow.protocol == IPPROTO_TCP && !opens_connection(packet))
+        return false;
+    table = find_table(service);
+    if (!table)
+        return false;
+    hash = hash_flow(&packet->flow, service);
+    for (int i = 1; i <= LOCAL_PROBES; i++) {
+        id = endpoint_of_slot(table, hash + i * LOCAL_STEP);
+        endpoint = find_endpoint(id);
+        if (endpoint && endpoint->mode == MODE_LOCAL) {
+            choice->id = id;
+            choice->endpoint = endpoint;
+            return true;
+        }
+    }
+    return false;
 }
 
 INLINE void remember(const struct packet *packet, const struct choice *choice)

@@ -85,6 +85,42 @@ fn packet_of_another_node_is_not_forwarded_again() {
     });
 }
 
+#[test]
+fn new_connection_of_another_node_goes_to_a_pod_here_if_its_own_is_unknown() {
+    on_node(|node| {
+        let way = node.layer2();
+        node.set_way("b", way);
+        let remote = EndpointPlace::Node("b".to_owned());
+        let pods = [
+            ("10.0.1.7:80", node.local()),
+            ("10.0.2.7:80", remote.clone()),
+            ("10.0.2.8:80", remote),
+        ];
+        let pods = pods.map(|(pod, place)| endpoint(pod, place));
+        for protocol in [TransportProtocol::Tcp, TransportProtocol::Udp] {
+            node.serve(WORLDS[0][0], protocol, pods.to_vec());
+        }
+        let before = node.dropped(DropReason::NotLocal);
+        let mut others = 0;
+        for port in 1..60 {
+            let client = format!("198.51.100.9:{port}");
+            let frame = TestFrame { source_mac: PEER_MAC, ..TestFrame::tcp(&client, WORLDS[0][0]) };
+            // The middle of a connection is left to the node that has it.
+            let is_dropped = node.run(&frame.bytes()).0 == ProgramVerdict::Drop;
+            others += u64::from(is_dropped);
+            for frame in [
+                TestFrame { flags: SYN, ..frame.clone() },
+                TestFrame { protocol: UDP, ..frame.clone() },
+                frame,
+            ] {
+                assert_eq!(node.redirect(&frame).target, pods[0].address);
+            }
+        }
+        assert!((20..60).contains(&others), "{others}");
+        assert_eq!(node.dropped(DropReason::NotLocal) - before, others);
+    });
+}
+
 fn tunnelled(frame: &TestFrame) -> TestFrame {
     TestFrame { target_mac: TUNNEL_MAC, source_mac: TUNNEL_PEER_MAC, ..frame.clone() }
 }
