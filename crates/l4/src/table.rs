@@ -186,7 +186,7 @@ impl<'a> ContentsBuilder<'a> {
         self.number_new_endpoints(values)
     }
 
-    /// Gives numbers to new endpoints. A number that is in use is free only after the next change, when no table has it.
+    /// Gives numbers to new endpoints. One that is in use is free only after the next change, when no table has it.
     fn number_new_endpoints(
         &mut self,
         values: BTreeMap<SocketAddr, EndpointValue>,

@@ -1,4 +1,5 @@
-//! Nanoseconds of a program for one packet. Run by hand: `cargo test -p l4 --test packet cost -- --ignored --nocapture`.
+//! Cost of the programs: for the verifier, and in nanoseconds for one packet. Run the latter by hand:
+//! `cargo test -p l4 --test packet cost -- --ignored --nocapture`.
 
 use aya::programs::{TestRun, TestRunOptions};
 use l4::{EndpointPlace, ProgramHook, TransportProtocol};
@@ -63,5 +64,18 @@ fn cost_of_a_packet() {
         let other = TestFrame::tcp("198.51.100.9:9", "10.9.9.9:80").bytes();
         measure(node, "other packet", ProgramHook::LbIn, &other);
         measure(node, "other packet of a pod", ProgramHook::PodOut, &other);
+    });
+}
+
+#[test]
+fn programs_are_far_from_the_limit_of_the_verifier() {
+    on_node(|node| {
+        for hook in [ProgramHook::LbIn, ProgramHook::PodOut, ProgramHook::NodeOut] {
+            let info = node.data_path.program(hook).info().unwrap();
+            let count = info.verified_instruction_count().unwrap();
+            eprintln!("{}: {count} instructions", hook.program());
+            // The limit is 1,000,000, and other kernels and compilers need more or less than these.
+            assert!(count < 100_000, "{count}");
+        }
     });
 }
