@@ -50,11 +50,16 @@ impl Machine {
     }
 
     pub(crate) fn ip(&self, words: &str) {
+        self.command("ip", words);
+    }
+
+    fn command(&self, program: &'static str, words: &str) {
         let words: Vec<_> = words.split_whitespace().map(str::to_owned).collect();
         let text = words.join(" ");
-        let output = self
-            .run(move || Command::new("ip").args(&words).stdin(Stdio::null()).output().unwrap());
-        assert!(output.status.success(), "ip {text}: {}", String::from_utf8_lossy(&output.stderr));
+        let run = move || Command::new(program).args(&words).stdin(Stdio::null()).output();
+        let output = self.run(run).unwrap_or_else(|error| panic!("{program}: {error}"));
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{program} {text}: {errors}");
     }
 
     /// Connects to a service.
@@ -224,6 +229,8 @@ impl TestNetwork {
                 set("ipv4/ip_forward", "1");
                 set("ipv6/conf/all/forwarding", "1");
             });
+            // The node finishes checksums that were left to the network card: wrong ones show.
+            node.command("ethtool", "-K up0 tx off");
             add_pod(number, node, pod);
             let tunnel = mac_text(number, TUNNEL);
             node.ip(&format!("link add vx0 address {tunnel} type vxlan external dstport 8473"));
