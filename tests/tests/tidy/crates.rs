@@ -18,6 +18,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("proxy", &["quic", "tls", "gateway", "balance", "codec"]),
     ("kube", &["gateway"]),
     ("intercept", &[]),
+    ("l4", &["balance"]),
     ("replica", &["balance"]),
     ("sheave", &["proxy", "kube", "intercept", "replica", "gateway"]),
     ("sim", &["balance"]),

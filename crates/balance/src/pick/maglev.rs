@@ -23,22 +23,28 @@ impl MaglevTable {
 
     /// Returns the table of members with these addresses and weights. Takes milliseconds.
     pub fn new(members: &[(SocketAddr, u32)]) -> Self {
+        Self::with_size(members, Self::SIZE)
+    }
+
+    /// Returns the table with another number of slots, which must be a prime.
+    pub fn with_size(members: &[(SocketAddr, u32)], size: usize) -> Self {
         let mut permutations: Vec<SlotPermutation> = (0..)
             .zip(members)
             .filter(|&(_, &(_, weight))| weight > 0)
-            .map(|(member, &(address, weight))| SlotPermutation::new(member, address, weight))
+            .map(|(member, &(address, weight))| SlotPermutation::new(member, address, weight, size))
             .collect();
         // Sorts by a key that does not depend on the order of the members.
         permutations.sort_unstable_by_key(|it| it.address);
-        Self { slots: fill_slots(&mut permutations) }
+        Self { slots: fill_slots(&mut permutations, size) }
     }
 
     /// Returns the index of the member that a key belongs to; `None` if no member has a weight.
     pub fn member(&self, key: u64) -> Option<usize> {
-        self.slots.get((key % Self::SIZE as u64) as usize).map(|&member| member as usize)
+        let slot = key.checked_rem(self.slots.len() as u64)?;
+        self.slots.get(slot as usize).map(|&member| member as usize)
     }
 
-    /// Returns the whole table: the slot of a key is the remainder by [`SIZE`](Self::SIZE).
+    /// Returns the whole table: the slot of a key is the remainder by its length.
     pub fn slots(&self) -> &[u32] {
         &self.slots
     }
@@ -76,8 +82,8 @@ struct SlotPermutation {
 }
 
 impl SlotPermutation {
-    fn new(member: u32, address: SocketAddr, weight: u32) -> Self {
-        let size = MaglevTable::SIZE as u64;
+    fn new(member: u32, address: SocketAddr, weight: u32, size: usize) -> Self {
+        let size = size as u64;
         let next = (hash_address(0, address) % size) as usize;
         // From 1 to less than a prime: so the sequence visits each slot once.
         let skip = (hash_address(1, address) % (size - 1)) as usize + 1;
@@ -87,16 +93,16 @@ impl SlotPermutation {
     /// Claims the next free slot in this member's order.
     fn claim(&mut self, slots: &mut [u32]) {
         while slots[self.next] != FREE {
-            self.step();
+            self.step(slots.len());
         }
         slots[self.next] = self.member;
-        self.step();
+        self.step(slots.len());
     }
 
-    fn step(&mut self) {
+    fn step(&mut self, size: usize) {
         self.next += self.skip;
-        if self.next >= MaglevTable::SIZE {
-            self.next -= MaglevTable::SIZE;
+        if self.next >= size {
+            self.next -= size;
         }
     }
 }
@@ -105,12 +111,12 @@ const FREE: u32 = u32::MAX;
 
 /// Lets each member claim a slot in turn; one with half the weight of the heaviest gets every
 /// second turn.
-fn fill_slots(permutations: &mut [SlotPermutation]) -> Box<[u32]> {
+fn fill_slots(permutations: &mut [SlotPermutation], size: usize) -> Box<[u32]> {
     let Some(heaviest) = permutations.iter().map(|it| it.weight).max() else {
         return Box::default();
     };
-    let mut slots = vec![FREE; MaglevTable::SIZE].into_boxed_slice();
-    let (mut round, mut left) = (0, MaglevTable::SIZE);
+    let mut slots = vec![FREE; size].into_boxed_slice();
+    let (mut round, mut left) = (0, size);
     while left > 0 {
         round += 1;
         let due = permutations.iter_mut().filter(|it| round * it.weight > it.due);
