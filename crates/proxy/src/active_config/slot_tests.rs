@@ -17,6 +17,7 @@ fn backend_that_binds_requests_has_no_slot_before_the_replicas_are_known() {
         service: "web".into(),
         port: 80,
         transport: TransportProtocol::Tcp,
+        node: None,
     };
     let settings = BackendSettings {
         algorithm: Algorithm::ConsistentHash,
@@ -24,7 +25,8 @@ fn backend_that_binds_requests_has_no_slot_before_the_replicas_are_known() {
         ..BackendSettings::default()
     };
     let endpoints = vec![EndpointSpec::new(([127, 0, 0, 1], 1).into())];
-    let spec = snapshot::Backend { key, source: EndpointSource::Slices, endpoints, settings };
+    let source = EndpointSource::Slices;
+    let spec = snapshot::Backend { key, source, endpoints, elsewhere: Vec::new(), settings };
     let snapshot = Snapshot { backends: vec![spec], ..Snapshot::default() };
     let most = |registry: &mut StateRegistry| {
         registry.backends(&snapshot)[0].configured().members()[0].max_in_flight

@@ -111,7 +111,8 @@ mod tests {
         let backend = |number: usize| {
             let service = format!("app-{number}").into();
             let transport = TransportProtocol::Tcp;
-            let key = BackendKey { namespace: "default".into(), service, port: 80, transport };
+            let namespace = "default".into();
+            let key = BackendKey { namespace, service, port: 80, transport, node: None };
             let affinity = Arc::new(AffinityKey::new(None));
             let settings = BackendSettings::default();
             let set = EndpointSet::empty();
