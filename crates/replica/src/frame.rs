@@ -44,8 +44,11 @@ pub(crate) fn append_frame(frame: &WireFrame, out: &mut BytesMut) -> bool {
 
 /// Returns the frame of a message.
 pub(crate) fn message_frame(message: &ReplicaMessage) -> WireFrame {
-    let ReplicaMessage::Lease(lease) = message;
-    WireFrame { body: Some(FrameBody::Lease(lease.into())) }
+    let body = match message {
+        ReplicaMessage::Lease(lease) => FrameBody::Lease(lease.into()),
+        ReplicaMessage::Limits(limits) => FrameBody::Limits(limits.into()),
+    };
+    WireFrame { body: Some(body) }
 }
 
 /// Returns the frame that carries nothing and shows that the sender is alive.

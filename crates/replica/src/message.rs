@@ -1,6 +1,7 @@
 //! Messages that replicas exchange. Each is the newest state of its kind.
 
 use balance::leases::{LeaseMessage, ReplicaIdentity};
+use balance::limit::LimitMessage;
 
 /// Message to a peer. Of each kind only the newest message counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -8,6 +9,8 @@ pub enum ReplicaMessage {
     /// Slots lent, returned and wanted. It repeats what the peer has not acknowledged, so it may
     /// replace an earlier one that was not sent.
     Lease(LeaseMessage),
+    /// Learned limits. Its sums include those of an earlier one that was not sent.
+    Limits(LimitMessage),
 }
 
 /// Message that a peer has sent.

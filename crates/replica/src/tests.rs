@@ -207,7 +207,7 @@ fn lease(
 }
 
 fn number(message: &ReplicaMessage) -> u64 {
-    let ReplicaMessage::Lease(lease) = message;
+    let ReplicaMessage::Lease(lease) = message else { panic!("a message of leases") };
     lease.sent.as_nanos()
 }
 
