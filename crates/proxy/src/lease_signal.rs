@@ -1,8 +1,10 @@
 //! Signal from workers and the control side to the thread of the leases.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 use balance::LeaseValidity;
+use balance::limit::LimitSharing;
 use tokio::sync::Notify;
 
 /// State that workers and the thread of the leases share.
@@ -12,6 +14,8 @@ pub(crate) struct LeaseSignal {
     /// Number of changes of backends, endpoints and caps so far.
     generation: AtomicU64,
     notify: Notify,
+    /// Learned limits of all replicas; set if they are shared.
+    pub(crate) limit_sharing: OnceLock<Mutex<LimitSharing>>,
 }
 
 impl LeaseSignal {

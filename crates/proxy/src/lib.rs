@@ -109,6 +109,8 @@ mod mutex;
 mod lease_signal;
 /// Slots of endpoints that replicas lease to one another.
 mod slot_leases;
+/// Learned limits that replicas share.
+mod limit_exchange;
 /// Metrics and the access log.
 pub mod observe;
 /// The handle on the control side.
@@ -116,12 +118,14 @@ mod control;
 
 pub use balance::demand::{LONGEST_WINDOW, WINDOW};
 pub use balance::leases;
+pub use balance::limit;
 pub use balance::{RequestDemand, SlotAssigner, SlotAssignment, Time};
 pub use control::{
     AccessLog, BackendDemand, BackendView, EndpointView, ListenError, ListenerView,
     ListeningSocket, Proxy, ProxySettings,
 };
 pub use interception::{ClientMark, ClientMarkFuture, ConnectionInterceptor, InterceptionCounts};
+pub use limit_exchange::{LimitExchange, LimitSharingStatus};
 pub use quic::GroupShape;
 pub use request_path::normal_path;
 pub use slot_leases::{LeaseStatus, SlotLeases};

@@ -2,13 +2,14 @@
 
 use std::sync::{Mutex, OnceLock};
 
-use proxy::LeaseStatus;
+use proxy::{LeaseStatus, LimitSharingStatus};
 use replica::ChannelSender;
 
 /// The state.
 #[derive(Debug, Default)]
 pub(crate) struct ReplicaStatus {
     leases: Mutex<LeaseStatus>,
+    limits: Mutex<LimitSharingStatus>,
     /// Set once the channel is open.
     channel: OnceLock<ChannelSender>,
 }
@@ -18,6 +19,10 @@ impl ReplicaStatus {
         *self.leases.lock().expect("no holder of the lock panics") = status;
     }
 
+    pub(super) fn set_limits(&self, status: LimitSharingStatus) {
+        *self.limits.lock().expect("no holder of the lock panics") = status;
+    }
+
     pub(super) fn set_channel(&self, channel: ChannelSender) {
         // A second channel of one thread does not exist.
         drop(self.channel.set(channel));
@@ -25,6 +30,10 @@ impl ReplicaStatus {
 
     pub(crate) fn leases(&self) -> LeaseStatus {
         *self.leases.lock().expect("no holder of the lock panics")
+    }
+
+    pub(crate) fn limits(&self) -> LimitSharingStatus {
+        *self.limits.lock().expect("no holder of the lock panics")
     }
 
     /// Returns the channel; `None` while its address is not free.

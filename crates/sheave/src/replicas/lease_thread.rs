@@ -10,7 +10,8 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use proxy::leases::{LeaseRefusal, ReplicaIdentity};
-use proxy::{Proxy, SlotLeases, Time, clock};
+use proxy::limit::LimitRefusal;
+use proxy::{LimitExchange, Proxy, SlotLeases, Time, clock};
 use replica::{
     ChannelReceiver, ChannelSender, ChannelSettings, ChannelTimes, ReceivedMessage,
     ReplicaCertificates, ReplicaMessage, start_channel,
@@ -67,10 +68,14 @@ impl SlotLeaseThread {
         let identity = ReplicaIdentity { member: me, incarnation: incarnation() };
         let leases = SlotLeases::new(Arc::clone(proxy), identity, flags.cut_off.into())
             .context("the data plane does not lease slots")?;
+        let limits =
+            LimitExchange::new(proxy, identity).context("the data plane does not share limits")?;
         let status = Arc::new(ReplicaStatus::default());
         let (channel_end, channel_ended) = oneshot::channel();
         let driver = LeaseDriver {
             leases,
+            limits,
+            limits_due: Instant::now(),
             me: identity,
             listen,
             port: flags.replica_port,
@@ -79,6 +84,7 @@ impl SlotLeaseThread {
             status: Arc::clone(&status),
             channel_ended,
             logged_refusals: [false; LeaseRefusal::ALL.len()],
+            logged_limit_refusals: [false; LimitRefusal::ALL.len()],
             status_due: Time::ZERO,
             last_step: Instant::now(),
         };
@@ -167,6 +173,9 @@ fn incarnation() -> u64 {
 /// The thread's state.
 struct LeaseDriver {
     leases: SlotLeases,
+    limits: LimitExchange,
+    /// Time of the next message about limits.
+    limits_due: Instant,
     me: ReplicaIdentity,
     listen: SocketAddr,
     port: u16,
@@ -176,6 +185,7 @@ struct LeaseDriver {
     channel_ended: oneshot::Receiver<()>,
     /// Reasons for refusals that have been logged.
     logged_refusals: [bool; LeaseRefusal::ALL.len()],
+    logged_limit_refusals: [bool; LimitRefusal::ALL.len()],
     status_due: Time,
     last_step: Instant,
 }
@@ -206,6 +216,7 @@ impl LeaseDriver {
                     channel.sender.send(message.to.member, ReplicaMessage::Lease(message));
                 }
             }
+            self.send_limits(&channel, now);
             self.write_status(now);
             let next = instant(self.leases.next_step(now), now);
             tokio::select! {
@@ -227,6 +238,7 @@ impl LeaseDriver {
                     channel = listener.and_then(|listener| self.open_channel(listener));
                 }
                 () = sleep_until(next) => {}
+                () = sleep_until(self.limits_due), if self.limits.has_peers() => {}
             }
         }
     }
@@ -256,6 +268,21 @@ impl LeaseDriver {
     fn update_members(&mut self) {
         let members = Arc::clone(&self.members.borrow_and_update());
         self.leases.update_members(members.iter().copied(), clock::now());
+        self.limits.update_members(members.iter().copied());
+    }
+
+    /// Tells all peers what has been learned, if it is time.
+    fn send_limits(&mut self, channel: &Option<OpenChannel>, now: Time) {
+        let Some(channel) = channel else { return };
+        if self.last_step < self.limits_due || !self.limits.has_peers() {
+            return;
+        }
+        self.limits_due = self.last_step + LimitExchange::INTERVAL;
+        let Some(message) = self.limits.message(now) else { return };
+        let members = Arc::clone(&self.members.borrow());
+        for &member in members.iter().filter(|&&member| member != self.me.member) {
+            channel.sender.send(member, ReplicaMessage::Limits(message.clone()));
+        }
     }
 
     /// Takes a message, and others that have arrived.
@@ -270,12 +297,24 @@ impl LeaseDriver {
     }
 
     fn receive_one(&mut self, received: ReceivedMessage) {
-        let ReceivedMessage { message: ReplicaMessage::Lease(message), from } = received;
-        if let Err(refusal) = self.leases.receive(&message, clock::now())
-            && !std::mem::replace(&mut self.logged_refusals[refusal as usize], true)
-        {
-            let reason = refusal.name();
-            tracing::warn!(replica = %from.member, reason, "a message about leases is refused");
+        let ReceivedMessage { message, from } = received;
+        match message {
+            ReplicaMessage::Lease(message) => {
+                if let Err(refusal) = self.leases.receive(&message, clock::now())
+                    && !std::mem::replace(&mut self.logged_refusals[refusal as usize], true)
+                {
+                    let reason = refusal.name();
+                    tracing::warn!(replica = %from.member, reason, "a message about leases is refused");
+                }
+            }
+            ReplicaMessage::Limits(message) => {
+                if let Err(refusal) = self.limits.receive(&message, clock::now())
+                    && !std::mem::replace(&mut self.logged_limit_refusals[refusal as usize], true)
+                {
+                    let reason = refusal.name();
+                    tracing::warn!(replica = %from.member, reason, "a message about limits is refused");
+                }
+            }
         }
     }
 
@@ -283,6 +322,7 @@ impl LeaseDriver {
         if now >= self.status_due {
             self.status_due = now + STATUS_INTERVAL;
             self.status.set_leases(self.leases.status());
+            self.status.set_limits(self.limits.status(now));
         }
     }
 }

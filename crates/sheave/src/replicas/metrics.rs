@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use proxy::leases::LeaseRefusal;
+use proxy::limit::LimitRefusal;
 use proxy::observe::{MetricReader, MetricRow};
 use replica::{ChannelCounts, RefusalReason};
 
@@ -63,13 +64,23 @@ pub(crate) static REPLICA_METRICS: &[MetricRow<ReplicaStatus>] = &[
             for (refusal, count) in LeaseRefusal::ALL.iter().zip(leases) {
                 each(&format!("lease_{}", refusal.name()), count);
             }
+            for (refusal, count) in LimitRefusal::ALL.iter().zip(it.limits().refused) {
+                each(&format!("limits_{}", refusal.name()), count);
+            }
             if let Some(counts) = counts(it) {
                 for reason in RefusalReason::ALL {
                     each(reason.name(), counts.refused(reason));
                 }
             }
         }),
-        "Connections and messages of other replicas that were refused, by reason; lease_...: by the table of leases.",
+        "Connections and messages of other replicas that were refused, by reason; lease_...: by the table of leases; \
+         limits_...: about learned limits.",
+    ),
+    MetricRow::new(
+        "sheave_replica_limit_peers",
+        &[],
+        MetricReader::Gauge(|it| it.limits().peers_heard as f64),
+        "Replicas with which this one learns limits (`maxInFlightPerEndpoint: auto`) together now.",
     ),
     MetricRow::new(
         "sheave_replica_slots",
