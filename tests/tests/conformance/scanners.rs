@@ -20,8 +20,7 @@ const TESTSSL_SECTIONS: &[&str] = &["-p", "-s", "-f", "-P", "-S", "-U"];
 /// Findings that are not about the listener: the test's authority revokes nothing; testssl.sh does without the ciphers
 /// that its own OpenSSL lacks; and its `openssl s_client` closes the connection at once, on a busy machine before the
 /// session ticket has arrived. Our own tests resume sessions.
-const TESTSSL_IGNORED: &[&str] =
-    &["cert_revocation", "engine_problem", "sessionresumption_ticket"];
+const TESTSSL_IGNORED: &[&str] = &["cert_revocation", "engine_problem", "sessionresumption_ticket"];
 
 /// Scans of sslyze, and the result that each must have.
 const SSLYZE_RESULTS: &[(&str, &str, Value)] = &[
