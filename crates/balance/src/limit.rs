@@ -25,6 +25,14 @@ mod epoch;
 mod estimator;
 /// Schedule of trials: short times with a higher or lower limit.
 mod trial;
+/// Message with which replicas share what they have learned.
+mod message;
+/// Division of a limit among replicas.
+mod division;
+/// Observations of all replicas over short times.
+mod window;
+/// Learned limits of several replicas.
+mod sharing;
 /// Limits of all endpoints of one backend.
 mod limiter;
 /// Backoff for endpoints that refuse requests because they are full.
@@ -36,8 +44,13 @@ pub use backoff::RetryAfterHandling;
 pub(crate) use backoff::{MAX_BACKOFF, RefusalBackoff};
 pub use counters::{EndpointLoadReport, LimitCounters, LimitSample};
 pub use limiter::ConcurrencyLimiter;
+pub use message::{
+    LIMITS_VERSION, LimitEntry, LimitMessage, LimitRefusal, MAX_LIMIT_ENTRIES, ObservationSums,
+    SharedLimit,
+};
 pub use own_refusal::OwnRefusal;
 pub(crate) use own_refusal::OwnRefusals;
+pub use sharing::LimitSharing;
 
 /// Highest limit that can be learned; a higher one would be as good as no limit.
 pub const MAX_LIMIT: u32 = levels::MOST;
@@ -62,6 +75,11 @@ impl Default for LimitSettings {
 impl LimitSettings {
     fn clamp(&self, limit: u32) -> u32 {
         limit.min(self.max).max(self.min)
+    }
+
+    /// Returns a reported limit within the bounds; 0 stays 0, which is none.
+    fn clamp_reported(&self, limit: u32) -> u32 {
+        if limit == 0 { 0 } else { self.clamp(limit) }
     }
 }
 

@@ -104,7 +104,7 @@ fn rendezvous_rank(endpoint: SocketAddr, member: SocketAddr) -> (u64, SocketAddr
 }
 
 /// Returns the canonical form of an address: the same for all spellings.
-fn canonical(member: SocketAddr) -> SocketAddr {
+pub(crate) fn canonical(member: SocketAddr) -> SocketAddr {
     SocketAddr::new(member.ip().to_canonical(), member.port())
 }
 

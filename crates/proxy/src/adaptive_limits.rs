@@ -14,6 +14,7 @@ use crate::backend::{Backend, BackendConfig};
 use crate::clock;
 use crate::dial::pool::EndpointData;
 use crate::health::HealthWaker;
+use crate::limit_exchange;
 use crate::mutex::lock;
 
 /// The adaptive concurrency limits of one backend's endpoints.
@@ -40,7 +41,14 @@ impl Backend {
         let Some(settings) = current.limit_settings() else { return false };
         let (waiting, round) = (self.waiting(), pass.as_nanos().max(1));
         let mut limiter = lock(&self.adaptive_limits.limiter);
-        limiter.update(&current.set, &settings, waiting, round, clock::now())
+        let (set, now) = (&current.set, clock::now());
+        match self.limit_sharing() {
+            Some(sharing) => {
+                let shared = (limit_exchange::pool_key(&self.name), &mut *lock(sharing));
+                limiter.update_shared(set, &settings, waiting, round, shared, now)
+            }
+            None => limiter.update(set, &settings, waiting, round, now),
+        }
     }
 
     /// Returns the concurrency limit of each limited endpoint, and the origin of the limit as a label.

@@ -54,7 +54,7 @@ pub(crate) struct Backend {
     pub(crate) affinity_key: Arc<AffinityKey>,
     pub(crate) address_shares: AddressShares,
     /// Leases of slots among replicas; `None`: there are none.
-    leases: Option<Arc<LeaseSignal>>,
+    pub(crate) leases: Option<Arc<LeaseSignal>>,
     /// Requests that were rejected since the thread of the leases last read this, because they may not wait.
     rejected_at_once: AtomicU32,
 }

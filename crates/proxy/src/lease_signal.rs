@@ -1,9 +1,10 @@
 //! Signal from workers and the control side to the thread of the leases.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use balance::LeaseValidity;
+use balance::limit::LimitSharing;
 use balance::peer_reports::MAX_OUTAGE_REPORTS;
 use tokio::sync::Notify;
 
@@ -26,6 +27,8 @@ pub(crate) struct LeaseSignal {
     /// Endpoints that peers cannot reach, for the health thread to check.
     to_check: Mutex<Vec<(Arc<Backend>, Arc<Endpoint>)>>,
     notify: Notify,
+    /// Learned limits of all replicas; set if they are shared.
+    pub(crate) limit_sharing: OnceLock<Mutex<LimitSharing>>,
 }
 
 impl LeaseSignal {

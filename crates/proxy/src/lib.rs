@@ -111,6 +111,8 @@ mod lease_signal;
 mod slot_leases;
 /// State that replicas report to one another.
 mod peer_reports;
+/// Learned limits that replicas share.
+mod limit_exchange;
 /// Metrics and the access log.
 pub mod observe;
 /// The handle on the control side.
@@ -118,6 +120,7 @@ mod control;
 
 pub use balance::demand::{LONGEST_WINDOW, WINDOW};
 pub use balance::leases;
+pub use balance::limit;
 pub use balance::peer_reports::ReportRefusal;
 pub use balance::{RequestDemand, SlotAssigner, SlotAssignment, Time};
 pub use control::{
@@ -125,6 +128,7 @@ pub use control::{
     ListeningSocket, Proxy, ProxySettings,
 };
 pub use interception::{ClientMark, ClientMarkFuture, ConnectionInterceptor, InterceptionCounts};
+pub use limit_exchange::{LimitExchange, LimitSharingStatus};
 pub use peer_reports::{DueReports, PeerReports, ReportCounts};
 pub use quic::GroupShape;
 pub use request_path::normal_path;

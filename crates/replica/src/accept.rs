@@ -5,7 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use balance::leases::ReplicaIdentity;
+use balance::leases::{LeaseMessage, ReplicaIdentity};
+use balance::limit::LimitMessage;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -214,17 +215,14 @@ impl MessageReceiver {
         from: ReplicaIdentity,
     ) -> Result<Option<ReplicaMessage>, RefusalReason> {
         match frame.body {
-            Some(FrameBody::Lease(lease)) => match lease.try_into() {
-                Ok(lease) => check_sender(lease, from).map(Some),
-                // Other messages of this peer may be understood.
-                Err(WireError::LeaseVersion) => {
-                    let detail = WireError::LeaseVersion.to_string();
-                    let (reason, peer) = (RefusalReason::Version, from.member);
-                    self.note_refusal(&ConnectionRefusal { reason, peer, detail });
-                    Ok(None)
-                }
-                Err(WireError::Absurd) => Err(RefusalReason::Absurd),
-            },
+            Some(FrameBody::Lease(lease)) => {
+                let lease = LeaseMessage::try_from(lease);
+                self.check(lease.map(|it| (it.from, ReplicaMessage::Lease(it))), from)
+            }
+            Some(FrameBody::Limits(limits)) => {
+                let limits = LimitMessage::try_from(limits);
+                self.check(limits.map(|it| (it.from, ReplicaMessage::Limits(it))), from)
+            }
             Some(FrameBody::Demand(demand)) => {
                 Ok(self.report(demand.try_into().map(ReplicaMessage::Demand), from))
             }
@@ -235,6 +233,26 @@ impl MessageReceiver {
                 Ok(self.report(outages.try_into().map(ReplicaMessage::Outages), from))
             }
             Some(FrameBody::Hello(_)) | None => Ok(None),
+        }
+    }
+
+    /// Returns a message that names the authenticated replica as its sender.
+    fn check(
+        &self,
+        decoded: Result<(ReplicaIdentity, ReplicaMessage), WireError>,
+        from: ReplicaIdentity,
+    ) -> Result<Option<ReplicaMessage>, RefusalReason> {
+        match decoded {
+            Ok((sender, message)) if sender == from => Ok(Some(message)),
+            Ok(_) => Err(RefusalReason::Sender),
+            // Other messages of this peer may be understood.
+            Err(WireError::Version) => {
+                let detail = WireError::Version.to_string();
+                let (reason, peer) = (RefusalReason::Version, from.member);
+                self.note_refusal(&ConnectionRefusal { reason, peer, detail });
+                Ok(None)
+            }
+            Err(WireError::Absurd) => Err(RefusalReason::Absurd),
         }
     }
 
@@ -267,13 +285,6 @@ impl MessageReceiver {
             _ => tracing::warn!(%peer, reason = reason_name, detail, "refused a replica"),
         }
     }
-}
-
-fn check_sender(
-    lease: balance::leases::LeaseMessage,
-    from: ReplicaIdentity,
-) -> Result<ReplicaMessage, RefusalReason> {
-    if lease.from == from { Ok(ReplicaMessage::Lease(lease)) } else { Err(RefusalReason::Sender) }
 }
 
 fn tls_reason(error: &io::Error) -> RefusalReason {

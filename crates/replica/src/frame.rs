@@ -49,6 +49,7 @@ pub(crate) fn message_frame(message: &ReplicaMessage) -> WireFrame {
         ReplicaMessage::Demand(demand) => FrameBody::Demand(demand.into()),
         ReplicaMessage::Refusals(refusals) => FrameBody::Refusals(refusals.into()),
         ReplicaMessage::Outages(outages) => FrameBody::Outages(outages.into()),
+        ReplicaMessage::Limits(limits) => FrameBody::Limits(limits.into()),
     };
     WireFrame { body: Some(body) }
 }

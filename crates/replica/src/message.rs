@@ -1,6 +1,7 @@
 //! Messages that replicas exchange. Each is the newest state of its kind.
 
 use balance::leases::{LeaseMessage, ReplicaIdentity};
+use balance::limit::LimitMessage;
 use balance::peer_reports::{DemandMessage, OutageMessage, RefusalMessage};
 
 /// Message to a peer. Of each kind only the newest message counts.
@@ -15,6 +16,8 @@ pub enum ReplicaMessage {
     Refusals(RefusalMessage),
     /// Endpoints that cannot be reached.
     Outages(OutageMessage),
+    /// Learned limits. Its sums include those of an earlier one that was not sent.
+    Limits(LimitMessage),
 }
 
 /// Message that a peer has sent.

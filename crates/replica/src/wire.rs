@@ -15,10 +15,15 @@ use thiserror::Error;
 
 use crate::wire_reports::{WireDemandMessage, WireOutageMessage, WireRefusalMessage};
 
+/// Learned limits.
+mod limits;
+
+pub(crate) use limits::WireLimits;
+
 /// One frame. A body of an unknown kind is as none.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct WireFrame {
-    #[prost(oneof = "FrameBody", tags = "1, 2, 3, 4, 5")]
+    #[prost(oneof = "FrameBody", tags = "1, 2, 3, 4, 5, 6")]
     pub(crate) body: Option<FrameBody>,
 }
 
@@ -34,6 +39,8 @@ pub(crate) enum FrameBody {
     Refusals(WireRefusalMessage),
     #[prost(message, tag = "5")]
     Outages(WireOutageMessage),
+    #[prost(message, tag = "6")]
+    Limits(WireLimits),
 }
 
 /// First frame of each side.
@@ -140,7 +147,7 @@ struct WirePool {
 pub(crate) enum WireError {
     /// The message has another version: its fields may mean something else.
     #[error("message of another version")]
-    LeaseVersion,
+    Version,
     /// A field is missing or impossible, or there are too many entries.
     #[error("a field is missing or impossible, or there are too many entries")]
     Absurd,
@@ -204,7 +211,7 @@ impl TryFrom<WireLease> for LeaseMessage {
     /// Returns the message. The lease table judges the rest: sender, sequence and counts.
     fn try_from(wire: WireLease) -> Result<Self, WireError> {
         if wire.version != u32::from(LEASE_VERSION) {
-            return Err(WireError::LeaseVersion);
+            return Err(WireError::Version);
         }
         let counts = [wire.lent.len(), wire.returned.len(), wire.pools.len()];
         if counts.iter().any(|&count| count > MAX_MESSAGE_ENTRIES) {

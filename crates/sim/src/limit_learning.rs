@@ -11,8 +11,12 @@ use balance::ConcurrencyCap;
 
 use crate::random::ServiceVariance;
 
+/// Model of an endpoint.
+mod model_server;
 /// Simulation of a scenario.
 mod simulation;
+
+pub(crate) use model_server::{ModelServer, NextFinish, RunningRequest};
 
 use simulation::LimitSimulation;
 

@@ -32,6 +32,8 @@ mod invariants;
 mod endpoint_sets;
 /// Study: accuracy of learned limits.
 mod limit_learning;
+/// Study: learned limits of several balancers.
+mod limit_sharing;
 /// Study: waiting times under each picker.
 mod study;
 /// Study: time until a picker avoids an endpoint that becomes slow.
@@ -51,6 +53,8 @@ const USAGE: &str = "usage: sim --seeds N   run seeds 0 to N - 1, stop at the fi
        sim --onset     print the cost of an endpoint that becomes slow, by picker
        sim --overload  print waits and useful work of a queue in a sustained overload
        sim --limits    print the accuracy of learned limits
+       sim --shared-limits
+                       print the accuracy of limits that several balancers learn
        sim --replicas  print the cost of sharing slots among several balancers
        sim --leases    print waits of replicas that lease slots to one another
        sim --leases --cost
@@ -75,6 +79,10 @@ fn main() -> ExitCode {
         }
         ["--limits"] => {
             limit_learning::print();
+            ExitCode::SUCCESS
+        }
+        ["--shared-limits"] => {
+            limit_sharing::print();
             ExitCode::SUCCESS
         }
         ["--replicas"] => {

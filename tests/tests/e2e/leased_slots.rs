@@ -17,6 +17,9 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 
+/// Limits that replicas learn together.
+mod learned_limits;
+
 const CAP: u32 = 4;
 const ENDPOINTS: usize = 5;
 

@@ -60,9 +60,10 @@ struct LevelCounters {
 /// Totals of one level; the sums wrap around.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LevelTotals {
-    finished: u64,
-    held: u64,
-    squares: u64,
+    pub(super) finished: u64,
+    /// Nanoseconds.
+    pub(super) held: u64,
+    pub(super) squares: u64,
 }
 
 impl LimitCounters {
@@ -117,20 +118,41 @@ impl LimitCounters {
         self.round.swap(round, Ordering::Relaxed) != round
     }
 
+    /// Returns the totals over all levels.
+    pub(super) fn total(&self) -> LevelTotals {
+        let rows = self.levels.get().map_or(&[][..], |rows| &rows[..]);
+        rows.iter().map(LevelCounters::read).fold(LevelTotals::default(), LevelTotals::plus)
+    }
+
     pub(super) fn sums(&self) -> Option<[LevelTotals; LEVELS]> {
         let rows = self.levels.get()?;
-        Some(std::array::from_fn(|step| LevelTotals {
-            finished: rows[step].finished.load(Ordering::Relaxed),
-            held: rows[step].held.load(Ordering::Relaxed),
-            squares: rows[step].squares.load(Ordering::Relaxed),
-        }))
+        Some(std::array::from_fn(|step| rows[step].read()))
     }
 }
 
+impl LevelCounters {
+    fn read(&self) -> LevelTotals {
+        LevelTotals {
+            finished: self.finished.load(Ordering::Relaxed),
+            held: self.held.load(Ordering::Relaxed),
+            squares: self.squares.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// Seconds squared in the square of a unit of 2^14 nanoseconds.
+pub(super) const SQUARE: f64 = 16_384e-9 * 16_384e-9;
+
 impl LevelTotals {
+    fn plus(self, other: Self) -> Self {
+        Self {
+            finished: self.finished.wrapping_add(other.finished),
+            held: self.held.wrapping_add(other.held),
+            squares: self.squares.wrapping_add(other.squares),
+        }
+    }
+
     pub(super) fn since(&self, before: &Self) -> LevelStats {
-        /// Seconds squared in the square of a unit of 2^14 nanoseconds.
-        const SQUARE: f64 = 16_384e-9 * 16_384e-9;
         LevelStats {
             finished: self.finished.wrapping_sub(before.finished) as f64,
             slot_seconds: self.held.wrapping_sub(before.held) as f64 / 1e9,

@@ -6,6 +6,8 @@ use std::time::Duration;
 use super::counters::{LevelTotals, LimitCounters};
 use super::epoch::{LevelStats, LimitLikelihoods, SampleEpoch, normalize};
 use super::levels::{LEVELS, number, step};
+use super::sharing::PeerView;
+use super::window::{ObservationWindow, WindowSample};
 use super::{LimitReason, LimitSettings};
 use crate::time::Time;
 
@@ -59,6 +61,10 @@ pub(super) struct LimitEstimator {
     /// much less.
     dispersion: f64,
     spare_capacity: Option<(u32, Time)>,
+    /// Observations beside other replicas.
+    pub(super) window: ObservationWindow,
+    /// True while another replica holds a trial of the endpoint.
+    pub(super) is_tried_by_peer: bool,
 }
 
 impl LimitEstimator {
@@ -90,24 +96,40 @@ impl LimitEstimator {
             level_stats: [LevelStats::default(); LEVELS],
             dispersion: 1.0,
             spare_capacity: None,
+            window: ObservationWindow::default(),
+            is_tried_by_peer: false,
         }
     }
 
-    /// Adds the observations since the last call.
-    pub(super) fn gather(&mut self, evidence: &LimitCounters, now: Time) {
-        let Some(sums) = evidence.sums() else { return };
-        for (step, (sum, before)) in sums.iter().zip(&self.sums).enumerate() {
-            self.epoch.add(step, &sum.since(before));
+    /// Adds the observations since the last call. If `peers` have requests, those of all replicas
+    /// are added in another way ([`add_window`](Self::add_window)), and levels are those of all.
+    pub(super) fn gather(&mut self, evidence: &LimitCounters, peers: Option<&PeerView>, now: Time) {
+        if let Some(sums) = evidence.sums() {
+            if peers.is_none_or(PeerView::is_idle) {
+                for (step, (sum, before)) in sums.iter().zip(&self.sums).enumerate() {
+                    self.epoch.add(step, &sum.since(before));
+                }
+            }
+            self.sums = sums;
         }
-        self.sums = sums;
         if let Some(service) = self.epoch.service(f64::from(self.limit)) {
             self.service = service;
         }
         let spare = evidence.take_spare_capacity_level();
         if spare > 0 {
+            let spare = spare.saturating_add(peers.map_or(0, PeerView::requests));
             self.spare_capacity = Some((spare, now + SPARE_CAPACITY_LIFETIME));
         }
         self.spare_capacity = self.spare_capacity.filter(|&(_, until)| now < until);
+    }
+
+    /// Adds a window of observations of all replicas.
+    pub(super) fn add_window(&mut self, window: &WindowSample) {
+        let step = step(window.level.round() as u32);
+        // With this slot time, the time at the level is that of the window.
+        let slot_seconds = number(step) * window.seconds;
+        let WindowSample { finished, slot_seconds_squared, .. } = *window;
+        self.epoch.add(step, &LevelStats { finished, slot_seconds, slot_seconds_squared });
     }
 
     /// Ends the epoch if it is long enough. True if it was a surprise.
@@ -190,6 +212,13 @@ impl LimitEstimator {
     pub(super) fn trial_ended(&mut self, now: Time) {
         self.last_trial = Some(now);
         self.settled_at = now + Duration::try_from_secs_f64(2.0 * self.service).unwrap_or_default();
+    }
+
+    /// Follows the trials of the replica that decides the limit.
+    pub(super) fn follow_trial(&mut self, is_tried_by_peer: bool, now: Time) {
+        if std::mem::replace(&mut self.is_tried_by_peer, is_tried_by_peer) && !is_tried_by_peer {
+            self.trial_ended(now);
+        }
     }
 
     pub(super) fn is_settled(&self, now: Time) -> bool {

@@ -10,11 +10,16 @@ use std::net::SocketAddr;
 use super::epoch::{LimitLikelihoods, normalize};
 use super::estimator::{LimitEstimator, highest_level};
 use super::levels::LEVELS;
-use super::trial::TrialScheduler;
+use super::sharing::{LimitSharing, PeerView};
+use super::trial::{SHORTEST, SHORTEST_WITH_PEERS, TrialScheduler};
 use super::{LimitReason, LimitSettings};
 use crate::endpoint::{EndpointSet, SetMember};
+use crate::leases::PoolKey;
 use crate::load::ConcurrencyCap;
 use crate::time::Time;
+
+/// Sharing of limits with other replicas.
+mod shared;
 
 /// Weight of the evidence of all other endpoints, as a number of endpoints.
 const OTHERS_WEIGHT: f64 = 8.0;
@@ -26,6 +31,22 @@ const OUTLIER_PROBABILITY: f64 = 0.05;
 pub struct ConcurrencyLimiter {
     estimators: Vec<LimitEstimator>,
     trials: TrialScheduler,
+    /// Limits in force, in the order of the estimators.
+    in_force: Vec<LimitInForce>,
+    /// True if limits were shared with peers in the last round.
+    has_heard_peers: bool,
+}
+
+/// Limit of one endpoint.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LimitInForce {
+    pub(super) address: SocketAddr,
+    /// Limit of this replica.
+    pub(super) limit: u32,
+    /// Limit of all replicas together.
+    pub(super) total: u32,
+    pub(super) reason: LimitReason,
+    pub(super) preferred: bool,
 }
 
 impl ConcurrencyLimiter {
@@ -50,25 +71,65 @@ impl ConcurrencyLimiter {
         round: u64,
         now: Time,
     ) -> bool {
+        self.update_with(set, settings, waiting, round, None, now)
+    }
+
+    /// The same beside other replicas. `pool` names the backend, the same at each replica.
+    pub fn update_shared<T>(
+        &mut self,
+        set: &EndpointSet<T>,
+        settings: &LimitSettings,
+        waiting: u32,
+        round: u64,
+        (pool, sharing): (PoolKey, &mut LimitSharing),
+        now: Time,
+    ) -> bool {
+        self.update_with(set, settings, waiting, round, Some((pool, sharing)), now)
+    }
+
+    fn update_with<T>(
+        &mut self,
+        set: &EndpointSet<T>,
+        settings: &LimitSettings,
+        waiting: u32,
+        round: u64,
+        sharing: Option<(PoolKey, &mut LimitSharing)>,
+        now: Time,
+    ) -> bool {
         let members = set.members().iter().enumerate();
         let ours: Vec<_> =
             members.filter(|(_, it)| it.endpoint.limit_counters.claim_round(round)).collect();
+        let mut sharing = sharing.filter(|(_, sharing)| sharing.has_peers());
         self.sync_members(&ours, settings, now);
+        let views = self.peer_views(&ours, &mut sharing, settings, now);
         self.trials.end(&mut self.estimators, now);
-        self.update_estimates(&ours, settings, now);
+        if let Some((pool, sharing)) = &mut sharing {
+            self.observe(&ours, waiting, &views, (*pool, sharing), now);
+        }
+        self.update_estimates(&ours, &views, settings, now);
         let in_flight = ours.iter().map(|(_, member)| member.endpoint.in_flight());
-        let demand = in_flight.fold(waiting, u32::saturating_add);
-        let is_fit = |at: usize| ours[at].1.weight > 0;
-        self.trials.begin(&mut self.estimators, demand, is_fit, settings, now);
+        let of_peers: f64 = views.iter().flatten().map(PeerView::demand).sum();
+        let demand = in_flight.fold(waiting, u32::saturating_add).saturating_add(of_peers as u32);
+        let is_led = |at: usize| views.get(at).and_then(Option::as_ref)?.leader;
+        let is_fit = |at: usize| ours[at].1.weight > 0 && is_led(at).is_none();
+        let is_alone = views.iter().flatten().all(PeerView::is_idle);
+        let shortest = if is_alone { SHORTEST } else { SHORTEST_WITH_PEERS };
+        self.trials.begin(&mut self.estimators, demand, is_fit, shortest, settings, now);
+        self.in_force = self.own_limits();
+        if let Some((pool, sharing)) = sharing {
+            self.share_limits(&ours, &views, (pool, sharing), settings, now);
+        }
         self.apply_limits(&ours, set)
     }
 
     /// Returns the limit of each endpoint and its reason.
     pub fn limits(&self) -> impl Iterator<Item = (SocketAddr, u32, LimitReason)> {
-        self.estimators.iter().map(|estimator| match self.trials.of(estimator.address) {
-            Some(trial) => (estimator.address, trial.target, LimitReason::Probing),
-            None => (estimator.address, estimator.limit, estimator.reason),
-        })
+        self.in_force.iter().map(|it| (it.address, it.limit, it.reason))
+    }
+
+    /// Returns the limit of each endpoint for all replicas together.
+    pub fn totals(&self) -> impl Iterator<Item = (SocketAddr, u32)> {
+        self.in_force.iter().map(|it| (it.address, it.total))
     }
 
     /// Returns the limit that each endpoint would have without trials.
@@ -110,13 +171,15 @@ impl ConcurrencyLimiter {
     fn update_estimates<T>(
         &mut self,
         ours: &[(usize, &SetMember<T>)],
+        views: &[Option<PeerView>],
         settings: &LimitSettings,
         now: Time,
     ) {
         let mut surprise = false;
-        for (estimator, (_, member)) in self.estimators.iter_mut().zip(ours) {
-            estimator.gather(&member.endpoint.limit_counters, now);
-            if self.trials.of(estimator.address).is_none() {
+        for (at, (estimator, (_, member))) in self.estimators.iter_mut().zip(ours).enumerate() {
+            let view = views.get(at).and_then(Option::as_ref);
+            estimator.gather(&member.endpoint.limit_counters, view, now);
+            if self.trials.of(estimator.address).is_none() && !estimator.is_tried_by_peer {
                 surprise |= estimator.close_epoch(now);
             }
         }
@@ -133,30 +196,40 @@ impl ConcurrencyLimiter {
             |step| self.estimators.iter().map(|estimator| estimator.samples_at(step)).sum(),
             10.0,
         );
-        for ((estimator, mut likelihoods), (_, member)) in
-            self.estimators.iter_mut().zip(likelihoods).zip(ours)
+        for (at, (estimator, mut likelihoods)) in
+            self.estimators.iter_mut().zip(likelihoods).enumerate()
         {
             let others = likelihoods_of_others(&sum, &likelihoods, ours.len() - 1);
             likelihoods.iter_mut().zip(others).for_each(|(own, others)| *own += others);
             normalize(&mut likelihoods);
-            estimator.update_limit(
-                &likelihoods,
-                top,
-                member.endpoint.limit_counters.reported_limit(now),
-                settings,
-            );
+            let reported = ours[at].1.endpoint.limit_counters.reported_limit(now);
+            let view = views.get(at).and_then(Option::as_ref);
+            let reported = reported.or_else(|| view.and_then(|view| view.reported));
+            estimator.update_limit(&likelihoods, top, reported, settings);
         }
+    }
+
+    /// Returns the limits that this replica would use alone.
+    fn own_limits(&self) -> Vec<LimitInForce> {
+        let limit = |estimator: &LimitEstimator| {
+            let address = estimator.address;
+            let (limit, reason, preferred) = match self.trials.of(address) {
+                Some(trial) => (trial.target, LimitReason::Probing, trial.up),
+                None => (estimator.limit, estimator.reason, false),
+            };
+            LimitInForce { address, limit, total: limit, reason, preferred }
+        };
+        self.estimators.iter().map(limit).collect()
     }
 
     /// Applies the limits. True if some endpoint may have more requests than before.
     fn apply_limits<T>(&self, ours: &[(usize, &SetMember<T>)], set: &EndpointSet<T>) -> bool {
         let mut raised = false;
-        for ((_, limit, _), (_, member)) in self.limits().zip(ours) {
-            raised |= member.endpoint.set_learned(limit);
+        for (in_force, (_, member)) in self.in_force.iter().zip(ours) {
+            raised |= member.endpoint.set_learned(in_force.limit);
         }
-        let is_preferred =
-            |member: &SetMember<T>| self.trials.of(member.endpoint.address).is_some_and(|it| it.up);
-        set.prefer(ours.iter().filter(|(_, member)| is_preferred(member)).map(|&(at, _)| at));
+        let preferred = self.in_force.iter().zip(ours).filter(|(in_force, _)| in_force.preferred);
+        set.prefer(preferred.map(|(_, &(at, _))| at));
         raised
     }
 }

@@ -19,10 +19,14 @@ const SERVICES: f64 = 5.0;
 /// Maximum duration of a trial.
 const LONGEST: Duration = Duration::from_secs(30);
 /// Minimum duration of a trial: limits are not updated more often.
-const SHORTEST: Duration = Duration::from_millis(100);
+pub(super) const SHORTEST: Duration = Duration::from_millis(100);
+/// The same with other replicas, which learn of it by a message.
+pub(super) const SHORTEST_WITH_PEERS: Duration = Duration::from_millis(1300);
 /// Share of the time with a trial if limits are known, and if they are unknown.
 const TRIAL_SHARE_KNOWN: f64 = 0.1;
 const TRIAL_SHARE_UNKNOWN: f64 = 0.5;
+/// The first of these with other replicas: a trial shows less, as levels are means of a second.
+const TRIAL_SHARE_WITH_PEERS: f64 = 0.25;
 /// Number of eager trials for each endpoint without a known limit as the result, after which the
 /// share has sunk to a half.
 const TRIALS_TO_HALVE_SHARE: f64 = 6.0;
@@ -59,12 +63,13 @@ struct TrialCandidate {
 }
 
 impl TrialScheduler {
-    /// Ends the trials whose time is over, or whose endpoint has gone.
+    /// Ends the trials whose time is over, or whose endpoint has gone or is tried by a peer.
     pub(super) fn end(&mut self, estimators: &mut [LimitEstimator], now: Time) {
         self.running.retain(|trial| {
             let estimator =
                 estimators.iter_mut().find(|estimator| estimator.address == trial.address);
-            let goes_on = now < trial.until && estimator.is_some();
+            let is_ours = estimator.as_ref().is_some_and(|it| !it.is_tried_by_peer);
+            let goes_on = now < trial.until && is_ours;
             if !goes_on && let Some(estimator) = estimator {
                 estimator.trial_ended(now);
             }
@@ -82,12 +87,13 @@ impl TrialScheduler {
     }
 
     /// Begins the next trial if it is due. `demand` is the number of requests in flight and queued;
-    /// `is_fit` returns true if an endpoint may have a trial.
+    /// `is_fit` returns true if an endpoint may have a trial. A trial lasts `shortest` at least.
     pub(super) fn begin(
         &mut self,
         estimators: &mut [LimitEstimator],
         demand: u32,
         is_fit: impl Fn(usize) -> bool,
+        shortest: Duration,
         settings: &LimitSettings,
         now: Time,
     ) {
@@ -112,8 +118,9 @@ impl TrialScheduler {
         let more = f64::from(candidate.target) / f64::from(estimator.limit.max(1));
         let lasts = SERVICES * estimator.service * more.max(1.0);
         let lasts = Duration::try_from_secs_f64(lasts).unwrap_or(LONGEST);
-        let lasts = lasts.clamp(SHORTEST, LONGEST);
-        let share = self.share(candidate.urgent, estimators.len());
+        let lasts = lasts.clamp(shortest, LONGEST);
+        let known = if shortest > SHORTEST { TRIAL_SHARE_WITH_PEERS } else { TRIAL_SHARE_KNOWN };
+        let share = self.share(candidate.urgent, known, estimators.len());
         let TrialCandidate { up, target, .. } = candidate;
         let address = estimators[at].address;
         self.running.push(LimitTrial { address, target, up, until: now + lasts });
@@ -121,15 +128,15 @@ impl TrialScheduler {
     }
 
     /// Returns the share of the time to be spent on trials from now on.
-    fn share(&mut self, urgent: bool, endpoints: usize) -> f64 {
+    fn share(&mut self, urgent: bool, known: f64, endpoints: usize) -> f64 {
         self.eager_trials_left = self.eager_trials_left.saturating_sub(1);
         if !urgent {
             self.eager_trials = (self.eager_trials - 1.0).max(0.0);
-            return TRIAL_SHARE_KNOWN;
+            return known;
         }
         self.eager_trials += 1.0;
         let used = self.eager_trials / (TRIALS_TO_HALVE_SHARE * endpoints as f64);
-        (TRIAL_SHARE_UNKNOWN / (1.0 + used * used)).max(TRIAL_SHARE_KNOWN)
+        (TRIAL_SHARE_UNKNOWN / (1.0 + used * used)).max(known)
     }
 }
 

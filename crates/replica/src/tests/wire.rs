@@ -7,6 +7,10 @@ use balance::leases::{
     LEASE_VERSION, LeaseMessage, LentEntry, MAX_MESSAGE_ENTRIES, PoolEntry, PoolKey, PoolState,
     ReplicaIdentity, ReturnedEntry,
 };
+use balance::limit::{
+    LIMITS_VERSION, LimitEntry, LimitMessage, LimitReason, MAX_LIMIT_ENTRIES, ObservationSums,
+    SharedLimit,
+};
 use bytes::BytesMut;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -81,6 +85,90 @@ fn lease_of(frame: WireFrame) -> WireLease {
     }
 }
 
+fn limits() -> impl Strategy<Value = LimitMessage> {
+    let reason = prop::sample::select(vec![
+        LimitReason::Start,
+        LimitReason::Growing,
+        LimitReason::Saturation,
+        LimitReason::Reported,
+        LimitReason::Probing,
+    ]);
+    let numbers = (any::<[u64; 10]>(), any::<[u32; 3]>());
+    let entry = (address(), numbers, reason, any::<bool>()).prop_map(
+        |(endpoint, (sums, limits), reason, preferred)| {
+            limit_entry(endpoint, sums, limits, (reason, preferred))
+        },
+    );
+    (identity(), any::<u64>(), vec(entry, 0..9)).prop_map(|(from, sent, endpoints)| LimitMessage {
+        version: LIMITS_VERSION,
+        from,
+        sent: Time::from_nanos(sent),
+        endpoints,
+    })
+}
+
+fn limit_entry(
+    endpoint: SocketAddr,
+    [pool, in_flight_milli, demand_milli, sums @ ..]: [u64; 10],
+    [total, claim, reported]: [u32; 3],
+    (reason, preferred): (LimitReason, bool),
+) -> LimitEntry {
+    let [begun_nanos, observed_nanos, in_flight_nanos, limited_nanos, finished, rest @ ..] = sums;
+    let [held_nanos, squares] = rest;
+    LimitEntry {
+        pool: PoolKey(pool),
+        endpoint,
+        state: SharedLimit {
+            in_flight_milli,
+            demand_milli,
+            total,
+            claim,
+            reason,
+            preferred,
+            reported,
+        },
+        sums: ObservationSums {
+            begun_nanos,
+            observed_nanos,
+            in_flight_nanos,
+            limited_nanos,
+            finished,
+            held_nanos,
+            squares,
+        },
+    }
+}
+
+fn limits_of(frame: &WireFrame) -> Result<LimitMessage, WireError> {
+    match &frame.body {
+        Some(FrameBody::Limits(limits)) => limits.clone().try_into(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn largest_message_of_limits_fits_in_a_frame() {
+    let endpoint = "[ffff::ffff]:65535".parse().unwrap();
+    let from = ReplicaIdentity { member: endpoint, incarnation: u64::MAX };
+    let probing = (LimitReason::Probing, true);
+    let entry = limit_entry(endpoint, [u64::MAX; 10], [u32::MAX; 3], probing);
+    let sent = Time::MAX;
+    let endpoints = vec![entry; MAX_LIMIT_ENTRIES];
+    let mut message = LimitMessage { version: LIMITS_VERSION, from, sent, endpoints };
+    let frame = message_frame(&ReplicaMessage::Limits(message.clone()));
+    let mut bytes = BytesMut::new();
+    assert!(append_frame(&frame, &mut bytes));
+    assert!(bytes.len() < 52_000, "{} bytes", bytes.len());
+    assert_eq!(limits_of(&frame), Ok(message.clone()));
+    // One more, or another version.
+    message.endpoints.push(message.endpoints[0].clone());
+    let refused = limits_of(&message_frame(&ReplicaMessage::Limits(message.clone())));
+    assert_eq!(refused, Err(WireError::Absurd));
+    message.version += 1;
+    let refused = limits_of(&message_frame(&ReplicaMessage::Limits(message)));
+    assert_eq!(refused, Err(WireError::Version));
+}
+
 proptest! {
     #[test]
     fn messages_survive_the_wire_in_any_pieces(
@@ -99,6 +187,15 @@ proptest! {
     }
 
     #[test]
+    fn learned_limits_survive_the_wire(message in limits(), piece in 1_usize..300) {
+        let mut bytes = BytesMut::new();
+        assert!(append_frame(&message_frame(&ReplicaMessage::Limits(message.clone())), &mut bytes));
+        let frames = decode(&bytes, piece).unwrap();
+        prop_assert_eq!(frames.len(), 1);
+        prop_assert_eq!(limits_of(&frames[0]), Ok(message));
+    }
+
+    #[test]
     fn random_bytes_are_refused_or_ignored(bytes in vec(any::<u8>(), 0..2000)) {
         // As frames with their length, so that the protobuf is decoded too.
         let mut frame = (bytes.len() as u32).to_be_bytes().to_vec();
@@ -108,6 +205,8 @@ proptest! {
                 for frame in frames {
                     if let Some(FrameBody::Lease(lease)) = frame.body {
                         let _judged: Result<LeaseMessage, _> = lease.try_into();
+                    } else if let Some(FrameBody::Limits(limits)) = frame.body {
+                        let _judged: Result<LimitMessage, _> = limits.try_into();
                     }
                 }
             }
@@ -203,7 +302,7 @@ fn impossible_fields_are_refused() {
 #[test]
 fn other_versions_and_unknown_kinds_are_known_as_such() {
     let newer = WireFrame::decode(&*field(2, &[8, 2])).unwrap();
-    assert_eq!(LeaseMessage::try_from(lease_of(newer)), Err(WireError::LeaseVersion));
+    assert_eq!(LeaseMessage::try_from(lease_of(newer)), Err(WireError::Version));
     let unknown = WireFrame::decode(&*field(9, b"later")).unwrap();
     assert_eq!(unknown.body, None);
 }

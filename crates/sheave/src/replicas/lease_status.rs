@@ -2,13 +2,14 @@
 
 use std::sync::{Mutex, OnceLock};
 
-use proxy::{LeaseStatus, ReportCounts};
+use proxy::{LeaseStatus, LimitSharingStatus, ReportCounts};
 use replica::ChannelSender;
 
 /// The state.
 #[derive(Debug, Default)]
 pub(crate) struct ReplicaStatus {
     state: Mutex<(LeaseStatus, ReportCounts)>,
+    limits: Mutex<LimitSharingStatus>,
     /// Set once the channel is open.
     channel: OnceLock<ChannelSender>,
 }
@@ -16,6 +17,10 @@ pub(crate) struct ReplicaStatus {
 impl ReplicaStatus {
     pub(super) fn set(&self, leases: LeaseStatus, reports: ReportCounts) {
         *self.state.lock().expect("no holder of the lock panics") = (leases, reports);
+    }
+
+    pub(super) fn set_limits(&self, status: LimitSharingStatus) {
+        *self.limits.lock().expect("no holder of the lock panics") = status;
     }
 
     pub(super) fn set_channel(&self, channel: ChannelSender) {
@@ -29,6 +34,10 @@ impl ReplicaStatus {
 
     pub(crate) fn reports(&self) -> ReportCounts {
         self.state.lock().expect("no holder of the lock panics").1
+    }
+
+    pub(crate) fn limits(&self) -> LimitSharingStatus {
+        *self.limits.lock().expect("no holder of the lock panics")
     }
 
     /// Returns the channel; `None` while its address is not free.

@@ -10,7 +10,10 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use proxy::leases::{LeaseRefusal, ReplicaIdentity};
-use proxy::{DueReports, PeerReports, Proxy, ReportRefusal, SlotLeases, Time, clock};
+use proxy::limit::LimitRefusal;
+use proxy::{
+    DueReports, LimitExchange, PeerReports, Proxy, ReportRefusal, SlotLeases, Time, clock,
+};
 use replica::{
     ChannelReceiver, ChannelSender, ChannelSettings, ChannelTimes, ReceivedMessage,
     ReplicaCertificates, ReplicaMessage, start_channel,
@@ -69,11 +72,15 @@ impl SlotLeaseThread {
             .context("the data plane does not lease slots")?;
         let reports =
             PeerReports::new(Arc::clone(proxy)).context("the data plane does not report")?;
+        let limits =
+            LimitExchange::new(proxy, identity).context("the data plane does not share limits")?;
         let status = Arc::new(ReplicaStatus::default());
         let (channel_end, channel_ended) = oneshot::channel();
         let driver = LeaseDriver {
             leases,
             reports,
+            limits,
+            limits_due: Instant::now(),
             me: identity,
             listen,
             port: flags.replica_port,
@@ -83,6 +90,7 @@ impl SlotLeaseThread {
             channel_ended,
             logged_refusals: [false; LeaseRefusal::ALL.len()],
             logged_report_refusals: [false; ReportRefusal::ALL.len()],
+            logged_limit_refusals: [false; LimitRefusal::ALL.len()],
             status_due: Time::ZERO,
             last_step: Instant::now(),
         };
@@ -172,6 +180,9 @@ fn incarnation() -> u64 {
 struct LeaseDriver {
     leases: SlotLeases,
     reports: PeerReports,
+    limits: LimitExchange,
+    /// Time of the next message about limits.
+    limits_due: Instant,
     me: ReplicaIdentity,
     listen: SocketAddr,
     port: u16,
@@ -182,6 +193,7 @@ struct LeaseDriver {
     /// Reasons for refusals that have been logged.
     logged_refusals: [bool; LeaseRefusal::ALL.len()],
     logged_report_refusals: [bool; ReportRefusal::ALL.len()],
+    logged_limit_refusals: [bool; LimitRefusal::ALL.len()],
     status_due: Time,
     last_step: Instant,
 }
@@ -213,6 +225,7 @@ impl LeaseDriver {
                 }
             }
             self.send_reports(&channel, now);
+            self.send_limits(&channel, now);
             self.write_status(now);
             let next = instant(self.leases.next_step(now).min(self.reports.next_step()), now);
             tokio::select! {
@@ -234,6 +247,7 @@ impl LeaseDriver {
                     channel = listener.and_then(|listener| self.open_channel(listener));
                 }
                 () = sleep_until(next) => {}
+                () = sleep_until(self.limits_due), if self.limits.has_peers() => {}
             }
         }
     }
@@ -263,6 +277,21 @@ impl LeaseDriver {
     fn update_members(&mut self) {
         let members = Arc::clone(&self.members.borrow_and_update());
         self.leases.update_members(members.iter().copied(), clock::now());
+        self.limits.update_members(members.iter().copied());
+    }
+
+    /// Tells all peers what has been learned, if it is time.
+    fn send_limits(&mut self, channel: &Option<OpenChannel>, now: Time) {
+        let Some(channel) = channel else { return };
+        if self.last_step < self.limits_due || !self.limits.has_peers() {
+            return;
+        }
+        self.limits_due = self.last_step + LimitExchange::INTERVAL;
+        let Some(message) = self.limits.message(now) else { return };
+        let members = Arc::clone(&self.members.borrow());
+        for &member in members.iter().filter(|&&member| member != self.me.member) {
+            channel.sender.send(member, ReplicaMessage::Limits(message.clone()));
+        }
     }
 
     /// Takes a message, and others that have arrived.
@@ -285,6 +314,14 @@ impl LeaseDriver {
                 {
                     let reason = refusal.name();
                     tracing::warn!(replica = %from, reason, "a message about leases is refused");
+                }
+            }
+            ReplicaMessage::Limits(message) => {
+                if let Err(refusal) = self.limits.receive(&message, now)
+                    && !std::mem::replace(&mut self.logged_limit_refusals[refusal as usize], true)
+                {
+                    let reason = refusal.name();
+                    tracing::warn!(replica = %from, reason, "a message about limits is refused");
                 }
             }
             ReplicaMessage::Demand(message) => {
@@ -328,6 +365,7 @@ impl LeaseDriver {
         if now >= self.status_due {
             self.status_due = now + STATUS_INTERVAL;
             self.status.set(self.leases.status(), self.reports.counts());
+            self.status.set_limits(self.limits.status(now));
         }
     }
 }

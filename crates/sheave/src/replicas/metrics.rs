@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use proxy::ReportRefusal;
 use proxy::leases::LeaseRefusal;
+use proxy::limit::LimitRefusal;
 use proxy::observe::{MetricReader, MetricRow};
 use replica::{ChannelCounts, RefusalReason};
 
@@ -67,6 +68,9 @@ pub(crate) static REPLICA_METRICS: &[MetricRow<ReplicaStatus>] = &[
             for (refusal, count) in ReportRefusal::ALL.iter().zip(it.reports().refused) {
                 each(&format!("report_{}", refusal.name()), count);
             }
+            for (refusal, count) in LimitRefusal::ALL.iter().zip(it.limits().refused) {
+                each(&format!("limits_{}", refusal.name()), count);
+            }
             if let Some(counts) = counts(it) {
                 for reason in RefusalReason::ALL {
                     each(reason.name(), counts.refused(reason));
@@ -74,7 +78,7 @@ pub(crate) static REPLICA_METRICS: &[MetricRow<ReplicaStatus>] = &[
             }
         }),
         "Connections and messages of other replicas that were refused, by reason; lease_...: by the table of leases; \
-         report_...: reports about backends and endpoints.",
+         limits_...: about learned limits; report_...: reports about backends and endpoints.",
     ),
     MetricRow::new(
         "sheave_replica_reports",
@@ -86,6 +90,12 @@ pub(crate) static REPLICA_METRICS: &[MetricRow<ReplicaStatus>] = &[
         }),
         "Reports of other replicas that were taken, by kind: the demand for a backend, an endpoint that refuses, and an \
          endpoint that a replica cannot reach, which is then checked.",
+    ),
+    MetricRow::new(
+        "sheave_replica_limit_peers",
+        &[],
+        MetricReader::Gauge(|it| it.limits().peers_heard as f64),
+        "Replicas with which this one learns limits (`maxInFlightPerEndpoint: auto`) together now.",
     ),
     MetricRow::new(
         "sheave_replica_slots",

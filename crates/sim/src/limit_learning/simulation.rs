@@ -11,9 +11,8 @@ use balance::{
     Queue, Time,
 };
 
-use super::{
-    ClientModel, EndpointChange, LEARNING, LimitScenario, LimitScenarioResult, ServiceDiscipline,
-};
+use super::model_server::{ModelServer, NextFinish, RunningRequest};
+use super::{ClientModel, EndpointChange, LEARNING, LimitScenario, LimitScenarioResult};
 use crate::endpoint_sets;
 use crate::event_queue::EventQueue;
 use crate::random::RandomSource;
@@ -31,23 +30,6 @@ enum LimitSimulationEvent {
     },
     UpdateLimits,
     Change(usize),
-}
-
-/// Request at an endpoint.
-struct RunningRequest {
-    arrived: Time,
-    started: Time,
-    level: u32,
-    /// Remaining work in seconds.
-    work_left: f64,
-}
-
-struct ModelServer {
-    workers: usize,
-    slower: f64,
-    jobs: Vec<RunningRequest>,
-    as_of: Time,
-    generation: u64,
 }
 
 /// Simulation of one scenario.
@@ -75,13 +57,7 @@ impl<'s> LimitSimulation<'s> {
             max_waiting: 1 << 20,
             ..AdmissionLimits::default()
         };
-        let server = |&workers: &usize| ModelServer {
-            workers,
-            slower: 1.0,
-            jobs: Vec::new(),
-            as_of: Time::ZERO,
-            generation: 0,
-        };
+        let server = |&workers: &usize| ModelServer::new(workers, scenario.sharing);
         Self {
             dice: RandomSource::new(scenario.seed),
             now: Time::ZERO,
@@ -152,33 +128,21 @@ impl<'s> LimitSimulation<'s> {
 
     fn begin(&mut self, endpoint: &Endpoint<usize>, asked: Time) {
         let server = endpoint.data;
-        self.advance(server);
         let factor = self.dice.service_factor(self.scenario.variance);
         let hours = self.now.as_nanos() as f64 / 3.6e12;
         let drift = 1.0 + self.scenario.drift * (hours * std::f64::consts::PI).sin();
-        let left =
+        let work_left =
             self.scenario.service.as_secs_f64() * factor * drift * self.servers[server].slower;
-        let level = endpoint.in_flight();
-        self.servers[server].jobs.push(RunningRequest {
-            arrived: asked,
-            started: self.now,
-            level,
-            work_left: left,
-        });
-        self.schedule_next_finish(server);
+        let (arrived, started, level) = (asked, self.now, endpoint.in_flight());
+        let request = RunningRequest { arrived, started, level, work_left, owner: 0 };
+        let next = self.servers[server].begin(request, self.now);
+        self.schedule_finish(server, next);
     }
 
     fn finish(&mut self, server: usize, generation: u64) {
-        if self.servers[server].generation != generation {
-            return;
-        }
-        self.advance(server);
-        let speeds =
-            (0..self.servers[server].jobs.len()).filter(|&job| self.speed(server, job) > 0.0);
-        let left = |&job: &usize| self.servers[server].jobs[job].work_left;
-        let done = speeds.min_by(|one, other| left(one).total_cmp(&left(other)));
-        let job = self.servers[server].jobs.remove(done.expect("a request has finished"));
-        self.schedule_next_finish(server);
+        let Some(job) = self.servers[server].finish(generation, self.now) else { return };
+        let next = self.servers[server].next_finish(self.now);
+        self.schedule_finish(server, next);
         let late = self.now >= Time::ZERO + LEARNING;
         self.result.served[usize::from(late)] += 1;
         if late {
@@ -230,45 +194,15 @@ impl<'s> LimitSimulation<'s> {
     fn change(&mut self, change: EndpointChange) {
         for server in 0..self.servers.len() {
             if change.endpoint.is_none_or(|endpoint| endpoint == server) {
-                self.advance(server);
-                let changed = &mut self.servers[server];
-                changed.workers = change.workers.unwrap_or(changed.workers);
-                changed.slower = change.slower;
-                self.schedule_next_finish(server);
+                let next = self.servers[server].change(change.workers, change.slower, self.now);
+                self.schedule_finish(server, next);
             }
         }
     }
 
-    /// Returns the share of a worker that a request has.
-    fn speed(&self, server: usize, job: usize) -> f64 {
-        let ModelServer { workers, jobs, .. } = &self.servers[server];
-        match self.scenario.sharing {
-            ServiceDiscipline::Workers => f64::from(u8::from(job < *workers)),
-            ServiceDiscipline::Processors => (*workers as f64 / jobs.len() as f64).min(1.0),
-        }
-    }
-
-    /// Subtracts the work done since the last call.
-    fn advance(&mut self, server: usize) {
-        let passed = self.now.saturating_since(self.servers[server].as_of).as_secs_f64();
-        for job in 0..self.servers[server].jobs.len() {
-            let done = passed * self.speed(server, job);
-            self.servers[server].jobs[job].work_left -= done;
-        }
-        self.servers[server].as_of = self.now;
-    }
-
-    /// Schedules the next finish of the server, if nothing happens before.
-    fn schedule_next_finish(&mut self, server: usize) {
-        self.servers[server].generation += 1;
-        let left = |job: usize| {
-            self.servers[server].jobs[job].work_left.max(0.0) / self.speed(server, job)
-        };
-        let next = (0..self.servers[server].jobs.len()).map(left).filter(|left| left.is_finite());
-        if let Some(next) = next.reduce(f64::min) {
-            let generation = self.servers[server].generation;
-            let at = self.now + Duration::from_secs_f64(next);
-            self.events.schedule(at, LimitSimulationEvent::Finish { endpoint: server, generation });
+    fn schedule_finish(&mut self, endpoint: usize, next: Option<NextFinish>) {
+        if let Some(NextFinish { at, generation }) = next {
+            self.events.schedule(at, LimitSimulationEvent::Finish { endpoint, generation });
         }
     }
 }
