@@ -113,7 +113,7 @@ impl LeaseFixture {
 }
 
 /// Returns addresses that are free now, on a random address of the loopback network.
-fn loopback_addresses(count: usize) -> Result<Vec<SocketAddr>> {
+pub(crate) fn loopback_addresses(count: usize) -> Result<Vec<SocketAddr>> {
     let mut random = SeededRandom::new(u64::from(std::process::id()) ^ count as u64);
     let address = |_| {
         let [_, second, third, fourth, ..] = (random.next_u64() | 1).to_be_bytes();
@@ -124,12 +124,12 @@ fn loopback_addresses(count: usize) -> Result<Vec<SocketAddr>> {
 }
 
 /// Returns the value of a metric of a replica.
-async fn metric(sheave: &SheaveProcess, name: &str, label: &str) -> Result<f64> {
+pub(crate) async fn metric(sheave: &SheaveProcess, name: &str, label: &str) -> Result<f64> {
     let samples = sheave.metric_samples(name).await?.into_iter();
     Ok(samples.filter(|(labels, _)| labels.contains(label)).map(|(_, value)| value).sum())
 }
 
-async fn wait_for_peers(sheave: &SheaveProcess, peers: f64) -> Result {
+pub(crate) async fn wait_for_peers(sheave: &SheaveProcess, peers: f64) -> Result {
     let observe = async || metric(sheave, "sheave_replica_peers_connected", "").await;
     tests::eventually("connections to peers", observe, |it| *it == peers).await?;
     Ok(())
@@ -282,6 +282,6 @@ async fn leases_without_certificates_are_refused_beyond_loopback() -> Result {
     let output = tests::sheave::run(arguments.split_whitespace()).await?;
     let errors = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.code() == Some(1), "{:?}", output.status);
-    ensure!(errors.contains("--lease-slots needs --replica-certs"), "{errors}");
+    ensure!(errors.contains("--lease-slots needs --replica-secret"), "{errors}");
     Ok(())
 }
