@@ -181,6 +181,7 @@ impl ApiServer {
             }
             Method::PUT => state.replace(place, body),
             Method::PATCH if is_status => state.patch_status(place, &body),
+            Method::PATCH if place.0.ends_with("/secrets") => state.apply(place, body),
             Method::PATCH => state.merge(place, body),
             _ => error_response(StatusCode::METHOD_NOT_ALLOWED),
         }
@@ -272,10 +273,25 @@ impl ApiServerState {
     }
 
     fn replace(&mut self, place: ObjectPath, object: Value) -> ApiResponse {
+        if place.0.ends_with("/secrets") && !self.objects.contains_key(&place) {
+            return error_response(StatusCode::NOT_FOUND);
+        }
         if !self.is_current(&place, &object) {
             return error_response(StatusCode::CONFLICT);
         }
         json_response(StatusCode::OK, &self.store(place, object))
+    }
+
+    /// Creates an object by server-side apply of a field manager of its own. Other values have another manager, so
+    /// they conflict.
+    fn apply(&mut self, place: ObjectPath, object: Value) -> ApiResponse {
+        match self.objects.get(&place) {
+            Some(existing) if existing["data"] == object["data"] => {
+                json_response(StatusCode::OK, existing)
+            }
+            Some(_) => error_response(StatusCode::CONFLICT),
+            None => json_response(StatusCode::CREATED, &self.store(place, object)),
+        }
     }
 
     /// Replaces the fields that a merge patch has.

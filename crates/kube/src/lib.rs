@@ -19,6 +19,8 @@ mod backoff;
 mod gateway_services;
 /// Leader election among the replicas.
 mod leader_election;
+/// One Secret of this installation: watched, created, replaced.
+mod own_secret;
 /// Events of objects, for operators.
 mod events;
 /// The node of this process: its labels, and the pods on it.
@@ -39,6 +41,10 @@ pub use announce::{AnnouncerConfig, EndpointCountsByAddress, announce};
 pub use events::{EventObject, EventRecorder, EventReporter, ObjectEvent, write_last_event};
 pub use gateway_services::DesiredServices;
 pub use node::{NodeDescription, NodeWatch, PodNamespaces};
+pub use own_secret::{
+    OwnSecret, SecretData, SecretObservation, SecretState, SecretVersion, SecretWriteError,
+    SecretWriteOutcome,
+};
 pub use publish::{DesiredStatuses, IngressAddresses, StatusAddresses};
 pub use watch::{ClusterContents, ClusterObjects, WatchSelection};
 

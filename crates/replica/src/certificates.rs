@@ -6,6 +6,7 @@
 
 use std::fmt::{self, Debug};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::client::{Resumption, WebPkiServerVerifier, verify_server_name};
@@ -34,6 +35,8 @@ const MAX_PEM_BYTES: usize = 1 << 20;
 pub struct ReplicaCertificates {
     pub(crate) client: Arc<ClientConfig>,
     pub(crate) server: Arc<ServerConfig>,
+    chain: Arc<[CertificateDer<'static>]>,
+    peers: Arc<PeerVerifier>,
 }
 
 /// Reason why certificates cannot be used.
@@ -93,7 +96,8 @@ impl ReplicaCertificates {
         roots: Arc<RootCertStore>,
     ) -> Result<Self, CertificateError> {
         let provider = Arc::new(aws_lc_rs::default_provider());
-        let peers = PeerVerifier::new(Arc::clone(&roots), &provider)?;
+        let peers = Arc::new(PeerVerifier::new(Arc::clone(&roots), &provider)?);
+        let own_chain = Arc::from(chain.as_slice());
         let servers = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider));
         let servers = servers.build().map_err(CertificateError::Authorities)?;
         let mut client = ClientConfig::builder_with_provider(Arc::clone(&provider))
@@ -106,12 +110,24 @@ impl ReplicaCertificates {
         let mut server = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&TLS13])
             .expect("the provider has TLS 1.3")
-            .with_client_cert_verifier(Arc::new(peers))
+            .with_client_cert_verifier(Arc::<PeerVerifier>::clone(&peers))
             .with_single_cert(chain, key)
             .map_err(CertificateError::Unusable)?;
         server.session_storage = Arc::new(NoServerSessionStorage {});
         server.send_tls13_tickets = 0;
-        Ok(Self { client: Arc::new(client), server: Arc::new(server) })
+        let (client, server) = (Arc::new(client), Arc::new(server));
+        Ok(Self { client, server, chain: own_chain, peers })
+    }
+
+    /// Verifies the certificate of a peer at a time in seconds since 1970, as a handshake does.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason for which a handshake with the peer would fail.
+    pub fn verify_peer(&self, peer: &Self, now: u64) -> Result<(), TlsError> {
+        let (own, issuers) = peer.chain.split_first().ok_or(TlsError::NoCertificatesPresented)?;
+        let now = UnixTime::since_unix_epoch(Duration::from_secs(now));
+        self.peers.verify_client_cert(own, issuers, now).map(|_| ())
     }
 }
 

@@ -19,8 +19,8 @@ use gateway::status::SlotSharing;
 use gateway::{AddressAssignment, ApiObject, TranslationSettings};
 use ipnet::IpNet;
 use kube::{
-    ClusterObjects, DesiredServices, DesiredStatuses, EventRecorder, IngressAddresses, NodeWatch,
-    ReplicaIdentity, StatusAddresses, WatchSelection,
+    ClusterClient, ClusterObjects, DesiredServices, DesiredStatuses, EventRecorder,
+    IngressAddresses, NodeWatch, OwnSecret, ReplicaIdentity, StatusAddresses, WatchSelection,
 };
 use proxy::{Time, clock};
 use serde_json::Value;
@@ -41,6 +41,7 @@ const SHUTDOWN_MARGIN: Duration = Duration::from_secs(10);
 
 /// The objects of a cluster, watched.
 pub(crate) struct ClusterSource {
+    client: ClusterClient,
     objects: ClusterObjects,
     mode: AddressMode,
     /// Settings of the flags; addresses are added with each load.
@@ -137,6 +138,7 @@ impl ClusterSource {
         };
         let (assigned, of_services, targets, ingresses) = Default::default();
         Ok(Some(Self {
+            client: cluster,
             objects,
             mode,
             settings,
@@ -264,6 +266,11 @@ impl ClusterSource {
     /// Returns the node of this process, in transparent mode.
     pub(crate) const fn node(&self) -> Option<&NodeWatch> {
         self.node.as_ref()
+    }
+
+    /// Starts to watch a Secret of this installation.
+    pub(crate) fn own_secret(&self, name: &str) -> OwnSecret {
+        OwnSecret::watch(&self.client, &self.namespace, name)
     }
 
     /// Returns the recorder of Events.

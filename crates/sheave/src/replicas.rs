@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use kube::OwnSecret;
 use proxy::Proxy;
 use proxy::leases::CutOffPolicy;
 
@@ -12,6 +13,8 @@ use crate::flags::{CutOffRule, ReplicaFlags};
 
 /// Certificates of replicas, from files.
 mod certificate_files;
+/// Authorities in a Secret, which issue the certificates of replicas.
+mod authority;
 /// The thread that leases slots.
 mod lease_thread;
 /// The state of leases and of the channel, for readers.
@@ -35,12 +38,13 @@ pub(crate) enum ReplicaSlots {
 }
 
 impl ReplicaSlots {
-    /// Starts without other replicas; `None` if no flag names this one.
+    /// Starts without other replicas; `None` if no flag names this one. `secret` is that of `--replica-secret`.
     ///
     /// # Errors
     /// If slots are to be leased, and the certificates or the address cannot be used.
     pub(crate) fn start(
         flags: &ReplicaFlags,
+        secret: Option<OwnSecret>,
         proxy: &Arc<Proxy>,
         has_predecessor: bool,
     ) -> Result<Option<Self>, Failure> {
@@ -48,7 +52,7 @@ impl ReplicaSlots {
         if !flags.lease_slots {
             return Ok(Some(Self::Static(SlotAssignmentUpdater::new(me, Arc::clone(proxy)))));
         }
-        let thread = SlotLeaseThread::start(me, flags, proxy, has_predecessor)?;
+        let thread = SlotLeaseThread::start(me, flags, secret, proxy, has_predecessor)?;
         Ok(Some(Self::Leased(Box::new(thread))))
     }
 

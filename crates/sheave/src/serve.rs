@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use gateway::{ApiObject, LoadBalancerSettings, TranslationSettings};
-use kube::EventRecorder;
+use kube::{EventRecorder, OwnSecret};
 use proxy::{AccessLog, Proxy, ProxySettings};
 use tokio::runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -28,7 +28,7 @@ use crate::configuration::{self, CheckedConfiguration, ConfigurationController};
 use crate::dns::DnsWatcher;
 use crate::failure::Failure;
 use crate::files::{CertificateFiles, FileSource, SourceContents};
-use crate::flags::{AdminAddress, LoggedShare, MemoryLimit, ServeFlags};
+use crate::flags::{AdminAddress, LoggedShare, MemoryLimit, ReplicaFlags, ServeFlags};
 use crate::log::{self, DroppedEvents};
 use crate::memory::MemoryTrim;
 use crate::memory_limit;
@@ -78,7 +78,9 @@ async fn serve(flags: ServeFlags, dropped_events: Arc<DroppedEvents>) -> Result<
         None => Default::default(),
     };
     let mut servers = ProcessServers { inherited, ..ProcessServers::default() };
-    let mut replicas = ReplicaSlots::start(&flags.replica, &proxy, flags.upgrade_socket.is_some())?;
+    let secret = sources.replica_secret(&flags.replica);
+    let has_predecessor = flags.upgrade_socket.is_some();
+    let mut replicas = ReplicaSlots::start(&flags.replica, secret, &proxy, has_predecessor)?;
     let statuses = ComponentStatuses {
         agent: agent.as_ref().map(AgentHandle::status),
         replicas: replicas.as_ref().and_then(ReplicaSlots::status),
@@ -276,6 +278,11 @@ impl ObjectSources {
     /// Returns the replicas that share fixed limits, if the cluster is the source.
     fn replicas(&self) -> Option<Vec<SocketAddr>> {
         self.cluster.as_ref()?.replicas()
+    }
+
+    /// Returns the Secret with the authorities of replicas, if a flag names one.
+    fn replica_secret(&self, flags: &ReplicaFlags) -> Option<OwnSecret> {
+        Some(self.cluster.as_ref()?.own_secret(flags.replica_secret.as_deref()?))
     }
 
     /// Hands the statuses of objects over, to be written to the cluster.

@@ -20,6 +20,16 @@ app.kubernetes.io/instance: {{ .Values.name }}
 {{ .Values.serviceAccount.name | default .Values.name }}
 {{- end }}
 
+{{/* Secret with the authorities that issue the certificates of replicas. */}}
+{{- define "sheave.authoritySecret" -}}
+{{ .Values.name }}-replicas
+{{- end }}
+
+{{/* Not empty if pods mount a Secret with the certificate of replicas. */}}
+{{- define "sheave.mountsCertificates" -}}
+{{- if and .Values.leases.enabled .Values.leases.certificateSecret }}yes{{ end }}
+{{- end }}
+
 {{/* The spec of a Service in front of all pods, without its ports. */}}
 {{- define "sheave.front" -}}
 type: {{ .Values.service.type }}

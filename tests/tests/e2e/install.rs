@@ -56,7 +56,7 @@ fn manifests_use_only_existing_flags() {
 }
 
 #[test]
-fn rbac_roles_grant_writes_only_to_statuses_leases_and_events() {
+fn rbac_roles_grant_writes_only_to_statuses_leases_events_and_one_secret() {
     let manifests = MANIFESTS.map(read).join("\n---\n");
     let mut rules = 0;
     for role in manifests
@@ -72,6 +72,11 @@ fn rbac_roles_grant_writes_only_to_statuses_leases_and_events() {
                 continue;
             }
             let resources = resources.split_once("resources:").unwrap().1;
+            if let Some((secrets, names)) = resources.split_once("resourceNames:") {
+                assert_eq!((secrets.trim(), names.trim()), ("[secrets]", "[sheave-replicas]"));
+                assert!(!verbs.contains("delete"), "{rule}");
+                continue;
+            }
             let mut named = resources
                 .split(|c: char| c.is_whitespace() || "[],".contains(c))
                 .filter(|word| !["", "-"].contains(word));
@@ -220,6 +225,47 @@ fn chart_has_both_or_one_part() {
     let agent = "app.kubernetes.io/name: sheave-transparent";
     let services = of_kind(&both, "Service");
     assert_eq!(services.iter().filter(|it| it.contains(agent)).count(), 1, "{services:?}");
+}
+
+#[test]
+fn replicas_lease_slots_by_default_with_certificates_of_their_own() {
+    let manifests = read(MANIFESTS[0]);
+    let deployment = of_kind(&manifests, "Deployment")[0];
+    for part in [
+        "- --lease-slots\n",
+        "- --replica-secret=sheave-replicas\n",
+        "- --replica-port=9903\n",
+        "- {name: leases, containerPort: 9903, protocol: TCP}\n",
+    ] {
+        assert!(deployment.contains(part), "{part}");
+    }
+    assert!(!deployment.contains("replica-certs"), "{deployment}");
+    let policy = of_kind(&manifests, "NetworkPolicy")[0];
+    let (_, sources) = policy.split_once("port: 9903}\n    from:\n").unwrap();
+    assert!(sources.trim_start().starts_with("- podSelector:"), "{sources}");
+    assert!(!sources.contains("namespaceSelector"), "{sources}");
+    let roles = of_kind(&manifests, "Role");
+    let rule = "resources: [secrets]\n  resourceNames: [sheave-replicas]\n  \
+                verbs: [get, list, watch, create, patch, update]\n";
+    assert!(roles.iter().any(|it| it.contains(rule)), "{roles:?}");
+    // Agents of transparent mode lease none.
+    assert!(!read(MANIFESTS[1]).contains("lease-slots"));
+}
+
+#[test]
+fn chart_leases_need_no_secret_of_sheave_with_certificates_of_the_operator() {
+    let Some(rendered) = chart(&["leases.certificateSecret=replica-tls"]) else { return };
+    let rendered = String::from_utf8(rendered.stdout).unwrap();
+    for part in ["--lease-slots", "--replica-certs=/etc/sheave/", "secretName: replica-tls"] {
+        assert!(rendered.contains(part), "{part}");
+    }
+    assert!(!rendered.contains("sheave-replicas"), "{rendered}");
+    let off = ["leases.enabled=false", "leases.certificateSecret=replica-tls"];
+    let Some(rendered) = chart(&off) else { return };
+    let rendered = String::from_utf8(rendered.stdout).unwrap();
+    for part in ["lease-slots", "replica-certs", "replica-secret", "replica-tls", "9903"] {
+        assert!(!rendered.contains(part), "{part}");
+    }
 }
 
 #[test]

@@ -285,6 +285,6 @@ async fn leases_without_certificates_are_refused_beyond_loopback() -> Result {
     let output = tests::sheave::run(arguments.split_whitespace()).await?;
     let errors = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.code() == Some(1), "{:?}", output.status);
-    ensure!(errors.contains("--lease-slots needs --replica-certs"), "{errors}");
+    ensure!(errors.contains("--lease-slots needs --replica-secret"), "{errors}");
     Ok(())
 }

@@ -15,6 +15,10 @@ pub(crate) struct ReplicasResponse {
     pub(crate) slots_lent: u64,
     /// Slots of `slots_held` that it has borrowed from others.
     pub(crate) slots_borrowed: u64,
+    /// Time at which the certificate of this replica expires, in seconds since the Unix epoch; `null` if it has none.
+    pub(crate) certificate_expiry: Option<u64>,
+    /// The reason why the newest certificates cannot be used; `null` if there is none.
+    pub(crate) certificate_problem: Option<String>,
     /// The other replicas.
     pub(crate) peers: Vec<PeerResponse>,
 }
@@ -23,12 +27,14 @@ impl ReplicasResponse {
     /// Returns one line: connected replicas, and slots.
     pub(crate) fn summary(&self) -> String {
         let connected = self.peers.iter().filter(|it| it.connected_seconds.is_some()).count();
+        let problem = self.certificate_problem.as_deref().unwrap_or_default();
         format!(
-            "replicas {connected} of {} connected, slots {} held, {} lent, {} borrowed",
+            "replicas {connected} of {} connected, slots {} held, {} lent, {} borrowed{}{problem}",
             self.peers.len(),
             self.slots_held,
             self.slots_lent,
-            self.slots_borrowed
+            self.slots_borrowed,
+            if problem.is_empty() { "" } else { "; certificates: " },
         )
     }
 }
@@ -52,7 +58,10 @@ pub(super) fn response(status: &ReplicaStatus) -> ReplicasResponse {
         connected_seconds: state.connected_for.map(|time| time.as_secs_f64()),
         last_error: state.last_error,
     };
+    let certificates = status.certificates();
     ReplicasResponse {
+        certificate_expiry: certificates.expiry,
+        certificate_problem: certificates.problem,
         slots_held: leases.held,
         slots_lent: leases.lent,
         slots_borrowed: leases.borrowed,
@@ -71,13 +80,18 @@ mod tests {
             connected_seconds,
             last_error: None,
         };
-        let response = ReplicasResponse {
+        let mut response = ReplicasResponse {
+            certificate_expiry: Some(1_800_000_000),
+            certificate_problem: None,
             slots_held: 12,
             slots_lent: 1,
             slots_borrowed: 3,
             peers: vec![peer(Some(1.5)), peer(None)],
         };
         let line = "replicas 1 of 2 connected, slots 12 held, 1 lent, 3 borrowed";
+        assert_eq!(response.summary(), line);
+        response.certificate_problem = Some("current.key is missing".to_owned());
+        let line = format!("{line}; certificates: current.key is missing");
         assert_eq!(response.summary(), line);
     }
 }

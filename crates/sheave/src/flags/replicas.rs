@@ -30,7 +30,7 @@ pub(crate) struct ReplicaFlags {
     ///
     /// Replicas connect to one another for this, at the addresses of --replicas, or at --replica-port of the pods of
     /// --peers. They also tell one another their demand, so that an autoscaler can ask any of them. Each needs
-    /// --replica-certs, unless all are on one machine (loopback addresses).
+    /// --replica-secret or --replica-certs, unless all are on one machine (loopback addresses).
     #[arg(long, requires = "replica", help_heading = REPLICAS)]
     pub(crate) lease_slots: bool,
 
@@ -40,6 +40,15 @@ pub(crate) struct ReplicaFlags {
     /// others' (ca.crt may have several). The files are watched; a renewal interrupts nothing.
     #[arg(long, value_name = "FOLDER", requires = "lease_slots", help_heading = REPLICAS)]
     pub(crate) replica_certs: Option<PathBuf>,
+
+    /// Secret in --namespace with the authorities that issue certificates for replicas; Sheave creates it.
+    ///
+    /// Each replica issues itself a certificate for a day, in memory, and renews it. Authorities are replaced after two
+    /// months; the next one is trusted before it issues. If the Secret is deleted, it is created again, and
+    /// certificates of the old authorities are no longer accepted. The token needs the verbs get, list, watch, create,
+    /// patch and update for the name of this Secret alone.
+    #[arg(long, value_name = "NAME", requires_all = ["lease_slots", "kubernetes"], conflicts_with = "replica_certs", help_heading = REPLICAS)]
+    pub(crate) replica_secret: Option<String>,
 
     /// TCP port at which replicas connect to one another, if their addresses have none.
     #[arg(long, value_name = "PORT", requires = "lease_slots", default_value_t = DEFAULT_PORT, value_parser = clap::value_parser!(u16).range(1..), help_heading = REPLICAS)]
@@ -91,10 +100,11 @@ impl ReplicaFlags {
 
     fn missing_certificates(&self, has_peers: bool) -> Option<&'static str> {
         let is_local = !has_peers && self.replicas.iter().all(|it| it.ip().is_loopback());
-        let is_missing = self.lease_slots && !is_local && self.replica_certs.is_none();
+        let has_none = self.replica_certs.is_none() && self.replica_secret.is_none();
+        let is_missing = self.lease_slots && !is_local && has_none;
         is_missing.then_some(
-            "--lease-slots needs --replica-certs, unless all replicas have loopback addresses: \
-             they send nothing to one another without TLS",
+            "--lease-slots needs --replica-secret in a cluster, or --replica-certs, unless all replicas \
+             have loopback addresses: they send nothing to one another without TLS",
         )
     }
 }

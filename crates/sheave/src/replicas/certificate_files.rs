@@ -8,6 +8,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use replica::ReplicaCertificates;
 
+use super::authority;
 use crate::files::PemFiles;
 
 /// The watched folder.
@@ -41,6 +42,11 @@ impl ReplicaCertificateFiles {
         let certificates = ReplicaCertificates::from_pem(chain, key, content(&self.authorities));
         let folder = || self.chain.parent().unwrap_or(&self.chain).display().to_string();
         certificates.map(Arc::new).with_context(folder)
+    }
+
+    /// Returns the end of the validity of the certificate that was read last, in seconds since 1970.
+    pub(super) fn expiry(&self) -> Option<u64> {
+        authority::expiry(self.files.content(&self.chain)?)
     }
 
     /// Waits until a file changes. Cancel-safe.

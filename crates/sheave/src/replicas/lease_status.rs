@@ -12,6 +12,16 @@ pub(crate) struct ReplicaStatus {
     limits: Mutex<LimitSharingStatus>,
     /// Set once the channel is open.
     channel: OnceLock<ChannelSender>,
+    certificates: Mutex<CertificateStatus>,
+}
+
+/// State of the certificates with which replicas authenticate one another.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CertificateStatus {
+    /// End of the validity of the certificate in use, in seconds since 1970.
+    pub(crate) expiry: Option<u64>,
+    /// Reason why the newest certificates cannot be used.
+    pub(crate) problem: Option<String>,
 }
 
 impl ReplicaStatus {
@@ -26,6 +36,19 @@ impl ReplicaStatus {
     pub(super) fn set_channel(&self, channel: ChannelSender) {
         // A second channel of one thread does not exist.
         drop(self.channel.set(channel));
+    }
+
+    pub(super) fn set_certificate_expiry(&self, expiry: Option<u64>) {
+        self.certificates.lock().expect("no holder of the lock panics").expiry = expiry;
+    }
+
+    pub(super) fn set_certificate_problem(&self, problem: Option<String>) {
+        self.certificates.lock().expect("no holder of the lock panics").problem = problem;
+    }
+
+    /// Returns the state of the certificates.
+    pub(crate) fn certificates(&self) -> CertificateStatus {
+        self.certificates.lock().expect("no holder of the lock panics").clone()
     }
 
     pub(crate) fn leases(&self) -> LeaseStatus {

@@ -9,6 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
+use kube::OwnSecret;
 use proxy::leases::{LeaseRefusal, ReplicaIdentity};
 use proxy::limit::LimitRefusal;
 use proxy::{
@@ -22,6 +23,7 @@ use tokio::runtime;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 
+use super::authority::keeper::AuthorityKeeper;
 use super::certificate_files::ReplicaCertificateFiles;
 use super::lease_status::ReplicaStatus;
 use crate::failure::Failure;
@@ -39,8 +41,7 @@ const MAX_MESSAGES: usize = 64;
 /// The thread, as the control thread sees it.
 pub(crate) struct SlotLeaseThread {
     members: watch::Sender<Arc<[SocketAddr]>>,
-    certificates: watch::Sender<Option<Arc<ReplicaCertificates>>>,
-    files: Option<ReplicaCertificateFiles>,
+    certificates: CertificateSource,
     status: Arc<ReplicaStatus>,
     /// True once the first list has been handed over.
     has_members: bool,
@@ -48,6 +49,19 @@ pub(crate) struct SlotLeaseThread {
     channel_end: Option<oneshot::Sender<()>>,
     /// The thread ends with the process.
     _thread: JoinHandle<()>,
+}
+
+/// Source of the certificates of replicas.
+enum CertificateSource {
+    /// None: all replicas are on loopback.
+    None,
+    /// A folder, which is watched.
+    Files {
+        files: Box<ReplicaCertificateFiles>,
+        certificates: watch::Sender<Option<Arc<ReplicaCertificates>>>,
+    },
+    /// A Secret, which a task follows.
+    Secret { _keeper: AuthorityKeeper },
 }
 
 impl SlotLeaseThread {
@@ -59,11 +73,13 @@ impl SlotLeaseThread {
     pub(super) fn start(
         me: SocketAddr,
         flags: &ReplicaFlags,
+        secret: Option<OwnSecret>,
         proxy: &Arc<Proxy>,
         has_predecessor: bool,
     ) -> Result<Self, Failure> {
-        let (certificates, files) = load_certificates(flags)?;
-        let (certificates, newest_certificates) = watch::channel(certificates);
+        let status = Arc::new(ReplicaStatus::default());
+        let awaits_certificates = secret.is_some();
+        let (certificates, newest_certificates) = start_certificates(flags, secret, &status)?;
         let (members, newest_members) = watch::channel(Arc::from([me]));
         let listen = SocketAddr::new(me.ip(), flags.port_of(me));
         let listener = bind(listen, has_predecessor)?;
@@ -74,7 +90,6 @@ impl SlotLeaseThread {
             PeerReports::new(Arc::clone(proxy)).context("the data plane does not report")?;
         let limits =
             LimitExchange::new(proxy, identity).context("the data plane does not share limits")?;
-        let status = Arc::new(ReplicaStatus::default());
         let (channel_end, channel_ended) = oneshot::channel();
         let driver = LeaseDriver {
             leases,
@@ -86,6 +101,7 @@ impl SlotLeaseThread {
             port: flags.replica_port,
             members: newest_members,
             certificates: newest_certificates,
+            awaits_certificates,
             status: Arc::clone(&status),
             channel_ended,
             logged_refusals: [false; LeaseRefusal::ALL.len()],
@@ -102,15 +118,7 @@ impl SlotLeaseThread {
         let thread = thread::Builder::new().name("leases".to_owned());
         let thread = thread.spawn(run).context("cannot start the thread of leases")?;
         let channel_end = Some(channel_end);
-        Ok(Self {
-            members,
-            certificates,
-            files,
-            status,
-            has_members: false,
-            channel_end,
-            _thread: thread,
-        })
+        Ok(Self { members, certificates, status, has_members: false, channel_end, _thread: thread })
     }
 
     pub(super) fn set_members(&mut self, members: Vec<SocketAddr>) {
@@ -127,13 +135,20 @@ impl SlotLeaseThread {
 
     /// Waits until the files of the certificates change, and hands their content over. Cancel-safe.
     pub(super) async fn wait_and_apply(&mut self) {
-        let Some(files) = &mut self.files else { return pending().await };
+        let CertificateSource::Files { files, certificates } = &mut self.certificates else {
+            return pending().await;
+        };
         files.changed().await;
         match files.load() {
-            Ok(certificates) => drop(self.certificates.send_replace(Some(certificates))),
+            Ok(loaded) => {
+                certificates.send_replace(Some(loaded));
+                self.status.set_certificate_expiry(files.expiry());
+                self.status.set_certificate_problem(None);
+            }
             Err(error) => {
                 let error = format!("{error:#}");
                 tracing::error!(error, "the former certificates of replicas stay in use");
+                self.status.set_certificate_problem(Some(error));
             }
         }
     }
@@ -158,16 +173,28 @@ fn bind(address: SocketAddr, has_predecessor: bool) -> Result<Option<TcpListener
     }
 }
 
-/// Returns the certificates of `--replica-certs` and their files.
-fn load_certificates(
+/// Certificates, replaced while the thread runs.
+type NewestCertificates = watch::Receiver<Option<Arc<ReplicaCertificates>>>;
+
+/// Starts to follow the Secret, or reads the files of `--replica-certs`.
+fn start_certificates(
     flags: &ReplicaFlags,
-) -> Result<(Option<Arc<ReplicaCertificates>>, Option<ReplicaCertificateFiles>), Failure> {
-    let Some(folder) = &flags.replica_certs else { return Ok((None, None)) };
+    secret: Option<OwnSecret>,
+    status: &Arc<ReplicaStatus>,
+) -> Result<(CertificateSource, NewestCertificates), Failure> {
+    let (certificates, newest) = watch::channel(None);
+    if let Some(secret) = secret {
+        let keeper = AuthorityKeeper::start(secret, certificates, Arc::clone(status));
+        return Ok((CertificateSource::Secret { _keeper: keeper }, newest));
+    }
+    let Some(folder) = &flags.replica_certs else { return Ok((CertificateSource::None, newest)) };
     let limits = "cannot watch files; `sysctl fs.inotify` shows the limits";
     let mut files = ReplicaCertificateFiles::new(folder).context(limits)?;
-    let certificates =
+    let loaded =
         files.load().map_err(|error| Failure::input(format_args!("--replica-certs: {error:#}")))?;
-    Ok((Some(certificates), Some(files)))
+    certificates.send_replace(Some(loaded));
+    status.set_certificate_expiry(files.expiry());
+    Ok((CertificateSource::Files { files: Box::new(files), certificates }, newest))
 }
 
 /// Returns a number that increases with each start: the time.
@@ -187,7 +214,9 @@ struct LeaseDriver {
     listen: SocketAddr,
     port: u16,
     members: watch::Receiver<Arc<[SocketAddr]>>,
-    certificates: watch::Receiver<Option<Arc<ReplicaCertificates>>>,
+    certificates: NewestCertificates,
+    /// True if the channel waits for the first certificates.
+    awaits_certificates: bool,
     status: Arc<ReplicaStatus>,
     channel_ended: oneshot::Receiver<()>,
     /// Reasons for refusals that have been logged.
@@ -206,8 +235,8 @@ struct OpenChannel {
 
 impl LeaseDriver {
     /// Runs until the process ends.
-    async fn run(mut self, listener: Option<TcpListener>) {
-        let mut channel = listener.and_then(|listener| self.open_channel(listener));
+    async fn run(mut self, mut listener: Option<TcpListener>) {
+        let mut channel = self.try_open(&mut listener);
         // The first list comes before the first configuration.
         if self.members.changed().await.is_err() {
             return;
@@ -240,16 +269,28 @@ impl LeaseDriver {
                     Err(_) => return,
                 },
                 _ = &mut self.channel_ended, if !self.channel_ended.is_terminated() => channel = None,
-                () = sleep_until(rebind_at), if channel.is_none() && !self.channel_ended.is_terminated() => {
+                () = wait_to_open(&mut self.certificates, self.awaits_certificates, rebind_at), if channel.is_none() && !self.channel_ended.is_terminated() => {
                     // The previous process may have the address still.
                     rebind_at = Instant::now() + REBIND_INTERVAL;
-                    let listener = TcpListener::bind(self.listen).ok();
-                    channel = listener.and_then(|listener| self.open_channel(listener));
+                    listener = listener.take().or_else(|| TcpListener::bind(self.listen).ok());
+                    channel = self.try_open(&mut listener);
                 }
                 () = sleep_until(next) => {}
                 () = sleep_until(self.limits_due), if self.limits.has_peers() => {}
             }
         }
+    }
+
+    fn lacks_certificates(&self) -> bool {
+        self.awaits_certificates && self.certificates.borrow().is_none()
+    }
+
+    /// Opens the channel if there are an address and certificates.
+    fn try_open(&self, listener: &mut Option<TcpListener>) -> Option<OpenChannel> {
+        if self.lacks_certificates() {
+            return None;
+        }
+        self.open_channel(listener.take()?)
     }
 
     fn open_channel(&self, listener: TcpListener) -> Option<OpenChannel> {
@@ -368,6 +409,20 @@ impl LeaseDriver {
             self.status.set_limits(self.limits.status(now));
         }
     }
+}
+
+/// Waits until it can be tried to open the channel: there are certificates, and the time has come. Cancel-safe.
+async fn wait_to_open(
+    certificates: &mut NewestCertificates,
+    awaits_certificates: bool,
+    time: Instant,
+) {
+    while awaits_certificates && certificates.borrow_and_update().is_none() {
+        if certificates.changed().await.is_err() {
+            return pending().await;
+        }
+    }
+    sleep_until(time).await;
 }
 
 /// Waits for a message; forever without a channel.

@@ -30,6 +30,18 @@ pub(crate) static REPLICA_METRICS: &[MetricRow<ReplicaStatus>] = &[
         "Other replicas. Those without a connection have failed, or are cut off.",
     ),
     MetricRow::new(
+        "sheave_replica_certificate_expiry_timestamp_seconds",
+        &[],
+        MetricReader::Gauge(|it| it.certificates().expiry.unwrap_or_default() as f64),
+        "Expiry time of this replica's own certificate, in seconds since the Unix epoch; 0 if it has none.",
+    ),
+    MetricRow::new(
+        "sheave_replica_certificate_problem",
+        &[],
+        MetricReader::Gauge(|it| f64::from(u8::from(it.certificates().problem.is_some()))),
+        "1 if the newest certificates of replicas cannot be used, and former ones are; `/api/v1/replicas` says why.",
+    ),
+    MetricRow::new(
         "sheave_replica_messages",
         &["direction"],
         MetricReader::Counts(|it, each| {
