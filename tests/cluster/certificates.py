@@ -37,12 +37,12 @@ def make() -> None:
     CERTIFICATES.mkdir(mode=0o700)
     _make_authority()
     _make_service_account_keys()
-    sign("api-server", "/CN=kube-apiserver", _server_extensions(API_SERVER_NAMES))
+    _sign("api-server", "/CN=kube-apiserver", _server_extensions(API_SERVER_NAMES))
     for name, subject in CLIENTS.items():
-        sign(name, subject, CLIENT)
+        _sign(name, subject, CLIENT)
         kubeconfig(name).write_text(_kubeconfig(name))
     for node in NODES:
-        sign(node.name, f"/O=system:nodes/CN=system:node:{node.name}", _kubelet_extensions(node))
+        _sign(node.name, f"/O=system:nodes/CN=system:node:{node.name}", _kubelet_extensions(node))
         kubeconfig(node.name).write_text(_kubeconfig(node.name))
     KUBECONFIG.write_text(kubeconfig("admin").read_text())
     KUBECONFIG.chmod(0o600)
@@ -98,7 +98,7 @@ def _make_key(name: str) -> None:
     _openssl("ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", key(name))
 
 
-def sign(name: str, subject: str, extensions: str) -> None:
+def _sign(name: str, subject: str, extensions: str) -> None:
     """Makes the certificate and the key of this name."""
     request, extension_file = CERTIFICATES / f"{name}.csr", CERTIFICATES / f"{name}.ext"
     extension_file.write_text(extensions)

@@ -35,8 +35,8 @@ const MAX_PEM_BYTES: usize = 1 << 20;
 pub struct ReplicaCertificates {
     pub(crate) client: Arc<ClientConfig>,
     pub(crate) server: Arc<ServerConfig>,
-    chain: Arc<[CertificateDer<'static>]>,
-    peers: Arc<PeerVerifier>,
+    pub(crate) chain: Arc<[CertificateDer<'static>]>,
+    pub(crate) peers: Arc<PeerVerifier>,
 }
 
 /// Reason why certificates cannot be used.
@@ -157,7 +157,7 @@ fn certificates(
 
 /// Verifies the certificate of a peer that has connected: its authority, and its name.
 #[derive(Debug)]
-struct PeerVerifier(Arc<dyn ClientCertVerifier>);
+pub(crate) struct PeerVerifier(Arc<dyn ClientCertVerifier>);
 
 impl PeerVerifier {
     fn new(

@@ -11,7 +11,7 @@ use crate::message::ReplicaMessage;
 use crate::wire::{FrameBody, WireFrame};
 
 /// Maximum size of a frame in bytes, without its length. The largest message of leases has
-/// 34 kB. Decoded, a frame of empty entries takes up to 3 MB, for a moment.
+/// 36 kB. Decoded, a frame of empty entries takes up to 3 MB, for a moment.
 pub const MAX_FRAME_BYTES: usize = 64 * 1024;
 
 /// Size of the length that precedes a frame.

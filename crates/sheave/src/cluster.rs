@@ -89,8 +89,8 @@ struct PeerReplicas {
 }
 
 /// Connects to the API server that the environment names.
-pub(crate) async fn connect() -> Result<kube::ClusterClient, Failure> {
-    kube::ClusterClient::connect().await.map_err(|error| {
+pub(crate) async fn connect() -> Result<ClusterClient, Failure> {
+    ClusterClient::connect().await.map_err(|error| {
         let error = anyhow::Error::from(error);
         Failure::input(format_args!("{error:#}: set KUBECONFIG, or run it in a pod"))
     })

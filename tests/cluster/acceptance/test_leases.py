@@ -11,10 +11,9 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from tests.cluster import certificates
 from tests.cluster.acceptance import gateway
 from tests.cluster.acceptance.counting_server import LONG_SECONDS
-from tests.cluster.acceptance.gateway import SYSTEM, command, kubectl
+from tests.cluster.acceptance.gateway import SYSTEM, command
 from tests.cluster.acceptance.load import Load
 from tests.cluster.acceptance.replicas import PODS_OF_SHEAVE, ReplicaGroupTest, fetch
 from tests.cluster.api import Object
@@ -48,22 +47,8 @@ PATIENCE_SECONDS = 180.0
 
 
 def setUpModule() -> None:
-    install_with_certificates()
-
-
-def install_with_certificates() -> None:
-    """Installs Sheave with leases, and the Secret with the certificate of its replicas, which has to exist first."""
-    name = "sheave-replicas"
-    settings = (*SETTINGS, f"leases.certificateSecret={name}", "replicas=0")
-    gateway.install_chart(*settings, workload="deployment")
-    certificates.sign("replica", "/CN=replica", "subjectAltName=DNS:replica.sheave.dev")
-    files = {
-        "ca.crt": certificates.authority(),
-        "tls.crt": certificates.certificate("replica"),
-        "tls.key": certificates.key("replica"),
-    }
-    sources = [f"--from-file={file}={path}" for file, path in files.items()]
-    kubectl("--namespace", "sheave-system", "create", "secret", "generic", name, *sources)
+    """Installs Sheave as it is by default: replicas issue their certificates themselves, and lease slots."""
+    gateway.install_chart(*SETTINGS, workload="deployment")
 
 
 class LeasesTest(ReplicaGroupTest):

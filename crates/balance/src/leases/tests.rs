@@ -504,11 +504,15 @@ fn requests_of_a_higher_priority_get_busy_slots_and_lower_ones_keep_some() {
     run(&mut group);
     assert_eq!(group.shares()[owner], CAP, "a lower priority gets no slot in use");
     (group.priorities[owner], group.priorities[other]) = (low, high);
+    for left in (1..CAP).rev() {
+        run(&mut group);
+        assert_eq!(group.tables[owner].share(endpoint()).slots, left, "the next one is pledged");
+        group.in_flight[owner] = left;
+        run(&mut group);
+        assert_eq!(group.shares()[other], CAP - left);
+    }
     run(&mut group);
-    assert_eq!(group.tables[owner].share(endpoint()).slots, 1, "the others are pledged");
-    group.in_flight[owner] = 1;
-    run(&mut group);
-    assert_eq!(group.shares()[other], CAP - 1);
+    assert_eq!(group.shares()[owner], 1, "one is kept");
 }
 
 #[test]

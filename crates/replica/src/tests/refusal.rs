@@ -67,7 +67,7 @@ async fn peers_without_a_certificate_for_replicas_are_refused() {
         ours.unchecked(REPLICA_NAME, 2001, ours),
         Arc::new(ReplicaCertificates {
             client: Arc::new(anonymous(ours, &[&TLS13])),
-            server: ours.certificates().server.clone(),
+            ..ReplicaCertificates::clone(&ours.certificates())
         }),
     ];
     for (times, certificates) in (1..).zip(certificates) {
@@ -102,8 +102,8 @@ async fn connections_without_tls_1_3_are_refused() {
     fixture.check(RefusalReason::Tls, 1).await;
 
     let client = Arc::new(anonymous(&fixture.authority, &[&TLS12]));
-    let server = fixture.authority.certificates().server.clone();
-    let security = ChannelSecurity::Tls(Arc::new(ReplicaCertificates { client, server }));
+    let certificates = ReplicaCertificates::clone(&fixture.authority.certificates());
+    let security = ChannelSecurity::Tls(Arc::new(ReplicaCertificates { client, ..certificates }));
     assert!(RawPeer::dial(member, &security).await.is_err());
     fixture.check(RefusalReason::Tls, 2).await;
 
