@@ -76,11 +76,14 @@ impl Replica {
     }
 
     fn limit(&self, number: usize) -> u32 {
-        self.set.members()[number].endpoint.limit(ConcurrencyCap::Learned).unwrap()
+        self.set.members()[number]
+            .endpoint
+            .limit(ConcurrencyCap::Learned)
+            .expect("the limit is learned")
     }
 
     fn total(&self, number: usize) -> u32 {
-        self.limiter.totals().nth(number).unwrap().1
+        self.limiter.totals().nth(number).expect("each endpoint has a total").1
     }
 
     fn check_bounds(&self) -> Result<(), TestCaseError> {

@@ -1,6 +1,6 @@
-//! State that replicas report to one another: the data plane's side of [`balance::peer_reports`].
+//! State that replicas report to one another: the data plane's side of `balance::peer_reports`.
 //!
-//! The thread of the leases owns a [`PeerReports`]: it makes messages for all peers, and takes those of peers. No
+//! The thread of the leases owns a `PeerReports`: it makes messages for all peers, and takes those of peers. No
 //! request waits for it.
 
 use std::collections::BTreeMap;

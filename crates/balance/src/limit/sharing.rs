@@ -5,7 +5,7 @@
 //! all replicas together, and all of them are evidence of one estimate: the *total*. The replica
 //! that has run longest, of those that are heard, holds trials and decides the total; the others
 //! follow it, and have the same evidence when it is gone. Each replica uses a part of the total
-//! ([`divide`]).
+//! (`divide`).
 //!
 //! A part is lowered at once, and raised into room that the others have reported to leave.
 

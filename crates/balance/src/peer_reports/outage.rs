@@ -41,7 +41,7 @@ impl OutageMessage {
 }
 
 /// Decides which hints cause a check: one for each outage that a peer reports, and at most one in a
-/// [`CHECK_INTERVAL`] for each endpoint.
+/// `CHECK_INTERVAL` for each endpoint.
 #[derive(Debug, Default)]
 pub struct OutageHints {
     /// Last time at which each peer has reported each endpoint.

@@ -1,7 +1,7 @@
 //! Schedule and content of demand messages.
 //!
 //! Demand is reported every second, and at once if a backend without demand gets a request that waits or is rejected.
-//! A message has at most [`MAX_DEMAND_REPORTS`]: first those of backends that have just got demand, then the others in
+//! A message has at most `MAX_DEMAND_REPORTS`: first those of backends that have just got demand, then the others in
 //! turn, in several messages within the second.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

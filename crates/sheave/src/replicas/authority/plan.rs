@@ -1,7 +1,7 @@
 //! Decisions about the authorities of replicas: which of them are used now, and what has to change in the Secret. All of
 //! it follows from the content and the time.
 //!
-//! An authority issues certificates for [`NEXT_AFTER`] and [`PUBLICATION_TIME`]. The next one is published that long
+//! An authority issues certificates for `NEXT_AFTER` and `PUBLICATION_TIME`. The next one is published that long
 //! before it issues, so that every replica trusts it by then; the previous one is trusted for as long afterwards.
 
 use thiserror::Error;
