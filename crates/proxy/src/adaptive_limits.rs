@@ -8,13 +8,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use balance::{ConcurrencyCap, ConcurrencyLimiter, SetMember, Time};
+use balance::leases::PoolKey;
+use balance::{ConcurrencyCap, ConcurrencyLimiter, SetMember, Time, hash};
 
 use crate::backend::{Backend, BackendConfig};
 use crate::clock;
 use crate::dial::pool::EndpointData;
 use crate::health::HealthWaker;
-use crate::limit_exchange;
 use crate::mutex::lock;
 
 /// The adaptive concurrency limits of one backend's endpoints.
@@ -42,9 +42,11 @@ impl Backend {
         let (waiting, round) = (self.waiting(), pass.as_nanos().max(1));
         let mut limiter = lock(&self.adaptive_limits.limiter);
         let (set, now) = (&current.set, clock::now());
-        match self.limit_sharing() {
+        match self.leases.as_ref().and_then(|leases| leases.limit_sharing.get()) {
             Some(sharing) => {
-                let shared = (limit_exchange::pool_key(&self.name), &mut *lock(sharing));
+                // The key is the same at each replica.
+                let key = PoolKey(hash::hash(self.name.as_bytes()));
+                let shared = (key, &mut *lock(sharing));
                 limiter.update_shared(set, &settings, waiting, round, shared, now)
             }
             None => limiter.update(set, &settings, waiting, round, now),

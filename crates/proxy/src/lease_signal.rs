@@ -1,15 +1,14 @@
 //! Signal from workers and the control side to the thread of the leases.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Mutex, OnceLock};
 
 use balance::LeaseValidity;
 use balance::limit::LimitSharing;
 use balance::peer_reports::MAX_OUTAGE_REPORTS;
 use tokio::sync::Notify;
 
-use crate::backend::Backend;
-use crate::dial::pool::Endpoint;
 use crate::mutex::lock;
 
 /// State that workers and the thread of the leases share.
@@ -21,11 +20,11 @@ pub(crate) struct LeaseSignal {
     /// True if a backend has got demand since this was last taken.
     has_demand_risen: AtomicBool,
     /// Endpoints that have begun to refuse since these were last taken.
-    refusing: Mutex<Vec<Arc<Endpoint>>>,
+    refusing: Mutex<Vec<SocketAddr>>,
     /// True if an endpoint has been marked unreachable since this was last taken.
     has_new_outage: AtomicBool,
     /// Endpoints that peers cannot reach, for the health thread to check.
-    to_check: Mutex<Vec<(Arc<Backend>, Arc<Endpoint>)>>,
+    to_check: Mutex<Vec<SocketAddr>>,
     notify: Notify,
     /// Learned limits of all replicas; set if they are shared.
     pub(crate) limit_sharing: OnceLock<Mutex<LimitSharing>>,
@@ -54,12 +53,12 @@ impl LeaseSignal {
     }
 
     /// Wakes the thread, because an endpoint has begun to refuse.
-    pub(crate) fn record_refusing(&self, endpoint: &Arc<Endpoint>) {
-        lock(&self.refusing).push(Arc::clone(endpoint));
+    pub(crate) fn record_refusing(&self, endpoint: SocketAddr) {
+        lock(&self.refusing).push(endpoint);
         self.wake();
     }
 
-    pub(crate) fn take_refusing(&self) -> Vec<Arc<Endpoint>> {
+    pub(crate) fn take_refusing(&self) -> Vec<SocketAddr> {
         std::mem::take(&mut lock(&self.refusing))
     }
 
@@ -74,14 +73,14 @@ impl LeaseSignal {
     }
 
     /// Has an endpoint checked; the caller wakes the health thread. If too many wait for a check, this one is dropped.
-    pub(crate) fn request_check(&self, backend: &Arc<Backend>, endpoint: &Arc<Endpoint>) {
+    pub(crate) fn request_check(&self, endpoint: SocketAddr) {
         let mut to_check = lock(&self.to_check);
         if to_check.len() < MAX_OUTAGE_REPORTS {
-            to_check.push((Arc::clone(backend), Arc::clone(endpoint)));
+            to_check.push(endpoint);
         }
     }
 
-    pub(crate) fn take_checks(&self) -> Vec<(Arc<Backend>, Arc<Endpoint>)> {
+    pub(crate) fn take_checks(&self) -> Vec<SocketAddr> {
         std::mem::take(&mut lock(&self.to_check))
     }
 

@@ -5,11 +5,10 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use balance::leases::{PoolKey, ReplicaIdentity};
+use balance::Time;
+use balance::leases::ReplicaIdentity;
 use balance::limit::{LimitMessage, LimitRefusal, LimitSharing};
-use balance::{Time, hash};
 
-use crate::backend::Backend;
 use crate::control::Proxy;
 use crate::lease_signal::LeaseSignal;
 use crate::mutex::lock;
@@ -80,16 +79,4 @@ impl LimitExchange {
         let sharing = self.signal.limit_sharing.get().expect("set by the constructor");
         action(&mut lock(sharing))
     }
-}
-
-impl Backend {
-    /// Returns the learned limits of all replicas, if they are shared.
-    pub(crate) fn limit_sharing(&self) -> Option<&Mutex<LimitSharing>> {
-        self.leases.as_ref()?.limit_sharing.get()
-    }
-}
-
-/// Returns the key of a backend: the same at each replica.
-pub(crate) fn pool_key(backend: &str) -> PoolKey {
-    PoolKey(hash::hash(backend.as_bytes()))
 }

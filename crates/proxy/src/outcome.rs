@@ -93,7 +93,7 @@ impl Slot {
         let is_first = self.endpoint.own_refusal(now).is_none();
         let handling = self.endpoint.record_refusal(self.in_flight_at_start, retry_after, now);
         if is_first && let Some(leases) = &worker.shared.leases {
-            leases.record_refusing(&self.endpoint);
+            leases.record_refusing(self.endpoint.address);
         }
         self.endpoint.data.counters[worker.index].count_refusal(handling);
         self.backend.adaptive_limits.mark_overloaded(&worker.shared.health_waker);

@@ -91,9 +91,11 @@ impl PeerReports {
         self.follow_configuration();
         let has_risen = self.signal.take_demand_rise();
         let is_urgent = std::mem::take(&mut self.has_new_backends) || has_risen;
+        let refusing = self.signal.take_refusing().into_iter();
+        let refusing = refusing.filter_map(|address| self.endpoint(address).ok()).collect();
         DueReports {
             demand: self.demand.step(&self.backends, is_urgent, now),
-            refusals: self.refusals.step(self.signal.take_refusing(), now),
+            refusals: self.refusals.step(refusing, now),
             outages: self.outages.step(
                 self.signal.take_new_outage(),
                 &self.proxy.shared().outages,
@@ -203,11 +205,8 @@ impl PeerReports {
     ) -> Result<(), ReportRefusal> {
         let endpoint = self.endpoint(address)?;
         let is_due = self.outage_hints.should_check(peer, address, now);
-        if is_due
-            && endpoint.is_reachable()
-            && let Some(backend) = endpoint.data.backends().first()
-        {
-            self.signal.request_check(backend, &endpoint);
+        if is_due && endpoint.is_reachable() {
+            self.signal.request_check(address);
             self.counts.outages += 1;
         }
         Ok(())

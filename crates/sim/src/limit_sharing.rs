@@ -35,7 +35,7 @@ pub(crate) enum RequestLoad {
     Percent(u32),
 }
 
-/// What happens at some time.
+/// Event at some time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum SharingIncident {
     /// Each endpoint has this many workers from now on.

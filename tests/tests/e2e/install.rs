@@ -246,7 +246,7 @@ fn replicas_lease_slots_by_default_with_certificates_of_their_own() {
     assert!(!sources.contains("namespaceSelector"), "{sources}");
     let roles = of_kind(&manifests, "Role");
     let rule = "resources: [secrets]\n  resourceNames: [sheave-replicas]\n  \
-                verbs: [get, list, watch, create, patch, update]\n";
+                verbs: [get, list, watch, create, patch, update]";
     assert!(roles.iter().any(|it| it.contains(rule)), "{roles:?}");
     // Agents of transparent mode lease none.
     assert!(!read(MANIFESTS[1]).contains("lease-slots"));

@@ -19,7 +19,7 @@ use crate::load::ConcurrencyCap;
 use crate::time::Time;
 
 /// Sharing of limits with other replicas.
-mod shared;
+mod group_update;
 
 /// Weight of the evidence of all other endpoints, as a number of endpoints.
 const OTHERS_WEIGHT: f64 = 8.0;

@@ -42,8 +42,8 @@ async fn watch(shared: &Arc<ProxyState>) {
     while !shared.health_waker.stopped.load(Ordering::Acquire) {
         let active_config = shared.config.load();
         let now = clock::now();
-        for (backend, endpoint) in shared.leases.iter().flat_map(|leases| leases.take_checks()) {
-            attempts.check(&backend, &endpoint);
+        for address in shared.leases.iter().flat_map(|leases| leases.take_checks()) {
+            attempts.check_address(&active_config.backends, address);
         }
         let (mut wait, mut raised) = (attempts.begin_due(shared, now), false);
         for backend in &active_config.backends {

@@ -1,6 +1,7 @@
 //! Background attempts to connect to endpoints that are unreachable, or may be.
 
 use std::future::pending;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -90,6 +91,16 @@ impl BackgroundAttempts {
         if endpoint.is_reachable() && self.0.len() < MOST_ATTEMPTS {
             let patience = endpoint.data.reachability.connect_timeout();
             self.begin(backend, endpoint, patience, AttemptDepth::Connection);
+        }
+    }
+
+    /// Checks the endpoint with an address, for the first of the backends that has it.
+    pub(crate) fn check_address(&mut self, backends: &[Arc<Backend>], address: SocketAddr) {
+        for backend in backends {
+            if let Some(member) = backend.current().set.find(address) {
+                self.check(backend, &member.endpoint);
+                return;
+            }
         }
     }
 

@@ -57,16 +57,16 @@ pub(super) type SecretData = BTreeMap<String, Vec<u8>>;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct AuthoritySet {
     /// Authority that issues.
-    pub(super) current: Authority,
+    pub(super) current: ReplicaAuthority,
     /// Authority that is trusted already, and issues later.
-    pub(super) next: Option<Authority>,
+    pub(super) next: Option<ReplicaAuthority>,
     /// Authority that has issued before.
     pub(super) previous: Option<PreviousAuthority>,
 }
 
 /// Certificate and key of an authority.
 #[derive(Clone)]
-pub(super) struct Authority {
+pub(super) struct ReplicaAuthority {
     pub(super) certificate: AuthorityCertificate,
     key: Arc<KeyPair>,
 }
@@ -106,15 +106,15 @@ pub(super) enum AuthorityError {
 
 impl AuthoritySet {
     /// Returns authorities of which the first issues.
-    pub(super) const fn new(current: Authority) -> Self {
+    pub(super) const fn new(current: ReplicaAuthority) -> Self {
         Self { current, next: None, previous: None }
     }
 
     /// Reads the values of a Secret. Others that it has are ignored.
     pub(super) fn read(data: &SecretData) -> Result<Self, AuthorityError> {
-        let current = Authority::read(data, CURRENT_CERTIFICATE, CURRENT_KEY)?;
+        let current = ReplicaAuthority::read(data, CURRENT_CERTIFICATE, CURRENT_KEY)?;
         let current = current.ok_or(AuthorityError::Missing(CURRENT_CERTIFICATE))?;
-        let next = Authority::read(data, NEXT_CERTIFICATE, NEXT_KEY)?;
+        let next = ReplicaAuthority::read(data, NEXT_CERTIFICATE, NEXT_KEY)?;
         let previous = match value(data, PREVIOUS_CERTIFICATE)? {
             None => None,
             Some(pem) => {
@@ -151,7 +151,7 @@ impl AuthoritySet {
     }
 }
 
-impl Authority {
+impl ReplicaAuthority {
     /// Makes an authority that is valid from now on.
     pub(super) fn generate(now: u64) -> Result<Self, rcgen::Error> {
         let key = KeyPair::generate()?;
@@ -204,16 +204,16 @@ impl Authority {
     }
 }
 
-impl PartialEq for Authority {
+impl PartialEq for ReplicaAuthority {
     fn eq(&self, other: &Self) -> bool {
         self.certificate == other.certificate
     }
 }
 
-impl Debug for Authority {
+impl Debug for ReplicaAuthority {
     /// The key is never printed.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Authority").field(&self.name()).finish()
+        f.debug_tuple("ReplicaAuthority").field(&self.name()).finish()
     }
 }
 
@@ -282,7 +282,7 @@ mod tests {
     const NOW: u64 = 1_800_000_000;
 
     fn complete_set() -> AuthoritySet {
-        let authority = |now| Authority::generate(now).unwrap();
+        let authority = |now| ReplicaAuthority::generate(now).unwrap();
         let previous = authority(NOW - DAY).certificate;
         AuthoritySet {
             current: authority(NOW),
@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn authorities_survive_the_secret() {
-        for set in [complete_set(), AuthoritySet::new(Authority::generate(NOW).unwrap())] {
+        for set in [complete_set(), AuthoritySet::new(ReplicaAuthority::generate(NOW).unwrap())] {
             let read = AuthoritySet::read(&set.data()).unwrap();
             assert_eq!(read, set);
             assert_eq!(read.current.made_at(), NOW);
@@ -312,7 +312,7 @@ mod tests {
             }
             assert_eq!(AuthoritySet::read(&data), Err(error));
         };
-        let other = Authority::generate(NOW).unwrap();
+        let other = ReplicaAuthority::generate(NOW).unwrap();
         let other_key = other.key.serialize_pem();
         check(CURRENT_CERTIFICATE, None, AuthorityError::Missing(CURRENT_CERTIFICATE));
         check(CURRENT_KEY, None, AuthorityError::Missing(CURRENT_KEY));
@@ -333,7 +333,7 @@ mod tests {
 
     #[test]
     fn certificate_of_another_issuer_with_the_same_key_is_refused() {
-        let set = AuthoritySet::new(Authority::generate(NOW).unwrap());
+        let set = AuthoritySet::new(ReplicaAuthority::generate(NOW).unwrap());
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, "another");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

@@ -8,8 +8,8 @@ use thiserror::Error;
 
 use super::issued::LEAF_LIFETIME;
 use super::{
-    Authority, AuthorityError, AuthoritySet, CLOCK_SKEW, DAY, PreviousAuthority, SECRET_TYPE,
-    SecretData,
+    AuthorityError, AuthoritySet, CLOCK_SKEW, DAY, PreviousAuthority, ReplicaAuthority,
+    SECRET_TYPE, SecretData,
 };
 
 /// Age at which an authority gets a successor: two thirds of its life.
@@ -64,7 +64,7 @@ pub(super) enum AuthorityProblem {
     Expired,
 }
 
-/// What follows from the content of the Secret now.
+/// Decision that follows from the content of the Secret now.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct AuthorityPlan<'c> {
     /// Authorities to use. `None`: those used before stay in use.
@@ -125,13 +125,13 @@ fn due_change(set: &AuthoritySet, now: u64) -> Option<AuthorityChange> {
     }
 }
 
-fn is_valid(authority: &Authority, now: u64) -> bool {
+fn is_valid(authority: &ReplicaAuthority, now: u64) -> bool {
     (authority.certificate.not_before..authority.certificate.not_after).contains(&now)
 }
 
 /// True if the next authority has been known for long enough, or the current one is about to expire: all replicas were
 /// stopped for a long time.
-fn is_time_to_promote(current: &Authority, next: &Authority, now: u64) -> bool {
+fn is_time_to_promote(current: &ReplicaAuthority, next: &ReplicaAuthority, now: u64) -> bool {
     let is_known = now >= next.made_at().saturating_add(PUBLICATION_TIME);
     let is_urgent = now.saturating_add(2 * LEAF_LIFETIME) >= current.certificate.not_after
         && now > next.made_at() + CLOCK_SKEW;
@@ -148,15 +148,15 @@ pub(super) fn apply(
     now: u64,
 ) -> Result<AuthoritySet, rcgen::Error> {
     let SecretContent::Authorities(set) = content else {
-        return Authority::generate(now).map(AuthoritySet::new);
+        return ReplicaAuthority::generate(now).map(AuthoritySet::new);
     };
     let set = set.clone();
     Ok(match (change, set.next) {
         (AuthorityChange::Create | AuthorityChange::StartOver, _) => {
-            AuthoritySet::new(Authority::generate(now)?)
+            AuthoritySet::new(ReplicaAuthority::generate(now)?)
         }
         (AuthorityChange::PublishNext, _) => {
-            AuthoritySet { next: Some(Authority::generate(now)?), ..set }
+            AuthoritySet { next: Some(ReplicaAuthority::generate(now)?), ..set }
         }
         (AuthorityChange::Promote, Some(next)) => {
             let certificate = set.current.certificate;

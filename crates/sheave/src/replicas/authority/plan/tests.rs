@@ -1,3 +1,5 @@
+//! Tests of the decisions about authorities.
+
 use super::*;
 use crate::replicas::authority::AUTHORITY_LIFETIME;
 

@@ -1,3 +1,5 @@
+//! Tests of reviews: a year of authorities and certificates, with clocks that differ.
+
 use std::sync::Arc;
 
 use super::*;
