@@ -508,7 +508,7 @@ fn requests_of_a_higher_priority_get_busy_slots_and_lower_ones_keep_some() {
         run(&mut group);
         assert_eq!(group.tables[owner].share(endpoint()).slots, left, "the next one is pledged");
         group.in_flight[owner] = left;
-        run(&mut group);
+        group.exchange();
         assert_eq!(group.shares()[other], CAP - left);
     }
     run(&mut group);
