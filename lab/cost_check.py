@@ -14,10 +14,13 @@ import sys
 import tempfile
 import time
 import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lab.balancers import BalancerTask, Placement, sheave
+from lab import network
+from lab.balancers import BalancerTask, Placement, ReplicaSet, sheave
 from lab.child import Child, ChildFailed
 from lab.experiment import EXPERIMENTS
 from lab.load import LoadGenerator, Request
@@ -52,6 +55,7 @@ def check(*, update: bool) -> int:
     if update:
         FIGURES.write_text(_updated(FIGURES.read_text(), measured))
     within = [_report(name, measured[name], case, settings) for name, case in settings["cases"].items()]
+    within += [_report_ratio(name, measured, case) for name, case in settings["cases"].items() if "compared" in case]
     return 0 if update or all(within) else 1
 
 
@@ -78,9 +82,12 @@ def _instructions(case: dict[str, Any], requests: int) -> int:
         folder = Path(name)
         counts = folder / "callgrind.out"
         wrapper = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={counts}"]
-        with LoadGenerator(folder / "loadgen.log", cpus=(), endpoints=4) as load:
+        with (
+            LoadGenerator(folder / "loadgen.log", cpus=(), endpoints=4) as load,
+            _peers(case, load.endpoints, folder) as task,
+        ):
             site = Placement(folder, lambda argv, log: Child([*wrapper, *argv], log))
-            running = sheave.start(BalancerTask(endpoints=load.endpoints), site)
+            running = sheave.start(task, site)
             try:
                 # A POST uses no connection older than half of the keep-alive time that Sheave has observed. Let it
                 # observe seconds, otherwise the count depends on the machine's speed.
@@ -102,6 +109,27 @@ def _instructions(case: dict[str, Any], requests: int) -> int:
         return int(found.group(1))
 
 
+@contextmanager
+def _peers(case: dict[str, Any], endpoints: tuple[str, ...], folder: Path) -> Iterator[BalancerTask]:
+    """Runs the other replicas of a case, which get no requests; returns the task of the one that is measured."""
+    cap, count = case.get("cap"), case.get("replicas", 1)
+    if count == 1:
+        yield BalancerTask(endpoints, cap=cap)
+        return
+    members = tuple(f"127.0.2.{number + 1}:{network.free_port()}" for number in range(count))
+    peers = []
+    try:
+        for member in members[1:]:
+            home = folder / member
+            home.mkdir()
+            task = BalancerTask(endpoints, cap=cap, replicas=ReplicaSet(members, member, lease_slots=True))
+            peers.append(sheave.start(task, Placement(home, Child)))
+        yield BalancerTask(endpoints, cap=cap, replicas=ReplicaSet(members, members[0], lease_slots=True))
+    finally:
+        for peer in peers:
+            peer.child.stop()
+
+
 def _most(case: dict[str, Any], tolerance: float) -> float:
     return case["instructions"] * (1 + tolerance)
 
@@ -117,6 +145,14 @@ def _report(name: str, measured: int, case: dict[str, Any], settings: dict[str, 
         verdict = "fewer: commit the new figure (make cost-check ARGS=--update)"
     print(f"{name:12} {measured:>8} instructions per request, committed {committed}: {change:+.1%} {verdict}")
     return is_within
+
+
+def _report_ratio(name: str, measured: Mapping[str, int], case: Mapping[str, Any]) -> bool:
+    """Reports what a case costs more than the case that it is compared with."""
+    other, most = case["compared"]["with"], case["compared"]["most"]
+    ratio = measured[name] / measured[other]
+    print(f"{name:12} {ratio:.3f} of {other}, at most {most}: {'ok' if ratio <= most else 'TOO MANY'}")
+    return ratio <= most
 
 
 def _updated(text: str, measured: dict[str, int]) -> str:
