@@ -1,7 +1,7 @@
-//! Authorities that issue the certificates of replicas, as a Secret holds them: the current one, the next one before it
-//! issues, and the certificate of the previous one while replicas still have certificates of it.
+//! Authorities that issue certificates to the replicas of one installation, as a Secret holds them: the current one, the
+//! next one before it issues, and the certificate of the previous one while replicas still have certificates of it.
 //!
-//! The module reads, makes and writes them. It knows no clock and no API server.
+//! The module reads, makes and writes them. It knows no clock and no API server, and not what certificates are for.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug};
@@ -12,7 +12,6 @@ use rcgen::{
     BasicConstraints, CertificateParams, DnType, GeneralSubtree, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, NameConstraints, PublicKeyData,
 };
-use replica::REPLICA_NAME;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use thiserror::Error;
@@ -20,16 +19,16 @@ use time::OffsetDateTime;
 use x509_cert::der::{Decode, Encode};
 
 /// Decisions: which authorities are used, and what has to change.
-pub(super) mod plan;
+mod plan;
 /// The certificate of this replica, issued by an authority.
-pub(super) mod issued;
+mod issued;
 /// One review of the Secret: what to issue, and what to write.
-pub(super) mod review;
+mod review;
 /// The task that keeps the Secret and the certificate up to date.
-pub(super) mod keeper;
+mod keeper;
 
-/// Type of the Secret. A Secret of another type is never changed.
-pub(super) const SECRET_TYPE: &str = "sheave.dev/replica-authorities";
+pub(crate) use issued::IssuedCertificate;
+pub(crate) use keeper::{AuthorityKeeper, CertificateRecipient};
 
 /// Time for which an authority is valid.
 pub(super) const AUTHORITY_LIFETIME: u64 = 90 * DAY;
@@ -53,21 +52,35 @@ const MAX_VALUE_BYTES: usize = 16 * 1024;
 /// Values of the Secret by their names.
 pub(super) type SecretData = BTreeMap<String, Vec<u8>>;
 
+/// Purpose of authorities, which also tells them from those of another purpose.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct AuthorityPurpose {
+    /// Type of the Secret. A Secret of another type is never changed.
+    pub(crate) secret_type: &'static str,
+    /// Beginning of the names of authorities.
+    pub(crate) prefix: &'static str,
+    /// Only DNS name that their certificates may have, and the one that they have.
+    pub(crate) dns_name: String,
+    /// True if certificates are for clients too, and not for servers alone.
+    pub(crate) has_clients: bool,
+}
+
 /// Authorities of one installation.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct AuthoritySet {
     /// Authority that issues.
-    pub(super) current: ReplicaAuthority,
+    pub(super) current: CertificateAuthority,
     /// Authority that is trusted already, and issues later.
-    pub(super) next: Option<ReplicaAuthority>,
+    pub(super) next: Option<CertificateAuthority>,
     /// Authority that has issued before.
     pub(super) previous: Option<PreviousAuthority>,
 }
 
 /// Certificate and key of an authority.
 #[derive(Clone)]
-pub(super) struct ReplicaAuthority {
+pub(super) struct CertificateAuthority {
     pub(super) certificate: AuthorityCertificate,
+    purpose: Arc<AuthorityPurpose>,
     key: Arc<KeyPair>,
 }
 
@@ -106,15 +119,20 @@ pub(super) enum AuthorityError {
 
 impl AuthoritySet {
     /// Returns authorities of which the first issues.
-    pub(super) const fn new(current: ReplicaAuthority) -> Self {
+    pub(super) const fn new(current: CertificateAuthority) -> Self {
         Self { current, next: None, previous: None }
     }
 
     /// Reads the values of a Secret. Others that it has are ignored.
-    pub(super) fn read(data: &SecretData) -> Result<Self, AuthorityError> {
-        let current = ReplicaAuthority::read(data, CURRENT_CERTIFICATE, CURRENT_KEY)?;
+    pub(super) fn read(
+        purpose: &Arc<AuthorityPurpose>,
+        data: &SecretData,
+    ) -> Result<Self, AuthorityError> {
+        let authority =
+            |certificate, key| CertificateAuthority::read(purpose, data, certificate, key);
+        let current = authority(CURRENT_CERTIFICATE, CURRENT_KEY)?;
         let current = current.ok_or(AuthorityError::Missing(CURRENT_CERTIFICATE))?;
-        let next = ReplicaAuthority::read(data, NEXT_CERTIFICATE, NEXT_KEY)?;
+        let next = authority(NEXT_CERTIFICATE, NEXT_KEY)?;
         let previous = match value(data, PREVIOUS_CERTIFICATE)? {
             None => None,
             Some(pem) => {
@@ -151,20 +169,24 @@ impl AuthoritySet {
     }
 }
 
-impl ReplicaAuthority {
+impl CertificateAuthority {
     /// Makes an authority that is valid from now on.
-    pub(super) fn generate(now: u64) -> Result<Self, rcgen::Error> {
+    pub(super) fn generate(
+        purpose: &Arc<AuthorityPurpose>,
+        now: u64,
+    ) -> Result<Self, rcgen::Error> {
         let key = KeyPair::generate()?;
         let (not_before, not_after) =
             (now.saturating_sub(CLOCK_SKEW), now.saturating_add(AUTHORITY_LIFETIME));
-        let mut params = authority_params(&key);
+        let mut params = authority_params(purpose, &key);
         (params.not_before, params.not_after) = (date(not_before), date(not_after));
         let pem = params.self_signed(&key)?.pem();
         let certificate = AuthorityCertificate { pem, not_before, not_after };
-        Ok(Self { certificate, key: Arc::new(key) })
+        Ok(Self { certificate, purpose: Arc::clone(purpose), key: Arc::new(key) })
     }
 
     fn read(
+        purpose: &Arc<AuthorityPurpose>,
         data: &SecretData,
         certificate_name: &'static str,
         key_name: &'static str,
@@ -177,10 +199,11 @@ impl ReplicaAuthority {
         let content = parsed.tbs_certificate();
         let public_key = content.subject_public_key_info().to_der();
         let is_of_key = public_key.is_ok_and(|it| it == key.subject_public_key_info());
-        if !is_of_key || content.subject().to_string() != format!("CN={}", authority_name(&key)) {
+        let name = authority_name(purpose, &key);
+        if !is_of_key || content.subject().to_string() != format!("CN={name}") {
             return Err(AuthorityError::Mismatch(key_name));
         }
-        Ok(Some(Self { certificate, key: Arc::new(key) }))
+        Ok(Some(Self { certificate, purpose: Arc::clone(purpose), key: Arc::new(key) }))
     }
 
     fn data(&self, certificate: &str, key: &str) -> SecretData {
@@ -190,12 +213,12 @@ impl ReplicaAuthority {
 
     /// Returns the issuer of certificates.
     pub(super) fn issuer(&self) -> Issuer<'static, &KeyPair> {
-        Issuer::new(authority_params(&self.key), &*self.key)
+        Issuer::new(authority_params(&self.purpose, &self.key), &*self.key)
     }
 
     /// Returns a name that no other authority has.
     pub(super) fn name(&self) -> String {
-        authority_name(&self.key)
+        authority_name(&self.purpose, &self.key)
     }
 
     /// Returns the time at which it was made, in seconds since 1970.
@@ -204,16 +227,16 @@ impl ReplicaAuthority {
     }
 }
 
-impl PartialEq for ReplicaAuthority {
+impl PartialEq for CertificateAuthority {
     fn eq(&self, other: &Self) -> bool {
         self.certificate == other.certificate
     }
 }
 
-impl Debug for ReplicaAuthority {
+impl Debug for CertificateAuthority {
     /// The key is never printed.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ReplicaAuthority").field(&self.name()).finish()
+        f.debug_tuple("CertificateAuthority").field(&self.name()).finish()
     }
 }
 
@@ -253,26 +276,38 @@ fn value<'d>(data: &'d SecretData, name: &'static str) -> Result<Option<&'d str>
     Ok(Some(std::str::from_utf8(value).unwrap_or_default()))
 }
 
-/// Returns the parameters of an authority, without its validity. They follow from its key.
-fn authority_params(key: &KeyPair) -> CertificateParams {
+/// Returns the parameters of an authority, without its validity. They follow from its purpose and its key.
+fn authority_params(purpose: &AuthorityPurpose, key: &KeyPair) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = rcgen::DistinguishedName::new();
-    params.distinguished_name.push(DnType::CommonName, authority_name(key));
+    params.distinguished_name.push(DnType::CommonName, authority_name(purpose, key));
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
-    // The authority is good for replicas, and for nothing else that may come to trust it.
-    let permitted_subtrees = vec![GeneralSubtree::DnsName(REPLICA_NAME.to_owned())];
+    // The authority is good for its purpose, and for nothing else that may come to trust it.
+    let permitted_subtrees = vec![GeneralSubtree::DnsName(purpose.dns_name.clone())];
     params.name_constraints =
         Some(NameConstraints { permitted_subtrees, excluded_subtrees: Vec::new() });
     params
 }
 
 /// Returns the name of the authority with this key: with two authorities, TLS finds the right one by it.
-fn authority_name(key: &KeyPair) -> String {
+fn authority_name(purpose: &AuthorityPurpose, key: &KeyPair) -> String {
     let public = key.public_key_raw();
     let id: String =
         public[public.len().saturating_sub(8)..].iter().map(|it| format!("{it:02x}")).collect();
-    format!("sheave-replicas-{id}")
+    format!("{}-{id}", purpose.prefix)
+}
+
+/// Returns the purpose of the authorities of tests.
+#[cfg(test)]
+fn test_purpose() -> Arc<AuthorityPurpose> {
+    Arc::new(AuthorityPurpose {
+        secret_type: "sheave.dev/test-authorities",
+        prefix: "sheave-test",
+        // The channel of replicas verifies this name.
+        dns_name: replica::REPLICA_NAME.to_owned(),
+        has_clients: true,
+    })
 }
 
 #[cfg(test)]
@@ -281,8 +316,16 @@ mod tests {
 
     const NOW: u64 = 1_800_000_000;
 
+    fn generate(now: u64) -> CertificateAuthority {
+        CertificateAuthority::generate(&test_purpose(), now).unwrap()
+    }
+
+    fn read(data: &SecretData) -> Result<AuthoritySet, AuthorityError> {
+        AuthoritySet::read(&test_purpose(), data)
+    }
+
     fn complete_set() -> AuthoritySet {
-        let authority = |now| ReplicaAuthority::generate(now).unwrap();
+        let authority = generate;
         let previous = authority(NOW - DAY).certificate;
         AuthoritySet {
             current: authority(NOW),
@@ -293,8 +336,8 @@ mod tests {
 
     #[test]
     fn authorities_survive_the_secret() {
-        for set in [complete_set(), AuthoritySet::new(ReplicaAuthority::generate(NOW).unwrap())] {
-            let read = AuthoritySet::read(&set.data()).unwrap();
+        for set in [complete_set(), AuthoritySet::new(generate(NOW))] {
+            let read = read(&set.data()).unwrap();
             assert_eq!(read, set);
             assert_eq!(read.current.made_at(), NOW);
             assert_eq!(read.current.key.serialize_pem(), set.current.key.serialize_pem());
@@ -310,9 +353,9 @@ mod tests {
                 Some(value) => _ = data.insert(name.to_owned(), value.to_vec()),
                 None => _ = data.remove(name).unwrap(),
             }
-            assert_eq!(AuthoritySet::read(&data), Err(error));
+            assert_eq!(read(&data), Err(error));
         };
-        let other = ReplicaAuthority::generate(NOW).unwrap();
+        let other = generate(NOW);
         let other_key = other.key.serialize_pem();
         check(CURRENT_CERTIFICATE, None, AuthorityError::Missing(CURRENT_CERTIFICATE));
         check(CURRENT_KEY, None, AuthorityError::Missing(CURRENT_KEY));
@@ -326,21 +369,21 @@ mod tests {
         let large = vec![b'x'; MAX_VALUE_BYTES + 1];
         check(CURRENT_KEY, Some(&large), AuthorityError::TooLarge(CURRENT_KEY));
         assert_eq!(
-            AuthoritySet::read(&SecretData::new()),
+            read(&SecretData::new()),
             Err(AuthorityError::Missing(CURRENT_CERTIFICATE))
         );
     }
 
     #[test]
     fn certificate_of_another_issuer_with_the_same_key_is_refused() {
-        let set = AuthoritySet::new(ReplicaAuthority::generate(NOW).unwrap());
+        let set = AuthoritySet::new(generate(NOW));
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, "another");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let pem = params.self_signed(&*set.current.key).unwrap().pem();
         let mut data = set.data();
         data.insert(CURRENT_CERTIFICATE.to_owned(), pem.into_bytes());
-        assert_eq!(AuthoritySet::read(&data), Err(AuthorityError::Mismatch(CURRENT_KEY)));
+        assert_eq!(read(&data), Err(AuthorityError::Mismatch(CURRENT_KEY)));
     }
 
     #[test]

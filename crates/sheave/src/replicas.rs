@@ -13,8 +13,8 @@ use crate::flags::{CutOffRule, ReplicaFlags};
 
 /// Certificates of replicas, from files.
 mod certificate_files;
-/// Authorities in a Secret, which issue the certificates of replicas.
-mod authority;
+/// Certificates of replicas, from authorities in a Secret.
+mod issued_certificates;
 /// The thread that leases slots.
 mod lease_thread;
 /// The state of leases and of the channel, for readers.

@@ -6,15 +6,13 @@ use std::time::{Duration, SystemTime};
 
 use kube::{OwnSecret, SecretState, SecretVersion, SecretWriteOutcome};
 use proxy::clock;
-use replica::ReplicaCertificates;
-use tokio::sync::watch::Sender;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
+use super::issued::IssuedCertificate;
 use super::plan::{AuthorityChange, SecretContent};
 use super::review::KeeperState;
-use super::{AuthoritySet, SECRET_TYPE};
-use crate::replicas::lease_status::ReplicaStatus;
+use super::{AuthorityPurpose, AuthoritySet};
 
 /// Interval at which the plan is made anew if nothing changes: what depends on time is days ahead.
 const REVIEW_INTERVAL: Duration = Duration::from_secs(60);
@@ -22,20 +20,31 @@ const REVIEW_INTERVAL: Duration = Duration::from_secs(60);
 const MIN_WRITE_PAUSE: Duration = Duration::from_secs(2);
 const MAX_WRITE_PAUSE: Duration = Duration::from_secs(64);
 
+/// User of the certificates.
+pub(crate) trait CertificateRecipient: Send + 'static {
+    /// Uses this certificate from now on.
+    ///
+    /// # Errors
+    /// If it cannot be used: the former one stays in use, and another one is issued later.
+    fn accept(&mut self, issued: &IssuedCertificate, now: u64) -> anyhow::Result<()>;
+
+    /// Takes the reason why there may be no newer certificate; `None`: all is well.
+    fn report(&mut self, problem: Option<String>);
+}
+
 /// The running task; dropping it ends it.
 #[derive(Debug)]
-pub(in crate::replicas) struct AuthorityKeeper(JoinHandle<()>);
+pub(crate) struct AuthorityKeeper(JoinHandle<()>);
 
 impl AuthorityKeeper {
     /// Starts the task on the runtime of the caller.
-    pub(in crate::replicas) fn start(
+    pub(crate) fn start(
         secret: OwnSecret,
-        certificates: Sender<Option<Arc<ReplicaCertificates>>>,
-        status: Arc<ReplicaStatus>,
+        purpose: Arc<AuthorityPurpose>,
+        recipient: impl CertificateRecipient,
     ) -> Self {
         let name = secret.name();
-        let task =
-            SecretFollower { secret, name, state: KeeperState::default(), certificates, status };
+        let task = SecretFollower { secret, name, state: KeeperState::new(purpose), recipient };
         Self(tokio::spawn(task.run()))
     }
 }
@@ -47,27 +56,27 @@ impl Drop for AuthorityKeeper {
 }
 
 /// The task.
-struct SecretFollower {
+struct SecretFollower<R> {
     secret: OwnSecret,
     /// Namespace and name of the Secret.
     name: String,
     state: KeeperState,
-    certificates: Sender<Option<Arc<ReplicaCertificates>>>,
-    status: Arc<ReplicaStatus>,
+    recipient: R,
 }
 
-impl SecretFollower {
+impl<R: CertificateRecipient> SecretFollower<R> {
     async fn run(mut self) {
         let mut pause = MIN_WRITE_PAUSE;
         let mut no_write_before = Instant::now();
         let mut logged = None;
         loop {
             let observed = self.secret.observation.borrow_and_update().clone();
-            let (content, version) = read(&observed.state);
-            let review = self.state.review(content.as_ref(), seconds(clock::wall()));
+            let (content, version) = self.read(&observed.state);
+            let now = seconds(clock::wall());
+            let review = self.state.review(content.as_ref(), now);
             let mut problem = self.state.problem.take().or(observed.problem);
-            if review.is_new {
-                self.publish();
+            if review.is_new && let Err(error) = self.publish(now) {
+                problem = Some(format!("cannot use the certificate: {error:#}"));
             }
             let mut next_review = REVIEW_INTERVAL;
             if let Some((change, authorities)) = review.write {
@@ -95,10 +104,24 @@ impl SecretFollower {
         }
     }
 
-    fn publish(&self) {
-        let Some(issued) = &self.state.issued else { return };
-        self.status.set_certificate_expiry(Some(issued.not_after));
-        self.certificates.send_replace(Some(Arc::clone(&issued.certificates)));
+    /// Returns the content of the Secret and its version; `None`: it has not been read, or there is none.
+    fn read(&self, state: &SecretState) -> (Option<SecretContent>, Option<Arc<SecretVersion>>) {
+        match state {
+            SecretState::Unknown => (None, None),
+            SecretState::Absent => (Some(SecretContent::Absent), None),
+            SecretState::Present(version) => {
+                let content = self.state.read(&version.secret_type, &version.data);
+                (Some(content), Some(Arc::clone(version)))
+            }
+        }
+    }
+
+    /// Gives the newest certificate to its user; another one is issued at the next review if it cannot be used.
+    fn publish(&mut self, now: u64) -> anyhow::Result<()> {
+        let Some(issued) = self.state.issued.take() else { return Ok(()) };
+        self.recipient.accept(&issued, now)?;
+        self.state.issued = Some(issued);
+        Ok(())
     }
 
     /// Writes a change; returns the reason if it fails.
@@ -112,14 +135,14 @@ impl SecretFollower {
         let written = match version {
             None => {
                 let writer = authorities.current.name();
-                self.secret.create(SECRET_TYPE, data, &writer).await
+                self.secret.create(self.state.secret_type(), data, &writer).await
             }
             Some(version) => self.secret.replace(version, data).await,
         };
         match written {
             Ok(SecretWriteOutcome::Written) => {
                 let (secret, authority) = (&self.name, authorities.current.name());
-                tracing::info!(%secret, ?change, authority, "changed the authorities of replicas");
+                tracing::info!(%secret, ?change, authority, "changed the authorities");
                 Ok(())
             }
             Ok(SecretWriteOutcome::Superseded) => Ok(()),
@@ -128,30 +151,18 @@ impl SecretFollower {
     }
 
     /// Writes the problem into the status, and logs it once.
-    fn report(&self, problem: Option<String>, logged: &mut Option<String>) {
+    fn report(&mut self, problem: Option<String>, logged: &mut Option<String>) {
         let problem = problem.map(|problem| format!("Secret {}: {problem}", self.name));
         if problem != *logged {
             match &problem {
                 Some(error) => {
-                    tracing::error!(error, "the former certificates of replicas stay in use");
+                    tracing::error!(error, "the former certificates stay in use");
                 }
                 None => tracing::info!(secret = %self.name, "the Secret can be used again"),
             }
             logged.clone_from(&problem);
         }
-        self.status.set_certificate_problem(problem);
-    }
-}
-
-/// Returns the content of the Secret and its version; `None`: it has not been read, or there is none.
-fn read(state: &SecretState) -> (Option<SecretContent>, Option<Arc<SecretVersion>>) {
-    match state {
-        SecretState::Unknown => (None, None),
-        SecretState::Absent => (Some(SecretContent::Absent), None),
-        SecretState::Present(version) => {
-            let content = SecretContent::read(&version.secret_type, &version.data);
-            (Some(content), Some(Arc::clone(version)))
-        }
+        self.recipient.report(problem);
     }
 }
 

@@ -1,15 +1,17 @@
-//! Decisions about the authorities of replicas: which of them are used now, and what has to change in the Secret. All of
+//! Decisions about authorities: which of them are used now, and what has to change in the Secret. All of
 //! it follows from the content and the time.
 //!
 //! An authority issues certificates for `NEXT_AFTER` and `PUBLICATION_TIME`. The next one is published that long
 //! before it issues, so that every replica trusts it by then; the previous one is trusted for as long afterwards.
 
+use std::sync::Arc;
+
 use thiserror::Error;
 
 use super::issued::LEAF_LIFETIME;
 use super::{
-    AuthorityError, AuthoritySet, CLOCK_SKEW, DAY, PreviousAuthority, ReplicaAuthority,
-    SECRET_TYPE, SecretData,
+    AuthorityError, AuthorityPurpose, AuthoritySet, CLOCK_SKEW, CertificateAuthority, DAY,
+    PreviousAuthority, SecretData,
 };
 
 /// Age at which an authority gets a successor: two thirds of its life.
@@ -24,8 +26,8 @@ pub(super) const PUBLICATION_TIME: u64 = 7 * DAY;
 pub(super) enum SecretContent {
     /// There is no Secret.
     Absent,
-    /// The Secret is not one of Sheave: its type is another.
-    Foreign,
+    /// The Secret has another purpose: its type is not this one.
+    Foreign(&'static str),
     /// The Secret has the right type and cannot be used.
     Malformed(AuthorityError),
     /// The authorities.
@@ -51,9 +53,9 @@ pub(super) enum AuthorityChange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(super) enum AuthorityProblem {
     #[error(
-        "it belongs to something else: its type is not {SECRET_TYPE}; delete it or name another one"
+        "it belongs to something else: its type is not {0}; delete it or name another one"
     )]
-    Foreign,
+    Foreign(&'static str),
     #[error("{0}; delete the Secret, and replicas make new authorities")]
     Malformed(#[from] AuthorityError),
     #[error(
@@ -76,11 +78,15 @@ pub(super) struct AuthorityPlan<'c> {
 
 impl SecretContent {
     /// Reads a Secret.
-    pub(super) fn read(secret_type: &str, data: &SecretData) -> Self {
-        if secret_type != SECRET_TYPE {
-            return Self::Foreign;
+    pub(super) fn read(
+        purpose: &Arc<AuthorityPurpose>,
+        secret_type: &str,
+        data: &SecretData,
+    ) -> Self {
+        if secret_type != purpose.secret_type {
+            return Self::Foreign(purpose.secret_type);
         }
-        AuthoritySet::read(data).map_or_else(Self::Malformed, Self::Authorities)
+        AuthoritySet::read(purpose, data).map_or_else(Self::Malformed, Self::Authorities)
     }
 }
 
@@ -89,7 +95,9 @@ pub(super) fn plan(content: &SecretContent, now: u64) -> AuthorityPlan<'_> {
     let unusable = |change, problem| AuthorityPlan { usable: None, change, problem };
     match content {
         SecretContent::Absent => unusable(Some(AuthorityChange::Create), None),
-        SecretContent::Foreign => unusable(None, Some(AuthorityProblem::Foreign)),
+        SecretContent::Foreign(expected) => {
+            unusable(None, Some(AuthorityProblem::Foreign(expected)))
+        }
         SecretContent::Malformed(error) => unusable(None, Some((*error).into())),
         SecretContent::Authorities(set) if now < set.current.certificate.not_before => {
             // To replace it would set two replicas with different clocks against each other.
@@ -125,13 +133,13 @@ fn due_change(set: &AuthoritySet, now: u64) -> Option<AuthorityChange> {
     }
 }
 
-fn is_valid(authority: &ReplicaAuthority, now: u64) -> bool {
+fn is_valid(authority: &CertificateAuthority, now: u64) -> bool {
     (authority.certificate.not_before..authority.certificate.not_after).contains(&now)
 }
 
 /// True if the next authority has been known for long enough, or the current one is about to expire: all replicas were
 /// stopped for a long time.
-fn is_time_to_promote(current: &ReplicaAuthority, next: &ReplicaAuthority, now: u64) -> bool {
+fn is_time_to_promote(current: &CertificateAuthority, next: &CertificateAuthority, now: u64) -> bool {
     let is_known = now >= next.made_at().saturating_add(PUBLICATION_TIME);
     let is_urgent = now.saturating_add(2 * LEAF_LIFETIME) >= current.certificate.not_after
         && now > next.made_at() + CLOCK_SKEW;
@@ -145,18 +153,20 @@ fn is_time_to_promote(current: &ReplicaAuthority, next: &ReplicaAuthority, now: 
 pub(super) fn apply(
     content: &SecretContent,
     change: AuthorityChange,
+    purpose: &Arc<AuthorityPurpose>,
     now: u64,
 ) -> Result<AuthoritySet, rcgen::Error> {
+    let generate = || CertificateAuthority::generate(purpose, now);
     let SecretContent::Authorities(set) = content else {
-        return ReplicaAuthority::generate(now).map(AuthoritySet::new);
+        return generate().map(AuthoritySet::new);
     };
     let set = set.clone();
     Ok(match (change, set.next) {
         (AuthorityChange::Create | AuthorityChange::StartOver, _) => {
-            AuthoritySet::new(ReplicaAuthority::generate(now)?)
+            AuthoritySet::new(generate()?)
         }
         (AuthorityChange::PublishNext, _) => {
-            AuthoritySet { next: Some(ReplicaAuthority::generate(now)?), ..set }
+            AuthoritySet { next: Some(generate()?), ..set }
         }
         (AuthorityChange::Promote, Some(next)) => {
             let certificate = set.current.certificate;

@@ -1,13 +1,16 @@
 //! One review of the Secret: it issues the certificate of this replica if one is due, and decides what to write. Content
 //! and time are arguments.
 
-use super::AuthoritySet;
+use std::sync::Arc;
+
 use super::issued::IssuedCertificate;
 use super::plan::{AuthorityChange, SecretContent, apply, plan};
+use super::{AuthorityPurpose, AuthoritySet, SecretData};
 
 /// State between two reviews.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct KeeperState {
+    purpose: Arc<AuthorityPurpose>,
     /// Authorities that were used last.
     authorities: Option<AuthoritySet>,
     pub(super) issued: Option<IssuedCertificate>,
@@ -25,6 +28,21 @@ pub(super) struct KeeperReview {
 }
 
 impl KeeperState {
+    /// Returns the state before the Secret has been read.
+    pub(super) const fn new(purpose: Arc<AuthorityPurpose>) -> Self {
+        Self { purpose, authorities: None, issued: None, problem: None }
+    }
+
+    /// Reads a Secret.
+    pub(super) fn read(&self, secret_type: &str, data: &SecretData) -> SecretContent {
+        SecretContent::read(&self.purpose, secret_type, data)
+    }
+
+    /// Returns the type of a Secret that is created.
+    pub(super) fn secret_type(&self) -> &'static str {
+        self.purpose.secret_type
+    }
+
     /// Issues a certificate if one is due, and decides what to write. `None`: the Secret has not been read.
     pub(super) fn review(&mut self, content: Option<&SecretContent>, now: u64) -> KeeperReview {
         let mut review = KeeperReview::default();
@@ -38,7 +56,7 @@ impl KeeperState {
                 self.authorities = Some(usable.clone());
             }
             if let Some(change) = plan.change {
-                match apply(content, change, now) {
+                match apply(content, change, &self.purpose, now) {
                     Ok(authorities) => review.write = Some((change, authorities)),
                     Err(error) => self.problem = Some(format!("cannot make an authority: {error}")),
                 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use replica::ReplicaCertificates;
 
-use super::authority;
+use crate::authority;
 use crate::files::PemFiles;
 
 /// The watched folder.

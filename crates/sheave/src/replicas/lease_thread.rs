@@ -23,9 +23,10 @@ use tokio::runtime;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 
-use super::authority::keeper::AuthorityKeeper;
 use super::certificate_files::ReplicaCertificateFiles;
+use super::issued_certificates::{self, ChannelCertificates};
 use super::lease_status::ReplicaStatus;
+use crate::authority::AuthorityKeeper;
 use crate::failure::Failure;
 use crate::flags::ReplicaFlags;
 
@@ -184,7 +185,8 @@ fn start_certificates(
 ) -> Result<(CertificateSource, NewestCertificates), Failure> {
     let (certificates, newest) = watch::channel(None);
     if let Some(secret) = secret {
-        let keeper = AuthorityKeeper::start(secret, certificates, Arc::clone(status));
+        let recipient = ChannelCertificates { certificates, status: Arc::clone(status) };
+        let keeper = AuthorityKeeper::start(secret, issued_certificates::purpose(), recipient);
         return Ok((CertificateSource::Secret { _keeper: keeper }, newest));
     }
     let Some(folder) = &flags.replica_certs else { return Ok((CertificateSource::None, newest)) };

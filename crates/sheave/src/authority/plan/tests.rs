@@ -1,12 +1,12 @@
 //! Tests of the decisions about authorities.
 
 use super::*;
-use crate::replicas::authority::AUTHORITY_LIFETIME;
+use crate::authority::{AUTHORITY_LIFETIME, test_purpose};
 
 const START: u64 = 1_800_000_000;
 
 fn fresh() -> SecretContent {
-    apply(&SecretContent::Absent, AuthorityChange::Create, START)
+    apply(&SecretContent::Absent, AuthorityChange::Create, &test_purpose(), START)
         .map(SecretContent::Authorities)
         .unwrap()
 }
@@ -16,7 +16,7 @@ fn change(content: &SecretContent, now: u64) -> Option<AuthorityChange> {
 }
 
 fn after(content: &SecretContent, change: AuthorityChange, now: u64) -> SecretContent {
-    SecretContent::Authorities(apply(content, change, now).unwrap())
+    SecretContent::Authorities(apply(content, change, &test_purpose(), now).unwrap())
 }
 
 fn set(content: &SecretContent) -> &AuthoritySet {
@@ -62,9 +62,11 @@ fn authority_is_published_then_issues_then_is_removed() {
 #[test]
 fn foreign_and_malformed_secrets_are_never_changed() {
     let data = set(&fresh()).data();
-    let foreign = SecretContent::read("kubernetes.io/tls", &data);
-    assert_eq!(foreign, SecretContent::Foreign);
-    let malformed = SecretContent::read(SECRET_TYPE, &SecretData::new());
+    let foreign = SecretContent::read(&test_purpose(), "kubernetes.io/tls", &data);
+    assert_eq!(foreign, SecretContent::Foreign(test_purpose().secret_type));
+    let read =
+        |data| SecretContent::read(&test_purpose(), test_purpose().secret_type, data);
+    let malformed = read(&SecretData::new());
     for content in [foreign, malformed] {
         for now in [0, START, START + 10 * AUTHORITY_LIFETIME] {
             let plan = plan(&content, now);
@@ -72,7 +74,7 @@ fn foreign_and_malformed_secrets_are_never_changed() {
             assert!(plan.problem.unwrap().to_string().contains("delete"));
         }
     }
-    assert!(matches!(SecretContent::read(SECRET_TYPE, &data), SecretContent::Authorities(_)));
+    assert!(matches!(read(&data), SecretContent::Authorities(_)));
 }
 
 #[test]

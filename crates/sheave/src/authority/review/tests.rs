@@ -1,9 +1,9 @@
 //! Tests of reviews: a year of authorities and certificates, with clocks that differ.
 
-use std::sync::Arc;
+use replica::ReplicaCertificates;
 
 use super::*;
-use crate::replicas::authority::{AUTHORITY_LIFETIME, DAY, SECRET_TYPE, SecretData};
+use crate::authority::{AUTHORITY_LIFETIME, DAY, SecretData, test_purpose};
 
 const START: u64 = 1_800_000_000;
 const HOUR: u64 = 3600;
@@ -15,7 +15,6 @@ struct Installation {
     replicas: Vec<TestReplica>,
 }
 
-#[derive(Default)]
 struct TestReplica {
     state: KeeperState,
     /// Seconds by which its clock is fast or slow.
@@ -26,9 +25,28 @@ struct TestReplica {
     is_cut_off: bool,
 }
 
+impl TestReplica {
+    fn new() -> Self {
+        Self { state: KeeperState::new(test_purpose()), skew: 0, read: None, is_cut_off: false }
+    }
+
+    fn certificates(&self) -> ReplicaCertificates {
+        certificates(self.state.issued.as_ref().unwrap())
+    }
+}
+
+fn certificates(issued: &IssuedCertificate) -> ReplicaCertificates {
+    let [chain, key, bundle] = [&issued.chain, &issued.key, &issued.bundle].map(|it| it.as_bytes());
+    ReplicaCertificates::from_pem(chain, key, bundle).unwrap()
+}
+
+fn read(data: &SecretData) -> SecretContent {
+    SecretContent::read(&test_purpose(), test_purpose().secret_type, data)
+}
+
 impl Installation {
     fn new(skews: &[i64]) -> Self {
-        let replica = |&skew| TestReplica { skew, ..TestReplica::default() };
+        let replica = |&skew| TestReplica { skew, ..TestReplica::new() };
         let replicas = skews.iter().map(replica).collect();
         Self { secret: SecretContent::Absent, version: 0, replicas }
     }
@@ -51,7 +69,7 @@ impl Installation {
             {
                 // Through the Secret and back.
                 let data = authorities.data();
-                self.secret = SecretContent::read(SECRET_TYPE, &data);
+                self.secret = read(&data);
                 assert_eq!(self.secret, SecretContent::Authorities(authorities));
                 self.version += 1;
             }
@@ -66,10 +84,9 @@ impl Installation {
     fn check_all_trust_all(&self, now: u64) {
         for (one, verifier) in self.replicas.iter().enumerate() {
             let time = now.saturating_add_signed(verifier.skew);
-            let own = &verifier.state.issued.as_ref().unwrap().certificates;
+            let own = verifier.certificates();
             for (other, peer) in self.replicas.iter().enumerate() {
-                let theirs = &peer.state.issued.as_ref().unwrap().certificates;
-                let verified = own.verify_peer(theirs, time);
+                let verified = own.verify_peer(&peer.certificates(), time);
                 assert!(verified.is_ok(), "{one} refuses {other} at {now}: {verified:?}");
             }
         }
@@ -125,19 +142,20 @@ fn deleted_secret_is_created_anew_and_the_old_authority_is_no_longer_trusted() {
     let mut installation = Installation::new(&[0, 0]);
     installation.settle(START);
     let before = installation.current();
-    let old = Arc::clone(&installation.replicas[0].state.issued.as_ref().unwrap().certificates);
+    let old = installation.replicas[0].certificates();
     installation.secret = SecretContent::Absent;
     installation.version += 1;
     installation.settle(START + HOUR);
     assert_ne!(installation.current(), before);
     installation.check_all_trust_all(START + HOUR);
-    let new = &installation.replicas[1].state.issued.as_ref().unwrap().certificates;
+    let new = installation.replicas[1].certificates();
     assert!(new.verify_peer(&old, START + HOUR).is_err());
 }
 
 #[test]
 fn former_certificates_stay_in_use_and_are_renewed_while_the_secret_cannot_be_used() {
-    for secret in [SecretContent::Foreign, SecretContent::read(SECRET_TYPE, &SecretData::new())] {
+    let foreign = SecretContent::Foreign(test_purpose().secret_type);
+    for secret in [foreign, read(&SecretData::new())] {
         let mut installation = Installation::new(&[0, 0]);
         installation.settle(START);
         installation.secret = secret.clone();
@@ -155,7 +173,7 @@ fn former_certificates_stay_in_use_and_are_renewed_while_the_secret_cannot_be_us
 #[test]
 fn replica_that_starts_with_an_unusable_secret_has_no_certificate_until_it_is_replaced() {
     let mut installation = Installation::new(&[0]);
-    installation.secret = SecretContent::Foreign;
+    installation.secret = SecretContent::Foreign(test_purpose().secret_type);
     installation.settle(START);
     assert!(installation.replicas[0].state.issued.is_none());
     installation.secret = SecretContent::Absent;
@@ -180,7 +198,7 @@ fn authority_made_with_a_slow_clock_is_replaced() {
     let mut installation = Installation::new(&[-(START as i64) + 1000]);
     installation.settle(START);
     installation.replicas[0].skew = 0;
-    installation.replicas.push(TestReplica::default());
+    installation.replicas.push(TestReplica::new());
     installation.settle(START);
     installation.check_all_trust_all(START);
 }
