@@ -299,8 +299,10 @@ impl ApiServerState {
         let Some(mut object) = self.objects.get(&place).cloned() else {
             return error_response(StatusCode::NOT_FOUND);
         };
-        let Value::Object(fields) = patch else { return error_response(StatusCode::BAD_REQUEST) };
-        fields.into_iter().for_each(|(name, value)| object[name] = value);
+        if !self.is_current(&place, &patch) {
+            return error_response(StatusCode::CONFLICT);
+        }
+        merge_values(&mut object, patch);
         json_response(StatusCode::OK, &self.store(place, object))
     }
 
@@ -324,6 +326,18 @@ impl ApiServerState {
     fn is_current(&self, place: &ObjectPath, written: &Value) -> bool {
         let version = |of: &Value| of["metadata"]["resourceVersion"].as_str().map(str::to_owned);
         version(written).is_none_or(|it| Some(it) == self.objects.get(place).and_then(version))
+    }
+}
+
+/// Applies a merge patch (RFC 7396).
+fn merge_values(target: &mut Value, patch: Value) {
+    match patch {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                merge_values(&mut target[name], value);
+            }
+        }
+        other => *target = other,
     }
 }
 

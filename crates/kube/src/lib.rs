@@ -21,6 +21,8 @@ mod gateway_services;
 mod leader_election;
 /// One Secret of this installation: watched, created, replaced.
 mod own_secret;
+/// Questions of an extension API server.
+mod api_extension;
 /// Events of objects, for operators.
 mod events;
 /// The node of this process: its labels, and the pods on it.
@@ -37,6 +39,7 @@ use gateway::objects::GATEWAY_CONTROLLER;
 use kube_client::{Client, Config};
 use thiserror::Error;
 
+pub use api_extension::{AccessedResource, ApiExtensionError, ApiUser, FrontProxySettings};
 pub use announce::{AnnouncerConfig, EndpointCountsByAddress, announce};
 pub use events::{EventObject, EventRecorder, EventReporter, ObjectEvent, write_last_event};
 pub use gateway_services::DesiredServices;

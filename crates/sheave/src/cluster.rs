@@ -28,8 +28,9 @@ use serde_json::Value;
 use crate::configuration::ErrorPolicy;
 use crate::failure::Failure;
 use crate::files::SourceContents;
-use crate::flags::{ServeFlags, ServiceTemplate};
+use crate::flags::{MetricsApiFlags, ServeFlags, ServiceTemplate};
 use crate::load_balancer_events;
+use crate::metrics_api::MetricsApiCluster;
 use crate::process;
 use crate::report::{ProcessReport, TranslatedServices};
 use crate::terminating_peers::TerminatingPeers;
@@ -271,6 +272,16 @@ impl ClusterSource {
     /// Starts to watch a Secret of this installation.
     pub(crate) fn own_secret(&self, name: &str) -> OwnSecret {
         OwnSecret::watch(&self.client, &self.namespace, name)
+    }
+
+    /// Returns what the API of metrics needs.
+    pub(crate) fn metrics_api(&self, flags: &MetricsApiFlags) -> MetricsApiCluster {
+        MetricsApiCluster {
+            client: self.client.clone(),
+            secret: self.own_secret(&flags.metrics_api_secret),
+            namespace: self.namespace.clone(),
+            service: flags.metrics_api_service.clone(),
+        }
     }
 
     /// Returns the recorder of Events.

@@ -4,6 +4,8 @@
 mod values;
 /// Flags for a Kubernetes cluster.
 mod cluster;
+/// Flags of the API of metrics.
+mod metrics_api;
 /// Flags of replicas.
 mod replicas;
 /// Flags of transparent mode.
@@ -21,6 +23,7 @@ use gateway::objects::MaxInFlight;
 
 use crate::top::SortOrder;
 pub(crate) use cluster::ClusterFlags;
+pub(crate) use metrics_api::MetricsApiFlags;
 pub(crate) use replicas::{CutOffRule, ReplicaFlags};
 pub(crate) use transparent::TransparentFlags;
 pub(crate) use values::{
@@ -131,6 +134,9 @@ pub(crate) struct ServeFlags {
 
     #[command(flatten)]
     pub(crate) replica: ReplicaFlags,
+
+    #[command(flatten)]
+    pub(crate) metrics_api: MetricsApiFlags,
 
     /// File with the key of session affinity: 16 bytes to 4 KiB that clients do not know, the same for all replicas.
     ///
@@ -437,6 +443,9 @@ impl ServeFlags {
         let uses_node = self.transparent.transparent || self.cluster.load_balancer;
         if self.transparent.node_name.is_some() && !uses_node {
             return Some("--node-name is for --transparent and --load-balancer: add one of them");
+        }
+        if self.metrics_api.metrics_api != AdminAddress::Off && !self.cluster.kubernetes {
+            return Some("--metrics-api is an API of a cluster: add --kubernetes");
         }
         let has_peers = self.cluster.peers.is_some();
         if let Some(conflict) = self.replica.conflict(has_peers) {

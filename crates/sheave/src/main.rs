@@ -44,6 +44,10 @@ mod report;
 mod admin;
 /// KEDA's external scaler: the demand of each Service.
 mod scaler;
+/// The API of metrics for autoscalers.
+mod metrics_api;
+/// Authorities that issue certificates, in a Secret.
+mod authority;
 /// The ready file.
 mod ready;
 /// The allocator, and when it returns memory to the system.

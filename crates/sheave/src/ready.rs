@@ -14,6 +14,7 @@ pub(crate) struct ProcessAddresses {
     pub(crate) admin: Option<SocketAddr>,
     pub(crate) probes: Option<SocketAddr>,
     pub(crate) scaler: Option<SocketAddr>,
+    pub(crate) metrics_api: Option<SocketAddr>,
 }
 
 #[derive(Serialize)]

@@ -32,6 +32,7 @@ use crate::flags::{AdminAddress, LoggedShare, MemoryLimit, ReplicaFlags, ServeFl
 use crate::log::{self, DroppedEvents};
 use crate::memory::MemoryTrim;
 use crate::memory_limit;
+use crate::metrics_api;
 use crate::node_pods::NodePods;
 use crate::process;
 use crate::ready::{self, ProcessAddresses};
@@ -89,6 +90,11 @@ async fn serve(flags: ServeFlags, dropped_events: Arc<DroppedEvents>) -> Result<
     servers.start_admin(&flags, state).await?;
     let scaler = servers.bind(flags.scaler, "--scaler", scaler::REQUEST_TIMEOUT).await?;
     servers.addresses.scaler = scaler.as_ref().map(|listener| listener.address);
+    let metrics_api = match flags.metrics_api.metrics_api {
+        AdminAddress::Off => None,
+        AdminAddress::At(address) => Some(metrics_api::bind(address).await?),
+    };
+    servers.addresses.metrics_api = metrics_api.as_ref().map(|listener| listener.address);
     let names = DnsWatcher::new(flags.dns, report.clone());
     let mut configuration =
         ConfigurationController::new(proxy.clone(), names, agent.clone(), report.clone());
@@ -121,9 +127,13 @@ async fn serve(flags: ServeFlags, dropped_events: Arc<DroppedEvents>) -> Result<
     if let (Some(prepared), Some(events)) = (prepared, sources.events()) {
         prepared.start(&proxy, events)?;
     }
-    // The scaler starts now, when the Services are known.
+    // The scaler and the API of metrics start now, when the Services are known.
     if let Some(listener) = scaler {
         servers.tasks.push(scaler::serve(listener, Arc::clone(&proxy), reported));
+    }
+    if let (Some(listener), Some(cluster)) = (metrics_api, &sources.cluster) {
+        let cluster = cluster.metrics_api(&flags.metrics_api);
+        servers.tasks.push(metrics_api::serve(listener, cluster, Arc::clone(&proxy)));
     }
     report.send_modify(|report| report.phase = ProcessPhase::Ready);
     if let Some(path) = &flags.ready_file {
@@ -376,7 +386,7 @@ fn translation_settings(flags: &ServeFlags, agent: Option<&AgentHandle>) -> Tran
             filter.add_private_port(flags.replica.port_of(me));
         }
     }
-    for address in [flags.admin, flags.probes, flags.scaler] {
+    for address in [flags.admin, flags.probes, flags.scaler, flags.metrics_api.metrics_api] {
         if let AdminAddress::At(address) = address {
             filter.add_private_port(address.port());
         }

@@ -25,6 +25,11 @@ app.kubernetes.io/instance: {{ .Values.name }}
 {{ .Values.name }}-replicas
 {{- end }}
 
+{{/* Name of the Service of the API of metrics, and of what belongs to it. */}}
+{{- define "sheave.metricsApi" -}}
+{{ .Values.name }}-metrics-api
+{{- end }}
+
 {{/* Not empty if pods mount a Secret with the certificate of replicas. */}}
 {{- define "sheave.mountsCertificates" -}}
 {{- if and .Values.leases.enabled .Values.leases.certificateSecret }}yes{{ end }}

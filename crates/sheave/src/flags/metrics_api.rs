@@ -1,0 +1,28 @@
+//! Flags of the API of metrics for autoscalers.
+
+use clap::Args;
+
+use super::values::AdminAddress;
+
+const METRICS_API: &str = "Metrics API";
+
+/// Flags of the API of metrics for autoscalers.
+#[derive(Debug, Args)]
+pub(crate) struct MetricsApiFlags {
+    /// Address of the API external.metrics.k8s.io (HTTPS), or `off`; port 0 takes any free port.
+    ///
+    /// HorizontalPodAutoscalers read the demand on a Service from it, without KEDA and without Prometheus. The API
+    /// server forwards their requests; no other client is served. An APIService must refer to --metrics-api-service: a
+    /// cluster has one provider of this API.
+    #[arg(long, value_name = "ADDR", default_value = "off", help_heading = METRICS_API)]
+    pub(crate) metrics_api: AdminAddress,
+
+    /// Service in --namespace through which the API server connects to --metrics-api.
+    #[arg(long, value_name = "NAME", requires = "kubernetes", default_value = "sheave-metrics-api", help_heading = METRICS_API)]
+    pub(crate) metrics_api_service: String,
+
+    /// Secret in --namespace with the authorities that issue the certificate of the API; Sheave creates it, replaces the
+    /// authorities every two months, and writes their certificates into the APIService.
+    #[arg(long, value_name = "NAME", requires = "kubernetes", default_value = "sheave-metrics-api", help_heading = METRICS_API)]
+    pub(crate) metrics_api_secret: String,
+}
