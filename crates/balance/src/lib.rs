@@ -53,7 +53,9 @@ pub use limit::{ConcurrencyLimiter, LimitSettings};
 pub use load::{ConcurrencyCap, LeaseValidity};
 pub use outcome::{AttemptResult, Outcome};
 pub use pick::{Algorithm, MaglevTable, PickRequest, Picker};
-pub use queue::{FirstWaiting, PriorityLevel, Queue, QueueParameters, Ticket, WakeList};
+pub use queue::{
+    FirstWaiting, PriorityLevel, Queue, QueueParameters, SharedBacklog, Ticket, WakeList,
+};
 pub use retry::RetryBudget;
 pub use reuse::IdleHistory;
 pub use rng::Rng;

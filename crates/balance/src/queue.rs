@@ -40,6 +40,7 @@ pub(crate) use flow::QueueFlowKey;
 use flow::{EntryPosition, QueueFlow};
 pub(crate) use grant_rate::GrantRate;
 use grant_rate::GrantRateEstimator;
+pub use grant_rate::SharedBacklog;
 pub use parameters::{PriorityLevel, QueueParameters};
 pub use ticket::Ticket;
 
@@ -180,6 +181,7 @@ impl<T, N> Queue<T, N> {
         parameters: &QueueParameters,
         eligible: EligibleEndpoints,
         waiting: u32,
+        backlog: SharedBacklog,
         now: Time,
     ) -> Option<AdmissionRejection> {
         let left = parameters.deadline.saturating_since(now);
@@ -190,8 +192,8 @@ impl<T, N> Queue<T, N> {
         if matches!(eligible, EligibleEndpoints::Only(_)) {
             return None;
         }
-        let wait =
-            self.grant_rate.rate().expected_wait(self.queued_ahead(parameters, waiting), now)?;
+        let ahead = self.queued_ahead(parameters, waiting);
+        let wait = self.grant_rate.rate().expected_wait(ahead, backlog, now)?;
         let patience = if waiting > 0 { self.max_wait(now) } else { Duration::MAX };
         (wait > left.min(patience)).then_some(AdmissionRejection::WouldMissDeadline)
     }

@@ -21,7 +21,7 @@ use crate::atomic::{self, AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::endpoint::{Endpoint, EndpointSet};
 use crate::load::ConcurrencyCap;
 use crate::pick::{PickRequest, Picker};
-use crate::queue::{GrantRate, Queue, QueueFlowKey, Ticket, WakeList};
+use crate::queue::{GrantRate, Queue, QueueFlowKey, SharedBacklog, Ticket, WakeList};
 use crate::time::{Time, nanos};
 
 /// Admission limits of a backend.
@@ -151,6 +151,9 @@ struct QueueHints {
     /// [`GrantRate::gap_nanos`] and [`GrantRate::last_grant`].
     grant_gap: AtomicU64,
     last_grant: AtomicU64,
+    /// [`SharedBacklog::queued_elsewhere`] and [`SharedBacklog::gap_nanos`].
+    queued_elsewhere: AtomicU64,
+    shared_gap: AtomicU64,
 }
 
 impl QueueHints {
@@ -161,6 +164,8 @@ impl QueueHints {
             max_wait_nanos: AtomicU64::new(u64::MAX),
             grant_gap: AtomicU64::new(0),
             last_grant: AtomicU64::new(0),
+            queued_elsewhere: AtomicU64::new(0),
+            shared_gap: AtomicU64::new(0),
         }
     }
 
@@ -194,6 +199,18 @@ impl QueueHints {
         }
     }
 
+    fn shared_backlog(&self) -> SharedBacklog {
+        SharedBacklog {
+            queued_elsewhere: self.queued_elsewhere.load(Ordering::Relaxed),
+            gap_nanos: self.shared_gap.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Returns the expected wait of a new request behind `waiting` others, if it is known.
+    fn expected_wait(&self, waiting: u32, now: Time) -> Option<Duration> {
+        self.grant_rate().expected_wait(u64::from(waiting), self.shared_backlog(), now)
+    }
+
     /// True if a request of this flow is served after all others.
     fn is_last_flow(&self, key: QueueFlowKey) -> bool {
         self.last_flow.load(Ordering::Relaxed) == key.as_number()
@@ -214,7 +231,14 @@ impl Admission {
     /// Returns the expected wait of a new request behind all queued ones, if it is known.
     pub fn expected_wait(&self, now: Time) -> Option<Duration> {
         let waiting = self.waiting();
-        self.hints.grant_rate().expected_wait(u64::from(waiting), now).filter(|_| waiting > 0)
+        self.hints.expected_wait(waiting, now).filter(|_| waiting > 0)
+    }
+
+    /// Sets the backlog of all replicas that lease slots of this backend's endpoints to one
+    /// another. It only shortens the expected wait.
+    pub fn set_shared_backlog(&self, backlog: SharedBacklog) {
+        self.hints.queued_elsewhere.store(backlog.queued_elsewhere, Ordering::Relaxed);
+        self.hints.shared_gap.store(backlog.gap_nanos, Ordering::Relaxed);
     }
 
     /// Requests a slot. If requests wait for the slots that this one could get, it waits behind
@@ -351,7 +375,7 @@ impl Admission {
         let may_be_bound = request.only.is_some() || request.key.is_some();
         let left = nanos(request.queueing.deadline.saturating_since(request.now));
         let most = left.min(self.hints.max_wait_nanos.load(Ordering::Relaxed));
-        let wait = self.hints.grant_rate().expected_wait(u64::from(waiting), request.now);
+        let wait = self.hints.expected_wait(waiting, request.now);
         let late = !may_be_bound && wait.is_some_and(|wait| nanos(wait) > most);
         late.then_some(AdmissionRejection::WouldMissDeadline)
     }
@@ -369,8 +393,9 @@ impl Admission {
             queue.begin_waiting(request.now);
         }
         let eligible = picker.eligible(queue.config().set, request);
+        let backlog = self.hints.shared_backlog();
         if let Some(refusal) =
-            queue.would_miss_deadline(&request.queueing, eligible, waiting, request.now)
+            queue.would_miss_deadline(&request.queueing, eligible, waiting, backlog, request.now)
         {
             // The request will not wait, so it need not announce itself.
             let refused = AdmissionDecision::Rejected(refusal);

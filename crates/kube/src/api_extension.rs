@@ -93,8 +93,7 @@ impl ClusterClient {
     /// # Errors
     /// If the ConfigMap cannot be read, or lacks a value.
     pub async fn front_proxy_settings(&self) -> Result<FrontProxySettings, ApiExtensionError> {
-        let api: Api<ConfigMap> =
-            Api::namespaced(self.client.clone(), AUTHENTICATION_NAMESPACE);
+        let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), AUTHENTICATION_NAMESPACE);
         let found = answer(api.get(AUTHENTICATION_CONFIG_MAP)).await?;
         let data = found.data.unwrap_or_default();
         FrontProxySettings::read(&data).map_err(ApiExtensionError::Settings)
@@ -148,8 +147,8 @@ impl ClusterClient {
         };
         let spec = found.spec.unwrap_or_default();
         let owner = spec.service.unwrap_or_default();
-        let is_own = owner.namespace.as_deref() == Some(namespace)
-            && owner.name.as_deref() == Some(service);
+        let is_own =
+            owner.namespace.as_deref() == Some(namespace) && owner.name.as_deref() == Some(service);
         if !is_own {
             let owner = match (owner.namespace, owner.name) {
                 (Some(namespace), Some(name)) => format!("Service {namespace}/{name}"),
@@ -165,7 +164,8 @@ impl ClusterClient {
             "metadata": { "resourceVersion": found.metadata.resource_version },
             "spec": { "caBundle": k8s_openapi::ByteString(bundle.as_bytes().to_vec()) },
         });
-        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let params =
+            PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
         answer(api.patch(api_service, &params, &Patch::Merge(change))).await?;
         Ok(())
     }

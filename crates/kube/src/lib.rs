@@ -39,8 +39,8 @@ use gateway::objects::GATEWAY_CONTROLLER;
 use kube_client::{Client, Config};
 use thiserror::Error;
 
-pub use api_extension::{AccessedResource, ApiExtensionError, ApiUser, FrontProxySettings};
 pub use announce::{AnnouncerConfig, EndpointCountsByAddress, announce};
+pub use api_extension::{AccessedResource, ApiExtensionError, ApiUser, FrontProxySettings};
 pub use events::{EventObject, EventRecorder, EventReporter, ObjectEvent, write_last_event};
 pub use gateway_services::DesiredServices;
 pub use node::{NodeDescription, NodeWatch, PodNamespaces};

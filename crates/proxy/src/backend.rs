@@ -15,7 +15,7 @@ use balance::retry::RetryBudget;
 use balance::{
     Admission, AdmissionConfig, AdmissionDecision, AdmissionLimits, Algorithm, ConcurrencyCap,
     ControlledDelay, EndpointSet, FirstWaiting, LimitSettings, PickRequest, Picker, PriorityLevel,
-    Queue, QueueParameters, SetMember, SlotAssignment, Ticket, Time,
+    Queue, QueueParameters, SetMember, SharedBacklog, SlotAssignment, Ticket, Time,
 };
 use gateway::snapshot::{BackendKey, BackendSettings, EndpointProtocol};
 use tls::EndpointTlsContext;
@@ -234,6 +234,13 @@ impl Backend {
     /// Returns the waiting requests of the highest priority that has any.
     pub(crate) fn first_waiting(&self) -> Option<FirstWaiting> {
         lock(&self.queue).first_waiting()
+    }
+
+    /// Tells the queue what waits at all replicas together for the slots of its endpoints: `queued_elsewhere` requests at
+    /// others, for `slots` slots.
+    pub(crate) fn set_shared_queue(&self, queued_elsewhere: u64, slots: u64) {
+        let gap_nanos = self.demand.service_nanos().checked_div(slots).unwrap_or_default();
+        self.admission.set_shared_backlog(SharedBacklog { queued_elsewhere, gap_nanos });
     }
 
     /// Returns the expected queue wait of a request that arrives now, if it is known.

@@ -152,6 +152,11 @@ impl DemandTracker {
         until
     }
 
+    /// Returns the estimated time for which a request holds a slot, in nanoseconds.
+    pub(crate) fn service_nanos(&self) -> u64 {
+        self.service_time.load(Ordering::Relaxed)
+    }
+
     fn take_back_refusal(&self, worker: usize, until: Time, at: Time) {
         lock(&self.workers[worker].rejected).record_retry(until, at);
     }

@@ -171,6 +171,9 @@ impl SlotLeases {
         self.generation = Some(generation);
         let config = self.proxy.shared().config.load();
         let capped = CappedEndpoints::of(&config.backends);
+        // What has been told about pools that are no longer leased holds no more.
+        let former = self.pools.iter().flat_map(|pool| &pool.backends);
+        former.for_each(|backend| backend.set_shared_queue(0, 0));
         self.pools = capped.pools.into_iter().map(LeasedPool::new).collect();
         for state in self.endpoints.values_mut() {
             (state.pool, state.assigned) = (None, None);
@@ -206,7 +209,12 @@ impl SlotLeases {
         self.requests = requests;
         for pool in &mut self.pools {
             pool.follow_sets();
-            table.report_queue(pool.key, pool.queue_state(now));
+            let queue = pool.queue_state(now);
+            table.report_queue(pool.key, queue);
+            if queue.queued > 0 {
+                let (elsewhere, slots) = table.shared_queue(pool.key);
+                pool.backends.iter().for_each(|it| it.set_shared_queue(elsewhere, slots));
+            }
         }
         for (&address, state) in &mut self.endpoints {
             if let Some(pool) = state.pool

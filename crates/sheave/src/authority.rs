@@ -368,10 +368,7 @@ mod tests {
         check(PREVIOUS_UNTIL, Some(b"soon"), AuthorityError::Time(PREVIOUS_UNTIL));
         let large = vec![b'x'; MAX_VALUE_BYTES + 1];
         check(CURRENT_KEY, Some(&large), AuthorityError::TooLarge(CURRENT_KEY));
-        assert_eq!(
-            read(&SecretData::new()),
-            Err(AuthorityError::Missing(CURRENT_CERTIFICATE))
-        );
+        assert_eq!(read(&SecretData::new()), Err(AuthorityError::Missing(CURRENT_CERTIFICATE)));
     }
 
     #[test]

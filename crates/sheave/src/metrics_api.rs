@@ -123,7 +123,8 @@ fn router(settings: NewestSettings, values: Router) -> Router {
         .merge(values)
         .route_layer(middleware::from_fn_with_state(settings, authenticate));
     let probes = ["/healthz", "/livez", "/readyz"];
-    let open = probes.into_iter().fold(Router::new(), |it, path| it.route(path, get(async || "ok")));
+    let open =
+        probes.into_iter().fold(Router::new(), |it, path| it.route(path, get(async || "ok")));
     versioned.merge(open).fallback(async || MetricError::not_found("no such path".to_owned()))
 }
 

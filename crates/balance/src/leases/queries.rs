@@ -23,6 +23,16 @@ impl LeaseTable {
         members.filter_map(|link| link.pools.get(&pool)).any(|it| it.unmet() > 0)
     }
 
+    /// Returns the number of requests that wait at peers for slots of the pool, as they have told,
+    /// and the slots of its endpoints that requests can use, at all replicas together.
+    pub fn shared_queue(&self, key: PoolKey) -> (u64, u64) {
+        let members = self.links.values().filter(|link| link.is_member);
+        let queued = members.filter_map(|link| link.state_of(key)).map(|it| u64::from(it.queued));
+        let endpoints = self.pools.get(&key).into_iter().flat_map(|pool| &pool.endpoints);
+        let usable = endpoints.filter_map(|it| self.endpoints.get(it)).filter(|it| it.is_usable);
+        (queued.sum(), usable.map(|it| u64::from(it.cap)).sum())
+    }
+
     /// Returns the assignment of slots that is in force without leases: for endpoints that are not
     /// in the table.
     pub fn assignment(&self) -> &SlotAssignment {

@@ -10,8 +10,10 @@ const API_SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
 const NAME: &str = "v1beta1.external.metrics.k8s.io";
 
 fn put_settings(server: &ApiServer, data: serde_json::Value) {
-    let metadata = json!({ "namespace": AUTHENTICATION_NAMESPACE, "name": AUTHENTICATION_CONFIG_MAP });
-    let object = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data });
+    let metadata =
+        json!({ "namespace": AUTHENTICATION_NAMESPACE, "name": AUTHENTICATION_CONFIG_MAP });
+    let object =
+        json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data });
     server.put(CONFIG_MAPS, object);
 }
 

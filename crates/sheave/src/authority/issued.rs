@@ -69,6 +69,9 @@ impl Debug for IssuedCertificate {
     /// The key is never printed.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { issuer, not_after, .. } = self;
-        f.debug_struct("IssuedCertificate").field("issuer", issuer).field("not_after", not_after).finish()
+        f.debug_struct("IssuedCertificate")
+            .field("issuer", issuer)
+            .field("not_after", not_after)
+            .finish()
     }
 }

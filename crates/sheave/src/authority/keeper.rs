@@ -21,7 +21,7 @@ const MIN_WRITE_PAUSE: Duration = Duration::from_secs(2);
 const MAX_WRITE_PAUSE: Duration = Duration::from_secs(64);
 
 /// User of the certificates.
-pub(crate) trait CertificateRecipient: Send + 'static {
+pub(crate) trait CertificateRecipient: Send + Sync + 'static {
     /// Uses this certificate from now on.
     ///
     /// # Errors
@@ -75,7 +75,9 @@ impl<R: CertificateRecipient> SecretFollower<R> {
             let now = seconds(clock::wall());
             let review = self.state.review(content.as_ref(), now);
             let mut problem = self.state.problem.take().or(observed.problem);
-            if review.is_new && let Err(error) = self.publish(now) {
+            if review.is_new
+                && let Err(error) = self.publish(now)
+            {
                 problem = Some(format!("cannot use the certificate: {error:#}"));
             }
             let mut next_review = REVIEW_INTERVAL;

@@ -52,9 +52,7 @@ pub(super) enum AuthorityChange {
 /// Reason why the Secret is not used as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(super) enum AuthorityProblem {
-    #[error(
-        "it belongs to something else: its type is not {0}; delete it or name another one"
-    )]
+    #[error("it belongs to something else: its type is not {0}; delete it or name another one")]
     Foreign(&'static str),
     #[error("{0}; delete the Secret, and replicas make new authorities")]
     Malformed(#[from] AuthorityError),
@@ -139,7 +137,11 @@ fn is_valid(authority: &CertificateAuthority, now: u64) -> bool {
 
 /// True if the next authority has been known for long enough, or the current one is about to expire: all replicas were
 /// stopped for a long time.
-fn is_time_to_promote(current: &CertificateAuthority, next: &CertificateAuthority, now: u64) -> bool {
+fn is_time_to_promote(
+    current: &CertificateAuthority,
+    next: &CertificateAuthority,
+    now: u64,
+) -> bool {
     let is_known = now >= next.made_at().saturating_add(PUBLICATION_TIME);
     let is_urgent = now.saturating_add(2 * LEAF_LIFETIME) >= current.certificate.not_after
         && now > next.made_at() + CLOCK_SKEW;
@@ -162,12 +164,8 @@ pub(super) fn apply(
     };
     let set = set.clone();
     Ok(match (change, set.next) {
-        (AuthorityChange::Create | AuthorityChange::StartOver, _) => {
-            AuthoritySet::new(generate()?)
-        }
-        (AuthorityChange::PublishNext, _) => {
-            AuthoritySet { next: Some(generate()?), ..set }
-        }
+        (AuthorityChange::Create | AuthorityChange::StartOver, _) => AuthoritySet::new(generate()?),
+        (AuthorityChange::PublishNext, _) => AuthoritySet { next: Some(generate()?), ..set },
         (AuthorityChange::Promote, Some(next)) => {
             let certificate = set.current.certificate;
             let until = now.saturating_add(PUBLICATION_TIME).min(certificate.not_after);

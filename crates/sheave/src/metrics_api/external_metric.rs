@@ -189,7 +189,13 @@ mod tests {
 
     fn key(namespace: &str, service: &str, port: u16) -> BackendKey {
         let transport = TransportProtocol::Tcp;
-        BackendKey { namespace: namespace.into(), service: service.into(), port, transport, node: None }
+        BackendKey {
+            namespace: namespace.into(),
+            service: service.into(),
+            port,
+            transport,
+            node: None,
+        }
     }
 
     fn query(metric: ExternalMetric, selector: &str) -> Result<Value, MetricError> {
@@ -203,8 +209,11 @@ mod tests {
         ];
         let demand = |key: &BackendKey| {
             let in_flight = f64::from(key.port);
-            (*key.namespace == *"shop")
-                .then_some(RequestDemand { in_flight, queued: 0.0001, rejected: 2.5 })
+            (*key.namespace == *"shop").then_some(RequestDemand {
+                in_flight,
+                queued: 0.0001,
+                rejected: 2.5,
+            })
         };
         metric.query("shop", selector, keys, "2026-01-01T00:00:00Z", demand)
     }
@@ -251,7 +260,10 @@ mod tests {
         assert!(missing.message.contains("namespace shop that matches \"service=cart\""));
         assert_eq!(missing.body()["code"], 404);
         let unknown = ExternalMetric::find("demand").unwrap_err();
-        assert!(unknown.message.contains("sheave_demand, sheave_requests_in_flight"), "{unknown:?}");
+        assert!(
+            unknown.message.contains("sheave_demand, sheave_requests_in_flight"),
+            "{unknown:?}"
+        );
         assert_eq!(ExternalMetric::find("sheave_demand"), Ok(ExternalMetric::Demand));
     }
 

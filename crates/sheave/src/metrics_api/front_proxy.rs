@@ -31,7 +31,11 @@ impl PeerIdentity {
     }
 
     /// Returns the user of a request; `None`: the client is not the proxy, or it names no user.
-    pub(super) fn user(&self, settings: &FrontProxySettings, fields: &HeaderMap) -> Option<ApiUser> {
+    pub(super) fn user(
+        &self,
+        settings: &FrontProxySettings,
+        fields: &HeaderMap,
+    ) -> Option<ApiUser> {
         let name = self.common_name.as_ref()?;
         let names = &settings.allowed_names;
         if !names.is_empty() && !names.contains(name) {
@@ -45,9 +49,9 @@ impl PeerIdentity {
         let groups = settings.group_fields.iter().flat_map(|field| values(field)).collect();
         let extra = fields.keys().filter_map(|field| {
             let prefixes = settings.extra_prefixes.iter().map(|it| it.to_ascii_lowercase());
-            let key = prefixes.into_iter().find_map(|it| {
-                field.as_str().strip_prefix(it.as_str()).map(str::to_owned)
-            })?;
+            let key = prefixes
+                .into_iter()
+                .find_map(|it| field.as_str().strip_prefix(it.as_str()).map(str::to_owned))?;
             Some((key, values(field.as_str())))
         });
         let extra = extra.take(MAX_VALUES).collect();

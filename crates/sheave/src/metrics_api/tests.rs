@@ -92,8 +92,7 @@ impl TestServer {
         };
         let stream = TcpStream::connect(self.address).await.unwrap();
         let name = ServerName::try_from(NAME).unwrap();
-        let mut stream =
-            TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap();
+        let mut stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap();
         let request =
             format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{fields}\r\n");
         let mut response = Vec::new();

@@ -46,10 +46,11 @@ pub(super) fn config(
     for authority in CertificateDer::pem_slice_iter(authorities.as_bytes()) {
         roots.add(authority.context("an authority of the API server's proxy")?)?;
     }
-    let clients = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
-        .allow_unauthenticated()
-        .build()
-        .context("the authorities of the API server's proxy")?;
+    let clients =
+        WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
+            .allow_unauthenticated()
+            .build()
+            .context("the authorities of the API server's proxy")?;
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(chain.as_bytes()).collect();
     let key = PrivateKeyDer::from_pem_slice(key.as_bytes())?;
     let mut config = ServerConfig::builder_with_provider(provider)

@@ -65,7 +65,7 @@ fn foreign_and_malformed_secrets_are_never_changed() {
     let foreign = SecretContent::read(&test_purpose(), "kubernetes.io/tls", &data);
     assert_eq!(foreign, SecretContent::Foreign(test_purpose().secret_type));
     let read =
-        |data| SecretContent::read(&test_purpose(), test_purpose().secret_type, data);
+        |data: &SecretData| SecretContent::read(&test_purpose(), test_purpose().secret_type, data);
     let malformed = read(&SecretData::new());
     for content in [foreign, malformed] {
         for now in [0, START, START + 10 * AUTHORITY_LIFETIME] {
