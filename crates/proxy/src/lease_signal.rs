@@ -1,12 +1,13 @@
 //! Signal from workers and the control side to the thread of the leases.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use balance::LeaseValidity;
 use balance::limit::LimitSharing;
-use balance::peer_reports::MAX_OUTAGE_REPORTS;
+use balance::peer_reports::{MAX_OUTAGE_REPORTS, MAX_REFUSAL_REPORTS};
 use tokio::sync::Notify;
 
 use crate::mutex::lock;
@@ -19,8 +20,8 @@ pub(crate) struct LeaseSignal {
     generation: AtomicU64,
     /// True if a backend has got demand since this was last taken.
     has_demand_risen: AtomicBool,
-    /// Endpoints that have begun to refuse since these were last taken.
-    refusing: Mutex<Vec<SocketAddr>>,
+    /// Endpoints that have begun to refuse since these were last taken; at most [`MAX_REFUSAL_REPORTS`].
+    refusing: Mutex<BTreeSet<SocketAddr>>,
     /// True if an endpoint has been marked unreachable since this was last taken.
     has_new_outage: AtomicBool,
     /// Endpoints that peers cannot reach, for the health thread to check.
@@ -52,13 +53,18 @@ impl LeaseSignal {
         self.has_demand_risen.swap(false, Ordering::AcqRel)
     }
 
-    /// Wakes the thread, because an endpoint has begun to refuse.
+    /// Wakes the thread, because an endpoint has begun to refuse. If the thread does not run and too many wait for it,
+    /// this one is dropped: a message would have no room for it.
     pub(crate) fn record_refusing(&self, endpoint: SocketAddr) {
-        lock(&self.refusing).push(endpoint);
+        let mut refusing = lock(&self.refusing);
+        if refusing.len() < MAX_REFUSAL_REPORTS {
+            refusing.insert(endpoint);
+        }
+        drop(refusing);
         self.wake();
     }
 
-    pub(crate) fn take_refusing(&self) -> Vec<SocketAddr> {
+    pub(crate) fn take_refusing(&self) -> BTreeSet<SocketAddr> {
         std::mem::take(&mut lock(&self.refusing))
     }
 
@@ -91,5 +97,24 @@ impl LeaseSignal {
     /// Waits for the next call of [`wake`](Self::wake); one since the last wait counts.
     pub(crate) async fn woken(&self) {
         self.notify.notified().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_that_refuse_are_bounded_while_the_thread_does_not_run() {
+        let signal = LeaseSignal::default();
+        let address = |port| SocketAddr::from(([10, 0, 0, 1], port));
+        for port in 0..2_000 {
+            // An endpoint that begins to refuse again and again counts once.
+            signal.record_refusing(address(port % 10));
+        }
+        assert_eq!(signal.take_refusing().len(), 10);
+        (0..2_000).for_each(|port| signal.record_refusing(address(port)));
+        assert_eq!(signal.take_refusing().len(), MAX_REFUSAL_REPORTS);
+        assert!(signal.take_refusing().is_empty());
     }
 }
