@@ -1,13 +1,13 @@
 //! Signal from workers and the control side to the thread of the leases.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
-use balance::LeaseValidity;
 use balance::limit::LimitSharing;
 use balance::peer_reports::{MAX_OUTAGE_REPORTS, MAX_REFUSAL_REPORTS};
+use balance::{LeaseValidity, Time};
 use tokio::sync::Notify;
 
 use crate::mutex::lock;
@@ -22,10 +22,13 @@ pub(crate) struct LeaseSignal {
     has_demand_risen: AtomicBool,
     /// Endpoints that have begun to refuse since these were last taken; at most [`MAX_REFUSAL_REPORTS`].
     refusing: Mutex<BTreeSet<SocketAddr>>,
-    /// True if an endpoint has been marked unreachable since this was last taken.
+    /// True if an endpoint has been marked unreachable, or ejected, since this was last taken.
     has_new_outage: AtomicBool,
     /// Endpoints that peers cannot reach, for the health thread to check.
     to_check: Mutex<Vec<SocketAddr>>,
+    /// Endpoints that peers have ejected, and the times until which the health thread suspects them; at most
+    /// [`MAX_OUTAGE_REPORTS`].
+    suspected: Mutex<BTreeMap<SocketAddr, Time>>,
     notify: Notify,
     /// Learned limits of all replicas; set if they are shared.
     pub(crate) limit_sharing: OnceLock<Mutex<LimitSharing>>,
@@ -68,7 +71,7 @@ impl LeaseSignal {
         std::mem::take(&mut lock(&self.refusing))
     }
 
-    /// Wakes the thread, because an endpoint has been marked unreachable.
+    /// Wakes the thread, because an endpoint has been marked unreachable, or ejected.
     pub(crate) fn record_outage(&self) {
         self.has_new_outage.store(true, Ordering::Release);
         self.wake();
@@ -88,6 +91,18 @@ impl LeaseSignal {
 
     pub(crate) fn take_checks(&self) -> Vec<SocketAddr> {
         std::mem::take(&mut lock(&self.to_check))
+    }
+
+    /// Has an endpoint suspected; the caller wakes the health thread. If too many wait for it, this one is dropped.
+    pub(crate) fn request_suspicion(&self, endpoint: SocketAddr, until: Time) {
+        let mut suspected = lock(&self.suspected);
+        if suspected.len() < MAX_OUTAGE_REPORTS {
+            suspected.insert(endpoint, until);
+        }
+    }
+
+    pub(crate) fn take_suspected(&self) -> BTreeMap<SocketAddr, Time> {
+        std::mem::take(&mut lock(&self.suspected))
     }
 
     pub(crate) fn generation(&self) -> u64 {

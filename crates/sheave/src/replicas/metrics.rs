@@ -103,9 +103,11 @@ pub(crate) static REPLICA_METRICS: &[MetricRow<ReplicaStatus>] = &[
             each("demand", it.reports().demand);
             each("refusal", it.reports().refusals);
             each("outage", it.reports().outages);
+            each("ejection", it.reports().ejections);
         }),
-        "Reports of other replicas that were taken, by kind: the demand for a backend, an endpoint that refuses, and an \
-         endpoint that a replica cannot reach, which is then checked.",
+        "Reports of other replicas that were taken, by kind: the demand for a backend, an endpoint that refuses, an \
+         endpoint that a replica cannot reach, which is then checked, and an endpoint that a replica has ejected, whose \
+         failures then count sooner.",
     ),
     MetricRow::new(
         "sheave_replica_limit_peers",
