@@ -45,6 +45,8 @@ pub mod slots;
 pub mod demand;
 /// Reports of other replicas: the rules by which they count.
 pub mod peer_reports;
+/// Keys that replicas share.
+pub mod shared_keys;
 
 pub use demand::RequestDemand;
 pub use endpoint::{Endpoint, EndpointRegistry, EndpointSet, SetMember};

@@ -10,6 +10,8 @@ mod demand;
 mod refusal;
 /// Endpoints that other replicas cannot reach.
 mod outage;
+/// Endpoints that other replicas have ejected.
+mod suspicion;
 
 pub use demand::{
     BackendHash, DEMAND_LIFETIME, DemandMessage, DemandReport, MAX_DEMAND_REPORTS,
@@ -17,6 +19,7 @@ pub use demand::{
 };
 pub use outage::{MAX_OUTAGE_REPORTS, OutageHints, OutageMessage};
 pub use refusal::{MAX_REFUSAL_REPORTS, RefusalHints, RefusalMessage, RefusalReport};
+pub use suspicion::SuspicionHints;
 
 /// Reason for which a report is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,8 +30,8 @@ pub enum ReportRefusal {
     UnknownBackend,
     /// This replica has no such endpoint. Other reports of the message count.
     UnknownEndpoint,
-    /// Peers have reduced the limit of the endpoint for as long as a refusal can. Other reports of
-    /// the message count.
+    /// Peers have reduced the limit of the endpoint for as long as a refusal can, or have had it
+    /// suspected for long enough. Other reports of the message count.
     Exhausted,
 }
 

@@ -451,3 +451,75 @@ fn fifth_consecutive_failure_requests_a_health_evaluation() {
     assert_eq!([AttemptResult::ConnectionBroken; 5].map(learn), [false, false, false, false, true]);
     assert!(!learn(AttemptResult::Success), "a success at a serving endpoint changes nothing");
 }
+
+fn suspect_all(world: &mut World, until: Time) {
+    let until = world.endpoints.iter().map(|it| (it.address, until)).collect();
+    assert!(world.evaluator.suspect(&until, world.now));
+}
+
+#[test]
+fn suspected_endpoint_is_ejected_by_three_failures_of_five() {
+    let mut world = World::new(passive());
+    let failures = |endpoint, count| {
+        let end = AttemptResult::ConnectionBroken;
+        Step::Attempts { endpoint, end, count, began: 0 }
+    };
+    let ejected = |world: &World, endpoint| {
+        matches!(world.ejection_state(endpoint), Some(EjectionState::Ejected { .. }))
+    };
+    world.run(&failures(0, 3));
+    assert!(!ejected(&world, 0), "it is not suspected");
+    let until = world.now + Duration::from_secs(3);
+    suspect_all(&mut world, until);
+    world.run(&failures(1, 2));
+    assert!(ejected(&world, 0) && !ejected(&world, 1));
+    assert!(world.evaluator.is_pending());
+    // That is no observation of this replica alone, unlike the next one.
+    assert_eq!(world.evaluator.own_ejections().count(), 0);
+    world.run(&failures(2, 5));
+    let own: Vec<_> = world.evaluator.own_ejections().collect();
+    assert_eq!(own, [world.endpoints[2].address]);
+    // The suspicion ends.
+    world.run(&Step::Wait(3_000));
+    world.run(&failures(3, 4));
+    assert!(!ejected(&world, 3));
+}
+
+#[test]
+fn suspicion_alone_ejects_nothing() {
+    let mut world = World::new(passive());
+    let until = world.now + Duration::from_secs(60);
+    for endpoint in 0..ENDPOINTS {
+        // A failure now and then, between successes.
+        for end in [AttemptResult::ServerError, AttemptResult::Success] {
+            suspect_all(&mut world, until);
+            world.run(&Step::Attempts { endpoint, end, count: 1, began: 0 });
+        }
+    }
+    world.run(&Step::Wait(1));
+    assert!(world.statuses().iter().all(|(it, _)| it.ejection == EjectionState::Serving));
+    // All fail: as without a suspicion, half of them stay.
+    for endpoint in 0..ENDPOINTS {
+        let end = AttemptResult::ServerError;
+        world.run(&Step::Attempts { endpoint, end, count: 9, began: 0 });
+    }
+    let statuses = world.statuses();
+    let serving = statuses.iter().filter(|(it, _)| it.ejection == EjectionState::Serving);
+    assert_eq!(serving.count(), ENDPOINTS - ENDPOINTS / 2);
+}
+
+#[test]
+fn suspected_endpoint_is_probed_at_once() {
+    let settings = HealthSettings { active: Some(ActiveSettings::default()), ..passive() };
+    let mut world = World::new(settings);
+    world.probe(|_| ProbeResult::Good);
+    let until = world.now + Duration::from_secs(3);
+    suspect_all(&mut world, until);
+    let totals = |endpoint: &Endpoint<usize>| world.totals[endpoint.data];
+    for expected in [ENDPOINTS, 0] {
+        let (settings, rng) = (&world.settings, &mut world.rng);
+        let due = world.evaluator.due_probes(&world.configured, totals, settings, world.now, rng);
+        // The second time, each is under way.
+        assert_eq!(due.len(), expected);
+    }
+}

@@ -55,6 +55,8 @@ mod stream_route;
 mod transparent;
 /// Services of type LoadBalancer that Sheave serves.
 mod load_balancer;
+/// Session affinity of Services.
+mod session_affinity;
 /// Objects that cannot be read.
 mod invalid_object;
 /// Services and EndpointSlices: the targets of backend references.

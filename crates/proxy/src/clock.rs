@@ -17,6 +17,13 @@ pub fn now() -> Time {
     Time::from_nanos(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
 }
 
+/// Returns the time since the start of the machine. Unlike [`now`], it goes on while the machine is suspended: for
+/// secrets, which must end in time.
+pub(crate) fn since_boot() -> Time {
+    let now = clock_gettime(ClockId::Boottime);
+    Time::from_nanos(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
+}
+
 /// Returns the wall-clock time, for logs and `Date`.
 #[must_use]
 pub fn wall() -> SystemTime {

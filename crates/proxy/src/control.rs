@@ -16,7 +16,7 @@ use gateway::snapshot::{
 };
 use quic::{SocketGroupChange, SocketGroups};
 use thiserror::Error;
-use tls::ServerTlsConfigs;
+use tls::{ServerTlsConfigs, TicketKeyRing};
 use tokio::sync::{mpsc, watch};
 
 use crate::accept::bind::TcpOrUdpSocket;
@@ -67,8 +67,9 @@ pub struct ProxySettings {
     pub affinity_key: Option<Vec<u8>>,
     /// The interception of connections on this node; `None`: there is none.
     pub interceptor: Option<Arc<dyn ConnectionInterceptor>>,
-    /// True if replicas lease slots of endpoints with a fixed cap to one another: then requests get none before
-    /// [`SlotLeases::step`](crate::SlotLeases::step) has been called.
+    /// True if replicas lease slots of endpoints with a fixed cap to one another, and share what they know: then
+    /// requests get no such slot before [`SlotLeases::step`](crate::SlotLeases::step) has been called, and there are
+    /// no session tickets without a [`TicketKeyExchange`](crate::TicketKeyExchange).
     pub leases_slots: bool,
 }
 
@@ -272,10 +273,17 @@ impl Proxy {
         })?);
         let registry =
             StateRegistry::new(count, budgets, affinity_key, settings.interceptor, leases);
-        let (server_tls, groups) = (ServerTlsConfigs::default(), SocketGroups::default());
+        let ticket_keys =
+            settings.leases_slots.then(|| Arc::new(TicketKeyRing::new(clock::since_boot)));
+        let (server_tls, groups) = (ServerTlsConfigs::new(ticket_keys), SocketGroups::default());
         let handover = SocketHandover::default();
         let control = Mutex::new(ControlState { registry, server_tls, groups, handover, threads });
         Ok(Self { shared, control })
+    }
+
+    /// Returns the keys of session tickets that replicas share, if they do.
+    pub(crate) fn shared_ticket_keys(&self) -> Option<Arc<TicketKeyRing>> {
+        lock(&self.control).server_tls.shared_ticket_keys().cloned()
     }
 
     /// Puts the Snapshot in force. Returns the listeners that could not be bound; everything else is in force.

@@ -12,7 +12,7 @@ use balance::health::{
     AttemptTotals, EjectionState, HealthChange, HealthEvaluator, HealthEvent, HealthSettings,
     HealthStatus,
 };
-use balance::{EndpointSet, Rng};
+use balance::{EndpointSet, Rng, Time};
 use gateway::snapshot::BackendKey;
 use tokio::sync::Notify;
 
@@ -48,7 +48,7 @@ pub(crate) struct BackendHealth {
     pub(crate) ejections: AtomicU64,
     /// True if a worker has asked for an immediate evaluation.
     evaluation_requested: AtomicBool,
-    /// True while an endpoint is ejected or half-open.
+    /// True while an endpoint is ejected, half-open or suspected.
     is_pending: AtomicBool,
 }
 
@@ -110,6 +110,21 @@ impl BackendHealth {
     /// Returns the endpoints as they are configured.
     pub(crate) fn configured(&self) -> Arc<EndpointSet<EndpointData>> {
         Arc::clone(&lock(&self.state).configured)
+    }
+
+    /// Suspects endpoints until these times. They are evaluated more often meanwhile.
+    fn suspect(&self, until: &BTreeMap<SocketAddr, Time>) {
+        if lock(&self.state).evaluator.suspect(until, clock::now()) {
+            self.request_evaluation();
+        }
+    }
+
+    /// Returns the endpoints that are ejected by observations of this replica alone.
+    pub(crate) fn own_ejections(&self) -> Vec<SocketAddr> {
+        if !self.is_pending.load(Ordering::Relaxed) {
+            return Vec::new();
+        }
+        lock(&self.state).evaluator.own_ejections().collect()
     }
 
     /// Returns the health status of each endpoint as a label.

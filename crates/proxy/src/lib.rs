@@ -113,6 +113,8 @@ mod slot_leases;
 mod peer_reports;
 /// Learned limits that replicas share.
 mod limit_exchange;
+/// Keys of session tickets that replicas share.
+mod ticket_keys;
 /// Metrics and the access log.
 pub mod observe;
 /// The handle on the control side.
@@ -122,6 +124,7 @@ pub use balance::demand::{LONGEST_WINDOW, WINDOW};
 pub use balance::leases;
 pub use balance::limit;
 pub use balance::peer_reports::ReportRefusal;
+pub use balance::shared_keys::KeyRefusal;
 pub use balance::{RequestDemand, SlotAssigner, SlotAssignment, Time};
 pub use control::{
     AccessLog, BackendDemand, BackendView, EndpointView, ListenError, ListenerView,
@@ -133,3 +136,4 @@ pub use peer_reports::{DueReports, PeerReports, ReportCounts};
 pub use quic::GroupShape;
 pub use request_path::normal_path;
 pub use slot_leases::{LeaseStatus, SlotLeases};
+pub use ticket_keys::{TicketKeyExchange, TicketKeyStatus};

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use balance::Time;
 use balance::peer_reports::{
     BackendHash, DemandMessage, OutageHints, OutageMessage, RefusalHints, RefusalMessage,
-    RefusalReport, ReportRefusal,
+    RefusalReport, ReportRefusal, SuspicionHints,
 };
 use gateway::snapshot::HeededRefusals;
 
@@ -41,6 +41,7 @@ pub struct PeerReports {
     refusal_hints: RefusalHints,
     outages: OutageReporter,
     outage_hints: OutageHints,
+    suspicion_hints: SuspicionHints,
     counts: ReportCounts,
 }
 
@@ -55,6 +56,8 @@ pub struct ReportCounts {
     pub refusals: u64,
     /// Reports of endpoints that a peer cannot reach which have caused a check.
     pub outages: u64,
+    /// Reports of endpoints that a peer has ejected which make this replica suspect them.
+    pub ejections: u64,
 }
 
 /// Messages that are due, for all peers.
@@ -82,6 +85,7 @@ impl PeerReports {
             refusal_hints: RefusalHints::default(),
             outages: OutageReporter::default(),
             outage_hints: OutageHints::default(),
+            suspicion_hints: SuspicionHints::default(),
             counts: ReportCounts::default(),
         })
     }
@@ -99,6 +103,7 @@ impl PeerReports {
             outages: self.outages.step(
                 self.signal.take_new_outage(),
                 &self.proxy.shared().outages,
+                self.backends.values(),
                 now,
             ),
         }
@@ -174,8 +179,8 @@ impl PeerReports {
         Ok(())
     }
 
-    /// Takes a message about endpoints that a peer cannot reach. The health thread connects to each of them once; only
-    /// the result of that counts.
+    /// Takes a message about endpoints that a peer cannot reach, or has ejected. The health thread connects to each of
+    /// the former once; only the result of that counts. It judges failures of the latter sooner, for a time.
     ///
     /// # Errors
     /// The reason if the message is refused, or if endpoints of it are.
@@ -193,6 +198,11 @@ impl PeerReports {
             let taken = self.take_outage(peer, address, now);
             result = self.count(taken).and(result);
         }
+        self.suspicion_hints.forget_expired(now);
+        for &address in &message.ejected {
+            let taken = self.take_ejection(address, now);
+            result = self.count(taken).and(result);
+        }
         self.proxy.shared().health_waker.wake();
         result
     }
@@ -208,6 +218,15 @@ impl PeerReports {
         if is_due && endpoint.is_reachable() {
             self.signal.request_check(address);
             self.counts.outages += 1;
+        }
+        Ok(())
+    }
+
+    fn take_ejection(&mut self, address: SocketAddr, now: Time) -> Result<(), ReportRefusal> {
+        self.endpoint(address)?;
+        if let Some(until) = self.suspicion_hints.admit(address, now)? {
+            self.signal.request_suspicion(address, until);
+            self.counts.ejections += 1;
         }
         Ok(())
     }

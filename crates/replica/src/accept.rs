@@ -188,7 +188,7 @@ impl MessageReceiver {
             let frame = buffer.next_frame(MAX_FRAME_BYTES);
             let frame = frame.map_err(|error| refusal(frame_reason(error), error.to_string()))?;
             if let Some(frame) = frame {
-                let message = self.message(frame, from);
+                let message = self.message(frame, from, connection.is_encrypted());
                 let message =
                     message.map_err(|reason| refusal(reason, reason.name().to_owned()))?;
                 let Some(message) = message else { continue };
@@ -213,6 +213,7 @@ impl MessageReceiver {
         &self,
         frame: WireFrame,
         from: ReplicaIdentity,
+        is_encrypted: bool,
     ) -> Result<Option<ReplicaMessage>, RefusalReason> {
         match frame.body {
             Some(FrameBody::Lease(lease)) => {
@@ -231,6 +232,16 @@ impl MessageReceiver {
             }
             Some(FrameBody::Outages(outages)) => {
                 Ok(self.report(outages.try_into().map(ReplicaMessage::Outages), from))
+            }
+            // Whatever has sent it, others may have read it.
+            Some(FrameBody::TicketKeys(_)) if !is_encrypted => {
+                let detail = "keys over a connection without TLS".to_owned();
+                let (reason, peer) = (RefusalReason::Unencrypted, from.member);
+                self.note_refusal(&ConnectionRefusal { reason, peer, detail });
+                Ok(None)
+            }
+            Some(FrameBody::TicketKeys(keys)) => {
+                Ok(self.report(keys.try_into().map(ReplicaMessage::TicketKeys), from))
             }
             Some(FrameBody::Hello(_)) | None => Ok(None),
         }

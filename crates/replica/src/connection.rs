@@ -16,9 +16,28 @@ use crate::members::ChannelSecurity;
 use crate::settings::SOCKET_BUFFER_BYTES;
 
 /// Bytes in both directions.
-pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {
+    /// True if the bytes are encrypted, for a peer that has authenticated itself.
+    fn is_encrypted(&self) -> bool;
+}
 
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
+impl ByteStream for TcpStream {
+    fn is_encrypted(&self) -> bool {
+        false
+    }
+}
+
+impl ByteStream for tokio_rustls::client::TlsStream<TcpStream> {
+    fn is_encrypted(&self) -> bool {
+        true
+    }
+}
+
+impl ByteStream for tokio_rustls::server::TlsStream<TcpStream> {
+    fn is_encrypted(&self) -> bool {
+        true
+    }
+}
 
 /// Connection with a peer.
 pub(crate) type PeerConnection = Box<dyn ByteStream>;

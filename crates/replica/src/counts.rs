@@ -68,11 +68,13 @@ pub enum RefusalReason {
     Sender,
     /// A field of a message is impossible, or there are too many entries.
     Absurd,
+    /// The message has secrets, and its connection is not encrypted.
+    Unencrypted,
 }
 
 impl RefusalReason {
     /// All reasons.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Source,
         Self::Handshakes,
         Self::Timeout,
@@ -85,6 +87,7 @@ impl RefusalReason {
         Self::StaleIncarnation,
         Self::Sender,
         Self::Absurd,
+        Self::Unencrypted,
     ];
 
     /// Returns the name, as metrics have it.
@@ -102,6 +105,7 @@ impl RefusalReason {
             Self::StaleIncarnation => "stale_incarnation",
             Self::Sender => "sender",
             Self::Absurd => "absurd",
+            Self::Unencrypted => "unencrypted",
         }
     }
 }

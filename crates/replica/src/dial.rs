@@ -194,17 +194,24 @@ impl PeerDialer {
         self.dial_until_connected(&mut ReconnectPause::new()).await
     }
 
-    /// Writes the messages that wait, all at once. If that fails, they are lost.
+    /// Writes the messages that wait, all at once. If that fails, they are lost. Secrets are not
+    /// written to a connection that is not encrypted: on loopback too, another process may have the
+    /// address of a member.
     async fn write_messages(&self, connection: &mut PeerConnection) -> io::Result<()> {
         let mut bytes = BytesMut::new();
         let mut sent = 0;
+        let is_encrypted = connection.is_encrypted();
         for message in self.peer.take() {
+            if message.is_secret() && !is_encrypted {
+                continue;
+            }
             if append_frame(&message_frame(&message), &mut bytes) {
                 sent += 1;
             } else {
                 count(&self.context.counts.messages_dropped, 1);
             }
         }
+        let bytes = if sent > 0 { bytes } else { keep_alive() };
         self.write(connection, &bytes).await?;
         count(&self.context.counts.messages_sent, sent);
         Ok(())

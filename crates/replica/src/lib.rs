@@ -28,6 +28,8 @@ mod message;
 mod wire;
 /// Wire form of reports.
 mod wire_reports;
+/// Wire form of shared keys.
+mod wire_keys;
 /// Frames on a connection: length and protobuf.
 mod frame;
 /// Introduction of both sides, with which a connection begins.

@@ -3,6 +3,7 @@
 use balance::leases::{LeaseMessage, ReplicaIdentity};
 use balance::limit::LimitMessage;
 use balance::peer_reports::{DemandMessage, OutageMessage, RefusalMessage};
+use balance::shared_keys::KeyMessage;
 
 /// Message to a peer. Of each kind only the newest message counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +19,22 @@ pub enum ReplicaMessage {
     Outages(OutageMessage),
     /// Learned limits. Its sums include those of an earlier one that was not sent.
     Limits(LimitMessage),
+    /// Keys of session tickets. They are sent and taken over TLS alone.
+    TicketKeys(KeyMessage),
+}
+
+impl ReplicaMessage {
+    /// True if the message must not be sent over a connection that is not encrypted.
+    pub(crate) fn is_secret(&self) -> bool {
+        match self {
+            Self::TicketKeys(_) => true,
+            Self::Lease(_)
+            | Self::Demand(_)
+            | Self::Refusals(_)
+            | Self::Outages(_)
+            | Self::Limits(_) => false,
+        }
+    }
 }
 
 /// Message that a peer has sent.

@@ -4,6 +4,8 @@
 mod wire;
 /// Wire form of reports, and their delivery.
 mod reports;
+/// Shared keys: wire form, and the connections that carry them.
+mod keys;
 /// Delivery, order, restarts, back-pressure.
 mod delivery;
 /// Renewal of connections and certificates.

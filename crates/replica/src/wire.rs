@@ -13,6 +13,7 @@ use balance::time::Time;
 use prost::{Message, Oneof};
 use thiserror::Error;
 
+use crate::wire_keys::WireKeyMessage;
 use crate::wire_reports::{WireDemandMessage, WireOutageMessage, WireRefusalMessage};
 
 /// Learned limits.
@@ -23,7 +24,7 @@ pub(crate) use limits::WireLimits;
 /// One frame. A body of an unknown kind is as none.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct WireFrame {
-    #[prost(oneof = "FrameBody", tags = "1, 2, 3, 4, 5, 6")]
+    #[prost(oneof = "FrameBody", tags = "1, 2, 3, 4, 5, 6, 7")]
     pub(crate) body: Option<FrameBody>,
 }
 
@@ -41,6 +42,8 @@ pub(crate) enum FrameBody {
     Outages(WireOutageMessage),
     #[prost(message, tag = "6")]
     Limits(WireLimits),
+    #[prost(message, tag = "7")]
+    TicketKeys(WireKeyMessage),
 }
 
 /// First frame of each side.

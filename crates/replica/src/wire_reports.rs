@@ -133,6 +133,9 @@ pub(crate) struct WireOutageMessage {
     /// Endpoints; a later version may say more about each.
     #[prost(message, repeated, tag = "1")]
     outages: Vec<WireOutage>,
+    /// Endpoints that are ejected.
+    #[prost(message, repeated, tag = "2")]
+    ejected: Vec<WireOutage>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -144,7 +147,10 @@ struct WireOutage {
 impl From<&OutageMessage> for WireOutageMessage {
     fn from(message: &OutageMessage) -> Self {
         let outage = |&endpoint: &SocketAddr| WireOutage { endpoint: Some(endpoint.into()) };
-        Self { outages: message.endpoints.iter().map(outage).collect() }
+        Self {
+            outages: message.endpoints.iter().map(outage).collect(),
+            ejected: message.ejected.iter().map(outage).collect(),
+        }
     }
 }
 
@@ -152,10 +158,10 @@ impl TryFrom<WireOutageMessage> for OutageMessage {
     type Error = WireError;
 
     fn try_from(wire: WireOutageMessage) -> Result<Self, WireError> {
-        if wire.outages.len() > MAX_OUTAGE_REPORTS {
-            return Err(WireError::Absurd);
-        }
-        let endpoints = wire.outages.into_iter().map(|outage| address(outage.endpoint));
-        Ok(Self { endpoints: endpoints.collect::<Result<_, _>>()? })
+        let addresses = |list: Vec<WireOutage>| match list.len() <= MAX_OUTAGE_REPORTS {
+            true => list.into_iter().map(|outage| address(outage.endpoint)).collect(),
+            false => Err(WireError::Absurd),
+        };
+        Ok(Self { endpoints: addresses(wire.outages)?, ejected: addresses(wire.ejected)? })
     }
 }

@@ -18,6 +18,8 @@ mod certificate;
 mod client_verifier;
 /// Session resumption.
 mod resumption;
+/// Session tickets that other replicas can open too.
+mod ticket_keys;
 /// Endpoint TLS: server verification and our client certificate.
 mod endpoint_tls;
 #[cfg(test)]
@@ -40,6 +42,7 @@ pub use endpoint_tls::{
 pub use session::TlsSession;
 pub use sni::{ServerTlsConfig, ServerTlsConfigs, ServerTlsMode, SniEntry, SniTable};
 pub use stream::TlsStream;
+pub use ticket_keys::{TicketKeyRing, new_secret};
 
 /// Returns the cryptography provider that all of TLS uses.
 fn provider() -> Arc<CryptoProvider> {

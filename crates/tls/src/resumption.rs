@@ -1,9 +1,10 @@
-//! Session resumption on any worker, listener and certificate.
+//! Session resumption on any worker, listener and certificate, and at other replicas.
 //!
 //! Tickets are sealed with keys that all workers share and that rotate every six hours; a ticket is valid for twelve
 //! hours at most. A resumed session is not asked again for the client's certificate, so keys are shared only by
 //! listeners with the same requirements on clients: a ticket of a listener that asks for nothing is invalid at one
-//! that does.
+//! that does. Of listeners that request certificates, no key leaves the process: whatever has such a key can make
+//! tickets for the certificate of any client.
 
 use std::sync::Arc;
 
@@ -11,6 +12,8 @@ use gateway::snapshot::ClientCertificates;
 use rustls::Error;
 use rustls::crypto::aws_lc_rs::Ticketer;
 use rustls::server::{ProducesTickets, ServerSessionMemoryCache, StoresServerSessions};
+
+use crate::ticket_keys::TicketKeyRing;
 
 /// TLS 1.2 sessions to remember, for clients without support for tickets. The oldest are dropped first.
 const SESSIONS: usize = 4096;
@@ -23,10 +26,17 @@ pub(super) struct SessionResumption {
 }
 
 /// Resumption states, by the requirements on clients.
-#[derive(Default)]
-pub(super) struct ResumptionRegistry(Vec<(Option<ClientCertificates>, SessionResumption)>);
+pub(super) struct ResumptionRegistry {
+    states: Vec<(Option<ClientCertificates>, SessionResumption)>,
+    /// Keys that replicas share; `None`: each process has its own.
+    pub(super) shared: Option<Arc<TicketKeyRing>>,
+}
 
 impl ResumptionRegistry {
+    pub(super) fn new(shared: Option<Arc<TicketKeyRing>>) -> Self {
+        Self { states: Vec::new(), shared }
+    }
+
     /// Returns the state for the same requirements on clients, from `before` if it has one.
     pub(super) fn get_or_create(
         &mut self,
@@ -39,16 +49,26 @@ impl ResumptionRegistry {
         let resumption = match before.find(clients) {
             Some(known) => known,
             None => SessionResumption {
-                tickets: Ticketer::new()?,
+                tickets: self.tickets(clients)?,
                 sessions: ServerSessionMemoryCache::new(SESSIONS),
             },
         };
-        self.0.push((clients.cloned(), resumption.clone()));
+        self.states.push((clients.cloned(), resumption.clone()));
         Ok(resumption)
     }
 
+    fn tickets(
+        &self,
+        clients: Option<&ClientCertificates>,
+    ) -> Result<Arc<dyn ProducesTickets>, Error> {
+        match (clients, &self.shared) {
+            (None, Some(shared)) => Ok(Arc::clone(shared) as Arc<dyn ProducesTickets>),
+            (Some(_), _) | (None, None) => Ticketer::new(),
+        }
+    }
+
     fn find(&self, clients: Option<&ClientCertificates>) -> Option<SessionResumption> {
-        let known = self.0.iter().find(|(asked, _)| asked.as_ref() == clients);
+        let known = self.states.iter().find(|(asked, _)| asked.as_ref() == clients);
         known.map(|(_, resumption)| resumption.clone())
     }
 }

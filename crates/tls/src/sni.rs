@@ -15,6 +15,7 @@ use crate::certificate::CertificateResolver;
 use crate::client_verifier;
 use crate::provider;
 use crate::resumption::ResumptionRegistry;
+use crate::ticket_keys::TicketKeyRing;
 
 /// Application protocols within TLS over TCP, in order of preference (ALPN).
 const REQUEST_PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
@@ -153,25 +154,34 @@ struct CachedServerTls {
 
 impl Default for ServerTlsConfigs {
     fn default() -> Self {
-        Self {
-            provider: provider(),
-            cached: Vec::new(),
-            resumptions: ResumptionRegistry::default(),
-        }
+        Self::new(None)
     }
 }
 
 impl ServerTlsConfigs {
+    /// Returns configurations whose tickets have these keys, except where certificates of clients are requested.
+    /// `None`: all tickets have keys of this process.
+    pub fn new(shared: Option<Arc<TicketKeyRing>>) -> Self {
+        let resumptions = ResumptionRegistry::new(shared);
+        Self { provider: provider(), cached: Vec::new(), resumptions }
+    }
+
+    /// Returns the keys of tickets that replicas share.
+    pub fn shared_ticket_keys(&self) -> Option<&Arc<TicketKeyRing>> {
+        self.resumptions.shared.as_ref()
+    }
+
     /// Returns the SNI table of each listener, in the order of `listeners`. Configurations that none of them needs any
     /// more are dropped.
     pub fn sni_tables<'l>(
         &mut self,
         listeners: impl Iterator<Item = Option<&'l ListenerTls>>,
     ) -> Vec<Option<Arc<SniTable>>> {
-        let before = std::mem::replace(
-            self,
-            Self { provider: Arc::clone(&self.provider), ..Self::default() },
-        );
+        let next = Self {
+            provider: Arc::clone(&self.provider),
+            ..Self::new(self.resumptions.shared.clone())
+        };
+        let before = std::mem::replace(self, next);
         let mut site = |asked: &SniRule| SniEntry {
             hosts: asked.hosts.clone(),
             mode: self.tls_mode(asked, &before),

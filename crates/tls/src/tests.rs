@@ -2,6 +2,8 @@
 
 /// Server certificates, and requirements on clients.
 mod sites;
+/// Session tickets of several replicas.
+mod tickets;
 /// Revocation of client certificates.
 mod revocation;
 /// Verification of endpoints.

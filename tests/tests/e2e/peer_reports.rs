@@ -6,6 +6,8 @@ mod demand;
 mod refusals;
 /// Outages: an endpoint that is gone is checked by all.
 mod outages;
+/// Ejections: failures of what one replica has ejected count sooner at all.
+mod ejections;
 /// A peer that reports what it likes.
 mod lying_peer;
 

@@ -6,6 +6,8 @@ mod handshakes;
 mod clients;
 /// Different spellings of one name.
 mod names;
+/// Sessions that are resumed at another replica.
+mod replicas;
 /// Certificate rotation under load.
 mod rotation;
 /// Memory cost of idle TLS connections.

@@ -13,7 +13,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("balance", &[]),
     ("codec", &[]),
     ("gateway", &["balance"]),
-    ("tls", &["gateway"]),
+    ("tls", &["gateway", "balance"]),
     ("quic", &["tls", "gateway"]),
     ("proxy", &["quic", "tls", "gateway", "balance", "codec"]),
     ("kube", &["gateway"]),

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use crate::health::ejection::{EjectionState, EjectionTracker};
 use crate::health::outlier::AttemptTotals;
 use crate::health::probe::ProbeState;
-use crate::health::settings::HealthSettings;
+use crate::health::settings::{HealthSettings, PassiveSettings};
 use crate::health::slow_start::share_percent;
 use crate::time::Time;
 
@@ -34,6 +34,10 @@ pub(crate) struct EndpointHealth {
     /// Totals of its attempts when success rates were last compared; `None` if it was not a member
     /// then.
     pub(crate) last_totals: Option<AttemptTotals>,
+    /// End of the time in which fewer failures eject it, because other replicas have ejected it.
+    pub(crate) suspected_until: Time,
+    /// True if its last ejection needed that.
+    pub(crate) was_suspected: bool,
 }
 
 impl EndpointHealth {
@@ -45,7 +49,15 @@ impl EndpointHealth {
             slow_start_from,
             probe: None,
             last_totals: None,
+            suspected_until: Time::ZERO,
+            was_suspected: false,
         }
+    }
+
+    /// Returns the number of consecutive failures that eject it now.
+    pub(crate) fn ejecting_failures(&self, settings: &PassiveSettings, now: Time) -> u32 {
+        let all = settings.consecutive_failures.get();
+        if now < self.suspected_until { all.div_ceil(2).max(2).min(all) } else { all }
     }
 
     fn passes_probes(&self) -> bool {

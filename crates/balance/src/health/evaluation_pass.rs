@@ -55,12 +55,15 @@ impl<T> EvaluationPass<'_, T> {
         let mut failing: Vec<usize> = (0..entries.len())
             .filter(|&index| entries[index].ejection.is_serving())
             .filter(|&index| self.members[index].endpoint.is_reachable())
-            .filter(|&index| failures(index) >= self.passive.consecutive_failures.get())
+            .filter(|&index| {
+                failures(index) >= entries[index].ejecting_failures(self.passive, self.now)
+            })
             .collect();
         failing.sort_by_key(|&index| std::cmp::Reverse(failures(index)));
         for index in failing {
-            let cause =
-                EjectionCause::ConsecutiveFailures(self.members[index].endpoint.health.failures());
+            let failures = self.members[index].endpoint.health.failures();
+            entries[index].was_suspected = failures < self.passive.consecutive_failures.get();
+            let cause = EjectionCause::ConsecutiveFailures(failures);
             self.eject_if_allowed(entries, index, cause);
         }
     }
@@ -80,6 +83,7 @@ impl<T> EvaluationPass<'_, T> {
             }
         }
         for index in outliers(&seen, self.passive) {
+            entries[index].was_suspected = false;
             self.eject_if_allowed(entries, index, EjectionCause::Outlier);
         }
     }

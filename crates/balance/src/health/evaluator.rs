@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use crate::endpoint::{Endpoint, EndpointSet, SetMember};
-use crate::health::ejection::EjectionTracker;
+use crate::health::ejection::{EjectionState, EjectionTracker};
 use crate::health::endpoint_health::{EndpointHealth, HealthStatus};
 use crate::health::evaluation_pass::EvaluationPass;
 use crate::health::event::{HealthChange, HealthEvaluation, HealthEvent};
@@ -29,6 +29,8 @@ pub struct HealthEvaluator {
     panic: bool,
     /// Time of the next comparison of success rates.
     compares_at: Option<Time>,
+    /// Time of the last evaluation.
+    evaluated_at: Time,
 }
 
 /// Weight of one endpoint after health is applied.
@@ -58,6 +60,7 @@ impl HealthEvaluator {
         now: Time,
     ) -> HealthEvaluation {
         let members = configured.members();
+        self.evaluated_at = now;
         self.sync_members(members, settings, now);
         let mut evaluation = HealthEvaluation::default();
         match &settings.passive {
@@ -98,9 +101,38 @@ impl HealthEvaluator {
         EndpointSet::new(members.iter().zip(&self.effective_weights).map(part).collect())
     }
 
-    /// True if an endpoint is ejected or half-open, so that time alone changes something.
+    /// True if an endpoint is ejected or half-open, so that time alone changes something; or if one
+    /// is suspected, so that fewer failures than usual do.
     pub fn is_pending(&self) -> bool {
-        self.endpoints.iter().any(|entry| !entry.ejection.is_serving())
+        let is_pending = |entry: &EndpointHealth| {
+            !entry.ejection.is_serving() || self.evaluated_at < entry.suspected_until
+        };
+        self.endpoints.iter().any(is_pending)
+    }
+
+    /// Suspects endpoints until these times: half of the usual number of consecutive failures
+    /// ejects them, two at least, and their next probe is due. An endpoint that serves is not
+    /// affected. Returns true if one of them is known.
+    pub fn suspect(&mut self, until: &BTreeMap<SocketAddr, Time>, now: Time) -> bool {
+        let mut is_known = false;
+        for entry in &mut self.endpoints {
+            let Some(&until) = until.get(&entry.address) else { continue };
+            is_known = true;
+            let begins = entry.suspected_until <= now;
+            if begins && let Some(probe) = &mut entry.probe {
+                probe.hasten(now);
+            }
+            entry.suspected_until = entry.suspected_until.max(until);
+        }
+        is_known
+    }
+
+    /// Returns the endpoints that are ejected by observations of this replica alone.
+    pub fn own_ejections(&self) -> impl Iterator<Item = SocketAddr> {
+        let ejected = self.endpoints.iter().filter(|entry| entry.is_ejected());
+        let own = ejected.filter(|entry| !entry.was_suspected);
+        own.filter(|entry| entry.ejection.state() != EjectionState::HalfOpen)
+            .map(|entry| entry.address)
     }
 
     /// True if health is ignored because too few endpoints are usable.

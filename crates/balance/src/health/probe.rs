@@ -75,6 +75,11 @@ impl ProbeState {
         !skipped
     }
 
+    /// Makes the next probe due, unless one is under way.
+    pub(crate) fn hasten(&mut self, now: Time) {
+        self.due = self.due.map(|due| due.min(now));
+    }
+
     /// Records the result of the probe. True if the endpoint has become healthy or unhealthy by it.
     pub(crate) fn report(
         &mut self,

@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::ReportRefusal;
 use crate::time::Time;
 
-/// Maximum number of endpoints in a message. The largest message has 16 kB.
+/// Maximum number of endpoints of each kind in a message. The largest message has 32 kB.
 pub const MAX_OUTAGE_REPORTS: usize = 512;
 
 /// Time for which a peer need not repeat that it cannot reach an endpoint. After that it is news.
@@ -21,11 +21,13 @@ const NEWS_LIFETIME: Duration = Duration::from_secs(3);
 /// Shortest interval between two checks of one endpoint because of hints.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Endpoints that the sender cannot reach.
+/// Endpoints that the sender cannot reach or has ejected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OutageMessage {
-    /// At most [`MAX_OUTAGE_REPORTS`].
+    /// Endpoints that cannot be reached, at most [`MAX_OUTAGE_REPORTS`].
     pub endpoints: Vec<SocketAddr>,
+    /// Endpoints that are ejected because they fail, at most [`MAX_OUTAGE_REPORTS`].
+    pub ejected: Vec<SocketAddr>,
 }
 
 impl OutageMessage {
@@ -35,7 +37,8 @@ impl OutageMessage {
     ///
     /// Returns the reason if the message is to be refused as a whole.
     pub fn check(&self) -> Result<(), ReportRefusal> {
-        let fits = self.endpoints.len() <= MAX_OUTAGE_REPORTS;
+        let mut lists = [&self.endpoints, &self.ejected].into_iter();
+        let fits = lists.all(|list| list.len() <= MAX_OUTAGE_REPORTS);
         if fits { Ok(()) } else { Err(ReportRefusal::Absurd) }
     }
 }
@@ -115,6 +118,9 @@ mod tests {
         hints.forget_expired(milli(3_000));
         assert!(hints.reported.is_empty() && hints.checked.is_empty());
         let endpoints = vec![address(1); MAX_OUTAGE_REPORTS + 1];
-        assert_eq!(OutageMessage { endpoints }.check(), Err(ReportRefusal::Absurd));
+        let message = OutageMessage { endpoints, ejected: Vec::new() };
+        assert_eq!(message.check(), Err(ReportRefusal::Absurd));
+        let message = OutageMessage { endpoints: Vec::new(), ejected: message.endpoints };
+        assert_eq!(message.check(), Err(ReportRefusal::Absurd));
     }
 }

@@ -10,13 +10,14 @@ use ipnet::IpNet;
 use super::draft::{RouteDraft, RuleDraft, TargetDraft};
 use super::index::{NamespacedName, ObjectIndex};
 use super::report::TranslationReport;
+use super::session_affinity;
 use super::transparent::{self, PortProtocol};
 use crate::load_balancer::{self, LoadBalancerService, ServiceFinding};
 use crate::matching::{HostPattern, RouteTable};
 use crate::objects::{CidrBlock, ObjectMeta, ServicePort, ServiceSpec, TypedObject};
 use crate::snapshot::{
-    AffinitySettings, BackendKey, BackendSettings, ClientSettings, HashKey, Listener,
-    ListenerProtocol, Rule, TransportProtocol,
+    BackendKey, BackendSettings, ClientSettings, Listener, ListenerProtocol, Rule,
+    TransportProtocol,
 };
 use crate::status::{ConditionReason, ConditionType, StatusCondition, StatusDetail};
 use crate::transparent::{BALANCE_ANNOTATION, FORWARDED_FOR_ANNOTATION};
@@ -27,6 +28,7 @@ const MAX_SOURCE_RANGES: usize = 1_000;
 /// The Services that Sheave serves, and their ports.
 #[derive(Default)]
 pub(super) struct LoadBalancerServices<'a> {
+    /// In the order of their names.
     services: Vec<ServedService<'a>>,
     ports: Vec<ServedPort<'a>>,
 }
@@ -133,19 +135,12 @@ impl<'a> LoadBalancerServices<'a> {
     /// Changes the settings of a backend to the session affinity of its Service. A BackendPolicy has precedence.
     pub(super) fn adjust(&self, key: &BackendKey, settings: &mut BackendSettings) {
         let name = (&*key.namespace, &*key.service);
-        let service = self.services.iter().find(|service| service.name() == name);
-        let has_affinity = service.is_some_and(|service| {
-            let affinity = service.object.spec.session_affinity.as_deref();
-            !service.addresses.is_empty() && affinity == Some("ClientIP")
-        });
-        if has_affinity && settings.affinity.is_none() {
-            settings.affinity = Some(AffinitySettings::Source);
-            // Connections without requests have no other affinity than a key.
-            if settings.algorithm == balance::Algorithm::LeastLoad
-                && settings.hash_key == HashKey::Source
-            {
-                settings.algorithm = balance::Algorithm::ConsistentHash;
-            }
+        let Ok(found) = self.services.binary_search_by_key(&name, ServedService::name) else {
+            return;
+        };
+        let service = &self.services[found];
+        if !service.addresses.is_empty() {
+            session_affinity::adjust(&service.object.spec, settings);
         }
     }
 

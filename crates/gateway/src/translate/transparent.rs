@@ -28,8 +28,9 @@ pub(super) use route::{PortAttachment, RouteRole, ServiceAttachment, every_reque
 
 use super::index::{NamespacedName, ObjectIndex};
 use super::report::TranslationReport;
+use super::session_affinity;
 use crate::objects::{ServicePort, ServiceSpec, TypedObject};
-use crate::snapshot::{AffinitySettings, BackendKey, BackendSettings, EndpointLocation, HashKey};
+use crate::snapshot::{BackendKey, BackendSettings, EndpointLocation};
 use crate::translation_settings::TransparentSettings;
 use crate::transparent::TransparentFinding;
 use annotation::ServiceAnnotations;
@@ -128,15 +129,7 @@ impl<'a> TransparentServices<'a> {
             let node = Arc::clone(&self.settings.node);
             settings.preferred_location = Some(EndpointLocation::Node(node));
         }
-        if service.has_affinity() && settings.affinity.is_none() {
-            settings.affinity = Some(AffinitySettings::Source);
-            // Connections without requests have no other affinity than a key.
-            if settings.algorithm == balance::Algorithm::LeastLoad
-                && settings.hash_key == HashKey::Source
-            {
-                settings.algorithm = balance::Algorithm::ConsistentHash;
-            }
-        }
+        session_affinity::adjust(&service.object.spec, settings);
     }
 
     /// Returns which endpoints of each Service are used from this node. Others have all of their endpoints.
@@ -197,10 +190,6 @@ impl<'a> ServiceContext<'a> {
     fn prefers_node(&self) -> bool {
         let distribution = self.object.spec.traffic_distribution.as_deref();
         self.annotations.prefers_local || distribution == Some("PreferSameNode")
-    }
-
-    fn has_affinity(&self) -> bool {
-        self.object.spec.session_affinity.as_deref() == Some("ClientIP")
     }
 }
 

@@ -45,9 +45,13 @@ async fn watch(shared: &Arc<ProxyState>) {
         for address in shared.leases.iter().flat_map(|leases| leases.take_checks()) {
             attempts.check_address(&active_config.backends, address);
         }
+        let suspected = shared.leases.as_ref().map(|leases| leases.take_suspected());
+        if let Some(suspected) = suspected.filter(|it| !it.is_empty()) {
+            active_config.backends.iter().for_each(|backend| backend.health.suspect(&suspected));
+        }
         let (mut wait, mut raised) = (attempts.begin_due(shared, now), false);
         for backend in &active_config.backends {
-            let watched = evaluate_backend(backend, &mut probes, &mut attempts);
+            let watched = evaluate_backend(shared, backend, &mut probes, &mut attempts);
             let expects_answers = attempts.check_silent(backend, now);
             // Limits are updated once per tick, however often the thread is woken.
             let current = backend.current();
@@ -82,6 +86,7 @@ async fn watch(shared: &Arc<ProxyState>) {
 
 /// Evaluates a backend's endpoints and probes those that are due. Returns true if there is anything to watch.
 fn evaluate_backend(
+    shared: &ProxyState,
     backend: &Arc<Backend>,
     probes: &mut JoinSet<()>,
     attempts: &mut BackgroundAttempts,
@@ -101,6 +106,9 @@ fn evaluate_backend(
             && let Some(member) = state.configured.find(address)
         {
             attempts.check(backend, &member.endpoint);
+            if let Some(leases) = &shared.leases {
+                leases.record_outage();
+            }
         }
     }
     if changed {

@@ -1,8 +1,11 @@
-//! Hints about endpoints: those that have refused requests of this replica, and those that it cannot reach.
+//! Hints about endpoints: those that have refused requests of this replica, that it cannot reach, or that it has
+//! ejected.
 //!
 //! Hints are sent at once when there is a new one, and every second while one holds, so that a lost message costs a
 //! second.
 
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +14,7 @@ use balance::peer_reports::{
     MAX_OUTAGE_REPORTS, MAX_REFUSAL_REPORTS, OutageMessage, RefusalMessage, RefusalReport,
 };
 
+use crate::backend::Backend;
 use crate::dial::pool::Endpoint;
 use crate::reachability::outages::OutageList;
 
@@ -99,7 +103,7 @@ fn refusals(refusing: &mut Vec<Arc<Endpoint>>, now: Time) -> Vec<RefusalReport> 
     reports
 }
 
-/// Makes the messages about endpoints that cannot be reached.
+/// Makes the messages about endpoints that cannot be reached or are ejected.
 #[derive(Default)]
 pub(super) struct OutageReporter(HintSchedule);
 
@@ -108,16 +112,28 @@ impl OutageReporter {
         self.0.next()
     }
 
-    /// Returns the message that is due; `has_news`: an endpoint has been marked unreachable.
-    pub(super) fn step(
+    /// Returns the message that is due; `has_news`: an endpoint has been marked unreachable, or ejected.
+    pub(super) fn step<'b>(
         &mut self,
         has_news: bool,
         outages: &OutageList,
+        backends: impl Iterator<Item = &'b Arc<Backend>>,
         now: Time,
     ) -> Option<OutageMessage> {
-        let endpoints = self.0.step(has_news, now, || outages.newest(MAX_OUTAGE_REPORTS))?;
-        Some(OutageMessage { endpoints })
+        let lists = self.0.step(has_news, now, || {
+            let lists = [outages.newest(MAX_OUTAGE_REPORTS), own_ejections(backends)];
+            if lists.iter().all(Vec::is_empty) { Vec::new() } else { lists.to_vec() }
+        })?;
+        let mut lists = lists.into_iter();
+        let (endpoints, ejected) = (lists.next()?, lists.next()?);
+        Some(OutageMessage { endpoints, ejected })
     }
+}
+
+/// Returns the endpoints that a backend has ejected by observations of this replica.
+fn own_ejections<'b>(backends: impl Iterator<Item = &'b Arc<Backend>>) -> Vec<SocketAddr> {
+    let ejected: BTreeSet<_> = backends.flat_map(|it| it.health.own_ejections()).collect();
+    ejected.into_iter().take(MAX_OUTAGE_REPORTS).collect()
 }
 
 #[cfg(test)]

@@ -81,8 +81,8 @@ proptest! {
     }
 
     #[test]
-    fn outages_survive_the_wire(endpoints in vec(address(), 0..9)) {
-        let message = ReplicaMessage::Outages(OutageMessage { endpoints });
+    fn outages_survive_the_wire(endpoints in vec(address(), 0..9), ejected in vec(address(), 0..9)) {
+        let message = ReplicaMessage::Outages(OutageMessage { endpoints, ejected });
         prop_assert_eq!(over_the_wire(&message), Ok(message));
     }
 
@@ -135,12 +135,16 @@ fn largest_message_of_refusals_fits_a_frame() {
 #[test]
 fn largest_message_of_outages_fits_a_frame() {
     let endpoint = SocketAddr::from(([u16::MAX; 8], u16::MAX));
-    let message =
-        |count| ReplicaMessage::Outages(OutageMessage { endpoints: vec![endpoint; count] });
+    let message = |unreachable, ejected| {
+        let (endpoints, ejected) = (vec![endpoint; unreachable], vec![endpoint; ejected]);
+        ReplicaMessage::Outages(OutageMessage { endpoints, ejected })
+    };
     let mut bytes = BytesMut::new();
-    assert!(append_frame(&message_frame(&message(MAX_OUTAGE_REPORTS)), &mut bytes));
-    assert!(bytes.len() < 16_000, "{} bytes", bytes.len());
-    assert_eq!(over_the_wire(&message(MAX_OUTAGE_REPORTS + 1)), Err(WireError::Absurd));
+    let largest = message(MAX_OUTAGE_REPORTS, MAX_OUTAGE_REPORTS);
+    assert!(append_frame(&message_frame(&largest), &mut bytes));
+    assert!(bytes.len() < 32_000, "{} bytes", bytes.len());
+    assert_eq!(over_the_wire(&message(MAX_OUTAGE_REPORTS + 1, 0)), Err(WireError::Absurd));
+    assert_eq!(over_the_wire(&message(0, MAX_OUTAGE_REPORTS + 1)), Err(WireError::Absurd));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, OnceLock};
 
-use proxy::{LeaseStatus, LimitSharingStatus, ReportCounts};
+use proxy::{LeaseStatus, LimitSharingStatus, ReportCounts, TicketKeyStatus};
 use replica::ChannelSender;
 
 /// The state.
@@ -10,6 +10,7 @@ use replica::ChannelSender;
 pub(crate) struct ReplicaStatus {
     state: Mutex<(LeaseStatus, ReportCounts)>,
     limits: Mutex<LimitSharingStatus>,
+    ticket_keys: Mutex<TicketKeyStatus>,
     /// Set once the channel is open.
     channel: OnceLock<ChannelSender>,
     certificates: Mutex<CertificateStatus>,
@@ -31,6 +32,10 @@ impl ReplicaStatus {
 
     pub(super) fn set_limits(&self, status: LimitSharingStatus) {
         *self.limits.lock().expect("no holder of the lock panics") = status;
+    }
+
+    pub(super) fn set_ticket_keys(&self, status: TicketKeyStatus) {
+        *self.ticket_keys.lock().expect("no holder of the lock panics") = status;
     }
 
     pub(super) fn set_channel(&self, channel: ChannelSender) {
@@ -61,6 +66,10 @@ impl ReplicaStatus {
 
     pub(crate) fn limits(&self) -> LimitSharingStatus {
         *self.limits.lock().expect("no holder of the lock panics")
+    }
+
+    pub(crate) fn ticket_keys(&self) -> TicketKeyStatus {
+        *self.ticket_keys.lock().expect("no holder of the lock panics")
     }
 
     /// Returns the channel; `None` while its address is not free.

@@ -1,4 +1,4 @@
-//! The thread that leases slots and exchanges reports: it owns the lease table and the channel to the other replicas.
+//! The thread that leases slots, exchanges reports and shares keys of session tickets: it owns the lease table and the channel to the other replicas.
 //! Workers never wait for it.
 
 use std::future::pending;
@@ -13,7 +13,8 @@ use kube::OwnSecret;
 use proxy::leases::{LeaseRefusal, ReplicaIdentity};
 use proxy::limit::LimitRefusal;
 use proxy::{
-    DueReports, LimitExchange, PeerReports, Proxy, ReportRefusal, SlotLeases, Time, clock,
+    DueReports, KeyRefusal, LimitExchange, PeerReports, Proxy, ReportRefusal, SlotLeases,
+    TicketKeyExchange, Time, clock,
 };
 use replica::{
     ChannelReceiver, ChannelSender, ChannelSettings, ChannelTimes, ReceivedMessage,
@@ -91,12 +92,15 @@ impl SlotLeaseThread {
             PeerReports::new(Arc::clone(proxy)).context("the data plane does not report")?;
         let limits =
             LimitExchange::new(proxy, identity).context("the data plane does not share limits")?;
+        let ticket_keys = TicketKeyExchange::new(proxy, me)
+            .context("the data plane does not share keys of session tickets")?;
         let (channel_end, channel_ended) = oneshot::channel();
         let driver = LeaseDriver {
             leases,
             reports,
             limits,
             limits_due: Instant::now(),
+            ticket_keys,
             me: identity,
             listen,
             port: flags.replica_port,
@@ -108,6 +112,7 @@ impl SlotLeaseThread {
             logged_refusals: [false; LeaseRefusal::ALL.len()],
             logged_report_refusals: [false; ReportRefusal::ALL.len()],
             logged_limit_refusals: [false; LimitRefusal::ALL.len()],
+            logged_key_refusals: [false; KeyRefusal::ALL.len()],
             status_due: Time::ZERO,
             last_step: Instant::now(),
         };
@@ -212,6 +217,7 @@ struct LeaseDriver {
     limits: LimitExchange,
     /// Time of the next message about limits.
     limits_due: Instant,
+    ticket_keys: TicketKeyExchange,
     me: ReplicaIdentity,
     listen: SocketAddr,
     port: u16,
@@ -225,6 +231,7 @@ struct LeaseDriver {
     logged_refusals: [bool; LeaseRefusal::ALL.len()],
     logged_report_refusals: [bool; ReportRefusal::ALL.len()],
     logged_limit_refusals: [bool; LimitRefusal::ALL.len()],
+    logged_key_refusals: [bool; KeyRefusal::ALL.len()],
     status_due: Time,
     last_step: Instant,
 }
@@ -257,8 +264,10 @@ impl LeaseDriver {
             }
             self.send_reports(&channel, now);
             self.send_limits(&channel, now);
+            self.send_ticket_keys(&channel, now);
             self.write_status(now);
-            let next = instant(self.leases.next_step(now).min(self.reports.next_step()), now);
+            let next = self.leases.next_step(now).min(self.reports.next_step());
+            let next = instant(next.min(self.ticket_keys.next_step()), now);
             tokio::select! {
                 message = receive(&mut channel) => match message {
                     Some(message) => self.receive_all(message, &mut channel),
@@ -321,6 +330,7 @@ impl LeaseDriver {
         let members = Arc::clone(&self.members.borrow_and_update());
         self.leases.update_members(members.iter().copied(), clock::now());
         self.limits.update_members(members.iter().copied());
+        self.ticket_keys.update_members(members.iter().copied());
     }
 
     /// Tells all peers what has been learned, if it is time.
@@ -367,6 +377,14 @@ impl LeaseDriver {
                     tracing::warn!(replica = %from, reason, "a message about limits is refused");
                 }
             }
+            ReplicaMessage::TicketKeys(message) => {
+                if let Err(refusal) = self.ticket_keys.receive(&message)
+                    && !std::mem::replace(&mut self.logged_key_refusals[refusal as usize], true)
+                {
+                    let reason = refusal.name();
+                    tracing::warn!(replica = %from, reason, "keys of session tickets are refused");
+                }
+            }
             ReplicaMessage::Demand(message) => {
                 let result = self.reports.receive_demand(from, &message, now);
                 self.log_report(from, result);
@@ -404,11 +422,20 @@ impl LeaseDriver {
         }
     }
 
+    /// Sends the keys of session tickets to all peers, if it is time.
+    fn send_ticket_keys(&mut self, channel: &Option<OpenChannel>, now: Time) {
+        let message = self.ticket_keys.step(now).map(ReplicaMessage::TicketKeys);
+        if let (Some(channel), Some(message)) = (channel, message) {
+            channel.sender.send_to_all(&message);
+        }
+    }
+
     fn write_status(&mut self, now: Time) {
         if now >= self.status_due {
             self.status_due = now + STATUS_INTERVAL;
             self.status.set(self.leases.status(), self.reports.counts());
             self.status.set_limits(self.limits.status(now));
+            self.status.set_ticket_keys(self.ticket_keys.status());
         }
     }
 }

@@ -2,10 +2,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use proxy::ReportRefusal;
 use proxy::leases::LeaseRefusal;
 use proxy::limit::LimitRefusal;
 use proxy::observe::{MetricReader, MetricRow};
+use proxy::{KeyRefusal, ReportRefusal};
 use replica::{ChannelCounts, RefusalReason};
 
 use super::lease_status::ReplicaStatus;
@@ -83,6 +83,9 @@ pub(crate) static REPLICA_METRICS: &[MetricRow<ReplicaStatus>] = &[
             for (refusal, count) in LimitRefusal::ALL.iter().zip(it.limits().refused) {
                 each(&format!("limits_{}", refusal.name()), count);
             }
+            for (refusal, count) in KeyRefusal::ALL.iter().zip(it.ticket_keys().refused) {
+                each(&format!("ticket_keys_{}", refusal.name()), count);
+            }
             if let Some(counts) = counts(it) {
                 for reason in RefusalReason::ALL {
                     each(reason.name(), counts.refused(reason));
@@ -90,7 +93,8 @@ pub(crate) static REPLICA_METRICS: &[MetricRow<ReplicaStatus>] = &[
             }
         }),
         "Connections and messages of other replicas that were refused, by reason; lease_...: by the table of leases; \
-         limits_...: about learned limits; report_...: reports about backends and endpoints.",
+         limits_...: about learned limits; report_...: reports about backends and endpoints; ticket_keys_...: keys of \
+         session tickets.",
     ),
     MetricRow::new(
         "sheave_replica_reports",
@@ -99,15 +103,24 @@ pub(crate) static REPLICA_METRICS: &[MetricRow<ReplicaStatus>] = &[
             each("demand", it.reports().demand);
             each("refusal", it.reports().refusals);
             each("outage", it.reports().outages);
+            each("ejection", it.reports().ejections);
         }),
-        "Reports of other replicas that were taken, by kind: the demand for a backend, an endpoint that refuses, and an \
-         endpoint that a replica cannot reach, which is then checked.",
+        "Reports of other replicas that were taken, by kind: the demand for a backend, an endpoint that refuses, an \
+         endpoint that a replica cannot reach, which is then checked, and an endpoint that a replica has ejected, whose \
+         failures then count sooner.",
     ),
     MetricRow::new(
         "sheave_replica_limit_peers",
         &[],
         MetricReader::Gauge(|it| it.limits().peers_heard as f64),
         "Replicas with which this one learns limits (`maxInFlightPerEndpoint: auto`) together now.",
+    ),
+    MetricRow::new(
+        "sheave_replica_ticket_keys",
+        &[],
+        MetricReader::Gauge(|it| it.ticket_keys().keys as f64),
+        "Keys that open TLS session tickets here. Replicas with a channel have the same ones; this one may have one more, \
+         from its start.",
     ),
     MetricRow::new(
         "sheave_replica_slots",

@@ -85,12 +85,20 @@ struct PeerRefusal {
 struct PeerOutages {
     #[prost(message, repeated, tag = "1")]
     outages: Vec<PeerOutage>,
+    #[prost(message, repeated, tag = "2")]
+    ejected: Vec<PeerOutage>,
 }
 
 #[derive(Clone, PartialEq, Message)]
 struct PeerOutage {
     #[prost(message, optional, tag = "1")]
     endpoint: Option<PeerAddress>,
+}
+
+impl PeerOutage {
+    fn of(endpoint: &SocketAddr) -> Self {
+        Self { endpoint: Some((*endpoint).into()) }
+    }
 }
 
 impl From<SocketAddr> for PeerAddress {
@@ -138,8 +146,15 @@ impl LyingPeer {
 
     /// Reports that endpoints cannot be reached.
     pub(super) async fn report_outages(&mut self, endpoints: &[SocketAddr]) -> Result {
-        let outage = |&endpoint: &SocketAddr| PeerOutage { endpoint: Some(endpoint.into()) };
-        let outages = Some(PeerOutages { outages: endpoints.iter().map(outage).collect() });
+        let outages = endpoints.iter().map(PeerOutage::of).collect();
+        let outages = Some(PeerOutages { outages, ..PeerOutages::default() });
+        self.send(PeerFrame { outages, ..PeerFrame::default() }).await
+    }
+
+    /// Reports that endpoints are ejected.
+    pub(super) async fn report_ejections(&mut self, endpoints: &[SocketAddr]) -> Result {
+        let ejected = endpoints.iter().map(PeerOutage::of).collect();
+        let outages = Some(PeerOutages { ejected, ..PeerOutages::default() });
         self.send(PeerFrame { outages, ..PeerFrame::default() }).await
     }
 
