@@ -45,6 +45,8 @@ pub mod slots;
 pub mod demand;
 /// Reports of other replicas: the rules by which they count.
 pub mod peer_reports;
+/// Rate limits, which replicas keep together.
+pub mod rate_limit;
 
 pub use demand::RequestDemand;
 pub use endpoint::{Endpoint, EndpointRegistry, EndpointSet, SetMember};
