@@ -35,9 +35,12 @@ pub(crate) const HORIZON: Duration = Duration::from_millis(200);
 /// Number of requests that a key may make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateLimit {
-    requests: u32,
-    period_nanos: u64,
-    burst: u32,
+    /// Requests in each period.
+    pub requests: NonZeroU32,
+    /// Period. Zero counts as one nanosecond.
+    pub period: Duration,
+    /// Requests at once.
+    pub burst: NonZeroU32,
 }
 
 /// Part of every bucket that a replica has.
@@ -57,18 +60,17 @@ struct BucketPart {
 }
 
 impl RateLimit {
-    /// Returns a limit of so many requests in each period, and so many at once. A period of zero
-    /// counts as one nanosecond.
-    pub fn new(requests: NonZeroU32, period: Duration, burst: NonZeroU32) -> Self {
-        let period_nanos = crate::time::nanos(period).max(1);
-        Self { requests: requests.get(), period_nanos, burst: burst.get() }
+    /// Returns the units of a token: as many as the period has nanoseconds, so that each nanosecond
+    /// adds a whole number of them.
+    fn token(&self) -> u128 {
+        self.period.as_nanos().max(1)
     }
 
     /// Returns the time in which a bucket with this many units gets its next whole token, if all
     /// replicas together refill it.
     fn time_to_token(&self, units: u128) -> Duration {
-        let missing = u128::from(self.period_nanos).saturating_sub(units);
-        let nanos = missing.div_ceil(u128::from(self.requests));
+        let missing = self.token().saturating_sub(units);
+        let nanos = missing.div_ceil(u128::from(self.requests.get()));
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 }
@@ -84,6 +86,11 @@ impl ReplicaPart {
         Self { replicas, position: position.min(replicas - 1) }
     }
 
+    /// Returns the position of the replica, and the number of all.
+    pub const fn position_and_count(self) -> (u32, u32) {
+        (self.position, self.replicas)
+    }
+
     /// True if the replica is alone.
     pub const fn is_whole(self) -> bool {
         self.replicas == 1
@@ -94,7 +101,7 @@ impl ReplicaPart {
     /// evenly go to other replicas for each key.
     fn of(self, limit: &RateLimit, key: u128) -> BucketPart {
         let Self { replicas, position } = self;
-        let whole = limit.burst.max(replicas);
+        let whole = limit.burst.get().max(replicas);
         let (each, rest) = (whole / replicas, whole % replicas);
         let first = if rest == 0 { 0 } else { (mix(fold(key)) % u64::from(replicas)) as u32 };
         let rank = (position + replicas - first) % replicas;

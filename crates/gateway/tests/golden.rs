@@ -458,6 +458,10 @@ fn special(rule: &Rule, snapshot: &Snapshot) -> Option<String> {
 /// Describes the filters that are set.
 fn filters(filters: &RouteFilters, snapshot: &Snapshot) -> String {
     let mut parts = Vec::new();
+    parts.extend(filters.rate_limit.map(|it| {
+        let limits = &snapshot.rate_limits[it];
+        format!("rate limit {} at {}", limits.policy, limits.target)
+    }));
     parts.extend(filters.cors.as_ref().map(|it| format!("{it:?}")));
     parts.extend(filters.redirect.as_ref().map(|it| format!("{it:?}")));
     parts.extend(filters.rewrite.as_ref().map(|it| format!("{it:?}")));

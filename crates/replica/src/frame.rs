@@ -50,6 +50,7 @@ pub(crate) fn message_frame(message: &ReplicaMessage) -> WireFrame {
         ReplicaMessage::Refusals(refusals) => FrameBody::Refusals(refusals.into()),
         ReplicaMessage::Outages(outages) => FrameBody::Outages(outages.into()),
         ReplicaMessage::Limits(limits) => FrameBody::Limits(limits.into()),
+        ReplicaMessage::Tokens(tokens) => FrameBody::Tokens(tokens.into()),
     };
     WireFrame { body: Some(body) }
 }

@@ -3,6 +3,7 @@
 use balance::leases::{LeaseMessage, ReplicaIdentity};
 use balance::limit::LimitMessage;
 use balance::peer_reports::{DemandMessage, OutageMessage, RefusalMessage};
+use balance::rate_limit::TokenMessage;
 
 /// Message to a peer. Of each kind only the newest message counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +19,8 @@ pub enum ReplicaMessage {
     Outages(OutageMessage),
     /// Learned limits. Its sums include those of an earlier one that was not sent.
     Limits(LimitMessage),
+    /// Tokens of rate limits. A gift is repeated until the peer acknowledges it.
+    Tokens(TokenMessage),
 }
 
 /// Message that a peer has sent.

@@ -17,13 +17,16 @@ use crate::wire_reports::{WireDemandMessage, WireOutageMessage, WireRefusalMessa
 
 /// Learned limits.
 mod limits;
+/// Tokens of rate limits.
+mod tokens;
 
 pub(crate) use limits::WireLimits;
+pub(crate) use tokens::WireTokens;
 
 /// One frame. A body of an unknown kind is as none.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct WireFrame {
-    #[prost(oneof = "FrameBody", tags = "1, 2, 3, 4, 5, 6")]
+    #[prost(oneof = "FrameBody", tags = "1, 2, 3, 4, 5, 6, 8")]
     pub(crate) body: Option<FrameBody>,
 }
 
@@ -41,6 +44,8 @@ pub(crate) enum FrameBody {
     Outages(WireOutageMessage),
     #[prost(message, tag = "6")]
     Limits(WireLimits),
+    #[prost(message, tag = "8")]
+    Tokens(WireTokens),
 }
 
 /// First frame of each side.

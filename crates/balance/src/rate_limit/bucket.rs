@@ -10,8 +10,7 @@ const MICROS: u128 = 1_000_000;
 
 /// Tokens of one key, and how many requests it makes.
 ///
-/// A token has as many units as the period has nanoseconds, so that each nanosecond adds a whole
-/// number of units.
+/// It counts in the units of [`RateLimit::token`].
 #[derive(Clone, Debug)]
 pub(super) struct RateBucket {
     units: u128,
@@ -39,7 +38,7 @@ impl RateBucket {
     ) -> Result<(), Duration> {
         self.refill(limit, part, now);
         self.arrivals = self.arrivals.saturating_add(1);
-        match self.units.checked_sub(u128::from(limit.period_nanos)) {
+        match self.units.checked_sub(limit.token()) {
             Some(left) => self.units = left,
             None => return Err(limit.time_to_token(self.units)),
         }
@@ -48,12 +47,12 @@ impl RateBucket {
 
     /// Puts back the token of a request that was refused for another reason.
     pub(super) fn put_back(&mut self, limit: &RateLimit, part: BucketPart) {
-        self.units = (self.units + u128::from(limit.period_nanos)).min(most(limit, part));
+        self.units = (self.units + limit.token()).min(most(limit, part));
     }
 
     /// True if the next request would be refused.
     pub(super) fn is_empty(&self, limit: &RateLimit) -> bool {
-        self.units < u128::from(limit.period_nanos)
+        self.units < limit.token()
     }
 
     /// Returns what is missing until the bucket is full, at `now`.
@@ -69,7 +68,7 @@ impl RateBucket {
         now: Time,
     ) -> u64 {
         self.refill(limit, part, now);
-        let token = u128::from(limit.period_nanos);
+        let token = limit.token();
         let goal = self.units_in_advance(limit, now).max(token).min(most(limit, part));
         to_micros(goal.saturating_sub(self.units), limit)
     }
@@ -85,10 +84,10 @@ impl RateBucket {
     ) -> u64 {
         self.refill(limit, part, now);
         let own = self.units_in_advance(limit, now);
-        let own = if own == 0 { 0 } else { own + u128::from(limit.period_nanos) };
+        let own = if own == 0 { 0 } else { own + limit.token() };
         let spare = self.units.saturating_sub(own.min(most(limit, part) / 2));
         let micros = to_micros(spare, limit).min(wanted);
-        let units = (u128::from(micros) * u128::from(limit.period_nanos)).div_ceil(MICROS);
+        let units = (u128::from(micros) * limit.token()).div_ceil(MICROS);
         self.units = self.units.saturating_sub(units);
         micros
     }
@@ -96,7 +95,7 @@ impl RateBucket {
     /// Adds tokens of another replica. Those that exceed this replica's part are lost.
     pub(super) fn add(&mut self, limit: &RateLimit, part: BucketPart, micros: u64, now: Time) {
         self.refill(limit, part, now);
-        let units = u128::from(micros) * u128::from(limit.period_nanos) / MICROS;
+        let units = u128::from(micros) * limit.token() / MICROS;
         self.units = (self.units + units).min(most(limit, part));
     }
 
@@ -107,7 +106,7 @@ impl RateBucket {
 
     fn refilled(&self, limit: &RateLimit, part: BucketPart, now: Time) -> u128 {
         let elapsed = u128::from(nanos(now.saturating_since(self.refilled_at)));
-        let whole = elapsed * u128::from(limit.requests);
+        let whole = elapsed * u128::from(limit.requests.get());
         let grown = whole * u128::from(part.tokens) / u128::from(part.whole);
         (self.units + grown).min(most(limit, part))
     }
@@ -122,15 +121,15 @@ impl RateBucket {
             (self.arrivals, self.counted_from) = (0, now);
         }
         let milli = u128::from(self.rate_milli) * HORIZON.as_millis() / 1000;
-        milli * u128::from(limit.period_nanos) / 1000
+        milli * limit.token() / 1000
     }
 }
 
 /// Returns the units of a full bucket.
 fn most(limit: &RateLimit, part: BucketPart) -> u128 {
-    u128::from(part.tokens) * u128::from(limit.period_nanos)
+    u128::from(part.tokens) * limit.token()
 }
 
 fn to_micros(units: u128, limit: &RateLimit) -> u64 {
-    u64::try_from(units * MICROS / u128::from(limit.period_nanos)).unwrap_or(u64::MAX)
+    u64::try_from(units * MICROS / limit.token()).unwrap_or(u64::MAX)
 }

@@ -9,7 +9,7 @@ fn number(number: u32) -> NonZeroU32 {
 }
 
 fn limit(requests: u32, period: Duration, burst: u32) -> RateLimit {
-    RateLimit::new(number(requests), period, number(burst))
+    RateLimit { requests: number(requests), period, burst: number(burst) }
 }
 
 fn at(millis: u64) -> Time {

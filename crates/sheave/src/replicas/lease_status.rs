@@ -2,6 +2,7 @@
 
 use std::sync::{Mutex, OnceLock};
 
+use proxy::token_buckets::TokenRefusal;
 use proxy::{LeaseStatus, LimitSharingStatus, ReportCounts};
 use replica::ChannelSender;
 
@@ -10,6 +11,8 @@ use replica::ChannelSender;
 pub(crate) struct ReplicaStatus {
     state: Mutex<(LeaseStatus, ReportCounts)>,
     limits: Mutex<LimitSharingStatus>,
+    /// Messages about rate limits refused for each reason.
+    token_refusals: Mutex<[u64; TokenRefusal::ALL.len()]>,
     /// Set once the channel is open.
     channel: OnceLock<ChannelSender>,
     certificates: Mutex<CertificateStatus>,
@@ -31,6 +34,10 @@ impl ReplicaStatus {
 
     pub(super) fn set_limits(&self, status: LimitSharingStatus) {
         *self.limits.lock().expect("no holder of the lock panics") = status;
+    }
+
+    pub(super) fn set_token_refusals(&self, refused: [u64; TokenRefusal::ALL.len()]) {
+        *self.token_refusals.lock().expect("no holder of the lock panics") = refused;
     }
 
     pub(super) fn set_channel(&self, channel: ChannelSender) {
@@ -61,6 +68,10 @@ impl ReplicaStatus {
 
     pub(crate) fn limits(&self) -> LimitSharingStatus {
         *self.limits.lock().expect("no holder of the lock panics")
+    }
+
+    pub(crate) fn token_refusals(&self) -> [u64; TokenRefusal::ALL.len()] {
+        *self.token_refusals.lock().expect("no holder of the lock panics")
     }
 
     /// Returns the channel; `None` while its address is not free.

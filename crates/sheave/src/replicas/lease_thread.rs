@@ -12,8 +12,9 @@ use anyhow::Context;
 use kube::OwnSecret;
 use proxy::leases::{LeaseRefusal, ReplicaIdentity};
 use proxy::limit::LimitRefusal;
+use proxy::token_buckets::TokenRefusal;
 use proxy::{
-    DueReports, LimitExchange, PeerReports, Proxy, ReportRefusal, SlotLeases, Time, clock,
+    DueReports, LimitExchange, PeerReports, RateLimitSharing, Proxy, ReportRefusal, SlotLeases, Time, clock,
 };
 use replica::{
     ChannelReceiver, ChannelSender, ChannelSettings, ChannelTimes, ReceivedMessage,
@@ -90,12 +91,15 @@ impl SlotLeaseThread {
             PeerReports::new(Arc::clone(proxy)).context("the data plane does not report")?;
         let limits =
             LimitExchange::new(proxy, identity).context("the data plane does not share limits")?;
+        let rate_limits = RateLimitSharing::new(Arc::clone(proxy), identity);
         let (channel_end, channel_ended) = oneshot::channel();
         let driver = LeaseDriver {
             leases,
             reports,
             limits,
             limits_due: Instant::now(),
+            rate_limits,
+            rate_limits_due: Instant::now(),
             me: identity,
             listen,
             port: flags.replica_port,
@@ -107,6 +111,7 @@ impl SlotLeaseThread {
             logged_refusals: [false; LeaseRefusal::ALL.len()],
             logged_report_refusals: [false; ReportRefusal::ALL.len()],
             logged_limit_refusals: [false; LimitRefusal::ALL.len()],
+            logged_token_refusals: [false; TokenRefusal::ALL.len()],
             status_due: Time::ZERO,
             last_step: Instant::now(),
         };
@@ -210,6 +215,9 @@ struct LeaseDriver {
     limits: LimitExchange,
     /// Time of the next message about limits.
     limits_due: Instant,
+    rate_limits: RateLimitSharing,
+    /// Time of the next messages about tokens of rate limits.
+    rate_limits_due: Instant,
     me: ReplicaIdentity,
     listen: SocketAddr,
     port: u16,
@@ -223,6 +231,7 @@ struct LeaseDriver {
     logged_refusals: [bool; LeaseRefusal::ALL.len()],
     logged_report_refusals: [bool; ReportRefusal::ALL.len()],
     logged_limit_refusals: [bool; LimitRefusal::ALL.len()],
+    logged_token_refusals: [bool; TokenRefusal::ALL.len()],
     status_due: Time,
     last_step: Instant,
 }
@@ -255,6 +264,7 @@ impl LeaseDriver {
             }
             self.send_reports(&channel, now);
             self.send_limits(&channel, now);
+            self.send_tokens(&channel, now);
             self.write_status(now);
             let next = instant(self.leases.next_step(now).min(self.reports.next_step()), now);
             tokio::select! {
@@ -277,6 +287,7 @@ impl LeaseDriver {
                 }
                 () = sleep_until(next) => {}
                 () = sleep_until(self.limits_due), if self.limits.has_peers() => {}
+                () = sleep_until(self.rate_limits_due), if self.rate_limits.is_needed() => {}
             }
         }
     }
@@ -319,6 +330,20 @@ impl LeaseDriver {
         let members = Arc::clone(&self.members.borrow_and_update());
         self.leases.update_members(members.iter().copied(), clock::now());
         self.limits.update_members(members.iter().copied());
+        self.rate_limits.update_members(members.iter().copied(), clock::now());
+    }
+
+    /// Sends tokens of rate limits to the peers that want them, and asks for tokens, if it is time.
+    fn send_tokens(&mut self, channel: &Option<OpenChannel>, now: Time) {
+        if self.last_step < self.rate_limits_due {
+            return;
+        }
+        self.rate_limits_due = self.last_step + RateLimitSharing::INTERVAL;
+        let messages = self.rate_limits.step(now);
+        let Some(channel) = channel else { return };
+        for message in messages {
+            channel.sender.send(message.to.member, ReplicaMessage::Tokens(message));
+        }
     }
 
     /// Tells all peers what has been learned, if it is time.
@@ -365,6 +390,14 @@ impl LeaseDriver {
                     tracing::warn!(replica = %from, reason, "a message about limits is refused");
                 }
             }
+            ReplicaMessage::Tokens(message) => {
+                if let Err(refusal) = self.rate_limits.receive(&message, now)
+                    && !std::mem::replace(&mut self.logged_token_refusals[refusal as usize], true)
+                {
+                    let reason = refusal.name();
+                    tracing::warn!(replica = %from, reason, "a message about rate limits is refused");
+                }
+            }
             ReplicaMessage::Demand(message) => {
                 let result = self.reports.receive_demand(from, &message, now);
                 self.log_report(from, result);
@@ -407,6 +440,7 @@ impl LeaseDriver {
             self.status_due = now + STATUS_INTERVAL;
             self.status.set(self.leases.status(), self.reports.counts());
             self.status.set_limits(self.limits.status(now));
+            self.status.set_token_refusals(self.rate_limits.refused());
         }
     }
 }

@@ -6,6 +6,7 @@ use proxy::ReportRefusal;
 use proxy::leases::LeaseRefusal;
 use proxy::limit::LimitRefusal;
 use proxy::observe::{MetricReader, MetricRow};
+use proxy::token_buckets::TokenRefusal;
 use replica::{ChannelCounts, RefusalReason};
 
 use super::lease_status::ReplicaStatus;
@@ -83,6 +84,9 @@ pub(crate) static REPLICA_METRICS: &[MetricRow<ReplicaStatus>] = &[
             for (refusal, count) in LimitRefusal::ALL.iter().zip(it.limits().refused) {
                 each(&format!("limits_{}", refusal.name()), count);
             }
+            for (refusal, count) in TokenRefusal::ALL.iter().zip(it.token_refusals()) {
+                each(&format!("tokens_{}", refusal.name()), count);
+            }
             if let Some(counts) = counts(it) {
                 for reason in RefusalReason::ALL {
                     each(reason.name(), counts.refused(reason));
@@ -90,7 +94,7 @@ pub(crate) static REPLICA_METRICS: &[MetricRow<ReplicaStatus>] = &[
             }
         }),
         "Connections and messages of other replicas that were refused, by reason; lease_...: by the table of leases; \
-         limits_...: about learned limits; report_...: reports about backends and endpoints.",
+         limits_...: about learned limits; tokens_...: about rate limits; report_...: reports about backends and endpoints.",
     ),
     MetricRow::new(
         "sheave_replica_reports",
