@@ -156,7 +156,8 @@ impl TokenExchange {
     ///
     /// # Errors
     ///
-    /// Returns the reason if the message is refused. Then it has no effect.
+    /// Returns the reason if the message is refused. Then it has no effect, except that one for an
+    /// earlier run is answered.
     pub fn receive(
         &mut self,
         message: &TokenMessage,
@@ -176,7 +177,14 @@ impl TokenExchange {
         if member == self.me.member || !self.members.contains(&member) {
             return Err(TokenRefusal::UnknownMember);
         }
+        let TokenMessage { to, gift_seen, gifts, .. } = message;
+        let is_for_any_run = to.incarnation == 0 && gifts.is_empty() && *gift_seen == 0;
         let peer = self.peers.entry(member).or_insert_with(TokenPeer::new);
+        if to.incarnation != self.me.incarnation && !is_for_any_run {
+            // The sender learns of this run by the answer.
+            peer.owes_acknowledgement = true;
+            return Err(TokenRefusal::Misaddressed);
+        }
         if incarnation < peer.incarnation {
             return Err(TokenRefusal::StaleIncarnation);
         }
@@ -204,13 +212,10 @@ impl TokenExchange {
 
     fn check(&self, message: &TokenMessage) -> Result<(), TokenRefusal> {
         let TokenMessage { version, from, to, gifts, wishes, .. } = message;
-        let is_unknown_run = to.incarnation == 0 && gifts.is_empty() && message.gift_seen == 0;
         if *version != TOKENS_VERSION {
             return Err(TokenRefusal::Version);
         }
-        if canonical(to.member) != self.me.member
-            || (to.incarnation != self.me.incarnation && !is_unknown_run)
-        {
+        if canonical(to.member) != self.me.member {
             return Err(TokenRefusal::Misaddressed);
         }
         let is_absurd = |it: &TokenAmount| it.micros > MAX_MICROS;

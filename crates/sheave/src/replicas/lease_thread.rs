@@ -14,7 +14,8 @@ use proxy::leases::{LeaseRefusal, ReplicaIdentity};
 use proxy::limit::LimitRefusal;
 use proxy::token_buckets::TokenRefusal;
 use proxy::{
-    DueReports, LimitExchange, PeerReports, RateLimitSharing, Proxy, ReportRefusal, SlotLeases, Time, clock,
+    DueReports, LimitExchange, PeerReports, Proxy, RateLimitSharing, ReportRefusal, SlotLeases,
+    Time, clock,
 };
 use replica::{
     ChannelReceiver, ChannelSender, ChannelSettings, ChannelTimes, ReceivedMessage,
