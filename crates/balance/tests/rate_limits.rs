@@ -14,7 +14,6 @@ use balance::rate_limit::{
 use balance::{Rng, Time};
 use proptest::prelude::*;
 
-const TICK: Duration = Duration::from_millis(50);
 const LIMIT: LimitId = LimitId(9);
 const KEY: u128 = 0x1234;
 
@@ -240,7 +239,8 @@ fn admitted_milli(numbers: Numbers, seconds: u64, demand_milli: [usize; 3], seed
 
 #[test]
 fn uneven_load_above_the_limit_is_admitted_within_two_percent() {
-    for (seed, split) in [[70, 20, 10], [100, 0, 0], [0, 50, 50], [34, 33, 33]].into_iter().enumerate()
+    for (seed, split) in
+        [[70, 20, 10], [100, 0, 0], [0, 50, 50], [34, 33, 33]].into_iter().enumerate()
     {
         // One and a half times the limit, and five times.
         for load in [1_500, 5_000] {

@@ -8,7 +8,9 @@ use tests::client::request;
 use tests::configuration::SERVICE;
 use tests::http2::{Http2TestEndpoint, ReceivedRequest};
 use tests::load::{ClientPattern, LoadGenerator};
-use tests::{Endpoint, EndpointBehaviour, Http1TestClient, HttpFixture, Result, eventually, grpc, objects};
+use tests::{
+    Endpoint, EndpointBehaviour, Http1TestClient, HttpFixture, Result, eventually, grpc, objects,
+};
 
 use crate::grpc::fixture::{GrpcFixture, METHOD};
 
@@ -48,11 +50,7 @@ async fn status(client: &mut Http1TestClient, fields: &[(&str, &str)]) -> Result
 #[tokio::test]
 async fn requests_over_the_limit_of_their_route_are_rejected_with_a_reason() -> Result {
     let limits = json!([{ "requests": 2, "period": "1h", "burst": 3 }]);
-    let fixture = fixture(&[
-        route_policy("shop", limits),
-        other_route(),
-    ])
-    .await?;
+    let fixture = fixture(&[route_policy("shop", limits), other_route()]).await?;
     let mut client = fixture.client().await?;
     for _ in 0..3 {
         ensure!(client.get("/").await?.status() == 200);
@@ -78,7 +76,8 @@ async fn requests_over_the_limit_of_their_route_are_rejected_with_a_reason() -> 
     };
     ensure!((count("admitted"), count("rejected")) == (3.0, 1.0), "{samples:?}");
     let failures = fixture.sheave.metric_samples("sheave_failures_total").await?;
-    let is_of_limit = |(labels, value): &(String, f64)| labels.contains("rate_limit") && *value == 1.0;
+    let is_of_limit =
+        |(labels, value): &(String, f64)| labels.contains("rate_limit") && *value == 1.0;
     ensure!(failures.iter().any(is_of_limit), "{failures:?}");
     Ok(())
 }
@@ -130,10 +129,11 @@ async fn each_value_of_a_header_field_has_a_limit_of_its_own() -> Result {
 
 #[tokio::test]
 async fn grpc_call_over_the_limit_is_rejected_as_resource_exhausted() -> Result {
-    let server = Http2TestEndpoint::start(|call: ReceivedRequest| async move {
-        Ok(call.reply(b"hello").await?)
-    })
-    .await?;
+    let server =
+        Http2TestEndpoint::start(
+            |call: ReceivedRequest| async move { Ok(call.reply(b"hello").await?) },
+        )
+        .await?;
     let targets = json!([{ "kind": "GRPCRoute", "name": "calls" }]);
     let limits = json!([{ "requests": 1, "period": "1h" }]);
     let fixture = GrpcFixture::of(&[&server], &[policy("calls", targets, limits)]).await?;

@@ -50,9 +50,9 @@ impl RateBucket {
         self.units = (self.units + limit.token()).min(most(limit, part));
     }
 
-    /// True if the next request would be refused.
-    pub(super) fn is_empty(&self, limit: &RateLimit) -> bool {
-        self.units < limit.token()
+    /// True if less than half of the tokens are left, or none.
+    pub(super) fn is_low(&self, limit: &RateLimit, part: BucketPart) -> bool {
+        self.units < limit.token().max(most(limit, part) / 2)
     }
 
     /// Returns what is missing until the bucket is full, at `now`.
@@ -61,15 +61,11 @@ impl RateBucket {
     }
 
     /// Returns how many millionths of a token the replica should ask others for.
-    pub(super) fn wanted_micros(
-        &mut self,
-        limit: &RateLimit,
-        part: BucketPart,
-        now: Time,
-    ) -> u64 {
+    pub(super) fn wanted_micros(&mut self, limit: &RateLimit, part: BucketPart, now: Time) -> u64 {
         self.refill(limit, part, now);
         let token = limit.token();
-        let goal = self.units_in_advance(limit, now).max(token).min(most(limit, part));
+        let goal = 2 * self.units_in_advance(limit, now);
+        let goal = goal.max(token).min(most(limit, part));
         to_micros(goal.saturating_sub(self.units), limit)
     }
 

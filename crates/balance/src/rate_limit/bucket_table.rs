@@ -55,8 +55,8 @@ impl BucketTable {
     ) -> Result<(), Duration> {
         let (bucket, of_bucket) = self.bucket(limit, part, key, now);
         let taken = bucket.take(limit, of_bucket, now);
-        let is_empty = bucket.is_empty(limit);
-        if is_empty
+        let is_low = bucket.is_low(limit, of_bucket);
+        if is_low
             && !part.is_whole()
             && (self.wanting.len() < MAX_WANTING || self.wanting.contains_key(&key))
         {
@@ -106,14 +106,7 @@ impl BucketTable {
     }
 
     /// Adds millionths of tokens that another replica has released.
-    pub fn add(
-        &mut self,
-        limit: &RateLimit,
-        part: ReplicaPart,
-        key: u128,
-        micros: u64,
-        now: Time,
-    ) {
+    pub fn add(&mut self, limit: &RateLimit, part: ReplicaPart, key: u128, micros: u64, now: Time) {
         let (bucket, of_bucket) = self.bucket(limit, part, key, now);
         bucket.add(limit, of_bucket, micros, now);
     }

@@ -142,7 +142,7 @@ impl TokenExchange {
     pub fn part(&mut self, now: Time) -> ReplicaPart {
         self.left.retain(|_, until| now < *until);
         let all: BTreeSet<_> = self.members.iter().chain(self.left.keys()).collect();
-        let position = all.range(..&self.me.member).count();
+        let position = all.iter().filter(|&&&it| it < self.me.member).count();
         let count = u32::try_from(all.len()).ok().and_then(NonZeroU32::new);
         ReplicaPart::new(position as u32, count.unwrap_or(NonZeroU32::MIN))
     }

@@ -47,7 +47,9 @@ pub struct RateLimitTarget {
 }
 
 /// A kind that a RateLimitPolicy attaches to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 pub enum RateLimitTargetKind {
     /// A Gateway.
     Gateway,

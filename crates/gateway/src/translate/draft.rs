@@ -109,11 +109,7 @@ impl TargetDraft {
 }
 
 impl FiltersDraft {
-    fn filters(
-        &self,
-        keys: &[BackendKey],
-        rate_limit: Option<usize>,
-    ) -> Option<Box<RouteFilters>> {
+    fn filters(&self, keys: &[BackendKey], rate_limit: Option<usize>) -> Option<Box<RouteFilters>> {
         let mirror = |(key, share): &(BackendKey, MirrorFraction)| MirrorPolicy {
             backend: place(key, keys),
             share: *share,

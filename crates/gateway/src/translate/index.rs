@@ -11,8 +11,8 @@ use crate::objects::{
     ConfigMapSpec, EndpointSliceSpec, GatewayClassSpec, GatewaySpec, GrantFrom, GrantTo,
     GrpcRouteSpec, HttpRouteSpec, IngressClassSpec, IngressSpec, InvalidObject, LabelSelector,
     ListenerSetSpec, NamespaceSpec, NetworkPolicySpec, ObjectMeta, PartialPolicy,
-    RateLimitPolicySpec, ReferenceGrantSpec, SecretSpec, ServiceSpec, StreamRouteSpec, TlsRouteSpec, TypedObject,
-    namespace_labels,
+    RateLimitPolicySpec, ReferenceGrantSpec, SecretSpec, ServiceSpec, StreamRouteSpec,
+    TlsRouteSpec, TypedObject, namespace_labels,
 };
 use crate::translation_settings::TranslationSettings;
 

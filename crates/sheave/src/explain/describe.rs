@@ -195,7 +195,8 @@ fn rate_limit_line(policy: &RateLimitSettings, keyed: &KeyedRateLimit) -> String
         RateLimitKey::Header(name) => format!(" for each value of {name}"),
     };
     let limit = &keyed.limit;
-    let rate = format!("{} requests in {:?}, {} at once", limit.requests, limit.period, limit.burst);
+    let rate =
+        format!("{} requests in {:?}, {} at once", limit.requests, limit.period, limit.burst);
     format!("{rate}{key} (RateLimitPolicy {} of {})", policy.policy, policy.target)
 }
 
