@@ -1,4 +1,4 @@
-//! Movement of tokens between replicas: who asks whom, and gifts that arrive once.
+//! Movement of tokens between replicas: wishes, and gifts that arrive once.
 //!
 //! A replica tells each peer which tokens it wants from it. A peer that can spare some removes them
 //! from its buckets and sends them as a numbered *gift*, which it repeats until the receiver
